@@ -137,6 +137,28 @@ def test_a_folder_with_a_link_to_nothing_is_taken_and_one_with_a_file_that_canno
             amendments.override(f"eigen={folder}")
 
 
+@pytest.mark.parametrize("file", amendments.LLVM_FILES)
+def test_another_llvm_than_the_releases_is_noted_and_one_that_is_far_from_it_refused(file: str, eigen: Path) -> None:
+    def plan(version: str, release: str) -> tuple[str, ...]:
+        for name in ("llvm/CMakeLists.txt", file):
+            (eigen / name).parent.mkdir(parents=True, exist_ok=True)
+            (eigen / name).write_text("project(LLVM)\n")
+        numbers = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
+        (eigen / file).write_text("".join(f"  set(LLVM_VERSION_{name} {number})\n" for name, number in numbers))
+        asked: dict[str, Any] = {**SOURCE, "release": release, "override_repository": (f"llvm-raw={eigen}",)}
+        return tuple(note for note in chosen(**asked).notes if "LLVM" in note and "linker" not in note)
+
+    assert plan("18.0.0", "2.14.1") == ()
+    assert plan("14.0.0", "2.7.4") == ()  # not looked at
+    for version in ("17.0.6", "18.1.8"):
+        assert plan(version, "2.14.1") == (
+            f"not certain: llvm-raw is LLVM {version}, and TensorFlow 2.14.1 is built with 18.0.0git",
+        )
+    for version, release, wanted in (("16.0.6", "2.14.1", "18.0.0git"), ("19.1.7", "2.21.0", "23.0.0git")):
+        with pytest.raises(BadInput, match=rf"is LLVM {version}, and TensorFlow {release} is built with {wanted}"):
+            plan(version, release)
+
+
 def program(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("#!/bin/sh\necho Build label: 7.7.1\n")

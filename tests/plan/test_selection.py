@@ -95,6 +95,15 @@ def test_the_newest_release_that_fits_the_python() -> None:
     assert chosen(wheel="official", python="3.9").release == "2.20.0"
 
 
+def test_a_plan_that_does_not_take_the_newest_release_says_why() -> None:
+    build = chosen(target="mkl", cpu="x86-64-v3", threading="openmp")
+    assert build.release == "2.15.1"
+    assert build.notes[0].startswith(f"2.15.1 is taken: TensorFlow {newest.RELEASE} has no x86_64 build with oneDNN on")
+    for options in ({"release": "2.15.1"}, {"threading": "threadpool"}):
+        asked: dict[str, Any] = {"target": "mkl", "cpu": "x86-64-v3", **options}
+        assert not [note for note in chosen(**asked).notes if "is taken: " in note]
+
+
 def test_a_release_that_lacks_the_default_python_takes_its_newest() -> None:
     assert chosen(wheel="official", release="2.9.0").python == "3.10"
 

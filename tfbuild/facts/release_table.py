@@ -144,6 +144,12 @@ class WheelFlag(Sourced, frozen=True, kw_only=True):
     targets: tuple[str, ...] = ()
 
 
+class LinkedLlvm(Sourced, frozen=True, kw_only=True):
+    """The LLVM that TensorFlow is linked with, as it spells its own version."""
+
+    version: str
+
+
 class HermeticPython(Sourced, frozen=True, kw_only=True):
     variable: str
 
@@ -270,6 +276,7 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
     known_compiler: tuple[KnownCompiler, ...]
     wheel_target: tuple[WheelTarget, ...]
     wheel_flag: tuple[WheelFlag, ...]
+    llvm: tuple[LinkedLlvm, ...]
     hermetic_python: tuple[HermeticPython, ...]
     host_tool: tuple[HostTool, ...]
     constraint: tuple[Constraint, ...]

@@ -202,6 +202,11 @@ def wheel_flags(release: str, target: str, arch: str) -> tuple[str, ...]:
     )
 
 
+def llvm(release: str) -> str:
+    """Return the LLVM that TensorFlow is linked with ("18.0.0git"), or "" if that was not looked at."""
+    return next((row.version for row in table().llvm if row.covers(release)), "")
+
+
 def python_flag(release: str, python: str) -> str:
     """Return the Bazel flag that chooses the hermetic Python, or "" before 2.14, which uses the builder's Python."""
     variables = rows(table().hermetic_python, release)

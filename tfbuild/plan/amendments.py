@@ -5,13 +5,14 @@ Each is part of the build context, so its contents are part of the image's key.
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from tfbuild import facts
 from tfbuild.errors import BadInput, UsageError
-from tfbuild.facts import Facts
+from tfbuild.facts import Facts, releases
 from tfbuild.facts.release_table import RangeRow
 from tfbuild.plan import source
 from tfbuild.util.files import absence
@@ -22,6 +23,9 @@ REPOSITORY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]")
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 SYSTEM_LIBS = "TF_SYSTEM_LIBS"
+# Where LLVM's tree has its version: since LLVM 19, and before.
+LLVM_FILES = ("cmake/Modules/LLVMVersion.cmake", "llvm/CMakeLists.txt")
+LLVM_NUMBER = re.compile(r"^\s*set\(LLVM_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)\)", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +149,38 @@ def override(text: str) -> Override:
         raise BadInput(
             f"override-repository {name}: {error.filename} cannot be read: {error.strerror}", hint="correct its mode"
         ) from error
+
+
+def other_llvm(overrides: Iterable[Override], release: str) -> Iterator[str]:
+    """Yield notes on folders with another LLVM than the release's.
+
+    Raises BadInput for one that is more than a major version away: MLIR's interfaces change every week.
+    """
+    wanted = releases.llvm(release)
+    for row in overrides:
+        found = _llvm_version(row.path)
+        if not wanted or not found or wanted.startswith(found):
+            continue
+        if abs(int(found.split(".")[0]) - int(wanted.split(".")[0])) > 1:
+            raise BadInput(
+                f"override-repository {row.name}: {row.path} is LLVM {found}, and TensorFlow {release} is built with "
+                f"{wanted}",
+                hint="take the commit that the tree names: LLVM_COMMIT in third_party/llvm/workspace.bzl, or the file "
+                "of that name below third_party/xla",
+            )
+        yield f"not certain: {row.name} is LLVM {found}, and TensorFlow {release} is built with {wanted}"
+
+
+def _llvm_version(folder: Path) -> str:
+    """Return the version of LLVM's tree in `folder`; "" for another tree."""
+    if not (folder / "llvm" / "CMakeLists.txt").is_file():
+        return ""
+    for name in LLVM_FILES:
+        if (folder / name).is_file():
+            numbers = LLVM_NUMBER.findall((folder / name).read_text(encoding="utf-8", errors="replace"))
+            if len(numbers) == 3:
+                return ".".join(numbers)
+    return ""
 
 
 def system_library(text: str, release: str) -> SystemLibrary:

@@ -157,8 +157,11 @@ def _nearest(text: str) -> list[str]:
     return list(known[max(0, index - 2) : index + 2])
 
 
-def newest_release(plan: Callable[[str], object]) -> str:
-    """Return the newest release that `plan` accepts. If it accepts none, raise its refusal of the newest release."""
+def newest_release(plan: Callable[[str], object]) -> tuple[str, str]:
+    """Return the newest release that `plan` accepts, and why it refuses the newest of all ("": it does not).
+
+    If it accepts none, raise its refusal of the newest release.
+    """
     refusals: list[TfbuildError] = []
     for release in releases.newest_first():
         try:
@@ -166,7 +169,7 @@ def newest_release(plan: Callable[[str], object]) -> str:
         except Unsupported as refusal:
             refusals.append(refusal)
         else:
-            return release
+            return release, refusals[0].reason if refusals else ""
     raise refusals[0]
 
 

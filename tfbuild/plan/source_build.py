@@ -44,7 +44,11 @@ def from_source(request: Request, target: str, platform: str, host: Cpu | None) 
     def plan(release: str) -> Decision:
         return _build(_decide(request, target, arch, release, wanted, sources.tag(release), None, ()))
 
-    return plan(find_release(request.release) if request.release else newest_release(plan))
+    if request.release:
+        return plan(find_release(request.release))
+    release, refusal = newest_release(plan)
+    decision = plan(release)
+    return replace(decision, notes=(f"{release} is taken: {refusal}", *decision.notes)) if refusal else decision
 
 
 def _release_of(source: Source, version: str, requested: str) -> str:
@@ -243,6 +247,7 @@ def _notes(decided: _Decisions) -> tuple[str, ...]:
         *decided.choice.notes,
         *_about_python(decided),
         *_without_cuda(decided),
+        *amendments.other_llvm(decided.overrides, decided.release),
         *_unchecked(decided.source),
         *_about_tree(decided),
     )
