@@ -9,6 +9,7 @@ or a CPU's name (some of which tune as badly).
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from tfbuild import facts
-from tfbuild.cpu import compilers, names
+from tfbuild.cpu import compilers, names, products
 from tfbuild.cpu.detection import Cpu, detect
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import Facts, Level
@@ -32,6 +33,10 @@ closure = facts.closure
 LEFT_OUT = "no known effect on TensorFlow"
 # What other tools call the CPU of this machine.
 MEANING_HOST = ("native", "auto", "local", "this", "mine", "current")
+# Models in the refusal of a name that many CPUs have.
+MOST_MODELS = 4
+# Between the words of --cpu; a model's name may have one in brackets: Intel Xeon Processor (Skylake, IBRS).
+COMMA = re.compile(r",(?![^()]*\))")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,11 +213,12 @@ def left_out(feature: str) -> str:
 def resolve(text: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
     """Return the instruction set that --cpu names.
 
-    `text` is a recorded machine's file or a list of "host", CPUs, levels, sets by their names, and features. Of a CPU
+    `text` is a recorded machine's file or a list of "host", CPUs (also by a processor's name, tfbuild.cpu.products),
+    levels, sets by their names, and features. Of a CPU
     it has the features that make a difference to TensorFlow; with "exact" in the list, all that a compiler can use.
     Raises Unsupported with the nearest known names.
     """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    parts = [part.strip() for part in COMMA.split(text) if part.strip()]
     words = [part for part in parts if part.lower() != EXACT]
     exact = len(words) < len(parts)
     try:
@@ -244,10 +250,18 @@ def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[s
         return frozenset(_of(host, exact).features)
     if (level := _levels(arch).get(facts.squeeze(word))) is not None:
         return level
-    if (held := names.features(word, arch)) is not None:
+    if (held := _of_name(word, arch)) is not None:
         return held if exact else reduced(held, arch)
     if (held := _named(word, arch)) is not None:
         return held
+    if (row := products.find(word)) is not None and row.arch == arch:
+        return frozenset().union(*(_meaning(part, arch, host, exact) for part in row.cpu.split(",")))
+    if len(models := products.begun(word)) > 1:
+        known = ", ".join(f"{model} ({cpu})" for cpu, model in [*models.items()][:MOST_MODELS])
+        raise Unsupported(
+            f"{word} is the name of several CPUs, such as {known}",
+            hint="name the whole model, as lscpu prints it",
+        )
     raise Unsupported(f"unknown CPU, level or feature {word!r} for {arch}", hint=_nearest(word, arch))
 
 
@@ -280,7 +294,7 @@ def _nearest(name: str, arch: str) -> str:
     if name.lower().lstrip("-").removeprefix("march=").removeprefix("mcpu=") in MEANING_HOST:
         return "--cpu host is the CPU of this machine"
     for other, platform in MACHINES.items():
-        if other != arch and _is_known(name, other):
+        if other != arch and is_known(name, other):
             return f"{name} is for {other}: --platform {platform}"
     levels, features = ([row.name for row in rows] for rows in (facts.levels(arch), facts.features(arch)))
     generic = {facts.squeeze(known) for known in (arch, *levels, *features)}
@@ -293,9 +307,16 @@ def _nearest(name: str, arch: str) -> str:
     return f"nearest: {', '.join(near)}; or --cpu host"
 
 
-def _is_known(name: str, arch: str) -> bool:
+def is_known(name: str, arch: str) -> bool:
+    """Whether `name`, one word of --cpu, means something for the architecture."""
     is_fact = facts.squeeze(name) in _levels(arch) or _named(name, arch) is not None
-    return is_fact or names.features(name, arch) is not None
+    row = products.find(name)
+    return is_fact or _of_name(name, arch) is not None or (row is not None and row.arch == arch)
+
+
+def _of_name(word: str, arch: str) -> frozenset[str] | None:
+    """Return the features of archspec's and the compilers' names, also with a vendor in front: "AMD Zen 4"."""
+    return names.features(word, arch) or names.features(products.spelled(word), arch)
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------
@@ -324,7 +345,7 @@ def flags(
         flags=(*build(kept, level), *_extras(kept, isa.arch, name, version, prefer_vector_width)),
         dropped=tuple(DroppedFeature(feature=feature, reason=dropped[feature]) for feature in sorted(dropped)),
         instruction_set=instruction_set(kept, isa.arch),
-        notes=_slow_name(named, isa.arch, name, version),
+        notes=tuple(_about_name(named, isa.arch, name, version)),
     )
 
 
@@ -419,14 +440,17 @@ def _holds_level(held: frozenset[str], level: str, arch: str) -> bool:
     return next(row for row in facts.levels(arch) if row.name == level).features <= held
 
 
-def _slow_name(named: str, arch: str, name: str, version: int) -> tuple[str, ...]:
-    named = named.partition(",")[0]
+def _about_name(named: str, arch: str, name: str, version: int) -> Iterator[str]:
+    """Yield which CPU a processor is, so that its owner can tell if it is another, and why a name is no -march=."""
+    words = [part.strip() for part in COMMA.split(named)]
     # No CPU's name, so that archspec need not be imported.
-    if means_host(named) or facts.squeeze(named) in _levels(arch):
-        return ()
-    if (row := compilers.slow(named, name, version, arch)) is None:
-        return ()
-    return (
-        f"-march={row.name} is not used: with {name}-{version} it runs Eigen's GEMM at {row.ratio:.2f} of plain -mavx; "
-        "the same features behind a level do not",
-    )
+    if means_host(named) or facts.squeeze(words[0]) in _levels(arch):
+        return
+    for word in words:
+        if (product := products.find(word)) is not None and names.features(word, arch) is None:
+            yield f"{word} is {product.cpu}"
+    if (row := compilers.slow(words[0], name, version, arch)) is not None:
+        yield (
+            f"-march={row.name} is not used: with {name}-{version} it runs Eigen's GEMM at {row.ratio:.2f} of plain "
+            "-mavx; the same features behind a level do not"
+        )

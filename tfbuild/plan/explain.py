@@ -146,10 +146,7 @@ def _whole(request: Request) -> bool:
 def _requested(
     request: Request, host: Cpu | None, notes: list[str]
 ) -> tuple[str, InstructionSet | None, InstructionSet | None]:
-    """Return the architecture, the instruction set, and that with all features of the CPU.
-
-    An unknown name is looked up in the other architecture, too.
-    """
+    """Return the architecture, the instruction set, and that with all features of the CPU."""
 
     def resolve(text: str, arch: str, notes: list[str]) -> InstructionSet | None:
         return _attempt(notes, lambda: isa.resolve(text, arch=arch, host=host))
@@ -169,13 +166,9 @@ def _requested(
             notes.append(f"{host.model} is {host.arch}, not {platform}; leave out --platform {request.platform}")
             return arch, None, None
         return host.arch, resolve(cpu, host.arch, notes), resolve(exact, host.arch, [])
-    requested = resolve(cpu, arch, notes)
-    other = next(name for name in PLATFORMS.values() if name != arch)
-    of_other = None if requested or request.platform else resolve(cpu, other, [])
-    if of_other is None:
-        return arch, requested, resolve(exact, arch, [])
-    notes[-1] = f"{request.cpu} is for {other}: shown for {MACHINES[other]}"
-    return other, of_other, resolve(exact, other, [])
+    if other := rules.named_architecture(request):
+        notes.append(f"{request.cpu} is for {other}: shown for {MACHINES[other]}")
+    return other or arch, resolve(cpu, other or arch, notes), resolve(exact, other or arch, [])
 
 
 def _this_machine() -> str:

@@ -71,7 +71,8 @@ class Request:
     )
     cpu: str = option(
         "",
-        "CPU to build for: host, a level (x86-64-v3), a name (haswell), features (avx2,fma) or a recorded file; "
+        "CPU to build for: host, a processor ('EPYC 7763'), a name (haswell), a level (x86-64-v3), features (avx2,fma) "
+        "or a recorded file; "
         "host,exact also keeps the features that make no difference to TensorFlow",
         pattern=LOOKED_UP,
         identifier=Identifier.WORD,

@@ -79,9 +79,14 @@ def _refuse_config_of_another(request: Request, target: targets.Target) -> None:
 
 
 def choose_platform(request: Request, target: str = "") -> str:
-    """Return the requested platform, else this machine's. `target`: refused if it can be requested on Linux only."""
+    """Return the requested platform, else that of a CPU that only one platform has, else this machine's.
+
+    `target`: refused if it can be requested on Linux only.
+    """
     if request.platform in PLATFORMS:
         return request.platform
+    if arch := named_architecture(request):
+        return MACHINES[arch]
     name = request.platform or f"{host_platform.system().lower()}/{host_platform.machine().lower()}"
     if likely := MACHINES.get(ARCHITECTURES.get(name.lower(), "")):
         raise UsageError(f"unknown platform {name!r}", hint=f"--platform {likely}")
@@ -102,6 +107,15 @@ def choose_platform(request: Request, target: str = "") -> str:
             f"no TensorFlow image can be built for a {machine!r} CPU", hint="name one: --platform linux/amd64"
         )
     return MACHINES[arch]
+
+
+def named_architecture(request: Request) -> str:
+    """Return the architecture of the CPU that --cpu names, if it is not this machine's and no --platform is named."""
+    own = ARCHITECTURES.get(host_platform.machine().lower(), "")
+    word = isa.COMMA.split(request.cpu)[0].strip()
+    if request.platform or isa.means_host(request.cpu) or isa.is_known(word, own):
+        return ""
+    return next((arch for arch in MACHINES if arch != own and isa.is_known(word, arch)), "")
 
 
 def find_release(text: str, *, newer: bool = False) -> str:

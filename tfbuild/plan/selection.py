@@ -27,7 +27,7 @@ from tfbuild.plan.build import (
 )
 from tfbuild.plan.cuda import parse_capabilities
 from tfbuild.plan.request import Request
-from tfbuild.plan.rules import choose_platform, find_release, refuse_exclusive
+from tfbuild.plan.rules import choose_platform, find_release, named_architecture, refuse_exclusive
 from tfbuild.util.options import refuse_invalid, words
 
 
@@ -45,7 +45,11 @@ def decide(request: Request, host: Cpu | None) -> Decision:
     target = refuse_exclusive(request)
     platform = choose_platform(request, target)
     kinds = {"official": wheel.decide_official, "": source_build.from_source, "source": source_build.from_source}
-    return kinds.get(request.wheel, wheel.decide_file)(request, target, platform, host)
+    decided = kinds.get(request.wheel, wheel.decide_file)(request, target, platform, host)
+    if named_architecture(request):
+        note = f"planned for {platform}, the platform of {request.cpu}; this machine has another"
+        return replace(decided, notes=(note, *decided.notes))
+    return decided
 
 
 # --- what follows from a decision -------------------------------------------------------------------------------------

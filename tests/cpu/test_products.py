@@ -1,0 +1,142 @@
+"""Processors' names: each is one CPU, as recorded machines of that name show, and none is a larger one than it is."""
+
+import pytest
+
+from tests.cpu.machines import machines, recordings
+from tests.rows import each
+from tfbuild import facts, plan
+from tfbuild.cpu import isa, products
+from tfbuild.cpu.products import Product
+from tfbuild.errors import Unsupported
+from tfbuild.plan import Request
+
+# Recorded names that are not one CPU's: the hypervisor made them.
+MADE_UP = ("AMD EPYC", "Intel(R) Xeon(R) Processor")
+RECORDED = [
+    (row.model, row.microarchitecture.replace("x86_64_v3", "haswell"))
+    for rows in (machines(), recordings())
+    for row in rows
+    if row.microarchitecture and row.model and row.model not in MADE_UP
+]
+
+
+@each("model, microarchitecture", RECORDED)
+def test_a_recorded_machine_s_model_name_is_its_microarchitecture(model: str, microarchitecture: str) -> None:
+    product = products.find(model)
+    assert product is not None
+    assert isa.resolve(model, arch=product.arch) == isa.resolve(microarchitecture, arch=product.arch)
+
+
+# Models that are no example of a row; by their makers' lists of products.
+@pytest.mark.parametrize(
+    ("model", "cpu"),
+    [
+        ("Intel(R) Pentium(R) CPU G640 @ 2.80GHz", "x86-64-v2"),
+        ("Intel(R) Core(TM) i7 CPU         870  @ 2.93GHz", "nehalem"),
+        ("Intel(R) Core(TM) i5-2557M CPU @ 1.70GHz", "sandybridge"),
+        ("Intel(R) Core(TM) i5-4300U CPU @ 1.90GHz", "haswell"),
+        ("Intel(R) Xeon(R) CPU E5-2676 v3 @ 2.40GHz", "haswell"),
+        ("Intel(R) Xeon(R) CPU E5-2680 0 @ 2.70GHz", "sandybridge"),
+        ("e5-2697 V2", "ivybridge"),
+        ("E5-2697v2", "ivybridge"),
+        ("Intel(R) Xeon(R) CPU E3-1285L v4 @ 3.40GHz", "broadwell"),
+        ("Intel(R) Xeon(R) CPU X5675 @ 3.07GHz", "westmere"),
+        ("i7-4930K", "ivybridge"),
+        ("i7-5930K", "haswell"),
+        ("i7-6900K", "broadwell"),
+        ("i7-7740X", "skylake"),
+        ("i7-7820X", "skylake_avx512"),
+        ("i9-9900K", "skylake"),
+        ("i9-9940X", "skylake_avx512"),
+        ("i9-9980HK", "skylake"),
+        ("i9-10920X", "cascadelake"),
+        ("i3-10105F", "skylake"),
+        ("10th Gen Intel(R) Core(TM) i5-1035G1 CPU @ 1.00GHz", "icelake-client"),
+        ("i5-11400", "rocketlake"),
+        ("i7 12700k", "alderlake"),
+        ("13th Gen Intel(R) Core(TM) i5-1345U", "raptorlake"),
+        ("Intel(R) Core(TM) Ultra 7 265K", "arrowlake-s"),
+        ("Intel(R) Core(TM) Ultra 5 125U", "meteorlake"),
+        ("Intel(R) Xeon(R) Platinum 8124M CPU @ 3.00GHz", "skylake_avx512"),
+        ("Intel(R) Xeon(R) Platinum 8272CL CPU @ 2.60GHz", "cascadelake"),
+        ("Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz", "icelake-server"),
+        ("Intel(R) Xeon(R) Gold 6348H CPU @ 2.30GHz", "cooperlake"),
+        ("Intel(R) Xeon(R) Gold 6348 CPU @ 2.60GHz", "icelake-server"),
+        ("Intel(R) Xeon(R) Platinum 8488C", "sapphirerapids"),
+        ("INTEL(R) XEON(R) PLATINUM 8581C CPU @ 2.30GHz", "emeraldrapids"),
+        ("Intel Xeon Processor (Skylake, IBRS)", "skylake_avx512"),
+        ("Intel Core Processor (Haswell, no TSX)", "haswell"),
+        ("AMD EPYC-Milan Processor", "zen3"),
+        ("AMD EPYC 7B12", "zen2"),
+        ("AMD EPYC 7V73X 64-Core Processor", "zen3"),
+        ("AMD EPYC 74F3 24-Core Processor", "zen3"),
+        ("AMD EPYC 9R14", "zen4"),
+        ("AMD EPYC 9V33X 96-Core Processor", "zen4"),
+        ("AMD EPYC 9575F 64-Core Processor", "zen5"),
+        ("AMD Ryzen 7 PRO 5850U with Radeon Graphics", "zen3"),
+        ("AMD Ryzen 5 3400GE", "zen"),
+        ("Ryzen 5 3600", "zen2"),
+        ("ryzen 5700u", "zen2"),
+        ("Ryzen 7 8845HS w/ Radeon 780M Graphics", "zen4"),
+        ("Ryzen 9 7945HX", "zen4"),
+        ("Ryzen AI Max+ 395", "zen5"),
+        ("AMD Opteron(tm) Processor 6274", "bulldozer"),
+        ("kaby lake", "skylake"),
+        ("SPR", "sapphirerapids"),
+        ("Zen+", "zen"),
+        ("Altra Q64-22", "neoverse_n1"),
+        ("Apple M2 Pro", "m2"),
+        ("Raspberry Pi 4 Model B Rev 1.4", "armv8-a,crc32"),
+    ],
+)
+def test_a_model_is_the_cpu_that_its_maker_says(model: str, cpu: str) -> None:
+    product = products.find(model)
+    assert product is not None, products.spelled(model)
+    assert product.cpu == cpu
+    assert isa.resolve(model, arch=product.arch) == isa.resolve(cpu, arch=product.arch)
+
+
+@each("row", products.table())
+def test_every_row_fits_its_own_examples_and_names_a_known_cpu(row: Product) -> None:
+    assert isa.resolve(row.cpu, arch=row.arch).features
+    assert [products.find(name) for name in (*row.examples, *row.names)] == [row] * len((*row.examples, *row.names))
+
+
+@each("name", ["Core i7-10510", "Phenom II X4 N970", "Xeon Gold 9148", "EPYC 7764", "i7-99", "M24", "Ryzen 3780", "v2"])
+def test_a_number_beside_a_family_s_is_not_taken_for_one_with_avx512(name: str) -> None:
+    product = products.find(name)
+    assert product is None or "avx512f" not in isa.resolve(name, arch=product.arch).features
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("i5", ["broadwell", "skylake", "alderlake"]),
+        ("Xeon Gold", ["skylake_avx512", "cascadelake", "icelake-server", "sapphirerapids"]),
+        ("AMD EPYC", ["zen", "zen2", "zen3", "zen4"]),
+        ("graviton", ["cortex_a72", "neoverse_v2"]),
+        ("Intel(R) Xeon(R) Processor", ["skylake_avx512"]),
+    ],
+)
+def test_a_name_of_several_cpus_is_refused_with_them(name: str, meant: list[str]) -> None:
+    with pytest.raises(Unsupported, match=" several CPUs, such as ") as refusal:
+        isa.resolve(name, arch="x86_64")
+    assert refusal.value.hint == "name the whole model, as lscpu prints it"
+    assert [cpu for cpu in meant if cpu in products.begun(name)] == meant
+
+
+def test_a_processor_of_another_platform_is_planned_for_it_and_the_plan_says_so() -> None:
+    own = plan.choose_platform(Request())
+    name, platform = ("graviton3", "linux/arm64") if own == "linux/amd64" else ("EPYC 7763", "linux/amd64")
+    build = plan.select(Request(cpu=name), None)
+    assert build.platform == platform
+    assert build.notes[0] == f"planned for {platform}, the platform of {name}; this machine has another"
+    with pytest.raises(Unsupported, match=f"unknown CPU, level or feature '{name}'"):
+        plan.select(Request(cpu=name, platform=own), None)
+
+
+def test_the_plan_says_which_cpu_a_processor_is() -> None:
+    build = plan.select(Request(cpu="Xeon E5-2680 v2, avx2", platform="linux/amd64"), None)
+    assert "Xeon E5-2680 v2 is ivybridge" in build.notes
+    assert not [note for note in plan.select(Request(cpu="haswell"), None).notes if note.startswith("haswell is")]
+    assert facts.closure(["avx2"]) <= set(build.instruction_set.features)
