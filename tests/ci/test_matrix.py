@@ -4,7 +4,6 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from tfbuild.ci import formats, matrix, runners
 from tfbuild.ci.matrix import MatrixRequest
 from tfbuild.ci.runners import Schedule
 from tfbuild.cli import many
+from tfbuild.cli.verbs import VERBS
 from tfbuild.context import dockerfile
 from tfbuild.errors import UsageError
 from tfbuild.plan import Request
@@ -98,27 +98,30 @@ def test_github_gets_one_line_of_strings() -> None:
     assert all(isinstance(value, str) for row in rows for value in row.values())
 
 
-WRITERS: tuple[tuple[Callable[[Schedule], str], int], ...] = ((formats.to_github, 256), (formats.to_gitlab, 200))
+SYSTEMS = {row.name: row for row in matrix.table().system}
 
 
-@pytest.mark.parametrize(("write", "most"), WRITERS)
-def test_more_rows_than_a_system_accepts_are_refused(write: Callable[[Schedule], str], most: int) -> None:
-    rows = tuple((replace(ALL.rows[0], python=f"3.{number}"), "any") for number in range(most + 1))
+@pytest.mark.parametrize("name", formats.JOBS)
+def test_more_than_a_system_accepts_is_refused(name: str) -> None:
+    """GitHub counts two bytes per character."""
+    write, build, most, size = formats.JOBS[name], ALL.rows[0], SYSTEMS[name].jobs, SYSTEMS[name].bytes
+    rows = tuple((replace(build, python=f"3.{number}"), "any") for number in range(most + 1))
     write(Schedule(rows=rows[:most], notes=()))
     with pytest.raises(UsageError, match=f"more than the {most} jobs"):
         write(Schedule(rows=rows, notes=()))
+    write(Schedule(rows=((build, "a" * (size // 2 - 1000)),), notes=()))
+    with pytest.raises(UsageError, match=f"more than the {size:,} that"):
+        write(Schedule(rows=((build, "a" * size),), notes=()))
 
 
-@pytest.mark.parametrize(("write", "bytes_"), [(formats.to_github, 1_000_000), (formats.to_gitlab, 5_000_000)])
-def test_more_text_than_a_system_accepts_is_refused(write: Callable[[Schedule], str], bytes_: int) -> None:
-    """GitHub counts two bytes per character."""
-    build = ALL.rows[0]
-    write(Schedule(rows=((build, "a" * (bytes_ // 2 - 1000)),), notes=()))
-    with pytest.raises(UsageError, match=f"more than the {bytes_:,} that"):
-        write(Schedule(rows=((build, "a" * bytes_),), notes=()))
+def test_the_limits_of_systems_are_those_of_their_documentation() -> None:
+    assert {(row.name, row.jobs, row.bytes) for row in SYSTEMS.values()} == {
+        ("github", 256, 1_000_000), ("gitlab", 200, 5_000_000),
+    }  # fmt: skip
+    assert SYSTEMS.keys() == formats.JOBS.keys()
 
 
-@pytest.mark.parametrize("system", ["github", "gitlab"])
+@pytest.mark.parametrize("system", formats.JOBS)
 def test_a_row_without_a_machine_that_can_hold_it_is_left_out(system: str) -> None:
     hosted = {row.label: row for row in facts.load("matrix", matrix.MatrixTable).runner if row.system == system}
     schedule = runners.schedule(ALL, system, ())
@@ -232,5 +235,14 @@ def test_runners_are_refused_for_formats_without_jobs() -> None:
 
 
 def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(UsageError, match="one of: table, json, github, gitlab, bake"):
+    with pytest.raises(UsageError, match="one of: table, json, bake, github, gitlab"):
         many.matrix(format="jenkins", output="", changed="")
+
+
+def test_every_format_is_in_the_help_and_prints_the_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A format is a row of a table, so that none can be named without what prints it."""
+    *others, last = *many.PRINTERS, *formats.JOBS
+    assert VERBS["matrix"].options["format"].help == f"output format: {', '.join(others)} or {last}"
+    for name in (*others, last):
+        many.matrix(format=name, output=str(tmp_path), changed="", wheel=["official"], release=[newest.RELEASE])
+        assert newest.RELEASE in capsys.readouterr().out.replace("_", "."), name

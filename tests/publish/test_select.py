@@ -285,12 +285,11 @@ def test_only_options_that_were_given_are_to_be_left_out() -> None:
         push(fake, "2.20.0", "x86-64-v4", "3.9", whole=True)
         host = cpu.parse(HOSTS["AVX"])
         features = frozenset(isa.all_of_cpu(host).features)
-        for given, advice in (
-            ({}, ""),
-            ({"release": "2.20"}, "; or leave out --release, which excluded images"),
-            ({"release": "2.20", "python": "3.9"}, "; or leave out --release and --python, which excluded images"),
+        for release, python, advice in (
+            ("", "", ""),
+            ("2.20", "", "; or leave out --release, which excluded images"),
+            ("2.20", "3.9", "; or leave out --release and --python, which excluded images"),
         ):
-            options = {"release": "", "target": "mkl", "python": "", **given}
-            choice = publish.select(connect(fake), host, features, **options)
+            choice = publish.select(connect(fake), host, features, release=release, target="mkl", python=python)
             hint = publish.nothing_fits(connect(fake), choice).hint
             assert hint == f"build one here: invoke build --cpu host{advice}"

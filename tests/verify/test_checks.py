@@ -2,6 +2,7 @@
 
 import pkgutil
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -18,6 +19,7 @@ from tfbuild.verify.checks import CHECKS, imports
 from tfbuild.verify.records import Check
 from tfbuild.verify.verification import NO_START, Answered, Baseline, Start, Verification, answered
 
+ROOT = Path(__file__).parents[2]
 STARTED = Start(outcome=Outcome(records=(ENVIRONMENT,), ended=judge.Ended(0, ""), output=""))
 SANDBOX = Sandbox(processes=1, volume="v", source="/v", path="/files")
 BASELINE = Baseline(ref="tfbuild:plain", env={})
@@ -50,6 +52,12 @@ def test_every_file_of_checks_is_in_the_list() -> None:
     files = {module.name for module in pkgutil.iter_modules(checks.__path__)}
     assert files <= vars(checks).keys(), "a check that nobody imports never runs"
     assert [vars(checks)[name].CHECK in CHECKS for name in files] == [True] * len(CHECKS)
+
+
+def test_the_manual_has_a_row_for_each_check_in_their_order() -> None:
+    page = (ROOT / "docs" / "verification.md").read_text(encoding="utf-8")
+    table = page.partition("| check | proof |\n|---|---|\n")[2].partition("\n\n")[0]
+    assert [row.split(" | ")[0].removeprefix("| ") for row in table.splitlines()] == [check.name for check in CHECKS]
 
 
 def test_checks_run_after_those_whose_results_they_use() -> None:

@@ -14,7 +14,6 @@ from tfbuild.errors import UsageError
 from tfbuild.plan import Build
 
 SCHEMA = "tfbuild.matrix/1"
-FORMATS = ("table", "json", "github", "gitlab", "bake")
 # The job in .gitlab-ci.yml that each row of a child pipeline extends.
 GITLAB_JOB = ".tfbuild"
 # What starts a template in HCL, and a sign before one.
@@ -85,6 +84,10 @@ def to_gitlab(schedule: Schedule) -> str:
     ]
     job = {"extends": GITLAB_JOB, "tags": ["$TFBUILD_RUNNER"], "parallel": {"matrix": rows}}
     return _checked("gitlab", len(rows), json.dumps({"include": [{"local": ".gitlab-ci.yml"}], "build": job}, indent=2))
+
+
+# What writes the jobs of each CI system, by its name in matrix.toml.
+JOBS: Mapping[str, Callable[[Schedule], str]] = {"github": to_github, "gitlab": to_gitlab}
 
 
 def _checked(name: str, rows: int, text: str) -> str:

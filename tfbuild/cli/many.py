@@ -1,6 +1,6 @@
 """The verbs that plan many builds: for a fleet of hosts, for CI, and all that are supported."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,7 +74,7 @@ def fleet(
             "NAME",
         ),
         "changed": ("", "keep only rows whose files differ from this git revision, such as origin/main", "REVISION"),
-        "format": ("table", "output format: table, json, github, gitlab or bake"),
+        "format": ("table", "output format: table, json, bake, github or gitlab"),
         "runner": (
             [],
             "WHEEL[:PLATFORM]=LABEL, the CI runner for such rows, such as source=my-large (repeatable)",
@@ -103,10 +103,10 @@ def matrix(
     from tfbuild.ci import formats
     from tfbuild.ci import matrix as rows
 
-    if format not in formats.FORMATS:
-        raise UsageError(f"unknown format {format!r}", hint=f"one of: {', '.join(formats.FORMATS)}")
-    if runner and format not in ("github", "gitlab"):
-        raise UsageError("--runner applies to CI jobs only", hint="--format github or gitlab")
+    if format not in (known := (*PRINTERS, *formats.JOBS)):
+        raise UsageError(f"unknown format {format!r}", hint=f"one of: {', '.join(known)}")
+    if runner and format not in formats.JOBS:
+        raise UsageError("--runner applies to CI jobs only", hint=f"--format {' or '.join(formats.JOBS)}")
     if changed:
         needs_clone("--changed")
     requested = {name if name == "only" else f"{name}s": tuple(values) for name, values in chosen.items()}
@@ -119,15 +119,8 @@ def matrix(
         selected = rows.changed(selected, changed, arguments, root)
     for line in rows.refusals(selected):
         say(line)
-    if format == "table":
-        show_matrix(selected.rows)
-    elif format == "json":
-        out(formats.to_json(selected))
-    elif format == "bake":
-        folder = Path(output)
-        text = formats.to_bake(selected, folder)
-        formats.write_contexts(selected, folder, lambda identifier: say(f"{folder / identifier}"))
-        print(text, end="")
+    if format in PRINTERS:
+        PRINTERS[format](selected, Path(output))
     else:
         selected = show_jobs(selected, format, runner)
     say(counted(len(selected.rows), "row"))
@@ -159,12 +152,34 @@ def _images(file: str, options: dict[str, list[str]]) -> tuple[tuple[str, str], 
     return tuple((image.platform, image.cpu) for image in fleets.read_fleet(Path(file)).images)
 
 
+def _show_json(selected: "Matrix", output: Path) -> None:
+    from tfbuild.ci import formats
+
+    out(formats.to_json(selected))
+
+
+def _show_bake(selected: "Matrix", output: Path) -> None:
+    from tfbuild.ci import formats
+
+    text = formats.to_bake(selected, output)
+    formats.write_contexts(selected, output, lambda identifier: say(f"{output / identifier}"))
+    print(text, end="")
+
+
+# The formats of `invoke matrix` beside those of CI systems. Each prints the rows; `output` is the folder for contexts.
+PRINTERS: Mapping[str, Callable[["Matrix", Path], None]] = {
+    "table": lambda selected, output: show_matrix(selected.rows),
+    "json": _show_json,
+    "bake": _show_bake,
+}
+
+
 def show_jobs(selected: "Matrix", system: str, runner: Sequence[str]) -> "Matrix":
     """Print the jobs of a CI system, and return the rows that it has a machine for."""
     from tfbuild.ci import formats, runners
 
     schedule = runners.schedule(selected, system, runner)
-    print(formats.to_github(schedule) if system == "github" else formats.to_gitlab(schedule))
+    print(formats.JOBS[system](schedule))
     for note in schedule.notes:
         say(f"note: {note}")
     return replace(selected, rows=tuple(build for build, _ in schedule.rows))
