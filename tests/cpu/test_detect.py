@@ -1,5 +1,6 @@
 """Detection: recorded machines against archspec's database, and the kernel's list over all cores."""
 
+import io
 import json
 import platform
 import re
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from tests.cpu.machines import Machine, Recording, machine, machines, recording, recordings
 from tfbuild import cpu, facts
 from tfbuild.cli import planning
-from tfbuild.cpu import isa
+from tfbuild.cpu import detection, isa
 from tfbuild.cpu import recordings as cpuid
 from tfbuild.errors import Unsupported
 
@@ -69,11 +70,48 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         cpu.detect(tmp_path / "none")
 
 
-def test_windows_line_ends_and_a_file_without_its_end_are_read() -> None:
+def test_windows_line_ends_and_a_last_line_without_an_end_are_read() -> None:
     row = machine("rhel7-haswell")
     whole = cpu.parse(row.cpuinfo())
     assert cpu.parse(row.cpuinfo().replace("\n", "\r\n")) == whole
-    assert cpu.parse(row.cpuinfo().rstrip()) == whole
+    assert cpu.parse(f"{row.cpuinfo()}power management:") == whole
+
+
+@pytest.mark.parametrize("name", ["rhel7-haswell", "amazon-neoverse_n1"])
+def test_a_recording_that_is_cut_off_in_its_features_is_refused(name: str) -> None:
+    """The first half of a Haswell's list is an SSE2 machine's."""
+    row = machine(name)
+    for text in (row.core(), f"{row.core()}\n{row.core(1)}"):
+        for kept in (len(row.flags) // 2, len(row.flags) - 1):
+            with pytest.raises(Unsupported, match="it ends in the middle of a list of features"):
+                cpu.parse(text[: text.rindex(row.flags) + kept])
+
+
+@pytest.mark.parametrize("name", ["rocky9-zen5", "amazon-neoverse_n1"])
+def test_what_lscpu_prints_is_read(name: str) -> None:
+    row = machine(name)
+    named = f"Model name:              {row.model or 'Neoverse-N1'}"
+    vendor = row.vendor or "ARM"
+    text = (
+        f"Architecture:            {row.arch}\n  CPU op-mode(s):        64-bit\nVendor ID:  {vendor}\n"
+        f"  {named}\n    BogoMIPS:            8599.98\n    Flags:               {row.flags}\n"
+        "Vulnerabilities:         \n  Spectre v1:            Mitigation; usercopy/swapgs barriers\n"
+    )
+    read = cpu.parse(text)
+    assert read.features == cpu.parse(row.cpuinfo()).features
+    assert (read.arch, read.vendor, read.model) == (row.arch, vendor, row.model or "Neoverse-N1")
+
+
+def test_a_dash_is_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = machine("rhel7-haswell")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(row.cpuinfo().encode())))
+    detection._stdin.cache_clear()
+    try:
+        assert cpu.detect(Path("-")) == cpu.parse(row.cpuinfo())
+        # Once read, it is read again from memory.
+        assert isa.resolve("-", arch="x86_64") == isa.of_cpu(cpu.parse(row.cpuinfo()))
+    finally:
+        detection._stdin.cache_clear()
 
 
 @given(st.text(max_size=400))

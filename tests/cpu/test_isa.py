@@ -93,6 +93,44 @@ def test_what_the_other_architecture_knows_is_refused_with_its_platform(requeste
     assert refusal.value.hint.endswith(f": --platform {place}")
 
 
+@pytest.mark.parametrize(
+    ("requested", "hint"),
+    [
+        ("amx", "nearest: amx_tile, amx_int8, amx_bf16, amx_fp16; or --cpu host"),
+        ("all", "--cpu host,exact keeps every feature of this machine's CPU"),
+        ("none", "--cpu x86-64-v1 runs on every x86_64 CPU"),
+    ],
+)
+def test_a_word_that_is_no_name_gets_what_it_means(requested: str, hint: str) -> None:
+    assert refusal_of(requested) == hint
+
+
+def test_a_plus_stands_between_features_as_compilers_write_it() -> None:
+    assert isa.resolve("avx2+fma", arch="x86_64") == isa.resolve("avx2,fma", arch="x86_64")
+    assert isa.resolve("armv8.2-a+sve", arch="aarch64") == isa.resolve("armv8.2-a,sve", arch="aarch64")
+
+
+@pytest.mark.parametrize(
+    ("requested", "arch", "hint"),
+    [
+        ("amx_tile", "x86_64", "--cpu x86-64-v4,amx_tile"),
+        ("avx_vnni", "x86_64", "--cpu x86-64-v3,avx_vnni"),
+        ("avx2,vnni", "x86_64", "--cpu x86-64-v4,avx2,avx512_vnni"),
+        ("sve2", "aarch64", "--cpu armv8.2-a,sve2"),
+    ],
+)
+def test_a_feature_without_the_level_of_its_cpus_is_refused_with_it(requested: str, arch: str, hint: str) -> None:
+    with pytest.raises(UsageError, match="which this list leaves out") as refusal:
+        isa.refuse_without_level(requested, arch)
+    assert refusal.value.hint == hint
+    isa.refuse_without_level(hint.removeprefix("--cpu "), arch)
+
+
+@each("requested", ["avx2", "avx2,fma", "avx512f", "x86-64-v3", "x86-64-v1,amx_tile", "haswell,amx_tile", "avx2-fma"])
+def test_features_of_a_level_and_those_beside_a_level_are_taken(requested: str) -> None:
+    isa.refuse_without_level(requested, "x86_64")
+
+
 def test_without_a_host_the_levels_of_the_architecture_are_named() -> None:
     with pytest.raises(Unsupported) as refusal:
         isa.resolve("host", arch="aarch64")

@@ -7,6 +7,7 @@ come from glibc's loader (tfbuild.cpu.recordings).
 """
 
 import platform
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +21,8 @@ from tfbuild.util.terminal import printable
 
 ARCHITECTURES = recordings.ARCHITECTURES
 CPUINFO = Path("/proc/cpuinfo")
+# In place of a recording's file.
+STDIN = "-"
 MOST_TEXT = 64 * 1024 * 1024
 # Letters of a vendor's or a model's name; CPUID has room for 48.
 MOST_NAME = 100
@@ -75,7 +78,7 @@ def detect(path: Path | None = None) -> Cpu:
     Raises Unsupported if the file cannot be read, describes no CPU, or the architecture is neither x86-64 nor aarch64.
     """
     if path is not None:
-        return parse(read_text(path), origin=str(path))
+        return parse(read_text(path), origin="stdin" if str(path) == STDIN else str(path))
     system = platform.system()
     return _linux(str(CPUINFO)) if system == "Linux" else _portable(system)
 
@@ -87,16 +90,25 @@ def _linux(path: str) -> Cpu:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a recording; raises Unsupported if it cannot be read."""
+    """Return the text of a recording, "-" for stdin; raises Unsupported if it cannot be read."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_TEXT)
+        data = _stdin() if str(path) == STDIN else _head(path)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
         raise Unsupported(f"cannot read {path}: {reason}", hint="record one with: cat /proc/cpuinfo > FILE") from error
     # PowerShell writes UTF-16 where output is redirected to a file.
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     return data.decode(encoding, errors="replace")
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MOST_TEXT)
+
+
+@cache
+def _stdin() -> bytes:
+    return sys.stdin.buffer.read(MOST_TEXT)
 
 
 def parse(text: str, *, origin: str = "cpuinfo", machine: str = "") -> Cpu:

@@ -18,7 +18,7 @@ from typing import Literal
 
 from tfbuild import facts
 from tfbuild.cpu import compilers, names, products
-from tfbuild.cpu.detection import Cpu, detect
+from tfbuild.cpu.detection import STDIN, Cpu, detect
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import Facts, Level
 
@@ -31,8 +31,10 @@ MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 closure = facts.closure
 
 LEFT_OUT = "no known effect on TensorFlow"
-# What other tools call the CPU of this machine.
+# What other tools call the CPU of this machine, all that it has, and what every CPU has.
 MEANING_HOST = ("native", "auto", "local", "this", "mine", "current")
+MEANING_ALL = ("all", "max", "full", "everything")
+MEANING_SMALLEST = ("none", "generic", "baseline", "any", "portable", "min", "minimal", "default")
 # Models in the refusal of a name that many CPUs have.
 MOST_MODELS = 4
 # Between the words of --cpu; a model's name may have one in brackets: Intel Xeon Processor (Skylake, IBRS).
@@ -227,7 +229,7 @@ def resolve(text: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
         return instruction_set(frozenset().union(*(_meaning(word, arch, host, exact) for word in words)), arch)
     except Unsupported:
         path = text.removesuffix(f",{EXACT}")
-        if means_host(text) or (os.sep not in path and not os.path.isfile(path)):
+        if means_host(text) or not (path == STDIN or os.sep in path or os.path.isfile(path)):
             raise
     return _of(same_architecture(detect(Path(path)), arch, path), exact)
 
@@ -266,14 +268,17 @@ def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[s
 
 
 def _named(word: str, arch: str) -> frozenset[str] | None:
-    """Return the features of a feature's or a set's name ("avx2-fma", "x86-64-v4-vnni-bf16"); None for other words."""
+    """Return the features of a feature's or a set's name ("avx2-fma", "x86-64-v4-vnni-bf16"); None for other words.
+
+    Compilers put a "+" between features.
+    """
     if (row := facts.spelled(word, arch)) is not None:
         return frozenset([row.name])
     below: frozenset[str] = frozenset()
     for level in facts.levels(arch):
-        if word.lower().startswith(f"{level.name}-"):
+        if word.lower().startswith((f"{level.name}-", f"{level.name}+")):
             below, rest = level.features, word[len(level.name) + 1 :]
-    rows = [facts.spelled(part, arch) for part in (rest if below else word).split("-")]
+    rows = [facts.spelled(part, arch) for part in re.split("[-+]", rest if below else word)]
     return None if None in rows else below | {row.name for row in rows if row is not None}
 
 
@@ -286,6 +291,23 @@ def same_architecture(cpu: Cpu, arch: str, origin: str) -> Cpu:
     return cpu
 
 
+def refuse_without_level(text: str, arch: str) -> None:
+    """Raise UsageError for a list of features only, with one that no CPU of so small a level has: amx_tile alone."""
+    words = COMMA.split(text)
+    rows = [row for word in words if (row := facts.spelled(word, arch)) is not None]
+    beyond = {row.name for row in rows} - facts.levels(arch)[-1].features
+    if len(rows) < len(words) or not beyond:
+        return
+    own = largest_level(closure(row.name for row in rows), arch)
+    sets = (held for name in names.known(arch) if (held := names.features(name, arch)) is not None and beyond <= held)
+    smallest = min((largest_level(held, arch) for held in sets), key=lambda level: len(level.features), default=own)
+    if not smallest.features <= own.features:
+        raise UsageError(
+            f"every CPU with {' and '.join(sorted(beyond))} has all of {smallest.name}, which this list leaves out",
+            hint=f"--cpu {','.join((smallest.name, *(row.name for row in rows)))}",
+        )
+
+
 def _levels(arch: str) -> dict[str, frozenset[str]]:
     return {facts.squeeze(level.name): level.features for level in facts.levels(arch)}
 
@@ -293,6 +315,10 @@ def _levels(arch: str) -> dict[str, frozenset[str]]:
 def _nearest(name: str, arch: str) -> str:
     if name.lower().lstrip("-").removeprefix("march=").removeprefix("mcpu=") in MEANING_HOST:
         return "--cpu host is the CPU of this machine"
+    if name.lower() in MEANING_ALL:
+        return f"--cpu host,{EXACT} keeps every feature of this machine's CPU"
+    if name.lower() in MEANING_SMALLEST:
+        return f"--cpu {facts.levels(arch)[0].name} runs on every {arch} CPU"
     for other, platform in MACHINES.items():
         if other != arch and is_known(name, other):
             return f"{name} is for {other}: --platform {platform}"
@@ -301,7 +327,8 @@ def _nearest(name: str, arch: str) -> str:
     candidates = levels + features + [known for known in names.known(arch) if facts.squeeze(known) not in generic]
     from difflib import get_close_matches
 
-    near = get_close_matches(name.lower(), candidates, n=3, cutoff=0.6)
+    begun = [known for known in candidates if len(name) > 1 and known.startswith(name.lower())]
+    near = begun[:MOST_MODELS] or get_close_matches(name.lower(), candidates, n=3, cutoff=0.6)
     if not near:
         return f"a level ({', '.join(levels)}), a compiler's name for a CPU, or --cpu host"
     return f"nearest: {', '.join(near)}; or --cpu host"

@@ -1,8 +1,8 @@
 """Read a text that describes a CPU, whichever tool printed it.
 
-There are four formats, recognised by their content: Linux's /proc/cpuinfo (followed by the output of
-``ld.so --list-diagnostics``, if there is any), macOS's ``sysctl -a``, raw CPUID leaves (archspec's recordings of
-Windows machines), and ``python -m cpuinfo --json`` (py-cpuinfo, anywhere).
+There are five formats, recognised by their content: Linux's /proc/cpuinfo (followed by the output of
+``ld.so --list-diagnostics``, if there is any), the output of lscpu, macOS's ``sysctl -a``, raw CPUID leaves
+(archspec's recordings of Windows machines), and ``python -m cpuinfo --json`` (py-cpuinfo, anywhere).
 """
 
 import re
@@ -29,7 +29,9 @@ IMPLEMENTERS = {
     "0x61": "Apple",
     "0xc0": "Ampere",
 }
-LISTED = re.compile(r"^[ \t]*(flags|Features)[ \t]*:(.*)$", re.MULTILINE)
+# lscpu says "Flags" on both.
+LISTED = re.compile(r"^[ \t]*(flags|Features|Flags)[ \t]*:(.*)$", re.MULTILINE)
+CUT = re.compile(r"^[ \t]*(flags|Features)[ \t]*:.*\Z", re.MULTILINE)
 SYSCTL = re.compile(r"^((?:machdep\.cpu|hw\.optional)\.[\w.]+)[ \t]*[:=][ \t]*(.*)$", re.MULTILINE)
 LISTS = ("machdep.cpu.features", "machdep.cpu.leaf7_features", "machdep.cpu.extfeatures")
 # (leaf, sub-leaf) -> the registers in this order.
@@ -130,10 +132,14 @@ def _kernel(text: str, origin: str, machine: str) -> Reading:
         raise refusal(origin, "it has no `flags` of an x86-64 or `Features` of an aarch64 CPU")
     if arch != ARCHITECTURES.get(machine.lower(), arch):
         raise refusal(origin, f"this is {machine}, and it lists an {arch} CPU, as an emulator shows that of its host")
+    if CUT.search(text):
+        raise refusal(origin, "it ends in the middle of a list of features")
     first, from_library = _first_core(text), _py_cpuinfo(text)
+    vendor = first.get("vendor_id") or first.get("Vendor ID")
+    model = from_library.get("brand_raw") or first.get("Model name") or first.get("CPU part", "unknown")
     return Reading(
-        vendor=first.get("vendor_id") or IMPLEMENTERS.get(first.get("CPU implementer", ""), "unknown"),
-        model=str(from_library.get("brand_raw") or first.get("CPU part", "unknown")),
+        vendor=vendor or IMPLEMENTERS.get(first.get("CPU implementer", ""), "unknown"),
+        model=str(model),
         arch=arch,
         cores=tuple(canonical(names, arch) for _, names in lists),
         kernel=True,
@@ -149,9 +155,9 @@ def _first_core(text: str) -> dict[str, str]:
 
 def _arch(lists: list[tuple[str, frozenset[str]]]) -> str:
     """Return the architecture of a 64-bit list. On Arm it has ``asimd``; a 32-bit list has ``neon``, on any CPU."""
-    if any(key == "Features" and "asimd" in names for key, names in lists):
+    if any(key != "flags" and "asimd" in names for key, names in lists):
         return "aarch64"
-    return "x86_64" if any(key == "flags" and "lm" in names for key, names in lists) else ""
+    return "x86_64" if any(key != "Features" and "lm" in names for key, names in lists) else ""
 
 
 def _py_cpuinfo(text: str) -> Mapping[str, Any]:

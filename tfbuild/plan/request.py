@@ -80,7 +80,7 @@ class Request:
     )
     cpuinfo: str = option(
         "",
-        "recorded CPU to use as `host` (/proc/cpuinfo, sysctl -a, CPUID leaves or py-cpuinfo's JSON)",
+        "recorded CPU to use as `host`: /proc/cpuinfo, lscpu, sysctl -a, CPUID leaves or py-cpuinfo's JSON; - is stdin",
         "FILE",
         pattern=LOOKED_UP,
         identifier=Identifier.WORD,
