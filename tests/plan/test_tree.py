@@ -4,13 +4,14 @@ import re
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.facts import newest, propose
 from tfbuild import plan
-from tfbuild.errors import BadInput
-from tfbuild.facts import releases
-from tfbuild.plan import Request
+from tfbuild.errors import BadInput, Unsupported
+from tfbuild.facts import release_table, releases
+from tfbuild.plan import Request, cuda
 from tfbuild.plan import tree as source_tree
 
 NEXT = "2.99.0"
@@ -29,6 +30,11 @@ def main():
   get_var({}, 'TF_NEED_CLANG')
   get_var({}, 'TF_NEED_MARS')
 """
+
+CUDA_14 = release_table.Cuda(
+    since="1.15", version="12.5.1", cudnn="9.3.0", others=("14.0.0",), others_cudnn=("9.9.0",), capabilities="9.0",
+    hermetic=True, source="made up",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -78,6 +84,20 @@ def test_the_cuda_of_a_tree_is_that_of_its_bazelrc(folder: Path) -> None:
     tree = source_tree.of_folder(folder)
     (row,) = (said.row for said in source_tree.said(tree, NEXT) if said.name == "cuda")
     assert "13.0.0" in getattr(row, "others", ())
+    assert 'pairs = ["13.0.0/9.12.0"]\n' in propose.proposed(folder)
+
+
+def test_a_cuda_of_another_major_version_gets_the_cudnn_that_the_tree_names_with_it(folder: Path) -> None:
+    build = planned(folder, target="cuda", cuda="13.0", compute_capabilities="9.0")
+    assert (build.cuda, build.cudnn) == ("13.0.0", "9.12.0")
+    assert planned(folder, target="cuda", compute_capabilities="9.0").cudnn == "9.3.0"
+    assert planned(folder, target="cuda", cuda="13.0", compute_capabilities="9.0", cudnn="9.11").cudnn == "9.11.0"
+    with (
+        release_table.using(msgspec.structs.replace(release_table.table(), cuda=(CUDA_14,))),
+        pytest.raises(Unsupported, match="no cuDNN is known to work with CUDA 14") as refusal,
+    ):
+        cuda.choose_cuda(newest.RELEASE, cuda.parse_capabilities("9.0"), cuda="14.0")
+    assert refusal.value.hint == "--set cudnn=VERSION, one of: 9.9.0"
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,10 @@ class Configure(RangeRow, frozen=True, kw_only=True):
 
 
 class Cuda(Sourced, frozen=True, kw_only=True):
-    """The release's own CUDA and cuDNN, and the `others` that it takes according to the `evidence`."""
+    """The release's own CUDA and cuDNN, and the `others` that it takes according to the `evidence`.
+
+    `pairs`: CUDAs of those with the cuDNN that the tree itself names for each: "13.0.0/9.12.0".
+    """
 
     version: str
     cudnn: str
@@ -241,6 +244,7 @@ class Cuda(Sourced, frozen=True, kw_only=True):
     hermetic: bool = False
     others: tuple[str, ...] = ()
     others_cudnn: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()
     evidence: str = ""
 
 

@@ -218,7 +218,9 @@ def _requested(release: str, text: str, library: Literal["CUDA", "cuDNN"]) -> st
 
 def _release_with(release: str, cuda: str) -> str:
     other = next((name for name in _others(release) if _newest_patch(_takes(releases.cuda(name)), cuda)), "")
-    return f"; --release {other} takes CUDA {cuda}" if other else f"; no release is known to take CUDA {cuda}"
+    if other:
+        return f"; --release {other} takes CUDA {cuda}"
+    return f"; no release is known to take CUDA {cuda} (--source plans a newer tree with those that its .bazelrc names)"
 
 
 def _others(release: str) -> tuple[str, ...]:
@@ -243,11 +245,21 @@ def _advice(release: str, gpus: tuple[Capability, ...], cuda: str = "") -> str:
 
 
 def _cudnn(release: str, fact: Cuda, cuda: str, requested: str) -> str:
-    """Return the requested cuDNN, else the one known to work with a CUDA that is not the release's, else its own."""
+    """Return the requested cuDNN, else the one known to work with a CUDA that is not the release's, else its own.
+
+    Raises Unsupported for a CUDA of another major version, which the release's own is not made for.
+    """
     if requested:
         return _requested(release, requested, "cuDNN")
+    named = dict(pair.split("/") for pair in fact.pairs).get(cuda)
     paired = [row.version for row in table().cudnn if cuda != fact.version and row.covers(cuda)]
-    return next((name for name in paired if name in fact.others_cudnn), fact.cudnn)
+    known = named or next((name for name in paired if name in fact.others_cudnn), "")
+    if not known and version(cuda).major != version(fact.version).major and fact.hermetic:
+        raise Unsupported(
+            f"no cuDNN is known to work with CUDA {cuda} in TensorFlow {release}",
+            hint=f"--set cudnn=VERSION, one of: {', '.join(fact.others_cudnn)}",
+        )
+    return known or fact.cudnn
 
 
 def _newer(release: str, fact: Cuda, cuda: str, gpus: tuple[Capability, ...]) -> Iterator[str]:

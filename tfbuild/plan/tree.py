@@ -421,10 +421,11 @@ def _said_cuda(tree: TreeFacts, release: str, since: str) -> Iterator[Said]:
         capabilities=_settings(tree, "cuda_clang").get("CUDA_COMPUTE", known.capabilities),
         others=_added(known.others, known.version, *(pair["CUDA"] for pair in pairs), but=own["CUDA"]),
         others_cudnn=_added(known.others_cudnn, known.cudnn, *(pair["CUDNN"] for pair in pairs), but=own["CUDNN"]),
+        pairs=tuple(f"{pair['CUDA']}/{pair['CUDNN']}" for pair in pairs if pair["CUDA"] != own["CUDA"]),
         sure="tree",
         source=".bazelrc",
     )
-    fields = ("version", "cudnn", "capabilities", "others", "others_cudnn")
+    fields = ("version", "cudnn", "capabilities", "others", "others_cudnn", "pairs")
     if any(getattr(row, name) != getattr(known, name) for name in fields):
         others = [pair["CUDA"] for pair in pairs if pair["CUDA"] != row.version]
         more = f", or {', '.join(others)}" if others else ""
