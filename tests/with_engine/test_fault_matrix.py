@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from tests.ports import free_port
 from tests.with_engine import mirror, second
 from tests.with_engine.conftest import ROOT, Site
 from tests.with_engine.second import Second
-from tests.with_engine.test_compile import RELEASE, TREE, small
+from tests.with_engine.test_compile import RELEASE, TREE, executed, small
 from tfbuild.engine import Engine, containers
 from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, Interrupted
 
@@ -46,6 +46,8 @@ STAGES = {
     "runtime": r"\[runtime \d/\d\] (?:RUN|COPY)",
     "image": r"exporting (?:to image|layers)",
 }
+# Within the compile, as the double of `last_steps` does them.
+STEPS = {"last link": r"\S+ SUBCOMMAND: # //tensorflow/double:late ", "packing": r"\S+ packing"}
 SECONDS = 600.0
 Strike = Callable[["subprocess.Popen[str]"], None]
 DISK = "6g"
@@ -66,9 +68,9 @@ def disk(folder: Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", folder], check=False)
 
 
-def fill(folder: Path) -> None:
-    """Leave no space on the disk of the folder."""
-    size = shutil.disk_usage(folder).free
+def fill(folder: Path, left: int = 0) -> None:
+    """Leave only so many bytes on the disk of the folder."""
+    size = shutil.disk_usage(folder).free - left
     with (folder / BALLAST).open("wb") as file:
         while size > 4096:
             try:
@@ -135,9 +137,9 @@ class Victim:
             except EngineMissing:
                 assert time.monotonic() < deadline
 
-    def fill(self) -> None:
-        """Leave no space on the disk."""
-        fill(self.data)
+    def fill(self, left: int = 0) -> None:
+        """Leave only so many bytes on the disk."""
+        fill(self.data, left)
 
     def clear(self) -> None:
         (self.data / BALLAST).unlink()
@@ -187,7 +189,7 @@ class Command:
             def watch() -> None:
                 deadline = time.monotonic() + SECONDS
                 while not ended.wait(0.05) and time.monotonic() < deadline:
-                    if re.search(rf"^#\d+ {STAGES[stage]}", self.log, re.MULTILINE):
+                    if re.search(rf"^#\d+ {(STAGES | STEPS)[stage]}", self.log, re.MULTILINE):
                         strike(process)
                         struck.append(True)
                         return
@@ -278,6 +280,57 @@ def test_a_build_goes_on_from_each_stage_at_which_it_was_struck(victim: Victim, 
     there = Engine.connect(victim.found.host)
     assert [image.labels["io.tfbuild.wheel"] for image in there.labelled("io.tfbuild.id")] == ["source"]
     there.client.close()
+
+
+# In the linked library. The linker writes it, and it is deleted if that fails: the disk is not full afterwards.
+BALLAST_BYTES = 96 << 20
+LAST_STEPS = f"""
+genrule(
+    name = "ballast",
+    outs = ["ballast.o"],
+    cmd = "head -c {BALLAST_BYTES} /dev/zero > ballast.bin; " +
+          "printf '.data\\\\n.globl ballast\\\\nballast: .incbin \\"ballast.bin\\"\\\\n' > ballast.s; " +
+          "/usr/bin/clang-16 -c ballast.s -o $@",
+)
+
+genrule(
+    name = "late",
+    srcs = ["ballast.o"],
+    outs = ["late.lds"],
+    cmd = "sleep 15; touch $@",
+)
+"""
+
+
+@pytest.fixture
+def last_steps(command: Command) -> Command:
+    """The link of its tree writes much, and begins late; its packing takes a while."""
+    tree = Path(command.words[command.words.index("--source") + 1])
+    rules = tree / "tensorflow/double/BUILD"
+    text = rules.read_text().replace("linkshared = 1,\n    deps = [", 'linkshared = 1,\n    deps = ["late.lds"] + [')
+    rules.write_text(text.replace('"features.cc", ', '"features.cc", "ballast.o", ') + LAST_STEPS)
+    packer = tree / "tensorflow/tools/pip_package/build_pip_package.sh"
+    packer.write_text(packer.read_text().replace("set -eu\n", "set -eu\necho packing\nsleep 15\n"))
+    return replace(command, words=(*command.words, "--bazel-flag=--subcommands"))
+
+
+def test_a_compile_that_was_struck_in_its_last_link_or_its_packing_goes_on_there(
+    victim: Victim, last_steps: Command
+) -> None:
+    code, output = last_steps.run("last link", lambda _: victim.fill(BALLAST_BYTES // 2))
+    assert code == DiskFull.exit_code, output[-6000:]
+    assert one_message(output).startswith(DISK_FULL), output[-3000:]
+    victim.clear()
+
+    code, output = last_steps.run("packing", lambda _: victim.kill())
+    assert code == EngineMissing.exit_code, output[-6000:]
+    assert one_message(output).splitlines()[0] == ENGINE_ENDS
+    victim.restart()
+
+    code, output = last_steps.run()
+    assert code == 0, output[-6000:]
+    # Each kernel's text is new: the run before the last one can only have linked them, and this one only packed.
+    assert executed(output) == 0, output[-3000:]
 
 
 def send(sent: signal.Signals, process: "subprocess.Popen[str]") -> None:
