@@ -38,7 +38,8 @@ VALUES: Mapping[str, Any] = {
     "target": "cpu", "release": "2.19.1", "python": "3.12", "cpu": "sapphirerapids", "cpuinfo": "machine",
     "compiler": "gcc-13",
     "prefer_vector_width": "256", "platform": "linux/arm64", "wheel": "official", "threading": "openmp",
-    "bazel": "7.4.2", "compute_capabilities": "8.0", "cuda": "12.8", "cudnn": "9.7", "bazel_flag": ("--copt=-O3",),
+    "bazel": "7.4.2", "compute_capabilities": "8.0", "cuda": "12.8", "cudnn": "9.7",
+    "cuda_path": "/opt/cuda", "bazel_flag": ("--copt=-O3",),
     "source": "tree", "source_sha256": "{SHA256}", "patch": ("fix.patch",), "override_repository": ("eigen=eigen",),
     "system_lib": ("curl",), "configure": ("TF_ENABLE_XLA=0",), "without_fix": ("gcc12-avxvnniint8",),
 }  # fmt: skip
@@ -50,6 +51,7 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
     "compute_capabilities": {"target": "cuda"},
     "cuda": {"target": "cuda"},
     "cudnn": {"target": "cuda"},
+    "cuda_path": {"target": "cuda", "base": "cuda:12.8", "cuda": "12.8", "cudnn": "9.8", "python": "3.13"},
     "source": {"release": "2.13.1", "bazel": "0.26.1", "compiler": "gcc-12"},
     "source_sha256": {"release": "2.13.1", "bazel": "0.26.1", "compiler": "gcc-12", "source": "double.tar.gz"},
     "threading": {"release": "2.15.1", "compiler": "gcc-12"},

@@ -25,6 +25,8 @@ from tfbuild.plan.cuda import CapabilityRow, CudnnRow, table
 RECORDED = {path.stem: path for path in (Path(__file__).parents[1] / "data" / "ptxas").glob("*.txt")}
 REQUEST = Request(target="cuda", cpu="x86-64-v3", platform="linux/amd64", base="a-base:1")
 RELEASES = [row.version for row in releases.releases()]
+# A CUDA in the base image.
+OWN: dict[str, Any] = {"cuda_path": "/opt/cuda", "cuda": "13.0.2", "cudnn": "9.12"}
 # 2.19's Bazel is not certain, so that it is forced.
 BAZEL = {"2.19.0": "6.5.0", "2.19.1": "6.5.0"}
 
@@ -136,6 +138,11 @@ def test_the_nearest_cuda_of_the_release_is_taken(release: str, gpus: str, cuda:
         ("2.20.0", "", {"cuda": "12.9"}, Unsupported, "not known to build with CUDA 12.9", "--release 2.21.0 takes"),
         ("2.21.0", "", {"cuda": "13.0"}, Unsupported, "not known to build with CUDA 13.0", "no release is known to"),
         ("2.20.0", "", {"cudnn": "9.99"}, Unsupported, "not known to build with cuDNN 9.99", "it takes 9.3.0, "),
+        ("2.17.1", "9.0", OWN, Unsupported, "takes CUDA from its base image anyway", "leave out cuda-path"),
+        ("2.21.0", "9.0", {**OWN, "base": "auto"}, UsageError, "no known one has CUDA", "--base with an image"),
+        ("2.21.0", "9.0", {**OWN, "cudnn": ""}, UsageError, "which cuDNN cuda-path has is not known", "name both"),
+        ("2.21.0", "9.0", {**OWN, "cuda": "13"}, UsageError, "'13' is not a CUDA version", "name both"),
+        ("2.21.0", "6.0", OWN, Unsupported, "CUDA 13.0.2 does not compile for compute capability 6.0", "ask for other"),
         ("2.14.1", "", {"cudnn": "9.8"}, Unsupported, "not known to build with cuDNN 9.8", "it takes 8.7"),
         ("2.17.1", "9.0", {"compiler": "clang-15"}, Unsupported, "clang-15 does not compile for compute capability "
          "9.0", "--compiler gcc-N"),
@@ -148,6 +155,27 @@ def test_what_does_not_go_together_is_refused_with_what_does(
         planned(release, gpus, **options)
     assert said in refused.value.reason
     assert refused.value.hint.startswith(hint) or hint in refused.value.hint
+
+
+def test_a_cuda_of_ones_own_is_compiled_with_and_pip_installs_no_other() -> None:
+    build = planned("2.21.0", "9.0", **OWN)
+    assert (build.cuda, build.cudnn) == ("13.0.2", "9.12")
+    folders = {name: value for name, value in build.configure_env if name.startswith("LOCAL_")}
+    assert folders == {"LOCAL_CUDA_PATH": "/opt/cuda", "LOCAL_CUDNN_PATH": "/opt/cuda", "LOCAL_NCCL_PATH": "/opt/cuda"}
+    assert "not certain: that TensorFlow 2.21.0 builds with CUDA 13.0.2" in build.notes
+    assert "[and-cuda]" not in dockerfile.requirement(build)
+    known = planned("2.21.0", "9.0", **{**OWN, "cuda": "12.8", "cuda_path": "/opt/cuda,/opt/cudnn,/usr/nccl-2"})
+    assert [value for name, value in known.configure_env if name.startswith("LOCAL_")] == [
+        "/opt/cuda", "/opt/cudnn", "/usr/nccl-2",
+    ]  # fmt: skip
+    assert not [note for note in known.notes if "builds with CUDA" in note]
+    assert "[and-cuda]" in dockerfile.requirement(planned("2.21.0", "9.0", cuda="12.8"))
+
+
+@pytest.mark.parametrize("bad", ["opt/cuda", "/opt/cuda,/opt/cudnn", "/a b", "/a:/b", "/a,", "/a//b"])
+def test_what_is_not_one_folder_or_three_is_refused(bad: str) -> None:
+    with pytest.raises(UsageError, match="cuda-path"):
+        planned("2.21.0", "9.0", **{**OWN, "cuda_path": bad})
 
 
 @pytest.mark.parametrize(
@@ -166,9 +194,9 @@ def test_capabilities_are_ascii_digits(bad: str) -> None:
         planned("2.20.0", bad)
 
 
-@pytest.mark.parametrize("name", ["cuda", "cudnn"])
+@pytest.mark.parametrize("name", ["cuda", "cudnn", "cuda-path"])
 def test_they_are_for_cuda_builds_from_source_alone(name: str) -> None:
-    options: dict[str, Any] = {name: "12.8"}
+    options: dict[str, Any] = {"cuda_path": "/opt/cuda"} if name == "cuda-path" else {name: "12.8"}
     with pytest.raises(UsageError, match=f"{name} is for GPUs, and --target mkl is not"):
         plan.select(replace(REQUEST, target="mkl", release="2.20.0", **options), None)
     with pytest.raises(UsageError, match=f"(--|--set ){name}: only for builds from source"):

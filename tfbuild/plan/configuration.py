@@ -145,7 +145,7 @@ def _llvm(base_image: str, compiler: str) -> tuple[str, ...]:
 
 
 def _cuda_base(decided: Decision) -> str:
-    if not releases.cuda_from_base(decided.release, decided.target):
+    if not (decided.asked.cuda_path or releases.cuda_from_base(decided.release, decided.target)):
         return ""
     compiler = decided.asked.compiler or releases.compiler(decided.release)
     return f"CUDA {decided.cuda}, cuDNN {decided.cudnn} and {compiler}"

@@ -21,7 +21,7 @@ from tfbuild import facts
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import Facts, releases, targets
 from tfbuild.facts.release_table import Cuda, version
-from tfbuild.plan.request import Request
+from tfbuild.plan.request import BASES, Request
 
 SPELLED = re.compile(r"(?P<kind>sm_|compute_)?(?P<major>\d{1,2}?)(?(kind)|\.)(?P<minor>\d)", re.ASCII)
 # "TensorFlow only supports compute capabilities >= 3.5" (configure.py, v2.2.0 to v2.20.0).
@@ -72,6 +72,8 @@ def _capability(word: str, named: bool) -> Capability:
 
 VERSION = re.compile(r"\d{1,2}\.\d{1,2}(\.\d{1,3}){0,2}", re.ASCII)
 NVCC = "cuda_nvcc"
+# As conda-forge's recipe sets them, beside HERMETIC_CUDA_VERSION (tensorflow-feedstock, recipe/build.sh).
+OWN_PATHS = ("LOCAL_CUDA_PATH", "LOCAL_CUDNN_PATH", "LOCAL_NCCL_PATH")
 
 
 class Span(Facts, frozen=True, kw_only=True):
@@ -103,12 +105,16 @@ class CudaTable(Facts, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class CudaChoice:
-    """A CUDA and a cuDNN, the Bazel `configs` that they need, and `notes` for the user."""
+    """A CUDA and a cuDNN, the Bazel `configs` that they need, and `notes` for the user.
+
+    `answers`: for configure.py, where they are the user's own.
+    """
 
     cuda: str
     cudnn: str
     configs: tuple[str, ...]
     notes: tuple[str, ...]
+    answers: tuple[tuple[str, str], ...] = ()
 
 
 @cache
@@ -152,6 +158,37 @@ def choose_cuda(
         configs=configs,
         notes=(*_newer(release, own, chosen, gpus), *notes),
     )
+
+
+def _installed(release: str, gpus: tuple[Capability, ...], compiler: str, request: Request) -> CudaChoice:
+    """Return the CUDA and cuDNN in the folders that the user names; it may be a version that Bazel cannot download."""
+    own = releases.cuda(release)
+    if not own.hermetic:
+        raise Unsupported(
+            f"TensorFlow {release} takes CUDA from its base image anyway",
+            hint="leave out cuda-path; --configure TF_CUDA_PATHS=FOLDER,FOLDER says where it is there",
+        )
+    if request.base in BASES:
+        raise UsageError(
+            "cuda-path names a folder of the base image, and no known one has CUDA",
+            hint="--base with an image that has CUDA, cuDNN and NCCL",
+        )
+    for library, text in (("CUDA", request.cuda), ("cuDNN", request.cudnn)):
+        if not VERSION.fullmatch(text):
+            what = f"{text!r} is not a {library} version" if text else f"which {library} cuda-path has is not known"
+            raise UsageError(what, hint="name both: --cuda 12.8.1 --set cudnn=9.8.0")
+    refuse_unknown(gpus)
+    if missing := _missing(request.cuda, gpus):
+        raise Unsupported(
+            f"CUDA {request.cuda} does not compile for compute capability {_figures(missing)}",
+            hint="ask for other GPUs (--compute-capabilities)",
+        )
+    configs, notes = _device_compiler(release, gpus, compiler)
+    if not _newest_patch(_takes(own), request.cuda):
+        notes = (*notes, f"not certain: that TensorFlow {release} builds with CUDA {request.cuda}")
+    folders = request.cuda_path.split(",")
+    answers = tuple(zip(OWN_PATHS, folders * 3 if len(folders) == 1 else folders, strict=True))
+    return CudaChoice(cuda=request.cuda, cudnn=request.cudnn, configs=configs, notes=notes, answers=answers)
 
 
 def refuse_unknown(gpus: tuple[Capability, ...]) -> None:
@@ -321,12 +358,14 @@ def cuda_of(
 ) -> CudaChoice:
     """Return the CUDA to compile with; an official wheel has the release's own, and a target without CUDA none."""
     if not targets.get(target).cuda:
-        if request.cuda or request.cudnn:
-            name = "--cuda" if request.cuda else "cudnn"
+        given = {"--cuda": request.cuda, "cudnn": request.cudnn, "cuda-path": request.cuda_path}
+        if name := next((name for name, value in given.items() if value), ""):
             raise UsageError(f"{name} is for GPUs, and --target {target} is not", hint=targets.options("cuda"))
         return CudaChoice(cuda="", cudnn="", configs=(), notes=())
     if not compiler:
         return own_cuda(release)
+    if request.cuda_path:
+        return _installed(release, gpus, compiler, request)
     return choose_cuda(release, gpus, compiler=compiler, cuda=request.cuda, cudnn=request.cudnn)
 
 

@@ -26,6 +26,9 @@ BAZEL = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?(rc[0-9]{1,4})?(=.+)?"
 # front would make the name an option of the program that gets it.
 BASE = re.compile(r"[a-z0-9][\w./:-]*(@sha256:[0-9a-f]{64})?", re.ASCII | re.IGNORECASE)
 SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+FOLDER = r"(?:/[\w.+-]+)+"
+# One folder for all, or one each.
+CUDA_PATH = re.compile(rf"{FOLDER}(?:,{FOLDER},{FOLDER})?", re.ASCII)
 CONFIG = re.compile(r"[\w.+,-]+", re.ASCII)
 
 
@@ -146,6 +149,18 @@ class Request:
         pattern=LOOKED_UP,
         compiles=True,
         identifier=Identifier.WORD,
+        rare=True,
+    )
+    cuda_path: str = option(
+        "",
+        "folder of the base image with a CUDA of your own, in place of the one that Bazel downloads (from 2.18 on); or "
+        "three, with CUDA, cuDNN and NCCL",
+        "FOLDER[,FOLDER,FOLDER]",
+        group=GPUS,
+        pattern=CUDA_PATH,
+        what="one absolute path, or three",
+        form="/usr/local/cuda, or /opt/cuda,/opt/cudnn,/opt/nccl",
+        compiles=True,
         rare=True,
     )
     bazel: str = option(

@@ -165,7 +165,9 @@ def _build(decided: _Decisions) -> Decision:
         own_bazel=decided.own_bazel,
         bazel_target=releases.wheel_target(release),
         bazel_flags=_bazel_flags(decided),
-        configure_env=amendments.configured(decided.configure_env, decided.libraries, answers),
+        configure_env=amendments.configured(
+            decided.configure_env, decided.libraries, (*decided.cuda.answers, *answers)
+        ),
         threading=decided.threading,
         **gpu_fields(decided.gpus, decided.cuda),
         source=decided.source,
