@@ -94,6 +94,25 @@ CONFIGURE = """the image could not be built
             BuildFailed,
             "the machine is too busy: Bazel's own server did not start within 120 s",
         ),
+        (
+            "  You have bazel 3.4.1 installed.\n  Please downgrade your bazel installation to version 0.26.1 or lower "
+            "to build TensorFlow! To downgrade: download the installer for the old version (from "
+            "https://github.com/bazelbuild/bazel/releases) then run the installer.\n"
+            "  tfbuild: this tree's configure.py failed",
+            Unsupported,
+            "this tree refuses the Bazel: Please downgrade your bazel installation to version 0.26.1 or lower;",
+        ),
+        (
+            '          fail("\n  Current Bazel version is 0.26.1, expected at least 1.0.0\n',
+            Unsupported,
+            "this tree refuses the Bazel: Current Bazel version is 0.26.1, expected at least 1.0.0;",
+        ),
+        (
+            "  ERROR: The project you're trying to build requires Bazel 2.0.0 (specified in /src/.bazelversion), but "
+            "it wasn't found in /opt/bazel/bin.",
+            Unsupported,
+            "this tree refuses the Bazel: The project you're trying to build requires Bazel 2.0.0;",
+        ),
         (CONFIGURE, BadInput, "this tree's configure.py failed: RuntimeError: no such toolkit"),
         (
             "  tfbuild: neither this base image nor its distribution has Python 3.9; name a base that has it",

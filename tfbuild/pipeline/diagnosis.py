@@ -51,6 +51,12 @@ DAMAGE = (
 )
 CACHES = "/mnt/(?:cache|pip)/"
 CLEAR_CACHES = "`docker builder prune --filter type=exec.cachemount` empties the builder's caches"
+# Up to 2.9 configure.py says it, then WORKSPACE's check, and last the script that distributions put before Bazel.
+REFUSED_BAZEL = (
+    r"\n\s*(?P<what>Please (?:up|down)grade your bazel installation to version \S+ or (?:higher|lower))",
+    r"\n\s*(?P<what>Current Bazel version is \S+, expected at least \S+)",
+    r"ERROR: (?P<what>The project you're trying to build requires Bazel \S+)",
+)
 # What templates/*.sh, the distribution and Bazelisk print; the first match counts.
 CAUSES = (
     # Before the downloads: Bazel may have been about to put one into its cache.
@@ -169,6 +175,15 @@ CAUSES = (
         message="the base image has no {what} of version {version!r} where configure.py looks for it",
         hint="--base with an image that has the development packages of CUDA, cuDNN and NCCL; --cuda and cudnn name "
         "their versions",
+    ),
+    *(
+        Cause(
+            pattern=pattern,
+            error=Unsupported,
+            message="this tree refuses the Bazel: {what}; nothing was compiled",
+            hint="leave out --bazel, or name a version that the tree takes; of a Bazel of your own, the program itself",
+        )
+        for pattern in REFUSED_BAZEL
     ),
     Cause(
         pattern=r"(?P<last>[^\n]*)\n\s*tfbuild: (?P<what>this tree's configure.py failed)",

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from packaging.version import Version
+
 from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
@@ -109,6 +111,8 @@ def _decide(
     configs = configuration.configs(release, target, arch, threading)
     own_bazel = amendments.own_bazel(request.bazel)
     bazel = own_bazel.version if own_bazel else request.bazel or toolchains.bazel(release, arch)
+    if tree:
+        _refuse_bazel(tree, bazel, request.configure)
     gpus = capabilities(request, target, release)
     purpose = CompileTarget(release=release, target=target, arch=arch, gpus=gpus, bazel=bazel)
     choice = base_choice.choose(request, purpose)
@@ -147,6 +151,17 @@ def _decide(
         tree=tree,
         said=said,
     )
+
+
+def _refuse_bazel(tree: TreeFacts, bazel: str, answers: tuple[str, ...]) -> None:
+    """Raise Unsupported for a Bazel that the tree's configure.py does not take; `answers`: NAME=VALUE for it."""
+    oldest, newest = tree.oldest_bazel, tree.newest_bazel
+    ignored = any(answer.startswith("TF_IGNORE_MAX_BAZEL_VERSION=") for answer in answers)
+    if oldest and (Version(bazel) < Version(oldest) or (Version(bazel) > Version(newest) and not ignored)):
+        raise Unsupported(
+            f"the tree's configure.py takes Bazel {oldest} to {newest}, not {bazel}",
+            hint=f"--bazel {tree.bazelversion or oldest}; --configure TF_IGNORE_MAX_BAZEL_VERSION=1 tries a newer one",
+        )
 
 
 def _build(decided: _Decisions) -> Decision:
