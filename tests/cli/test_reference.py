@@ -30,6 +30,7 @@ COMMANDS = {
         "detect --cpuinfo {folder}/machines/hides-avx512",
     ],
     "copts": ["copts --cpuinfo {folder}/machines/unknown-sapphirerapids --compiler gcc-9"],
+    "cpus": ["cpus --search zen"],
     "explain": ["explain --cpuinfo {folder}/machines/unknown-sapphirerapids"],
     "fleet": ["fleet {folder}/machines --also {folder}/list --skip-unreachable --timeout 2"],
     "plan": ["plan --target cuda --cpu x86-64-v3", "build --dry-run --target mkl --wheel official"],

@@ -5,10 +5,11 @@ import pytest
 from tests.cpu.machines import machines, recordings
 from tests.rows import each
 from tfbuild import facts, plan
-from tfbuild.cpu import isa, products
+from tfbuild.cpu import catalogue, isa, products
+from tfbuild.cpu.catalogue import CpuEntry
 from tfbuild.cpu.products import Product
 from tfbuild.errors import Unsupported
-from tfbuild.plan import Request
+from tfbuild.plan import PLATFORMS, Request
 
 # Recorded names that are not one CPU's: the hypervisor made them.
 MADE_UP = ("AMD EPYC", "Intel(R) Xeon(R) Processor")
@@ -140,3 +141,44 @@ def test_the_plan_says_which_cpu_a_processor_is() -> None:
     assert "Xeon E5-2680 v2 is ivybridge" in build.notes
     assert not [note for note in plan.select(Request(cpu="haswell"), None).notes if note.startswith("haswell is")]
     assert facts.closure(["avx2"]) <= set(build.instruction_set.features)
+
+
+# --- the list of them -------------------------------------------------------------------------------------------------
+
+
+@each("entry", catalogue.entries())
+def test_every_entry_is_a_value_of_cpu_that_gives_what_it_says(entry: CpuEntry) -> None:
+    resolved = isa.resolve(entry.name, arch=PLATFORMS[entry.platform])
+    assert entry.compiled_for == (facts.feature(entry.name).flag if entry.kind == "feature" else resolved.name)
+    assert all(isa.resolve(name, arch=PLATFORMS[entry.platform]) == resolved for name in entry.processors)
+
+
+def test_the_list_has_every_level_feature_and_processor() -> None:
+    entries = catalogue.search("")
+    listed = {name for entry in entries for name in (entry.name, *entry.processors)}
+    known = {name for row in products.table() for name in (*row.examples, *row.names)}
+    assert {*(row.name for row in facts.features()), *known} <= listed
+    assert len({(entry.name, entry.kind) for entry in entries}) == len(entries)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("EPYC 7543", ["zen3"]),
+        ("epyc7763", ["zen3"]),
+        ("X86_64-V3", ["x86-64-v3"]),
+        ("Graviton", ["cortex_a72", "neoverse_n1", "neoverse_v1", "neoverse_v2"]),
+        ("amx", ["amx_tile", "amx_int8", "amx_bf16", "amx_fp16"]),
+        ("avx2,fma", ["avx2,fma"]),
+        ("G640", ["x86-64-v2"]),
+        ("Raspberry Pi 4", ["armv8-a,crc32"]),
+    ],
+)
+def test_a_search_finds_names_processors_and_features(text: str, names: list[str]) -> None:
+    assert [entry.name for entry in catalogue.search(text)] == names
+
+
+def test_a_search_that_finds_nothing_has_the_nearest_names() -> None:
+    with pytest.raises(Unsupported, match="unknown CPU, level or feature 'haswelll'") as refusal:
+        catalogue.search("haswelll")
+    assert "haswell" in refusal.value.hint

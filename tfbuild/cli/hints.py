@@ -17,7 +17,7 @@ REGISTRY = re.compile(r"(\[[^]]+\]|[\w-]+(\.[\w-]+)+|localhost)(:\d+)?/.+")
 # How alike two words must be for one to be a misspelling of the other (difflib's ratio).
 ALIKE, MUCH_ALIKE = 0.6, 0.75
 # Options that take any further word.
-FURTHER = ("also", "path")
+FURTHER = ("search", "also", "path")
 # Verbs of other programs.
 OTHER_VERBS = {
     "benchmark": "bench",

@@ -8,6 +8,7 @@ from tfbuild.plan import Build
 from tfbuild.util import terminal
 
 if TYPE_CHECKING:
+    from tfbuild.cpu.catalogue import CpuEntry
     from tfbuild.publish.inventory import Entry
 
 # The fields of a plan that people look for first; the others follow in the order of its JSON.
@@ -66,6 +67,19 @@ def show_matrix(builds: Sequence[Build]) -> None:
         pythons.setdefault(key, []).append(build.python)
     for fields, versions in pythons.items():
         table.add_row(*map(Text, fields), Text(" ".join(versions)))
+    terminal.write(terminal.console(), [table])
+
+
+def show_cpus(entries: Sequence["CpuEntry"]) -> None:
+    """Print one row per value of --cpu."""
+    from rich.text import Text
+
+    table = terminal.table()
+    for title in ("name", "kind", "platform", "compiled for", "processors"):
+        table.add_column(title, overflow="fold")
+    for entry in entries:
+        cells = (entry.name, entry.kind, entry.platform, entry.compiled_for, ", ".join(entry.processors))
+        table.add_row(*map(Text, cells))
     terminal.write(terminal.console(), [table])
 
 

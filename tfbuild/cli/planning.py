@@ -1,11 +1,11 @@
 """The verbs that only read and plan, without starting anything or needing an engine."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfbuild import facts
-from tfbuild.cli.listing import show_fields, show_flags, show_plan
+from tfbuild.cli.listing import show_cpus, show_fields, show_flags, show_plan
 from tfbuild.cli.options import JSON, PLAN, RUN, SETTINGS, certificates, host_cpu, request_of
 from tfbuild.cli.output import out, say
 from tfbuild.cli.verbs import COMMAND_LINE, verb
@@ -130,6 +130,7 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
     JSON,
     examples=(
         "invoke explain                      # this CPU",
+        "invoke explain --cpu 'EPYC 7763'",
         "invoke explain --cpu sapphirerapids --release 2.20",
     ),
 )
@@ -141,6 +142,26 @@ def explain(*, json: bool, **options: Any) -> None:
     for note in explanation.notes:
         say(f"note: {note}")
     out(explanation.to_json()) if json else explaining.show(explanation)
+
+
+@verb(
+    {"search": ("", "part of a name, or a processor, such as zen, 'Xeon Gold', 'EPYC 7763' or avx512", "TEXT")},
+    JSON,
+    examples=(
+        "invoke cpus",
+        "invoke cpus --search 'xeon gold'",
+        "invoke cpus --search avx512",
+    ),
+)
+def cpus(*, search: str, json: bool) -> None:
+    """List the values of --cpu: levels, CPUs with the processors that they are in, and features."""
+    from tfbuild.cpu import catalogue
+
+    entries = catalogue.search(search)
+    if json:
+        out([asdict(entry) for entry in entries])
+    else:
+        show_cpus(entries)
 
 
 @verb(
