@@ -116,7 +116,7 @@ def test_the_scripts_are_clean_shell() -> None:
 # --- expressions ------------------------------------------------------------------------------------------------------
 
 # The names used here that GitHub itself has values for.
-GITHUBS = {"github.token", "github.actor", "github.ref", "github.repository", "runner.temp"}
+GITHUBS = {"github.token", "github.actor", "github.ref", "github.repository", "github.server_url", "runner.temp"}
 NAME = re.compile(r"\b(?:needs|steps|inputs|secrets|vars|matrix|github|runner)\.[\w.-]+")
 
 
