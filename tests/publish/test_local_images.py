@@ -68,7 +68,8 @@ def test_an_image_is_listed_with_what_its_labels_say(tmp_path: Path) -> None:
     assert entry.to_json() == {
         "place": "here", "name": f"tfbuild:{NAME}", "id": NAME, "digest": DIGESTS["A"], "instruction_set": "x86-64-v3",
         "platform": "linux/amd64", "size": 7, "created": "2026-11-01T00:00:00Z", "verified": None, "offered": None,
-        "altered": None, "withdrawn": None, "signature_attached": None, "runs_here": True, "lacks": [],
+        "altered": None, "withdrawn": None, "signature_attached": None, "outdated": None, "runs_here": True,
+        "lacks": [],
     }  # fmt: skip
     assert entry.ours
 

@@ -166,6 +166,7 @@ def test_a_pull_to_another_machine_uses_the_cpu_of_that_machine(monkeypatch: pyt
         "python": "",
         "cpuinfo": "",
         "signed": "",
+        "lock": "",
     }
     with pytest.raises(EngineMissing):
         publishing.pull(**options, any_release=False, skip=[], dry_run=True, json=True)

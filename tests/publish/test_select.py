@@ -239,16 +239,16 @@ def test_a_registry_is_listed_without_an_engine_and_marks_images_that_no_index_o
         # An invalid index does not hide what the others offer.
         fake.content["manifests/2.20-mkl"] = fake.content[f"manifests/{half.id}"]
         options = {"engine": "", "registry": f"{fake.host}/us/x", "ca_cert": ""}  # type: ignore[attr-defined]
-        publishing.images(**options, json=True)
+        publishing.images(**options, outdated=False, json=True)
         output = capsys.readouterr()
         assert {row["id"]: row["offered"] for row in json.loads(output.out)} == {whole.id: True, half.id: False}
         assert "listing only the registry, for the CPU of this machine" in output.err
-        publishing.images(**options, json=False)
+        publishing.images(**options, outdated=False, json=False)
         lines = capsys.readouterr().out.splitlines()
         assert ["not offered" in line for line in lines if ":2.20.0-mkl-" in line] == [False, True]
         monkeypatch.delenv("TFBUILD_REGISTRY", raising=False)
         with pytest.raises(EngineMissing):
-            publishing.images(engine="", registry="", ca_cert="", json=True)
+            publishing.images(engine="", registry="", ca_cert="", outdated=False, json=True)
 
 
 def test_an_empty_registry_is_said_to_be_empty(
@@ -257,12 +257,12 @@ def test_an_empty_registry_is_said_to_be_empty(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     with serving() as fake:
         registry = f"{fake.host}/us/x"  # type: ignore[attr-defined]
-        publishing.images(engine="", registry=registry, ca_cert="", json=True)
+        publishing.images(engine="", registry=registry, ca_cert="", outdated=False, json=True)
         output = capsys.readouterr()
         assert json.loads(output.out) == []
         assert f"note: {registry} has no images of tfbuild" in output.err
         push(fake, "2.20.0", "avx", "3.9", whole=True)
-        publishing.images(engine="", registry=registry, ca_cert="", json=True)
+        publishing.images(engine="", registry=registry, ca_cert="", outdated=False, json=True)
         assert "has no images" not in capsys.readouterr().err
 
 

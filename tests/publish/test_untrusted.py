@@ -189,6 +189,7 @@ def test_json_names_the_nearest_image_and_its_missing_features_if_nothing_fits(
     for name in ("x86-64-v4", "x86-64-v3"):
         gather(fake, image(fake, "2.20.0", cpu=name))
     options: dict[str, Any] = {"release": "", "target": "mkl", "python": "", "ca_cert": "", "engine": "", "signed": ""}
+    options |= {"lock": ""}
     options |= {"dry_run": True, "json": True, "any_release": False, "skip": []}
     options["registry"] = f"{fake.host}/us/x"  # type: ignore[attr-defined]
 

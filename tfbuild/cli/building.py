@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfbuild.cli import locking
 from tfbuild.cli.listing import show_plan
 from tfbuild.cli.options import (
     COMPILE,
@@ -34,6 +35,7 @@ from tfbuild.util.options import given_to_compile, make
 from tfbuild.util.quantities import days
 
 if TYPE_CHECKING:
+    from tfbuild.publish.lock import Lock
     from tfbuild.verify.records import Report
 
 
@@ -220,6 +222,7 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
             "with --registry: require a signature that cosign accepts with these options: '--key cosign.pub'",
             "OPTIONS",
         ),
+        "lock": ("", "require the image that this file of `invoke pull --lock` has", "FILE"),
         **TIMED,
     },
     JSON,
@@ -232,8 +235,9 @@ def verify(
     image: str, *, json: bool, registry: str, pull: bool, context: str, max_age: str, signed: str, **options: Any
 ) -> None:
     """Check that IMAGE is what its labels claim or, with --registry, what its provenance and SBOM describe."""
+    lock = locking.read(options.pop("lock"))
     if registry:
-        required = RequiredOfPublished(context=context, max_age=days(max_age, "--max-age"), signed=signed)
+        required = RequiredOfPublished(context, days(max_age, "--max-age"), signed, lock)
         verify_published(image, registry, required, pull=pull, json=json, **options)
         return
     if pull or context or max_age or signed:
@@ -244,16 +248,23 @@ def verify(
 
     maker = Maker(run=run_of(options))
     found = image_on(maker.engine, image)
+    if lock is not None:
+        from tfbuild.context.labels import read_labels
+        from tfbuild.publish import lock as locks
+
+        local = maker.engine.image(found)
+        locks.refuse_other(lock, read_labels(local.labels).id, local.digests)
     finish(maker.verify(found), found, json=json)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RequiredOfPublished:
     """What else a published image must satisfy; "" and None require nothing."""
 
     context: str
     max_age: timedelta | None
     signed: str
+    lock: "Lock | None" = None
 
 
 def verify_published(
@@ -262,6 +273,7 @@ def verify_published(
     """Compare a registry's image with its provenance and SBOM; with `pull`, also check its files and verify it."""
     from tfbuild.pipeline import Maker
     from tfbuild.publish import check, freshness, signing
+    from tfbuild.publish import lock as locks
 
     require_extra("publish", "verify --registry")
     run = run_of(options)
@@ -270,6 +282,8 @@ def verify_published(
     published = check.image(published_in, image, REPORTS, demand)
     for note in published.notes:
         say(f"note: {note}")
+    if required.lock:
+        locks.refuse_other(required.lock, published.id, frozenset({published.digest}))
     if required.context:
         check.refuse_outdated(published, required.context)
     check.refuse_unfinished(published)

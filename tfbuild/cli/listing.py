@@ -106,6 +106,8 @@ def show_images(entries: Sequence["Entry"]) -> None:
 def _verified(entry: "Entry") -> str:
     from tfbuild.publish import inventory
 
+    if entry.outdated:
+        return f"outdated: {entry.outdated}"
     if entry.withdrawn:
         return f"withdrawn: {entry.withdrawn}"
     if entry.altered:

@@ -5,8 +5,9 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tfbuild.cli import locking
 from tfbuild.cli.listing import show_images
 from tfbuild.cli.options import (
     JSON,
@@ -165,6 +166,7 @@ def show_pushed(pushed: "Pushed", *, json: bool, dry_run: bool = False) -> None:
         "python": replace(PLAN["python"], help="Python of the image (default: the newest)"),
         "skip": ([], "pass over the image with this identifier (repeatable)"),
         "signed": ("", "require a signature that cosign accepts with these options: '--key cosign.pub'", "OPTIONS"),
+        "lock": ("", "file that locks the images of a fleet: take those in it; if it is missing, write it", "FILE"),
         "dry-run": (False, "only choose, without downloading"),
     },
     JSON,
@@ -172,6 +174,7 @@ def show_pushed(pushed: "Pushed", *, json: bool, dry_run: bool = False) -> None:
         "invoke pull --registry ghcr.io/us/tfbuild",
         "invoke pull --release 2.21 --python 3.12     # with TFBUILD_REGISTRY set",
         "invoke pull --dry-run               # only choose",
+        "invoke pull --lock tfbuild.lock     # what all hosts with this file run",
     ),
 )
 def pull(
@@ -186,6 +189,7 @@ def pull(
     cpuinfo: str,
     skip: list[str],
     signed: str,
+    lock: str,
     dry_run: bool,
     json: bool,
 ) -> None:
@@ -193,30 +197,28 @@ def pull(
     from tfbuild import publish
     from tfbuild.engine import Engine, selection
     from tfbuild.publish import choose, signing
+    from tfbuild.publish import lock as locks
     from tfbuild.util.progress import Progress
 
     chosen = selection.choose(engine)
-    source = registry_of(registry, ca_cert)
+    locked = locks.read(Path(lock)) if lock else None
+    narrowing: dict[str, Any] = {"release": release, "target": target, "python": python, "skip": skip}
+    narrowing["any_release"] = any_release
+    locking.refuse_contradiction(lock, locked, **narrowing)
+    source = registry_of(registry, ca_cert, f"{locked.registry}:x" if locked else "")
     demand = signing.demand_of(signed, source.ca)
     host = running_cpu(cpuinfo, ca_cert, chosen)
     features = frozenset(isa.all_of_cpu(host).features)
-    selected = partial(
-        publish.select,
-        source,
-        host,
-        features,
-        release=release,
-        target=target,
-        python=python,
-        any_release=any_release,
-        skip=skip,
-    )
-    choice = publish.select_signed(source, selected, demand) if demand else selected()
+    selected = partial(publish.select, source, host, features, **narrowing)
+    if locked is None:
+        choice = publish.select_signed(source, selected, demand) if demand else selected()
+        locked = locking.write(lock, source, choice, demand)
+    choice = locks.select(locked, host, features) if locked else choice
     if dry_run or choice.best is None:
         for line in choose.passed_over(choice.passed_over):
             say(line)
     try:
-        accepted = publish.accept(source, choice, say, demand)
+        accepted = locks.accept(source, locked, choice, say, demand)
     except (NothingFits, VerificationFailed) as error:
         if json:
             second = error.second if isinstance(error, publish.Altered) else None
@@ -229,7 +231,7 @@ def pull(
         show_pulled(choice, reference=reference, image=image, signed=demand is not None)
     else:
         print(image or reference)
-        for line in choose.explained(choice, any_release=any_release):
+        for line in choose.explained(choice, any_release=any_release, locked_by=lock):
             say(line)
         if image:
             say(f"docker run --rm -it {image} python")
@@ -259,26 +261,28 @@ def running_cpu(cpuinfo: str, ca_cert: str, chosen: "EngineChoice") -> Cpu:
 @verb(
     ON_ENGINE,
     REGISTRY,
+    {"outdated": (False, "only images here of which the registry has another, withdrew them, or has a newer release")},
     JSON,
     examples=(
         "invoke images",
         "invoke images --registry ghcr.io/us/tfbuild",
+        "invoke images --outdated    # with TFBUILD_REGISTRY set",
     ),
 )
-def images(*, engine: str, registry: str, ca_cert: str, json: bool) -> None:
+def images(*, engine: str, registry: str, ca_cert: str, outdated: bool, json: bool) -> None:
     """List images on the engine and in the registry: size, age, CPU, verified or not, and whether they run here."""
     from tfbuild.engine import Engine, selection
     from tfbuild.publish import inventory
 
     chosen = selection.choose(engine)
     named = registry or os.environ.get("TFBUILD_REGISTRY")
-    remote = registry_of(registry, ca_cert) if named else None
+    remote = registry_of(registry, ca_cert) if named or outdated else None
     connected: Engine | None = None
     try:
         connected = Engine.connect(chosen=chosen)
         host = running_cpu("", ca_cert, chosen) if chosen.elsewhere() else host_cpu("")
     except EngineMissing as error:
-        if remote is None:
+        if remote is None or outdated:
             raise
         connected, host = None, host_cpu("")
         say(f"note: {error.reason}; listing only the registry, for the CPU of this machine")
@@ -288,7 +292,7 @@ def images(*, engine: str, registry: str, ca_cert: str, json: bool) -> None:
         published = inventory.remote(remote, host, features, say)
         if not published:
             say(f"note: {remote.repository} has no images of tfbuild")
-        entries += published
+        entries = inventory.outdated(entries, published) if outdated else entries + published
     if json:
         out([entry.to_json() for entry in entries])
     else:

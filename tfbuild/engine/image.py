@@ -28,6 +28,11 @@ class Image:
     # All of its configuration, by the engine's names: User, Cmd, Volumes and so on.
     config: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def digests(self) -> frozenset[str]:
+        """By which the engine and registries know it."""
+        return frozenset({self.id, *(name.rpartition("@")[2] for name in self.repo_digests)})
+
 
 def parse_image(attrs: Mapping[str, Any]) -> Image:
     """Read what the engine's API returns for an image."""

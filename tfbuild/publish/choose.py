@@ -9,7 +9,7 @@ With `any_release` the set decides first, then the release: the fastest image fo
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -80,7 +80,7 @@ class Choice:
 
     `fitting`: all images that the host could run instead, `best` first.
     `newest`: all images of the release that was chosen among, `fitting` first; () where all releases were.
-    `narrowed_by`: the options that left images out.
+    `narrowed_by`: the options that left images out. `index`: the index that names the images: TAG@DIGEST.
     `older`: the best fitting image of older releases, if its set is larger than that of `best`, or `best` is None.
     """
 
@@ -92,6 +92,7 @@ class Choice:
     fitting: tuple[Published, ...] = ()
     newest: tuple[Published, ...] = ()
     narrowed_by: tuple[str, ...] = ()
+    index: str = field(default="", compare=False)
 
     def among(self, fitting: Sequence[Published]) -> "Choice":
         """Return the choice among these images only."""
@@ -154,12 +155,13 @@ def choose(
     )
 
 
-def explained(choice: Choice, *, any_release: bool) -> list[str]:
+def explained(choice: Choice, *, any_release: bool, locked_by: str = "") -> list[str]:
     """Say in one line what the best image is, in another why, and in a third that an older release has a larger set."""
     best = choice.best
     if best is None:
         return []
     why = "the largest set of all releases" if any_release else "the newest release, and the largest set of it"
+    why = f"the largest set that {locked_by} locks" if locked_by else why
     lines = [
         f"{best.id}: TensorFlow {best.release}, Python {best.python}, for {best.instruction_set}, {best.digest}",
         "; ".join([f"{why} that this CPU runs", *passed_over(row for row in choice.passed_over if row.better)]),

@@ -392,7 +392,7 @@ class View:
 
     def _released(self) -> list[tuple[Version, str]]:
         """The fixed tags of final releases, the oldest first."""
-        releases = ((_release(name), name) for name in self._tags)
+        releases = ((release_of(name), name) for name in self._tags)
         return sorted((release, name) for release, name in releases if release and not release.is_prerelease)
 
     def _latest(self) -> list[IndexEntry]:
@@ -436,6 +436,7 @@ class View:
         return IndexEntry(image=image, media_type=manifest.media_type, size=len(manifest.content))
 
 
-def _release(tag: str) -> Version | None:
+def release_of(tag: str) -> Version | None:
+    """Return the release of a fixed tag; None if it begins with none."""
     release = tag.partition("-")[0]
     return Version(release) if labels.is_version(release) else None

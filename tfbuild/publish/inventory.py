@@ -49,6 +49,7 @@ class Entry:
     `offered`: whether an index of the registry names it, so that `pull` may choose it; None for a local image.
     `altered`: what was changed after the push, or "". `withdrawn`: the reason why it is not offered any more, or "".
     `signed`: whether a signature is attached in the registry, which nobody checked; None for a local image.
+    `digests`: of its manifests, by which registries know it; `outdated`: why it should be pulled again, or "".
     `ours`: whether tfbuild built it and gave it this name, so that `prune` may remove it.
     `runs`: whether this host has all of its features; `lacks`: those that it does not have.
     """
@@ -68,6 +69,8 @@ class Entry:
     withdrawn: str = ""
     signed: bool | None = None
     ours: bool = False
+    digests: frozenset[str] = frozenset()
+    outdated: str = ""
 
     @property
     def runs(self) -> bool:
@@ -88,6 +91,7 @@ class Entry:
             "altered": self.altered or None,
             "withdrawn": self.withdrawn or None,
             "signature_attached": self.signed,
+            "outdated": self.outdated or None,
             "runs_here": self.runs,
             "lacks": list(self.lacks),
         }
@@ -114,6 +118,7 @@ def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[s
                 _entry(published, HERE, name, verified=None, size=image.size, host=host, features=features),
                 verified=_verified(name, passed),
                 ours=built_here and _name_given(name, published),
+                digests=image.digests,
             )
             for name in names
         ]
@@ -178,6 +183,26 @@ def remote(
         )
     ]
     return sorted([*entries, *moved], key=lambda entry: entry.name)
+
+
+def outdated(here: Iterable[Entry], published: Sequence[Entry]) -> list[Entry]:
+    """Return the images here that are not what a registry offers now, with the reason."""
+    marked = [replace(entry, outdated=_newer(entry, published)) for entry in here]
+    return [entry for entry in marked if entry.outdated]
+
+
+def _newer(entry: Entry, published: Sequence[Entry]) -> str:
+    own = next((other for other in published if other.id == entry.id), None)
+    if own and own.withdrawn and own.digest in entry.digests:
+        return f"it was withdrawn: {own.withdrawn}"
+    offered = [other for other in published if other.offered and indexes.kind(other.id) == indexes.kind(entry.id)]
+    released = {version: other.id for other in offered if (version := indexes.release_of(other.id)) is not None}
+    newest, here = max(released, default=None), indexes.release_of(entry.id)
+    if newest is not None and here is not None and newest > here and not newest.is_prerelease:
+        return f"{released[newest]} is published"
+    if own and own.offered and own.digest not in entry.digests:
+        return f"the registry has another image of that name, of {own.created}"
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)

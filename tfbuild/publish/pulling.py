@@ -70,7 +70,8 @@ def select(
         )
     choice = choose.choose(published, platform=MACHINES[host.arch], features=features, any_release=any_release)
     given = {"--release": release, "--python": python}
-    choice = replace(choice, narrowed_by=tuple(name for name, value in given.items() if value))
+    narrowed_by = tuple(name for name, value in given.items() if value)
+    choice = replace(choice, narrowed_by=narrowed_by, index=f"{tag}@{index.digest}")
     names = {labels.parse_name(name).reference for name in skip}
     left = [image for image in choice.fitting if image.id not in names]
     first = choice.fitting.index(left[0]) if left else len(choice.fitting)
