@@ -180,7 +180,7 @@ PARSERS = {
     "sbom": Parser(read=lambda content: (sbom.named(content), sbom.subject(content)), errors=(ValueError,)),
     "facts": Parser(read=lambda content: facts.parse(text(content), FeatureTable, "x"), errors=(ValueError,)),
     "code": Parser(read=code),
-    "library": elf(in_file(scan.read), TfbuildError, scan.CodeUnreadable),
+    "library": elf(in_file(scan.read_code), TfbuildError, scan.CodeUnreadable),
     "guard": elf(in_file(lambda path: guard.read_guard(path, "2.21.0")), guard.GuardUnreadable),
     "program": elf(lambda content: program.python_version(content, program.read_program(content)), ValueError),
 }

@@ -31,7 +31,7 @@ def test_work_goes_on_while_it_is_asked(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(gpu_utilisation, "EVERY_SECONDS", 0.01)
     calls: list[int] = []
-    assert gpu_utilisation.busy(lambda: calls.append(1), fewest=3) == 2.0
+    assert gpu_utilisation.percent_busy(lambda: calls.append(1), fewest=3) == 2.0
     assert calls
 
 
@@ -39,7 +39,7 @@ def test_where_there_is_no_nvidia_smi_the_work_ends(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(gpu_utilisation, "EVERY_SECONDS", 0.01)
     with pytest.raises(FileNotFoundError):
-        gpu_utilisation.busy(lambda: None)
+        gpu_utilisation.percent_busy(lambda: None)
 
 
 def test_without_a_gpu_nothing_is_measured() -> None:

@@ -77,7 +77,9 @@ from tfbuild.errors import TfbuildError
 path = Path(sys.argv[1])
 content = path.read_bytes()
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]), int(sys.argv[2])))
-for read in (lambda: program.read_program(content), lambda: scan.read(path), lambda: guard.read_guard(path, "2.21.0")):
+readers = [lambda: program.read_program(content), lambda: scan.read_code(path)]
+readers.append(lambda: guard.read_guard(path, "2.21.0"))
+for read in readers:
     try:
         read()
     except (TfbuildError, ValueError):

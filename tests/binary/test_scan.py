@@ -76,7 +76,7 @@ def scanned(tmp_path: Path) -> Callable[..., ScannedCode]:
     def read(content: bytes, *, full: bool = False) -> ScannedCode:
         path = tmp_path / "lib.so"
         path.write_bytes(content)
-        return scan.read(path, full=full)
+        return scan.read_code(path, full=full)
 
     return read
 
@@ -296,7 +296,7 @@ def test_where_functions_begin_is_known_from_both_tables(tmp_path: Path) -> None
 def test_it_tells_how_far_it_is(tmp_path: Path) -> None:
     path, told = tmp_path / "lib.so", list[str]()
     path.write_bytes(library(everywhere(AVX2), count=64))
-    scan.read(path, tell=told.append)
+    scan.read_code(path, tell=told.append)
     assert (told[0], told[-1]) == ("0 %", "100 %")
     assert len(told) > 2
 
@@ -305,7 +305,7 @@ def test_whoever_is_told_can_end_it(tmp_path: Path) -> None:
     path = tmp_path / "lib.so"
     path.write_bytes(library(everywhere(AVX2), count=64))
     with pytest.raises(KeyError, match="%"):
-        scan.read(path, tell=dict[str, None]().__getitem__)
+        scan.read_code(path, tell=dict[str, None]().__getitem__)
 
 
 # --- odd input -----------------------------------------------------------------------------------------------------

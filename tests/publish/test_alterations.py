@@ -232,7 +232,7 @@ def test_the_list_says_that_a_moving_tag_is_no_index_any_more(
     tamper: Tampering, fake: type[FakeRegistry], name: str
 ) -> None:
     tamper(fake, name)
-    assert any("latest-mkl was moved: it is no index any more" in line for line in listed_notes(fake))
+    assert any("latest-mkl was moved and is no longer an index" in line for line in listed_notes(fake))
     gather(fake, name)
     assert listed_notes(fake) == []
 

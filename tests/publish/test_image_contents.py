@@ -54,7 +54,7 @@ class Unreadable(Engine):
 def test_an_image_that_cannot_be_read_is_an_error_with_its_reason() -> None:
     engine = Unreadable()
     with pytest.raises(TfbuildError, match=r"the files of tfbuild:x cannot be read: .*[Nn]o space"):
-        image_contents.read(engine, "tfbuild:x")
+        image_contents.read_contents(engine, "tfbuild:x")
     # The libraries of the image of 2.21.0 have 34 MB; a hostile image has no end.
     assert 200 << 20 < engine.limit < 2 << 30
 

@@ -151,7 +151,7 @@ def row_that_points_elsewhere(fake: type[FakeRegistry], name: str) -> None:
         (replaced, "no provenance is attached"),
         (replaced_with_the_attestations_of_the_former, "is about another image"),
         (row_that_points_elsewhere, "it has other labels than its index says"),
-        (two_platforms, "it is no image, but application/vnd.oci.image.index"),
+        (two_platforms, "it is not an image but application/vnd.oci.image.index"),
         (ambiguous((b'{"schemaVersion"', b'{"Config": {}, "schemaVersion"')), "has the key 'config' twice"),
         (ambiguous((b'{"schemaVersion"', b'{"manifests": [], "schemaVersion"')), "as an image or as an index"),
         (huge_referrers, "sends more than 4194304 bytes"),

@@ -37,7 +37,7 @@ def image(package: str = "tensorflow", **files: bytes | OSError) -> LibraryEngin
 
 def read(engine: LibraryEngine, *, guarded: bool = True, release: str = "2.14.0") -> tuple[list[str], bool]:
     """Return the names of the libraries that were read, and whether the guard was."""
-    found, guard = libraries.read(cast(Engine, engine), "x", "3.11", release, guarded=guarded)
+    found, guard = libraries.read_libraries(cast(Engine, engine), "x", "3.11", release, guarded=guarded)
     return [*found], guard is not None
 
 
@@ -52,7 +52,7 @@ def test_older_releases_have_their_code_in_another_library() -> None:
     assert read(image(internal=SMALL, framework=SMALL)) == ([INTERNAL, FRAMEWORK], False)
     old = image("tensorflow_core", internal=SMALL)
     old.files = {path.replace("python3.11", "python3.7"): content for path, content in old.files.items()}
-    found, _ = libraries.read(cast(Engine, old), "x", "3.7", "2.0.4")
+    found, _ = libraries.read_libraries(cast(Engine, old), "x", "3.7", "2.0.4")
     assert [*found] == [INTERNAL]
 
 

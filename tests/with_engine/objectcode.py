@@ -34,7 +34,7 @@ def read_library(path: Path) -> Double:
         function = getattr(library, name)
         function.restype = ctypes.c_char_p
         reports.append(frozenset(function().decode().split()))
-    return Double(macros=reports[0], host_macros=reports[1], used=used(path), inspected=scan.read(path).compiled)
+    return Double(macros=reports[0], host_macros=reports[1], used=used(path), inspected=scan.read_code(path).compiled)
 
 
 def used(library: Path) -> frozenset[str]:

@@ -576,7 +576,7 @@ def test_an_engine_that_cannot_start_says_why(
     process = start(place)
     # Less than it waits for an engine that is slow to answer.
     errors = process.communicate(timeout=daemon.START_SECONDS)[1]
-    assert "EngineMissing: error: dockerd does not come up\n  failed to start daemon: no iptables" in errors
+    assert "EngineMissing: error: dockerd did not start\n  failed to start daemon: no iptables" in errors
     assert f"hint: the full log: {place.log}" in errors
 
 

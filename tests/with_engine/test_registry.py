@@ -570,7 +570,7 @@ def test_a_push_that_dies_in_its_upload_or_its_indexes_offers_nothing_half_and_t
 def test_a_push_that_dies_at_any_of_its_steps_offers_nothing_half_and_the_next_one_ends_it(
     engine: Engine, server: Server, old_and_new: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_contents, "read", cache(image_contents.read))
+    monkeypatch.setattr(image_contents, "read_contents", cache(image_contents.read_contents))
     seen: list[set[str]] = []
     while (offered := offered_after(len(seen), engine, server, old_and_new)) is not None:
         seen.append(offered)
@@ -590,7 +590,7 @@ def test_a_replacement_that_dies_at_any_of_its_steps_leaves_a_whole_image(
     The upload's first steps, at which nothing is there yet that anybody reads, are left out.
     """
     one = build("avx")
-    monkeypatch.setattr(image_contents, "read", cache(image_contents.read))
+    monkeypatch.setattr(image_contents, "read_contents", cache(image_contents.read_contents))
     old = server.place(f"test/{secrets.token_hex(4)}")
     first = push(engine, made(one), old, tmp_path).digest
     new = made(one)

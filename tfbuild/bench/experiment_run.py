@@ -65,7 +65,7 @@ def _progress(results: Sequence[CaseResult]) -> tuple[int, int]:
 
 @dataclass
 class ExperimentRun:
-    """`status` and `reason`: why it has no results, if it has none; `observed`: findings beside the times."""
+    """`status` and `reason`: why there are no results; `observed`: findings beside the times."""
 
     row: Experiment
     groups: list[CaseGroup]

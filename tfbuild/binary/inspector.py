@@ -108,29 +108,29 @@ def is_image(subject: str) -> bool:
 
 
 def inspect(path: Path, *, full: bool, progress: Progress) -> Inspection:
-    """Inspect a wheel file or a library file; raises TfbuildError with a hint if it is none."""
+    """Inspect a wheel file or a library file; raises TfbuildError with a hint if it is neither."""
     return wheel(path, full=full, progress=progress) if path.suffix == ".whl" else _file(path, full, progress)
 
 
 def _file(path: Path, full: bool, progress: Progress) -> Inspection:
-    return Inspection(subject=str(path), release="", libraries={path.name: read(path, path.name, full, progress)})
+    return Inspection(subject=str(path), release="", libraries={path.name: read_file(path, path.name, full, progress)})
 
 
-def read(
+def read_file(
     path: Path, name: str, full: bool, progress: Progress | None, tell: scan.Tell = scan.tell_nobody
 ) -> ScannedCode:
     """Scan a library's code; without `progress`, `tell` is told of it."""
     if progress is None:
-        return scan.read(path, name=name, full=full, tell=tell)
+        return scan.read_code(path, name=name, full=full, tell=tell)
     with progress.step(f"inspect: {name}") as step:
-        return scan.read(path, name=name, full=full, tell=partial(setattr, step, "detail"))
+        return scan.read_code(path, name=name, full=full, tell=partial(setattr, step, "detail"))
 
 
 # --- wheels --------------------------------------------------------------------------------------------------------
 
 
 def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -> Inspection:
-    """Inspect a wheel file; raises BadInput if it is none, or has no readable code."""
+    """Inspect a wheel file; raises BadInput if it is not one, or has no readable code."""
     release = _release(path)
     with opened(path) as archive, files.temporary_folder() as folder:
         package = releases.package(release)
@@ -140,7 +140,7 @@ def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -
         libraries, guard = {}, None
         for name in names:
             file = _extract(archive, name, folder)
-            libraries[name] = read(file, name, full, progress)
+            libraries[name] = read_file(file, name, full, progress)
             if name.endswith(package.framework) and release:
                 guard = guard_of(file, release)
             file.unlink()

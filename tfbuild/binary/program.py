@@ -80,7 +80,7 @@ def _has(library: Library, name: str) -> bool:
 
 
 def python_version(content: bytes, program: Program) -> str:
-    """Return the version ("3.11") of the CPython in a program, or of the libpython that it needs; "" if it is none."""
+    """Return the version ("3.11") of the CPython in a program, or of the libpython that it needs; "" for others."""
     for name in program.needed:
         if match := SHARED.fullmatch(name):
             return match.group(1)

@@ -141,7 +141,7 @@ def tell_nobody(_: str) -> None:
     """Go on."""
 
 
-def read(path: Path, *, name: str = "", full: bool = False, tell: Tell = tell_nobody) -> ScannedCode:
+def read_code(path: Path, *, name: str = "", full: bool = False, tell: Tell = tell_nobody) -> ScannedCode:
     """Scan the code of an ELF library; raises CodeUnreadable with the reason.
 
     `name`: the library's name where it came from.

@@ -189,7 +189,7 @@ def no_buildkit(version: str) -> EngineMissing:
 
 def failure(lines: list[str], log: Path) -> TfbuildError:
     """Return the error for a failed build with these last lines."""
-    # That of the client about a file of its own is no cause.
+    # The client's own complaint about a file is not the cause.
     text = "".join(f"\n  {line}" for line in lines if NO_ID not in line)
     if lines and LOST.search(lines[-1]):
         return EngineMissing(

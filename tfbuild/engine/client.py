@@ -248,7 +248,7 @@ class Engine:
         """Make a sandbox whose containers see `files`, by their paths below `path`; on this engine until it ends."""
         with ExitStack() as stack, self._unstarted(ref, sandboxes.volume(path)) as container, translated(ref):
             container.put_archive(path, containers.archive(files))
-            box = sandboxes.of(container, path, sandboxes.processes(self.cpus))
+            box = sandboxes.sandbox_at(container, path, sandboxes.processes(self.cpus))
             # It goes with its container, unless somebody removed that (docker container prune).
             stack.callback(sandboxes.discard, self.client, box)
             yield box

@@ -1,7 +1,7 @@
 """Start and stop tfbuild's own engine on a machine without one: Debian's docker.io, with a data folder of its own.
 
 Its build cache policy removes layers long before Bazel's cache mounts. Debian's 20.10 keeps everything until the disk
-is full (60 GB in a day of tests). Docker's default policy, where it is enabled, is no better here: it first removes
+is full (60 GB in a day of tests). Docker's default policy, where it is enabled, does not help: it first removes
 cache mounts that were unused for two days, from which an interrupted compile would resume (docs.docker.com, build
 garbage collection, "default policies").
 """
@@ -221,7 +221,7 @@ def _start(place: DaemonPlace, host: str) -> Engine:
     if engine is None:
         _end(pid, signal.SIGTERM, STOP_SECONDS, str(place.pid_file))
         _stop(place)
-        raise EngineMissing(f"dockerd does not come up{last_lines(place.log)}", hint=f"the full log: {place.log}")
+        raise EngineMissing(f"dockerd did not start{last_lines(place.log)}", hint=f"the full log: {place.log}")
     return engine
 
 

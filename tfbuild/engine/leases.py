@@ -75,7 +75,7 @@ def start_of(pid: int) -> str:
     return stat.rpartition(")")[2].split()[19]
 
 
-def read(text: str) -> Owner | None:
+def read_owner(text: str) -> Owner | None:
     """Read an owner's label; None for any other text."""
     match = TEXT.fullmatch(text)
     if match is None:
@@ -96,7 +96,7 @@ def lease(name: str, seconds: float) -> dict[str, str]:
 
 def is_over(labels: Mapping[str, str], me: Owner | None, age: float) -> bool:
     """Whether nobody needs a container with these labels any more, `age` seconds after it was made."""
-    owner = read(labels.get(OWNER, ""))
+    owner = read_owner(labels.get(OWNER, ""))
     if owner and me and (owner.boot, owner.namespace) == (me.boot, me.namespace) and me.user in (0, owner.user):
         # Only root and a process's own user always see it: /proc may hide the others (hidepid).
         return start_of(owner.pid) != owner.start

@@ -73,7 +73,7 @@ class Sandbox:
         ]
 
 
-def of(container: Any, path: str, limit: int) -> Sandbox:
+def sandbox_at(container: Any, path: str, limit: int) -> Sandbox:
     """Return the sandbox with a container's volume at `path`, for at most `limit` processes."""
     container.reload()
     (mount,) = (mount for mount in container.attrs["Mounts"] if mount["Destination"] == path)

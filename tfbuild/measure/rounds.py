@@ -1,6 +1,6 @@
 """Interleaved rounds, in random order and in a limited time, of one case or of several that take turns.
 
-What they end in is a record with verdicts, or with the reason why there are none.
+The result is a record with verdicts, or with the reason why there are none.
 """
 
 import math

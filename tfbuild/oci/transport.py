@@ -98,7 +98,7 @@ def _limit(manager: PoolManager) -> PoolManager:
 
 
 class _Patience(Retry):
-    """Tries a request that failed again, but not after PATIENCE seconds. An answer such as 429 is no failure."""
+    """Repeats a failed request until PATIENCE seconds have passed. An answer such as 429 is not a failure."""
 
     _until = 0.0
 

@@ -41,7 +41,7 @@ def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest,
     from tfbuild.publish import image_contents  # of the extra `publish`, which a pull does without
 
     identifier = read_labels(image.labels).id
-    contents = image_contents.read(engine, image.id)
+    contents = image_contents.read_contents(engine, image.id)
     subject = replace(image, id=manifest.config)
     made = make(subject, contents, str(registry.repository), manifest.digest, reports)
     names = (provenance.sbom_name(identifier), f"{identifier}.provenance.json")

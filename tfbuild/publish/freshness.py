@@ -63,7 +63,7 @@ def judge(image: CheckedImage, *, compare_base: bool, max_age: timedelta | None,
 
 
 def base_now(image: CheckedImage, ca: Path | None = None) -> BaseNow:
-    """Ask the base's registry, by a request that is no download, which digest its tag names now; never raises."""
+    """Ask the base's registry, without downloading it, which digest its tag names now; never raises."""
     labels = read_labels(image.labels)
     name, digest = labels.base_name, labels.base_digest
     if not name or "@" in name:

@@ -84,7 +84,7 @@ class Contents:
     notices: tuple[str, ...]
 
 
-def read(engine: Engine, ref: str) -> Contents:
+def read_contents(engine: Engine, ref: str) -> Contents:
     """Read the whole image; takes some seconds per gigabyte. Raises UnknownImage or TfbuildError."""
     try:
         return of_files(engine.read_files(ref, _wanted, MOST_BYTES))

@@ -70,7 +70,7 @@ def _edited(index: Manifest) -> bool:
 def read_indexes(registry: Registry, tags: Iterable[str], moved: Note = indexes.quietly) -> dict[str, Manifest]:
     """Return the indexes, by tag; without those that do not exist.
 
-    A tag that is no index any more is reported to `moved`.
+    A tag that is no longer an index is reported to `moved`.
     """
     names = list(tags)
     every: dict[str, Manifest] = {}

@@ -82,7 +82,7 @@ def images(registry: Registry, tags: Iterable[str], note: Note = quietly) -> lis
 
 
 def read_image(registry: Registry, manifest: Manifest | None) -> Published | None:
-    """The image that a manifest is, by its labels; None if it is none of tfbuild's. Raises Damaged."""
+    """Return the image that a manifest describes, by its labels; None if tfbuild did not make it. Raises Damaged."""
     if manifest is None or manifest.media_type not in manifests.IMAGES:
         return None
     return of_config(registry.config(manifest), manifest.digest)

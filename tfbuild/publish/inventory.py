@@ -159,7 +159,7 @@ def remote(
     moving = index_state.read_indexes(
         registry,
         tags_of_indexes,
-        lambda tag: note(f"note: {place}:{tag} was moved: it is no index any more; the next push writes it again"),
+        lambda tag: note(f"note: {place}:{tag} was moved and is no longer an index; the next push writes it again"),
     )
     rows = [row for index in moving.values() for row in indexes.index_rows(index)]
     named = {row.image for row in rows if row.image is not None}

@@ -261,7 +261,7 @@ def _refuse_other(
     Raises VerificationFailed if something differs, Damaged if something is lost or not what the registry stores.
     """
     if manifest.media_type not in manifests.IMAGES:
-        raise VerificationFailed(f"it is no image, but {manifest.media_type or 'of an unknown type'}")
+        raise VerificationFailed(f"it is not an image but {manifest.media_type or 'of an unknown type'}")
     config = registry.config(manifest)
     if indexes.of_config(config, manifest.digest) != indexed:
         raise VerificationFailed(f"it has other labels than its index says ({manifest.digest})")

@@ -30,7 +30,7 @@ DECLARED = LicenseAcknowledgement.DECLARED
 
 def of_image(engine: Engine, image: Image, ref: str) -> bytes:
     """The SBOM of an image on this engine; this reads the whole image."""
-    return document(image, image_contents.read(engine, ref))
+    return document(image, image_contents.read_contents(engine, ref))
 
 
 def document(image: Image, contents: Contents) -> bytes:
@@ -64,7 +64,7 @@ def subject(bill: bytes) -> str:
 
 
 def named(bill: bytes) -> set[str]:
-    """The references of all components; what is no component stands for itself. Raises ValueError if it is no JSON."""
+    """Return the references of all components, and other entries as they are. Raises ValueError if it is not JSON."""
     try:
         content = json.loads(bill)
     except RecursionError as error:

@@ -15,7 +15,7 @@ INVOKE = re.compile(r"\binvoke(?= (?!(?:dockerfiles|docs|test)\b)[a-z-])")
 
 
 def clone() -> Path | None:
-    """Return the clone of the repository that this is part of; None where it is an installed package."""
+    """Return the clone that this file is in; None for an installed package."""
     return None if INSIDE.is_dir() else PACKAGE.parent
 
 

@@ -14,7 +14,7 @@ MOST_BYTES = 64 * 1024
 # The line with the command that wrote the script. It is a comment, and nothing else in the labels has that command.
 HEADER = 1
 CORES = 2
-# What kernels list for every CPU of an architecture, and no label names. Without it a description is no real one.
+# What kernels list for every CPU of an architecture, and no label names. A description without it is not real.
 ALWAYS = {
     "x86_64": "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 "
     "syscall nx lm constant_tsc rep_good nopl cpuid",

@@ -16,7 +16,9 @@ def image(engine: Engine, ref: str, *, full: bool, progress: Progress) -> inspec
     """Inspect an image that tfbuild made. Raises UnknownImage for any other."""
     inspected = engine.image(ref)
     planned = Planned.from_labels(ref, inspected.labels, inspected.architecture)
-    libraries, guard = read(engine, inspected.id, planned.python, planned.release, full=full, progress=progress)
+    libraries, guard = read_libraries(
+        engine, inspected.id, planned.python, planned.release, full=full, progress=progress
+    )
     return inspector.Inspection(subject=ref, release=planned.release, libraries=libraries, guard=guard)
 
 
@@ -25,7 +27,7 @@ def site(python: str, release: str, library: str) -> str:
     return SITE.format(python=python, package=releases.package(release).folder, library=library)
 
 
-def read(
+def read_libraries(
     engine: Engine,
     ref: str,
     python: str,
@@ -55,7 +57,7 @@ def read(
             except OSError as error:
                 reason = error.strerror or str(error)
                 raise scan.CodeUnreadable(f"{name} cannot be copied out of the image: {reason}") from error
-            libraries[name] = inspector.read(path, name, full, progress, tell)
+            libraries[name] = inspector.read_file(path, name, full, progress, tell)
             if guarded and name == framework:
                 guard = inspector.guard_of(path, release)
             path.unlink()

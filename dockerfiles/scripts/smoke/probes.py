@@ -12,8 +12,7 @@ import time
 from typing import IO, Any, Callable, Dict, List, Optional, Tuple
 
 from . import channel as channels
-from .challenge import ABSENT, Challenge, numbers
-from .challenge import read as read_challenge
+from .challenge import ABSENT, Challenge, numbers, read_challenge
 from .isolated import site_packages
 from .records import Bytecode, Environment, Faults, GpuConvolution, OneDnnConvolution, OperationAnswer, TensorFlow
 

@@ -13,7 +13,7 @@ EVERY_SECONDS = 0.5
 ANSWER_SECONDS = 10.0
 
 
-def busy(work: Callable[[], Any], fewest: int = 10) -> float:
+def percent_busy(work: Callable[[], Any], fewest: int = 10) -> float:
     """Return the GPUs' utilisation in percent while `work` is called over and over: the median of the samples.
 
     Raises OSError if there is no nvidia-smi, and ValueError if its output has no utilisation.

@@ -96,7 +96,7 @@ class QuestionHandler:
     def busy(self, key: str) -> GpuUtilisation:
         work = self.warm[key]
         try:
-            return GpuUtilisation(percent=gpu_utilisation.busy(lambda: work.sample(8)))
+            return GpuUtilisation(percent=gpu_utilisation.percent_busy(lambda: work.sample(8)))
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             return GpuUtilisation(reason=cause(error))
 

@@ -35,7 +35,7 @@ def eight_bits(number: float) -> int:
     return int((number + 1) * 127)
 
 
-def read(line: str) -> Optional[Challenge]:
+def read_challenge(line: str) -> Optional[Challenge]:
     """Return the challenge in a line of JSON; None for an empty line: nobody asks."""
     if not line.strip():
         return None

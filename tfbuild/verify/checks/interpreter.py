@@ -35,7 +35,7 @@ _NOTHING = Program(arch="", exports=frozenset(), needed=())
 
 
 def _elf(content: bytes, planned: Planned) -> Program | None:
-    """Return an ELF file of the planned architecture; None if it is none."""
+    """Return an ELF file of the planned architecture; None if it is not one."""
     try:
         program = read_program(content)
     except ValueError:

@@ -18,7 +18,7 @@ from tfbuild.verify.verification import Claim, Verification, VerificationCheck
 BASE = frozenset({"SSE", "SSE2"})
 
 
-def read(engine: Engine, ref: str, planned: Planned) -> Guard:
+def _guard_of(engine: Engine, ref: str, planned: Planned) -> Guard:
     """Read the guard of TensorFlow in an image without starting it. Raises GuardUnreadable with the reason."""
     path = libraries.site(planned.python, planned.release, releases.package(planned.release).framework)
     with files.temporary_folder() as folder:
@@ -89,7 +89,7 @@ def _skip(verification: Verification) -> str:
 def _run(verification: Verification) -> judge.Judgement:
     planned, start = verification.planned, verification.start
     try:
-        guard = read(verification.engine, verification.ref, planned)
+        guard = _guard_of(verification.engine, verification.ref, planned)
     except GuardUnreadable as error:
         return judge.Judgement("isa", judge.FAIL, error.reason)
     verification.guard = guard

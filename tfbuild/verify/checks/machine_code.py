@@ -44,7 +44,7 @@ def _measures(planned: Planned, main: ScannedCode) -> Iterator[judge.Measurement
 def _run(verification: Verification) -> judge.Judgement:
     planned = verification.planned
     try:
-        found, _ = libraries.read(
+        found, _ = libraries.read_libraries(
             verification.engine,
             verification.ref,
             planned.python,
