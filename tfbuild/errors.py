@@ -4,6 +4,8 @@ The exit codes are part of the command line's contract (docs/reference/exit-code
 never change their meaning.
 """
 
+import errno
+import os
 import re
 import unicodedata
 
@@ -11,7 +13,12 @@ import unicodedata
 KEPT = (500, 200)
 # Lines of a message that are kept of its beginning and its end.
 KEPT_LINES = (300, 100)
-
+# What the system refuses beyond a limit of a process: what it refuses, the limit, and a shell's command for it.
+LIMITS = {
+    errno.EMFILE: ("this process cannot open another file", "RLIMIT_NOFILE", "ulimit -n"),
+    errno.EAGAIN: ("no other process or thread can be started", "RLIMIT_NPROC", "ulimit -u"),
+    errno.EFBIG: ("no larger file can be written", "RLIMIT_FSIZE", "ulimit -f"),
+}
 
 HIDDEN = "***"
 # Shorter ones would hide ordinary words.
@@ -107,6 +114,27 @@ def _shortened(line: str) -> str:
     return line if cut <= 0 else f"{line[:head]} [{cut} characters left out] {line[-tail:]}"
 
 
+def limit_reached(error: BaseException, place: str = "") -> "LimitReached | None":
+    """Return the error for a limit of this process that the system names; None for anything else."""
+    if str(error) == "can't start new thread":
+        number = errno.EAGAIN
+    # Python has its own text where a pipe takes no more.
+    elif isinstance(error, OSError) and error.strerror == os.strerror(error.errno or 0):
+        number = error.errno or 0
+    else:
+        return None
+    if number not in LIMITS:
+        return None
+    what, name, command = LIMITS[number]
+    import resource
+
+    soft, _ = resource.getrlimit(getattr(resource, name))
+    most = "" if soft == resource.RLIM_INFINITY else f"; {command} allows {soft:,}"
+    at = f" for {place}" if place else ""
+    also = ", and pids.max of its cgroup" if number == errno.EAGAIN else ""
+    return LimitReached(f"{what}{at}: {os.strerror(number)}{most}", hint=f"raise that limit: {command}{also}")
+
+
 class UsageError(TfbuildError):
     """An option's value cannot be read, or conflicts with another option; or a file or folder cannot be used."""
 
@@ -177,6 +205,12 @@ class NotJudged(TfbuildError):
     """An image was not judged: a limit of this machine, or somebody who stopped or killed what ran, prevented it."""
 
     exit_code = 34
+
+
+class LimitReached(TfbuildError):
+    """This process reached a limit of open files, of processes or of the size of a file (`ulimit`, a cgroup)."""
+
+    exit_code = 35
 
 
 class UnknownImage(TfbuildError):

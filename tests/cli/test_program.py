@@ -1,5 +1,6 @@
 """`tfbuild` and `python -m tfbuild` run the verbs without Invoke, with the values that Invoke would give them."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from invoke.parser import Parser
 from invoke.program import Program
 
 from tests.commandline import invoke
+from tfbuild import __version__
 from tfbuild.cli import VERBS, command_line
 from tfbuild.cli.tasks import collection
 from tools import verbs as development
@@ -65,8 +67,47 @@ def test_a_clone_has_the_verbs_as_a_module_too() -> None:
         assert (one.stdout, one.stderr) == (other.stdout, other.stderr)
 
 
-def test_what_only_invoke_can_do_is_left_to_it() -> None:
-    assert run("--version").stdout.startswith("tfbuild ")
-    assert "plan" in run("--list-format", "nested").stdout
+def test_only_completion_is_left_to_invoke() -> None:
+    assert run("--version").stdout == f"tfbuild {__version__}\n"
     assert "complete" in run("--print-completion-script", "bash").stdout
-    assert run("--echo", "detect", "--json").stdout == invoke("detect", "--json").stdout
+    assert {"plan", "build"} <= {*run("--complete", "--", "tfbuild").stdout.split()}
+
+
+@pytest.mark.parametrize(
+    "words", ["-D x", "-T 3s plan", "-f x plan", "-F x --list", "--echo detect", "-c x", "--list -D x"]
+)
+def test_options_of_invoke_itself_are_none_of_the_installed_command(words: str) -> None:
+    assert run(*words.split(), code=2).stderr.startswith("error: ")
+
+
+def test_a_list_format_that_invoke_lacks_is_refused() -> None:
+    done = invoke("-F", "x", "--list", code=2)
+    assert done.stderr == "error: -F has no format 'x'\nhint: one of flat, nested, json\n"
+
+
+# A command line of a shell with {} for the command; how it ends, and what it says.
+STRANGE = (
+    ("{} --version | true", 141, ""),
+    ("{} --print-completion-script bash | true", 141, ""),
+    ("{} --version >/dev/full", 21, "error: cannot write to "),
+    ("{} --complete >/dev/full", 21, "error: cannot write to "),
+    ("{} --print-completion-script bash >/dev/full", 21, "error: cannot write to "),
+    ("PYTHONOPTIMIZE=2 {} --list >/dev/null", 0, ""),
+    ("PYTHONOPTIMIZE=2 {} --help build >/dev/null", 0, ""),
+    (
+        "ulimit -f 1; {} plan >file",
+        35,
+        "error: no larger file can be written: File too large; ulimit -f allows 1,024\nhint: ",
+    ),
+    ("ulimit -f 1; {} dockerfile --output new", 35, "error: no larger file can be written for "),
+)
+
+
+@pytest.mark.parametrize(("line", "code", "told"), STRANGE)
+def test_a_strange_environment_is_named_without_a_traceback(line: str, code: int, told: str, tmp_path: Path) -> None:
+    command = shlex.join([sys.executable, "-m", "tfbuild"])
+    shell = ["bash", "-o", "pipefail", "-c", line.format(command)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "DOCKER_HOST": "unix:///nonexistent/docker.sock"}
+    done = subprocess.run(shell, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert done.stderr.startswith(told) if told else not done.stderr, done.stderr

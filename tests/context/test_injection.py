@@ -86,7 +86,7 @@ FIELDS = (
     Field("bazel", lambda value: {"bazel": value}),
     Field("end of bazel", lambda value: {"bazel": f"7.4.1{value}"}),
     Field("base", lambda value: {"base": value}),
-    Field("tag of base", lambda value: {"base": f"x:{value}"}, accepted=("--privileged", "-x", "--", "../../x")),
+    Field("tag of base", lambda value: {"base": f"x:{value}"}),
     Field("config", lambda value: {"config": (value,)}, accepted=("--privileged", "-x", "--")),
     Field("name to configure", lambda value: {"configure": (f"{value}=1",)}),
     Field("system library", lambda value: {"system_lib": (f"{value}=libx",)}),

@@ -12,7 +12,7 @@ from tfbuild.engine import daemon, debian, docker_cli
 from tfbuild.engine.client import Engine
 from tfbuild.engine.daemon import DaemonPlace, Situation
 from tfbuild.engine.image import split_tag
-from tfbuild.errors import EngineMissing
+from tfbuild.errors import EngineMissing, LimitReached
 
 BUILDX = 'if [ "$1" = buildx ]; then echo github.com/docker/buildx v0.12; exit; fi; '
 NO_BUILDX = 'if [ "$1" = buildx ]; then echo "docker: unknown command: docker buildx" >&2; exit 1; fi; '
@@ -60,6 +60,22 @@ def test_clients_that_cannot_build_are_skipped(tmp_path: Path, monkeypatch: pyte
     ]
     monkeypatch.setenv("PATH", os.pathsep.join(folders))
     assert docker_cli.find_cli("unix:///y").path == f"{tmp_path}/old/docker"
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("echo 'runtime: failed to create new OS thread (have 5 already; errno=11)' >&2; exit 2", "process or thread"),
+        ("echo 'fork/exec buildx: resource temporarily unavailable' >&2; exit 1", "process or thread"),
+        ("echo 'open /x: too many open files' >&2; exit 1", "open another file"),
+    ],
+)
+def test_a_limit_of_processes_or_files_is_named_as_one(
+    program: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{client(tmp_path / 'limited', NEW, program)}:/usr/bin:/bin")
+    with pytest.raises(LimitReached, match=told):
+        docker_cli.find_cli("unix:///limited")
 
 
 def test_a_builder_needs_a_client_with_buildx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

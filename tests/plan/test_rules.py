@@ -8,6 +8,7 @@ import pytest
 
 from tests.facts import newest
 from tests.plan.test_selection import ARM, HOST, chosen
+from tests.rows import each
 from tfbuild import facts
 from tfbuild.errors import (
     BadInput,
@@ -121,6 +122,21 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
 )  # fmt: skip
 def test_an_option_that_cannot_be_used(options: dict[str, Any], reason: str, hint: str) -> None:
     assert refused(UsageError, **options) == (reason, hint)
+
+
+@each("flag", ["a;x", "--a;x", "--a b", "--a$(id)=1", "--", "--\N{CYRILLIC SMALL LETTER A}=1"])
+def test_what_cannot_be_a_flag_of_bazel_is_refused(flag: str) -> None:
+    assert "Bazel flag" in refused(UsageError, bazel_flag=(flag,))[0]
+
+
+@each("base", ["debian:12@sha256:PWN", "debian:", "debian::12", "a//b", "a:5000/b:1:2"])
+def test_what_cannot_be_an_image_s_name_is_refused(base: str) -> None:
+    assert refused(UsageError, base=base)[0] == f"{base!r} is not an image's name"
+
+
+@each("base", ["debian", "debian:12", "h:5000/a/b", "h:5000/a/b:1.2-x@sha256:" + 64 * "a", "registry.local/Team/x"])
+def test_an_image_s_name_is_taken(base: str) -> None:
+    assert chosen(base=base, python="3.11")
 
 
 @pytest.mark.parametrize("target", ["mkl,cuda", "cuda mkl", "cpu+mkl+cuda"])

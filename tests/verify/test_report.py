@@ -275,7 +275,7 @@ def test_markdown_has_the_plan_the_host_and_the_contents() -> None:
         "- copts: --copt=-mavx",
         "- release: 2.21.0",
         "- host: AMD EPYC, 2 CPUs (cgroup quota: none), 16384 MiB, kernel 6.1.0, engine 20.10",
-        "- found: TensorFlow 2.21.0 (v2.21.0), compiled by Clang 18.1.8; malloc of /usr/lib/libtcmalloc_minimal.so.4",
+        "- found: TensorFlow 2.21.0 (v2.21.0), compiled by Clang 18.1.8; malloc of /usr/lib/libtcmalloc\\_minimal.so.4",
         "  *Numbers:* faults 0 (< 1000).",
         "verified 2026-11-21T10:00:00+00:00 in 37 s by tfbuild 0.1.0.",
     ):
@@ -338,3 +338,24 @@ def test_markdown_shows_what_labels_say_and_does_what_they_say_not() -> None:
     text = reporting.to_markdown(one)
     assert not re.search(r"(?<!\\)\[pass\]|<img|(?<!\\)\*\*bold|(?<!\\)`code", text.replace(lie.replace("`", " "), ""))
     assert text.count(r"\[pass\](http://x) &lt;img src=x> \`code\` \*\*bold\*\* \| &amp;lt;") >= 4
+
+
+def test_no_text_of_an_image_is_markup_in_markdown() -> None:
+    hostile = "a|b <script>x</script> [y](https://z) `code` **bold** ![w](v)"
+    one = report()
+    assert one.software
+    assert one.host
+    shown = reporting.to_markdown(
+        replace(
+            one,
+            checks=(check("guard", "fail", hostile),),
+            image=replace(one.image, ref=hostile, labels={hostile: hostile}),
+            plan=replace(one.plan, release=hostile, features=(hostile,)),
+            host=replace(one.host, cpu=hostile, kernel=hostile, engine=hostile),
+            software=replace(one.software, tensorflow=hostile, malloc=hostile, packages=(hostile,)),
+        )
+    )
+    assert shown.count("bold") >= 11
+    raw = ("<script", "[y](", "`code`", " **bold**", "a|b")
+    told = [line for line in shown.splitlines() if not line.startswith("`")]
+    assert not [(text, line) for line in told for text in raw if re.search(r"(?<!\\)" + re.escape(text), line)]

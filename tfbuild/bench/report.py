@@ -17,7 +17,7 @@ from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, Experime
 from tfbuild.util import terminal
 from tfbuild.util.installation import as_typed
 from tfbuild.util.terminal import cause
-from tfbuild.util.terminal import markdown_cell as cell
+from tfbuild.util.terminal import foreign_cell as cell
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -107,12 +107,12 @@ def to_markdown(report: BenchReport) -> str:
 
 
 def _head(report: BenchReport) -> Iterator[str]:
-    yield f"# Benchmark of `{report.image.ref}`{' (interrupted)' if report.interrupted else ''}"
+    yield f"# Benchmark of {_code(report.image.ref)}{' (interrupted)' if report.interrupted else ''}"
     yield ""
     yield f"{report.created}, {report.seconds:.0f} s of {report.budget:.0f} s ({report.mode}), {report.tool};"
     software, host = report.software, report.host
-    yield f"TensorFlow {software.tensorflow}, Python {software.python}, NumPy {software.numpy},"
-    yield f"malloc of {software.malloc};"
+    yield f"TensorFlow {cell(software.tensorflow)}, Python {cell(software.python)}, NumPy {cell(software.numpy)},"
+    yield f"malloc of {cell(software.malloc)};"
     yield f"{cell(host.cpu)}, {host.cpus} CPUs (cgroup quota: {host.quota or 'none'}), {host.memory} MiB;"
     yield f"{noise(report)}."
 

@@ -6,6 +6,12 @@ Data is printed to stdout; progress, notes and errors go to stderr.
 """
 
 import gc
+import resource
+import sys
+
+# Python keeps byte code that such a limit has cut, and cannot read it then (github.com/python/cpython, issue 126606).
+if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY:
+    sys.dont_write_bytecode = True
 
 # What imports make is kept: looking for garbage among it would take a seventh of the time until a verb runs.
 gc.disable()

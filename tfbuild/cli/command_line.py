@@ -10,9 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tfbuild import __version__
 from tfbuild.cli import help_pages, hints, output
 from tfbuild.cli.verbs import Call, Verb, exits
 from tfbuild.errors import UsageError
+from tfbuild.util.installation import COMMAND
 from tfbuild.util.options import Option
 
 HELP = ("--help", "-h")
@@ -22,6 +24,7 @@ OF_INVOKE = ("--complete", "--print-completion-script", "--version", "-V")
 # Longer than any word on a Linux command line (MAX_ARG_STRLEN, 128 KiB). Plans hold a value once for each release.
 MOST_LETTERS = 128 << 10
 FORMATTED_LIST = ("--list-format", "--list-depth", "-F", "-D")
+FORMATS = ("flat", "nested", "json")
 
 
 def is_ours(argv: Sequence[str]) -> bool:
@@ -37,7 +40,7 @@ def handle(argv: Sequence[str], verbs: Mapping[str, Verb]) -> Sequence[Call] | N
     """
     with exits(), output.refusals():
         output.prepare()
-        return _calls(argv[1:], verbs)
+        return _calls(argv[1:], verbs, is_ours(argv))
 
 
 def _show(text: str) -> NoReturn:
@@ -46,10 +49,12 @@ def _show(text: str) -> NoReturn:
     raise SystemExit(0)
 
 
-def _calls(words: Sequence[str], verbs: Mapping[str, Verb]) -> Sequence[Call] | None:
+def _calls(words: Sequence[str], verbs: Mapping[str, Verb], by_invoke: bool) -> Sequence[Call] | None:
+    if {"--version", "-V"} & {*words} and not by_invoke:
+        _show(f"{COMMAND} {__version__}")
     if {*OF_INVOKE} & {*words}:
         return None
-    leading = _leading(words, verbs)
+    leading = _leading(words, verbs) if by_invoke else _own_leading(words, verbs)
     rest: Sequence[str] = words[len(leading) :]
     if (name := _help(words, verbs)) is not None:
         _show(help_pages.of_verb(verbs[name]) if name else help_pages.overview(verbs))
@@ -65,9 +70,11 @@ def _calls(words: Sequence[str], verbs: Mapping[str, Verb]) -> Sequence[Call] | 
 
 
 def handle_own(verbs: Mapping[str, Verb]) -> None:
-    """Check the command line of this process, unless it is another program's."""
-    if is_ours(sys.argv):
-        handle(sys.argv, verbs)
+    """Check the command line of this process, unless it is another program's; complete one that the shell asks for."""
+    if is_ours(sys.argv) and handle(sys.argv, verbs) is None and "--complete" in sys.argv:
+        from tfbuild.cli import tasks
+
+        tasks.run(verbs)
 
 
 def named(argv: Sequence[str], verbs: Mapping[str, Verb]) -> Mapping[str, Verb]:
@@ -90,12 +97,26 @@ def _leading(words: Sequence[str], verbs: Mapping[str, Verb]) -> Sequence[str]:
     flags = Program().initial_context.flags
     index = 0
     while index < len(words) and words[index].startswith("-"):
-        name, equals, _ = words[index].partition("=")
+        name, equals, value = words[index].partition("=")
         _refuse_dry(name, verbs)
         if name not in flags:
             raise _misplaced(words[index:], verbs)
+        value = value if equals else "".join(words[index + 1 : index + 2])
+        if name in ("--list-format", "-F") and value not in FORMATS:
+            raise UsageError(f"{name} has no format {value!r}", hint=f"one of {', '.join(FORMATS)}")
         index += 1 if equals or not flags[name].takes_value or name in (*HELP, *LIST) else 2
     return words[:index]
+
+
+def _own_leading(words: Sequence[str], verbs: Mapping[str, Verb]) -> Sequence[str]:
+    """Return the options before the first verb that `tfbuild` has without Invoke. Raises UsageError for others."""
+    count = next((index for index, word in enumerate(words) if not word.startswith("-")), len(words))
+    for index, word in enumerate(words[:count]):
+        name = word.partition("=")[0]
+        _refuse_dry(name, verbs)
+        if name not in (*HELP, *LIST):
+            raise _misplaced(words[index:], verbs)
+    return words[:count]
 
 
 def _help(words: Sequence[str], verbs: Mapping[str, Verb]) -> str | None:

@@ -124,7 +124,8 @@ def _columns(rows: Sequence[tuple[str, str]]) -> list[str]:
     size = min(most, max(len(name) for name, _ in rows))
     lines: list[str] = []
     for name, text in rows:
-        first, *more = textwrap.wrap(as_typed(text), _width() - size - 4, break_on_hyphens=False)
+        # Without docstrings (python -OO), a verb has no text.
+        first, *more = textwrap.wrap(as_typed(text), _width() - size - 4, break_on_hyphens=False) or [""]
         lines += [f"  {name:{size}}  {first}"] if len(name) <= size else [f"  {name}", f"  {'':{size}}  {first}"]
         lines += [f"  {'':{size}}  {line}" for line in more]
     return lines

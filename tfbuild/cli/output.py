@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tfbuild.errors import DiskFull, TfbuildError, UsageError, fit, without_secrets
+from tfbuild.errors import DiskFull, TfbuildError, UsageError, fit, limit_reached, without_secrets
 from tfbuild.util.installation import as_typed
 
 # The name of what Python does with letters that stdout cannot encode.
@@ -64,32 +64,39 @@ codecs.register_error(ESCAPED, _escaped)
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Report an OSError that no verb handles as an error, and exit if nothing reads stdout any more."""
+    """Report what the system refuses and no verb handles as an error, and exit if nothing reads stdout any more."""
     try:
         yield
+        sys.stdout.flush()
     except BrokenPipeError:
         exit_on_closed_pipe()
         raise
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         if (refusal := _refused(error)) is None:
             raise
         raise refusal from error
 
 
-def _refused(error: OSError) -> TfbuildError | None:
+def _refused(error: OSError | RuntimeError) -> TfbuildError | None:
     """Return the error for what the system refuses: stdout, a full disk, a file by its name; None for anything else."""
-    place = str(error.filename or "")
+    place = str(getattr(error, "filename", None) or "")
     try:
         sys.stdout.flush()
     except OSError:
         discard_stdout()
         place = "standard output"
+    if limit := limit_reached(error, place):
+        return limit
+    if not isinstance(error, OSError):
+        return None
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         import tempfile
 
         # A write that fails does not say where.
         place = place or f"{Path.cwd()}, {tempfile.gettempdir()} or standard output"
         return DiskFull(f"cannot write to {place}: {error.strerror}", hint="free some space: df -h; df -i")
+    if "No usable temporary directory" in str(error):
+        return UsageError(f"{error.strerror}", hint="name a folder in TMPDIR; see also df -h and ulimit -n")
     if place:
         return UsageError(f"cannot use {place}: {error.strerror}", hint="check its name and its permissions")
     return None

@@ -12,7 +12,8 @@ from invoke.program import Program
 from invoke.tasks import Task
 
 from tfbuild import __version__
-from tfbuild.cli.verbs import Body, Call, Verb
+from tfbuild.cli import output
+from tfbuild.cli.verbs import Body, Call, Verb, exits
 from tfbuild.util.installation import COMMAND, as_typed, command
 from tfbuild.util.options import Option
 
@@ -44,13 +45,12 @@ def _not_given(row: Option) -> object:
     return False if row.switch else [] if row.repeatable else ""
 
 
-class InstalledProgram(Program):
-    """Invoke's program, which says "verbs" in place of "tasks"."""
-
-    def task_list_opener(self, extra: str = "") -> str:
-        return "Verbs"
-
-
 def run(verbs: Mapping[str, Verb]) -> None:
-    """Let Invoke handle the command line: its version, its lists, its completion."""
-    InstalledProgram(name=COMMAND, binary=command(), version=__version__, namespace=collection(verbs)).run(sys.argv)
+    """Let Invoke complete the command line, or print the script by which a shell asks for that."""
+    binary = "inv[oke]" if command() == "invoke" else command()
+    program = Program(name=COMMAND, binary=binary, version=__version__, namespace=collection(verbs))
+    with exits(), output.refusals():
+        try:
+            program.run(sys.argv)
+        finally:
+            sys.stdout.flush()

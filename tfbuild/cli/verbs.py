@@ -102,7 +102,6 @@ class Call:
                 values = self.settled()
                 _refuse_logins(self.verb, values)
                 self.verb.body(**values)
-                sys.stdout.flush()
 
 
 # Free text, and the names of files.

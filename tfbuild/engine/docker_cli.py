@@ -3,6 +3,7 @@
 The SDK cannot build with BuildKit, and the first program on PATH often cannot either.
 """
 
+import errno
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from tfbuild.engine import selection
 from tfbuild.engine.selection import USUAL, EngineChoice
-from tfbuild.errors import EngineMissing
+from tfbuild.errors import EngineMissing, LimitReached, limit_reached
 
 PROBE_SECONDS = 20.0
 # The client can use BuildKit since 18.09; since 23.0, only through the buildx plugin
@@ -22,6 +23,11 @@ PROBE_SECONDS = 20.0
 BUILDKIT_INSIDE = (18, 9)
 BUILDX_ONLY = (23, 0)
 TLS_VARIABLES = ("DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
+# What Go's runtime and its standard library print.
+LIMITED = {
+    errno.EAGAIN: (b"failed to create new OS thread", b"resource temporarily unavailable", b"pthread_create failed"),
+    errno.EMFILE: (b"too many open files",),
+}
 VERSION = re.compile(r"Docker version (\d+)\.(\d+)")
 
 
@@ -96,14 +102,24 @@ def _probe(program: str, env: dict[str, str], *, plugin: bool) -> tuple[Cli | No
 
 
 def _output(command: list[str], env: dict[str, str]) -> str:
-    """Return what a program prints; "" where it fails, hangs or cannot be executed."""
+    """Return what a program prints; "" where it fails, hangs or cannot be executed. Raises LimitReached."""
     try:
         completed = subprocess.run(
             command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_SECONDS, check=True
         )
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError) as error:
+        if limit := limit_reached(error) or _limit_of(command[0], getattr(error, "stderr", None) or b""):
+            raise limit from error
         return ""
     return completed.stdout.decode(errors="replace").strip()
+
+
+def _limit_of(program: str, errors: bytes) -> LimitReached | None:
+    """Return the error for a limit of processes or files that a program written in Go met, by what it printed."""
+    for number, texts in LIMITED.items():
+        if any(text in errors for text in texts):
+            return limit_reached(OSError(number, os.strerror(number)), program)
+    return None
 
 
 # --- buildx builders -------------------------------------------------------------------------------------------------

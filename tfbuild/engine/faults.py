@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import docker
 import requests
 
-from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError, UnknownImage
+from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError, UnknownImage, limit_reached
 from tfbuild.oci import credentials
 
 # The SDK raises these where an engine, or a registry behind it, refuses or cannot be reached.
@@ -43,6 +43,8 @@ def translated(ref: str = "") -> Iterator[None]:
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
         if (refusal := credentials.refused(error)) is not None:
             raise refusal from error
+        if (limit := limit_reached(_innermost(error))) is not None:
+            raise limit from error
         raise EngineMissing(f"{NO_ANSWER}{reason(error)}", hint="invoke engine") from error
 
 
@@ -58,9 +60,14 @@ def disk_full(message: str) -> DiskFull:
 
 def reason(error: BaseException) -> str:
     """Return the message of the innermost cause ("No such file or directory"); the SDK wraps it four times."""
+    error = _innermost(error)
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def _innermost(error: BaseException) -> BaseException:
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return error
 
 
 # --- a full disk -----------------------------------------------------------------------------------------------------

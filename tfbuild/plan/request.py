@@ -24,7 +24,9 @@ BASES = ("auto", "bootstrap", "registry")
 BAZEL = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?(rc[0-9]{1,4})?(=.+)?")
 # Only ASCII: letters that look like others would name an image or a config that nobody sees to be another one. A "-" in
 # front would make the name an option of the program that gets it.
-BASE = re.compile(r"[a-z0-9][\w./:-]*(@sha256:[0-9a-f]{64})?", re.ASCII | re.IGNORECASE)
+BASE = re.compile(
+    r"[a-z0-9][\w.-]*(:\d+(?=/))?(/[\w.-]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?", re.ASCII | re.IGNORECASE
+)
 SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 FOLDER = r"(?:/[\w.+-]+)+"
 # One folder for all, or one each.

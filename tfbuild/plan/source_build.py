@@ -1,5 +1,6 @@
 """A build from source: the tree, its Python, base, compiler and Bazel, its flags and configs, and what they note."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -26,6 +27,8 @@ from tfbuild.plan.request import BASES, Request, fingerprint
 from tfbuild.plan.rules import asked_set, choose_python, find_release, headers_word, image_fields, newest_release
 from tfbuild.plan.source import Source
 from tfbuild.plan.tree import Said, TreeFacts
+
+FLAG = re.compile(r"--?[\w@/][\w@/:.,+~-]*", re.ASCII)
 
 
 def from_source(request: Request, target: str, platform: str, host: Cpu | None) -> Decision:
@@ -239,6 +242,9 @@ def _check_flags(flags: tuple[str, ...]) -> None:
     for before, flag in pairwise(("", *flags)):
         if not flag.startswith("-") and ("=" in before or not before.startswith("-")):
             raise UsageError(f"{flag!r} is not a Bazel flag", hint="--bazel-flag=--NAME or --bazel-flag=--NAME=VALUE")
+        name = flag.partition("=")[0]
+        if flag.startswith("-") and not FLAG.fullmatch(name):
+            raise UsageError(f"{name!r} is not the name of a Bazel flag", hint="--bazel-flag=--NAME=VALUE")
 
 
 def _bazel_flags(decided: _Decisions) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from tfbuild.errors import DiskFull, TfbuildError, UsageError
+from tfbuild.errors import DiskFull, TfbuildError, UsageError, limit_reached
 
 T = TypeVar("T")
 # In the current folder: build contexts and logs, and the reports of verifications and benchmarks.
@@ -110,13 +110,15 @@ def writing(folder: Path, hint: str = "make it writable, or run in another folde
     try:
         yield
     except OSError as error:
-        if error.filename is None and error.errno not in FULL:
+        if error.filename is None and error.errno not in (*FULL, errno.EFBIG):
             raise
         raise refusal(error, folder, f"cannot write to {folder}: {error.strerror}", hint) from error
 
 
 def refusal(error: OSError, path: Path, message: str, hint: str) -> TfbuildError:
     """Return DiskFull if the error says that no space is left for `path`, else UsageError with message and hint."""
+    if limit := limit_reached(error, str(path)):
+        return limit
     if error.errno in FULL:
         again = "free some space; then the same command continues from there"
         return DiskFull(f"no space is left for {path}", hint=again)

@@ -152,10 +152,10 @@ def _details(report: Report) -> Iterator[str]:
     yield from (f"- {name}: {cell(plain(value))}" for name, value in plan.items() if value)
     if host := report.host:
         limits = f"{host.cpus} CPUs (cgroup quota: {host.quota or 'none'}), {host.memory} MiB"
-        yield f"- host: {cell(host.cpu)}, {limits}, kernel {host.kernel}, engine {host.engine}"
+        yield f"- host: {cell(host.cpu)}, {limits}, kernel {cell(host.kernel)}, engine {cell(host.engine)}"
     if software := report.software:
         built = f"TensorFlow {software.tensorflow} ({software.git}), compiled by {software.compiler}"
-        yield f"- found: {cell(built)}; malloc of {software.malloc}"
+        yield f"- found: {cell(built)}; malloc of {cell(software.malloc)}"
         yield f"- packages: {cell(plain(software.packages))}"
     yield ""
     yield "| label | value |"
