@@ -47,7 +47,8 @@ def test_an_image_has_these_labels() -> None:
         f"{oci}title": "TensorFlow 2.21.0 mkl",
         f"{oci}description": "TensorFlow 2.21.0 mkl, Python 3.11, for x86-64-v3, with TCMalloc",
         f"{oci}version": "2.21.0-mkl-py3.11-x86-64-v3",
-        f"{oci}licenses": "Apache-2.0",
+        f"{oci}created": "2026-03-06T00:00:00Z",
+        f"{oci}revision": "a481b10260d",
         f"{oci}base.name": "${BASE_NAME}",
         f"{oci}base.digest": "${BASE_DIGEST}",
         f"{ours}schema": "1",
@@ -71,7 +72,23 @@ def test_an_image_has_these_labels() -> None:
         f"{ours}reused": "${REUSED}",
         f"{ours}source": "v2.21.0@a481b10260d",
     }
-    assert list(own)[:4] == [f"{oci}{name}" for name in ("title", "description", "version", "licenses")]
+    assert list(own)[:4] == [f"{oci}{name}" for name in ("title", "description", "version", "created")]
+
+
+def test_only_a_build_of_the_release_itself_has_its_day_and_commit(tmp_path: Path) -> None:
+    def known(**options: Any) -> set[str]:
+        request = Request(release="2.21.0", python="3.11", platform="linux/amd64", **options)
+        own = labels_of(plan.select(request, None))
+        return {name.rpartition(".")[2] for name in own} & {"created", "revision", "licenses"}
+
+    patch = tmp_path / "x.patch"
+    patch.write_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n")
+    assert known(wheel="official", target="cpu") == known(cpu="x86-64-v3") == {"created", "revision"}
+    assert known(cpu="x86-64-v3", patch=(str(patch),)) == set()
+    assert labels_of(replace(from_source(), revision="", released="")).keys() == labels_of(from_source()).keys() - {
+        "org.opencontainers.image.created",
+        "org.opencontainers.image.revision",
+    }
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ test_trees.py compares them with real source trees.
 
 import re
 import time
+from datetime import date
 from importlib import resources
 
 import msgspec
@@ -437,3 +438,13 @@ def test_the_newest_release_is_not_told_to_take_a_newer_one() -> None:
     with pytest.raises(Unsupported) as older:
         releases.row(table().config, "2.14.0", "no-such-config")
     assert older.value.hint == "take a newer release"
+
+
+def test_each_release_has_its_day_and_patches_come_in_order() -> None:
+    days = {row.version: date.fromisoformat(row.date) for row in releases.releases()}
+    assert min(days.values()) == date(2019, 9, 30)
+    assert days["2.21.0"] == date(2026, 3, 6)
+    series: dict[str, list[date]] = {}
+    for version, day in days.items():
+        series.setdefault(version.rpartition(".")[0], []).append(day)
+    assert all(rows == sorted(rows) for rows in series.values()), series

@@ -54,6 +54,7 @@ def labels_of(build: Build) -> dict[str, str]:
     compiled = build.instruction_set.name
     return {
         **descriptions(build.id, build.release, build.target, build.python, compiled),
+        **_release(build),
         BASE_NAME: "${BASE_NAME}",
         BASE_DIGEST: "${BASE_DIGEST}",
     } | prefixed(
@@ -90,8 +91,16 @@ def descriptions(own_id: str, release: str, target: str, python: str, instructio
         f"{OCI}title": title,
         f"{OCI}description": f"{title}, Python {python}, for {instruction_set}, with TCMalloc",
         f"{OCI}version": own_id,
-        f"{OCI}licenses": "Apache-2.0",
     }
+
+
+def _release(build: Build) -> dict[str, str]:
+    """Return when TensorFlow's release came out, and its commit: the same for every build of it, on any day.
+
+    There is no label for licences: an expression of all that is inside would have hundreds of them (see the SBOM).
+    """
+    known = {"created": f"{build.released}T00:00:00Z" if build.released else "", "revision": build.revision}
+    return {f"{OCI}{name}": value for name, value in known.items() if value}
 
 
 def given_at_build(env: Mapping[str, str]) -> dict[str, str]:

@@ -29,7 +29,7 @@ def version(text: str) -> Version:
 
 
 class Release(Facts, frozen=True, kw_only=True):
-    """One release. `commit` is whole, abbreviated (a prefix), or "" where it was not seen.
+    """One release. `commit` is whole, abbreviated (a prefix), or "" where it was not seen. `date`: when it came out.
 
     `sure` "newer": it is not in the facts, and has those of the newest release before it.
     """
@@ -37,6 +37,7 @@ class Release(Facts, frozen=True, kw_only=True):
     version: str
     sure: Literal["exact", "near-exact", "bracketed", "inherited", "newer"]
     commit: str = ""
+    date: str = ""
 
     @property
     def tag(self) -> str:

@@ -193,6 +193,7 @@ class Build(Decision):
     """One image with everything resolved: no later step asks the facts.
 
     `toolchain`: None if nothing is compiled. `words`: the options that make this build again, on any day and machine.
+    `revision`, `released`: the commit and the day of the release, if TensorFlow is nothing but that release; else "".
     """
 
     toolchain: Toolchain | None
@@ -200,6 +201,8 @@ class Build(Decision):
     check: RuntimeCheck
     comparison: Comparison
     words: tuple[str, ...]
+    revision: str = ""
+    released: str = ""
 
 
 def resolved(build: Decision) -> Request:

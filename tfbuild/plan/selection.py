@@ -58,6 +58,10 @@ def decide(request: Request, host: Cpu | None) -> Decision:
 def complete(decided: Decision) -> Build:
     """Return the build with all that later steps need of the facts."""
     image = (decided.release, decided.target, decided.python, decided.platform)
+    release = releases.get(decided.release)
+    untouched = decided.wheel.kind == "official" or (
+        decided.source is not None and decided.source.kind == "git" and not decided.patches
+    )
     return Build(
         **{field.name: getattr(decided, field.name) for field in fields(Decision)},
         toolchain=configuration.toolchain(decided) if decided.wheel.kind == "source" else None,
@@ -71,6 +75,8 @@ def complete(decided: Decision) -> Build:
         ),
         comparison=comparison(decided.wheel.kind, *image, decided.asked.base),
         words=tuple(words(resolved(decided))),
+        revision=release.commit if untouched else "",
+        released=release.date if untouched else "",
     )
 
 

@@ -49,7 +49,8 @@ OCI = {
     "title": "name for people",
     "description": "the same with Python and instruction set",
     "version": "identifier of the build",
-    "licenses": "licence of TensorFlow",
+    "created": "the day on which TensorFlow's release came out; when the image was built is in its configuration",
+    "revision": "commit of TensorFlow's release; left out for other sources and with patches",
     "base.name": "base image",
     "base.digest": "its digest",
 }
