@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
+from benchmarks import fuzz_json
 from benchmarks.harness import record
 from tests.binary import libraries
 from tests.cpu.machines import machine
@@ -36,7 +37,7 @@ from tfbuild.facts import FeatureTable
 from tfbuild.in_container.smoke import judge
 from tfbuild.oci import manifests, references
 from tfbuild.oci.manifests import Manifest
-from tfbuild.pipeline import bazel
+from tfbuild.pipeline import bazel, bundle
 from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.plan import wheel
 from tfbuild.publish import indexes, provenance, sbom
@@ -79,19 +80,22 @@ def text(content: bytes) -> str:
     return content.decode(errors="replace")
 
 
-def in_file(read: Callable[[Path], object], name: str = "file") -> Callable[[bytes], object]:
-    """Return what reads a file with the content; it is kept in memory."""
+def in_folder(read: Callable[[Path], object], *names: str) -> Callable[[bytes], object]:
+    """Return what reads a folder that has the content in each of these files; it is kept in memory."""
 
     def reading(content: bytes) -> object:
-        folder = Path("/dev/shm") if os.path.isdir("/dev/shm") else Path(tempfile.gettempdir())
-        path = folder / f"tfbuild-fuzz-{os.getpid()}-{name}"
-        path.write_bytes(content)
-        try:
-            return read(path)
-        finally:
-            path.unlink()
+        memory = Path("/dev/shm")
+        with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
+            for path in map(Path(name).joinpath, names):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            return read(Path(name))
 
     return reading
+
+
+def in_file(read: Callable[[Path], object]) -> Callable[[bytes], object]:
+    return in_folder(lambda folder: read(folder / "file"), "file")
 
 
 def cpuinfos() -> Iterable[bytes]:
@@ -156,6 +160,10 @@ def elf(read: Callable[[bytes], object], *errors: type[Exception]) -> Parser:
     return Parser(read=read, errors=errors, more=elf_files, most=LIBRARY_BYTES)
 
 
+def document(read: Callable[[bytes], object], name: str) -> Parser:
+    return Parser(read=read, more=lambda: fuzz_json.documents(name))
+
+
 def code(content: bytes) -> None:
     for arch in ("x86_64", "aarch64"):
         machinecode.count(content, arch)
@@ -177,6 +185,13 @@ PARSERS = {
     "registry": Parser(read=registry_answer),
     "configuration": Parser(read=image_configuration),
     "provenance": Parser(read=provenance.from_json, errors=(ValueError,)),
+    "fleet": Parser(read=in_file(fuzz_json.fleet_images), more=fuzz_json.recorded_fleet),
+    "bundle": document(in_folder(bundle.open_bundle, bundle.LIST, "host/file"), "bundle"),
+    "docker": document(in_folder(fuzz_json.docker_folder, "config.json", fuzz_json.META), "docker"),
+    "machine": document(in_file(fuzz_json.machine_configuration), "machine"),
+    "server": document(fuzz_json.registry_server, "server"),
+    "probe": document(fuzz_json.probe_lines, "probe"),
+    "options": Parser(read=in_file(fuzz_json.planned_options), more=lambda: (fuzz_json.TABLES,)),
     "sbom": Parser(read=lambda content: (sbom.named(content), sbom.subject(content)), errors=(ValueError,)),
     "facts": Parser(read=lambda content: facts.parse(text(content), FeatureTable, "x"), errors=(ValueError,)),
     "code": Parser(read=code),

@@ -29,19 +29,28 @@ def test_the_engines_credentials_override_those_of_netrc(
     assert fake.authorizations == ["", f"Basic {encoded}"]
 
 
+def test_a_password_is_sent_in_utf_8_as_dockers_client_does(fake: type[FakeRegistry], tmp_path: Path) -> None:
+    encoded = base64.b64encode("engine:пароль".encode()).decode()
+    host: str = fake.host  # type: ignore[attr-defined]
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": encoded}}}))
+    fake.needs = f"Basic {encoded}"
+    assert connect(fake).tags() == []
+    assert fake.authorizations == ["", f"Basic {encoded}"]
+
+
 class TokenServer(BaseHTTPRequestHandler):
     """Issues tokens; `received`: the method, body and credentials of each request."""
 
     received: list[tuple[str, str, str]]
+    content = b'{"access_token": "issued"}'
 
     def do_GET(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", "0"))).decode()
         self.received.append((self.command, body, self.headers.get("Authorization", "")))
-        content = b'{"access_token": "issued"}'
         self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Length", str(len(self.content)))
         self.end_headers()
-        self.wfile.write(content)
+        self.wfile.write(self.content)
 
     do_POST = do_GET  # noqa: N815
 
@@ -49,17 +58,26 @@ class TokenServer(BaseHTTPRequestHandler):
         pass
 
 
-def token_request(fake: type[FakeRegistry]) -> tuple[str, str, str]:
+def token_request(fake: type[FakeRegistry], content: bytes = TokenServer.content) -> tuple[str, str, str]:
     """The request that the token server gets: its method, body and credentials."""
     received: list[tuple[str, str, str]] = []
-    handler = type("Here", (TokenServer,), {"received": received})
+    handler = type("Here", (TokenServer,), {"received": received, "content": content})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         fake.needs, fake.realm = "Bearer issued", f"http://127.0.0.1:{server.server_port}/token"
-        assert connect(fake).tags() == []
-        server.shutdown()
+        try:
+            assert connect(fake).tags() == []
+        finally:
+            server.shutdown()
     (request,) = received
     return request
+
+
+@pytest.mark.parametrize("token", ["a\nb", "жетон", "\ud800", "a b"])
+def test_a_token_that_no_request_can_have_is_the_token_servers_fault(token: str, fake: type[FakeRegistry]) -> None:
+    content = json.dumps({"token": token}).encode()
+    with pytest.raises(RegistryRefused, match=r"the token server of .*, sent a token that no request can have"):
+        token_request(fake, content)
 
 
 def install_helper(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +147,13 @@ def test_a_helper_that_fails_is_named(
 def test_a_malformed_configuration_is_reported(entry: object, fake: type[FakeRegistry], tmp_path: Path) -> None:
     host: str = fake.host  # type: ignore[attr-defined]
     (tmp_path / "config.json").write_text(json.dumps({"auths": {host: entry}}))
+    fake.needs = "Basic x"
+    with pytest.raises(RegistryRefused, match="stored credentials cannot be read"):
+        connect(fake).tags()
+
+
+def test_a_configuration_of_many_levels_is_reported(fake: type[FakeRegistry], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[" * 100_000)
     fake.needs = "Basic x"
     with pytest.raises(RegistryRefused, match="stored credentials cannot be read"):
         connect(fake).tags()

@@ -25,7 +25,7 @@ from docker.context.config import get_current_context_name
 from tfbuild.engine import debian
 from tfbuild.engine.client import Engine
 from tfbuild.errors import EngineMissing
-from tfbuild.util.files import replace_file
+from tfbuild.util.files import decode, replace_file
 from tfbuild.util.process import interruptible, last_lines
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import cause
@@ -359,8 +359,8 @@ def write_configuration(path: Path, disk: int, system: Path = SYSTEM) -> Path:
     Raises EngineMissing where the machine's own is unreadable, as dockerd would refuse it too.
     """
     try:
-        machine = json.loads(system.read_text(encoding="utf-8")) if system.is_file() else {}
+        machine = decode(system.read_bytes(), dict[str, Any]) if system.is_file() else {}
         configuration = {"builder": cache_policy(disk), **machine}
-    except (ValueError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise EngineMissing(f"{system} cannot be read: {cause(error)}", hint="correct it, or move it away") from None
     return replace_file(path, json.dumps(configuration, indent=2) + "\n")

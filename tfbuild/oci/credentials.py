@@ -23,18 +23,23 @@ class Credentials:
     identity: str = ""
 
     @property
-    def basic(self) -> tuple[str, str] | None:
-        return (self.name, self.secret) if self.name and self.secret else None
+    def basic(self) -> str:
+        """The value of the header with name and secret, in UTF-8 as Docker's client sends them; "" without them."""
+        return f"Basic {_encoded(self.name, self.secret)}" if self.name and self.secret else ""
 
 
 def stored(host: str | None) -> Credentials:
     """The credentials for a registry's host; None is Docker Hub. Raises RegistryRefused if they cannot be read."""
     with readable():
         entry = auth.resolve_authconfig(auth.load_config(), registry=host) or {}
-    name, secret = (str(entry.get(key, entry.get(key.lower())) or "") for key in ("Username", "Password"))
-    token = str(entry.get("IdentityToken") or "")
-    conceal(name, secret, token, base64.b64encode(f"{name}:{secret}".encode()).decode() if secret else "")
+        name, secret = (str(entry.get(key, entry.get(key.lower())) or "") for key in ("Username", "Password"))
+        token = str(entry.get("IdentityToken") or "")
+        conceal(name, secret, token, _encoded(name, secret) if secret else "")
     return Credentials(identity=token) if token else Credentials(name=name, secret=secret)
+
+
+def _encoded(name: str, secret: str) -> str:
+    return base64.b64encode(f"{name}:{secret}".encode()).decode()
 
 
 def conceal_login(repository: str) -> None:
@@ -58,7 +63,7 @@ def readable() -> Iterator[None]:
             raise
         raise refusal from error
     # The helper printed something unexpected, or an "auth" is not base64 of "name:secret".
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _unreadable(f"{type(error).__name__}: {error}") from error
 
 

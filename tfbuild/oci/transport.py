@@ -40,6 +40,7 @@ BUSY = (429, 500, 502, 503, 504)
 # OpenSSL's names for an answer that is not TLS, by its version.
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+TOKEN = re.compile("[!-~]*")
 
 
 class _Deadline(HTTPConnection):
@@ -194,7 +195,7 @@ class Connection:
         known = credentials.stored(None if self.repository.host == DOCKER_HUB else self.repository.host)
         kind, _, rest = challenge.partition(" ")
         if kind.lower() == "basic":
-            return requests.auth._basic_auth_str(*known.basic) if known.basic else ""
+            return known.basic
         fields = dict(CHALLENGE.findall(rest))
         realm = fields.get("realm", "")
         self._refuse_open(realm)
@@ -211,6 +212,8 @@ class Connection:
         token = parse_object(body_of(answer), "token")
         bearer = str(token.get("token") or token.get("access_token") or "")
         conceal(known.name, bearer)
+        if not TOKEN.fullmatch(bearer):
+            raise RegistryRefused(f"{server} sent a token that no request can have", hint="try again later")
         return f"Bearer {bearer}"
 
     def _get_token(self, realm: str, query: dict[str, str], known: Credentials) -> requests.Response:
@@ -222,7 +225,8 @@ class Connection:
         if known.identity:
             form = {"grant_type": "refresh_token", "client_id": "tfbuild", "refresh_token": known.identity}
             return self._session.post(realm, data={**form, **query}, **settings)
-        return self._session.get(realm, params=query, auth=known.basic, **settings)
+        headers = {"Authorization": known.basic} if known.basic else {}
+        return self._session.get(realm, params=query, headers=headers, **settings)
 
     def _refuse_open(self, realm: str) -> None:
         """Raise RegistryRefused unless `realm` is reached by TLS or on this machine; it may not name a file either."""

@@ -1,0 +1,144 @@
+"""The readers of JSON and TOML that somebody else wrote, for the fuzzer, each with a valid document to start from."""
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from unittest.mock import patch
+
+from requests import PreparedRequest, Response
+from requests.adapters import BaseAdapter
+from urllib3 import HTTPResponse
+
+from tests.cpu.machines import machine
+from tfbuild import cpu, plan
+from tfbuild.engine import daemon, selection
+from tfbuild.errors import TfbuildError
+from tfbuild.fleet import fleet
+from tfbuild.fleet.hosts import FleetHost
+from tfbuild.in_container.smoke.records import Environment, OperationAnswer, TensorFlow
+from tfbuild.measure import probe
+from tfbuild.oci import credentials, manifests, references, referrers
+from tfbuild.oci.client import Registry
+from tfbuild.oci.manifests import Manifest
+from tfbuild.pipeline import bundle
+from tfbuild.plan import Request, options_file
+from tfbuild.publish import indexes
+
+CONTEXT = "x"
+META = f"contexts/meta/{hashlib.sha256(CONTEXT.encode()).hexdigest()}/{selection.META}"
+DIGEST = "sha256:" + 64 * "0"
+
+
+class Answers(BaseAdapter):
+    """A registry and its token server, whose every answer is the content."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__()
+        self.content = content
+
+    def send(self, request: PreparedRequest, *_: object, **__: object) -> Response:
+        answer = Response()
+        open_to_all = "Authorization" in request.headers or "/v2/" not in str(request.url)
+        answer.status_code = 200 if open_to_all else 401
+        answer.url, answer.request = str(request.url), request
+        answer.headers["Content-Type"] = manifests.INDEX
+        answer.headers["WWW-Authenticate"] = 'Bearer realm="http://127.0.0.1:1/token",service="x"'
+        answer.raw = HTTPResponse(io.BytesIO(self.content), preload_content=False)
+        return answer
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def registry_server(content: bytes) -> None:
+    registry = Registry(references.Repository.parse("127.0.0.1:1/us/x"))
+    session = registry._request.__self__._session  # type: ignore[attr-defined]
+    session.trust_env = False
+    session.mount("http://", Answers(content))
+    digest = manifests.digest_of(content)
+    for ask in (registry.tags, lambda: registry.referrers(digest), lambda: registry.manifest("x")):
+        with contextlib.suppress(TfbuildError):
+            ask()
+    subject = Manifest(digest=digest, media_type=manifests.IMAGES[0], content=content)
+    with patch.object(referrers, "documents", lambda *_, **__: [content]), contextlib.suppress(TfbuildError):
+        indexes.withdrawals(registry, subject)
+
+
+def docker_folder(folder: Path) -> None:
+    """Read the configuration of Docker's client and a context; no helper for credentials is there."""
+    with patch.dict(os.environ, {"DOCKER_CONFIG": str(folder), "PATH": str(folder)}):
+        selection.context_names(os.environ)
+        for read in (
+            lambda: selection.read_context("x", os.environ),
+            lambda: selection.endpoint(os.environ),
+            lambda: credentials.stored(None),
+            lambda: credentials.stored("127.0.0.1:1"),
+        ):
+            with contextlib.suppress(TfbuildError):
+                read()
+
+
+def fleet_images(path: Path) -> None:
+    """Read a fleet, and plan its images as `invoke matrix --fleet` does."""
+    for image in fleet.read_fleet(path).images[:3]:
+        with contextlib.suppress(TfbuildError):
+            plan.select(Request(platform=image.platform, cpu=image.cpu), None)
+
+
+def planned_options(path: Path) -> None:
+    for build in options_file.find(str(path)).builds[:3]:
+        with contextlib.suppress(TfbuildError):
+            plan.select(build, None)
+
+
+def machine_configuration(path: Path) -> None:
+    daemon.write_configuration(path.with_name("new"), 1, path)
+
+
+def probe_lines(content: bytes) -> None:
+    for kind in (Environment, TensorFlow, OperationAnswer):
+        with contextlib.suppress(probe.UntrustedError):
+            probe.records(content.decode(errors="replace"), (kind, kind))
+
+
+# --- a valid document of each -----------------------------------------------------------------------------------------
+
+FILE = {"path": "host/file", "url": "", "sha256": hashlib.sha256(b"x").hexdigest(), "size": 1}
+TAG = {"path": "host/x", "tag": "v1", "commit": 40 * "0"}
+BASE = {"asked": "x", "platform": "x", "path": "x", "image": "x", "reference": "x", "name": "x", "digest": DIGEST}
+OPERATION = {"name": "x", "values": [1.5], "note": "x"}
+DOCUMENTS: dict[str, tuple[object, ...]] = {
+    "bundle": ({"schema": bundle.SCHEMA, "builds": ["x"], "bases": [BASE], "repositories": [TAG], "files": [FILE]},),
+    "docker": (
+        {"Name": CONTEXT, "Endpoints": {"docker": {"Host": "tcp://127.0.0.1:1", "SkipTLSVerify": True}}},
+        {"auths": {"127.0.0.1:1": {"auth": "eDp5", "identitytoken": "x"}}, "currentContext": CONTEXT},
+        {"credsStore": "x", "credHelpers": {"127.0.0.1:1": "x"}, "proxies": {"default": {}}},
+    ),
+    "machine": ({"builder": {"gc": {"enabled": True}}},),
+    "server": (
+        {"token": "x", "access_token": "x", "tags": ["x"], "errors": [{"message": "x", "detail": "x"}]},
+        {"manifests": [{"digest": DIGEST, "artifactType": "x", "annotations": {}}], "schemaVersion": 2},
+        {"created": "2026-01-01T00:00:00Z", "reason": "x"},
+    ),
+    "probe": (OPERATION,),
+}
+TABLES = b"""release = "2.20"
+cpu = "haswell"
+bazel-flag = ["--x=1"]
+[[build]]
+python = "3.12"
+"""
+
+
+def documents(name: str) -> Iterable[bytes]:
+    """Return valid documents for the reader `name`."""
+    yield from (json.dumps(document).encode() for document in DOCUMENTS.get(name, ()))
+
+
+def recorded_fleet() -> Iterable[bytes]:
+    host = FleetHost(name="x", cpu=cpu.parse(machine("rhel7-haswell").cpuinfo()))
+    yield fleet.to_json(fleet.choose([host], 1)).encode()
