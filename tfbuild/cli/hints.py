@@ -11,22 +11,30 @@ from tfbuild.util.options import flag
 
 COMPILERS = re.compile(r"(gcc|clang|g\+\+|clang\+\+)([-=]?\d+)?")
 RELEASE = re.compile(r"v?([12]\.\d+(\.\d+)?(rc\d+)?)")
-PYTHON = re.compile(r"(?:py|python|cp)?-?(3\.\d+)")
+PYTHON = re.compile(r"(?:py|python|cp)?-?3\.?(\d{1,2})")
 PLATFORM = re.compile(r"(linux/.+|amd64|arm64|x86_64|aarch64)")
 REGISTRY = re.compile(r"(\[[^]]+\]|[\w-]+(\.[\w-]+)+|localhost)(:\d+)?/.+")
 # How alike two words must be for one to be a misspelling of the other (difflib's ratio).
 ALIKE, MUCH_ALIKE = 0.6, 0.75
 # Options that take any further word.
 FURTHER = ("search", "also", "path")
+# Verbs to name that have an option, and those to name of more.
+MOST_VERBS = 6
+MAIN_VERBS = ("plan", "build", "wheel", "pull")
 # Verbs of other programs.
 OTHER_VERBS = {
     "benchmark": "bench",
     "check": "verify",
     "clean": "prune",
+    "compile": "build",
+    "doctor": "engine",
     "download": "pull",
     "experiments": "bench",
+    "flags": "copts",
     "info": "detect",
+    "install": "pull",
     "ls": "images",
+    "make": "build",
     "publish": "push",
     "rm": "prune",
     "rmi": "prune",
@@ -35,17 +43,21 @@ OTHER_VERBS = {
 }
 # What other programs have and this one does not, with what to do instead.
 ELSEWHERE = {
+    "dry-run": "invoke plan makes nothing, and takes the same options",
     "name": "an image is named by its identifier; `docker tag` gives it a second name",
     "run": "docker run --rm IMAGE python -c 'import tensorflow'; invoke images lists the images",
     "tag": "an image is named by its identifier; `docker tag` gives it a second name",
+    "user": "an image runs as any user: docker run --user $(id -u) IMAGE",
 }
 # Names of other programs' options.
 SYNONYMS = {
     "arch": "platform",
     "base-image": "base",
+    "cores": "jobs",
     "image": "base",
     "march": "cpu",
     "mtune": "cpu",
+    "o": "output",
     "output-dir": "output",
     "parallel": "jobs",
     "tensorflow": "release",
@@ -105,7 +117,9 @@ def unknown_option(verb: Verb, words: Sequence[str], verbs: Mapping[str, Verb]) 
         rest = f"{equals}{value}"
         return UsageError(message, hint=" or ".join(f"--{other}{rest}" for other in near))
     if others:
-        return UsageError(message, hint=f"it is an option of {', '.join(f'invoke {other}' for other in others)}")
+        named = [other for other in others if other in MAIN_VERBS or len(others) <= MOST_VERBS]
+        more = " and others" if len(named) < len(others) else ""
+        return UsageError(message, hint=f"it is an option of {', '.join(f'invoke {other}' for other in named)}{more}")
     if name in verbs:
         return UsageError(message, hint=f"invoke {name} is a verb of its own")
     return UsageError(message, hint=f"invoke --help {verb.name} lists its options")
@@ -141,7 +155,8 @@ def _spelled_out(verb: Verb, words: Sequence[str]) -> str:
     letter, value = words[0][1:2], words[0][2:].removeprefix("=") or next(iter(words[1:]), "")
     if option := option_of(value, verb):
         return option
-    long = [f"--{name}" for name in verb.options if name.startswith(words[0][1:])]
+    named = SYNONYMS.get(words[0].removeprefix("-").partition("=")[0], words[0][1:])
+    long = [f"--{name}" for name in verb.options if name.startswith(named)]
     long = long or [f"--{name}" for name in verb.options if name.startswith(letter)]
     return " or ".join(long) if long else f"invoke --help {verb.name} lists its options"
 
@@ -160,9 +175,19 @@ def bare_word(verb: Verb, words: Sequence[str], given: Collection[str]) -> Usage
     elif option:
         hint = f"invoke {shell([verb.name, *before])} {option}"
     else:
-        hint = " or ".join(f"--{name}" for name in near) or f"invoke --help {verb.name} lists its options"
+        hint = (
+            " or ".join(f"--{name}" for name in near)
+            or _elsewhere(word)
+            or f"invoke --help {verb.name} lists its options"
+        )
     takes = f"only {' '.join(row.name.upper() for row in verb.positional)}" if before else "only options"
     return UsageError(f"{verb.name} takes {takes}, not {word!r}", hint=hint)
+
+
+def _elsewhere(word: str) -> str:
+    """Return the command that takes a word where the verb has no option for it (detect haswell), or ""."""
+    option, value = _meaning(word)
+    return f"invoke {'explain' if option == 'cpu' else 'plan'} --{option} {shlex.quote(value)}" if option else ""
 
 
 def option_of(word: str, verb: Verb) -> str:
@@ -178,10 +203,10 @@ def _meaning(word: str) -> tuple[str, str]:
     lower = word.lower()
     if target := targets.named(lower):
         return "target", target
-    patterns = ((RELEASE, "release"), (PYTHON, "python"))
-    for pattern, option in patterns:
-        if match := pattern.fullmatch(lower):
-            return option, match[1]
+    if match := RELEASE.fullmatch(lower):
+        return "release", match[1]
+    if match := PYTHON.fullmatch(lower):
+        return "python", f"3.{match[1]}"
     if PLATFORM.fullmatch(lower):
         return (
             "platform",

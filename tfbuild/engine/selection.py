@@ -20,6 +20,10 @@ from tfbuild.util import ssh
 from tfbuild.util.files import decode, read_regular
 from tfbuild.util.terminal import cause
 
+# What to do with Podman, which is no context of Docker's.
+PODMAN = (
+    "--engine unix:///run/podman/podman.sock for images and inspect; builds need Docker, since Podman has no BuildKit"
+)
 # Docker's own client applies these to the address in DOCKER_HOST, not to a context.
 ADDRESS_VARIABLES = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 
@@ -142,10 +146,9 @@ def read_context(name: str, environ: Mapping[str, str]) -> Docker:
     try:
         return decode(read_regular(file), Meta).endpoints.docker
     except FileNotFoundError:
-        known = ", ".join(context_names(environ))
-        raise EngineMissing(
-            f"there is no Docker context {name!r}", hint=f"one of: {known}; or ssh://HOST, tcp://HOST:PORT"
-        ) from None
+        known = f"one of: {', '.join(context_names(environ))}; or ssh://HOST, tcp://HOST:PORT"
+        hint = f"--engine unix://{name}" if name.startswith("/") else PODMAN if name == "podman" else known
+        raise EngineMissing(f"there is no Docker context {name!r}", hint=hint) from None
     except (OSError, ValueError) as error:
         raise EngineMissing(
             f"the Docker context {name!r} cannot be read: {cause(error)}", hint=f"docker context inspect {name}"

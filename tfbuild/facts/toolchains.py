@@ -68,6 +68,7 @@ class ToolchainTable(Facts, frozen=True):
     bazelisk: BazeliskRow
     bazel: tuple[BazelBinary, ...]
     first_bazel: dict[str, str]
+    newest_bazel: int
     profile: tuple[BazelFlags, ...]
     compile_once: tuple[BazelFlags, ...]
     host_apart: tuple[BazelFlags, ...]

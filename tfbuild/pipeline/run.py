@@ -15,7 +15,7 @@ from tfbuild.plan import remote_cache as remotes
 from tfbuild.plan.remote_cache import Remote
 from tfbuild.util.files import REPORTS, WORK, absence
 from tfbuild.util.options import refuse_invalid
-from tfbuild.util.quantities import COUNT, gigabytes, limit_seconds
+from tfbuild.util.quantities import gigabytes, limit_seconds, positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,7 @@ def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
     refuse_invalid(request)
     engine = selection.choose(request.engine, request.builder)
     is_url = request.mirror.startswith(("http://", "https://"))
-    if request.jobs and not COUNT.fullmatch(request.jobs):
-        raise UsageError(f"--jobs {request.jobs!r} must be a positive integer", hint="--jobs 4")
+    jobs = positive("jobs", request.jobs) if request.jobs else 0
     if request.network not in ("", "host", "none", "default"):
         raise UsageError(f"unknown network {request.network!r}", hint="one of: default, host, none")
     return Run(
@@ -69,7 +68,7 @@ def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
         network=request.network,
         ca=ca,
         remote=remotes.named_remote(request),
-        jobs=int(request.jobs or 0),
+        jobs=jobs,
         seconds=limit_seconds(request.time_limit),
         disk=gigabytes(request.need_disk),
         no_cache=request.no_cache,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tfbuild import facts
 from tfbuild.errors import BadInput, UsageError
-from tfbuild.facts import Facts, releases
+from tfbuild.facts import Facts, releases, toolchains
 from tfbuild.facts.release_table import RangeRow
 from tfbuild.plan import source
 from tfbuild.util.files import absence
@@ -107,8 +107,15 @@ def patch(text: str) -> Patch:
 
 
 def own_bazel(text: str) -> OwnBazel | None:
-    """Read VERSION=PATH; None for a version alone. Raises BadInput if there is no Bazel at PATH."""
+    """Read VERSION=PATH; None for a version alone.
+
+    Raises BadInput if there is no Bazel at PATH, UsageError for a version that nobody can download.
+    """
     version, equals, name = text.partition("=")
+    newest = toolchains.table().newest_bazel
+    if not equals and text and int(version.partition(".")[0]) > newest:
+        hint = f"the newest known is {newest}; --bazel VERSION=PATH takes a newer one of yours"
+        raise UsageError(f"there is no Bazel {version}", hint=hint)
     if not equals:
         return None
     path = Path(name)

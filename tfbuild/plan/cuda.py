@@ -55,7 +55,8 @@ def parse_capabilities(text: str, *, named: bool = True) -> tuple[Capability, ..
 def _capability(word: str, named: bool) -> Capability:
     match = SPELLED.fullmatch(word)
     if match is None:
-        raise UsageError(f"{word!r} is not a CUDA compute capability", hint="--compute-capabilities 8.0,9.0")
+        likely = _likely(word) or "8.0,9.0"
+        raise UsageError(f"{word!r} is not a CUDA compute capability", hint=f"--compute-capabilities {likely}")
     major, minor = int(match["major"]), int(match["minor"])
     if (major, minor) < OLDEST:
         raise UsageError(f"TensorFlow supports compute capabilities from 3.5, not {major}.{minor}", hint="leave it out")
@@ -66,6 +67,13 @@ def _capability(word: str, named: bool) -> Capability:
     # than "8.9" (cuda_configure.bzl, v2.14.0; master, 2025-04).
     code = f"compute_{number}" if named and not match["kind"] else word
     return Capability(name=word, code=code, major=major, number=number, virtual=match["kind"] != "sm_")
+
+
+def _likely(word: str) -> str:
+    """Return the capabilities that a GPU's name or "86" means; "" for anything else."""
+    name = re.sub(r"nvidia|geforce|tesla|quadro|[\W_]", "", word.lower())
+    digits = [row.name for row in table().capability if row.name.replace(".", "") == name]
+    return ",".join(digits) or next((row.capability for row in table().gpu if re.fullmatch(row.name, name)), "")
 
 
 # --- CUDA and cuDNN ---------------------------------------------------------------------------------------------------
@@ -98,8 +106,16 @@ class CudnnRow(Span, frozen=True, kw_only=True):
     source: str
 
 
+class GpuRow(Facts, frozen=True, kw_only=True):
+    """The capabilities of the GPUs whose names fit a pattern."""
+
+    name: str
+    capability: str
+
+
 class CudaTable(Facts, frozen=True, kw_only=True):
     capability: tuple[CapabilityRow, ...]
+    gpu: tuple[GpuRow, ...]
     cudnn: tuple[CudnnRow, ...]
 
 

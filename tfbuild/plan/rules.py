@@ -22,12 +22,14 @@ from tfbuild.plan.request import Request, fingerprint
 # Words for the newest release, and letters that look like digits.
 NEWEST = ("latest", "newest", "stable", "current", "main", "master")
 MISTYPED = str.maketrans("lioq", "1100", " ,")
-LIKE_PYTHON = re.compile(r"3\.\d+")
+LIKE_PYTHON = re.compile(r"3\.([5-9]|\d\d)")
+# A major version alone.
+MAJOR = re.compile(r"v?([12])(\.[x*])?")
 VERSION_INSIDE = re.compile(r"(?<![\d.])\d+[.,]\d+(?:[.,]\d+)?")
 # Letters of an unknown release that are compared with the known ones.
 MOST_TEXT = 64
 # A Python as other tools spell it: python3.12, py3.12, cp312.
-SPELLED_PYTHON = re.compile(r"(?:python|py|cp)?-?(3\.\d+)(?:\.\d+)?", re.ASCII)
+SPELLED_PYTHON = re.compile(r"(?:python|py|cp)?-?3\.?(\d{1,2})(?:\.\d+)?", re.ASCII)
 # --define=enable_mkl=false and TF_NEED_CUDA=0 request nothing.
 SWITCHED_OFF = re.compile(r"=(0|false|no)$")
 
@@ -152,6 +154,8 @@ def _advice(text: str) -> str:
         return "--wheel official --release 2.X.0.devYYYYMMDD takes the nightly wheel of a day"
     if likely != text and re.fullmatch(r"[\d.]+", likely) and _starting_with(likely):
         return f"--release {likely}"
+    if match := MAJOR.fullmatch(text.lower()):
+        return f"--release {_starting_with(match[1])[0]} is the newest one"
     if LIKE_PYTHON.fullmatch(text):
         return f"{text} looks like a Python: --python {text}"
     inside = match[0].replace(",", ".") if (match := VERSION_INSIDE.search(text[:MOST_TEXT])) else ""
@@ -202,8 +206,9 @@ def choose_python(request: Request, release: str, supported: tuple[str, ...]) ->
 def _unknown_python(request: Request, release: str, supported: Sequence[str]) -> Unsupported:
     """Return the error for a Python that the release does not support, naming what can be built."""
     python = request.python
-    if (match := SPELLED_PYTHON.fullmatch(python.lower())) and match[1] != python:
-        return Unsupported(f"{python!r} is not a Python version", hint=f"--python {match[1]}")
+    match = SPELLED_PYTHON.fullmatch(python.lower())
+    if match and (spelled := f"3.{match[1]}") != python:
+        return Unsupported(f"{python!r} is not a Python version", hint=f"--python {spelled}")
     newest = next((name for name in releases.newest_first() if python in releases.pythons(name)), "")
     if not newest or python not in toolchains.base_pythons():
         return Unsupported(

@@ -29,6 +29,8 @@ from tfbuild.plan.source import Source
 from tfbuild.plan.tree import Said, TreeFacts
 
 FLAG = re.compile(r"--?[\w@/][\w@/:.,+~-]*", re.ASCII)
+# Flags that choose the CPU of the compiled code; -mtune only orders it.
+CHOOSES_CPU = re.compile(r"(?:--(?:copt|cxxopt|conlyopt)=)?['\"]?-m(arch|cpu)=([\w.+-]+)['\"]?", re.ASCII)
 
 
 def from_source(request: Request, target: str, platform: str, host: Cpu | None) -> Decision:
@@ -238,8 +240,18 @@ def _failures(request: Request, purpose: CompileTarget, choice: BaseChoice, flag
 
 
 def _check_flags(flags: tuple[str, ...]) -> None:
-    """Raise UsageError for a word that Bazel would take for a target; it may be the value of the flag before it."""
+    """Raise UsageError for a word that Bazel would take for a target, and for one that chooses another CPU.
+
+    A word may be the value of the flag before it.
+    """
     for before, flag in pairwise(("", *flags)):
+        words = [f"{before}={flag}", *flag.split()]
+        if match := next(filter(None, map(CHOOSES_CPU.fullmatch, words)), None):
+            cpu = "host" if match[2] in ("native", "host") else match[2]
+            raise UsageError(
+                f"{flag!r} compiles for another CPU than the plan, the labels and the verification say",
+                hint=f"--cpu {cpu}",
+            )
         if not flag.startswith("-") and ("=" in before or not before.startswith("-")):
             raise UsageError(f"{flag!r} is not a Bazel flag", hint="--bazel-flag=--NAME or --bazel-flag=--NAME=VALUE")
         name = flag.partition("=")[0]

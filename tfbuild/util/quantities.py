@@ -5,13 +5,13 @@ from datetime import timedelta
 
 from tfbuild.errors import UsageError
 
-LIMIT = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?", re.ASCII)
+LIMIT = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m(?:in)?)?(?:(\d{1,6})s)?", re.ASCII)
 DAYS = re.compile(r"[1-9]\d{0,4}d", re.ASCII)
 COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 
 
 def limit_seconds(text: str, option: str = "--time-limit") -> float:
-    """Parse "5h30m", "90m" or "45s" as seconds, and "" as 0 for no limit. Raises UsageError."""
+    """Parse "5h30m", "90m", "90min" or "45s" as seconds, and "" as 0 for no limit. Raises UsageError."""
     match = LIMIT.fullmatch(text)
     if text.isdecimal() and text.isascii():
         raise UsageError(f"{option} {text!r} has no unit", hint=f"{option} {text}m, or {text}h for hours")
@@ -37,9 +37,8 @@ def positive(option: str, text: str) -> int:
     """Parse an option's value as a positive integer. Raises UsageError."""
     if not COUNT.fullmatch(text):
         begun = COUNT.match(text) if not text.isdecimal() else None
-        raise UsageError(
-            f"--{option} {text!r} must be a positive integer", hint=f"--{option} {begun[0] if begun else 3}"
-        )
+        why = "is more than 999999" if text.isdecimal() and text.strip("0") else "must be a positive integer"
+        raise UsageError(f"--{option} {text!r} {why}", hint=f"--{option} {begun[0] if begun else 3}")
     return int(text)
 
 
