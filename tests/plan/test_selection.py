@@ -104,6 +104,21 @@ def test_a_plan_that_does_not_take_the_newest_release_says_why() -> None:
         assert not [note for note in chosen(**asked).notes if "is taken: " in note]
 
 
+def test_a_wheel_of_a_newer_release_may_be_for_a_newer_python() -> None:
+    build = chosen(wheel="official", release="2.99.0rc0", python="3.14", target="cpu")
+    assert (build.python, build.base_image, build.base_distribution) == ("3.14", "python:3.14-slim-bookworm", "")
+    assert f"{newest.RELEASE} has none for Python 3.14, so that there may be no such wheel" in build.notes[0]
+    assert "no such wheel" not in chosen(wheel="official", release="2.99.0rc0", python="3.13").notes[0]
+    for release, python, hint in (
+        (newest.RELEASE, "3.14", "supports; a newer one may: --source FOLDER builds its tree, --wheel official takes"),
+        ("2.14.0rc1", "3.14", "--python 3.11 is the newest one that TensorFlow 2.14.0rc1 supports"),
+        ("2.99.0rc0", "3.99", "--python 3.14 is the newest one that TensorFlow 2.99.0rc0 supports"),
+    ):
+        with pytest.raises(Unsupported, match=f"no TensorFlow release supports Python '{python}'") as refusal:
+            chosen(wheel="official", release=release, python=python)
+        assert hint in refusal.value.hint
+
+
 def test_a_release_that_lacks_the_default_python_takes_its_newest() -> None:
     assert chosen(wheel="official", release="2.9.0").python == "3.10"
 

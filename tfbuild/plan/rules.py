@@ -20,6 +20,7 @@ from tfbuild.plan.build import MACHINES, PLATFORMS
 from tfbuild.plan.request import Request, fingerprint
 
 # Words for the newest release, and letters that look like digits.
+NEWER_THAN_KNOWN = "--source FOLDER builds its tree, --wheel official takes its wheel"
 NEWEST = ("latest", "newest", "stable", "current", "main", "master")
 MISTYPED = str.maketrans("lioq", "1100", " ,")
 LIKE_PYTHON = re.compile(r"3\.([5-9]|\d\d)")
@@ -135,8 +136,7 @@ def find_release(text: str, *, newer: bool = False) -> str:
     if later:
         final = not version(later).is_prerelease
         why = f"newer than this tfbuild (knows up to {releases.newest_first()[0]})" if final else "not a final release"
-        hint = "--source FOLDER builds its tree, --wheel official takes its wheel"
-        raise Unsupported(f"TensorFlow {later} is {why}", hint=hint)
+        raise Unsupported(f"TensorFlow {later} is {why}", hint=NEWER_THAN_KNOWN)
     raise Unsupported(f"unknown TensorFlow release {name!r}", hint=_advice(name))
 
 
@@ -211,9 +211,11 @@ def _unknown_python(request: Request, release: str, supported: Sequence[str]) ->
         return Unsupported(f"{python!r} is not a Python version", hint=f"--python {spelled}")
     newest = next((name for name in releases.newest_first() if python in releases.pythons(name)), "")
     if not newest or python not in toolchains.base_pythons():
+        newer = releases.known(release) and python in toolchains.base_pythons()
+        later = f"; a newer one may: {NEWER_THAN_KNOWN}" if newer else ""
         return Unsupported(
             f"no {'base image is known for' if newest else 'TensorFlow release supports'} Python {python!r}",
-            hint=f"--python {supported[-1]} is the newest one that TensorFlow {release} supports",
+            hint=f"--python {supported[-1]} is the newest one that TensorFlow {release} supports{later}",
         )
     return Unsupported(
         f"TensorFlow {release} does not support Python {python}",

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.version import Version
+
 from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
@@ -210,7 +212,7 @@ def decide_official(request: Request, target: str, platform: str, host: Cpu | No
     refuse_compile_options(request)
     release = _official_release(request, arch)
     row = releases.official_wheel(release, arch)
-    python = choose_python(request, release, row.pythons)
+    python = choose_python(request, release, _pythons(release, row.pythons))
     if targets.get(target).onednn and not row.onednn:
         raise Unsupported(
             f"the official {arch} wheel of {release} has no oneDNN in it",
@@ -232,7 +234,7 @@ def decide_official(request: Request, target: str, platform: str, host: Cpu | No
         wheel=official_wheel(row.requirement(release, target), releases.constraints(release), python=python, arch=arch),
         variant=variant_of_wheel(request),
         notes=(
-            *_unknown_wheel(release),
+            *_unknown_wheel(release, "" if python in row.pythons else python),
             *_about_the_wheel(compiled, requested, release, request.cpu),
             *_about_python(request, release, python),
         ),
@@ -251,13 +253,22 @@ def _base_of_wheel(request: Request, python: str) -> toolchains.BaseImage | None
     return base_choice.for_wheel(python) if request.base in BASES else None
 
 
-def _unknown_wheel(release: str) -> tuple[str, ...]:
-    """Return a note if the facts do not have the release."""
+def _pythons(release: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the Pythons that the wheel may be there for: of a newer release, also those that came since `known`."""
+    if releases.known(Version(release).base_version):
+        return known
+    return known + tuple(name for name in toolchains.base_pythons() if Version(name) > Version(known[-1]))
+
+
+def _unknown_wheel(release: str, python: str) -> tuple[str, ...]:
+    """Return a note if the facts do not have the release; `python`: one that the release before it has no wheel for."""
     if releases.known(release):
         return ()
+    older = releases.nearest(release)
+    more = f"; {older} has none for Python {python}, so that there may be no such wheel" if python else ""
     return (
         f"{base_choice.NOT_CERTAIN}this tfbuild does not know the wheel of {release}, expects it to be compiled like "
-        f"that of {releases.nearest(release)}, and takes what the index has, without a digest",
+        f"that of {older}, and takes what the index has, without a digest{more}",
     )
 
 
