@@ -45,14 +45,20 @@ def of_project(document: dict[str, Any], version: str) -> Iterator[tuple[str, st
                 yield f"3.{match[1]} {arch}", file["digests"]["sha256"]
 
 
+def document_of(project: str) -> dict[str, Any]:
+    """PyPI's document on a project."""
+    with urllib.request.urlopen(INDEX.format(project)) as answer:
+        document: dict[str, Any] = json.load(answer)
+    return document
+
+
 def collect() -> Digests:
     found: Digests = {}
     documents: dict[str, dict[str, Any]] = {}
     asked = {(Requirement(requirement), arch): requirement for requirement, arch in wanted()}
     for (requirement, arch), words in sorted(asked.items(), key=lambda row: order(*row[0])):
         if requirement.name not in documents:
-            with urllib.request.urlopen(INDEX.format(requirement.name)) as answer:
-                documents[requirement.name] = json.load(answer)
+            documents[requirement.name] = document_of(requirement.name)
         rows = dict(of_project(documents[requirement.name], version(requirement)))
         mine = {place: digest for place, digest in rows.items() if place.endswith(arch)}
         found.setdefault(words, {}).update(sorted(mine.items(), key=lambda row: Version(row[0].split()[0])))

@@ -1,28 +1,135 @@
-"""Propose the rows of releases.toml for a new release, from its source tree.
+"""Propose the rows of releases.toml for a new release, from its source tree or from its official wheels.
 
     python -m tests.facts.propose FOLDER
+    python -m tests.facts.propose 2.22.0      downloads a wheel of each architecture from PyPI
 
 Each row is to be read, and pasted behind the one that it ends; the last lines name facts of the newest release that the
-tree no longer has. What a tree does not say (constraints, wheels, failures) stays to be looked up.
+tree no longer has. What neither says (failures, other compilers) stays to be looked up.
 """
 
+import os
+import re
+import subprocess
 import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from packaging.requirements import Requirement
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
 
-from tfbuild.facts import releases
+from tests.facts import digests
+from tfbuild.binary import inspector
+from tfbuild.cpu import isa
+from tfbuild.facts import release_table, releases
 from tfbuild.plan import tree as source_tree
+from tfbuild.plan.wheel import ARCHES, CPYTHON
+
+CLANG = re.compile(rb"\bclang version (\d+\.\d+\.\d+)")
+LLVM = re.compile(rb"LLVM version (\d+\.\d+\.\d+\w*)")
+FILES = "PyPI, files of {}"
 
 
 def proposed(folder: Path) -> str:
     """Return TOML: a table for each fact that the tree says otherwise than the newest known release."""
     tree = source_tree.of_folder(folder)
     rows = source_tree.said(tree, tree.version)
-    new = (f"# {row.file}\n[[{row.name}]]\n{_toml(row.row)}" for row in rows if row.row)
+    new = (f"# {row.file}\n{_table(row.name, row.row)}" for row in rows if row.row)
     gone = (f"# {row.file} has {row.what}: end the row {row.name} {row.key}".rstrip() for row in rows if not row.row)
     after = f"# {tree.version}, unlike {releases.nearest(tree.version)}; built with LLVM {tree.llvm or 'of its own'}"
     return "\n".join((after, *new, *gone)) + "\n"
+
+
+# --- the wheels on PyPI -----------------------------------------------------------------------------------------------
+
+
+def of_pypi(release: str) -> Iterator[str]:
+    """Yield TOML on the release's wheels: one of them is downloaded for each architecture."""
+    seen = set[str]()
+    for arch in ARCHES:
+        project = Requirement(releases.official_wheel(release, arch).cpu).name
+        document = digests.document_of(project)
+        places = dict(digests.of_project(document, release))
+        pythons = sorted((place.split()[0] for place in places if place.endswith(arch)), key=Version)
+        if not pythons:
+            yield f"# PyPI has no {project} {release} for {arch}\n"
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            wheel = _download(document, release, places[f"{pythons[-1]} {arch}"], Path(folder))
+            yield f"# {wheel.name}: Python {', '.join(pythons)}\n"
+            tables = [text for text in of_wheel(wheel, release, arch, pythons) if text not in seen]
+            seen.update(tables)
+            yield from tables
+
+
+def of_wheel(wheel: Path, release: str, arch: str, pythons: list[str]) -> Iterator[str]:
+    """Yield a table for each fact that a wheel says otherwise than the newest release before it, and its CUDA."""
+    since, source = str(release_table.base(release)), FILES.format(release)
+    known = releases.nearest(release)
+    if tuple(pythons) != releases.official_pythons(known, arch):
+        versions = release_table.Python(since=since, versions=tuple(pythons), sure="index", source=source)
+        yield _table("python", versions)
+    texts = _texts(wheel)
+    if (llvm := _found(LLVM, texts)) and llvm != releases.llvm(known):
+        yield _table("llvm", release_table.LinkedLlvm(since=since, version=llvm, sure="wheel", source=source))
+    clang = f"clang-{_found(CLANG, texts)}"
+    if clang not in ("clang-", releases.wheel_compiler(known)):
+        measured = (str(Version(release)),)
+        yield _table(
+            "compiler",
+            release_table.ReleaseCompiler(since=since, wheel=clang, measured=measured, sure="wheel", source=source),
+        )
+    compiled = inspector.wheel(wheel).compiled if arch == "x86_64" else frozenset[str]()
+    official = next(row for row in release_table.table().official_wheel if row.key == arch and row.covers(known))
+    if compiled and isa.closure(compiled) != isa.closure(official.features):
+        yield _table(
+            "official_wheel",
+            msgspec.structs.replace(official, since=since, features=tuple(sorted(compiled)), flags=(), source=source),
+        )
+    yield from _cuda(wheel)
+
+
+def _texts(wheel: Path) -> list[bytes]:
+    """Return TensorFlow's own libraries of a wheel, that with the CPU guard first."""
+    package = releases.package("")
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if re.search(r"libtensorflow_\w+\.so|_pywrap_tensorflow_in", name)]
+        return [archive.read(name) for name in sorted(names, key=lambda name: package.framework not in name)]
+
+
+def _found(pattern: re.Pattern[bytes], texts: list[bytes]) -> str:
+    return next((match[1].decode() for text in texts if (match := pattern.search(text))), "")
+
+
+def _cuda(wheel: Path) -> Iterator[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA")))
+    for library in ("cuda-runtime", "cudnn"):
+        if match := re.search(rf"Requires-Dist: (nvidia-{library}-cu\d+\S*)", metadata.decode()):
+            yield f"# [and-cuda] requires {match[1].rstrip(';')}: compare [[cuda]]\n"
+
+
+def _download(document: dict[str, Any], release: str, sha256: str, folder: Path) -> Path:
+    name: str
+    (name,) = (file["filename"] for file in document["releases"][release] if file["digests"]["sha256"] == sha256)
+    project, _, _, tags = parse_wheel_filename(name)
+    pythons = {f"3.{match[1]}" for tag in tags if (match := CPYTHON.fullmatch(tag.interpreter))}
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    platforms = [f"--platform={tag.platform}" for tag in tags]
+    wanted = [f"--python-version={pythons.pop()}", f"--dest={folder}", f"{project}=={release}"]
+    subprocess.run([*command, *platforms, *wanted], check=True)
+    return folder / name
+
+
+# --- TOML -------------------------------------------------------------------------------------------------------------
+
+
+def _table(name: str, row: msgspec.Struct) -> str:
+    return f"[[{name}]]\n{_toml(row)}"
 
 
 def _toml(row: msgspec.Struct) -> str:
@@ -33,4 +140,6 @@ def _toml(row: msgspec.Struct) -> str:
 
 
 if __name__ == "__main__":
-    print(proposed(Path(sys.argv[1])), end="")
+    given = sys.argv[1]
+    for text in [proposed(Path(given))] if os.path.isdir(given) else of_pypi(given):
+        print(text, end="", flush=True)
