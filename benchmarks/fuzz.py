@@ -31,7 +31,7 @@ from tfbuild import cpu, facts
 from tfbuild.bench import report as bench_reports
 from tfbuild.binary import guard, machinecode, program, scan
 from tfbuild.context import labels
-from tfbuild.engine import buildkit_log
+from tfbuild.engine import Files, buildkit_log
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import FeatureTable
 from tfbuild.in_container.smoke import judge
@@ -40,7 +40,7 @@ from tfbuild.oci.manifests import Manifest
 from tfbuild.pipeline import bazel, bundle
 from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.plan import wheel
-from tfbuild.publish import indexes, provenance, sbom
+from tfbuild.publish import image_contents, indexes, lock, provenance, sbom
 from tfbuild.util import terminal
 from tfbuild.verify import report as reports
 
@@ -139,6 +139,15 @@ def image_configuration(content: bytes) -> None:
     terminal.as_text(config.get("Labels"))
 
 
+def image_files(content: bytes) -> None:
+    site = "/opt/tensorflow/lib/python3.11/site-packages"
+    of_python = (f"{site}/x-1.dist-info/METADATA", f"{site}/y-1.dist-info/direct_url.json")
+    package = {f"{site}/y-1.dist-info/METADATA": b"Metadata-Version: 2.1\nName: y\nVersion: 1\n"}
+    paths = (*of_python, f"{site}/tensorflow/THIRD_PARTY_NOTICES.txt", "/usr/share/doc/x/copyright")
+    system = (image_contents.STATUS, image_contents.BUILT, *image_contents.SYSTEM)
+    image_contents.of_files(Files(files=package | dict.fromkeys((*paths, *system), content), links={}))
+
+
 def names(content: bytes) -> None:
     for read in (references.parse_image, labels.parse_name):
         with contextlib.suppress(TfbuildError):
@@ -192,6 +201,8 @@ PARSERS = {
     "server": document(fuzz_json.registry_server, "server"),
     "probe": document(fuzz_json.probe_lines, "probe"),
     "options": Parser(read=in_file(fuzz_json.planned_options), more=lambda: (fuzz_json.TABLES,)),
+    "lock": Parser(read=in_file(lock.read)),
+    "files": Parser(read=image_files),
     "sbom": Parser(read=lambda content: (sbom.named(content), sbom.subject(content)), errors=(ValueError,)),
     "facts": Parser(read=lambda content: facts.parse(text(content), FeatureTable, "x"), errors=(ValueError,)),
     "code": Parser(read=code),

@@ -4,12 +4,12 @@ The image is not started, and nothing is guessed: facts that no file states are 
 """
 
 import hashlib
-import json
 import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
 from debian.deb822 import Deb822
 from packaging.metadata import parse_email
@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from tfbuild.engine import Engine, Files
 from tfbuild.errors import TfbuildError
+from tfbuild.util.files import decode
 from tfbuild.util.terminal import cause
 
 STATUS = "/var/lib/dpkg/status"
@@ -176,7 +177,7 @@ def _libraries(files: Mapping[str, bytes]) -> dict[tuple[str, str], list[Bundled
 def _wheel_digest(direct_url: bytes) -> str:
     """The digest that pip noted for a wheel from a file or an address (PEP 610); "" for a wheel from an index."""
     try:
-        archive = json.loads(direct_url or b"{}").get("archive_info") or {}
+        archive = decode(direct_url or b"{}", dict[str, Any]).get("archive_info") or {}
         hashes = archive.get("hashes") or {}
         digest = str(hashes.get("sha256") or str(archive.get("hash", "")).removeprefix("sha256="))
     except (ValueError, AttributeError):

@@ -19,7 +19,7 @@ from tfbuild.plan import MACHINES
 from tfbuild.publish import choose, indexes, pulling
 from tfbuild.publish.choose import Choice, Published
 from tfbuild.publish.pulling import Accepted
-from tfbuild.util.files import read_regular, replace_file, writing
+from tfbuild.util.files import decode, read_regular, replace_file, writing
 
 SCHEMA = 1
 MOST_BYTES = 4 << 20
@@ -67,7 +67,7 @@ def read(path: Path) -> Lock | None:
         return None
     hint = "remove it, and `invoke pull --lock` writes it again"
     try:
-        document = json.loads(read_regular(path, MOST_BYTES))
+        document = decode(read_regular(path, MOST_BYTES), dict[str, Any])
         rows = [
             indexes.of_labels(labels.prefixed(row), row["created"], row["digest"])
             for row in document["images"]

@@ -15,6 +15,7 @@ from tfbuild.context.labels import ImageLabels, read_labels
 from tfbuild.engine import Image
 from tfbuild.errors import VerificationFailed
 from tfbuild.oci import manifests, references
+from tfbuild.util.files import decode
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
@@ -204,8 +205,8 @@ def to_json(statement: Statement) -> bytes:
 def from_json(content: bytes) -> Statement:
     """Parse a statement that tfbuild wrote. Raises ValueError if it is not one."""
     try:
-        statement = msgspec.json.decode(content, type=Statement)
-    except (msgspec.DecodeError, RecursionError) as error:
+        statement = decode(content, Statement)
+    except ValueError as error:
         raise ValueError(f"not a provenance statement: {error}") from error
     if (statement.type, statement.predicate_type) != (STATEMENT, PREDICATE):
         raise ValueError(f"a {statement.predicate_type}, not an SLSA provenance v1")
