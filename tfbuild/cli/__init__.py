@@ -17,10 +17,10 @@ if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY:
 gc.disable()
 try:
     # Each module registers its verbs. Every command imports all of them, so they import slow modules inside functions.
-    from tfbuild.cli import bench, building, command_line, many, planning, publishing
+    from tfbuild.cli import bench, building, command_line, many, planning, publishing, wheels
     from tfbuild.cli.verbs import VERBS
 finally:
     gc.freeze()
     gc.enable()
 
-__all__ = ["VERBS", "bench", "building", "command_line", "many", "planning", "publishing"]
+__all__ = ["VERBS", "bench", "building", "command_line", "many", "planning", "publishing", "wheels"]

@@ -19,6 +19,7 @@ VERB_GROUPS = {
     "many": "Plan many builds",
     "building": "Build and check",
     "publishing": "Publish and pull",
+    "wheels": "Publish and install wheels",
     "bench": "Measure",
     "tools.verbs": "Work on tfbuild itself",
 }
@@ -35,6 +36,7 @@ LAST = (
 ARGUMENTS = {
     "baseline": "the report to compare with, reports/bench-*.json",
     "hosts": "a recorded /proc/cpuinfo, a folder of them, a list of ssh hosts, or ssh://user@host",
+    "folder": "the folder of the index, which any web server can serve",
     "image": "the name of an image, such as tfbuild:2.21.0-mkl-py3.11-f16c",
     "subject": "a wheel, an image's name, or a library (.so)",
     "report": "a benchmark's report, reports/bench-*.json",

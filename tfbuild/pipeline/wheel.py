@@ -117,8 +117,8 @@ class Audit:
     @property
     def broken_promises(self) -> tuple[str, ...]:
         """The tags in its name for systems that it does not run on."""
-        needed = _glibc(self.tag)
-        return tuple(tag for tag in self.own if (named := _glibc(tag)) and (needed is None or named < needed))
+        needed = glibc(self.tag)
+        return tuple(tag for tag in self.own if (named := glibc(tag)) and (needed is None or named < needed))
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -215,7 +215,7 @@ def _newest(symbols: Iterable[str]) -> dict[str, str]:
     return dict(sorted(newest.items(), key=lambda item: (item[0] != "GLIBC", item[0])))
 
 
-def _glibc(tag: str) -> tuple[int, int] | None:
+def glibc(tag: str) -> tuple[int, int] | None:
     """Return the glibc version of a platform tag; None for a tag that names none (linux_x86_64)."""
     if match := MANYLINUX.fullmatch(tag):
         return int(match[1]), int(match[2])

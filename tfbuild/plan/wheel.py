@@ -79,8 +79,8 @@ def file_wheel(file: WheelFile, constraints: tuple[str, ...]) -> Wheel:
     return Wheel(kind="file", requirement=file.path.name, constraints=constraints, path=file.path, sha256=digest)
 
 
-def read_name(path: Path, target: str) -> WheelFile:
-    """Read the file name of a TensorFlow wheel for Linux; raises BadInput if it is not one."""
+def read_name(path: Path, target: str = "") -> WheelFile:
+    """Read the file name of a TensorFlow wheel for Linux (and for `target`); raises BadInput if it is not one."""
     if not os.path.isfile(path):  # false for a name that is too long, too
         from difflib import get_close_matches
 
@@ -107,7 +107,7 @@ def read_name(path: Path, target: str) -> WheelFile:
         raise BadInput(f"{path.name} is {project}, not a TensorFlow wheel", hint=f"one of: {', '.join(known)}")
     pythons = {match[1] for tag in tags if (match := CPYTHON.fullmatch(tag.interpreter))}
     targets = next(row.targets for row in rows if row.name == project)
-    if target not in targets:
+    if target and target not in targets:
         raise BadInput(f"{path.name} is {project}, which is not for {target}", hint=f"--target {' or '.join(targets)}")
     arches = {arch for tag in tags for arch in ARCHES if LINUX.match(tag.platform) and tag.platform.endswith(arch)}
     if len(pythons) != 1 or len(arches) != 1:

@@ -187,8 +187,8 @@ def _descriptor(row: IndexEntry, variant: str) -> dict[str, object]:
         "platform": image.platform,
         "instruction-set": image.instruction_set,
         "features": " ".join(sorted(image.features)),
-        "speed": _speed(image),
-        "cpuinfo": " ".join(sorted(_in_cpuinfo(name) for name in image.features)),
+        "speed": speed_text(image),
+        "cpuinfo": " ".join(sorted(in_cpuinfo(name) for name in image.features)),
     }
     return {
         "mediaType": row.media_type,
@@ -199,13 +199,13 @@ def _descriptor(row: IndexEntry, variant: str) -> dict[str, object]:
     }
 
 
-def _speed(image: Published) -> str:
+def speed_text(image: Published) -> str:
     """choose.speed as text, for pull.sh: a larger text is a larger speed."""
     vectors, count = choose.speed(image)
     return f"{''.join('01'[has] for has in vectors)}{count:04}"
 
 
-def _in_cpuinfo(feature: str) -> str:
+def in_cpuinfo(feature: str) -> str:
     """The kernel's name, the only one pull.sh knows; a feature that no kernel prints keeps its own, and never fits."""
     return next((row.cpuinfo for row in facts.features() if row.name == feature), "") or feature
 

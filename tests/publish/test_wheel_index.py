@@ -1,0 +1,227 @@
+"""An index of wheels: its pages follow the PEPs, the same wheels give the same bytes, and no bad wheel gets into it."""
+
+import base64
+import hashlib
+import json
+import shutil
+import zipfile
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urldefrag
+
+import pytest
+from packaging.metadata import Metadata
+from packaging.utils import parse_wheel_filename
+
+from tests.publish.wheels import MANYLINUX, described, wheel
+from tfbuild.errors import BadInput, TfbuildError, UsageError
+from tfbuild.publish import wheel_index
+from tfbuild.publish.wheel_index import IndexedWheel, Naming
+
+
+def indexed(
+    folder: Path, wheels: Path, *, project: str = "", local: bool = False, notes: list[str] | None = None
+) -> tuple[IndexedWheel, ...]:
+    naming = Naming(project=project, local=local)
+    return wheel_index.index(folder, wheel_index.of_folder(wheels), naming, (notes or []).append)
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    """The wheels of two sets: Bazel gives them one name, so each is in a folder of its own."""
+    for name in ("avx", "x86-64-v4"):
+        wheel(tmp_path / "built" / name, name)
+    return tmp_path / "built"
+
+
+@pytest.fixture
+def public(built: Path, tmp_path: Path) -> Path:
+    for name in ("avx", "x86-64-v4"):
+        indexed(tmp_path / "public", built / name)
+    return tmp_path / "public"
+
+
+class Links(HTMLParser):
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.rows: list[dict[str, str | None]] = []
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.rows.append(dict(attrs))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_each_set_has_an_index_with_its_own_wheel_by_the_same_name(public: Path) -> None:
+    rows = wheel_index.read((public / "choose.json").read_bytes(), "here")
+    assert {row.instruction_set for row in rows} == {"avx", "x86-64-v4"}
+    assert len({row.name for row in rows}) == 1
+    for row in rows:
+        page = public / row.instruction_set / "simple" / "tensorflow-cpu" / "index.html"
+        (link,) = Links(page).rows
+        address, fragment = urldefrag(link["href"] or "")
+        file = (page.parent / unquote(address)).resolve()
+        assert file == (public / row.file).resolve()
+        assert fragment == f"sha256={digest(file)}"
+        described = Path(f"{file}.metadata")
+        assert link["data-core-metadata"] == link["data-dist-info-metadata"] == f"sha256={digest(described)}"
+        assert link["data-requires-python"] == ">=3.9"
+        with zipfile.ZipFile(file) as archive:
+            assert f"set = {row.instruction_set!r}" in archive.read("tensorflow/__init__.py").decode()
+            assert archive.read(f"tensorflow_cpu-{row.version}.dist-info/METADATA") == described.read_bytes()
+        assert [link["href"] for link in Links(page.parents[1] / "index.html").rows] == ["tensorflow-cpu/"]
+
+
+def test_the_json_of_a_project_has_what_the_page_has_and_its_size_and_time(public: Path) -> None:
+    folder = public / "avx" / "simple" / "tensorflow-cpu"
+    document = json.loads((folder / "index.json").read_text())
+    (link,), (file,) = Links(folder / "index.html").rows, document["files"]
+    assert document["meta"] == {"api-version": "1.1"}
+    assert (document["name"], document["versions"]) == ("tensorflow-cpu", ["2.14.0"])
+    assert f"{file['url']}#sha256={file['hashes']['sha256']}" == link["href"]
+    assert file["size"] == (folder / unquote(file["url"])).stat().st_size
+    assert file["upload-time"] == "2026-03-01T12:00:00Z"
+    assert file["requires-python"] == ">=3.9"
+    assert f"sha256={file['core-metadata']['sha256']}" == link["data-core-metadata"]
+
+
+def test_the_table_has_the_kernels_names_of_what_a_cpu_must_have(public: Path) -> None:
+    head, *lines = [line.split("\t") for line in (public / "choose.tsv").read_text().splitlines()]
+    rows = [dict(zip(head, line, strict=True)) for line in lines]
+    assert [row["set"] for row in rows] == ["avx", "x86-64-v4"]
+    assert [row["glibc"] for row in rows] == ["2.28", "2.28"]
+    assert "pni" in rows[0]["cpuinfo"].split()
+    assert rows[0]["speed"] < rows[1]["speed"]
+    assert all((public / row["file"]).stat().st_size == int(row["size"]) for row in rows)
+
+
+def test_the_same_wheels_give_the_same_bytes_in_any_order(public: Path, built: Path, tmp_path: Path) -> None:
+    for name in ("x86-64-v4", "avx", "avx"):
+        indexed(tmp_path / "again", built / name)
+    assert contents(tmp_path / "again") == contents(public)
+
+
+def test_another_wheel_changes_no_file_of_other_sets(public: Path, tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in public.rglob("*") if path.is_file()}
+    wheel(tmp_path / "more", "x86-64-v4", python="3.10")
+    indexed(public, tmp_path / "more")
+    changed = {str(path.relative_to(public)) for path, time in before.items() if path.stat().st_mtime_ns != time}
+    project = "x86-64-v4/simple/tensorflow-cpu"
+    assert changed == {"choose.json", "choose.tsv", f"{project}/index.html", f"{project}/index.json"}
+
+
+def test_a_name_that_promises_too_much_becomes_what_the_audit_proved(public: Path, tmp_path: Path) -> None:
+    rows = wheel_index.read((public / "choose.json").read_bytes(), "here")
+    assert {row.name for row in rows} == {f"tensorflow_cpu-2.14.0-cp311-cp311-{MANYLINUX}.whl"}
+    wheel(tmp_path / "more", platform="manylinux_2_17_x86_64", python="3.10")
+    wheel(tmp_path / "more", platform="manylinux_2_31_x86_64", python="3.9")
+    names = {row.python: row.name for row in indexed(tmp_path / "other", tmp_path / "more")}
+    assert names["3.10"].endswith(f"{MANYLINUX}.whl")
+    assert names["3.9"].endswith("manylinux_2_31_x86_64.whl")
+
+
+def test_a_renamed_wheel_is_whole(built: Path, tmp_path: Path) -> None:
+    (row,) = indexed(tmp_path / "public", built / "x86-64-v4", project="tensorflow", local=True)
+    assert row.name == f"tensorflow-2.14.0+tfbuild.x86.64.v4-cp311-cp311-{MANYLINUX}.whl"
+    parse_wheel_filename(row.name)
+    with zipfile.ZipFile(tmp_path / "public" / row.file) as archive:
+        stem = "tensorflow-2.14.0+tfbuild.x86.64.v4"
+        metadata = Metadata.from_email(archive.read(f"{stem}.dist-info/METADATA"))
+        assert (metadata.name, str(metadata.version)) == ("tensorflow", "2.14.0+tfbuild.x86.64.v4")
+        assert (metadata.description or "").startswith("Name: of a section")
+        assert f"Tag: cp311-cp311-{MANYLINUX}\n" in archive.read(f"{stem}.dist-info/WHEEL").decode()
+        assert archive.read(f"{stem}.data/purelib/tensorflow/note.txt") == b"data\n"
+        recorded = dict(line.split(",", 1) for line in archive.read(f"{stem}.dist-info/RECORD").decode().splitlines())
+        assert set(recorded) == set(archive.namelist())
+        for name in set(recorded) - {f"{stem}.dist-info/RECORD"}:
+            content = archive.read(name)
+            kind, size = recorded[name].split(",")
+            assert int(size) == len(content)
+            assert kind == f"sha256={_urlsafe(content)}"
+    page = (tmp_path / "public" / "x86-64-v4" / "simple" / "tensorflow" / "index.html").read_text()
+    assert "tensorflow-2.14.0%2Btfbuild.x86.64.v4-cp311" in page
+
+
+def _urlsafe(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def test_a_file_that_is_removed_from_the_pool_leaves_the_index(public: Path) -> None:
+    notes: list[str] = []
+    rows = wheel_index.read((public / "choose.json").read_bytes(), "here")
+    shutil.rmtree((public / rows[0].file).parent)
+    wheel(public.parent / "more", "x86-64-v4", python="3.10")
+    left = wheel_index.index(public, wheel_index.of_folder(public.parent / "more"), Naming(), notes.append)
+    assert {row.instruction_set for row in left} == {"x86-64-v4"}
+    assert notes == [f"{rows[0].name} for avx leaves the index: {rows[0].file} is gone"]
+    assert Links(public / "avx" / "simple" / "tensorflow-cpu" / "index.html").rows == []
+
+
+def bad_wheels(folder: Path) -> Iterator[tuple[Path, str]]:
+    path = wheel(folder / "lying", "avx", guard="x86-64-v4")
+    yield path, f"{path.name} was compiled for .*, not for avx: it has beyond it avx2 avx512f fma"
+    path = wheel(folder / "cut")
+    path.write_bytes(path.read_bytes()[:-100])
+    yield path, f"{path.name} cannot be read: BadZipFile"
+    path = wheel(folder / "another")
+    beside = path.with_name(f"{path.name}.json")
+    beside.write_text(beside.read_text().replace('"sha256": "', '"sha256": "0'))
+    yield path, f"{beside.name} describes another file than {path.name}"
+    path = wheel(folder / "newer")
+    beside = path.with_name(f"{path.name}.json")
+    beside.write_text(beside.read_text().replace("tfbuild.wheel/1", "tfbuild.wheel/2"))
+    yield path, "cannot be read: its schema is 'tfbuild.wheel/2', not tfbuild.wheel/1"
+    path = wheel(folder / "misnamed")
+    path = described(path.rename(path.with_name(path.name.replace("2.14.0", "2.13.0"))), "avx")
+    yield path, f"{path.name} has the METADATA of another wheel"
+    path = wheel(folder / "foreign").rename(folder / "foreign" / "numpy-2.14.0-cp311-cp311-linux_x86_64.whl")
+    yield path, "is numpy, not a TensorFlow wheel"
+
+
+def test_a_bad_wheel_changes_nothing(public: Path, tmp_path: Path) -> None:
+    before = contents(public)
+    for path, told in bad_wheels(tmp_path / "bad"):
+        wheel(path.parent, "avx", python="3.10")
+        with pytest.raises(BadInput, match=told) as caught:
+            indexed(public, path.parent)
+        assert caught.value.hint
+        assert contents(public) == before
+
+
+def test_a_second_file_by_the_same_name_is_refused(public: Path, tmp_path: Path) -> None:
+    before = contents(public)
+    wheel(tmp_path / "rebuilt", requires="numpy")
+    with pytest.raises(BadInput, match=r"two files are called .* for avx: ") as caught:
+        indexed(public, tmp_path / "rebuilt")
+    assert "pool/" in str(caught.value.hint)
+    assert contents(public) == before
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"schema": "tfbuild.index/2"}', '{"schema": "tfbuild.index/1"}', "\0"]
+)
+def test_a_file_that_is_no_list_of_wheels_is_refused(content: str, built: Path, tmp_path: Path) -> None:
+    (tmp_path / "public").mkdir()
+    (tmp_path / "public" / "choose.json").write_text(content)
+    with pytest.raises(BadInput, match=r"choose\.json cannot be used"):
+        indexed(tmp_path / "public", built / "avx")
+
+
+def test_a_folder_without_wheels_and_a_name_of_others_are_refused(built: Path, tmp_path: Path) -> None:
+    def refused(**options: Any) -> TfbuildError:
+        with pytest.raises(UsageError) as caught:
+            indexed(tmp_path / "public", **options)
+        return caught.value
+
+    assert "no wheels in" in refused(wheels=tmp_path / "none").reason
+    assert "tensorflow-cpu" in str(refused(wheels=built / "avx", project="numpy").hint)

@@ -1,0 +1,415 @@
+"""A static index of wheels, for any web server: one PEP 503 index for each instruction set, over one pool of files.
+
+    pool/SHA256/WHEEL[.metadata]
+    SET/simple/{index.html, PROJECT/{index.html,index.json}}
+    choose.json, choose.tsv
+
+pip and uv choose among wheels by their names, which cannot say what a CPU must have: in one index for all sets,
+`2.14.1+tfbuild.x86.64.v4` is the newest version for every CPU. So each set has an index of its own.
+
+choose.json has one row for each wheel, and everything else is made of its rows: the same wheels give the same bytes.
+"""
+
+import hashlib
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from packaging.metadata import parse_email
+from packaging.utils import InvalidName, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from tfbuild.binary.inspector import opened
+from tfbuild.cpu import isa
+from tfbuild.cpu.isa import MACHINES
+from tfbuild.errors import BadInput, UsageError
+from tfbuild.pages import rendering
+from tfbuild.pipeline.wheel import SCHEMA as SIDECAR
+from tfbuild.pipeline.wheel import Audit, audit_wheel, glibc
+from tfbuild.plan import source
+from tfbuild.plan import wheel as wheels
+from tfbuild.publish import indexes, wheel_names
+from tfbuild.publish.choose import Published
+from tfbuild.publish.wheel_names import Parts
+from tfbuild.util.files import decode, locked, read_regular, replace_file, temporary_folder, whole, writing
+
+SCHEMA = "tfbuild.index/1"
+CHOICES, TABLE = "choose.json", "choose.tsv"
+COLUMNS = ("release", "python", "platform", "glibc", "speed", "set", "cpuinfo", "size", "sha256", "file")
+MOST_BYTES = 64 << 20
+# The time of members of archives that have none.
+NO_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """What the wheel's sidecar says of how it was compiled. `builder`: a digest."""
+
+    tfbuild: str
+    builder: str
+    compiler: str
+    bazel: str | None
+    source_commit: str | None
+
+
+class IndexedWheel(msgspec.Struct, frozen=True, kw_only=True):
+    """A wheel of the index. `file`: its path from the top of the index.
+
+    `python`: "3.11"; `glibc`: the oldest that it runs with, "" if nothing says so; `created`: the time of its newest
+    member, "" without one. `built`: None for wheels that tfbuild did not compile.
+    """
+
+    file: str
+    size: int
+    sha256: str
+    metadata: str
+    project: str
+    version: str
+    release: str
+    python: str
+    requires_python: str
+    platform: str
+    glibc: str
+    target: str
+    instruction_set: str
+    features: tuple[str, ...]
+    created: str
+    built: Provenance | None
+
+    @property
+    def name(self) -> str:
+        return self.file.rpartition("/")[2]
+
+    @property
+    def published(self) -> Published:
+        """What the rules of `pull` choose by."""
+        return Published(
+            id=self.name,
+            digest=f"sha256:{self.sha256}",
+            release=self.release,
+            target=self.target,
+            python=self.python,
+            platform=self.platform,
+            instruction_set=self.instruction_set,
+            features=frozenset(self.features),
+            created=self.created,
+        )
+
+
+class WheelList(msgspec.Struct, frozen=True, kw_only=True):
+    schema: str
+    wheels: tuple[IndexedWheel, ...]
+
+
+class SidecarPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a plan in a sidecar that an index needs."""
+
+    target: str
+    features: tuple[str, ...]
+
+
+class Audited(msgspec.Struct, frozen=True, kw_only=True):
+    platform_tag: str
+    own_tags: tuple[str, ...]
+
+
+class Sidecar(Provenance, frozen=True, kw_only=True):
+    schema: str
+    sha256: str
+    plan: SidecarPlan
+    audit: Audited
+
+
+@dataclass(frozen=True, kw_only=True)
+class Naming:
+    """`project`: that of all wheels, or "" for each one's own. `local`: whether versions end with the set."""
+
+    project: str = ""
+    local: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ready:
+    """A wheel that can be placed: `path` is its file, in `scratch` or where the user has it."""
+
+    row: IndexedWheel
+    path: Path
+    metadata: bytes
+
+
+def read(content: bytes, origin: str) -> tuple[IndexedWheel, ...]:
+    """Return the rows of a choose.json; raises BadInput with `origin` if it is not one that this tfbuild can read."""
+    try:
+        schema = decode(content, dict[str, Any]).get("schema")
+        if schema != SCHEMA:
+            raise ValueError(f"its schema is {schema!r}, not {SCHEMA}")
+        return decode(content, WheelList).wheels
+    except ValueError as error:
+        raise BadInput(
+            f"{origin} cannot be used: {error}", hint="another version of tfbuild may have written it, or somebody else"
+        ) from error
+
+
+def index(
+    folder: Path, wheels: Sequence[Path], naming: Naming, note: Callable[[str], None]
+) -> tuple[IndexedWheel, ...]:
+    """Add wheels to the index in `folder`, new or not, and return all of its rows.
+
+    Nothing is changed if a wheel cannot be used. Rows whose file somebody removed from the pool go, with a `note`.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder, lambda: note(f"waiting for another process that writes {folder}")):
+            with temporary_folder(parent=folder) as scratch:
+                ready = [_prepare(wheel, scratch, naming) for wheel in wheels]
+                kept, gone = _known(folder)
+                rows = _merged(kept, [item.row for item in ready])
+                for item in ready:
+                    _place(folder, item)
+            for row in gone:
+                note(f"{row.name} for {row.instruction_set} leaves the index: {row.file} is gone")
+            _write_pages(folder, rows, gone)
+    return rows
+
+
+def of_folder(folder: Path) -> list[Path]:
+    """Return the wheels in a folder; raises UsageError if there are none."""
+    found = sorted(folder.glob("*.whl")) if folder.is_dir() else []
+    if not found:
+        raise UsageError(f"no wheels in {folder}", hint="--wheels DIR: the folder that `invoke wheel` writes, say")
+    return found
+
+
+# --- wheels -----------------------------------------------------------------------------------------------------------
+
+
+def _prepare(path: Path, scratch: Path, naming: Naming) -> _Ready:
+    """Check a wheel and describe it: by its sidecar, which its own CPU guard must confirm, or by what is in it."""
+    file = wheels.read_name(path)
+    with opened(path) as archive:
+        _check_metadata(wheel_names.metadata(archive, path.name), path.name)
+    sha256 = source.digest(path)
+    sidecar = _sidecar(path, sha256)
+    claimed = (isa.instruction_set(sidecar.plan.features, file.arch),) if sidecar else ()
+    compiled = wheels.instruction_set(file, file.version, claimed=claimed)
+    own = parse_wheel_filename(path.name)[1]
+    local = f"{own.public}+tfbuild.{compiled.name.replace('-', '.').replace('_', '.')}"
+    final = wheel_names.renamed(
+        path,
+        scratch,
+        project=_project(naming.project) or file.project,
+        version=str(Version(local)) if naming.local else Parts.of(path.name).version,
+        platforms=_platforms(sidecar.audit if sidecar else _audited(path), path.name),
+    )
+    if final != path:
+        sha256 = source.digest(final)
+    parts = Parts.of(final.name)
+    with opened(final) as archive:
+        metadata = wheel_names.metadata(archive, final.name)
+        created = _time(max(info.date_time for info in archive.infolist()))
+    row = IndexedWheel(
+        file=f"pool/{sha256}/{final.name}",
+        size=final.stat().st_size,
+        sha256=sha256,
+        metadata=hashlib.sha256(metadata).hexdigest(),
+        project=canonicalize_name(parts.project),
+        version=parts.version,
+        release=file.version,
+        python=file.python,
+        requires_python=parse_email(metadata)[0].get("requires_python", ""),
+        platform=MACHINES[file.arch],
+        glibc=_oldest_glibc(parts.platforms),
+        target=sidecar.plan.target if sidecar else "",
+        instruction_set=compiled.name,
+        features=compiled.features,
+        created=created,
+        built=_provenance(sidecar) if sidecar else None,
+    )
+    return _Ready(row=row, path=final, metadata=metadata)
+
+
+def _time(newest: tuple[int, int, int, int, int, int]) -> str:
+    """Return the time of a wheel's newest member as RFC 3339; "" where archives without times have their first day."""
+    try:
+        return datetime(*newest, tzinfo=UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if newest > NO_TIME else ""
+    except ValueError:
+        return ""
+
+
+def _project(name: str) -> str:
+    if name and name not in wheels.projects():
+        raise UsageError(f"--name {name} is not a name of TensorFlow's", hint=f"one of: {', '.join(wheels.projects())}")
+    return name
+
+
+def _sidecar(path: Path, sha256: str) -> Sidecar | None:
+    """Return what `invoke wheel` wrote beside the wheel; None if there is nothing. Raises BadInput."""
+    beside = path.with_name(f"{path.name}.json")
+    if not beside.exists():
+        return None
+    try:
+        sidecar = decode(read_regular(beside, MOST_BYTES), Sidecar)
+        if sidecar.schema != SIDECAR:
+            raise ValueError(f"its schema is {sidecar.schema!r}, not {SIDECAR}")
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{beside} cannot be read: {error}", hint="remove it, or compile the wheel again") from error
+    if sidecar.sha256 != sha256:
+        raise BadInput(f"{beside.name} describes another file than {path.name}", hint="compile or copy both again")
+    return sidecar
+
+
+def _provenance(sidecar: Sidecar) -> Provenance:
+    return Provenance(**{name: getattr(sidecar, name) for name in Provenance.__struct_fields__})
+
+
+def _audited(path: Path) -> Audited:
+    audit = audit_wheel(path)
+    return Audited(platform_tag=audit.tag, own_tags=audit.own)
+
+
+def _platforms(audited: Audited, name: str) -> tuple[str, ...]:
+    """Return the platforms in the wheel's name if they promise a glibc and keep it, else what the audit proved."""
+    own = Parts.of(name).platforms
+    promises = [glibc(tag) for tag in own]
+    audit = Audit(tag=audited.platform_tag, own=own, needs={}, external=())
+    return own if None not in promises and not audit.broken_promises else (audited.platform_tag,)
+
+
+def _oldest_glibc(platforms: Iterable[str]) -> str:
+    versions = [version for tag in platforms if (version := glibc(tag)) is not None]
+    return ".".join(map(str, min(versions))) if versions else ""
+
+
+def _check_metadata(content: bytes, name: str) -> None:
+    """Raise BadInput if METADATA contradicts the file's name: pip and uv would refuse the wheel."""
+    project, version, _, _ = parse_wheel_filename(name)
+    raw = parse_email(content)[0]
+    try:
+        agrees = canonicalize_name(raw.get("name", "")) == project and Version(raw.get("version", "")) == version
+    except (InvalidName, ValueError):
+        agrees = False
+    if not agrees:
+        raise BadInput(f"{name} has the METADATA of another wheel", hint="do not rename wheels; build it again")
+
+
+# --- the folder -------------------------------------------------------------------------------------------------------
+
+
+def _known(folder: Path) -> tuple[list[IndexedWheel], list[IndexedWheel]]:
+    """Return the rows that the index has, and those of them whose file is gone."""
+    path = folder / CHOICES
+    rows = read(read_regular(path, MOST_BYTES), str(path)) if path.exists() else ()
+    gone = [row for row in rows if not (folder / row.file).is_file()]
+    return [row for row in rows if row not in gone], gone
+
+
+def _merged(old: Iterable[IndexedWheel], new: Iterable[IndexedWheel]) -> tuple[IndexedWheel, ...]:
+    """Return all rows in their order; raises BadInput where two different files of a set have one name."""
+    rows: dict[tuple[str, str], IndexedWheel] = {}
+    for row in (*old, *new):
+        other = rows.setdefault((row.instruction_set, row.name), row)
+        if other.sha256 != row.sha256:
+            raise BadInput(
+                f"two files are called {row.name} for {row.instruction_set}: {other.sha256[:12]} and {row.sha256[:12]}",
+                hint=f"remove the one that should go ({Path(other.file).parent} if it is in the index already)",
+            )
+        rows[row.instruction_set, row.name] = row
+    order = sorted(rows.values(), key=lambda row: (Version(row.release), row.instruction_set, row.name))
+    return tuple(order)
+
+
+def _place(folder: Path, ready: _Ready) -> None:
+    target = folder / ready.row.file
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _replace(target.with_name(f"{target.name}.metadata"), ready.metadata)
+    if not target.exists():
+        with whole(target) as part:
+            shutil.copyfile(ready.path, part)
+
+
+def _write_pages(folder: Path, rows: Sequence[IndexedWheel], gone: Sequence[IndexedWheel]) -> None:
+    """Write all pages, also those that list nothing any more."""
+    sets: dict[str, dict[str, list[IndexedWheel]]] = defaultdict(lambda: defaultdict(list))
+    for row in (*rows, *gone):
+        sets[row.instruction_set][row.project] += [row] if row in rows else []
+    for name, projects in sets.items():
+        simple = folder / name / "simple"
+        for project, files in projects.items():
+            _write(simple / project / "index.html", _project_page(project, files))
+            _write(simple / project / "index.json", _json(_project_document(project, files)))
+        links = [{"text": project, "attributes": {"href": f"{project}/"}} for project in sorted(projects)]
+        _write(simple / "index.html", rendering.render("index/simple", title=f"TensorFlow for {name}", links=links))
+    document = WheelList(schema=SCHEMA, wheels=tuple(rows))
+    _write(folder / TABLE, "\n".join(["\t".join(columns) for columns in (COLUMNS, *map(_columns, rows))]) + "\n")
+    _write(folder / CHOICES, _json(msgspec.to_builtins(document)))
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, text.encode())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file if it changes: tools that upload a folder look at times."""
+    if not path.is_file() or path.read_bytes() != content:
+        replace_file(path, content)
+
+
+def _address(row: IndexedWheel) -> str:
+    """Return the address of a file from its project's page, with "+" escaped, which S3 reads as a space."""
+    return f"../../../pool/{row.sha256}/{quote(row.name)}"
+
+
+def _project_page(project: str, rows: Iterable[IndexedWheel]) -> str:
+    links = [
+        {
+            "text": row.name,
+            "attributes": {
+                "href": f"{_address(row)}#sha256={row.sha256}",
+                "data-requires-python": row.requires_python or None,
+                "data-core-metadata": f"sha256={row.metadata}",
+                # The name before PEP 714, which pip reads until 23.2.
+                "data-dist-info-metadata": f"sha256={row.metadata}",
+            },
+        }
+        for row in rows
+    ]
+    return rendering.render("index/simple", title=f"Links for {project}", links=links)
+
+
+def _project_document(project: str, rows: Sequence[IndexedWheel]) -> dict[str, object]:
+    """Return PEP 691's document of a project, with the sizes and times of PEP 700."""
+    files = [
+        {
+            "filename": row.name,
+            "url": _address(row),
+            "hashes": {"sha256": row.sha256},
+            "size": row.size,
+            "core-metadata": {"sha256": row.metadata},
+            "dist-info-metadata": {"sha256": row.metadata},
+            "yanked": False,
+            **({"requires-python": row.requires_python} if row.requires_python else {}),
+            **({"upload-time": row.created} if row.created else {}),
+        }
+        for row in rows
+    ]
+    versions = sorted({row.version for row in rows}, key=Version)
+    return {"meta": {"api-version": "1.1"}, "name": project, "versions": versions, "files": files}
+
+
+def _columns(row: IndexedWheel) -> list[str]:
+    """Return the row of choose.tsv: what a shell on the host compares, with /proc/cpuinfo's names of the features."""
+    cpuinfo = " ".join(sorted(map(indexes.in_cpuinfo, row.features)))
+    speed = indexes.speed_text(row.published)
+    values = (row.release, row.python, row.platform, row.glibc, speed, row.instruction_set, cpuinfo, row.size)
+    return [str(value) for value in (*values, row.sha256, row.file)]

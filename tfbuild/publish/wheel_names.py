@@ -1,0 +1,135 @@
+"""Give a wheel another project, version or platform: in its file's name, its metadata, its tags and its RECORD.
+
+The file of Bazel's own name promises a glibc that the compile does not keep, and every instruction set of a release
+makes a file of one name.
+"""
+
+import base64
+import copy
+import csv
+import hashlib
+import io
+import re
+import shutil
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+from tfbuild.binary.inspector import opened
+from tfbuild.errors import BadInput
+
+METADATA = re.compile(r"([^/]+)\.dist-info/METADATA")
+# METADATA of TensorFlow has some 20 KB, its RECORD 2 MB.
+MOST_TEXT = 32 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The parts of a wheel's file name, as they are spelled there. `build`: with its "-", or ""."""
+
+    project: str
+    version: str
+    build: str
+    python: str
+    abi: str
+    platforms: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str) -> "Parts":
+        """Split a name that packaging has accepted."""
+        project, version, *build, python, abi, platforms = name.removesuffix(".whl").split("-")
+        return cls(
+            project=project,
+            version=version,
+            build="".join(f"-{number}" for number in build),
+            python=python,
+            abi=abi,
+            platforms=tuple(platforms.split(".")),
+        )
+
+    @property
+    def stem(self) -> str:
+        return f"{self.project}-{self.version}"
+
+    @property
+    def file(self) -> str:
+        return f"{self.stem}{self.build}-{self.python}-{self.abi}-{'.'.join(self.platforms)}.whl"
+
+    def tags(self) -> list[str]:
+        return ["-".join(tag) for tag in product(self.python.split("."), self.abi.split("."), self.platforms)]
+
+
+def metadata(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Return the METADATA of the wheel called `name`; raises BadInput if it has none, or several."""
+    members = [member for member in archive.namelist() if METADATA.fullmatch(member)]
+    if len(members) != 1 or archive.getinfo(members[0]).file_size > MOST_TEXT:
+        raise BadInput(f"{name} has {len(members)} usable METADATA files, not one", hint="build or download it again")
+    return archive.read(members[0])
+
+
+def renamed(wheel: Path, folder: Path, *, project: str, version: str, platforms: tuple[str, ...]) -> Path:
+    """Return the wheel with this project, version and these platforms: itself, or a new file in `folder`."""
+    old = Parts.of(wheel.name)
+    new = replace(old, project=project.replace("-", "_"), version=version, platforms=platforms)
+    if new == old:
+        return wheel
+    target = folder / new.file
+    with opened(wheel) as archive, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as out:
+        text = metadata(archive, wheel.name)
+        (stem,) = (match[1] for name in archive.namelist() if (match := METADATA.fullmatch(name)))
+        names = {info.filename: _moved(info.filename, stem, new.stem) for info in archive.infolist()}
+        info = f"{new.stem}.dist-info"
+        changed = {
+            f"{info}/METADATA": _with_fields(text, Name=project, Version=version),
+            f"{info}/WHEEL": _with_tags(archive.read(f"{stem}.dist-info/WHEEL"), new.tags()),
+        }
+        record = archive.read(f"{stem}.dist-info/RECORD").decode()
+        changed[f"{info}/RECORD"] = _recorded(record, names, changed)
+        for entry in archive.infolist():
+            _copy(archive, entry, out, names[entry.filename], changed)
+    return target
+
+
+def _moved(name: str, old: str, new: str) -> str:
+    top, slash, rest = name.partition("/")
+    kind = top.removeprefix(old)
+    return f"{new}{kind}{slash}{rest}" if top != kind and kind in (".dist-info", ".data") else name
+
+
+def _with_fields(text: bytes, **fields: str) -> bytes:
+    """Return METADATA with these fields; those of its description stay."""
+    head, blank, body = text.partition(b"\n\n")
+    for name, value in fields.items():
+        head = re.sub(rb"(?m)^%s:.*$" % name.encode(), f"{name}: {value}".encode(), head, count=1)
+    return head + blank + body
+
+
+def _with_tags(text: bytes, tags: list[str]) -> bytes:
+    lines = [line for line in text.decode().splitlines() if line and not line.startswith("Tag:")]
+    return "\n".join([*lines, *(f"Tag: {tag}" for tag in tags), ""]).encode()
+
+
+def _recorded(record: str, names: Mapping[str, str], changed: Mapping[str, bytes]) -> bytes:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    for name, *values in csv.reader(record.splitlines()):
+        path = names.get(name, name)
+        if (content := changed.get(path)) is not None:
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            values = [f"sha256={digest}", str(len(content))]
+        writer.writerow([path, *values])
+    return out.getvalue().encode()
+
+
+def _copy(
+    archive: zipfile.ZipFile, entry: zipfile.ZipInfo, out: zipfile.ZipFile, name: str, changed: Mapping[str, bytes]
+) -> None:
+    info = copy.copy(entry)
+    info.filename = name
+    if name in changed:
+        out.writestr(info, changed[name])
+        return
+    with archive.open(entry) as source, out.open(info, "w") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
