@@ -9,7 +9,7 @@ import pytest
 
 from tests.commandline import invoke
 from tests.cpu.machines import machine
-from tfbuild.cli import publishing
+from tfbuild.cli import listing
 from tfbuild.cli.verbs import VERBS
 from tfbuild.context.labels import labels_of
 from tfbuild.errors import RegressionFound
@@ -161,7 +161,7 @@ def test_the_fields_of_published_images_are_documented(capsys: pytest.CaptureFix
     )  # fmt: skip
     passed_over = (PassedOver(id="other", reason="older"),)
     choice = Choice(best=image, nearest=image, missing=("avx2",), passed_over=passed_over, older=image)
-    publishing.show_pulled(choice, reference="r", image="i", signed=True, second="s")
+    listing.show_pulled(choice, reference="r", image="i", signed=True, second="s")
     pushed = Pushed(ref="r", digest="d", moved=("latest-mkl",), uploaded=True, attestations=None, signed=True)
     shown = {"pull": json.loads(capsys.readouterr().out), "push": pushed.to_json(), "images": [entry.to_json()]}
     for verb, value in shown.items():

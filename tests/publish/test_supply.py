@@ -16,7 +16,7 @@ from tfbuild.engine import Files, Image
 from tfbuild.errors import VerificationFailed
 from tfbuild.oci.manifests import digest_of
 from tfbuild.plan import Request
-from tfbuild.publish import image_contents, provenance, sbom
+from tfbuild.publish import image_contents, provenance, sbom, spdx
 
 SITE = "/opt/tensorflow/lib/python3.13/site-packages"
 STATUS = """\
@@ -226,6 +226,63 @@ def test_the_order_of_an_images_files_changes_nothing(order: list[str]) -> None:
     )
 
 
+def spdx_faults(bill: bytes) -> list[str]:
+    """What the standard's own library says against an SBOM as SPDX."""
+    reader, judge = schemas.spdx()
+    return [row.validation_message for row in judge(reader(json.loads(spdx.of_cyclonedx(bill))), "SPDX-2.3")]
+
+
+def test_an_sbom_as_spdx_says_the_same() -> None:
+    bill = sbom.document(image(), image_contents.of_files(files()))
+    assert spdx_faults(bill) == []
+    document = json.loads(spdx.of_cyclonedx(bill))
+    assert (document["name"], document["creationInfo"]["created"]) == (
+        labels()["io.tfbuild.id"],
+        "2026-11-21T12:57:41Z",
+    )
+    packages = {row["name"]: row for row in document["packages"]}
+    assert set(packages) == {"tfbuild", "libhdf5-8c29085d.so.310", *rows(bill)}
+    assert packages["h5py"]["licenseDeclared"] == "BSD-3-Clause"
+    assert packages["odd-name"]["licenseComments"] == "declared: no such thing"
+    zlib = packages["zlib1g"]
+    assert (zlib["versionInfo"], zlib["licenseDeclared"]) == ("1:1.2.13.dfsg-1", "NOASSERTION")
+    assert zlib["licenseComments"] == "declared: GPL-2+; Zlib"
+    assert zlib["externalRefs"][0]["referenceLocator"] == rows(bill)["zlib1g"]["purl"]
+    assert packages["debian:bookworm"]["checksums"] == [
+        {"algorithm": "SHA256", "checksumValue": BASE.removeprefix("sha256:")}
+    ]
+    names = {row["SPDXID"]: row["name"] for row in document["packages"]}
+    contained = {
+        (names[row["spdxElementId"]], names[row["relatedSpdxElement"]])
+        for row in document["relationships"]
+        if row["relationshipType"] == "CONTAINS"
+    }
+    assert contained == {("h5py", "libhdf5-8c29085d.so.310"), *(("tfbuild", name) for name in rows(bill))}
+    assert spdx.of_cyclonedx(bill) == spdx.of_cyclonedx(bill)
+    bare = sbom.document(image(labels={}, env=(), created=""), image_contents.of_files(Files(files={}, links={})))
+    assert spdx_faults(bare) == []
+
+
+@pytest.mark.parametrize(
+    ("licence", "declared"),
+    [
+        ("MIT OR Apache-2.0", "MIT OR Apache-2.0"),
+        ("GPL-3.0-only WITH GCC-exception-3.1", "GPL-3.0-only WITH GCC-exception-3.1"),
+        ("LicenseRef-Mine", "NOASSERTION"),
+        ("MIT AND no such", "NOASSERTION"),
+        ("MIT OR", "NOASSERTION"),
+    ],
+)
+def test_spdx_has_only_licences_of_its_list(licence: str, declared: str) -> None:
+    own = {f"{SITE}/x-1.dist-info/METADATA": metadata("x", "1", f"License-Expression: {licence}")}
+    bill = sbom.document(image(), image_contents.of_files(files(**own)))
+    (row,) = [row for row in json.loads(spdx.of_cyclonedx(bill))["packages"] if row["name"] == "x"]
+    assert (row["licenseDeclared"], row.get("licenseComments")) == (
+        declared, None if declared == licence else f"declared: {licence}"
+    )  # fmt: skip
+    assert spdx_faults(bill) == []
+
+
 # Metadata in an image is untrusted: the SBOM is valid whatever it says.
 @given(text=st.text(max_size=200), version=st.text(max_size=20), licence=st.text(max_size=120))
 def test_an_sbom_is_valid_whatever_packages_say(text: str, version: str, licence: str) -> None:
@@ -237,6 +294,7 @@ def test_an_sbom_is_valid_whatever_packages_say(text: str, version: str, licence
     }
     bill = sbom.document(image(), image_contents.of_files(files(**hostile)))
     assert schemas.sbom().validate_str(bill.decode()) is None
+    assert spdx_faults(bill) == []
 
 
 # --- provenance -------------------------------------------------------------------------------------------------------

@@ -4,11 +4,14 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tfbuild.cli.output import out, say
 from tfbuild.plan import Build
 from tfbuild.util import terminal
 
 if TYPE_CHECKING:
     from tfbuild.cpu.catalogue import CpuEntry
+    from tfbuild.publish import Pushed
+    from tfbuild.publish.choose import Choice
     from tfbuild.publish.inventory import Entry
 
 # The fields of a plan that people look for first; the others follow in the order of its JSON.
@@ -117,3 +120,35 @@ def _verified(entry: "Entry") -> str:
     signature = ", signature attached" if entry.signed else ", not signed"
     unknown = "not known here" if entry.place == inventory.HERE else f"by its publisher{signature}"
     return {True: "yes", False: "no", None: unknown}[entry.verified]
+
+
+def show_rehearsed(ref: str, digest: str, *, json: bool, uploads: bool | None = None) -> None:
+    """Print the fixed tag that a push would set. `digest`: what it is now; `uploads`: None if that is not known."""
+    if json:
+        out({"image": ref, "there": digest or None, "uploads": uploads})
+        return
+    print(ref)
+    say(f"can be pushed; {f'the tag is {digest} now' if digest else 'the tag does not exist yet'}")
+
+
+def show_pushed(pushed: "Pushed", *, json: bool, dry_run: bool = False) -> None:
+    """Print the image's reference by its digest, and say which indexes offer it (with `dry_run`: would)."""
+    if json:
+        out(pushed.to_json())
+        return
+    print(f"{pushed.ref}@{pushed.digest}")
+    if dry_run:
+        say(f"would be added to {', '.join(pushed.moved)}" if pushed.moved else "in all of its indexes already")
+        return
+    say(f"{'pushed' if pushed.uploaded else 'already in the registry'}; in {', '.join(pushed.moved)}")
+
+
+def show_pulled(
+    choice: "Choice", *, reference: str = "", image: str = "", signed: bool = False, second: str = ""
+) -> None:
+    """Print the choice as JSON. `image`: its name on the engine, if pulled; `signed`: a signature was checked.
+
+    `second`: the second choice, if the best image was refused.
+    """
+    names = {"reference": reference, "image": image, "signed": signed, "second_choice": second}
+    out({**choice.to_json(), **{name: value or None for name, value in names.items()}})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfbuild.cli import locking
-from tfbuild.cli.listing import show_images
+from tfbuild.cli.listing import show_images, show_pulled, show_pushed, show_rehearsed
 from tfbuild.cli.options import (
     JSON,
     ON_ENGINE,
@@ -31,29 +31,36 @@ from tfbuild.util.quantities import counted
 
 if TYPE_CHECKING:
     from tfbuild.engine.selection import EngineChoice
-    from tfbuild.publish import Pushed
-    from tfbuild.publish.choose import Choice
 
 
 @verb(
     ON_ENGINE,
-    {"output": ("", "file to write (default: stdout)", "PATH")},
+    {
+        "output": ("", "file to write (default: stdout)", "PATH"),
+        "format": ("cyclonedx", "cyclonedx (version 1.6) or spdx (version 2.3)"),
+    },
     JSON,
-    examples=("invoke sbom tfbuild:2.21.0-mkl-py3.11-f16c --output sbom.json",),
+    examples=(
+        "invoke sbom tfbuild:2.21.0-mkl-py3.11-f16c --output sbom.json",
+        "invoke sbom tfbuild:2.21.0-mkl-py3.11-f16c --format spdx",
+    ),
 )
-def sbom(image: str, *, engine: str, output: str, json: bool) -> None:
-    """Write the software bill of materials of IMAGE as CycloneDX 1.6, from its files."""
+def sbom(image: str, *, engine: str, output: str, format: str, json: bool) -> None:
+    """Write the software bill of materials of IMAGE, from its files."""
+    if format not in ("cyclonedx", "spdx"):
+        raise UsageError(f"--format {format!r} is unknown", hint="--format cyclonedx, or --format spdx")
     require_extra("publish", "sbom")
-    from tfbuild.publish import attachments
+    from tfbuild.publish import attachments, spdx
     from tfbuild.publish import sbom as bills
 
     connected = engine_of(engine)
     image = image_on(connected, image)
-    content = bills.of_image(connected, connected.image(image), image)
+    bill = bills.of_image(connected, connected.image(image), image)
+    content = spdx.of_cyclonedx(bill) if format == "spdx" else bill
     if output:
         attachments.write(Path(output), content)
     if json and output:
-        out({"image": image, "sbom": output, "components": len(bills.named(content))})
+        out({"image": image, "sbom": output, "components": len(bills.named(bill))})
     elif output:
         print(output)
     else:
@@ -130,27 +137,6 @@ def push(
             publish.push(connected, image, destination, REPORTS, force=force, progress=Progress(), sign=cosign_options),
             json=json,
         )
-
-
-def show_rehearsed(ref: str, digest: str, *, json: bool, uploads: bool | None = None) -> None:
-    """Print the fixed tag that a push would set. `digest`: what it is now; `uploads`: None if that is not known."""
-    if json:
-        out({"image": ref, "there": digest or None, "uploads": uploads})
-        return
-    print(ref)
-    say(f"can be pushed; {f'the tag is {digest} now' if digest else 'the tag does not exist yet'}")
-
-
-def show_pushed(pushed: "Pushed", *, json: bool, dry_run: bool = False) -> None:
-    """Print the image's reference by its digest, and say which indexes offer it (with `dry_run`: would)."""
-    if json:
-        out(pushed.to_json())
-        return
-    print(f"{pushed.ref}@{pushed.digest}")
-    if dry_run:
-        say(f"would be added to {', '.join(pushed.moved)}" if pushed.moved else "in all of its indexes already")
-        return
-    say(f"{'pushed' if pushed.uploaded else 'already in the registry'}; in {', '.join(pushed.moved)}")
 
 
 @verb(
@@ -235,17 +221,6 @@ def pull(
             say(line)
         if image:
             say(f"docker run --rm -it {image} python")
-
-
-def show_pulled(
-    choice: "Choice", *, reference: str = "", image: str = "", signed: bool = False, second: str = ""
-) -> None:
-    """Print the choice as JSON. `image`: its name on the engine, if pulled; `signed`: a signature was checked.
-
-    `second`: the second choice, if the best image was refused.
-    """
-    names = {"reference": reference, "image": image, "signed": signed, "second_choice": second}
-    out({**choice.to_json(), **{name: value or None for name, value in names.items()}})
 
 
 def running_cpu(cpuinfo: str, ca_cert: str, chosen: "EngineChoice") -> Cpu:
