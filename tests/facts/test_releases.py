@@ -104,8 +104,9 @@ def test_a_config_that_may_be_gone_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_newest_returns_the_newest_release_that_is_not_refused() -> None:
-    assert rules.newest_release(lambda r: configuration.threading(r, "x86_64", "threadpool")) == (newest.RELEASE, "")
-    older = rules.newest_release(lambda r: releases.get(r if r == "2.14.1" else f"no {r}"))
+    newest_one = rules.newest_release(lambda r: (r, configuration.threading(r, "x86_64", "threadpool")))
+    assert newest_one == ((newest.RELEASE, "threadpool"), "")
+    older = rules.newest_release(lambda r: releases.get(r if r == "2.14.1" else f"no {r}").version)
     assert older == ("2.14.1", f"unknown TensorFlow release 'no {newest.RELEASE}'")
     with pytest.raises(Unsupported):
         rules.newest_release(lambda r: configuration.threading(r, "sparc"))

@@ -90,6 +90,8 @@ def test_the_cuda_of_a_tree_is_that_of_its_bazelrc(folder: Path) -> None:
 def test_a_cuda_of_another_major_version_gets_the_cudnn_that_the_tree_names_with_it(folder: Path) -> None:
     build = planned(folder, target="cuda", cuda="13.0", compute_capabilities="9.0")
     assert (build.cuda, build.cudnn) == ("13.0.0", "9.12.0")
+    assert [note for note in build.notes if "CUDA 12.5.1 with cuDNN 9.3.0, or 13.0.0 with 9.12.0, for sm_60" in note]
+    assert f"not certain: that TensorFlow {NEXT} builds with CUDA 13.0.0; its .bazelrc names that CUDA" in build.notes
     assert planned(folder, target="cuda", compute_capabilities="9.0").cudnn == "9.3.0"
     assert planned(folder, target="cuda", cuda="13.0", compute_capabilities="9.0", cudnn="9.11").cudnn == "9.11.0"
     with (

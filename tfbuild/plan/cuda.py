@@ -320,7 +320,9 @@ def _newer(release: str, fact: Cuda, cuda: str, gpus: tuple[Capability, ...]) ->
         return
     if missing := _missing(fact.version, gpus):
         yield f"CUDA {cuda} is taken: the release's own, {fact.version}, does not compile for {_figures(missing)}"
-    yield f"not certain: that TensorFlow {release} builds with CUDA {cuda}; {fact.evidence}"
+    named = any(pair.startswith(f"{cuda}/") for pair in fact.pairs)
+    evidence = "its .bazelrc names that CUDA" if named else fact.evidence
+    yield f"not certain: that TensorFlow {release} builds with CUDA {cuda}; {evidence}"
 
 
 def _device_compiler(

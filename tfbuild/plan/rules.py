@@ -4,7 +4,7 @@ import platform as host_platform
 import re
 from bisect import bisect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from tfbuild import facts
 from tfbuild.cpu import ARCHITECTURES, Cpu, isa
@@ -19,8 +19,9 @@ from tfbuild.facts.release_table import version
 from tfbuild.plan.build import MACHINES, PLATFORMS
 from tfbuild.plan.request import Request, fingerprint
 
-# Words for the newest release, and letters that look like digits.
+T = TypeVar("T")
 NEWER_THAN_KNOWN = "--source FOLDER builds its tree, --wheel official takes its wheel"
+# Words for the newest release, and letters that look like digits.
 NEWEST = ("latest", "newest", "stable", "current", "main", "master")
 MISTYPED = str.maketrans("lioq", "1100", " ,")
 LIKE_PYTHON = re.compile(r"3\.([5-9]|\d\d)")
@@ -175,19 +176,17 @@ def _nearest(text: str) -> list[str]:
     return list(known[max(0, index - 2) : index + 2])
 
 
-def newest_release(plan: Callable[[str], object]) -> tuple[str, str]:
-    """Return the newest release that `plan` accepts, and why it refuses the newest of all ("": it does not).
+def newest_release(plan: Callable[[str], T]) -> tuple[T, str]:
+    """Return the plan of the newest release that `plan` accepts, and why it refuses the newest of all, or "".
 
     If it accepts none, raise its refusal of the newest release.
     """
     refusals: list[TfbuildError] = []
     for release in releases.newest_first():
         try:
-            plan(release)
+            return plan(release), refusals[0].reason if refusals else ""
         except Unsupported as refusal:
             refusals.append(refusal)
-        else:
-            return release, refusals[0].reason if refusals else ""
     raise refusals[0]
 
 

@@ -53,9 +53,10 @@ def from_source(request: Request, target: str, platform: str, host: Cpu | None) 
 
     if request.release:
         return plan(find_release(request.release))
-    release, refusal = newest_release(plan)
-    decision = plan(release)
-    return replace(decision, notes=(f"{release} is taken: {refusal}", *decision.notes)) if refusal else decision
+    decision, refusal = newest_release(plan)
+    if not refusal:
+        return decision
+    return replace(decision, notes=(f"{decision.release} is taken: {refusal}", *decision.notes))
 
 
 def _release_of(source: Source, version: str, requested: str) -> str:

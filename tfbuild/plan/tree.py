@@ -427,9 +427,8 @@ def _said_cuda(tree: TreeFacts, release: str, since: str) -> Iterator[Said]:
     )
     fields = ("version", "cudnn", "capabilities", "others", "others_cudnn", "pairs")
     if any(getattr(row, name) != getattr(known, name) for name in fields):
-        others = [pair["CUDA"] for pair in pairs if pair["CUDA"] != row.version]
-        more = f", or {', '.join(others)}" if others else ""
-        what = f"CUDA {row.version}{more} with cuDNN {row.cudnn} for {row.capabilities}"
+        more = "".join(f", or {pair.replace('/', ' with ')}," for pair in row.pairs)
+        what = f"CUDA {row.version} with cuDNN {row.cudnn}{more} for {row.capabilities}"
         yield Said(name="cuda", key="", row=row, what=what, file=".bazelrc")
 
 
