@@ -1,8 +1,10 @@
 """The installed command: what the wheel holds, what works in an empty folder, and what only a clone has."""
 
 import hashlib
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -243,9 +245,36 @@ def test_a_missing_extra_is_told_before_anything_starts(
     monkeypatch.setattr(options, "find_spec", lambda _: None)
     packages = ", ".join(EXTRAS[extra].values())
     assert invoke(*words, code=2).stderr == (
-        f"error: {purpose} needs {packages}, which tensorflow-tfbuild[{extra}] installs\n"
-        f"hint: pip install 'tensorflow-tfbuild[{extra}]'\n"
+        f"error: {purpose} needs {packages}, the extra '{extra}'\n"
+        f"hint: {installation.adding(extra, [*EXTRAS[extra].values()])}\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("receipt", "source", "hint"),
+    [
+        ("", "", "{python} -m pip install pyperf vl-convert-python"),
+        ("", "/", "{python} -m pip install '/[bench]'"),
+        ("pipx_metadata.json", "", "pipx inject {name} pyperf vl-convert-python"),
+        ("pipx_metadata.json", "/", "pipx install --force '/[bench]'"),
+        ("uv-receipt.toml", "", "uv pip install --python {python} pyperf vl-convert-python"),
+        ("uv-receipt.toml", "/", "uv tool install --force '/[bench]'"),
+    ],
+)
+def test_an_extra_is_added_in_the_way_and_from_the_place_of_this_installation(
+    receipt: str, source: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if receipt:
+        (tmp_path / receipt).touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    info = tmp_path / "tensorflow_tfbuild-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow-tfbuild\nVersion: 0\n")
+    if source:
+        (info / "direct_url.json").write_text(json.dumps({"url": f"file://{source}", "dir_info": {}}))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    expected = hint.format(python=shlex.quote(sys.executable), name=tmp_path.name)
+    assert installation.adding("bench", ["pyperf", "vl-convert-python"]) == expected
 
 
 IMPORT = """
@@ -267,7 +296,9 @@ def test_all_other_modules_work_without_the_extras(environment: Path, tfbuild: C
         "tfbuild.publish.image_contents": "debian",
         "tfbuild.publish.sbom": "cyclonedx",
     }
-    assert "hint: pip install 'tensorflow-tfbuild[bench]'" in tfbuild("bench", "image", code=2).stderr
+    hint = tfbuild("bench", "image", code=2).stderr.partition("hint: ")[2]
+    assert hint.startswith(f"{environment / 'bin' / 'python'} -m pip install ")
+    assert "tensorflow-tfbuild" not in hint.split()
 
 
 # --- completion -------------------------------------------------------------------------------------------------------

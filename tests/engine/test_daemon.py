@@ -1,9 +1,12 @@
 """Choosing a Docker client, advising the user and recognising the daemon's process, without an engine."""
 
 import os
+import socket
 import stat
 import subprocess
 import sys
+import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -261,3 +264,22 @@ def test_the_site_s_own_mirror_is_used_and_third_parties_are_not(tmp_path: Path)
         f"deb {keyring} http://mirror.site/debian bookworm-updates main contrib",
     ]
     assert debian.sources("bullseye", tmp_path) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes another user's rights")
+def test_a_socket_of_others_is_refused_with_the_group_of_its_users(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from tfbuild.engine import connection\n"
+        "os.setgid(65534); os.setuid(65534)\n"
+        "try:\n    connection._check_socket(sys.argv[1])\nexcept Exception as error:\n    print(error)\n"
+    )
+    with tempfile.TemporaryDirectory() as folder, closing(socket.socket(socket.AF_UNIX)) as end:
+        os.chmod(folder, 0o755)
+        end.bind(f"{folder}/docker.sock")
+        end.listen()
+        os.chmod(f"{folder}/docker.sock", 0o600)
+        command = [sys.executable, "-c", code, f"unix://{folder}/docker.sock"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Permission denied" in done.stdout, done.stderr
+    assert "hint: sudo usermod -aG docker" in done.stdout

@@ -25,14 +25,14 @@ from tfbuild.cli.options import (
     require_extra,
     run_of,
 )
-from tfbuild.cli.output import out, say
+from tfbuild.cli.output import confirmed, out, say
 from tfbuild.cli.planning import select_and_print_notes
 from tfbuild.cli.verbs import verb
-from tfbuild.errors import UsageError
+from tfbuild.errors import Interrupted, UsageError
 from tfbuild.plan import Build, RunRequest
 from tfbuild.util.files import REPORTS
 from tfbuild.util.options import given_to_compile, make
-from tfbuild.util.quantities import days
+from tfbuild.util.quantities import counted, days
 
 if TYPE_CHECKING:
     from tfbuild.publish.lock import Lock
@@ -357,20 +357,25 @@ def inspect(subject: str, *, engine: str, full: bool, json: bool) -> None:
 
 
 @verb(
-    {"stop": (False, "stop the engine that tfbuild started"), "json": JSON["json"]},
+    {"stop": (False, "stop the engine that tfbuild started; asks if containers run on it")},
+    {"yes": (False, "stop it without asking")},
+    JSON,
     examples=(
         "invoke engine",
         "invoke engine build --target mkl --wheel official    # one after the other",
         "invoke engine --stop",
     ),
 )
-def engine(*, stop: bool, json: bool) -> None:
+def engine(*, stop: bool, yes: bool, json: bool) -> None:
     """Make sure that a container engine answers; as root on Debian or Ubuntu, install and start one if needed."""
     from tfbuild.engine import daemon
     from tfbuild.util.progress import Progress
 
     progress = Progress()
     if stop:
+        going = counted(0 if yes else daemon.running_containers(), "running container")
+        if going[0] != "0" and not confirmed(f"stop the engine and {going}?", otherwise=f"--yes stops {going}, too"):
+            raise Interrupted("the engine was not stopped")
         stopped = daemon.stop(progress)
         if json:
             out({"stopped": stopped})

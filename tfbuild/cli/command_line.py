@@ -260,6 +260,8 @@ def _refuse_bare(
     """Raise UsageError for bare words that the verb does not take, and for those that it lacks."""
     for word in (*bare, *rest[:1]):
         _refuse_long(word, word)
+    if empty := next((row.name.upper() for row, word in zip(verb.positional, bare, strict=False) if not word), ""):
+        raise UsageError(f"{empty} is empty", hint=f"{empty}: {help_pages.ARGUMENTS[empty.lower()]}")
     if len(bare) < len(verb.positional):
         needs = " ".join(help_pages.placeholders(verb))
         meanings = (f"{row.name.upper()}: {help_pages.ARGUMENTS[row.name]}" for row in verb.positional)

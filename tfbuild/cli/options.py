@@ -55,10 +55,8 @@ def require_extra(extra: str, purpose: str) -> None:
     """Raise UsageError if an extra that the verb needs is not installed, before anything starts."""
     missing = [package for module, package in EXTRAS[extra].items() if find_spec(module) is None]
     if missing:
-        distribution = installation.DISTRIBUTION
         raise UsageError(
-            f"{purpose} needs {', '.join(missing)}, which {distribution}[{extra}] installs",
-            hint=f"pip install '{distribution}[{extra}]'",
+            f"{purpose} needs {', '.join(missing)}, the extra {extra!r}", hint=installation.adding(extra, missing)
         )
 
 

@@ -37,6 +37,14 @@ def say(text: str) -> None:
     print(fit(as_typed(text)), file=sys.stderr)
 
 
+def confirmed(question: str, *, otherwise: str) -> bool:
+    """Return the user's answer. Raises UsageError where stdin is not a terminal; `otherwise`: what to do then."""
+    if not sys.stdin.isatty():
+        raise UsageError("cannot prompt: stdin is not a terminal", hint=otherwise)
+    say(f"{question} [y/N]")
+    return input().strip().lower() in ("y", "yes")
+
+
 def prepare() -> None:
     """Let stdout print any character: what its encoding lacks becomes an escape, which JSON reads back.
 

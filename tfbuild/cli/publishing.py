@@ -21,7 +21,7 @@ from tfbuild.cli.options import (
     registry_of,
     require_extra,
 )
-from tfbuild.cli.output import out, say
+from tfbuild.cli.output import confirmed, out, say
 from tfbuild.cli.verbs import verb
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu import detect as detect_cpu
@@ -328,7 +328,9 @@ def prune(*, engine: str, keep: list[str], dry_run: bool, yes: bool, json: bool)
     going = inventory.prunable(inventory.local(connected, REPORTS, None, frozenset()), keep)
     for entry in going:
         say(f"{entry.name if entry.name != inventory.UNNAMED else entry.digest}  {inventory.age(entry.created)}")
-    if not (dry_run or yes or not going) and not confirmed(f"remove {counted(len(going), 'image')}?"):
+    if not (dry_run or yes or not going) and not confirmed(
+        f"remove {counted(len(going), 'image')}?", otherwise="--yes, or --dry-run to see what would be removed"
+    ):
         raise Interrupted("nothing was removed")
     kept = {} if dry_run else inventory.remove(connected, going)
     removed = [] if dry_run else [entry.name for entry in going if entry not in kept]
@@ -342,13 +344,3 @@ def prune(*, engine: str, keep: list[str], dry_run: bool, yes: bool, json: bool)
             f"{counted(len(kept), 'image')} could not be removed: {reasons}",
             hint="stop the containers that use them, and prune again",
         )
-
-
-def confirmed(question: str) -> bool:
-    """Return the user's answer. Raises UsageError where stdin is not a terminal."""
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "cannot prompt: stdin is not a terminal", hint="--yes, or --dry-run to see what would be removed"
-        )
-    say(f"{question} [y/N]")
-    return input().strip().lower() in ("y", "yes")

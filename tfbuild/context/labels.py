@@ -310,6 +310,8 @@ class Planned:
 
 # RELEASE-TARGET-pyPYTHON-SET. A bare word of another form is the name of somebody else's image.
 GIVEN_IDENTIFIER = re.compile(r"\d+\.\d+\.\d+[\w.]*-[a-z0-9]+-py\d+\.\d+-[\w.-]+", re.ASCII)
+# What an engine can look up: a name, a digest, the beginning of an image's ID.
+REFERENCE = re.compile(r"[a-zA-Z0-9\[][\w./:@\[\]-]*", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,6 +349,8 @@ def find_image(engine: "Engine", name: str) -> str:
     """
     parsed = parse_name(name)
     identifier = parsed.reference
+    if name and not REFERENCE.fullmatch(name):
+        raise UsageError(f"{name!r} is not an image's name", hint="invoke images lists all images")
     if not GIVEN_IDENTIFIER.fullmatch(identifier):
         return name
     own = f"{REPOSITORY}:{identifier}"

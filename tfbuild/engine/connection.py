@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import docker
 
-from tfbuild.engine.faults import NO_ANSWER, translated
+from tfbuild.engine.faults import NO_ANSWER, translated, unanswered
 from tfbuild.engine.selection import Endpoint
 from tfbuild.errors import EngineMissing
 from tfbuild.oci import credentials
@@ -94,7 +94,7 @@ def _check_socket(address: str) -> None:
                 end.connect(address.removeprefix("unix://"))
         except OSError as error:
             why = f"{error.strerror or error} ({address})"
-            raise EngineMissing(f"{NO_ANSWER}{why}", hint="invoke engine") from error
+            raise EngineMissing(f"{NO_ANSWER}{why}", hint=unanswered(error)) from error
 
 
 def _advice(endpoint: Endpoint, reason: str) -> str:

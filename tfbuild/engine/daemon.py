@@ -24,6 +24,7 @@ from docker.context.config import get_current_context_name
 
 from tfbuild.engine import debian
 from tfbuild.engine.client import Engine
+from tfbuild.engine.faults import DENIED, translated, unanswered
 from tfbuild.errors import EngineMissing
 from tfbuild.util.files import decode, replace_file
 from tfbuild.util.process import interruptible, last_lines
@@ -109,7 +110,7 @@ def advice(situation: Situation) -> str:
         ),
         (situation.system == "darwin", "start Docker Desktop, or: brew install colima docker && colima start"),
         (situation.system != "linux", "start Docker Desktop"),
-        (_denied(situation.cause), "sudo usermod -aG docker $USER, then log in again; or run this command with sudo"),
+        (unanswered(situation.cause) == DENIED, DENIED),
         (situation.root and situation.apt, ""),
         (situation.dockerd and situation.root, "the engine is installed but down: systemctl start docker"),
         (situation.dockerd, "the engine is installed but down: sudo systemctl start docker, or (rootless) "
@@ -119,14 +120,6 @@ def advice(situation: Situation) -> str:
     )  # fmt: skip
     install = "install Docker (https://docs.docker.com/engine/install/) and start it: systemctl start docker"
     return next((hint for holds, hint in rows if holds), install)
-
-
-def _denied(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, PermissionError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _situation(cause: BaseException, named_host: str) -> Situation:
@@ -258,6 +251,16 @@ def _poll(host: str, alive: Callable[[], bool]) -> Engine | None:
             return Engine.connect(host)
         time.sleep(0.2)
     return None
+
+
+def running_containers(place: DaemonPlace | None = None) -> int:
+    """Return how many containers run on the engine that tfbuild started; 0 where it does not run."""
+    place = place or DaemonPlace()
+    if not place.folder.is_dir() or running(place.pid_file, str(place.pid_file)) is None:
+        return 0
+    engine = Engine.connect(place.host)
+    with translated():
+        return len(engine.client.api.containers())
 
 
 def stop(progress: Progress, place: DaemonPlace | None = None, *, remove_data: bool = False) -> bool:

@@ -21,6 +21,7 @@ from tfbuild.oci import credentials
 # The SDK raises these where an engine, or a registry behind it, refuses or cannot be reached.
 REFUSED = (docker.errors.APIError, requests.exceptions.RequestException)
 NO_ANSWER = "no container engine answers: "
+DENIED = "sudo usermod -aG docker $USER, then log in again; or run this command with sudo"
 # How the engine's own messages end if its disk, or a quota there, is full; containerd adds a word. Elsewhere in them
 # such words may be an image's.
 NO_SPACE = re.compile(r"(?:no space left on device|disk quota exceeded)(?:: unknown)?\s*$")
@@ -45,7 +46,16 @@ def translated(ref: str = "") -> Iterator[None]:
             raise refusal from error
         if (limit := limit_reached(_innermost(error))) is not None:
             raise limit from error
-        raise EngineMissing(f"{NO_ANSWER}{reason(error)}", hint="invoke engine") from error
+        raise EngineMissing(f"{NO_ANSWER}{reason(error)}", hint=unanswered(error)) from error
+
+
+def unanswered(error: BaseException | None) -> str:
+    """Return what to do where no engine of this machine answers: start one, or join those who may use it."""
+    while error is not None:
+        if isinstance(error, PermissionError):
+            return DENIED
+        error = error.__cause__ or error.__context__
+    return "invoke engine"
 
 
 def is_no_space(error: docker.errors.APIError) -> bool:
