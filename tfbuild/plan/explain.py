@@ -4,7 +4,7 @@ Nothing here refuses: anything that cannot be parsed is reported as a note, and 
 """
 
 import platform as host_platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 NOT_KNOWN = "not known"
 UNKNOWN = "unknown"
-# The table's columns and their widths, 0 for the rest of the line; together at most 80 characters.
-COLUMNS = {"feature": 19, "CPU": 7, "flag, or why none": 0, "used by": 26}
+# The table's columns and their widths; the third gets what is left, of 80 characters LEAST_REASON.
+REST = "flag, or why none"
+COLUMNS = {"feature": 19, "CPU": 7, REST: 0, "used by": 26}
 LEAST_REASON = 24
 
 T = TypeVar("T")
@@ -299,23 +300,25 @@ def show(explanation: Explanation, stream: IO[str] | None = None) -> None:
     head = Table.grid(padding=(0, 2, 0, 0))
     for name, value in _head(explanation):
         head.add_row(name, Text(value))
+    longest = 1 + max(len(_cells(row)[2]) for row in explanation.features)
+    left = console.width - sum(COLUMNS.values()) - len(COLUMNS)
+    widths = COLUMNS | {REST: max(LEAST_REASON, min(longest, left))}
     sections = [
         part
         for number, (title, rows) in enumerate(_sections(explanation))
-        for part in ("", Text(title, "bold"), _table(rows, console.width, header=number == 0))
+        for part in ("", Text(title, "bold"), _table(rows, widths, header=number == 0))
     ]
     terminal.write(console, (head, *sections, "", Text(_legend(), "dim")))
 
 
-def _table(rows: list[FeatureRow], width: int, *, header: bool) -> "Table":
+def _table(rows: list[FeatureRow], widths: Mapping[str, int], *, header: bool) -> "Table":
     """Return one section; all have the same columns."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="dim")
-    rest = max(LEAST_REASON, width - sum(COLUMNS.values()) - len(COLUMNS))
-    for name, size in COLUMNS.items():
-        table.add_column(name, width=size or rest)
+    for name, width in widths.items():
+        table.add_column(name, width=width)
     for row in rows:
         style = "green" if row.kept else "yellow" if row.kept is False and row.cpu == "yes" else "dim"
         table.add_row(*(Text(cell, style) for cell in _cells(row)))

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-# Characters per line without a terminal.
-PLAIN_WIDTH = 120
+# What is piped is not wrapped: programs read lines.
+PLAIN_WIDTH = 100_000
 # Wide enough for any table: what reads a pipe, such as grep, wants one line a row.
 UNWRAPPED = 10_000
 # The most characters that a report keeps of a text from an image.
