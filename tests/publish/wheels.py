@@ -6,6 +6,7 @@ import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import quote
 
 from tests.binary import libraries
 from tfbuild import facts
@@ -85,3 +86,12 @@ def cpuinfo(path: Path, compiled: str) -> Path:
     flags = " ".join(facts.cpuinfo_names(isa.resolve(compiled, arch="x86_64").features))
     path.write_text(f"processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: {compiled}\nflags\t\t: {flags}\n\n")
     return path
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What a web server has of a folder, by path."""
+    content = {
+        f"/{quote(str(path.relative_to(folder)))}": path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+    pages = {name.removesuffix("index.html"): page for name, page in content.items() if name.endswith("/index.html")}
+    return content | pages

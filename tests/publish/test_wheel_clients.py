@@ -1,0 +1,197 @@
+"""pip and uv, the oldest and the newest that the manual names, install from indexes of wheels on loopback."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests import broken
+from tests.broken import Broken
+from tests.publish.wheels import WHEEL, files, wheel, zipped
+from tests.rows import each
+from tfbuild.publish import wheel_index
+from tfbuild.publish.wheel_index import Naming
+from tfbuild.util.files import remove
+
+pytestmark = pytest.mark.slow
+
+PIPS = ("23.2", "26.3")
+UV = "0.13.9"
+CLIENTS = (*(f"pip {version}" for version in PIPS), f"uv {UV}")
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+SETS = ("avx", "x86-64-v4")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environments:
+    """Empty virtual environments with each pip, and uv."""
+
+    folder: Path
+
+    def install(self, client: str, *words: str) -> "subprocess.CompletedProcess[str]":
+        """What the client answers to `install`."""
+        python = self.python(client)
+        kind = client.partition(" ")[0]
+        command = {
+            "pip": [str(python), "-m", "pip", "install", "--no-cache-dir"],
+            "uv": [str(self.folder / "uv" / "bin" / "uv"), "pip", "install", "--python", str(python), "--no-cache"],
+        }[kind]
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "PYTHON"))}
+        env |= {"PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1", "NO_PROXY": "*", "no_proxy": "*"}
+        return subprocess.run([*command, *words], capture_output=True, text=True, check=False, env=env, timeout=120)
+
+    def empty(self, client: str) -> None:
+        """Remove what the last test installed."""
+        for path in (path for name in ("tensorflow*", "dependency*") for path in self.site(client).glob(name)):
+            remove(path)
+
+    def python(self, client: str) -> Path:
+        return self.folder / client / "bin" / "python"
+
+    def site(self, client: str) -> Path:
+        return self.folder / client / "lib" / f"python{PYTHON}" / "site-packages"
+
+    def installed(self, client: str) -> str:
+        """The set of the wheel that is installed; "" without one."""
+        module = self.site(client) / "tensorflow" / "__init__.py"
+        return module.read_text().partition("set = ")[2].strip().strip("'") if module.exists() else ""
+
+
+@pytest.fixture(scope="module")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> Environments:
+    folder = tmp_path_factory.mktemp("clients")
+    for client in CLIENTS:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / client], check=True)
+    pip = [sys.executable, "-m", "pip"]
+    for version in PIPS:
+        python = str(folder / f"pip {version}" / "bin" / "python")
+        subprocess.run([*pip, "--python", python, "install", "--quiet", f"pip=={version}"], check=True)
+    subprocess.run([*pip, "install", "--quiet", "--target", str(folder / "uv"), f"uv=={UV}"], check=True)
+    return Environments(folder=folder)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broken]:
+    """Indexes with and without local versions, one for a newer glibc, PyPI's place, and the trap: all sets in one."""
+    folder = tmp_path_factory.mktemp("served")
+    for name in SETS:
+        wheel(folder / "built" / name, name, python=PYTHON, requires="dependency")
+        for place in ("plain", "local"):
+            naming = Naming(local=place == "local")
+            wheel_index.index(folder / place, wheel_index.of_folder(folder / "built" / name), naming, print)
+    wheel(folder / "built" / "newer", "avx", python=PYTHON, audited="manylinux_2_99_x86_64")
+    wheel_index.index(folder / "newer", wheel_index.of_folder(folder / "built" / "newer"), Naming(), print)
+    flat = folder / "trap" / "simple" / "tensorflow-cpu"
+    flat.mkdir(parents=True)
+    for place in SETS:
+        page = (folder / "local" / place / "simple" / "tensorflow-cpu" / "index.html").read_text()
+        links = "".join(line for line in page.splitlines() if line.startswith("<a"))
+        with (flat / "index.html").open("a") as out:
+            out.write(links.replace("../../../pool", "../../../local/pool"))
+    pypi(folder / "pypi" / "simple")
+    with broken.serve(files(folder)) as server:
+        yield server
+
+
+def pypi(folder: Path) -> None:
+    """PyPI's place: an official wheel of the same version, and what it depends on."""
+    (folder / "tensorflow-cpu").mkdir(parents=True)
+    (folder / "dependency").mkdir()
+    official = wheel(folder / "tensorflow-cpu", "avx", python=PYTHON, platform="manylinux_2_17_x86_64")
+    tag = "py3-none-any"
+    head = b"Metadata-Version: 2.1\nName: dependency\nVersion: 1.0\n"
+    members = {
+        "dependency.py": b"",
+        "dependency-1.0.dist-info/METADATA": head,
+        "dependency-1.0.dist-info/WHEEL": WHEEL.format(tag=tag).encode(),
+    }
+    for file in (official, zipped(folder / "dependency" / f"dependency-1.0-{tag}.whl", members)):
+        (file.parent / "index.html").write_text(f'<a href="{file.name}">{file.name}</a>')
+
+
+def simple(server: Broken, place: str, compiled: str) -> str:
+    return f"{server.url}/{place}/{compiled}/simple/"
+
+
+@each("client", CLIENTS)
+@each("compiled", SETS)
+def test_each_sets_index_gives_its_own_wheel(
+    client: str, compiled: str, environments: Environments, server: Broken
+) -> None:
+    environments.empty(client)
+    done = environments.install(client, "--no-deps", "--index-url", simple(server, "plain", compiled), "tensorflow-cpu")
+    assert done.returncode == 0, done.stderr
+    assert environments.installed(client) == compiled
+
+
+@each("client", CLIENTS)
+def test_the_manuals_commands_take_the_wheel_of_the_set_and_everything_else_from_pypi(
+    client: str, environments: Environments, server: Broken
+) -> None:
+    own, public = simple(server, "plain", "x86-64-v4"), f"{server.url}/pypi/simple/"
+    steps = [["--index", own, "--default-index", public, "tensorflow-cpu==2.14.0"]]
+    if client.startswith("pip"):
+        steps = [
+            ["--no-deps", "--index-url", own, "tensorflow-cpu==2.14.0"],
+            ["--index-url", public, "tensorflow-cpu==2.14.0"],
+        ]
+    environments.empty(client)
+    server.requested.clear()
+    for words in steps:
+        done = environments.install(client, *words)
+        assert done.returncode == 0, done.stderr
+    assert environments.installed(client) == "x86-64-v4"
+    assert (environments.site(client) / "dependency.py").exists()
+    # What a wheel depends on is read apart, before the wheel is downloaded.
+    assert any(path.endswith(".whl.metadata") for path in server.requested)
+
+
+@each("client", CLIENTS)
+def test_a_local_version_needs_one_step(client: str, environments: Environments, server: Broken) -> None:
+    own, public = simple(server, "local", "avx"), f"{server.url}/pypi/simple/"
+    environments.empty(client)
+    words = ["--index-url", public, "--extra-index-url", own, "tensorflow-cpu==2.14.0+tfbuild.avx"]
+    done = environments.install(client, *words)
+    assert done.returncode == 0, done.stderr
+    assert environments.installed(client) == "avx"
+    assert (environments.site(client) / "dependency.py").exists()
+
+
+@each("client", CLIENTS)
+def test_local_versions_of_all_sets_in_one_index_give_every_cpu_the_largest(
+    client: str, environments: Environments, server: Broken
+) -> None:
+    """Why there is an index for each set: a client that learns to choose by the CPU makes this fail."""
+    environments.empty(client)
+    done = environments.install(client, "--no-deps", "--index-url", f"{server.url}/trap/simple/", "tensorflow-cpu")
+    assert done.returncode == 0, done.stderr
+    assert environments.installed(client) == "x86-64-v4"
+
+
+@each("client", CLIENTS)
+def test_a_wheel_that_the_server_changed_is_not_installed(
+    client: str, environments: Environments, server: Broken
+) -> None:
+    environments.empty(client)
+    whole = dict(server.content)
+    server.content.update({name: content + b"x" for name, content in whole.items() if name.endswith(".whl")})
+    try:
+        index = simple(server, "plain", "avx")
+        done = environments.install(client, "--no-deps", "--index-url", index, "tensorflow-cpu")
+    finally:
+        server.content.update(whole)
+    assert done.returncode != 0
+    assert environments.installed(client) == ""
+
+
+@each("client", CLIENTS)
+def test_a_system_with_an_older_glibc_takes_no_wheel(client: str, environments: Environments, server: Broken) -> None:
+    environments.empty(client)
+    done = environments.install(client, "--no-deps", "--index-url", simple(server, "newer", "avx"), "tensorflow-cpu")
+    assert done.returncode != 0
+    assert "tensorflow-cpu" in done.stderr
+    assert environments.installed(client) == ""
