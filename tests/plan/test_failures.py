@@ -255,6 +255,18 @@ def test_a_plan_passes_over_a_compiler_and_a_base_that_are_known_to_fail() -> No
     assert any("slim-trixie is passed over (cuda-glibc241): glibc declares" in note for note in blackwell.notes)
 
 
+def test_cuda_13_goes_together_with_a_newer_glibc() -> None:
+    own: dict[str, Any] = {"release": "2.21.0", "target": "cuda", "compute_capabilities": "12.0", "cuda_path": "/c"}
+    for cuda, base, told in (
+        ("12.9", "python:3.13-slim-trixie", ["known to fail (cuda-glibc241)"]),
+        ("13.0", "python:3.13-slim-trixie", []),
+        ("13.1.1", "debian:sid", ["known to fail if the base has glibc 2.42 or newer (cuda-glibc242)"]),
+        ("13.2", "debian:sid", []),
+    ):
+        build = chosen(**own, cuda=cuda, cudnn="9.12", base=base)
+        assert [note.partition(": ")[0] for note in build.notes if "known to fail" in note] == told, (cuda, base)
+
+
 def test_what_the_user_names_is_planned_and_told_to_be_known_to_fail() -> None:
     for base, told in {
         "python:3.13-slim-trixie": "known to fail (cuda-glibc241): ",

@@ -51,6 +51,7 @@ class CompileTarget:
     arch: str
     gpus: tuple[Capability, ...] = ()
     bazel: str = ""
+    cuda: str = ""
 
     def circumstances(self, compiler: str, base: Distribution | None, features: tuple[str, ...] = ()) -> Circumstances:
         return Circumstances(
@@ -62,6 +63,7 @@ class CompileTarget:
             features=features,
             base=base,
             nvcc=by_nvcc(self.gpus, compiler),
+            cuda=self.cuda,
         )
 
     def failure(self, compiler: str, base: Distribution) -> Failure | None:

@@ -387,5 +387,14 @@ def cuda_of(
     return choose_cuda(release, gpus, compiler=compiler, cuda=request.cuda, cudnn=request.cudnn)
 
 
+def likely_cuda(request: Request, target: str, release: str, gpus: tuple[Capability, ...]) -> str:
+    """Return the CUDA that `cuda_of` will return for any compiler; "" where it has none, or refuses the request."""
+    if not targets.get(target).cuda:
+        return ""
+    if request.cuda:
+        return request.cuda if VERSION.fullmatch(request.cuda) else ""
+    return _nearest(releases.cuda(release), gpus)
+
+
 def gpu_fields(gpus: tuple[Capability, ...], cuda: CudaChoice) -> dict[str, Any]:
     return {"compute_capabilities": tuple(gpu.name for gpu in gpus), "cuda": cuda.cuda, "cudnn": cuda.cudnn}

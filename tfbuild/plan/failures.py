@@ -39,6 +39,8 @@ class Failure(Sourced, frozen=True, kw_only=True):
     targets: tuple[str, ...] = ()
     arch: Literal["", "x86_64", "aarch64"] = ""
     nvcc: bool = False
+    cuda_from: str = ""
+    cuda_before: str = ""
     bazel_from: str = ""
     flags: tuple[str, ...] = ()
     patch: bool = False
@@ -73,6 +75,7 @@ class Circumstances:
     """The conditions of a build that failures depend on. `base`: its Debian release, None if it is not known.
 
     `nvcc`: whether that compiles the kernels for GPUs. `bazel`: the version that builds it, "" for the release's own.
+    `cuda`: the version that it takes, "" where that is not known.
     """
 
     release: str
@@ -83,6 +86,7 @@ class Circumstances:
     base: Distribution | None = None
     nvcc: bool = False
     bazel: str = ""
+    cuda: str = ""
 
 
 class FailureTable(Facts, frozen=True, kw_only=True):
@@ -138,6 +142,8 @@ def _concerns(row: Failure, build: Circumstances) -> bool:
         and (not row.targets or build.target in row.targets)
         and row.arch in ("", build.arch)
         and (not row.nvcc or build.nvcc)
+        and (not row.cuda_from or version(row.cuda_from) <= version(build.cuda or "0"))
+        and (not row.cuda_before or version(build.cuda or "0") < version(row.cuda_before))
         and (not row.bazel_from or version(row.bazel_from) <= version(build.bazel or "0"))
     )
 

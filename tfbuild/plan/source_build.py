@@ -21,7 +21,7 @@ from tfbuild.plan import wheel as wheels
 from tfbuild.plan.amendments import Override, OwnBazel, Patch, SystemLibrary
 from tfbuild.plan.base_choice import BaseChoice, CompileTarget
 from tfbuild.plan.build import MACHINES, PLATFORMS, Decision
-from tfbuild.plan.cuda import Capability, CudaChoice, capabilities, cuda_of, gpu_fields, own_cuda
+from tfbuild.plan.cuda import Capability, CudaChoice, capabilities, cuda_of, gpu_fields, likely_cuda, own_cuda
 from tfbuild.plan.failures import Failure
 from tfbuild.plan.request import BASES, Request, fingerprint
 from tfbuild.plan.rules import asked_set, choose_python, find_release, headers_word, image_fields, newest_release
@@ -120,7 +120,8 @@ def _decide(
     if tree:
         _refuse_bazel(tree, bazel, request.configure)
     gpus = capabilities(request, target, release)
-    purpose = CompileTarget(release=release, target=target, arch=arch, gpus=gpus, bazel=bazel)
+    likely = likely_cuda(request, target, release, gpus)
+    purpose = CompileTarget(release=release, target=target, arch=arch, gpus=gpus, bazel=bazel, cuda=likely)
     choice = base_choice.choose(request, purpose)
     cuda = cuda_of(request, target, release, gpus, choice.compiler)
     flags = isa.flags(
@@ -374,7 +375,8 @@ def _choices(decided: _Decisions) -> tuple[str, ...]:
     threading = _own(lambda: configuration.threading(release, decided.arch) if targets.get(target).onednn else "")
     gpus = releases.cuda(release).capabilities if targets.get(target).cuda else ""
     choice = decided.choice
-    purpose = CompileTarget(release=release, target=target, arch=decided.arch, gpus=decided.gpus)
+    cuda = decided.cuda.cuda
+    purpose = CompileTarget(release=release, target=target, arch=decided.arch, gpus=decided.gpus, cuda=cuda)
     default = base_choice.choose(replace(request, python=choice.python, compiler=""), purpose)
     words = (
         request.threading if request.threading != threading else "",
