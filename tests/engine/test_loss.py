@@ -249,7 +249,7 @@ KILLED = {"Action": "kill", "Actor": {"Attributes": {"signal": "9"}}}
 GONE = docker.errors.NotFound("no such container")
 
 
-def disturbed(*events: object, paused: bool = False, gone: Exception | None = None, program: int = 1) -> str:
+def disturbed(*events: object, paused: bool = False, gone: Exception | None = None, program: Any = None) -> str:
     """What is told of a container, "" for one that ended by itself; `gone`: what the engine raises for it."""
 
     def reload() -> None:
@@ -264,7 +264,8 @@ def disturbed(*events: object, paused: bool = False, gone: Exception | None = No
     container = SimpleNamespace(id="c", reload=reload, attrs={"State": {"Paused": paused}})
     client = SimpleNamespace(info=lambda: {"SystemTime": "1970-01-01T00:01:40.5Z"}, api=SimpleNamespace(events=listed))
     try:
-        require_undisturbed(client, container, program)
+        running: Any = SimpleNamespace(pid=1, poll=lambda: None)
+        require_undisturbed(client, container, program or running)
     except NotJudged as error:
         return error.reason.removeprefix("the image was not judged: ")
     return ""
@@ -293,11 +294,16 @@ def test_an_engine_that_refuses_to_tell_is_an_error() -> None:
         disturbed(gone=docker.errors.APIError("x", explanation="busy"))
 
 
-def test_a_client_that_was_stopped_is_seen_by_the_kernel() -> None:
+def test_a_client_that_was_stopped_or_killed_is_seen_by_the_kernel() -> None:
+    with subprocess.Popen(["sh", "-c", "exit 3"]) as process:
+        process.wait()
+        assert disturbed(program=process) == ""
     with subprocess.Popen(["sleep", "60"]) as process:
-        assert disturbed(program=process.pid) == ""
+        assert disturbed(program=process) == ""
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-        told = f"the docker client of its container (process {process.pid}) was stopped"
-        assert disturbed(program=process.pid) == told
+        told = f"the docker client of its container (process {process.pid}) was "
+        assert disturbed(program=process) == f"{told}stopped"
         process.kill()
+        process.wait()
+        assert disturbed(program=process) == f"{told}killed (signal 9)"

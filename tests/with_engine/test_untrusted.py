@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -508,14 +509,16 @@ def test_a_volume_of_the_image_has_a_limit_too(engine: Engine, derived: Callable
 # --- what is not the image's fault ------------------------------------------------------------------------------------
 
 Strike = Callable[[Any], None]
+# The check `import`, and the one by which it knows the image's Python.
+PROBED = ("interpreter", "import")
 
 
-def stop_client(container: Any) -> None:
-    """Stop the docker program that is attached to the container."""
+def to_client(container: Any, sent: signal.Signals) -> None:
+    """Send a signal to the docker program that is attached to the container."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if folder.joinpath("cmdline").read_bytes().split(b"\0")[-2:-1] == [container.name.encode()]:
-                os.kill(int(folder.name), signal.SIGSTOP)
+                os.kill(int(folder.name), sent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -531,7 +534,12 @@ DISTURBANCES = (
     Disturbance(name="paused", strike=lambda box: box.pause(), told="somebody paused its container"),
     # The engine kills it first.
     Disturbance(name="removed", strike=lambda box: box.remove(force=True), told="somebody "),
-    Disturbance(name="its client stopped", strike=stop_client, told="the docker client of its container"),
+    Disturbance(
+        name="its client stopped", strike=partial(to_client, sent=signal.SIGSTOP), told="the docker client of its "
+    ),
+    Disturbance(
+        name="its client killed", strike=partial(to_client, sent=signal.SIGKILL), told="the docker client of its "
+    ),
 )
 
 
@@ -570,6 +578,18 @@ def test_somebody_else_s_doing_is_no_verdict(
     assert (
         engine.client.containers.list(all=True, ignore_removed=True, filters={"ancestor": engine.image(ref).id}) == []
     )
+
+
+def test_a_container_whose_process_was_killed_from_outside_is_asked_again(
+    engine: Engine, image: Callable[..., str], derived: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No event tells of it: it looks as if the process had ended itself."""
+    monkeypatch.setattr(session, "CHECKS", [check for check in CHECKS if check.name in PROBED])
+    ref = derived(image(RELEASE), f"LABEL io.tfbuild.test={uuid.uuid4().hex}")
+    thread = strike_soon(engine, ref, lambda box: os.kill(box.attrs["State"]["Pid"], signal.SIGKILL))
+    report = session.verify(engine, ref, baseline=None, progress=Progress())
+    thread.join()
+    assert {check.name: check.status for check in report.checks} == dict.fromkeys(PROBED, "pass")
 
 
 def test_an_image_that_ends_itself_as_if_it_were_killed_fails(checked: Checked) -> None:

@@ -241,7 +241,7 @@ class Engine:
         """Return what raises NotJudged if an image is judged by a container that somebody outside disturbed."""
         if sandbox is None:
             return lambda: None
-        return partial(containers.require_undisturbed, self.client, container, attached.process.pid)
+        return partial(containers.require_undisturbed, self.client, container, attached.process)
 
     @contextmanager
     def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[Sandbox]:

@@ -6,6 +6,7 @@ line on stdin with one line on stdout.
 
 import hashlib
 import io
+import subprocess
 import tarfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -97,13 +98,13 @@ def exit_code(container: Any, require_undisturbed: Callable[[], None] = lambda: 
     return int(state["ExitCode"])
 
 
-def require_undisturbed(client: Any, container: Any, program: int) -> None:
+def require_undisturbed(client: Any, container: Any, program: "subprocess.Popen[bytes]") -> None:
     """Raise NotJudged if somebody outside of a container stopped or ended it, or the `program` that is attached to it.
 
     Only the engine is asked and the kernel: what is inside the container cannot pass its own end off as that.
     """
     with translated():
-        why = _stopped(program) or _removed(container) or _ended(client, container)
+        why = _struck(program) or _removed(container) or _ended(client, container)
     if why:
         raise not_judged(why)
 
@@ -113,12 +114,16 @@ def not_judged(why: str) -> NotJudged:
     return NotJudged(f"the image was not judged: {why}", hint=AGAIN)
 
 
-def _stopped(program: int) -> str:
+def _struck(program: "subprocess.Popen[bytes]") -> str:
+    who = f"the docker client of its container (process {program.pid})"
+    if (code := program.poll()) is not None:
+        # Nothing inside a container reaches it; what ends it in order is an exit code.
+        return f"{who} was killed (signal {-code})" if code < 0 else ""
     try:
-        state = Path(f"/proc/{program}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{program.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
-    return f"the docker client of its container (process {program}) was stopped" if state in "Tt" else ""
+    return f"{who} was stopped" if state in "Tt" else ""
 
 
 def _removed(container: Any) -> str:

@@ -7,13 +7,14 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Any, TypeVar
 
 import msgspec
 
 from tfbuild.engine import MOST_OUTPUT, Engine, Process, Sandbox
+from tfbuild.engine.containers import KILLED
 from tfbuild.in_container.smoke.challenge import Challenge
 from tfbuild.in_container.smoke.judge import Ended
 from tfbuild.in_container.smoke.records import Environment
@@ -113,7 +114,8 @@ def ask(
     environment = {**LOUD, **env}
     try:
         if untrusted:
-            run = engine.run(
+            ask_once = partial(
+                engine.run,
                 ref,
                 command,
                 env=environment,
@@ -124,6 +126,10 @@ def ask(
                 look=untrusted.look,
                 look_after=len(kinds),
             )
+            run = ask_once()
+            if run.exit_code == KILLED and not run.truncated:
+                # By somebody on this machine, or by itself: then it ends so again.
+                run = ask_once()
         else:
             run = engine.run(ref, command, env=environment, files=files(), timeout=SECONDS, gpus=gpus)
     except TimeoutError:
