@@ -39,7 +39,8 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
         finish)
             # If it has its SBOM and provenance, only its indexes are missing.
             code=0
-            $invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes \
+            # shellcheck disable=SC2086
+            $invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes ${TFBUILD_PUSH_OPTIONS:-} \
                 ${TFBUILD_SIGNED:+--signed "$TFBUILD_SIGNED"} >&2 || code=$?
             # A failing registry, or a conflict with another push, is no reason to compile again.
             [ "$code" = 30 ] || exit "$code"

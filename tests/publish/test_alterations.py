@@ -1,6 +1,7 @@
 """Unfinished pushes (30), which CI completes, and alterations (24), at which it stops, are told apart."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -336,8 +337,13 @@ def test_an_edited_index_is_named_and_written_again(
     assert refusal.value.exit_code == 30
     assert publish.finish(connect(fake), name, tmp_path, dry_run=True).moved == ("any-mkl",)
     publish.finish(connect(fake), name, tmp_path)
-    assert fake.content["manifests/any-mkl"] == (kind, content)
+    assert unnumbered(fake.content["manifests/any-mkl"][1]) == unnumbered(content)
     check.refuse_unfinished(check.image(connect(fake), name, tmp_path))
+
+
+def unnumbered(index: bytes) -> bytes:
+    """An index without its number, which grows each time it is written."""
+    return re.sub(rb'"io.tfbuild.number": "[0-9]+"', b"", index)
 
 
 def report_is_missing(registry: Registry, name: str, reports: Path) -> tuple[str, ...]:

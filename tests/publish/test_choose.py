@@ -116,7 +116,7 @@ def test_if_nothing_fits_the_nearest_image_and_its_missing_features_are_named(
 
 def index(published: list[Published]) -> manifests.Manifest:
     entries = [indexes.IndexEntry(image=image, media_type=manifests.IMAGES[0], size=1) for image in published]
-    content = indexes.index(entries)
+    content = indexes.index(entries, 7)
     return manifests.Manifest(digest=manifests.digest_of(content), media_type=manifests.INDEX, content=content)
 
 

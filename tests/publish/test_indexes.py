@@ -30,7 +30,10 @@ def test_an_index_has_the_fields_that_others_read(fake: type[FakeRegistry]) -> N
     assert content == {
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.index.v1+json",
-        "annotations": {"io.tfbuild.schema": "1"},
+        "annotations": {
+            "io.tfbuild.schema": "1",
+            "io.tfbuild.number": str(indexes.number_of(connect(fake).manifest("latest-mkl"))),
+        },
     }
     assert [row["annotations"]["io.tfbuild.id"] for row in rows] == names
     row, stored = rows[1], fake.content[f"manifests/{names[1]}"][1]

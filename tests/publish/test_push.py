@@ -195,8 +195,11 @@ def test_an_image_is_signed_before_anything_offers_it(host: Host, tmp_path: Path
     assert done.attestations is not None
     signed = [f"{connect(host.fake).repository}@{digest}" for digest in (done.digest, done.attestations.provenance)]
     command = ["sign", "--yes", "--key", "k"]
-    assert (cosign / "all").read_text().splitlines()[-10:] == [*command, signed[0], *command, signed[1]]
-    assert words(cosign) == [*command, signed[1]]
+    # At the end the indexes that offer it, so that nobody can put an older one back unnoticed.
+    indexed = sorted({f"{connect(host.fake).repository}@{connect(host.fake).digest(tag)}" for tag in done.moved})
+    expected = [word for reference in (*signed, *indexed) for word in (*command, reference)]
+    assert (cosign / "all").read_text().splitlines()[-len(expected) :] == expected
+    assert words(cosign) == [*command, indexed[-1]]
 
 
 def test_without_cosign_a_signed_push_ends_before_the_upload(

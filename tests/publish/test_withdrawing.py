@@ -10,13 +10,14 @@ import pytest
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import gather, image, offered
+from tests.publish.test_alterations import unnumbered
 from tests.publish.test_pulling import manifest, select
 from tfbuild import publish
 from tfbuild.cli import listing, publishing
 from tfbuild.errors import RegistryRefused, Stale, UnknownImage, UsageError, Withdrawn
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.manifests import digest_of
-from tfbuild.publish import check, indexes, inventory, withdrawing
+from tfbuild.publish import check, inventory, withdrawals, withdrawing
 
 INDEXES = ("2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl")
 
@@ -73,12 +74,12 @@ def test_a_withdrawn_image_can_be_offered_again_and_withdrawn_again(
     fake: type[FakeRegistry], names: tuple[str, str], tmp_path: Path
 ) -> None:
     best, _ = names
-    before = {tag: fake.content[f"manifests/{tag}"] for tag in INDEXES}
+    before = {tag: unnumbered(fake.content[f"manifests/{tag}"][1]) for tag in INDEXES}
     for _ in range(2):
         withdrawing.withdraw(connect(fake), best, "a mistake")
         assert best not in offered(fake, "any-mkl")
         withdrawing.withdraw(connect(fake), best, "")
-        assert {tag: fake.content[f"manifests/{tag}"] for tag in INDEXES} == before
+        assert {tag: unnumbered(fake.content[f"manifests/{tag}"][1]) for tag in INDEXES} == before
         check.refuse_unfinished(check.image(connect(fake), best, tmp_path))
 
 
@@ -125,7 +126,7 @@ def test_a_withdrawal_that_cannot_be_read_is_one_and_hides_no_other_image(
     assert subject is not None
     (path,) = [path for path, (_, body) in fake.content.items() if b'"reason"' in body]
     fake.content[path] = ("application/octet-stream", b"{")
-    assert indexes.withdrawal(connect(fake), subject) == "its withdrawal cannot be read"
+    assert withdrawals.withdrawal(connect(fake), subject) == "its withdrawal cannot be read"
     assert gather(fake, second) == list(INDEXES)
     assert digest_of(subject.content) == subject.digest
     assert subject.media_type in manifests.IMAGES
@@ -141,7 +142,7 @@ def test_a_withdrawal_counts_whatever_the_dates_of_others_or_fails(
     subject = connect(fake).manifest(best)
     assert subject is not None
     content = json.dumps({"digest": subject.digest, "reason": "", "created": created}).encode()
-    other = referrers.Attachment(media_type=indexes.WITHDRAWAL, title="x", created="", content=content)
+    other = referrers.Attachment(media_type=withdrawals.WITHDRAWAL, title="x", created="", content=content)
     referrers.attach(connect(fake), other, subject)
     if created.endswith(".999999Z"):  # nothing is later
         with pytest.raises(RegistryRefused, match=f"{best} is still offered; another withdrawal") as refusal:

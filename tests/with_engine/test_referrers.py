@@ -24,7 +24,7 @@ from tfbuild import publish
 from tfbuild.engine import Engine
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.publish import indexes, signing
+from tfbuild.publish import signing, withdrawals
 from tfbuild.util.progress import Progress
 
 __all__ = ["cosign", "made"]  # fixtures
@@ -114,7 +114,7 @@ def ends_of(trial: Trial, engine: Engine, keys: Path) -> None:
     assert rows == {BEST.id: "crashes in MatMul", SECOND.id: None}
     trial.run("withdraw", BEST.id, "--undo")
     assert trial.run("pull", "--dry-run")["id"] == BEST.id
-    assert trial.attached(BEST.id) == sorted((*referrers.NEEDED, SIGNATURE, indexes.WITHDRAWAL))
+    assert trial.attached(BEST.id) == sorted((*referrers.NEEDED, SIGNATURE, withdrawals.WITHDRAWAL))
 
     detach(trial.place, BEST.id, referrers.SBOM)
     assert trial.run("pull", "--dry-run", code=24)["second_choice"] == SECOND.id

@@ -116,8 +116,8 @@ def push(
     destination = registry_of(registry, ca_cert, image)
     cosign_options = signing.options(sign_options) if sign or sign_options else None
     signs = cosign_options is not None
-    if (indexes or access) and (force or signs or (indexes and access)):
-        raise UsageError("--indexes and --access push no image", hint="leave out --force, --sign and the other one")
+    if (indexes or access) and (force or (signs and access) or (indexes and access)):
+        raise UsageError("--indexes and --access push no image", hint="leave out --force and the other one")
     if signed and not indexes:
         raise UsageError("--signed is for --indexes", hint="--sign signs an image that is pushed")
     if access:
@@ -125,7 +125,7 @@ def push(
         show_rehearsed(ref, digest, json=json)
     elif indexes:
         demand = signing.demand_of(signed, destination.ca)
-        finished = publish.finish(destination, image, REPORTS, say, demand=demand, dry_run=dry_run)
+        finished = publish.finish(destination, image, REPORTS, say, demand=demand, sign=cosign_options, dry_run=dry_run)
         show_pushed(finished, json=json, dry_run=dry_run)
     elif dry_run:
         ready = publish.rehearse(Engine.connect(chosen=chosen), image, destination, REPORTS, force=force, sign=signs)
@@ -195,7 +195,7 @@ def pull(
     demand = signing.demand_of(signed, source.ca)
     host = running_cpu(cpuinfo, ca_cert, chosen)
     features = frozenset(isa.all_of_cpu(host).features)
-    selected = partial(publish.select, source, host, features, **narrowing)
+    selected = partial(publish.select, source, host, features, **narrowing, demand=demand, note=say)
     if locked is None:
         choice = publish.select_signed(source, selected, demand) if demand else selected()
         locked = locking.write(lock, source, choice, demand)
@@ -279,19 +279,25 @@ def images(*, engine: str, registry: str, ca_cert: str, outdated: bool, json: bo
     {
         "reason": ("", "why hosts should not run it; `invoke images` shows the reason"),
         "undo": (False, "offer the image again"),
+        "sign-options": ("", "sign the indexes with these options of `cosign sign`: '--key cosign.key'"),
     },
     JSON,
     examples=("invoke withdraw 2.21.0-mkl-py3.11-f16c --reason 'crashes in MatMul, issue 123'",),
 )
-def withdraw(image: str, *, registry: str, ca_cert: str, reason: str, undo: bool, json: bool) -> None:
+def withdraw(
+    image: str, *, registry: str, ca_cert: str, reason: str, undo: bool, sign_options: str = "", json: bool
+) -> None:
     """Take IMAGE out of the indexes of its registry, so that no host pulls it any more; its own tag stays."""
     from tfbuild import publish
+    from tfbuild.publish import signing
 
     if bool(reason.strip()) == undo:
         raise UsageError(
             "a withdrawal needs a reason, and --undo needs none", hint="--reason 'crashes in MatMul', or --undo alone"
         )
-    done = publish.withdraw(registry_of(registry, ca_cert, image), image, reason.strip(), say)
+    place = registry_of(registry, ca_cert, image)
+    sign = signing.signer(signing.options(sign_options) if sign_options else None, place.ca)
+    done = publish.withdraw(place, image, reason.strip(), say, sign)
     if json:
         out(done.to_json())
         return

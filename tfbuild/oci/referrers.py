@@ -34,6 +34,8 @@ Rows = Sequence[Mapping[str, Any]]
 Read = TypeVar("Read")
 # Raises VerificationFailed if what has this reference by digest is not signed.
 Demand = Callable[[str], None]
+# Signs what has this reference by digest.
+Sign = Callable[[str], None]
 HINT = "push the image again to attach it again; if that does not help, somebody is changing this registry"
 
 

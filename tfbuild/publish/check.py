@@ -25,7 +25,7 @@ from tfbuild.errors import (
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
-from tfbuild.publish import choose, index_state, indexes, provenance
+from tfbuild.publish import choose, index_state, indexes, provenance, withdrawals
 from tfbuild.publish.choose import Published
 from tfbuild.publish.index_state import IndexState
 from tfbuild.publish.provenance import Statement
@@ -119,7 +119,7 @@ def image(registry: Registry, name: str, reports: Path, demand: referrers.Demand
         report=compared,
         lacking=() if tag == manifest.digest else indexed.lacking,
         edited=() if tag == manifest.digest else indexed.edited,
-        withdrawn=indexes.withdrawal(registry, manifest, rows),
+        withdrawn=withdrawals.withdrawal(registry, manifest, rows),
         notes=tuple(filter(None, notes)),
     )
 

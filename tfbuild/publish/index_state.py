@@ -64,7 +64,7 @@ def _edited(index: Manifest) -> bool:
     """Return whether an index has other bytes than this version of tfbuild gives one of the same images."""
     entries = [row.entry for row in indexes.index_rows(index)]
     known = [entry for entry in entries if entry is not None]
-    return len(known) < len(entries) or indexes.index(known) != index.content
+    return len(known) < len(entries) or indexes.index(known, indexes.number_of(index)) != index.content
 
 
 def read_indexes(registry: Registry, tags: Iterable[str], moved: Note = indexes.quietly) -> dict[str, Manifest]:

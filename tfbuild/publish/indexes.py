@@ -13,10 +13,10 @@ and have no `platform.variant`, because Docker 20.10 passes over all but v1 (of 
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, TypeVar
 
 from packaging.version import Version
@@ -27,7 +27,7 @@ from tfbuild.errors import RegistryRefused, VerificationFailed
 from tfbuild.oci import manifests, references, referrers, transport
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
-from tfbuild.publish import choose
+from tfbuild.publish import choose, withdrawals
 from tfbuild.publish.choose import Published
 from tfbuild.util.terminal import printable
 
@@ -38,9 +38,9 @@ LABELS = ("id", "release", "target", "python", "platform", "instruction-set", "f
 # The values of LABELS. They are checked because anybody may have written them, and they are printed.
 VALUE = re.compile(r"[\w.,+/-]*( [\w.,+/-]+)*", re.ASCII)
 MOST_TIME = 64
-# The type of the document that withdraws an image, and the most letters of its reason that are shown.
-WITHDRAWAL = "application/vnd.tfbuild.withdrawal+json"
-MOST_REASON = 200
+# The annotation with an index's number. It is the time if that is larger, so that one whose index was lost grows too.
+NUMBER = "number"
+WHOLE = re.compile(r"[0-9]{1,40}", re.ASCII)
 # Two pushes at once may overwrite each other's index. Each reads it again and repairs it, up to this many times.
 MENDS = 5
 UNREADABLE = Manifest(digest="", media_type="", content=b"{}")
@@ -144,8 +144,8 @@ def of_labels(raw: object, created: object, digest: str) -> Published | None:
     )
 
 
-def index(entries: Iterable[IndexEntry]) -> bytes:
-    """The OCI index of these images; the same bytes for the same images."""
+def index(entries: Iterable[IndexEntry], number: int) -> bytes:
+    """The OCI index of these images; the same bytes for the same images and number."""
     best_first = sorted(entries, key=lambda row: choose.rank(row.image), reverse=True)
     slowest = {row.image.platform: choose.speed(row.image) for row in best_first}
 
@@ -159,9 +159,17 @@ def index(entries: Iterable[IndexEntry]) -> bytes:
             _descriptor(row, variant_of(row.image) if level(row) else "")
             for row in sorted(best_first, key=lambda row: (row.image.platform, level(row)))
         ],
-        "annotations": labels.prefixed({"schema": labels.SCHEMA}),
+        "annotations": labels.prefixed({"schema": labels.SCHEMA, NUMBER: str(number)}),
     }
     return json.dumps(document, indent=2).encode()
+
+
+def number_of(index: Manifest | None) -> int:
+    """Return the number of an index, which grows each time it is written; 0 if it has none."""
+    if index is None or not is_index(index):
+        return 0
+    text = labels.read_labels(index.json().get("annotations")).get(NUMBER)
+    return int(text) if WHOLE.fullmatch(text) else 0
 
 
 def variant_of(image: Published) -> str:
@@ -273,16 +281,18 @@ def _known(index: Manifest | None) -> dict[str, IndexEntry]:
     return {row.digest: row.entry for row in index_rows(index) if row.entry is not None}
 
 
-def gather(registry: Registry, image: Published, note: Note = quietly) -> list[str]:
+def gather(registry: Registry, image: Published, note: Note = quietly, sign: referrers.Sign | None = None) -> list[str]:
     """Update the indexes that may name `image`, and return those that offer it.
 
     Raises RegistryRefused if none does, because its fixed tag names another image, or its attestations are gone.
     """
-    return _offering(registry, image, update(registry, image, note))
+    return _offering(registry, image, update(registry, image, note, sign))
 
 
-def update(registry: Registry, image: Published, note: Note = quietly) -> dict[str, list[IndexEntry]]:
-    """Update the indexes that may name `image` from the current fixed tags, and return their entries.
+def update(
+    registry: Registry, image: Published, note: Note = quietly, sign: referrers.Sign | None = None
+) -> dict[str, list[IndexEntry]]:
+    """Update the indexes that may name `image` from the current fixed tags, sign them, and return their entries.
 
     Images without SBOM and provenance are not in any index, because their push did not finish, nor are withdrawn ones.
     Damaged images are left out, and reported to `note`.
@@ -299,17 +309,29 @@ def update(registry: Registry, image: Published, note: Note = quietly) -> dict[s
         known.pop(image.digest, None)
         view = View(registry, image.target, known, damage.append)
         rows = {tag: view.rows(tag.removesuffix(f"-{image.target}")) for tag in tags}
-        wanted = {tag: index(entries) for tag, entries in rows.items()}
+        numbers = {tag: number_of(old) for tag, old in current.items()}
         # An index that does not exist yet is not created for nothing.
-        stale = [tag for tag in tags if (old.content != wanted[tag] if (old := current[tag]) else rows[tag])]
+        stale = [
+            tag
+            for tag in tags
+            if (old.content != index(rows[tag], numbers[tag]) if (old := current[tag]) else rows[tag])
+        ]
         if not stale:
             _report(damage, note)
+            _sign(registry, current.values(), sign)
             return rows
         for tag in stale:
-            registry.put(tag, wanted[tag], manifests.INDEX)
+            registry.put(tag, index(rows[tag], max(numbers[tag] + 1, int(time.time()))), manifests.INDEX)
     raise RegistryRefused(
         f"{registry.repository}:{', '.join(stale)} keeps changing", hint="push again when other pushes are done"
     )
+
+
+def _sign(registry: Registry, written: Iterable[Manifest | None], sign: referrers.Sign | None) -> None:
+    """Sign the indexes to which no signature is attached."""
+    for digest in sorted({index.digest for index in written if index is not None}) if sign else ():
+        if sign and not referrers.signed(registry, digest, referrers.types(referrers.listed(registry, digest))):
+            sign(f"{registry.repository}@{digest}")
 
 
 def _offering(registry: Registry, image: Published, rows: Mapping[str, list[IndexEntry]]) -> list[str]:
@@ -333,36 +355,6 @@ def index_tags(release: str, target: str) -> tuple[str, ...]:
     if Version(release).is_prerelease:
         return (f"{release}-{target}",)
     return (*moving_tags(release, target), f"{ANY}-{target}", f"{LATEST}-{target}")
-
-
-def withdrawal(registry: Registry, subject: Manifest, rows: referrers.Rows | None = None) -> str:
-    """Return the reason why an image was withdrawn; "" if it was not, or is offered again.
-
-    `rows`: what is attached to it, where it was listed already.
-    """
-    try:
-        last = max(withdrawals(registry, subject, rows), default=(choose.NEVER, ""))
-    except (VerificationFailed, manifests.Mangled):
-        return "its withdrawal cannot be read"
-    return printable(last[1], MOST_REASON)
-
-
-def withdrawals(
-    registry: Registry, subject: Manifest, rows: referrers.Rows | None = None
-) -> list[tuple[datetime, str]]:
-    """Return when each withdrawal attached to an image was made, and its reason: "" offers the image again.
-
-    `rows`: what is attached to it, where it was listed already. Raises VerificationFailed if one cannot be read.
-    """
-    contents = referrers.documents(registry, subject, WITHDRAWAL, rows, strict=True)
-    try:
-        documents = [manifests.parse_object(content, "withdrawal") for content in contents]
-    except RegistryRefused as error:
-        raise VerificationFailed(error.reason, hint="withdraw the image again") from error
-    return [
-        (choose.moment(str(content.get("created"))) or choose.NEVER, str(content.get("reason") or ""))
-        for content in documents
-    ]
 
 
 def kind(tag: str) -> str:
@@ -431,7 +423,7 @@ class View:
             return None
         image, manifest = pair
         rows = referrers.listed(self._registry, image.digest)
-        if not referrers.complete(rows) or withdrawal(self._registry, manifest, rows):
+        if not referrers.complete(rows) or withdrawals.withdrawal(self._registry, manifest, rows):
             return None
         return IndexEntry(image=image, media_type=manifest.media_type, size=len(manifest.content))
 

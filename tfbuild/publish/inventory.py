@@ -25,7 +25,7 @@ from tfbuild.oci import referrers, transport
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
 from tfbuild.plan import MACHINES
-from tfbuild.publish import choose, index_state, indexes
+from tfbuild.publish import choose, index_state, indexes, withdrawals
 from tfbuild.publish.choose import Published
 from tfbuild.publish.indexes import IndexRow
 from tfbuild.util.quantities import counted
@@ -226,7 +226,7 @@ def _attached(registry: Registry, subjects: Iterable[Manifest]) -> list[Attached
         types = referrers.types(rows)
         return AttachedKinds(
             complete=referrers.complete(rows),
-            withdrawn=indexes.withdrawal(registry, subject, rows),
+            withdrawn=withdrawals.withdrawal(registry, subject, rows),
             signed=referrers.signed(registry, subject.digest, types),
             damage=registry.damage(subject),
         )

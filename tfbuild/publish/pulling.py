@@ -18,7 +18,7 @@ from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
 from tfbuild.plan import MACHINES
-from tfbuild.publish import check, choose, indexes, provenance
+from tfbuild.publish import check, choose, indexes, provenance, rollback, withdrawals
 from tfbuild.publish.choose import Choice, PassedOver, Published
 from tfbuild.util.progress import Progress
 
@@ -45,12 +45,14 @@ def select(
     any_release: bool = False,
     skip: Collection[str] = (),
     without: Collection[str] = (),
+    demand: referrers.Demand | None = None,
+    note: indexes.Note = indexes.quietly,
 ) -> Choice:
     """The image that this host should run, by the registry's index; no image is downloaded. Raises NothingFits.
 
     It is of the newest release (that begins with `release` and is published with `python`), whatever the host. With
     `any_release`, it is the best image of all of them. Identifiers in `skip` are passed over, and so are the releases
-    in `without`.
+    in `without`. With `demand`, the index may not be older than one that this host has seen.
     """
     tag = f"{release or indexes.ANY}-{target}"
     index = registry.manifest(tag)
@@ -60,6 +62,8 @@ def select(
             f"{registry.repository} has no {tag}",
             hint=f"it has: {', '.join(offered[:12]) or 'no images of tfbuild yet'}",
         )
+    if demand is not None and not without:
+        rollback.refuse_older(registry, tag, index, demand, note)
     all_pythons = choose.matching(indexes.read_index(index), release=release, target=target, python="")
     published = choose.matching(all_pythons, release=release, target=target, python=python)
     published = [image for image in published if image.release not in without]
@@ -239,7 +243,7 @@ def _against(
             unsigned.append(error)
             return "no signature that cosign accepts"
     rows = _refuse_other(registry, image, manifest, demand)
-    withdrawn = indexes.withdrawal(registry, manifest, rows)
+    withdrawn = withdrawals.withdrawal(registry, manifest, rows)
     return f"it was withdrawn: {withdrawn}" if withdrawn else registry.damage(manifest)
 
 

@@ -13,7 +13,7 @@ from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, Verificati
 from tfbuild.oci import references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
-from tfbuild.publish import attachments, check, indexes, signing
+from tfbuild.publish import attachments, check, indexes, signing, withdrawals
 from tfbuild.publish.attachments import AttachedDigests
 from tfbuild.publish.choose import Published
 from tfbuild.util.progress import Progress
@@ -97,11 +97,11 @@ def _push(
         if uploaded:
             _tag(registry, ref, manifest, force=force)
         try:
-            moved = indexes.gather(registry, published, progress)
+            moved = indexes.gather(registry, published, progress, signing.signer(sign, registry.ca))
         except RegistryRefused:
             # Another push of the same image may have overwritten what was attached: neither locks the registry.
             attachments.attach(engine, local, registry, manifest, reports)
-            moved = indexes.gather(registry, published, progress)
+            moved = indexes.gather(registry, published, progress, signing.signer(sign, registry.ca))
         # Last, because it tells an unfinished push from a tag that somebody moved.
         _discard_arriving(registry, manifest)
     _refuse_overwritten(registry, ref, manifest)
@@ -164,7 +164,7 @@ def _pushed_before(registry: Registry, local: Image) -> list[Manifest | None]:
 
 
 def _refuse_withdrawn(registry: Registry, manifest: Manifest, identifier: str) -> None:
-    if reason := indexes.withdrawal(registry, manifest):
+    if reason := withdrawals.withdrawal(registry, manifest):
         raise Withdrawn(
             f"this image, {identifier}, was withdrawn: {reason}", hint=f"invoke withdraw {identifier} --undo"
         )
@@ -279,6 +279,7 @@ def finish(
     note: indexes.Note = indexes.quietly,
     *,
     demand: referrers.Demand | None = None,
+    sign: tuple[str, ...] | None = None,
     dry_run: bool = False,
 ) -> Pushed:
     """Finish the push of an image that is in the registry with its attestations: only update its indexes.
@@ -289,11 +290,13 @@ def finish(
     checked = check.image(registry, image, reports, demand)
     if checked.withdrawn:
         check.refuse_unfinished(checked)
+    if sign is not None:
+        signing.need()
     if dry_run:
         registry.refuse_unless_writable()
         moved = sorted({*checked.lacking, *checked.edited})
     else:
-        moved = indexes.gather(registry, checked.published, note)
+        moved = indexes.gather(registry, checked.published, note, signing.signer(sign, registry.ca))
         manifest = registry.manifest(checked.digest)
         if manifest is not None:
             _discard_arriving(registry, manifest)

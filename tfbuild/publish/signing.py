@@ -9,10 +9,11 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from tfbuild.errors import TfbuildError, UsageError, VerificationFailed
-from tfbuild.oci.referrers import Demand
+from tfbuild.oci.referrers import Demand, Sign
 
 PROGRAM = "cosign"
 
@@ -46,6 +47,11 @@ def sign(reference: str, options: tuple[str, ...], *, ca: Path | None) -> None:
             f"cosign did not sign {reference}",
             hint="its own message is above; the same push command continues from here",
         )
+
+
+def signer(options: tuple[str, ...] | None, ca: Path | None) -> Sign | None:
+    """Return what signs with these options of `cosign sign`; None without options."""
+    return partial(sign, options=options, ca=ca) if options is not None else None
 
 
 def demand_of(text: str, ca: Path | None) -> Demand | None:

@@ -10,7 +10,7 @@ from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, Verificati
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Forged, Lost, Mangled, Manifest
-from tfbuild.publish import check, index_state, indexes
+from tfbuild.publish import check, index_state, indexes, withdrawals
 from tfbuild.publish.choose import Published
 
 
@@ -27,7 +27,13 @@ class Withdrawal:
         return {"image": self.ref, "digest": self.digest, "reason": self.reason or None, "recorded": self.recorded}
 
 
-def withdraw(registry: Registry, name: str, reason: str, note: indexes.Note = indexes.quietly) -> Withdrawal:
+def withdraw(
+    registry: Registry,
+    name: str,
+    reason: str,
+    note: indexes.Note = indexes.quietly,
+    sign: referrers.Sign | None = None,
+) -> Withdrawal:
     """Take an image out of its indexes, for a reason; without a reason, offer a withdrawn one again.
 
     Its fixed tag stays. Raises UnknownImage if neither a fixed tag nor an index names it.
@@ -40,7 +46,7 @@ def withdraw(registry: Registry, name: str, reason: str, note: indexes.Note = in
     if manifest is not None:
         _record(registry, manifest, reason)
         _refuse_without_effect(registry, manifest, identifier, reason)
-    indexes.update(registry, image, note)
+    indexes.update(registry, image, note, sign)
     return Withdrawal(
         ref=f"{registry.repository}:{identifier}", digest=image.digest, reason=reason, recorded=manifest is not None
     )
@@ -73,7 +79,7 @@ def _record(registry: Registry, manifest: Manifest, reason: str) -> None:
     created = _later(registry, manifest).isoformat()
     content = json.dumps({"digest": manifest.digest, "reason": reason, "created": created}, indent=2).encode()
     withdrawal = referrers.Attachment(
-        media_type=indexes.WITHDRAWAL, title="withdrawal.json", created=created, content=content
+        media_type=withdrawals.WITHDRAWAL, title="withdrawal.json", created=created, content=content
     )
     referrers.attach(registry, withdrawal, manifest)
 
@@ -85,14 +91,14 @@ def _later(registry: Registry, manifest: Manifest) -> datetime:
     """
     now = datetime.now(UTC)
     with suppress(VerificationFailed, Mangled, OverflowError):
-        dates = (date for date, _ in indexes.withdrawals(registry, manifest))
+        dates = (date for date, _ in withdrawals.withdrawals(registry, manifest))
         return max([now, *(date + timedelta(microseconds=1) for date in dates)])
     return now
 
 
 def _refuse_without_effect(registry: Registry, manifest: Manifest, identifier: str, reason: str) -> None:
     """Raise RegistryRefused if the withdrawal that was just attached does not count, because of another one."""
-    standing_reason = indexes.withdrawal(registry, manifest)
+    standing_reason = withdrawals.withdrawal(registry, manifest)
     if bool(standing_reason) != bool(reason):
         raise RegistryRefused(
             f"{identifier} is still {f'withdrawn: {standing_reason}' if standing_reason else 'offered'}; "
