@@ -153,6 +153,11 @@ def test_an_input_that_a_parser_cannot_take_fails_the_job(code: int, copy: Path)
     assert (copy / "words").read_text().strip() == "python -m benchmarks.fuzz --seconds 60"
 
 
+def test_a_repository_has_no_capital_letters_where_images_are_named(copy: Path) -> None:
+    done = runner(copy, GITHUB_REPOSITORY="Us/TFBuild").run("action.yml", "Repository")
+    assert (done.code, done.outputs) == (0, {"name": "us/tfbuild"})
+
+
 # --- what installs from PyPI ------------------------------------------------------------------------------------------
 
 

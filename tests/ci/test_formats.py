@@ -223,6 +223,9 @@ def test_the_step_that_makes_the_rows_runs(runner: Callable[..., Github], copy: 
     labels = {row["runner"] for row in rows if row["id"] == newest.official()}
     assert labels == {"ubuntu-24.04"}
     assert "::warning::" not in done.stdout
+    assert done.summary.startswith("## Rows\n\n- ")
+    assert " on ubuntu-24.04: free in public repositories" in done.summary
+    assert "packages on ghcr.io are private at first" in done.summary
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -246,3 +247,30 @@ def test_every_format_is_in_the_help_and_prints_the_rows(tmp_path: Path, capsys:
     for name in (*others, last):
         many.matrix(format=name, output=str(tmp_path), changed="", wheel=["official"], release=[newest.RELEASE])
         assert newest.RELEASE in capsys.readouterr().out.replace("_", "."), name
+
+
+def test_what_rows_take_is_said_before_they_start() -> None:
+    selected = matrix.select(
+        MatrixRequest(releases=("2.0.4", "2.20.0"), targets=("mkl",), only=("*-py3.[57]-*", "2.20*"))
+    )
+    lines = runners.schedule(selected, "github", ["source=large"]).summary()
+    kinds = Counter(build.wheel.kind for build in selected.rows)
+    assert set(kinds) == {"official", "source"}
+    free = "on ubuntu-24.04: free in public repositories, else of the account's minutes"
+    assert any(line.endswith(free) for line in lines)
+    assert f"{kinds['source']} rows on large: a machine of your own, or one that you pay for" in lines
+    assert any(
+        line.endswith("on ubuntu-24.04: free in public repositories, else of the account's minutes") for line in lines
+    )
+    assert lines[-2:] == [
+        "a compile of 2.0.4: 6.3 hours of one processor, recorded for x86-64-v4 on AMD EPYC, without a cache",
+        "a compile of 2.20.0: its time is not recorded",
+    ]
+
+
+def test_the_recorded_compile_is_that_of_the_project() -> None:
+    (row,) = matrix.table().compile
+    path = Path(__file__).parents[2] / "benchmarks" / "results" / f"compiled-{row.release}.json"
+    builds = json.loads(path.read_text())["results"]["builds"]
+    hours = [sum(one["cpu_seconds"] or 0 for one in build["sittings"]) / 3600 for build in builds]
+    assert row.cpu_hours == round(max(hours), 1)

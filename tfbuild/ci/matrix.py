@@ -39,18 +39,28 @@ class System(Facts, frozen=True):
 
 
 class Runner(Facts, frozen=True):
-    """A machine that a CI system offers to everybody; `disk` in gigabytes."""
+    """A machine that a CI system offers to everybody; `disk` in gigabytes, `cost`: what it is counted against."""
 
     system: str
     platform: str
     label: str
     disk: int
+    cost: str
+
+
+class RecordedCompile(Facts, frozen=True):
+    """A compile that was recorded: `cpu_hours` of all its processes together."""
+
+    release: str
+    cpu_hours: float
+    recorded: str
 
 
 class MatrixTable(Facts, frozen=True):
     platform: tuple[Platform, ...]
     system: tuple[System, ...]
     runner: tuple[Runner, ...]
+    compile: tuple[RecordedCompile, ...]
 
 
 def table() -> MatrixTable:

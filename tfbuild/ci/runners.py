@@ -4,10 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from packaging.version import Version
+
 from tfbuild import pipeline, plan
 from tfbuild.ci.matrix import WHEELS, Matrix, table
 from tfbuild.errors import UsageError
 from tfbuild.plan import Build
+from tfbuild.util.quantities import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +19,34 @@ class Schedule:
 
     rows: tuple[tuple[Build, str], ...]
     notes: tuple[str, ...]
+
+    def summary(self) -> list[str]:
+        """Say what the rows take, before any of them starts: kinds, disk, machines and compile time."""
+        kinds = Counter(build.wheel.kind for build, _ in self.rows)
+        machines = Counter(label for _, label in self.rows)
+        costs = {row.label: row.cost for row in table().runner}
+        lines = [f"{counted(count, 'row')} with --wheel {kind}: {_disk(kind)} each" for kind, count in kinds.items()]
+        lines += [
+            f"{counted(count, 'row')} on {label}: {costs.get(label, 'a machine of your own, or one that you pay for')}"
+            for label, count in machines.items()
+        ]
+        return lines + [_compile_time(release) for release in self._compiled()]
+
+    def _compiled(self) -> list[str]:
+        releases = {build.release for build, _ in self.rows if build.wheel.kind == "source"}
+        return sorted(releases, key=Version)
+
+
+def _disk(kind: str) -> str:
+    return f"{pipeline.DISK[kind] / 10**9:.0f} GB of disk"
+
+
+def _compile_time(release: str) -> str:
+    """Say what is recorded of a release's compile; another release's may be several times as long."""
+    known = next((row for row in table().compile if row.release == release), None)
+    if known is None:
+        return f"a compile of {release}: its time is not recorded"
+    return f"a compile of {release}: {known.cpu_hours} hours of one processor, recorded {known.recorded}"
 
 
 def schedule(matrix: Matrix, system: str, own: Sequence[str]) -> Schedule:

@@ -180,8 +180,8 @@ def show_jobs(selected: "Matrix", system: str, runner: Sequence[str]) -> "Matrix
 
     schedule = runners.schedule(selected, system, runner)
     print(formats.JOBS[system](schedule))
-    for note in schedule.notes:
-        say(f"note: {note}")
+    for line in (*schedule.summary(), *(f"note: {note}" for note in schedule.notes)):
+        say(line)
     return replace(selected, rows=tuple(build for build, _ in schedule.rows))
 
 
