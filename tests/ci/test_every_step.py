@@ -19,8 +19,8 @@ from tfbuild import __version__
 pytestmark = pytest.mark.slow
 
 TAG = f"v{__version__}"
-# Whole test runs: ci/debian.sh, which starts them, has a test of its own.
-WHOLE = {("test.yml", "Test"), ("nightly.yml", "Test")}
+# Whole test runs and the soak: ci/debian.sh, which starts them, has a test of its own.
+WHOLE = {("test.yml", "Test"), ("nightly.yml", "Test"), ("nightly.yml", "Soak")}
 
 
 def test_every_step_of_every_workflow_runs_in_a_test() -> None:

@@ -1,0 +1,19 @@
+"""What the nightly soak runs are command lines that tfbuild takes."""
+
+from tests.rows import each
+from tests.with_engine.soak import FAULTS, IDS, TARGETS, TRIALS, Trial
+from tfbuild.cli import VERBS, command_line
+
+
+@each("trial", TRIALS)
+def test_a_verb_of_the_soak_is_one(trial: Trial) -> None:
+    words = trial.words.format(target=TARGETS[0], id=IDS[0], image=f"tfbuild:{IDS[0]}").split()
+    calls = command_line.handle(["tfbuild", *words], VERBS)
+    assert calls is not None
+    (call,) = calls
+    assert call.settled()
+
+
+def test_most_verbs_of_the_soak_are_struck() -> None:
+    weights = {name: fault.weight for name, fault in FAULTS.items()}
+    assert weights["nothing"] < sum(weights.values()) / 2

@@ -1,0 +1,293 @@
+"""Random verbs on an engine of its own, with random faults at random times, from a seed.
+
+    python -m tests.with_engine.soak --minutes 60 --seed 7
+
+After each verb the fault is over, and the next command cleans up. Then: no verb ended in a traceback or in a code that
+its fault does not explain, or never; nothing of a run is left on the engine or among the temporary files; and each name
+on the engine and in the registry is that of an image that was verified. Exits with 1 if anything else was seen.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.ports import free_port
+from tests.with_engine import registry, second
+from tests.with_engine.conftest import ROOT
+from tests.with_engine.registry import Server
+from tests.with_engine.second import Second
+from tests.with_engine.test_fault_matrix import Victim, disk
+from tfbuild import plan
+from tfbuild.engine import leases
+from tfbuild.errors import (
+    DiskFull,
+    EngineMissing,
+    Interrupted,
+    NothingFits,
+    NotJudged,
+    RegistryRefused,
+    TfbuildError,
+    Unfinished,
+    UnknownImage,
+    Withdrawn,
+)  # fmt: skip
+from tfbuild.plan import Request
+
+RELEASE, PYTHON = "2.21.0", "3.11"
+TARGETS = ("cpu", "mkl")
+IDS = tuple(
+    plan.select(Request(target=target, wheel="official", release=RELEASE, python=PYTHON), None).id for target in TARGETS
+)
+# No verb takes longer here: one that does hangs.
+SECONDS = 900.0
+Strike = Callable[["Place", "subprocess.Popen[str]"], None]
+
+
+def codes(*errors: type[TfbuildError]) -> frozenset[int]:
+    return frozenset(error.exit_code for error in errors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A verb: how often it is chosen, and how it may end without any fault, since an image may not be there."""
+
+    words: str
+    weight: int = 2
+    ends: frozenset[int] = frozenset()
+
+
+ABSENT = codes(UnknownImage)
+BUILD = f"build --wheel official --release {RELEASE} --python {PYTHON} --base bootstrap --network host --need-disk 1"
+TRIALS = (
+    Trial(words=f"{BUILD} --target {{target}}", weight=6),
+    Trial(words=f"{BUILD} --target {{target}} --no-verify", weight=2),
+    Trial(words="verify {id}", weight=6, ends=ABSENT),
+    Trial(words="bench {image} --only allocator --budget 60s", weight=4, ends=ABSENT),
+    Trial(words="push {id}", weight=6, ends=ABSENT | codes(Withdrawn)),
+    Trial(words="pull --target {target}", weight=5, ends=codes(NothingFits)),
+    Trial(words="sbom {id} --output sbom.json", weight=3, ends=ABSENT),
+    Trial(words="inspect {image}", ends=ABSENT),
+    Trial(words="withdraw {id} --reason soak", weight=1, ends=ABSENT),
+    Trial(words="withdraw {id} --undo", weight=1, ends=ABSENT | codes(Withdrawn)),
+    Trial(words="images"),
+    Trial(words="prune --yes", weight=2),
+    Trial(words=f"prune --keep {RELEASE}-mkl-* --yes", weight=1),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """`strike`: what happens while a verb runs; `over`: what ends it; `ends`: codes that it explains."""
+
+    strike: Strike
+    over: Callable[["Place"], None] = lambda _: None
+    ends: frozenset[int]
+    weight: int = 2
+
+
+def sent(*signals: signal.Signals) -> Fault:
+    def strike(_: "Place", process: "subprocess.Popen[str]") -> None:
+        for number in signals:
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+            time.sleep(0.3)
+
+    killed = signal.SIGKILL in signals
+    return Fault(strike=strike, ends=frozenset({-signal.SIGKILL}) if killed else codes(Interrupted))
+
+
+def on_engine(*words: str, each: str = "") -> Strike:
+    """Run a command of Docker's, for each container that runs if `each` lists them."""
+
+    def strike(place: "Place", _: "subprocess.Popen[str]") -> None:
+        names = place.docker(*each.split()).split() if each else [""]
+        for name in names:
+            place.docker(*words, *filter(None, [name]))
+
+    return strike
+
+
+# A verb that finds its container, volume or layers gone does not judge, or says that the build failed.
+DISTURBED = codes(NotJudged, TfbuildError) | {23}
+FAULTS = {
+    "nothing": Fault(strike=lambda *_: None, ends=frozenset(), weight=8),
+    "SIGINT": sent(signal.SIGINT),
+    "SIGTERM": sent(signal.SIGTERM),
+    "SIGHUP": sent(signal.SIGHUP),
+    "SIGTERM twice": sent(signal.SIGTERM, signal.SIGTERM),
+    "SIGKILL": sent(signal.SIGKILL),
+    "engine killed": Fault(
+        strike=lambda place, _: place.victim.kill(), over=lambda place: place.victim.restart(),
+        ends=codes(EngineMissing),
+    ),
+    "engine replaced": Fault(
+        strike=lambda place, _: place.victim.replace(), ends=codes(EngineMissing, NotJudged), weight=1
+    ),
+    "disk full": Fault(
+        strike=lambda place, _: place.victim.fill(), over=lambda place: place.victim.clear(), ends=codes(DiskFull),
+    ),
+    "registry killed": Fault(
+        strike=lambda place, _: place.server.kill(), over=lambda place: place.server.start(),
+        ends=codes(RegistryRefused, Unfinished),
+    ),
+    "containers killed": Fault(strike=on_engine("kill", each="ps -q"), ends=DISTURBED),
+    "containers pruned": Fault(strike=on_engine("container", "prune", "--force"), ends=DISTURBED),
+    "images pruned": Fault(strike=on_engine("image", "prune", "--force"), ends=DISTURBED | ABSENT, weight=1),
+    "cache pruned": Fault(strike=on_engine("builder", "prune", "--all", "--force"), ends=DISTURBED, weight=1),
+}  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class Place:
+    """`took`: how long each verb took when it was last left alone."""
+
+    folder: Path
+    victim: Victim
+    server: Server
+    took: dict[str, float] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def env(self) -> dict[str, str]:
+        own = {"DOCKER_HOST": self.victim.found.host, "TFBUILD_REGISTRY": self.server.repository}
+        return {**os.environ, **own, "TMPDIR": str(self.temporary)}
+
+    @property
+    def temporary(self) -> Path:
+        return self.folder / "tmp"
+
+    def docker(self, *words: str) -> str:
+        done = subprocess.run(["docker", *words], env=self.env, capture_output=True, text=True, check=False)
+        return done.stdout
+
+    def started(self, words: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "invoke", "--search-root", str(ROOT), *words.split()]
+        with (self.folder / "output").open("w") as output:
+            return subprocess.Popen(
+                command, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                text=True, start_new_session=True,
+            )  # fmt: skip
+
+    def output(self) -> str:
+        return (self.folder / "output").read_text(errors="replace")
+
+    def found(self, what: str, more: str = "") -> None:
+        self.findings.append(what)
+        print(f"FOUND {what}\n{more[-3000:]}", flush=True)
+
+    def run(self, words: str, allowed: frozenset[int], fault: Fault, name: str, after: float) -> None:
+        began = time.monotonic()
+        process = self.started(words)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(after)
+        struck = process.poll() is None
+        if struck:
+            fault.strike(self, process)
+        what = f"{words!r}, {name} after {after:.0f} s"
+        try:
+            code = process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+            self.found(f"{what}: hangs", self.output())
+        seconds, output = time.monotonic() - began, self.output()
+        if name == "nothing" or not struck:
+            self.took[words] = seconds
+        if not struck:
+            fault.strike(self, process)  # its end is the same: the next verb needs the engine, the disk, the registry
+        fault.over(self)
+        print(f"{code:4} {seconds:5.0f} s  {what}{'' if struck else ' (too late)'}", flush=True)
+        self.counts[f"{name}{'' if struck else ' (too late)'}"] += 1
+        if re.search("^Traceback", output, re.MULTILINE):
+            self.found(f"{what}: a traceback", output)
+        elif code not in {0} | allowed | (fault.ends if struck else frozenset()):
+            self.found(f"{what}: ends with {code}", output)
+
+    def inspect(self) -> None:
+        """Let the next command clean up, and look at what is left, and at what the names say."""
+        done = subprocess.run(
+            [sys.executable, "-m", "invoke", "--search-root", str(ROOT), "images", "--json"], cwd=self.folder,
+            env=self.env, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            self.found(f"images ends with {done.returncode} after the fault", done.stderr)
+        for kind in ("container", "volume"):
+            words = ["ps", "--all"] if kind == "container" else ["volume", "ls"]
+            if left := self.docker(*words, "--quiet", "--filter", f"label={leases.CONTAINER}").split():
+                self.found(f"a {kind} is left: {left}", self.docker("inspect", *left))
+        if left := [path.name for path in self.temporary.iterdir()]:
+            self.found(f"files are left: {left}")
+        for name in self.docker("images", "--format", "{{.Repository}}:{{.Tag}}").split():
+            if name.startswith("tfbuild:") and not name.endswith(("-unverified", "-failed")):
+                self.check(name)
+
+    def check(self, name: str) -> None:
+        """A name is that of the image's labels, and a report says that this image passed, here or where it is from."""
+        (row,) = json.loads(self.docker("inspect", name))
+        identifier = name.partition(":")[2]
+        if row["Config"]["Labels"].get("io.tfbuild.id") != identifier:
+            self.found(f"{name} is another image's", json.dumps(row["Config"]["Labels"], indent=1))
+        report = self.folder / "reports" / f"{identifier}.json"
+        document = json.loads(report.read_text()) if report.is_file() else {}
+        if document.get("image", {}).get("id") != row["Id"] or document.get("verdict") not in ("pass", "warn"):
+            self.found(f"{name} ({row['Id']}) has no report that it passed", json.dumps(document.get("image")))
+
+
+@contextmanager
+def place() -> Iterator[Place]:
+    with ExitStack() as stack:
+        folder, bridge = stack.enter_context(second.place())
+        stack.enter_context(disk(folder / "data"))
+        second.certificates(folder / "tls")
+        found = Second(folder=folder, host=f"unix://{folder}/docker.sock", port=free_port())
+        victim = Victim(found, bridge, other_cpu=False)
+        stack.callback(victim.close)
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
+        for name in ("tmp", "registry"):
+            (work / name).mkdir()
+        server = stack.enter_context(registry.serve(work / "registry"))
+        yield Place(folder=work, victim=victim, server=server)
+
+
+def soak(there: Place, seconds: float, seed: int) -> None:
+    chance, ends = random.Random(seed), time.monotonic() + seconds
+    while time.monotonic() < ends:
+        (trial,) = chance.choices(TRIALS, [row.weight for row in TRIALS])
+        (name,) = chance.choices([*FAULTS], [row.weight for row in FAULTS.values()])
+        number = chance.randrange(len(TARGETS))
+        words = trial.words.format(target=TARGETS[number], id=IDS[number], image=f"tfbuild:{IDS[number]}")
+        there.run(words, trial.ends, FAULTS[name], name, chance.random() * there.took.get(words, 20))
+        there.inspect()
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    options.add_argument("--minutes", type=float, default=60)
+    options.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    given = options.parse_args()
+    print(f"--seed {given.seed}", flush=True)
+    with place() as there:
+        for target in TARGETS:
+            there.run(TRIALS[0].words.format(target=target), frozenset(), FAULTS["nothing"], "nothing", 1)
+        there.inspect()
+        soak(there, given.minutes * 60, given.seed)
+    print(f"{there.counts.total()} verbs: {dict(there.counts.most_common())}")
+    print(f"{len(there.findings)} findings", *there.findings, sep="\n- ")
+    return bool(there.findings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
