@@ -31,6 +31,7 @@ COMMANDS = {
     ],
     "copts": ["copts --cpuinfo {folder}/machines/unknown-sapphirerapids --compiler gcc-9"],
     "cpus": ["cpus --search zen"],
+    "gain": ["gain --cpuinfo {folder}/machines/unknown-sapphirerapids"],
     "explain": ["explain --cpuinfo {folder}/machines/unknown-sapphirerapids"],
     "fleet": ["fleet {folder}/machines --also {folder}/list --skip-unreachable --timeout 2"],
     "plan": ["plan --target cuda --cpu x86-64-v3", "build --dry-run --target mkl --wheel official"],

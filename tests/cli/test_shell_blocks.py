@@ -33,7 +33,20 @@ PAGES = sorted(
 BLOCK = re.compile(r"(?:^<!-- not run: (?P<why>.+?) -->\n)?^```(?P<kind>sh|console)\n(?P<text>.*?)^```", re.M | re.S)
 PROGRAMS = ("invoke", ".venv/bin/invoke", "tfbuild")
 # What reads and plans, or ends at the plan.
-RUN = {"advise", "compare", "copts", "cpus", "detect", "dockerfile", "explain", "fleet", "matrix", "plan", "support"}
+RUN = {
+    "advise",
+    "compare",
+    "copts",
+    "cpus",
+    "detect",
+    "dockerfile",
+    "explain",
+    "fleet",
+    "gain",
+    "matrix",
+    "plan",
+    "support",
+}
 DRY = {"build", "bundle"}
 BETWEEN = ("&&", "||", "|", ";")
 

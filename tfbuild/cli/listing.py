@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 from tfbuild.cli.output import out, say
 from tfbuild.plan import Build
 from tfbuild.util import terminal
+from tfbuild.util.installation import as_typed
 
 if TYPE_CHECKING:
     from tfbuild.cpu.catalogue import CpuEntry
+    from tfbuild.plan.gain import MeasuredGain, OperationRow
     from tfbuild.publish import Pushed
     from tfbuild.publish.choose import Choice
     from tfbuild.publish.inventory import Entry
@@ -84,6 +86,35 @@ def show_cpus(entries: Sequence["CpuEntry"]) -> None:
         cells = (entry.name, entry.kind, entry.platform, entry.compiled_for, ", ".join(entry.processors))
         table.add_row(*map(Text, cells))
     terminal.write(terminal.console(), [table])
+
+
+def show_gain(answer: "MeasuredGain") -> None:
+    """Print what was measured, with its intervals, and the commands that measure it on this machine."""
+
+    def listed(rows: "Sequence[OperationRow]") -> str:
+        return "; ".join(f"{row.name} {row.ratio[0]:.2f} [{row.ratio[1]:.2f}, {row.ratio[2]:.2f}]" for row in rows)
+
+    report = answer.report
+    measured = (
+        f"TensorFlow {report.release} for {report.cpu}, by CPU time, relative to {report.over}, on {report.machine}"
+        if report
+        else "nothing of code for such a CPU beyond the official wheel's"
+    )
+    rows = [
+        ("CPU", f"{answer.cpu}, for which {answer.instruction_set} is compiled"),
+        ("wheel", f"the official one of {answer.release} is compiled for {answer.wheel}"),
+        ("unused", " ".join(answer.unused) or "nothing that TensorFlow's message names"),
+        ("measured", measured),
+        ("faster", listed(answer.faster)),
+        ("slower", listed(answer.slower)),
+        ("equal", "; ".join(row.name for row in answer.equal)),
+        ("yours", "nobody measured your model here; most of matmul and convolution is oneDNN's, which takes what the "
+         "CPU has at run time"),
+        ("time", "a compile takes hours, and was not timed for this release on such a machine"),
+        ("measure it", as_typed(f"invoke build --release {answer.release} --wheel official, the same without --wheel, "
+         "then invoke bench COMPILED --only isa --against OFFICIAL")),
+    ]  # fmt: skip
+    show_fields([(name, text) for name, text in rows if text])
 
 
 def show_images(entries: Sequence["Entry"]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfbuild import facts
-from tfbuild.cli.listing import show_cpus, show_fields, show_flags, show_plan
+from tfbuild.cli.listing import show_cpus, show_fields, show_flags, show_gain, show_plan
 from tfbuild.cli.options import JSON, PLAN, RUN, SETTINGS, certificates, host_cpu, request_of
 from tfbuild.cli.output import out, say
 from tfbuild.cli.verbs import COMMAND_LINE, verb
@@ -70,6 +70,19 @@ def detect(*, cpuinfo: str, json: bool) -> None:
             *(("disputed", f"{item.feature}: {item.reason}") for item in cpu.disagreements),
         ]
     )
+
+
+@verb(
+    {"cpuinfo": replace(PLAN["cpuinfo"], help="recorded CPU to read in place of this machine's")},
+    JSON,
+    examples=("invoke gain", "invoke gain --cpuinfo -             # of another machine, by lscpu's output"),
+)
+def gain(*, cpuinfo: str, json: bool) -> None:
+    """Say whether a build from source is worth it on this CPU: what was measured for such CPUs, and how to measure."""
+    from tfbuild.plan import gain as gains
+
+    answer = gains.gain(detect_cpu(Path(cpuinfo) if cpuinfo else None))
+    out(answer.to_json()) if json else show_gain(answer)
 
 
 @verb(
