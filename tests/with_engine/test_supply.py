@@ -442,8 +442,14 @@ def test_a_signature_by_the_real_cosign_is_demanded_and_found(
     engine.remove(image)
     pull("--signed", by_others, code=24)
     assert not engine.exists(reference)
-    pulled = json.loads(pull("--signed", signed).stdout)
+    memory = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    answer = pull("--signed", signed, env={**os.environ, **memory})
+    pulled = json.loads(answer.stdout)
     assert (pulled["signed"], pulled["reference"]) == (True, reference)
+    # cosign accepts the index too, of which the number is remembered.
+    assert "the index" not in answer.stderr
+    seen = json.loads((tmp_path / "state" / "tfbuild" / "indexes.json").read_text())
+    assert seen == {f"{place.repository}:any-mkl": indexes.number_of(place.manifest("any-mkl"))}
     engine.remove(pulled["image"])
 
 
