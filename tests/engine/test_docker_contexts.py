@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,14 @@ def test_the_address_takes_precedence_over_the_context(
 ) -> None:
     endpoint = selection.endpoint(environ | variables)
     assert (endpoint.address, endpoint.local, endpoint.tls) == (address, local, None)
+
+
+def test_a_user_without_a_name_and_a_home_has_no_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(EngineMissing, match="there is no Docker context 'far'") as error:
+        selection.read_context("far", {})
+    assert error.value.hint.startswith("one of: default;")
 
 
 def test_the_current_context_is_used(environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,8 @@ def context_names(environ: Mapping[str, str]) -> list[str]:
 
 
 def _configuration(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    # A user without a name and without HOME, as in some containers, has no home: Path.home() would raise.
+    return Path(environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"))
 
 
 def _context_folder(environ: Mapping[str, str], kind: str, name: str) -> Path:
