@@ -14,6 +14,7 @@ import pytest
 
 from tests import checkout
 from tests.ci.steps import GITHUB, ROOT, Github, gitlab, read
+from tests.publish import wheels
 from tfbuild import __version__
 
 pytestmark = pytest.mark.slow
@@ -115,6 +116,20 @@ def test_what_is_attested_for_pypi_is_what_is_published(copy: Path) -> None:
     signed, published = (copy / "words").read_text().splitlines()
     assert signed.split() == ["pypi-attestations", "sign", "dist/x.tar.gz", "dist/x.whl"]
     assert published.split() == ["uv", "publish", "--trusted-publishing", "always", "dist/x.tar.gz", "dist/x.whl"]
+
+
+@pytest.mark.parametrize(
+    ("site", "url"), [("", "https://us.github.io/TF"), ("https://x.example/", "https://x.example")]
+)
+def test_the_wheels_of_another_run_become_an_index(site: str, url: str, tmp_path: Path) -> None:
+    for level in ("avx", "x86-64-v4"):
+        wheels.wheel(tmp_path / "temp" / "wheels" / f"wheel-{level}", level)
+    values = {"inputs.options": "--name tensorflow --local-version", "vars.TFBUILD_WHEELS_URL": site}
+    env = {"GITHUB_REPOSITORY": "Us/TF"}
+    done = Github(checkout=ROOT, temp=tmp_path / "temp", values=values, env=env).run("wheels.yml", "Index")
+    assert done.code == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == [f"{url}/avx/simple/", f"{url}/x86-64-v4/simple/"]
+    assert list((tmp_path / "temp" / "public").glob("pool/*/tensorflow-2.14.0+tfbuild.x86.64.v4-*.whl"))
 
 
 def locks() -> list[str]:

@@ -58,8 +58,10 @@ def test_workflows_have_no_security_findings() -> None:
 # The first major of each action that runs on Node 24 (`using:` of their action.yml); the last two run other programs.
 NODE24 = {
     "actions/checkout": 5, "actions/upload-artifact": 6, "actions/download-artifact": 7, "actions/setup-python": 6,
-    "actions/attest-build-provenance": 4, "sigstore/cosign-installer": 4,
+    "actions/upload-pages-artifact": 5, "actions/deploy-pages": 5, "actions/attest-build-provenance": 4,
+    "sigstore/cosign-installer": 4,
 }  # fmt: skip
+INSTALL = ROOT / "templates" / "index" / "install.sh"
 USES = re.compile(r"uses: ([\w./-]+)@([0-9a-f]{40}) # v(\d+)\.\d+\.\d+$")
 
 
@@ -109,7 +111,7 @@ def test_every_step_is_clean_shell(tmp_path: Path) -> None:
 
 
 def test_the_scripts_are_clean_shell() -> None:
-    done = run(tool("shellcheck"), *(ROOT / "ci").glob("*.sh"), ROOT / "pull.sh", ROOT / ".ci" / "run")
+    done = run(tool("shellcheck"), *(ROOT / "ci").glob("*.sh"), ROOT / "pull.sh", INSTALL, ROOT / ".ci" / "run")
     assert done.returncode == 0, done.stdout
 
 
@@ -162,6 +164,7 @@ SETTINGS = {
     "vars.TFBUILD_PUSH_OPTIONS",
     "vars.TFBUILD_REMOTE_CACHE",
     "vars.TFBUILD_RUNNERS",
+    "vars.TFBUILD_WHEELS_URL",
     "vars.TFBUILD_SIGNED",
     "secrets.TFBUILD_REMOTE_HEADERS",
 }

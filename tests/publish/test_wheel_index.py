@@ -117,7 +117,25 @@ def test_another_wheel_changes_no_file_of_other_sets(public: Path, tmp_path: Pat
     indexed(public, tmp_path / "more")
     changed = {str(path.relative_to(public)) for path, time in before.items() if path.stat().st_mtime_ns != time}
     project = "x86-64-v4/simple/tensorflow-cpu"
-    assert changed == {"choose.json", "choose.tsv", f"{project}/index.html", f"{project}/index.json"}
+    assert changed == {"choose.json", "choose.tsv", "index.html", f"{project}/index.html", f"{project}/index.json"}
+
+
+def test_the_page_at_the_top_lists_every_wheel_and_its_links_lead_somewhere(public: Path, tmp_path: Path) -> None:
+    wheel(tmp_path / "more", release="2.13.0")
+    wheel_index.index(public, wheel_index.of_folder(tmp_path / "more"), Naming(), print, url="https://x.example/w/")
+    links = [str(row["href"]) for row in Links(public / "index.html").rows]
+    assert [link for link in links if link.startswith("pool/")] == [
+        row.file
+        for row in sorted(
+            wheel_index.read((public / "choose.json").read_bytes(), "here"),
+            key=lambda row: (row.release, row.instruction_set != "avx"), reverse=True,
+        )
+    ]  # fmt: skip
+    assert all((public / link).exists() for link in links)
+    assert (
+        "curl -fsSL https://x.example/w/install.sh | sh -s -- https://x.example/w<"
+        in (public / "index.html").read_text()
+    )
 
 
 def test_a_name_that_promises_too_much_becomes_what_the_audit_proved(public: Path, tmp_path: Path) -> None:

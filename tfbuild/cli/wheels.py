@@ -25,7 +25,7 @@ def index(folder: str, *, wheels: str, url: str, name: str, local_version: bool)
     from tfbuild.publish.wheel_index import Naming
 
     naming = Naming(project=name, local=local_version)
-    rows = wheel_index.index(Path(folder), wheel_index.of_folder(Path(wheels)), naming, say)
+    rows = wheel_index.index(Path(folder), wheel_index.of_folder(Path(wheels)), naming, say, url=url)
     sets = sorted({row.instruction_set for row in rows})
     for instruction_set in sets:
         print(f"{url.rstrip('/') or folder}/{instruction_set}/simple/")

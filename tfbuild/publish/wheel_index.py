@@ -2,7 +2,7 @@
 
     pool/SHA256/WHEEL[.metadata]
     SET/simple/{index.html, PROJECT/{index.html,index.json}}
-    choose.json, choose.tsv
+    choose.json, choose.tsv, install.sh, index.html
 
 pip and uv choose among wheels by their names, which cannot say what a CPU must have: in one index for all sets,
 `2.14.1+tfbuild.x86.64.v4` is the newest version for every CPU. So each set has an index of its own.
@@ -35,13 +35,13 @@ from tfbuild.pipeline.wheel import SCHEMA as SIDECAR
 from tfbuild.pipeline.wheel import Audit, audit_wheel, glibc
 from tfbuild.plan import source
 from tfbuild.plan import wheel as wheels
-from tfbuild.publish import indexes, wheel_names
+from tfbuild.publish import choose, indexes, wheel_names
 from tfbuild.publish.choose import Published
 from tfbuild.publish.wheel_names import Parts
 from tfbuild.util.files import decode, locked, read_regular, replace_file, temporary_folder, whole, writing
 
 SCHEMA = "tfbuild.index/1"
-CHOICES, TABLE = "choose.json", "choose.tsv"
+CHOICES, TABLE, INSTALL = "choose.json", "choose.tsv", "install.sh"
 COLUMNS = ("release", "python", "platform", "glibc", "speed", "set", "cpuinfo", "size", "sha256", "file")
 MOST_BYTES = 64 << 20
 # The time of members of archives that have none.
@@ -157,11 +157,12 @@ def read(content: bytes, origin: str) -> tuple[IndexedWheel, ...]:
 
 
 def index(
-    folder: Path, wheels: Sequence[Path], naming: Naming, note: Callable[[str], None]
+    folder: Path, wheels: Sequence[Path], naming: Naming, note: Callable[[str], None], *, url: str = ""
 ) -> tuple[IndexedWheel, ...]:
     """Add wheels to the index in `folder`, new or not, and return all of its rows.
 
-    Nothing is changed if a wheel cannot be used. Rows whose file somebody removed from the pool go, with a `note`.
+    `url`: where it will be served, for the page at the top. Nothing is changed if a wheel cannot be used. Rows whose
+    file somebody removed from the pool go, with a `note`.
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -175,6 +176,8 @@ def index(
             for row in gone:
                 note(f"{row.name} for {row.instruction_set} leaves the index: {row.file} is gone")
             _write_pages(folder, rows, gone)
+            _write(folder / "index.html", _top_page(rows, url))
+            _write(folder / INSTALL, (rendering.TEMPLATES / "index" / INSTALL).read_text(encoding="utf-8"))
     return rows
 
 
@@ -348,6 +351,13 @@ def _write_pages(folder: Path, rows: Sequence[IndexedWheel], gone: Sequence[Inde
     document = WheelList(schema=SCHEMA, wheels=tuple(rows))
     _write(folder / TABLE, "\n".join(["\t".join(columns) for columns in (COLUMNS, *map(_columns, rows))]) + "\n")
     _write(folder / CHOICES, _json(msgspec.to_builtins(document)))
+
+
+def _top_page(rows: Iterable[IndexedWheel], url: str) -> str:
+    """Return the table that people look at, the newest release and Python first, and their fastest set."""
+    order = sorted(rows, key=lambda row: (Version(row.release), Version(row.python), choose.speed(row.published)))
+    table = [{"row": row, "address": quote(row.file), "megabytes": f"{row.size / 1e6:,.1f}"} for row in order[::-1]]
+    return rendering.render("index/top", table=table, url=url.rstrip("/") or "URL")
 
 
 def _json(document: object) -> str:

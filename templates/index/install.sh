@@ -1,0 +1,153 @@
+#!/bin/sh
+# install.sh URL [RELEASE]: install the best TensorFlow wheel of an index for this CPU, without tfbuild.
+#
+#   curl -fsSL https://wheels.example/install.sh | sh -s -- https://wheels.example 2.20
+#
+# RELEASE is one release (2.20.0) or one minor release (2.20); without it, any. Of the releases that the index has for
+# this Python, the newest is chosen, and of it the largest instruction set that this CPU runs.
+#
+# It reads /proc/cpuinfo and URL/choose.tsv, downloads the wheel, compares its sha256 and size with the row, and hands it
+# to pip, or to uv where this Python has no pip. `tfbuild install` checks and explains more.
+#
+# DRY_RUN=1       print the wheel's address without downloading it
+# PYTHON=python3  the Python that gets the wheel
+set -eu
+
+die() {
+    echo "install.sh: $1" >&2
+    exit "${2:-1}"
+}
+
+[ $# -ge 1 ] && [ $# -le 2 ] || die "usage: install.sh URL [RELEASE], such as: install.sh https://wheels.example 2.20" 2
+url=${1%/} release=${2:-} python=${PYTHON:-python3}
+cpuinfo=${TFBUILD_CPUINFO:-/proc/cpuinfo}
+
+# The features that every core has.
+features=$(awk '
+    /^(flags|Features)[ \t]*:/ && !seen[$0]++ {
+        lists++
+        for (i = 3; i <= NF; i++) if (list[$i] != lists) { list[$i] = lists; cores[$i]++ }
+    }
+    END { for (name in cores) if (cores[name] == lists) printf "%s ", name }
+' "$cpuinfo")
+[ -n "$features" ] || die "no CPU features can be read from $cpuinfo" 14
+case $(uname -m) in
+    x86_64) platform=linux/amd64 ;;
+    aarch64) platform=linux/arm64 ;;
+    *) die "there are no wheels for a $(uname -m) CPU" 14 ;;
+esac
+# "3.12 2.36": Python's version and glibc's; nothing where no wheel of TensorFlow can work.
+environment=$("$python" -c '
+import os, sys, sysconfig
+if sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED"):
+    try: print("%d.%d" % sys.version_info[:2], os.confstr("CS_GNU_LIBC_VERSION").split()[1])
+    except (ValueError, OSError, AttributeError): pass
+') || die "$python does not run: name another one with PYTHON=" 2
+version=${environment% *} glibc=${environment#* }
+[ -n "$version" ] || die "$python is not the usual CPython on glibc, for which the wheels are" 27
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# Without these, some shells skip the EXIT trap when a signal ends them.
+trap 'exit 130' INT
+trap 'exit 143' HUP TERM
+# request ADDRESS FILE MOST OPTION...: downloads at most MOST bytes.
+request() {
+    from=$1 to=$2 most=$3
+    shift 3
+    status=$(curl --silent --show-error --location --proto =http,https --connect-timeout 30 --max-filesize "$most" \
+        --write-out '%{http_code}' --output "$to" "$@" --url "$from") || die "the download of $from failed" 26
+    [ "$status" = 200 ] || die "$from is not there: the server answers $status" 26
+}
+request "$url/choose.tsv" "$work/choose.tsv" 4194304 --max-time 60
+tr -d '\001-\010\013-\037\177' < "$work/choose.tsv" > "$work/rows"
+awk -F '\t' -v features=" $features" -v platform="$platform" -v version="$version" -v glibc="$glibc" \
+    -v release="$release" '
+    function number(text, parts) { split(text, parts, "."); return parts[1] * 1e8 + parts[2] * 1e4 + parts[3] }
+    function say(row, why) { printf "install.sh: not %s: %s\n", names[row], why > "/dev/stderr" }
+    NR == 1 {
+        for (i = 1; i <= NF; i++) at[$i] = i
+        count = split("release python platform glibc speed set cpuinfo size sha256 file", columns, " ")
+        for (i = 1; i <= count; i++) if (!(columns[i] in at)) { failed = 1; exit }
+        next
+    }
+    { its_release = $at["release"] "" }
+    # A release candidate is only chosen by its own name. Compared as text: as numbers, Python 3.1 and 3.10 are equal.
+    its_release != release && (release != "" && index(its_release, release ".") != 1 || its_release !~ /^[0-9.]+$/) { next }
+    $at["platform"] != platform || $at["python"] "" != version "" { next }
+    {
+        rows++
+        releases[rows] = number(its_release); speeds[rows] = $at["speed"] ""
+        names[rows] = $at["set"]
+        lines[rows] = its_release " " $at["set"] " " $at["size"] " " $at["sha256"] " " $at["file"]
+        count = split($at["cpuinfo"], needed, " ")
+        for (i = 1; i <= count; i++)
+            if (index(features, " " needed[i] " ") == 0) lacks[rows] = lacks[rows] " " needed[i]
+        if (number($at["glibc"]) > number(glibc)) newer[rows] = $at["glibc"]
+        if (releases[rows] > newest) newest = releases[rows]
+    }
+    END {
+        if (failed) exit 1
+        for (row = 1; row <= rows; row++) {
+            if (releases[row] < newest) continue
+            if (lacks[row] != "") say(row, "this CPU lacks" lacks[row])
+            else if (newer[row] != "") say(row, "it needs glibc " newer[row] " and this system has " glibc)
+            else if (!best || speeds[row] > speeds[best]) best = row
+        }
+        if (best) print lines[best]
+    }
+' "$work/rows" > "$work/best" ||
+    die "$url/choose.tsv is not a table that this install.sh can read: fetch install.sh from there again" 26
+[ -s "$work/best" ] || die "no wheel${release:+ of $release} at $url runs here, with Python $version and this CPU" 27
+read -r its_release its_set size sha256 file < "$work/best"
+# They become part of an address and of a path.
+printf '%s %s %s\n' "$size" "$sha256" "$file" |
+    grep -Eqx '[0-9]{1,10} [0-9a-f]{64} pool/[0-9a-f]{64}/[A-Za-z0-9_][A-Za-z0-9_.+-]*\.whl' ||
+    die "$url/choose.tsv has a row that tfbuild did not write" 26
+wheel=${file##*/}
+# S3 reads "+" as a space.
+address=$url/$(printf '%s' "$file" | sed 's/+/%2B/g')
+echo "install.sh: TensorFlow $its_release for $its_set, the largest set of the newest release that this CPU runs" >&2
+if [ -n "${DRY_RUN:-}" ]; then
+    echo "$address"
+    exit 0
+fi
+
+# "same": this version, of whatever set; "other NAME": another project with TensorFlow's folder, which pip would mix.
+installed=$("$python" - "$wheel" << 'END'
+import re, sys
+from importlib.metadata import distributions
+
+def plain(name):
+    return re.sub("[-_.]+", "-", name or "").lower()
+
+project, version = map(plain, sys.argv[1].split("-")[:2])
+for found in distributions():
+    name = plain(found.metadata["Name"])
+    if name == project and plain(found.version) == version:
+        print("same")
+    elif name != project and name in ("tensorflow", "tensorflow-cpu", "intel-tensorflow", "tf-nightly"):
+        print("other", name)
+END
+) || die "$python cannot say which packages it has" 2
+case $installed in
+    *other*) die "${installed##*other } is installed in the same folder: uninstall it first" 16 ;;
+esac
+
+# Slower than 10 KB/s for a minute counts as no answer.
+request "$address" "$work/$wheel" "$size" --speed-limit 10240 --speed-time "${TFBUILD_STALL:-60}"
+[ "$(wc -c < "$work/$wheel")" -eq "$size" ] || die "$address has not the size that choose.tsv gives: it was cut off" 26
+[ "$(sha256sum < "$work/$wheel")" = "$sha256  -" ] ||
+    die "$address is not the wheel that choose.tsv describes, by its sha256: tell whoever publishes it" 24
+# pip and uv keep what has the same version, for whatever set; its dependencies are there.
+if "$python" -m pip --version > /dev/null 2>&1; then
+    set -- "$python" -m pip install
+    [ "$installed" != same ] || set -- "$@" --force-reinstall --no-deps
+elif command -v uv > /dev/null; then
+    set -- uv pip install --python "$python"
+    [ "$installed" != same ] || set -- "$@" --reinstall --no-deps
+else
+    die "$python has no pip, and there is no uv: install one of them" 2
+fi
+"$@" "$work/$wheel" >&2 || die "$1 did not install $wheel" 1
+echo "$wheel"

@@ -1,0 +1,190 @@
+"""templates/index/install.sh with real wheels, a real pip and a server on loopback."""
+
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.broken import serve
+from tests.cpu.machines import machines
+from tests.publish import wheels
+from tests.rows import each
+from tfbuild import cpu
+from tfbuild.cpu import isa
+from tfbuild.publish import choose, wheel_index
+from tfbuild.publish.wheel_index import COLUMNS, IndexedWheel
+
+SCRIPT = Path(__file__).parents[2] / "templates" / "index" / "install.sh"
+PYTHON = "{}.{}".format(*sys.version_info)
+SETS = ("x86-64-v2", "avx", "x86-64-v3", "x86-64-v4")
+
+
+def row(release: str, level: str, python: str = PYTHON, project: str = "tensorflow_cpu") -> tuple[IndexedWheel, bytes]:
+    """Return a row of an index, and its wheel: a package that knows its set."""
+    tag = f"cp{PYTHON.replace('.', '')}"
+    stem, tags = f"{project}-{release}", f"{tag}-{tag}-manylinux_2_17_x86_64"
+    members = {
+        "tensorflow/__init__.py": f"set = {level!r}\n",
+        f"{stem}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: {release}\n",
+        f"{stem}.dist-info/WHEEL": f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: false\nTag: {tags}\n",
+    }
+    with TemporaryDirectory() as folder:
+        path = wheels.zipped(
+            Path(folder) / f"{stem}-{tags}.whl", {name: text.encode() for name, text in members.items()}
+        )
+        content = path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    described = IndexedWheel(
+        file=f"pool/{digest}/{path.name}", size=len(content), sha256=digest, metadata="", project=project,
+        version=release, release=release, python=python, requires_python="", platform="linux/amd64", glibc="2.17",
+        target="mkl", instruction_set=level, features=isa.resolve(level, arch="x86_64").features, created="",
+        built=None,
+    )  # fmt: skip
+    return described, content
+
+
+class Index:
+    """The files of an index by path, which a test may change; `changes` are those of its first row."""
+
+    def __init__(self, *rows: tuple[IndexedWheel, bytes], **changes: str) -> None:
+        self.rows = [described for described, _ in rows]
+        self.content = {f"/{described.file}": content for described, content in rows}
+        lines = [dict(zip(COLUMNS, wheel_index._columns(described), strict=True)) for described in self.rows]
+        lines[0].update(changes)
+        table = (COLUMNS, *(line.values() for line in lines))
+        self.content["/choose.tsv"] = "".join("\t".join(line) + "\n" for line in table).encode()
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """The Python of a new environment that has pip."""
+    folder = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    pip = importlib.metadata.distribution("pip")
+    for name in ("pip", f"pip-{pip.version}.dist-info"):
+        shutil.copytree(str(pip.locate_file(name)), packages / name)
+    return folder / "bin" / "python"
+
+
+def install(
+    url: str, recorded: Path, *arguments: str, python: Path | str = sys.executable, more: Mapping[str, str] = {}
+) -> "subprocess.CompletedProcess[str]":
+    """Run the script on a CPU that was recorded; its temporary files go beside that."""
+    env = {"PATH": os.environ["PATH"], "TFBUILD_CPUINFO": str(recorded), "PYTHON": str(python)}
+    return subprocess.run(
+        ["dash", SCRIPT, url, *arguments], capture_output=True, text=True, check=False, timeout=60,
+        env={**env, "TMPDIR": str(recorded.parent), "no_proxy": "*", "PIP_NO_INDEX": "1", **more},
+    )  # fmt: skip
+
+
+def installed(python: Path) -> str:
+    """Return the set of the installed package; "" if there is none."""
+    command = [str(python), "-c", "import tensorflow; print(tensorflow.set)"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def state(python: Path) -> dict[str, int]:
+    packages = python.parents[1] / "lib"
+    return {str(path): path.stat().st_mtime_ns for path in packages.rglob("*") if "__pycache__" not in path.parts}
+
+
+def test_every_recorded_machine_gets_the_wheel_that_the_rules_of_pull_choose(tmp_path: Path) -> None:
+    """The newest release comes first, though an older one has a larger set."""
+    usual = [row("2.14.1", level) for level in SETS] + [row("2.20.0", level) for level in SETS[:3]]
+    index = Index(*usual, row("2.21.0", "avx", "3.9"), row("2.21.0rc1", "avx"))
+    published = [described.published for described, _ in usual]
+    recorded = tmp_path / "cpuinfo"
+    seen = set()
+    with serve(index.content) as server:
+        for machine in machines():
+            recorded.write_text(machine.cpuinfo())
+            features = frozenset(isa.all_of_cpu(cpu.parse(machine.cpuinfo())).features)
+            best = choose.choose(published, platform="linux/amd64", features=features).best
+            chosen = next((one for one in index.rows if one.published == best), None)
+            done = install(server.url, recorded, more={"DRY_RUN": "1"})
+            assert done.stdout == (f"{server.url}/{chosen.file}\n" if chosen else ""), machine.name
+            assert done.returncode == (0 if chosen else 27), done.stderr
+            seen.add(best.instruction_set if best else "")
+    assert seen == {"", "avx", "x86-64-v3"}
+
+
+def test_a_wheel_for_a_newer_glibc_is_passed_over(tmp_path: Path) -> None:
+    index = Index(row("2.20.0", "x86-64-v3"), row("2.20.0", "x86-64-v2"), glibc="2.99")
+    with serve(index.content) as server:
+        done = install(server.url, wheels.cpuinfo(tmp_path / "cpuinfo", "x86-64-v3"), more={"DRY_RUN": "1"})
+    assert done.stdout == f"{server.url}/{index.rows[1].file}\n"
+    assert "not x86-64-v3: it needs glibc 2.99 and this system has 2." in done.stderr
+
+
+@each("given, release", [("2.14", "2.14.1"), ("2.14.1", "2.14.1"), ("2.21.0rc1", "2.21.0rc1"), ("2.2", "")])
+def test_a_release_is_chosen_by_its_name_or_series(given: str, release: str, tmp_path: Path) -> None:
+    index = Index(*(row(name, "avx") for name in ("2.14.1", "2.20.0", "2.21.0rc1")))
+    with serve(index.content) as server:
+        done = install(server.url, wheels.cpuinfo(tmp_path / "cpuinfo", "avx"), given, more={"DRY_RUN": "1"})
+    assert (f"/tensorflow_cpu-{release}-" in done.stdout, done.returncode) == (bool(release), 0 if release else 27)
+
+
+@pytest.mark.slow
+def test_the_wheel_of_another_set_replaces_one_of_the_same_version(tmp_path: Path, python: Path) -> None:
+    """From an index as `invoke index` makes it."""
+    public = tmp_path / "public"
+    for level in ("avx", "x86-64-v4"):
+        made = wheels.wheel(tmp_path / level, level, python=PYTHON)
+        wheel_index.index(public, [made], wheel_index.Naming(), print)
+    content = {f"/{path.relative_to(public)}": path.read_bytes() for path in public.rglob("*") if path.is_file()}
+    assert content["/install.sh"] == SCRIPT.read_bytes()
+    with serve(content) as server:
+        for level in ("avx", "x86-64-v4", "avx"):
+            done = install(server.url, wheels.cpuinfo(tmp_path / "cpuinfo", level), python=python)
+            assert done.returncode == 0, done.stderr
+            assert installed(python) == level
+    assert "install.sh: not x86-64-v4: this CPU lacks " in done.stderr
+    assert not list(tmp_path.glob("tmp.*"))
+
+
+@pytest.mark.slow
+def test_what_cannot_be_trusted_leaves_the_environment_as_it_was(tmp_path: Path, python: Path) -> None:
+    """Each is one sentence, and the installed set stays."""
+    recorded = wheels.cpuinfo(tmp_path / "cpuinfo", "x86-64-v3")
+    with serve(Index(row("2.14.1", "x86-64-v2")).content) as server:
+        assert install(server.url, recorded, python=python).returncode == 0
+    before = state(python)
+    for message, code, broken in bad_indexes():
+        with serve(broken.content) as server:
+            server.fault, server.sound = ("stall", 1) if "download" in message else ("", 0)
+            done = install(server.url, recorded, python=python, more={"TFBUILD_STALL": "1"})
+        told = [line for line in done.stderr.splitlines() if "largest set" not in line and "curl: " not in line]
+        assert len(told) == 1, done.stderr
+        assert message in told[0]
+        assert done.returncode == code
+        assert state(python) == before
+    assert installed(python) == "x86-64-v2"
+
+
+def bad_indexes() -> Iterator[tuple[str, int, Index]]:
+    """Yield the message, the exit code, and an index."""
+    good = row("2.20.0", "x86-64-v3")
+    path = f"/{good[0].file}"
+    index = Index(good)
+    index.content[path] = good[1][:-100]
+    yield "has not the size", 26, index
+    index = Index(good)
+    index.content[path] = bytes(len(good[1]))
+    yield "by its sha256", 24, index
+    index = Index(good)
+    del index.content[path]
+    yield "the server answers 404", 26, index
+    yield "the download of", 26, Index(good)
+    yield "a row that tfbuild did not write", 26, Index(good, file="pool/../../etc/x.whl")
+    yield "tensorflow-cpu is installed in the same folder", 16, Index(row("2.20.0", "x86-64-v3", project="tensorflow"))
+    index = Index(good)
+    index.content["/choose.tsv"] = b"<!DOCTYPE html>\n<p>Not here"
+    yield "is not a table", 26, index
