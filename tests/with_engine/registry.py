@@ -141,7 +141,8 @@ class Between(BaseHTTPRequestHandler):
     arrives, but the first answer to it is lost; `lost` has them. `busy`: each kind of tfbuild's own changes, and the
     manifest that the engine puts, is answered by this status twice before it is let through; `waited` has them.
     `expiring`: requests need a token, of which each is good for three of tfbuild's own requests; the engine's manifest
-    comes too late once. `deletes`: the registry's folder, where it deletes tags, which Debian's registry does not.
+    comes too late once. `login`: the header that each request must have. `deletes`: the registry's folder, where it
+    deletes tags, which Debian's registry does not.
     """
 
     protocol_version = "HTTP/1.1"
@@ -155,11 +156,15 @@ class Between(BaseHTTPRequestHandler):
     expiring = False
     sold: ClassVar[dict[str, int]] = {}
     late: ClassVar[set[str]] = set()
+    login = ""
     deletes: Path | None = None
 
     def do_GET(self) -> None:
         kind, body = type(self), self._body()
         changes = self.command in CHANGES
+        if self.login not in ("", self.headers.get("Authorization")):
+            self._say(401, b"{}", {"WWW-Authenticate": 'Basic realm="x"'})
+            return
         if self._troubled(own="requests" in self.headers["User-Agent"]):
             return
         if kind.left <= 0 and (changes or kind.left < 0):
