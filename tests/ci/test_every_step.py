@@ -59,7 +59,8 @@ def copy(tmp_path: Path) -> Path:
 
 
 def runner(copy: Path, **env: str) -> Github:
-    return Github(checkout=copy, temp=copy.parent / "temp", values={"github.token": "secret"}, env=env)
+    values = {"github.token": "secret", "github.server_url": "https://github.com", "github.repository": "us/tfbuild"}
+    return Github(checkout=copy, temp=copy.parent / "temp", values=values, env=env)
 
 
 @pytest.mark.parametrize(("tag", "code"), [(TAG, 0), ("v99.0", 1)])

@@ -2,11 +2,12 @@
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfbuild.engine import Image
+from tfbuild.engine.copy_out import Files
 
 
 @dataclass
@@ -26,6 +27,10 @@ class LibraryEngine:
             id="sha256:0a", labels=dict(self.labels), size=1, env=(), entrypoint=(), architecture="amd64",
             repo_digests=(),
         )  # fmt: skip
+
+    def read_files(self, ref: str, wanted: Callable[[str], bool], limit: int) -> Files:
+        found = {path: content for path, content in self.files.items() if wanted(path) and isinstance(content, bytes)}
+        return Files(files=found, links={})
 
     def read_file(self, ref: str, path: str, destination: Path, limit: int) -> Path:
         self.asked.append(path)

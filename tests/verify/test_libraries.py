@@ -13,6 +13,7 @@ from tests.verify.test_checks import SANDBOX
 from tfbuild.binary.scan import CodeUnreadable
 from tfbuild.context.labels import Planned
 from tfbuild.engine import Engine
+from tfbuild.errors import BadInput
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.util.progress import Progress
 from tfbuild.verify import libraries
@@ -37,7 +38,7 @@ def image(package: str = "tensorflow", **files: bytes | OSError) -> LibraryEngin
 
 def read(engine: LibraryEngine, *, guarded: bool = True, release: str = "2.14.0") -> tuple[list[str], bool]:
     """Return the names of the libraries that were read, and whether the guard was."""
-    found, guard = libraries.read_libraries(cast(Engine, engine), "x", "3.11", release, guarded=guarded)
+    found, guard = libraries.read_libraries(cast(Engine, engine), "x", FOLDER, release, guarded=guarded)
     return [*found], guard is not None
 
 
@@ -52,7 +53,7 @@ def test_older_releases_have_their_code_in_another_library() -> None:
     assert read(image(internal=SMALL, framework=SMALL)) == ([INTERNAL, FRAMEWORK], False)
     old = image("tensorflow_core", internal=SMALL)
     old.files = {path.replace("python3.11", "python3.7"): content for path, content in old.files.items()}
-    found, _ = libraries.read_libraries(cast(Engine, old), "x", "3.7", "2.0.4")
+    found, _ = libraries.read_libraries(cast(Engine, old), "x", FOLDER.replace("3.11", "3.7"), "2.0.4")
     assert [*found] == [INTERNAL]
 
 
@@ -82,6 +83,32 @@ def test_an_image_is_inspected_by_its_labels() -> None:
     assert inspection.guard is not None
     assert "AVX" in inspection.guard.compiled
     assert output.getvalue().index(f"inspect: {CC}") < output.getvalue().index(f"inspect: {FRAMEWORK}")
+
+
+FOREIGN = "/usr/local/lib/python3.10/dist-packages"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "release"),
+    [
+        ("tensorflow_cpu-2.14.0", "2.14.0"),
+        ("tensorflow-2.14.0+nv23.11", "2.14.0"),
+        ("tf_nightly-2.22.0.dev20260501", "2.22.0.dev20260501"),
+    ],
+)
+def test_an_image_of_somebody_else_is_inspected_by_what_pip_installed(metadata: str, release: str) -> None:
+    files = {f"{FOREIGN}/tensorflow/{name}": SMALL for name in (CC, FRAMEWORK)}
+    others = [f"{FOREIGN}/{name}.dist-info/METADATA" for name in ("tensorflow_estimator-2.13.0", "numpy-1.26.4")]
+    engine = LibraryEngine({**files, f"{FOREIGN}/{metadata}.dist-info/METADATA": b"", **dict.fromkeys(others, b"")})
+    inspection = libraries.image(cast(Engine, engine), "nvidia", full=False, progress=Progress(io.StringIO()))
+    assert (inspection.release, [*inspection.libraries]) == (release, [CC, FRAMEWORK])
+    assert inspection.main.compiled == {"avx", "avx2", "bmi2"}
+
+
+def test_an_image_without_tensorflow_is_an_error_that_says_so() -> None:
+    engine = LibraryEngine({f"{FOREIGN}/tensorflow_estimator-2.13.0.dist-info/METADATA": b""})
+    with pytest.raises(BadInput, match="debian:12 has no TensorFlow that pip installed"):
+        libraries.image(cast(Engine, engine), "debian:12", full=False, progress=Progress(io.StringIO()))
 
 
 # --- the check code ---------------------------------------------------------------------------------------------------

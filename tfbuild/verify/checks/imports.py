@@ -47,7 +47,7 @@ def from_outside(check: judge.Judgement, verification: Verification, process: Pr
     if process is None:
         return replace(check, detail=f"{check.detail}; its process cannot be looked at from here")
     planned = verification.planned
-    library = libraries.site(planned.python, planned.release, releases.package(planned.release).framework)
+    library = libraries.framework_path(planned)
     if process.program != verification.program:
         return judge.Judgement("import", judge.FAIL, f"the process that answered does not run {probe.PYTHON}")
     if library not in process.code:

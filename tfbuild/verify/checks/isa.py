@@ -8,7 +8,6 @@ from tfbuild.context.labels import Planned
 from tfbuild.cpu import canonical
 from tfbuild.engine import Engine
 from tfbuild.facts import guard as guards
-from tfbuild.facts import releases
 from tfbuild.in_container.smoke import judge
 from tfbuild.util import files
 from tfbuild.verify import libraries
@@ -20,7 +19,7 @@ BASE = frozenset({"SSE", "SSE2"})
 
 def _guard_of(engine: Engine, ref: str, planned: Planned) -> Guard:
     """Read the guard of TensorFlow in an image without starting it. Raises GuardUnreadable with the reason."""
-    path = libraries.site(planned.python, planned.release, releases.package(planned.release).framework)
+    path = libraries.framework_path(planned)
     with files.temporary_folder() as folder:
         try:
             library = engine.read_file(ref, path, folder / "library", MOST_BYTES)

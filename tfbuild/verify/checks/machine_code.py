@@ -47,7 +47,7 @@ def _run(verification: Verification) -> judge.Judgement:
         found, _ = libraries.read_libraries(
             verification.engine,
             verification.ref,
-            planned.python,
+            libraries.site_packages(planned.python),
             planned.release,
             guarded=False,
             tell=verification.require_wanted,
