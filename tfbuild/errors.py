@@ -196,7 +196,7 @@ class BuildFailed(TfbuildError):
 
 
 class VerificationFailed(TfbuildError):
-    """An image is not what its plan or provenance claims, or what is published with it was altered."""
+    """An image or a wheel is not what its plan, provenance or index claims, or what belongs to it was altered."""
 
     exit_code = 24
 
@@ -220,13 +220,13 @@ class UnknownImage(TfbuildError):
 
 
 class RegistryRefused(TfbuildError):
-    """A registry does not answer, refuses a request, or sends unexpected data."""
+    """A registry or an index of wheels does not answer, refuses a request, or sends unexpected data."""
 
     exit_code = 26
 
 
 class NothingFits(TfbuildError):
-    """A registry has no matching image that this host can run."""
+    """A registry has no matching image, or an index no matching wheel, that this host can run."""
 
     exit_code = 27
 

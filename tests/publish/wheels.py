@@ -83,7 +83,7 @@ def _digest(content: bytes) -> str:
 
 def cpuinfo(path: Path, compiled: str) -> Path:
     """A recording of a CPU that has just the features of that set."""
-    flags = " ".join(facts.cpuinfo_names(isa.resolve(compiled, arch="x86_64").features))
+    flags = " ".join(("fpu", "lm", *facts.cpuinfo_names(isa.resolve(compiled, arch="x86_64").features)))
     path.write_text(f"processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: {compiled}\nflags\t\t: {flags}\n\n")
     return path
 

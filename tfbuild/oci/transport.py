@@ -122,6 +122,24 @@ class _Patience(Retry):
         return super().increment(method, url, response, error, _pool, _stacktrace)
 
 
+def session() -> requests.Session:
+    """Return a session that repeats failed requests, and gives up on servers that send byte by byte."""
+    made = requests.Session()
+    retry = _Patience(
+        total=TRIES,
+        backoff_factor=BACKOFF,
+        backoff_jitter=BACKOFF,
+        status_forcelist=BUSY,
+        allowed_methods=("GET", "HEAD", "PUT", "POST", "DELETE"),
+        respect_retry_after_header=True,
+        retry_after_max=MOST_PATIENCE,
+        raise_on_status=False,
+    )
+    for scheme in ("https://", "http://"):
+        made.mount(scheme, _Adapter(max_retries=retry, pool_maxsize=WORKERS))
+    return made
+
+
 class Connection:
     """Send requests to one repository, with the credentials of the engine's client.
 
@@ -130,23 +148,11 @@ class Connection:
 
     def __init__(self, repository: Repository, *, ca: Path | None = None) -> None:
         self.repository = repository
-        self._session = requests.Session()
+        self._session = session()
         # Passed with each request: REQUESTS_CA_BUNDLE would override the session's own setting.
         self._verify: str | bool | None = str(ca) if ca is not None else None
         # Otherwise requests replaces the engine's credentials by those in ~/.netrc.
         self._session.auth = _unchanged
-        retry = _Patience(
-            total=TRIES,
-            backoff_factor=BACKOFF,
-            backoff_jitter=BACKOFF,
-            status_forcelist=BUSY,
-            allowed_methods=("GET", "HEAD", "PUT", "POST", "DELETE"),
-            respect_retry_after_header=True,
-            retry_after_max=MOST_PATIENCE,
-            raise_on_status=False,
-        )
-        for scheme in ("https://", "http://"):
-            self._session.mount(scheme, _Adapter(max_retries=retry, pool_maxsize=WORKERS))
         self._authorization = ""
 
     def request(
@@ -175,7 +181,7 @@ class Connection:
     def _send(self, method: str, url: str, headers: Mapping[str, str], data: bytes | None) -> requests.Response:
         own = urlsplit(url)[:2] == urlsplit(self.repository.url)[:2]  # scheme and host
         authorization = {"Authorization": self._authorization} if self._authorization and own else {}
-        with _reaching(self.repository.host):
+        with reaching(self.repository.host):
             return self._session.request(
                 method,
                 url,
@@ -200,7 +206,7 @@ class Connection:
         realm = fields.get("realm", "")
         self._refuse_open(realm)
         server = f"{urlsplit(realm).hostname}, the token server of {self.repository.host},"
-        with _reaching(server):
+        with reaching(server):
             answer = self._get_token(
                 realm, {name: fields[name] for name in ("service", "scope") if name in fields}, known
             )
@@ -251,7 +257,7 @@ def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
 
 
 @contextmanager
-def _reaching(server: str) -> Iterator[None]:
+def reaching(server: str, option: str = "--registry") -> Iterator[None]:
     """Turn a failure to get an answer from `server` into RegistryRefused."""
     try:
         yield
@@ -267,32 +273,33 @@ def _reaching(server: str) -> Iterator[None]:
         ) from error
     except (requests.exceptions.RequestException, ValueError) as error:
         raise RegistryRefused(
-            f"{server} does not answer: {cause(error)}", hint="check the --registry address, or try again later"
+            f"{server} does not answer: {cause(error)}", hint=f"check the {option} address, or try again later"
         ) from error
 
 
 def body_of(answer: requests.Response) -> bytes:
-    """The whole body. Raises Forged if it is longer than MOST_BYTES.
+    """The whole body, as `chunks` reads it."""
+    return b"".join(chunks(answer))
+
+
+def chunks(answer: requests.Response, most: int = MOST_BYTES, option: str = "--registry") -> Iterator[bytes]:
+    """Yield the parts of a body. Raises Forged if it is longer than `most` bytes.
 
     Raises RegistryRefused if the connection breaks, or is slower than LEAST_RATE after SECONDS.
     """
-    content, began = b"", time.monotonic()
+    size, began = 0, time.monotonic()
     try:
         while chunk := answer.raw.read1(1 << 16, decode_content=True):
-            content += chunk
-            if len(content) > MOST_BYTES:
+            size += len(chunk)
+            if size > most:
                 answer.close()
-                raise Forged(
-                    f"{answer.url} sends more than {MOST_BYTES} bytes", hint="check that --registry names a registry"
-                )
-            if (seconds := time.monotonic() - began) > SECONDS + len(content) / LEAST_RATE:
+                raise Forged(f"{answer.url} sends more than {most} bytes", hint=f"check the {option} address")
+            if (seconds := time.monotonic() - began) > SECONDS + size / LEAST_RATE:
                 answer.close()
-                raise RegistryRefused(
-                    f"{answer.url} sent only {len(content)} bytes in {seconds:.0f} s", hint="try again later"
-                )
+                raise RegistryRefused(f"{answer.url} sent only {size} bytes in {seconds:.0f} s", hint="try again later")
+            yield chunk
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise RegistryRefused(f"{answer.url} broke off: {cause(error)}", hint="try again") from error
-    return content
 
 
 def next_page(answer: requests.Response) -> str:

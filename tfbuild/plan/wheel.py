@@ -91,6 +91,11 @@ def read_name(path: Path, target: str = "") -> WheelFile:
         if match := ADDRESS.match(str(path)):
             raise BadInput(f"--wheel takes no address: {match[1]}//{match[2]}", hint="download it, and name the file")
         raise BadInput(f"no wheel at {path}", hint=hint)
+    return named(path, target)
+
+
+def named(path: Path, target: str = "") -> WheelFile:
+    """Read the name of a wheel, which need not exist, as `read_name` does."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     try:

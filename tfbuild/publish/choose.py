@@ -238,7 +238,7 @@ def matching(published: Iterable[Published], *, release: str, target: str, pytho
     return [
         image
         for image in published
-        if image.target == target
+        if (not target or image.target == target)
         and (image.release == release or _in_series(image.release, release))
         and (not python or image.python == python)
     ]

@@ -151,7 +151,7 @@ def _python(files: Files) -> Iterator[PythonPackage]:
             path=str(folder),
             expression=metadata.get("license_expression", ""),
             licences=tuple(_licences(metadata.get("license", ""), metadata.get("classifiers", []))),
-            wheel_sha256=_wheel_digest(direct),
+            wheel_sha256=wheel_digest(direct),
             libraries=tuple(libraries.get((str(folder.parent), str(canonicalize_name(name))), ())),
         )
 
@@ -174,7 +174,7 @@ def _libraries(files: Mapping[str, bytes]) -> dict[tuple[str, str], list[Bundled
     return libraries
 
 
-def _wheel_digest(direct_url: bytes) -> str:
+def wheel_digest(direct_url: bytes) -> str:
     """The digest that pip noted for a wheel from a file or an address (PEP 610); "" for a wheel from an index."""
     try:
         archive = decode(direct_url or b"{}", dict[str, Any]).get("archive_info") or {}

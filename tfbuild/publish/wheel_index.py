@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -36,75 +35,25 @@ from tfbuild.pipeline.wheel import Audit, audit_wheel, glibc
 from tfbuild.plan import source
 from tfbuild.plan import wheel as wheels
 from tfbuild.publish import choose, indexes, wheel_names
-from tfbuild.publish.choose import Published
 from tfbuild.publish.wheel_names import Parts
+from tfbuild.publish.wheel_rows import (
+    CHOICES,
+    MOST_BYTES,
+    SCHEMA,
+    IndexedWheel,
+    Provenance,
+    WheelList,
+    is_sound,
+    oldest_glibc,
+    read,
+)
 from tfbuild.util.files import decode, locked, read_regular, replace_file, temporary_folder, whole, writing
+from tfbuild.util.terminal import printable
 
-SCHEMA = "tfbuild.index/1"
-CHOICES, TABLE, INSTALL = "choose.json", "choose.tsv", "install.sh"
+TABLE, INSTALL = "choose.tsv", "install.sh"
 COLUMNS = ("release", "python", "platform", "glibc", "speed", "set", "cpuinfo", "size", "sha256", "file")
-MOST_BYTES = 64 << 20
 # The time of members of archives that have none.
 NO_TIME = (1980, 1, 1, 0, 0, 0)
-
-
-class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """What the wheel's sidecar says of how it was compiled. `builder`: a digest."""
-
-    tfbuild: str
-    builder: str
-    compiler: str
-    bazel: str | None
-    source_commit: str | None
-
-
-class IndexedWheel(msgspec.Struct, frozen=True, kw_only=True):
-    """A wheel of the index. `file`: its path from the top of the index.
-
-    `python`: "3.11"; `glibc`: the oldest that it runs with, "" if nothing says so; `created`: the time of its newest
-    member, "" without one. `built`: None for wheels that tfbuild did not compile.
-    """
-
-    file: str
-    size: int
-    sha256: str
-    metadata: str
-    project: str
-    version: str
-    release: str
-    python: str
-    requires_python: str
-    platform: str
-    glibc: str
-    target: str
-    instruction_set: str
-    features: tuple[str, ...]
-    created: str
-    built: Provenance | None
-
-    @property
-    def name(self) -> str:
-        return self.file.rpartition("/")[2]
-
-    @property
-    def published(self) -> Published:
-        """What the rules of `pull` choose by."""
-        return Published(
-            id=self.name,
-            digest=f"sha256:{self.sha256}",
-            release=self.release,
-            target=self.target,
-            python=self.python,
-            platform=self.platform,
-            instruction_set=self.instruction_set,
-            features=frozenset(self.features),
-            created=self.created,
-        )
-
-
-class WheelList(msgspec.Struct, frozen=True, kw_only=True):
-    schema: str
-    wheels: tuple[IndexedWheel, ...]
 
 
 class SidecarPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,19 +90,6 @@ class _Ready:
     row: IndexedWheel
     path: Path
     metadata: bytes
-
-
-def read(content: bytes, origin: str) -> tuple[IndexedWheel, ...]:
-    """Return the rows of a choose.json; raises BadInput with `origin` if it is not one that this tfbuild can read."""
-    try:
-        schema = decode(content, dict[str, Any]).get("schema")
-        if schema != SCHEMA:
-            raise ValueError(f"its schema is {schema!r}, not {SCHEMA}")
-        return decode(content, WheelList).wheels
-    except ValueError as error:
-        raise BadInput(
-            f"{origin} cannot be used: {error}", hint="another version of tfbuild may have written it, or somebody else"
-        ) from error
 
 
 def index(
@@ -196,7 +132,7 @@ def _prepare(path: Path, scratch: Path, naming: Naming) -> _Ready:
     """Check a wheel and describe it: by its sidecar, which its own CPU guard must confirm, or by what is in it."""
     file = wheels.read_name(path)
     with opened(path) as archive:
-        _check_metadata(wheel_names.metadata(archive, path.name), path.name)
+        check_metadata(wheel_names.metadata(archive, path.name), path.name)
     sha256 = source.digest(path)
     sidecar = _sidecar(path, sha256)
     claimed = (isa.instruction_set(sidecar.plan.features, file.arch),) if sidecar else ()
@@ -227,7 +163,7 @@ def _prepare(path: Path, scratch: Path, naming: Naming) -> _Ready:
         python=file.python,
         requires_python=parse_email(metadata)[0].get("requires_python", ""),
         platform=MACHINES[file.arch],
-        glibc=_oldest_glibc(parts.platforms),
+        glibc=oldest_glibc(parts.platforms),
         target=sidecar.plan.target if sidecar else "",
         instruction_set=compiled.name,
         features=compiled.features,
@@ -284,12 +220,7 @@ def _platforms(audited: Audited, name: str) -> tuple[str, ...]:
     return own if None not in promises and not audit.broken_promises else (audited.platform_tag,)
 
 
-def _oldest_glibc(platforms: Iterable[str]) -> str:
-    versions = [version for tag in platforms if (version := glibc(tag)) is not None]
-    return ".".join(map(str, min(versions))) if versions else ""
-
-
-def _check_metadata(content: bytes, name: str) -> None:
+def check_metadata(content: bytes, name: str) -> None:
     """Raise BadInput if METADATA contradicts the file's name: pip and uv would refuse the wheel."""
     project, version, _, _ = parse_wheel_filename(name)
     raw = parse_email(content)[0]
@@ -308,6 +239,10 @@ def _known(folder: Path) -> tuple[list[IndexedWheel], list[IndexedWheel]]:
     """Return the rows that the index has, and those of them whose file is gone."""
     path = folder / CHOICES
     rows = read(read_regular(path, MOST_BYTES), str(path)) if path.exists() else ()
+    if odd := next((row for row in rows if not is_sound(row)), None):
+        raise BadInput(
+            f"{path} has a row that contradicts itself: {printable(odd.file)}", hint="was it edited? make it again"
+        )
     gone = [row for row in rows if not (folder / row.file).is_file()]
     return [row for row in rows if row not in gone], gone
 

@@ -1,0 +1,242 @@
+"""`install` takes the wheel that the CPU and the environment run, and a bad index leaves the environment as it was."""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import broken
+from tests.broken import Broken
+from tests.commandline import answer, invoke
+from tests.publish.wheels import cpuinfo, files, wheel
+from tests.rows import each
+from tfbuild.oci import transport
+from tfbuild.publish import installing, wheel_index, wheel_rows
+from tfbuild.publish.wheel_index import Naming
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+OTHER = "3.9"
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index with two sets of 2.14.0, one of which an older release has too, and more that fits nothing here."""
+    folder = tmp_path_factory.mktemp("index")
+    for number, (name, release, options) in enumerate(
+        [
+            ("avx", "2.14.0", {"python": PYTHON}),
+            ("x86-64-v4", "2.14.0", {"python": PYTHON}),
+            ("x86-64-v4", "2.14.0", {"python": OTHER}),
+            ("avx", "2.14.0", {"python": PYTHON, "audited": "manylinux_2_99_x86_64"}),
+            ("avx", "2.14.1", {"python": OTHER}),
+        ]
+    ):
+        wheel(folder / f"built{number}", name, release=release, **options)
+        wheel_index.index(folder / "public", wheel_index.of_folder(folder / f"built{number}"), Naming(), print)
+    return folder / "public"
+
+
+@pytest.fixture
+def server(public: Path) -> Iterator[Broken]:
+    with broken.serve(files(public)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    return folder
+
+
+@pytest.fixture
+def v4(tmp_path: Path) -> Path:
+    return cpuinfo(tmp_path / "v4", "x86-64-v4")
+
+
+def rows(folder: Path) -> dict[str, str]:
+    """The file of each set for this Python."""
+    every = wheel_rows.read((folder / "choose.json").read_bytes(), "here")
+    return {row.instruction_set: row.file for row in every if row.python == PYTHON and row.glibc == "2.28"}
+
+
+def contents(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
+@each("compiled", ["avx", "x86-64-v4"])
+def test_the_largest_set_that_the_cpu_runs_is_chosen(compiled: str, public: Path, tmp_path: Path) -> None:
+    recording = cpuinfo(tmp_path / compiled, compiled)
+    done = invoke("install", "--index", public, "--dry-run", "--cpuinfo", recording)
+    assert done.stdout == f"{public / rows(public)[compiled]}\n"
+    assert f"for CPython {OTHER}; this is cpython {PYTHON}" in done.stderr
+    assert "it needs glibc 2.99; this system has 2." in done.stderr
+    assert ("this CPU lacks avx2" in done.stderr) == (compiled == "avx")
+    assert "the newest release, and the largest set of it that this CPU runs" in done.stderr
+
+
+def test_what_passed_over_a_newer_release_is_said(public: Path, v4: Path) -> None:
+    done = invoke("install", "--index", public, "--cpuinfo", v4, "--print-requirements")
+    (line,) = [line for line in done.stderr.splitlines() if "the newest release" in line]
+    assert f"not avx/tensorflow_cpu-2.14.1-cp39-cp39-manylinux_2_28_x86_64.whl: for CPython {OTHER}" in line
+
+
+def test_requirements_name_the_files_of_the_set_for_every_python(server: Broken, public: Path, v4: Path) -> None:
+    done = invoke("install", "--index", server.url, "--cpuinfo", v4, "--print-requirements")
+    first, second, *hashes = done.stdout.splitlines()
+    assert first == f"--extra-index-url {server.url}/x86-64-v4/simple/"
+    assert second == "tensorflow-cpu==2.14.0 \\"
+    every = [path for path in public.glob("pool/*/*.whl") if path.name.startswith("tensorflow_cpu-2.14.0")]
+    known = {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in every}
+    named = [known[line.strip(" \\").removeprefix("--hash=sha256:")] for line in hashes]
+    assert sorted(path.name.split("-")[2] for path in named) == ["cp311", "cp39"]
+
+
+def test_a_cpu_that_runs_none_gets_27_and_the_nearest(public: Path, tmp_path: Path) -> None:
+    done = invoke("install", "--index", public, "--cpuinfo", cpuinfo(tmp_path / "v2", "x86-64-v2"), code=27)
+    assert "fits this CPU and this environment: for avx/tensorflow_cpu-2.14.0-" in done.stderr
+    assert "this CPU lacks avx" in done.stderr
+    done = invoke("install", "--index", public, "--release", "2.15", code=27)
+    assert "leave out --release" in done.stderr
+
+
+@each(
+    "words",
+    [("--python", "/none"), ("--python", "/bin/true"), ("--index", "http://example.com"), ("--index", "ftp://x")],
+)
+def test_what_is_no_interpreter_and_no_index_is_refused(words: tuple[str, str], public: Path) -> None:
+    done = invoke("install", "--index", public, *words, code=2)
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 2
+
+
+# --- bad indexes ------------------------------------------------------------------------------------------------------
+
+Change = Callable[[Broken, str], None]
+
+
+def truncated(server: Broken, file: str) -> None:
+    server.content[file] = server.content[file][:-100]
+
+
+def replaced(server: Broken, file: str) -> None:
+    server.content[file] = server.content[file][:-1] + b"x"
+
+
+def longer(server: Broken, file: str) -> None:
+    server.content[file] += b"x"
+
+
+def lost(server: Broken, file: str) -> None:
+    del server.content[file]
+
+
+def no_index(server: Broken, file: str) -> None:
+    del server.content["/choose.json"]
+
+
+def of_another_version(server: Broken, file: str) -> None:
+    server.content["/choose.json"] = server.content["/choose.json"].replace(b"tfbuild.index/1", b"tfbuild.index/2")
+
+
+def cut_index(server: Broken, file: str) -> None:
+    server.content["/choose.json"] = server.content["/choose.json"][:-100]
+
+
+def lying(server: Broken, file: str) -> None:
+    """The row of the avx wheel names the file for x86-64-v4."""
+    document = json.loads(server.content["/choose.json"])
+    by_set = {
+        row["instruction_set"]: row for row in document["wheels"] if row["file"] in (file[1:], avx_file(document))
+    }
+    by_set["avx"].update({name: by_set["x86-64-v4"][name] for name in ("file", "sha256", "size", "metadata")})
+    document["wheels"] = [by_set["avx"]]
+    server.content["/choose.json"] = json.dumps(document).encode()
+
+
+def avx_file(document: dict[str, list[dict[str, str]]]) -> str:
+    fitting = (row for row in document["wheels"] if (row["python"], row["glibc"]) == (PYTHON, "2.28"))
+    return next(row["file"] for row in fitting if row["instruction_set"] == "avx")
+
+
+BAD: list[tuple[Change, int, str]] = [
+    (truncated, 24, "bytes with sha256"),
+    (replaced, 24, "bytes with sha256"),
+    (longer, 24, "sends more than"),
+    (lost, 26, "cannot be read: the server answers 404"),
+    (no_index, 26, "choose.json cannot be read: the server answers 404"),
+    (of_another_version, 16, "its schema is 'tfbuild.index/2', not tfbuild.index/1"),
+    (cut_index, 16, "choose.json cannot be used: "),
+    (lying, 24, "is refused: .* was compiled for .*, not for avx: it has beyond it avx2"),
+]
+
+
+@each("change, code, told", BAD)
+def test_a_bad_index_is_one_sentence_and_the_environment_stays(
+    change: Change, code: int, told: str, public: Path, tmp_path_factory: pytest.TempPathFactory, venv: Path, v4: Path
+) -> None:
+    before = contents(venv)
+    with broken.serve(files(public)) as server:
+        change(server, f"/{rows(public)['x86-64-v4']}")
+        done = answer("install", "--index", server.url, "--cpuinfo", v4, "--python", venv / "bin" / "python")
+    assert done.returncode == code, done.stderr
+    last = done.stderr.strip().splitlines()[-2:]
+    assert re.search(told, last[0]), done.stderr
+    assert last[1].startswith("hint: ")
+    assert done.stdout == ""
+    assert contents(venv) == before
+
+
+@each("fault", ["short", "reset", "stall", "500"])
+def test_a_server_in_trouble_is_one_sentence(
+    fault: str, server: Broken, venv: Path, v4: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "SECONDS", 0.5)
+    monkeypatch.setattr(transport, "PATIENCE", 1.0)
+    monkeypatch.setattr(transport, "BACKOFF", 0.01)
+    before = contents(venv)
+    server.fault, server.sound = fault, len(server.requested) + 1
+    done = answer("install", "--index", server.url, "--cpuinfo", v4, "--python", venv / "bin" / "python")
+    server.fault = ""
+    assert done.returncode == 26, done.stderr
+    assert "Traceback" not in done.stderr
+    assert contents(venv) == before
+
+
+@each(
+    "field, value",
+    [("file", "../../x.whl"), ("release", "2.99.0"), ("features", ["magic"]), ("glibc", ""), ("python", "x")],
+)
+def test_a_row_that_contradicts_itself_is_passed_over(field: str, value: object, public: Path, v4: Path) -> None:
+    document = json.loads((public / "choose.json").read_text())
+    for row in document["wheels"]:
+        if row["instruction_set"] == "x86-64-v4":
+            row[field] = value
+    with broken.serve({"/choose.json": json.dumps(document).encode()}) as server:
+        done = invoke("install", "--index", server.url, "--cpuinfo", v4, "--dry-run")
+    assert done.stdout.endswith(f"{rows(public)['avx']}\n")
+    assert installing.UNSOUND in done.stderr
+
+
+# --- installing -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_wheel_is_installed_and_replaces_one_of_another_set(
+    server: Broken, venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = venv / "bin" / "python"
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    code = "import tensorflow; print(tensorflow.set)"
+    for compiled in ("avx", "x86-64-v4", "x86-64-v4"):
+        recording = cpuinfo(tmp_path / compiled, compiled)
+        done = answer("install", "--index", server.url, "--cpuinfo", recording, "--python", python)
+        assert done.returncode == 0, done.stderr
+        module = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+        assert module.stdout.strip() == compiled
+    assert "installed already" in done.stderr

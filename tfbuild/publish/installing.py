@@ -1,0 +1,298 @@
+"""Install the wheel of an index that suits this CPU and this environment, with pip or uv.
+
+The rules of `pull` choose it. Its sha256, its name and its own CPU guard are checked before pip or uv gets it, so that
+until then nothing changes in the environment.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import msgspec
+from packaging.utils import canonicalize_name, canonicalize_version
+from packaging.version import Version
+
+from tfbuild.binary.inspector import opened
+from tfbuild.cpu import Cpu, isa
+from tfbuild.errors import BadInput, NothingFits, RegistryRefused, TfbuildError, UsageError, VerificationFailed
+from tfbuild.oci import transport
+from tfbuild.oci.references import loopback
+from tfbuild.plan import MACHINES
+from tfbuild.plan import wheel as wheels
+from tfbuild.publish import choose, wheel_index, wheel_names, wheel_rows
+from tfbuild.publish.choose import Choice, PassedOver
+from tfbuild.publish.image_contents import wheel_digest
+from tfbuild.publish.wheel_rows import IndexedWheel
+from tfbuild.util.files import decode, system_folder, temporary_folder, writing
+from tfbuild.util.progress import Progress
+from tfbuild.util.quantities import counted
+from tfbuild.util.terminal import printable
+
+OPTION = "--index"
+MOST_DIGITS = 20
+MOST_NAME = 128
+UNSOUND = "its row in the index contradicts itself: a newer tfbuild wrote it, or somebody changed it"
+# Runs in the environment's Python, which may be an old one.
+PROBE = """
+import importlib.util, json, os, sys, sysconfig
+try:
+    glibc = os.confstr("CS_GNU_LIBC_VERSION").split()[-1]
+except (AttributeError, OSError, ValueError):
+    glibc = ""
+paths = sysconfig.get_paths()
+print(json.dumps({
+    "python": "%d.%d" % sys.version_info[:2], "kind": sys.implementation.name, "system": sysconfig.get_platform(),
+    "glibc": glibc, "site": sorted({paths["purelib"], paths["platlib"]}),
+    "pip": importlib.util.find_spec("pip") is not None,
+}))
+"""
+
+
+class PythonEnvironment(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python environment. `system`: as in "linux-x86_64"; `glibc`: "" without one; `site`: where packages are."""
+
+    python: str
+    kind: str
+    system: str
+    glibc: str
+    site: tuple[str, ...]
+    pip: bool
+    interpreter: str = ""
+
+    @property
+    def platform(self) -> str:
+        return MACHINES.get(self.system.removeprefix("linux-"), self.system)
+
+    def installed(self) -> dict[str, tuple[str, str]]:
+        """Return TensorFlow's packages: version, and sha256 of the wheel's file if pip noted it, else ""."""
+        found: dict[str, tuple[str, str]] = {}
+        for info in (info for folder in self.site for info in Path(folder).glob("*.dist-info")):
+            project, _, version = info.name.removesuffix(".dist-info").rpartition("-")
+            if (name := canonicalize_name(project)) in wheels.projects():
+                noted = info / "direct_url.json"
+                found[name] = version, wheel_digest(noted.read_bytes() if noted.is_file() else b"")
+        return found
+
+
+def environment(python: str = "") -> PythonEnvironment:
+    """Return the environment of an interpreter, else the active one, else tfbuild's own; raises UsageError."""
+    active = next((os.environ[name] for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if os.environ.get(name)), "")
+    interpreter = python or (os.path.join(active, "bin", "python") if active else sys.executable)
+    try:
+        done = subprocess.run([interpreter, "-I", "-c", PROBE], capture_output=True, check=True)
+        return msgspec.structs.replace(decode(done.stdout, PythonEnvironment), interpreter=interpreter)
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it does not run Python's own modules"
+        raise UsageError(
+            f"{printable(interpreter, MOST_NAME)} is not a Python interpreter: {reason}",
+            hint="--python PATH: the one of the environment, such as venv/bin/python",
+        ) from error
+
+
+# --- the index --------------------------------------------------------------------------------------------------------
+
+
+class WheelSource:
+    """An index of wheels: at an address, or in a folder."""
+
+    def __init__(self, address: str, ca: Path | None = None) -> None:
+        self.name = address.rstrip("/")
+        self._remote = "://" in address
+        self._session = transport.session()
+        self._verify: str | bool | None = str(ca) if ca is not None else None
+        if self._remote:
+            _refuse_open(address)
+
+    def address(self, path: str) -> str:
+        """Return the address of a file, or its path if the index is a folder."""
+        return f"{self.name}/{quote(path)}" if self._remote else os.path.join(self.name, path)
+
+    def wheels(self) -> tuple[IndexedWheel, ...]:
+        """Return what the index offers; raises RegistryRefused or BadInput if it is not one."""
+        content = b"".join(self._read(wheel_rows.CHOICES, wheel_rows.MOST_BYTES))
+        return wheel_rows.read(content, self.address(wheel_rows.CHOICES))
+
+    def fetch(self, row: IndexedWheel, folder: Path) -> Path:
+        """Download a wheel to `folder`; raises VerificationFailed if it is not the file that the index describes."""
+        target, digest = folder / row.name, hashlib.sha256()
+        with target.open("wb") as file:
+            for chunk in self._read(row.file, row.size):
+                digest.update(chunk)
+                file.write(chunk)
+        if digest.hexdigest() != row.sha256:
+            raise VerificationFailed(
+                f"{row.name} has {counted(target.stat().st_size, 'byte')} with sha256 {digest.hexdigest()[:12]}, not "
+                f"{row.size} with {row.sha256[:12]}",
+                hint="try again; if it stays so, tell whoever publishes the index",
+            )
+        return target
+
+    def _read(self, path: str, most: int) -> Iterator[bytes]:
+        if self._remote:
+            return self._request(path, most)
+        return self._open(Path(self.name) / path)
+
+    def _open(self, path: Path) -> Iterator[bytes]:
+        try:
+            with path.open("rb") as file:
+                yield from iter(lambda: file.read(1 << 20), b"")
+        except (OSError, ValueError) as error:
+            raise _lost(str(path), getattr(error, "strerror", "") or str(error)) from error
+
+    def _request(self, path: str, most: int) -> Iterator[bytes]:
+        address = self.address(path)
+        with transport.reaching(urlsplit(address).netloc, OPTION):
+            answer = self._session.get(address, timeout=transport.SECONDS, stream=True, verify=self._verify)
+        with answer:
+            for step in (*answer.history, answer):
+                _refuse_open(step.url)
+            if answer.status_code != 200:
+                raise _lost(address, f"the server answers {answer.status_code}")
+            yield from transport.chunks(answer, most, OPTION)
+
+
+def _refuse_open(address: str) -> None:
+    """Raise UsageError unless an address is reached by TLS, or on this machine."""
+    try:
+        parts = urlsplit(address)
+        safe = parts.scheme == "https" or (parts.scheme == "http" and loopback(parts.hostname or ""))
+    except ValueError:
+        safe = False
+    if not safe or not parts.hostname:
+        raise UsageError(
+            f"{printable(address, MOST_NAME)} is not an https address: anybody on the way could send another wheel",
+            hint="--index https://HOST/PATH, or the path of a folder",
+        )
+
+
+def _lost(address: str, reason: str) -> RegistryRefused:
+    file = address.rpartition("/")[2]
+    hint = "check the --index address" if file == wheel_rows.CHOICES else "tell whoever publishes the index"
+    return RegistryRefused(f"{address} cannot be read: {reason}", hint=hint)
+
+
+# --- choosing ---------------------------------------------------------------------------------------------------------
+
+
+def select(
+    rows: Iterable[IndexedWheel], environment: PythonEnvironment, host: Cpu, *, release: str, any_release: bool
+) -> Choice:
+    """Return the wheel for this CPU of those that this environment can install, by the rules of `pull`."""
+    sound = [row for row in rows if wheel_rows.is_sound(row)]
+    others = [
+        PassedOver(id=ascii(printable(row.name, MOST_NAME))[1:-1], reason=UNSOUND, better=True)
+        for row in rows
+        if row not in sound
+    ]
+    known = {row.published.id: row for row in sound}
+    among = choose.matching([row.published for row in sound], release=release, target="", python="")
+    reasons = {image.id: reason for image in among if (reason := _misfit(known[image.id], environment))}
+    choice = choose.choose(
+        [image for image in among if image.id not in reasons],
+        platform=environment.platform,
+        features=frozenset(isa.all_of_cpu(host).features),
+        any_release=any_release,
+    )
+    newest = Version(choice.best.release) if choice.best else None
+    others += [
+        PassedOver(id=name, reason=reason, better=newest is None or Version(known[name].release) > newest)
+        for name, reason in reasons.items()
+    ]
+    return replace(choice.passing(others), narrowed_by=("--release",) if release else ())
+
+
+def _misfit(row: IndexedWheel, environment: PythonEnvironment) -> str:
+    """Return why an environment cannot install a wheel, whatever the CPU; "" if it can."""
+    if row.platform != environment.platform:
+        return f"for {row.platform}"
+    if environment.kind != "cpython" or row.python != environment.python:
+        return f"for CPython {row.python}; this is {environment.kind} {environment.python}"
+    if row.glibc and Version(row.glibc) > Version(environment.glibc or "0"):
+        return f"it needs glibc {row.glibc}; this system has {environment.glibc or 'none'}"
+    return ""
+
+
+def chosen(rows: Iterable[IndexedWheel], choice: Choice, place: str) -> IndexedWheel:
+    """Return the row of the choice; raises NothingFits."""
+    if choice.best is not None:
+        return next(row for row in rows if row.published == choice.best)
+    hints = ["compile one: invoke wheel --cpu host"]
+    if choice.older:
+        hints.insert(0, f"--any-release chooses {choice.older.id}, of an older release")
+    if choice.narrowed_by:
+        hints.append("leave out --release")
+    nearest = choice.nearest
+    lacking = f": for {nearest.id} this CPU lacks {' '.join(choice.missing)}" if nearest else ""
+    raise NothingFits(f"no wheel in {place} fits this CPU and this environment{lacking}", hint="; or ".join(hints))
+
+
+def requirements(rows: Iterable[IndexedWheel], chosen: IndexedWheel, source: WheelSource) -> list[str]:
+    """Return the lines of a requirements file: the set's index, the version, and its files for every Python."""
+    page = source.address(f"{chosen.instruction_set}/simple/")
+    address = page if "://" in page else Path(page).resolve().as_uri()
+    like = [
+        row.sha256
+        for row in rows
+        if (row.instruction_set, row.project, row.version) == (chosen.instruction_set, chosen.project, chosen.version)
+    ]
+    hashes = [f"    --hash=sha256:{digest}" for digest in sorted(like)]
+    return [f"--extra-index-url {address}", " \\\n".join([f"{chosen.project}=={chosen.version}", *hashes])]
+
+
+# --- installing -------------------------------------------------------------------------------------------------------
+
+
+def install(source: WheelSource, row: IndexedWheel, environment: PythonEnvironment, progress: Progress) -> str:
+    """Install a wheel, and return what was done. Raises TfbuildError, before pip or uv starts or if it fails."""
+    installed = environment.installed()
+    if other := next((name for name in installed if name != row.project), None):
+        raise UsageError(
+            f"{other} is installed in this environment, and has the same files as {row.project}",
+            hint=f"uninstall it first: pip uninstall {other}",
+        )
+    version, sha256 = installed.get(row.project, ("", ""))
+    if sha256 == row.sha256:
+        return f"it is installed already in {environment.interpreter}"
+    program = _program(environment)
+    with writing(system_folder(), "set TMPDIR to a folder with space"), temporary_folder() as scratch:
+        with progress.step(f"download: {row.name}"):
+            wheel = source.fetch(row, scratch)
+            refuse_other(wheel, row)
+        # pip keeps an installed version, whichever set it is for.
+        again = ["--force-reinstall", "--no-deps"] if _same(version, row.version) else []
+        done = subprocess.run([*program, *again, str(wheel)], stdout=2, check=False)
+    if done.returncode:
+        raise TfbuildError(f"{program[0]} ended with {done.returncode}", hint="its own messages above say why")
+    return f"installed in {environment.interpreter}"
+
+
+def _same(installed: str, version: str) -> bool:
+    return canonicalize_version(installed) == canonicalize_version(version)
+
+
+def _program(environment: PythonEnvironment) -> list[str]:
+    """Return the command that installs: the environment's pip, else uv."""
+    if environment.pip:
+        return [environment.interpreter, "-m", "pip", "install"]
+    if (uv := shutil.which("uv")) is not None:
+        return [uv, "pip", "install", "--python", environment.interpreter]
+    raise UsageError(f"{environment.interpreter} has no pip, and there is no uv", hint="install uv, or pip in there")
+
+
+def refuse_other(wheel: Path, row: IndexedWheel) -> None:
+    """Raise VerificationFailed if a wheel has other metadata or another CPU guard than its row says."""
+    try:
+        file = wheels.read_name(wheel)
+        with opened(wheel) as archive:
+            wheel_index.check_metadata(wheel_names.metadata(archive, wheel.name), wheel.name)
+        wheels.instruction_set(file, row.release, claimed=(isa.instruction_set(row.features, file.arch),))
+    except BadInput as error:
+        raise VerificationFailed(
+            f"{row.name} is refused: {error.reason}", hint="tell whoever publishes the index that its row is wrong"
+        ) from error
