@@ -4,7 +4,7 @@
 
 After each verb the fault is over, and the next command cleans up. Then: no verb ended in a traceback or in a code that
 its fault does not explain, or never; nothing of a run is left on the engine or among the temporary files; and each name
-on the engine and in the registry is that of an image that was verified. Exits with 1 if anything else was seen.
+on the engine is that of an image that was verified. Exits with 1 if anything else was seen.
 """
 
 import argparse
