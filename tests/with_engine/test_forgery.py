@@ -112,7 +112,7 @@ TABLE = {
     other_case: Outcome(by_pull=SECOND, by_shell=SECOND, says=""),
     other_white_space: Outcome(by_pull=SECOND, by_shell="", says=UNREADABLE),
     control_characters: Outcome(by_pull=SECOND, by_shell="", says=UNREADABLE),
-    two_platforms: Outcome(by_pull="", by_shell="", says=f"{BEST} is refused: it is no image"),
+    two_platforms: Outcome(by_pull="", by_shell="", says=f"{BEST} is refused: it is not an image"),
     another_media_type: Outcome(by_pull="", by_shell=BEST, says=f"{BEST} is refused: no provenance is attached"),
     two_configurations: Outcome(
         by_pull="", by_shell="", says=f"{BEST} is refused: a manifest has the key 'Config' twice"

@@ -9,7 +9,6 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
 
 from debian.deb822 import Deb822
 from packaging.metadata import parse_email
@@ -17,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from tfbuild.engine import Engine, Files
 from tfbuild.errors import TfbuildError
-from tfbuild.util.files import decode
+from tfbuild.publish.wheel_names import noted_digest
 from tfbuild.util.terminal import cause
 
 STATUS = "/var/lib/dpkg/status"
@@ -151,7 +150,7 @@ def _python(files: Files) -> Iterator[PythonPackage]:
             path=str(folder),
             expression=metadata.get("license_expression", ""),
             licences=tuple(_licences(metadata.get("license", ""), metadata.get("classifiers", []))),
-            wheel_sha256=wheel_digest(direct),
+            wheel_sha256=noted_digest(direct),
             libraries=tuple(libraries.get((str(folder.parent), str(canonicalize_name(name))), ())),
         )
 
@@ -172,17 +171,6 @@ def _libraries(files: Mapping[str, bytes]) -> dict[tuple[str, str], list[Bundled
             library = BundledLibrary(file=match["library"], sha256=hashlib.sha256(content).hexdigest())
             libraries.setdefault((match["site"], str(canonicalize_name(match["package"]))), []).append(library)
     return libraries
-
-
-def wheel_digest(direct_url: bytes) -> str:
-    """The digest that pip noted for a wheel from a file or an address (PEP 610); "" for a wheel from an index."""
-    try:
-        archive = decode(direct_url or b"{}", dict[str, Any]).get("archive_info") or {}
-        hashes = archive.get("hashes") or {}
-        digest = str(hashes.get("sha256") or str(archive.get("hash", "")).removeprefix("sha256="))
-    except (ValueError, AttributeError):
-        return ""
-    return digest if SHA256.fullmatch(digest) else ""
 
 
 # --- Debian ---

@@ -27,7 +27,6 @@ from tfbuild.plan import MACHINES
 from tfbuild.plan import wheel as wheels
 from tfbuild.publish import choose, wheel_index, wheel_names, wheel_rows
 from tfbuild.publish.choose import Choice, PassedOver
-from tfbuild.publish.image_contents import wheel_digest
 from tfbuild.publish.wheel_rows import IndexedWheel
 from tfbuild.util.files import decode, system_folder, temporary_folder, writing
 from tfbuild.util.progress import Progress
@@ -76,7 +75,7 @@ class PythonEnvironment(msgspec.Struct, frozen=True, kw_only=True):
             project, _, version = info.name.removesuffix(".dist-info").rpartition("-")
             if (name := canonicalize_name(project)) in wheels.projects():
                 noted = info / "direct_url.json"
-                found[name] = version, wheel_digest(noted.read_bytes() if noted.is_file() else b"")
+                found[name] = version, wheel_names.noted_digest(noted.read_bytes() if noted.is_file() else b"")
         return found
 
 

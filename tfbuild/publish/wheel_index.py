@@ -121,7 +121,9 @@ def of_folder(folder: Path) -> list[Path]:
     """Return the wheels in a folder; raises UsageError if there are none."""
     found = sorted(folder.glob("*.whl")) if folder.is_dir() else []
     if not found:
-        raise UsageError(f"no wheels in {folder}", hint="--wheels DIR: the folder that `invoke wheel` writes, say")
+        raise UsageError(
+            f"no wheels in {folder}", hint="--wheels DIR, for example dist, where `invoke wheel` writes them"
+        )
     return found
 
 

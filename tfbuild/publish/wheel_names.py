@@ -16,13 +16,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from tfbuild.binary.inspector import opened
 from tfbuild.errors import BadInput
+from tfbuild.util.files import decode
 
 METADATA = re.compile(r"([^/]+)\.dist-info/METADATA")
 # METADATA of TensorFlow has some 20 KB, its RECORD 2 MB.
 MOST_TEXT = 32 << 20
+SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,3 +136,14 @@ def _copy(
         return
     with archive.open(entry) as source, out.open(info, "w") as target:
         shutil.copyfileobj(source, target, 1 << 20)
+
+
+def noted_digest(direct_url: bytes) -> str:
+    """Return the sha256 that pip noted of a wheel from a file or an address (PEP 610); "" of one from an index."""
+    try:
+        archive = decode(direct_url or b"{}", dict[str, Any]).get("archive_info") or {}
+        hashes = archive.get("hashes") or {}
+        digest = str(hashes.get("sha256") or str(archive.get("hash", "")).removeprefix("sha256="))
+    except (ValueError, AttributeError):
+        return ""
+    return digest if SHA256.fullmatch(digest) else ""

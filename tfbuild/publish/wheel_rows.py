@@ -1,6 +1,5 @@
 """The rows of an index of wheels: what choose.json says of each, and how they are read."""
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,12 @@ from tfbuild.errors import BadInput, TfbuildError
 from tfbuild.pipeline.wheel import glibc
 from tfbuild.plan import wheel as wheels
 from tfbuild.publish.choose import Published
-from tfbuild.publish.wheel_names import Parts
+from tfbuild.publish.wheel_names import SHA256, Parts
 from tfbuild.util.files import decode
 
 SCHEMA = "tfbuild.index/1"
 CHOICES = "choose.json"
 MOST_BYTES = 64 << 20
-SHA256 = re.compile("[0-9a-f]{64}")
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
