@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commandline import answer
 from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry
 from tests.oci.fake_registry import fake as fake
@@ -23,7 +24,6 @@ from tests.publish.test_pulling import (
     with_layers,
     without,
 )
-from tfbuild.cli import VERBS, command_line
 from tfbuild.oci import referrers, transport
 from tfbuild.oci.manifests import digest_of
 
@@ -121,9 +121,7 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-def run(
-    fake: type[FakeRegistry], verb: str, best: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> tuple[int, str]:
+def run(fake: type[FakeRegistry], verb: str, best: str, tmp_path: Path) -> tuple[int, str]:
     """The exit code of a verb, and all that it prints."""
     repository = f"{fake.host}/us/x"  # type: ignore[attr-defined]
     cpuinfo = tmp_path / "cpuinfo"
@@ -142,16 +140,8 @@ def run(
         "push --indexes": [best, "--indexes"],
         "withdraw": [best, "--reason=crashes"],
     }[verb]
-    calls = command_line.handle(["tfbuild", verb.split()[0], *words, f"--registry={repository}"], VERBS)
-    assert calls is not None
-    code = 0
-    try:
-        for call in calls:
-            call.run()
-    except SystemExit as end:
-        code = int(end.code or 0)
-    said = capsys.readouterr()
-    return code, said.out + said.err
+    done = answer(verb.split()[0], *words, f"--registry={repository}")
+    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.fixture
@@ -180,14 +170,14 @@ def test_the_table_has_all_faults() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_verb_answers_as_the_manual_says(
-    fault: str, fake: type[FakeRegistry], names: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fault: str, fake: type[FakeRegistry], names: list[str], tmp_path: Path
 ) -> None:
     best, second = names[-1], names[-2]
     FAULTS[fault](fake, best)
     before = dict(fake.content)
     *cells, by_pull, by_verify = table()[fault]
     for verb, cell in zip(VERBS_OF_TABLE, cells, strict=True):
-        code, text = run(fake, verb, best, tmp_path, capsys)
+        code, text = run(fake, verb, best, tmp_path)
         assert code == (0 if cell in WORDS else int(cell)), (verb, text)
         assert re.search(WORDS.get(cell, ""), text), (verb, text)
         if verb.startswith("pull") and code == 0:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commandline import answer
 from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
@@ -14,7 +15,6 @@ from tests.publish.test_local_images import DIGESTS, Here
 from tests.publish.test_local_images import image as local_image
 from tests.publish.test_pulling import changed_configuration, manifest, without
 from tfbuild import cpu, publish
-from tfbuild.cli import VERBS, command_line
 from tfbuild.context.labels import configured_labels
 from tfbuild.cpu import isa
 from tfbuild.errors import NothingFits, VerificationFailed
@@ -36,24 +36,14 @@ def names(fake: type[FakeRegistry]) -> dict[str, str]:
 
 
 @pytest.fixture
-def tfbuild(
-    fake: type[FakeRegistry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Answer]:
+def tfbuild(fake: type[FakeRegistry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
     """Run the command, and return its exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TFBUILD_REGISTRY", f"{fake.host}/us/x")  # type: ignore[attr-defined]
 
     def run(*words: str) -> Answer:
-        calls = command_line.handle(["tfbuild", *words], VERBS)
-        assert calls is not None
-        code = 0
-        try:
-            for call in calls:
-                call.run()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        done = answer(*words, cwd=tmp_path)
+        return done.returncode, done.stdout, done.stderr
 
     return run
 

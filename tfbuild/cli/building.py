@@ -237,7 +237,7 @@ def verify(
     """Check that IMAGE is what its labels claim or, with --registry, what its provenance and SBOM describe."""
     lock = locking.read(options.pop("lock"))
     if registry:
-        required = RequiredOfPublished(context, days(max_age, "--max-age"), signed, lock)
+        required = RequiredOfPublished(context=context, max_age=days(max_age, "--max-age"), signed=signed, lock=lock)
         verify_published(image, registry, required, pull=pull, json=json, **options)
         return
     if pull or context or max_age or signed:
@@ -257,7 +257,7 @@ def verify(
     finish(maker.verify(found), found, json=json)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RequiredOfPublished:
     """What else a published image must satisfy; "" and None require nothing."""
 
@@ -373,8 +373,9 @@ def engine(*, stop: bool, yes: bool, json: bool) -> None:
 
     progress = Progress()
     if stop:
-        going = counted(0 if yes else daemon.running_containers(), "running container")
-        if going[0] != "0" and not confirmed(f"stop the engine and {going}?", otherwise=f"--yes stops {going}, too"):
+        number = 0 if yes else daemon.running_containers()
+        containers = counted(number, "running container")
+        if number and not confirmed(f"stop the engine and {containers}?", otherwise=f"--yes stops {containers}, too"):
             raise Interrupted("the engine was not stopped")
         stopped = daemon.stop(progress)
         if json:

@@ -32,7 +32,6 @@ OTHER_VERBS = {
     "experiments": "bench",
     "flags": "copts",
     "info": "detect",
-    "install": "pull",
     "ls": "images",
     "make": "build",
     "publish": "push",

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from msgspec.structs import asdict
+
 from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
 from tfbuild.facts import Facts, releases
@@ -50,12 +52,8 @@ class MeasuredGain:
 
     def to_json(self) -> dict[str, object]:
         values = {name: getattr(self, name) for name in ("cpu", "instruction_set", "release", "wheel", "unused")}
-        parts = {name: [_fields(row) for row in getattr(self, name)] for name in ("faster", "slower", "equal")}
-        return values | {"report": _fields(self.report) if self.report else None} | parts
-
-
-def _fields(row: Facts) -> dict[str, object]:
-    return {name: getattr(row, name) for name in row.__struct_fields__}
+        parts = {name: [asdict(row) for row in getattr(self, name)] for name in ("faster", "slower", "equal")}
+        return values | {"report": asdict(self.report) if self.report else None} | parts
 
 
 def table() -> OperationTable:

@@ -115,7 +115,7 @@ class WheelSource:
     def wheels(self) -> tuple[IndexedWheel, ...]:
         """Return what the index offers; raises RegistryRefused or BadInput if it is not one."""
         content = b"".join(self._read(wheel_rows.CHOICES, wheel_rows.MOST_BYTES))
-        return wheel_rows.read(content, self.address(wheel_rows.CHOICES))
+        return wheel_rows.read_rows(content, self.address(wheel_rows.CHOICES))
 
     def fetch(self, row: IndexedWheel, folder: Path) -> Path:
         """Download a wheel to `folder`; raises VerificationFailed if it is not the file that the index describes."""

@@ -96,12 +96,13 @@ def _push(
     with progress.step("push: tags and indexes"):
         if uploaded:
             _tag(registry, ref, manifest, force=force)
+        signer = signing.signer(sign, registry.ca)
         try:
-            moved = indexes.gather(registry, published, progress, signing.signer(sign, registry.ca))
+            moved = indexes.gather(registry, published, progress, signer)
         except RegistryRefused:
             # Another push of the same image may have overwritten what was attached: neither locks the registry.
             attachments.attach(engine, local, registry, manifest, reports)
-            moved = indexes.gather(registry, published, progress, signing.signer(sign, registry.ca))
+            moved = indexes.gather(registry, published, progress, signer)
         # Last, because it tells an unfinished push from a tag that somebody moved.
         _discard_arriving(registry, manifest)
     _refuse_overwritten(registry, ref, manifest)

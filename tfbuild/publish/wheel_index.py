@@ -45,7 +45,7 @@ from tfbuild.publish.wheel_rows import (
     WheelList,
     is_sound,
     oldest_glibc,
-    read,
+    read_rows,
 )
 from tfbuild.util.files import decode, locked, read_regular, replace_file, temporary_folder, whole, writing
 from tfbuild.util.terminal import printable
@@ -240,7 +240,7 @@ def check_metadata(content: bytes, name: str) -> None:
 def _known(folder: Path) -> tuple[list[IndexedWheel], list[IndexedWheel]]:
     """Return the rows that the index has, and those of them whose file is gone."""
     path = folder / CHOICES
-    rows = read(read_regular(path, MOST_BYTES), str(path)) if path.exists() else ()
+    rows = read_rows(read_regular(path, MOST_BYTES), str(path)) if path.exists() else ()
     if odd := next((row for row in rows if not is_sound(row)), None):
         raise BadInput(
             f"{path} has a row that contradicts itself: {printable(odd.file)}", hint="was it edited? make it again"

@@ -93,7 +93,7 @@ def is_sound(row: IndexedWheel) -> bool:
     return said == (*named, compiled.name) and row.file == place and SHA256.fullmatch(row.sha256) is not None
 
 
-def read(content: bytes, origin: str) -> tuple[IndexedWheel, ...]:
+def read_rows(content: bytes, origin: str) -> tuple[IndexedWheel, ...]:
     """Return the rows of a choose.json; raises BadInput with `origin` if it is not one that this tfbuild can read."""
     try:
         schema = decode(content, dict[str, Any]).get("schema")
