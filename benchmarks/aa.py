@@ -22,7 +22,7 @@ from tfbuild.bench.session import Settings
 from tfbuild.bench.wording import judged_ratio
 from tfbuild.engine import Engine
 from tfbuild.measure import evaluate
-from tfbuild.measure.experiments import Arm, Case, Experiment, Value
+from tfbuild.measure.experiments import Arm, Case, Experiment, Metric, Value
 from tfbuild.measure.records import NO_DIFFERENCE, SLOWER, BenchReport, CaseResult, ExperimentResult
 from tfbuild.measure.workers import FOLDER
 from tfbuild.util.progress import Progress
@@ -60,7 +60,7 @@ def sleepy(repeats: int) -> Experiment:
     return experiment(ASLEEP, [asleep(turn) for turn in range(repeats)], metric="wall")
 
 
-def experiment(name: str, cases: list[Case], metric: str = "cpu") -> Experiment:
+def experiment(name: str, cases: list[Case], metric: Metric = "cpu") -> Experiment:
     return Experiment(
         name=name, question="-", compares="-", changes="-", source="-", metric=metric, fresh=True, case=tuple(cases)
     )

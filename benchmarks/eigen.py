@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 
 from benchmarks.harness import record, rounds
 from tfbuild import cpu, facts
@@ -29,7 +29,7 @@ from tfbuild.cpu import isa
 from tfbuild.cpu.compilers import find
 from tfbuild.engine import Engine, Progress, Worker
 from tfbuild.engine.build import BuildSettings
-from tfbuild.measure.intervals import geometric_mean, interval
+from tfbuild.measure.intervals import interval
 from tfbuild.measure.records import Interval
 from tfbuild.pipeline import base_image
 
@@ -91,7 +91,7 @@ def variants(machine: cpu.Cpu, compiler: str) -> dict[str, str]:
 def compare(found: list[dict[str, Times]], compiler: str, flags: str, over: str) -> Comparison:
     one, other = f"{compiler} {flags}", f"{compiler} {over}"
     speed = [{kernel: each[other][kernel] / each[one][kernel] for kernel in each[one]} for each in found]
-    means = tuple(geometric_mean(list(kernels.values())) for kernels in speed)
+    means = tuple(geometric_mean(kernels.values()) for kernels in speed)
     return Comparison(
         compiler=compiler,
         flags=flags,

@@ -15,7 +15,7 @@ from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
 from tfbuild.bench.session import ROUNDS, Session, Settings
 from tfbuild.engine import Engine
 from tfbuild.measure import rounds
-from tfbuild.measure.experiments import Arm, Case, Experiment
+from tfbuild.measure.experiments import Arm, Case, Experiment, Need
 from tfbuild.measure.rounds import RoundLimits
 from tfbuild.measure.workers import Pool
 from tfbuild.util.progress import Progress, Step
@@ -28,7 +28,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
     return clock.stop(monkeypatch, rounds, session)
 
 
-def row(*needs: str) -> Experiment:
+def row(*needs: Need) -> Experiment:
     arms = (Arm(name="baseline"), Arm(name="arm"))
     cases = tuple(Case(name=f"case {turn}", workload="w", needs=need, arm=arms) for turn, need in enumerate(needs))
     return Experiment(name="x", question="-", compares="-", changes="-", source="-", case=cases)
@@ -42,7 +42,7 @@ def group(count: int, *, truncated: bool = True) -> CaseGroup:
     one = row("")
     members = CaseGroup(one, one.case)
     (comparison,) = members.begin(MACHINE, POOL, tell)
-    comparison.runner.sides, comparison.rounds, comparison.truncated = sides(1, 1, 1), made_up(0.5, count), truncated
+    comparison.sides, comparison.rounds, comparison.truncated = sides(1, 1, 1), made_up(0.5, count), truncated
     members.keep([comparison])
     return members
 
@@ -50,11 +50,11 @@ def group(count: int, *, truncated: bool = True) -> CaseGroup:
 def test_what_time_alone_ended_goes_on_where_it_was() -> None:
     cut = group(8)
     assert (cut.cut, cut.progress) == (True, (2, 8))
-    cut.runs[0].runner.sides[0].home = 3
+    cut.runs[0].sides[0].home = 3
     (again,) = cut.begin(MACHINE, POOL, tell)
     assert again is cut.runs[0]
     assert not again.truncated
-    assert all(side.home == 0 for side in again.runner.sides), "its worker has forgotten the workloads"
+    assert all(side.home == 0 for side in again.sides), "its worker has forgotten the workloads"
     again.rounds += made_up(0.5, 7, seed=2)
     cut.keep([again])
     assert not cut.cut
@@ -73,7 +73,7 @@ def test_rounds_that_are_there_are_not_made_again(stopped: Stopped, monkeypatch:
 
 def test_where_an_arm_was_never_ready_all_is_made_anew() -> None:
     cut = group(8, truncated=False)
-    cut.runs[0].runner.sides[1].give_up("truncated", "the time budget ended before it was ready")
+    cut.runs[0].sides[1].give_up("truncated", "the time budget ended before it was ready")
     cut.results = []
     cut.keep(cut.runs)
     assert cut.cut
@@ -84,17 +84,18 @@ def test_an_arm_that_is_lost_in_the_rest_of_the_time_keeps_what_it_had() -> None
     cut = group(8)
     (again,) = cut.begin(MACHINE, POOL, tell)
     again.rounds += made_up(0.5, 7, seed=2)
-    again.runner.sides[1].give_up("failed", "its process was lost")
+    again.sides[1].give_up("failed", "its process was lost")
     before = cut.results
     cut.keep([again])
     assert cut.results is before
 
 
 def test_what_cannot_run_here_is_not_what_time_cut_short() -> None:
-    for need, status, reason in (
-        ("gpu", "skipped", "TensorFlow in this image sees no GPU"),
-        ("", "truncated", "the experiment's time budget ended before it began"),
-    ):
+    reasons: dict[Need, tuple[str, str]] = {
+        "gpu": ("skipped", "TensorFlow in this image sees no GPU"),
+        "": ("truncated", "the experiment's time budget ended before it began"),
+    }
+    for need, (status, reason) in reasons.items():
         one = row(need)
         members = CaseGroup(one, one.case)
         members.not_begun(MACHINE)
@@ -112,7 +113,7 @@ class RecordingSession(Session):
         (comparison,) = group.begin(self.machine, pool, tell)
         left = limits.rounds - len(comparison.rounds)
         self.requests.append((group.row.name, left))
-        comparison.runner.sides = sides(1, 1, 1)
+        comparison.sides = sides(1, 1, 1)
         comparison.rounds += made_up(0.5, min(left, self.adds), seed=len(self.requests)) if self.adds else []
         comparison.truncated = left > self.adds
         group.keep([comparison])

@@ -9,7 +9,7 @@ import pytest
 from tfbuild.bench import evidence
 from tfbuild.in_container.bench import gpu_utilisation
 from tfbuild.measure import experiments
-from tfbuild.measure.case_runner import Machine
+from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import Pool
 
 

@@ -17,9 +17,9 @@ from rich.live import _RefreshThread
 from tests.measure.test_evaluate import made_up
 from tests.util.test_progress import until
 from tfbuild.bench.live import LiveTable
-from tfbuild.measure.case_runner import Machine
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.rounds import CaseRun
+from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import Pool
 from tfbuild.util.progress import Progress
 
@@ -37,7 +37,7 @@ def comparison(factor: float, rounds: int, *, lost: bool = False) -> CaseRun:
     run = CaseRun(row=ROW, case=case, machine=machine, pool=pool, tell=print)
     run.rounds += made_up(factor, rounds) if rounds else []
     if lost:
-        run.runner.sides[1].give_up("failed", "its process was lost")
+        run.sides[1].give_up("failed", "its process was lost")
     return run
 
 

@@ -8,7 +8,7 @@ from tfbuild.bench.session import Session, Settings
 from tfbuild.engine import Engine
 from tfbuild.errors import EngineMissing
 from tfbuild.measure import experiments
-from tfbuild.measure.case_runner import Machine
+from tfbuild.measure.sides import Machine
 from tfbuild.util.progress import Progress
 
 

@@ -13,7 +13,7 @@ from tfbuild.bench import command, findings
 from tfbuild.bench.session import Settings
 from tfbuild.errors import UsageError
 from tfbuild.measure import experiments
-from tfbuild.measure.case_runner import Machine
+from tfbuild.measure.sides import Machine
 
 SETTINGS = Settings(mode="budget", budget=300)
 

@@ -42,11 +42,6 @@ def test_too_few_ratios_have_no_interval_of_their_own() -> None:
     assert six == between(1.0, 6.0, 3.5, 1 - 2 / 64)
 
 
-def test_a_geometric_mean_is_no_arithmetic_one() -> None:
-    assert intervals.geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
-    assert intervals.geometric_mean([0.5, 2.0, 1.0]) == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize(
     ("ratio", "band", "effect"),
     [

@@ -8,10 +8,10 @@ import pytest
 from tests.measure.test_evaluate import made_up
 from tfbuild.in_container.bench.records import Ready
 from tfbuild.measure import evaluate
-from tfbuild.measure.case_runner import Machine, Side
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.records import CaseResult
 from tfbuild.measure.rounds import CaseRun
+from tfbuild.measure.sides import Machine, Side
 from tfbuild.measure.workers import Pool
 
 MACHINE = Machine(image="sha256:1", against="", cpus=2, gpus=0)
@@ -25,8 +25,8 @@ def case(
     one = Case(name=f"{factor:g}", workload="w", arm=ARMS)
     row = Experiment(name="x", question="-", compares="-", changes="-", source="-", case=(one,))
     run = CaseRun(row=row, case=one, machine=MACHINE, pool=cast(Pool, None), tell=lambda _: None)
-    run.runner.sides[0].ready = Ready(items=base)
-    run.runner.sides[1].ready = Ready(items=items)
+    run.sides[0].ready = Ready(items=base)
+    run.sides[1].ready = Ready(items=items)
     run.rounds = made_up(factor, count, seed=seed, foreign=foreign)
     return run.result()
 

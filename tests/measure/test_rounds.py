@@ -9,16 +9,16 @@ import pytest
 from tests.measure.test_evaluate import made_up
 from tfbuild.in_container.bench.records import Ready
 from tfbuild.measure import rounds
-from tfbuild.measure.case_runner import Machine, Side
 from tfbuild.measure.evaluate import AGAIN
-from tfbuild.measure.experiments import Arm, Case, Experiment
+from tfbuild.measure.experiments import Arm, Case, Experiment, Need
 from tfbuild.measure.rounds import CaseRun, RoundLimits
+from tfbuild.measure.sides import Machine, Side
 from tfbuild.measure.workers import Key, Pool
 
 MACHINE = Machine(image="sha256:1", against="", cpus=2, gpus=0)
 
 
-def comparison(*, needs: str = "", same: bool = False, machine: Machine = MACHINE, **env: str) -> CaseRun:
+def comparison(*, needs: Need = "", same: bool = False, machine: Machine = MACHINE, **env: str) -> CaseRun:
     case = Case(name="c", workload="w", needs=needs, arm=(Arm(name="baseline"), Arm(name="arm", env=env)))
     row = Experiment(name="x", question="-", compares="-", changes="-", source="-", same=same, case=(case,))
     return CaseRun(row=row, case=case, machine=machine, pool=cast(Pool, None), tell=lambda _: None)
@@ -34,7 +34,7 @@ def sides(*values: float) -> list[Side]:
 
 def test_what_was_measured_before_an_interruption_is_judged() -> None:
     run = comparison()
-    run.runner.sides, run.rounds = sides(1, 1, 1), made_up(0.5, 8)
+    run.sides, run.rounds = sides(1, 1, 1), made_up(0.5, 8)
     result = run.result(interrupted=True)
     assert (result.status, result.reason) == ("interrupted", "interrupted after 8 rounds")
     assert result.arms[1].effect == "faster"
@@ -52,9 +52,9 @@ def test_an_interruption_before_the_start_has_no_numbers() -> None:
 
 def test_where_no_other_arm_can_run_the_case_is_skipped_with_its_reason() -> None:
     run = comparison()
-    run.runner.sides = sides(1, 1, 1)
-    run.runner.sides[1].give_up("skipped", "this release has no such operation")
-    assert not run.runner.comparable()
+    run.sides = sides(1, 1, 1)
+    run.sides[1].give_up("skipped", "this release has no such operation")
+    assert not run.comparable()
     result = run.result()
     assert (result.status, result.reason) == ("skipped", "this release has no such operation")
     assert [arm.status for arm in result.arms] == ["skipped", "skipped"]
@@ -63,10 +63,10 @@ def test_where_no_other_arm_can_run_the_case_is_skipped_with_its_reason() -> Non
 
 def test_an_arm_that_is_lost_on_the_way_leaves_the_others_their_rounds() -> None:
     run = comparison()
-    run.runner.sides, run.rounds = [*sides(1, 1, 1)], made_up(0.5, 9)
+    run.sides, run.rounds = [*sides(1, 1, 1)], made_up(0.5, 9)
     lost = Side(name="third", arm=Arm(name="third"), key=Key(image="sha256:1"), params={}, workload="w")
     lost.give_up("failed", "its process was lost")
-    run.runner.sides.insert(2, lost)
+    run.sides.insert(2, lost)
     result = run.result()
     assert result.status == "measured"
     assert [(arm.status, arm.effect) for arm in result.arms] == [
@@ -81,10 +81,10 @@ def test_an_arm_that_is_lost_on_the_way_leaves_the_others_their_rounds() -> None
 )
 def test_arms_that_claim_the_same_are_held_to_it(value: float, same: bool) -> None:
     run = comparison(same=True)
-    run.runner.sides, run.rounds = sides(1.0, value, 1.0), made_up(0.5, 9)
+    run.sides, run.rounds = sides(1.0, value, 1.0), made_up(0.5, 9)
     assert run.result().arms[1].same is same
     run = comparison()
-    run.runner.sides, run.rounds = sides(1.0, value, 1.0), made_up(0.5, 9)
+    run.sides, run.rounds = sides(1.0, value, 1.0), made_up(0.5, 9)
     assert run.result().arms[1].same is None, "nobody claims it"
 
 
@@ -92,7 +92,7 @@ def test_arms_that_claim_the_same_are_held_to_it(value: float, same: bool) -> No
     ("needs", "reason"),
     [("gpu", "sees no GPU"), ("against", "--against IMAGE"), ("tuning", "sets none of LD_PRELOAD")],
 )
-def test_what_is_not_here_is_said_before_anything_starts(needs: str, reason: str) -> None:
+def test_what_is_not_here_is_said_before_anything_starts(needs: Need, reason: str) -> None:
     run = comparison(needs=needs, LD_PRELOAD="", N="1")
     rounds.prepare([run], 0)
     rounds.run([run], RoundLimits(rounds=7, end=0, latest=0), random.Random(1))
@@ -112,9 +112,9 @@ def test_an_image_that_sets_a_variable_can_be_measured_without_it() -> None:
     machine = replace(MACHINE, sets=frozenset({"LD_PRELOAD"}))
     run = comparison(needs="tuning", machine=machine, LD_PRELOAD="", TF_ENABLE_ONEDNN_OPTS="")
     assert not machine.lacks(run.row, run.case)
-    assert [dict(side.key.env) for side in run.runner.sides] == [
+    assert [dict(side.key.env) for side in run.sides] == [
         {},
         {"LD_PRELOAD": "", "TF_ENABLE_ONEDNN_OPTS": ""},
         {},
     ]
-    assert run.runner.sides[0].key != run.runner.sides[2].key, "the baseline again is a process of its own"
+    assert run.sides[0].key != run.sides[2].key, "the baseline again is a process of its own"

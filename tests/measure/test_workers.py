@@ -167,7 +167,7 @@ def test_the_same_work_is_called_as_often_in_each_sample() -> None:
     script = Script(seconds={"arm": 0.009})
     run = case_of(script)
     measured(run)
-    assert [side.inner for side in run.runner.sides] == [20, 20, 20]
+    assert [side.inner for side in run.sides] == [20, 20, 20]
     assert sum(kind == "calibrate" for kind, _ in script.asked) == 1
     script = Script(seconds={"baseline": 0.06, AGAIN: 0.06, "arm": 0.06}, inner=2)
     measured(case_of(script))
@@ -181,7 +181,7 @@ def test_a_sample_that_is_too_short_is_taken_again_with_more_calls() -> None:
     script = Script(seconds={"baseline": 0.001, AGAIN: 0.001, "arm": 0.001})
     run = case_of(script)
     assert measured(run).status == "measured"
-    assert {side.inner for side in run.runner.sides} == {121}, "a fifth more than a tenth of a second takes"
+    assert {side.inner for side in run.sides} == {121}, "a fifth more than a tenth of a second takes"
     script = Script(seconds={"arm": 1e-12}, inner=1)
     name, reason = "arm", "a sample would need"
     status = states(measured(case_of(script)))[name]
@@ -299,14 +299,14 @@ def test_without_time_nothing_is_prepared_and_later_it_goes_on() -> None:
     run = case_of(script)
     result = measured(run, end=time.monotonic() - 1)
     assert set(states(result).values()) == {("truncated", "the time budget ended before it was ready")}
-    assert not run.goes_on()
+    assert not run.only_lacks_time()
 
 
 def test_rounds_go_on_in_new_processes() -> None:
     script = Script(seconds={"arm": 0.005})
     run = case_of(script)
     measured(run, 3)
-    assert run.goes_on()
+    assert run.only_lacks_time()
     for worker in script.workers:
         worker.close()
     run.pool.close(*run.pool.running())

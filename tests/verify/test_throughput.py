@@ -20,10 +20,10 @@ from tfbuild.engine import Engine, Sandbox, WorkerDied
 from tfbuild.in_container.bench.records import WorkerSample
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure import experiments, intervals, workers
-from tfbuild.measure.case_runner import Machine
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.records import Interval, Round, Sample
 from tfbuild.measure.rounds import CaseRun
+from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import Pool
 from tfbuild.verify.checks import throughput
 from tfbuild.verify.records import Throughput

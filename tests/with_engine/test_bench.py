@@ -23,9 +23,9 @@ from tfbuild.cli.options import certificates
 from tfbuild.engine import Engine, leases
 from tfbuild.engine.gpus import Offer
 from tfbuild.measure import experiments, intervals, workers
-from tfbuild.measure.case_runner import Machine
-from tfbuild.measure.experiments import Arm, Case, Experiment, Value
+from tfbuild.measure.experiments import Arm, Case, Experiment, Metric, Value
 from tfbuild.measure.records import CaseResult, Finding
+from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import FOLDER, Key
 from tfbuild.util.progress import Progress
 
@@ -38,7 +38,7 @@ PLANTED = {
 }
 
 
-def row(name: str, *cases: Case, metric: str = "cpu", weight: float) -> Experiment:
+def row(name: str, *cases: Case, metric: Metric = "cpu", weight: float) -> Experiment:
     return Experiment(
         name=name, question="-", compares="-", changes="-", source="-", metric=metric, weight=weight, case=cases
     )

@@ -9,7 +9,8 @@ from tfbuild.bench.gains import Advice, ArmComparison, gains
 from tfbuild.measure import experiments
 from tfbuild.measure.evaluate import Verdict, against
 from tfbuild.measure.experiments import AdviceKind
-from tfbuild.measure.records import FASTER, SLOWER, ArmResult, BenchReport, CaseResult, ExperimentResult, Interval
+from tfbuild.measure.intervals import inverse
+from tfbuild.measure.records import FASTER, SLOWER, ArmResult, BenchReport, CaseResult, ExperimentResult
 
 # A setting holds for all work on a machine, so one that may make any of it a tenth slower is not advised.
 RISK = 0.9
@@ -310,12 +311,8 @@ def _baseline_line(row: ExperimentResult, current: CurrentSettings) -> Iterator[
 def _inverted(arm: ArmResult) -> Verdict:
     """Return the verdict on the baseline against an arm that lost to it."""
 
-    def invert(ratio: Interval | None) -> Interval | None:
-        return ratio and Interval(
-            median=1 / ratio.median, low=1 / ratio.high, high=1 / ratio.low, coverage=ratio.coverage
-        )
-
-    return Verdict(cpu=invert(arm.cpu), wall=invert(arm.wall), effect=FASTER)
+    cpu, wall = (ratio and inverse(ratio) for ratio in (arm.cpu, arm.wall))
+    return Verdict(cpu=cpu, wall=wall, effect=FASTER)
 
 
 def _batch_sizes(row: ExperimentResult, _: CurrentSettings) -> Iterator[Advice]:

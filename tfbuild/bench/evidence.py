@@ -10,9 +10,9 @@ from tfbuild.errors import TfbuildError
 from tfbuild.in_container.bench.records import GpuUtilisation, Peak, Ready
 from tfbuild.in_container.smoke import judge
 from tfbuild.measure import workers
-from tfbuild.measure.case_runner import Machine
 from tfbuild.measure.experiments import Arm, Case, EvidenceKind, Experiment
 from tfbuild.measure.records import Finding
+from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import FOLDER, Key, MeasurementError, Pool, files
 
 # TensorFlow's own contraction calls this primitive with oneDNN off too, so it proves nothing.

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from tfbuild.bench import findings
 from tfbuild.measure import evaluate, records
-from tfbuild.measure.case_runner import Machine
 from tfbuild.measure.experiments import Case, Experiment
 from tfbuild.measure.records import CaseResult, ExperimentResult, Finding
 from tfbuild.measure.rounds import CaseRun
+from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import Pool
 
 # The least share of a case's time, even if few rounds are missing: workers start and build their workloads again.
@@ -36,7 +36,7 @@ class CaseGroup:
 
     def begin(self, machine: Machine, pool: Pool, tell: Callable[[str], None]) -> list[CaseRun]:
         """Resume runs that only lack time; start all anew if an arm was never ready."""
-        if not self.runs or not all(run.goes_on() for run in self.runs):
+        if not self.runs or not all(run.only_lacks_time() for run in self.runs):
             return [CaseRun(row=self.row, case=case, machine=machine, pool=pool, tell=tell) for case in self.cases]
         for run in self.runs:
             run.resume(tell)

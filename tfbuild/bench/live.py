@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.text import Text
 
-    from tfbuild.measure.case_runner import Side
     from tfbuild.measure.rounds import CaseRun
+    from tfbuild.measure.sides import Side
 
 BAR_WIDTH = 30
 COLUMNS = ("case", "", "ratio", "verdict", "rounds")
@@ -68,7 +68,7 @@ class LiveTable:
 
         result = self._result(run)
         name = fit(run.case.name)
-        for side, arm in zip(run.runner.sides[1:-1], result.arms[1:], strict=False):
+        for side, arm in zip(run.sides[1:-1], result.arms[1:], strict=False):
             ratio = wording.judged_ratio(arm, result)
             verdict, style = _verdict(side, arm.effect, bool(ratio and ratio.coverage >= intervals.CONFIDENCE))
             yield (
@@ -82,7 +82,7 @@ class LiveTable:
 
     def _result(self, run: "CaseRun") -> CaseResult:
         """Return the result so far, computed once for the same rounds."""
-        state = (len(run.rounds), tuple(side.status for side in run.runner.sides))
+        state = (len(run.rounds), tuple(side.status for side in run.sides))
         known = self._results.get(id(run))
         if known is None or known[0] != state:
             known = self._results[id(run)] = state, run.result()

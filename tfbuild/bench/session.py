@@ -18,10 +18,10 @@ from tfbuild.engine.image import named_if_removed
 from tfbuild.errors import EngineMissing, UnknownImage
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
 from tfbuild.measure import probe, records, rounds, workers
-from tfbuild.measure.case_runner import Machine
 from tfbuild.measure.experiments import Case, Experiment
 from tfbuild.measure.records import BenchReport, ExperimentResult, Finding, Software, Subject
 from tfbuild.measure.rounds import RoundLimits
+from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import Pool
 from tfbuild.util.process import interruptible
 from tfbuild.util.progress import Progress, Step

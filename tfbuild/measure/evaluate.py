@@ -1,11 +1,14 @@
 """Turn rounds into ratios, their intervals and verdicts, for one case or for cases that took turns. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from functools import partial
+from statistics import geometric_mean, median
 
 from tfbuild.measure import intervals
 from tfbuild.measure.records import NO_DIFFERENCE, ArmResult, CaseResult, Finding, Interval, Round, Sample
+
+Time = Callable[[Sample], float]
 
 # The name of the baseline's second run in each round: a difference from the first is due to the machine.
 AGAIN = "again"
@@ -41,19 +44,9 @@ class Evaluation:
 
 def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], metric: str) -> Evaluation:
     """Judge the arms. `items`: of each arm in a call, as ratios are of time per item; `metric`: "cpu" or "wall"."""
-    clean = undisturbed(rounds)
-    used = counted(rounds)
-
-    def ratio(arm: str, time: Callable[[Sample], float]) -> Interval | None:
-        units = items[baseline if arm == AGAIN else arm] / items[baseline]
-        return interval([units * time(row.samples[baseline]) / time(row.samples[arm]) for row in used])
-
-    band = ratio(AGAIN, TIMES[metric]) if any(AGAIN in row.samples for row in used) else None
-    verdicts = {}
-    for arm in items:
-        if arm not in (baseline, AGAIN):
-            ratios = {name: ratio(arm, time) for name, time in TIMES.items()}
-            verdicts[arm] = Verdict(cpu=ratios["cpu"], wall=ratios["wall"], effect=effect(ratios[metric], band))
+    clean, used = undisturbed(rounds), counted(rounds)
+    units = {**items, AGAIN: items[baseline]}
+    band = interval(ratios(used, units, AGAIN, baseline, TIMES[metric]))
     return Evaluation(
         used=used,
         clean=len(clean),
@@ -61,8 +54,23 @@ def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], m
         foreign=sum(row.foreign for row in rounds) / max(1, len(rounds)),
         throttled=sum(sample.throttled for row in rounds for sample in row.samples.values()),
         band=band,
-        arms=verdicts,
+        arms={
+            arm: _verdict(partial(ratios, used, units, arm, baseline), metric, band)
+            for arm in items
+            if arm not in (baseline, AGAIN)
+        },
     )
+
+
+def ratios(rounds: Sequence[Round], items: Mapping[str, int], arm: str, other: str, time: Time) -> list[float]:
+    """Return how many times as fast as the other each arm's item was, in each round that has both."""
+    units, both = items[arm] / items[other], [row.samples for row in rounds if {arm, other} <= row.samples.keys()]
+    return [units * time(samples[other]) / time(samples[arm]) for samples in both]
+
+
+def _verdict(ratios_by: Callable[[Time], Sequence[float]], metric: str, band: Interval | None) -> Verdict:
+    by_time = {name: interval(ratios_by(time)) for name, time in TIMES.items()}
+    return Verdict(cpu=by_time["cpu"], wall=by_time["wall"], effect=effect(by_time[metric], band))
 
 
 def against(case: CaseResult, arm: ArmResult, other: ArmResult) -> Verdict:
@@ -72,13 +80,9 @@ def against(case: CaseResult, arm: ArmResult, other: ArmResult) -> Verdict:
     """
     if other.name == case.arms[0].name:
         return Verdict(cpu=arm.cpu, wall=arm.wall, effect=arm.effect or NO_DIFFERENCE)
-    rounds = [row.samples for row in counted(case.rounds) if {arm.name, other.name} <= row.samples.keys()]
-    units = arm.items / other.items
-    ratios = {
-        name: interval([units * time(samples[other.name]) / time(samples[arm.name]) for samples in rounds])
-        for name, time in TIMES.items()
-    }
-    return Verdict(cpu=ratios["cpu"], wall=ratios["wall"], effect=effect(ratios[case.metric], _both_ways(case.band)))
+    items = {arm.name: arm.items, other.name: other.items}
+    both = partial(ratios, counted(case.rounds), items, arm.name, other.name)
+    return _verdict(both, case.metric, _both_ways(case.band))
 
 
 def _both_ways(band: Interval | None) -> Interval | None:
@@ -109,7 +113,7 @@ def wall(sample: Sample) -> float:
     return sample.wall / sample.inner
 
 
-TIMES: dict[str, Callable[[Sample], float]] = {"cpu": cpu, "wall": wall}
+TIMES: dict[str, Time] = {"cpu": cpu, "wall": wall}
 
 
 def seconds_per_item(case: CaseResult, arm: ArmResult) -> Interval | None:
@@ -143,8 +147,6 @@ def effect(ratio: Interval | None, band: Interval | None) -> str:
 
 # --- cases that took turns: the geometric mean of each round ---------------------------------------------------------
 
-Time = Callable[[Sample], float]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
@@ -174,33 +176,30 @@ def mean(cases: Sequence[CaseResult], arm: str) -> Mean | None:
     clean = [turn for turn in turns if all(row.foreign <= MOST_FOREIGN for row in turn)]
     used = clean if len(clean) >= FEWEST_CLEAN else turns
 
-    def combined(name: str, time: Time) -> Interval | None:
-        return interval([intervals.geometric_mean(_ratios(cases, turn, name, time)) for turn in used])
+    def combined(name: str, time: Time) -> list[float]:
+        return [geometric_mean(_turn_ratios(cases, turn, name, time)) for turn in used]
 
-    by_cpu, by_wall = combined(arm, cpu), combined(arm, wall)
-    judged, time = (by_cpu, cpu) if cases[0].metric == "cpu" else (by_wall, wall)
-    band = combined(AGAIN, time)
-    if by_cpu is None or by_wall is None or band is None:
+    metric = cases[0].metric
+    band = interval(combined(AGAIN, TIMES[metric]))
+    verdict = _verdict(partial(combined, arm), metric, band)
+    if verdict.cpu is None or verdict.wall is None or band is None:
         return None
     shares = [row.foreign for turn in turns for row in turn]
     return Mean(
-        cpu=by_cpu,
-        wall=by_wall,
+        cpu=verdict.cpu,
+        wall=verdict.wall,
         band=band,
-        effect=effect(judged, band),
+        effect=verdict.effect,
         rounds=len(turns),
         clean=len(clean),
         foreign=sum(shares) / len(shares),
     )
 
 
-def _ratios(cases: Sequence[CaseResult], turn: Sequence[Round], name: str, time: Time) -> list[float]:
-    ratios = []
+def _turn_ratios(cases: Sequence[CaseResult], turn: Sequence[Round], name: str, time: Time) -> Iterator[float]:
     for case, row in zip(cases, turn, strict=True):
         items = {arm.name: arm.items for arm in case.arms}
-        units = items.get(name, items[case.baseline]) / items[case.baseline]
-        ratios.append(units * time(row.samples[case.baseline]) / time(row.samples[name]))
-    return ratios
+        yield from ratios([row], {AGAIN: items[case.baseline], **items}, name, case.baseline, time)
 
 
 def findings(cases: Sequence[CaseResult]) -> tuple[Finding, ...]:

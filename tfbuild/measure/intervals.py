@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist, fmean, median, stdev
 
+from tfbuild.measure import records
 from tfbuild.measure.records import Interval
 
 CONFIDENCE = 0.95
@@ -34,18 +35,18 @@ def _coverage(count: int, cut: int) -> float:
     return float(sum(math.comb(count, index) for index in range(cut + 1, count - cut)) / 2**count)
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Return the geometric mean of positive values."""
-    return math.exp(sum(math.log(value) for value in values) / len(values))
-
-
 def effect(ratio: Interval, band: Interval) -> str:
     """Return "faster" or "slower" only beyond 1 and beyond the `band` of the same image against itself in this run."""
     if ratio.low > max(1.0, band.high):
-        return "faster"
+        return records.FASTER
     if ratio.high < min(1.0, band.low):
-        return "slower"
-    return "no difference shown"
+        return records.SLOWER
+    return records.NO_DIFFERENCE
+
+
+def inverse(ratio: Interval) -> Interval:
+    """Invert a ratio, so that it says how fast the other side is."""
+    return Interval(median=1 / ratio.median, low=1 / ratio.high, high=1 / ratio.low, coverage=ratio.coverage)
 
 
 def interval_text(interval: Interval | None) -> str:

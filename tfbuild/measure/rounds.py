@@ -8,20 +8,33 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
+from typing import TypeVar
 
-from tfbuild.in_container.bench.records import WorkerSample
+from tfbuild.errors import TfbuildError
+from tfbuild.in_container.bench.records import Calibrated, Hello, Idle, Ready, WorkerSample
 from tfbuild.measure import intervals, records, workers
-from tfbuild.measure.case_runner import CaseRunner, Machine, Side, line_up
 from tfbuild.measure.evaluate import AGAIN, FEWEST, MOST_FOREIGN, Verdict, cpu, evaluate, wall
 from tfbuild.measure.experiments import Case, Experiment
 from tfbuild.measure.records import ArmResult, CaseResult, Round, Sample
-from tfbuild.measure.workers import Key, Pool
+from tfbuild.measure.sides import Machine, Side, line_up, wrong_allocator
+from tfbuild.measure.workers import SHORTEST_SAMPLE, Key, MeasurementError, Pool
+
+T = TypeVar("T")
 
 # How often a disturbed round is repeated.
 MOST_REPEATS = 2
+# The largest share of a CPU that a workload may use while idle.
+MOST_IDLE = 0.2
+# The first step of a ResNet-50 took 52 s on a machine with twenty other users.
+PREPARE_SECONDS = 240.0
+MOST_TRIES = 4
+# If a sample takes this many times the shortest with another side's number of calls, this side needs fewer calls.
+LONG = 3.0
+# Two ways to compute the same number differ by rounding, mostly because of the order of additions.
+SAME = 2e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +50,8 @@ class RoundLimits:
 class CaseRun:
     """A case that is being measured. It keeps its rounds if an exception ends it.
 
-    `strict`: as in CaseRunner.
+    `sides`: the baseline first, the baseline again last; `strict`: raise the first error, which otherwise becomes the
+    side's status while the other sides go on.
     """
 
     row: Experiment
@@ -48,27 +62,147 @@ class CaseRun:
     strict: bool = False
     rounds: list[Round] = field(default_factory=list)
     truncated: bool = False
-    runner: CaseRunner = field(init=False)
+    sides: list[Side] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.runner = CaseRunner(
-            name=f"{self.row.name}/{self.case.name}",
-            sides=line_up(self.row, self.case, self.machine),
-            pool=self.pool,
-            tell=lambda text: self.tell(f"{self.case.name}: {text}"),
-            strict=self.strict,
-        )
+        self.sides = line_up(self.row, self.case, self.machine)
 
-    def goes_on(self) -> bool:
-        """Whether it only lacks time: no side still has to be prepared for the first time."""
-        waiting = any(side.status == records.TRUNCATED for side in self.runner.sides)
-        return not waiting and bool(self.rounds or not self.runner.comparable())
+    @property
+    def baseline(self) -> Side:
+        return self.sides[0]
+
+    @property
+    def live(self) -> list[Side]:
+        return [side for side in self.sides if side.live]
+
+    def comparable(self) -> bool:
+        """Whether an arm, the baseline and the baseline again still run; without all three, nothing can be judged."""
+        again = self.sides[-1]
+        if not again.live and self.baseline.live:
+            self.baseline.give_up(again.status, again.reason)
+        return self.baseline.live and len(self.live) > 2
+
+    def only_lacks_time(self) -> bool:
+        """Whether it can go on with its rounds: no side still has to be prepared for the first time."""
+        waiting = any(side.status == records.TRUNCATED for side in self.sides)
+        return not waiting and bool(self.rounds or not self.comparable())
 
     def resume(self, tell: Callable[[str], None]) -> None:
         """Go on with the rounds so far. All live sides are built again, as their workers may have ended meanwhile."""
         self.tell, self.truncated = tell, False
-        for side in self.runner.sides:
+        for side in self.sides:
             side.home = 0
+
+    # --- workers -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start all workers at once; if one of them dies, start them one by one."""
+        self._tell("starting workers")
+        try:
+            hellos = self.pool.start([side.key for side in self.sides])
+        except (TfbuildError, TimeoutError, MeasurementError):
+            if self.strict:
+                raise
+            hellos = {}
+            for side in self.sides:
+                self.guarded(side, partial(self._start_one, side, hellos))
+        for side in self.live:
+            if reason := wrong_allocator(side.arm, hellos[side.key]):
+                side.give_up(records.SKIPPED, reason)
+
+    def _start_one(self, side: Side, hellos: dict[Key, Hello]) -> None:
+        hellos |= self.pool.start([side.key])
+
+    def guarded(self, side: Side, work: Callable[[], object]) -> None:
+        """Run `work`; unless strict, an error in it becomes the side's status."""
+        if self.strict:
+            work()
+            return
+        try:
+            work()
+        except MeasurementError as error:
+            side.give_up(records.FAILED, str(error))
+        except (TfbuildError, TimeoutError) as error:
+            reason = error.reason if isinstance(error, TfbuildError) else str(error)
+            side.give_up(records.FAILED, f"its process was lost: {_last_line(reason)}")
+
+    def _ask(self, side: Side, kind: type[T], **question: object) -> T:
+        key = f"{self.row.name}/{self.case.name}/{side.name}"
+        return self.pool.ask(side.key, kind, PREPARE_SECONDS, key=key, **question)
+
+    def _tell(self, text: str) -> None:
+        self.tell(f"{self.case.name}: {text}")
+
+    # --- preparing ---------------------------------------------------------------------------------------------------
+
+    def make_ready(self, end: float) -> None:
+        """Prepare the sides until `end`, the baseline and the baseline again first: the others need both."""
+        waiting = sorted(self.sides, key=lambda side: side.name != AGAIN and side is not self.baseline)
+        while waiting:
+            side = waiting.pop(0)
+            if not side.live:
+                continue
+            if time.monotonic() > end:
+                side.give_up(records.TRUNCATED, "the time budget ended before it was ready")
+                continue
+            self._tell(f"preparing {side.name}")
+            self.guarded(side, partial(self._make_ready, side))
+            if side.key not in self.pool.running():
+                # Its process is gone: build the sides that shared it again, in a new one.
+                shared = [other for other in self.live if other.key == side.key]
+                waiting = [*shared, *(other for other in waiting if other not in shared)]
+
+    def _make_ready(self, side: Side) -> None:
+        if side.key not in self.pool.running():
+            self.pool.start([side.key])
+        if not self._at_home(side):
+            self.build(side)
+        if side.live:
+            self._rehearse(side)
+
+    def _at_home(self, side: Side) -> bool:
+        return side.home != 0 and side.home == self.pool.turn(side.key)
+
+    def build(self, side: Side) -> None:
+        """Build and warm up its workload; raise MeasurementError if it works in the background while idle."""
+        side.ready = self._ask(side, Ready, ask="prepare", workload=side.workload, params=side.params)
+        if side.ready.reason and self.strict:
+            raise MeasurementError(side.ready.reason)
+        if side.ready.reason:
+            side.give_up(records.SKIPPED, side.ready.reason)
+            return
+        if side.ready.guard:
+            raise MeasurementError(side.ready.guard)
+        idle = self._ask(side, Idle, ask="idle").share
+        if idle > MOST_IDLE:
+            # Its background work would be timed with the other sides.
+            self.pool.close(side.key)
+            raise MeasurementError(f"it used {idle:.0%} of a CPU while idle: it works in the background")
+        side.home = self.pool.turn(side.key)
+
+    def _rehearse(self, side: Side) -> None:
+        """Choose the calls for a sample: those of a side with the same work, if they take about as long here."""
+        alike = [other for other in self.live if other.inner > 1 and other is not side and other.same_work(side)]
+        if alike:
+            side.inner = alike[0].inner
+            if self.sample(side).wall <= LONG * SHORTEST_SAMPLE:
+                return
+        side.inner = self._ask(side, Calibrated, ask="calibrate").inner
+        self.sample(side)
+
+    # --- rounds ------------------------------------------------------------------------------------------------------
+
+    def sample(self, side: Side) -> WorkerSample:
+        """Take a sample of a tenth of a second or more; if it is shorter, try again with more calls."""
+        if not self._at_home(side):
+            raise MeasurementError("its process was lost with another case's")
+        for _ in range(MOST_TRIES):
+            taken = self._ask(side, WorkerSample, ask="sample", inner=side.inner)
+            workers.check(side.name, taken)
+            if taken.wall >= SHORTEST_SAMPLE:
+                return taken
+            side.inner = workers.bounded(side.inner * 1.2 * SHORTEST_SAMPLE / taken.wall)
+        raise MeasurementError(f"{MOST_TRIES} samples took less than a tenth of a second")
 
     def quiet_round(self, shuffled: random.Random, end: float) -> None:
         """Add an undisturbed round, or the least disturbed of a few; none if a side was lost."""
@@ -83,16 +217,16 @@ class CaseRun:
 
     def _round(self, shuffled: random.Random) -> Round | None:
         samples: dict[str, tuple[int, WorkerSample]] = {}
-        live = self.runner.live
+        live = self.live
         for side in shuffled.sample(live, len(live)):
 
             def take(side: Side = side) -> None:
-                sample = self.runner.sample(side)
+                sample = self.sample(side)
                 samples[side.name] = side.inner, sample
 
             if side.live:
-                self.runner.guarded(side, take)
-            self.runner.lost_with(side)
+                self.guarded(side, take)
+            self._lose_with(side)
         if len(samples) < len(live):
             return None
         return Round(
@@ -100,121 +234,62 @@ class CaseRun:
             foreign=workers.foreign([sample for _, sample in samples.values()]),
         )
 
-    def result(self, *, interrupted: bool = False) -> CaseResult:
-        """Judge what was measured."""
-        outcome = CaseOutcome(
-            row=self.row,
-            case=self.case,
-            sides=self.runner.sides,
-            rounds=self.rounds,
-            truncated=self.truncated,
-            interrupted=interrupted,
-        )
-        return result(outcome)
-
-
-def prepare(runs: Sequence[CaseRun], end: float) -> None:
-    """Prepare the sides of all cases until `end` (monotonic); a failure becomes the side's status.
-
-    Several cases are built in all workers at the same time, which is faster but makes their build times meaningless.
-    """
-    for run in runs:
-        if reason := run.machine.lacks(run.row, run.case):
-            for side in run.runner.sides:
-                side.give_up(records.SKIPPED, reason)
-        else:
-            run.runner.start()
-    if len(runs) > 1:
-        _build_at_once(runs)
-    for run in runs:
-        run.runner.make_ready(end)
-
-
-def _build_at_once(runs: Sequence[CaseRun]) -> None:
-    keys = list(dict.fromkeys(side.key for run in runs for side in run.runner.live))
-    if not keys:
-        return
-    threads = ThreadPoolExecutor(max_workers=len(keys))
-    try:
-        list(threads.map(partial(_build_all, runs), keys))
-    finally:
-        # Do not wait: if a worker dies or the user interrupts, closing the containers ends the other threads.
-        threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _build_all(runs: Sequence[CaseRun], key: Key) -> None:
-    """Build all that runs in one worker; if the worker is lost, the rest is built later in a new one."""
-    for run in runs:
-        for side in [side for side in run.runner.live if side.key == key]:
-            if key in run.pool.running():
-                run.runner.guarded(side, partial(run.runner.build, side))
-
-
-def run(runs: Sequence[CaseRun], limits: RoundLimits, shuffled: random.Random) -> None:
-    """Measure the rounds that are missing. Each round has its share of the time to repeat what was disturbed."""
-    begin = time.monotonic()
-    first = min((len(run.rounds) for run in runs if run.runner.comparable()), default=0)
-    for index in range(first, limits.rounds):
-        comparable = [run for run in runs if run.runner.comparable()]
-        if comparable and _over(comparable, limits):
-            for run in comparable:
-                run.truncated = True
+    def _lose_with(self, side: Side) -> None:
+        """Give up the sides that shared a lost side's process."""
+        if side.live or side.key in self.pool.running():
             return
-        end = begin + max(0.0, limits.end - begin) * (index + 1 - first) / (limits.rounds - first)
-        for run in shuffled.sample(comparable, len(comparable)):
-            run.tell(f"{run.case.name}: round {index + 1} of {limits.rounds}")
-            run.quiet_round(shuffled, end)
+        for other in self.live:
+            if other.key == side.key:
+                other.give_up(records.FAILED, f"its process was lost with {side.name}'s")
 
+    # --- the result --------------------------------------------------------------------------------------------------
 
-def _over(runs: Sequence[CaseRun], limits: RoundLimits) -> bool:
-    enough = min(len(run.rounds) for run in runs) >= intervals.FEWEST
-    return time.monotonic() > (limits.end if enough else limits.latest)
+    def result(self, *, interrupted: bool = False) -> CaseResult:
+        """Judge the rounds in which all sides that still run took part."""
+        arms = [side for side in self.sides if side.name != AGAIN]
+        live = {side.name: side.ready.items for side in arms if side.live}
+        rounds = tuple(row for row in self.rounds if live.keys() | {AGAIN} <= row.samples.keys())
+        measured = bool(rounds) and self.baseline.name in live
+        status = self._status(measured=measured, interrupted=interrupted)
+        result = CaseResult(
+            name=self.case.name,
+            metric=self.case.metric or self.row.metric,
+            status=status,
+            reason=self._why(interrupted=interrupted),
+            baseline=self.baseline.name,
+            arms=tuple(_arm(side, (), None, None, status) for side in arms),
+        )
+        if not measured:
+            return result
+        evaluation = evaluate(rounds, result.baseline, live, result.metric)
+        verdicts = evaluation.arms
+        return replace(
+            result,
+            arms=tuple(
+                _arm(side, evaluation.used, verdicts.get(side.name), self._agrees(side), records.TRUNCATED)
+                for side in arms
+            ),
+            rounds=rounds,
+            band=evaluation.band,
+            clean=evaluation.clean,
+            noisy=evaluation.noisy,
+            foreign=evaluation.foreign,
+            throttled=evaluation.throttled,
+        )
 
-
-def _raw(inner: int, sample: WorkerSample) -> Sample:
-    return Sample(
-        inner=inner, wall=sample.wall, cpu=sample.cpu, faults=sample.faults, rss=sample.rss, throttled=sample.throttled
-    )
-
-
-# --- results ---------------------------------------------------------------------------------------------------------
-
-# Two ways to compute the same number differ by rounding, mostly because of the order of additions.
-SAME = 2e-3
-
-
-@dataclass(frozen=True, kw_only=True)
-class CaseOutcome:
-    """All that is known of a case when measuring ends, however it ends."""
-
-    row: Experiment
-    case: Case
-    sides: Sequence[Side]
-    rounds: Sequence[Round]
-    truncated: bool
-    interrupted: bool
-
-    @property
-    def baseline(self) -> Side:
-        return self.sides[0]
-
-    @property
-    def arms(self) -> tuple[Side, ...]:
-        return tuple(side for side in self.sides if side.name != AGAIN)
-
-    def status(self, *, measured: bool) -> str:
-        if self.interrupted:
+    def _status(self, *, measured: bool, interrupted: bool) -> str:
+        if interrupted:
             return records.INTERRUPTED
-        if measured:
-            return records.TRUNCATED if self.truncated else records.MEASURED
         if self.truncated:
             return records.TRUNCATED
-        lost = self.baseline if not self.baseline.live else next((s for s in self.sides[1:] if not s.live), None)
+        if measured:
+            return records.MEASURED
+        lost = next((side for side in self.sides if not side.live), None)
         return lost.status if lost else records.FAILED
 
-    def why(self) -> str:
+    def _why(self, *, interrupted: bool) -> str:
         """Say why there are fewer rounds than planned, or none."""
-        if self.interrupted:
+        if interrupted:
             return f"interrupted after {len(self.rounds)} rounds"
         if self.truncated:
             return f"stopped by the time budget after {len(self.rounds)} rounds"
@@ -222,47 +297,23 @@ class CaseOutcome:
             return next((side.reason for side in self.sides if side.reason), "no round was completed")
         return ""
 
+    def _agrees(self, side: Side) -> bool | None:
+        """Whether the side computes what the baseline does; None if no one claims so, or if it cannot be compared."""
+        value, reference = side.ready.value, self.baseline.ready.value
+        if not self.row.same or value is None or reference is None or side is self.baseline:
+            return None
+        return math.isclose(value, reference, rel_tol=SAME, abs_tol=SAME * 1e-6)
 
-def result(outcome: CaseOutcome) -> CaseResult:
-    """Judge the rounds in which all sides that still run took part."""
-    metric = outcome.case.metric or outcome.row.metric
-    live = {side.name: side.ready.items for side in outcome.arms if side.live}
-    rounds = tuple(row for row in outcome.rounds if live.keys() | {AGAIN} <= row.samples.keys())
-    if not rounds or outcome.baseline.name not in live:
-        status = outcome.status(measured=False)
-        return CaseResult(
-            name=outcome.case.name,
-            metric=metric,
-            status=status,
-            reason=outcome.why(),
-            baseline=outcome.baseline.name,
-            arms=tuple(_arm(side, (), None, None, status) for side in outcome.arms),
-        )
-    evaluation = evaluate(rounds, outcome.baseline.name, live, metric)
-    return CaseResult(
-        name=outcome.case.name,
-        metric=metric,
-        status=outcome.status(measured=True),
-        reason=outcome.why(),
-        baseline=outcome.baseline.name,
-        arms=tuple(
-            _arm(side, evaluation.used, evaluation.arms.get(side.name), _agrees(outcome, side), records.TRUNCATED)
-            for side in outcome.arms
-        ),
-        rounds=rounds,
-        band=evaluation.band,
-        clean=evaluation.clean,
-        noisy=evaluation.noisy,
-        foreign=evaluation.foreign,
-        throttled=evaluation.throttled,
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ... ".join(dict.fromkeys((lines[0], lines[-1])))[:300] if lines else ""
+
+
+def _raw(inner: int, sample: WorkerSample) -> Sample:
+    return Sample(
+        inner=inner, wall=sample.wall, cpu=sample.cpu, faults=sample.faults, rss=sample.rss, throttled=sample.throttled
     )
-
-
-def _agrees(outcome: CaseOutcome, side: Side) -> bool | None:
-    value, reference = side.ready.value, outcome.baseline.ready.value
-    if not outcome.row.same or value is None or reference is None or side is outcome.baseline:
-        return None
-    return math.isclose(value, reference, rel_tol=SAME, abs_tol=SAME * 1e-6)
 
 
 def _arm(side: Side, used: Sequence[Round], verdict: Verdict | None, same: bool | None, unmeasured: str) -> ArmResult:
@@ -298,3 +349,64 @@ def _arm(side: Side, used: Sequence[Round], verdict: Verdict | None, same: bool 
         note=side.ready.note,
         code=side.arm.code,
     )
+
+
+# --- cases that are measured together --------------------------------------------------------------------------------
+
+
+def prepare(runs: Sequence[CaseRun], end: float) -> None:
+    """Prepare the sides of all cases until `end` (monotonic); a failure becomes the side's status.
+
+    Several cases are built in all workers at the same time, which is faster but makes their build times meaningless.
+    """
+    for run in runs:
+        if reason := run.machine.lacks(run.row, run.case):
+            for side in run.sides:
+                side.give_up(records.SKIPPED, reason)
+        else:
+            run.start()
+    if len(runs) > 1:
+        _build_at_once(runs)
+    for run in runs:
+        run.make_ready(end)
+
+
+def _build_at_once(runs: Sequence[CaseRun]) -> None:
+    keys = list(dict.fromkeys(side.key for run in runs for side in run.live))
+    if not keys:
+        return
+    threads = ThreadPoolExecutor(max_workers=len(keys))
+    try:
+        list(threads.map(partial(_build_all, runs), keys))
+    finally:
+        # Do not wait: if a worker dies or the user interrupts, closing the containers ends the other threads.
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _build_all(runs: Sequence[CaseRun], key: Key) -> None:
+    """Build all that runs in one worker; if the worker is lost, the rest is built later in a new one."""
+    for run in runs:
+        for side in [side for side in run.live if side.key == key]:
+            if key in run.pool.running():
+                run.guarded(side, partial(run.build, side))
+
+
+def run(runs: Sequence[CaseRun], limits: RoundLimits, shuffled: random.Random) -> None:
+    """Measure the rounds that are missing. Each round has its share of the time to repeat what was disturbed."""
+    begin = time.monotonic()
+    first = min((len(run.rounds) for run in runs if run.comparable()), default=0)
+    for index in range(first, limits.rounds):
+        comparable = [run for run in runs if run.comparable()]
+        if comparable and _over(comparable, limits):
+            for run in comparable:
+                run.truncated = True
+            return
+        end = begin + max(0.0, limits.end - begin) * (index + 1 - first) / (limits.rounds - first)
+        for run in shuffled.sample(comparable, len(comparable)):
+            run.tell(f"{run.case.name}: round {index + 1} of {limits.rounds}")
+            run.quiet_round(shuffled, end)
+
+
+def _over(runs: Sequence[CaseRun], limits: RoundLimits) -> bool:
+    enough = min(len(run.rounds) for run in runs) >= intervals.FEWEST
+    return time.monotonic() > (limits.end if enough else limits.latest)

@@ -14,11 +14,12 @@ from msgspec.structs import replace
 from tfbuild.engine import Engine, WorkerDied
 from tfbuild.in_container.smoke import judge
 from tfbuild.measure import evaluate, experiments, intervals, rounds, workers
-from tfbuild.measure.case_runner import Machine
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Experiment
+from tfbuild.measure.intervals import inverse
 from tfbuild.measure.records import CaseResult, Interval, Round, Sample
 from tfbuild.measure.rounds import CaseRun, RoundLimits
+from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import MeasurementError
 from tfbuild.verify.records import Benchmark, Throughput, Timing, Triple
 from tfbuild.verify.verification import Baseline, Claim, Verification, VerificationCheck, needs_tensorflow
@@ -115,11 +116,6 @@ def _triple(row: Round, image: str, baseline: str, inner: int) -> Triple:
 def _timing(sample: Sample, inner: int) -> Timing:
     """Scale to `inner` calls: a sample that was too short was repeated with more."""
     return Timing(wall=sample.wall * (inner / sample.inner), cpu=sample.cpu * (inner / sample.inner))
-
-
-def inverse(ratio: Interval) -> Interval:
-    """Invert a ratio: the benchmark's baseline is the image."""
-    return Interval(median=1 / ratio.median, low=1 / ratio.high, high=1 / ratio.low, coverage=ratio.coverage)
 
 
 # --- the check -------------------------------------------------------------------------------------------------------
