@@ -379,7 +379,7 @@ def test_wall_time_is_added_where_it_shows_no_gain() -> None:
     wall = Interval(median=1.0, low=0.9, high=1.1, coverage=0.96)
     arms = (measured.arms[0], replace(measured.arms[1], wall=wall))
     (advice,) = advise.advise(report(experiment("jpeg", replace(measured, arms=arms))))
-    assert " in CPU time (in wall time x1.00 [0.90, 1.10]): centre" in advice.gains[0].text
+    assert " in CPU time: centre (96%, 15 rounds; in wall time x1.00 [0.90, 1.10])" in advice.gains[0].text
     (advice,) = advise.advise(report(experiment("jpeg", measured)))
     assert "in wall time" not in advice.gains[0].text
 

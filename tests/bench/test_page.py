@@ -459,10 +459,10 @@ def test_noise_is_counted_where_a_gain_is_summed_up() -> None:
     noisy = replace(case(0.5), noisy=True, clean=2)
     read = ParsedPage(page.to_html(report(experiment("jpeg", noisy, case(0.5, name="other")))))
     assert "arm: faster in 2 of 2 cases" in read.text
-    assert "(1 of them noisy)" in read.text
+    assert "(noisy: 2 of 15 rounds undisturbed)" in read.text
 
 
 def test_noise_stands_beside_no_difference() -> None:
     noisy = replace(case(1.0), noisy=True, clean=0)
     read = ParsedPage(page.to_html(report(experiment("jpeg", noisy, case(1.0, name="other")))))
-    assert "no difference shown (1 noisy case: 0 of 15 rounds undisturbed)" in read.text
+    assert "no difference shown (noisy: 0 of 15 rounds undisturbed)" in read.text

@@ -12,7 +12,7 @@ import pytest
 from tests import schemas
 from tests.measure.host import HOST
 from tests.measure.test_evaluate import made_up, sample
-from tfbuild.bench import advise, command, findings, session, wording
+from tfbuild.bench import advise, command, findings, page, session, wording
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
 from tfbuild.context import labels
@@ -194,11 +194,11 @@ def test_what_is_no_report_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_markdown_and_table_say_what_was_found() -> None:
-    text = reporting.to_markdown(report())
+    text = page.to_markdown(report())
     assert text.startswith("# Benchmark of `tfbuild:x`\n")
     assert "| centre | arm | x2.0" in text
     assert "| faster |" in text
-    assert "| baseline again (cpu) | x1.0" in text
+    assert "| centre | baseline again | x1.0" in text
     assert "skipped: TensorFlow in this image sees no GPU" in text
     stream = io.StringIO()
     reporting.show(report(), stream)
@@ -224,7 +224,7 @@ def test_every_form_begins_with_what_to_change() -> None:
     )
     original = report(experiment("jpeg", *lines), experiment("onednn", case(0.5)), experiment("layout", SKIPPED))
     original = replace(original, image=replace(original.image, env=ENV))
-    text = reporting.to_markdown(original)
+    text = page.to_markdown(original)
     headings = [line for line in text.splitlines() if line.startswith("#")]
     assert headings[1:4] == ["## What to change", "## Already in place", "## jpeg"]
     row = "| `crop(a \\| b)` (jpeg; where it fits) | a \\| b | x2.5"
@@ -252,12 +252,12 @@ def test_what_spoils_a_number_stands_beside_it() -> None:
     assert "time budget" not in caveat, "the whole report says it once"
     assert "noisy: 15 of 15" in caveat
     assert "3 periods throttled" in caveat
-    assert "interrupted" in reporting.to_markdown(replace(report(), interrupted=True))
+    assert "interrupted" in page.to_markdown(replace(report(), interrupted=True))
     stopped = report(experiment("onednn", cut, replace(cut, rounds=cut.rounds[:7]), case(0.5)))
     once = "2 of 3 cases were stopped by the time budget after 7 to 15 rounds, so their intervals are wider"
     stream = io.StringIO()
     reporting.show(stopped, stream)
-    for text in (wording.noise(stopped), reporting.to_markdown(stopped), " ".join(stream.getvalue().split())):
+    for text in (wording.noise(stopped), page.to_markdown(stopped), " ".join(stream.getvalue().split())):
         assert text.count("stopped by the time budget") == text.count(once) == 1
     few = Interval(median=1.0, low=0.9, high=1.1, coverage=0.75)
     assert intervals.interval_text(few) == "x1.00 [0.90, 1.10] at 75%"

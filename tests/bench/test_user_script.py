@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.bench.test_report import report
-from tfbuild.bench import command, user_script
+from tfbuild.bench import command, page, user_script
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
 from tfbuild.engine import ContainerRun, Engine
@@ -311,6 +311,6 @@ def test_a_profiled_command_is_in_every_form_of_the_report(tmp_path: Path) -> No
     assert reporting.from_json(reporting.to_json(whole)) == whole
     shown = io.StringIO()
     reporting.show(whole, shown)
-    for text in (reporting.to_markdown(whole), shown.getvalue()):
+    for text in (page.to_markdown(whole), shown.getvalue()):
         assert "python x.py: compute-bound" in text
         assert "nothing was measured" not in text

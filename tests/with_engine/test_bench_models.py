@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.with_engine.conftest import ROOT
+from tfbuild.bench import page, session, user_script
 from tfbuild.bench import report as reporting
-from tfbuild.bench import session, user_script
 from tfbuild.bench.session import Settings
 from tfbuild.bench.user_script import Command
 from tfbuild.engine import Engine
@@ -55,7 +55,7 @@ def test_a_script_that_computes_is_compute_bound(
     verdicts = ("python slow_step.py: compute-bound", "python slow_step.py: not input-bound")
     assert finding.text.startswith(verdicts), finding
     assert finding.values["compute"] > 0.6, finding
-    assert finding.text in reporting.to_markdown(report)
+    assert finding.text in page.to_markdown(report)
 
 
 def test_a_script_that_fails_says_how(engine: Engine, image: Callable[..., str]) -> None:

@@ -131,7 +131,7 @@ def write(report: BenchReport, folder: Path, name: str = "") -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files.replace_file(target, reporting.to_json(report) + "\n")
-        files.replace_file(target.with_suffix(".md"), reporting.to_markdown(report))
+        files.replace_file(target.with_suffix(".md"), page.to_markdown(report))
         return files.replace_file(target.with_suffix(".html"), page.to_html(report)).with_suffix(".json")
     except OSError as error:
         message = f"the report cannot be written: {cause(error)}"

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tfbuild.bench import wording
-from tfbuild.measure import intervals
-from tfbuild.measure.evaluate import Verdict
+from tfbuild.measure.evaluate import FEWEST_CLEAN, Verdict
+from tfbuild.measure.intervals import interval_text
 from tfbuild.measure.records import ArmResult, CaseResult, ExperimentResult, Interval
 
 
@@ -55,24 +55,21 @@ class Gain:
         return "CPU time" if self.metric == "cpu" else "wall time"
 
     @property
+    def certainty(self) -> str:
+        """Return the interval's confidence and the rounds that it is made of: "97%, 6 rounds"."""
+        used = self.clean if self.clean >= FEWEST_CLEAN else self.rounds
+        return f"{self.ratio.coverage:.0%}, {used} rounds"
+
+    @property
+    def doubt(self) -> str:
+        """Return the reasons to doubt the gain; "" if there are none."""
+        return wording.joined(f"in wall time {interval_text(self.wall)}" if self.wall else "", self.caveat)
+
+    @property
     def text(self) -> str:
         """Return "arm x1.39 [1.36, 1.41] over baseline in CPU time: model (how certain)"."""
-        clock = f" (in wall time {intervals.interval_text(self.wall)})" if self.wall else ""
-        sure = self.caveat or f"{self.clean} of {self.rounds} rounds undisturbed"
-        ratio = intervals.interval_text(self.ratio)
-        return f"{self.arm} {ratio} over {self.over} in {self.time}{clock}: {self.model} ({sure})"
-
-
-def certainty(gain: Gain) -> str:
-    """Return the interval's confidence and the undisturbed rounds behind it, as "97%, 6 rounds"."""
-    rounds = f"{gain.rounds}" if gain.clean == gain.rounds else f"{gain.clean} of {gain.rounds}"
-    return f"{gain.ratio.coverage:.0%}, {rounds} rounds"
-
-
-def doubt(gain: Gain) -> str:
-    """Return the reasons to doubt the gain; "" if there are none."""
-    clock = f"in wall time {intervals.interval_text(gain.wall)}" if gain.wall else ""
-    return "; ".join(text for text in (clock, gain.caveat) if text)
+        sure = wording.joined(self.certainty, self.doubt)
+        return f"{self.arm} {interval_text(self.ratio)} over {self.over} in {self.time}: {self.model} ({sure})"
 
 
 def gains(comparisons: Iterable[ArmComparison]) -> tuple[Gain, ...]:
@@ -95,7 +92,7 @@ def _gain(one: ArmComparison, ratio: Interval) -> Gain:
         wall=wall if unseen else None,
         clean=case.clean,
         rounds=len(case.rounds),
-        caveat="; ".join(text for text in (different, wording.caveat(case)) if text),
+        caveat=wording.joined(different, wording.caveat(case)),
     )
 
 
@@ -122,11 +119,8 @@ class Advice:
     @property
     def shared(self) -> str:
         """Return "CPU time, over baseline" if that holds for all gains and losses, else ""."""
-        return f"{self.gains[0].time}, over {self.gains[0].over}" if len(self._compared) == 1 else ""
-
-    @property
-    def _compared(self) -> set[tuple[str, str]]:
-        return {(gain.metric, gain.over) for gain in (*self.gains, *self.losses)}
+        compared = {f"{gain.time}, over {gain.over}" for gain in (*self.gains, *self.losses)}
+        return compared.pop() if len(compared) == 1 else ""
 
     @property
     def line(self) -> str:

@@ -1,19 +1,18 @@
-"""A report as one HTML page: what to change, then a chart for each experiment, with the rest folded."""
+"""A report as one page, HTML or Markdown: what to change, then each experiment; and several reports side by side."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tfbuild.bench import advise, charts, compare, wording
 from tfbuild.bench.compare import GateVerdict, ReportComparison, side_by_side
-from tfbuild.bench.gains import certainty, doubt
 from tfbuild.bench.wording import TableRow
 from tfbuild.measure import experiments, intervals, records
 from tfbuild.measure.evaluate import AGAIN, cpu, wall
-from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
+from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult
 from tfbuild.pages import rendering
 from tfbuild.pages.charts import Line, LineGroup, ratios
 from tfbuild.util.quantities import counted
 
-QUIET = "quiet"
 # The colour and the sign of a gate's outcome.
 GATES = {compare.PASSED: ("good", "✓"), compare.FAILED: ("bad", "✗"), compare.UNJUDGED: ("warned", "?")}
 # The numbers of lines, of answers and of changes shown; the reader can unfold the others.
@@ -22,33 +21,43 @@ MOST_CHANGES = 12
 
 
 def to_html(report: BenchReport) -> str:
-    """Render the report as one page that loads nothing else."""
-    advices = advise.advise(report)
+    """Render the report as one HTML page that loads nothing else."""
     return rendering.render(
-        "bench/report",
-        report=report,
-        noise=wording.noise(report),
-        change=advise.CHANGE,
-        in_place=advise.IN_PLACE,
-        no_change=advise.no_change(advices),
-        advice=[advice for advice in advices if not advice.in_place],
-        kept=[advice for advice in advices if advice.in_place],
+        "bench/report.html",
+        **_content(report),
+        busy=wording.busy(report),
         anchors={row.name: f"experiment-{number}" for number, row in enumerate(report.experiments, 1)},
         answers=lambda row: list(_answer(row)),
         charts=lambda row: list(charts.draw(row)),
-        case_rows=_case_rows,
         raw_rounds=_raw_rounds,
-        caveat=wording.caveat,
         unmeasured=unmeasured(report),
-        method=wording.METHOD,
         environment=_environment(report),
         most_lines=MOST_LINES,
         most_answers=MOST_ANSWERS,
         most_changes=MOST_CHANGES,
-        interval_text=intervals.interval_text,
-        certainty=certainty,
-        doubt=doubt,
     )
+
+
+def to_markdown(report: BenchReport) -> str:
+    """Render the report as Markdown: what to change, then a table for each experiment."""
+    return rendering.render("bench/report.md", **_content(report))
+
+
+def _content(report: BenchReport) -> dict[str, Any]:
+    """Return what both forms of the report show."""
+    advices = advise.advise(report)
+    return {
+        "report": report,
+        "noise": wording.noise(report),
+        "change": advise.CHANGE,
+        "in_place": advise.IN_PLACE,
+        "no_change": advise.no_change(advices),
+        "advice": [advice for advice in advices if not advice.in_place],
+        "kept": [advice for advice in advices if advice.in_place],
+        "case_rows": _case_rows,
+        "method": wording.METHOD,
+        "interval_text": intervals.interval_text,
+    }
 
 
 def comparison(reports: ReportComparison, verdicts: Sequence[GateVerdict] = ()) -> str:
@@ -62,7 +71,7 @@ def comparison(reports: ReportComparison, verdicts: Sequence[GateVerdict] = ()) 
         for name in dict.fromkeys(name for pair in pairs for name in pair.totals)
     ]
     return rendering.render(
-        "bench/compare",
+        "bench/compare.html",
         first=reports.first,
         comparisons=pairs,
         rows=side_by_side(reports),
@@ -103,22 +112,18 @@ def _counts(row: ExperimentResult) -> Iterator[str]:
             if arm.effect == effect and ratio:
                 medians.setdefault(arm.name, []).append((case, ratio.median))
         for name, pairs in medians.items():
-            cases = sum(arm.name == name for _, arm in measured)
-            noisy = sum(case.noisy for case, _ in pairs)
-            yield (
-                f"{name}: {effect} in {len(pairs)} of {counted(cases, 'case')}, "
-                f"{_range([median for _, median in pairs])}" + (f" ({noisy} of them noisy)" if noisy else "")
-            )
+            cases = counted(sum(arm.name == name for _, arm in measured), "case")
+            text = f"{name}: {effect} in {len(pairs)} of {cases}, {_range([median for _, median in pairs])}"
+            yield text + _disturbed([case for case, _ in pairs])
     undecided = [(case, arm) for case, arm in measured if wording.undecided(arm, case)]
     if len(undecided) < len(measured) and all(arm.effect == records.NO_DIFFERENCE for _, arm in measured):
-        yield records.NO_DIFFERENCE + _noise([case for case in row.cases if case.noisy and case.rounds])
+        yield records.NO_DIFFERENCE + _disturbed(row.cases)
     if undecided:
         yield f"{wording.TOO_FEW}: {len(undecided)} of {len(measured)} comparisons"
 
 
-def _noise(noisy: Sequence[CaseResult]) -> str:
-    clean, rounds = sum(case.clean for case in noisy), sum(len(case.rounds) for case in noisy)
-    return f" ({counted(len(noisy), 'noisy case')}: {clean} of {rounds} rounds undisturbed)" if noisy else ""
+def _disturbed(cases: Sequence[CaseResult]) -> str:
+    return f" ({text})" if (text := wording.disturbed(cases)) else ""
 
 
 def _range(medians: Sequence[float]) -> str:
@@ -148,19 +153,15 @@ def _gaps(row: ExperimentResult) -> Iterator[tuple[str, str, str]]:
             yield from ((f"{row.name}: {case.name}: {arm.name}", arm.status, arm.reason) for arm in lost)
 
 
-def _case_rows(case: CaseResult) -> list[tuple[TableRow, str]]:
-    """Return the rows of a case's table, each with the style of its verdict."""
-    rows = [(wording.table_row(arm, case), _style(arm)) for arm in case.arms]
+def _case_rows(case: CaseResult) -> list[TableRow]:
+    """Return a case's rows: its arms, then the baseline against itself, with what makes the numbers less reliable."""
+    rows = [wording.table_row(arm, case) for arm in case.arms]
     if not rows:
-        rows.append((TableRow(name="all arms", verdict=f"{case.status}: {case.reason}"), QUIET))
+        rows.append(TableRow(name="all arms", verdict=f"{case.status}: {case.reason}"))
     if case.band:
         again = {case.metric: intervals.interval_text(case.band)}
-        rows.append((TableRow(name="baseline again", verdict="", **again), QUIET))
+        rows.append(TableRow(name="baseline again", verdict=wording.caveat(case), **again))
     return rows
-
-
-def _style(arm: ArmResult) -> str:
-    return arm.effect if arm.effect in (records.FASTER, records.SLOWER) else QUIET
 
 
 def _raw_rounds(case: CaseResult) -> tuple[list[str], list[list[str]]]:

@@ -1,23 +1,21 @@
-"""A benchmark's report as JSON, Markdown and a terminal table; JSON is read back against its types."""
+"""A benchmark's report as JSON, which is read back against its types, and as a terminal table."""
 
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from tfbuild.bench import wording
 from tfbuild.bench.advise import CHANGE, IN_PLACE, advise, no_change
-from tfbuild.bench.gains import Advice, Gain, certainty, doubt
-from tfbuild.bench.wording import COLOURS, METHOD, caveat, noise, table_row, verdict
+from tfbuild.bench.gains import Advice
 from tfbuild.context.labels import read_labels
 from tfbuild.errors import UsageError, fit
 from tfbuild.measure import records
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.intervals import interval_text
-from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
+from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult
 from tfbuild.util import terminal
-from tfbuild.util.installation import as_typed
 from tfbuild.util.terminal import cause
-from tfbuild.util.terminal import foreign_cell as cell
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -92,156 +90,57 @@ def path(report: BenchReport, folder: Path, name: str = "") -> Path:
     return folder / f"bench-{re.sub(r'[^A-Za-z0-9_.+-]', '-', identifier)}.json"
 
 
-# --- Markdown --------------------------------------------------------------------------------------------------------
-
-
-def to_markdown(report: BenchReport) -> str:
-    """Return the report as Markdown: what to change, then a table for each experiment."""
-    parts = [
-        list(_head(report)),
-        list(_advised(report)),
-        *map(list, map(_experiment, report.experiments)),
-        list(_method()),
-    ]
-    return "\n".join(line for part in parts for line in (*part, "")) + "\n"
-
-
-def _head(report: BenchReport) -> Iterator[str]:
-    yield f"# Benchmark of {_code(report.image.ref)}{' (interrupted)' if report.interrupted else ''}"
-    yield ""
-    yield f"{report.created}, {report.seconds:.0f} s of {report.budget:.0f} s ({report.mode}), {report.tool};"
-    software, host = report.software, report.host
-    yield f"TensorFlow {cell(software.tensorflow)}, Python {cell(software.python)}, NumPy {cell(software.numpy)},"
-    yield f"malloc of {cell(software.malloc)};"
-    yield f"{cell(host.cpu)}, {host.cpus} CPUs (cgroup quota: {host.quota or 'none'}), {host.memory} MiB;"
-    yield f"{noise(report)}."
-
-
-def _advised(report: BenchReport) -> Iterator[str]:
-    """Yield a table of what to change, and another of what is in place, each by gain."""
-    advices = advise(report)
-    yield f"## {CHANGE}"
-    yield ""
-    changes = [advice for advice in advices if not advice.in_place]
-    if changes:
-        yield from _changes(changes)
-    else:
-        yield no_change(advices)
-    if kept := [advice for advice in advices if advice.in_place]:
-        yield ""
-        yield f"## {IN_PLACE}"
-        yield ""
-        yield from _changes(kept)
-
-
-def _changes(advices: Sequence[Advice]) -> Iterator[str]:
-    yield "| change | model | gain | over | certainty |"
-    yield "|---|---|---|---|---|"
-    for advice in advices:
-        about = "; ".join(text for text in (advice.in_place, advice.remark) if text)
-        shown = f"{_code(advice.line)} ({cell(advice.experiment)}{f'; {cell(about)}' if about else ''})"
-        for gain in (*advice.gains, *advice.losses):
-            slower = " (slower)" if gain in advice.losses else ""
-            ratio = f"{interval_text(gain.ratio)} in {gain.time}{slower}"
-            sure = "; ".join(text for text in (certainty(gain), doubt(gain)) if text)
-            yield f"| {shown} | {cell(gain.model)} | {ratio} | {cell(gain.over)} | {cell(sure)} |"
-            shown = ""
-
-
-def _code(line: str) -> str:
-    """Return a line of code for a cell of a table; only a bar ends it there."""
-    return f"`{' '.join(line.split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
-
-
-def _experiment(row: ExperimentResult) -> Iterator[str]:
-    yield f"## {row.name}"
-    yield ""
-    yield f"*{row.question}*"
-    yield ""
-    yield f"{row.compares}. What it could change: {as_typed(row.changes)}."
-    for finding in row.findings:
-        yield f"- **{cell(finding.text)}**"
-    yield ""
-    if not row.cases:
-        yield f"{row.status}: {cell(row.reason)}"
-        return
-    yield "| case | | CPU time | wall time | per item | faults | MiB | verdict |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for case in row.cases:
-        for arm in case.arms:
-            yield f"| {' | '.join(_columns(case, arm))} |"
-        if not case.arms:
-            yield f"| {cell(case.name)} | | | | | | | {case.status}: {cell(case.reason)} |"
-        if case.band:
-            yield f"| {cell(case.name)} | baseline again ({case.metric}) | {_band(case)} | {cell(caveat(case))} |"
-
-
-def _band(case: CaseResult) -> str:
-    shown = interval_text(case.band)
-    return f"{shown} | | | |" if case.metric == "cpu" else f"| {shown} | | |"
-
-
-def _columns(case: CaseResult, arm: ArmResult) -> Iterator[str]:
-    columns = table_row(arm, case)
-    yield from map(cell, (case.name, columns.name))
-    yield from (columns.cpu, columns.wall, columns.time, columns.faults, columns.rss)
-    yield cell(columns.verdict)
-
-
-def _method() -> Iterator[str]:
-    yield "## Method"
-    yield ""
-    yield from (f"- {line}" for line in METHOD)
-
-
 # --- terminal --------------------------------------------------------------------------------------------------------
 
 
 def show(report: BenchReport, stream: IO[str] | None = None) -> None:
-    """Print tables to `stream` (default: stdout), with colours on a terminal."""
+    """Print what to change, then tables, to `stream` (default: stdout), with colours on a terminal."""
     from rich.text import Text
 
     table = terminal.table()
     for name in ("experiment", "case", "", "CPU time", "wall time", "verdict"):
         table.add_column(name)
-    for row in report.experiments:
-        if not row.cases:
-            table.add_row(Text(row.name), "", "", "", "", Text(f"{row.status}: {row.reason}", "dim"))
-        for case in row.cases:
-            if not case.arms:
-                table.add_row(Text(row.name), Text(case.name), "", "", "", Text(f"{case.status}: {case.reason}", "dim"))
-            for arm in [arm for arm in case.arms if arm.name != case.baseline or not case.rounds]:
-                columns = (row.name, case.name, arm.name, interval_text(arm.cpu), interval_text(arm.wall))
-                text = verdict(arm, case) + (f" ({caveat(case)})" if case.rounds and caveat(case) else "")
-                table.add_row(*map(Text, columns), Text(text, COLOURS.get(arm.effect, "dim")))
+    for *cells, verdict, style in _rows(report):
+        table.add_row(*map(Text, cells), Text(verdict, style))
     ended = "interrupted" if report.interrupted else "done"
     parts: list[RenderableType] = [
-        *(Text(fit(line), no_wrap=True) for line in changes(report)),
+        *(Text(fit(line), no_wrap=True) for line in _changes(advise(report))),
         table,
         *(Text(f"{row.name}: {finding.text}") for row in report.experiments for finding in row.findings),
-        Text(f"{report.image.ref}: {ended} after {report.seconds:.0f} s; {noise(report)}"),
+        Text(f"{report.image.ref}: {ended} after {report.seconds:.0f} s; {wording.noise(report)}"),
     ]
     terminal.write(terminal.console(stream, terminal.UNWRAPPED), parts)
 
 
-def changes(report: BenchReport) -> Iterator[str]:
+def _rows(report: BenchReport) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of each arm that was compared, or of what was not measured, with the style of the verdict."""
+    for row in report.experiments:
+        if not row.cases:
+            yield row.name, "", "", "", "", f"{row.status}: {row.reason}", "dim"
+        for case in row.cases:
+            if not case.arms:
+                yield row.name, case.name, "", "", "", f"{case.status}: {case.reason}", "dim"
+            for arm in [arm for arm in case.arms if arm.name != case.baseline or not case.rounds]:
+                doubt = f" ({wording.caveat(case)})" if case.rounds and wording.caveat(case) else ""
+                ratios = interval_text(arm.cpu), interval_text(arm.wall)
+                style = wording.COLOURS.get(arm.effect, "dim")
+                yield row.name, case.name, arm.name, *ratios, wording.verdict(arm, case) + doubt, style
+
+
+def _changes(advices: Sequence[Advice]) -> Iterator[str]:
     """Yield what to change, the largest gain first, with its evidence; then what is in place, a line each."""
-    advices = advise(report)
     new = [advice for advice in advices if not advice.in_place]
     yield f"{CHANGE}, by gain:" if new else no_change(advices)
     for number, advice in enumerate(new, 1):
         yield f"{number:2}. {advice.line}{f'  # {advice.remark}' if advice.remark else ''}"
-        yield from (f"    {_gain(gain)}" for gain in advice.gains)
-        yield from (f"    {_gain(loss)}, slower" for loss in advice.losses)
+        for gain in (*advice.gains, *advice.losses):
+            sure = wording.joined(f"{gain.time}, over {gain.over}", gain.certainty, gain.doubt)
+            slower = ", slower" if gain in advice.losses else ""
+            yield f"    {interval_text(gain.ratio)} {gain.model} ({sure}){slower}"
     for advice in advices:
         if advice.in_place:
             yield f"{IN_PLACE} ({advice.in_place}): {advice.line}, up to x{advice.best:.2f}"
     yield ""
-
-
-def _gain(gain: Gain) -> str:
-    sure = "; ".join(text for text in (f"{gain.time}, over {gain.over}", certainty(gain), doubt(gain)) if text)
-    return f"{interval_text(gain.ratio)} {gain.model} ({sure})"
 
 
 def listed(rows: tuple[Experiment, ...], *, quick: bool, stream: IO[str] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from tfbuild.measure import evaluate, records
 from tfbuild.measure.intervals import interval_text
@@ -60,26 +61,22 @@ def noise(report: BenchReport) -> str:
     cases = [case for row in report.experiments for case in row.cases if case.rounds]
     if not cases:
         return "no round was timed"
-    rounds = sum(len(case.rounds) for case in cases)
     shares = [row.foreign for case in cases for row in case.rounds]
-    stops = sum(case.throttled for case in cases)
-    return (
-        f"{sum(case.clean for case in cases)} of {rounds} rounds undisturbed, other load used "
-        f"{sum(shares) / len(shares):.0%} of the machine"
-        + (f", {stops} periods throttled" if stops else "")
-        + _cut_short(cases)
-    )
+    text = f"{sum(case.clean for case in cases)} of {len(shares)} rounds undisturbed, other load used "
+    text += f"{fmean(shares):.0%} of the machine"
+    if stops := sum(case.throttled for case in cases):
+        text += f", {stops} periods throttled"
+    if cut := [len(case.rounds) for case in cases if case.status == records.TRUNCATED]:
+        rounds = f"{min(cut)} to {max(cut)}" if min(cut) < max(cut) else f"{max(cut)}"
+        text += f"; {len(cut)} of {len(cases)} cases were stopped by the time budget after {rounds} rounds, so their "
+        text += "intervals are wider"
+    return text
 
 
-def _cut_short(cases: Sequence[CaseResult]) -> str:
-    cut = [len(case.rounds) for case in cases if case.status == records.TRUNCATED]
-    if not cut:
-        return ""
-    rounds = f"{min(cut)} to {max(cut)}" if min(cut) < max(cut) else f"{max(cut)}"
-    return (
-        f"; {len(cut)} of {len(cases)} cases were stopped by the time budget after {rounds} rounds, so their intervals "
-        "are wider"
-    )
+def busy(report: BenchReport) -> bool:
+    """Whether fewer than half of the rounds were undisturbed."""
+    cases = [case for row in report.experiments for case in row.cases]
+    return 2 * sum(case.clean for case in cases) < sum(len(case.rounds) for case in cases)
 
 
 def caveat(case: CaseResult) -> str:
@@ -87,13 +84,24 @@ def caveat(case: CaseResult) -> str:
 
     That the time budget stopped a case is said once, by `noise`.
     """
-    caveats = [
+    return joined(
         case.reason if case.status == records.INTERRUPTED else "",
-        f"noisy: {case.clean} of {len(case.rounds)} rounds undisturbed" if case.noisy and case.rounds else "",
+        disturbed([case]),
         f"{case.throttled} periods throttled by the cgroup's quota" if case.throttled else "",
         f"the baseline differs from itself: {interval_text(case.band)}" if _off(case.band) else "",
-    ]
-    return "; ".join(text for text in caveats if text)
+    )
+
+
+def disturbed(cases: Sequence[CaseResult]) -> str:
+    """Return how many rounds of the noisy cases were undisturbed; "" if no case is noisy."""
+    noisy = [case for case in cases if case.noisy and case.rounds]
+    clean, rounds = sum(case.clean for case in noisy), sum(len(case.rounds) for case in noisy)
+    return f"noisy: {clean} of {rounds} rounds undisturbed" if noisy else ""
+
+
+def joined(*texts: str) -> str:
+    """Join the texts that are not empty."""
+    return "; ".join(text for text in texts if text)
 
 
 def _off(band: Interval | None) -> bool:
@@ -113,7 +121,7 @@ def lines(cases: Sequence[CaseResult]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class TableRow:
-    """One side's numbers as text for a table; "" if there are none."""
+    """An arm's numbers as text for a table; "" if there are none. `style`: of the verdict on a page."""
 
     name: str
     verdict: str
@@ -122,6 +130,7 @@ class TableRow:
     time: str = ""
     faults: str = ""
     rss: str = ""
+    style: str = "quiet"
 
 
 def table_row(arm: ArmResult, case: CaseResult) -> TableRow:
@@ -135,4 +144,5 @@ def table_row(arm: ArmResult, case: CaseResult) -> TableRow:
         time=time(arm.seconds),
         faults=f"{arm.faults:.0f}" if arm.faults is not None else "",
         rss=f"{arm.rss:.0f}" if arm.rss is not None else "",
+        style=arm.effect if arm.effect in (records.FASTER, records.SLOWER) else "quiet",
     )

@@ -107,7 +107,7 @@ def bars(title: str, groups: Sequence[tuple[str, Sequence[tuple[str, float]]]], 
 
 def chart(title: str, groups: Sequence[tuple[str, Sequence[Row]]], ticks: Sequence[tuple[float, str]] = ()) -> Markup:
     """Render rows in groups with headings, above an axis with `ticks`: their position in percent, and their text."""
-    return Markup(rendering.render("pages/chart", title=title, groups=groups, ticks=ticks, fit=fit))
+    return Markup(rendering.render("pages/chart.html", title=title, groups=groups, ticks=ticks, fit=fit))
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -144,7 +144,7 @@ def marks(rows: Sequence[Spec], kind: str, encoding: Spec, **style: Any) -> Spec
 def curves(title: str, drawn: Sequence[tuple[str, Spec, str]]) -> Markup:
     """Draw specifications one below the other, each with a heading and a description for screen readers."""
     shown = [(fit(heading), _svg(spec), fit(description)) for heading, spec, description in drawn]
-    return Markup(rendering.render("pages/curves", title=title, drawn=shown))
+    return Markup(rendering.render("pages/curves.html", title=title, drawn=shown))
 
 
 def _svg(spec: Spec) -> Markup:

@@ -1,4 +1,4 @@
-"""Render pages that work offline, without JavaScript, on phones and in the dark. All text of reports is escaped."""
+"""Render pages that work offline, without JavaScript, on phones and in dark mode. All text of reports is escaped."""
 
 from functools import cache
 from pathlib import Path
@@ -8,13 +8,14 @@ from markupsafe import Markup, escape
 
 from tfbuild.util import installation
 from tfbuild.util.files import refusal, replace_file
+from tfbuild.util.terminal import foreign_cell
 
 TEMPLATES = installation.templates()
 
 
 def render(template: str, **names: object) -> str:
-    """Render `template` ("bench/report") as one page that loads nothing else."""
-    return _environment().get_template(f"{template}.html.j2").render(**names)
+    """Render `template` ("bench/report.html", "bench/report.md") as one page that loads nothing else."""
+    return _environment().get_template(f"{template}.j2").render(**names)
 
 
 def write(text: str, path: Path, option: str = "--html") -> None:
@@ -34,14 +35,19 @@ def prose(text: str) -> Markup:
     return Markup().join(coded)
 
 
+def markdown_code(line: str) -> str:
+    """Return a line of code for a cell of a Markdown table; only a bar ends it there."""
+    return f"`{' '.join(line.split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+
+
 @cache
 def _environment() -> Environment:
     jinja = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
+        autoescape=lambda name: not (name or "").endswith(".md.j2"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.filters["prose"] = prose
+    jinja.filters |= {"prose": prose, "cell": foreign_cell, "code": markdown_code, "typed": installation.as_typed}
     return jinja

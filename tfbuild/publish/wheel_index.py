@@ -284,7 +284,9 @@ def _write_pages(folder: Path, rows: Sequence[IndexedWheel], gone: Sequence[Inde
             _write(simple / project / "index.html", _project_page(project, files))
             _write(simple / project / "index.json", _json(_project_document(project, files)))
         links = [{"text": project, "attributes": {"href": f"{project}/"}} for project in sorted(projects)]
-        _write(simple / "index.html", rendering.render("index/simple", title=f"TensorFlow for {name}", links=links))
+        _write(
+            simple / "index.html", rendering.render("index/simple.html", title=f"TensorFlow for {name}", links=links)
+        )
     document = WheelList(schema=SCHEMA, wheels=tuple(rows))
     _write(folder / TABLE, "\n".join(["\t".join(columns) for columns in (COLUMNS, *map(_columns, rows))]) + "\n")
     _write(folder / CHOICES, _json(msgspec.to_builtins(document)))
@@ -294,7 +296,7 @@ def _top_page(rows: Iterable[IndexedWheel], url: str) -> str:
     """Return the table that people look at, the newest release and Python first, and their fastest set."""
     order = sorted(rows, key=lambda row: (Version(row.release), Version(row.python), choose.speed(row.published)))
     table = [{"row": row, "address": quote(row.file), "megabytes": f"{row.size / 1e6:,.1f}"} for row in order[::-1]]
-    return rendering.render("index/top", table=table, url=url.rstrip("/") or "URL")
+    return rendering.render("index/top.html", table=table, url=url.rstrip("/") or "URL")
 
 
 def _json(document: object) -> str:
@@ -331,7 +333,7 @@ def _project_page(project: str, rows: Iterable[IndexedWheel]) -> str:
         }
         for row in rows
     ]
-    return rendering.render("index/simple", title=f"Links for {project}", links=links)
+    return rendering.render("index/simple.html", title=f"Links for {project}", links=links)
 
 
 def _project_document(project: str, rows: Sequence[IndexedWheel]) -> dict[str, object]:

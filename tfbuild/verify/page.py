@@ -19,7 +19,7 @@ ALL = "all (geometric mean)"
 def to_html(report: Report) -> str:
     """Render the report as one page that loads nothing else."""
     return rendering.render(
-        "verify/report",
+        "verify/report.html",
         report=report,
         failed=[check for check in report.checks if check.status == "fail"],
         warned=[check for check in report.checks if check.status == "warn"],
