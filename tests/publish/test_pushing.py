@@ -9,7 +9,7 @@ from tfbuild.engine import Engine
 from tfbuild.engine import transfer as transfers
 from tfbuild.engine.transfer import TransferFailed, follow
 from tfbuild.errors import EngineMissing
-from tfbuild.oci import refusals
+from tfbuild.oci import transport
 from tfbuild.publish import pushing
 from tfbuild.util.progress import Progress, Step
 
@@ -113,9 +113,9 @@ def test_a_transfer_is_retried_if_that_can_help(error: str, count: int, monkeypa
     ],
 )
 def test_a_full_registry_is_not_mistaken_for_a_missing_login(error: str) -> None:
-    assert TransferFailed(error, pushing=True).hint == refusals.FULL
+    assert TransferFailed(error, pushing=True).hint == transport.FULL
     denied = "denied: requested access to the resource is denied"
-    assert TransferFailed(denied, pushing=True).hint != refusals.FULL
+    assert TransferFailed(denied, pushing=True).hint != transport.FULL
 
 
 def test_whose_disk_is_full_depends_on_the_direction() -> None:

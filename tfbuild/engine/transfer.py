@@ -20,7 +20,7 @@ import urllib3
 
 from tfbuild.engine.faults import reason, translated
 from tfbuild.errors import TfbuildError, without_secrets
-from tfbuild.oci import refusals
+from tfbuild.oci import transport
 from tfbuild.util.progress import Progress, Step
 
 MOVING = ("Pushing", "Downloading")
@@ -46,14 +46,14 @@ class Refusal:
 
 # The first match decides.
 REFUSALS = (
-    Refusal(phrase="toomanyrequests", hint=refusals.BUSY, passing=True),
-    Refusal(phrase="too many requests", hint=refusals.BUSY, passing=True),
-    Refusal(phrase="immutable", hint=refusals.IMMUTABLE),
-    Refusal(phrase="name unknown", hint=refusals.UNKNOWN_NAME),
+    Refusal(phrase="toomanyrequests", hint=transport.TOO_MANY, passing=True),
+    Refusal(phrase="too many requests", hint=transport.TOO_MANY, passing=True),
+    Refusal(phrase="immutable", hint=transport.IMMUTABLE),
+    Refusal(phrase="name unknown", hint=transport.UNKNOWN_NAME),
     Refusal(phrase="no space left", hint="make room on the engine's disk: docker system df", pushing=False),
     # After the rate limits, because some of these phrases also appear in quotas of requests.
-    *(Refusal(phrase=phrase, hint=refusals.FULL) for phrase in refusals.SPACE),
-    Refusal(phrase="413 request entity too large", hint=refusals.FULL),
+    *(Refusal(phrase=phrase, hint=transport.FULL) for phrase in transport.SPACE),
+    Refusal(phrase="413 request entity too large", hint=transport.FULL),
     Refusal(phrase="no basic auth", hint="docker login"),
     Refusal(phrase="unauthorized", hint="docker login", expires=True),
     Refusal(phrase="denied", hint="docker login as a user with access; does the repository exist?"),

@@ -3,6 +3,7 @@
 import ipaddress
 import re
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from tfbuild.errors import UsageError
 
@@ -78,6 +79,19 @@ def loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_secure(address: str) -> bool:
+    """Return whether an address is reached by TLS or on this machine, so that nobody on the way can change what comes.
+
+    A file is not.
+    """
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and loopback(host)))
 
 
 def arriving_tag(image_id: str) -> str:

@@ -5,7 +5,8 @@ Subject" and "Referrers Tag Schema": a registry without subjects gets an index u
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -88,11 +89,12 @@ def attach(registry: Registry, attachment: Attachment, subject: Manifest) -> str
 
 
 def fallback_tag(digest: str) -> str:
+    """Return the tag that lists what is attached to an image, for a registry without a list of referrers."""
     return digest.replace(":", "-", 1)
 
 
 def _add(registry: Registry, tag: str, row: dict[str, Any]) -> None:
-    """Add `row` to the index under `tag`, and keep what others put there."""
+    """Add `row` to the index under `tag`, and keep the rows of others."""
     for _ in range(MENDS):
         rows = _rows(registry.manifest(tag))
         if any(known.get("digest") == row["digest"] for known in rows):
@@ -161,7 +163,12 @@ def documents(
     raises VerificationFailed only if nothing else can be read, or with `strict`.
     """
     digests = contents(registry, subject, media_type, rows, demand=demand, strict=strict)
-    return _readable(digests, lambda digest: _blob(registry, subject, media_type, digest), strict=strict)
+
+    def read(digest: str) -> bytes:
+        with _damage_refused(f"the {media_type} attached to {subject.digest}"):
+            return registry.blob(digest, media_type)
+
+    return _readable(digests, read, strict=strict)
 
 
 def contents(
@@ -173,26 +180,24 @@ def contents(
     demand: Demand | None = None,
     strict: bool = False,
 ) -> list[str]:
-    """Return the digests of the documents of one type attached to an image, which are not read; else as `documents`."""
+    """Return the digests of the documents of one type attached to an image, without reading them; as `documents`."""
     every = listed(registry, subject.digest) if rows is None else rows
     own = [str(row.get("digest", "")) for row in every if row.get("artifactType") == media_type]
 
     def read(digest: str) -> str:
-        content = _content(registry, subject, media_type, digest)
-        if demand is not None:
-            _demand_signed(registry, media_type, digest, demand)
+        name = f"the {media_type} attached to {subject.digest}"
+        with _damage_refused(name):
+            content = _document_digest(name, registry.manifest(digest) if DIGEST.fullmatch(digest) else None, subject)
+        try:
+            if demand is not None:
+                demand(f"{registry.repository}@{digest}")
+        except VerificationFailed as error:
+            raise VerificationFailed(
+                f"the attached {media_type} is not signed: {error.reason}", hint="push the image again with --sign"
+            ) from error
         return content
 
     return _readable(own, read, strict=strict)
-
-
-def _demand_signed(registry: Registry, media_type: str, digest: str, demand: Demand) -> None:
-    try:
-        demand(f"{registry.repository}@{digest}")
-    except VerificationFailed as error:
-        raise VerificationFailed(
-            f"the attached {media_type} is not signed: {error.reason}", hint="push the image again with --sign"
-        ) from error
 
 
 def _readable(digests: Iterable[str], read: Callable[[str], Read], *, strict: bool) -> list[Read]:
@@ -208,35 +213,25 @@ def _readable(digests: Iterable[str], read: Callable[[str], Read], *, strict: bo
     return results
 
 
-def _blob(registry: Registry, subject: Manifest, media_type: str, digest: str) -> bytes:
+@contextmanager
+def _damage_refused(name: str) -> Iterator[None]:
+    """Raise VerificationFailed for an attached document that is missing or invalid, but not for a broken registry."""
     try:
-        return registry.blob(digest, media_type)
+        yield
     except Mangled:
         raise
     except Damaged as error:
-        raise _changed(subject, media_type, error) from error
+        raise VerificationFailed(f"{name} is gone or invalid: {error.reason}", hint=HINT) from error
 
 
-def _changed(subject: Manifest, media_type: str, error: Damaged) -> VerificationFailed:
-    return VerificationFailed(
-        f"the {media_type} attached to {subject.digest} is gone or invalid: {error.reason}", hint=HINT
-    )
-
-
-def _content(registry: Registry, subject: Manifest, media_type: str, digest: str) -> str:
-    name = f"the {media_type} attached to {subject.digest}"
-    try:
-        attached = registry.manifest(digest) if DIGEST.fullmatch(digest) else None
-        if attached is None:
-            raise VerificationFailed(f"{name} is listed but missing ({digest})", hint=HINT)
-        content = attached.json()
-        owner, layers = content.get("subject"), content.get("layers")
-        if not isinstance(owner, dict) or owner.get("digest") != subject.digest:
-            raise VerificationFailed(f"{name} is about another image ({digest})", hint=HINT)
-        if not isinstance(layers, list) or len(layers) != 1 or not isinstance(layers[0], dict):
-            raise VerificationFailed(f"{name} does not have exactly one document ({digest})", hint=HINT)
-        return str(layers[0].get("digest", ""))
-    except Mangled:
-        raise
-    except Damaged as error:
-        raise _changed(subject, media_type, error) from error
+def _document_digest(name: str, attached: Manifest | None, subject: Manifest) -> str:
+    """Return the digest of the document that a manifest attaches to `subject`. Raises VerificationFailed or Forged."""
+    if attached is None:
+        raise VerificationFailed(f"{name} is listed but missing", hint=HINT)
+    content = attached.json()
+    owner, layers = content.get("subject"), content.get("layers")
+    if not isinstance(owner, dict) or owner.get("digest") != subject.digest:
+        raise VerificationFailed(f"{name} is about another image ({attached.digest})", hint=HINT)
+    if not isinstance(layers, list) or len(layers) != 1 or not isinstance(layers[0], dict):
+        raise VerificationFailed(f"{name} does not have exactly one document ({attached.digest})", hint=HINT)
+    return str(layers[0].get("digest", ""))

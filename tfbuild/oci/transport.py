@@ -17,10 +17,10 @@ from urllib3 import HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool, PoolM
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from tfbuild.errors import RegistryRefused, TfbuildError, conceal, without_secrets
-from tfbuild.oci import credentials, refusals
+from tfbuild.oci import credentials
 from tfbuild.oci.credentials import Credentials
 from tfbuild.oci.manifests import IMAGES, INDEX, Forged, parse_object
-from tfbuild.oci.references import DOCKER_HUB, Repository, loopback
+from tfbuild.oci.references import DOCKER_HUB, Repository, is_secure
 from tfbuild.util.terminal import cause, printable
 
 # Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
@@ -41,6 +41,38 @@ BUSY = (429, 500, 502, 503, 504)
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 TOKEN = re.compile("[!-~]*")
+
+# Hints for refusals, which a container engine passes on too (engine/transfer.py).
+FULL = "the registry's quota or size limit is reached: make room there"
+# How registries name a limit on space, most of them in a 403 (github.com/goharbor/harbor, src/pkg/quota/errors.go).
+SPACE = ("quota", "upper limit", "storage limit", "no space left", "insufficient storage")
+TOO_MANY = "too many requests: docker login raises the limit, or try again later"
+# Both ECR (github.com/moby/buildkit/issues/3776) and Harbor (goharbor/harbor, src/server/middleware/immutable) use
+# that word.
+IMMUTABLE = (
+    "tags are immutable there: exempt the moving ones, such as latest-mkl, any-mkl, 2.20-mkl and 2.20.0-mkl, "
+    "and arriving-* and sha256-*; fixed tags do not change"
+)
+# ECR and Google's Artifact Registry.
+UNKNOWN_NAME = "check that the repository exists, and its name: some registries do not create one on the first push"
+# Docker's engines push manifests of Docker's own type (20.10 and 26, the latter with containerd's store too). Quay's
+# loader refused those in an OCI index (github.com/quay/quay/pull/1959) until pull/6070 of 2026-05-28.
+MIXED = (
+    "some registries, such as older versions of Quay, refuse an OCI index of manifests of Docker's own type: "
+    "use a newer version, or another registry"
+)
+HINTS = {
+    401: "docker login {host}; the stored login may have expired",
+    403: "these credentials do not allow that: docker login {host} as a user with the permission",
+    404: UNKNOWN_NAME,
+    405: "the registry does not allow that: it may be a read-only mirror",
+    409: "another operation is in progress there: try again later",
+    413: FULL,
+    429: TOO_MANY,
+    507: "the registry's disk is full: make room there",
+}
+SERVER_ERROR = "the registry has an internal error: try again later"
+UNSUPPORTED = "the registry does not support this request, as it says above: check the --registry address"
 
 
 class _Deadline(HTTPConnection):
@@ -164,7 +196,7 @@ class Connection:
         data: bytes | None = None,
         accept: Container[int] = (),
     ) -> requests.Response:
-        """The registry's answer, if it is a success or its status is in `accept`. Raises RegistryRefused."""
+        """Return the registry's answer if it is a success or its status is in `accept`. Raises RegistryRefused."""
         url = urljoin(self.repository.url, path)
         answer = self._send(method, url, headers, data)
         if answer.status_code == 401 and (challenge := answer.headers.get("WWW-Authenticate", "")):
@@ -193,7 +225,7 @@ class Connection:
             )
 
     def _authorize(self, challenge: str) -> str:
-        """The header that a challenge demands: the credentials themselves, or a token obtained with them.
+        """Return the header that a challenge demands: the credentials themselves, or a token obtained with them.
 
         "" if the token server refuses them: the registry's own 401 is then reported. Raises RegistryRefused if the
         token server fails.
@@ -204,7 +236,11 @@ class Connection:
             return known.basic
         fields = dict(CHALLENGE.findall(rest))
         realm = fields.get("realm", "")
-        self._refuse_open(realm)
+        if not is_secure(realm):
+            raise RegistryRefused(
+                f"the token server of {self.repository.host} is {printable(realm, MOST_REASON)!r}, which is not https",
+                hint="no credentials were sent there; check the --registry address",
+            )
         server = f"{urlsplit(realm).hostname}, the token server of {self.repository.host},"
         with reaching(server):
             answer = self._get_token(
@@ -234,21 +270,12 @@ class Connection:
         headers = {"Authorization": known.basic} if known.basic else {}
         return self._session.get(realm, params=query, headers=headers, **settings)
 
-    def _refuse_open(self, realm: str) -> None:
-        """Raise RegistryRefused unless `realm` is reached by TLS or on this machine; it may not name a file either."""
-        parts = urlsplit(realm)
-        if parts.scheme != "https" and not (parts.scheme == "http" and loopback(parts.hostname or "")):
-            raise RegistryRefused(
-                f"the token server of {self.repository.host} is {printable(realm, MOST_REASON)!r}, which is not https",
-                hint="no credentials were sent there; check the --registry address",
-            )
-
-    def _refusal(self, answer: requests.Response, server: str = "", *, sent: bytes = b"") -> TfbuildError:
+    def _refusal(self, answer: requests.Response, server: str = "", *, sent: bytes = b"") -> RegistryRefused:
         status = without_secrets(str(answer.reason), foreign=True)
         summary = f"{server or self.repository} answers {answer.status_code} {status}"
         reason = _reason(answer)
         mixed = answer.request.headers.get("Content-Type") == INDEX and IMAGES[1].encode() in sent
-        hint = refusals.of_answer(answer.status_code, reason, mixed=mixed)
+        hint = _hint(answer.status_code, reason, mixed=mixed)
         return RegistryRefused(f"{summary}: {reason or 'no reason given'}", hint=hint.format(host=self.repository.host))
 
 
@@ -278,7 +305,7 @@ def reaching(server: str, option: str = "--registry") -> Iterator[None]:
 
 
 def body_of(answer: requests.Response) -> bytes:
-    """The whole body, as `chunks` reads it."""
+    """Return the whole body, as `chunks` reads it."""
     return b"".join(chunks(answer))
 
 
@@ -303,13 +330,13 @@ def chunks(answer: requests.Response, most: int = MOST_BYTES, option: str = "--r
 
 
 def next_page(answer: requests.Response) -> str:
-    """The address of a list's next page; "" if this is the last."""
+    """Return the address of a list's next page; "" if this is the last."""
     url = answer.links.get("next", {}).get("url", "")
     return urljoin(answer.url, url) if url else ""
 
 
 def _reason(answer: requests.Response) -> str:
-    """The registry's own explanation, made safe for a terminal; "" if it gives none."""
+    """Return the registry's own explanation, made safe for a terminal; "" if it gives none."""
     try:
         errors = parse_object(body_of(answer), "error").get("errors")
         first = errors[0] if isinstance(errors, list) and errors else {}
@@ -318,3 +345,21 @@ def _reason(answer: requests.Response) -> str:
     except TfbuildError:
         text = ""
     return printable(without_secrets(text, foreign=True), MOST_REASON).strip()
+
+
+def _hint(status: int, reason: str, *, mixed: bool) -> str:
+    """Return the hint for an answer with this status and the registry's own `reason`; {host} stands for the host.
+
+    `mixed`: the request had an OCI index of manifests of Docker's type.
+    """
+    text = reason.lower()
+    if status == 429:
+        # Some registries call a limit on requests a quota.
+        return TOO_MANY
+    if "immutable" in text:
+        return IMMUTABLE
+    if any(phrase in text for phrase in SPACE):
+        return FULL
+    if status in (400, 415) and mixed:
+        return MIXED
+    return HINTS.get(status, SERVER_ERROR if status >= 500 else UNSUPPORTED)
