@@ -26,7 +26,7 @@ from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
 from tfbuild.pipeline import bundle
 from tfbuild.plan import Request, options_file
-from tfbuild.publish import withdrawals
+from tfbuild.publish import attachments
 
 CONTEXT = "x"
 META = f"contexts/meta/{hashlib.sha256(CONTEXT.encode()).hexdigest()}/{selection.META}"
@@ -65,7 +65,7 @@ def registry_server(content: bytes) -> None:
             ask()
     subject = Manifest(digest=digest, media_type=manifests.IMAGES[0], content=content)
     with patch.object(referrers, "documents", lambda *_, **__: [content]), contextlib.suppress(TfbuildError):
-        withdrawals.withdrawals(registry, subject)
+        attachments.yanks(registry, subject)
 
 
 def docker_folder(folder: Path) -> None:

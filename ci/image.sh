@@ -4,7 +4,7 @@
 # A published image is replaced if it was made from another context than this checkout's (a fact, a template or tfbuild
 # itself has changed), if its base was updated, if it is too old, or if it was not pushed by `invoke push`. Where only the
 # base or the age is the reason, nothing is compiled: TensorFlow is taken from the published image. If only its indexes
-# are missing, they are added. A withdrawn image is left alone until its context changes.
+# are missing, they are added. A yanked image is left alone until its context changes.
 #
 # TFBUILD_REGISTRY            where to publish; empty: build and verify only
 # TFBUILD_TIME_LIMIT          when to stop a compile cleanly (default 5h20m)
@@ -31,7 +31,7 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
             echo "$TFBUILD_REGISTRY:$id is published"
             exit 0
             ;;
-        withdrawn) exit 0 ;;
+        yanked) exit 0 ;;
         replace*)
             rebuild=${state#replace}
             force=--force

@@ -5,7 +5,7 @@
 #   replace [OPTIONS]  it is to be built again, with these further options of `invoke build`, and pushed with --force
 #   finish             only its indexes are missing
 #   published          nothing: it is there as a whole, from this checkout's context, on the base image of today
-#   withdrawn          nothing: this checkout's context would give the same image again
+#   yanked             nothing: this checkout's context would give the same image again
 #
 # The reason goes to stderr. Exits with tfbuild's codes: 24 if the published image, its tags or its indexes were altered.
 #
@@ -31,7 +31,7 @@ state=$($invoke verify "$id" --registry "$TFBUILD_REGISTRY" --context "$context"
     ${TFBUILD_MAX_AGE:+--max-age "$TFBUILD_MAX_AGE"} ${TFBUILD_SIGNED:+--signed "$TFBUILD_SIGNED"} --json) || code=$?
 case $code in
     0) echo published ;;
-    32) echo withdrawn ;;
+    32) echo yanked ;;
     25) echo build ;;
     29) echo replace ;;
     30) echo finish ;;

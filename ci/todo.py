@@ -1,6 +1,6 @@
 """ci/todo.py: of the rows on stdin (`invoke matrix --format github` or `gitlab`), those that CI has to work on.
 
-It asks ci/state.sh about each row, and leaves out what is published or withdrawn before a machine is started for it. A
+It asks ci/state.sh about each row, and leaves out what is published or yanked before a machine is started for it. A
 row whose state cannot be read stays: its own job shows the error.
 
 Needs the environment of ci/state.sh; the standard library alone.
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 STATE = Path(__file__).with_name("state.sh")
-DONE = ("published", "withdrawn")
+DONE = ("published", "yanked")
 # The fields of a row that ci/state.sh takes: GitHub's, and GitLab's.
 NAMES = (("id", "options"), ("TFBUILD_ID", "TFBUILD_OPTIONS"))
 

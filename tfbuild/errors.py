@@ -243,8 +243,8 @@ class Unfinished(TfbuildError):
     exit_code = 30
 
 
-class Withdrawn(TfbuildError):
-    """A published image was withdrawn: no index offers it any more."""
+class Yanked(TfbuildError):
+    """A published image was yanked: no index offers it any more."""
 
     exit_code = 32
 

@@ -249,7 +249,7 @@ def test_the_step_that_makes_the_rows_fails_if_the_verb_does(runner: Callable[..
 
 STATE = """#!/bin/sh
 echo "$TFBUILD_REGISTRY $TFBUILD_BUILD_OPTIONS $TFBUILD_MAX_AGE" >> asked
-case $1 in a) echo published ;; b) echo withdrawn ;; c) echo "replace --no-cache" ;; d) exit 26 ;; *) echo build ;; esac
+case $1 in a) echo published ;; b) echo yanked ;; c) echo "replace --no-cache" ;; d) exit 26 ;; *) echo build ;; esac
 """
 
 

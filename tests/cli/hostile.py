@@ -55,7 +55,7 @@ BESIDE: Mapping[str, Mapping[str, str | bool]] = {
     "push": {"dry-run": True, **REGISTRY},
     "pull": {"dry-run": True, **REGISTRY},
     "prune": {"dry-run": True},
-    "withdraw": {"reason": "x", **REGISTRY},
+    "yank": {"reason": "x", **REGISTRY},
     "images": REGISTRY,
     "matrix": {"only": newest.official(), "format": "bake"},
     "docs": {"check": True},

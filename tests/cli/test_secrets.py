@@ -161,7 +161,7 @@ def echo(tmp_path: Path) -> Iterator[dict[str, str]]:
         ("pull", "--dry-run"),
         ("push", "2.21.0-mkl-py3.11-f16c", "--access"),
         ("verify", "2.21.0-mkl-py3.11-f16c", "--registry"),
-        ("withdraw", "2.21.0-mkl-py3.11-f16c", "--reason", "x"),
+        ("yank", "2.21.0-mkl-py3.11-f16c", "--reason", "x"),
     ],
 )
 def test_no_command_repeats_the_login_that_a_registry_repeats(

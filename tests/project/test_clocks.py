@@ -9,8 +9,8 @@ from tests.commandline import ROOT
 DATES = {
     ("bench/session.py", "datetime.now"): "when a report was made",
     ("verify/session.py", "datetime.now"): "when a report was made",
-    ("publish/indexes.py", "time.time"): "the number of an index, which is never smaller than that of the one before",
-    ("publish/withdrawing.py", "datetime.now"): "when an image was withdrawn",
+    ("publish/index_updates.py", "time.time"): "the number of an index, which only grows",
+    ("publish/yanking.py", "datetime.now"): "when an image was yanked",
     ("publish/freshness.py", "datetime.now"): "the age of an image, in days",
     ("publish/check.py", "datetime.now"): "whether a verification is of the future",
     ("publish/inventory.py", "datetime.now"): "the age of an image, in hours and days",

@@ -12,7 +12,7 @@ from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest, digest_of
 from tfbuild.plan import Request
-from tfbuild.publish import indexes, provenance, sbom
+from tfbuild.publish import index_updates, indexes, provenance, sbom
 from tfbuild.publish.choose import Published
 
 
@@ -86,7 +86,7 @@ def published(registry: Registry, name: str) -> Published:
 
 def gather(fake: type[FakeRegistry], name: str) -> list[str]:
     registry = connect(fake)
-    return indexes.gather(registry, published(registry, name))
+    return index_updates.gather(registry, published(registry, name))
 
 
 def push_newer(fake: type[FakeRegistry], name: str) -> str:

@@ -212,7 +212,7 @@ def test_the_list_shows_a_tag_that_was_moved_to_an_image_of_another_name(
     notes: list[str] = []
     entries = {entry.id: entry for entry in inventory.remote(connect(fake), None, frozenset(), notes.append)}
     assert entries[name].altered == f"its tag was moved: it is {second}"
-    assert (entries[name].offered, entries[name].signed, entries[name].withdrawn) == (False, False, "")
+    assert (entries[name].offered, entries[name].signed, entries[name].yanked) == (False, False, "")
     assert (entries[name].name, entries[name].digest) == (f"{connect(fake).repository}:{name}", entries[second].digest)
     assert (entries[second].altered, notes) == ("", [])
     fake.content[f"manifests/{name}"] = (manifests.IMAGES[0], b'{"config": {}}')
@@ -233,7 +233,7 @@ def test_the_list_says_that_a_moving_tag_is_no_index_any_more(
     tamper: Tampering, fake: type[FakeRegistry], name: str
 ) -> None:
     tamper(fake, name)
-    assert any("latest-mkl was moved and is no longer an index" in line for line in listed_notes(fake))
+    assert any("latest-mkl was moved and is not an index any more" in line for line in listed_notes(fake))
     gather(fake, name)
     assert listed_notes(fake) == []
 

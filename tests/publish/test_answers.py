@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 Fault = Callable[[type[FakeRegistry], str], None]
 Sent = tuple[int, str, bytes, dict[str, str]]
 Answer = Callable[[int, str, bytes, dict[str, str]], Sent]
-VERBS_OF_TABLE = ("pull", "pull.sh", "verify", "images", "push --indexes", "withdraw")
+VERBS_OF_TABLE = ("pull", "pull.sh", "verify", "images", "push --indexes", "yank")
 # A cell that is no exit code: 0, and the next image, a mark in its row, or a note.
 WORDS = {"next": "", "marked": "altered: ", "note": "note: (?!no container)"}
 
@@ -138,7 +138,7 @@ def run(fake: type[FakeRegistry], verb: str, best: str, tmp_path: Path) -> tuple
         "verify": [best],
         "images": [],
         "push --indexes": [best, "--indexes"],
-        "withdraw": [best, "--reason=crashes"],
+        "yank": [best, "--reason=crashes"],
     }[verb]
     done = answer(verb.split()[0], *words, f"--registry={repository}")
     return done.returncode, done.stdout + done.stderr

@@ -13,7 +13,7 @@ from tfbuild.errors import RegistryRefused, VerificationFailed
 from tfbuild.oci import manifests
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest, digest_of
-from tfbuild.publish import indexes
+from tfbuild.publish import index_updates, indexes
 
 
 def test_an_index_has_the_fields_that_others_read(fake: type[FakeRegistry]) -> None:
@@ -75,13 +75,13 @@ def test_indexes_that_others_keep_overwriting_are_given_up(
         return write
 
     monkeypatch.setattr(Registry, "put", overwritten(12))
-    assert indexes.gather(connect(fake), pushed) == ["2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl"]
+    assert index_updates.gather(connect(fake), pushed) == ["2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl"]
     assert len(writes) == 4 * 4
     writes.clear()
     del fake.content["manifests/any-mkl"]
     monkeypatch.setattr(Registry, "put", overwritten(1000))
     with pytest.raises(RegistryRefused, match="x:any-mkl keeps changing") as refusal:
-        indexes.gather(connect(fake), pushed)
+        index_updates.gather(connect(fake), pushed)
     assert writes == 5 * ["any-mkl"]
     assert "push again" in refusal.value.hint
 
@@ -89,7 +89,7 @@ def test_indexes_that_others_keep_overwriting_are_given_up(
 def test_an_index_is_not_created_for_nothing(fake: type[FakeRegistry]) -> None:
     name = image(fake, "2.20.0", whole=False)
     empty_referrers(fake, name)
-    indexes.update(connect(fake), published(connect(fake), name))
+    index_updates.update(connect(fake), published(connect(fake), name))
     assert connect(fake).tags() == [name]
 
 

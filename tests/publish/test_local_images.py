@@ -68,7 +68,7 @@ def test_an_image_is_listed_with_what_its_labels_say(tmp_path: Path) -> None:
     assert entry.to_json() == {
         "place": "here", "name": f"tfbuild:{NAME}", "id": NAME, "digest": DIGESTS["A"], "instruction_set": "x86-64-v3",
         "platform": "linux/amd64", "size": 7, "created": "2026-11-01T00:00:00Z", "verified": None, "offered": None,
-        "altered": None, "withdrawn": None, "signature_attached": None, "outdated": None, "runs_here": True,
+        "altered": None, "yanked": None, "signature_attached": None, "outdated": None, "runs_here": True,
         "lacks": [],
     }  # fmt: skip
     assert entry.ours
@@ -190,7 +190,7 @@ def test_removing_images_ends_if_the_engine_is_gone() -> None:
 
     engine = Gone()
     entry = inventory._entry(
-        indexes.of_labels(LABELS, "", digest_of(b"")), "here", "x", verified=None, size=1, host=None,  # type: ignore[arg-type]
+        indexes.of_labels(LABELS, "", digest_of(b"")), "here", "x", size=1, host=None,  # type: ignore[arg-type]
         features=frozenset(),
     )  # fmt: skip
     with pytest.raises(EngineMissing):

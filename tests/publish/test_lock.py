@@ -83,7 +83,7 @@ def test_a_locked_image_has_no_substitute(
     sound = dict(fake.content)
     for change, code, reason in (
         (lambda: fake.content.pop(f"manifests/{manifest(fake, best)}"), 26, "the registry lost it"),
-        (lambda: publish.withdraw(connect(fake), best, "crashes"), 26, "it was withdrawn: crashes"),
+        (lambda: publish.yank(connect(fake), best, "crashes"), 26, "it was yanked: crashes"),
         (lambda: changed_configuration(fake, best), 26, "or sends something else"),
         (lambda: without(referrers.SBOM)(fake, best), 24, "is refused: the SBOM"),
     ):
@@ -223,8 +223,8 @@ def test_an_image_here_is_outdated_if_a_pull_would_bring_another(
     assert reasons() == {}
     moved_and_indexed(fake, best)
     assert reasons() == {best: "the registry has another image of that name, of 2026-11-01T00:00:00Z"}
-    publish.withdraw(connect(fake), v3, "crashes")
-    assert reasons()[v3] == "it was withdrawn: crashes"
+    publish.yank(connect(fake), v3, "crashes")
+    assert reasons()[v3] == "it was yanked: crashes"
     newer = push_newer(fake, best)
     gather(fake, newer)
     assert reasons()[best] == f"{newer} is published"

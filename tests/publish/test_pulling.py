@@ -204,7 +204,7 @@ def test_many_lost_images_are_one_line(fake: type[FakeRegistry], names: dict[str
     lines: list[str] = []
     choice = choice.among([*lost, *choice.fitting])
     assert publish.accept(connect(fake), choice, lines.append).image == best
-    reason = "the registry lost it: push it again, or withdraw it"
+    reason = "the registry lost it: push it again, or yank it"
     assert lines == [f"not {lost[0].id}, {lost[1].id} and 298 more: {reason}"]
 
 
@@ -381,13 +381,13 @@ def test_attestations_that_name_another_image_do_not_vouch(fake: type[FakeRegist
         publish.accept(connect(fake), select(fake))
 
 
-def test_a_withdrawn_image_that_an_index_offers_again_is_passed_over(
+def test_a_yanked_image_that_an_index_offers_again_is_passed_over(
     fake: type[FakeRegistry], names: dict[str, str]
 ) -> None:
     """Somebody puts back the indexes of the day before."""
     best = names["x86-64-v4"]
     indexes_before = {path: fake.content[path] for path in fake.content if path.endswith("-mkl")}
-    publish.withdraw(connect(fake), best, "crashes in MatMul")
+    publish.yank(connect(fake), best, "crashes in MatMul")
     chosen = select(fake).best
     assert chosen is not None
     assert chosen.id == names["x86-64-v3"]
@@ -395,9 +395,9 @@ def test_a_withdrawn_image_that_an_index_offers_again_is_passed_over(
     lines: list[str] = []
     accepted = publish.accept(connect(fake), select(fake), lines.append)
     assert accepted.image.id == names["x86-64-v3"]
-    assert lines == [f"not {best}: it was withdrawn: crashes in MatMul"]
-    assert [other.reason for other in accepted.passed_over] == ["it was withdrawn: crashes in MatMul"]
-    publish.withdraw(connect(fake), best, "")
+    assert lines == [f"not {best}: it was yanked: crashes in MatMul"]
+    assert [other.reason for other in accepted.passed_over] == ["it was yanked: crashes in MatMul"]
+    publish.yank(connect(fake), best, "")
     assert publish.accept(connect(fake), select(fake)).image.id == best
 
 

@@ -26,12 +26,12 @@ from tfbuild.errors import (
     UnknownImage,
     UsageError,
     VerificationFailed,
-    Withdrawn,
+    Yanked,
 )
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import digest_of
-from tfbuild.publish import check
+from tfbuild.publish import check, signing
 from tfbuild.publish.pushing import Pushed
 from tfbuild.verify import report as reporting
 
@@ -185,12 +185,12 @@ def test_an_image_whose_layer_the_registry_lost_is_uploaded_again(host: Host, tm
 def test_an_image_is_signed_before_anything_offers_it(host: Host, tmp_path: Path, cosign: Path) -> None:
     (cosign / "code").write_text("1")
     with pytest.raises(TfbuildError, match="cosign did not sign"):
-        push(host, tmp_path, sign=("--key", "k"))
+        push(host, tmp_path, sign=signing.signer(("--key", "k"), None))
     assert connect(host.fake).tags() == []
     assert not [path for path in host.fake.content if path.startswith("referrers/")]
     # The same command goes on with what has arrived.
     (cosign / "code").write_text("0")
-    done = push(host, tmp_path, sign=("--key", "k"))
+    done = push(host, tmp_path, sign=signing.signer(("--key", "k"), None))
     assert (done.signed, done.uploaded, len(host.pushed)) == (True, True, 1)
     assert done.attestations is not None
     signed = [f"{connect(host.fake).repository}@{digest}" for digest in (done.digest, done.attestations.provenance)]
@@ -207,7 +207,7 @@ def test_without_cosign_a_signed_push_ends_before_the_upload(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(TfbuildError, match="not on PATH"):
-        push(host, tmp_path, sign=())
+        push(host, tmp_path, sign=signing.signer((), None))
     assert (host.pushed, writes(host.fake)) == ([], [])
     assert push(host, tmp_path).signed is False
 
@@ -288,22 +288,22 @@ def test_two_pushes_of_one_image_at_once_both_end_well(host: Host, tmp_path: Pat
     assert push(host, tmp_path).moved == INDEXES
 
 
-def test_a_withdrawn_image_is_not_pushed_again(host: Host, tmp_path: Path) -> None:
+def test_a_yanked_image_is_not_pushed_again(host: Host, tmp_path: Path) -> None:
     done = push(host, tmp_path)
-    publish.withdraw(connect(host.fake), host.identifier, "crashes")
-    with pytest.raises(Withdrawn, match=f"this image, {host.identifier}, was withdrawn: crashes") as refusal:
+    publish.yank(connect(host.fake), host.identifier, "crashes")
+    with pytest.raises(Yanked, match=f"this image, {host.identifier}, was yanked: crashes") as refusal:
         push(host, tmp_path, force=True)
-    assert refusal.value.hint == f"invoke withdraw {host.identifier} --undo"
+    assert refusal.value.hint == f"invoke yank {host.identifier} --undo"
     # Nor when its tag is another image now: the engine knows the image by the digest that it pulled.
     other_image(host.fake)
     host.repo_digests = (f"elsewhere/x@{digest_of(b'x')}", f"{connect(host.fake).repository}@{done.digest}")
     host.fake.requests.clear()
-    with pytest.raises(Withdrawn):
+    with pytest.raises(Yanked):
         push(host, tmp_path, force=True)
     assert writes(host.fake) == []
     # Or it shows only when the image has arrived.
     host.repo_digests = (f"elsewhere/x@{done.digest}",)
-    with pytest.raises(Withdrawn):
+    with pytest.raises(Yanked):
         push(host, tmp_path, force=True)
     assert connect(host.fake).digest(host.identifier) != done.digest
 
@@ -333,7 +333,7 @@ def test_a_rehearsal_finds_what_stops_a_push_and_changes_nothing(
 
     def rehearse(**options: Any) -> publish.Rehearsal:
         name = f"tfbuild:{host.identifier}"
-        return publish.rehearse(host, name, registry, tmp_path, **{"force": False, "sign": False, **options})
+        return publish.rehearse(host, name, registry, tmp_path, **{"force": False, **options})
 
     before = dict(host.fake.content)
     ready = rehearse()

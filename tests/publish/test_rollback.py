@@ -15,7 +15,7 @@ from tfbuild.cpu import isa
 from tfbuild.errors import VerificationFailed
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.manifests import Manifest
-from tfbuild.publish import indexes, rollback
+from tfbuild.publish import index_updates, indexes, signing
 
 Select = Callable[[], list[str]]
 
@@ -49,7 +49,7 @@ def select(fake: type[FakeRegistry], signatures: set[str]) -> Select:
 def sign(fake: type[FakeRegistry], name: str, signatures: set[str]) -> None:
     """As `push --sign` does at its end."""
     registry = connect(fake)
-    indexes.gather(registry, published(registry, name), sign=signatures.add)
+    index_updates.gather(registry, published(registry, name), sign=signatures.add)
 
 
 def test_an_older_index_is_noticed_by_a_host_that_has_seen_a_newer_one(
@@ -151,15 +151,15 @@ def test_what_is_no_number_is_none(text: str) -> None:
 def test_an_index_is_signed_once(fake: type[FakeRegistry]) -> None:
     name, signed = image(fake, "2.20.0"), list[str]()
     registry = connect(fake)
-    indexes.gather(registry, published(registry, name), sign=signed.append)
+    index_updates.gather(registry, published(registry, name), sign=signed.append)
     digests = {registry.digest(tag) for tag in ("2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl")}
     assert signed == sorted(f"{registry.repository}@{digest}" for digest in digests)
     for digest in digests:
         fake.content[f"manifests/{referrers.fallback_tag(digest)}.sig"] = (manifests.IMAGES[0], b"{}")
-    indexes.gather(connect(fake), published(registry, name), sign=signed.append)
+    index_updates.gather(connect(fake), published(registry, name), sign=signed.append)
     assert len(signed) == len(digests)
 
 
 def test_the_memory_is_where_a_users_state_is() -> None:
-    assert rollback.seen_file({"XDG_STATE_HOME": "/x"}) == Path("/x/tfbuild/indexes.json")
-    assert rollback.seen_file({}) == Path.home() / ".local/state/tfbuild/indexes.json"
+    assert signing.seen_file({"XDG_STATE_HOME": "/x"}) == Path("/x/tfbuild/indexes.json")
+    assert signing.seen_file({}) == Path.home() / ".local/state/tfbuild/indexes.json"

@@ -27,7 +27,7 @@ from tfbuild.cli import publishing
 from tfbuild.cpu import isa
 from tfbuild.errors import EngineMissing, NothingFits
 from tfbuild.oci import manifests
-from tfbuild.publish import choose, indexes
+from tfbuild.publish import choose, index_updates, indexes
 from tfbuild.publish.choose import Choice, Published
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +61,7 @@ def push(fake: type[FakeRegistry], release: str, name: str, python: str, whole: 
     labels = {"io.tfbuild.id": f"{release}-mkl-py{python}-{name}", "io.tfbuild.python": python}
     pushed = published(connect(fake), image(fake, release, labels, whole=whole, cpu=name))
     if whole:
-        indexes.gather(connect(fake), pushed)
+        index_updates.gather(connect(fake), pushed)
     else:
         empty_referrers(fake, pushed.id)
     return pushed
@@ -203,7 +203,7 @@ def test_a_fleet_gets_one_release_of_three_and_the_largest_set_of_it_for_each_ho
         arm = {"io.tfbuild.platform": "linux/arm64", "io.tfbuild.features": "asimd crc32"}
         for release in ("2.14.1", "2.20.0"):
             labels = {**arm, "io.tfbuild.id": f"{release}-mkl-py3.9-armv8-a", "io.tfbuild.python": "3.9"}
-            indexes.gather(connect(fake), published(connect(fake), image(fake, release, labels)))
+            index_updates.gather(connect(fake), published(connect(fake), image(fake, release, labels)))
         chosen = {name: select(fake, text) for name, text in hosts.items()}
         assert {name: choice.best.id for name, choice in chosen.items() if choice and choice.best} == {
             "SSE4.2": "2.20.0-mkl-py3.9-x86-64-v2",
@@ -272,11 +272,11 @@ def test_a_latest_index_reads_no_more_releases_than_it_needs() -> None:
             push(fake, release, "avx", "3.9", whole=True)
         push(fake, "2.20.0", "avx", "3.9", whole=False)
         fake.requests.clear()
-        indexes.View(connect(fake), "mkl", {}).rows(indexes.LATEST)
+        index_updates.View(connect(fake), "mkl", {}, indexes.quietly).rows(indexes.LATEST)
         tags = [request.rpartition("/")[2] for request in fake.requests if request.startswith("HEAD ")]
         assert tags == ["2.20.0-mkl-py3.9-avx", "2.14.1-mkl-py3.9-avx"]
         fake.requests.clear()
-        indexes.View(connect(fake), "mkl", {}).rows(indexes.ANY)
+        index_updates.View(connect(fake), "mkl", {}, indexes.quietly).rows(indexes.ANY)
         assert [request.rpartition("/")[2] for request in fake.requests if request.startswith("HEAD ")] == tags
 
 

@@ -1,6 +1,7 @@
 """What cosign is told, by a program in its place that notes its words; what it refuses is never taken for signed."""
 
 import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,10 +37,10 @@ def words(folder: Path) -> list[str]:
 
 
 def test_an_image_is_signed_by_its_digest_without_questions(cosign: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    signing.sign(REFERENCE, ("--key", "a key"), ca=None)
+    signing.signer(("--key", "a key"), None)(REFERENCE)
     assert words(cosign) == ["sign", "--yes", "--key", "a key", REFERENCE]
     assert capfd.readouterr() == ("", "on stdout\n"), "stdout is for data"
-    signing.sign(REFERENCE, (), ca=Path("/x/ca.pem"))
+    signing.signer((), Path("/x/ca.pem"))(REFERENCE)
     assert words(cosign) == ["sign", "--yes", "--registry-cacert", "/x/ca.pem", REFERENCE]
 
 
@@ -47,12 +48,14 @@ def test_an_image_is_signed_by_its_digest_without_questions(cosign: Path, capfd:
 def test_a_signature_that_fails_is_an_error(code: int, cosign: Path) -> None:
     (cosign / "code").write_text(str(code))
     with pytest.raises(TfbuildError, match=f"cosign did not sign {REFERENCE}") as error:
-        signing.sign(REFERENCE, (), ca=None)
+        signing.signer((), None)(REFERENCE)
     assert "the same push command continues from here" in error.value.hint
 
 
 def test_a_signature_that_is_accepted_is_enough(cosign: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    signing.demand(REFERENCE, ("--key", "k.pub"), ca=Path("/x/ca.pem"))
+    demand = signing.demand_of("--key k.pub", Path("/x/ca.pem"))
+    assert demand is not None
+    demand(REFERENCE)
     assert words(cosign) == ["verify", "--registry-cacert", "/x/ca.pem", "--key", "k.pub", REFERENCE]
     assert capfd.readouterr() == ("", "")
 
@@ -73,8 +76,10 @@ def test_a_signature_that_is_not_accepted_is_a_failure_with_cosigns_reason(
 ) -> None:
     (cosign / "code").write_text("1")
     (cosign / "stderr").write_text(stderr)
+    demand = signing.demand_of("--key 'a key'", None)
+    assert demand is not None
     with pytest.raises(VerificationFailed) as error:
-        signing.demand(REFERENCE, ("--key", "a key"), ca=None)
+        demand(REFERENCE)
     first, *rest = str(error.value).partition("\nhint:")[0].splitlines()
     assert first.endswith(f"{REFERENCE} has no signature that cosign accepts")
     assert rest == ([reason] if reason else [])
@@ -83,9 +88,9 @@ def test_a_signature_that_is_not_accepted_is_a_failure_with_cosigns_reason(
 
 def test_without_cosign_nothing_counts_as_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    for call in (signing.sign, signing.demand):
+    for make in (partial(signing.signer, ("--key", "k")), partial(signing.demand_of, "--key k")):
         with pytest.raises(TfbuildError, match="signatures need cosign, which is not on PATH") as error:
-            call(REFERENCE, (), ca=None)
+            make(None)
         assert "install cosign" in error.value.hint
 
 

@@ -19,7 +19,7 @@ from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage
 from tfbuild.oci import client, manifests, references, transport
 from tfbuild.oci.manifests import Manifest, digest_of
 from tfbuild.plan import Request
-from tfbuild.publish import check, index_state, indexes
+from tfbuild.publish import check, index_updates, indexes
 from tfbuild.publish.choose import Choice
 
 
@@ -73,19 +73,19 @@ def test_an_image_is_not_offered_if_an_index_lacks_it_or_describes_it_differentl
     registry = connect(fake)
     pushed, manifest = published(registry, name), registry.manifest(name)
     assert manifest is not None
-    tags = indexes.indexes(pushed)
+    tags = indexes.tags_of(pushed)
     assert tags == ("2.14-mkl", "2.14.1-mkl", "any-mkl", "latest-mkl")
-    assert index_state.compare(registry, pushed, manifest) == index_state.IndexState(lacking=tags, named=False)
+    assert index_updates.compare(registry, pushed, manifest) == index_updates.IndexState(lacking=tags, named=False)
     gather(fake, name)
-    assert index_state.compare(registry, pushed, manifest) == index_state.IndexState(lacking=(), named=True)
+    assert index_updates.compare(registry, pushed, manifest) == index_updates.IndexState(lacking=(), named=True)
     del fake.content["manifests/2.14-mkl"]
     kind, content = fake.content["manifests/2.14.1-mkl"]
     fake.content["manifests/2.14.1-mkl"] = (kind, content.replace(b'"avx', b'"sse'))
-    assert index_state.compare(registry, pushed, manifest).lacking == ("2.14-mkl", "2.14.1-mkl")
-    assert index_state.compare(registry, pushed, manifest).described == ("2.14.1-mkl",)
+    assert index_updates.compare(registry, pushed, manifest).lacking == ("2.14-mkl", "2.14.1-mkl")
+    assert index_updates.compare(registry, pushed, manifest).contradicting == ("2.14.1-mkl",)
     # Neither of the two other indexes needs to name an image that exists for a newer release.
     gather(fake, push_newer(fake, name))
-    assert index_state.compare(registry, pushed, manifest).lacking == ("2.14-mkl", "2.14.1-mkl")
+    assert index_updates.compare(registry, pushed, manifest).lacking == ("2.14-mkl", "2.14.1-mkl")
     assert name not in offered(fake, "latest-mkl")
 
 
@@ -102,7 +102,7 @@ def test_a_push_fails_if_no_index_offers_its_image(fake: type[FakeRegistry]) -> 
     first = published(connect(fake), name)
     image(fake, "2.20.0", {"io.tfbuild.version": "later"})
     with pytest.raises(RegistryRefused, match=f"no index of .* offers {first.digest}"):
-        indexes.gather(connect(fake), first)
+        index_updates.gather(connect(fake), first)
     assert offered(fake, "2.20-mkl") == [name]
     empty_referrers(fake, name)
     with pytest.raises(RegistryRefused, match="its provenance are gone"):
@@ -123,12 +123,12 @@ def test_a_damaged_image_does_not_hide_other_images(fake: type[FakeRegistry], co
     break_blob(fake, broken, content)
     notes: list[str] = []
     registry = connect(fake)
-    listed = indexes.images(registry, registry.tags(), notes.append)
+    listed = index_updates.images(registry, registry.tags(), notes.append)
     assert [image.id for image, _ in listed] == [sound]
     (note,) = notes
     assert f"{registry.repository}:{broken} is left out" in note
     notes.clear()
-    assert indexes.gather(connect(fake), published(connect(fake), sound), notes.append)[-1] == "latest-mkl"
+    assert index_updates.gather(connect(fake), published(connect(fake), sound), notes.append)[-1] == "latest-mkl"
     assert notes == [note]
     assert offered(fake, "latest-mkl") == [sound]
 
@@ -140,7 +140,7 @@ def test_an_invalid_configuration_only_damages_its_own_image(fake: type[FakeRegi
         fake.content[f"manifests/2.20.0-mkl-of-{len(digest)}"] = (manifests.IMAGES[0], json.dumps(document).encode())
     fake.content[f"blobs/{digest_of(b'[]')}"] = ("application/octet-stream", b"[]")
     notes: list[str] = []
-    assert [image.id for image, _ in indexes.images(connect(fake), connect(fake).tags(), notes.append)] == [sound]
+    assert [image.id for image, _ in index_updates.images(connect(fake), connect(fake).tags(), notes.append)] == [sound]
     assert len(notes) == 3
 
 

@@ -41,7 +41,7 @@ from tfbuild.errors import (
     TfbuildError,
     Unfinished,
     UnknownImage,
-    Withdrawn,
+    Yanked,
 )  # fmt: skip
 from tfbuild.plan import Request
 
@@ -75,12 +75,12 @@ TRIALS = (
     Trial(words=f"{BUILD} --target {{target}} --no-verify", weight=2),
     Trial(words="verify {id}", weight=6, ends=ABSENT),
     Trial(words="bench {image} --only allocator --budget 60s", weight=4, ends=ABSENT),
-    Trial(words="push {id}", weight=6, ends=ABSENT | codes(Withdrawn)),
+    Trial(words="push {id}", weight=6, ends=ABSENT | codes(Yanked)),
     Trial(words="pull --target {target}", weight=5, ends=codes(NothingFits)),
     Trial(words="sbom {id} --output sbom.json", weight=3, ends=ABSENT),
     Trial(words="inspect {image}", ends=ABSENT),
-    Trial(words="withdraw {id} --reason soak", weight=1, ends=ABSENT),
-    Trial(words="withdraw {id} --undo", weight=1, ends=ABSENT | codes(Withdrawn)),
+    Trial(words="yank {id} --reason soak", weight=1, ends=ABSENT),
+    Trial(words="yank {id} --undo", weight=1, ends=ABSENT | codes(Yanked)),
     Trial(words="images"),
     Trial(words="prune --yes", weight=2),
     Trial(words=f"prune --keep {RELEASE}-mkl-* --yes", weight=1),

@@ -90,9 +90,9 @@ def false_provenance(place: Registry) -> None:
     referrers.attach(place, attachment, best)
 
 
-def withdrawn_and_offered(place: Registry) -> None:
+def yanked_and_offered(place: Registry) -> None:
     before = {tag: index for tag in INDEXES if (index := place.manifest(tag)) is not None}
-    publishing.withdraw(place, BEST, "crashes in MatMul")
+    publishing.yank(place, BEST, "crashes in MatMul")
     for tag, index in before.items():
         place.put(tag, index.content, index.media_type)
 
@@ -120,9 +120,7 @@ TABLE = {
     many_referrers: Outcome(by_pull=BEST, by_shell=BEST, says=""),
     false_provenance: Outcome(by_pull="", by_shell=BEST, says="the SBOM that its provenance names is not attached"),
     # pull.sh reads no attachments.
-    withdrawn_and_offered: Outcome(
-        by_pull=SECOND, by_shell=BEST, says=f"not {BEST}: it was withdrawn: crashes in MatMul"
-    ),
+    yanked_and_offered: Outcome(by_pull=SECOND, by_shell=BEST, says=f"not {BEST}: it was yanked: crashes in MatMul"),
 }
 
 

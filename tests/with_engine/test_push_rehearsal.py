@@ -17,7 +17,7 @@ from tests.with_engine.test_registry import build, made, place, push, server
 from tfbuild.engine import Engine
 from tfbuild.oci.client import Registry
 from tfbuild.plan import Build
-from tfbuild.publish import withdrawing
+from tfbuild.publish import yanking
 from tfbuild.util.progress import Progress
 
 __all__ = ["made", "place", "server"]  # fixtures
@@ -111,15 +111,15 @@ def another_one_is_there_and_forced(desk: Desk) -> str:
     return another_one_is_there(desk)
 
 
-def withdrawn(desk: Desk) -> str:
+def yanked(desk: Desk) -> str:
     image = pushed_already(desk)
-    withdrawing.withdraw(desk.place, ONE.id, "it crashes")
+    yanking.yank(desk.place, ONE.id, "it crashes")
     return image
 
 
-def withdrawn_and_replaced(desk: Desk) -> str:
+def yanked_and_replaced(desk: Desk) -> str:
     """The fixed tag is another image now: the engine knows the digest of this one, because it pulled it."""
-    image = withdrawn(desk)
+    image = yanked(desk)
     desk.engine.pull(f"{desk.repository}@{desk.place.digest(ONE.id)}", Progress())
     report = (desk.folder / "reports" / f"{ONE.id}.json").read_bytes()
     push(desk.engine, desk.make(ONE), desk.place, desk.folder, force=True)
@@ -141,7 +141,7 @@ def signed_without_cosign(desk: Desk) -> str:
 TABLE = [
     (new, 0), (pushed_already, 0), (named_as_in_the_registry, 0), (not_here, 25), (of_somebody_else, 25),
     (with_invalid_labels, 26), (unverified, 24), (another_one_is_there, 26), (another_one_is_there_and_forced, 0),
-    (withdrawn, 32), (withdrawn_and_replaced, 32), (registry_that_is_down, 26), (signed_without_cosign, 1),
+    (yanked, 32), (yanked_and_replaced, 32), (registry_that_is_down, 26), (signed_without_cosign, 1),
 ]  # fmt: skip
 
 

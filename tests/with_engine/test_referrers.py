@@ -1,6 +1,6 @@
 """The same answers of each verb by a registry that has the referrers API and by one that has not.
 
-Images are pushed with SBOM, provenance and signature, pulled, verified, listed, withdrawn and altered.
+Images are pushed with SBOM, provenance and signature, pulled, verified, listed, yanked and altered.
 """
 
 import json
@@ -24,7 +24,7 @@ from tfbuild import publish
 from tfbuild.engine import Engine
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.publish import signing, withdrawals
+from tfbuild.publish import attachments, signing
 from tfbuild.util.progress import Progress
 
 __all__ = ["cosign", "made"]  # fixtures
@@ -78,7 +78,7 @@ class Trial:
 
 
 def push(trial: Trial, engine: Engine, images: list[str], reports: Path, options: str) -> list[str]:
-    sign = signing.options(options)
+    sign = signing.signer(signing.options(options), trial.place.ca)
     arrive = partial(publish.push, engine, force=False, progress=Progress(), sign=sign)
     return [arrive(image, trial.place, reports).digest for image in images]
 
@@ -96,7 +96,7 @@ def detach(place: Registry, name: str, kind: str) -> None:
 
 
 def ends_of(trial: Trial, engine: Engine, keys: Path) -> None:
-    """Pull, verify, list, withdraw and alter what was pushed."""
+    """Pull, verify, list, yank and alter what was pushed."""
     ours, theirs = (f"--key {shlex.quote(str(keys / f'{name}.pub'))}" for name in ("ours", "theirs"))
     look = f"{UNLOGGED_CHECK} --experimental-oci11=true"
     signed = ("--signed", f"{ours} {look}")
@@ -107,14 +107,14 @@ def ends_of(trial: Trial, engine: Engine, keys: Path) -> None:
         assert trial.run("verify", name, *signed)["described"]
     assert [(row["offered"], row["signature_attached"]) for row in trial.run("images")] == [(True, True)] * 2
 
-    trial.run("withdraw", BEST.id, "--reason", "crashes in MatMul")
+    trial.run("yank", BEST.id, "--reason", "crashes in MatMul")
     assert trial.run("pull", "--dry-run")["id"] == SECOND.id
     trial.run("verify", BEST.id, code=32)
-    rows = {row["id"]: row["withdrawn"] for row in trial.run("images")}
+    rows = {row["id"]: row["yanked"] for row in trial.run("images")}
     assert rows == {BEST.id: "crashes in MatMul", SECOND.id: None}
-    trial.run("withdraw", BEST.id, "--undo")
+    trial.run("yank", BEST.id, "--undo")
     assert trial.run("pull", "--dry-run")["id"] == BEST.id
-    assert trial.attached(BEST.id) == sorted((*referrers.NEEDED, SIGNATURE, withdrawals.WITHDRAWAL))
+    assert trial.attached(BEST.id) == sorted((*referrers.NEEDED, SIGNATURE, attachments.YANK))
 
     detach(trial.place, BEST.id, referrers.SBOM)
     assert trial.run("pull", "--dry-run", code=24)["second_choice"] == SECOND.id

@@ -183,8 +183,8 @@ def test_no_password_is_seen_while_an_image_is_built_and_pushed_or_in_what_stays
             for secret in SECRETS:
                 search = ["grep", "-rl", "--exclude-dir=proc", "--exclude-dir=sys", secret, "/"]
                 assert engine.run(name, search).stdout == ""
-            for verb in ("push", "verify", "images", "withdraw"):
-                words = {"images": ["images"], "withdraw": ["withdraw", ID, "--reason", "x"]}.get(verb, [verb, ID])
+            for verb in ("push", "verify", "images", "yank"):
+                words = {"images": ["images"], "yank": ["yank", ID, "--reason", "x"]}.get(verb, [verb, ID])
                 done = here.run(*words, "--registry", f"{host}/us/x")
                 assert done.returncode == 0, done.stdout[-6000:]
         finally:

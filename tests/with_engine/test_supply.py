@@ -363,12 +363,12 @@ def test_pulled_files_that_the_bill_does_not_name_are_found_out(
 def test_signing_without_cosign_pushes_nothing(
     engine: Engine, made: Made, place: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image = made(build("avx"))
+    made(build("avx"))
     (tmp_path / "empty").mkdir()
     with monkeypatch.context() as patch:
         patch.setenv("PATH", str(tmp_path / "empty"))
         with pytest.raises(TfbuildError, match=r"(?s)need cosign.*hint: install cosign"):
-            publish.push(engine, image, place, tmp_path / "reports", force=False, progress=Progress(), sign=())
+            signing.signer((), place.ca)
     assert place.tags() == []
 
 
@@ -412,7 +412,7 @@ def test_a_signature_by_the_real_cosign_is_demanded_and_found(
     arrive = partial(publish.push, engine, image, place, tmp_path / "reports", force=False, progress=Progress())
 
     with pytest.raises(TfbuildError, match="cosign did not sign"):
-        arrive(sign=signing.options(f"--key {key}.none"))
+        arrive(sign=signing.signer(("--key", f"{key}.none"), place.ca))
     # What is not signed has no fixed tag.
     assert place.tags() == []
     with pytest.raises(UnknownImage):
@@ -428,7 +428,7 @@ def test_a_signature_by_the_real_cosign_is_demanded_and_found(
     assert "has no signature that cosign accepts" in refused.stderr
     assert json.loads(verify().stdout)["signed"] is None
 
-    done = arrive(sign=signing.options(options))
+    done = arrive(sign=signing.signer(signing.options(options), place.ca))
     assert done.signed
     assert not done.uploaded
     assert f"{place.repository}@{done.digest}" == reference

@@ -22,7 +22,7 @@ from tfbuild.engine import Image
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
-from tfbuild.publish import indexes, provenance, sbom
+from tfbuild.publish import index_updates, indexes, provenance, sbom
 from tfbuild.publish.image_contents import Contents
 
 __all__ = ["server"]  # a fixture
@@ -80,7 +80,7 @@ def publish(place: Registry, level: str, *, created: str = "2026-11-01T00:00:00Z
         referrers.attach(place, attachment, subject)
     offered = indexes.of_config(place.config(subject), subject.digest)
     assert offered is not None
-    assert tuple(indexes.gather(place, offered)) == INDEXES
+    assert tuple(index_updates.gather(place, offered)) == INDEXES
     return subject.digest
 
 
@@ -262,25 +262,25 @@ def test_each_verb_notices_a_tampering(
     assert {tag: place.digest(tag) for tag in (*INDEXES, BEST)} == before
 
 
-def test_a_withdrawn_image_is_passed_over_by_each_verb_and_left_alone_by_ci(
+def test_a_yanked_image_is_passed_over_by_each_verb_and_left_alone_by_ci(
     published: tuple[str, str],
     server: Server,
     invoke: Callable[..., "subprocess.CompletedProcess[str]"],
     tmp_path: Path,
 ) -> None:
-    """Debian's registry has no referrers API: the withdrawal is in the index of the tag schema."""
+    """Debian's registry has no referrers API: the yank is in the index of the tag schema."""
     place = server.place(copy_of(published[0], server))
     registry = f"--registry={place.repository}"
     (tmp_path / "cpuinfo").write_text(cpuinfo("rocky9-zen5"))
     before = {tag: offered(place, tag) for tag in INDEXES}
-    assert json.loads(invoke("withdraw", BEST, registry, "--reason", "it crashes", "--json").stdout)["recorded"]
+    assert json.loads(invoke("yank", BEST, registry, "--reason", "it crashes", "--json").stdout)["recorded"]
     arguments = (registry, f"--cpuinfo={tmp_path / 'cpuinfo'}", "--dry-run", "--json")
     assert json.loads(invoke("pull", *arguments).stdout)["id"] == SECOND
     assert shell(place, tmp_path / "cpuinfo", DRY_RUN="1").stdout.split()[1:] == [SECOND]
-    assert f"{BEST} was withdrawn: it crashes" in invoke("verify", BEST, registry, code=32).stderr
+    assert f"{BEST} was yanked: it crashes" in invoke("verify", BEST, registry, code=32).stderr
     env = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
     rows = {row["id"]: row for row in json.loads(invoke("images", registry, "--json", env=env).stdout)}
-    assert (rows[BEST]["withdrawn"], rows[BEST]["offered"]) == ("it crashes", False)
+    assert (rows[BEST]["yanked"], rows[BEST]["offered"]) == ("it crashes", False)
     program = tmp_path / "invoke"
     program.write_text(INVOKE)
     program.chmod(0o755)
@@ -289,7 +289,7 @@ def test_a_withdrawn_image_is_passed_over_by_each_verb_and_left_alone_by_ci(
         capture_output=True, text=True, check=False, cwd=tmp_path,
         env={**os.environ, "INVOKE": str(program), "TFBUILD_REGISTRY": str(place.repository)},
     )  # fmt: skip
-    assert (row.returncode, "was withdrawn: it crashes" in row.stderr) == (0, True)
-    invoke("withdraw", BEST, registry, "--undo")
+    assert (row.returncode, "was yanked: it crashes" in row.stderr) == (0, True)
+    invoke("yank", BEST, registry, "--undo")
     assert {tag: offered(place, tag) for tag in INDEXES} == before
     invoke("verify", BEST, registry)

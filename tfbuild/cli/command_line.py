@@ -85,7 +85,12 @@ def named(argv: Sequence[str], verbs: Mapping[str, Verb]) -> Mapping[str, Verb]:
     words = {word.partition("=")[0] for word in argv[1:]}
     if not is_ours(argv) or words & {*OF_INVOKE, *FORMATTED_LIST, *LIST}:
         return verbs
-    return {name: verb for name, verb in verbs.items() if name in words} or verbs
+    return {name: verb for name, verb in verbs.items() if words & {name, *verb.aliases}} or verbs
+
+
+def _verb_name(word: str, verbs: Mapping[str, Verb]) -> str:
+    """Return the name of the verb that a word is an alias of; else the word."""
+    return next((name for name, verb in verbs.items() if word in verb.aliases), word)
 
 
 def _leading(words: Sequence[str], verbs: Mapping[str, Verb]) -> Sequence[str]:
@@ -124,8 +129,8 @@ def _help(words: Sequence[str], verbs: Mapping[str, Verb]) -> str | None:
     index = next((index for index, word in enumerate(words) if word.partition("=")[0] in HELP), None)
     if index is None:
         return None
-    before = [word for word in words[:index] if word in verbs]
-    name = words[index].partition("=")[2] or next(iter(before or words[index + 1 : index + 2]), "")
+    before = [word for word in words[:index] if _verb_name(word, verbs) in verbs]
+    name = _verb_name(words[index].partition("=")[2] or next(iter(before or words[index + 1 : index + 2]), ""), verbs)
     if name and name not in verbs:
         raise hints.unknown_verb(name, verbs, command="invoke --help")
     return name
@@ -154,7 +159,7 @@ def _misplaced(words: Sequence[str], verbs: Mapping[str, Verb]) -> UsageError:
 
 def _call(words: Sequence[str], verbs: Mapping[str, Verb]) -> tuple[Call, Sequence[str]]:
     """Return the call of the first verb, and the words from the next verb on. Raises UsageError."""
-    name, following = words[0], words[1:]
+    name, following = _verb_name(words[0], verbs), words[1:]
     if name not in verbs:
         raise hints.unknown_verb(name, verbs, following)
     verb, own = verbs[name], _attached(verbs[name], following)
@@ -266,5 +271,5 @@ def _refuse_bare(
         needs = " ".join(help_pages.placeholders(verb))
         meanings = (f"{row.name.upper()}: {help_pages.ARGUMENTS[row.name]}" for row in verb.positional)
         raise UsageError(f"{verb.name} needs {needs}", hint="; ".join(meanings))
-    if rest and rest[0] not in verbs:
+    if rest and _verb_name(rest[0], verbs) not in verbs:
         raise hints.bare_word(verb, [*bare, rest[0]], given)

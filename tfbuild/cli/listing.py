@@ -142,8 +142,8 @@ def _verified(entry: "Entry") -> str:
 
     if entry.outdated:
         return f"outdated: {entry.outdated}"
-    if entry.withdrawn:
-        return f"withdrawn: {entry.withdrawn}"
+    if entry.yanked:
+        return f"yanked: {entry.yanked}"
     if entry.altered:
         return f"altered: {entry.altered}"
     if entry.offered is False:

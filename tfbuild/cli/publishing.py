@@ -114,27 +114,27 @@ def push(
         require_extra("publish", "push")
     chosen = selection.choose(engine)
     destination = registry_of(registry, ca_cert, image)
-    cosign_options = signing.options(sign_options) if sign or sign_options else None
-    signs = cosign_options is not None
+    signs = bool(sign or sign_options)
     if (indexes or access) and (force or (signs and access) or (indexes and access)):
         raise UsageError("--indexes and --access push no image", hint="leave out --force and the other one")
     if signed and not indexes:
         raise UsageError("--signed is for --indexes", hint="--sign signs an image that is pushed")
+    signer = signing.signer(signing.options(sign_options), destination.ca) if signs else None
     if access:
         ref, digest = publish.access(destination, image)
         show_rehearsed(ref, digest, json=json)
     elif indexes:
         demand = signing.demand_of(signed, destination.ca)
-        finished = publish.finish(destination, image, REPORTS, say, demand=demand, sign=cosign_options, dry_run=dry_run)
+        finished = publish.finish(destination, image, REPORTS, say, demand=demand, sign=signer, dry_run=dry_run)
         show_pushed(finished, json=json, dry_run=dry_run)
     elif dry_run:
-        ready = publish.rehearse(Engine.connect(chosen=chosen), image, destination, REPORTS, force=force, sign=signs)
+        ready = publish.rehearse(Engine.connect(chosen=chosen), image, destination, REPORTS, force=force)
         digest = ready.there.digest if ready.there else ""
         show_rehearsed(ready.ref, digest, json=json, uploads=ready.existing is None)
     else:
         connected = Engine.connect(chosen=chosen)
         show_pushed(
-            publish.push(connected, image, destination, REPORTS, force=force, progress=Progress(), sign=cosign_options),
+            publish.push(connected, image, destination, REPORTS, force=force, progress=Progress(), sign=signer),
             json=json,
         )
 
@@ -236,7 +236,7 @@ def running_cpu(cpuinfo: str, ca_cert: str, chosen: "EngineChoice") -> Cpu:
 @verb(
     ON_ENGINE,
     REGISTRY,
-    {"outdated": (False, "only images here of which the registry has another, withdrew them, or has a newer release")},
+    {"outdated": (False, "only images here that the registry yanked, or of which it has another or a newer release")},
     JSON,
     examples=(
         "invoke images",
@@ -282,9 +282,10 @@ def images(*, engine: str, registry: str, ca_cert: str, outdated: bool, json: bo
         "sign-options": ("", "sign the indexes with these options of `cosign sign`: '--key cosign.key'"),
     },
     JSON,
-    examples=("invoke withdraw 2.21.0-mkl-py3.11-f16c --reason 'crashes in MatMul, issue 123'",),
+    aliases=("withdraw",),
+    examples=("invoke yank 2.21.0-mkl-py3.11-f16c --reason 'crashes in MatMul, issue 123'",),
 )
-def withdraw(
+def yank(
     image: str, *, registry: str, ca_cert: str, reason: str, undo: bool, sign_options: str = "", json: bool
 ) -> None:
     """Take IMAGE out of the indexes of its registry, so that no host pulls it any more; its own tag stays."""
@@ -293,16 +294,16 @@ def withdraw(
 
     if bool(reason.strip()) == undo:
         raise UsageError(
-            "a withdrawal needs a reason, and --undo needs none", hint="--reason 'crashes in MatMul', or --undo alone"
+            "yanking needs a reason, and --undo takes none", hint="--reason 'crashes in MatMul', or --undo alone"
         )
     place = registry_of(registry, ca_cert, image)
-    sign = signing.signer(signing.options(sign_options) if sign_options else None, place.ca)
-    done = publish.withdraw(place, image, reason.strip(), say, sign)
+    signer = signing.signer(signing.options(sign_options), place.ca) if sign_options else None
+    done = publish.yank(place, image, reason.strip(), say, signer)
     if json:
         out(done.to_json())
         return
     print(f"{done.ref}@{done.digest}")
-    say("offered again" if undo else "withdrawn from its indexes")
+    say("offered again" if undo else "yanked from its indexes")
     if not done.recorded:
         say("note: the registry lost this image or a part of it: there is nothing to attach the reason to")
 

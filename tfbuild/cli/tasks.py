@@ -37,7 +37,7 @@ def _task(verb: Verb) -> "Task[Body]":
     run.__signature__ = Signature([context, *verb.positional, *keywords])  # type: ignore[attr-defined]
     lists = [name.replace("-", "_") for name, row in verb.options.items() if row.repeatable]
     helps = {name: as_typed(row.help) for name, row in verb.options.items()}
-    return Task(run, help=helps, iterable=lists, auto_shortflags=False)
+    return Task(run, aliases=verb.aliases, help=helps, iterable=lists, auto_shortflags=False)
 
 
 def _not_given(row: Option) -> object:

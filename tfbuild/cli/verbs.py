@@ -25,12 +25,14 @@ class Verb:
     """A function for the command line, the options that it takes as keywords, and commands to show in its help.
 
     `settings`: those of its options that a file of options and --set name, by their names. It takes rare ones only so.
+    `aliases`: former names, which still work.
     """
 
     body: Body
     options: Options
     settings: Options
     examples: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -50,7 +52,9 @@ COMMAND_LINE = "command line"
 VERBS: dict[str, Verb] = {}
 
 
-def verb(*groups: Rows, examples: tuple[str, ...] = (), table: dict[str, Verb] = VERBS) -> Callable[[B], B]:
+def verb(
+    *groups: Rows, examples: tuple[str, ...] = (), aliases: tuple[str, ...] = (), table: dict[str, Verb] = VERBS
+) -> Callable[[B], B]:
     """Make a function a verb of `table` with the options of `groups`; its docstring begins the verb's help.
 
     The function itself is unchanged. Its positional parameters are words on the command line, each required and given
@@ -62,7 +66,7 @@ def verb(*groups: Rows, examples: tuple[str, ...] = (), table: dict[str, Verb] =
         every = {name: row if isinstance(row, Option) else Option(*row) for name, row in rows.items()}
         options = {name: row for name, row in every.items() if not row.rare}
         settings = {name: row for name, row in every.items() if name in OF_REQUESTS} if "set" in options else {}
-        made = Verb(body, options, settings, examples)
+        made = Verb(body, options, settings, examples, aliases)
         table[made.name] = made
         return body
 

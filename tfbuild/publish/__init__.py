@@ -2,7 +2,7 @@
 
 from tfbuild.publish.pulling import Altered, accept, nothing_fits, pull, select, select_signed
 from tfbuild.publish.pushing import Pushed, Rehearsal, access, finish, push, rehearse
-from tfbuild.publish.withdrawing import withdraw
+from tfbuild.publish.yanking import yank
 
 __all__ = [
     "Altered",
@@ -17,5 +17,5 @@ __all__ = [
     "rehearse",
     "select",
     "select_signed",
-    "withdraw",
+    "yank",
 ]

@@ -20,14 +20,14 @@ from tfbuild.errors import (
     UnknownImage,
     UsageError,
     VerificationFailed,
-    Withdrawn,
+    Yanked,
 )
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
-from tfbuild.publish import choose, index_state, indexes, provenance, withdrawals
+from tfbuild.publish import attachments, choose, index_updates, indexes, provenance
 from tfbuild.publish.choose import Published
-from tfbuild.publish.index_state import IndexState
+from tfbuild.publish.index_updates import IndexState
 from tfbuild.publish.provenance import Statement
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
@@ -42,7 +42,7 @@ class CheckedImage:
     """An image that is the one described. `reference`: by digest; `report`: whether the local report was compared.
 
     `lacking`: the indexes that should offer it and do not; `edited`: those that this version of tfbuild would write
-    otherwise; both are () if the image was given by its digest. `withdrawn`: why it was withdrawn, or "".
+    otherwise; both are () if the image was given by its digest. `yanked`: why it was yanked, or "".
     """
 
     id: str
@@ -55,7 +55,7 @@ class CheckedImage:
     report: bool
     lacking: tuple[str, ...]
     edited: tuple[str, ...]
-    withdrawn: str
+    yanked: str
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, object]:
@@ -93,7 +93,7 @@ def image(registry: Registry, name: str, reports: Path, demand: referrers.Demand
     published = indexes.of_config(config, manifest.digest)
     if published is None:
         raise VerificationFailed(f"the labels of {identifier} are invalid", hint="push it again with this tfbuild")
-    indexed = index_state.compare(registry, published, manifest)
+    indexed = index_updates.compare(registry, published, manifest)
     moving = demand is not None and is_arriving(registry, manifest)
     _refuse_contradicted(manifest, identifier, indexed, by_tag=tag == identifier and not moving)
     rows = referrers.listed(registry, manifest.digest)
@@ -119,7 +119,7 @@ def image(registry: Registry, name: str, reports: Path, demand: referrers.Demand
         report=compared,
         lacking=() if tag == manifest.digest else indexed.lacking,
         edited=() if tag == manifest.digest else indexed.edited,
-        withdrawn=withdrawals.withdrawal(registry, manifest, rows),
+        yanked=attachments.yank_reason(registry, manifest, rows),
         notes=tuple(filter(None, notes)),
     )
 
@@ -138,9 +138,9 @@ def _refuse_contradicted(manifest: Manifest, identifier: str, indexed: IndexStat
     """
     if indexed.moved:
         raise VerificationFailed(f"{', '.join(indexed.moved)}: not an index any more", hint=HINT)
-    if indexed.described:
+    if indexed.contradicting:
         raise VerificationFailed(
-            f"{', '.join(indexed.described)} describe {identifier} otherwise than its labels", hint=HINT
+            f"{', '.join(indexed.contradicting)} describe {identifier} otherwise than its labels", hint=HINT
         )
     if by_tag and indexed.replaced:
         raise VerificationFailed(
@@ -157,11 +157,11 @@ def _several(about: Sequence[Statement]) -> str:
 
 
 def refuse_unfinished(image: CheckedImage) -> None:
-    """Raise Withdrawn if the image was withdrawn, and Unfinished if an index that should offer it does not."""
-    if image.withdrawn:
-        raise Withdrawn(
-            f"{image.id} was withdrawn: {image.withdrawn}",
-            hint=f"push another one with --force, or offer it again: invoke withdraw {image.id} --undo",
+    """Raise Yanked if the image was yanked, and Unfinished if an index that should offer it does not."""
+    if image.yanked:
+        raise Yanked(
+            f"{image.id} was yanked: {image.yanked}",
+            hint=f"push another one with --force, or offer it again: invoke yank {image.id} --undo",
         )
     if image.lacking:
         raise Unfinished(

@@ -45,6 +45,19 @@ class Published:
     features: frozenset[str]
     created: str
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """What its labels say, by their names without the prefix; indexes and locks repeat it."""
+        return {
+            "id": self.id,
+            "release": self.release,
+            "target": self.target,
+            "python": self.python,
+            "platform": self.platform,
+            "instruction-set": self.instruction_set,
+            "features": " ".join(sorted(self.features)),
+        }
+
 
 # Images named of those with one reason.
 MOST_NAMED = 2

@@ -9,7 +9,6 @@ that a tool changed without adding to the history.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -21,11 +20,11 @@ from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine
 from tfbuild.engine.image import split_tag
 from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage, UsageError
-from tfbuild.oci import referrers, transport
+from tfbuild.oci import referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
 from tfbuild.plan import MACHINES
-from tfbuild.publish import choose, index_state, indexes, withdrawals
+from tfbuild.publish import attachments, choose, index_updates, indexes
 from tfbuild.publish.choose import Published
 from tfbuild.publish.indexes import IndexRow
 from tfbuild.util.quantities import counted
@@ -47,7 +46,7 @@ class Entry:
     `verified`: None if its report is not here (a registry has only verified images, and reports are where they were
     made); False also for a name that says so.
     `offered`: whether an index of the registry names it, so that `pull` may choose it; None for a local image.
-    `altered`: what was changed after the push, or "". `withdrawn`: the reason why it is not offered any more, or "".
+    `altered`: what was changed after the push, or "". `yanked`: the reason why it is not offered any more, or "".
     `signed`: whether a signature is attached in the registry, which nobody checked; None for a local image.
     `digests`: of its manifests, by which registries know it; `outdated`: why it should be pulled again, or "".
     `ours`: whether tfbuild built it and gave it this name, so that `prune` may remove it.
@@ -66,7 +65,7 @@ class Entry:
     lacks: tuple[str, ...]
     offered: bool | None = None
     altered: str = ""
-    withdrawn: str = ""
+    yanked: str = ""
     signed: bool | None = None
     ours: bool = False
     digests: frozenset[str] = frozenset()
@@ -75,6 +74,11 @@ class Entry:
     @property
     def runs(self) -> bool:
         return not self.lacks
+
+    @property
+    def tag(self) -> str:
+        """The tag in its name; for a name by digest, that of its identifier."""
+        return self.id if "@" in self.name else split_tag(self.name)[1]
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -89,7 +93,7 @@ class Entry:
             "verified": self.verified,
             "offered": self.offered,
             "altered": self.altered or None,
-            "withdrawn": self.withdrawn or None,
+            "yanked": self.yanked or None,
             "signature_attached": self.signed,
             "outdated": self.outdated or None,
             "runs_here": self.runs,
@@ -115,8 +119,9 @@ def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[s
             continue
         entries += [
             replace(
-                _entry(published, HERE, name, verified=None, size=image.size, host=host, features=features),
-                verified=_verified(name, passed),
+                _entry(published, HERE, name, size=image.size, host=host, features=features),
+                # Its name may say so where no report does.
+                verified=False if passed is None and name.endswith(UNPROVEN) else passed,
                 ours=built_here and _name_given(name, published),
                 digests=image.digests,
             )
@@ -125,11 +130,6 @@ def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[s
     return sorted(
         entries, key=lambda entry: (entry.name == UNNAMED, entry.name, choose.moment(entry.created) or choose.NEVER)
     )
-
-
-def _verified(name: str, passed: bool | None) -> bool | None:
-    """Return whether an image is verified, which its name may say where no report does."""
-    return False if passed is None and name.endswith(UNPROVEN) else passed
 
 
 def _built_by_tfbuild(image_labels: Mapping[str, str], history: Sequence[str]) -> bool:
@@ -145,44 +145,41 @@ def _name_given(name: str, image: Published) -> bool:
     """Whether tfbuild gave a name: an identifier (with or without a suffix), a moving tag, a digest, or none."""
     if name == UNNAMED or "@" in name:
         return True
-    return split_tag(name)[1] in (image.id, *(f"{image.id}{suffix}" for suffix in UNPROVEN), *indexes.indexes(image))
+    return split_tag(name)[1] in (image.id, *(f"{image.id}{suffix}" for suffix in UNPROVEN), *indexes.tags_of(image))
 
 
 def remote(
     registry: Registry, host: Cpu | None, features: frozenset[str], note: indexes.Note = indexes.quietly
 ) -> list[Entry]:
-    """The images under a repository's fixed tags, sorted by name; damaged ones are reported to `note`."""
+    """Return the images under a repository's fixed tags, sorted by name; damaged ones are reported to `note`."""
     place = str(registry.repository)
     tags = registry.tags()
-    pairs = indexes.images(registry, tags, note)
-    tags_of_indexes = sorted({tag for image, _ in pairs for tag in indexes.indexes(image)})
-    moving = index_state.read_indexes(
+    pairs = index_updates.images(registry, tags, note)
+    moving = index_updates.read_indexes(
         registry,
-        tags_of_indexes,
-        lambda tag: note(f"note: {place}:{tag} was moved and is no longer an index; the next push writes it again"),
+        sorted({tag for image, _ in pairs for tag in indexes.tags_of(image)}),
+        lambda tag: note(f"note: {place}:{tag} was moved and is not an index any more; the next push writes it again"),
     )
     rows = [row for index in moving.values() for row in indexes.index_rows(index)]
-    named = {row.image for row in rows if row.image is not None}
     known = {image.id for image, _ in pairs}
     suspects = [tag for tag in tags if tag not in known and GIVEN_IDENTIFIER.fullmatch(tag)]
     moved = [entry for tag in suspects if (entry := _moved(registry, tag, host, features)) is not None]
-    for lost in sorted({image.id for image in named} - known - {entry.id for entry in moved}):
-        note(f"note: an index of {place} offers {lost}, which the registry lost: push it again, or withdraw it")
-    entries = [
-        replace(
-            _entry(
-                image, place, f"{place}:{image.id}", verified=None, size=manifest.size, host=host, features=features
-            ),
-            offered=image in named,
-            altered=_alteration(image, rows, complete=attached.complete) or attached.damage,
-            withdrawn=attached.withdrawn,
-            signed=attached.signed,
+    for lost in sorted({row.image.id for row in rows if row.image} - known - {entry.id for entry in moved}):
+        note(f"note: an index of {place} offers {lost}, which the registry lost: push it again, or yank it")
+
+    def read(pair: tuple[Published, Manifest]) -> Entry:
+        image, manifest = pair
+        attached = referrers.listed(registry, manifest.digest)
+        altered = _alteration(image, rows, complete=referrers.complete(attached))
+        return replace(
+            _entry(image, place, f"{place}:{image.id}", size=manifest.size, host=host, features=features),
+            offered=any(row.image == image for row in rows),
+            altered=altered or registry.damage(manifest),
+            yanked=attachments.yank_reason(registry, manifest, attached),
+            signed=referrers.signed(registry, manifest.digest, referrers.types(attached)),
         )
-        for (image, manifest), attached in zip(
-            pairs, _attached(registry, [manifest for _, manifest in pairs]), strict=True
-        )
-    ]
-    return sorted([*entries, *moved], key=lambda entry: entry.name)
+
+    return sorted([*index_updates.parallel(read, pairs), *moved], key=lambda entry: entry.name)
 
 
 def outdated(here: Iterable[Entry], published: Sequence[Entry]) -> list[Entry]:
@@ -193,8 +190,8 @@ def outdated(here: Iterable[Entry], published: Sequence[Entry]) -> list[Entry]:
 
 def _newer(entry: Entry, published: Sequence[Entry]) -> str:
     own = next((other for other in published if other.id == entry.id), None)
-    if own and own.withdrawn and own.digest in entry.digests:
-        return f"it was withdrawn: {own.withdrawn}"
+    if own and own.yanked and own.digest in entry.digests:
+        return f"it was yanked: {own.yanked}"
     offered = [other for other in published if other.offered and indexes.kind(other.id) == indexes.kind(entry.id)]
     released = {version: other.id for other in offered if (version := indexes.release_of(other.id)) is not None}
     newest, here = max(released, default=None), indexes.release_of(entry.id)
@@ -205,41 +202,11 @@ def _newer(entry: Entry, published: Sequence[Entry]) -> str:
     return ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttachedKinds:
-    """What is attached to an image. `complete`: its SBOM and its provenance; `withdrawn`: why it was, or "".
-
-    `signed`: a signature is there, which nobody checked. `damage`: what the registry lost of its layers, or "".
-    """
-
-    complete: bool
-    withdrawn: str
-    signed: bool
-    damage: str
-
-
-def _attached(registry: Registry, subjects: Iterable[Manifest]) -> list[AttachedKinds]:
-    """Return what is attached to each image, from a few small requests."""
-
-    def read(subject: Manifest) -> AttachedKinds:
-        rows = referrers.listed(registry, subject.digest)
-        types = referrers.types(rows)
-        return AttachedKinds(
-            complete=referrers.complete(rows),
-            withdrawn=withdrawals.withdrawal(registry, subject, rows),
-            signed=referrers.signed(registry, subject.digest, types),
-            damage=registry.damage(subject),
-        )
-
-    with ThreadPoolExecutor(transport.WORKERS) as pool:
-        return list(pool.map(read, subjects))
-
-
 def _moved(registry: Registry, tag: str, host: Cpu | None, features: frozenset[str]) -> Entry | None:
     """Return an entry for a fixed tag that is another image than its name says; None if that is damaged or gone."""
     try:
         manifest = registry.manifest(tag)
-        image = indexes.read_image(registry, manifest)
+        image = index_updates.read_image(registry, manifest)
     except Damaged:  # of which a note was made
         return None
     if manifest is None:
@@ -250,7 +217,7 @@ def _moved(registry: Registry, tag: str, host: Cpu | None, features: frozenset[s
         id=tag, digest=manifest.digest, release="", target="", python="", platform="", instruction_set="",
         features=frozenset(), created="",
     )  # fmt: skip
-    entry = _entry(shown, place, f"{place}:{tag}", verified=None, size=manifest.size, host=host, features=features)
+    entry = _entry(shown, place, f"{place}:{tag}", size=manifest.size, host=host, features=features)
     return replace(entry, id=tag, offered=False, altered=f"its tag was moved: it is {now}", signed=False)
 
 
@@ -268,7 +235,6 @@ def _entry(
     place: str,
     name: str,
     *,
-    verified: bool | None,
     size: int,
     host: Cpu | None,
     features: frozenset[str],
@@ -283,7 +249,7 @@ def _entry(
         platform=image.platform,
         size=size,
         created=image.created,
-        verified=verified,
+        verified=None,
         lacks=(f"a {image.platform} CPU",) if foreign else tuple(sorted(image.features - features)),
     )
 
@@ -310,12 +276,7 @@ def prunable(entries: Iterable[Entry], keep: Sequence[str]) -> list[Entry]:
 
 def _fits(entry: Entry, glob: str) -> bool:
     """Return whether a glob fits an image by its identifier, its tag, or its whole name."""
-    return any(fnmatchcase(name, glob) for name in (entry.id, _tag(entry), entry.name))
-
-
-def _tag(entry: Entry) -> str:
-    """Return the tag in an image's name; for a name by digest, that of its identifier."""
-    return entry.id if "@" in entry.name else split_tag(entry.name)[1]
+    return any(fnmatchcase(name, glob) for name in (entry.id, entry.tag, entry.name))
 
 
 def _kept(entry: Entry, keep: Sequence[str], names: Set[str]) -> bool:
@@ -324,7 +285,7 @@ def _kept(entry: Entry, keep: Sequence[str], names: Set[str]) -> bool:
         return any(_fits(entry, glob) for glob in keep)
     if at:
         return f"{repository}:{entry.id}" not in names
-    return entry.name != UNNAMED and not _tag(entry).endswith(UNPROVEN)
+    return entry.name != UNNAMED and not entry.tag.endswith(UNPROVEN)
 
 
 def remove(engine: Engine, entries: Iterable[Entry]) -> dict[Entry, str]:
@@ -341,7 +302,7 @@ def remove(engine: Engine, entries: Iterable[Entry]) -> dict[Entry, str]:
 
 
 def age(created: str, now: datetime | None = None) -> str:
-    """ "3 h" or "12 d" since an RFC 3339 time; "?" if it is not one."""
+    """Return "3 h" or "12 d" since an RFC 3339 time; "?" if it is not one."""
     start = choose.moment(created)
     if start is None:
         return "?"

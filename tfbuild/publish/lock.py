@@ -44,21 +44,8 @@ class Lock:
 
     def to_json(self) -> dict[str, Any]:
         own = {"schema": SCHEMA, "registry": self.registry, "index": self.index}
-        return {**own, "release": self.release, "target": self.target, "images": [_row(row) for row in self.images]}
-
-
-def _row(image: Published) -> dict[str, str]:
-    return {
-        "instruction-set": image.instruction_set,
-        "digest": image.digest,
-        "id": image.id,
-        "release": image.release,
-        "target": image.target,
-        "python": image.python,
-        "platform": image.platform,
-        "features": " ".join(sorted(image.features)),
-        "created": image.created,
-    }
+        rows = [{"digest": image.digest, **image.labels, "created": image.created} for image in self.images]
+        return {**own, "release": self.release, "target": self.target, "images": rows}
 
 
 def read(path: Path) -> Lock | None:

@@ -1,7 +1,7 @@
 """Choose the published image that fits a host, check it, and pull it.
 
 It is checked before the download, by a few small requests, without its layers. An image that the registry lost is
-passed over, and so is one that was withdrawn, or lacks a signature that the user requires. An image that is not the one
+passed over, and so is one that was yanked, or lacks a signature that the user requires. An image that is not the one
 that its index and its provenance describe was changed by somebody: it is refused, and the next one that fits is named
 as the second choice, for the user to decide.
 """
@@ -18,7 +18,7 @@ from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
 from tfbuild.plan import MACHINES
-from tfbuild.publish import check, choose, indexes, provenance, rollback, withdrawals
+from tfbuild.publish import attachments, check, choose, index_updates, indexes, provenance, signing
 from tfbuild.publish.choose import Choice, PassedOver, Published
 from tfbuild.util.progress import Progress
 
@@ -27,7 +27,7 @@ from tfbuild.util.progress import Progress
 MOST_ASKED = 20
 MOST_READ_AHEAD = 8
 MOST_ID = 128
-LOST = "the registry lost it: push it again, or withdraw it"
+LOST = "the registry lost it: push it again, or yank it"
 DAMAGED = "the registry lost its configuration, or sends something else: invoke verify --registry says what"
 
 
@@ -63,7 +63,7 @@ def select(
             hint=f"it has: {', '.join(offered[:12]) or 'no images of tfbuild yet'}",
         )
     if demand is not None and not without:
-        rollback.refuse_older(registry, tag, index, demand, note)
+        signing.refuse_older(registry, tag, index, demand, note)
     all_pythons = choose.matching(indexes.read_index(index), release=release, target=target, python="")
     published = choose.matching(all_pythons, release=release, target=target, python=python)
     published = [image for image in published if image.release not in without]
@@ -125,7 +125,7 @@ def _unreadable(index: Manifest) -> list[PassedOver]:
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """An image that is the one described. `passed_over`: the better ones that are lost, withdrawn or not signed."""
+    """An image that is the one described. `passed_over`: the better ones that are lost, yanked or not signed."""
 
     image: Published
     manifest: Manifest
@@ -172,7 +172,7 @@ def accept(
     """Return the best image that fits and is there, offered, signed (with `demand`) and the one described.
 
     Raises NothingFits if nothing was chosen, Altered if the best one was changed, VerificationFailed if none is signed,
-    RegistryRefused if all are lost, damaged or withdrawn.
+    RegistryRefused if all are lost, damaged or yanked.
     """
     if choice.best is None:
         raise nothing_fits(registry, choice)
@@ -219,7 +219,7 @@ def _read_ahead(
     begin, count = 0, 1
     while begin < len(images):
         some = images[begin : begin + count]
-        yield from zip(some, indexes.parallel(read, [image.digest for image in some]), strict=True)
+        yield from zip(some, index_updates.parallel(read, [image.digest for image in some]), strict=True)
         begin, count = begin + count, min(2 * count, MOST_READ_AHEAD)
 
 
@@ -243,8 +243,8 @@ def _against(
             unsigned.append(error)
             return "no signature that cosign accepts"
     rows = _refuse_other(registry, image, manifest, demand)
-    withdrawn = withdrawals.withdrawal(registry, manifest, rows)
-    return f"it was withdrawn: {withdrawn}" if withdrawn else registry.damage(manifest)
+    yanked = attachments.yank_reason(registry, manifest, rows)
+    return f"it was yanked: {yanked}" if yanked else registry.damage(manifest)
 
 
 def _second(registry: Registry, choice: Choice, demand: referrers.Demand | None) -> Published | None:

@@ -9,11 +9,11 @@ from tfbuild.context import labels
 from tfbuild.context.labels import REPOSITORY
 from tfbuild.engine import Engine, Image, transfer
 from tfbuild.engine.image import named_if_removed
-from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, VerificationFailed, Withdrawn
+from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, VerificationFailed, Yanked
 from tfbuild.oci import references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
-from tfbuild.publish import attachments, check, indexes, signing, withdrawals
+from tfbuild.publish import attachments, check, index_updates, indexes
 from tfbuild.publish.attachments import AttachedDigests
 from tfbuild.publish.choose import Published
 from tfbuild.util.progress import Progress
@@ -54,17 +54,16 @@ def push(
     *,
     force: bool,
     progress: Progress,
-    sign: tuple[str, ...] | None = None,
+    sign: referrers.Sign | None = None,
 ) -> Pushed:
     """Publish a verified image under its identifier and in the indexes of its release and target.
 
-    It is uploaded under an arriving tag. Then cosign signs its digest (with `sign`, cosign's options), SBOM and
-    provenance are attached, and the provenance is signed too. Only after that the fixed tag names it, and then the
-    indexes.
+    It is uploaded under an arriving tag. Then its digest is signed (with `sign`), SBOM and provenance are attached, and
+    the provenance is signed too. Only after that the fixed tag names it, and then the indexes.
     Raises VerificationFailed if no report says that this image passed, RegistryRefused if the fixed tag is another
-    image and `force` is not set, Withdrawn if this image was withdrawn.
+    image and `force` is not set, Yanked if this image was yanked.
     """
-    ready = prepare(engine, image, registry, reports, force=force, sign=sign is not None)
+    ready = prepare(engine, image, registry, reports, force=force)
     with named_if_removed(engine, ready.image.id, image, "pushed"):
         return _push(engine, ready, registry, reports, force=force, sign=sign, progress=progress)
 
@@ -76,7 +75,7 @@ def _push(
     reports: Path,
     *,
     force: bool,
-    sign: tuple[str, ...] | None,
+    sign: referrers.Sign | None,
     progress: Progress,
 ) -> Pushed:
     local, ref, identifier = ready.image, ready.ref, ready.identifier
@@ -84,28 +83,30 @@ def _push(
     if manifest is None:
         manifest, uploaded = _upload(engine, local.id, registry, identifier, progress), True
         # It may have been there before, under the fixed tag that is another image now.
-        _refuse_withdrawn(registry, manifest, identifier)
+        _refuse_yanked(registry, manifest, identifier)
     published = _published(registry, ref, manifest)
     if sign is not None:
-        signing.sign(f"{registry.repository}@{manifest.digest}", sign, ca=registry.ca)
+        sign(f"{registry.repository}@{manifest.digest}")
     with progress.step("push: SBOM and provenance"):
         attestations = attachments.attach(engine, local, registry, manifest, reports)
     if sign is not None:
         # It names the SBOM and the report by their digests, so that all of these are bound to the signature.
-        signing.sign(f"{registry.repository}@{attestations.provenance}", sign, ca=registry.ca)
+        sign(f"{registry.repository}@{attestations.provenance}")
     with progress.step("push: tags and indexes"):
         if uploaded:
             _tag(registry, ref, manifest, force=force)
-        signer = signing.signer(sign, registry.ca)
         try:
-            moved = indexes.gather(registry, published, progress, signer)
+            moved = index_updates.gather(registry, published, progress, sign)
         except RegistryRefused:
             # Another push of the same image may have overwritten what was attached: neither locks the registry.
             attachments.attach(engine, local, registry, manifest, reports)
-            moved = indexes.gather(registry, published, progress, signer)
+            moved = index_updates.gather(registry, published, progress, sign)
         # Last, because it tells an unfinished push from a tag that somebody moved.
         _discard_arriving(registry, manifest)
-    _refuse_overwritten(registry, ref, manifest)
+    if registry.digest(identifier) != manifest.digest:
+        raise RegistryRefused(
+            f"{ref} was changed to another image during the push", hint="somebody else may be pushing it"
+        )
     return Pushed(
         ref=ref,
         digest=manifest.digest,
@@ -127,16 +128,18 @@ class Rehearsal:
     existing: Manifest | None
 
 
-def prepare(engine: Engine, image: str, registry: Registry, reports: Path, *, force: bool, sign: bool) -> Rehearsal:
+def prepare(engine: Engine, image: str, registry: Registry, reports: Path, *, force: bool) -> Rehearsal:
     """Check all that can be known before the upload, which may take an hour. Raises what `push` does."""
-    if sign:
-        signing.need()
     local = engine.image(_on_engine(engine, image, registry))
     identifier = labels.identifier(image, local.labels)
-    _refuse_unverified(image, identifier, local.id, reports)
+    report = reporting.stored(reports, identifier)
+    if report is None or not report.passed or report.image.id != local.id:
+        raise VerificationFailed(
+            f"{image} is not verified: {reports / identifier}.json does not say that this image passed",
+            hint=f"invoke verify {REPOSITORY}:{identifier}",
+        )
     ref = f"{registry.repository}:{identifier}"
-    if indexes.of_labels(local.labels, local.created, local.id) is None:
-        raise _invalid(ref)
+    _valid(indexes.of_labels(local.labels, local.created, local.id), ref)
     there = registry.manifest(identifier)
     existing = there if _is(there, local.id) else None
     if existing is None:
@@ -144,9 +147,12 @@ def prepare(engine: Engine, image: str, registry: Registry, reports: Path, *, fo
     else:
         _published(registry, ref, existing)
     whole = existing if existing is not None and not registry.damage(existing) else None
-    for manifest in (existing, *_pushed_before(registry, local)):
+    # This engine may know the image by what it pulled.
+    digests = [name.rpartition("@") for name in local.repo_digests]
+    pulled = [registry.manifest(digest) for place, _, digest in digests if place == str(registry.repository)]
+    for manifest in (existing, *pulled):
         if manifest is not None:
-            _refuse_withdrawn(registry, manifest, identifier)
+            _refuse_yanked(registry, manifest, identifier)
     return Rehearsal(image=local, identifier=identifier, ref=ref, there=there, existing=whole)
 
 
@@ -158,17 +164,9 @@ def _on_engine(engine: Engine, image: str, registry: Registry) -> str:
     return labels.find_image(engine, image)
 
 
-def _pushed_before(registry: Registry, local: Image) -> list[Manifest | None]:
-    """Return the manifests by which this engine knows an image there, because it pulled it."""
-    digests = [name.rpartition("@") for name in local.repo_digests]
-    return [registry.manifest(digest) for place, _, digest in digests if place == str(registry.repository)]
-
-
-def _refuse_withdrawn(registry: Registry, manifest: Manifest, identifier: str) -> None:
-    if reason := withdrawals.withdrawal(registry, manifest):
-        raise Withdrawn(
-            f"this image, {identifier}, was withdrawn: {reason}", hint=f"invoke withdraw {identifier} --undo"
-        )
+def _refuse_yanked(registry: Registry, manifest: Manifest, identifier: str) -> None:
+    if reason := attachments.yank_reason(registry, manifest):
+        raise Yanked(f"this image, {identifier}, was yanked: {reason}", hint=f"invoke yank {identifier} --undo")
 
 
 def _is(manifest: Manifest | None, image_id: str) -> TypeGuard[Manifest]:
@@ -219,14 +217,13 @@ def _discard_arriving(registry: Registry, manifest: Manifest) -> None:
 
 def _published(registry: Registry, ref: str, manifest: Manifest) -> Published:
     """Return what the image's labels say in the registry. Raises RegistryRefused if they are invalid."""
-    published = indexes.of_config(registry.config(manifest), manifest.digest)
+    return _valid(indexes.of_config(registry.config(manifest), manifest.digest), ref)
+
+
+def _valid(published: Published | None, ref: str) -> Published:
     if published is None:
-        raise _invalid(ref)
+        raise RegistryRefused(f"the labels of {ref} are invalid", hint="build it again with this tfbuild")
     return published
-
-
-def _invalid(ref: str) -> RegistryRefused:
-    return RegistryRefused(f"the labels of {ref} are invalid", hint="build it again with this tfbuild")
 
 
 def _tag(registry: Registry, ref: str, arrived: Manifest, *, force: bool) -> None:
@@ -242,21 +239,13 @@ def _tag(registry: Registry, ref: str, arrived: Manifest, *, force: bool) -> Non
     registry.put(identifier, arrived.content, arrived.media_type)
 
 
-def _refuse_overwritten(registry: Registry, ref: str, manifest: Manifest) -> None:
-    """Raise RegistryRefused unless the fixed tag `ref` is still the image that was pushed."""
-    if registry.digest(ref.rpartition(":")[2]) != manifest.digest:
-        raise RegistryRefused(
-            f"{ref} was changed to another image during the push", hint="somebody else may be pushing it"
-        )
-
-
-def rehearse(engine: Engine, image: str, registry: Registry, reports: Path, *, force: bool, sign: bool) -> Rehearsal:
+def rehearse(engine: Engine, image: str, registry: Registry, reports: Path, *, force: bool) -> Rehearsal:
     """Check all that `push` checks before it changes anything, and that the registry accepts writes.
 
     Raises what `push` would raise. Only the upload itself can show that the registry is full, or that an image which
-    is not under its fixed tag any more was withdrawn.
+    is not under its fixed tag any more was yanked.
     """
-    ready = prepare(engine, image, registry, reports, force=force, sign=sign)
+    ready = prepare(engine, image, registry, reports, force=force)
     registry.refuse_unless_writable()
     return ready
 
@@ -280,7 +269,7 @@ def finish(
     note: indexes.Note = indexes.quietly,
     *,
     demand: referrers.Demand | None = None,
-    sign: tuple[str, ...] | None = None,
+    sign: referrers.Sign | None = None,
     dry_run: bool = False,
 ) -> Pushed:
     """Finish the push of an image that is in the registry with its attestations: only update its indexes.
@@ -289,15 +278,13 @@ def finish(
     check.image does; Unfinished if the image or its attestations are missing.
     """
     checked = check.image(registry, image, reports, demand)
-    if checked.withdrawn:
+    if checked.yanked:
         check.refuse_unfinished(checked)
-    if sign is not None:
-        signing.need()
     if dry_run:
         registry.refuse_unless_writable()
         moved = sorted({*checked.lacking, *checked.edited})
     else:
-        moved = indexes.gather(registry, checked.published, note, signing.signer(sign, registry.ca))
+        moved = index_updates.gather(registry, checked.published, note, sign)
         manifest = registry.manifest(checked.digest)
         if manifest is not None:
             _discard_arriving(registry, manifest)
@@ -309,13 +296,3 @@ def finish(
         attestations=None,
         signed=None,
     )
-
-
-def _refuse_unverified(image: str, identifier: str, image_id: str, reports: Path) -> None:
-    """Raise VerificationFailed unless a report in `reports` says that this image passed."""
-    report = reporting.stored(reports, identifier)
-    if report is None or not report.passed or report.image.id != image_id:
-        raise VerificationFailed(
-            f"{image} is not verified: {reports / identifier}.json does not say that this image passed",
-            hint=f"invoke verify {REPOSITORY}:{identifier}",
-        )

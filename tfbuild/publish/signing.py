@@ -1,25 +1,33 @@
-"""Signatures, made and checked by cosign: tfbuild has no keys of its own.
+"""Signatures, made and checked by cosign, and the numbers of signed indexes. tfbuild has no keys of its own.
 
 Source: github.com/sigstore/cosign, doc/cosign_sign.md (commit 07133b7): a reference by digest is signed, never a tag,
 which may move meanwhile; `--yes` answers its questions; without `--key` it signs with an identity that an OpenID
 Connect provider confirms (the CI, or a user in a browser). Tested with cosign 2.5.0 and 3.1.1.
 """
 
+import json
+import os
 import shlex
 import shutil
 import subprocess
 import sys
-from functools import partial
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from tfbuild.errors import TfbuildError, UsageError, VerificationFailed
+from tfbuild.oci.client import Registry
+from tfbuild.oci.manifests import Manifest
 from tfbuild.oci.referrers import Demand, Sign
+from tfbuild.publish import indexes
+from tfbuild.util.files import read_regular, replace_file, writing
 
 PROGRAM = "cosign"
+MOST_BYTES = 1 << 20
 
 
 def need() -> str:
-    """The path of cosign. Raises TfbuildError if it is not installed."""
+    """Return the path of cosign. Raises TfbuildError if it is not installed."""
     path = shutil.which(PROGRAM)
     if path is None:
         raise TfbuildError(
@@ -39,61 +47,108 @@ def options(text: str) -> tuple[str, ...]:
         ) from None
 
 
-def sign(reference: str, options: tuple[str, ...], *, ca: Path | None) -> None:
-    """Sign "repository@sha256:...". cosign may prompt, so it gets the terminal, but not stdout, which is for data."""
-    command = [need(), "sign", "--yes", *trust(ca), *options, reference]
-    if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:
-        raise TfbuildError(
-            f"cosign did not sign {reference}",
-            hint="its own message is above; the same push command continues from here",
-        )
+def signer(options: tuple[str, ...], ca: Path | None) -> Sign:
+    """Return what signs "repository@sha256:..." by `cosign sign` with these options. Raises TfbuildError without it.
 
+    cosign may prompt, so it gets the terminal, but not stdout, which is for data.
+    """
+    command = [need(), "sign", "--yes", *trust(ca), *options]
 
-def signer(options: tuple[str, ...] | None, ca: Path | None) -> Sign | None:
-    """Return what signs with these options of `cosign sign`; None without options."""
-    return partial(sign, options=options, ca=ca) if options is not None else None
+    def sign(reference: str) -> None:
+        if subprocess.run([*command, reference], stdout=sys.stderr, check=False).returncode != 0:
+            raise TfbuildError(
+                f"cosign did not sign {reference}",
+                hint="its own message is above; the same push command continues from here",
+            )
+
+    return sign
 
 
 def demand_of(text: str, ca: Path | None) -> Demand | None:
     """Return what demands a signature by the options of `cosign verify` in `text`; None where it is empty.
 
-    It asks once for each image.
+    It raises VerificationFailed if cosign accepts none, and asks once for each image.
     """
     if not text:
         return None
     words = options(text)
-    refusals: dict[str, VerificationFailed | None] = {}
+    command = [need(), "verify", *trust(ca), *words]
 
-    def demanded(reference: str) -> None:
-        if reference not in refusals:
-            refusals[reference] = _refusal(reference, words, ca)
-        if (refusal := refusals[reference]) is not None:
-            raise refusal
-
-    return demanded
-
-
-def _refusal(reference: str, options: tuple[str, ...], ca: Path | None) -> VerificationFailed | None:
-    try:
-        demand(reference, options, ca=ca)
-    except VerificationFailed as error:
-        return error
-    return None
-
-
-def demand(reference: str, options: tuple[str, ...], *, ca: Path | None) -> None:
-    """Raise VerificationFailed if `cosign verify` with `options` accepts no signature of "repository@sha256:..."."""
-    command = [need(), "verify", *trust(ca), *options, reference]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
+    @cache
+    def refusal(reference: str) -> str:
+        done = subprocess.run([*command, reference], capture_output=True, text=True, check=False)
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         reasons = [line for line in lines if line.startswith("Error: ")] or lines[-1:]
-        raise VerificationFailed(
-            "\n".join([f"{reference} has no signature that cosign accepts", *reasons]),
-            hint=f"do not use it; the check was: cosign verify {shlex.join(options)}",
-        )
+        return "\n".join([f"{reference} has no signature that cosign accepts", *reasons]) if done.returncode else ""
+
+    def demand(reference: str) -> None:
+        if reason := refusal(reference):
+            raise VerificationFailed(reason, hint=f"do not use it; the check was: cosign verify {shlex.join(words)}")
+
+    return demand
 
 
 def trust(ca: Path | None) -> tuple[str, ...]:
-    """The option for the registry's CA; Sigstore's own services use the system's CAs, or SSL_CERT_FILE."""
+    """Return the option for the registry's CA; Sigstore's own services use the system's CAs, or SSL_CERT_FILE."""
     return ("--registry-cacert", str(ca)) if ca is not None else ()
+
+
+# --- older indexes ----------------------------------------------------------------------------------------------------
+#
+# Whoever may push can put an older index back, with its genuine signature. Each index has a number that only grows, and
+# `push --sign` signs the index. `pull --signed` remembers the largest number that it saw with an accepted signature. A
+# host that has seen none cannot know.
+
+
+def seen_file(env: Mapping[str, str]) -> Path:
+    """Return the file with the largest numbers that this user has seen."""
+    return Path(env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tfbuild" / "indexes.json"
+
+
+def refuse_older(
+    registry: Registry,
+    tag: str,
+    index: Manifest,
+    demand: Demand,
+    note: indexes.Note = indexes.quietly,
+    env: Mapping[str, str] = os.environ,
+) -> None:
+    """Raise VerificationFailed if an index is older than a signed one that was seen, or is not signed any more."""
+    name, path = f"{registry.repository}:{tag}", seen_file(env)
+    seen = _read(path)
+    last, number = seen.get(name, 0), indexes.number_of(index)
+    hint = f"do not use it, and tell whoever publishes it; to accept it, remove {path}"
+    try:
+        demand(f"{registry.repository}@{index.digest}")
+    except VerificationFailed as error:
+        if last:
+            raise VerificationFailed(
+                f"the index {name} has no accepted signature, but this host has seen one: {error.reason}", hint=hint
+            ) from error
+        note(f"note: the index {name} has no accepted signature: an older one cannot be told from it")
+        return
+    if number < last:
+        raise VerificationFailed(
+            f"the index {name} has the number {number}, and this host has seen {last}: somebody put an older one back",
+            hint=hint,
+        )
+    if number > last:
+        _write(path, {**seen, name: number}, note)
+
+
+def _read(path: Path) -> dict[str, int]:
+    try:
+        rows = json.loads(read_regular(path, MOST_BYTES))
+    except (OSError, ValueError):
+        return {}
+    known = rows.items() if isinstance(rows, dict) else ()
+    return {name: number for name, number in known if isinstance(number, int)}
+
+
+def _write(path: Path, seen: Mapping[str, int], note: indexes.Note) -> None:
+    try:
+        with writing(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, json.dumps(seen, indent=2, sort_keys=True))
+    except TfbuildError as error:
+        note(f"note: an older index will not be noticed: {error.reason}")

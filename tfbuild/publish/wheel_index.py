@@ -358,7 +358,7 @@ def _project_document(project: str, rows: Sequence[IndexedWheel]) -> dict[str, o
 
 def _columns(row: IndexedWheel) -> list[str]:
     """Return the row of choose.tsv: what a shell on the host compares, with /proc/cpuinfo's names of the features."""
-    cpuinfo = " ".join(sorted(map(indexes.in_cpuinfo, row.features)))
+    cpuinfo = indexes.cpuinfo(row.features)
     speed = indexes.speed_text(row.published)
     values = (row.release, row.python, row.platform, row.glibc, speed, row.instruction_set, cpuinfo, row.size)
     return [str(value) for value in (*values, row.sha256, row.file)]

@@ -1,4 +1,4 @@
-"""A withdrawn image is in no index, stays out of them, and says why."""
+"""A yanked image is in no index, stays out of them, and says why."""
 
 import json
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from tests.publish.fake_images import gather, image, offered
 from tests.publish.test_alterations import unnumbered
 from tests.publish.test_pulling import manifest, select
 from tfbuild import publish
-from tfbuild.cli import listing, publishing
-from tfbuild.errors import RegistryRefused, Stale, UnknownImage, UsageError, Withdrawn
+from tfbuild.cli import VERBS, command_line, listing, publishing, tasks
+from tfbuild.errors import RegistryRefused, Stale, UnknownImage, UsageError, Yanked
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.manifests import digest_of
-from tfbuild.publish import check, inventory, withdrawals, withdrawing
+from tfbuild.publish import attachments, check, inventory, yanking
 
 INDEXES = ("2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl")
 
@@ -31,11 +31,11 @@ def names(fake: type[FakeRegistry]) -> tuple[str, str]:
     return pushed
 
 
-def test_a_withdrawn_image_is_not_offered_and_stays_out_of_the_indexes(
+def test_a_yanked_image_is_not_offered_and_stays_out_of_the_indexes(
     fake: type[FakeRegistry], names: tuple[str, str], tmp_path: Path
 ) -> None:
     best, second = names
-    done = withdrawing.withdraw(connect(fake), f"tfbuild:{best}", "crashes in MatMul")
+    done = yanking.yank(connect(fake), f"tfbuild:{best}", "crashes in MatMul")
     row = {"image": f"{connect(fake).repository}:{best}", "digest": manifest(fake, best), "recorded": True}
     assert done.to_json() == {**row, "reason": "crashes in MatMul"}
     other = image(fake, "2.20.0", cpu="avx")
@@ -44,57 +44,57 @@ def test_a_withdrawn_image_is_not_offered_and_stays_out_of_the_indexes(
         assert sorted(offered(fake, tag)) == sorted((second, other))
     assert publish.accept(connect(fake), select(fake)).image.id == second
     checked = check.image(connect(fake), best, tmp_path)
-    with pytest.raises(Withdrawn, match=rf"{best} was withdrawn: crashes in MatMul") as refusal:
+    with pytest.raises(Yanked, match=rf"{best} was yanked: crashes in MatMul") as refusal:
         check.refuse_unfinished(checked)
     assert refusal.value.exit_code == 32
     # CI replaces it if its context has changed.
     with pytest.raises(Stale):
         check.refuse_outdated(checked, f"sha256:{64 * '0'}")
-    with pytest.raises(Withdrawn):
+    with pytest.raises(Yanked):
         publish.finish(connect(fake), best, tmp_path)
 
 
 def test_an_image_that_is_offered_again_has_no_reason(fake: type[FakeRegistry], names: tuple[str, str]) -> None:
-    withdrawing.withdraw(connect(fake), names[0], "crashes in MatMul")
-    assert withdrawing.withdraw(connect(fake), names[0], "").to_json()["reason"] is None
+    yanking.yank(connect(fake), names[0], "crashes in MatMul")
+    assert yanking.yank(connect(fake), names[0], "").to_json()["reason"] is None
 
 
-def test_the_list_says_why_an_image_was_withdrawn(fake: type[FakeRegistry], names: tuple[str, str]) -> None:
+def test_the_list_says_why_an_image_was_yanked(fake: type[FakeRegistry], names: tuple[str, str]) -> None:
     best, second = names
-    withdrawing.withdraw(connect(fake), best, "crashes\x1b[31m in MatMul")
+    yanking.yank(connect(fake), best, "crashes\x1b[31m in MatMul")
     entries = {entry.id: entry for entry in inventory.remote(connect(fake), None, frozenset())}
-    assert {name: (entry.offered, entry.altered, entry.withdrawn) for name, entry in entries.items()} == {
+    assert {name: (entry.offered, entry.altered, entry.yanked) for name, entry in entries.items()} == {
         best: (False, "", "crashes [31m in MatMul"), second: (True, "", "")
     }  # fmt: skip
-    assert entries[best].to_json()["withdrawn"] == "crashes [31m in MatMul"
-    assert listing._verified(entries[best]) == "withdrawn: crashes [31m in MatMul"
+    assert entries[best].to_json()["yanked"] == "crashes [31m in MatMul"
+    assert listing._verified(entries[best]) == "yanked: crashes [31m in MatMul"
 
 
-def test_a_withdrawn_image_can_be_offered_again_and_withdrawn_again(
+def test_a_yanked_image_can_be_offered_again_and_yanked_again(
     fake: type[FakeRegistry], names: tuple[str, str], tmp_path: Path
 ) -> None:
     best, _ = names
     before = {tag: unnumbered(fake.content[f"manifests/{tag}"][1]) for tag in INDEXES}
     for _ in range(2):
-        withdrawing.withdraw(connect(fake), best, "a mistake")
+        yanking.yank(connect(fake), best, "a mistake")
         assert best not in offered(fake, "any-mkl")
-        withdrawing.withdraw(connect(fake), best, "")
+        yanking.yank(connect(fake), best, "")
         assert {tag: unnumbered(fake.content[f"manifests/{tag}"][1]) for tag in INDEXES} == before
         check.refuse_unfinished(check.image(connect(fake), best, tmp_path))
 
 
 def test_another_image_of_that_identifier_is_offered(fake: type[FakeRegistry], names: tuple[str, str]) -> None:
     best, _ = names
-    withdrawing.withdraw(connect(fake), best, "crashes")
+    yanking.yank(connect(fake), best, "crashes")
     assert image(fake, "2.20.0", {"io.tfbuild.version": "rebuilt"}, cpu="x86-64-v4") == best
     assert gather(fake, best) == list(INDEXES)
 
 
-def test_the_last_images_withdrawal_leaves_empty_indexes(fake: type[FakeRegistry], names: tuple[str, str]) -> None:
+def test_the_last_images_yank_leaves_empty_indexes(fake: type[FakeRegistry], names: tuple[str, str]) -> None:
     older = image(fake, "2.14.1", cpu="x86-64-v3")
     gather(fake, older)
     for name in names:
-        withdrawing.withdraw(connect(fake), name, "crashes")
+        yanking.yank(connect(fake), name, "crashes")
     assert offered(fake, "2.20.0-mkl") == []
     assert offered(fake, "latest-mkl") == offered(fake, "any-mkl") == [older]
     best = select(fake).best
@@ -107,26 +107,26 @@ def test_a_lost_image_is_taken_out_of_its_indexes_too(fake: type[FakeRegistry], 
     lost = manifest(fake, best)
     for reference in (best, lost):
         del fake.content[f"manifests/{reference}"]
-    done = withdrawing.withdraw(connect(fake), best, "its layers are gone")
+    done = yanking.yank(connect(fake), best, "its layers are gone")
     assert (done.digest, done.recorded) == (lost, False)
     assert [offered(fake, tag) for tag in INDEXES] == 4 * [[second]]
     for unknown in (best, "2.20.0-mkl-py3.13-nothing", "latest-mkl", "x"):
         with pytest.raises(UnknownImage):
-            withdrawing.withdraw(connect(fake), unknown, "x")
+            yanking.yank(connect(fake), unknown, "x")
     with pytest.raises(UsageError, match="is a digest"):
-        withdrawing.withdraw(connect(fake), lost, "x")
+        yanking.yank(connect(fake), lost, "x")
 
 
-def test_a_withdrawal_that_cannot_be_read_is_one_and_hides_no_other_image(
+def test_a_yank_that_cannot_be_read_is_one_and_hides_no_other_image(
     fake: type[FakeRegistry], names: tuple[str, str]
 ) -> None:
     best, second = names
-    withdrawing.withdraw(connect(fake), best, "crashes")
+    yanking.yank(connect(fake), best, "crashes")
     subject = connect(fake).manifest(best)
     assert subject is not None
     (path,) = [path for path, (_, body) in fake.content.items() if b'"reason"' in body]
     fake.content[path] = ("application/octet-stream", b"{")
-    assert withdrawals.withdrawal(connect(fake), subject) == "its withdrawal cannot be read"
+    assert attachments.yank_reason(connect(fake), subject) == "the record of its yank cannot be read"
     assert gather(fake, second) == list(INDEXES)
     assert digest_of(subject.content) == subject.digest
     assert subject.media_type in manifests.IMAGES
@@ -135,63 +135,63 @@ def test_a_withdrawal_that_cannot_be_read_is_one_and_hides_no_other_image(
 @pytest.mark.parametrize(
     "created", ["2099-01-01T00:00:00Z", "9999-12-31T23:59:59.9999Z", "9999-12-31T23:59:59.999999Z"]
 )
-def test_a_withdrawal_counts_whatever_the_dates_of_others_or_fails(
+def test_a_yank_counts_whatever_the_dates_of_others_or_fails(
     created: str, fake: type[FakeRegistry], names: tuple[str, str]
 ) -> None:
     best, _ = names
     subject = connect(fake).manifest(best)
     assert subject is not None
     content = json.dumps({"digest": subject.digest, "reason": "", "created": created}).encode()
-    other = referrers.Attachment(media_type=withdrawals.WITHDRAWAL, title="x", created="", content=content)
+    other = referrers.Attachment(media_type=attachments.YANK, title="x", created="", content=content)
     referrers.attach(connect(fake), other, subject)
     if created.endswith(".999999Z"):  # nothing is later
-        with pytest.raises(RegistryRefused, match=f"{best} is still offered; another withdrawal") as refusal:
-            withdrawing.withdraw(connect(fake), best, "crashes")
-        assert f"delete the withdrawals attached to {subject.digest}" in refusal.value.hint
+        with pytest.raises(RegistryRefused, match=f"{best} is still offered; another record of a yank") as refusal:
+            yanking.yank(connect(fake), best, "crashes")
+        assert f"delete the records attached to {subject.digest}" in refusal.value.hint
         return
     for _ in range(2):
-        withdrawing.withdraw(connect(fake), best, "crashes")
+        yanking.yank(connect(fake), best, "crashes")
         assert best not in offered(fake, "any-mkl")
-        withdrawing.withdraw(connect(fake), best, "")
+        yanking.yank(connect(fake), best, "")
         assert best in offered(fake, "any-mkl")
 
 
-def test_an_image_with_a_withdrawal_that_cannot_be_read_is_not_said_to_be_offered_again(
+def test_an_image_with_a_yank_that_cannot_be_read_is_not_said_to_be_offered_again(
     fake: type[FakeRegistry], names: tuple[str, str]
 ) -> None:
     best, _ = names
-    withdrawing.withdraw(connect(fake), best, "crashes")
+    yanking.yank(connect(fake), best, "crashes")
     (path,) = [path for path, (_, body) in fake.content.items() if b'"reason"' in body]
     fake.content[path] = ("application/octet-stream", b"{")
-    with pytest.raises(RegistryRefused, match=f"{best} is still withdrawn: its withdrawal cannot be read"):
-        withdrawing.withdraw(connect(fake), best, "")
+    with pytest.raises(RegistryRefused, match=f"{best} is still yanked: the record of its yank cannot be read"):
+        yanking.yank(connect(fake), best, "")
     assert best not in offered(fake, "any-mkl")
 
 
 @pytest.mark.parametrize(("reason", "undo"), [("", False), (" ", False), ("crashes", True)])
-def test_a_withdrawal_needs_a_reason_and_its_end_none(reason: str, undo: bool) -> None:
+def test_a_yank_needs_a_reason_and_its_end_none(reason: str, undo: bool) -> None:
     with pytest.raises(UsageError, match="needs a reason"):
-        publishing.withdraw("x", registry="127.0.0.1:1/us/x", ca_cert="", reason=reason, undo=undo, json=False)
+        publishing.yank("x", registry="127.0.0.1:1/us/x", ca_cert="", reason=reason, undo=undo, json=False)
 
 
-def test_an_image_is_withdrawn_by_its_verb(
+def test_an_image_is_yanked_by_its_verb(
     fake: type[FakeRegistry], names: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     registry = f"{fake.host}/us/x"  # type: ignore[attr-defined]
-    withdraw: Callable[..., Any] = publishing.withdraw
-    withdraw(names[0], registry=registry, ca_cert="", reason="crashes", undo=False, json=False)
+    yank: Callable[..., Any] = publishing.yank
+    yank(names[0], registry=registry, ca_cert="", reason="crashes", undo=False, json=False)
     output = capsys.readouterr()
     assert output.out == f"{registry}:{names[0]}@{manifest(fake, names[0])}\n"
-    assert "withdrawn from its indexes" in output.err
+    assert "yanked from its indexes" in output.err
     assert names[0] not in offered(fake, "latest-mkl")
-    withdraw(names[0], registry=registry, ca_cert="", reason="", undo=True, json=False)
+    yank(names[0], registry=registry, ca_cert="", reason="", undo=True, json=False)
     assert names[0] in offered(fake, "latest-mkl")
     with pytest.raises(RegistryRefused):
-        withdraw(names[0], registry="127.0.0.1:1/us/x", ca_cert="", reason="crashes", undo=False, json=False)
+        yank(names[0], registry="127.0.0.1:1/us/x", ca_cert="", reason="crashes", undo=False, json=False)
 
 
 @pytest.mark.parametrize("part", ["configuration", "ambiguous"])
-def test_a_damaged_image_can_be_withdrawn(part: str, fake: type[FakeRegistry], names: tuple[str, str]) -> None:
+def test_a_damaged_image_can_be_yanked(part: str, fake: type[FakeRegistry], names: tuple[str, str]) -> None:
     """The reason is attached to nothing, and the indexes offer the others."""
     best, second = names
     kind, content = fake.content[f"manifests/{best}"]
@@ -199,6 +199,17 @@ def test_a_damaged_image_can_be_withdrawn(part: str, fake: type[FakeRegistry], n
         del fake.content[f"blobs/{json.loads(content)['config']['digest']}"]
     else:
         fake.content[f"manifests/{best}"] = (kind, content.replace(b"{", b'{"Layers": [],', 1))
-    done = withdrawing.withdraw(connect(fake), best, "its configuration is gone")
+    done = yanking.yank(connect(fake), best, "its configuration is gone")
     assert not done.recorded
     assert [offered(fake, tag) for tag in INDEXES] == [[second]] * len(INDEXES)
+
+
+def test_the_former_name_of_the_verb_works(names: tuple[str, str]) -> None:
+    (call,) = command_line.handle(["invoke", "withdraw", names[0], "--reason", "crashes"], VERBS) or ()
+    assert (call.verb.name, call.values["reason"]) == ("yank", "crashes")
+    assert "withdraw" not in VERBS
+    assert tasks.collection(VERBS)["withdraw"].name == "yank"
+
+
+def test_what_former_versions_attached_still_counts() -> None:
+    assert attachments.YANK == "application/vnd.tfbuild.withdrawal+json"
