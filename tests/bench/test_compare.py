@@ -26,11 +26,11 @@ THROUGHPUT = ("throughput<0.95",)
 
 
 def enforce(comparison: compare.ReportComparison, *texts: str) -> None:
-    compare.enforce(compare.judge(compare.judgeable(comparison), compare.gates(texts)))
+    compare.enforce(compare.judge(comparison, compare.gates(texts)))
 
 
 def outcomes(comparison: compare.ReportComparison, *texts: str) -> list[str]:
-    return [one.outcome for one in compare.judge(compare.judgeable(comparison), compare.gates(texts))]
+    return [one.outcome for one in compare.judge(comparison, compare.gates(texts))]
 
 
 def timed(row: Round, wall: float, cpu: float, *names: str) -> Round:

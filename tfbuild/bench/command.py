@@ -198,7 +198,7 @@ def compare(paths: Sequence[str], fail_if: Sequence[str], html: str, *, json: bo
         )
     gates = comparing.gates(fail_if)
     comparison = comparing.compare(*(reporting.read_report(Path(path)) for path in paths))
-    verdicts = comparing.judge(comparing.judgeable(comparison), gates)
+    verdicts = comparing.judge(comparison, gates)
     if html:
         rendering.write(page.comparison(comparison, verdicts), Path(html))
     if json:

@@ -8,12 +8,12 @@ Gates (`compare --fail-if`) are limits that a comparison must keep; missing meas
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING
 
 from tfbuild.bench import matching, wording
-from tfbuild.bench.matching import TOO_FEW, ArmRatio, Lack, TimedArm
+from tfbuild.bench.matching import ArmRatio, Lack
 from tfbuild.context.labels import read_labels
 from tfbuild.errors import RegressionFound, UsageError, fit
 from tfbuild.measure import intervals
@@ -90,13 +90,12 @@ def compare(first: BenchReport, *others: BenchReport) -> ReportComparison:
 
 
 def _pair(first: BenchReport, second: BenchReport, number: int) -> ReportComparison:
-    shared = matching.match(first, second)
-    rows = tuple(row for both in shared.both if (row := matching.arm_ratio(first, second, *both)))
+    matched = matching.match(first, second)
+    rows, lacks = matched.rows, matched.lacks
     if not rows:
         raise UsageError(
             f"reports 1 and {number} have no measurement in common", hint="run the same experiments for both"
         )
-    lacks = (*shared.lacks, *_timeless(shared.both, rows))
     names = dict.fromkeys([*(row.experiment for row in rows), *(lack.experiment for lack in lacks)])
     counting = [row for row in rows if not row.left_out]
     comparison = ReportComparison(
@@ -108,7 +107,7 @@ def _pair(first: BenchReport, second: BenchReport, number: int) -> ReportCompari
         cpu=_total(counting, CPU),
         experiments=_experiments(names, counting),
         lacks=lacks,
-        more=shared.more,
+        more=matched.more,
         unjudged=_unjudged(names, rows, lacks, ONE_RUN if first.experiments == second.experiments else ""),
         smallest={},
         notes=(),
@@ -148,15 +147,6 @@ def _subject(report: BenchReport) -> dict[str, str]:
 
 
 # --- totals ----------------------------------------------------------------------------------------------------------
-
-
-def _timeless(both: Sequence[tuple[TimedArm, TimedArm]], rows: Sequence[ArmRatio]) -> Iterator[Lack]:
-    """Yield what both have measured without a ratio as a result."""
-    with_ratio = {(row.experiment, row.case, row.arm) for row in rows}
-    for ours, _ in both:
-        if ours.key not in with_ratio:
-            experiment, case, arm = ours.key
-            yield Lack(experiment=experiment, case=case, arm=arm, why=TOO_FEW)
 
 
 def _total(rows: Iterable[ArmRatio], metric: str = "") -> Interval | None:
@@ -262,6 +252,8 @@ def _drift(first: BenchReport, second: BenchReport, rows: Sequence[ArmRatio], nu
 GATE = re.compile(r"([a-z0-9]+) *(<=|<|>=|>) *(\d+(?:\.\d+)?)")
 EXAMPLES = "--fail-if 'throughput<0.95', 'cpu<0.95' or 'jpeg<0.9'"
 PASSED, FAILED, UNJUDGED = "passed", "failed", "cannot be judged"
+# The sign of an outcome, its colour on a terminal, and its style on a page.
+LOOKS = {PASSED: ("✓", "green", "good"), FAILED: ("✗", "red", "bad"), UNJUDGED: ("?", "yellow", "warned")}
 # A larger limit is a mistake: 95 was meant as a percentage, and would always fail.
 MOST = 10.0
 
@@ -288,21 +280,13 @@ class Gate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Totals:
-    """The totals of one report against the first; `unjudged`: by the total's name, why no gate may judge it."""
-
-    ratios: Mapping[str, Interval]
-    unjudged: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
 class GateVerdict:
-    """A gate's verdict on report number `report` against the first; `told`: the figures, or why there are none."""
+    """A gate's verdict on report number `report` against the first; `detail`: the figures, or why there are none."""
 
     gate: str
     report: int
     outcome: str
-    told: str
+    detail: str
 
 
 def gates(texts: Sequence[str]) -> tuple[Gate, ...]:
@@ -322,28 +306,33 @@ def gates(texts: Sequence[str]) -> tuple[Gate, ...]:
     return tuple(parsed)
 
 
-def judge(reports: Sequence[Totals], gates: Sequence[Gate]) -> tuple[GateVerdict, ...]:
+def judge(comparison: ReportComparison, gates: Sequence[Gate]) -> tuple[GateVerdict, ...]:
     """Judge each report after the first by each gate.
 
     Raises UsageError if the first report lacks what a gate judges.
     """
-    known = dict.fromkeys(name for totals in reports for name in (*totals.ratios, *totals.unjudged))
+    pairs = (comparison, *comparison.others)
+    known = dict.fromkeys(name for pair in pairs for name in (*pair.totals, *pair.unjudged))
     if unknown := [gate.name for gate in gates if gate.name not in known]:
         raise UsageError(f"--fail-if {unknown[0]}: report 1 did not measure that", hint=f"one of: {', '.join(known)}")
-    return tuple(_judged(totals, number, gate) for number, totals in enumerate(reports, 2) for gate in gates)
-
-
-def _judged(totals: Totals, number: int, gate: Gate) -> GateVerdict:
-    ratio = totals.ratios.get(gate.name)
-    if ratio is None or gate.name in totals.unjudged:
-        why = totals.unjudged.get(gate.name, "none of its rows counts")
-        counted = f" (the rows that count: {intervals.interval_text(ratio)})" if ratio else ""
-        return GateVerdict(gate=str(gate), report=number, outcome=UNJUDGED, told=f"{why}{counted}")
-    if gate.fails(ratio):
-        return GateVerdict(gate=str(gate), report=number, outcome=FAILED, told=intervals.interval_text(ratio))
-    return GateVerdict(
-        gate=str(gate), report=number, outcome=PASSED, told=intervals.interval_text(ratio) + _power(gate, ratio)
+    return tuple(
+        GateVerdict(gate=str(gate), report=number, outcome=outcome, detail=detail)
+        for number, pair in enumerate(pairs, 2)
+        for gate in gates
+        for outcome, detail in [_judged(pair, gate)]
     )
+
+
+def _judged(pair: ReportComparison, gate: Gate) -> tuple[str, str]:
+    """Return the outcome, and the figures or why there are none."""
+    ratio = pair.totals.get(gate.name)
+    shown = intervals.interval_text(ratio)
+    if ratio is None or gate.name in pair.unjudged:
+        why = pair.unjudged.get(gate.name, "none of its rows counts")
+        return UNJUDGED, f"{why} (the rows that count: {shown})" if shown else why
+    if gate.fails(ratio):
+        return FAILED, shown
+    return PASSED, shown + _power(gate, ratio)
 
 
 def _power(gate: Gate, ratio: Interval) -> str:
@@ -356,7 +345,7 @@ def _power(gate: Gate, ratio: Interval) -> str:
 def verdict_text(verdict: GateVerdict, count: int) -> str:
     """Return the verdict as a line, with the report's number if there are several."""
     report = f"report {verdict.report}: " if count > 1 else ""
-    return f"{report}{verdict.gate}: {verdict.outcome}: {verdict.told}"
+    return f"{report}{verdict.gate}: {verdict.outcome}: {verdict.detail}"
 
 
 def enforce(verdicts: Sequence[GateVerdict]) -> None:
@@ -396,14 +385,10 @@ def show(comparison: ReportComparison, verdicts: Sequence[GateVerdict] = (), str
         ratios = "  ".join(intervals.interval_text(pair.totals.get(name)) or "-" for pair in pairs)
         parts.append(Text(f"{name:12}{ratios}"))
     parts += [Text(note, "dim") for note in notes(comparison)]
-    parts += [Text(verdict_text(verdict, len(pairs))) for verdict in verdicts]
+    for verdict in verdicts:
+        sign, colour, _ = LOOKS[verdict.outcome]
+        parts.append(Text(f"{sign} {verdict_text(verdict, len(pairs))}", colour))
     terminal.write(terminal.console(stream, terminal.UNWRAPPED), parts)
-
-
-def judgeable(comparison: ReportComparison) -> tuple[Totals, ...]:
-    """Return the totals that gates judge, for each report."""
-    pairs = (comparison, *comparison.others)
-    return tuple(Totals(ratios=pair.totals, unjudged=pair.unjudged) for pair in pairs)
 
 
 def side_by_side(comparison: ReportComparison) -> list[tuple[tuple[str, str, str], list[ArmRatio | None]]]:

@@ -1,6 +1,6 @@
 """Match the rows of two reports: ratios of what both measured, and reasons for what only one did. Pure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -19,13 +19,8 @@ OTHER_RESULT = "result differs from its baseline's"
 class TimedArm:
     """An arm that was timed in the report's own image."""
 
-    experiment: str
     case: CaseResult
     arm: ArmResult
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return self.experiment, self.case.name, self.arm.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +32,6 @@ class Lack:
     arm: str
     why: str
     broken: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shared:
-    """`both`: the same work in both reports; `lacks`: only in the first; `more`: only in the second."""
-
-    both: tuple[tuple[TimedArm, TimedArm], ...]
-    lacks: tuple[Lack, ...]
-    more: tuple[Lack, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,29 +51,44 @@ class ArmRatio:
     held: str = ""
 
 
-def match(first: BenchReport, second: BenchReport) -> Shared:
+@dataclass(frozen=True, kw_only=True)
+class Matched:
+    """`rows`: the same work in both reports; `lacks`: only in the first; `more`: only in the second."""
+
+    rows: tuple[ArmRatio, ...]
+    lacks: tuple[Lack, ...]
+    more: tuple[Lack, ...]
+
+
+# Experiment, case and arm.
+Key = tuple[str, str, str]
+
+
+def match(first: BenchReport, second: BenchReport) -> Matched:
     """Pair the arms that did the same work in both reports, and list the others with reasons."""
     ours, theirs = timed_arms(first), timed_arms(second)
-    both, lacks = [], []
+    rows, lacks = [], []
     for key, own in ours.items():
         other = theirs.get(key)
         if other is None:
             why, broken = _absent(second, key)
-            lacks.append(_lack(own, why, broken=broken))
+            lacks.append(_lack(key, why, broken=broken))
         elif work(own.arm) != work(other.arm):
-            lacks.append(_lack(own, OTHER_WORK))
+            lacks.append(_lack(key, OTHER_WORK))
         elif other.arm.same is False and own.arm.same is not False:
-            lacks.append(_lack(own, OTHER_RESULT, broken=True))
+            lacks.append(_lack(key, OTHER_RESULT, broken=True))
+        elif row := _arm_ratio(first, second, key, own, other):
+            rows.append(row)
         else:
-            both.append((own, other))
-    more = [_lack(other, _absent(first, key)[0]) for key, other in theirs.items() if key not in ours]
-    return Shared(both=tuple(both), lacks=tuple(lacks), more=tuple(more))
+            lacks.append(_lack(key, TOO_FEW))
+    more = [_lack(key, _absent(first, key)[0]) for key in theirs if key not in ours]
+    return Matched(rows=tuple(rows), lacks=tuple(lacks), more=tuple(more))
 
 
-def timed_arms(report: BenchReport) -> dict[tuple[str, str, str], TimedArm]:
-    """Return the timed arms by experiment, case and arm, without those that ran in the image of --against."""
-    arms = [
-        TimedArm(experiment=row.name, case=case, arm=arm)
+def timed_arms(report: BenchReport) -> dict[Key, TimedArm]:
+    """Return the timed arms, without those that ran in the image of --against."""
+    return {
+        (row.name, case.name, arm.name): TimedArm(case=case, arm=arm)
         for row in report.experiments
         for case in row.cases
         for arm in case.arms
@@ -95,8 +96,7 @@ def timed_arms(report: BenchReport) -> dict[tuple[str, str, str], TimedArm]:
         and arm.status != records.FAILED
         and arm.image == report.image.id
         and any(arm.name in row.samples for row in case.rounds)
-    ]
-    return {arm.key: arm for arm in arms}
+    }
 
 
 def work(arm: ArmResult) -> tuple[str, bytes]:
@@ -104,34 +104,28 @@ def work(arm: ArmResult) -> tuple[str, bytes]:
     return arm.workload, msgspec.json.encode(arm.params, order="sorted")
 
 
-def _lack(timed_arm: TimedArm, why: str, *, broken: bool = False) -> Lack:
-    experiment, case, arm = timed_arm.key
+def _lack(key: Key, why: str, *, broken: bool = False) -> Lack:
+    experiment, case, arm = key
     return Lack(experiment=experiment, case=case, arm=arm, why=why, broken=broken)
 
 
-def _absent(report: BenchReport, key: tuple[str, str, str]) -> tuple[str, bool]:
+def _absent(report: BenchReport, key: Key) -> tuple[str, bool]:
     """Return why `report` has no time for this arm, by the arm, its case or its experiment, and whether it failed."""
     rows = [row for row in report.experiments if row.name == key[0]]
     cases = [case for row in rows for case in row.cases if case.name == key[1]]
     arms = [arm for case in cases for arm in case.arms if arm.name == key[2]]
-    for results in (arms, cases, rows):
-        if reason := _why(results):
-            return reason
-    return NOT_THERE, False
-
-
-def _why(results: Sequence[ArmResult | CaseResult | ExperimentResult]) -> tuple[str, bool] | None:
+    results: list[ArmResult | CaseResult | ExperimentResult] = [*arms, *cases, *rows]
     for result in results:
         if result.status != records.MEASURED:
-            reason = f"{result.status}: {result.reason}" if result.reason else result.status
-            return reason, result.status == records.FAILED
-    return None
+            why = f"{result.status}: {result.reason}" if result.reason else result.status
+            return why, result.status == records.FAILED
+    return NOT_THERE, False
 
 
 # --- ratios ----------------------------------------------------------------------------------------------------------
 
 
-def arm_ratio(first: BenchReport, second: BenchReport, ours: TimedArm, theirs: TimedArm) -> ArmRatio | None:
+def _arm_ratio(first: BenchReport, second: BenchReport, key: Key, ours: TimedArm, theirs: TimedArm) -> ArmRatio | None:
     """Return the ratio of an arm in both reports; None if there is none by the clock, as from a single round."""
     held = _reference(first, second, ours, theirs)
 
@@ -144,10 +138,11 @@ def arm_ratio(first: BenchReport, second: BenchReport, ours: TimedArm, theirs: T
         return None
     quiet = all(len(undisturbed(each.case.rounds)) >= intervals.FEWEST for each in (ours, theirs))
     few = wall.coverage < intervals.CONFIDENCE
+    experiment, case, arm = key
     return ArmRatio(
-        experiment=ours.experiment,
-        case=ours.case.name,
-        arm=ours.arm.name,
+        experiment=experiment,
+        case=case,
+        arm=arm,
         wall=wall,
         cpu=ratio("cpu"),
         left_out=TOO_FEW if few else "" if quiet else DISTURBED,

@@ -1,6 +1,7 @@
 """A report as one page, HTML or Markdown: what to change, then each experiment; and several reports side by side."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tfbuild.bench import advise, charts, compare, wording
@@ -13,8 +14,6 @@ from tfbuild.pages import rendering
 from tfbuild.pages.charts import Line, LineGroup, ratios
 from tfbuild.util.quantities import counted
 
-# The colour and the sign of a gate's outcome.
-GATES = {compare.PASSED: ("good", "✓"), compare.FAILED: ("bad", "✗"), compare.UNJUDGED: ("warned", "?")}
 # The numbers of lines, of answers and of changes shown; the reader can unfold the others.
 MOST_LINES, MOST_ANSWERS = 3, 4
 MOST_CHANGES = 12
@@ -63,13 +62,7 @@ def _content(report: BenchReport) -> dict[str, Any]:
 def comparison(reports: ReportComparison, verdicts: Sequence[GateVerdict] = ()) -> str:
     """Render reports side by side as one page, with the verdicts of the gates."""
     pairs = (reports, *reports.others)
-    groups = [
-        LineGroup(
-            title=name,
-            lines=tuple(line for number, pair in enumerate(pairs, 2) if (line := _line(pair, name, number))),
-        )
-        for name in dict.fromkeys(name for pair in pairs for name in pair.totals)
-    ]
+    groups = _totals(pairs)
     return rendering.render(
         "bench/compare.html",
         first=reports.first,
@@ -77,17 +70,25 @@ def comparison(reports: ReportComparison, verdicts: Sequence[GateVerdict] = ()) 
         rows=side_by_side(reports),
         cells=compare.cells,
         chart=ratios("Throughput against the first report", groups) if groups else "",
-        gates=[(compare.verdict_text(verdict, len(pairs)), *GATES[verdict.outcome]) for verdict in verdicts],
+        gates=[(compare.verdict_text(verdict, len(pairs)), *compare.LOOKS[verdict.outcome]) for verdict in verdicts],
         notes=compare.notes(reports),
     )
 
 
-def _line(pair: ReportComparison, name: str, number: int) -> Line | None:
-    """Return the total `name` as a line of report `number`; None if the two reports do not share it."""
-    ratio = pair.totals.get(name)
-    if ratio is None:
-        return None
-    return Line(label=f"{number}: {pair.second}", ratio=ratio, effect=compare.direction(ratio))
+def _totals(pairs: Sequence[ReportComparison]) -> list[LineGroup]:
+    """Return the totals as the lines of one group; of several reports, as a group for each total."""
+    lines = {
+        name: [
+            Line(label=f"report {number}", ratio=pair.totals[name], effect=compare.direction(pair.totals[name]))
+            for number, pair in enumerate(pairs, 2)
+            if name in pair.totals
+        ]
+        for name in dict.fromkeys(name for pair in pairs for name in pair.totals)
+    }
+    if len(pairs) > 1:
+        return [LineGroup(title=name, lines=tuple(own)) for name, own in lines.items()]
+    only = tuple(replace(line, label=name) for name, (line,) in lines.items())
+    return [LineGroup(title="report 2, relative to report 1", lines=only)] if only else []
 
 
 # --- the experiments -------------------------------------------------------------------------------------------------

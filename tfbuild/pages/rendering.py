@@ -8,6 +8,7 @@ from markupsafe import Markup, escape
 
 from tfbuild.util import installation
 from tfbuild.util.files import refusal, replace_file
+from tfbuild.util.quantities import counted
 from tfbuild.util.terminal import foreign_cell
 
 TEMPLATES = installation.templates()
@@ -49,5 +50,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.filters |= {"prose": prose, "cell": foreign_cell, "code": markdown_code, "typed": installation.as_typed}
+    jinja.filters |= {"prose": prose, "typed": installation.as_typed, "counted": counted}
+    jinja.filters |= {"cell": foreign_cell, "code": markdown_code}
     return jinja
