@@ -1,4 +1,4 @@
-"""The command line: one Invoke task a verb. Each selects, calls and prints; what they do is in tfbuild/."""
+"""The verbs for `invoke`, which runs this file: tfbuild reads the command line itself, and Invoke gets no tasks."""
 
 import sys
 
@@ -6,9 +6,7 @@ import sys
 sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 
 from tfbuild.cli import VERBS, command_line  # noqa: E402
-from tfbuild.cli.tasks import collection  # noqa: E402
 from tools import verbs as development  # noqa: E402
 
-verbs = {**VERBS, **development.VERBS}
-command_line.handle_own(verbs)
-namespace = collection(command_line.named(sys.argv, verbs))
+command_line.main(sys.argv[1:], {**VERBS, **development.VERBS}, by_invoke=True)
+raise SystemExit(0)

@@ -13,7 +13,7 @@ from tests.ci.steps import ACTION, GITHUB, PULL, ROOT, Done, Github, read
 from tests.facts import newest
 from tfbuild.cli.verbs import VERBS
 from tfbuild.errors import Unsupported, UsageError
-from tools.reference import action as actions
+from tools import reference
 
 OPTIONS = VERBS["build"].options
 INPUTS = dict.fromkeys(read(ACTION)["inputs"], "")
@@ -27,7 +27,7 @@ def given(**inputs: str) -> str:
 def test_each_input_is_an_option_of_build_with_its_help() -> None:
     inputs = read(ACTION)["inputs"]
     further = inputs.pop("options")
-    assert tuple(inputs) == actions.BUILD.inputs
+    assert tuple(inputs) == tuple(reference.inputs("build"))
     assert {name: row["description"] for name, row in inputs.items()} == {name: OPTIONS[name].help for name in inputs}
     assert {row["default"] for row in (*inputs.values(), further)} == {""}
     # ci/options.py tells switches by their value, and gives no option twice.
@@ -198,7 +198,7 @@ def test_the_outputs_are_those_that_the_steps_write() -> None:
 
 def test_each_input_of_pull_is_an_option_with_its_help() -> None:
     inputs, options = read(PULL)["inputs"], VERBS["pull"].options
-    assert tuple(inputs) == actions.PULL.inputs
+    assert tuple(inputs) == tuple(reference.inputs("pull"))
     assert {name: row["description"] for name, row in inputs.items()} == {name: options[name].help for name in inputs}
     assert not any(options[name].repeatable for name in inputs)
     (used,) = [

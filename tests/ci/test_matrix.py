@@ -175,7 +175,7 @@ def test_bake_gets_a_target_and_a_context_per_row(tmp_path: Path) -> None:
 
 def test_hcl_templates_in_text_are_escaped(tmp_path: Path) -> None:
     rows = matrix.select(MatrixRequest(only=(newest.official(),)))
-    assert f'"$${{X}}%%{{y}}/{newest.official()}"' in formats.to_bake(rows, Path("${X}%{y}"))
+    assert f'"\\u0024{{X}}\\u0025{{y}}/{newest.official()}"' in formats.to_bake(rows, Path("${X}%{y}"))
 
 
 def test_a_row_is_changed_if_its_files_are() -> None:

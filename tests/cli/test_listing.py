@@ -40,6 +40,8 @@ def shown(*words: str | Path) -> list[str]:
         ("plan", "--wheel", "official", "--cpu", "haswell", *LINUX),
         ("copts", "--cpu", "sapphirerapids", *LINUX),
         ("explain", "--cpu", "sapphirerapids", *LINUX),
+        ("cpus", "--search", "zen"),
+        ("support",),
     ],
     ids=shlex.join,
 )

@@ -159,9 +159,8 @@ def test_the_same_text_in_two_options_makes_two_identifiers() -> None:
 
 
 def read_again(words: list[str], kind: type[Request] | type[RunRequest]) -> Request | RunRequest:
-    calls = command_line.handle(["tfbuild", *words], VERBS)
-    assert calls is not None
-    return options.make(kind, calls[0].settled())
+    (call,) = command_line.calls(words, VERBS)
+    return options.make(kind, call.settled())
 
 
 @each("name", OPTIONS)

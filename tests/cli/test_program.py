@@ -1,57 +1,45 @@
-"""`tfbuild` and `python -m tfbuild` run the verbs without Invoke, with the values that Invoke would give them."""
+"""`tfbuild` and `python -m tfbuild` run the verbs without Invoke, and the shell completes them."""
 
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from invoke.parser import Parser
-from invoke.program import Program
 
 from tests.commandline import invoke
 from tfbuild import __version__
 from tfbuild.cli import VERBS, command_line
-from tfbuild.cli.tasks import collection
 from tools import verbs as development
 
 ROOT = Path(__file__).parents[2]
 EVERY = {**VERBS, **development.VERBS}
-MORE = (
-    "invoke plan --target=cpu --json --config a --config=b plan --target mkl",
-    "invoke build --bazel-flag --copt=-O3 --bazel-flag --config=opt --no-cache",
-    "invoke matrix --only *-mkl-* --only *-cpu-* --format json detect",
-    "invoke verify tfbuild:x --json",
-    "invoke bench --json tfbuild:x",
+# A command line, and the values of the options that it gives, by verb.
+TYPED = (
+    (
+        "plan --target=cpu --json --config a --config=b plan --target mkl",
+        [("plan", {"target": "cpu", "json": True, "config": ["a", "b"]}), ("plan", {"target": "mkl"})],
+    ),
+    (
+        "build --bazel-flag --copt=-O3 --bazel-flag --config=opt --no-cache",
+        [("build", {"bazel_flag": ["--copt=-O3", "--config=opt"], "no_cache": True})],
+    ),
+    (
+        "matrix --only *-mkl-* --only *-cpu-* --format json detect",
+        [("matrix", {"only": ["*-mkl-*", "*-cpu-*"], "format": "json"}), ("detect", {})],
+    ),
+    ("verify tfbuild:x --json", [("verify", {"image": "tfbuild:x", "json": True})]),
+    ("bench --json tfbuild:x", [("bench", {"image": "tfbuild:x", "json": True})]),
+    ("push --sign-options='--key x' tfbuild:x", [("push", {"image": "tfbuild:x", "sign_options": "--key x"})]),
 )
 
 
-def typed() -> Iterator[str]:
-    yield from MORE
-    for verb in EVERY.values():
-        for example in verb.examples:
-            yield example.partition(" >")[0]
-
-
-def by_invoke(words: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
-    contexts = collection(VERBS, development.VERBS).to_contexts()
-    parsed = Parser(contexts=contexts, initial=Program().initial_context).parse_argv(list(words))
-    return [
-        (str(context.name), {name.replace("-", "_"): arg.value for name, arg in context.args.items()})
-        for context in parsed
-        if context.name
-    ]
-
-
-@pytest.mark.parametrize("line", sorted({*typed()}))
-def test_a_command_line_means_what_it_means_to_invoke(line: str) -> None:
-    _, *words = shlex.split(line, comments=True)
-    calls = command_line.handle(["tfbuild", *words], EVERY)
-    assert calls is not None
-    assert [(call.verb.name, dict(call.values)) for call in calls] == by_invoke(words)
+@pytest.mark.parametrize(("line", "values"), TYPED)
+def test_words_become_the_values_of_verbs(line: str, values: list[tuple[str, dict[str, object]]]) -> None:
+    calls = command_line.calls(shlex.split(line), EVERY)
+    given = ({name: value for name, value in call.values.items() if value} for call in calls)
+    assert [*zip((call.verb.name for call in calls), given, strict=True)] == values
 
 
 def run(*words: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
@@ -67,10 +55,15 @@ def test_a_clone_has_the_verbs_as_a_module_too() -> None:
         assert (one.stdout, one.stderr) == (other.stdout, other.stderr)
 
 
-def test_only_completion_is_left_to_invoke() -> None:
-    assert run("--version").stdout == f"tfbuild {__version__}\n"
+def test_a_shell_completes_verbs_and_the_options_of_a_verb() -> None:
+    assert invoke("--complete", "--", "x").stdout.split() == [*EVERY]
+    for completed in (run, invoke):
+        assert {"plan", "build"} <= {*completed("--complete", "--", "x", "pl").stdout.split()}
+        options = completed("--complete", "--", "x", "plan", "--target", "mkl", "--rel").stdout.split()
+        assert options == [f"--{name}" for name in VERBS["plan"].options]
     assert "complete" in run("--print-completion-script", "bash").stdout
-    assert {"plan", "build"} <= {*run("--complete", "--", "tfbuild").stdout.split()}
+    assert run("--version").stdout == f"tfbuild {__version__}\n"
+    assert "options are: bash, fish, zsh" in run("--print-completion-script", "tcsh", code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -80,9 +73,9 @@ def test_options_of_invoke_itself_are_none_of_the_installed_command(words: str) 
     assert run(*words.split(), code=2).stderr.startswith("error: ")
 
 
-def test_a_list_format_that_invoke_lacks_is_refused() -> None:
-    done = invoke("-F", "x", "--list", code=2)
-    assert done.stderr == "error: -F has no format 'x'\nhint: one of flat, nested, json\n"
+def test_options_of_invoke_for_a_list_of_tasks_are_refused() -> None:
+    done = invoke("-F", "json", "--list", code=2)
+    assert done.stderr == "error: no verb is given before -F\nhint: invoke --list\n"
 
 
 # A command line of a shell with {} for the command; how it ends, and what it says.

@@ -19,7 +19,6 @@ from tfbuild.publish.inventory import Entry
 from tfbuild.publish.pushing import Pushed
 from tools import reference
 from tools import verbs as development
-from tools.reference import json_fields, labels, verbs
 
 ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "benchmarks" / "results"
@@ -53,7 +52,7 @@ def test_the_committed_page_is_what_the_code_makes(page: Path) -> None:
 
 
 def test_every_verb_has_its_options_and_no_others() -> None:
-    text = verbs.to_markdown(development.VERBS)
+    text = reference.verbs(development.VERBS)
     sections = dict(re.findall(r"^## ([\w-]+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
     every = {**VERBS, **development.VERBS}
     assert set(sections) == set(every)
@@ -71,14 +70,14 @@ def test_every_verb_has_its_options_and_no_others() -> None:
 @pytest.mark.parametrize("wheel", ["official", ""])
 def test_the_page_has_every_label_of_a_plan(target: str, wheel: str) -> None:
     request = Request(target=target, wheel=wheel, cpu="" if wheel else "x86-64-v3", platform="linux/amd64")
-    text = labels.to_markdown()
+    text = reference.labels_page()
     for name in labels_of(selection.select(request, None)):
         assert f"| `{name}` |" in text
 
 
 def test_no_label_is_explained_that_no_image_has() -> None:
-    explained = len(labels.MEANINGS) + len(labels.OCI)
-    assert len(labels.values()) == explained
+    explained = len(reference.MEANINGS) + len(reference.OCI)
+    assert len(reference.label_examples()) == explained
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -140,13 +139,13 @@ def covers(documented: str, field: str) -> bool:
 
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_every_field_that_a_verb_prints_is_documented(verb: str, printed: dict[str, set[str]]) -> None:
-    told = json_fields.verbs()[verb].fields
+    told = reference.json_fields()[verb].fields
     assert not {field for field in printed[verb] if not any(covers(name, field) for name in told)}
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_every_documented_field_is_printed(verb: str, printed: dict[str, set[str]]) -> None:
-    told = json_fields.verbs()[verb].fields
+    told = reference.json_fields()[verb].fields
     assert not {name for name in told if not any(covers(name, field) for field in printed[verb])}
 
 
@@ -166,10 +165,10 @@ def test_the_fields_of_published_images_are_documented(capsys: pytest.CaptureFix
     pushed = Pushed(ref="r", digest="d", moved=("latest-mkl",), uploaded=True, attestations=None, signed=True)
     shown = {"pull": json.loads(capsys.readouterr().out), "push": pushed.to_json(), "images": [entry.to_json()]}
     for verb, value in shown.items():
-        told, printed = set(json_fields.verbs()[verb].fields), {field.removesuffix("?") for field in fields(value)}
+        told, printed = set(reference.json_fields()[verb].fields), {field.removesuffix("?") for field in fields(value)}
         assert printed == told - {"there", "uploads"}, verb
 
 
 def test_every_verb_that_prints_json_has_its_fields() -> None:
     printing = {name for name, verb in VERBS.items() if "json" in verb.options} | {"matrix"}
-    assert set(json_fields.verbs()) == printing
+    assert set(reference.json_fields()) == printing

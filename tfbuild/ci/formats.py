@@ -16,9 +16,8 @@ from tfbuild.plan import Build
 SCHEMA = "tfbuild.matrix/1"
 # The job in .gitlab-ci.yml that each row of a child pipeline extends.
 GITLAB_JOB = ".tfbuild"
-# What starts a template in HCL, and a sign before one.
-SIGN = re.compile(r"([$%])\{")
-SEVERAL_SIGNS = re.compile(r"([$%])(?=\1+\{)")
+# Letters that have a meaning in a quoted HCL string, and those outside printable ASCII.
+UNSAFE = re.compile(r'["\\$%]|[^ -~]')
 
 
 def to_json(matrix: Matrix) -> dict[str, object]:
@@ -144,26 +143,18 @@ def target_name(identifier: str) -> str:
 
 
 def _hcl(text: str) -> str:
-    """A quoted HCL string. Raises UsageError for what none can hold.
+    """Return a quoted HCL string, in ASCII whatever the file's encoding. Raises UsageError for what none can hold.
 
-    HCL has no \\b and \\f, and no pairs of surrogates, as JSON has them. `$${` stands for `${`, which would start a
-    template, only where no other `$` is before it.
+    `$` and `%` are escaped too, because `${` and `%{` start templates.
     """
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise UsageError(f"a bake file cannot hold {text!r}, which is not UTF-8", hint="--output with another name")
-    quoted = SEVERAL_SIGNS.sub(lambda match: _hcl_letter(match[0]), "".join(map(_hcl_quoted, text)))
-    return '"' + SIGN.sub(r"\1\1{", quoted) + '"'
+    return f'"{UNSAFE.sub(_escaped, text)}"'
 
 
-def _hcl_quoted(letter: str) -> str:
-    if letter in ('"', "\\"):
-        return f"\\{letter}"
-    # In ASCII, whatever the encoding of the file that it is printed to.
-    return letter if letter.isascii() and letter.isprintable() else _hcl_letter(letter)
-
-
-def _hcl_letter(letter: str) -> str:
-    return f"\\u{ord(letter):04x}" if ord(letter) <= 0xFFFF else f"\\U{ord(letter):08x}"
+def _escaped(unsafe: "re.Match[str]") -> str:
+    code = ord(unsafe[0])
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def write_contexts(matrix: Matrix, folder: Path, done: Callable[[str], None]) -> None:

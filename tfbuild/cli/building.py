@@ -7,7 +7,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfbuild.cli import locking
 from tfbuild.cli.listing import show_plan
 from tfbuild.cli.options import (
     COMPILE,
@@ -235,7 +234,7 @@ def verify(
     image: str, *, json: bool, registry: str, pull: bool, context: str, max_age: str, signed: str, **options: Any
 ) -> None:
     """Check that IMAGE is what its labels claim or, with --registry, what its provenance and SBOM describe."""
-    lock = locking.read(options.pop("lock"))
+    lock = _lock(options.pop("lock"))
     if registry:
         required = RequiredOfPublished(context=context, max_age=days(max_age, "--max-age"), signed=signed, lock=lock)
         verify_published(image, registry, required, pull=pull, json=json, **options)
@@ -255,6 +254,17 @@ def verify(
         local = maker.engine.image(found)
         locks.refuse_other(lock, read_labels(local.labels).id, local.digests)
     finish(maker.verify(found), found, json=json)
+
+
+def _lock(path: str) -> "Lock | None":
+    """Return the lock in a file; None without a path. Raises UsageError if there is no such file."""
+    if not path:
+        return None
+    from tfbuild.publish import lock as locks
+
+    if (lock := locks.read(Path(path))) is None:
+        raise UsageError(f"there is no {path}", hint=f"invoke pull --lock {path} writes it")
+    return lock
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,91 +1,73 @@
-"""The words of a command line, as calls of verbs: mistakes get a message that says what to type.
+"""The command line: its words become calls of verbs, and mistakes get a message that says what to type."""
 
-Where the user typed `invoke`, Invoke parses the words once more when they are known to be right.
-"""
-
-import sys
 from argparse import PARSER, ArgumentError, ArgumentParser, HelpFormatter, Namespace
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tfbuild import __version__
 from tfbuild.cli import help_pages, hints, output
 from tfbuild.cli.verbs import Call, Verb, exits
 from tfbuild.errors import UsageError
-from tfbuild.util.installation import COMMAND
+from tfbuild.util import process
+from tfbuild.util.installation import COMMAND, command
 from tfbuild.util.options import Option
 
 HELP = ("--help", "-h")
 LIST = ("--list", "-l")
-# Options of Invoke itself that have an effect here, and that print something in place of running a verb.
-OF_INVOKE = ("--complete", "--print-completion-script", "--version", "-V")
+COMPLETE, COMPLETION_SCRIPT = "--complete", "--print-completion-script"
 # Longer than any word on a Linux command line (MAX_ARG_STRLEN, 128 KiB). Plans hold a value once for each release.
 MOST_LETTERS = 128 << 10
+# Options of Invoke for its own list of tasks, which tfbuild's help replaces.
 FORMATTED_LIST = ("--list-format", "--list-depth", "-F", "-D")
-FORMATS = ("flat", "nested", "json")
 
 
-def is_ours(argv: Sequence[str]) -> bool:
-    """Return whether `argv` is a command line of invoke, not that of a program that imports tasks.py."""
-    started = Path(argv[0]) if argv else Path()
-    return started.name.startswith("inv") or started.parts[-2:] == ("invoke", "__main__.py")
+def main(words: Sequence[str], verbs: Mapping[str, Verb], *, by_invoke: bool = False) -> None:
+    """Run the verbs on a command line, or print the help, the version or what a shell completes.
 
-
-def handle(argv: Sequence[str], verbs: Mapping[str, Verb]) -> Sequence[Call] | None:
-    """Return the calls of verbs on the command line; None where it has options of Invoke itself.
-
-    Raises SystemExit after printing what is wrong, or the help where that is requested.
+    `by_invoke`: Invoke's own options may come first. Interrupts and closed pipes end it as they end other programs.
+    Raises SystemExit with tfbuild's exit code after an error, which is printed.
     """
-    with exits(), output.refusals():
+    # Clean up as after Ctrl-C when a CI system ends the process, and when its terminal is closed.
+    with exits(), process.interruptible():
         output.prepare()
-        return _calls(argv[1:], verbs, is_ours(argv))
+        with output.refusals():
+            if COMPLETE in words:
+                print(*_completions(words, verbs), sep="\n")
+            elif words[:1] == [COMPLETION_SCRIPT]:
+                _print_completion_script("".join(words[1:2]))
+            elif {"--version", "-V"} & {*words}:
+                print(COMMAND, __version__)
+            else:
+                _run(words, verbs, _leading(words, verbs, by_invoke=by_invoke))
 
 
-def _show(text: str) -> NoReturn:
-    """Print a help page, and exit."""
-    print(text, flush=True)
-    raise SystemExit(0)
+def _run(words: Sequence[str], verbs: Mapping[str, Verb], leading: int) -> None:
+    """Run the verbs after the leading options, or print the help where that is requested or no verb is given."""
+    name = _help(words, verbs)
+    if name:
+        print(help_pages.of_verb(verbs[name]))
+    elif name is not None or leading == len(words) or {*LIST} & {*words[:leading]}:
+        print(help_pages.overview(verbs))
+    else:
+        for call in calls(words[leading:], verbs):
+            call.run()
 
 
-def _calls(words: Sequence[str], verbs: Mapping[str, Verb], by_invoke: bool) -> Sequence[Call] | None:
-    if {"--version", "-V"} & {*words} and not by_invoke:
-        _show(f"{COMMAND} {__version__}")
-    if {*OF_INVOKE} & {*words}:
-        return None
-    leading = _leading(words, verbs) if by_invoke else _own_leading(words, verbs)
-    rest: Sequence[str] = words[len(leading) :]
-    if (name := _help(words, verbs)) is not None:
-        _show(help_pages.of_verb(verbs[name]) if name else help_pages.overview(verbs))
-    if {*FORMATTED_LIST} & {word.partition("=")[0] for word in leading}:
-        return None
-    if not rest or {*LIST} & {*leading}:
-        _show(help_pages.overview(verbs))
-    calls = []
-    while rest:
-        call, rest = _call(rest, verbs)
-        calls.append(call)
-    return None if leading else calls
+def _completions(words: Sequence[str], verbs: Mapping[str, Verb]) -> list[str]:
+    """Return the options of the last verb where an option is begun, else all verbs."""
+    verb = next((verbs[word] for word in reversed(words) if word in verbs), None)
+    return [f"--{name}" for name in verb.options] if verb and words[-1].startswith("-") else [*verbs]
 
 
-def handle_own(verbs: Mapping[str, Verb]) -> None:
-    """Check the command line of this process, unless it is another program's; complete one that the shell asks for."""
-    if is_ours(sys.argv) and handle(sys.argv, verbs) is None and "--complete" in sys.argv:
-        from tfbuild.cli import tasks
+def _print_completion_script(shell: str) -> None:
+    from invoke.completion.complete import print_completion_script
+    from invoke.exceptions import ParseError
 
-        tasks.run(verbs)
-
-
-def named(argv: Sequence[str], verbs: Mapping[str, Verb]) -> Mapping[str, Verb]:
-    """Return the verbs that Invoke needs for a command line: those on it, or all if none is, or Invoke lists them.
-
-    Invoke copies every option of every verb that it knows, which would take a tenth of the time of `invoke plan`.
-    """
-    words = {word.partition("=")[0] for word in argv[1:]}
-    if not is_ours(argv) or words & {*OF_INVOKE, *FORMATTED_LIST, *LIST}:
-        return verbs
-    return {name: verb for name, verb in verbs.items() if words & {name, *verb.aliases}} or verbs
+    try:
+        print_completion_script(shell, [command()])
+    except ParseError as error:
+        raise UsageError(str(error), hint=f"{COMPLETION_SCRIPT} bash") from error
 
 
 def _verb_name(word: str, verbs: Mapping[str, Verb]) -> str:
@@ -93,35 +75,31 @@ def _verb_name(word: str, verbs: Mapping[str, Verb]) -> str:
     return next((name for name, verb in verbs.items() if word in verb.aliases), word)
 
 
-def _leading(words: Sequence[str], verbs: Mapping[str, Verb]) -> Sequence[str]:
-    """Return the options of Invoke before the first verb. Raises UsageError for others."""
-    if not words or not words[0].startswith("-"):
-        return ()
-    from invoke.program import Program
+def calls(words: Sequence[str], verbs: Mapping[str, Verb]) -> list[Call]:
+    """Return the calls of the verbs on a command line. Raises UsageError for what is wrong."""
+    called = []
+    while words:
+        call, words = _call(words, verbs)
+        called.append(call)
+    return called
 
-    flags = Program().initial_context.flags
-    index = 0
-    while index < len(words) and words[index].startswith("-"):
-        name, equals, value = words[index].partition("=")
+
+def _leading(words: Sequence[str], verbs: Mapping[str, Verb], *, by_invoke: bool) -> int:
+    """Return how many words the options before the first verb take. Raises UsageError for unknown ones."""
+    takes_value: dict[str, bool] = {}
+    if by_invoke and words and words[0].startswith("-"):
+        from invoke.program import Program
+
+        takes_value = {name: flag.takes_value for name, flag in Program().initial_context.flags.items()}
+    takes_value |= dict.fromkeys((*HELP, *LIST), False)
+    count = 0
+    while count < len(words) and words[count].startswith("-"):
+        name, equals, _ = words[count].partition("=")
         _refuse_dry(name, verbs)
-        if name not in flags:
-            raise _misplaced(words[index:], verbs)
-        value = value if equals else "".join(words[index + 1 : index + 2])
-        if name in ("--list-format", "-F") and value not in FORMATS:
-            raise UsageError(f"{name} has no format {value!r}", hint=f"one of {', '.join(FORMATS)}")
-        index += 1 if equals or not flags[name].takes_value or name in (*HELP, *LIST) else 2
-    return words[:index]
-
-
-def _own_leading(words: Sequence[str], verbs: Mapping[str, Verb]) -> Sequence[str]:
-    """Return the options before the first verb that `tfbuild` has without Invoke. Raises UsageError for others."""
-    count = next((index for index, word in enumerate(words) if not word.startswith("-")), len(words))
-    for index, word in enumerate(words[:count]):
-        name = word.partition("=")[0]
-        _refuse_dry(name, verbs)
-        if name not in (*HELP, *LIST):
-            raise _misplaced(words[index:], verbs)
-    return words[:count]
+        if name not in takes_value or name in FORMATTED_LIST:
+            raise _misplaced(words[count:], verbs)
+        count += 2 if takes_value[name] and not equals else 1
+    return count
 
 
 def _help(words: Sequence[str], verbs: Mapping[str, Verb]) -> str | None:

@@ -1,10 +1,12 @@
 """Plans, matrices, images and choices in the terminal, in the width that there is."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from tfbuild.cli.output import out, say
+from tfbuild.facts import targets
 from tfbuild.plan import Build
 from tfbuild.util import terminal
 from tfbuild.util.installation import as_typed
@@ -12,6 +14,7 @@ from tfbuild.util.installation import as_typed
 if TYPE_CHECKING:
     from tfbuild.cpu.catalogue import CpuEntry
     from tfbuild.plan.gain import MeasuredGain, OperationRow
+    from tfbuild.plan.support import Combination
     from tfbuild.publish import Pushed
     from tfbuild.publish.choose import Choice
     from tfbuild.publish.inventory import Entry
@@ -61,31 +64,18 @@ def show_flags(flags: Sequence[str]) -> None:
 
 def show_matrix(builds: Sequence[Build]) -> None:
     """Print the builds of a matrix, those that differ only in Python on one line."""
-    from rich.text import Text
-
-    table = terminal.table()
-    for title in ("release", "target", "platform", "compiled for", "wheel", "Python"):
-        table.add_column(title, overflow="fold")
     pythons: dict[tuple[str, ...], list[str]] = {}
     for build in builds:
         key = (build.release, build.target, build.platform, build.instruction_set.name, build.wheel.kind)
         pythons.setdefault(key, []).append(build.python)
-    for fields, versions in pythons.items():
-        table.add_row(*map(Text, fields), Text(" ".join(versions)))
-    terminal.write(terminal.console(), [table])
+    rows = ((*fields, " ".join(versions)) for fields, versions in pythons.items())
+    terminal.show_table(("release", "target", "platform", "compiled for", "wheel", "Python"), rows)
 
 
-def show_cpus(entries: Sequence["CpuEntry"]) -> None:
+def show_cpus(entries: Iterable["CpuEntry"]) -> None:
     """Print one row per value of --cpu."""
-    from rich.text import Text
-
-    table = terminal.table()
-    for title in ("name", "kind", "platform", "compiled for", "processors"):
-        table.add_column(title, overflow="fold")
-    for entry in entries:
-        cells = (entry.name, entry.kind, entry.platform, entry.compiled_for, ", ".join(entry.processors))
-        table.add_row(*map(Text, cells))
-    terminal.write(terminal.console(), [table])
+    rows = ((row.name, row.kind, row.platform, row.compiled_for, ", ".join(row.processors)) for row in entries)
+    terminal.show_table(("name", "kind", "platform", "compiled for", "processors"), rows)
 
 
 def show_gain(answer: "MeasuredGain") -> None:
@@ -117,24 +107,18 @@ def show_gain(answer: "MeasuredGain") -> None:
     show_fields([(name, text) for name, text in rows if text])
 
 
-def show_images(entries: Sequence["Entry"]) -> None:
+def show_images(entries: Iterable["Entry"]) -> None:
     """Print one row per image."""
-    from rich.text import Text
+    titles = ("image", "size", "age", "verified", "runs here")
+    terminal.show_table(titles, map(_cells, entries), figures=("size", "age"))
 
+
+def _cells(entry: "Entry") -> tuple[str, ...]:
     from tfbuild.publish import inventory
 
-    table = terminal.table()
-    table.add_column("image", overflow="fold")
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("age", justify="right", no_wrap=True)
-    table.add_column("verified", min_width=len("not offered"))
-    table.add_column("runs here", overflow="fold", min_width=len("runs here"))
-    for entry in entries:
-        name = entry.name if entry.name != inventory.UNNAMED else f"{entry.id} {inventory.UNNAMED}"
-        size, age = f"{entry.size / 1e6:,.0f} MB", inventory.age(entry.created)
-        runs = "yes" if entry.runs else f"no, lacks {' '.join(entry.lacks)}"
-        table.add_row(*map(Text, (name, size, age, _verified(entry), runs)))
-    terminal.write(terminal.console(), [table])
+    name = entry.name if entry.name != inventory.UNNAMED else f"{entry.id} {inventory.UNNAMED}"
+    runs = "yes" if entry.runs else f"no, lacks {' '.join(entry.lacks)}"
+    return name, f"{entry.size / 1e6:,.0f} MB", inventory.age(entry.created), _verified(entry), runs
 
 
 def _verified(entry: "Entry") -> str:
@@ -183,3 +167,51 @@ def show_pulled(
     """
     names = {"reference": reference, "image": image, "signed": signed, "second_choice": second}
     out({**choice.to_json(), **{name: value or None for name, value in names.items()}})
+
+
+# --- the support table, which the README has too ----------------------------------------------------------------------
+
+OWN, OTHER = "linux/amd64", "linux/arm64"
+# What was done beyond planning, and how the table says it. Whatever was compiled was verified too.
+STEPS = {"compiled": "compiled", "wheel": "verified"}
+
+
+def support_titles() -> tuple[str, ...]:
+    """Return the titles of the support table's columns."""
+    return ("TensorFlow", "Python", *targets.names(), OTHER)
+
+
+def support_rows(combinations: Iterable["Combination"]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of a row for each span of releases with the same Pythons and targets."""
+    releases = {name: [*rows] for name, rows in groupby(combinations, key=lambda row: row.release)}
+    for alike, group in groupby(releases.items(), key=lambda release: _plans(release[1])):
+        (newest, _), *older = spanned = [*group]
+        pythons, elsewhere, *planned = alike
+        rows = [row for _, some in spanned for row in some]
+        done = (_evidence(rows, target) for target in targets.names())
+        cells = ("; ".join(filter(None, pair)) for pair in zip(planned, done, strict=True))
+        yield (f"{older[-1][0]} to {newest}" if older else newest, pythons, *cells, elsewhere)
+
+
+def _plans(rows: Sequence["Combination"]) -> tuple[str, ...]:
+    """Return a release's Pythons, the targets for the other platform, and what each target is on the usual one."""
+    pythons = [*dict.fromkeys(row.python for row in rows)]
+    planned = {
+        (row.platform, row.target): "no" if row.build is None else "own base" if row.own_base else "planned"
+        for row in reversed(rows)
+    }
+    names = [name for name in targets.names() if planned[OTHER, name] != "no"]
+    elsewhere = "all targets" if len(names) == len(targets.names()) else ", ".join(names) or "no"
+    span = pythons[0] if len(pythons) == 1 else f"{pythons[0]} to {pythons[-1]}"
+    return (span, elsewhere, *(planned[OWN, name] for name in targets.names()))
+
+
+def _evidence(rows: Sequence["Combination"], target: str) -> str:
+    """Return what was done beyond planning, and with which releases: "verified 2.15.1, 2.14.0"."""
+    done: dict[str, str] = {}
+    for row in rows:
+        steps = {record.step for record in row.evidence if (row.platform, row.target) == (OWN, target)}
+        if word := next((word for step, word in STEPS.items() if step in steps), ""):
+            done[row.release] = word
+    spans = {word: ", ".join(name for name, said in done.items() if said == word) for word in STEPS.values()}
+    return "; ".join(f"{word} {names}" for word, names in spans.items() if names)

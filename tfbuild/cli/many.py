@@ -1,11 +1,12 @@
 """The verbs that plan many builds: for a fleet of hosts, for CI, and all that are supported."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfbuild.cli.listing import show_matrix
+from tfbuild.cli.listing import show_matrix, support_rows, support_titles
 from tfbuild.cli.options import JSON, ROOT, SETTINGS, needs_clone
 from tfbuild.cli.output import out, say
 from tfbuild.cli.verbs import verb
@@ -13,6 +14,7 @@ from tfbuild.errors import UsageError
 from tfbuild.facts import targets
 from tfbuild.plan import options_file
 from tfbuild.plan.options_file import OptionsFile
+from tfbuild.util import terminal
 from tfbuild.util.installation import as_typed
 from tfbuild.util.quantities import counted, positive
 
@@ -193,11 +195,14 @@ def show_jobs(selected: "Matrix", system: str, runner: Sequence[str]) -> "Matrix
     ),
 )
 def support(*, json: bool) -> None:
-    """Print as Markdown which release builds for which Python, target and platform, and how certain that is."""
+    """Print which release builds for which Python, target and platform, and how certain that is."""
     from tfbuild.plan import support as table
 
     rows = list(table.rows())
     if json:
         out(table.to_json(rows))
+    elif sys.stdout.isatty():
+        terminal.show_table(support_titles(), support_rows(rows))
+        say("invoke support > FILE writes it in full, as Markdown: with compilers, Bazel, doubts and reasons")
     else:
         print(as_typed(table.to_markdown(rows)), end="")

@@ -8,7 +8,7 @@ from tfbuild import facts
 from tfbuild.cli.listing import show_cpus, show_fields, show_flags, show_gain, show_plan
 from tfbuild.cli.options import JSON, PLAN, RUN, SETTINGS, certificates, host_cpu, request_of
 from tfbuild.cli.output import out, say
-from tfbuild.cli.verbs import COMMAND_LINE, verb
+from tfbuild.cli.verbs import COMMAND_LINE, Rows, verb
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.cpu import isa
 from tfbuild.plan import (
@@ -28,11 +28,12 @@ from tfbuild.util.files import WORK
 if TYPE_CHECKING:
     from tfbuild.pipeline.run import Run
 
+CPUINFO: Rows = {"cpuinfo": replace(PLAN["cpuinfo"], help="recorded CPU to read in place of this machine's")}
 WHEELS = {"source": "from source", "official": "official wheel", "file": "wheel file"}
 
 
 @verb(
-    {"cpuinfo": replace(PLAN["cpuinfo"], help="recorded CPU to read in place of this machine's")},
+    CPUINFO,
     JSON,
     examples=(
         "invoke detect",
@@ -52,7 +53,7 @@ def detect(*, cpuinfo: str, json: bool) -> None:
                 "level": cpu.level or None,
                 "features": list(cpu.features),
                 "unused_by_official_wheel": list(unused),
-                "masked": [{"feature": item.feature, "reason": item.reason} for item in isa.hidden(cpu)],
+                "masked": [asdict(item) for item in isa.hidden(cpu)],
                 "disagreements": [
                     {"feature": item.feature, "held": item.held, "rule": item.rule, "reason": item.reason}
                     for item in cpu.disagreements
@@ -73,7 +74,7 @@ def detect(*, cpuinfo: str, json: bool) -> None:
 
 
 @verb(
-    {"cpuinfo": replace(PLAN["cpuinfo"], help="recorded CPU to read in place of this machine's")},
+    CPUINFO,
     JSON,
     examples=("invoke gain", "invoke gain --cpuinfo -             # of another machine, by lscpu's output"),
 )
@@ -124,7 +125,7 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
                 "compiler": flags.compiler,
                 "instruction_set": flags.instruction_set.name,
                 "copts": list(flags.copts),
-                "dropped": [{"feature": item.feature, "reason": item.reason} for item in flags.dropped],
+                "dropped": [asdict(item) for item in flags.dropped],
                 "notes": list(flags.notes),
             }
         )

@@ -2,12 +2,12 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfbuild.cli import locking
 from tfbuild.cli.listing import show_images, show_pulled, show_pushed, show_rehearsed
 from tfbuild.cli.options import (
     JSON,
@@ -31,6 +31,7 @@ from tfbuild.util.quantities import counted
 
 if TYPE_CHECKING:
     from tfbuild.engine.selection import EngineChoice
+    from tfbuild.publish.lock import Lock
 
 
 @verb(
@@ -190,7 +191,7 @@ def pull(
     locked = locks.read(Path(lock)) if lock else None
     narrowing: dict[str, Any] = {"release": release, "target": target, "python": python, "skip": skip}
     narrowing["any_release"] = any_release
-    locking.refuse_contradiction(lock, locked, **narrowing)
+    _refuse_contradiction(lock, locked, narrowing)
     source = registry_of(registry, ca_cert, f"{locked.registry}:x" if locked else "")
     demand = signing.demand_of(signed, source.ca)
     host = running_cpu(cpuinfo, ca_cert, chosen)
@@ -198,7 +199,9 @@ def pull(
     selected = partial(publish.select, source, host, features, **narrowing, demand=demand, note=say)
     if locked is None:
         choice = publish.select_signed(source, selected, demand) if demand else selected()
-        locked = locking.write(lock, source, choice, demand)
+        if lock:
+            locked = locks.make(Path(lock), source, choice, say, demand)
+            say(f"wrote {lock}: TensorFlow {locked.release} in {counted(len(locked.images), 'image')}")
     choice = locks.select(locked, host, features) if locked else choice
     if dry_run or choice.best is None:
         for line in choose.passed_over(choice.passed_over):
@@ -221,6 +224,17 @@ def pull(
             say(line)
         if image:
             say(f"docker run --rm -it {image} python")
+
+
+def _refuse_contradiction(path: str, lock: "Lock | None", narrowing: Mapping[str, Any]) -> None:
+    """Raise UsageError for options that contradict a lock."""
+    given = [f"--{name}" for name, value in narrowing.items() if value and name not in ("target", "any_release")]
+    if path and narrowing["any_release"]:
+        raise UsageError("--lock locks the images of one release", hint="leave out --any-release")
+    if lock and given:
+        raise UsageError(f"{path} has decided what to pull", hint=f"leave out {' and '.join(given)}, or remove {path}")
+    if lock and lock.target != narrowing["target"]:
+        raise UsageError(f"{path} locks images for {lock.target}", hint=f"--target {lock.target}, or remove {path}")
 
 
 def running_cpu(cpuinfo: str, ca_cert: str, chosen: "EngineChoice") -> Cpu:

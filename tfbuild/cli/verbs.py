@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import Any, NoReturn, TypeVar
 
-from tfbuild.cli import output
 from tfbuild.errors import Interrupted, TfbuildError, UsageError, has_login
 from tfbuild.plan import Request, RunRequest, options_file
-from tfbuild.util import process
 from tfbuild.util.installation import as_typed
 from tfbuild.util.options import Option, Options, declared, of_settings
 
@@ -95,17 +93,10 @@ class Call:
         return {**values, **given}
 
     def run(self) -> None:
-        """Run the verb. Interrupts and closed pipes end it as they end other programs.
-
-        Raises SystemExit with tfbuild's exit code after an error, which is printed.
-        """
-        # Clean up as after Ctrl-C when a CI system ends the process, and when its terminal is closed.
-        with exits(), process.interruptible():
-            output.prepare()
-            with output.refusals():
-                values = self.settled()
-                _refuse_logins(self.verb, values)
-                self.verb.body(**values)
+        """Run the verb with the values that it was given."""
+        values = self.settled()
+        _refuse_logins(self.verb, values)
+        self.verb.body(**values)
 
 
 # Free text, and the names of files.

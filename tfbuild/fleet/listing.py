@@ -56,21 +56,22 @@ def _images(fleet: Fleet) -> Iterator["Text"]:
 
 
 def _hosts(fleet: Fleet) -> "Table":
-    """One line for all hosts of one instruction set; one column per measure of what they give up."""
-    from rich.text import Text
-
-    table = terminal.table()
-    measures = list(dict.fromkeys(row.name for row in fleet.estimates))
-    for title in ("host", "image", *measures, "unused features"):
-        table.add_column(title, overflow="fold", justify="right" if title in ("image", *measures) else "left")
+    """Return one row for all hosts of one instruction set; one column per measure of what they give up."""
+    measures = tuple(dict.fromkeys(row.name for row in fleet.estimates))
     alike: dict[tuple[int, str], list[Placed]] = {}
     for host in fleet.hosts:
         alike.setdefault((host.image, host.instruction_set), []).append(host)
-    for (image, _), hosts in sorted(alike.items()):
-        losses = (_share(hosts[0].loss.get(name)) for name in measures)
-        cells = (_few([host.name for host in hosts], 1), str(image + 1), *losses, _few(hosts[0].unused, MOST_NAMED))
-        table.add_row(*map(Text, cells))
-    return table
+    rows = [
+        (
+            _few([host.name for host in hosts], 1),
+            str(image + 1),
+            *(_share(hosts[0].loss.get(name)) for name in measures),
+            _few(hosts[0].unused, MOST_NAMED),
+        )
+        for (image, _), hosts in sorted(alike.items())
+    ]
+    titles = ("host", "image", *measures, "unused features")
+    return terminal.table(titles, rows, figures=("image", *measures))
 
 
 def _line(text: str, style: str = "") -> "Text":

@@ -3,9 +3,9 @@
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Literal
 
 from tfbuild.errors import without_secrets
 
@@ -116,11 +116,24 @@ def console(stream: IO[str] | None = None, plain: int = PLAIN_WIDTH) -> "Console
     return Console(file=stream, width=None if stream.isatty() else plain, highlight=False, emoji=False)
 
 
-def table() -> "Table":
-    """Return a table without lines, for things that people compare."""
+def table(titles: Sequence[str] = (), rows: Iterable[Sequence[str]] = (), *, figures: Collection[str] = ()) -> "Table":
+    """Return a table without lines, for things that people compare; `figures`: the columns of numbers."""
     from rich.table import Table
+    from rich.text import Text
 
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for title in titles:
+        number = title in figures
+        justify: Literal["left", "right"] = "right" if number else "left"
+        table.add_column(title, overflow="fold", justify=justify, no_wrap=number, min_width=len(title))
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def show_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, figures: Collection[str] = ()) -> None:
+    """Print such a table to stdout."""
+    write(console(), [table(titles, rows, figures=figures)])
 
 
 def write(on: "Console", parts: Iterable["RenderableType"]) -> None:
