@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
 from tfbuild.engine import ContainerRun, Engine, Sandbox
 from tfbuild.in_container.bench.records import Calibrated, Dropped, Hello, Idle, Ready, WorkerSample
-from tfbuild.in_container.smoke.challenge import Challenge
-from tfbuild.in_container.smoke.records import Environment, Faults, Part, TensorFlow
+from tfbuild.in_container.smoke.records import Challenge, Environment, Faults, Part, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.measure.probe import UntrustedError
 from tfbuild.measure.records import Host

@@ -1,4 +1,4 @@
-"""Bytecode is compared with a compile of its source, by the Python that would load it."""
+"""Bytecode is compared with what its source compiles to, by the Python that would load it."""
 
 import importlib.util
 import json

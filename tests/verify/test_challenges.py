@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.in_container.smoke import challenge as shared
-from tfbuild.in_container.smoke.challenge import ABSENT, Challenge, numbers
-from tfbuild.in_container.smoke.records import OperationAnswer
+from tfbuild.in_container.smoke import records as shared
+from tfbuild.in_container.smoke.records import ABSENT, Challenge, OperationAnswer, numbers
 from tfbuild.measure import probe
-from tfbuild.verify import challenges, reference
+from tfbuild.verify import challenges
 
 DATA = Path(__file__).parents[1] / "data" / "smoke"
 PROBES = tuple(challenges.SIZES)
@@ -27,7 +26,7 @@ def single(value: float) -> float:
 def right(name: str, asked: Challenge) -> list[OperationAnswer]:
     return [
         OperationAnswer(operation, tuple(map(single, compute(asked))))
-        for operation, compute in reference.OPERATIONS[name].items()
+        for operation, compute in challenges.OPERATIONS[name].items()
     ]
 
 
@@ -39,14 +38,14 @@ def test_both_sides_draw_these_numbers_on_every_python() -> None:
 def test_a_product_by_hand() -> None:
     a, b, c, d, e, f = numbers(3, 6)
     # [1, 2] times [2, 2].
-    assert reference.product(Challenge(3, (1, 2, 2))) == pytest.approx([a * c + b * e, a * d + b * f])
+    assert challenges.product(Challenge(3, (1, 2, 2))) == pytest.approx([a * c + b * e, a * d + b * f])
 
 
 def test_the_operations_on_a_matrix_by_their_definitions() -> None:
     asked = Challenge(5, (3, 5))
     x = [numbers(5, 15)[row * 5 : row * 5 + 5] for row in range(3)]
     flat = [value for row in x for value in row]
-    results = {name: compute(asked) for name, compute in reference.OPERATIONS["numerics"].items()}
+    results = {name: compute(asked) for name, compute in challenges.OPERATIONS["numerics"].items()}
     assert results["product"] == pytest.approx([sum(a * b for a, b in zip(i, j, strict=True)) for i in x for j in x])
     assert results["exp"] == pytest.approx([math.e ** (4 * value) for value in flat])
     softmax = results["softmax"]
@@ -88,14 +87,14 @@ def test_a_convolution_by_its_definition() -> None:
         for k in range(outputs)
     ]
     asked = Challenge(11, sizes, tuple(range(len(everything))))
-    assert reference.convolution(asked) == pytest.approx(everything)
+    assert challenges.convolution(asked) == pytest.approx(everything)
     assert any(everything)
 
 
 def test_the_other_operations_on_a_matrix_of_two_by_three() -> None:
     asked = Challenge(5, (2, 3))
     a, b, c, d, e, f = numbers(5, 6)
-    found = {name: compute(asked) for name, compute in reference.OPERATIONS["numerics"].items()}
+    found = {name: compute(asked) for name, compute in challenges.OPERATIONS["numerics"].items()}
     assert found["product"] == pytest.approx(
         [a * a + b * b + c * c, a * d + b * e + c * f, a * d + b * e + c * f, d * d + e * e + f * f]
     )
@@ -103,7 +102,7 @@ def test_the_other_operations_on_a_matrix_of_two_by_three() -> None:
     assert found["maximum"] == [max(a, b, d, e)]
     assert sum(found["softmax"][:3]) == pytest.approx(1)
     assert found["exp"][1] / found["exp"][0] == pytest.approx(2.718281828459045 ** (4 * (b - a)))
-    slope = reference.OPERATIONS["numerics"]["gradient"](asked)
+    slope = challenges.OPERATIONS["numerics"]["gradient"](asked)
     assert slope[0] == pytest.approx((2 * a) - (4 * a**3) / 3 + 6 * 2 * a**5 / 15, abs=0.02)
 
 
@@ -129,7 +128,7 @@ def test_every_single_wrong_answer_is_told(name: str) -> None:
         assert f"numbers in place of {len(values)}" in challenges.wrong(name, asked, short)
 
 
-@pytest.mark.parametrize("name", [name for name in PROBES if reference.OPERATIONS[name]])
+@pytest.mark.parametrize("name", [name for name in PROBES if challenges.OPERATIONS[name]])
 def test_the_answers_of_another_run_are_wrong(name: str) -> None:
     first, second = challenges.draw(name), challenges.draw(name)
     assert first != second

@@ -1,5 +1,6 @@
 """Each check is one file and one line of the list; a check that does not apply is skipped with a reason."""
 
+import importlib
 import pkgutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,12 @@ from tests.verify.test_judge import ENVIRONMENT
 from tfbuild.context.labels import Planned
 from tfbuild.engine import Engine, Process, Sandbox
 from tfbuild.in_container.smoke import judge
-from tfbuild.in_container.smoke.challenge import Challenge
+from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure.probe import Outcome
 from tfbuild.verify import checks
 from tfbuild.verify.checks import CHECKS, imports
 from tfbuild.verify.records import Check
-from tfbuild.verify.verification import NO_START, Answered, Baseline, Start, Verification, answered
+from tfbuild.verify.verification import NO_START, Baseline, Start, Verification, VerificationCheck, unless
 
 ROOT = Path(__file__).parents[2]
 STARTED = Start(outcome=Outcome(records=(ENVIRONMENT,), ended=judge.Ended(0, ""), output=""))
@@ -48,10 +49,12 @@ def skipped(state: Verification) -> dict[str, str]:
     return {check.name: why for check in CHECKS if (why := check.skip(state))}
 
 
-def test_every_file_of_checks_is_in_the_list() -> None:
-    files = {module.name for module in pkgutil.iter_modules(checks.__path__)}
-    assert files <= vars(checks).keys(), "a check that nobody imports never runs"
-    assert [vars(checks)[name].CHECK in CHECKS for name in files] == [True] * len(CHECKS)
+def test_every_check_of_every_file_is_in_the_list() -> None:
+    files = [
+        importlib.import_module(f"{checks.__name__}.{file.name}") for file in pkgutil.iter_modules(checks.__path__)
+    ]
+    written = {row.name for file in files for row in vars(file).values() if isinstance(row, VerificationCheck)}
+    assert written == {check.name for check in CHECKS}, "a check that is not in the list never runs"
 
 
 def test_the_manual_has_a_row_for_each_check_in_their_order() -> None:
@@ -77,14 +80,12 @@ def test_checks_run_after_those_whose_results_they_use() -> None:
         "numerics",
         "throughput",
     ]
-    assert all(check.claim.proves and check.claim.how and check.claim.fix for check in CHECKS)
+    assert all(check.proves and check.how and check.fix for check in CHECKS)
 
 
 def test_only_checks_of_other_targets_are_skipped_for_an_image_that_starts() -> None:
-    assert skipped(verification(planned())) == {"cuda": "target mkl"}
-    assert skipped(verification(replace(planned(), target="cuda"))) == {
-        "onednn": "target cuda promises nothing about oneDNN"
-    }
+    assert skipped(verification(planned())) == {"cuda": "not a check of target mkl"}
+    assert skipped(verification(replace(planned(), target="cuda"))) == {"onednn": "not a check of target cuda"}
 
 
 def test_without_a_start_only_checks_without_tensorflow_run() -> None:
@@ -127,15 +128,10 @@ def test_throughput_is_measured_only_if_it_can_show_something(
 
 
 def test_a_wrong_answer_turns_a_pass_into_a_failure_and_nothing_else() -> None:
-    outcome = Outcome(records=(), ended=judge.Ended(0, ""), output="")
-    right, wrong = (Answered(outcome=outcome, challenge=Challenge(0, ()), wrong=why) for why in ("", "off by 1"))
-    passed, warned, failed, left_out = (
-        judge.Judgement("x", status, "as seen") for status in (judge.PASS, judge.WARN, judge.FAIL, judge.SKIP)
-    )
-    assert [answered(row, right) for row in (passed, warned, failed)] == [passed, warned, failed]
-    expected = judge.Judgement("x", judge.FAIL, "off by 1")
-    assert [answered(row, wrong) for row in (passed, warned)] == [expected, expected]
-    assert [answered(row, wrong) for row in (failed, left_out)] == [failed, left_out]
+    rows = {status: Judgement(status, "as seen") for status in (judge.PASS, judge.WARN, judge.FAIL, judge.SKIP)}
+    assert [unless("", row) for row in rows.values()] == [*rows.values()]
+    assert {status for status, row in rows.items() if unless("off by 1", row) != row} == {judge.PASS, judge.WARN}
+    assert unless("off by 1", rows[judge.WARN]) == Judgement(judge.FAIL, "off by 1")
 
 
 LIBRARY = "/opt/tensorflow/lib/python3.11/site-packages/tensorflow/libtensorflow_framework.so.2"
@@ -154,15 +150,15 @@ SEEN = Process(program="d1", code=frozenset({"/usr/bin/python3.11", LIBRARY}))
 def test_the_kernel_s_view_of_the_process_counts(process: Process | None, status: str, detail: str) -> None:
     state = verification(planned())
     state.program = "d1"
-    check = imports.from_outside(judge.Judgement("import", judge.PASS, "as seen"), state, process)
+    check = imports.from_outside(Judgement(judge.PASS, "as seen"), state, process)
     assert (check.status, check.detail) == (status, detail)
 
 
 def test_an_import_that_fails_as_is_known_says_what_helps() -> None:
     symbol = "_ZN17pybind11_protobuf16GenericProtoCastEPN6google8protobuf7MessageEN8pybind1119return_value_policyE"
-    failed = judge.Judgement("import", judge.FAIL, f"ImportError: _pywrap_tf_session.so: undefined symbol: {symbol}")
+    failed = Judgement(judge.FAIL, f"ImportError: _pywrap_tf_session.so: undefined symbol: {symbol}")
     known = imports.with_known_failure(failed, "2.20.0")
     assert known.detail.startswith(f"{failed.detail}; a known failure (gcc-pywrap): clang-18, as the official build")
     assert imports.with_known_failure(failed, "2.14.1") == failed
-    passed = judge.Judgement("import", judge.PASS, failed.detail)
+    passed = Judgement(judge.PASS, failed.detail)
     assert imports.with_known_failure(passed, "2.20.0") == passed

@@ -10,11 +10,10 @@ from tests.context.test_planned import planned
 from tests.verify.test_checks import SANDBOX, verification
 from tfbuild.engine import Engine
 from tfbuild.in_container.smoke import judge
-from tfbuild.in_container.smoke.challenge import Challenge
-from tfbuild.in_container.smoke.judge import Ended
-from tfbuild.in_container.smoke.records import GpuConvolution
+from tfbuild.in_container.smoke.judge import Ended, ProbeCheck
+from tfbuild.in_container.smoke.records import Challenge, GpuConvolution
 from tfbuild.measure.probe import Outcome
-from tfbuild.verify.checks import cuda
+from tfbuild.verify.checks.probes import CUDA
 from tfbuild.verify.verification import NO_START, NOT_STARTED, Answered, Verification
 
 NO_GPU = "the engine hands out no GPU"
@@ -36,8 +35,8 @@ class Probed(Verification):
     answer: Answered
     gpus: bool
 
-    def ask(self, name: str, *kinds: type, gpus: bool = False, limits: Mapping[str, float] = {}, **_: Any) -> Answered:
-        assert (name, kinds, limits) == ("cuda", (GpuConvolution,), {"convolution": judge.MOST_GPU_ERROR})
+    def ask(self, check: ProbeCheck, *, gpus: bool = False, limits: Mapping[str, float] = {}, **_: Any) -> Answered:
+        assert (check, limits) == (judge.CUDA, {"convolution": judge.MOST_GPU_ERROR})
         self.gpus = gpus
         return self.answer
 
@@ -50,8 +49,7 @@ def run(
     records = () if record is None else (record,)
     outcome = Outcome(records=records, ended=Ended(code, ""), output="", broken=broken)
     state.answer = Answered(outcome=outcome, challenge=Challenge(0, ()), wrong=wrong)
-    check = cuda.CHECK.run(state)
-    assert check.name == "cuda"
+    check = CUDA.run(state)
     return check.status, check.detail, state.gpus
 
 
@@ -85,6 +83,6 @@ def test_a_wrong_answer_to_the_challenge_fails() -> None:
 
 def test_only_a_build_for_cuda_that_starts_is_asked() -> None:
     plan = replace(planned(), target="cuda")
-    assert cuda.CHECK.skip(verification(plan)) == ""
-    assert cuda.CHECK.skip(verification(plan, start=NOT_STARTED)) == NO_START
-    assert cuda.CHECK.skip(verification(planned())) == "target mkl"
+    assert CUDA.skip(verification(plan)) == ""
+    assert CUDA.skip(verification(plan, start=NOT_STARTED)) == NO_START
+    assert CUDA.skip(verification(planned())) == "not a check of target mkl"

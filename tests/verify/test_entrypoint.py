@@ -14,7 +14,6 @@ from tfbuild.context import dockerfile
 from tfbuild.context.labels import Planned, labels_of
 from tfbuild.cpu.detection import parse
 from tfbuild.plan import Request
-from tfbuild.verify import entrypoint
 from tfbuild.verify.checks import guard
 
 STOPPED = 86
@@ -33,12 +32,17 @@ def of(request: Request) -> tuple[plan.Build, Planned]:
     return build, Planned.from_labels("x", labels_of(build), build.platform.removeprefix("linux/"))
 
 
+def rendered(labelled: Planned) -> str:
+    """The entry point that the labels ask for."""
+    return dockerfile.render_entrypoint(labelled.check(), header="#")
+
+
 @pytest.mark.parametrize("name", REQUESTS)
 def test_the_labels_alone_tell_the_entry_point(name: str) -> None:
     build, labelled = of(REQUESTS[name])
     script = dockerfile.entrypoint(build)
-    assert entrypoint.same(script.encode(), entrypoint.expected(labelled))
-    assert not entrypoint.same(script.encode(), entrypoint.expected(replace(labelled, id="2.0.0-x")))
+    assert guard.same(script.encode(), rendered(labelled))
+    assert not guard.same(script.encode(), rendered(replace(labelled, id="2.0.0-x")))
 
 
 @pytest.mark.parametrize(
@@ -59,23 +63,18 @@ def test_any_other_script_is_told_from_it(old: str, new: str) -> None:
     build, labelled = of(REQUESTS["an official wheel"])
     script = dockerfile.entrypoint(build)
     assert old in script
-    assert not entrypoint.same(script.replace(old, new, 1).encode(), entrypoint.expected(labelled))
+    assert not guard.same(script.replace(old, new, 1).encode(), rendered(labelled))
 
 
 def test_only_a_comment_may_stand_where_the_command_is_named() -> None:
     build, labelled = of(REQUESTS["an official wheel"])
     lines = dockerfile.entrypoint(build).split("\n")
-    text = entrypoint.expected(labelled)
-    assert entrypoint.same("\n".join([lines[0], "# any other command", *lines[2:]]).encode(), text)
-    assert not entrypoint.same("\n".join([lines[0], 'exec "$@"', *lines[2:]]).encode(), text)
+    text = rendered(labelled)
+    assert guard.same("\n".join([lines[0], "# any other command", *lines[2:]]).encode(), text)
+    assert not guard.same("\n".join([lines[0], 'exec "$@"', *lines[2:]]).encode(), text)
 
 
-def test_labels_that_render_nothing_are_a_reason() -> None:
-    with pytest.raises(ValueError, match="unknown CPU feature 'nosuch'"):
-        entrypoint.expected(replace(planned(), features=frozenset({"nosuch"})))
-
-
-def decide(script: str, trial: entrypoint.Trial, folder: Path) -> int:
+def decide(script: str, trial: guard.Trial, folder: Path) -> int:
     """Run an entry point on a trial's CPU; the script reads the file `cpuinfo` of its folder."""
     (folder / "cpuinfo").write_bytes(trial.cpuinfo)
     file = folder / "entrypoint"
@@ -89,7 +88,7 @@ def wrong(labelled: Planned, script: str, folder: Path, seed: int = 0) -> set[st
     """What the trials find: the features that are not asked for, and "full" where a fit CPU is refused."""
     return {
         trial.lacks or "full"
-        for trial in entrypoint.trials(labelled, random.Random(seed))
+        for trial in guard.trials(labelled, random.Random(seed))
         if (decide(script, trial, folder) == STOPPED) != bool(trial.lacks)
     }
 
@@ -100,7 +99,7 @@ def test_the_rendered_entry_point_passes_all_trials(name: str, tmp_path: Path) -
     script = dockerfile.entrypoint(build, cpuinfo=str(tmp_path / "cpuinfo"))
     assert [wrong(labelled, script, tmp_path, seed) for seed in range(2)] == [set(), set()]
     required = facts.cpuinfo_names(build.instruction_set.features)
-    lacking = {trial.lacks for trial in entrypoint.trials(labelled, random.Random(1)) if trial.lacks}
+    lacking = {trial.lacks for trial in guard.trials(labelled, random.Random(1)) if trial.lacks}
     assert lacking == set(required)
 
 
@@ -124,7 +123,7 @@ def test_an_entry_point_that_asks_for_more_is_found(tmp_path: Path) -> None:
 
 
 def test_trials_come_in_an_order_that_nobody_foresees() -> None:
-    orders = {tuple(trial.lacks for trial in entrypoint.trials(planned(), random.Random(seed))) for seed in range(5)}
+    orders = {tuple(trial.lacks for trial in guard.trials(planned(), random.Random(seed))) for seed in range(5)}
     assert len(orders) > 1
     assert len(facts.features("x86_64")) > 0
 
@@ -132,7 +131,7 @@ def test_trials_come_in_an_order_that_nobody_foresees() -> None:
 def test_a_trial_s_description_is_one_that_a_kernel_writes() -> None:
     """tfbuild's own reader finds the CPU in it, and each core with its features."""
     _, labelled = of(REQUESTS["an official wheel"])
-    trials = entrypoint.trials(labelled, random.Random(3))
+    trials = guard.trials(labelled, random.Random(3))
     required = set(facts.cpuinfo_names(tuple(sorted(labelled.features))))
     every = {row.cpuinfo for row in facts.features("x86_64") if row.cpuinfo}
     lists = [
@@ -150,14 +149,14 @@ def test_a_trial_s_description_is_one_that_a_kernel_writes() -> None:
 
 def test_descriptions_differ_each_time() -> None:
     _, labelled = of(REQUESTS["an official wheel"])
-    drawn = [{trial.lacks: trial.cpuinfo for trial in entrypoint.trials(labelled, random.Random(n))} for n in range(9)]
+    drawn = [{trial.lacks: trial.cpuinfo for trial in guard.trials(labelled, random.Random(n))} for n in range(9)]
     lines = [one["avx"].decode().splitlines() for one in drawn]
     flags = [[line.split() for line in text if line.startswith("flags")] for text in lines]
     assert len({tuple(cores[0]) for cores in flags}) == 9, "other names, in another order"
     assert {"avx" in cores[0] for cores in flags} == {True, False}, "any core may be the one that lacks it"
 
 
-FULL, NO_AVX, NO_F16C = (entrypoint.Trial(cpuinfo=b"", lacks=lacks) for lacks in ("", "avx", "f16c"))
+FULL, NO_AVX, NO_F16C = (guard.Trial(cpuinfo=b"", lacks=lacks) for lacks in ("", "avx", "f16c"))
 
 
 @pytest.mark.parametrize(

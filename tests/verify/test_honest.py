@@ -22,12 +22,12 @@ from tfbuild.context import dockerfile
 from tfbuild.context.labels import Planned
 from tfbuild.engine import ContainerRun, Engine, Image, Process, Sandbox
 from tfbuild.in_container.smoke import judge
-from tfbuild.in_container.smoke.challenge import Challenge
 from tfbuild.in_container.smoke.judge import Judgement
-from tfbuild.in_container.smoke.records import Faults, OneDnnConvolution, OperationAnswer, Part
+from tfbuild.in_container.smoke.records import Challenge, Faults, OneDnnConvolution, OperationAnswer, Part
 from tfbuild.measure import probe
-from tfbuild.verify import entrypoint, reference
-from tfbuild.verify.checks import guard, imports, numerics, onednn, tcmalloc
+from tfbuild.verify import challenges
+from tfbuild.verify.checks import guard, imports
+from tfbuild.verify.checks.probes import NUMERICS, ONEDNN, TCMALLOC
 from tfbuild.verify.verification import NO_START, Start, Verification, VerificationCheck
 
 PROGRAM = "ab" * 32
@@ -93,7 +93,7 @@ class HonestEngine:
         return ContainerRun(exit_code=self.code, stdout=stdout, stderr=stderr, truncated=False)
 
     def answers(self, name: str, challenge: Challenge) -> Iterator[OperationAnswer]:
-        for operation, right in reference.OPERATIONS[name].items():
+        for operation, right in challenges.OPERATIONS[name].items():
             values = [value * (1.01 if operation == self.spoiled else 1) for value in right(challenge)]
             yield OperationAnswer(name=operation, values=tuple(values))
 
@@ -117,13 +117,10 @@ def verification(engine: object, plan: Planned | None = None, **more: Any) -> Ve
 
 def judged(check: VerificationCheck, engine: HonestEngine, **more: Any) -> tuple[str, str]:
     result = check.run(verification(engine, **more))
-    assert result.name == check.name
     return result.status, result.detail
 
 
-@pytest.mark.parametrize(
-    "check", [imports.CHECK, onednn.CHECK, tcmalloc.CHECK, numerics.CHECK], ids=lambda one: one.name
-)
+@pytest.mark.parametrize("check", [imports.CHECK, ONEDNN, TCMALLOC, NUMERICS], ids=lambda one: one.name)
 def test_an_honest_image_passes(check: VerificationCheck) -> None:
     status, detail = judged(check, engine())
     assert status == "pass", detail
@@ -131,7 +128,7 @@ def test_an_honest_image_passes(check: VerificationCheck) -> None:
 
 @pytest.mark.parametrize(
     ("check", "answer"),
-    [(imports.CHECK, "product"), (onednn.CHECK, "convolution"), (tcmalloc.CHECK, "scale"), (numerics.CHECK, "softmax")],
+    [(imports.CHECK, "product"), (ONEDNN, "convolution"), (TCMALLOC, "scale"), (NUMERICS, "softmax")],
     ids=lambda one: getattr(one, "name", one),
 )
 def test_a_wrong_answer_to_the_challenge_fails(check: VerificationCheck, answer: str) -> None:
@@ -140,9 +137,7 @@ def test_a_wrong_answer_to_the_challenge_fails(check: VerificationCheck, answer:
     assert detail.startswith(f"its answer to this run's challenge is wrong: {answer} is off by 0.01 (limit ")
 
 
-@pytest.mark.parametrize(
-    "check", [imports.CHECK, onednn.CHECK, tcmalloc.CHECK, numerics.CHECK], ids=lambda one: one.name
-)
+@pytest.mark.parametrize("check", [imports.CHECK, ONEDNN, TCMALLOC, NUMERICS], ids=lambda one: one.name)
 @pytest.mark.parametrize(
     ("more", "told"),
     [
@@ -198,7 +193,7 @@ def test_without_tensorflow_later_checks_have_a_reason() -> None:
     state = verification(only)
     assert imports.CHECK.run(state).status == "fail"
     assert state.start.why == "TensorFlow does not import (see import)"
-    assert numerics.CHECK.skip(state) == state.start.why
+    assert NUMERICS.skip(state) == state.start.why
     other = verification(engine(), replace(planned(), python="3.12"))
     assert imports.CHECK.run(other).status == "fail"
     assert other.start.why == "", "it does import, though on another Python"
@@ -209,28 +204,28 @@ def test_without_tensorflow_later_checks_have_a_reason() -> None:
 
 def test_onednn_has_to_run_the_convolution_that_the_host_chose() -> None:
     replayed = EXECUTED.replace("ih{1}oh{1}", "ih999oh999")
-    assert judged(onednn.CHECK, engine(verbose=replayed)) == (
+    assert judged(ONEDNN, engine(verbose=replayed)) == (
         "fail", "oneDNN printed no convolution of the sizes that the host chose",
     )  # fmt: skip
-    assert judged(onednn.CHECK, engine(verbose="onednn_verbose,info,cpu,runtime:threadpool\n")) == (
+    assert judged(ONEDNN, engine(verbose="onednn_verbose,info,cpu,runtime:threadpool\n")) == (
         "fail", "no convolution ran in oneDNN: it is off",
     )  # fmt: skip
     talkative = engine()
-    judged(onednn.CHECK, talkative)
+    judged(ONEDNN, talkative)
     assert judge.TALKATIVE.items() <= talkative.asked["onednn"].items()
 
 
 def test_tcmalloc_has_to_be_in_the_process_and_to_save_page_faults() -> None:
     without = replace(PROCESS, code=CODE - {"/usr/local/lib/libtcmalloc_minimal.so.4"})
-    assert judged(tcmalloc.CHECK, engine(), process=without) == (
+    assert judged(TCMALLOC, engine(), process=without) == (
         "fail", "the process that imported TensorFlow has not loaded TCMalloc",
     )  # fmt: skip
-    assert judged(tcmalloc.CHECK, engine(), process=None)[0] == "pass", "nobody could look"
+    assert judged(TCMALLOC, engine(), process=None)[0] == "pass", "nobody could look"
     many = engine(records={"faults": [Faults(per_tensor=10241.0)]})
-    status, detail = judged(tcmalloc.CHECK, many)
+    status, detail = judged(TCMALLOC, many)
     assert status == "fail"
     assert "costs 10241 page faults" in detail
-    assert judged(tcmalloc.CHECK, many, process=without)[1] == detail, "the first reason"
+    assert judged(TCMALLOC, many, process=without)[1] == detail, "the first reason"
     assert judge.NO_ONEDNN.items() <= many.asked["faults"].items()
 
 
@@ -243,7 +238,7 @@ class GuardedEngine:
 
     folder: Path
     script: str
-    named: tuple[str, ...] = (entrypoint.PATH,)
+    named: tuple[str, ...] = (guard.PATH,)
     files: dict[str, bytes] | None = None
     cannot_replace: bool = False
     started: ContainerRun | None = None
@@ -257,10 +252,10 @@ class GuardedEngine:
         )
 
     def read_contents(self, ref: str, paths: Sequence[str], limit: int) -> dict[str, bytes]:
-        assert (paths, limit > 2 * len(self.script)) == ([entrypoint.PATH], True)
+        assert (paths, limit > 2 * len(self.script)) == ([guard.PATH], True)
         if self.unreadable:
             raise self.unreadable
-        return {entrypoint.PATH: self.script.encode()} if self.files is None else self.files
+        return {guard.PATH: self.script.encode()} if self.files is None else self.files
 
     @contextmanager
     def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[Sandbox]:
@@ -291,7 +286,6 @@ def guarded(tmp_path: Path, **more: Any) -> tuple[Judgement, Verification]:
     script = more.pop("script", None) or dockerfile.render_entrypoint(plan.check(), header="# made by a test")
     state = verification(GuardedEngine(tmp_path, script, **more), plan)
     check = guard.CHECK.run(state)
-    assert check.name == "guard"
     return check, state
 
 
@@ -307,7 +301,7 @@ def test_an_entry_point_that_forgets_a_feature_fails(tmp_path: Path) -> None:
     assert lax != honest
     check, state = guarded(tmp_path, script=lax)
     assert check.status == "fail"
-    assert f"{entrypoint.PATH} is not what its labels ask for" in check.detail
+    assert f"{guard.PATH} is not what its labels ask for" in check.detail
     assert not state.unstartable
     older, _ = guarded(tmp_path, script=lax, version="0.0.1")
     assert (older.status, older.detail) == ("fail", "the entry point starts Python on a CPU that lacks avx")
@@ -323,8 +317,8 @@ def test_another_text_of_an_older_version_is_judged_by_what_it_does(tmp_path: Pa
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"files": {}}, f"{entrypoint.PATH} is missing"),
-        ({"files": {entrypoint.PATH: b"#!/bin/sh\nexec true\n"}}, f"{entrypoint.PATH} is not what its labels ask for"),
+        ({"files": {}}, f"{guard.PATH} is missing"),
+        ({"files": {guard.PATH: b"#!/bin/sh\nexec true\n"}}, f"{guard.PATH} is not what its labels ask for"),
     ],
 )
 def test_another_entry_point_fails(more: dict[str, Any], told: str, tmp_path: Path) -> None:
@@ -379,7 +373,7 @@ def test_an_entry_point_that_hangs_fails(tmp_path: Path) -> None:
 def test_an_entry_point_that_cannot_be_read_fails(error: OSError, reason: str, tmp_path: Path) -> None:
     check, _ = guarded(tmp_path, unreadable=error)
     assert check.status == "fail"
-    assert check.detail.startswith(f"{entrypoint.PATH} cannot be read: {reason}; `invoke build` makes an image")
+    assert check.detail.startswith(f"{guard.PATH} cannot be read: {reason}; `invoke build` makes an image")
 
 
 def test_labels_that_this_version_cannot_render_fail_with_the_reason(tmp_path: Path) -> None:

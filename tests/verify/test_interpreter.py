@@ -24,7 +24,6 @@ PLAN = replace(planned(), python="{}.{}".format(*sys.version_info[:2]))
 
 def judged(files: Mapping[str, bytes] = {}) -> tuple[str, str]:
     check = interpreter.compare(PLAN, {PROGRAM: OWN, **files})
-    assert check.name == "interpreter"
     return check.status, check.detail
 
 
@@ -85,7 +84,6 @@ def run(files: Mapping[str, bytes] | OSError) -> tuple[Judgement, Verification, 
     engine = ReadingEngine(files)
     state = Verification(engine=cast(Engine, engine), ref="x", planned=PLAN, baseline="none", sandbox=SANDBOX)
     check = interpreter.CHECK.run(state)
-    assert check.name == "interpreter"
     return check, state, engine
 
 

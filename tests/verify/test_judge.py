@@ -13,7 +13,7 @@ from msgspec.json import encode
 
 from tests.rows import each
 from tfbuild.in_container.smoke import judge
-from tfbuild.in_container.smoke.judge import Ended, Plan
+from tfbuild.in_container.smoke.judge import Ended, Judgement, Plan, Results
 from tfbuild.in_container.smoke.records import (
     Bytecode,
     Environment,
@@ -55,6 +55,24 @@ def start(release: str) -> tuple[Environment, TensorFlow]:
 ENVIRONMENT, TENSORFLOW = start("2.21.0")
 
 
+def importing(
+    tensorflow: TensorFlow | None = TENSORFLOW,
+    ended: Ended = SUCCEEDED,
+    plan: Plan = PLAN,
+    environment: Environment = ENVIRONMENT,
+) -> Judgement:
+    sent = (environment, tensorflow) if tensorflow else (environment,)
+    return judge.importing(Results(sent, ended), plan)
+
+
+def onednn(text: str, ran: OneDnnConvolution | None = RAN, plan: Plan = PLAN) -> Judgement:
+    return judge.onednn(Results((ran,) if ran else (), Ended(0, text), ENVIRONMENT), plan)
+
+
+def numerics(parts: list[Part], ended: Ended = SUCCEEDED, plan: Plan = PLAN) -> Judgement:
+    return judge.numerics(Results(tuple(parts), ended), plan)
+
+
 def parts(**errors: float | None) -> list[Part]:
     return [Part(name, errors.get(name, 0.0)) for name in judge.LIMITS]
 
@@ -63,7 +81,7 @@ def parts(**errors: float | None) -> list[Part]:
 def test_recorded_starts_match_their_plan(release: str, python: str) -> None:
     environment, tensorflow = start(release)
     plan = Plan(release=release, python=python, target="mkl")
-    assert judge.importing(environment, tensorflow, SUCCEEDED, plan).status == "pass"
+    assert importing(tensorflow, plan=plan, environment=environment).status == "pass"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +93,7 @@ def test_recorded_starts_match_their_plan(release: str, python: str) -> None:
     ],
 )
 def test_a_tensorflow_other_than_the_planned_one_fails(plan: Plan, detail: str) -> None:
-    check = judge.importing(ENVIRONMENT, TENSORFLOW, SUCCEEDED, plan)
+    check = importing(plan=plan)
     assert (check.status, check.detail) == ("fail", detail)
 
 
@@ -91,33 +109,33 @@ def test_a_tensorflow_other_than_the_planned_one_fails(plan: Plan, detail: str) 
     ],
 )
 def test_a_commit_of_another_release_fails(git: str, right: bool) -> None:
-    check = judge.importing(ENVIRONMENT, replace(TENSORFLOW, git=git), SUCCEEDED, PLAN)
+    check = importing(replace(TENSORFLOW, git=git))
     assert check.status == ("pass" if right else "fail")
     assert right or check.detail == f"its GIT_VERSION is {git}, but it is labelled 2.21.0"
 
 
 def test_a_patch_release_may_be_named_by_the_tag_before_it() -> None:
     tensorflow = replace(TENSORFLOW, version="2.4.1", git="v2.4.0-49-g85c8b2a817f")
-    assert judge.importing(None, tensorflow, SUCCEEDED, Plan(release="2.4.1")).status == "pass"
+    assert importing(tensorflow, plan=Plan(release="2.4.1")).status == "pass"
 
 
 @each(
     "record, ended, told",
     [
-        (Bytecode(files=9, wrong=()), SUCCEEDED, "9 files, each a compile of its source"),
-        (Bytecode(files=9, wrong=("/a.pyc", "/b.pyc")), SUCCEEDED, "not a compile of its source: /a.pyc /b.pyc"),
+        (Bytecode(files=9, wrong=()), SUCCEEDED, "9 files, each compiled from its source"),
+        (Bytecode(files=9, wrong=("/a.pyc", "/b.pyc")), SUCCEEDED, "not compiled from its source: /a.pyc /b.pyc"),
         (None, SUCCEEDED, "the bytecode was not compared: no result"),
         (Bytecode(files=9, wrong=()), Ended(139, ""), "the bytecode was not compared: killed by SIGSEGV"),
     ],
 )
 def test_bytecode_has_to_come_from_its_source(record: Bytecode | None, ended: Ended, told: str) -> None:
-    check = judge.bytecode(record, ended)
+    check = judge.bytecode(Results((record,) if record else (), ended), PLAN)
     assert (check.status == "pass", check.detail) == ("each" in told, told)
 
 
 @pytest.mark.parametrize("code", [-4, 132])
 def test_a_death_by_sigill_is_recognised(code: int) -> None:
-    check = judge.importing(ENVIRONMENT, None, Ended(code, ""), PLAN)
+    check = importing(None, Ended(code, ""))
     assert check.status == "fail"
     assert "SIGILL (illegal instruction)" in check.detail
 
@@ -133,7 +151,7 @@ def test_other_causes_of_death_are_named() -> None:
 
 
 def test_a_failed_import_names_numpy() -> None:
-    check = judge.importing(replace(ENVIRONMENT, numpy="2.4.6"), None, Ended(1, "TypeError: handle"), PLAN)
+    check = importing(None, Ended(1, "TypeError: handle"), environment=replace(ENVIRONMENT, numpy="2.4.6"))
     assert check.detail == "NumPy 2.4.6; exit code 1: TypeError: handle"
 
 
@@ -173,7 +191,7 @@ def test_a_recorded_convolution_in_onednn_passes(release: str, implementation: s
     text = (DATA / f"onednn-{release}.txt").read_text()
     primitives = judge.primitives(text)
     assert (primitives.runtime, primitives.convolutions) == ("threadpool", (implementation,))
-    assert judge.onednn(text, ENVIRONMENT, RAN, SUCCEEDED, PLAN).status == "pass"
+    assert onednn(text).status == "pass"
 
 
 def test_a_recorded_convolution_in_mkl_dnn_passes() -> None:
@@ -183,27 +201,27 @@ def test_a_recorded_convolution_in_mkl_dnn_passes() -> None:
     assert (primitives.runtime, primitives.convolutions) == ("", ("jit:avx512_common",))
     assert primitives.isa == "Intel AVX-512 with Intel DL Boost and bfloat16 support"
     openmp = replace(RAN, openmp="libiomp5.so")
-    check = judge.onednn(text, ENVIRONMENT, openmp, SUCCEEDED, replace(PLAN, threading="openmp"))
+    check = onednn(text, openmp, replace(PLAN, threading="openmp"))
     assert check.status == "pass"
     assert check.detail == f"a convolution ran as jit:avx512_common on libiomp5.so ({primitives.isa})"
-    assert judge.onednn(text, ENVIRONMENT, RAN, SUCCEEDED, replace(PLAN, threading="")).status == "pass"
+    assert onednn(text, plan=replace(PLAN, threading="")).status == "pass"
 
 
 def test_mkl_dnn_without_an_openmp_runtime_is_not_on_openmp() -> None:
     text = (DATA / "onednn-2.0.1.txt").read_text()
-    check = judge.onednn(text, ENVIRONMENT, RAN, SUCCEEDED, replace(PLAN, threading="openmp"))
+    check = onednn(text, plan=replace(PLAN, threading="openmp"))
     assert (check.status, check.detail) == ("fail", "its threading is unknown, not openmp")
 
 
 def test_mkl_dnn_that_is_switched_off_fails() -> None:
     text = (DATA / "onednn-off-2.0.1.txt").read_text()
-    check = judge.onednn(text, ENVIRONMENT, RAN, SUCCEEDED, PLAN)
+    check = onednn(text)
     assert (check.status, check.detail) == ("fail", "no convolution ran in oneDNN")
 
 
 @pytest.mark.parametrize("ran", [None, OneDnnConvolution(finite=False, openmp="")])
 def test_a_convolution_without_a_finite_result_fails(ran: OneDnnConvolution | None) -> None:
-    assert judge.onednn((DATA / "onednn-2.21.0.txt").read_text(), ENVIRONMENT, ran, SUCCEEDED, PLAN).status == "fail"
+    assert onednn((DATA / "onednn-2.21.0.txt").read_text(), ran).status == "fail"
 
 
 def test_only_primitives_on_the_cpu_count() -> None:
@@ -218,30 +236,30 @@ def test_installed_packages_are_read_from_folder_names(tmp_path: Path) -> None:
     probes = importlib.import_module("tfbuild.in_container.smoke.probes")
     for name in ("numpy-1.18.5.dist-info", "gast-0.2.2-py3.7.egg-info", "numpy", "numpy.libs"):
         (tmp_path / name).mkdir()
-    assert sorted(probes.installed([str(tmp_path), ""])) == [("gast", "0.2.2"), ("numpy", "1.18.5")]
+    assert probes.packages([str(tmp_path), ""]) == ("gast==0.2.2", "numpy==1.18.5")
 
 
 @pytest.mark.parametrize("release", ["2.14.0", "2.21.0"])
 def test_gemm_lines_alone_prove_nothing(release: str) -> None:
     text = (DATA / f"onednn-off-{release}.txt").read_text()
     assert "gemm_api" in text
-    assert judge.onednn(text, ENVIRONMENT, RAN, SUCCEEDED, PLAN).status == "fail"
+    assert onednn(text).status == "fail"
 
 
 @pytest.mark.parametrize("implementation", ["ref:any", "", "gemm:jit", "jit:avx2", "brgconv:sse41"])
 def test_an_implementation_for_another_cpu_fails(implementation: str) -> None:
     line = f"onednn_verbose,info,cpu,runtime:threadpool\nonednn_verbose,exec,cpu,convolution,{implementation},x\n"
-    assert judge.onednn(line, ENVIRONMENT, RAN, SUCCEEDED, PLAN).status == "fail"
+    assert onednn(line).status == "fail"
 
 
 def test_every_convolution_counts_not_only_the_first() -> None:
     text = "".join(f"onednn_verbose,exec,cpu,convolution,{name},x\n" for name in ("brg:avx512_core", "ref:any"))
-    assert judge.onednn(text, ENVIRONMENT, RAN, SUCCEEDED, replace(PLAN, threading="")).status == "fail"
+    assert onednn(text, plan=replace(PLAN, threading="")).status == "fail"
 
 
 def test_a_threading_other_than_the_planned_one_fails() -> None:
     text = (DATA / "onednn-2.21.0.txt").read_text()
-    check = judge.onednn(text, ENVIRONMENT, RAN, SUCCEEDED, replace(PLAN, threading="openmp"))
+    check = onednn(text, plan=replace(PLAN, threading="openmp"))
     assert (check.status, check.detail) == ("fail", "its threading is threadpool, not openmp")
 
 
@@ -257,14 +275,12 @@ def test_the_instruction_set_expected_of_onednn_follows_the_cpu() -> None:
 
 
 def test_other_targets_skip_onednn() -> None:
-    check = judge.onednn("", ENVIRONMENT, RAN, SUCCEEDED, replace(PLAN, target="cpu", checks=()))
-    assert (check.status, check.detail) == ("skip", "target cpu promises nothing about oneDNN")
+    assert judge.ONEDNN.skip(replace(PLAN, target="cpu", checks=())) == "not a check of target cpu"
+    assert judge.ONEDNN.skip(PLAN) == ""
 
 
-def allocator(
-    malloc: str = TCMALLOC, faults: float = 0.0, stderr: str = "", ended: Ended = SUCCEEDED
-) -> judge.Judgement:
-    return judge.tcmalloc(replace(ENVIRONMENT, malloc=malloc), Faults(faults), stderr, ended, PLAN)
+def allocator(malloc: str = TCMALLOC, faults: float = 0.0, stderr: str = "", ended: Ended = SUCCEEDED) -> Judgement:
+    return judge.tcmalloc(Results((Faults(faults),), ended, replace(ENVIRONMENT, malloc=malloc), stderr), PLAN)
 
 
 def test_tcmalloc_passes_only_with_all_three_proofs() -> None:
@@ -275,16 +291,16 @@ def test_tcmalloc_passes_only_with_all_three_proofs() -> None:
     assert allocator(faults=10241.0).status == "fail"
     assert allocator(stderr=f"x\n{REFUSED}\n").detail == REFUSED
     assert allocator(ended=Ended(139, "")).status == "fail"
-    assert judge.tcmalloc(ENVIRONMENT, Faults(0), "", SUCCEEDED, replace(PLAN, allocator="")).status == "skip"
+    assert judge.TCMALLOC.skip(replace(PLAN, allocator="")) == "the plan's allocator is unknown"
 
 
 def test_numerics_within_their_limits_pass() -> None:
-    assert judge.numerics(parts(training=0.12, matmul=7e-7), SUCCEEDED, PLAN).status == "pass"
+    assert numerics(parts(training=0.12, matmul=7e-7)).status == "pass"
 
 
 @pytest.mark.parametrize("error", [2e-5, None, -1.0])
 def test_one_wrong_result_fails(error: float | None) -> None:
-    check = judge.numerics(parts(matmul=error), SUCCEEDED, PLAN)
+    check = numerics(parts(matmul=error))
     assert check.status == "fail"
     assert check.detail.startswith("matmul")
 
@@ -292,23 +308,23 @@ def test_one_wrong_result_fails(error: float | None) -> None:
 def test_a_known_defect_warns_in_its_releases_only() -> None:
     wrong = parts(max_pool_nchw_after_nhwc=3.4)
     known = replace(PLAN, known_defects=("max_pool_nchw_after_nhwc",))
-    assert judge.numerics(wrong, SUCCEEDED, known).status == "warn"
-    assert judge.numerics(wrong, SUCCEEDED, PLAN).status == "fail"
-    assert judge.numerics(parts(max_pool_nchw_after_nhwc=3.4, exp=1.0), SUCCEEDED, known).status == "fail"
+    assert numerics(wrong, plan=known).status == "warn"
+    assert numerics(wrong).status == "fail"
+    assert numerics(parts(max_pool_nchw_after_nhwc=3.4, exp=1.0), plan=known).status == "fail"
 
 
 def test_only_optional_parts_may_be_absent() -> None:
     def absent(name: str) -> list[Part]:
         return [Part(p.name, None, "not in this build: x") if p.name == name else p for p in parts()]
 
-    assert judge.numerics(absent("xla"), SUCCEEDED, PLAN).status == "pass"
-    assert judge.numerics(absent("matmul"), SUCCEEDED, PLAN).status == "fail"
+    assert numerics(absent("xla")).status == "pass"
+    assert numerics(absent("matmul")).status == "fail"
 
 
 def test_missing_parts_fail() -> None:
-    check = judge.numerics(parts()[:3], Ended(139, ""), PLAN)
+    check = numerics(parts()[:3], Ended(139, ""))
     assert (check.status, check.detail) == ("fail", "ended before softmax: killed by SIGSEGV")
-    assert judge.numerics(parts()[:3], SUCCEEDED, PLAN).status == "fail"
+    assert numerics(parts()[:3]).status == "fail"
 
 
 def test_the_guard_s_exit_code_is_recognised() -> None:
@@ -320,21 +336,25 @@ def test_the_guard_s_exit_code_is_recognised() -> None:
 
 def test_cuda_is_skipped_without_a_gpu_and_judged_with_one() -> None:
     plan = replace(PLAN, target="cuda", checks=("cuda",))
-    assert judge.cuda(None, SUCCEEDED, PLAN).status == "skip"
-    assert judge.cuda(GpuConvolution(0, "", None), SUCCEEDED, plan).status == "skip"
-    assert judge.cuda(GpuConvolution(1, "/device:GPU:0", 1e-6), SUCCEEDED, plan).status == "pass"
-    assert judge.cuda(GpuConvolution(1, "/device:CPU:0", 1e-6), SUCCEEDED, plan).status == "fail"
-    assert judge.cuda(GpuConvolution(1, "/device:GPU:0", 0.1), SUCCEEDED, plan).status == "fail"
-    assert judge.cuda(GpuConvolution(1, "/device:GPU:0", None), SUCCEEDED, plan).status == "fail"
-    assert judge.cuda(None, Ended(1, ""), plan).status == "fail"
+    assert judge.CUDA.skip(PLAN) == "not a check of target mkl"
+    assert judge.CUDA.skip(plan) == ""
+    rows: list[tuple[GpuConvolution | None, Ended, str]] = [
+        (GpuConvolution(0, "", None), SUCCEEDED, "skip"),
+        (GpuConvolution(1, "/device:GPU:0", 1e-6), SUCCEEDED, "pass"),
+        (GpuConvolution(1, "/device:CPU:0", 1e-6), SUCCEEDED, "fail"),
+        (GpuConvolution(1, "/device:GPU:0", 0.1), SUCCEEDED, "fail"),
+        (GpuConvolution(1, "/device:GPU:0", None), SUCCEEDED, "fail"),
+        (None, Ended(1, ""), "fail"),
+    ]
+    for record, ended, status in rows:
+        assert judge.cuda(Results((record,) if record else (), ended), plan).status == status
 
 
 def test_skipped_checks_never_count_as_passed() -> None:
-    skip, good = judge.skipped("a", "b"), judge.Judgement("a", "pass", "")
-    assert judge.verdict([skip]) == "fail"
-    assert judge.verdict([skip, good]) == "pass"
-    assert judge.verdict([good, judge.Judgement("a", "warn", "")]) == "warn"
-    assert judge.verdict([good, judge.Judgement("a", "warn", ""), judge.Judgement("a", "fail", "")]) == "fail"
+    assert judge.verdict(["skip"]) == "fail"
+    assert judge.verdict(["skip", "pass"]) == "pass"
+    assert judge.verdict(["pass", "warn"]) == "warn"
+    assert judge.verdict(["pass", "warn", "fail"]) == "fail"
 
 
 def test_the_smoke_benchmark_imports_only_the_standard_library_numpy_and_tensorflow() -> None:

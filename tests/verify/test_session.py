@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -23,7 +23,7 @@ from tfbuild.measure.probe import Outcome
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session
 from tfbuild.verify.records import SCHEMA, Report
-from tfbuild.verify.verification import Baseline, Claim, Start, Verification, VerificationCheck
+from tfbuild.verify.verification import Baseline, Start, Verification, VerificationCheck
 
 IMAGE = Image(
     id="sha256:0a",
@@ -34,8 +34,11 @@ IMAGE = Image(
     architecture="amd64",
     repo_digests=("x@sha256:1",),
 )
-CLAIM = Claim(proves="it holds", how="by looking", fix="build it again")
 STARTED = Start(outcome=Outcome(records=(ENVIRONMENT, TENSORFLOW), ended=judge.Ended(0, ""), output=""))
+
+
+def row(name: str, run: Callable[[Verification], Judgement], **more: Any) -> VerificationCheck:
+    return VerificationCheck(name=name, proves="it holds", how="by looking", fix="build it again", run=run, **more)
 
 
 @dataclass(kw_only=True)
@@ -87,9 +90,9 @@ class FakeEngine:
 def check(name: str, status: str = judge.PASS, skip: str = "", detail: str = "seen") -> VerificationCheck:
     def run(state: Verification) -> Judgement:
         cast(FakeEngine, state.engine).events.append(f"{name} {state.ref}")
-        return Judgement(name, status, detail, (judge.Measurement("faults", 2.0, "< 3"),))
+        return Judgement(status, detail, (judge.Measurement("faults", 2.0, "< 3"),))
 
-    return VerificationCheck(name=name, claim=CLAIM, run=run, skip=lambda _: skip)
+    return row(name, run, skip=lambda _: skip)
 
 
 def verified(
@@ -114,7 +117,7 @@ def test_checks_run_in_order_on_the_image_that_the_name_stood_for(monkeypatch: p
 
 
 def beside(run: Callable[[Verification], Judgement]) -> VerificationCheck:
-    return VerificationCheck(name="beside", claim=CLAIM, run=run, beside=True)
+    return row("beside", run, beside=True)
 
 
 def test_a_check_that_runs_beside_the_others_is_reported_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,9 +126,9 @@ def test_a_check_that_runs_beside_the_others_is_reported_in_its_place(monkeypatc
     def meet(state: Verification) -> Judgement:
         assert not state.over.is_set()
         met.wait()
-        return Judgement("met", judge.WARN, "", ())
+        return Judgement(judge.WARN, "", ())
 
-    one = VerificationCheck(name="one", claim=CLAIM, run=meet)
+    one = row("one", meet)
     report, events, shown = verified(monkeypatch, one, check("two"), beside(meet), check("three"))
     assert [(row.name, row.status) for row in report.checks] == [
         ("one", "warn"), ("two", "pass"), ("beside", "warn"), ("three", "pass"),
@@ -154,7 +157,7 @@ def test_a_verification_that_ends_early_ends_what_runs_beside(
         raise error
 
     output = io.StringIO()
-    checks = (VerificationCheck(name="one", claim=CLAIM, run=fail), beside(read))
+    checks = (row("one", fail), beside(read))
     monkeypatch.setattr(session, "CHECKS", checks)
     with pytest.raises(type(error)) as raised:
         session.verify(cast(Engine, FakeEngine()), "tfbuild:x", baseline=None, progress=Progress(output))
@@ -174,9 +177,9 @@ def test_a_check_that_runs_beside_the_others_can_fail_the_verification(monkeypat
 
 def test_a_check_sees_the_results_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(state: Verification) -> Judgement:
-        return Judgement("last", judge.PASS, " ".join(row.name for row in state.checks if state.failed(row.name)))
+        return Judgement(judge.PASS, " ".join(row.name for row in state.checks if state.failed(row.name)))
 
-    last = VerificationCheck(name="last", claim=CLAIM, run=run)
+    last = row("last", run)
     report, *_ = verified(monkeypatch, check("one", judge.FAIL), check("two", judge.WARN), last)
     assert report.checks[-1].detail == "one"
 
@@ -240,9 +243,9 @@ def starting(start: Start) -> VerificationCheck:
 
     def run(state: Verification) -> Judgement:
         state.start, state.guard = start, Guard(compiled=("AVX",), unused=("AVX2", "NOT_HERE"))
-        return Judgement("import", judge.PASS, "")
+        return Judgement(judge.PASS, "")
 
-    return VerificationCheck(name="import", claim=CLAIM, run=run)
+    return row("import", run)
 
 
 def test_what_started_says_where_and_with_which_software(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,9 +278,9 @@ def test_the_checks_get_the_baseline_or_the_reason_for_none(
 
     def run(state: Verification) -> Judgement:
         seen.append((state.baseline, state.planned.id))
-        return Judgement("one", judge.PASS, "")
+        return Judgement(judge.PASS, "")
 
-    monkeypatch.setattr(session, "CHECKS", (VerificationCheck(name="one", claim=CLAIM, run=run),))
+    monkeypatch.setattr(session, "CHECKS", (row("one", run),))
     engine = cast(Engine, FakeEngine())
     for untimed in ({}, {"untimed": "not requested"}):
         session.verify(engine, "x", baseline=baseline, progress=Progress(io.StringIO()), **untimed)
@@ -299,7 +302,7 @@ def test_an_image_that_is_removed_while_it_is_verified_is_named(removed: bool, m
     def run(_: Verification) -> Judgement:
         raise UnknownImage("no image 'sha256:0b' on this engine")
 
-    gone = VerificationCheck(name="guard", claim=CLAIM, run=run)
+    gone = row("guard", run)
     message = "tfbuild:x was removed while it was verified" if removed else "no image 'sha256:0b'"
     with pytest.raises(UnknownImage, match=message):
         verified(monkeypatch, gone, engine=FakeEngine(removed=removed))
@@ -310,9 +313,9 @@ def ending(status: str, *, skip: str = "") -> VerificationCheck:
 
     def run(state: Verification) -> Judgement:
         cast(FakeEngine, state.engine).ended = True
-        return Judgement("ending", status, "killed by SIGKILL")
+        return Judgement(status, "killed by SIGKILL")
 
-    return VerificationCheck(name="ending", claim=CLAIM, run=run, skip=lambda _: skip)
+    return row("ending", run, skip=lambda _: skip)
 
 
 @pytest.mark.parametrize("status", [judge.FAIL, judge.WARN, judge.SKIP])
@@ -334,7 +337,7 @@ def test_what_a_check_raises_because_the_engine_ended_has_that_cause(monkeypatch
         raise UnknownImage("no image 'sha256:0a' on this engine")
 
     with pytest.raises(EngineMissing, match="the engine ended during verification"):
-        verified(monkeypatch, VerificationCheck(name="guard", claim=CLAIM, run=run))
+        verified(monkeypatch, row("guard", run))
 
 
 def test_a_verdict_stays_if_the_engine_ended_but_all_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:

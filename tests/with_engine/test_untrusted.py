@@ -256,13 +256,13 @@ LIES = (
         name="forged optimized bytecode",
         instructions=root(forge("-o 1")),
         check="bytecode",
-        told="not a compile of its source: " + CACHED.replace("311.pyc", "311.opt-1.pyc"),
+        told="not compiled from its source: " + CACHED.replace("311.pyc", "311.opt-1.pyc"),
     ),
     Lie(
         name="forged bytecode",
         instructions=root(forge()),
         check="bytecode",
-        told=f"not a compile of its source: {CACHED}",
+        told=f"not compiled from its source: {CACHED}",
     ),
     Lie(
         name="a module for warnings",

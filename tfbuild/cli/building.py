@@ -317,7 +317,8 @@ def verify_published(
 
 
 def finish(report: "Report | None", image: str, *, json: bool) -> None:
-    """Print the outcome, then raise VerificationFailed where the report fails."""
+    """Print the outcome, then raise VerificationFailed if the report fails."""
+    from tfbuild.verify import page
     from tfbuild.verify import report as reporting
 
     if report is None:
@@ -326,7 +327,7 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
     if json:
         sys.stdout.write(reporting.to_json(report) + "\n")
     else:
-        reporting.show(report, sys.stdout)
+        page.show(report, sys.stdout)
         say(f"image {image}, report {reporting.path(report, REPORTS).with_suffix('.html')}")
     reporting.raise_if_failed(report, image)
 

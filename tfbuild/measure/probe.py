@@ -15,9 +15,8 @@ import msgspec
 
 from tfbuild.engine import MOST_OUTPUT, Engine, Process, Sandbox
 from tfbuild.engine.containers import KILLED
-from tfbuild.in_container.smoke.challenge import Challenge
 from tfbuild.in_container.smoke.judge import Ended
-from tfbuild.in_container.smoke.records import Environment
+from tfbuild.in_container.smoke.records import Challenge, Environment
 from tfbuild.measure.records import Host
 
 T = TypeVar("T")

@@ -1,19 +1,87 @@
-"""A verification as one HTML page: what to do, then each check, with its proof folded."""
+"""A report for people to read: as one HTML page, as Markdown, and as a table in the terminal.
+
+Each begins with what to do about failures; the page folds each check's proof.
+"""
 
 from collections.abc import Iterator
+from typing import IO
 
 import msgspec
 from markupsafe import Markup
 
 from tfbuild.pages import charts, rendering
 from tfbuild.pages.charts import Line, LineGroup
-from tfbuild.verify import wording
-from tfbuild.verify.records import Benchmark, Check, Report, Throughput
+from tfbuild.util import terminal
+from tfbuild.util.installation import as_typed
+from tfbuild.util.terminal import foreign_cell as cell
+from tfbuild.util.terminal import markdown_cell
+from tfbuild.verify.records import Benchmark, Check, Report, Throughput, spelled
+
+MARKS = {"pass": "ok", "warn": "WARN", "fail": "FAIL", "skip": "skip"}
+ALL = "all (geometric mean)"
+COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
+
+
+def baseline(report: Report) -> str:
+    """Return what the image's speed was compared with, and what was changed in its environment."""
+    if report.throughput is None:
+        return ""
+    changed = report.throughput.retuned
+    settings = " ".join(f"{name}={value}" for name, value in sorted(changed.items()))
+    return f"{report.throughput.baseline} with {settings}" if changed else report.throughput.baseline
+
+
+def numbers(check: Check) -> str:
+    """Return the numbers behind a check, with their limits."""
+    return ", ".join(f"{m.name} {m.value:.4g}{f' ({m.limit})' if m.limit else ''}" for m in check.measures)
+
+
+def speeds(throughput: Throughput | None) -> list[tuple[str, str, str, str, str]]:
+    """Return a row for all workloads and one for each: CPU time, wall time, the image against itself, the effect."""
+    rows: list[tuple[str, Benchmark | Throughput]] = [(ALL, throughput)] if throughput else []
+    rows += [(row.name, row) for row in throughput.benchmarks] if throughput else []
+    return [(name, spelled(row.cpu), spelled(row.wall), spelled(row.band), row.effect) for name, row in rows]
+
+
+def plan(report: Report) -> dict[str, str]:
+    """Return the fields of the plan that are not empty."""
+    fields = msgspec.to_builtins(report.plan).items()
+    return {name: " ".join(value) if isinstance(value, list | tuple) else value for name, value in fields if value}
+
+
+def environment(report: Report) -> dict[str, str]:
+    """Return the facts of image, host and software that are known."""
+    host, software, image = report.host, report.software, report.image
+    rows = {
+        "image": f"{image.ref} ({image.id})",
+        "digests": " ".join(image.digests),
+        "size": f"{image.size / 1e6:.0f} MB",
+        "architecture": image.architecture,
+    }
+    if host:
+        rows |= {
+            "CPU": f"{host.cpu}, {host.cpus} CPUs, {host.machine}",
+            "cgroup quota": f"{host.quota:g} CPUs" if host.quota else "none",
+            "memory": f"{host.memory} MiB",
+            "kernel": host.kernel,
+            "engine": host.engine,
+        }
+    if software:
+        rows |= {
+            "TensorFlow": f"{software.tensorflow} ({software.git}), compiled by {software.compiler}",
+            "compiled for": " ".join(software.compiled_for),
+            "Python": software.python,
+            "NumPy": software.numpy,
+            "malloc of": software.malloc,
+        }
+    return {name: value for name, value in rows.items() if value}
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
 
 # How a status looks: its colour, and a sign with a word for those who do not see colours.
 STYLES = {"pass": "good", "warn": "warned", "fail": "bad", "skip": "quiet"}
 SIGNS = {"pass": "✓ pass", "warn": "! warning", "fail": "✗ FAIL", "skip": "– skipped"}
-ALL = "all (geometric mean)"
 
 
 def to_html(report: Report) -> str:
@@ -26,12 +94,12 @@ def to_html(report: Report) -> str:
         summary=_summary(report.checks),
         signs=SIGNS,
         styles=STYLES,
-        numbers=wording.numbers,
-        baseline=wording.baseline(report),
+        numbers=numbers,
+        baseline=baseline(report),
         chart=_chart(report.throughput) if report.throughput else Markup(),
-        speeds=list(_speeds(report.throughput)) if report.throughput else [],
-        plan={name: wording.plain(value) for name, value in msgspec.to_builtins(report.plan).items() if value},
-        environment=_environment(report),
+        speeds=speeds(report.throughput),
+        plan=plan(report),
+        environment=environment(report),
     )
 
 
@@ -59,39 +127,92 @@ def _line(name: str, row: Benchmark | Throughput, metric: str) -> Line | None:
     return Line(label=name, ratio=ratio, effect=row.effect, band=charts.drawable(row.band)) if ratio else None
 
 
-def _speeds(throughput: Throughput) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield a row of text for each workload and for all of them."""
-    yield ALL, *_ratios(throughput), throughput.effect
-    for row in throughput.benchmarks:
-        yield row.name, *_ratios(row), row.effect
+# --- Markdown ------------------------------------------------------------------------------------------------------
 
 
-def _ratios(row: Benchmark | Throughput) -> tuple[str, str, str]:
-    return wording.spelled(row.cpu), wording.spelled(row.wall), wording.spelled(row.band)
+def to_markdown(report: Report) -> str:
+    """Return the report as Markdown, with what to do first."""
+    parts = (_head, _to_do, _table, _speed, _proofs, _details)
+    return "\n".join(line for part in parts for line in (*part(report), "")) + "\n"
 
 
-def _environment(report: Report) -> dict[str, str]:
-    host, software, image = report.host, report.software, report.image
-    rows = {
-        "image": f"{image.ref} ({image.id})",
-        "digests": " ".join(image.digests),
-        "size": f"{image.size / 1e6:.0f} MB",
-        "architecture": image.architecture,
-    }
-    if host:
-        rows |= {
-            "CPU": f"{host.cpu}, {host.cpus} CPUs, {host.machine}",
-            "cgroup quota": f"{host.quota:g} CPUs" if host.quota else "none",
-            "memory": f"{host.memory} MiB",
-            "kernel": host.kernel,
-            "engine": host.engine,
-        }
-    if software:
-        rows |= {
-            "TensorFlow": f"{software.tensorflow} ({software.git}), compiled by {software.compiler}",
-            "compiled for": " ".join(software.compiled_for),
-            "Python": software.python,
-            "NumPy": software.numpy,
-            "malloc of": software.malloc,
-        }
-    return {name: value for name, value in rows.items() if value}
+def _head(report: Report) -> Iterator[str]:
+    yield f"# {report.id}: {report.verdict}"
+    yield ""
+    yield f"`{cell(report.image.ref).replace('`', ' ')}` ({report.image.id})"
+    yield f"verified {report.created} in {report.seconds:.0f} s by {report.tool}."
+
+
+def _to_do(report: Report) -> Iterator[str]:
+    for check in report.checks:
+        if check.status == "fail":
+            fix = f" *Fix:* {markdown_cell(as_typed(check.fix))}" if check.fix else ""
+            yield f"- **{check.name}** failed: {cell(as_typed(check.detail))}.{fix}"
+    if report.source_would_add:
+        yield f"- On this CPU a build from source would add: {' '.join(report.source_would_add)}."
+
+
+def _table(report: Report) -> Iterator[str]:
+    yield "| check | | what was seen | s |"
+    yield "|---|---|---|---|"
+    for check in report.checks:
+        yield f"| {check.name} | {MARKS[check.status]} | {cell(as_typed(check.detail))} | {check.seconds:.1f} |"
+
+
+def _speed(report: Report) -> Iterator[str]:
+    throughput = report.throughput
+    if throughput is None:
+        return
+    yield "## Throughput"
+    yield ""
+    yield f"Against `{baseline(report)}`: {throughput.effect}."
+    yield "Ratios are the baseline's time over the image's: above 1 the image is faster."
+    yield ""
+    yield "| workload | CPU time | wall time | image against itself | |"
+    yield "|---|---|---|---|---|"
+    yield from (f"| {' | '.join(row)} |" for row in speeds(throughput))
+    yield ""
+    yield f"{throughput.clean} of {throughput.rounds} rounds were undisturbed;"
+    yield f"other load used {throughput.foreign:.0%} of the machine on average."
+
+
+def _proofs(report: Report) -> Iterator[str]:
+    yield "## What each check proves, and how"
+    yield ""
+    for check in report.checks:
+        yield f"- **{check.name}**: {check.proves} *How:* {check.how}"
+        if check.measures:
+            yield f"  *Numbers:* {numbers(check)}."
+
+
+def _details(report: Report) -> Iterator[str]:
+    yield "## Plan, host and contents"
+    yield ""
+    packages = {"packages": " ".join(report.software.packages)} if report.software else {}
+    yield from (f"- {name}: {cell(value)}" for name, value in (plan(report) | environment(report) | packages).items())
+    yield ""
+    yield "| label | value |"
+    yield "|---|---|"
+    yield from (f"| {cell(name)} | {cell(value)} |" for name, value in sorted(report.image.labels.items()))
+
+
+# --- terminal ------------------------------------------------------------------------------------------------------
+
+
+def show(report: Report, stream: IO[str] | None = None) -> None:
+    """Print a table to `stream` (default: stdout), in colour on a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console = terminal.console(stream)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for check in report.checks:
+        table.add_row(Text(MARKS[check.status], COLOURS[check.status]), check.name, Text(_seen(check)))
+    console.print(table)
+    if report.source_would_add:
+        console.print(Text(f"a build from source would add {' '.join(report.source_would_add)} on this CPU"))
+    console.print(Text(f"{report.id}: {report.verdict} in {report.seconds:.0f} s", COLOURS[report.verdict]))
+
+
+def _seen(check: Check) -> str:
+    return as_typed(check.detail + (f"\nfix: {check.fix}" if check.status == "fail" and check.fix else ""))

@@ -12,6 +12,11 @@ Status = Annotated[str, msgspec.Meta(pattern="^(pass|warn|fail|skip)$")]
 Verdict = Annotated[str, msgspec.Meta(pattern="^(pass|warn|fail)$")]
 
 
+def spelled(interval: Interval) -> str:
+    """Return a ratio and its interval."""
+    return f"{interval.median:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Timing:
     """Seconds of wall time and of CPU time for a sample's `inner` calls."""

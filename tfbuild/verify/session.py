@@ -8,13 +8,12 @@ from datetime import UTC, datetime
 from functools import partial
 
 from tfbuild import __version__
-from tfbuild.binary.guard import Guard
 from tfbuild.context.labels import Planned, read_labels
 from tfbuild.engine import Engine, Image
 from tfbuild.engine.image import named_if_removed
 from tfbuild.errors import TfbuildError
 from tfbuild.in_container.smoke import judge
-from tfbuild.in_container.smoke.records import Environment, TensorFlow
+from tfbuild.in_container.smoke.records import Environment
 from tfbuild.measure import probe
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import printable
@@ -80,7 +79,7 @@ def _timed(
     """Run a check as a step of `progress`, and add its seconds and its claim; `why`: skip it for that reason."""
     with progress.step(f"verify: {check.name}") as step:
         why = why or check.skip(verification)
-        result = judge.skipped(check.name, why) if why else check.run(verification)
+        result = judge.Judgement(judge.SKIP, why) if why else check.run(verification)
         if not why and result.status != judge.PASS:
             # To a check, an image whose engine ends, or has no space left, looks like one that crashes.
             require_engine()
@@ -93,18 +92,19 @@ def _timed(
         detail=printable(result.detail),
         seconds=round(step.seconds, 2),
         measures=tuple(Measure(name=m.name, value=m.value, limit=m.limit) for m in result.measures),
-        proves=check.claim.proves,
-        how=check.claim.how,
-        fix=check.claim.fix if result.status == judge.FAIL else "",
+        proves=check.proves,
+        how=check.how,
+        fix=check.fix if result.status == judge.FAIL else "",
     )
 
 
 # --- the report ----------------------------------------------------------------------------------------------------
 
+PLAN = ("release", "python", "target", "platform", "compiler", "bazel", "threading", "allocator", "onednn", "wheel")
+
 
 def _report(verification: Verification, image: Image, ref: str, seconds: float) -> Report:
-    environment, tensorflow = verification.start.environment, verification.start.tensorflow
-    guard = verification.guard
+    environment = verification.start.environment
     return Report(
         schema=SCHEMA,
         kind="smoke",
@@ -112,44 +112,38 @@ def _report(verification: Verification, image: Image, ref: str, seconds: float) 
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         tool=f"tfbuild {__version__}",
         seconds=round(seconds, 1),
-        verdict=judge.verdict([judge.Judgement(check.name, check.status, "") for check in verification.checks]),
-        image=_image_facts(image, ref),
+        verdict=judge.verdict(check.status for check in verification.checks),
+        image=ImageFacts(
+            ref=ref,
+            id=image.id,
+            digests=image.repo_digests,
+            size=image.size,
+            architecture=image.architecture,
+            labels={name: printable(value) for name, value in image.labels.items()},
+        ),
         plan=_plan_facts(image),
         host=probe.host(environment, verification.engine) if environment else None,
-        software=_software(environment, tensorflow, guard) if environment else None,
+        software=_software(environment, verification) if environment else None,
         checks=tuple(verification.checks),
         throughput=verification.throughput,
-        source_would_add=isa.unused(guard, environment.cpu_flags) if environment else (),
-    )
-
-
-def _image_facts(image: Image, ref: str) -> ImageFacts:
-    return ImageFacts(
-        ref=ref,
-        id=image.id,
-        digests=image.repo_digests,
-        size=image.size,
-        architecture=image.architecture,
-        labels={name: printable(value) for name, value in image.labels.items()},
+        source_would_add=isa.unused(verification.guard, environment.cpu_flags) if environment else (),
     )
 
 
 def _plan_facts(image: Image) -> PlanFacts:
-    labels = read_labels(image.labels)
-
-    def label(name: str) -> str:
-        return printable(labels.get(name))
-
-    names = ("release", "python", "target", "platform", "compiler", "bazel", "threading", "allocator", "onednn")
+    own = read_labels(image.labels)
+    names = (*PLAN, "requirement", "instruction-set", "features", "copts")
+    label = {name: printable(own.get(name)) for name in names}
     return PlanFacts(
-        **{name: label(name) for name in (*names, "wheel", "requirement")},
-        instruction_set=label("instruction-set"),
-        features=tuple(label("features").split()),
-        copts=tuple(label("copts").split()),
+        **{name: label[name] for name in (*PLAN, "requirement")},
+        instruction_set=label["instruction-set"],
+        features=tuple(label["features"].split()),
+        copts=tuple(label["copts"].split()),
     )
 
 
-def _software(environment: Environment, tensorflow: TensorFlow | None, guard: Guard) -> ImageSoftware:
+def _software(environment: Environment, verification: Verification) -> ImageSoftware:
+    tensorflow = verification.start.tensorflow
     return ImageSoftware(
         tensorflow=tensorflow.version if tensorflow else "",
         git=tensorflow.git if tensorflow else "",
@@ -157,6 +151,6 @@ def _software(environment: Environment, tensorflow: TensorFlow | None, guard: Gu
         python=environment.python,
         numpy=environment.numpy,
         malloc=environment.malloc,
-        compiled_for=guard.compiled,
+        compiled_for=verification.guard.compiled,
         packages=environment.packages,
     )

@@ -8,8 +8,8 @@ from tfbuild.binary.guard import Guard
 from tfbuild.context.labels import Planned
 from tfbuild.engine import ContainerRun, Engine, Process, Sandbox
 from tfbuild.in_container.smoke import judge
-from tfbuild.in_container.smoke.challenge import Challenge
-from tfbuild.in_container.smoke.records import Environment, OperationAnswer, TensorFlow
+from tfbuild.in_container.smoke.judge import Judgement, ProbeCheck
+from tfbuild.in_container.smoke.records import Challenge, Environment, OperationAnswer, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.measure.probe import Outcome, Untrusted
 from tfbuild.verify import challenges
@@ -22,7 +22,7 @@ NO_START = "the image does not start on this host (see guard)"
 class Baseline:
     """What the throughput is compared with: an image, and changes of its environment (empty values: unset).
 
-    `ref`: its name in reports; `id`: what to run, where its name may move to another image meanwhile.
+    `ref`: its name in reports; `id`: what to run, since its name may move to another image meanwhile.
     """
 
     ref: str
@@ -90,7 +90,7 @@ class Verification:
     over: threading.Event = field(default_factory=threading.Event)
 
     def require_wanted(self, _: str) -> None:
-        """Raise KeyboardInterrupt where the verification ended before this check, by an error or by its user."""
+        """Raise KeyboardInterrupt if the verification ended before this check, by an error or by its user."""
         if self.over.is_set():
             raise KeyboardInterrupt
 
@@ -100,46 +100,43 @@ class Verification:
 
     def ask(
         self,
-        name: str,
-        *kinds: type,
+        check: ProbeCheck,
+        *,
         gpus: bool = False,
         look: Callable[[Process | None], None] | None = None,
         limits: Mapping[str, float] = challenges.LIMITS,
-        env: Mapping[str, str] = {},
         options: Sequence[str] = (),
     ) -> Answered:
-        """Run the probe `name` in the image with a challenge; it sends a record of each of `kinds`, then its answers.
+        """Run the probe of `check` in the image with a challenge; it sends its records, then its answers.
 
-        `env`: changes of its environment; `look` gets the process when all is sent; `limits`: of the answers' errors;
-        `options`: of Python.
+        `look` gets the process when all is sent; `limits`: of the answers' errors; `options`: of Python.
         """
-        challenge = challenges.draw(name)
-        wanted = (*kinds, *(OperationAnswer for _ in challenges.names(name)))
+        challenge = challenges.draw(check.probe)
+        wanted = (*check.kinds, *(OperationAnswer for _ in challenges.OPERATIONS[check.probe]))
         untrusted = Untrusted(sandbox=self.sandbox, challenge=challenge, look=look, options=options)
-        outcome = probe.ask(self.engine, self.ref, name, wanted, env, gpus=gpus, untrusted=untrusted)
-        sent, answers = outcome.records[: len(kinds)], outcome.records[len(kinds) :]
-        wrong = challenges.wrong(name, challenge, answers, limits)
+        outcome = probe.ask(self.engine, self.ref, check.probe, wanted, check.env, gpus=gpus, untrusted=untrusted)
+        sent, answers = outcome.records[: len(check.kinds)], outcome.records[len(check.kinds) :]
+        wrong = challenges.wrong(check.probe, challenge, answers, limits)
         return Answered(outcome=replace(outcome, records=sent), challenge=challenge, wrong=wrong)
+
+    def judge(self, check: ProbeCheck, result: Answered) -> Judgement:
+        """Judge a probe's results: a failure if they cannot be trusted, or would pass without the right answers."""
+        outcome, start = result.outcome, self.start
+        if outcome.broken:
+            return Judgement(judge.FAIL, outcome.broken)
+        results = judge.Results(outcome.records, outcome.ended, start.environment, start.outcome.output)
+        return unless(result.wrong, check.judge(results, self.planned.smoke()))
 
     def failed(self, name: str) -> bool:
         """Return whether the check `name` ran and failed."""
         return any(check.name == name and check.status == judge.FAIL for check in self.checks)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """What a check proves, how it tests that, and what to do where it fails, for the reader of a report."""
-
-    proves: str
-    how: str
-    fix: str
-
-
-def answered(judged: judge.Judgement, result: Answered) -> judge.Judgement:
-    """Return what a check judged, or a failure where it would pass without the right answers."""
-    if judged.status in (judge.PASS, judge.WARN) and result.wrong:
-        return replace(judged, status=judge.FAIL, detail=result.wrong)
-    return judged
+def unless(wrong: str, judged: Judgement) -> Judgement:
+    """Return what was judged, or a failure if it would pass though something is `wrong`."""
+    return (
+        Judgement(judge.FAIL, wrong, judged.measures) if wrong and judged.status in (judge.PASS, judge.WARN) else judged
+    )
 
 
 def always(_: Verification) -> str:
@@ -147,8 +144,13 @@ def always(_: Verification) -> str:
     return ""
 
 
+def needs_start(verification: Verification) -> str:
+    """Skip if the image does not start."""
+    return NO_START if verification.unstartable else ""
+
+
 def needs_tensorflow(verification: Verification) -> str:
-    """Skip where TensorFlow does not import."""
+    """Skip if TensorFlow does not import."""
     return verification.start.why
 
 
@@ -156,18 +158,16 @@ def needs_tensorflow(verification: Verification) -> str:
 class VerificationCheck:
     """A row of `checks.CHECKS`. `skip`: why it cannot or need not run, else empty; then `run` probes and judges.
 
+    For the reader of a report, `proves`: what a pass means, `how` it is tested, `fix`: what to do about a failure.
     `first`: it runs before any container is made. `beside`: it runs beside those before it, from the beginning, and
     uses none of their results.
     """
 
     name: str
-    claim: Claim
-    run: Callable[[Verification], judge.Judgement]
+    proves: str
+    how: str
+    fix: str
+    run: Callable[[Verification], Judgement]
     skip: Callable[[Verification], str] = always
     first: bool = False
     beside: bool = False
-
-
-def unpromised(unprobed: judge.Judgement) -> str:
-    """Return why the plan promises nothing here, from the judge's result without a probe; else empty."""
-    return unprobed.detail if unprobed.status == judge.SKIP else ""

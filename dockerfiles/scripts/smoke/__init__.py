@@ -4,12 +4,11 @@ It supports Python 3.7 and later, because old releases run on old Pythons. `invo
 container and judges the results on the host; `docker run IMAGE tfbuild-smoke` runs the image's own copy, which judges
 them itself.
 
-    records.py   the results of probes, as records of one JSON line each
-    challenge.py what the host asks beforehand, so that recorded results are no answer
-    channel.py   the line protocol on a file descriptor that no library prints to
-    isolated.py  a start without sitecustomize and .pth files, and what those are
+    records.py   the protocol: challenges, and the results of probes as records of one JSON line each
+    isolated.py  a start without sitecustomize and .pth files
     probes.py    the probes; each runs in a process of its own
     numerics.py  results against float64 references
-    judge.py     pure: results + plan -> a check; used inside the image and on the host
+    bytecode.py  bytecode against its sources
+    judge.py     pure: results + plan -> a judgement; used inside the image and on the host
     command.py   `tfbuild-smoke`
 """

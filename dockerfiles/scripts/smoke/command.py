@@ -10,11 +10,10 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, List
 
 from . import judge
-from .judge import Ended, Judgement, Plan
-from .records import Environment, Faults, GpuConvolution, OneDnnConvolution, Part, TensorFlow
+from .judge import Ended, Judgement, Plan, ProbeCheck, Results
 
 SECONDS = 120
 PLAN_FILE = "/opt/tfbuild/plan.json"
@@ -33,10 +32,10 @@ def main(arguments: List[str]) -> int:
     try:
         plan = read_plan(options.plan, needed=options.plan != PLAN_FILE)
     except (OSError, ValueError) as error:
-        print("tfbuild-smoke: {}: {}".format(options.plan, error), file=sys.stderr)
+        print(f"tfbuild-smoke: {options.plan}: {error}", file=sys.stderr)
         return 2
     checks = run(plan)
-    verdict = judge.verdict(checks)
+    verdict = judge.verdict(check.status for check in checks.values())
     print(as_json(checks, verdict) if options.json else as_text(checks, verdict))
     return 1 if verdict == judge.FAIL else 0
 
@@ -60,83 +59,62 @@ def read_plan(path: str, needed: bool) -> Plan:
     return Plan(known_defects=tuple(map(str, defects)), checks=CHECKS.get(values["target"], ()), **values)
 
 
-def run(plan: Plan) -> List[Judgement]:
-    start, ended, stderr = probe("start", (Environment, TensorFlow))
-    environment = start[0] if start else None
-    tensorflow = start[1] if len(start) > 1 else None
-    first = judge.importing(environment, tensorflow, ended, plan)
-    if first.status == judge.FAIL and tensorflow is None:
-        return [
-            first,
-            *(judge.skipped(name, "TensorFlow does not import") for name in ("tcmalloc", "onednn", "numerics")),
-        ]
-    return [first, *(check(plan, environment, stderr) for check in (_tcmalloc, _onednn, _numerics, _cuda))]
+def run(plan: Plan) -> Dict[str, Judgement]:
+    """Run the checks, and return their judgements by name."""
+    start = results_of(judge.IMPORT)
+    checks = {judge.IMPORT.name: judge.importing(start, plan)}
+    imports = len(start.records) == len(judge.IMPORT.kinds)
+    for check in (judge.TCMALLOC, judge.ONEDNN, judge.NUMERICS, judge.CUDA):
+        why = check.skip(plan) if imports else "TensorFlow does not import"
+        if why:
+            checks[check.name] = Judgement(judge.SKIP, why)
+            continue
+        found = results_of(check)
+        seen = Results(found.records, found.ended, start.record, start.ended.stderr)
+        checks[check.name] = check.judge(seen, plan)
+    return checks
 
 
-def _tcmalloc(plan: Plan, environment: Optional[Environment], stderr: str) -> Judgement:
-    if plan.allocator != "tcmalloc":
-        return judge.tcmalloc(environment, None, stderr, Ended(0, ""), plan)
-    records, ended, _ = probe("faults", (Faults,), **judge.NO_ONEDNN)
-    return judge.tcmalloc(environment, records[0] if records else None, stderr, ended, plan)
-
-
-def _onednn(plan: Plan, environment: Optional[Environment], _: str) -> Judgement:
-    if "onednn" not in plan.checks:
-        return judge.onednn("", environment, None, Ended(0, ""), plan)
-    records, ended, stderr = probe("onednn", (OneDnnConvolution,), **judge.TALKATIVE)
-    return judge.onednn(stderr, environment, records[0] if records else None, ended, plan)
-
-
-def _numerics(plan: Plan, _: Optional[Environment], __: str) -> Judgement:
-    records, ended, _stderr = probe("numerics", (Part,) * len(judge.LIMITS))
-    return judge.numerics(records, ended, plan)
-
-
-def _cuda(plan: Plan, _: Optional[Environment], __: str) -> Judgement:
-    if "cuda" not in plan.checks:
-        return judge.cuda(None, Ended(0, ""), plan)
-    records, ended, _stderr = probe("cuda", (GpuConvolution,))
-    return judge.cuda(records[0] if records else None, ended, plan)
-
-
-def probe(name: str, kinds: Sequence[Type[Any]], **environment: str) -> Tuple[List[Any], Ended, str]:
-    """Run a probe in a process of its own; return its records, how it ended, and its stderr."""
-    command = [sys.executable, os.environ["TFBUILD_SMOKE"], "probe", name]
+def results_of(check: ProbeCheck) -> Results:
+    """Run a check's probe in a process of its own."""
+    command = [sys.executable, os.environ["TFBUILD_SMOKE"], "probe", check.probe]
     try:
         completed = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=dict(os.environ, **environment),
+            env=dict(os.environ, **check.env),
             timeout=SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return [], Ended(1, "", timed_out=True), ""
-    stderr = completed.stderr.decode(errors="replace")
+        return Results((), Ended(1, "", timed_out=True))
     lines = completed.stdout.decode().splitlines()
     # A probe that died sent fewer lines. (zip has no `strict` before Python 3.10.)
-    records = [kind(**tuples(json.loads(line))) for kind, line in zip(kinds, lines)]  # noqa: B905
-    return records, Ended(completed.returncode, stderr), stderr
+    records = tuple(kind(**tuples(json.loads(line))) for kind, line in zip(check.kinds, lines))  # noqa: B905
+    return Results(records, Ended(completed.returncode, completed.stderr.decode(errors="replace")))
 
 
 def tuples(record: Dict[str, Any]) -> Dict[str, Any]:
+    """Return a record's fields with tuples in place of JSON's lists."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
 
 
-def as_text(checks: Sequence[Judgement], verdict: str) -> str:
-    lines = ["{:4}  {:9} {}".format(MARKS[check.status], check.name, check.detail) for check in checks]
-    return "\n".join([*lines, "verdict: {}".format(verdict)])
+def as_text(checks: Dict[str, Judgement], verdict: str) -> str:
+    """Return a line for each check, and the verdict."""
+    lines = [f"{MARKS[check.status]:4}  {name:9} {check.detail}" for name, check in checks.items()]
+    return "\n".join([*lines, f"verdict: {verdict}"])
 
 
-def as_json(checks: Sequence[Judgement], verdict: str) -> str:
+def as_json(checks: Dict[str, Judgement], verdict: str) -> str:
+    """Return the checks and the verdict as one JSON document."""
     rows = [
         {
-            "name": check.name,
+            "name": name,
             "status": check.status,
             "detail": check.detail,
             "measures": {measure.name: measure.value for measure in check.measures},
         }
-        for check in checks
+        for name, check in checks.items()
     ]
     return json.dumps({"schema": "tfbuild.smoke/1", "verdict": verdict, "checks": rows}, indent=2)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
-from typing import Iterable, List, Optional, Sequence, Tuple
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from .records import Bytecode, Environment, Faults, GpuConvolution, OneDnnConvolution, Part, TensorFlow
 
@@ -79,7 +79,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a probe ended: `code` is negative (a child) or above 128 (a container) where a signal killed it."""
+    """How a probe ended: `code` is negative (a child) or above 128 (a container) if a signal killed it."""
 
     code: int
     stderr: str
@@ -87,20 +87,44 @@ class Ended:
 
     @property
     def why(self) -> str:
-        """The reason of a failure; empty where it succeeded."""
+        """The reason of a failure; empty if it succeeded."""
         if self.timed_out:
             return "did not end in time"
         number = -self.code if self.code < 0 else self.code - 128 if self.code > 128 else 0
         if number == signal.SIGILL:
             return "killed by SIGILL (illegal instruction): it holds instructions that this CPU lacks"
         if number:
-            return "killed by {}".format(_signal_name(number))
-        return "exit code {}: {}".format(self.code, last_line(self.stderr)) if self.code else ""
+            known = {known.value: known.name for known in signal.Signals}
+            return f"killed by {known.get(number, f'signal {number}')}"
+        return f"exit code {self.code}: {last_line(self.stderr)}" if self.code else ""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a probe sent, and how it ended, with all that it printed on stderr.
+
+    `environment`, `printed`: what the first probe (`start`) sent of the container, and printed on stderr.
+    """
+
+    records: Tuple[Any, ...]
+    ended: Ended
+    environment: Optional[Environment] = None
+    printed: str = ""
+
+    @property
+    def record(self) -> Any:
+        """The first record; None if the probe sent none."""
+        return self.records[0] if self.records else None
+
+    @property
+    def missing(self) -> str:
+        """Why there is no whole result; empty if there is one."""
+        return self.ended.why or ("" if self.records else "no result")
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One number behind a check; `limit` as text, empty where the number is only informative."""
+    """One number behind a check; `limit` as text, empty if the number is only informative."""
 
     name: str
     value: float
@@ -109,17 +133,9 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Judgement:
-    name: str
     status: str
     detail: str
     measures: Tuple[Measurement, ...] = ()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "signal {}".format(number)
 
 
 def last_line(text: str) -> str:
@@ -128,43 +144,47 @@ def last_line(text: str) -> str:
     return lines[-1][:300] if lines else "it printed nothing"
 
 
-def skipped(name: str, reason: str) -> Judgement:
-    return Judgement(name, SKIP, reason)
+def verdict(statuses: Iterable[str]) -> str:
+    """Return fail if any check fails, else warn if any warns, else pass; if all were skipped, fail."""
+    found = set(statuses)
+    if FAIL in found or not found & {PASS, WARN}:
+        return FAIL
+    return WARN if WARN in found else PASS
 
 
 def guard(ended: Ended) -> Judgement:
     """Judge whether Python starts behind the image's entry point."""
     if ended.code == GUARD_EXIT:
-        return Judgement("guard", FAIL, last_line(ended.stderr))
+        return Judgement(FAIL, last_line(ended.stderr))
     if ended.why:
-        return Judgement("guard", FAIL, "Python does not start: " + ended.why)
-    return Judgement("guard", PASS, "the entry point finds all required features on this CPU and starts Python")
+        return Judgement(FAIL, f"Python does not start: {ended.why}")
+    return Judgement(PASS, "the entry point finds all required features on this CPU and starts Python")
 
 
-def importing(
-    environment: Optional[Environment], tensorflow: Optional[TensorFlow], ended: Ended, plan: Plan
-) -> Judgement:
+def importing(results: Results, plan: Plan) -> Judgement:
     """Judge whether TensorFlow imports, runs an operation, and is the planned one."""
-    if tensorflow is None or ended.why:
-        numpy = "NumPy {}; ".format(environment.numpy) if environment and environment.numpy else ""
-        return Judgement("import", FAIL, numpy + (ended.why or "the probe ended without a result"))
+    environment: Optional[Environment] = results.record
+    tensorflow: Optional[TensorFlow] = results.records[1] if len(results.records) > 1 else None
+    if environment is None or tensorflow is None or results.ended.why:
+        numpy = f"NumPy {environment.numpy}; " if environment and environment.numpy else ""
+        return Judgement(FAIL, numpy + (results.ended.why or "the probe ended without a result"))
     wrong = list(_differences(environment, tensorflow, plan))
     measures = (Measurement("import_s", tensorflow.seconds), Measurement("peak_mib", tensorflow.peak_mib))
     if wrong:
-        return Judgement("import", FAIL, "; ".join(wrong), measures)
-    detail = "TensorFlow {} ({})".format(tensorflow.version, tensorflow.compiler)
-    return Judgement("import", PASS, detail + (" on Python " + environment.python if environment else ""), measures)
+        return Judgement(FAIL, "; ".join(wrong), measures)
+    detail = f"TensorFlow {tensorflow.version} ({tensorflow.compiler}) on Python {environment.python}"
+    return Judgement(PASS, detail, measures)
 
 
-def _differences(environment: Optional[Environment], tensorflow: TensorFlow, plan: Plan) -> Iterable[str]:
+def _differences(environment: Environment, tensorflow: TensorFlow, plan: Plan) -> Iterable[str]:
     if plan.release and tensorflow.version != plan.release:
-        yield "TensorFlow is {}, not {}".format(tensorflow.version, plan.release)
-    if plan.python and environment and ".".join(environment.python.split(".")[:2]) != plan.python:
-        yield "Python is {}, not {}".format(environment.python, plan.python)
+        yield f"TensorFlow is {tensorflow.version}, not {plan.release}"
+    if plan.python and ".".join(environment.python.split(".")[:2]) != plan.python:
+        yield f"Python is {environment.python}, not {plan.python}"
     if plan.target and tensorflow.cuda_build != ("cuda" in plan.checks):
-        yield "it is {}built with CUDA, the target is {}".format("" if tensorflow.cuda_build else "not ", plan.target)
+        yield f"it is {'' if tensorflow.cuda_build else 'not '}built with CUDA, the target is {plan.target}"
     if tensorflow.version == plan.release and not _is_of(tensorflow.git, plan.release):
-        yield "its GIT_VERSION is {}, but it is labelled {}".format(tensorflow.git[:80], plan.release)
+        yield f"its GIT_VERSION is {tensorflow.git[:80]}, but it is labelled {plan.release}"
 
 
 def _is_of(commit: str, release: str) -> bool:
@@ -179,7 +199,7 @@ def _is_of(commit: str, release: str) -> bool:
 
 
 def message(stderr: str) -> Tuple[str, ...]:
-    """Return the features in TensorFlow's own "rebuild TensorFlow" message; empty where it printed none."""
+    """Return the features in TensorFlow's own "rebuild TensorFlow" message; empty if it printed none."""
     for pattern in MESSAGES:
         match = pattern.search(stderr)
         if match:
@@ -187,38 +207,32 @@ def message(stderr: str) -> Tuple[str, ...]:
     return ()
 
 
-def bytecode(record: Optional[Bytecode], ended: Ended) -> Judgement:
-    """Judge whether all bytecode is a compile of its source."""
-    if record is None or ended.why:
-        return Judgement("bytecode", FAIL, "the bytecode was not compared: " + (ended.why or "no result"))
+def bytecode(results: Results, _: Plan) -> Judgement:
+    """Judge whether all bytecode is compiled from its source."""
+    record: Bytecode = results.record
+    if results.missing:
+        return Judgement(FAIL, f"the bytecode was not compared: {results.missing}")
     if record.wrong:
-        return Judgement("bytecode", FAIL, "not a compile of its source: {}".format(" ".join(record.wrong)[:500]))
-    return Judgement("bytecode", PASS, "{} files, each a compile of its source".format(record.files))
+        return Judgement(FAIL, f"not compiled from its source: {' '.join(record.wrong)[:500]}")
+    return Judgement(PASS, f"{record.files} files, each compiled from its source")
 
 
-def tcmalloc(
-    environment: Optional[Environment], faults: Optional[Faults], stderr: str, ended: Ended, plan: Plan
-) -> Judgement:
+def tcmalloc(results: Results, _: Plan) -> Judgement:
     """Judge whether malloc is TCMalloc's, the loader reported no error, and page faults are few enough."""
-    if plan.allocator != "tcmalloc":
-        return skipped("tcmalloc", "the plan names no TCMalloc (allocator: {})".format(plan.allocator or "unknown"))
-    refused = NOT_PRELOADED.search(stderr)
+    refused = NOT_PRELOADED.search(results.printed)
     if refused:
-        return Judgement("tcmalloc", FAIL, refused.group(0)[:300])
-    if environment is None or "tcmalloc" not in environment.malloc.rsplit("/", 1)[-1]:
-        return Judgement(
-            "tcmalloc", FAIL, "malloc is that of {}".format(environment.malloc if environment else "nobody")
-        )
-    if faults is None or ended.why:
-        return Judgement("tcmalloc", FAIL, "page faults were not counted: " + (ended.why or "no result"))
-    measures = (Measurement("faults_per_40_mib_tensor", faults.per_tensor, "< {}".format(MOST_FAULTS)),)
-    if faults.per_tensor >= MOST_FAULTS:
-        detail = "malloc is {}, but each 40 MiB tensor costs {:.0f} page faults".format(
-            environment.malloc, faults.per_tensor
-        )
-        return Judgement("tcmalloc", FAIL, detail, measures)
-    detail = "malloc is that of {}; {:.0f} page faults a 40 MiB tensor (glibc: 10,241)"
-    return Judgement("tcmalloc", PASS, detail.format(environment.malloc, faults.per_tensor), measures)
+        return Judgement(FAIL, refused.group(0)[:300])
+    malloc = results.environment.malloc if results.environment else "nobody"
+    if "tcmalloc" not in malloc.rsplit("/", 1)[-1]:
+        return Judgement(FAIL, f"malloc is that of {malloc}")
+    if results.missing:
+        return Judgement(FAIL, f"page faults were not counted: {results.missing}")
+    faults = results.record.per_tensor
+    measures = (Measurement("faults_per_40_mib_tensor", faults, f"< {MOST_FAULTS}"),)
+    if faults >= MOST_FAULTS:
+        return Judgement(FAIL, f"malloc is {malloc}, but each 40 MiB tensor costs {faults:.0f} page faults", measures)
+    detail = f"malloc is that of {malloc}; {faults:.0f} page faults a 40 MiB tensor (glibc: 10,241)"
+    return Judgement(PASS, detail, measures)
 
 
 @dataclass(frozen=True)
@@ -248,7 +262,7 @@ def primitives(text: str) -> Primitives:
 
 
 def executed(fields: Sequence[str]) -> Tuple[str, str]:
-    """Return the kind and implementation of the primitive that a line reports on the CPU; empty where there is none.
+    """Return the kind and implementation of the primitive that a line reports on the CPU; empty if there is none.
 
     "[v1,primitive,]exec,cpu,KIND,IMPLEMENTATION,..." (1.x to 3.x; a time stamp may come first); MKL-DNN 0.x supports
     only CPUs: "exec,KIND,IMPLEMENTATION,...".
@@ -267,37 +281,31 @@ def _field(fields: Sequence[str], prefix: str) -> str:
 
 
 def expected_isa(flags: Sequence[str]) -> str:
-    """Return the instruction set that oneDNN must use on a CPU with these kernel flags; empty where it is not x86."""
+    """Return the instruction set that oneDNN must use on a CPU with these kernel flags; empty if it is not x86."""
     return next((name for name, needed in ONEDNN_ISAS if set(needed) <= set(flags)), "")
 
 
-def onednn(
-    output: str, environment: Optional[Environment], record: Optional[OneDnnConvolution], ended: Ended, plan: Plan
-) -> Judgement:
+def onednn(results: Results, plan: Plan) -> Judgement:
     """Judge whether a convolution ran in oneDNN, in an implementation for this CPU, on the planned runtime."""
-    if "onednn" not in plan.checks:
-        return skipped("onednn", "target {} promises nothing about oneDNN".format(plan.target or "unknown"))
-    if record is None or ended.why:
-        return Judgement("onednn", FAIL, "the convolution did not run: " + (ended.why or "no result"))
-    verbose = primitives(output)
+    record: OneDnnConvolution = results.record
+    if results.missing:
+        return Judgement(FAIL, f"the convolution did not run: {results.missing}")
+    verbose = primitives(results.ended.stderr)
     if not record.finite:
-        return Judgement("onednn", FAIL, "the convolution gave something that is not a number")
-    # MKL-DNN does not print its runtime.
-    runtime = verbose.runtime or ("openmp" if record.openmp else "")
+        return Judgement(FAIL, "the convolution gave something that is not a number")
     if not verbose.convolutions:
-        return Judgement("onednn", FAIL, "no convolution ran in oneDNN" + (": it is off" if verbose.runtime else ""))
-    isa = expected_isa(environment.cpu_flags if environment else ())
+        return Judgement(FAIL, "no convolution ran in oneDNN" + (": it is off" if verbose.runtime else ""))
+    isa = expected_isa(results.environment.cpu_flags if results.environment else ())
     bad = [name for name in verbose.convolutions if not _fits(name, isa)]
     if bad:
-        return Judgement(
-            "onednn", FAIL, "a convolution ran as {}, not as JIT code for {}".format(bad[0], isa or "this CPU")
-        )
+        return Judgement(FAIL, f"a convolution ran as {bad[0]}, not as JIT code for {isa or 'this CPU'}")
+    # MKL-DNN does not print its runtime.
+    runtime = verbose.runtime or ("openmp" if record.openmp else "")
     if plan.threading and runtime != plan.threading:
-        return Judgement("onednn", FAIL, "its threading is {}, not {}".format(runtime or "unknown", plan.threading))
-    shown_runtime = runtime if verbose.runtime else record.openmp or "an unknown runtime"
-    convolutions = ", ".join(verbose.convolutions)
-    detail = "a convolution ran as {} on {} ({})".format(convolutions, shown_runtime, verbose.isa)
-    return Judgement("onednn", PASS, detail)
+        return Judgement(FAIL, f"its threading is {runtime or 'unknown'}, not {plan.threading}")
+    shown_runtime = verbose.runtime or record.openmp or "an unknown runtime"
+    detail = f"a convolution ran as {', '.join(verbose.convolutions)} on {shown_runtime} ({verbose.isa})"
+    return Judgement(PASS, detail)
 
 
 def _fits(implementation: str, isa: str) -> bool:
@@ -305,33 +313,32 @@ def _fits(implementation: str, isa: str) -> bool:
     return bool(re.search(r"jit|brg|acl", implementation)) and any(name in implementation for name in names)
 
 
-def numerics(parts: Sequence[Part], ended: Ended, plan: Plan) -> Judgement:
+def numerics(results: Results, plan: Plan) -> Judgement:
     """Judge whether every part is within its limit; a known defect of the release is a warning."""
-    known = {part.name: part for part in parts}
+    known: Dict[str, Part] = {part.name: part for part in results.records}
     missing = [name for name in LIMITS if name not in known]
-    if ended.why or missing:
-        return Judgement(
-            "numerics", FAIL, "ended before {}: {}".format(missing[0] if missing else "its end", ended.why)
-        )
+    if results.ended.why or missing:
+        return Judgement(FAIL, f"ended before {missing[0] if missing else 'its end'}: {results.ended.why}")
     wrong = [name for name in LIMITS if not within(known[name])]
     absent = [name for name in LIMITS if known[name].error is None and name not in wrong]
     measures = tuple(
-        Measurement(name, known[name].error or 0.0, "<= {:g}".format(limit))
+        Measurement(name, known[name].error or 0.0, f"<= {limit:g}")
         for name, limit in LIMITS.items()
         if known[name].error is not None
     )
     blamed = [name for name in wrong if name not in plan.known_defects]
-    details = ["{} {}".format(name, _error(known[name])) for name in blamed or wrong]
-    details += ["{}: {}".format(name, known[name].note or "absent") for name in absent]
+    details = [f"{name} {_error(known[name])}" for name in blamed or wrong]
+    details += [f"{name}: {known[name].note or 'absent'}" for name in absent]
     if blamed:
-        return Judgement("numerics", FAIL, "; ".join(details), measures)
+        return Judgement(FAIL, "; ".join(details), measures)
     if wrong:
-        return Judgement("numerics", WARN, "a known defect of this release: " + "; ".join(details), measures)
-    summary = "{} of {} parts within their limits".format(len(measures), len(LIMITS))
-    return Judgement("numerics", PASS, "; ".join([summary, *details]), measures)
+        return Judgement(WARN, "a known defect of this release: " + "; ".join(details), measures)
+    summary = f"{len(measures)} of {len(LIMITS)} parts within their limits"
+    return Judgement(PASS, "; ".join([summary, *details]), measures)
 
 
 def within(part: Part) -> bool:
+    """Return whether a part's error is within its limit, or the part is one that a build may lack."""
     if part.error is None:
         return bool(part.note) and part.name in OPTIONAL
     return 0.0 <= part.error <= LIMITS[part.name]
@@ -340,26 +347,48 @@ def within(part: Part) -> bool:
 def _error(part: Part) -> str:
     if part.error is None:
         return part.note or "gave no finite number"
-    return "is off by {:.2g} (limit {:g})".format(part.error, LIMITS[part.name])
+    return f"is off by {part.error:.2g} (limit {LIMITS[part.name]:g})"
 
 
-def cuda(record: Optional[GpuConvolution], ended: Ended, plan: Plan) -> Judgement:
+def cuda(results: Results, _: Plan) -> Judgement:
     """Judge whether an operation on the GPU gives the CPU's result. Not run on a GPU so far."""
-    if "cuda" not in plan.checks:
-        return skipped("cuda", "target {}".format(plan.target or "unknown"))
-    if record is None or ended.why:
-        return Judgement("cuda", FAIL, "the GPU was not tried: " + (ended.why or "no result"))
+    record: GpuConvolution = results.record
+    if results.missing:
+        return Judgement(FAIL, f"the GPU was not tried: {results.missing}")
     if not record.gpus:
-        return skipped("cuda", "no GPU is visible in the container")
+        return Judgement(SKIP, "no GPU is visible in the container")
     if record.error is None or not record.error <= MOST_GPU_ERROR or "GPU" not in record.device:
-        return Judgement("cuda", FAIL, "{} differs from the CPU by {}".format(record.device or "the GPU", record.error))
-    measures = (Measurement("gpu_error", record.error, "<= {:g}".format(MOST_GPU_ERROR)),)
-    return Judgement("cuda", PASS, "{} agrees with the CPU".format(record.device), measures)
+        return Judgement(FAIL, f"{record.device or 'the GPU'} differs from the CPU by {record.error}")
+    measures = (Measurement("gpu_error", record.error, f"<= {MOST_GPU_ERROR:g}"),)
+    return Judgement(PASS, f"{record.device} agrees with the CPU", measures)
 
 
-def verdict(checks: Sequence[Judgement]) -> str:
-    """Return fail where any check fails, else warn where any warns, else pass; only skipped checks are a fail."""
-    statuses = {check.status for check in checks}
-    if FAIL in statuses or not statuses & {PASS, WARN}:
-        return FAIL
-    return WARN if WARN in statuses else PASS
+@dataclass(frozen=True)
+class ProbeCheck:
+    """A check of one probe's results. `kinds`: the records that the probe sends; `env`: changes of its environment.
+
+    `skip`: why the plan does not ask for it, else empty.
+    """
+
+    name: str
+    probe: str
+    kinds: Tuple[type, ...]
+    judge: Callable[[Results, Plan], Judgement]
+    skip: Callable[[Plan], str] = lambda _: ""
+    env: Dict[str, str] = field(default_factory=dict)
+
+
+def _of_target(name: str) -> Callable[[Plan], str]:
+    return lambda plan: "" if name in plan.checks else f"not a check of target {plan.target or 'unknown'}"
+
+
+def _no_tcmalloc(plan: Plan) -> str:
+    return "" if plan.allocator == "tcmalloc" else f"the plan's allocator is {plan.allocator or 'unknown'}"
+
+
+IMPORT = ProbeCheck("import", "start", (Environment, TensorFlow), importing)
+BYTECODE = ProbeCheck("bytecode", "bytecode", (Bytecode,), bytecode)
+ONEDNN = ProbeCheck("onednn", "onednn", (OneDnnConvolution,), onednn, _of_target("onednn"), TALKATIVE)
+TCMALLOC = ProbeCheck("tcmalloc", "faults", (Faults,), tcmalloc, _no_tcmalloc, NO_ONEDNN)
+CUDA = ProbeCheck("cuda", "cuda", (GpuConvolution,), cuda, _of_target("cuda"))
+NUMERICS = ProbeCheck("numerics", "numerics", (Part,) * len(LIMITS), numerics)

@@ -12,7 +12,7 @@ import tempfile
 import time
 from typing import Any, Iterator, List, Optional, Sequence, Set, Tuple
 
-from ..smoke import channel as channels
+from ..smoke.records import open_channel, send
 from .records import Profiled, Window, printable
 from .site.sitecustomize import COMPLETE, VARIABLE
 
@@ -30,12 +30,10 @@ GRAPH, EAGER = "ExecutorState::Process", "EagerKernelExecute"
 
 
 def main(arguments: List[str]) -> int:
-    channel, traces, begin = channels.open_channel(), tempfile.mkdtemp(prefix="tfbuild-profile-"), time.monotonic()
+    channel, traces, begin = open_channel(), tempfile.mkdtemp(prefix="tfbuild-profile-"), time.monotonic()
     code, tail = run(arguments[2:], arguments[1], traces, float(arguments[0]))
     seconds = time.monotonic() - begin
-    channels.send(
-        channel, Profiled(code, tuple(map(printable, tail)), seconds, () if code else tuple(read_windows(traces)))
-    )
+    send(channel, Profiled(code, tuple(map(printable, tail)), seconds, () if code else tuple(read_windows(traces))))
     return 0
 
 

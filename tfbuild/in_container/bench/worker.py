@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..smoke import channel as channels
 from ..smoke.probes import EAGER, allocator
 from ..smoke.probes import gpus as gpus_of
+from ..smoke.records import open_channel, send
 from . import gpu_utilisation, validity
 from .records import Calibrated, Dropped, GpuUtilisation, Hello, Idle, Peak, Ready, WorkerSample, printable
 from .validity import Unfit
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     os.environ.setdefault(*EAGER)
     for name in arguments:
         os.environ.pop(name, None)
-    channel = channels.open_channel()
+    channel = open_channel()
     import tensorflow as tf
 
     from . import workloads
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     for line in sys.stdin:
         question = json.loads(line)
         ask = question.pop("ask")
-        channels.send(channel, hello if ask == "hello" else getattr(handler, ask)(**question))
+        send(channel, hello if ask == "hello" else getattr(handler, ask)(**question))
     return 0
 
 

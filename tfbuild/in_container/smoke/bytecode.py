@@ -8,13 +8,11 @@ import re
 import sys
 import warnings
 from types import CodeType
-from typing import Any, Iterable, Iterator, List, Tuple
+from typing import Iterable, Iterator, Tuple
 
-CACHED = re.compile(r"(.+)\.{}(?:\.opt-([12]))?\.pyc".format(re.escape(sys.implementation.cache_tag or "none")))
+CACHED = re.compile(rf"(.+)\.{re.escape(sys.implementation.cache_tag or 'none')}(?:\.opt-([12]))?\.pyc")
 HEADER = 16
 MOST_WRONG = 20
-# Where code came from. Lines matter to tracebacks alone.
-WITHOUT = ("co_filename", "co_lnotab")
 
 
 def compared(folders: Iterable[str]) -> Tuple[int, Tuple[str, ...]]:
@@ -50,7 +48,7 @@ def _comes_from_source(path: str) -> bool:
                 return True
             loaded = marshal.loads(content[HEADER:])
             compiled = compile(text.read(), source, "exec", dont_inherit=True, optimize=int(match.group(2) or 0))
-            return _same(loaded, compiled)
+            return isinstance(loaded, CodeType) and _same(loaded, compiled)
     except (OSError, ValueError, SyntaxError, EOFError, TypeError, RecursionError):
         return False
 
@@ -61,22 +59,8 @@ def _is_stale(content: bytes, source: os.stat_result) -> bool:
     return flags == 0 and (modified, size) != (int(source.st_mtime) & 0xFFFFFFFF, source.st_size & 0xFFFFFFFF)
 
 
-def _same(one: Any, other: Any) -> bool:
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, CodeType):
-        return all(_same(getattr(one, name), getattr(other, name)) for name in _parts(one))
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    # Sets have no order. By their texts, 1 is not True and 0.0 is not -0.0.
-    return (
-        sorted(map(repr, one)) == sorted(map(repr, other)) if isinstance(one, frozenset) else repr(one) == repr(other)
-    )
-
-
-def _parts(code: CodeType) -> List[str]:
-    return [
-        name
-        for name in dir(code)
-        if name.startswith("co_") and name not in WITHOUT and not callable(getattr(code, name))
-    ]
+def _same(one: CodeType, other: CodeType) -> bool:
+    """Return whether two code objects do the same: == compares all but the file and, before 3.12, exception tables."""
+    inner = [[part for part in code.co_consts if isinstance(part, CodeType)] for code in (one, other)]
+    tables = [getattr(code, "co_exceptiontable", b"") for code in (one, other)]
+    return one == other and tables[0] == tables[1] and all(map(_same, *inner))

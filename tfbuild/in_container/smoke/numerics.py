@@ -7,8 +7,8 @@ from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
-from .challenge import Challenge, eight_bits, numbers
-from .records import Part
+from .records import ABSENT as NOT_BUILT
+from .records import Challenge, Part, eight_bits, numbers
 
 STEPS = 200
 # The errors of a build that lacks something (a layout, XLA).
@@ -29,7 +29,7 @@ def measured(compute: Callable[[Any], float], random: Any) -> Tuple[Optional[flo
         error = float(compute(random))
     except ABSENT as reason:
         # In a graph, TensorFlow puts the location before the message.
-        return None, "not in this build: {}".format(str(reason).split("\n")[0].rpartition("}} ")[2][:200])
+        return None, "{}: {}".format(NOT_BUILT, str(reason).split("\n")[0].rpartition("}} ")[2][:200])
     return (error, "") if np.isfinite(error) else (None, "")
 
 
@@ -198,7 +198,7 @@ CHECKS: Tuple[Tuple[str, Callable[[Any], float]], ...] = (
 def answers(challenge: Challenge) -> Iterator[Tuple[str, Any]]:
     """Yield results of operations on the challenge's matrix of rows and columns, in both modes where they differ.
 
-    tfbuild/verify/reference.py computes the same.
+    tfbuild/verify/challenges.py computes the same.
     """
     rows, columns = challenge.sizes
     x = tf.reshape(single(numbers(challenge.seed, rows * columns)), [rows, columns])

@@ -6,15 +6,28 @@ import ctypes
 import glob
 import os
 import platform
+import re
 import resource
 import sys
 import time
 from typing import IO, Any, Callable, Dict, List, Optional, Tuple
 
-from . import channel as channels
-from .challenge import ABSENT, Challenge, numbers, read_challenge
 from .isolated import site_packages
-from .records import Bytecode, Environment, Faults, GpuConvolution, OneDnnConvolution, OperationAnswer, TensorFlow
+from .records import (
+    ABSENT,
+    Bytecode,
+    Challenge,
+    Environment,
+    Faults,
+    GpuConvolution,
+    OneDnnConvolution,
+    OperationAnswer,
+    TensorFlow,
+    numbers,
+    open_channel,
+    read_challenge,
+    send,
+)
 
 TENSOR_MIB = 40
 TENSORS = 8
@@ -24,7 +37,7 @@ EAGER = ("TF2_BEHAVIOR", "1")
 
 
 def main(arguments: List[str]) -> int:
-    channel = channels.open_channel()
+    channel = open_channel()
     os.environ.setdefault(*EAGER)
     PROBES[arguments[0]](channel, read_challenge(sys.stdin.readline()))
     return 0
@@ -36,8 +49,8 @@ def start(channel: IO[str], challenge: Optional[Challenge]) -> None:
     A challenge is a product of matrices: rows, inner, columns. The process then stays until stdin ends, so that it can
     be looked at.
     """
-    channels.send(channel, environment())
-    channels.send(channel, tensorflow())
+    send(channel, environment())
+    send(channel, tensorflow())
     if challenge:
         import tensorflow as tf
 
@@ -54,18 +67,18 @@ def send_answer(channel: IO[str], name: str, result: Any, positions: Tuple[int, 
     import numpy as np
 
     if result is None:
-        channels.send(channel, OperationAnswer(name, (), ABSENT))
+        send(channel, OperationAnswer(name, (), ABSENT))
         return
     flat = np.asarray(result, np.float64).ravel()
     chosen = flat[list(positions)] if positions else flat
     if not np.isfinite(chosen).all():
-        channels.send(channel, OperationAnswer(name, (), "something that is not a number"))
+        send(channel, OperationAnswer(name, (), "something that is not a number"))
         return
-    channels.send(channel, OperationAnswer(name, tuple(chosen.tolist())))
+    send(channel, OperationAnswer(name, tuple(chosen.tolist())))
 
 
 def environment() -> Environment:
-    names = packages()
+    names = packages(sys.path)
     flags, model = cpu()
     return Environment(
         python=platform.python_version(),
@@ -82,60 +95,34 @@ def environment() -> Environment:
     )
 
 
-def packages() -> Tuple[str, ...]:
-    try:
-        from importlib import metadata  # novm
-    except ImportError:  # Python 3.7
-        listed = installed(sys.path)
-    else:
-        listed = [(str(package.metadata["Name"]), package.version) for package in metadata.distributions()]
-    versions = {name.lower().replace("_", "-"): version for name, version in listed}
-    return tuple(sorted("{}=={}".format(name, version) for name, version in versions.items()))
+def packages(folders: List[str]) -> Tuple[str, ...]:
+    """Return the packages in folders by the names of theirs: numpy-1.18.5.dist-info, gast-0.2.2-py3.7.egg-info.
 
-
-def installed(folders: List[str]) -> List[Tuple[str, str]]:
-    """Read packages and versions from folder names: numpy-1.18.5.dist-info, gast-0.2.2-py3.7.egg-info."""
+    Python 3.7 has no importlib.metadata.
+    """
     paths = [path for folder in folders for path in glob.glob(os.path.join(folder, "*-*.*-info"))]
     parts = [os.path.basename(path).rpartition(".")[0].split("-") for path in paths]
-    return [(name, version) for name, version, *_ in parts]
+    return tuple(sorted({f"{re.sub('[-_.]+', '-', name.lower())}=={version}" for name, version, *_ in parts}))
 
 
 def allocator() -> str:
     """Return the file whose mapping contains the malloc that is called.
 
     In a program linked to a fixed address that takes malloc's address (Debian's Python), the dynamic linker returns the
-    program's own stub. On x86-64 that stub is followed; elsewhere posix_memalign is looked up instead.
+    program's own stub; posix_memalign, of which the program has none, is in the same library as the malloc behind it.
     """
-    program = os.path.realpath("/proc/self/exe")
-    address = resolved("malloc")
-    if owner(address) == program and platform.machine() == "x86_64":
-        address = behind_stub(address)
-    if owner(address) == program:
-        address = resolved("posix_memalign")
-    return owner(address)
+    loaded, program = ctypes.CDLL(None), os.path.realpath("/proc/self/exe")
+    addresses = (ctypes.cast(function, ctypes.c_void_p).value for function in (loaded.malloc, loaded.posix_memalign))
+    return next((file for file in map(owner, addresses) if file != program), program)
 
 
-def resolved(function: str) -> int:
-    return ctypes.cast(getattr(ctypes.CDLL(None), function), ctypes.c_void_p).value or 0
-
-
-def behind_stub(address: int) -> int:
-    """Return the target of `[endbr64] [bnd] jmp *offset(%rip)`; the address itself where there is no such stub."""
-    code = ctypes.string_at(address, 16)
-    start = (4 if code.startswith(b"\xf3\x0f\x1e\xfa") else 0) + (1 if b"\xf2\xff\x25" in code[:7] else 0)
-    if code[start : start + 2] != b"\xff\x25":
-        return address
-    offset = int.from_bytes(code[start + 2 : start + 6], "little", signed=True)
-    return ctypes.c_uint64.from_address(address + start + 6 + offset).value
-
-
-def owner(address: int) -> str:
-    """Return the file mapped at `address`; empty where there is none."""
+def owner(address: Optional[int]) -> str:
+    """Return the file mapped at `address`; empty if there is none."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             fields = line.split()
             first, last = (int(part, 16) for part in fields[0].split("-"))
-            if first <= address < last:
+            if address and first <= address < last:
                 return fields[5] if len(fields) > 5 else ""
     return ""
 
@@ -151,19 +138,18 @@ def cpu() -> Tuple[Tuple[str, ...], str]:
 
 def quota() -> Optional[float]:
     """Return the CPU quota of the cgroup (version 2, else 1), in CPUs; TensorFlow ignores it."""
-    try:
-        with open("/sys/fs/cgroup/cpu.max") as file:
-            limit, period = file.read().split()
-        return None if limit == "max" else float(limit) / float(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        with open("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") as file:
-            microseconds = int(file.read())
-        with open("/sys/fs/cgroup/cpu/cpu.cfs_period_us") as file:
-            return microseconds / int(file.read()) if microseconds > 0 else None
-    except (OSError, ValueError):
-        return None
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            limit, period = " ".join(_text_of(f"/sys/fs/cgroup/{name}") for name in names).split()
+            return None if limit in ("max", "-1") else float(limit) / float(period)
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _text_of(path: str) -> str:
+    with open(path) as file:
+        return file.read()
 
 
 def tensorflow() -> TensorFlow:
@@ -205,7 +191,7 @@ def faults(channel: IO[str], challenge: Optional[Challenge]) -> None:
     for turn in range(TENSORS):
         scale(tensor, tf.constant(float(turn)))
     after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    channels.send(channel, Faults(per_tensor=(after - before) / TENSORS))
+    send(channel, Faults(per_tensor=(after - before) / TENSORS))
     if challenge:
         result = scale(tensor, tf.constant(challenge.sizes[0] / 64.0))
         send_answer(channel, "scale", result, challenge.positions)
@@ -223,7 +209,7 @@ def onednn(channel: IO[str], challenge: Optional[Challenge]) -> None:
     convolve = tf.function(lambda x, w: tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME")))
     result = convolve(image, kernel)
     total = float(tf.reduce_sum(result))
-    channels.send(channel, OneDnnConvolution(finite=total == total, openmp=openmp()))
+    send(channel, OneDnnConvolution(finite=total == total, openmp=openmp()))
     if challenge:
         send_answer(channel, "convolution", result, challenge.positions)
 
@@ -254,14 +240,14 @@ def openmp() -> str:
 def bytecode(channel: IO[str], challenge: Optional[Challenge]) -> None:
     from .bytecode import compared
 
-    channels.send(channel, Bytecode(*compared([*sys.path, site_packages()])))
+    send(channel, Bytecode(*compared([*sys.path, site_packages()])))
 
 
 def numerics(channel: IO[str], challenge: Optional[Challenge]) -> None:
     from . import numerics as checks
 
     for part in checks.parts():
-        channels.send(channel, part)
+        send(channel, part)
     for name, result in checks.answers(challenge) if challenge else ():
         send_answer(channel, name, result)
 
@@ -273,7 +259,7 @@ def cuda(channel: IO[str], challenge: Optional[Challenge]) -> None:
 
     devices = gpus(tf)
     if not devices:
-        channels.send(channel, GpuConvolution(gpus=0, device="", error=None))
+        send(channel, GpuConvolution(gpus=0, device="", error=None))
         return
     # TensorFloat-32 keeps only ten bits of the mantissa, which would hide a wrong kernel. (Unused before 2.4.)
     if hasattr(tf.config.experimental, "enable_tensor_float_32_execution"):
@@ -286,9 +272,7 @@ def cuda(channel: IO[str], challenge: Optional[Challenge]) -> None:
 
     on_gpu, on_cpu = on("/GPU:0"), on("/CPU:0").numpy()
     error = float(np.abs(on_gpu.numpy() - on_cpu).max() / np.abs(on_cpu).max())
-    channels.send(
-        channel, GpuConvolution(gpus=len(devices), device=on_gpu.device, error=error if error == error else None)
-    )
+    send(channel, GpuConvolution(gpus=len(devices), device=on_gpu.device, error=error if error == error else None))
     if challenge:
         send_answer(channel, "convolution", tf.nn.relu(on_gpu), challenge.positions)
 

@@ -1,9 +1,69 @@
-"""The records of the probes. Each is one line of JSON, which the host checks against these types first."""
+"""What the host asks of a probe, and what a probe answers: lines of JSON, which the host checks against these types.
+
+A challenge is what only the host knows beforehand: numbers and sizes on which a probe has to compute. Both sides draw
+the same numbers from its seed; the host computes its own answers, in tfbuild/verify/challenges.py.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Optional, Tuple
+import json
+import os
+import random
+import sys
+from dataclasses import asdict, dataclass
+from typing import IO, Any, List, Optional, Tuple
+
+HALF = 1 << 15
+# The note of an answer that a build cannot give.
+ABSENT = "not in this build"
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """`sizes`: of the operation, in the order that its probe documents; `positions`: in its flattened result."""
+
+    seed: int
+    sizes: Tuple[int, ...]
+    positions: Tuple[int, ...] = ()
+
+
+def numbers(seed: int, count: int) -> List[float]:
+    """Return numbers from -1 to 1 that float32 represents exactly; the same on every Python."""
+    draw = random.Random(seed).getrandbits
+    return [draw(16) / HALF - 1 for _ in range(count)]
+
+
+def eight_bits(number: float) -> int:
+    """Return the 8-bit number that stands for one from -1 to 1."""
+    return int((number + 1) * 127)
+
+
+def read_challenge(line: str) -> Optional[Challenge]:
+    """Return the challenge in a line of JSON; None for an empty line, which `tfbuild-smoke` sends."""
+    if not line.strip():
+        return None
+    fields = json.loads(line)
+    return Challenge(fields["seed"], tuple(fields["sizes"]), tuple(fields["positions"]))
+
+
+def open_channel() -> IO[str]:
+    """Reserve stdout for records; call this once, before importing TensorFlow.
+
+    ONEDNN_VERBOSE and others write to file descriptor 1 itself, so that descriptor is redirected to stderr.
+    """
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    return os.fdopen(stdout, "w", buffering=1)
+
+
+def send(channel: IO[str], record: Any) -> None:
+    """Send one record as one line. Raises ValueError for NaN, which JSON does not have."""
+    channel.write(json.dumps(asdict(record), allow_nan=False) + "\n")
+    channel.flush()
+
+
+# --- the records of the probes ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -51,7 +111,7 @@ class OperationAnswer:
 
 @dataclass(frozen=True)
 class Bytecode:
-    """How many `files` of bytecode Python would load, and which of them are `wrong`: not a compile of their source."""
+    """How many `files` of bytecode Python would load, and which of them are `wrong`: not compiled from their source."""
 
     files: int
     wrong: Tuple[str, ...]
@@ -68,7 +128,7 @@ class Faults:
 class Part:
     """One numerical result: its error against a reference, relative unless numerics.py says otherwise.
 
-    `error` is None where the result was not finite or, with a `note`, where there was nothing to compare.
+    `error` is None if the result was not finite or, with a `note`, if there was nothing to compare.
     """
 
     name: str

@@ -1,18 +1,14 @@
-"""The checks that an image has to pass: one file each, with its claim, when it applies, its probe and its judge."""
+"""The checks that an image has to pass, each with what it proves, when it applies, its probe and its judge."""
 
 from tfbuild.verify.checks import (
-    bytecode,
     configuration,
-    cuda,
     files,
     guard,
     imports,
     interpreter,
     isa,
     machine_code,
-    numerics,
-    onednn,
-    tcmalloc,
+    probes,
     throughput,
 )
 from tfbuild.verify.verification import VerificationCheck
@@ -23,13 +19,13 @@ CHECKS: tuple[VerificationCheck, ...] = (
     guard.CHECK,
     interpreter.CHECK,
     files.CHECK,
-    bytecode.CHECK,
+    probes.BYTECODE,
     imports.CHECK,
     isa.CHECK,
     machine_code.CHECK,
-    onednn.CHECK,
-    tcmalloc.CHECK,
-    cuda.CHECK,
-    numerics.CHECK,
+    probes.ONEDNN,
+    probes.TCMALLOC,
+    probes.CUDA,
+    probes.NUMERICS,
     throughput.CHECK,
 )

@@ -15,7 +15,8 @@ from tfbuild.engine import Engine, Image
 from tfbuild.errors import TfbuildError, UnknownImage
 from tfbuild.facts import releases, toolchains
 from tfbuild.in_container.smoke import judge
-from tfbuild.verify.verification import Claim, Verification, VerificationCheck
+from tfbuild.in_container.smoke.judge import Judgement
+from tfbuild.verify.verification import Verification, VerificationCheck
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What builders note in a configuration, and no container gets.
@@ -31,13 +32,13 @@ REFERENCE = re.compile(rf"{_NAME}(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}
 SHOWN = 100
 
 
-def compare(image: Image, planned: Planned, base: Image | None) -> judge.Judgement:
+def compare(image: Image, planned: Planned, base: Image | None) -> Judgement:
     """Judge the labels and the configuration of an image; `base`: the image that it is based on, if it is here."""
     own = base.config if base else {}
     faults = [*_labels(image, planned), *_settings(image.config, own), *_environment(image, planned, base)]
     if faults:
-        return judge.Judgement("configuration", judge.FAIL, "; ".join(faults))
-    return judge.Judgement("configuration", judge.PASS, "it is what the labels ask for, and they agree with each other")
+        return Judgement(judge.FAIL, "; ".join(faults))
+    return Judgement(judge.PASS, "it is what the labels ask for, and they agree with each other")
 
 
 def _labels(image: Image, planned: Planned) -> Iterator[str]:
@@ -129,22 +130,20 @@ def _base(engine: Engine, image: Image) -> Image | None:
     return None
 
 
-def _run(verification: Verification) -> judge.Judgement:
+def _run(verification: Verification) -> Judgement:
     image = verification.engine.image(verification.ref)
     return compare(image, verification.planned, _base(verification.engine, image))
 
 
 CHECK = VerificationCheck(
     name="configuration",
-    claim=Claim(
-        proves="The image's labels agree with each other, and it starts as they ask: its environment, user, working "
-        "folder, entry point and command are the rendered ones, and nothing else is configured.",
-        how="The image's configuration was compared with the one that this tfbuild renders for its labels, field by "
-        "field. A base image on this engine may set variables and other fields of its own, but none from which Python "
-        "or the dynamic linker takes code.",
-        fix="build the image again; if the base image sets what is named, take that out there, or pull the base image, "
-        "so that it can be compared",
-    ),
+    proves="The image's labels agree with each other, and it starts as they ask: its environment, user, working "
+    "folder, entry point and command are the rendered ones, and nothing else is configured.",
+    how="The image's configuration was compared with the one that this tfbuild renders for its labels, field by "
+    "field. A base image on this engine may set variables and other fields of its own, but none from which Python "
+    "or the dynamic linker takes code.",
+    fix="build the image again; if the base image sets what is named, take that out there, or pull the base image, "
+    "so that it can be compared",
     run=_run,
     first=True,
 )

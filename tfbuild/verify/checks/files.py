@@ -13,8 +13,9 @@ from tfbuild.context.labels import Planned, is_version
 from tfbuild.engine import FileEntry, Files
 from tfbuild.facts import releases
 from tfbuild.in_container.smoke import judge
+from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.plan import wheel
-from tfbuild.verify.verification import Claim, Verification, VerificationCheck
+from tfbuild.verify.verification import Verification, VerificationCheck
 
 VENV, HOME = dockerfile.VENV, dockerfile.CONFIGURATION["WorkingDir"]
 USER, GROUP = map(int, dockerfile.CONFIGURATION["User"].split(":"))
@@ -50,14 +51,12 @@ PTH = re.compile(
 )
 
 
-def compare(planned: Planned, found: Files) -> judge.Judgement:
+def compare(planned: Planned, found: Files) -> Judgement:
     """Judge the files of an image, by their places, owners and modes, and by what a start of Python runs of them."""
     faults = [*_modes(found), *_programs(planned, found), *_working_folder(found), *_metadata(planned, found)]
     if faults:
-        return judge.Judgement("files", judge.FAIL, "; ".join(faults[:MOST_FAULTS]))
-    return judge.Judgement(
-        "files", judge.PASS, f"{len(found.entries)} files, none of which the image's user can change"
-    )
+        return Judgement(judge.FAIL, "; ".join(faults[:MOST_FAULTS]))
+    return Judgement(judge.PASS, f"{len(found.entries)} files, none of which the image's user can change")
 
 
 def wanted(path: str) -> bool:
@@ -170,7 +169,7 @@ def _project(metadata: str) -> str:
     return canonicalize_name(PurePosixPath(metadata).parent.name.partition("-")[0])
 
 
-def _run(verification: Verification) -> judge.Judgement:
+def _run(verification: Verification) -> Judgement:
     def asked(path: str) -> bool:
         verification.require_wanted(path)
         return wanted(path)
@@ -178,19 +177,17 @@ def _run(verification: Verification) -> judge.Judgement:
     try:
         return compare(verification.planned, verification.engine.read_files(verification.ref, asked, MOST_BYTES))
     except OSError as error:
-        return judge.Judgement("files", judge.FAIL, f"{error.filename} cannot be read: {error.strerror or error}")
+        return Judgement(judge.FAIL, f"{error.filename} cannot be read: {error.strerror or error}")
 
 
 CHECK = VerificationCheck(
     name="files",
-    claim=Claim(
-        proves="No file gives its user other rights, and the image's user can change nothing that runs. A plain start "
-        "of Python finds this Python, its own library and TensorFlow's packages, and runs nothing else before them.",
-        how="All files of the image were listed without starting it, with their owners and modes. pyvenv.cfg, .pth "
-        "files, sitecustomize and usercustomize, Python's folders and the working folder were compared with those of "
-        "an image that tfbuild builds.",
-        fix="build the image again; what is named has to leave the image, or its base image",
-    ),
+    proves="No file gives its user other rights, and the image's user can change nothing that runs. A plain start "
+    "of Python finds this Python, its own library and TensorFlow's packages, and runs nothing else before them.",
+    how="All files of the image were listed without starting it, with their owners and modes. pyvenv.cfg, .pth "
+    "files, sitecustomize and usercustomize, Python's folders and the working folder were compared with those of "
+    "an image that tfbuild builds.",
+    fix="build the image again; what is named has to leave the image, or its base image",
     run=_run,
     beside=True,
 )

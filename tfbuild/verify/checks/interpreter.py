@@ -7,20 +7,21 @@ from tfbuild.binary.program import Program, python_version, read_program
 from tfbuild.context.dockerfile import TCMALLOC
 from tfbuild.context.labels import Planned
 from tfbuild.in_container.smoke import judge
+from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure import probe
-from tfbuild.verify.verification import Claim, Verification, VerificationCheck
+from tfbuild.verify.verification import Verification, VerificationCheck
 
 PROGRAM = probe.PYTHON
 PRELOAD_FILE = "/etc/ld.so.preload"
 MOST_BYTES = 64 * 1024 * 1024
 
 
-def compare(planned: Planned, files: Mapping[str, bytes]) -> judge.Judgement:
+def compare(planned: Planned, files: Mapping[str, bytes]) -> Judgement:
     """Judge those of an image's files that come before any Python code."""
     if faults := _files(planned, files):
-        return judge.Judgement("interpreter", judge.FAIL, "; ".join(faults))
+        return Judgement(judge.FAIL, "; ".join(faults))
     digest = hashlib.sha256(files[PROGRAM]).hexdigest()
-    return judge.Judgement("interpreter", judge.PASS, f"CPython {planned.python} (sha256:{digest[:12]})")
+    return Judgement(judge.PASS, f"CPython {planned.python} (sha256:{digest[:12]})")
 
 
 def _files(planned: Planned, files: Mapping[str, bytes]) -> list[str]:
@@ -54,23 +55,21 @@ def _python(planned: Planned, files: Mapping[str, bytes]) -> list[str]:
     return [] if version == planned.python else [wrong]
 
 
-def _run(verification: Verification) -> judge.Judgement:
+def _run(verification: Verification) -> Judgement:
     engine, ref = verification.engine, verification.ref
     try:
         files = engine.read_contents(ref, (PROGRAM, PRELOAD_FILE, TCMALLOC), MOST_BYTES)
     except OSError as error:
-        return judge.Judgement("interpreter", judge.FAIL, f"{error.filename} cannot be read: {error.strerror or error}")
+        return Judgement(judge.FAIL, f"{error.filename} cannot be read: {error.strerror or error}")
     verification.program = hashlib.sha256(files.get(PROGRAM, b"")).hexdigest()
     return compare(verification.planned, files)
 
 
 CHECK = VerificationCheck(
     name="interpreter",
-    claim=Claim(
-        proves="What starts as `python` is CPython of the planned version, and the loader adds TCMalloc alone.",
-        how="The program and the preloaded library were read without starting the image. While the probe of the check "
-        "import ran, the kernel was asked for the digest of its program.",
-        fix="build the image again",
-    ),
+    proves="What starts as `python` is CPython of the planned version, and the loader adds TCMalloc alone.",
+    how="The program and the preloaded library were read without starting the image. While the probe of the check "
+    "import ran, the kernel was asked for the digest of its program.",
+    fix="build the image again",
     run=_run,
 )

@@ -9,9 +9,10 @@ from tfbuild.cpu import canonical
 from tfbuild.engine import Engine
 from tfbuild.facts import guard as guards
 from tfbuild.in_container.smoke import judge
+from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.util import files
 from tfbuild.verify import libraries
-from tfbuild.verify.verification import Claim, Verification, VerificationCheck
+from tfbuild.verify.verification import Verification, VerificationCheck
 
 # Every x86-64 has these, so no plan names them; the guard checks them in every build.
 BASE = frozenset({"SSE", "SSE2"})
@@ -28,9 +29,7 @@ def _guard_of(engine: Engine, ref: str, planned: Planned) -> Guard:
         return read_guard(library, planned.release)
 
 
-def compare(
-    planned: Planned, guard: Guard, flags: Sequence[str], message: Sequence[str] | None, why: str
-) -> judge.Judgement:
+def compare(planned: Planned, guard: Guard, flags: Sequence[str], message: Sequence[str] | None, why: str) -> Judgement:
     """Judge the guard by the plan.
 
     `flags`: the CPU's, in the kernel's names; `message`: the features that TensorFlow reports as unused; where that is
@@ -45,20 +44,14 @@ def compare(
         if names
     ]
     if faults:
-        return judge.Judgement(
-            "isa", judge.FAIL, f"compiled for {' '.join(guard.compiled)}: it {' and it '.join(faults)}"
-        )
+        return Judgement(judge.FAIL, f"compiled for {' '.join(guard.compiled)}: it {' and it '.join(faults)}")
     summary = f"compiled for {' '.join(guard.compiled)}, as planned"
     if message is None:
-        return judge.Judgement(
-            "isa", judge.PASS, f"{summary}; not cross-checked with TensorFlow's message, since {why}"
-        )
+        return Judgement(judge.PASS, f"{summary}; not cross-checked with TensorFlow's message, since {why}")
     expected = _seen_by_kernel(unused(guard, flags))
     if _seen_by_kernel(message) != expected:
-        return judge.Judgement("isa", judge.FAIL, _disagreement(message, expected))
-    return judge.Judgement(
-        "isa", judge.PASS, f"{summary}; TensorFlow's own message agrees ({' '.join(message) or 'none unused'})"
-    )
+        return Judgement(judge.FAIL, _disagreement(message, expected))
+    return Judgement(judge.PASS, f"{summary}; TensorFlow's own message agrees ({' '.join(message) or 'none unused'})")
 
 
 def unused(guard: Guard, flags: Sequence[str]) -> tuple[str, ...]:
@@ -85,12 +78,12 @@ def _skip(verification: Verification) -> str:
     return "" if arch == "x86_64" else f"TensorFlow's guard knows no feature of {arch}"
 
 
-def _run(verification: Verification) -> judge.Judgement:
+def _run(verification: Verification) -> Judgement:
     planned, start = verification.planned, verification.start
     try:
         guard = _guard_of(verification.engine, verification.ref, planned)
     except GuardUnreadable as error:
-        return judge.Judgement("isa", judge.FAIL, error.reason)
+        return Judgement(judge.FAIL, error.reason)
     verification.guard = guard
     flags = start.environment.cpu_flags if start.environment else ()
     message = judge.message(start.outcome.output) if start.tensorflow else None
@@ -99,12 +92,10 @@ def _run(verification: Verification) -> judge.Judgement:
 
 CHECK = VerificationCheck(
     name="isa",
-    claim=Claim(
-        proves="The instruction set compiled into TensorFlow is the plan's: none missing, none beyond it.",
-        how="The calls of the CPU guard inside libtensorflow_framework.so.2 were disassembled on the host (nothing was "
-        "executed), and compared with the labels and with TensorFlow's own message about unused instructions.",
-        fix="rebuild with the copts of the plan, or give --cpu the instruction set that the wheel really has",
-    ),
+    proves="The instruction set compiled into TensorFlow is the plan's: none missing, none beyond it.",
+    how="The calls of the CPU guard inside libtensorflow_framework.so.2 were disassembled on the host (nothing was "
+    "executed), and compared with the labels and with TensorFlow's own message about unused instructions.",
+    fix="rebuild with the copts of the plan, or give --cpu the instruction set that the wheel really has",
     skip=_skip,
     run=_run,
 )

@@ -10,15 +10,16 @@ from tfbuild.binary import scan
 from tfbuild.binary.scan import CodeUnreadable, ScannedCode
 from tfbuild.context.labels import Planned
 from tfbuild.in_container.smoke import judge
+from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.verify import libraries
-from tfbuild.verify.verification import Claim, Verification, VerificationCheck
+from tfbuild.verify.verification import Verification, VerificationCheck
 
 
-def compare(planned: Planned, libraries: Mapping[str, ScannedCode]) -> judge.Judgement:
+def compare(planned: Planned, libraries: Mapping[str, ScannedCode]) -> Judgement:
     """Fail for code beyond the labels in any library, and where the main one does not use what they promise."""
     main = next(iter(libraries.values()))
     if main.arch != planned.arch:
-        return judge.Judgement("code", judge.FAIL, f"it is code for {main.arch}, not for {planned.arch}")
+        return Judgement(judge.FAIL, f"it is code for {main.arch}, not for {planned.arch}")
     beyond = {name: sorted(library.compiled - planned.features) for name, library in libraries.items()}
     faults = [f"{name} needs {' '.join(features)} beyond its labels" for name, features in beyond.items() if features]
     if lacks := sorted((planned.features & scan.written()) - main.compiled):
@@ -26,8 +27,8 @@ def compare(planned: Planned, libraries: Mapping[str, ScannedCode]) -> judge.Jud
     summary = f"compiled for {main.name}; {main.how()}"
     measures = tuple(_measures(planned, main))
     if faults:
-        return judge.Judgement("code", judge.FAIL, f"{'; '.join(faults)}; {summary}", measures)
-    return judge.Judgement("code", judge.PASS, f"as labelled: {summary}", measures)
+        return Judgement(judge.FAIL, f"{'; '.join(faults)}; {summary}", measures)
+    return Judgement(judge.PASS, f"as labelled: {summary}", measures)
 
 
 def _measures(planned: Planned, main: ScannedCode) -> Iterator[judge.Measurement]:
@@ -41,7 +42,7 @@ def _measures(planned: Planned, main: ScannedCode) -> Iterator[judge.Measurement
             yield judge.Measurement(f"{row.feature}_share", round(row.share, 4), f"< {least}")
 
 
-def _run(verification: Verification) -> judge.Judgement:
+def _run(verification: Verification) -> Judgement:
     planned = verification.planned
     try:
         found, _ = libraries.read_libraries(
@@ -53,20 +54,18 @@ def _run(verification: Verification) -> judge.Judgement:
             tell=verification.require_wanted,
         )
     except CodeUnreadable as error:
-        return judge.Judgement("code", judge.FAIL, error.reason)
+        return Judgement(judge.FAIL, error.reason)
     return compare(planned, found)
 
 
 CHECK = VerificationCheck(
     name="code",
-    claim=Claim(
-        proves="The machine code of TensorFlow's libraries needs the labelled instruction set: nothing beyond it, and "
-        "all of it that compilers use by themselves. The CPU guard knows a dozen features; this sees the others too.",
-        how="Two million instructions of each library, in windows spread evenly over it, were decoded on the host. "
-        "What is chosen at run time (oneDNN, XNNPACK, BoringSSL) does not count: it is told by its symbols or, where "
-        "those were stripped, by lying in a few places, while a compiler uses a feature all over a library.",
-        fix="see what the code needs (invoke inspect IMAGE), and give --cpu that, or build for the CPU that was meant",
-    ),
+    proves="The machine code of TensorFlow's libraries needs the labelled instruction set: nothing beyond it, and "
+    "all of it that compilers use by themselves. The CPU guard knows a dozen features; this sees the others too.",
+    how="Two million instructions of each library, in windows spread evenly over it, were decoded on the host. "
+    "What is chosen at run time (oneDNN, XNNPACK, BoringSSL) does not count: it is told by its symbols or, where "
+    "those were stripped, by lying in a few places, while a compiler uses a feature all over a library.",
+    fix="see what the code needs (invoke inspect IMAGE), and give --cpu that, or build for the CPU that was meant",
     run=_run,
     beside=True,
 )

@@ -13,16 +13,17 @@ from msgspec.structs import replace
 
 from tfbuild.engine import Engine, WorkerDied
 from tfbuild.in_container.smoke import judge
+from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure import evaluate, experiments, intervals, rounds, workers
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.intervals import inverse
-from tfbuild.measure.records import CaseResult, Interval, Round, Sample
+from tfbuild.measure.records import CaseResult, Round, Sample
 from tfbuild.measure.rounds import CaseRun, RoundLimits
 from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import MeasurementError
-from tfbuild.verify.records import Benchmark, Throughput, Timing, Triple
-from tfbuild.verify.verification import Baseline, Claim, Verification, VerificationCheck, needs_tensorflow
+from tfbuild.verify.records import Benchmark, Throughput, Timing, Triple, spelled
+from tfbuild.verify.verification import Baseline, Verification, VerificationCheck, needs_tensorflow
 
 ROUNDS = 9
 # The rounds' share of the minute that a verification may take. On a machine so busy that six rounds do not fit, they
@@ -128,26 +129,26 @@ def _skip(verification: Verification) -> str:
     return needs_tensorflow(verification) or (baseline if isinstance(baseline, str) else "")
 
 
-def _run(verification: Verification) -> judge.Judgement:
+def _run(verification: Verification) -> Judgement:
     baseline = verification.baseline
     if isinstance(baseline, str):
-        return judge.skipped("throughput", baseline)
+        return Judgement(judge.SKIP, baseline)
     try:
         result = measure(verification.engine, verification.ref, baseline)
     except TooBusyError as error:
-        return judge.skipped("throughput", str(error))
+        return Judgement(judge.SKIP, str(error))
     except (MeasurementError, WorkerDied, TimeoutError) as error:
-        return judge.Judgement("throughput", judge.FAIL, f"could not be measured: {error}")
+        return Judgement(judge.FAIL, f"could not be measured: {error}")
     verification.throughput = result
     return judge_speed(result)
 
 
-def judge_speed(result: Throughput) -> judge.Judgement:
+def judge_speed(result: Throughput) -> Judgement:
     """Fail only where the whole interval of the CPU-time ratio lies under 0.95 of the baseline's speed."""
     summary = (
-        f"{result.effect}: {_ratio(result.cpu)} of the baseline's speed in CPU time, {_ratio(result.wall)} in wall "
+        f"{result.effect}: {spelled(result.cpu)} of the baseline's speed in CPU time, {spelled(result.wall)} in wall "
         "time; "
-        f"the image against itself {_ratio(result.band)}; {result.clean} of {result.rounds} rounds undisturbed"
+        f"the image against itself {spelled(result.band)}; {result.clean} of {result.rounds} rounds undisturbed"
     )
     measures = tuple(
         judge.Measurement(name, value, limit)
@@ -160,25 +161,17 @@ def judge_speed(result: Throughput) -> judge.Judgement:
         )
     )
     if intervals.too_noisy(result.band):
-        return judge.Judgement("throughput", judge.SKIP, f"the machine is too noisy to tell; {summary}", measures)
-    return judge.Judgement(
-        "throughput", judge.FAIL if intervals.too_slow(result.cpu) else judge.PASS, summary, measures
-    )
-
-
-def _ratio(interval: Interval) -> str:
-    return f"{interval.median:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+        return Judgement(judge.SKIP, f"the machine is too noisy to tell; {summary}", measures)
+    return Judgement(judge.FAIL if intervals.too_slow(result.cpu) else judge.PASS, summary, measures)
 
 
 CHECK = VerificationCheck(
     name="throughput",
-    claim=Claim(
-        proves="The image is not slower than its baseline.",
-        how="Three persistent containers (image, baseline, image again), idle ones stopped, interleaved in random "
-        "order; per-round ratios of CPU time, their median and order-statistic interval, beside the image against "
-        "itself. It fails only where the whole interval lies under 0.95. Absolute times are never judged.",
-        fix="compare the environment and the threading with the baseline's; run again on a quiet machine",
-    ),
+    proves="The image is not slower than its baseline.",
+    how="Three persistent containers (image, baseline, image again), idle ones stopped, interleaved in random "
+    "order; per-round ratios of CPU time, their median and order-statistic interval, beside the image against "
+    "itself. It fails only where the whole interval lies under 0.95. Absolute times are never judged.",
+    fix="compare the environment and the threading with the baseline's; run again on a quiet machine",
     skip=_skip,
     run=_run,
 )
