@@ -118,7 +118,7 @@ def build_lines(content: bytes) -> None:
     tail = buildkit_log.Tail()
     for line in text(content).splitlines():
         if event := buildkit_log.parse(line):
-            buildkit_log.instruction(event.text)
+            buildkit_log.parse_title(event.text)
             tail.add(event)
     tail.lines()
 

@@ -15,7 +15,7 @@ from urllib3 import HTTPResponse
 
 from tests.cpu.machines import machine
 from tfbuild import cpu, plan
-from tfbuild.engine import daemon, selection
+from tfbuild.engine import connection, daemon
 from tfbuild.errors import TfbuildError
 from tfbuild.fleet import fleet
 from tfbuild.fleet.hosts import FleetHost
@@ -29,7 +29,7 @@ from tfbuild.plan import Request, options_file
 from tfbuild.publish import attachments
 
 CONTEXT = "x"
-META = f"contexts/meta/{hashlib.sha256(CONTEXT.encode()).hexdigest()}/{selection.META}"
+META = f"contexts/meta/{hashlib.sha256(CONTEXT.encode()).hexdigest()}/{connection.META}"
 DIGEST = "sha256:" + 64 * "0"
 
 
@@ -71,10 +71,10 @@ def registry_server(content: bytes) -> None:
 def docker_folder(folder: Path) -> None:
     """Read the configuration of Docker's client and a context; no helper for credentials is there."""
     with patch.dict(os.environ, {"DOCKER_CONFIG": str(folder), "PATH": str(folder)}):
-        selection.context_names(os.environ)
+        connection.context_names(os.environ)
         for read in (
-            lambda: selection.read_context("x", os.environ),
-            lambda: selection.endpoint(os.environ),
+            lambda: connection.read_context("x", os.environ),
+            lambda: connection.endpoint(os.environ),
             lambda: credentials.stored(None),
             lambda: credentials.stored("127.0.0.1:1"),
         ):

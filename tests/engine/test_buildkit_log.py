@@ -1,6 +1,7 @@
 """BuildKit's plain output, as recorded from real builds: tests/data/buildkit."""
 
 import io
+import os
 import re
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfbuild.engine import build, buildkit_log
-from tfbuild.engine.buildkit_log import Event, Instruction
+from tfbuild.engine.buildkit_log import Event, Stages
 from tfbuild.errors import BuildFailed, DiskFull, EngineMissing
 from tfbuild.pipeline import bazel
 from tfbuild.util.progress import Progress, Step
@@ -26,7 +27,7 @@ def events(name: str) -> list[Event]:
 def progress_lines(name: str, outcome: str) -> list[str]:
     """Return what a build shows on a stream that is not a terminal, without its times."""
     stream = io.StringIO()
-    stages = build.Stages(Progress(stream))
+    stages = Stages(Progress(stream))
     for event in events(name):
         stages.add(event)
     stages.end(outcome)
@@ -65,17 +66,18 @@ def test_no_line_breaks_the_parser_or_passes_control_characters_on(line: str) ->
 
 
 @pytest.mark.parametrize(
-    ("title", "instruction"),
+    ("title", "stage", "detail", "last"),
     [
-        ("[wheel 2/5] RUN x", Instruction(stage="wheel", index=2, count=5, text="RUN x")),
-        ("[2/5] RUN [a]", Instruction(stage="image", index=2, count=5, text="RUN [a]")),
-        ("[linux/amd64 wheel 2/5] RUN x", Instruction(stage="wheel", index=2, count=5, text="RUN x")),
-        ("[internal] load build context", None),
-        ("exporting to image", None),
+        ("[wheel 2/5] RUN x", "wheel", "2/5 RUN x", False),
+        ("[5/5] RUN [a]", "image", "5/5 RUN [a]", True),
+        ("[linux/amd64 wheel 2/5] RUN x", "wheel", "2/5 RUN x", False),
+        ("[wheel 1/5] FROM debian", "base", "FROM debian", True),
+        ("[internal] load build context", "", "", False),
+        ("exporting to image", "export", "", True),
     ],
 )
-def test_a_title_is_read(title: str, instruction: Instruction | None) -> None:
-    assert buildkit_log.instruction(title) == instruction
+def test_a_title_is_read(title: str, stage: str, detail: str, last: bool) -> None:
+    assert buildkit_log.parse_title(title) == (stage, detail, last)
 
 
 @pytest.mark.parametrize("name", ["success", "buildx-success"])
@@ -93,7 +95,7 @@ def test_cached_stages_are_shown_as_cached() -> None:
 
 def test_parallel_stages_get_their_own_times() -> None:
     stream = io.StringIO()
-    stages = build.Stages(Progress(stream))
+    stages = Stages(Progress(stream))
     for event in events("parallel"):
         stages.add(event)
     assert "build: left: done (8.6 s)" in stream.getvalue()
@@ -113,7 +115,7 @@ def recording(started: list[Step]) -> Progress:
 
 def test_a_step_shows_how_far_its_compile_is() -> None:
     started: list[Step] = []
-    stages = build.Stages(recording(started), bazel.BazelWatch())
+    stages = Stages(recording(started), bazel.BazelWatch())
     for event in (
         Event(kind="start", step=7, text="[build 2/2] RUN sh /mnt/compile.sh"),
         Event(kind="output", step=7, text="[5,000 / 20,000] Compiling a.cc"),
@@ -130,7 +132,7 @@ def test_a_step_shows_how_far_its_compile_is() -> None:
 @pytest.mark.parametrize("outcome", ["done", "cached"])
 def test_a_long_instruction_is_shown_on_one_line_and_only_while_it_runs(outcome: str) -> None:
     started: list[Step] = []
-    stages = build.Stages(recording(started))
+    stages = Stages(recording(started))
     stages.add(Event(kind="start", step=7, text=f"[wheel 1/3] RUN --mount=type=tmpfs,target=/mnt apt-get {'x ' * 90}"))
     (step,) = started
     assert step.detail.startswith("1/3 RUN apt-get x x")
@@ -232,10 +234,10 @@ def test_a_build_that_lost_its_client_goes_on_once(
     client.write_text(CLIENT.format(folder=tmp_path, failing=failing))
     client.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    place, log = build.BuildPlace(host="unix:///sessions"), tmp_path / "log"
+    log = tmp_path / "log"
     settings = build.BuildSettings(log=log, progress=Progress(io.StringIO()))
     with pytest.raises(BuildFailed, match="no active session") if failing > 1 else nullcontext():
-        build.export(tmp_path, place, settings, stage="x", output=tmp_path)
+        build.build(tmp_path, os.environ, settings, stage="x", output=tmp_path)
     assert (tmp_path / "runs").read_text().count("run") == runs
     assert log.read_text().count("no active session") == min(failing, runs)
 
@@ -246,4 +248,4 @@ def test_proxies_are_passed_by_name_only() -> None:
 
 
 def test_a_secret_s_path_may_hold_commas_and_quotes() -> None:
-    assert build.secret("ca", Path('/a,b/"c"')) == 'id=ca,"src=/a,b/""c"""'
+    assert build.csv("src", Path('/a,b/"c"')) == '"src=/a,b/""c"""'

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.engine import daemon, debian, docker_cli
+from tfbuild.engine import build, daemon, debian
+from tfbuild.engine.build import Program
 from tfbuild.engine.client import Engine
-from tfbuild.engine.daemon import DaemonPlace, Situation
+from tfbuild.engine.daemon import DaemonPlace
 from tfbuild.engine.image import split_tag
 from tfbuild.errors import EngineMissing, LimitReached
 
@@ -49,7 +50,7 @@ def test_a_client_with_buildkit_is_taken(
 ) -> None:
     folder = client(tmp_path / "a", version, rest)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    assert docker_cli.find_cli("unix:///x") == docker_cli.Cli(path=f"{folder}/docker", buildx=buildx)
+    assert build.find_program(os.environ) == Program(path=f"{folder}/docker", buildx=buildx)
 
 
 def test_clients_that_cannot_build_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +63,7 @@ def test_clients_that_cannot_build_are_skipped(tmp_path: Path, monkeypatch: pyte
         client(tmp_path / "old", OLD, NO_BUILDX + SERVER),
     ]
     monkeypatch.setenv("PATH", os.pathsep.join(folders))
-    assert docker_cli.find_cli("unix:///y").path == f"{tmp_path}/old/docker"
+    assert build.find_program(os.environ).path == f"{tmp_path}/old/docker"
 
 
 @pytest.mark.parametrize(
@@ -78,25 +79,25 @@ def test_a_limit_of_processes_or_files_is_named_as_one(
 ) -> None:
     monkeypatch.setenv("PATH", f"{client(tmp_path / 'limited', NEW, program)}:/usr/bin:/bin")
     with pytest.raises(LimitReached, match=told):
-        docker_cli.find_cli("unix:///limited")
+        build.find_program(os.environ)
 
 
 def test_a_builder_needs_a_client_with_buildx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older client builds without buildx, and ignores the name of a builder."""
     folders = [client(tmp_path / "old", OLD, NO_BUILDX + SERVER), client(tmp_path / "both", OLD, BUILDX + SERVER)]
     monkeypatch.setenv("PATH", os.pathsep.join(folders))
-    assert docker_cli.find_cli("unix:///b").path == f"{tmp_path}/old/docker"
-    assert docker_cli.find_cli("unix:///b", plugin=True) == docker_cli.Cli(path=f"{tmp_path}/both/docker", buildx=True)
+    assert build.find_program(os.environ).path == f"{tmp_path}/old/docker"
+    assert build.find_program(os.environ, plugin=True) == Program(path=f"{tmp_path}/both/docker", buildx=True)
     monkeypatch.setenv("PATH", folders[0])
     with pytest.raises(EngineMissing, match=r"no docker program can use a buildx builder"):
-        docker_cli.find_cli("unix:///b", plugin=True)
+        build.find_program(os.environ, plugin=True)
 
 
 def test_where_no_client_fits_each_reason_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [client(tmp_path / "new", NEW, NO_BUILDX), client(tmp_path / "podman", "podman version 4.3.1")]
     monkeypatch.setenv("PATH", os.pathsep.join(folders))
     with pytest.raises(EngineMissing) as caught:
-        docker_cli.find_cli("unix:///z")
+        build.find_program(os.environ)
     assert "new/docker 28.2 has no buildx plugin" in str(caught.value)
     assert "podman/docker is Podman's, which has no BuildKit" in str(caught.value)
     assert "docker-buildx" in caught.value.hint
@@ -105,7 +106,7 @@ def test_where_no_client_fits_each_reason_is_given(tmp_path: Path, monkeypatch: 
 def test_the_client_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = client(tmp_path / "a", OLD, f"echo x >> {tmp_path}/calls; {SERVER}")
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    assert docker_cli.find_cli("unix:///once") is docker_cli.find_cli("unix:///once")
+    assert build.find_program(os.environ) is build.find_program(os.environ)
     assert (tmp_path / "calls").read_text().count("x") == 1
 
 
@@ -124,17 +125,17 @@ def test_systems_with_apt(text: str, apt: bool) -> None:
     assert debian.has_apt(debian.os_release(text)) is apt
 
 
-def situation(
+def advice(
     cause: BaseException | None = None,
     *,
-    named_host: str = "",
+    named: str = "",
     system: str = "linux",
     apt: bool = True,
     root: bool = True,
     dockerd: bool = False,
-) -> Situation:
+) -> str:
     cause = cause or ConnectionRefusedError()
-    return Situation(cause=cause, named_host=named_host, system=system, apt=apt, root=root, dockerd=dockerd)
+    return daemon.advice(cause, named, system=system, apt=apt, root=root, dockerd=dockerd)
 
 
 def denied() -> BaseException:
@@ -144,24 +145,23 @@ def denied() -> BaseException:
 
 
 @pytest.mark.parametrize(
-    ("situation", "hint"),
+    ("given", "hint"),
     [
-        (situation(named_host="DOCKER_HOST=tcp://build:2375"), "DOCKER_HOST=tcp://build:2375"),
-        (situation(system="darwin", apt=False), "Docker Desktop"),
-        (situation(denied(), root=False, dockerd=True), "usermod -aG docker"),
-        (situation(root=False, dockerd=True), "sudo systemctl start docker"),
-        (situation(root=False), "apt-get install docker.io"),
-        (situation(apt=False, dockerd=True), "systemctl start docker"),
-        (situation(apt=False), "https://docs.docker.com/engine/install/"),
+        (advice(named="DOCKER_HOST=tcp://build:2375"), "DOCKER_HOST=tcp://build:2375"),
+        (advice(system="darwin", apt=False), "Docker Desktop"),
+        (advice(denied(), root=False, dockerd=True), "usermod -aG docker"),
+        (advice(root=False, dockerd=True), "sudo systemctl start docker"),
+        (advice(root=False), "apt-get install docker.io"),
+        (advice(apt=False, dockerd=True), "systemctl start docker"),
+        (advice(apt=False), "https://docs.docker.com/engine/install/"),
     ],
 )
-def test_the_advice_fits_the_situation(situation: Situation, hint: str) -> None:
-    assert hint in daemon.advice(situation)
+def test_the_advice_fits_the_situation(given: str, hint: str) -> None:
+    assert hint in given
 
 
-@pytest.mark.parametrize("situation", [situation(), situation(dockerd=True)])
-def test_debian_with_root_needs_no_advice(situation: Situation) -> None:
-    assert daemon.advice(situation) == ""
+def test_debian_with_root_needs_no_advice() -> None:
+    assert advice() == advice(dockerd=True) == ""
 
 
 def test_a_host_that_the_user_names_is_not_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

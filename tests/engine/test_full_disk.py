@@ -10,7 +10,9 @@ from typing import Any
 import docker
 import pytest
 
-from tfbuild.engine import containers, copy_out
+from tfbuild.engine import containers
+from tfbuild.engine import image as images
+from tfbuild.engine.containers import Session
 from tfbuild.engine.faults import translated
 from tfbuild.errors import DiskFull, NotJudged, TfbuildError
 
@@ -30,6 +32,9 @@ OTHER = (
 
 def refused(message: str) -> docker.errors.APIError:
     return docker.errors.APIError("500 Server Error", explanation=message)
+
+
+ATTACHED: Any = None
 
 
 class Container:
@@ -55,9 +60,9 @@ def test_an_engine_that_has_no_space_says_so_in_its_own_words(message: str) -> N
     assert raised.value.reason == f"the engine's disk is full: {message.strip()}"
     assert raised.value.hint.startswith("docker builder prune, docker image prune; then run the same command again")
     with pytest.raises(DiskFull):
-        containers.exit_code(Container(message))
+        Session(None, Container(message), ATTACHED, judged=False).exit_code()
     with pytest.raises(DiskFull), translated():
-        copy_out.read_contents(Container(message), ["/etc/x"], 10)
+        images.read_contents(Container(message), ["/etc/x"], 10)
 
 
 @pytest.mark.parametrize("message", OTHER)
@@ -65,9 +70,9 @@ def test_an_image_cannot_say_it_for_the_engine(message: str) -> None:
     with pytest.raises(TfbuildError) as raised, translated():
         raise refused(message)
     assert type(raised.value) is TfbuildError
-    assert copy_out.read_contents(Container(message), ["/etc/x"], 10) == {}
+    assert images.read_contents(Container(message), ["/etc/x"], 10) == {}
     if message:
-        assert containers.exit_code(Container(message)) == 128
+        assert Session(None, Container(message), ATTACHED, judged=False).exit_code() == 128
 
 
 class Stream(io.RawIOBase):
@@ -97,15 +102,15 @@ def test_no_space_here_for_a_file_of_the_image_is_not_the_image_s_fault(
 ) -> None:
     stat = {"mode": 0o644, "size": 7, "linkTarget": ""}
     container = SimpleNamespace(get_archive=lambda _: (Stream(), stat))
-    copy_out.read_file(container, "/x", tmp_path / "copy", 10)
+    images.read_file(container, "/x", tmp_path / "copy", 10)
     assert (tmp_path / "copy").read_bytes() == b"content"
 
     def full(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(copy_out, "_copy_only_member", full)
+    monkeypatch.setattr(images, "_copy_only_member", full)
     with pytest.raises(kind) as raised:
-        copy_out.read_file(container, "/x", tmp_path / "other", 10)
+        images.read_file(container, "/x", tmp_path / "other", 10)
     if isinstance(raised.value, DiskFull):
         assert raised.value.reason == f"no space is left in {tmp_path} for a copy of the image's /x"
         assert "TMPDIR" in raised.value.hint

@@ -10,7 +10,7 @@ from typing import Any
 import docker
 import pytest
 
-from tfbuild.engine import ContainerRun, Engine, gpus
+from tfbuild.engine import ContainerRun, Engine, sandbox
 
 RUNC = {"io.containerd.runc.v2": {"path": "runc"}, "runc": {"path": "runc"}}
 NVIDIA = {**RUNC, "nvidia": {"path": "nvidia-container-runtime"}}
@@ -43,10 +43,9 @@ def request_for(*ids: str) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_all_gpus_are_requested_each_once(info: dict[str, Any], request_fields: dict[str, Any]) -> None:
-    offer = gpus.offered(info)
+    offer = sandbox.offered(info)
     assert [dict(request) for request in offer.requests] == [request_fields]
     assert offer.way
-    assert not offer.reason
 
 
 @pytest.mark.parametrize(
@@ -60,9 +59,9 @@ def test_all_gpus_are_requested_each_once(info: dict[str, Any], request_fields: 
     ],
 )
 def test_where_the_engine_offers_none_there_is_a_reason(info: dict[str, Any]) -> None:
-    offer = gpus.offered(info)
-    assert offer.requests == ()
-    assert "the engine offers no GPU" in offer.reason
+    assert sandbox.offered(info).requests == ()
+    with engine(info) as (fake, _):
+        assert "the engine offers no GPU" in fake.lacks_gpus("x")
 
 
 class EngineHandler(BaseHTTPRequestHandler):
@@ -121,7 +120,7 @@ def test_a_container_gets_gpus_only_where_it_requests_them(
     runtimes: dict[str, Any], with_gpus: bool, requests: list[dict[str, Any]] | None
 ) -> None:
     with engine({"Runtimes": runtimes}) as (fake, created):
-        with fake._container("x", ["true"], {}, (), {}, "none", gpus=with_gpus):
+        with fake._container("x", ["true"], entrypoint=(), gpus=with_gpus):
             pass
         assert created[0]["HostConfig"].get("DeviceRequests") == requests
         assert created[0]["HostConfig"]["CapDrop"] == ["ALL"], (
@@ -132,7 +131,7 @@ def test_a_container_gets_gpus_only_where_it_requests_them(
 @pytest.mark.parametrize(
     ("info", "trial", "reason"),
     [
-        ({"Runtimes": RUNC}, None, gpus.NONE),
+        ({"Runtimes": RUNC}, None, sandbox.NO_GPU),
         ({"Runtimes": NVIDIA}, (0, ""), ""),
         (
             {"Runtimes": NVIDIA},

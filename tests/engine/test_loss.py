@@ -20,7 +20,7 @@ import pytest
 
 from tests.rows import each
 from tfbuild.engine import Engine, faults
-from tfbuild.engine.containers import require_undisturbed
+from tfbuild.engine.containers import Session
 from tfbuild.engine.faults import HeldConnection
 from tfbuild.errors import DiskFull, EngineMissing, NotJudged, TfbuildError
 
@@ -265,7 +265,8 @@ def disturbed(*events: object, paused: bool = False, gone: Exception | None = No
     client = SimpleNamespace(info=lambda: {"SystemTime": "1970-01-01T00:01:40.5Z"}, api=SimpleNamespace(events=listed))
     try:
         running: Any = SimpleNamespace(pid=1, poll=lambda: None)
-        require_undisturbed(client, container, program or running)
+        attached: Any = SimpleNamespace(process=program or running)
+        Session(client, container, attached, judged=True).require_undisturbed()
     except NotJudged as error:
         return error.reason.removeprefix("the image was not judged: ")
     return ""

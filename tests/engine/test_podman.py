@@ -1,5 +1,6 @@
 """Podman answers as Docker does: what works there works, and a build is refused before anything is made."""
 
+import os
 import shutil
 import subprocess
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.commandline import answer
-from tfbuild.engine import Engine, docker_cli
+from tfbuild.engine import Engine, build
 from tfbuild.errors import EngineMissing
 
 PODMAN = shutil.which("podman")
@@ -58,6 +59,6 @@ def test_its_docker_command_is_not_taken_for_dockers(tmp_path: Path, monkeypatch
     script.write_text(f'#!/bin/sh\nexec {PODMAN} "$@"\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
-    monkeypatch.setattr(docker_cli, "_programs", lambda _: iter([str(script)]))
+    monkeypatch.setattr(build, "_programs", lambda _: iter([str(script)]))
     with pytest.raises(EngineMissing, match="docker is Podman's, which has no BuildKit"):
-        docker_cli.find_cli()
+        build.find_program(os.environ)

@@ -61,11 +61,11 @@ def test_the_files_that_a_process_maps_as_code() -> None:
 @pytest.mark.parametrize("config", [None, {}, {"Volumes": None}, {"Volumes": {"/data": {}}}])
 def test_every_container_is_confined_and_a_sandboxed_one_more(config: object) -> None:
     image = SimpleNamespace(attrs={"Config": config})
-    usual, boxed = (containers.confinement(image, box, [], gpus=False) for box in (None, BOX))
+    usual, boxed = (sandbox.confinement(image, box, [], gpus=False) for box in (None, BOX))
     for options in (usual, boxed):
         assert (options["cap_drop"], options["security_opt"]) == (["ALL"], ["no-new-privileges"])
         assert options["log_config"] == {"Type": "none"}
-    assert (usual["pids_limit"], usual["mounts"], "read_only" in usual) == (containers.MOST_PROCESSES, [], False)
+    assert (usual["pids_limit"], usual["mounts"], "read_only" in usual) == (sandbox.MOST_PROCESSES, [], False)
     assert (boxed["pids_limit"], boxed["read_only"]) == (BOX.processes, True)
     declared = {"/data"} if config == {"Volumes": {"/data": {}}} else set()
     assert {row["Target"] for row in boxed["mounts"]} == {"/files", "/tmp", *declared}

@@ -17,7 +17,7 @@ from tests.verify.test_report import report
 from tfbuild import cpu, plan
 from tfbuild.context.labels import image_name, labels_of
 from tfbuild.engine import Engine
-from tfbuild.engine.docker_cli import Builder
+from tfbuild.engine.build import Builder
 from tfbuild.errors import DiskFull, EngineMissing
 from tfbuild.pipeline import Maker
 from tfbuild.pipeline.base_image import ResolvedBase

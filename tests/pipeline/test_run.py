@@ -8,8 +8,8 @@ import pytest
 
 from tfbuild import plan
 from tfbuild.cli import VERBS, building
-from tfbuild.engine import selection
-from tfbuild.engine.selection import EngineChoice
+from tfbuild.engine import connection
+from tfbuild.engine.connection import EngineChoice
 from tfbuild.errors import EngineMissing
 from tfbuild.pipeline.run import Run, run_of
 from tfbuild.plan import Request, RunRequest
@@ -71,12 +71,12 @@ def test_a_choice_becomes_the_variables_of_docker_s_client(choice: EngineChoice,
 def test_a_choice_leaves_the_environment_of_the_process_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     before = dict(os.environ)
-    chosen = selection.choose("tcp://b:1", "farm")
+    chosen = connection.choose("tcp://b:1", "farm")
     assert chosen.elsewhere()
-    assert selection.choose("unix:///run/x.sock") == EngineChoice(engine="unix:///run/x.sock")
-    assert not selection.choose("default").elsewhere()
+    assert connection.choose("unix:///run/x.sock") == EngineChoice(engine="unix:///run/x.sock")
+    assert not connection.choose("default").elsewhere()
     with pytest.raises(EngineMissing, match=r"no Docker context 'none'"):
-        selection.choose("none")
+        connection.choose("none")
     assert dict(os.environ) == before
 
 

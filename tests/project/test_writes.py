@@ -11,7 +11,7 @@ DIRECT = {
     "util/files.py": "the ways themselves, and an empty lock",
     "util/process.py": "a log, which grows line by line",
     "engine/daemon.py": "an empty lock",
-    "engine/copy_out.py": "a part beside the file, which then replaces it",
+    "engine/image.py": "a part beside the file, which then replaces it",
     "engine/transfer.py": "a scratch folder",
     "engine/containers.py": "memory",
     "binary/inspector.py": "a scratch folder",

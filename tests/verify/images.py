@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfbuild.engine import Image
-from tfbuild.engine.copy_out import Files
+from tfbuild.engine.image import Files
 
 
 @dataclass

@@ -21,7 +21,7 @@ from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
 from tfbuild.cli.options import certificates
 from tfbuild.engine import Engine, leases
-from tfbuild.engine.gpus import Offer
+from tfbuild.engine.sandbox import Offer
 from tfbuild.measure import experiments, intervals, workers
 from tfbuild.measure.experiments import Arm, Case, Experiment, Metric, Value
 from tfbuild.measure.records import CaseResult, Finding

@@ -16,8 +16,7 @@ from tests.with_engine.conftest import ROOT
 from tfbuild import pipeline, plan
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
-from tfbuild.engine.build import BuildSettings
-from tfbuild.engine.docker_cli import find_cli
+from tfbuild.engine.build import BuildSettings, find_program
 from tfbuild.errors import DiskFull
 from tfbuild.pipeline import Maker
 from tfbuild.plan import Request
@@ -157,7 +156,7 @@ def test_plain_docker_builds_the_context(built: Any, invoke: Invoke, engine: Eng
     assert done.stdout.strip() == str(folder)
     assert "ARG BASE_NAME=python:3.11-slim-bookworm" in (folder / "Dockerfile").read_text(encoding="utf-8")
     base = built["image"]["labels"]["org.opencontainers.image.base.name"]
-    program = find_cli()
+    program = find_program(os.environ)
     command = [program.path, *(["buildx", "build", "--load"] if program.buildx else ["build"]), str(folder)]
     command += ["--tag", "tfbuild-test:plain", "--build-arg", f"BASE={base}"]
     if site := os.environ.get("SSL_CERT_FILE"):

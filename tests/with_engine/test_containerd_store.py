@@ -1,7 +1,6 @@
 """An engine that keeps images with containerd knows them by other digests: an image stays the same one everywhere."""
 
 import json
-import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,7 +55,7 @@ def test_what_is_pushed_from_here_is_pulled_listed_and_removed_there(
     image = made(one, more={"io.tfbuild.context": "sha256:0"})
     digest = push(engine, image, place, tmp_path).digest
     (tmp_path / "cpuinfo").write_text(machine("rhel7-haswell").cpuinfo())
-    env = {**os.environ, "DOCKER_HOST": newer.host}
+    env = newer.environ
     arguments = ("--registry", str(place.repository), "--cpuinfo", str(tmp_path / "cpuinfo"), "--json")
     pulled = json.loads(invoke("pull", *arguments, env=env).stdout)
     assert pulled["reference"] == f"{place.repository}@{digest}"

@@ -20,7 +20,7 @@ from tests.project.test_committed import FOLDER
 from tests.with_engine.registry import serve
 from tfbuild.cli.options import certificates
 from tfbuild.context.labels import read_labels
-from tfbuild.engine import Engine, docker_cli
+from tfbuild.engine import Engine, build
 from tfbuild.pipeline import base_image
 from tfbuild.plan import Build
 from tfbuild.util.progress import Progress
@@ -70,7 +70,7 @@ def place(engine: Engine, official: Build, tmp_path_factory: pytest.TempPathFact
 
 def docker(*words: str | Path, folder: Path | None = None) -> str:
     """Runs a `docker` that has BuildKit, and gives what it prints."""
-    program, env = docker_cli.find_cli().path, {**os.environ, "DOCKER_BUILDKIT": "1"}
+    program, env = build.find_program(os.environ).path, {**os.environ, "DOCKER_BUILDKIT": "1"}
     done = subprocess.run(
         [program, *words], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=SECONDS
     )

@@ -491,7 +491,7 @@ def test_an_engine_is_started_once_and_stopped(engine: Engine, place: daemon.Dae
         with pytest.raises(DiskFull, match=f"{free * 2 / 1e9:.1f} GB are needed on {place.data}"):
             faults.require_free(second, free * 2)
         pid = int(place.pid_file.read_text())
-        containerd = int(place.containerd_pid_file.read_text())
+        containerd = int((place.exec_root / "containerd" / "containerd.pid").read_text())
     finally:
         stopped = daemon.stop(progress, place, remove_data=True)
     assert stopped

@@ -31,8 +31,8 @@ from tests.with_engine import saved
 from tests.with_engine.conftest import ROOT
 from tfbuild import plan
 from tfbuild.context import dockerfile
-from tfbuild.engine import Engine, Progress, docker_cli
-from tfbuild.engine.build import BuildSettings
+from tfbuild.engine import Engine, Progress
+from tfbuild.engine.build import BuildSettings, find_program
 from tfbuild.errors import BuildFailed
 from tfbuild.pipeline import base_image
 from tfbuild.pipeline.base_image import ResolvedBase
@@ -251,10 +251,8 @@ def test_the_locked_down_image_passes_its_own_smoke_benchmark(
     limits = {"--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none"}
     assert limits < set(words)
     assert words[-2:] == [image, "tfbuild-smoke"]
-    command = [docker_cli.find_cli(engine.host).path, run, *more, *words, "--json"]
-    done = subprocess.run(
-        command, env=docker_cli.environment(engine.host), capture_output=True, text=True, check=False, timeout=300
-    )
+    command = [find_program(engine.environ).path, run, *more, *words, "--json"]
+    done = subprocess.run(command, env=engine.environ, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     shown = json.loads(done.stdout)
     assert shown["verdict"] == "pass"
@@ -343,9 +341,9 @@ def test_no_compiler_and_no_tool_of_the_build_is_left(engine: Engine, image: str
 def privileged(engine: Engine, image: str) -> set[str]:
     """The names of the setuid and setgid files in a container's file system."""
     container = engine.client.containers.create(image, ["true"])
-    command = [docker_cli.find_cli(engine.host).path, "export", container.id]
+    command = [find_program(engine.environ).path, "export", container.id]
     try:
-        with subprocess.Popen(command, env=docker_cli.environment(engine.host), stdout=subprocess.PIPE) as export:
+        with subprocess.Popen(command, env=engine.environ, stdout=subprocess.PIPE) as export:
             assert export.stdout is not None
             with tarfile.open(fileobj=export.stdout, mode="r|") as files:
                 names = {Path(file.name).name for file in files if file.isreg() and file.mode & 0o6000}

@@ -1,6 +1,5 @@
 """What `docker pull`, without tfbuild, takes of an index whose entries name their level as platform.variant."""
 
-import os
 import secrets
 import subprocess
 from collections.abc import Iterator
@@ -38,7 +37,7 @@ def taken(engine: Engine, place: Registry, platform: str = "") -> str:
     """The instruction set of the image that plain docker pulls."""
     ref = f"{place.repository}:latest-mkl"
     option = [f"--platform={platform}"] if platform else []
-    env = {**os.environ, "DOCKER_HOST": engine.host}
+    env = engine.environ
     subprocess.run(["docker", "pull", "--quiet", *option, ref], env=env, check=True, capture_output=True)
     try:
         return engine.image(ref).labels["io.tfbuild.instruction-set"]

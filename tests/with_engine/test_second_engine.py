@@ -30,8 +30,7 @@ from tests.with_engine.test_registry import label
 from tfbuild import cpu, plan, publish
 from tfbuild.cli.options import certificates
 from tfbuild.engine import Engine, Progress, connection, transfer
-from tfbuild.engine.build import BuildSettings
-from tfbuild.engine.docker_cli import find_cli
+from tfbuild.engine.build import BuildSettings, find_program
 from tfbuild.errors import EngineMissing
 from tfbuild.pipeline import base_image
 from tfbuild.plan import Request
@@ -76,7 +75,7 @@ def path(second: Second) -> Iterator[str]:
 def configuration(second: Second, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Docker's folder, with buildx in it, and contexts for the second engine: by its socket, by TLS, by a wrong CA."""
     folder = tmp_path_factory.mktemp("docker")
-    docker, tls = find_cli().path, f"{second.folder}/tls"
+    docker, tls = find_program(os.environ).path, f"{second.folder}/tls"
     files = {"cert": f"{tls}/cert.pem", "key": f"{tls}/key.pem"}
     seconds.context(folder, "second", docker, host=second.host)
     host = f"tcp://127.0.0.1:{second.port}"
@@ -311,7 +310,7 @@ def remote(second: Second, configuration: Path) -> Iterator[str]:
             threading.Thread(target=carry, args=(near, far), daemon=True).start()
 
     threading.Thread(target=serve, daemon=True).start()
-    docker, env = find_cli().path, {**os.environ, "DOCKER_CONFIG": str(configuration)}
+    docker, env = find_program(os.environ).path, {**os.environ, "DOCKER_CONFIG": str(configuration)}
     create = [docker, "buildx", "create", "--name", name, "--driver", "remote", f"unix://{path}"]
     subprocess.run(create, env=env, check=True, capture_output=True)
     yield name

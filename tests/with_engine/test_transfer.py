@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.with_engine.test_registry import build, made, place, push, server
-from tfbuild.engine import Engine, docker_cli, selection, transfer
+from tfbuild.engine import Engine, connection, transfer
 from tfbuild.engine.transfer import TransferFailed
 from tfbuild.errors import RegistryRefused
 from tfbuild.oci import references
@@ -69,7 +69,7 @@ class Relay:
 
 @contextmanager
 def relayed(engine: Engine, *, cuts: int, stalls: bool = False) -> Iterator[Engine]:
-    endpoint = selection.endpoint(docker_cli.environment(engine.host))
+    endpoint = connection.endpoint(engine.environ)
     relay = Relay(endpoint.address, cuts=cuts, stalls=stalls)
     try:
         between = Engine.connect(relay.host)
@@ -138,7 +138,7 @@ def test_a_helper_that_is_not_there_is_not_taken_for_an_engine_that_is_not(
 ) -> None:
     image = made(build("avx"))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.setenv("DOCKER_HOST", selection.endpoint(docker_cli.environment(engine.host)).address)
+    monkeypatch.setenv("DOCKER_HOST", connection.endpoint(engine.environ).address)
     (tmp_path / "config.json").write_text(json.dumps({"credsStore": "nobody-has-this"}))
     with pytest.raises(RegistryRefused, match=r"docker-credential-nobody-has-this not installed"):
         push(Engine.connect(), image, place, tmp_path)

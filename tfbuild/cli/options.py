@@ -100,9 +100,9 @@ def image_on(engine: "Engine", name: str) -> str:
 
 def engine_of(name: str) -> "Engine":
     """Connect to the engine that --engine names. Raises EngineMissing where none answers."""
-    from tfbuild.engine import Engine, selection
+    from tfbuild.engine import Engine, connection
 
-    return Engine.connect(chosen=selection.choose(name))
+    return Engine.connect(chosen=connection.choose(name))
 
 
 def certificates(ca_cert: str) -> Path | None:

@@ -30,7 +30,7 @@ from tfbuild.util.files import REPORTS
 from tfbuild.util.quantities import counted
 
 if TYPE_CHECKING:
-    from tfbuild.engine.selection import EngineChoice
+    from tfbuild.engine.connection import EngineChoice
     from tfbuild.publish.lock import Lock
 
 
@@ -107,13 +107,13 @@ def push(
 ) -> None:
     """Publish a verified IMAGE with its SBOM and provenance, and add it to its release's indexes."""
     from tfbuild import publish
-    from tfbuild.engine import Engine, selection
+    from tfbuild.engine import Engine, connection
     from tfbuild.publish import signing
     from tfbuild.util.progress import Progress
 
     if not access:
         require_extra("publish", "push")
-    chosen = selection.choose(engine)
+    chosen = connection.choose(engine)
     destination = registry_of(registry, ca_cert, image)
     signs = bool(sign or sign_options)
     if (indexes or access) and (force or (signs and access) or (indexes and access)):
@@ -182,12 +182,12 @@ def pull(
 ) -> None:
     """Pull from a registry the best image that this host can run, and say why it is."""
     from tfbuild import publish
-    from tfbuild.engine import Engine, selection
+    from tfbuild.engine import Engine, connection
     from tfbuild.publish import choose, signing
     from tfbuild.publish import lock as locks
     from tfbuild.util.progress import Progress
 
-    chosen = selection.choose(engine)
+    chosen = connection.choose(engine)
     locked = locks.read(Path(lock)) if lock else None
     narrowing: dict[str, Any] = {"release": release, "target": target, "python": python, "skip": skip}
     narrowing["any_release"] = any_release
@@ -260,10 +260,10 @@ def running_cpu(cpuinfo: str, ca_cert: str, chosen: "EngineChoice") -> Cpu:
 )
 def images(*, engine: str, registry: str, ca_cert: str, outdated: bool, json: bool) -> None:
     """List images on the engine and in the registry: size, age, CPU, verified or not, and whether they run here."""
-    from tfbuild.engine import Engine, selection
+    from tfbuild.engine import Engine, connection
     from tfbuild.publish import inventory
 
-    chosen = selection.choose(engine)
+    chosen = connection.choose(engine)
     named = registry or os.environ.get("TFBUILD_REGISTRY")
     remote = registry_of(registry, ca_cert) if named or outdated else None
     connected: Engine | None = None

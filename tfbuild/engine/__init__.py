@@ -2,8 +2,7 @@
 
 from tfbuild.engine.client import MOST_OUTPUT, Engine
 from tfbuild.engine.containers import ContainerRun, Process, Worker, WorkerDied
-from tfbuild.engine.copy_out import FileEntry, Files
-from tfbuild.engine.image import Image
+from tfbuild.engine.image import FileEntry, Files, Image
 from tfbuild.engine.sandbox import Sandbox
 from tfbuild.util.progress import Progress
 

@@ -1,24 +1,198 @@
-"""Build contexts with BuildKit through the `docker` program; the SDK has only the classic builder."""
+"""Build with BuildKit through the `docker` program: the SDK has only the classic builder.
 
+The first `docker` on PATH often cannot use BuildKit either.
+"""
+
+import errno
 import os
 import re
-import textwrap
-from collections.abc import Mapping
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Protocol
 
-from tfbuild.engine import buildkit_log, docker_cli
-from tfbuild.engine.docker_cli import Builder
-from tfbuild.engine.selection import USUAL, EngineChoice
-from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError
+from tfbuild.engine import connection
+from tfbuild.engine.buildkit_log import LogWatch, Stages, Tail, parse
+from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, LimitReached, TfbuildError, limit_reached
 from tfbuild.util import files, process
-from tfbuild.util.progress import Progress, Step
+from tfbuild.util.progress import Progress
+
+# --- the program ------------------------------------------------------------------------------------------------------
+
+PROBE_SECONDS = 20.0
+# The client can use BuildKit since 18.09; since 23.0, only through the buildx plugin
+# (https://docs.docker.com/engine/release-notes/23.0/).
+BUILDKIT_INSIDE = (18, 9)
+BUILDX_ONLY = (23, 0)
+VERSION = re.compile(r"Docker version (\d+)\.(\d+)")
+# What Go's runtime and its standard library print.
+LIMITED = {
+    errno.EAGAIN: (b"failed to create new OS thread", b"resource temporarily unavailable", b"pthread_create failed"),
+    errno.EMFILE: (b"too many open files",),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A `docker` program that reaches the engine; `buildx`: whether it uses BuildKit through that plugin."""
+
+    path: str
+    buildx: bool
+
+
+def find_program(environ: Mapping[str, str], *, plugin: bool = False) -> Program:
+    """Return the first `docker` on PATH that can build with BuildKit on the engine that this environment names.
+
+    `plugin`: require the buildx plugin, without which the name of a builder is ignored. Raises EngineMissing if there
+    is none.
+    """
+    return _find(frozenset(environ.items()), plugin)
+
+
+@cache
+def _find(environ: frozenset[tuple[str, str]], plugin: bool) -> Program:
+    env = dict(environ)
+    refused = []
+    for path in _programs(env.get("PATH", os.defpath)):
+        program, why_not = _probe(path, env, plugin=plugin)
+        if program is not None:
+            return program
+        refused.append(f"{path} {why_not}")
+    raise EngineMissing(
+        f"no docker program can {'use a buildx builder' if plugin else 'build with BuildKit'} here"
+        + "".join(f"\n  {line}" for line in refused),
+        hint="install the package docker-buildx (Debian 13, Ubuntu) or docker-buildx-plugin (Docker's own repository)"
+        + ("" if plugin else ", or docker.io (Debian 12)"),
+    )
+
+
+def _programs(path: str) -> Iterator[str]:
+    seen = set()
+    for folder in path.split(os.pathsep):
+        program = shutil.which("docker", path=folder) if folder else None
+        if program and Path(program).resolve() not in seen:
+            seen.add(Path(program).resolve())
+            yield program
+
+
+def _probe(path: str, env: Mapping[str, str], *, plugin: bool) -> tuple[Program | None, str]:
+    """Return the program, or why it cannot be used (Podman's `docker` prints "podman version")."""
+    printed = _output([path, "--version"], env)
+    version = VERSION.match(printed)
+    if version is None:
+        podman = printed.lower().startswith("podman")
+        return None, "is Podman's, which has no BuildKit" if podman else "is not Docker's client"
+    major_minor = (int(version[1]), int(version[2]))
+    needs_buildx = plugin or major_minor >= BUILDX_ONLY
+    buildx = needs_buildx and bool(_output([path, "buildx", "version"], env))
+    if (needs_buildx and not buildx) or major_minor < BUILDKIT_INSIDE:
+        return None, f"{version[1]}.{version[2]} has no buildx plugin"
+    if not _output([path, "version", "--format", "{{.Server.Version}}"], env):
+        return None, f"{version[1]}.{version[2]} gets no answer from the engine"
+    return Program(path=path, buildx=buildx), ""
+
+
+def _output(command: list[str], env: Mapping[str, str]) -> str:
+    """Return what a program prints; "" where it fails, hangs or cannot be executed. Raises LimitReached."""
+    try:
+        completed = subprocess.run(
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        if limit := limit_reached(error) or _limit_of(command[0], getattr(error, "stderr", None) or b""):
+            raise limit from error
+        return ""
+    return completed.stdout.decode(errors="replace").strip()
+
+
+def _limit_of(program: str, errors: bytes) -> LimitReached | None:
+    """Return the error for a limit of processes or files that a program written in Go met, by what it printed."""
+    for number, texts in LIMITED.items():
+        if any(text in errors for text in texts):
+            return limit_reached(OSError(number, os.strerror(number)), program)
+    return None
+
+
+# --- the builder ------------------------------------------------------------------------------------------------------
+
+FIELD = re.compile(r"^(Driver|Endpoint): *(\S*)$", re.MULTILINE)
+# The driver of an engine's own BuildKit; buildx names that builder after the engine's context.
+INSIDE = "docker"
+INSPECT_SECONDS = 60.0
+# Starting one may mean pulling an image and starting a container or pod.
+START_SECONDS = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Builder:
+    """A buildx builder of the driver docker-container, kubernetes or remote: it does not see the engine's images."""
+
+    name: str
+    driver: str
+
+    def __str__(self) -> str:
+        return f"the builder {self.name} ({self.driver})"
+
+
+def own_builder(environ: Mapping[str, str]) -> str:
+    """Return buildx's name of the engine's own builder; "default" is the one behind DOCKER_HOST."""
+    return connection.endpoint(environ).context or connection.DEFAULT
+
+
+def named_builder(environ: Mapping[str, str]) -> str:
+    """Return the builder that the user named; "" for none, and for the engine's own."""
+    name = environ.get("BUILDX_BUILDER", "")
+    return "" if name == own_builder(environ) else name
+
+
+def find_builder(name: str, environ: Mapping[str, str]) -> Builder:
+    """Return the builder `name`, started if necessary. Raises EngineMissing if the engine cannot use it."""
+    program = find_program(environ, plugin=True).path
+    code, printed = _buildx(program, environ, INSPECT_SECONDS, "inspect", name)
+    fields = dict(reversed(FIELD.findall(printed)))  # the first of several nodes
+    driver = fields.get("Driver", "")
+    if code != 0 or not driver:
+        raise EngineMissing(f"the buildx builder {name!r} cannot be used: {_reason(printed)}", hint="docker buildx ls")
+    if driver == INSIDE:
+        raise EngineMissing(
+            f"the builder {name} is another engine's own, in which the image would stay",
+            hint=f"--engine {fields.get('Endpoint') or name} builds and verifies there",
+        )
+    builder = Builder(name=name, driver=driver)
+    code, printed = _buildx(program, environ, START_SECONDS, "inspect", "--bootstrap", name)
+    if code != 0:
+        raise EngineMissing(
+            f"{builder} does not answer: {_reason(printed)}", hint=f"docker buildx inspect --bootstrap {name}"
+        )
+    return builder
+
+
+def _buildx(program: str, environ: Mapping[str, str], seconds: float, *arguments: str) -> tuple[int, str]:
+    """Return buildx's exit code and its output: that of a failure is its errors."""
+    command = [program, "buildx", *arguments]
+    try:
+        done = subprocess.run(
+            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return 1, f"no answer within {seconds:g} s"
+    printed = done.stderr if done.returncode and done.stderr else done.stdout
+    return done.returncode, printed.decode(errors="replace")
+
+
+def _reason(output: str) -> str:
+    """Return the last line, which is the reason; the lines above it are progress."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return lines[-1].removeprefix("ERROR: ").removeprefix("Error: ").strip() if lines else "buildx printed no reason"
+
+
+# --- a build ----------------------------------------------------------------------------------------------------------
 
 # Docker predefines these build arguments: they reach RUN and stay out of the image's history.
 # https://docs.docker.com/build/building/variables/#pre-defined-build-arguments
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
-
 # The client's last line where its connection to the engine broke off.
 LOST = re.compile(
     r"^(?:ERROR: )?(?:error during connect|Cannot connect to the Docker daemon|failed to receive status: .*Unavailable)"
@@ -32,26 +206,6 @@ NO_ID = "because server did not provide an image ID"
 # The client did not answer the engine in time, which a busy machine or little memory brings about; what was built is
 # kept, and a second run goes through (https://github.com/moby/buildkit/issues/6422, issues/2691).
 LOST_SESSION = re.compile(r"no active session for \w+: context deadline exceeded$")
-# Progress shows an instruction on one line of at most this width, without its mounts.
-MOUNTS = re.compile(r"--mount=\S+\s*")
-WIDTH = 60
-
-
-class LogWatch(Protocol):
-    """Takes each line that a step prints, and returns what to show ("": the line itself); `share`: the part done."""
-
-    share: float | None
-
-    def __call__(self, line: str) -> str: ...
-
-
-class Unwatched:
-    """Shows each line as it is."""
-
-    share: float | None = None
-
-    def __call__(self, _: str) -> str:
-        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,31 +229,49 @@ class BuildSettings:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildPlace:
-    """Where a build runs: on the engine at `host`, or in `builder` where the user named one."""
+def build(
+    context: Path,
+    environ: Mapping[str, str],
+    settings: BuildSettings,
+    *,
+    builder: Builder | None = None,
+    tag: str = "",
+    stage: str = "",
+    output: Path | None = None,
+) -> str:
+    """Build `context` on the engine that `environ` names, or in `builder`; see Engine.build and Engine.export.
 
-    host: str
-    builder: Builder | None = None
-    chosen: EngineChoice = USUAL
-
-    def environment(self) -> dict[str, str]:
-        """Return the environment in which Docker's client talks to this engine."""
-        return docker_cli.environment(self.host, self.chosen)
-
-
-def build(context: Path, place: BuildPlace, settings: BuildSettings, *, tag: str, stage: str = "") -> str:
-    """Build `context` and return the image's id; see Engine.build."""
-    until = [f"--target={stage}"] if stage else []
+    Returns the id of the image `tag`; with `output`, writes the files of `stage` there, and returns "".
+    """
     with files.temporary_folder() as folder:
-        id_file = folder / "id"
-        _run(context, place, settings, [f"--iidfile={id_file}", f"--tag={tag}", *until], load=True)
-        return id_file.read_text().strip()
+        command = [
+            *_client(environ, builder, settings, load=output is None),
+            *(["--output=type=local," + csv("dest", output)] if output else [f"--iidfile={folder}/id", f"--tag={tag}"]),
+            *([f"--target={stage}"] if stage else []),
+            *_options(settings),
+            str(context),
+        ]
+        # With attestations, an image's id would be that of an index, which holds a time.
+        env = {**environ, "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+        process.discard(settings.log)
+        lines = _run(command, env, settings)
+        if lines and LOST_SESSION.search(lines[-1]):
+            settings.progress("the engine lost its connection to the client; the build goes on from there")
+            lines = _run(command, env, settings)
+        if lines is not None:
+            raise failure(lines, settings.log)
+        return "" if output else (folder / "id").read_text().strip()
 
 
-def export(context: Path, place: BuildPlace, settings: BuildSettings, *, stage: str, output: Path) -> None:
-    """Build `context` up to `stage` and write its files to the folder `output`; see Engine.export."""
-    _run(context, place, settings, [f"--target={stage}", f"--output={destination(output)}"], load=False)
+def _client(environ: Mapping[str, str], builder: Builder | None, settings: BuildSettings, *, load: bool) -> list[str]:
+    program = find_program(environ, plugin=builder is not None)
+    if not program.buildx:
+        return [program.path, "build"]
+    # By default the engine's own builder: it finds bases that were made here, and leaves the image in this engine.
+    name = builder.name if builder else own_builder(environ)
+    # The engine's own builder needs no permission.
+    allowed = ["--allow=network.host"] if builder and settings.network == "host" else []
+    return [program.path, "buildx", "build", *(["--load"] if load else []), f"--builder={name}", *allowed]
 
 
 def _options(settings: BuildSettings) -> list[str]:
@@ -111,23 +283,8 @@ def _options(settings: BuildSettings) -> list[str]:
         *(f"--build-context={name}={value}" for name, value in settings.contexts.items()),
         *(f"--build-arg={name}={value}" for name, value in settings.build_args.items()),
         *(f"--label={name}={value}" for name, value in settings.labels.items()),
-        *(f"--secret={secret(name, path)}" for name, path in settings.secrets.items()),
+        *(f"--secret=id={name},{csv('src', path)}" for name, path in settings.secrets.items()),
     ]
-
-
-def _program(program: docker_cli.Cli, place: BuildPlace, settings: BuildSettings, *, load: bool) -> list[str]:
-    if not program.buildx:
-        return [program.path, "build"]
-    # By default the engine's own builder: it finds bases that were made here, and leaves the image in this engine.
-    name = place.builder.name if place.builder else docker_cli.own_builder(place.environment())
-    # The engine's own builder needs no permission.
-    allowed = ["--allow=network.host"] if place.builder and settings.network == "host" else []
-    return [program.path, "buildx", "build", *(["--load"] if load else []), f"--builder={name}", *allowed]
-
-
-def _environment(place: BuildPlace) -> dict[str, str]:
-    # With attestations, an image's id would be that of an index, which holds a time.
-    return {**place.environment(), "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
 
 
 def proxy_options(environ: Mapping[str, str]) -> list[str]:
@@ -136,42 +293,24 @@ def proxy_options(environ: Mapping[str, str]) -> list[str]:
     return [f"--build-arg={name}" for name in names if environ.get(name)]
 
 
-def secret(name: str, path: Path) -> str:
-    """Return the value of --secret; the client reads it as a line of CSV, so a path may hold a comma."""
+def csv(name: str, path: Path) -> str:
+    """Return a field of an option that the client reads as a line of CSV: a path may hold commas and quotes."""
     quoted = str(path).replace('"', '""')
-    return f'id={name},"src={quoted}"'
+    return f'"{name}={quoted}"'
 
 
-def destination(folder: Path) -> str:
-    """Return the value of --output, which is a line of CSV too."""
-    quoted = str(folder).replace('"', '""')
-    return f'type=local,"dest={quoted}"'
+def _run(command: list[str], env: Mapping[str, str], settings: BuildSettings) -> list[str] | None:
+    """Run the client; return the last lines of a build that failed, else None."""
+    stages, tail = Stages(settings.progress, settings.watch), Tail()
 
-
-def _run(context: Path, place: BuildPlace, settings: BuildSettings, outcome: list[str], *, load: bool) -> None:
-    program = docker_cli.find_cli(place.host, plugin=place.builder is not None, chosen=place.chosen)
-    command = [*_program(program, place, settings, load=load), *outcome, *_options(settings), str(context)]
-    process.discard(settings.log)
-    lines = _run_once(command, place, settings)
-    if lines and LOST_SESSION.search(lines[-1]):
-        settings.progress("the engine lost its connection to the client; the build goes on from there")
-        lines = _run_once(command, place, settings)
-    if lines is not None:
-        raise failure(lines, settings.log)
-
-
-def _run_once(command: list[str], place: BuildPlace, settings: BuildSettings) -> list[str] | None:
-    """Run the client, and return the last lines of a build that failed, or None."""
-    stages, tail = Stages(settings.progress, settings.watch), buildkit_log.Tail()
-
-    def read(line: str) -> None:
-        if event := buildkit_log.parse(line):
+    def show(line: str) -> None:
+        if event := parse(line):
             stages.add(event)
             tail.add(event)
 
     try:
         # On SIGINT the client cancels the build in BuildKit, which kills the processes of its steps.
-        code = process.logged(command, _environment(place), settings.log, read, settings.seconds)
+        code = process.logged(command, env, settings.log, show, settings.seconds)
     except BaseException as error:
         stages.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         raise
@@ -199,75 +338,3 @@ def failure(lines: list[str], log: Path) -> TfbuildError:
     if any(NO_SPACE.search(line) for line in lines):
         return DiskFull(f"the build ran out of disk space{text}", hint=f"docker builder prune; the full log: {log}")
     return BuildFailed(f"the image could not be built{text}", hint=f"the full log: {log}")
-
-
-class Stages:
-    """Shows BuildKit's events in `progress`: one step per stage, not one per instruction."""
-
-    def __init__(self, progress: Progress, watch: LogWatch | None = None) -> None:
-        self._progress = progress
-        self._watch = watch or Unwatched()
-        self._titles: dict[int, str] = {}
-        self._running: dict[str, Step] = {}
-        # A stage's time is the sum of its instructions' times: BuildKit prints parallel stages one after the other.
-        self._seconds: dict[str, float] = {}
-        self._finished: set[str] = set()
-
-    def add(self, event: buildkit_log.Event) -> None:
-        if event.kind == "start":
-            self._titles[event.step] = event.text
-        stage, detail, last = _place(self._titles.get(event.step, ""))
-        if not stage or stage in self._finished:
-            return
-        if stage not in self._running:
-            self._running[stage] = self._progress.start(f"build: {stage}")
-        if event.kind == "start":
-            self._running[stage].detail = detail
-        elif event.kind == "output" and event.text:
-            self._show(self._running[stage], event.text)
-        elif event.kind == "done":
-            self._seconds[stage] = self._seconds.get(stage, 0.0) + event.seconds
-        elif event.kind in ("error", "canceled"):
-            self._end(stage, "failed" if event.kind == "error" else "canceled")
-        if event.kind in ("done", "cached"):
-            self._end_instruction(stage, last)
-
-    def _end_instruction(self, stage: str, last: bool) -> None:
-        # The next instruction may have to wait for another stage.
-        self._running[stage].detail = ""
-        if last:
-            self._end(stage, "done" if stage in self._seconds else "cached")
-
-    def _show(self, step: Step, line: str) -> None:
-        if detail := self._watch(line):
-            # Only for the stage that printed it: the stages after a compile have not come as far.
-            step.detail, step.share = detail, self._watch.share
-        elif step.share is None:
-            # A compiler's warnings do not replace the progress of the compile.
-            step.detail = line
-
-    def _end(self, stage: str, outcome: str) -> None:
-        if step := self._running.pop(stage, None):
-            self._finished.add(stage)
-            seconds = self._seconds.get(stage, 0.0)
-            self._progress.finish(step, outcome, seconds if outcome in ("done", "cached") else None)
-
-    def end(self, outcome: str) -> None:
-        """End the stages that still run."""
-        for stage in list(self._running):
-            self._end(stage, outcome)
-
-
-def _place(title: str) -> tuple[str, str, bool]:
-    """Return a step's stage, what it does, and whether it is the stage's last; steps without a stage are internal."""
-    if title.startswith("exporting"):
-        return "export", "", True
-    instruction = buildkit_log.instruction(title)
-    if instruction is None:
-        return "", "", False
-    if instruction.text.startswith("FROM "):
-        # All stages share it, and under concurrent builds BuildKit even gives it another build's stage name.
-        return "base", instruction.text, True
-    text = textwrap.shorten(MOUNTS.sub("", instruction.text), WIDTH, placeholder=" ...")
-    index, count = instruction.index, instruction.count
-    return instruction.stage, f"{index}/{count} {text}", index == count

@@ -10,23 +10,21 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from tfbuild.engine import build, connection, containers, copy_out, docker_cli, faults, leases, selection, transfer
+from tfbuild.engine import build, connection, containers, faults, leases, transfer
+from tfbuild.engine import image as images
 from tfbuild.engine import sandbox as sandboxes
-from tfbuild.engine.build import BuildPlace, BuildSettings
-from tfbuild.engine.connection import CALL_SECONDS, CONNECT_SECONDS
-from tfbuild.engine.containers import ContainerRun, Process, Worker, process_of
-from tfbuild.engine.copy_out import Files
-from tfbuild.engine.docker_cli import Builder
+from tfbuild.engine.build import Builder, BuildSettings
+from tfbuild.engine.connection import CALL_SECONDS, USUAL, EngineChoice
+from tfbuild.engine.containers import ContainerRun, Process, Session, Worker, process_of
 from tfbuild.engine.faults import translated
-from tfbuild.engine.gpus import Offer, offered, why_none
-from tfbuild.engine.image import Image, parse_image, split_tag
-from tfbuild.engine.sandbox import Sandbox
-from tfbuild.engine.selection import USUAL, EngineChoice
-from tfbuild.errors import UnknownImage
+from tfbuild.engine.image import Files, Image, parse_image, split_tag
+from tfbuild.engine.sandbox import Offer, Sandbox
+from tfbuild.errors import TfbuildError, UnknownImage
 from tfbuild.oci import credentials
 from tfbuild.util import files
 from tfbuild.util.process import Attached, interruptible
@@ -35,22 +33,38 @@ from tfbuild.util.progress import Progress
 MOST_OUTPUT = 8 * 1024 * 1024
 
 
+class ContainerOptions(TypedDict, total=False):
+    """What a container gets.
+
+    `files` are copied in before it starts, readable and executable by all. An `entrypoint` of () clears the image's.
+    `mounts`: folders of the engine's machine by their path in the container, read-only there; `user`: "uid:gid" in
+    place of the image's; `gpus`: all that the engine offers. A `sandbox` confines the container.
+    """
+
+    env: Mapping[str, str]
+    entrypoint: Sequence[str] | None
+    files: Mapping[str, bytes]
+    network: str
+    mounts: Mapping[str, str]
+    user: str
+    gpus: bool
+    sandbox: Sandbox | None
+
+
 class Engine:
     """One container engine; make it with connect()."""
 
-    chosen = USUAL
     # Containers of runs that were killed, which connect() removed.
     swept: tuple[str, ...] = ()
 
-    def __init__(self, client: Any, host: str = "", *, local: bool = True, chosen: EngineChoice = USUAL) -> None:
-        """`host`: the address that Docker's own client gets; "" leaves it to `chosen`, then to the environment.
+    def __init__(self, client: Any, chosen: EngineChoice = USUAL, *, local: bool = True) -> None:
+        """Take the SDK's client of an engine that answers, and how the user named it.
 
-        `local`: whether the engine's socket is on this machine.
+        `local`: whether its socket is on this machine.
         """
         self.client = client
-        self.host = host
-        self.local = local
         self.chosen = chosen
+        self.local = local
         with translated():
             version = client.version()
         self.version: str = version["Version"]
@@ -63,24 +77,36 @@ class Engine:
         """Connect to the engine at `host`, else to the `chosen` one, else to the one that the environment names.
 
         The environment's is DOCKER_HOST, the current context, or the socket. Also removes what killed runs left: their
-        containers there (`swept`), and their temporary folders here. Raises EngineMissing where none answers.
+        containers there (`swept`), and their temporary folders here. Raises EngineMissing if none answers.
         """
-        endpoint = selection.endpoint(docker_cli.environment(host, chosen))
-        if endpoint.address.startswith("ssh://"):
-            host = connection.tunnel_to(endpoint.address)
-        connection.check_address(host or endpoint.address)
-        with connection.explained(endpoint):
-            client = connection.open_client(host or endpoint.address, endpoint.tls)
-            engine = cls(client, host, local=endpoint.local, chosen=chosen)
+        chosen = EngineChoice(engine=host) if host else chosen
+        endpoint = connection.endpoint(chosen.environment(os.environ))
+        client = connection.open_client(endpoint)
+        if endpoint.ssh:
+            chosen = replace(chosen, engine=connection.tunnel_to(endpoint.address))
+        engine = cls(client, chosen, local=endpoint.local)
         engine.swept = tuple(leases.sweep(client))
         files.sweep()
         return engine
 
     @property
+    def environ(self) -> dict[str, str]:
+        """The environment in which Docker's own client talks to this engine."""
+        return self.chosen.environment(os.environ)
+
+    def require_answer(self) -> None:
+        """Raise EngineMissing if the engine takes no new connection: while it shuts down it serves the old ones."""
+        connection.open_client(connection.endpoint(self.environ)).close()
+
+    def _info(self) -> Mapping[str, Any]:
+        with translated():
+            info: Mapping[str, Any] = self.client.info()
+        return info
+
+    @property
     def data_root(self) -> Path:
         """The engine's folder of images and caches; the path is one of its machine, which may not be this one."""
-        with translated():
-            return Path(self.client.info()["DockerRootDir"])
+        return Path(self._info()["DockerRootDir"])
 
     def image(self, ref: str) -> Image:
         """Return the image named `ref`. Raises UnknownImage where it is not on this engine."""
@@ -91,11 +117,11 @@ class Engine:
         """Return all images that carry `label`, including those without a name."""
         with translated():
             ids = [row["Id"] for row in self.client.api.images(filters={"label": label})]
-        images = []
+        found = []
         for image in ids:
             with suppress(UnknownImage):  # somebody has just removed it
-                images.append(self.image(image))
-        return images
+                found.append(self.image(image))
+        return found
 
     def history(self, ref: str) -> tuple[str, ...]:
         """Return the instructions that made the image, as its builder recorded them, the last one first."""
@@ -154,46 +180,37 @@ class Engine:
         ref: str,
         command: Sequence[str] = (),
         *,
-        env: Mapping[str, str] = {},
-        entrypoint: Sequence[str] | None = None,
-        files: Mapping[str, bytes] = {},
         timeout: float = 120,
         stdin: bytes = b"",
-        network: str = "none",
         limit: int = MOST_OUTPUT,
-        mounts: Mapping[str, str] = {},
-        user: str = "",
-        gpus: bool = False,
-        sandbox: Sandbox | None = None,
         look: Callable[[Process | None], None] | None = None,
         look_after: int = 0,
+        **options: Unpack[ContainerOptions],
     ) -> ContainerRun:
         """Run a command to its end in a new container, which is always removed.
 
-        `files` are copied in before it starts, readable and executable by all. An `entrypoint` of () clears the
-        image's. `mounts`: folders of the engine's machine by their path in the container, read-only there; `user`:
-        "uid:gid" in place of the image's; `gpus`: all that the engine offers; `limit`: bytes kept of each stream.
-        A `sandbox` confines the container; it is then also ended as soon as a stream exceeds `limit`. `look` gets the
-        process after `look_after` lines on stdout; only then stdin ends. Raises TimeoutError after `timeout` seconds.
+        `limit`: bytes kept of each stream; a sandboxed container is ended as soon as a stream exceeds it. `look` gets
+        the process after `look_after` lines on stdout; only then stdin ends. Raises TimeoutError after `timeout`
+        seconds.
         """
-        deadline, lease = time.monotonic() + timeout, timeout + leases.MARGIN_SECONDS
+        deadline, sandboxed = time.monotonic() + timeout, options.get("sandbox") is not None
         with (
             interruptible(),
-            self._container(
-                ref, command, env, entrypoint, files, network, mounts, user, gpus, lease, sandbox
-            ) as container,
+            self._container(ref, command, seconds=timeout + leases.MARGIN_SECONDS, **options) as container,
             closing(self._attach(container)) as attached,
         ):
-            undisturbed = self._undisturbed(container, attached, sandbox)
+            session = Session(self.client, container, attached, judged=sandboxed)
             attached.send(stdin, close=look is None)
             truncated = False
-            while attached.open and not (truncated and sandbox):
+            while attached.open and not (truncated and sandboxed):
                 try:
                     attached.pump(deadline)
                 except TimeoutError:
-                    undisturbed()
+                    session.require_undisturbed()
                     raise TimeoutError(f"{ref}: {' '.join(command)[:80]} ran longer than {timeout:g} s") from None
-                truncated |= containers.truncate(attached.out, limit) | containers.truncate(attached.err, limit)
+                for stream in (attached.out, attached.err):
+                    truncated |= len(stream) > limit
+                    del stream[limit:]
                 if look and attached.out.count(b"\n") >= look_after:
                     look(process_of(container) if self.local else None)
                     attached.send(b"", close=True)
@@ -201,47 +218,19 @@ class Engine:
             # One that is still open printed too much, and is killed.
             ended = None if attached.open else attached.process.wait()
             return ContainerRun(
-                exit_code=containers.KILLED if ended is None else containers.exit_code(container, undisturbed),
+                exit_code=containers.KILLED if ended is None else session.exit_code(),
                 stdout=attached.out.decode(errors="replace"),
                 stderr=attached.err.decode(errors="replace"),
                 truncated=truncated,
             )
 
-    def worker(
-        self,
-        ref: str,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str] = {},
-        entrypoint: Sequence[str] | None = None,
-        files: Mapping[str, bytes] = {},
-        network: str = "none",
-        gpus: bool = False,
-        sandbox: Sandbox | None = None,
-    ) -> Worker:
-        """Start a container that answers each line with a line; close it, or use it in a `with`.
-
-        `gpus`, `sandbox`: as in run().
-        """
+    def worker(self, ref: str, command: Sequence[str], **options: Unpack[ContainerOptions]) -> Worker:
+        """Start a container that answers each line with a line; close it, or use it in a `with`."""
         with ExitStack() as stack:
-            container = stack.enter_context(
-                self._container(ref, command, env, entrypoint, files, network, gpus=gpus, sandbox=sandbox)
-            )
+            container = stack.enter_context(self._container(ref, command, **options))
             attached = stack.enter_context(closing(self._attach(container)))
-
-            undisturbed = self._undisturbed(container, attached, sandbox)
-
-            def exit_code() -> int:
-                attached.process.wait(timeout=CONNECT_SECONDS)
-                return containers.exit_code(container, undisturbed)
-
-            return Worker(container, attached, exit_code, undisturbed, stack.pop_all())
-
-    def _undisturbed(self, container: Any, attached: Attached, sandbox: Sandbox | None) -> Callable[[], None]:
-        """Return what raises NotJudged if an image is judged by a container that somebody outside disturbed."""
-        if sandbox is None:
-            return lambda: None
-        return partial(containers.require_undisturbed, self.client, container, attached.process)
+            judged = options.get("sandbox") is not None
+            return Worker(self.client, container, attached, judged=judged, cleanup=stack.pop_all())
 
     @contextmanager
     def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[Sandbox]:
@@ -264,7 +253,7 @@ class Engine:
         FileNotFoundError, IsADirectoryError (not a regular file) or OSError with EFBIG.
         """
         with self._unstarted(ref) as container:
-            copy_out.read_file(container, path, destination, limit)
+            images.read_file(container, path, destination, limit)
         return destination
 
     def read_contents(self, ref: str, paths: Sequence[str], limit: int) -> dict[str, bytes]:
@@ -273,7 +262,7 @@ class Engine:
         Links are followed inside the image. Raises UnknownImage, IsADirectoryError, or OSError with EFBIG.
         """
         with self._unstarted(ref) as container:
-            return copy_out.read_contents(container, paths, limit)
+            return images.read_contents(container, paths, limit)
 
     def read_files(self, ref: str, wanted: Callable[[str], bool], limit: int) -> Files:
         """Read the regular files and links of the image whose paths `wanted` picks, without starting the image.
@@ -282,7 +271,7 @@ class Engine:
         or OSError with EFBIG where the files together exceed `limit` bytes.
         """
         with self._unstarted(ref) as container:
-            return copy_out.read_files(container, wanted, limit)
+            return images.read_files(container, wanted, limit)
 
     def build(self, context: Path, settings: BuildSettings, *, tag: str, stage: str = "") -> str:
         """Build a folder with BuildKit, name the image `tag` and return its id; the whole output goes to `log`.
@@ -293,17 +282,13 @@ class Engine:
         last lines that matter, DiskFull, EngineMissing where no client can build, or TimeoutError after `seconds`.
         Ctrl-C or SIGTERM also ends the build inside the engine, then raises KeyboardInterrupt.
         """
-        with faults.building(self._require_answer):
-            return build.build(context, self._place, settings, tag=tag, stage=stage)
+        with faults.building(self):
+            return build.build(context, self.environ, settings, builder=self.builder, tag=tag, stage=stage)
 
     def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
         """Build one stage of a folder and write that stage's files to `output`. Raises what build() raises."""
-        with faults.building(self._require_answer):
-            build.export(context, self._place, settings, stage=stage, output=output)
-
-    def _require_answer(self) -> None:
-        """Raise EngineMissing if the engine takes no new connection: while it shuts down it serves the old ones."""
-        Engine.connect(self.host, chosen=self.chosen).client.close()
+        with faults.building(self):
+            build.build(context, self.environ, settings, builder=self.builder, stage=stage, output=output)
 
     def watched(self, use: str) -> AbstractContextManager[Callable[[], None]]:
         """Raise EngineMissing for any error in the block if the engine ended during it, even if it is back.
@@ -311,74 +296,74 @@ class Engine:
         Likewise DiskFull if its disk is full. Yields a function that raises them as well, for failures that the block
         would put down to an image. `use`: what the engine does meanwhile, as in "ended during `use`".
         """
-        return faults.watched(self.client, self._require_answer, partial(faults.require_some_space, self, use), use)
+        return faults.watched(self, use)
 
     def require_buildkit(self) -> None:
-        """Raise EngineMissing where the engine is Podman, which has no BuildKit, or no `docker` program can use it."""
+        """Raise EngineMissing if the engine is Podman, which has no BuildKit, or if no `docker` program can use it."""
         if self.podman and self.builder is None:
             raise build.no_buildkit(self.version)
-        docker_cli.find_cli(self.host, plugin=self.builder is not None, chosen=self.chosen)
+        build.find_program(self.environ, plugin=self.builder is not None)
 
     @cached_property
     def builder(self) -> Builder | None:
         """The buildx builder that the user named in place of the engine's own. Raises EngineMissing."""
-        name = docker_cli.named_builder(self.chosen.environment(os.environ))
-        if not name:
-            return None
-        program = docker_cli.find_cli(self.host, plugin=True, chosen=self.chosen).path
-        return docker_cli.find_builder(name, program, docker_cli.environment(self.host, self.chosen))
-
-    @property
-    def _place(self) -> BuildPlace:
-        return BuildPlace(host=self.host, builder=self.builder, chosen=self.chosen)
+        name = build.named_builder(self.environ)
+        return build.find_builder(name, self.environ) if name else None
 
     @property
     def cpus(self) -> int:
         """The number of processors of the engine's machine."""
-        with translated():
-            return int(self.client.info()["NCPU"])
+        return int(self._info()["NCPU"])
 
     @property
     def memory(self) -> int:
         """The memory of the engine's machine, in bytes."""
-        with translated():
-            return int(self.client.info()["MemTotal"])
+        return int(self._info()["MemTotal"])
 
     @cached_property
     def gpus(self) -> Offer:
         """The GPUs that the engine offers; whether a container with them starts is for lacks_gpus() to try."""
-        with translated():
-            return offered(self.client.info())
+        return sandboxes.offered(self._info())
 
     def lacks_gpus(self, ref: str, sandbox: Sandbox | None = None) -> str:
-        """Return why containers of the image get no GPU here, by starting one with GPUs; "" where it starts."""
-        run, command = partial(self.run, entrypoint=(), timeout=CALL_SECONDS, sandbox=sandbox), ["python", "-c", ""]
-        return why_none(self.gpus, partial(run, ref, command, gpus=True))
+        """Return why containers of the image get no GPU here, by starting one with GPUs; "" if it starts."""
+        if not self.gpus.requests:
+            return sandboxes.NO_GPU
+        command = ["python", "-c", ""]
+        try:
+            trial = self.run(ref, command, entrypoint=(), timeout=CALL_SECONDS, sandbox=sandbox, gpus=True)
+        except UnknownImage:
+            raise
+        except TfbuildError as error:
+            return sandboxes.not_started(self.gpus, error.reason)
+        except TimeoutError as error:
+            return sandboxes.not_started(self.gpus, str(error))
+        return sandboxes.not_started(self.gpus, trial.stderr) if trial.exit_code else ""
 
     def _attach(self, container: Any) -> Attached:
-        program = docker_cli.find_cli(self.host, chosen=self.chosen).path
-        command = [program, "start", "--attach", "--interactive", container.name]
-        return Attached(command, docker_cli.environment(self.host, self.chosen))
+        program = build.find_program(self.environ).path
+        return Attached([program, "start", "--attach", "--interactive", container.name], self.environ)
 
     @contextmanager
     def _container(
         self,
         ref: str,
         command: Sequence[str],
-        env: Mapping[str, str],
-        entrypoint: Sequence[str] | None,
-        files: Mapping[str, bytes],
-        network: str,
+        *,
+        seconds: float = leases.LONGEST_SECONDS,
+        env: Mapping[str, str] = {},
+        entrypoint: Sequence[str] | None = None,
+        files: Mapping[str, bytes] = {},
+        network: str = "none",
         mounts: Mapping[str, str] = {},
         user: str = "",
         gpus: bool = False,
-        seconds: float = leases.LONGEST_SECONDS,
         sandbox: Sandbox | None = None,
         own: Sequence[Any] = (),
     ) -> Iterator[Any]:
         """Create a container without capabilities; remove it at the end by its name, which is known beforehand.
 
-        `seconds`: how long this process needs it at most (tfbuild.engine.leases).
+        `seconds`: how long this process needs it at most (tfbuild.engine.leases); `own`: mounts of the SDK.
         """
         name = f"tfbuild-{secrets.token_hex(6)}"
         with translated(ref):
@@ -395,7 +380,7 @@ class Engine:
                     network_mode=network,
                     user=user or None,
                     device_requests=list(self.gpus.requests) if gpus else None,
-                    **containers.confinement(image, sandbox, [*containers.read_only(mounts), *own], gpus=gpus),
+                    **sandboxes.confinement(image, sandbox, [*sandboxes.read_only(mounts), *own], gpus=gpus),
                 )
                 if files:
                     container.put_archive("/", containers.archive(files))
@@ -406,4 +391,4 @@ class Engine:
     def _unstarted(self, ref: str, *own: Any) -> AbstractContextManager[Any]:
         """Create a container to copy files out of, or into its `own` mounts."""
         # Some images name no command, and the engine creates no container without one.
-        return self._container(ref, ("-",), {}, None, {}, "none", own=own)
+        return self._container(ref, ("-",), own=own)

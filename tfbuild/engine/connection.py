@@ -1,32 +1,222 @@
-"""Connect the `docker` SDK to an engine, by ssh too, and explain why one does not answer.
+"""Which engine and builder a run uses, and the `docker` SDK's connection to it.
 
-Behind ssh, each connection to a local socket runs `docker system dial-stdio` on that machine. The SDK's own ssh support
-needs a second implementation of ssh, and waits forever; Docker's client prompts for passwords. Here one ssh in
-BatchMode, with the user's keys and settings, carries all connections of the process. Where the server refuses another
-session (MaxSessions), ssh logs in again for that connection.
+The engine is what the user names, else the environment's address, else the current context. The SDK finds contexts only
+beside a config.json, which `docker context create` does not write.
+https://docs.docker.com/engine/manage-resources/contexts/
 """
 
 import atexit
+import hashlib
 import os
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import docker
+import msgspec
+from docker.context.config import get_current_context_name
+from docker.errors import TLSParameterError
+from docker.tls import TLSConfig
 
 from tfbuild.engine.faults import NO_ANSWER, translated, unanswered
-from tfbuild.engine.selection import Endpoint
 from tfbuild.errors import EngineMissing
 from tfbuild.oci import credentials
 from tfbuild.util import files, ssh
+from tfbuild.util.files import decode, read_regular
 from tfbuild.util.process import Attached
 from tfbuild.util.ssh import Destination
+from tfbuild.util.terminal import cause
+
+# What to do with Podman, which is no context of Docker's.
+PODMAN = (
+    "--engine unix:///run/podman/podman.sock for images and inspect; builds need Docker, since Podman has no BuildKit"
+)
+# Docker's own client applies these to a tcp address in DOCKER_HOST, and not to a context; it would try TLS on a socket.
+TLS_VARIABLES = ("DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineChoice:
+    """What the user names; an empty field leaves the choice to the environment.
+
+    `engine`: ssh://HOST, tcp://HOST:PORT, unix://PATH or a Docker context's name; `builder`: a buildx builder's.
+    """
+
+    engine: str = ""
+    builder: str = ""
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment in which Docker's own client makes this choice."""
+        chosen = {"BUILDX_BUILDER": self.builder} if self.builder else {}
+        if not self.engine:
+            return {**environ, **chosen}
+        is_address = "://" in self.engine
+        chosen["DOCKER_HOST" if is_address else "DOCKER_CONTEXT"] = self.engine
+        dropped = {"DOCKER_HOST", "DOCKER_CONTEXT"}
+        if not is_address or self.engine.startswith("unix://"):
+            dropped |= {*TLS_VARIABLES}
+        return {name: value for name, value in environ.items() if name not in dropped} | chosen
+
+    def elsewhere(self) -> bool:
+        """Return whether the engine is not at a socket of this machine, without connecting to it."""
+        return not endpoint(self.environment(os.environ)).local
+
+
+# The environment's choice, where the user names nothing.
+USUAL = EngineChoice()
+
+
+def choose(engine: str, builder: str = "") -> EngineChoice:
+    """Check what the user names. Raises EngineMissing for an unknown context, UsageError for a bad ssh address."""
+    if engine.startswith("ssh://"):
+        ssh.destination(engine)
+    elif engine and "://" not in engine and engine != DEFAULT:
+        read_context(engine, os.environ)
+    return EngineChoice(engine=engine, builder=builder)
+
+
+# --- Docker's contexts ------------------------------------------------------------------------------------------------
+
+SOCKET = "unix:///var/run/docker.sock"
+DEFAULT = "default"
+META = "meta.json"
+# Sockets and pipes are files of this machine, whatever listens behind them.
+LOCAL = ("unix://", "npipe://")
+
+
+class DockerEndpoint(msgspec.Struct, frozen=True):
+    """A context's endpoint of the kind "docker"; a context can also have endpoints of other kinds."""
+
+    host: str = msgspec.field(default="", name="Host")
+    skip_tls_verify: bool = msgspec.field(default=False, name="SkipTLSVerify")
+
+
+class Endpoints(msgspec.Struct, frozen=True):
+    docker: DockerEndpoint = DockerEndpoint()
+
+
+class Meta(msgspec.Struct, frozen=True):
+    """The fields of a context's meta.json that are needed here."""
+
+    name: str = msgspec.field(name="Name")
+    endpoints: Endpoints = msgspec.field(default=Endpoints(), name="Endpoints")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """An engine's `address` (unix://, tcp://, ssh://), its TLS settings, and the name of its context if it has one."""
+
+    address: str
+    tls: TLSConfig | None = None
+    context: str = ""
+
+    @property
+    def local(self) -> bool:
+        """Whether the address is a file of this machine."""
+        return self.address.startswith(LOCAL)
+
+    @property
+    def ssh(self) -> bool:
+        """Whether it is reached by ssh."""
+        return self.address.startswith("ssh://")
+
+
+def endpoint(environ: Mapping[str, str]) -> Endpoint:
+    """Return the engine that Docker's own client would talk to in this environment.
+
+    Raises EngineMissing for missing TLS files and for an unknown context; for the latter the SDK would silently use
+    the engine on this machine.
+    """
+    try:
+        if host := environ.get("DOCKER_HOST"):
+            return Endpoint(address=host, tls=_environment_tls(environ))
+        name = environ.get("DOCKER_CONTEXT") or _current_context() or DEFAULT
+        if name == DEFAULT:
+            return Endpoint(address=SOCKET)
+        found = read_context(name, environ)
+        return Endpoint(address=found.host or SOCKET, tls=_context_tls(name, found, environ), context=name)
+    except TLSParameterError as error:
+        raise EngineMissing(
+            f"the engine's TLS certificates cannot be used: {str(error).split(' TLS configurations')[0]}",
+            hint="DOCKER_CERT_PATH names a folder with ca.pem, cert.pem and key.pem",
+        ) from error
+
+
+def _current_context() -> str:
+    """Return the context in Docker's configuration; the SDK reads no other than the current user's."""
+    if not isinstance(name := get_current_context_name() or "", str):
+        raise EngineMissing(
+            f"the current context in Docker's config.json is not a name: {name!r}", hint="docker context use NAME"
+        )
+    return name
+
+
+def read_context(name: str, environ: Mapping[str, str]) -> DockerEndpoint:
+    """Return the Docker endpoint of the context `name`. Raises EngineMissing where it is missing or unreadable."""
+    file = _context_folder(environ, "meta", name) / META
+    try:
+        return decode(read_regular(file), Meta).endpoints.docker
+    except FileNotFoundError:
+        known = f"one of: {', '.join(context_names(environ))}; or ssh://HOST, tcp://HOST:PORT"
+        hint = f"--engine unix://{name}" if name.startswith("/") else PODMAN if name == "podman" else known
+        raise EngineMissing(f"there is no Docker context {name!r}", hint=hint) from None
+    except (OSError, ValueError) as error:
+        raise EngineMissing(
+            f"the Docker context {name!r} cannot be read: {cause(error)}", hint=f"docker context inspect {name}"
+        ) from error
+
+
+def context_names(environ: Mapping[str, str]) -> list[str]:
+    """Return the names of all readable contexts, including the default one."""
+    contexts = {DEFAULT}
+    for file in (_configuration(environ) / "contexts" / "meta").glob(f"*/{META}"):
+        try:
+            contexts.add(decode(read_regular(file), Meta).name)
+        except (OSError, ValueError):
+            continue
+    return sorted(contexts)
+
+
+def _configuration(environ: Mapping[str, str]) -> Path:
+    # A user without a name and without HOME, as in some containers, has no home: Path.home() would raise.
+    return Path(environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"))
+
+
+def _context_folder(environ: Mapping[str, str], kind: str, name: str) -> Path:
+    return _configuration(environ) / "contexts" / kind / hashlib.sha256(os.fsencode(name)).hexdigest()
+
+
+def _context_tls(name: str, found: DockerEndpoint, environ: Mapping[str, str]) -> TLSConfig | None:
+    folder = _context_folder(environ, "tls", name) / "docker"
+    if not folder.is_dir():
+        return TLSConfig(verify=False) if found.skip_tls_verify and found.host.startswith("tcp://") else None
+    return _tls(folder, verify=not found.skip_tls_verify)
+
+
+def _environment_tls(environ: Mapping[str, str]) -> TLSConfig | None:
+    """Read the TLS variables as Docker's client does: any value means yes, and certificates alone enable nothing."""
+    verify, path = bool(environ.get("DOCKER_TLS_VERIFY")), environ.get("DOCKER_CERT_PATH", "")
+    if not (verify or environ.get("DOCKER_TLS")) or not environ["DOCKER_HOST"].startswith("tcp://"):
+        return None
+    return _tls(Path(path) if path else _configuration(environ), verify=verify)
+
+
+def _tls(folder: Path, *, verify: bool) -> TLSConfig:
+    """Read the certificates in a folder; the client's own may be missing, since not every engine asks for one."""
+    ca, certificate, key = (folder / name for name in ("ca.pem", "cert.pem", "key.pem"))
+    pair = (str(certificate), str(key)) if certificate.is_file() or key.is_file() else None
+    return TLSConfig(client_cert=pair, ca_cert=str(ca) if ca.is_file() else None, verify=verify)
+
+
+# --- the SDK's connection ---------------------------------------------------------------------------------------------
 
 CONNECT_SECONDS = 10
 CALL_SECONDS = 300
@@ -50,21 +240,17 @@ class _Client(docker.DockerClient):  # type: ignore[misc]
         self.api = _Api(**options)
 
 
-def open_client(address: str, tls: Any) -> Any:
-    """Return the SDK's client for the engine at `address`. Raises EngineMissing."""
-    with translated():
-        _check_socket(address)
-        with credentials.readable():
-            client = _Client(base_url=address, tls=tls or False, timeout=CONNECT_SECONDS)
-        client.api.timeout = CALL_SECONDS
-        return client
-
-
-@contextmanager
-def explained(endpoint: Endpoint) -> Iterator[None]:
-    """Name a remote engine that does not answer, and say what to do about it."""
+def open_client(endpoint: Endpoint) -> Any:
+    """Return the SDK's client for an engine, after it answered. Raises EngineMissing."""
+    address = tunnel_to(endpoint.address) if endpoint.ssh else endpoint.address
+    _check_address(address)
     try:
-        yield
+        with translated():
+            _check_socket(address)
+            with credentials.readable():
+                client = _Client(base_url=address, tls=endpoint.tls or False, timeout=CONNECT_SECONDS)
+            client.api.timeout = CALL_SECONDS
+            return client
     except EngineMissing as error:
         if endpoint.local:
             raise
@@ -74,7 +260,7 @@ def explained(endpoint: Endpoint) -> Iterator[None]:
         ) from error
 
 
-def check_address(address: str) -> None:
+def _check_address(address: str) -> None:
     """Raise EngineMissing for an address that the SDK cannot read; its own errors could mean anything."""
     try:
         _ = urlsplit(docker.utils.parse_host(address)).port  # raises ValueError above 65535
@@ -107,13 +293,16 @@ def _advice(endpoint: Endpoint, reason: str) -> str:
             f"{command}"
         )
     if "certificate" in reason:
-        files = f"the context {endpoint.context}" if endpoint.context else "DOCKER_CERT_PATH"
-        return f"the CA and client certificate of {files} must be those that the engine was set up with; {command}"
+        source = f"the context {endpoint.context}" if endpoint.context else "DOCKER_CERT_PATH"
+        return f"the CA and client certificate of {source} must be those that the engine was set up with; {command}"
     return f"is it up, and reachable from here? {command}"
 
 
-# --- an engine behind ssh --------------------------------------------------------------------------------------------
-
+# --- an engine behind ssh ---------------------------------------------------------------------------------------------
+# Each connection to a local socket runs `docker system dial-stdio` on the other machine. The SDK's own ssh support
+# needs a second implementation of ssh, and waits forever; Docker's client prompts for passwords. Here one ssh in
+# BatchMode, with the user's keys and settings, carries all connections of the process. If the server refuses another
+# session (MaxSessions), ssh logs in again for that connection.
 
 # The remote Docker client may take some seconds to find its engine.
 ANSWER_SECONDS = 30.0

@@ -1,4 +1,4 @@
-"""Containers: what they get before they start and leave when they end, their first process, and workers.
+"""Running containers: the files that they get, how they end, their first process, and workers.
 
 The first process is looked at through this machine's kernel, which the process cannot deceive. A worker answers each
 line on stdin with one line on stdout.
@@ -9,18 +9,16 @@ import io
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import docker
 
 from tfbuild.engine import leases
-from tfbuild.engine.faults import NO_SPACE, disk_full, translated
-from tfbuild.engine.sandbox import Sandbox
+from tfbuild.engine.faults import AGAIN, disk_full, translated
 from tfbuild.errors import NotJudged, TfbuildError
 from tfbuild.util.process import Attached
 
@@ -29,9 +27,8 @@ KILLED = 137
 SIGNALS = 128
 # What a worker gets from tfbuild itself, by which idle ones rest.
 RESTING = ("18", "19", "SIGCONT", "SIGSTOP")
-AGAIN = "the image is kept: run the same command again"
-# Threads count too: TensorFlow starts two pools with one thread per core each, and Python starts its own.
-MOST_PROCESSES = 8192
+# What is left to the attached program after the container's streams have ended.
+END_SECONDS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,27 +39,6 @@ class ContainerRun:
     stdout: str
     stderr: str
     truncated: bool
-
-
-def confinement(
-    image: Any, sandbox: Sandbox | None, mounts: Sequence[docker.types.Mount], *, gpus: bool
-) -> dict[str, Any]:
-    """Return the options that confine a container: those of every one, and those of its sandbox or the usual ones."""
-    volumes = (image.attrs.get("Config") or {}).get("Volumes") or ()
-    usual = {"mounts": [*mounts], "pids_limit": MOST_PROCESSES}
-    return {
-        "stdin_open": True,
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges"],
-        # Output is read while the container runs; the engine's own copy of it would grow without limit.
-        "log_config": {"Type": "none"},
-        **(sandbox.options(volumes, gpus=gpus) if sandbox else usual),
-    }
-
-
-def read_only(mounts: Mapping[str, str]) -> list[docker.types.Mount]:
-    """Return mounts of folders of the engine's machine, by their path in the container."""
-    return [docker.types.Mount(target, source, type="bind", read_only=True) for target, source in mounts.items()]
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:
@@ -76,45 +52,74 @@ def archive(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def exit_code(container: Any, require_undisturbed: Callable[[], None] = lambda: None) -> int:
-    """Return the exit code of a container that has ended, or that the engine could not start (126 to 128).
+class Session:
+    """A running container, and the `docker` program that is attached to its streams.
 
-    `require_undisturbed` raises NotJudged if somebody ended it. Raises DiskFull if it could not start because the
-    engine's disk is full.
+    `judged`: whether an image is judged by it, so that nobody outside of it may have disturbed it.
     """
-    try:
-        container.reload()
-    except docker.errors.NotFound:
-        require_undisturbed()
-        raise
-    state = container.attrs["State"]
-    if NO_SPACE.search(state["Error"]):
-        raise disk_full(state["Error"])
-    if state["Running"] or (state["Status"] == "created" and not state["Error"]):
-        require_undisturbed()
-        raise TfbuildError(f"the streams of container {container.name} were lost while it was {state['Status']}")
-    if int(state["ExitCode"]) > SIGNALS:
-        require_undisturbed()
-    return int(state["ExitCode"])
+
+    def __init__(self, client: Any, container: Any, attached: Attached, *, judged: bool) -> None:
+        self.container = container
+        self.attached = attached
+        self._client = client
+        self._judged = judged
+
+    def exit_code(self) -> int:
+        """Return the exit code of a container that has ended, or that the engine could not start (126 to 128).
+
+        Raises NotJudged if somebody ended it, and DiskFull if it could not start because the engine's disk is full.
+        """
+        try:
+            self.container.reload()
+        except docker.errors.NotFound:
+            self.require_undisturbed()
+            raise
+        state = self.container.attrs["State"]
+        if full := disk_full(state["Error"]):
+            raise full
+        if state["Running"] or (state["Status"] == "created" and not state["Error"]):
+            self.require_undisturbed()
+            raise TfbuildError(
+                f"the streams of container {self.container.name} were lost while it was {state['Status']}"
+            )
+        if int(state["ExitCode"]) > SIGNALS:
+            self.require_undisturbed()
+        return int(state["ExitCode"])
+
+    def require_undisturbed(self) -> None:
+        """Raise NotJudged if an image is judged by this container, and somebody outside stopped or ended it.
+
+        Likewise for the program that is attached to it. Only the engine is asked and the kernel: what is inside the
+        container cannot pass its own end off as that.
+        """
+        if self._judged:
+            with translated():
+                why = _end_of_client(self.attached.process) or self._end_of_container()
+            if why:
+                raise NotJudged(f"the image was not judged: {why}", hint=AGAIN)
+
+    def _end_of_container(self) -> str:
+        """Return what somebody did to the container, as the engine says; "" for nothing."""
+        try:
+            self.container.reload()
+        except docker.errors.NotFound:
+            return "somebody removed its container"
+        if self.container.attrs["State"].get("Paused"):
+            return "somebody paused its container"
+        # Without an end, the engine would wait for more events.
+        now = leases.engine_time(self._client)
+        filters = {"container": self.container.id, "event": ["kill", "pause"]}
+        for event in self._client.api.events(since=0, until=int(now) + 1, filters=filters, decode=True) if now else ():
+            signal = str((event.get("Actor") or {}).get("Attributes", {}).get("signal", ""))
+            if event.get("Action") == "pause":
+                return "somebody paused its container"
+            if signal not in RESTING:
+                return f"somebody killed its container (signal {signal[:20]})"
+        return ""
 
 
-def require_undisturbed(client: Any, container: Any, program: "subprocess.Popen[bytes]") -> None:
-    """Raise NotJudged if somebody outside of a container stopped or ended it, or the `program` that is attached to it.
-
-    Only the engine is asked and the kernel: what is inside the container cannot pass its own end off as that.
-    """
-    with translated():
-        why = _struck(program) or _removed(container) or _ended(client, container)
-    if why:
-        raise not_judged(why)
-
-
-def not_judged(why: str) -> NotJudged:
-    """Return the error for an image that was kept from being judged, with the reason."""
-    return NotJudged(f"the image was not judged: {why}", hint=AGAIN)
-
-
-def _struck(program: "subprocess.Popen[bytes]") -> str:
+def _end_of_client(program: "subprocess.Popen[bytes]") -> str:
+    """Return what somebody did to the `docker` program of a container; "" for nothing."""
     who = f"the docker client of its container (process {program.pid})"
     if (code := program.poll()) is not None:
         # Nothing inside a container reaches it; what ends it in order is an exit code.
@@ -124,30 +129,6 @@ def _struck(program: "subprocess.Popen[bytes]") -> str:
     except (OSError, IndexError):
         return ""
     return f"{who} was stopped" if state in "Tt" else ""
-
-
-def _removed(container: Any) -> str:
-    try:
-        container.reload()
-    except docker.errors.NotFound:
-        return "somebody removed its container"
-    return "somebody paused its container" if container.attrs["State"].get("Paused") else ""
-
-
-def _ended(client: Any, container: Any) -> str:
-    """Return who ended a container by the engine, before tfbuild removes it."""
-    # Until then the engine waits for more.
-    now = leases.engine_time(client)
-    if now is None:
-        return ""
-    filters = {"container": container.id, "event": ["kill", "pause"]}
-    for event in client.api.events(since=0, until=int(now) + 1, filters=filters, decode=True):
-        signal = str((event.get("Actor") or {}).get("Attributes", {}).get("signal", ""))
-        if event.get("Action") == "pause":
-            return "somebody paused its container"
-        if signal not in RESTING:
-            return f"somebody killed its container (signal {signal[:20]})"
-    return ""
 
 
 def discard(client: Any, name: str) -> None:
@@ -160,14 +141,7 @@ def discard(client: Any, name: str) -> None:
             raise
 
 
-def truncate(buffer: bytearray, limit: int) -> bool:
-    """Cut `buffer` at `limit` bytes; True where something was cut off."""
-    too_long = len(buffer) > limit
-    del buffer[limit:]
-    return too_long
-
-
-# --- a container's first process -------------------------------------------------------------------------------------
+# --- a container's first process --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,8 +176,7 @@ def executable_files(maps: str) -> frozenset[str]:
     return frozenset(row[5] for row in rows if len(row) == 6 and "x" in row[1] and row[5].startswith("/"))
 
 
-# --- workers ---------------------------------------------------------------------------------------------------------
-
+# --- workers ----------------------------------------------------------------------------------------------------------
 
 MOST_REPLY = 1024 * 1024
 MOST_STDERR = 64 * 1024
@@ -218,22 +191,12 @@ class WorkerDied(TfbuildError):
         super().__init__(why + (f":\n{stderr_tail}" if stderr_tail else ""))
 
 
-class Worker:
+class Worker(Session):
     """A running worker; use it as a context manager, or call close(), to remove its container."""
 
-    def __init__(
-        self,
-        container: Any,
-        attached: Attached,
-        exit_code: Callable[[], int],
-        require_undisturbed: Callable[[], None],
-        cleanup: ExitStack,
-    ) -> None:
+    def __init__(self, client: Any, container: Any, attached: Attached, *, judged: bool, cleanup: ExitStack) -> None:
+        super().__init__(client, container, attached, judged=judged)
         self.name: str = container.name
-        self._container = container
-        self._attached = attached
-        self._exit_code = exit_code
-        self._require_undisturbed = require_undisturbed
         self._cleanup = cleanup
         self._lost = ""
 
@@ -246,33 +209,34 @@ class Worker:
         if self._lost:
             raise WorkerDied(self._lost, exit_code=-1, stderr_tail=self._stderr_tail())
         deadline = time.monotonic() + timeout
-        self._attached.send(line.encode() + b"\n")
-        while b"\n" not in self._attached.out:
+        self.attached.send(line.encode() + b"\n")
+        while b"\n" not in self.attached.out:
             self._wait(deadline, timeout)
-        reply, _, rest = bytes(self._attached.out).partition(b"\n")
-        self._attached.out[:] = rest
+        reply, _, rest = bytes(self.attached.out).partition(b"\n")
+        self.attached.out[:] = rest
         return reply.decode(errors="replace")
 
     def _wait(self, deadline: float, timeout: float) -> None:
-        if not self._attached.open:
-            self._fail("the worker ended before it answered", self._exit_code())
-        if len(self._attached.out) > MOST_REPLY:
+        if not self.attached.open:
+            self.attached.process.wait(timeout=END_SECONDS)
+            self._fail("the worker ended before it answered", self.exit_code())
+        if len(self.attached.out) > MOST_REPLY:
             self._fail(f"the worker's answer is longer than {MOST_REPLY} bytes")
         try:
-            self._attached.pump(deadline)
+            self.attached.pump(deadline)
         except TimeoutError:
-            self._require_undisturbed()
+            self.require_undisturbed()
             self._lost = f"the worker did not answer within {timeout:g} s"
             raise TimeoutError(self._lost) from None
-        del self._attached.err[:-MOST_STDERR]
+        del self.attached.err[:-MOST_STDERR]
 
     def _fail(self, why: str, exit_code: int = -1) -> None:
-        self._require_undisturbed()
+        self.require_undisturbed()
         self._lost = why
         raise WorkerDied(why, exit_code=exit_code, stderr_tail=self._stderr_tail())
 
     def _stderr_tail(self) -> str:
-        return self._attached.err[-MOST_STDERR:].decode(errors="replace").strip()
+        return self.attached.err[-MOST_STDERR:].decode(errors="replace").strip()
 
     def pause(self) -> None:
         """Stop the worker's process with all its threads, so that idle threads do not spin. Raises WorkerDied.
@@ -288,7 +252,7 @@ class Worker:
     def _signal(self, name: str) -> None:
         try:
             with translated():
-                self._container.kill(signal=name)
+                self.container.kill(signal=name)
         except TfbuildError as error:
             self._fail(f"the worker cannot be sent {name}: {error.reason}")
 
@@ -300,7 +264,5 @@ class Worker:
     def __enter__(self) -> "Worker":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -69,68 +69,33 @@ class DaemonPlace:
         return self.folder / "exec"
 
     @property
-    def configuration(self) -> Path:
-        return self.folder / "daemon.json"
-
-    @property
     def pid_file(self) -> Path:
         return self.folder / "dockerd.pid"
-
-    @property
-    def containerd_pid_file(self) -> Path:
-        return self.exec_root / "containerd" / "containerd.pid"
 
     @property
     def log(self) -> Path:
         return self.folder / "dockerd.log"
 
-    @property
-    def apt_log(self) -> Path:
-        return self.folder / "apt.log"
 
+def advice(cause: BaseException, named: str, *, system: str, apt: bool, root: bool, dockerd: bool) -> str:
+    """Return what the user must do, as a hint; "" if tfbuild can install and start an engine itself.
 
-@dataclass(frozen=True, kw_only=True)
-class Situation:
-    """What decides whether tfbuild starts an engine or tells the user what to do; `cause`: why no engine answers."""
-
-    cause: BaseException
-    named_host: str
-    system: str
-    apt: bool
-    root: bool
-    dockerd: bool
-
-
-def advice(situation: Situation) -> str:
-    """Return what the user must do, as a hint; "" where tfbuild can install and start an engine itself."""
+    `cause`: why no engine answers; `named`: how the user named another engine; `dockerd`: whether one is installed.
+    """
     rows: tuple[tuple[bool, str], ...] = (
-        (
-            bool(situation.named_host),
-            f"{situation.named_host} names that engine: start it, or choose the engine of this machine",
-        ),
-        (situation.system == "darwin", "start Docker Desktop, or: brew install colima docker && colima start"),
-        (situation.system != "linux", "start Docker Desktop"),
-        (unanswered(situation.cause) == DENIED, DENIED),
-        (situation.root and situation.apt, ""),
-        (situation.dockerd and situation.root, "the engine is installed but down: systemctl start docker"),
-        (situation.dockerd, "the engine is installed but down: sudo systemctl start docker, or (rootless) "
+        (bool(named), f"{named} names that engine: start it, or choose the engine of this machine"),
+        (system == "darwin", "start Docker Desktop, or: brew install colima docker && colima start"),
+        (system != "linux", "start Docker Desktop"),
+        (unanswered(cause) == DENIED, DENIED),
+        (root and apt, ""),
+        (dockerd and root, "the engine is installed but down: systemctl start docker"),
+        (dockerd, "the engine is installed but down: sudo systemctl start docker, or (rootless) "
          "systemctl --user start docker"),
-        (situation.apt, "sudo apt-get install docker.io; or run this command with sudo, which does that; without root: "
+        (apt, "sudo apt-get install docker.io; or run this command with sudo, which does that; without root: "
          "rootless Docker (https://docs.docker.com/engine/security/rootless/)"),
     )  # fmt: skip
     install = "install Docker (https://docs.docker.com/engine/install/) and start it: systemctl start docker"
     return next((hint for holds, hint in rows if holds), install)
-
-
-def _situation(cause: BaseException, named_host: str) -> Situation:
-    return Situation(
-        cause=cause,
-        named_host=named_host,
-        system=sys.platform,
-        apt=debian.has_apt(debian.this_system()),
-        root=os.geteuid() == 0,
-        dockerd=shutil.which("dockerd") is not None,
-    )
 
 
 def named_host(environ: Mapping[str, str], own: str) -> str:
@@ -151,7 +116,9 @@ def ensure(progress: Progress, place: DaemonPlace | None = None) -> Engine:
     try:
         return Engine.connect(host)
     except EngineMissing as error:
-        if hint := advice(_situation(error, named)):
+        apt, root = debian.has_apt(debian.this_system()), os.geteuid() == 0
+        dockerd = shutil.which("dockerd") is not None
+        if hint := advice(error, named, system=sys.platform, apt=apt, root=root, dockerd=dockerd):
             raise EngineMissing(error.reason, hint=hint) from error
     place.folder.mkdir(parents=True, exist_ok=True)
     with _locked(place):
@@ -192,7 +159,7 @@ def _locked(place: DaemonPlace) -> Iterator[None]:
 def _install(place: DaemonPlace, progress: Progress) -> None:
     mounts_cgroups = () if _has_cgroups() else (CGROUP_MOUNTER,)
     try:
-        debian.install([*PACKAGES, *mounts_cgroups], place.apt_log, progress, if_known=CLIENT_PACKAGES)
+        debian.install([*PACKAGES, *mounts_cgroups], place.folder / "apt.log", progress, if_known=CLIENT_PACKAGES)
     except debian.AptFailed as error:
         raise EngineMissing(error.reason, hint=error.hint) from error
 
@@ -204,16 +171,14 @@ def _has_cgroups() -> bool:
 def _start(place: DaemonPlace, host: str) -> Engine:
     if not _has_cgroups() and (mounter := shutil.which(CGROUP_MOUNTER)):
         subprocess.run([mounter], check=False)
-    pid = _spawn(place)
+    pid, engine = _spawn(place), None
     try:
         engine = _poll(host, lambda: os.waitpid(pid, os.WNOHANG) == (0, 0))
-    except BaseException:
-        _end(pid, signal.SIGTERM, STOP_SECONDS, str(place.pid_file))
-        _stop(place)
-        raise
+    finally:
+        if engine is None:
+            _end(pid, signal.SIGTERM, STOP_SECONDS, str(place.pid_file))
+            _stop(place)
     if engine is None:
-        _end(pid, signal.SIGTERM, STOP_SECONDS, str(place.pid_file))
-        _stop(place)
         raise EngineMissing(f"dockerd did not start{last_lines(place.log)}", hint=f"the full log: {place.log}")
     return engine
 
@@ -226,7 +191,8 @@ def _spawn(place: DaemonPlace) -> int:
     program = shutil.which("dockerd")
     if program is None:
         raise EngineMissing("docker.io is installed, but dockerd is not on PATH", hint="add /usr/sbin to PATH")
-    configuration = write_configuration(place.configuration, place.disk or shutil.disk_usage(place.folder).total)
+    disk = place.disk or shutil.disk_usage(place.folder).total
+    configuration = write_configuration(place.folder / "daemon.json", disk)
     command = [
         program,
         f"--config-file={configuration}",
@@ -293,7 +259,8 @@ def _remove_data(place: DaemonPlace) -> None:
 
 def _stop(place: DaemonPlace) -> None:
     """End dockerd, then its containerd where that is left."""
-    for pid_file, mark in ((place.pid_file, place.pid_file), (place.containerd_pid_file, place.exec_root)):
+    containerd = place.exec_root / "containerd" / "containerd.pid"
+    for pid_file, mark in ((place.pid_file, place.pid_file), (containerd, place.exec_root)):
         for signal_number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 5.0)):
             pid = running(pid_file, str(mark))
             if pid is None or _end(pid, signal_number, seconds, str(mark)):
@@ -337,8 +304,7 @@ def _command_line(pid: int, mark: str) -> bool:
         return False
 
 
-# --- its build cache -------------------------------------------------------------------------------------------------
-
+# --- its build cache --------------------------------------------------------------------------------------------------
 
 # The configuration of the machine's own engine, if any: its mirrors and proxies apply to ours too.
 SYSTEM = Path("/etc/docker/daemon.json")

@@ -58,40 +58,31 @@ def sources(distribution: str, folder: Path = APT) -> list[str]:
 
     Third-party sources are left out: their suites have other names, or they lack the component "main".
     """
-    files = [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*"))]
+    suites = {distribution, f"{distribution}-updates", f"{distribution}-security"}
     entries: list[str] = []
-    for file in files:
+    for file in [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*"))]:
         if file.suffix in (".list", ".sources") and file.is_file():
             parser = _deb822 if file.suffix == ".sources" else _one_line
-            entries += parser(file.read_text(errors="replace"), distribution)
+            for signed_by, uri, suite, components in parser(file.read_text(errors="replace")):
+                if suite in suites and "main" in components.split():
+                    options = f"[signed-by={signed_by}] " if signed_by else ""
+                    entries.append(f"deb {options}{uri} {suite} {components}")
     return list(dict.fromkeys(entries))
 
 
-def _suites(distribution: str) -> set[str]:
-    return {distribution, f"{distribution}-updates", f"{distribution}-security"}
-
-
-def _entry(signed_by: str, uri: str, suite: str, components: str) -> str:
-    return f"deb {f'[signed-by={signed_by}] ' if signed_by else ''}{uri} {suite} {components}"
-
-
-def _one_line(text: str, distribution: str) -> Iterator[str]:
+def _one_line(text: str) -> Iterator[tuple[str, str, str, str]]:
     for line in text.splitlines():
-        match = ONE_LINE.fullmatch(line.partition("#")[0].strip())
-        if match and match["suite"] in _suites(distribution) and "main" in match["components"].split():
+        if match := ONE_LINE.fullmatch(line.partition("#")[0].strip()):
             options = dict(option.partition("=")[::2] for option in (match["options"] or "").split())
-            yield _entry(options.get("signed-by", ""), match["uri"], match["suite"], match["components"])
+            yield options.get("signed-by", ""), match["uri"], match["suite"], match["components"]
 
 
-def _deb822(text: str, distribution: str) -> Iterator[str]:
+def _deb822(text: str) -> Iterator[tuple[str, str, str, str]]:
     for stanza in re.split(r"\n\s*\n", text):
         lines = (line.partition(":") for line in stanza.splitlines() if not line.startswith("#"))
         # Continuation lines (of a key inside Signed-By) have no name and are dropped.
         fields = {name.strip().lower(): value.strip() for name, _, value in lines if not name.startswith((" ", "\t"))}
-        components = fields.get("components", "")
-        if fields.get("enabled", "yes") == "no" or "deb" not in fields.get("types", "").split():
-            continue
-        for uri in fields.get("uris", "").split():
-            for suite in fields.get("suites", "").split():
-                if suite in _suites(distribution) and "main" in components.split():
-                    yield _entry(fields.get("signed-by", ""), uri, suite, components)
+        if fields.get("enabled", "yes") != "no" and "deb" in fields.get("types", "").split():
+            for uri in fields.get("uris", "").split():
+                for suite in fields.get("suites", "").split():
+                    yield fields.get("signed-by", ""), uri, suite, fields.get("components", "")

@@ -27,6 +27,17 @@ DENIED = "sudo usermod -aG docker $USER, then log in again; or run this command 
 NO_SPACE = re.compile(r"(?:no space left on device|disk quota exceeded)(?:: unknown)?\s*$")
 
 
+class AnEngine(Protocol):
+    """What is asked of an engine here."""
+
+    client: Any
+    local: bool
+
+    @property
+    def data_root(self) -> Path: ...
+    def require_answer(self) -> None: ...
+
+
 @contextmanager
 def translated(ref: str = "") -> Iterator[None]:
     """Turn the SDK's errors into EngineMissing, UnknownImage, DiskFull, or TfbuildError for other refusals.
@@ -38,9 +49,8 @@ def translated(ref: str = "") -> Iterator[None]:
     except docker.errors.ImageNotFound as error:
         raise UnknownImage(f"no image {ref!r} on this engine", hint="docker image ls lists its images") from error
     except docker.errors.APIError as error:
-        if is_no_space(error):
-            raise disk_full(error.explanation) from error
-        raise TfbuildError(f"the container engine refused: {error.explanation or error}") from error
+        refused = TfbuildError(f"the container engine refused: {error.explanation or error}")
+        raise disk_full(error.explanation) or refused from error
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
         if (refusal := credentials.refused(error)) is not None:
             raise refusal from error
@@ -58,14 +68,11 @@ def unanswered(error: BaseException | None) -> str:
     return "invoke engine"
 
 
-def is_no_space(error: docker.errors.APIError) -> bool:
-    """Return whether the engine refused because its disk is full."""
-    return NO_SPACE.search(error.explanation or "") is not None
-
-
-def disk_full(message: str) -> DiskFull:
-    """Return the error for a message of the engine that says so."""
-    return DiskFull(f"the engine's disk is full: {message.strip()}", hint=PRUNE_HINT)
+def disk_full(message: str | None) -> DiskFull | None:
+    """Return the error for an engine's message if it says that the engine's disk is full."""
+    if NO_SPACE.search(message or "") is None:
+        return None
+    return DiskFull(f"the engine's disk is full: {(message or '').strip()}", hint=PRUNE_HINT)
 
 
 def reason(error: BaseException) -> str:
@@ -80,45 +87,27 @@ def _innermost(error: BaseException) -> BaseException:
     return error
 
 
-# --- a full disk -----------------------------------------------------------------------------------------------------
-
+# --- a full disk ------------------------------------------------------------------------------------------------------
 
 # With less free, the disk is why the engine failed, whatever it says; it leaves a little to itself when it cleans up.
 FULL_BYTES = 16 << 20
 PRUNE_HINT = "docker builder prune, docker image prune; then run the same command again: what was built is kept"
 
 
-class Keeper(Protocol):
-    """An engine, as far as its disk is concerned."""
-
-    @property
-    def local(self) -> bool: ...
-    @property
-    def data_root(self) -> Path: ...
-
-
-def free_space(engine: Keeper) -> int | None:
-    """Return the free bytes where the engine keeps its images; None where that is on another machine or in a VM."""
+def free_space(engine: AnEngine) -> int | None:
+    """Return the free bytes where the engine keeps its images; None if that is on another machine or in a VM."""
     root = engine.data_root
-    if not engine.local or not root.is_dir():
-        return None
-    return shutil.disk_usage(root).free
+    return shutil.disk_usage(root).free if engine.local and root.is_dir() else None
 
 
-def disk_is_full(engine: Keeper) -> bool:
+def disk_is_full(engine: AnEngine) -> bool:
     """Return whether the engine's disk is seen to be full."""
     space = free_space(engine)
     return space is not None and space < FULL_BYTES
 
 
-def require_some_space(engine: Keeper, use: str) -> None:
-    """Raise DiskFull where the engine's disk is full. `use`: what it was to do."""
-    if disk_is_full(engine):
-        raise DiskFull(f"the engine's disk is full: no space is left on {engine.data_root} for {use}", hint=PRUNE_HINT)
-
-
-def require_free(engine: Keeper, required: int) -> None:
-    """Raise DiskFull where fewer than `required` bytes are free."""
+def require_free(engine: AnEngine, required: int) -> None:
+    """Raise DiskFull if fewer than `required` bytes are free."""
     space = free_space(engine)
     if space is not None and space < required:
         raise DiskFull(
@@ -127,8 +116,7 @@ def require_free(engine: Keeper, required: int) -> None:
         )
 
 
-# --- an engine that ended --------------------------------------------------------------------------------------------
-
+# --- an engine that ended ---------------------------------------------------------------------------------------------
 
 # No event has this name, so the engine sends nothing but the head of its answer.
 NO_EVENT = {"filters": '{"event": ["none"]}'}
@@ -154,29 +142,33 @@ class HeldConnection:
             return bool(selector.select(0))
 
     def close(self) -> None:
+        """End it."""
         self._response.close()
 
 
 @contextmanager
-def watched(
-    client: Any, require_answer: Callable[[], None], require_space: Callable[[], None], use: str
-) -> Iterator[Callable[[], None]]:
-    """Raise EngineMissing for any error in the block if the engine ended during it; see Engine.watched.
-
-    `require_answer` raises EngineMissing if the engine takes no new connection, `require_space` DiskFull if its disk is
-    full: it does not always say so itself.
-    """
-    with closing(HeldConnection(client)) as held:
+def watched(engine: AnEngine, use: str) -> Iterator[Callable[[], None]]:
+    """Raise EngineMissing for any error in the block if the engine ended during it; see Engine.watched."""
+    with closing(HeldConnection(engine.client)) as held:
 
         def require_engine() -> None:
             try:
-                require_answer()
+                engine.require_answer()
             except EngineMissing as missing:
-                raise _gone(use, missing) from missing
+                raise EngineMissing(
+                    f"the container engine stopped answering during {use}: {missing.reason.removeprefix(NO_ANSWER)}",
+                    hint=f"{missing.hint}; {AGAIN}",
+                ) from missing
             # In this order: a new connection may have waited until the next engine started.
             if held.ended:
-                raise _restarted(use)
-            require_space()
+                raise EngineMissing(
+                    f"the container engine ended during {use}, and was started again",
+                    hint=f"{AGAIN}; the engine's log says why it ended (journalctl -u docker)",
+                )
+            # It does not always say so itself.
+            if disk_is_full(engine):
+                where = f"no space is left on {engine.data_root} for {use}"
+                raise DiskFull(f"the engine's disk is full: {where}", hint=PRUNE_HINT)
 
         try:
             yield require_engine
@@ -188,37 +180,16 @@ def watched(
 
 
 @contextmanager
-def building(require_answer: Callable[[], None]) -> Iterator[None]:
+def building(engine: AnEngine) -> Iterator[None]:
     """Raise EngineMissing for a build that fails because the engine does not answer any more."""
     try:
         yield
     except BuildFailed as error:
         try:
-            require_answer()
+            engine.require_answer()
         except EngineMissing as missing:
-            raise _ended_in_build(missing, error) from error
+            raise EngineMissing(
+                f"the container engine ended during the build: {missing.reason.removeprefix(NO_ANSWER)}",
+                hint=f"{missing.hint}; {error.hint}",
+            ) from error
         raise
-
-
-def _gone(use: str, missing: EngineMissing) -> EngineMissing:
-    """Return the error for an engine that does not answer any more, as `missing` says."""
-    return EngineMissing(
-        f"the container engine stopped answering during {use}: {missing.reason.removeprefix(NO_ANSWER)}",
-        hint=f"{missing.hint}; {AGAIN}",
-    )
-
-
-def _restarted(use: str) -> EngineMissing:
-    """Return the error for an engine that ended during `use`, and answers again."""
-    return EngineMissing(
-        f"the container engine ended during {use}, and was started again",
-        hint=f"{AGAIN}; the engine's log says why it ended (journalctl -u docker)",
-    )
-
-
-def _ended_in_build(missing: EngineMissing, failed: BuildFailed) -> EngineMissing:
-    """Return the error for a build that failed because the engine, as `missing` says, does not answer any more."""
-    return EngineMissing(
-        f"the container engine ended during the build: {missing.reason.removeprefix(NO_ANSWER)}",
-        hint=f"{missing.hint}; {failed.hint}",
-    )

@@ -1,11 +1,25 @@
-"""An image as the engine describes it, the parts of its name, and the error for one that was removed meanwhile."""
+"""An image as the engine describes it, the parts of its name, and its files.
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+Files are copied out of a container that was created but never started.
+"""
+
+import errno
+import io
+import os
+import secrets
+import stat
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Protocol
 
-from tfbuild.errors import UnknownImage
+import docker
+
+from tfbuild.engine.faults import disk_full
+from tfbuild.errors import DiskFull, NotJudged, TfbuildError, UnknownImage
+from tfbuild.util.files import FULL
 from tfbuild.util.terminal import as_text
 
 
@@ -78,3 +92,183 @@ def named_if_removed(engine: Holder, image_id: str, ref: str, use: str) -> Itera
         if engine.exists(image_id):
             raise
         raise UnknownImage(f"{ref} was removed while it was {use}", hint="invoke build makes it again") from error
+
+
+# --- its files --------------------------------------------------------------------------------------------------------
+
+MOST_LINKS = 16
+STREAM_BYTES = 1 << 20
+# TensorFlow's largest image has 60,000.
+MOST_ENTRIES = 2_000_000
+# The mode bit of Go's os.FileMode for a symbolic link, as in the engine's X-Docker-Container-Path-Stat header.
+GO_SYMLINK = 1 << 27
+GO_NOT_REGULAR = sum(1 << bit for bit in (31, 27, 26, 25, 24, 21, 19))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """One file, folder or link of an image, with its owner: `mode` as stat(2) has it, `target` of a symbolic link."""
+
+    mode: int
+    uid: int
+    gid: int
+    target: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Files of an image by absolute path, and the targets of its symbolic `links` as they are written.
+
+    `entries`: all that the image has, by absolute path.
+    """
+
+    files: Mapping[str, bytes]
+    links: Mapping[str, str]
+    entries: Mapping[str, FileEntry] = field(default_factory=dict)
+
+    def resolve(self, path: str) -> str:
+        """Return the path without links in it, as the kernel finds it in the image; "" where links lead nowhere."""
+        rest, found = PurePosixPath(path).parts[:0:-1], PurePosixPath("/")
+        parts, followed = list(rest), 0
+        while parts:
+            name = parts.pop()
+            found = found.parent if name == ".." else found / name
+            target = entry.target if (entry := self.entries.get(str(found))) else ""
+            if target:
+                followed += 1
+                if followed > MOST_LINKS:
+                    return ""
+                found = PurePosixPath("/") if target.startswith("/") else found.parent
+                parts += [part for part in PurePosixPath(target).parts[::-1] if part != "/"]
+        return str(found) if str(found) in self.entries else ""
+
+
+def read_file(container: Any, path: str, destination: Path, limit: int) -> None:
+    """Copy one regular file to `destination`, which is written whole or not at all; see Engine.read_file."""
+    stream = _open_file(container, path, limit)
+    part = destination.with_name(f"{destination.name}.{secrets.token_hex(4)}.part")
+    try:
+        with closing(stream), part.open("wb") as out:
+            _copy_only_member(stream, out, path, limit)
+        part.replace(destination)
+    except OSError as error:
+        # To a caller, errors of files are those of the image.
+        if error.filename == path:
+            raise
+        raise _not_copied(error, destination.parent, path) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _not_copied(error: OSError, folder: Path, path: str) -> TfbuildError:
+    """Return the error for a file of the image that this machine cannot hold."""
+    hint = "free some space there, or name a folder on another disk in TMPDIR; then run the same command again"
+    if error.errno in FULL:
+        return DiskFull(f"no space is left in {folder} for a copy of the image's {path}", hint=hint)
+    limit = " (ulimit -f)" if error.errno == errno.EFBIG else ""
+    why = f"{folder} takes no copy of its {path}: {error.strerror or error}{limit}"
+    return NotJudged(f"the image was not judged: {why}", hint="run the same command again without that limit")
+
+
+def read_contents(container: Any, paths: Iterable[str], limit: int) -> dict[str, bytes]:
+    """Read the regular files at `paths`; those that are missing are left out. See Engine.read_contents."""
+    found: dict[str, bytes] = {}
+    for path in paths:
+        target = io.BytesIO()
+        try:
+            with closing(_open_file(container, path, limit)) as stream:
+                _copy_only_member(stream, target, path, limit)
+        except FileNotFoundError:
+            continue
+        found[path] = target.getvalue()
+    return found
+
+
+def read_files(container: Any, wanted: Callable[[str], bool], limit: int) -> Files:
+    """Read the regular files and links whose paths `wanted` picks; see Engine.read_files."""
+    files: dict[str, bytes] = {}
+    entries: dict[str, FileEntry] = {}
+    chunks = io.BufferedReader(_Chunks(container.export(STREAM_BYTES)), STREAM_BYTES)
+    with closing(chunks), tarfile.open(fileobj=chunks, mode="r|", bufsize=STREAM_BYTES) as archive:
+        for member in archive:
+            path = _path(member.name)
+            entries[path] = _entry(member, entries)
+            if len(entries) > MOST_ENTRIES:
+                raise OSError(errno.EFBIG, f"more than {MOST_ENTRIES} files", "/")
+            source = archive.extractfile(member) if member.isreg() and wanted(path) else None
+            if source is not None and member.size > limit:
+                raise OSError(errno.EFBIG, f"larger than what is left of the limit ({limit} bytes)", path)
+            if source is not None:
+                files[path] = source.read()
+                limit -= member.size
+            archive.members = []  # type: ignore[attr-defined]  # tarfile keeps them all
+    links = {path: entry.target for path, entry in entries.items() if entry.target and wanted(path)}
+    return Files(files=files, links=links, entries=entries)
+
+
+def _path(name: str) -> str:
+    return f"/{name.removeprefix('./').strip('/')}"
+
+
+def _entry(member: tarfile.TarInfo, entries: Mapping[str, FileEntry]) -> FileEntry:
+    # A second name of a file is listed without the file's own kind.
+    if member.islnk() and (first := entries.get(_path(member.linkname))):
+        return first
+    kind = stat.S_IFDIR if member.isdir() else stat.S_IFLNK if member.issym() else stat.S_IFREG
+    target = member.linkname if member.issym() else ""
+    return FileEntry(mode=kind | member.mode & 0o7777, uid=member.uid, gid=member.gid, target=target)
+
+
+def _open_file(container: Any, path: str, limit: int) -> Any:
+    """Return the engine's tar stream of the regular file at `path`; links are followed inside the image."""
+    target = path
+    for _ in range(MOST_LINKS):
+        try:
+            stream, status = container.get_archive(target)
+        except docker.errors.APIError as error:
+            if disk_full(error.explanation):
+                raise
+            # A missing file, a file in place of a folder, a circle of links: the wording differs by engine version.
+            raise FileNotFoundError(errno.ENOENT, error.explanation or os.strerror(errno.ENOENT), path) from None
+        if status["mode"] & GO_SYMLINK and status["linkTarget"]:
+            stream.close()
+            target = status["linkTarget"]
+            continue
+        if status["mode"] & GO_NOT_REGULAR:
+            stream.close()
+            raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
+        if status["size"] > limit:
+            stream.close()
+            raise OSError(errno.EFBIG, f"larger than {limit} bytes ({status['size']})", path)
+        return stream
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
+
+class _Chunks(io.RawIOBase):
+    """A readable file over the SDK's iterator of chunks."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._rest = iter(chunks), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        self._rest = self._rest or next(self._chunks, b"")
+        count = min(len(target), len(self._rest))
+        target[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+
+def _copy_only_member(stream: Any, out: IO[bytes], path: str, limit: int) -> None:
+    with tarfile.open(fileobj=io.BufferedReader(_Chunks(stream)), mode="r|") as archive:
+        member = archive.next()
+        source = archive.extractfile(member) if member and member.isreg() else None
+        if member is None or source is None:
+            raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
+        copied = 0
+        while chunk := source.read(STREAM_BYTES):
+            copied += len(chunk)
+            if copied > limit:
+                raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
+            out.write(chunk)

@@ -8,7 +8,7 @@ made of such a container inherit its labels, and so do their containers: those h
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,10 +29,7 @@ LEASE = "io.tfbuild.lease"
 MARGIN_SECONDS = 600
 # Workers and copies have no limit of their own; the longest benchmarks take hours.
 LONGEST_SECONDS = 48 * 3600
-TEXT = re.compile(
-    r"(?P<boot>[0-9a-f-]{36}) (?P<namespace>pid:\[\d{1,20}\]) (?P<user>\d{1,10}) (?P<pid>\d{1,10}) (?P<start>\d{1,20})",
-    re.ASCII,
-)
+TEXT = re.compile(r"[0-9a-f-]{36} pid:\[\d{1,20}\] \d{1,10} \d{1,10} \d{1,20}", re.ASCII)
 SECONDS = re.compile(r"\d{1,9}", re.ASCII)
 
 
@@ -77,16 +74,10 @@ def start_of(pid: int) -> str:
 
 def read_owner(text: str) -> Owner | None:
     """Read an owner's label; None for any other text."""
-    match = TEXT.fullmatch(text)
-    if match is None:
+    if TEXT.fullmatch(text) is None:
         return None
-    return Owner(
-        boot=match["boot"],
-        namespace=match["namespace"],
-        user=int(match["user"]),
-        pid=int(match["pid"]),
-        start=match["start"],
-    )
+    boot, namespace, user, pid, start = text.split()
+    return Owner(boot=boot, namespace=namespace, user=int(user), pid=int(pid), start=start)
 
 
 def lease(name: str, seconds: float) -> dict[str, str]:
@@ -109,25 +100,16 @@ def sweep(client: Any) -> list[str]:
     removed: list[str] = []
     with suppress(TfbuildError), translated():
         rows = client.api.containers(all=True, filters={"label": CONTAINER})
-        own = [row for row in rows if f"/{_labels(row).get(CONTAINER)}" in (row.get("Names") or ())]
-        # Where the time cannot be read, no lease is over.
+        labelled = [(row, row.get("Labels") or {}) for row in rows]
+        own = [(row, labels) for row, labels in labelled if f"/{labels.get(CONTAINER)}" in (row.get("Names") or ())]
+        # If the time cannot be read, no lease is over.
         now = (engine_time(client) if own else None) or 0.0
-        for row in own:
-            if is_over(_labels(row), this_process(), now - row["Created"]):
-                removed += _remove(client, str(row["Id"]), _labels(row)[CONTAINER])
+        for row, labels in own:
+            if is_over(labels, this_process(), now - row["Created"]):
+                with suppress(docker.errors.APIError):  # another run may be removing it at this moment
+                    client.api.remove_container(str(row["Id"]), force=True, v=True)
+                    removed.append(labels[CONTAINER])
     return removed
-
-
-def _labels(row: Mapping[str, Any]) -> Mapping[str, str]:
-    return row.get("Labels") or {}
-
-
-def _remove(client: Any, container: str, name: str) -> Sequence[str]:
-    # Another run may be removing it at this moment.
-    with suppress(docker.errors.APIError):
-        client.api.remove_container(container, force=True, v=True)
-        return [name]
-    return []
 
 
 def engine_time(client: Any) -> float | None:

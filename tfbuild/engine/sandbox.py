@@ -1,16 +1,18 @@
-"""Confine containers of an image that nobody trusts: what they may use, and the files that they get.
+"""What containers may use: the limits of all, the sandbox for images that nobody trusts, and GPUs.
 
-Nothing in such a container can be written but a small tmpfs, so that it cannot fill the engine's disk. Files cannot be
-copied into a container with a read-only root; a volume has them, which a container that never starts owns.
+Nothing in a sandboxed container can be written but a small tmpfs, so that it cannot fill the engine's disk. Files
+cannot be copied into a container with a read-only root; a volume has them, which a container that never starts owns.
 """
 
 import posixpath
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import docker
+from docker.types import DeviceRequest
 
 from tfbuild.engine.faults import REFUSED, translated
 from tfbuild.errors import NotJudged
@@ -24,6 +26,8 @@ SCRATCH = 256 * MIB
 # Threads count too: TensorFlow starts three pools with one thread per core each, NumPy and OpenMP one each.
 PROCESSES = 256
 PROCESSES_PER_CPU = 16
+# Without a sandbox.
+MOST_PROCESSES = 8192
 TMP = "/tmp"
 # A label of the volume with a sandbox's files.
 OURS = "io.tfbuild.sandbox"
@@ -64,13 +68,28 @@ class Sandbox:
 
     def _files(self) -> list[docker.types.Mount]:
         whole = docker.types.Mount(self.path, self.volume, type="volume", read_only=True, no_copy=True)
-        return [
-            whole,
-            *(
-                docker.types.Mount(target, f"{self.source}/{name}", type="bind", read_only=True)
-                for target, name in self.over.items()
-            ),
-        ]
+        return [whole, *read_only({target: f"{self.source}/{name}" for target, name in self.over.items()})]
+
+
+def confinement(
+    image: Any, sandbox: Sandbox | None, mounts: Sequence[docker.types.Mount], *, gpus: bool
+) -> dict[str, Any]:
+    """Return the options that confine a container: those of every one, and those of its sandbox or the usual ones."""
+    volumes = (image.attrs.get("Config") or {}).get("Volumes") or ()
+    usual = {"mounts": [*mounts], "pids_limit": MOST_PROCESSES}
+    return {
+        "stdin_open": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        # Output is read while the container runs; the engine's own copy of it would grow without limit.
+        "log_config": {"Type": "none"},
+        **(sandbox.options(volumes, gpus=gpus) if sandbox else usual),
+    }
+
+
+def read_only(mounts: Mapping[str, str]) -> list[docker.types.Mount]:
+    """Return mounts of folders of the engine's machine, by their path in the container."""
+    return [docker.types.Mount(target, source, type="bind", read_only=True) for target, source in mounts.items()]
 
 
 def sandbox_at(container: Any, path: str, limit: int) -> Sandbox:
@@ -110,3 +129,48 @@ def _scratch(volumes: Iterable[str]) -> list[docker.types.Mount]:
     # As the engine does it: "/tmp/." is /tmp, where a second mount would be refused.
     paths = {TMP, *(posixpath.normpath(f"/{path.lstrip('/')}") for path in volumes if path.startswith("/"))} - {*VITAL}
     return [docker.types.Mount(path, None, type="tmpfs", tmpfs_size=SCRATCH) for path in sorted(paths)]
+
+
+# --- GPUs -------------------------------------------------------------------------------------------------------------
+# Written without access to a GPU.
+
+# Devices of the Container Device Interface, which `nvidia-ctk cdi generate` names by index, by UUID, and as "all":
+# https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html
+CDI = "nvidia.com/gpu="
+INDEX = re.compile(re.escape(CDI) + r"[0-9]+(:[0-9]+)?")
+RUNTIME = "nvidia"
+MOST_REASON = 300
+NO_GPU = "the engine offers no GPU: docker info names neither the runtime nvidia nor a CDI device nvidia.com/gpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """The `requests` for all GPUs of an engine, none if it offers none, and the `way` in which it offers them."""
+
+    requests: tuple[DeviceRequest, ...] = ()
+    way: str = ""
+
+
+def offered(info: Mapping[str, Any]) -> Offer:
+    """Use CDI where the engine lists such devices (API 1.50 and newer), else what `--gpus all` requests."""
+    devices = [device.get("ID", "") for device in info.get("DiscoveredDevices") or () if device.get("Source") == "cdi"]
+    if ids := _each_once(name for name in devices if name.startswith(CDI)):
+        return Offer(requests=(DeviceRequest(driver="cdi", device_ids=ids),), way=f"CDI: {', '.join(ids)}")
+    if RUNTIME in (info.get("Runtimes") or {}):
+        return Offer(requests=(DeviceRequest(count=-1, capabilities=[["gpu"]]),), way=f"the runtime {RUNTIME}")
+    return Offer()
+
+
+def not_started(offer: Offer, output: str) -> str:
+    """Return the reason why a container with the offered GPUs does not start, by the last line of its output."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    reason = lines[-1][:MOST_REASON] if lines else "it exited without output"
+    return f"the engine offers GPUs ({offer.way}), but a container that has them does not start: {reason}"
+
+
+def _each_once(names: Iterable[str]) -> list[str]:
+    """Return one name per GPU: each has an index and a UUID."""
+    ids = sorted(set(names))
+    if f"{CDI}all" in ids:
+        return [f"{CDI}all"]
+    return [name for name in ids if INDEX.fullmatch(name)] or ids

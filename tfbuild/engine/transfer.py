@@ -120,8 +120,7 @@ def follow(events: Iterable[dict[str, Any]], step: Step, *, pushing: bool) -> No
         raise failures[0]
 
 
-# --- OCI image layouts -----------------------------------------------------------------------------------------------
-
+# --- OCI image layouts ------------------------------------------------------------------------------------------------
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -133,7 +132,7 @@ INDEX = "application/vnd.oci.image.index.v1+json"
 
 
 def write_layout(client: Any, ref: str, folder: Path) -> str:
-    """Write an image of the SDK's `client` into the folder, which is recreated; return its manifest's digest."""
+    """Write an image of the SDK's `client` into the folder, which is made anew; return its manifest's digest."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "blobs" / "sha256").mkdir(parents=True)
     with tempfile.TemporaryFile(dir=folder) as saved:
@@ -152,9 +151,9 @@ def write_layout(client: Any, ref: str, folder: Path) -> str:
 def _unpack(saved: IO[bytes], folder: Path) -> dict[str, Any]:
     """Unpack the blobs of what `docker save` wrote into the folder, and return the manifest of its one image."""
     with tarfile.open(fileobj=saved) as archive:
-        (row,) = json.loads(_read_member(archive, "manifest.json"))
-        config = _read_member(archive, row["Config"])
-        layers = [_layer(archive, name, folder) for name in row["Layers"]]
+        (row,) = json.loads(_member(archive, "manifest.json").read())
+        config = _member(archive, row["Config"]).read()
+        layers = [_layer(_member(archive, name), folder) for name in row["Layers"]]
     return {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
@@ -163,13 +162,17 @@ def _unpack(saved: IO[bytes], folder: Path) -> dict[str, Any]:
     }
 
 
-def _layer(archive: tarfile.TarFile, name: str, folder: Path) -> dict[str, Any]:
+def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+    source = archive.extractfile(name)
+    assert source is not None
+    return source
+
+
+def _layer(source: IO[bytes], folder: Path) -> dict[str, Any]:
     """Copy a layer's blob into the folder and return its descriptor.
 
     The digest is that of the blob as it is stored, not of what it unpacks to.
     """
-    source = archive.extractfile(name)
-    assert source is not None
     part = folder / "layer"
     with part.open("w+b") as out:
         shutil.copyfileobj(source, out)
@@ -177,23 +180,13 @@ def _layer(archive: tarfile.TarFile, name: str, folder: Path) -> dict[str, Any]:
         start = out.read(MAGIC)
         suffix = next((suffix for magic, suffix in COMPRESSED if start.startswith(magic)), "")
         out.seek(0)
-        digest = f"sha256:{hashlib.file_digest(out, 'sha256').hexdigest()}"
+        digest = hashlib.file_digest(out, "sha256").hexdigest()
     size = part.stat().st_size
-    part.replace(_blob(folder, digest))
-    return {"mediaType": f"{LAYER}{suffix}", "digest": digest, "size": size}
-
-
-def _read_member(archive: tarfile.TarFile, name: str) -> bytes:
-    source = archive.extractfile(name)
-    assert source is not None
-    return source.read()
+    part.replace(folder / "blobs" / "sha256" / digest)
+    return {"mediaType": f"{LAYER}{suffix}", "digest": f"sha256:{digest}", "size": size}
 
 
 def _keep(folder: Path, content: bytes) -> dict[str, Any]:
-    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-    _blob(folder, digest).write_bytes(content)
-    return {"digest": digest, "size": len(content)}
-
-
-def _blob(folder: Path, digest: str) -> Path:
-    return folder / "blobs" / "sha256" / digest.removeprefix("sha256:")
+    digest = hashlib.sha256(content).hexdigest()
+    (folder / "blobs" / "sha256" / digest).write_bytes(content)
+    return {"digest": f"sha256:{digest}", "size": len(content)}

@@ -5,8 +5,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfbuild.engine import selection
-from tfbuild.engine.selection import USUAL, EngineChoice
+from tfbuild.engine import connection
+from tfbuild.engine.connection import USUAL, EngineChoice
 from tfbuild.errors import UsageError
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline.bundle import Bundle
@@ -55,7 +55,7 @@ def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
     Raises UsageError, BadMirror, EngineMissing.
     """
     refuse_invalid(request)
-    engine = selection.choose(request.engine, request.builder)
+    engine = connection.choose(request.engine, request.builder)
     is_url = request.mirror.startswith(("http://", "https://"))
     jobs = positive("jobs", request.jobs) if request.jobs else 0
     if request.network not in ("", "host", "none", "default"):
