@@ -291,9 +291,20 @@ def test_a_context_may_lie_in_folders_that_are_not_there_yet(tmp_path: Path) -> 
 
 def test_a_folder_that_is_refused_has_a_way_out(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("x")
-    with pytest.raises(UsageError, match="exists and was not written by tfbuild") as refusal:
-        dockerfile.write_context(official(), tmp_path)
-    assert refusal.value.hint == "name a new or an empty folder"
+    for option, hint in (
+        ("--output", "--output with a new or an empty folder"),
+        ("", "remove it, or run in another folder"),
+    ):
+        with pytest.raises(UsageError, match="exists and was not written by tfbuild") as refusal:
+            dockerfile.write_context(official(), tmp_path, option=option)
+        assert refusal.value.hint == hint
+    for option, hint in (
+        ("--output", "--output with another folder"),
+        ("", "make it writable, or run in another folder"),
+    ):
+        with pytest.raises(UsageError, match="cannot write to ") as refusal:
+            dockerfile.write_context(official(), tmp_path / "x" / "context", option=option)
+        assert refusal.value.hint == hint
 
 
 # --- what the Dockerfile and its commands say -------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What the client asks of a registry and makes of its answers, when all is well and when parts are missing."""
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +11,9 @@ from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tfbuild.errors import RegistryRefused, UsageError
 from tfbuild.oci import client, manifests, referrers, transport
+from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import EMPTY_INDEX, IMAGES, INDEX, LISTS, Damaged, Manifest, digest_of
+from tfbuild.oci.references import Repository
 
 Change = Callable[[type[FakeRegistry]], None]
 TAGS = "/v2/us/x/tags/list?n=1000"
@@ -395,6 +398,30 @@ def test_only_an_index_can_mix_types(
     with pytest.raises(RegistryRefused) as refusal:
         connect(fake).put("x", content, kind)
     assert ("of Docker's own type" in refusal.value.hint) is mixed
+
+
+@pytest.mark.parametrize(
+    ("variable", "address"),
+    [
+        ("HTTPS_PROXY", "http://user:s3cret@127.0.0.1:9"),
+        ("https_proxy", "socks5://127.0.0.1:9"),
+        ("ALL_PROXY", "gopher://127.0.0.1:9"),
+        ("all_proxy", "http://nobody.invalid:3128"),
+    ],
+)
+def test_a_proxy_that_fails_is_blamed_by_its_variable(
+    variable: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "PATIENCE", 0.0)
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv(variable, address)
+    with pytest.raises(RegistryRefused) as refusal:
+        Registry(Repository.parse("registry.invalid/us/x")).digest("x")
+    assert refusal.value.reason.startswith(f"the proxy in {variable} cannot be used to reach registry.invalid: ")
+    assert refusal.value.hint.startswith(f"correct or unset {variable}, or exclude the host by NO_PROXY")
+    assert ("PySocks" in refusal.value.hint) == address.startswith("socks")
+    assert "s3cret" not in str(refusal.value)
 
 
 def test_a_token_is_sent_to_its_registry_only(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:

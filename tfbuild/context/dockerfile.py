@@ -23,7 +23,7 @@ from tfbuild.context.labels import ALLOCATOR, UNVERIFIED, Planned, image_name, l
 from tfbuild.errors import UsageError
 from tfbuild.plan import Build, RuntimeCheck, source
 from tfbuild.util import installation
-from tfbuild.util.files import flush, temporary_folder, writing
+from tfbuild.util.files import ELSEWHERE, flush, temporary_folder, writing
 
 # In a context: what all builds have in common.
 SCRIPTS = "scripts"
@@ -99,14 +99,14 @@ class ContextLayout:
     base_digest: str = ""
 
 
-def write_context(build: Build, folder: Path, *, base_digest: str = "") -> Context:
+def write_context(build: Build, folder: Path, *, base_digest: str = "", option: str = "--output") -> Context:
     """Write the context of `build` to `folder`, all or nothing; it replaces what tfbuild wrote there before.
 
-    `base_digest`: see ContextLayout. Raises UsageError if `folder` has anything else in it or cannot be written,
-    DiskFull if no space is left.
+    `base_digest`: see ContextLayout; `option`: the one that names the folder, "" for none. Raises UsageError if
+    `folder` has anything else in it or cannot be written, DiskFull if no space is left.
     """
-    with writing(folder, hint="name another folder"):
-        _refuse_foreign(folder)
+    with writing(folder, f"{option} with another folder" if option else ELSEWHERE):
+        _refuse_foreign(folder, option)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with temporary_folder(f".{folder.name}-", folder.parent) as place:
             return _place(build, folder, place, base_digest)
@@ -134,12 +134,13 @@ def build_args(base: Base, context: Context, reused: Base | None = None) -> Mapp
     } | ({"INSTALLED": reused.reference, "REUSED": f"{reused.name}@{reused.digest}"} if reused else {})
 
 
-def _refuse_foreign(folder: Path) -> None:
+def _refuse_foreign(folder: Path, option: str) -> None:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     dockerfile = folder / "Dockerfile"
     if not dockerfile.is_file() or not dockerfile.read_text(encoding="utf-8", errors="replace").startswith(MARKER):
-        raise UsageError(f"{folder} exists and was not written by tfbuild", hint="name a new or an empty folder")
+        hint = f"{option} with a new or an empty folder" if option else "remove it, or run in another folder"
+        raise UsageError(f"{folder} exists and was not written by tfbuild", hint=hint)
 
 
 def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:

@@ -1,5 +1,6 @@
 """Requests to one repository: retries, TLS, credentials, and bounds on what is read."""
 
+import os
 import re
 import socket
 import threading
@@ -39,6 +40,9 @@ MOST_PATIENCE = 60
 BUSY = (429, 500, 502, 503, 504)
 # OpenSSL's names for an answer that is not TLS, by its version.
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
+# What requests raises and prints of a proxy.
+PROXY_ERRORS = (requests.exceptions.ProxyError, requests.exceptions.InvalidProxyURL)
+PROXY_WORDS = ("SOCKS", "Proxy URL")
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 TOKEN = re.compile("[!-~]*")
 
@@ -299,9 +303,23 @@ def reaching(server: str, option: str = "--registry") -> Iterator[None]:
             hint="--ca-cert FILE with the CA that signed it",
         ) from error
     except (requests.exceptions.RequestException, ValueError) as error:
+        if variable := _variable_of_proxy(error):
+            needs = "; SOCKS needs the Python package PySocks beside tfbuild" if "SOCKS" in str(error) else ""
+            raise RegistryRefused(
+                f"the proxy in {variable} cannot be used to reach {server}: {cause(error)}",
+                hint=f"correct or unset {variable}, or exclude the host by NO_PROXY{needs}",
+            ) from error
         raise RegistryRefused(
             f"{server} does not answer: {cause(error)}", hint=f"check the {option} address, or try again later"
         ) from error
+
+
+def _variable_of_proxy(error: Exception) -> str:
+    """Return the variable with the proxy that failed, as requests chooses it; "" if no proxy is to blame."""
+    if not isinstance(error, PROXY_ERRORS) and not any(word in str(error) for word in PROXY_WORDS):
+        return ""
+    variables = (name for scheme in ("https", "all", "http") for name in (f"{scheme}_proxy", f"{scheme}_proxy".upper()))
+    return next((name for name in variables if os.environ.get(name)), "")
 
 
 def body_of(answer: requests.Response) -> bytes:

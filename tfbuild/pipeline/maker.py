@@ -44,6 +44,7 @@ RECORD = f"cat {cpu.CPUINFO}; echo; {recordings.LOADER} --list-diagnostics 2>/de
 # The repository of the images for an executor's workers, and the bytes of a builder's digest at most.
 WORKER = "tfbuild-worker"
 BUILDER_BYTES = 1000
+OUTPUT_HINT = "--output with another folder"
 # Bytes that must be free before the start. An image from 2.21.0's wheel filled an empty engine with 3.3 GB, including
 # base and pip's cache (2026-11), and a rebuild needs as much again; the value for a compile is an estimate
 # (--need-disk).
@@ -159,7 +160,7 @@ class Maker:
                 # A wheel of an earlier run would be taken for this one's.
                 files.remove(scratch)
             self.run_builder(build, base, context, BuilderWork(context=context.folder, stage="export", output=scratch))
-            with files.writing(output):
+            with files.writing(output, OUTPUT_HINT):
                 exported = wheel.collect(build, scratch, output, context=context.digest, base=base.digest)
         for line in exported.audit.lines():
             self.progress(line)
@@ -195,7 +196,7 @@ class Maker:
         def waiting() -> None:
             self.progress(f"another run is filling {output}; waiting for it (Ctrl-C leaves it alone)")
 
-        with files.writing(output), files.locked(output, waiting):
+        with files.writing(output, OUTPUT_HINT), files.locked(output, waiting):
             filled = bundles.fill(output)
             recorder = replace(self, run=replace(self.run, bundle=filled, recording=True, no_cache=True))
             try:
@@ -252,7 +253,7 @@ class Maker:
         if self.run.remote and build.toolchain is not None:
             remote_cache.bazelrc(self.run.remote, build.bazel)
         folder = self.run.work / build.id
-        context = dockerfile.write_context(build, folder / "context")
+        context = dockerfile.write_context(build, folder / "context", option="")
         with files.writing(folder):
             files.replace_file(folder / "plan.json", json.dumps(build.to_json(), indent=2) + "\n")
         return context

@@ -101,8 +101,12 @@ def absence(path: Path) -> str:
     return ""
 
 
+# What to do about a folder that refuses what is written, if no option names another one.
+ELSEWHERE = "make it writable, or run in another folder"
+
+
 @contextmanager
-def writing(folder: Path, hint: str = "make it writable, or run in another folder") -> Iterator[None]:
+def writing(folder: Path, hint: str = ELSEWHERE) -> Iterator[None]:
     """Raise DiskFull where `folder` has no space left for what the block writes, and UsageError where it refuses it.
 
     Errors that concern no file (an OSError of a network, say) pass.
