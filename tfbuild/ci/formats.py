@@ -1,4 +1,4 @@
-"""A matrix as GitHub, GitLab and bake read it, and as JSON for scripts; the command line prints it as a table."""
+"""Write a matrix for GitHub, GitLab and bake, and as JSON for scripts; the command line prints it as a table."""
 
 import json
 import re
@@ -21,7 +21,7 @@ UNSAFE = re.compile(r'["\\$%]|[^ -~]')
 
 
 def to_json(matrix: Matrix) -> dict[str, object]:
-    """The whole matrix, for scripts; `context`: the digest of the recipe."""
+    """Return the whole matrix, for scripts; `context`: the digest of the recipe."""
     return {
         "schema": SCHEMA,
         "rows": [
@@ -60,7 +60,7 @@ def _row(build: Build) -> dict[str, str]:
 
 
 def to_github(schedule: Schedule) -> str:
-    """`strategy.matrix` for GitHub Actions, in one line for $GITHUB_OUTPUT; "" if nothing has changed.
+    """Return `strategy.matrix` for GitHub Actions, in one line for $GITHUB_OUTPUT; "" if nothing has changed.
 
     An empty matrix is an error for GitHub, so its job needs an `if` for that case.
     """
@@ -71,7 +71,7 @@ def to_github(schedule: Schedule) -> str:
 
 
 def to_gitlab(schedule: Schedule) -> str:
-    """A child pipeline for GitLab (JSON is YAML): one job per row, each extending the repository's own `.tfbuild`.
+    """Return a child pipeline for GitLab (JSON is YAML): one job per row, extending the repository's own `.tfbuild`.
 
     A pipeline without jobs is an error for GitLab: if nothing has changed, its only job says so.
     """
@@ -85,7 +85,7 @@ def to_gitlab(schedule: Schedule) -> str:
     return _checked("gitlab", len(rows), json.dumps({"include": [{"local": ".gitlab-ci.yml"}], "build": job}, indent=2))
 
 
-# What writes the jobs of each CI system, by its name in matrix.toml.
+# The writer of each CI system's jobs, by its name in matrix.toml.
 JOBS: Mapping[str, Callable[[Schedule], str]] = {"github": to_github, "gitlab": to_gitlab}
 
 
@@ -112,14 +112,14 @@ class BakeTarget:
 
 
 def to_bake(matrix: Matrix, folder: Path) -> str:
-    """docker-bake.hcl for the contexts below `folder`; it needs no frontend from a registry."""
+    """Return docker-bake.hcl for the contexts below `folder`; it needs no frontend from a registry."""
     targets = [BakeTarget(build=build, context=str(folder / build.id)) for build in matrix.rows]
     title = "Written by tfbuild: docker buildx bake -f FILE [TARGET...]"
     return bake(title, {"default": matrix.rows}, targets)
 
 
 def bake(title: str, groups: Mapping[str, Iterable[Build]], targets: Iterable[BakeTarget]) -> str:
-    """docker-bake.hcl with a comment, groups of builds by their names, and a target for each build."""
+    """Return docker-bake.hcl with a comment, groups of builds by their names, and a target for each build."""
     blocks = [f"# {title}"]
     for name, builds in groups.items():
         names = ", ".join(_hcl(target_name(build.id)) for build in builds)
@@ -138,7 +138,7 @@ def bake(title: str, groups: Mapping[str, Iterable[Build]], targets: Iterable[Ba
 
 
 def target_name(identifier: str) -> str:
-    """Names of Bake's targets may have letters, digits, "_" and "-", but no dots."""
+    """Return the name of a build's target: Bake allows letters, digits, "_" and "-", but no dots."""
     return identifier.replace(".", "_")
 
 
@@ -158,6 +158,7 @@ def _escaped(unsafe: "re.Match[str]") -> str:
 
 
 def write_contexts(matrix: Matrix, folder: Path, done: Callable[[str], None]) -> None:
+    """Write the build context of each row below `folder`, and call `done` with its identifier."""
     for build in matrix.rows:
         dockerfile.write_context(build, folder / build.id)
         done(build.id)

@@ -1,4 +1,4 @@
-"""Rows for CI: every combination that can be planned, in a stable order."""
+"""Select rows for CI: every combination that can be planned, in a stable order."""
 
 import itertools
 import json
@@ -64,12 +64,13 @@ class MatrixTable(Facts, frozen=True):
 
 
 def table() -> MatrixTable:
+    """Return the facts about platforms, CI systems, their machines and recorded compiles."""
     return facts.load("matrix", MatrixTable)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixRequest:
-    """The values to combine; an empty field means the default ones. `only`: globs, one of which an identifier must fit.
+    """The values to combine; an empty field means the defaults. `only`: globs, one of which an identifier must match.
 
     `images`: the platform and instruction set of each of a fleet's images, built from source. They replace the product
     of `wheels`, `platforms` and `cpus`. `builds`: a list in place of all combinations, which must be planned as it is.
@@ -103,7 +104,7 @@ class Matrix:
 
 
 def select(request: MatrixRequest) -> Matrix:
-    """All combinations that can be planned. Raises UsageError if a value is unknown, or no row is left."""
+    """Return all combinations that can be planned. Raises UsageError if a value is unknown, or no row is left."""
     if unknown := next((wheel for wheel in request.wheels if wheel not in WHEELS), None):
         raise UsageError(f"unknown wheel {unknown!r}", hint=f"one of: {', '.join(WHEELS)}")
     rows: dict[str, Build] = {}
@@ -160,7 +161,7 @@ def _of_platforms(request: MatrixRequest) -> Iterator[Request]:
 
 
 def _pythons(request: Request) -> Sequence[str]:
-    """The Pythons that the release is built for and that have a base image; "" (the plan chooses) if there is none."""
+    """Return the Pythons of the release that have a base image; "" (the plan chooses) if there is none."""
     try:
         build = plan.select(request, None)
         arch = plan.PLATFORMS[build.platform]
@@ -172,7 +173,7 @@ def _pythons(request: Request) -> Sequence[str]:
 
 
 def refusals(matrix: Matrix) -> list[str]:
-    """One line for each reason, with the number of combinations it refuses, the most frequent reason first."""
+    """Return a line for each reason, with the number of combinations that it refuses, the most frequent first."""
     counts = Counter(refused.reason for refused in matrix.refused)
     return [f"{count} combinations cannot be built: {reason}" for reason, count in counts.most_common()]
 
@@ -181,7 +182,7 @@ def refusals(matrix: Matrix) -> list[str]:
 
 
 def changed(matrix: Matrix, commit: str, options: Iterable[str], root: Path) -> Matrix:
-    """The rows that `commit` lacks, or makes of other files. `options`: those of `invoke matrix` for this matrix.
+    """Return the rows that `commit` lacks or makes of other files; `options`: those of `invoke matrix` for this matrix.
 
     `invoke matrix` runs in a worktree of that commit. Raises UsageError if there is no such commit.
     """
@@ -206,6 +207,7 @@ def changed(matrix: Matrix, commit: str, options: Iterable[str], root: Path) -> 
 
 
 def recipe_digest_of(build: Build) -> str:
+    """Return the digest of the files of a build's context."""
     return recipe_digest(dockerfile.recipe(build))
 
 

@@ -1,4 +1,4 @@
-"""Which of a CI system's machines runs each row of a matrix."""
+"""Choose which of a CI system's machines runs each row of a matrix."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Schedule:
     notes: tuple[str, ...]
 
     def summary(self) -> list[str]:
-        """Say what the rows take, before any of them starts: kinds, disk, machines and compile time."""
+        """Return lines about what the rows cost: kinds, disk, machines and compile time."""
         kinds = Counter(build.wheel.kind for build, _ in self.rows)
         machines = Counter(label for _, label in self.rows)
         costs = {row.label: row.cost for row in table().runner}
@@ -42,7 +42,7 @@ def _disk(kind: str) -> str:
 
 
 def _compile_time(release: str) -> str:
-    """Say what is recorded of a release's compile; another release's may be several times as long."""
+    """Return what is recorded of a release's compile; that of another release may take several times as long."""
     known = next((row for row in table().compile if row.release == release), None)
     if known is None:
         return f"a compile of {release}: its time is not recorded"
@@ -50,7 +50,7 @@ def _compile_time(release: str) -> str:
 
 
 def schedule(matrix: Matrix, system: str, own: Sequence[str]) -> Schedule:
-    """The machines of a CI system for the rows; `own`: the user's machines, as WHEEL[:PLATFORM]=LABEL.
+    """Return the machines of a CI system for the rows; `own`: the user's machines, as WHEEL[:PLATFORM]=LABEL.
 
     A row that no machine has the disk for is left out, because its job would fail. Raises UsageError if no row is left.
     """
@@ -77,7 +77,7 @@ def schedule(matrix: Matrix, system: str, own: Sequence[str]) -> Schedule:
 
 
 def _labels(own: Sequence[str]) -> dict[tuple[str, str], str]:
-    """Labels by wheel and platform ("" for any). Raises UsageError if an option cannot be parsed."""
+    """Return labels by wheel and platform ("" for any). Raises UsageError if an option cannot be parsed."""
     labels: dict[tuple[str, str], str] = {}
     for option in own:
         kind, _, label = option.partition("=")

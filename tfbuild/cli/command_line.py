@@ -1,5 +1,6 @@
 """The command line: its words become calls of verbs, and mistakes get a message that says what to type."""
 
+import shlex
 from argparse import PARSER, ArgumentError, ArgumentParser, HelpFormatter, Namespace
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -18,6 +19,8 @@ LIST = ("--list", "-l")
 COMPLETE, COMPLETION_SCRIPT = "--complete", "--print-completion-script"
 # Longer than any word on a Linux command line (MAX_ARG_STRLEN, 128 KiB). Plans hold a value once for each release.
 MOST_LETTERS = 128 << 10
+# Options of which invoke matrix takes several values, and a build one.
+MATRIX = ("target", "release", "python")
 # Options of Invoke for its own list of tasks, which tfbuild's help replaces.
 FORMATTED_LIST = ("--list-format", "--list-depth", "-F", "-D")
 
@@ -129,10 +132,10 @@ def _misplaced(words: Sequence[str], verbs: Mapping[str, Verb]) -> UsageError:
     option = words[0].partition("=")[0]
     if verb is None:
         able = [verb.name for verb in verbs.values() if option.removeprefix("--") in verb.options]
-        hint = f"invoke {'build' if 'build' in able else able[0]} {hints.shell(words)}" if able else "invoke --list"
+        hint = f"invoke {'build' if 'build' in able else able[0]} {shlex.join(words)}" if able else "invoke --list"
         return UsageError(f"no verb is given before {option}", hint=hint)
     others = [word for word in words if word != verb.name]
-    return UsageError(f"{option} must come after the verb", hint=f"invoke {hints.shell([verb.name, *others])}")
+    return UsageError(f"{option} must come after the verb", hint=f"invoke {shlex.join([verb.name, *others])}")
 
 
 def _call(words: Sequence[str], verbs: Mapping[str, Verb]) -> tuple[Call, Sequence[str]]:
@@ -225,10 +228,10 @@ def _refuse_values(verb: Verb, name: str, values: Sequence[str]) -> None:
     for value in values:
         _refuse_long(f"--{name}", value)
     if len(values) > 1 and not row.repeatable:
-        several = len(set(values)) > 1
+        listed = "; a run makes one image, and invoke matrix lists many" if name in MATRIX else ""
         raise UsageError(
             f"--{name} is given {len(values)} times: {', '.join(values)}",
-            hint=f"give one of them{hints.of_many(name)}" if several else "give it once",
+            hint=f"give one of them{listed}" if len(set(values)) > 1 else "give it once",
         )
 
 

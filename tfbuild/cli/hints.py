@@ -3,17 +3,25 @@
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 
 from tfbuild.cli.verbs import Verb
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import targets
 from tfbuild.util.options import flag
 
-COMPILERS = re.compile(r"(gcc|clang|g\+\+|clang\+\+)([-=]?\d+)?")
-RELEASE = re.compile(r"v?([12]\.\d+(\.\d+)?(rc\d+)?)")
-PYTHON = re.compile(r"(?:py|python|cp)?-?3\.?(\d{1,2})")
-PLATFORM = re.compile(r"(linux/.+|amd64|arm64|x86_64|aarch64)")
-REGISTRY = re.compile(r"(\[[^]]+\]|[\w-]+(\.[\w-]+)+|localhost)(:\d+)?/.+")
+# Words that show by their form which option they are the value of, and how that value is written.
+VALUES = (
+    (r"v?([12]\.\d+(?:\.\d+)?(?:rc\d+)?)", "release", r"\1"),
+    (r"(?:py|python|cp)?-?3\.?(\d{1,2})", "python", r"3.\1"),
+    (r"amd64|x86_64", "platform", "linux/amd64"),
+    (r"arm64|aarch64", "platform", "linux/arm64"),
+    (r"linux/.+", "platform", r"\g<0>"),
+    (r"(?:gcc|clang|g\+\+|clang\+\+)(?:[-=]?\d+)?", "compiler", r"\g<0>"),
+    (r"official|source|.*\.whl", "wheel", r"\g<0>"),
+    (r"(?:\[[^]]+\]|[\w-]+(?:\.[\w-]+)+|localhost)(?::\d+)?/.+", "registry", r"\g<0>"),
+    (r"native", "cpu", "host"),
+)
 # How alike two words must be for one to be a misspelling of the other (difflib's ratio).
 ALIKE, MUCH_ALIKE = 0.6, 0.75
 # Options that take any further word.
@@ -66,23 +74,13 @@ SYNONYMS = {
 }
 
 
-def shell(words: Sequence[str]) -> str:
-    """Return words as a shell reads them."""
-    return shlex.join(words)
-
-
-def of_many(option: str) -> str:
-    """Return how to build for several values of an option; "" if that is not possible."""
-    return "; a run makes one image, and invoke matrix lists many" if option in ("target", "release", "python") else ""
-
-
 def unknown_verb(
     name: str, verbs: Mapping[str, Verb], following: Sequence[str] = (), *, command: str = "invoke"
 ) -> UsageError:
     """Return the error for an unknown verb. `command`: what to type before the right one."""
     if name in ("help", "list", "version"):
         wanted = [*following[:1]] if name == "help" else []
-        return UsageError(f"there is no verb {name!r}", hint=f"invoke {shell([f'--{name}', *wanted])}")
+        return UsageError(f"there is no verb {name!r}", hint=f"invoke {shlex.join([f'--{name}', *wanted])}")
     near = [OTHER_VERBS[name]] if name in OTHER_VERBS else nearest(name, verbs, alike=MUCH_ALIKE)
     option = option_of(name, verbs["build"])
     if name in ELSEWHERE:
@@ -108,7 +106,7 @@ def unknown_option(verb: Verb, words: Sequence[str], verbs: Mapping[str, Verb]) 
     if name in {row.name for row in verb.positional}:
         word = name.upper()
         return UsageError(message, hint=f"{word} is given without an option: invoke {verb.name} {word}")
-    if hint := _opposite(verb, name) or ELSEWHERE.get(name) or _rare(verb, words) or _of_value(name, verb):
+    if hint := _opposite(verb, name) or ELSEWHERE.get(name) or _rare(verb, words) or option_of(name, verb, further=()):
         return UsageError(message, hint=hint)
     near = nearest(SYNONYMS.get(name, name).replace("_", "-"), verb.options)
     others = [other.name for other in verbs.values() if name in other.options or name in other.settings]
@@ -132,12 +130,6 @@ def _rare(verb: Verb, words: Sequence[str]) -> str:
         return ""
     value = value if equals else next((word for word in words[1:2] if not word.startswith("-")), "")
     return flag(name, row, shlex.quote(value) if value and not row.switch else row.stands_for(name))
-
-
-def _of_value(word: str, verb: Verb) -> str:
-    """Return the option that takes `word` as its value, where no other verb's option is meant: --target mkl."""
-    option, value = _meaning(word)
-    return f"--{option} {shlex.quote(value)}" if option in verb.options else ""
 
 
 def _opposite(verb: Verb, name: str) -> str:
@@ -172,7 +164,7 @@ def bare_word(verb: Verb, words: Sequence[str], given: Collection[str]) -> Usage
     elif option and option.split()[0].removeprefix("--") in given:
         hint = f"{option.split()[0]} is given already: leave one of them out"
     elif option:
-        hint = f"invoke {shell([verb.name, *before])} {option}"
+        hint = f"invoke {shlex.join([verb.name, *before])} {option}"
     else:
         hint = (
             " or ".join(f"--{name}" for name in near)
@@ -189,48 +181,35 @@ def _elsewhere(word: str) -> str:
     return f"invoke {'explain' if option == 'cpu' else 'plan'} --{option} {shlex.quote(value)}" if option else ""
 
 
-def option_of(word: str, verb: Verb) -> str:
-    """Return the option with which the verb takes a word: --target mkl; "" where it takes none like it."""
+def option_of(word: str, verb: Verb, further: Sequence[str] = FURTHER) -> str:
+    """Return the option with which the verb takes a word: --target mkl; "" where it takes none like it.
+
+    `further`: options that take any word.
+    """
     option, value = _meaning(word)
     if option not in verb.options:
-        option, value = next(name for name in (*FURTHER, "") if not name or name in verb.options), word
+        option, value = next((name for name in further if name in verb.options), ""), word
     return f"--{option} {shlex.quote(value)}" if option else ""
 
 
 def _meaning(word: str) -> tuple[str, str]:
     """Return the option that a value must be of, and its right spelling; "" for an unknown one."""
-    lower = word.lower()
-    if target := targets.named(lower):
+    if target := targets.named(word.lower()):
         return "target", target
-    if match := RELEASE.fullmatch(lower):
-        return "release", match[1]
-    if match := PYTHON.fullmatch(lower):
-        return "python", f"3.{match[1]}"
-    if PLATFORM.fullmatch(lower):
-        return (
-            "platform",
-            lower if "/" in lower else f"linux/{ {'x86_64': 'amd64', 'aarch64': 'arm64'}.get(lower, lower) }",
-        )
-    if COMPILERS.fullmatch(lower):
-        return "compiler", word
-    if lower in ("official", "source") or lower.endswith(".whl"):
-        return "wheel", word
-    if REGISTRY.fullmatch(lower):
-        return "registry", word
-    return ("cpu", "host" if lower == "native" else word) if _is_cpu(lower) else ("", "")
+    for pattern, option, value in VALUES:
+        if match := re.fullmatch(pattern, word, re.IGNORECASE):
+            return option, match.expand(value)
+    return ("cpu", word) if _is_cpu(word.lower()) else ("", "")
 
 
 def _is_cpu(word: str) -> bool:
     from tfbuild.cpu import isa
 
-    if word in ("host", "native"):
+    if word == "host":
         return True
     for arch in ("x86_64", "aarch64"):
-        try:
-            isa.resolve(word, arch=arch)
-        except TfbuildError:
-            continue
-        return True
+        with suppress(TfbuildError):
+            return bool(isa.resolve(word, arch=arch))
     return False
 
 

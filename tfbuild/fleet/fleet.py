@@ -1,4 +1,4 @@
-"""Which images a fleet needs: what its CPUs have in common, and the best cover with at most K builds.
+"""Choose a fleet's images: what its CPUs have in common, and the best cover with at most K builds.
 
 The best cover gives up, in this order: the least estimated speed (summed over the hosts), the fewest features where
 there is no estimate (aarch64), the fewest images, and the fewest features overall. partition.py proves that it is best.
@@ -131,6 +131,7 @@ class Fleet:
 
 
 def to_json(fleet: Fleet) -> str:
+    """Return the text that `invoke fleet --json` prints."""
     return msgspec.json.format(msgspec.json.encode(fleet), indent=2).decode()
 
 
@@ -152,7 +153,7 @@ def read_fleet(path: Path) -> Fleet:
 
 
 def choose(hosts: Sequence[FleetHost], most: int, skipped: Sequence[Skipped] = ()) -> Fleet:
-    """The best images for these hosts, at most `most`. Raises UsageError if each platform cannot have one."""
+    """Return the best images for these hosts, at most `most`. Raises UsageError if that is fewer than platforms."""
     parts = [_Architecture(arch, hosts) for arch in sorted({host.cpu.arch for host in hosts})]
     if most < len(parts):
         raise UsageError(
@@ -212,7 +213,7 @@ class _Architecture:
                 break
 
     def _cost(self, index: int, image: int) -> int:
-        """What all hosts with this set lose with an image: estimated speed first, then the number of features."""
+        """Return what all hosts with this set lose with an image: estimated speed first, then features."""
         own = frozenset(self.sets[index].features)
         held = frozenset(name for bit, name in enumerate(self._names) if image >> bit & 1)
         measures = speed_rows(self.arch)
@@ -220,13 +221,13 @@ class _Architecture:
         return self.weights[index] * (round((lost or 0) * UNIT) * TIES + len(own - held))
 
     def losses(self, images: int) -> tuple[int, int, int, int]:
-        """What the best cover with so many images gives up: speed, features if not measured, images, all features."""
+        """Return what the best cover with so many images loses: speed, unmeasured features, images, all features."""
         lost, unused = divmod(self.covers[images - 1].cost, TIES)
         return lost, 0 if self.measured else unused, images, unused
 
 
 def _allocations(parts: Sequence[_Architecture], most: int) -> Iterator[tuple[tuple[int, int, int, int], ...]]:
-    """The losses of every allocation of at most `most` images to the architectures, each of which gets at least one."""
+    """Yield the losses of every allocation of at most `most` images to the architectures, each with at least one."""
     for part in parts:
         part.find(most - len(parts) + 1)
     for counts in itertools.product(*(range(1, len(part.covers) + 1) for part in parts)):
@@ -238,7 +239,7 @@ def _allocations(parts: Sequence[_Architecture], most: int) -> Iterator[tuple[tu
 
 
 def _place(parts: Sequence[_Architecture], covers: Sequence[Cover]) -> tuple[tuple[FleetImage, ...], dict[str, Placed]]:
-    """The images, with the widest set of each platform first, and the placed hosts by name."""
+    """Return the images, the widest set of each platform first, and the placed hosts by name."""
     images: list[FleetImage] = []
     placed: dict[str, Placed] = {}
     for part, cover in zip(parts, covers, strict=True):
@@ -264,7 +265,7 @@ def _image(compiled: InstructionSet, hosts: tuple[str, ...]) -> FleetImage:
 
 
 def _official(arch: str) -> frozenset[str]:
-    """The features that the newest official wheel needs."""
+    """Return the features that the newest official wheel needs."""
     return isa.closure(releases.official_wheel(newest_official(arch), arch).features)
 
 
@@ -296,12 +297,12 @@ def _placed(host: FleetHost, own: InstructionSet, compiled: InstructionSet, imag
 
 
 def speed_rows(arch: str = "") -> tuple[SpeedRow, ...]:
-    """All measures, or those of one architecture. The first one decides which images are chosen."""
+    """Return all measures, or those of one architecture. The first one decides which images are chosen."""
     return tuple(row for row in facts.load("gains", GainTable).measure if arch in ("", row.arch))
 
 
 def timed_sets(measure: SpeedRow) -> tuple[str, ...]:
-    """The instruction sets that were timed, as --cpu takes them."""
+    """Return the instruction sets that were timed, as --cpu takes them."""
     return tuple(row.cpu for row in facts.load("gains", GainTable).gain if row.measure == measure.name)
 
 
@@ -312,7 +313,7 @@ def _ratios(measure: str, arch: str) -> tuple[tuple[frozenset[str], float], ...]
 
 
 def relative_speed(features: frozenset[str], measure: SpeedRow) -> float | None:
-    """Estimated speed relative to -mavx: that of the fastest measured set within `features`.
+    """Return the estimated speed relative to -mavx: that of the fastest measured set within `features`.
 
     None if there is none, or if `features` contain a larger set that only other measures timed: what it gains is not
     known then.
@@ -325,7 +326,7 @@ def relative_speed(features: frozenset[str], measure: SpeedRow) -> float | None:
 
 
 def speed_loss(own: frozenset[str], image: frozenset[str], measure: SpeedRow) -> float | None:
-    """The share of speed that a CPU with the features `own` gives up with an image compiled for `image`.
+    """Return the share of speed that a CPU with the features `own` gives up with an image compiled for `image`.
 
     None if either has no estimate.
     """

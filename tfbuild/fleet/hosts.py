@@ -1,4 +1,4 @@
-"""The machines of a fleet: recorded /proc/cpuinfo files, folders of them, and hosts reached by ssh."""
+"""Read the machines of a fleet: recorded /proc/cpuinfo files, folders of them, and hosts reached by ssh."""
 
 import os
 import re
@@ -42,7 +42,7 @@ class Gathered:
 def gather(
     sources: Sequence[str], *, timeout: int = SECONDS, config: Path | None = None, skip: bool = False
 ) -> Gathered:
-    """All machines that the sources name, each once, in their order.
+    """Return all machines that the sources name, each once, in their order.
 
     A source is a recorded file, a folder of them, a file that lists ssh hosts, or ``ssh://host``. Raises UsageError if
     a source names nothing. Raises Unsupported, which lists all machines that cannot be read, unless `skip` is set.
@@ -100,7 +100,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _listed(file: Path) -> list[Path | Destination]:
-    """The hosts that a file lists, or the file itself if its first line does not name one."""
+    """Return the hosts that a file lists, or the file itself if its first line does not name one."""
     try:
         lines = [line.partition("#")[0].strip() for line in cpus.read_text(file).splitlines()]
     except TfbuildError:
@@ -110,7 +110,7 @@ def _listed(file: Path) -> list[Path | Destination]:
 
 
 def _names(places: Sequence[Path | Destination]) -> dict[Path | Destination, str]:
-    """A file is called by its name alone unless another one has the same name."""
+    """Return names of the machines: a file's name alone, unless another one has the same name."""
     counts = Counter(place.name for place in places if isinstance(place, Path))
     return {
         place: place.name if isinstance(place, Path) and counts[place.name] == 1 else str(place) for place in places

@@ -1,4 +1,4 @@
-"""A fleet in the terminal."""
+"""Print a fleet."""
 
 from collections.abc import Iterator, Sequence
 from statistics import mean
@@ -38,7 +38,7 @@ def _head(fleet: Fleet) -> Iterator["Text"]:
 
 
 def _average(hosts: Sequence[Placed]) -> str:
-    """The mean of what hosts give up, by measure, over the hosts for which it is known."""
+    """Return the mean of what hosts give up, by measure, over the hosts for which it is known."""
     names = dict.fromkeys(name for host in hosts for name in host.loss)
     known = {name: [share for host in hosts if (share := host.loss.get(name)) is not None] for name in names}
     return ", ".join(f"{name} {_share(mean(shares))}" for name, shares in known.items() if shares)
@@ -75,7 +75,7 @@ def _hosts(fleet: Fleet) -> "Table":
 
 
 def _line(text: str, style: str = "") -> "Text":
-    """A line that is not wrapped, so that it can be pasted."""
+    """Return a line that is not wrapped, so that it can be pasted."""
     from rich.text import Text
 
     return Text(text, style, no_wrap=True)

@@ -1,4 +1,4 @@
-"""Exact covers: CPUs in at most K groups, each with one image for the features that all of its members have.
+"""Find the best cover: CPUs in at most K groups, each with one image for what all of its members have.
 
 An image for a group of CPUs is best compiled for all that they have in common. So images are intersections of subsets
 of the CPUs, and a choice of images is a partition of the CPUs. The search (branch and bound over partitions) proves
@@ -14,7 +14,7 @@ from functools import cache
 MOST_EXACT = 64
 MOST_NODES = 50_000
 
-# What a CPU (its index) loses with an image (a bit set within its own): monotone, 0 for its own set.
+# Returns what a CPU (its index) loses with an image (a bit set within its own): monotone, 0 for its own set.
 Cost = Callable[[int, int], int]
 
 
@@ -35,7 +35,7 @@ class _Group:
 
 
 def cover(members: Sequence[int], most: int, cost: Cost, known: Cover | None = None) -> Cover:
-    """The cheapest partition into at most `most` groups; `known`: one to improve on.
+    """Return the cheapest partition into at most `most` groups; `known`: one to improve on.
 
     `cost(index, image)`: what the member at that index loses with an image.
     """
@@ -60,7 +60,7 @@ def _group(members: Sequence[int], indices: Sequence[int], cost: Cost) -> _Group
 
 
 def _merged(members: Sequence[int], most: int, cost: Cost) -> list[tuple[int, ...]]:
-    """A good start: one group per member, then merge the two that add the least cost, until there are few enough."""
+    """Return a good start: one group per member, then the two merged that add the least cost, until few enough."""
 
     @cache
     def costs(group: tuple[int, ...]) -> int:
@@ -101,7 +101,7 @@ class _Search:
         self._place(0, [])
 
     def _spread(self) -> list[int]:
-        """Put the members with the least in common first: they open the groups, so that bounds grow early."""
+        """Return the members, those with the least in common first: they open the groups, so that bounds grow early."""
         left = list(range(len(self.members)))
         order = [max(left, key=lambda i: (sum(self.pairs[i]), -i))]
         while len(order) < len(left):
@@ -129,7 +129,7 @@ class _Search:
         return _group(self.members, (*group.members, index), self.cost)
 
     def _bound(self, at: int, groups: list[_Group]) -> int:
-        """The least that any completion costs.
+        """Return the least that any completion costs.
 
         A member that is left opens a group (for nothing, as long as there are slots), joins an existing one, or shares
         one with another member that is left: then its image is within what the two have in common.
