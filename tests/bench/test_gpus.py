@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from tfbuild.bench import evidence
-from tfbuild.in_container.bench import gpu_utilisation
+from tfbuild.in_container.bench import validity
 from tfbuild.measure import experiments
 from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import Pool
@@ -15,13 +15,13 @@ from tfbuild.measure.workers import Pool
 
 @pytest.mark.parametrize(("text", "percent"), [("41\n97\n", 69.0), ("0\n", 0.0), (" 100 \n[N/A]\n", 100.0)])
 def test_an_answer_is_the_mean_of_the_gpus_that_can_tell(text: str, percent: float) -> None:
-    assert gpu_utilisation.parse(text) == percent
+    assert validity.mean_percent(text) == percent
 
 
 @pytest.mark.parametrize("text", ["", "[N/A]\n", "NVIDIA-SMI has failed because it couldn't communicate\n"])
 def test_output_without_a_number_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="reports no utilisation"):
-        gpu_utilisation.parse(text)
+        validity.mean_percent(text)
 
 
 def test_work_goes_on_while_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,17 +29,17 @@ def test_work_goes_on_while_it_is_asked(tmp_path: Path, monkeypatch: pytest.Monk
     program.write_text(f"#!/bin/sh\necho x >> {tmp_path}/asked; wc -l < {tmp_path}/asked\n", encoding="utf-8")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(gpu_utilisation, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(validity, "GPU_SECONDS", 0.01)
     calls: list[int] = []
-    assert gpu_utilisation.percent_busy(lambda: calls.append(1), fewest=3) == 2.0
+    assert validity.gpu_percent(lambda: calls.append(1), queries=3) == 2.0
     assert calls
 
 
 def test_where_there_is_no_nvidia_smi_the_work_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(gpu_utilisation, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(validity, "GPU_SECONDS", 0.01)
     with pytest.raises(FileNotFoundError):
-        gpu_utilisation.percent_busy(lambda: None)
+        validity.gpu_percent(lambda: None)
 
 
 def test_without_a_gpu_nothing_is_measured() -> None:

@@ -3,11 +3,9 @@
 `invoke bench` copies this folder and smoke/ into a container, so that it can measure any image with TensorFlow. The
 host (tfbuild/bench/) decides what is compared and what follows from the results.
 
-    records.py          a worker's answers: plain records, one line of JSON each
-    worker.py           the loop that answers questions, and takes samples
-    base.py             base classes and inputs of workloads
-    validity.py         checks against mistakes that once faked a result
-    gpu_utilisation.py  how busy the GPUs are
-    script_profile.py   a user's script under TensorFlow's profiler, which site/sitecustomize.py starts
-    workloads/          the work that is timed: one function for each workload, looked up by name
+    records.py        a worker's answers: plain records, one line of JSON each
+    worker.py         the loop that answers questions, and takes samples
+    validity.py       checks against mistakes that once faked a result, and readings of memory and GPUs
+    script_profile.py a user's script under TensorFlow's profiler, which site/sitecustomize.py starts
+    workloads/        the work that is timed: one function for each workload, looked up by name
 """

@@ -84,7 +84,7 @@ class Idle:
 
 @dataclass(frozen=True)
 class GpuUtilisation:
-    """Percent of the time in which the GPUs ran kernels (gpu_utilisation.py), or the `reason` why it is unknown."""
+    """Percent of the time in which the GPUs ran kernels (validity.py), or the `reason` why it is unknown."""
 
     percent: float = 0.0
     reason: str = ""

@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Any
 from ..smoke.probes import EAGER, allocator
 from ..smoke.probes import gpus as gpus_of
 from ..smoke.records import open_channel, send
-from . import gpu_utilisation, validity
+from . import validity
 from .records import Calibrated, Dropped, GpuUtilisation, Hello, Idle, Peak, Ready, WorkerSample, printable
 from .validity import Unfit
 
@@ -77,7 +76,7 @@ class QuestionHandler:
             items=work.items,
             # NaN cannot be compared, and JSON has none.
             value=value if value is not None and abs(value) < 1e12 else None,
-            error=work.error(),
+            error=work.error,
             nodes=work.nodes(),
             note=work.note,
         )
@@ -96,8 +95,8 @@ class QuestionHandler:
     def busy(self, key: str) -> GpuUtilisation:
         work = self.warm[key]
         try:
-            return GpuUtilisation(percent=gpu_utilisation.percent_busy(lambda: work.sample(8)))
-        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            return GpuUtilisation(percent=validity.gpu_percent(lambda: work.sample(8)))
+        except (OSError, ValueError) as error:
             return GpuUtilisation(reason=cause(error))
 
     def once(self, workload: str, params: dict[str, Any]) -> Peak:

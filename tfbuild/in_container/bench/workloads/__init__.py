@@ -1,6 +1,7 @@
 """The work that is timed. Functions marked with @workload build it from a row's parameters.
 
-Inputs are arguments and results are fetched; a pipeline gets a fresh iterator for each sample (see validity.py).
+Inputs are arguments and results are fetched, because TensorFlow would fold constants away; a pipeline gets a fresh
+iterator for each sample (see validity.py).
 """
 
 from __future__ import annotations
@@ -8,16 +9,21 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Tuple
 
-from ..base import Traced, Workload
+import numpy as np
+import tensorflow as tf
+
+Timing = Tuple[float, float]  # seconds by the clock, seconds of this process's CPU time
 
 _KNOWN: dict[str, Callable[..., Any]] = {}
 _MISSING: dict[str, Exception] = {}
 
 
 def workload(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Register a function that builds a workload under its name."""
     _KNOWN[make.__name__] = make
     return make
 
@@ -38,37 +44,81 @@ def missing() -> str:
     return " ({})".format("; ".join(reasons)) if reasons else ""
 
 
-class Work(Workload):
-    """`items`: units of work in a call; `note`: what the reader must know about the result."""
+class Work:
+    """Work to be timed. `items`: units of work in a call; `note`: what the reader must know about the result.
+
+    `error`: relative root mean square error against a reference; None if there is no reference.
+    """
 
     items = 1
     note = ""
+    error: float | None = None
+
+    def call(self) -> None:
+        """Do the work once."""
+        raise NotImplementedError
+
+    def sample(self, inner: int) -> Timing:
+        """Time `inner` calls."""
+        begin = time.perf_counter(), time.process_time()
+        for _ in range(inner):
+            self.call()
+        return time.perf_counter() - begin[0], time.process_time() - begin[1]
+
+    def traces(self) -> int:
+        """Return how often TensorFlow has traced it, which must stay 1."""
+        return 1
 
     def value(self) -> Any:
         """Return the result, to compare arms that claim to compute the same; None if it cannot be compared."""
         return None
 
-    def error(self) -> Any:
-        """Return the relative root mean square error against a reference; None if there is no reference."""
+    def graph(self) -> Any:
+        """Return TensorFlow's graph of it; None if it has no single one."""
         return None
 
     def nodes(self) -> int:
+        """Return the size of its graph."""
         graph = self.graph()
         return len(graph.get_operations()) if graph is not None else 0
 
-    def graph(self) -> Any:
-        return None
 
+class FunctionWork(Work):
+    """A tf.function that takes tensors and returns a scalar; a call does `items` units of work.
 
-class FunctionWork(Traced, Work):
-    """A tf.function that takes tensors and returns a scalar; a call does `items` units of work."""
+    `comparable`: its value can be compared with other arms', as it does not depend on random weights.
+    """
 
-    def __init__(self, body: Callable[..., Any], *inputs: Any, items: int = 1, **options: Any) -> None:
-        super().__init__(body, *inputs, **options)
-        self.items = items
+    def __init__(
+        self, body: Callable[..., Any], *inputs: Any, items: int = 1, comparable: bool = True, **options: Any
+    ) -> None:
+        self.function = tf.function(body, **options)
+        self.inputs, self.items, self.comparable = inputs, items, comparable
 
-    def value(self) -> float:
-        return float(self.function(*self.inputs))
+    def call(self) -> None:
+        self.function(*self.inputs).numpy()
+
+    def traces(self) -> int:
+        return trace_count(self.function)
+
+    def value(self) -> Any:
+        return float(self.function(*self.inputs)) if self.comparable else None
 
     def graph(self) -> Any:
         return self.function.get_concrete_function(*self.inputs).graph
+
+
+def trace_count(function: Any) -> int:
+    """Return how often a tf.function was traced; 1 if the release does not say, or if it is another function."""
+    count = getattr(function, "experimental_get_tracing_count", None)
+    return int(count()) if count else 1
+
+
+def compiled(xla: bool) -> Any:
+    """Return tf.function's options with XLA or without it."""
+    return {"jit_compile": True} if xla else {}
+
+
+def normal(seed: int, *shape: int) -> Any:
+    """Return normally distributed float32 numbers, the same for a seed."""
+    return tf.constant(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))

@@ -11,8 +11,7 @@ from typing import Any, Tuple
 import numpy as np
 import tensorflow as tf
 
-from ..base import Timing
-from . import Work, workload
+from . import Timing, Work, workload
 from .images import options, parallel
 
 BATCH = 100

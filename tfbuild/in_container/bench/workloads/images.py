@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ..base import BATCHES_DISCARDED, IMAGES, Timing, normal, photographs
 from ..validity import Unfit
-from . import FunctionWork, Work, workload
+from . import FunctionWork, Timing, Work, normal, trace_count, workload
 
+IMAGES = 16
+BATCHES_DISCARDED = 3
 CROP = [75, 138, 224, 224]
 SIZE = 128
 SHUFFLED = 256
@@ -22,36 +23,46 @@ SHUFFLED = 256
 
 @lru_cache(maxsize=None)  # functools.cache came with Python 3.9
 def pictures() -> Any:
-    return photographs()
+    """Return JPEGs with the entropy of photographs (63 KB at 375x500); smooth shapes would decode far too fast."""
+    random = np.random.default_rng(7)
+    return tf.stack([tf.io.encode_jpeg(photograph(random), quality=90) for _ in range(IMAGES)])
+
+
+def photograph(random: Any) -> Any:
+    smooth = np.zeros((375, 500, 3), np.float32)
+    for size in (4, 8, 16, 32, 64, 128):
+        noise = random.standard_normal((size, size, 3)).astype(np.float32)
+        smooth += tf.image.resize(noise, (375, 500), method="bicubic").numpy() / size**0.7
+    smooth = (smooth - smooth.min()) / (smooth.max() - smooth.min()) * 255
+    grain = random.standard_normal(smooth.shape) * 9
+    return tf.constant(np.clip(smooth + grain, 0, 255).astype(np.uint8))
 
 
 class Decode(FunctionWork):
     """Decode each picture once, by one function of its bytes and a window."""
 
-    def __init__(self, body: Callable[..., Any], window: list[int]) -> None:
-        self.pictures = tf.unstack(pictures())
-        self.window = tf.constant(window)
-        super().__init__(body, self.pictures[0], self.window, items=IMAGES)
+    def __init__(self, fused: bool, window: list[int]) -> None:
+        self.fused, self.pictures, self.window = fused, tf.unstack(pictures()), tf.constant(window)
+        super().__init__(self.corner, self.pictures[0], self.window, items=IMAGES)
+
+    def corner(self, data: Any, crop: Any) -> Any:
+        return tf.cast(cropped(data, crop, self.fused)[2, 2, 0], tf.float32)
 
     def call(self) -> None:
         for picture in self.pictures:
             self.function(picture, self.window).numpy()
 
+    def value(self) -> float:
+        """Return the mean of the inside: pixels at the border may differ by a few grey levels, because chroma is scaled
+        up with other neighbours."""
+        inside = cropped(self.pictures[0], self.window, self.fused)[2:-2, 2:-2]
+        return float(tf.reduce_mean(tf.cast(inside, tf.float32)))
+
 
 @workload
 def decode(fused: bool, window: list[int]) -> Decode:
-    """`window`: top, left, height and width in a picture of 375x500. The value is the mean of its inside, because
-    border pixels may differ by a few grey levels (chroma is scaled up with other neighbours)."""
-
-    def body(data: Any, crop: Any) -> Any:
-        image = cropped(data, crop, fused)
-        return tf.cast(image[2, 2, 0], tf.float32)
-
-    work = Decode(body, window)
-    inside = cropped(work.pictures[0], work.window, fused)[2:-2, 2:-2]
-    mean = float(tf.reduce_mean(tf.cast(inside, tf.float32)))
-    work.value = lambda: mean  # type: ignore[method-assign]
-    return work
+    """`window`: top, left, height and width in a picture of 375x500."""
+    return Decode(fused, window)
 
 
 def cropped(data: Any, crop: Any, fused: bool) -> Any:
@@ -93,8 +104,7 @@ class Batches(Work):
             self.step(batch).numpy()
 
     def traces(self) -> int:
-        count = getattr(self.step, "experimental_get_tracing_count", None)
-        return int(count()) if count else 1
+        return trace_count(self.step)
 
 
 def options(defaults: bool, autotune: bool) -> Any:

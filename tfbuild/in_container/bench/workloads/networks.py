@@ -1,0 +1,221 @@
+"""Recurrent layers, training steps of whole Keras models, and tf.distribute's strategies."""
+
+from __future__ import annotations
+
+from typing import Any, List, Tuple
+
+import tensorflow as tf
+
+from ..validity import Unfit
+from . import FunctionWork, Work, compiled, normal, trace_count, workload
+from .compute import with_gradients
+from .images import Batches, photographs_of
+
+# --- one LSTM layer in four ways: as a while loop, unrolled, as the fused block operation, and by Keras ---------------
+
+
+@workload
+def lstm(
+    kind: str, train: bool = False, batch: int = 4, steps: int = 50, inputs: int = 32, units: int = 64
+) -> FunctionWork:
+    """The loss is the mean square of all outputs. `kind`: loop, unrolled, block, keras or keras-unrolled."""
+    x = normal(1, steps, batch, inputs)
+    weights = [normal(2, inputs + units, 4 * units) * 0.1, normal(3, 4 * units) * 0.1]
+    keras = kind.startswith("keras")
+    if keras:
+        layer = tf.keras.layers.LSTM(
+            units, return_sequences=True, unroll=kind.endswith("unrolled"), kernel_initializer="glorot_uniform"
+        )
+        layer.build((batch, steps, inputs))
+        x = tf.transpose(x, [1, 0, 2])
+
+        def outputs(data: Any) -> Any:
+            return layer(data)
+
+        weights = []
+    else:
+        form = {"loop": _loop, "unrolled": _unrolled, "block": _block}[kind]
+
+        def outputs(data: Any, *arguments: Any) -> Any:
+            return form(data, *arguments, units)
+
+    def loss(data: Any, *arguments: Any) -> Any:
+        return tf.reduce_mean(tf.square(outputs(data, *arguments)))
+
+    body = with_gradients(loss, layer.trainable_variables if keras else ()) if train else loss
+    # Keras draws its own initial weights: another value, the same work.
+    return FunctionWork(body, x, *weights, items=batch, comparable=not keras)
+
+
+def _cell(x: Any, state: Any, cell: Any, w: Any, b: Any) -> Any:
+    """Compute one step, with BlockLSTM's order of gates (input, cell, forget, output) and a forget bias of 1."""
+    i, c, f, o = tf.split(tf.matmul(tf.concat([x, state], 1), w) + b, 4, axis=1)
+    cell = tf.sigmoid(f + 1.0) * cell + tf.sigmoid(i) * tf.tanh(c)
+    return tf.sigmoid(o) * tf.tanh(cell), cell
+
+
+def _loop(x: Any, w: Any, b: Any, units: int) -> Any:
+    steps, batch = x.shape[0], x.shape[1]
+    zero = tf.zeros([batch, units])
+    outputs = tf.TensorArray(tf.float32, steps, element_shape=[batch, units])
+
+    def body(step: Any, state: Any, cell: Any, outputs: Any) -> Any:
+        state, cell = _cell(x[step], state, cell, w, b)
+        return step + 1, state, cell, outputs.write(step, state)
+
+    end = tf.while_loop(lambda step, *_: step < steps, body, (tf.constant(0), zero, zero, outputs))
+    return end[3].stack()
+
+
+def _unrolled(x: Any, w: Any, b: Any, units: int) -> Any:
+    state = cell = tf.zeros([x.shape[1], units])
+    outputs = []
+    for part in tf.unstack(x):
+        state, cell = _cell(part, state, cell, w, b)
+        outputs.append(state)
+    return tf.stack(outputs)
+
+
+def _block(x: Any, w: Any, b: Any, units: int) -> Any:
+    zero, peep = tf.zeros([x.shape[1], units]), tf.zeros([units])
+    return tf.raw_ops.BlockLSTM(
+        seq_len_max=tf.constant(x.shape[0], tf.int64),
+        x=x,
+        cs_prev=zero,
+        h_prev=zero,
+        w=w,
+        wci=peep,
+        wcf=peep,
+        wco=peep,
+        b=b,
+        forget_bias=1.0,
+        cell_clip=-1.0,
+        use_peephole=False,
+    ).h
+
+
+# --- whole models with random weights, on one batch in memory or on JPEGs --------------------------------------------
+
+
+def _lstm(batch: int) -> Tuple[Any, Any]:
+    steps, width = 20, 64
+    layers = [tf.keras.layers.LSTM(128, return_sequences=True), tf.keras.layers.LSTM(128), tf.keras.layers.Dense(10)]
+    return tf.keras.Sequential([tf.keras.Input((steps, width)), *layers]), normal(1, batch, steps, width)
+
+
+def _transformer(batch: int) -> Tuple[Any, Any]:
+    length, width = 64, 128
+    x = tf.keras.Input((length, width))
+    mixed = tf.keras.layers.MultiHeadAttention(num_heads=4, key_dim=width // 4)(x, x)
+    y = tf.keras.layers.LayerNormalization()(tf.keras.layers.Add()([x, mixed]))
+    wide = tf.keras.layers.Dense(4 * width, activation="gelu")(y)
+    y = tf.keras.layers.LayerNormalization()(tf.keras.layers.Add()([y, tf.keras.layers.Dense(width)(wide)]))
+    return tf.keras.Model(x, y), normal(1, batch, length, width)
+
+
+MODELS = {"lstm": _lstm, "transformer": _transformer}
+
+
+def _application(name: str, batch: int, size: int, classes: int) -> Tuple[Any, Any]:
+    make = getattr(tf.keras.applications, name, None)
+    if make is None:
+        raise Unfit("Keras has no application {} in this release".format(name))
+    shape = (size, size, 3)
+    return make(weights=None, input_shape=shape, classes=classes), normal(1, batch, *shape)
+
+
+@workload
+def model(
+    name: str,
+    batch: int = 4,
+    xla: bool = False,
+    application: str = "",
+    size: int = 64,
+    classes: int = 10,
+    jpegs: bool = False,
+) -> Work:
+    """A training step of Keras' `application` on pictures of `size`, of two LSTM layers of 128 units ("lstm") or of one
+    transformer block ("transformer"). `jpegs`: read, decode and scale each batch while the step on the last one runs.
+    """
+    if not application and name not in MODELS:
+        raise Unfit("unknown model {}; one of: {}".format(name, ", ".join(sorted(MODELS))))
+    net, x = _application(application, batch, size, classes) if application else MODELS[name](batch)
+
+    def step(data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(net(data, training=True)))
+        variables = net.trainable_variables
+        for variable, slope in zip(variables, tape.gradient(loss, variables)):
+            variable.assign_sub(1e-6 * slope)
+        return loss
+
+    if jpegs:
+        # From the second step on, one batch is ready when a step begins.
+        return Batches(photographs_of(size, batch), batch, tf.function(step, **compiled(xla)), discarded=1)
+    # Each process draws its own weights.
+    return FunctionWork(step, x, items=batch, comparable=False, **compiled(xla))
+
+
+# --- strategies on all GPUs, or on virtual devices of this CPU, where they cannot speed anything up ------------------
+
+
+class StrategyStep(Work):
+    """A training step that a strategy runs on its replicas."""
+
+    def __init__(self, function: Any, x: Any, items: int, note: str) -> None:
+        self.function, self.x, self.items, self.note = function, x, items, note
+
+    def call(self) -> None:
+        self.function(self.x).numpy()
+
+    def traces(self) -> int:
+        return trace_count(self.function)
+
+
+def devices(kind: str, replicas: int, device: str) -> List[str]:
+    """Return the names of the replicas' devices: all GPUs, or as many virtual CPUs as `replicas`."""
+    physical = tf.config.list_physical_devices(device)
+    if device == "GPU":
+        if kind in ("mirrored", "central") and len(physical) < 2:
+            raise Unfit("this needs two GPUs or more")
+        return [f"GPU:{index}" for index in range(len(physical))]
+    if kind in ("mirrored", "central"):
+        tf.config.set_logical_device_configuration(physical[0], [tf.config.LogicalDeviceConfiguration()] * replicas)
+    return [f"CPU:{index}" for index in range(replicas)]
+
+
+@workload
+def distributed(
+    kind: str, replicas: int = 2, batch: int = 64, width: int = 512, layers: int = 3, device: str = "CPU"
+) -> Work:
+    """A training step of dense layers on `batch` rows in all. `kind`: none, one, mirrored or central; `replicas`: on
+    the CPU (with GPUs, all of them are used)."""
+    names = devices(kind, replicas, device)
+    strategy = {
+        "none": tf.distribute.get_strategy,
+        "one": lambda: tf.distribute.OneDeviceStrategy(names[0]),
+        "mirrored": lambda: tf.distribute.MirroredStrategy(names),
+        "central": lambda: tf.distribute.experimental.CentralStorageStrategy(names),
+    }[kind]()
+    shared = strategy.num_replicas_in_sync
+    with strategy.scope():
+        weights = [tf.Variable(normal(seed, width, width) * 0.05) for seed in range(layers)]
+        optimizer = tf.keras.optimizers.SGD(1e-6)
+        if hasattr(optimizer, "build"):
+            optimizer.build(weights)
+    x = normal(9, batch // shared, width)
+
+    def replica(data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            y = data
+            for weight in weights:
+                y = tf.nn.relu(tf.matmul(y, weight))
+            loss = tf.reduce_mean(tf.square(y)) / shared
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return loss
+
+    @tf.function
+    def step(data: Any) -> Any:
+        return strategy.reduce("SUM", strategy.run(replica, args=(data,)), axis=None)
+
+    return StrategyStep(step, x, batch // shared * shared, f"{shared} replica(s)")
