@@ -152,3 +152,13 @@ def test_the_rest_ends_where_it_brings_nothing_further_or_is_over(stopped: Stopp
     run._rest(Pool(cast(Engine, None)), stopped.now + session.LEAST_SECONDS - 1)
     assert run.requests == []
     assert run.done[0].status == "truncated"
+
+
+def test_a_step_says_how_much_time_is_left(stopped: Stopped, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "prepare", lambda runs, end: runs[0].tell("starting workers"))
+    monkeypatch.setattr(rounds, "run", lambda *_: None)
+    run = Session(cast(Engine, None), Settings(mode="budget", budget=60), MACHINE, Progress(io.StringIO()))
+    run.end, step = stopped.now + 45, Step("bench: x")
+    limits = RoundLimits(rounds=1, end=run.end, latest=run.end)
+    run._measure(CaseGroup(row(""), row("").case), Pool(cast(Engine, None)), limits, random.Random(1), step)
+    assert (step.detail, step.share) == ("45.0 s left: starting workers", 0.25)

@@ -7,9 +7,10 @@ import pty
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+from rich.live import _RefreshThread
 
 from tfbuild.util.progress import Progress, duration
 
@@ -56,9 +57,9 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_log_has_no_picture_and_what_is_below_is_for_terminals() -> None:
+def test_a_log_has_no_picture() -> None:
     stream = io.StringIO()
-    progress = Progress(stream, below="the table")
+    progress = Progress(stream)
     with progress.step("x"):
         progress.draw()
     assert re.fullmatch(r"x \.\.\.\nx: done \(\d+\.\d s\)\n", stream.getvalue())
@@ -66,6 +67,15 @@ def test_a_log_has_no_picture_and_what_is_below_is_for_terminals() -> None:
 
 def on_terminal(monkeypatch: pytest.MonkeyPatch, share: float | None = None, shows: str = "2/5", **env: str) -> str:
     """Return what a terminal receives from a step that lasts until `shows` is on it."""
+    with terminal(monkeypatch, **env) as (progress, written), progress.step("build: wheel") as step:
+        step.share, step.detail = share, "2/5 RUN [bold]pip[/bold] " + "x" * 200
+        until(lambda: shows.encode() in written)
+    return written.decode()
+
+
+@contextlib.contextmanager
+def terminal(monkeypatch: pytest.MonkeyPatch, **env: str) -> Iterator[tuple[Progress, bytearray]]:
+    """Open a pseudo-terminal; yield its progress, and what it receives."""
     for name, value in {"TERM": "xterm-256color", "COLUMNS": "70", **env}.items():
         monkeypatch.setenv(name, value)
     master, slave = pty.openpty()
@@ -79,14 +89,12 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, share: float | None = None, sho
 
     reader = threading.Thread(target=read)
     reader.start()
-    with os.fdopen(slave, "w", encoding="utf-8") as stream:
-        progress = Progress(stream)
-        with progress.step("build: wheel") as step:
-            step.share, step.detail = share, "2/5 RUN [bold]pip[/bold] " + "x" * 200
-            until(lambda: shows.encode() in written)
-    reader.join()
-    os.close(master)
-    return written.decode()
+    try:
+        with os.fdopen(slave, "w", encoding="utf-8") as stream:
+            yield Progress(stream), written
+    finally:
+        reader.join()
+        os.close(master)
 
 
 def test_a_terminal_shows_a_live_line_and_keeps_the_finished_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +112,35 @@ def test_a_step_that_knows_how_far_it_is_has_a_bar(monkeypatch: pytest.MonkeyPat
     assert re.search("(?<!━)━{10} ", written)
     assert "2/5" in written
     assert "━" not in on_terminal(monkeypatch)
+
+
+def test_after_a_draw_nothing_is_drawn_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drawing thread would disturb a measurement."""
+
+    def drawing_threads() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if isinstance(thread, _RefreshThread)]
+
+    with terminal(monkeypatch) as (progress, written):
+        with progress.step("bench: jpeg") as step:
+            step.detail = "round 4 of 15"
+            progress.draw()
+            until(lambda: not drawing_threads())
+        with progress.step("bench: onednn"):
+            assert not drawing_threads()
+    assert b"round 4 of 15" in written
+
+
+def test_ctrl_c_leaves_the_terminal_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    show, hide = "\x1b[?25h", "\x1b[?25l"
+    with terminal(monkeypatch) as (progress, written):
+        with contextlib.suppress(KeyboardInterrupt), progress.step("bench: jpeg"):
+            raise KeyboardInterrupt
+        progress.draw()
+    text = written.decode()
+    assert re.search(r"✗ .*bench: jpeg", text)
+    assert "(interrupted)" in text
+    assert text.index(hide) < text.rindex(show), "the cursor is back"
+    assert hide not in text[text.rindex(show) :]
 
 
 def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:

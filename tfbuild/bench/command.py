@@ -12,7 +12,6 @@ from tfbuild.bench import advise as advising
 from tfbuild.bench import compare as comparing
 from tfbuild.bench import page, session, user_script
 from tfbuild.bench import report as reporting
-from tfbuild.bench.live import LiveTable
 from tfbuild.bench.session import Settings
 from tfbuild.context import labels
 from tfbuild.engine import Engine
@@ -94,11 +93,10 @@ def run(
         )
     rows = rows_of(only, chosen, named, batch)
     files.check_writable(reports)
-    table = LiveTable()
-    progress = Progress(below=table)
+    progress = Progress()
     engine = Engine.connect()
     chosen = replace(chosen, against=labels.find_image(engine, chosen.against))
-    report = session.bench(engine, labels.find_image(engine, image), rows, chosen, progress, table)
+    report = session.bench(engine, labels.find_image(engine, image), rows, chosen, progress)
     if why := reporting.emptiness(report):
         if report.interrupted:
             raise Interrupted("interrupted before anything was measured; no report was written")

@@ -2,15 +2,16 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from tfbuild.bench import findings
-from tfbuild.engine import Engine
 from tfbuild.errors import TfbuildError
 from tfbuild.in_container.bench.records import GpuUtilisation, Peak, Ready
 from tfbuild.in_container.smoke import judge
 from tfbuild.measure import workers
-from tfbuild.measure.experiments import Arm, Case, EvidenceKind, Experiment
+from tfbuild.measure.experiments import Arm, Case, EvidenceKind, Experiment, Value
 from tfbuild.measure.records import Finding
 from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import FOLDER, Key, MeasurementError, Pool, files
@@ -31,73 +32,62 @@ MOST_MEMORY = 0.25
 LOST = (TfbuildError, TimeoutError, MeasurementError)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is observed: these cases of the row, within a share of its `seconds`, until `end` (monotonic)."""
+
+    row: Experiment
+    cases: Sequence[Case]
+    pool: Pool
+    machine: Machine
+    seconds: float
+    end: float
+
+    def once(self, key: Key, case: Case, arm: Arm | None, params: Mapping[str, Value]) -> Peak:
+        """Run a workload twice in the worker of this key, and return its process's memory."""
+        left, workload = max(1.0, self.end - time.monotonic()), self.row.work(case, arm)
+        return self.pool.ask(key, Peak, left, ask="once", workload=workload, params=params)
+
+
 def observe(
     row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
 ) -> tuple[Finding, ...]:
     """Observe what the row's `evidence` asks for, within a share of the experiment's `seconds`."""
     watch = WATCHED.get(row.evidence)
-    return watch(row, cases, pool, machine, seconds) if watch else ()
-
-
-def _switched(
-    row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
-) -> tuple[Finding, ...]:
-    within = max(LEAST_SECONDS, SHARE * seconds / 2)
-    if seconds < ALL_SECONDS:
-        return (_primitives(row, cases[:1], pool, machine, "1", within),)
-    # One case is enough to show that oneDNN is off.
-    return _primitives(row, cases, pool, machine, "1", within), _primitives(row, cases[:1], pool, machine, "0", within)
-
-
-def _batch_memory(
-    row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
-) -> tuple[Finding, ...]:
     end = time.monotonic() + SHARE * seconds
-    return tuple(finding for case in cases if (finding := _memory(row, case, pool, machine, end)))
-
-
-def _pipeline_peaks(
-    row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
-) -> tuple[Finding, ...]:
-    end = time.monotonic() + SHARE * seconds
-    # Begin with the case of the fewest arms, which is the one about memory.
-    pipelines = sorted((case for case in cases if case.workload == "pipeline"), key=lambda case: len(row.arms(case)))
-    return tuple(finding for case in pipelines if (finding := _peaks(row, case, pool, machine, end)))
-
-
-def _gpu_use(
-    row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
-) -> tuple[Finding, ...]:
-    return tuple(_trainings(row, pool.engine, machine.image)) if machine.gpus else ()
-
-
-Watch = Callable[[Experiment, Sequence[Case], Pool, Machine, float], tuple[Finding, ...]]
-WATCHED: dict[EvidenceKind, Watch] = {
-    "primitives": _switched,
-    "batch_memory": _batch_memory,
-    "pipeline_peaks": _pipeline_peaks,
-    "gpu_use": _gpu_use,
-}
+    request = Request(row=row, cases=cases, pool=pool, machine=machine, seconds=seconds, end=end)
+    return tuple(watch(request)) if watch else ()
 
 
 # --- which primitives run -------------------------------------------------------------------------------------------
 
 
-def _primitives(
-    row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, switch: str, seconds: float
-) -> Finding:
+def _switched(request: Request) -> Iterator[Finding]:
+    if request.seconds < ALL_SECONDS:
+        yield _primitives(request, request.cases[:1], "1")
+        return
+    yield _primitives(request, request.cases, "1")
+    # One case is enough to show that oneDNN is off.
+    yield _primitives(request, request.cases[:1], "0")
+
+
+def _primitives(request: Request, cases: Sequence[Case], switch: str) -> Finding:
     """List the primitives that oneDNN logs for the workloads of these cases."""
-    asked = [{"ask": "once", "workload": row.work(case), "params": case.params} for case in cases]
-    env = {**workers.QUIET, **judge.TALKATIVE, "TF_ENABLE_ONEDNN_OPTS": switch}
-    questions = "".join(f"{json.dumps(question)}\n" for question in asked).encode()
-    command = ["python", f"{FOLDER}/bench"]
+    asked = [{"ask": "once", "workload": request.row.work(case), "params": case.params} for case in cases]
     begin = f"TF_ENABLE_ONEDNN_OPTS={switch}: "
     try:
-        run = pool.engine.run(machine.image, command, env=env, files=files(), stdin=questions, timeout=seconds)
+        run = request.pool.engine.run(
+            request.machine.image,
+            ["python", f"{FOLDER}/bench"],
+            env={**workers.QUIET, **judge.TALKATIVE, "TF_ENABLE_ONEDNN_OPTS": switch},
+            files=files(),
+            stdin="".join(f"{json.dumps(question)}\n" for question in asked).encode(),
+            timeout=max(LEAST_SECONDS, SHARE * request.seconds / 2),
+        )
+        why = judge.Ended(run.exit_code, run.stderr).why if run.exit_code else ""
     except TimeoutError as error:
-        return Finding(text=f"{begin}oneDNN's log could not be read: {error}", values={})
-    if run.exit_code:
-        why = judge.Ended(run.exit_code, run.stderr).why
+        why = str(error)
+    if why:
         return Finding(text=f"{begin}oneDNN's log could not be read: {why}", values={})
     return primitives(begin, run.stderr)
 
@@ -113,14 +103,13 @@ def primitives(begin: str, text: str) -> Finding:
 
 def implementations(text: str) -> dict[str, tuple[str, ...]]:
     """Return the implementations that ran on the CPU by kind of primitive ("convolution"), the most frequent first."""
-    counts: dict[str, dict[str, int]] = {}
+    counts: dict[str, Counter[str]] = {}
     for match in judge.VERBOSE.finditer(text):
         kind, implementation = judge.executed(match.group(1).split(","))
         if kind and kind != UNPROVEN:
-            names = counts.setdefault(kind, {})
-            names[implementation] = names.get(implementation, 0) + 1
+            counts.setdefault(kind, Counter())[implementation] += 1
     return {
-        kind: tuple(sorted(names, key=lambda name, names=names: (-names[name], name)))  # type: ignore[misc]
+        kind: tuple(name for name, _ in sorted(names.items(), key=lambda pair: (-pair[1], pair[0])))
         for kind, names in sorted(counts.items())
     }
 
@@ -133,42 +122,47 @@ def _few(names: Sequence[str]) -> str:
 # --- what a batch needs ---------------------------------------------------------------------------------------------
 
 
-def _memory(row: Experiment, case: Case, pool: Pool, machine: Machine, end: float) -> Finding | None:
-    """Run growing batches in a separate process, whose peak is that of the largest batch so far."""
-    key = Key(image=machine.image, env=machine.key(case, row.arms(case)[0]).env, process=f"memory of {case.name}")
-    workload = row.work(case)
-    sizes = [arm.params["batch"] for arm in row.arms(case) if isinstance(arm.params.get("batch"), int)]
-    if not sizes or time.monotonic() > end:
-        return None
+def _batch_memory(request: Request) -> Iterator[Finding]:
+    """Run growing batches in a separate process for each case, whose peak is that of the largest batch so far."""
+    for case in request.cases:
+        arms = request.row.arms(case)
+        sizes = [batch for arm in arms if isinstance(batch := arm.params.get("batch"), int)]
+        if not sizes or time.monotonic() > request.end:
+            continue
+        env = request.machine.key(case, arms[0]).env
+        key = Key(image=request.machine.image, env=env, process=f"memory of {case.name}")
 
-    def ask(batch: int) -> Peak:
-        left = max(1.0, end - time.monotonic())
-        return pool.ask(key, Peak, left, ask="once", workload=workload, params={**case.params, "batch": batch})
+        def ask(batch: int, key: Key = key, case: Case = case) -> Peak:
+            return request.once(key, case, None, {**case.params, "batch": batch})
 
-    try:
-        pool.start([key])
-        points, limit = climb(ask, [int(size) for size in sizes if isinstance(size, int)], end)
-    except LOST:
-        return None
-    finally:
-        pool.close(key)
-    return findings.memory(case.name, points, limit)
-
-
-def _peaks(row: Experiment, case: Case, pool: Pool, machine: Machine, end: float) -> Finding | None:
-    """Measure the peak memory of each arm in a separate process."""
-
-    def ask(arm: Arm) -> Peak:
-        key = Key(image=machine.image, env=machine.key(case, arm).env, process=f"memory of {arm.name}")
-        workload = row.work(case, arm)
         try:
-            pool.start([key])
-            left = max(1.0, end - time.monotonic())
-            return pool.ask(key, Peak, left, ask="once", workload=workload, params=machine.params(case, arm))
+            request.pool.start([key])
+            finding = findings.memory(case.name, *climb(ask, sizes, request.end))
+        except LOST:
+            continue
         finally:
-            pool.close(key)
+            request.pool.close(key)
+        if finding:
+            yield finding
 
-    return findings.peaks(case.name, peaks_by_arm(ask, row.arms(case), end))
+
+def _pipeline_peaks(request: Request) -> Iterator[Finding]:
+    """Measure the peak memory of each arm in a separate process."""
+    pipelines = [case for case in request.cases if case.workload == "pipeline"]
+    # Begin with the case of the fewest arms, which is the one about memory.
+    for case in sorted(pipelines, key=lambda case: len(request.row.arms(case))):
+
+        def ask(arm: Arm, case: Case = case) -> Peak:
+            env = request.machine.key(case, arm).env
+            key = Key(image=request.machine.image, env=env, process=f"memory of {arm.name}")
+            try:
+                request.pool.start([key])
+                return request.once(key, case, arm, request.machine.params(case, arm))
+            finally:
+                request.pool.close(key)
+
+        if finding := findings.peaks(case.name, peaks_by_arm(ask, request.row.arms(case), request.end)):
+            yield finding
 
 
 def peaks_by_arm(ask: Callable[[Arm], Peak], arms: Sequence[Arm], end: float) -> dict[str, float]:
@@ -212,26 +206,36 @@ def climb(ask: Callable[[int], Peak], sizes: Sequence[int], end: float) -> tuple
 SECONDS = 120.0
 
 
-def _trainings(row: Experiment, engine: Engine, image: str) -> Iterator[Finding]:
-    for arm in row.arms(row.case[0]):
+def _gpu_use(request: Request) -> Iterator[Finding]:
+    """Say for each training of the first case how busy it keeps the GPUs."""
+    arms = request.row.arms(request.row.case[0]) if request.machine.gpus else ()
+    for arm in arms:
         if arm.params.get("step") or arm.workload == "synthetic":
-            text, values = _busy(engine, image, arm)
+            try:
+                text, values = _busy(request, arm)
+            except LOST as error:
+                text, values = f"GPU use could not be measured: {error}", {}
             yield Finding(text=f"{arm.name}: {text}", values=values)
 
 
-def _busy(engine: Engine, image: str, arm: Arm) -> tuple[str, dict[str, float]]:
-    key = Key(image=image, process="nvidia-smi", gpus=True)
-    with workers.pool(engine, {}) as pool:
-        try:
-            pool.start([key])
-            work = {"workload": arm.workload, "params": arm.params}
-            ready = pool.ask(key, Ready, SECONDS, ask="prepare", key=arm.name, **work)
-            if ready.reason or ready.guard:
-                return f"GPU use could not be measured: {ready.reason or ready.guard}", {}
-            use = pool.ask(key, GpuUtilisation, SECONDS, ask="busy", key=arm.name)
-        except (TfbuildError, TimeoutError, MeasurementError) as error:
-            return f"GPU use could not be measured: {error}", {}
+def _busy(request: Request, arm: Arm) -> tuple[str, dict[str, float]]:
+    key = Key(image=request.machine.image, process="nvidia-smi", gpus=True)
+    with workers.pool(request.pool.engine, {}) as pool:
+        pool.start([key])
+        work = {"workload": arm.workload, "params": arm.params}
+        ready = pool.ask(key, Ready, SECONDS, ask="prepare", key=arm.name, **work)
+        if why := ready.reason or ready.guard:
+            raise MeasurementError(why)
+        use = pool.ask(key, GpuUtilisation, SECONDS, ask="busy", key=arm.name)
     if use.reason:
-        return f"GPU use could not be measured: {use.reason}", {}
+        raise MeasurementError(use.reason)
     text = f"kernels ran on the GPUs {use.percent:.0f} % of the time (nvidia-smi; not necessarily on all units)"
     return text, {"gpu_busy": use.percent / 100}
+
+
+WATCHED: dict[EvidenceKind, Callable[[Request], Iterator[Finding]]] = {
+    "primitives": _switched,
+    "batch_memory": _batch_memory,
+    "pipeline_peaks": _pipeline_peaks,
+    "gpu_use": _gpu_use,
+}

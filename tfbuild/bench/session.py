@@ -2,18 +2,16 @@
 
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from tfbuild import __version__
 from tfbuild.bench import allocators, evidence, user_script, wording
 from tfbuild.bench.current_settings import recorded
 from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
-from tfbuild.bench.live import LiveTable
-from tfbuild.engine import Engine, Image
+from tfbuild.engine import Engine
 from tfbuild.engine.image import named_if_removed
 from tfbuild.errors import EngineMissing, UnknownImage
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
@@ -24,7 +22,7 @@ from tfbuild.measure.rounds import RoundLimits
 from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import Pool
 from tfbuild.util.process import interruptible
-from tfbuild.util.progress import Progress, Step
+from tfbuild.util.progress import Progress, Step, duration
 from tfbuild.util.terminal import printable
 
 QUICK_SECONDS = 80.0
@@ -82,25 +80,17 @@ class Clock:
         return max(left * self.weights.pop(0) / (total or 1.0), min(left, LEAST_SECONDS))
 
 
-@dataclass(frozen=True)
-class BudgetShare:
-    """`end`: when (monotonic) the experiment should end; `last`: when the whole run must end."""
-
-    end: float
-    last: float
-
-
 @dataclass
 class Session:
-    """A run on one image. `runs`: the experiments so far, kept however the run ends."""
+    """A run on one image until `end` (monotonic). `runs`: the experiments so far, kept however the run ends."""
 
     engine: Engine
     settings: Settings
     machine: Machine
     progress: Progress
-    table: LiveTable = field(default_factory=LiveTable)
     runs: list[ExperimentRun] = field(default_factory=list)
     interrupted: bool = False
+    end: float = 0.0
 
     @property
     def done(self) -> tuple[ExperimentResult, ...]:
@@ -109,7 +99,7 @@ class Session:
     def run(self, rows: Sequence[Experiment]) -> None:
         """Measure the experiments in order, then continue those that were cut short; Ctrl-C ends it."""
         clock = Clock(time.monotonic() + self.settings.budget, [self._weight(row) for row in rows])
-        self.table.plan(len(rows), clock.end)
+        self.end = clock.end
         try:
             with interruptible(), workers.pool(self.engine, self.settings.more) as pool:
                 for row in rows:
@@ -130,11 +120,18 @@ class Session:
 
     def profiles(self, release: str) -> tuple[ExperimentResult, ...]:
         """Profile the user's script, if the settings have one, on this release of TensorFlow."""
-        command, machine = self.settings.command, self.machine
-        if command is None:
+        if self.settings.command is None:
             return ()
-        run, seconds = partial(user_script.experiment, self.engine, machine.image), self.settings.budget
-        return (run(command, seconds, self.progress, release=release, gpus=not machine.no_gpu),)
+        profile = user_script.experiment(
+            self.engine,
+            self.machine.image,
+            self.settings.command,
+            self.settings.budget,
+            self.progress,
+            release=release,
+            gpus=not self.machine.no_gpu,
+        )
+        return (profile,)
 
     def _weight(self, row: Experiment) -> float:
         return sum(self._seconds(row, case) for case in self._cases(row))
@@ -153,7 +150,6 @@ class Session:
         # The status if Ctrl-C ends it.
         run = ExperimentRun(row, groups, status=records.INTERRUPTED, reason="interrupted")
         self.runs.append(run)
-        self.table.next_experiment()
         try:
             with self.progress.step(f"bench: {row.name}") as step:
                 if all(self.machine.lacks(row, case) for case in cases):
@@ -165,7 +161,7 @@ class Session:
                 else:
                     step.detail = "observing"
                     run.observed += self._observe(row, pool, share)
-                    self._groups(run, pool, BudgetShare(begin + share, clock.end), step)
+                    self._groups(run, pool, begin + share, clock.end, step)
                     _close_special(pool)
                     run.status = ""
                 status = run.result().status
@@ -185,23 +181,24 @@ class Session:
         pool.more = {**pool.more, **files}
         return (*observed, origin)
 
-    def _groups(self, run: ExperimentRun, pool: Pool, share: BudgetShare, step: Step) -> None:
+    def _groups(self, run: ExperimentRun, pool: Pool, end: float, last: float, step: Step) -> None:
+        """Measure the experiment's groups until `end`; `last`: when (monotonic) the whole run must end."""
         weights = [sum(self._seconds(run.row, case) for case in group.cases) for group in run.groups]
-        clock = Clock(share.end, weights)
+        clock = Clock(end, weights)
         shuffled = random.Random(f"{self.settings.seed} {run.row.name}")
         for turn, group in enumerate(run.groups):
-            if turn and time.monotonic() > share.end:
+            if turn and time.monotonic() > end:
                 group.not_begun(self.machine)
             else:
-                self._measure(group, pool, self._limits(clock.share(), share.last), shuffled, step)
+                self._measure(group, pool, self._limits(clock.share(), last), shuffled, step)
 
     def _measure(self, group: CaseGroup, pool: Pool, limits: RoundLimits, shuffled: random.Random, step: Step) -> None:
         def tell(text: str) -> None:
-            step.detail = text
+            left = max(0.0, self.end - time.monotonic())
+            step.detail, step.share = f"{duration(left)} left: {text}", 1 - left / max(self.settings.budget, left, 1.0)
             self.progress.draw()
 
         runs = group.begin(self.machine, pool, tell)
-        self.table.add(runs)
         try:
             rounds.prepare(runs, time.monotonic() + PREPARING * (limits.latest - time.monotonic()))
             rounds.run(runs, limits, shuffled)
@@ -229,15 +226,14 @@ class Session:
             for run, group in cut:
                 if end - time.monotonic() < LEAST_SECONDS:
                     return
-                self._go_on(run, group, pool, BudgetShare(time.monotonic() + clock.share(), end))
+                self._go_on(run, group, pool, self._limits(clock.share(), end))
 
-    def _go_on(self, run: ExperimentRun, group: CaseGroup, pool: Pool, share: BudgetShare) -> None:
+    def _go_on(self, run: ExperimentRun, group: CaseGroup, pool: Pool, limits: RoundLimits) -> None:
         begin, before = time.monotonic(), group.progress
         shuffled = random.Random(f"{self.settings.seed} {run.row.name} {before}")
-        self.table.next_experiment()
         try:
             with self.progress.step(f"bench: {run.row.name}, continued") as step:
-                self._measure(group, pool, self._limits(share.end - begin, share.last), shuffled, step)
+                self._measure(group, pool, limits, shuffled, step)
                 _close_special(pool)
                 step.outcome = records.TRUNCATED if group.cut else "done"
         finally:
@@ -258,9 +254,8 @@ def bench(
     rows: Sequence[Experiment],
     settings: Settings,
     progress: Progress,
-    table: LiveTable | None = None,
 ) -> BenchReport:
-    """Measure `rows` in the image `ref`, which any tool may have built; `table` shows the results so far.
+    """Measure `rows` in the image `ref`, which any tool may have built.
 
     Raises UnknownImage if the image does not exist or cannot import TensorFlow. After Ctrl-C the report has the results
     so far.
@@ -271,10 +266,17 @@ def bench(
     with named_if_removed(engine, image.id, ref, "measured"), progress.step("bench: the image and this machine"):
         no_gpu = engine.lacks_gpus(image.id)
         environment, tensorflow = _start(engine, ref, image.id, gpus=not no_gpu)
-    machine = _machine(image, against, environment, tensorflow, no_gpu=no_gpu)
+    machine = Machine(
+        image=image.id,
+        against=against,
+        cpus=environment.cpus,
+        gpus=tensorflow.gpus,
+        no_gpu=no_gpu,
+        sets=frozenset(name for name, _, value in (line.partition("=") for line in image.env) if value),
+    )
     # The start counts as part of the budget.
     left = max(0.0, settings.budget - (time.monotonic() - begin))
-    session = Session(engine, replace(settings, budget=left), machine, progress, table or LiveTable())
+    session = Session(engine, replace(settings, budget=left), machine, progress)
     session.run(rows)
     profiles = session.profiles(tensorflow.version)
     return BenchReport(
@@ -285,9 +287,22 @@ def bench(
         budget=settings.budget,
         seconds=round(time.monotonic() - begin, 1),
         interrupted=session.interrupted,
-        image=_subject(ref, image, settings.against),
+        image=Subject(
+            ref=ref,
+            id=image.id,
+            labels=_printable(image.labels),
+            against=settings.against,
+            env=_printable(recorded(image.env)),
+        ),
         host=probe.host(environment, engine),
-        software=_software(environment, tensorflow),
+        software=Software(
+            tensorflow=tensorflow.version,
+            git=tensorflow.git,
+            compiler=tensorflow.compiler,
+            python=environment.python,
+            numpy=environment.numpy,
+            malloc=environment.malloc,
+        ),
         experiments=(*session.done, *profiles),
     )
 
@@ -304,42 +319,10 @@ def _start(engine: Engine, ref: str, image: str, *, gpus: bool) -> tuple[Environ
     return environment, tensorflow
 
 
-def _machine(image: Image, against: str, environment: Environment, tensorflow: TensorFlow, *, no_gpu: str) -> Machine:
-    return Machine(
-        image=image.id,
-        against=against,
-        cpus=environment.cpus,
-        gpus=tensorflow.gpus,
-        no_gpu=no_gpu,
-        sets=_set_variables(image.env),
-    )
-
-
 def _close_special(pool: Pool) -> None:
     """Close workers with special settings; the others serve the next experiment, since starting TensorFlow is slow."""
     pool.close(*(key for key in pool.running() if key.env or key.gpus or key.process not in ("", "again")))
 
 
-def _set_variables(lines: Iterable[str]) -> frozenset[str]:
-    """Return the variables that an image's NAME=VALUE lines set to something."""
-    return frozenset(name for name, _, value in (line.partition("=") for line in lines) if value)
-
-
-def _subject(ref: str, image: Image, against: str) -> Subject:
-    labels, env = _printable(image.labels), _printable(recorded(image.env))
-    return Subject(ref=ref, id=image.id, labels=labels, against=against, env=env)
-
-
 def _printable(texts: Mapping[str, str]) -> dict[str, str]:
     return {name: printable(value) for name, value in texts.items()}
-
-
-def _software(environment: Environment, tensorflow: TensorFlow) -> Software:
-    return Software(
-        tensorflow=tensorflow.version,
-        git=tensorflow.git,
-        compiler=tensorflow.compiler,
-        python=environment.python,
-        numpy=environment.numpy,
-        malloc=environment.malloc,
-    )

@@ -47,21 +47,12 @@ class Display(Protocol):
 
 
 class Progress:
-    """Reports steps and notes. A note is a call: ``progress("base: no registry answers, using Debian's packages")``.
+    """Reports steps and notes. A note is a call: ``progress("base: no registry answers, using Debian's packages")``."""
 
-    `below`: what a terminal shows below the running steps.
-    """
-
-    def __init__(
-        self,
-        stream: TextIO | None = None,
-        *,
-        heartbeat: float = HEARTBEAT_SECONDS,
-        below: "RenderableType" = "",
-    ) -> None:
+    def __init__(self, stream: TextIO | None = None, *, heartbeat: float = HEARTBEAT_SECONDS) -> None:
         stream = stream or sys.stderr
         on_terminal = stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-        self._display: Display = Live(stream, below) if on_terminal else Plain(stream, heartbeat)
+        self._display: Display = Live(stream) if on_terminal else Plain(stream, heartbeat)
 
     def __call__(self, line: str) -> None:
         self._display.note(line)
@@ -141,14 +132,13 @@ class Plain:
 class Live:
     """For terminals: a line with a spinner for each running step, below the finished ones. Rich honours NO_COLOR."""
 
-    def __init__(self, stream: TextIO, below: "RenderableType") -> None:
+    def __init__(self, stream: TextIO) -> None:
         # Importing rich takes a twentieth of a second, which commands without progress save.
         from rich.console import Console
         from rich.spinner import Spinner
 
         self._console = Console(file=stream, highlight=False)
         self._spinner = Spinner("dots")
-        self._below = below
         self._running: list[Step] = []
         self._live = self._new(auto_refresh=True)
 
@@ -195,7 +185,6 @@ class Live:
         self._live.refresh()
 
     def _render(self) -> "RenderableType":
-        from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -207,4 +196,4 @@ class Live:
             took = Text(duration(step.seconds), style="cyan")
             bar = "" if step.share is None else ProgressBar(total=1.0, completed=step.share, width=BAR_WIDTH)
             table.add_row(self._spinner, Text(fit(step.title)), took, bar, Text(fit(step.detail), style="dim"))
-        return Group(table, self._below)
+        return table
