@@ -238,27 +238,8 @@ def test_of_an_image_only_what_the_experiments_set_is_recorded() -> None:
     assert current_settings.recorded(lines) == {PRELOAD: "/usr/lib/libtcmalloc.so"}
 
 
-@pytest.mark.parametrize(
-    ("labels", "malloc", "expected"),
-    [
-        ({"io.tfbuild.target": "mkl"}, "/usr/lib/libtcmalloc_minimal.so.4.5", {ONEDNN: "1", PRELOAD: "libtcmalloc"}),
-        ({"io.tfbuild.target": "cpu"}, "/usr/lib/libc.so.6", {ONEDNN: "0", PRELOAD: ""}),
-        ({}, "/usr/lib/libc.so.6", {PRELOAD: ""}),
-        ({}, "", {}),
-    ],
-)
-def test_settings_of_older_reports_come_from_their_labels(
-    labels: dict[str, str], malloc: str, expected: dict[str, str]
-) -> None:
-    original = report()
-    older = replace(
-        original, image=replace(original.image, labels=labels), software=replace(original.software, malloc=malloc)
-    )
-    values = current_settings.in_report(older).values
-    assert values.keys() == expected.keys()
-    for name, value in expected.items():
-        assert values[name].startswith(value)
-        assert bool(values[name]) == bool(value)
+def test_nothing_is_known_of_a_report_without_the_image_s_environment() -> None:
+    assert current_settings.in_report(report()).values == {}
 
 
 # --- lines of code ---------------------------------------------------------------------------------------------------

@@ -261,18 +261,6 @@ def test_fused_is_compared_with_unfused_in_the_layout_that_is_not_the_baseline()
     assert findings.derive("fused", [replace(measured, arms=measured.arms[:3])]) == ()
 
 
-def test_map_and_batch_is_compared_with_map_with_as_many_calls() -> None:
-    measured = timed(
-        ("sequential", 2.0, {}),
-        ("num_parallel_calls=2", 1.0, {"calls": 2}),
-        ("num_parallel_calls=8", 1.1, {"calls": 8}),
-        ("map_and_batch, 2 calls", 1.0, {"calls": 2, "map_and_batch": True}),
-    )
-    (finding,) = findings.derive("map_and_batch", [measured])
-    assert finding.text.startswith("x: map_and_batch, 2 calls against num_parallel_calls=2: no difference shown, x")
-    assert finding.values["low"] < 1 < finding.values["high"]
-
-
 def overlapped(step: float, read: float, both: float, **knobs: Value) -> str:
     measured = timed(("step", step, {}), ("both", both, {"step": True, **knobs}), ("input", read, knobs))
     (finding,) = findings.derive("input_bound", [measured])

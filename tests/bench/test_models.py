@@ -80,7 +80,7 @@ def test_what_cannot_be_a_model_or_its_batch_is_refused(named: list[str], batch:
 def test_every_model_is_one_that_the_workload_can_make() -> None:
     """A model is an application of Keras, by its class, or built in the workloads' module."""
     takes = {argument.arg for argument in workloads()["model"].args.args}
-    tree = ast.parse((ROOT / "tfbuild" / "in_container" / "bench" / "workloads" / "models.py").read_text())
+    tree = ast.parse((ROOT / "tfbuild" / "in_container" / "bench" / "workloads" / "networks.py").read_text())
     (built,) = (
         ast.literal_eval(ast.List([*node.value.keys], ast.Load()))  # type: ignore[list-item]
         for node in tree.body

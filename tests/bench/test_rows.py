@@ -53,7 +53,7 @@ OTHERS = {
     ("evidence.py", "pipeline"),  # a workload
     ("findings.py", "pipeline"),
     ("findings.py", "int8"),  # a width of numbers
-    ("pyperf_export.py", "all"),  # a tag that pyperf refuses
+    ("report.py", "all"),  # a tag that pyperf refuses
     ("experiments.py", "models"),  # a file of facts
     ("experiments.py", "xla"),  # a parameter of a workload
     ("experiments.py", "tuning"),  # what a case needs

@@ -292,7 +292,6 @@ for row in pkgutil.walk_packages(tfbuild.__path__, "tfbuild."):
 def test_all_other_modules_work_without_the_extras(environment: Path, tfbuild: Command, tmp_path: Path) -> None:
     output = run(environment / "bin" / "python", "-c", IMPORT, cwd=tmp_path, PYTHONPATH="").stdout.split("\n")
     assert dict(line.split() for line in output if line) == {
-        "tfbuild.bench.pyperf_export": "pyperf",
         "tfbuild.publish.image_contents": "debian",
         "tfbuild.publish.sbom": "cyclonedx",
         "tfbuild.publish.spdx": "cyclonedx",

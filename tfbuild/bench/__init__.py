@@ -3,16 +3,15 @@
 command.py           the verbs: from options to reports, comparisons and advice
 session.py           a run: the order of experiments, the budget, Ctrl-C
 experiment_run.py    pure: an experiment while it is measured
-live.py              the table on a terminal during a run
 allocators.py        fetches allocators that an image lacks
-evidence.py          what is observed beside the times: primitives, memory, GPUs
+evidence.py          what is observed beside the times: primitives and memory
 user_script.py       `--command`: a user's script under TensorFlow's profiler
 findings.py          pure: conclusions beyond a ratio, such as what limits a training or which batch size is enough
 advise.py            pure: settings and lines of code with a measured gain (gains.py)
 current_settings.py  pure: which settings an image has already
 wording.py           pure: the text of verdicts, times and caveats in every table, page and message
-report.py            reports as JSON, Markdown and a terminal table; pyperf_export.py writes pyperf's format
-page.py              HTML pages of a report or a comparison; charts.py has the charts of an experiment
+report.py            reports as JSON, in pyperf's format and on a terminal
+page.py              pages of a report (HTML, Markdown) or a comparison; charts.py has the charts of an experiment
 compare.py           pure: reports side by side, and `--fail-if`; matching.py pairs their rows
 
 tfbuild/measure/ times work in containers and judges the ratios; tfbuild/pages/ renders pages and draws ratios.

@@ -111,7 +111,7 @@ def run(
         reporting.show(report)
     path = write(report, reports, name)
     if pyperf:
-        _export_pyperf(report, pyperf)
+        rendering.write(reporting.to_pyperf(report), Path(pyperf), "--pyperf")
     if not json:
         print(f"report {path.with_suffix('.html')}", file=sys.stderr)
     with named_if_removed(engine, report.image.id, image, f"measured; the results so far are in {path}"):
@@ -141,13 +141,7 @@ def export(report: str, *, html: str, pyperf: str) -> None:
     if html:
         rendering.write(page.to_html(reporting.read_report(Path(report))), Path(html))
     if pyperf:
-        _export_pyperf(reporting.read_report(Path(report)), pyperf)
-
-
-def _export_pyperf(report: BenchReport, file: str) -> None:
-    from tfbuild.bench import pyperf_export
-
-    rendering.write(pyperf_export.to_pyperf(report), Path(file), "--pyperf")
+        rendering.write(reporting.to_pyperf(reporting.read_report(Path(report))), Path(pyperf), "--pyperf")
 
 
 def show_rows(

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from tfbuild.context.labels import read_labels
 from tfbuild.errors import TfbuildError
-from tfbuild.facts import releases, targets
+from tfbuild.facts import releases
 from tfbuild.facts.release_table import table
 from tfbuild.measure import experiments
 from tfbuild.measure.records import BenchReport, CaseResult
@@ -59,24 +58,13 @@ def recorded(lines: Iterable[str]) -> dict[str, str]:
 
 
 def in_report(report: BenchReport) -> CurrentSettings:
-    """Read the settings from the environment in a report; in older reports, from the image's labels."""
-    env = report.image.env
-    if env is None:
-        env = _older(report)
-    values = {**dict.fromkeys(names() if report.image.env is not None else (), ""), **env}
-    if ONEDNN in values and not values[ONEDNN] and (chosen := onednn(report)):
+    """Read the settings from the environment in a report; nothing is known of a report without one."""
+    if report.image.env is None:
+        return CurrentSettings(values={})
+    values = {**dict.fromkeys(names(), ""), **report.image.env}
+    if not values[ONEDNN] and (chosen := onednn(report)):
         return CurrentSettings(values=values | {ONEDNN: chosen}, chosen=frozenset({ONEDNN}))
     return CurrentSettings(values=values)
-
-
-def _older(report: BenchReport) -> dict[str, str]:
-    """Derive settings from tfbuild's labels and the recorded malloc; leave out what neither shows."""
-    name = read_labels(report.image.labels).own.get("target")
-    target = targets.find(name or "")
-    switch = {} if name is None else {ONEDNN: "1" if target and target.onednn else ""}
-    malloc = report.software.malloc.rpartition("/")[2]
-    own = malloc.startswith(("libc.", "libc-", "ld-musl"))
-    return switch | ({PRELOAD: "" if own else malloc} if malloc else {})
 
 
 def onednn(report: BenchReport) -> str:

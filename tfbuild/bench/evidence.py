@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tfbuild.bench import findings
 from tfbuild.errors import TfbuildError
-from tfbuild.in_container.bench.records import GpuUtilisation, Peak, Ready
+from tfbuild.in_container.bench.records import Peak
 from tfbuild.in_container.smoke import judge
 from tfbuild.measure import workers
 from tfbuild.measure.experiments import Arm, Case, EvidenceKind, Experiment, Value
@@ -201,41 +201,8 @@ def climb(ask: Callable[[int], Peak], sizes: Sequence[int], end: float) -> tuple
     return points, limit
 
 
-# --- how busy the GPUs are -------------------------------------------------------------------------------------------
-
-SECONDS = 120.0
-
-
-def _gpu_use(request: Request) -> Iterator[Finding]:
-    """Say for each training of the first case how busy it keeps the GPUs."""
-    arms = request.row.arms(request.row.case[0]) if request.machine.gpus else ()
-    for arm in arms:
-        if arm.params.get("step") or arm.workload == "synthetic":
-            try:
-                text, values = _busy(request, arm)
-            except LOST as error:
-                text, values = f"GPU use could not be measured: {error}", {}
-            yield Finding(text=f"{arm.name}: {text}", values=values)
-
-
-def _busy(request: Request, arm: Arm) -> tuple[str, dict[str, float]]:
-    key = Key(image=request.machine.image, process="nvidia-smi", gpus=True)
-    with workers.pool(request.pool.engine, {}) as pool:
-        pool.start([key])
-        work = {"workload": arm.workload, "params": arm.params}
-        ready = pool.ask(key, Ready, SECONDS, ask="prepare", key=arm.name, **work)
-        if why := ready.reason or ready.guard:
-            raise MeasurementError(why)
-        use = pool.ask(key, GpuUtilisation, SECONDS, ask="busy", key=arm.name)
-    if use.reason:
-        raise MeasurementError(use.reason)
-    text = f"kernels ran on the GPUs {use.percent:.0f} % of the time (nvidia-smi; not necessarily on all units)"
-    return text, {"gpu_busy": use.percent / 100}
-
-
 WATCHED: dict[EvidenceKind, Callable[[Request], Iterator[Finding]]] = {
     "primitives": _switched,
     "batch_memory": _batch_memory,
     "pipeline_peaks": _pipeline_peaks,
-    "gpu_use": _gpu_use,
 }

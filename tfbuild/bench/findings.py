@@ -291,23 +291,8 @@ def _fused(case: CaseResult) -> list[Finding]:
     ]
 
 
-def _map_and_batch(case: CaseResult) -> list[Finding]:
-    """Compare map_and_batch with map and batch, with the same number of calls."""
-    return [
-        _pair(case, arm, other)
-        for arm in case.arms
-        for other in case.arms
-        if arm.params.get("map_and_batch") and _without(arm, "map_and_batch") == _without(other, "map_and_batch")
-        if arm is not other and _measured(arm, other)
-    ]
-
-
 def _measured(*arms: ArmResult) -> bool:
     return all(arm.seconds for arm in arms)
-
-
-def _without(arm: ArmResult, name: str) -> tuple[object, ...]:
-    return arm.workload, arm.env, {key: value for key, value in arm.params.items() if key != name}
 
 
 def _pair(case: CaseResult, arm: ArmResult, other: ArmResult) -> Finding:
@@ -430,6 +415,5 @@ DERIVED: dict[FindingKind, Callable[[CaseResult], list[Finding]]] = {
     "fused": _fused,
     "input_bound": _input_bound,
     "items_per_second": _items_per_second,
-    "map_and_batch": _map_and_batch,
     "page_faults": _page_faults,
 }

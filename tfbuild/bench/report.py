@@ -1,7 +1,9 @@
-"""A benchmark's report as JSON, which is read back against its types, and as a terminal table."""
+"""A benchmark's report as JSON, which is read back against its types, in pyperf's format, and on a terminal."""
 
+import io
 import re
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -10,7 +12,7 @@ from tfbuild.bench.advise import CHANGE, IN_PLACE, advise, no_change
 from tfbuild.bench.gains import Advice
 from tfbuild.context.labels import read_labels
 from tfbuild.errors import UsageError, fit
-from tfbuild.measure import records
+from tfbuild.measure import evaluate, records
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.intervals import interval_text
 from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult
@@ -88,6 +90,81 @@ def path(report: BenchReport, folder: Path, name: str = "") -> Path:
         return folder / f"{name}.json"
     identifier = read_labels(report.image.labels).id or report.image.id.rpartition(":")[2][:12]
     return folder / f"bench-{re.sub(r'[^A-Za-z0-9_.+-]', '-', identifier)}.json"
+
+
+# --- pyperf ----------------------------------------------------------------------------------------------------------
+
+# pyperf refuses these as tags.
+NO_TAGS = ("", "all")
+
+
+def to_pyperf(report: BenchReport) -> str:
+    """Return a benchmark for each arm, with seconds per item of every round in the case's metric.
+
+    Raises UsageError if the report has no samples.
+    """
+    import pyperf
+
+    common = _common_metadata(report)
+    # By name, as pyperf refuses two benchmarks of one name.
+    runs = {
+        metadata["name"]: pyperf.Run(values, metadata=_single_lines({**common, **metadata}), collect_metadata=False)
+        for values, metadata in _timed(report)
+    }
+    if not runs:
+        raise UsageError("this report has no samples to export", hint="measure something first: invoke bench IMAGE")
+    buffer = io.StringIO()
+    # One process measured all values, which pyperf calls one run.
+    pyperf.BenchmarkSuite([pyperf.Benchmark([run]) for run in runs.values()]).dump(buffer)
+    return buffer.getvalue()
+
+
+def _timed(report: BenchReport) -> Iterator[tuple[list[float], dict[str, object]]]:
+    """Yield the seconds per item of each arm, which pyperf wants to be above 0, and what is said of it."""
+    for row in report.experiments:
+        for case in row.cases:
+            for arm in case.arms:
+                samples = [turn.samples[arm.name] for turn in case.rounds if arm.name in turn.samples]
+                values = [evaluate.TIMES[case.metric](sample) / arm.items for sample in samples]
+                metadata: dict[str, object] = {
+                    "name": f"{row.name}/{case.name}/{arm.name}",
+                    "unit": "second",
+                    "tags": [row.name] if row.name not in NO_TAGS else [],
+                    "duration": sum(sample.wall for sample in samples),
+                    "time": "CPU time" if case.metric == "cpu" else "wall time",
+                    "undisturbed_rounds": f"{case.clean} of {len(case.rounds)}",
+                    "items_per_call": arm.items,
+                    "workload": arm.workload,
+                    "parameters": " ".join(f"{name}={value}" for name, value in sorted(arm.params.items())),
+                    "environment": " ".join(f"{name}={value}" for name, value in sorted(arm.env.items())),
+                }
+                if positive := [value for value in values if value > 0]:
+                    yield positive, metadata
+
+
+def _common_metadata(report: BenchReport) -> dict[str, object]:
+    try:
+        # As pyperf writes it, without a time zone.
+        date = datetime.fromisoformat(report.created).replace(tzinfo=None).isoformat(sep=" ")
+    except ValueError:
+        date = ""
+    return {
+        "cpu_model_name": report.host.cpu,
+        "cpu_count": report.host.cpus,
+        "platform": f"{report.host.machine}, kernel {report.host.kernel}",
+        "python_version": report.software.python,
+        "tensorflow_version": report.software.tensorflow,
+        "image": report.image.ref,
+        "image_id": report.image.id,
+        "tool": report.tool,
+        "date": date,
+    }
+
+
+def _single_lines(metadata: dict[str, object]) -> dict[str, object]:
+    """Join lines and drop empty values, since pyperf accepts neither."""
+    flat = {name: " ".join(value.split()) if isinstance(value, str) else value for name, value in metadata.items()}
+    return {name: value for name, value in flat.items() if value not in ("", [])}
 
 
 # --- terminal --------------------------------------------------------------------------------------------------------

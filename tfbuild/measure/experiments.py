@@ -31,12 +31,11 @@ FindingKind = Literal[  # findings.py: DERIVED
     "fused",
     "input_bound",
     "items_per_second",
-    "map_and_batch",
     "page_faults",
 ]
 AdviceKind = Literal["code", "setting", "image", "batch_size"]  # advise.py: LINES, ENVIRONMENT
 ChartKind = Literal["ratios", "rates", "memory"]  # charts.py: DRAWN
-EvidenceKind = Literal["", "primitives", "batch_memory", "pipeline_peaks", "gpu_use"]  # evidence.py: WATCHED
+EvidenceKind = Literal["", "primitives", "batch_memory", "pipeline_peaks"]  # evidence.py: WATCHED
 # The uses that need a certain row: --model, --command, and verification's throughput check.
 Role = Literal["", "model", "command", "verification"]
 

@@ -83,14 +83,6 @@ class Idle:
 
 
 @dataclass(frozen=True)
-class GpuUtilisation:
-    """Percent of the time in which the GPUs ran kernels (validity.py), or the `reason` why it is unknown."""
-
-    percent: float = 0.0
-    reason: str = ""
-
-
-@dataclass(frozen=True)
 class Dropped:
     """`count` workloads were dropped."""
 

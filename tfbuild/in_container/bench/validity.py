@@ -1,6 +1,6 @@
 """Check for mistakes that each faked a result once: folded constants, a cold start, background work while idle.
 
-The rest reads what this process and the machine's GPUs use.
+The rest reads what memory this process uses, and how often its quota stopped it.
 
 Retracing is counted with each sample (records.py: WorkerSample.traces); the host refuses more than one trace.
 """
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import time
-from typing import Any, Callable
+from typing import Any
 
 FEWEST_CALLS = 6
 MOST_CALLS = 60
@@ -29,9 +28,6 @@ COSTLY = (
 )
 # An operation on fewer numbers is not costly.
 FEW = 1024
-# The share of time in which any kernel ran; nvidia-smi averages over a sixth of a second to one second.
-GPU_QUERY = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-GPU_SECONDS = 0.5
 
 
 class Unfit(Exception):
@@ -142,28 +138,3 @@ def throttled() -> int:
         except OSError:
             continue
     return 0
-
-
-def gpu_percent(work: Callable[[], Any], queries: int = 10) -> float:
-    """Return the GPUs' utilisation in percent while `work` is called over and over: the median of the queries.
-
-    Raises OSError if there is no nvidia-smi, and ValueError if its output has no utilisation.
-    """
-    samples = []
-    for _ in range(queries):
-        end = time.monotonic() + GPU_SECONDS
-        while time.monotonic() < end:
-            work()
-        query = subprocess.Popen(GPU_QUERY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        while query.poll() is None:
-            work()
-        samples.append(mean_percent(query.communicate()[0].decode(errors="replace")))
-    return statistics.median(samples)
-
-
-def mean_percent(text: str) -> float:
-    """Return 69.0 for "41\\n97\\n". GPUs that report "[N/A]" are left out; raises ValueError if all of them do."""
-    percents = [float(line) for line in text.splitlines() if line.strip().isdigit()]
-    if not percents:
-        raise ValueError("nvidia-smi reports no utilisation: " + text.strip()[:100])
-    return statistics.mean(percents)

@@ -15,7 +15,7 @@ from ..smoke.probes import EAGER, allocator
 from ..smoke.probes import gpus as gpus_of
 from ..smoke.records import open_channel, send
 from . import validity
-from .records import Calibrated, Dropped, GpuUtilisation, Hello, Idle, Peak, Ready, WorkerSample, printable
+from .records import Calibrated, Dropped, Hello, Idle, Peak, Ready, WorkerSample, printable
 from .validity import Unfit
 
 SAMPLE_SECONDS = 0.12
@@ -91,13 +91,6 @@ class QuestionHandler:
         """Run one sample of `key`, then measure: work that goes on behind it would be timed with the other arms."""
         self.warm[key].sample(1)
         return Idle(share=validity.idle_share())
-
-    def busy(self, key: str) -> GpuUtilisation:
-        work = self.warm[key]
-        try:
-            return GpuUtilisation(percent=validity.gpu_percent(lambda: work.sample(8)))
-        except (OSError, ValueError) as error:
-            return GpuUtilisation(reason=cause(error))
 
     def once(self, workload: str, params: dict[str, Any]) -> Peak:
         """Build a workload and call it twice, untimed, to see its memory or a library's log of what it runs."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -229,27 +228,10 @@ def large_tensors(mib: int = 40) -> FunctionWork:
 INTEGERS = {4: tf.int32, 2: tf.uint16, 1: tf.int8}
 # The share of memory for one arm: two arms of float32 and smaller ones exist at the same time.
 MOST_MEMORY = 0.2
-TIMED_CALLS = 5
-
-
-class MemoryRead(FunctionWork):
-    """`note`: the speed of the fastest of a few calls, for reading only; the rounds compare the arms."""
-
-    size = 0
-
-    @property
-    def note(self) -> str:  # type: ignore[override]
-        times = []
-        for _ in range(TIMED_CALLS):
-            begin = time.perf_counter()
-            self.call()
-            times.append(time.perf_counter() - begin)
-        speed = self.size / min(times) / 1e9
-        return "{} MiB a call, at {:.1f} GB/s before the rounds".format(self.size // 2**20, speed)
 
 
 @workload
-def bandwidth(dtype: str = "float32", millions: int = 256) -> MemoryRead:
+def bandwidth(dtype: str = "float32", millions: int = 256) -> FunctionWork:
     """Read `millions` Mi numbers once, which is more than caches hold in any of the types."""
     block = tf.cast(normal(1, 2**20) * 20, dtype)
     size = millions * 2**20 * block.dtype.size
@@ -258,8 +240,8 @@ def bandwidth(dtype: str = "float32", millions: int = 256) -> MemoryRead:
     integer = INTEGERS[block.dtype.size]
     x = tf.tile(block, [millions])
     x = x if x.dtype == integer else tf.bitcast(x, integer)
-    work = MemoryRead(lambda data: tf.cast(tf.reduce_max(data), tf.float32), x, items=millions)
-    work.size = size
+    work = FunctionWork(lambda data: tf.cast(tf.reduce_max(data), tf.float32), x, items=millions)
+    work.note = f"{size // 2**20} MiB a call"
     return work
 
 
