@@ -33,7 +33,7 @@ LOST = (TfbuildError, TimeoutError, MeasurementError)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class Observation:
     """What is observed: these cases of the row, within a share of its `seconds`, until `end` (monotonic)."""
 
     row: Experiment
@@ -55,34 +55,34 @@ def observe(
     """Observe what the row's `evidence` asks for, within a share of the experiment's `seconds`."""
     watch = WATCHED.get(row.evidence)
     end = time.monotonic() + SHARE * seconds
-    request = Request(row=row, cases=cases, pool=pool, machine=machine, seconds=seconds, end=end)
-    return tuple(watch(request)) if watch else ()
+    observation = Observation(row=row, cases=cases, pool=pool, machine=machine, seconds=seconds, end=end)
+    return tuple(watch(observation)) if watch else ()
 
 
 # --- which primitives run -------------------------------------------------------------------------------------------
 
 
-def _switched(request: Request) -> Iterator[Finding]:
-    if request.seconds < ALL_SECONDS:
-        yield _primitives(request, request.cases[:1], "1")
+def _switched(observation: Observation) -> Iterator[Finding]:
+    if observation.seconds < ALL_SECONDS:
+        yield _primitives(observation, observation.cases[:1], "1")
         return
-    yield _primitives(request, request.cases, "1")
+    yield _primitives(observation, observation.cases, "1")
     # One case is enough to show that oneDNN is off.
-    yield _primitives(request, request.cases[:1], "0")
+    yield _primitives(observation, observation.cases[:1], "0")
 
 
-def _primitives(request: Request, cases: Sequence[Case], switch: str) -> Finding:
+def _primitives(observation: Observation, cases: Sequence[Case], switch: str) -> Finding:
     """List the primitives that oneDNN logs for the workloads of these cases."""
-    asked = [{"ask": "once", "workload": request.row.work(case), "params": case.params} for case in cases]
+    asked = [{"ask": "once", "workload": observation.row.work(case), "params": case.params} for case in cases]
     begin = f"TF_ENABLE_ONEDNN_OPTS={switch}: "
     try:
-        run = request.pool.engine.run(
-            request.machine.image,
+        run = observation.pool.engine.run(
+            observation.machine.image,
             ["python", f"{FOLDER}/bench"],
             env={**workers.QUIET, **judge.TALKATIVE, "TF_ENABLE_ONEDNN_OPTS": switch},
             files=files(),
             stdin="".join(f"{json.dumps(question)}\n" for question in asked).encode(),
-            timeout=max(LEAST_SECONDS, SHARE * request.seconds / 2),
+            timeout=max(LEAST_SECONDS, SHARE * observation.seconds / 2),
         )
         why = judge.Ended(run.exit_code, run.stderr).why if run.exit_code else ""
     except TimeoutError as error:
@@ -122,46 +122,46 @@ def _few(names: Sequence[str]) -> str:
 # --- what a batch needs ---------------------------------------------------------------------------------------------
 
 
-def _batch_memory(request: Request) -> Iterator[Finding]:
+def _batch_memory(observation: Observation) -> Iterator[Finding]:
     """Run growing batches in a separate process for each case, whose peak is that of the largest batch so far."""
-    for case in request.cases:
-        arms = request.row.arms(case)
+    for case in observation.cases:
+        arms = observation.row.arms(case)
         sizes = [batch for arm in arms if isinstance(batch := arm.params.get("batch"), int)]
-        if not sizes or time.monotonic() > request.end:
+        if not sizes or time.monotonic() > observation.end:
             continue
-        env = request.machine.key(case, arms[0]).env
-        key = Key(image=request.machine.image, env=env, process=f"memory of {case.name}")
+        env = observation.machine.key(case, arms[0]).env
+        key = Key(image=observation.machine.image, env=env, process=f"memory of {case.name}")
 
         def ask(batch: int, key: Key = key, case: Case = case) -> Peak:
-            return request.once(key, case, None, {**case.params, "batch": batch})
+            return observation.once(key, case, None, {**case.params, "batch": batch})
 
         try:
-            request.pool.start([key])
-            finding = findings.memory(case.name, *climb(ask, sizes, request.end))
+            observation.pool.start([key])
+            finding = findings.memory(case.name, *climb(ask, sizes, observation.end))
         except LOST:
             continue
         finally:
-            request.pool.close(key)
+            observation.pool.close(key)
         if finding:
             yield finding
 
 
-def _pipeline_peaks(request: Request) -> Iterator[Finding]:
+def _pipeline_peaks(observation: Observation) -> Iterator[Finding]:
     """Measure the peak memory of each arm in a separate process."""
-    pipelines = [case for case in request.cases if case.workload == "pipeline"]
+    pipelines = [case for case in observation.cases if case.workload == "pipeline"]
     # Begin with the case of the fewest arms, which is the one about memory.
-    for case in sorted(pipelines, key=lambda case: len(request.row.arms(case))):
+    for case in sorted(pipelines, key=lambda case: len(observation.row.arms(case))):
 
         def ask(arm: Arm, case: Case = case) -> Peak:
-            env = request.machine.key(case, arm).env
-            key = Key(image=request.machine.image, env=env, process=f"memory of {arm.name}")
+            env = observation.machine.key(case, arm).env
+            key = Key(image=observation.machine.image, env=env, process=f"memory of {arm.name}")
             try:
-                request.pool.start([key])
-                return request.once(key, case, arm, request.machine.params(case, arm))
+                observation.pool.start([key])
+                return observation.once(key, case, arm, observation.machine.params(case, arm))
             finally:
-                request.pool.close(key)
+                observation.pool.close(key)
 
-        if finding := findings.peaks(case.name, peaks_by_arm(ask, request.row.arms(case), request.end)):
+        if finding := findings.peaks(case.name, peaks_by_arm(ask, observation.row.arms(case), observation.end)):
             yield finding
 
 
@@ -201,7 +201,7 @@ def climb(ask: Callable[[int], Peak], sizes: Sequence[int], end: float) -> tuple
     return points, limit
 
 
-WATCHED: dict[EvidenceKind, Callable[[Request], Iterator[Finding]]] = {
+WATCHED: dict[EvidenceKind, Callable[[Observation], Iterator[Finding]]] = {
     "primitives": _switched,
     "batch_memory": _batch_memory,
     "pipeline_peaks": _pipeline_peaks,
