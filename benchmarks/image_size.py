@@ -24,11 +24,11 @@ from pathlib import Path
 from benchmarks.harness import record, rounds
 from tfbuild import plan
 from tfbuild.context import dockerfile
+from tfbuild.context.dockerfile import Base
 from tfbuild.engine import Engine, Progress
 from tfbuild.engine.build import BuildSettings
 from tfbuild.measure.intervals import interval
 from tfbuild.pipeline import base_image
-from tfbuild.pipeline.base_image import ResolvedBase
 from tfbuild.plan import Build, Request
 
 TAG = "tfbuild-benchmark"
@@ -84,7 +84,7 @@ def bytes_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def make_naive(engine: Engine, build: Build, ground: ResolvedBase, site: Site) -> str:
+def make_naive(engine: Engine, build: Build, ground: Base, site: Site) -> str:
     context = site.folder / "naive"
     context.mkdir()
     certificate = "PIP_CERT=/run/secrets/ca " if site.ca else ""
@@ -93,7 +93,7 @@ def make_naive(engine: Engine, build: Build, ground: ResolvedBase, site: Site) -
     return make(engine, context, "naive", site, {})
 
 
-def make_tfbuild(engine: Engine, build: Build, ground: ResolvedBase, site: Site) -> str:
+def make_tfbuild(engine: Engine, build: Build, ground: Base, site: Site) -> str:
     context = dockerfile.write_context(build, site.folder / "tfbuild")
     return make(engine, context.folder, "tfbuild", site, dict(dockerfile.build_args(ground, context)))
 

@@ -21,7 +21,7 @@ from jinja2 import StrictUndefined, UndefinedError
 from tests.cpu.machines import Machine, machine, machines
 from tfbuild import cpu, facts, plan
 from tfbuild.context import dockerfile
-from tfbuild.context.dockerfile import image_digest
+from tfbuild.context.dockerfile import Base, image_digest
 from tfbuild.context.labels import labels_of
 from tfbuild.cpu import isa
 from tfbuild.errors import UsageError
@@ -204,7 +204,7 @@ def test_the_base_is_part_of_the_images_digest(tmp_path: Path) -> None:
     context = dockerfile.Context(folder=tmp_path, digest="sha256:1")
     digests = {image_digest(context.digest, digest) for digest in ("", "sha256:a", "sha256:b")}
     assert len(digests) == 3
-    arguments = dockerfile.build_args(Base(digest="sha256:a"), context)
+    arguments = dockerfile.build_args(base(digest="sha256:a"), context)
     assert arguments["CONTEXT_DIGEST"] in digests
     assert [arguments[name] for name in ("BASE", "BASE_NAME", "BASE_DIGEST")] == [
         "tfbuild-base:1",
@@ -213,12 +213,8 @@ def test_the_base_is_part_of_the_images_digest(tmp_path: Path) -> None:
     ]
 
 
-class Base:
-    reference = "tfbuild-base:1"
-    name = "debian"
-
-    def __init__(self, digest: str) -> None:
-        self.digest = digest
+def base(digest: str) -> Base:
+    return Base(reference="tfbuild-base:1", name="debian", digest=digest)
 
 
 # --- golden files and linters -----------------------------------------------------------------------------------------
@@ -227,9 +223,9 @@ class Base:
 def test_every_argument_of_the_dockerfile_is_given() -> None:
     declared = set(re.findall(r"^ARG (\w+)", dockerfile.files(official())["Dockerfile"], re.MULTILINE))
     context = dockerfile.Context(folder=ROOT, digest="")
-    assert declared == set(dockerfile.build_args(Base(digest=""), context, reused=Base(digest="sha256:a")))
+    assert declared == set(dockerfile.build_args(base(digest=""), context, reused=base(digest="sha256:a")))
     # What is not reused has no arguments for that: the Dockerfile's own defaults hold.
-    assert declared - set(dockerfile.build_args(Base(digest=""), context)) == {"INSTALLED", "REUSED"}
+    assert declared - set(dockerfile.build_args(base(digest=""), context)) == {"INSTALLED", "REUSED"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.context.test_dockerfile import WHEEL, Base, contents, from_file, from_source, official
+from tests.context.test_dockerfile import WHEEL, contents, from_file, from_source, official
 from tests.context.test_planned import LABELS
 from tfbuild import __version__, facts, pipeline, plan
 from tfbuild.context import dockerfile, labels
-from tfbuild.context.dockerfile import Context, ContextLayout
+from tfbuild.context.dockerfile import Base, Context, ContextLayout
 from tfbuild.context.labels import PREFIX, Planned, labels_of
 from tfbuild.cpu import isa
 from tfbuild.engine import leases
@@ -329,7 +329,7 @@ def test_the_head_of_a_dockerfile_says_who_wrote_it_and_how_to_build_it() -> Non
 
 def test_arguments_name_the_base_and_the_image_that_is_reused() -> None:
     context = Context(folder=Path(), digest="sha256:c")
-    base, reused = Base(digest="sha256:a"), Base(digest="sha256:b")
+    base, reused = (Base(reference="tfbuild-base:1", name="debian", digest=f"sha256:{letter}") for letter in "ab")
     given = dockerfile.build_args(base, context, reused)
     assert (given["INSTALLED"], given["REUSED"]) == ("tfbuild-base:1", "debian@sha256:b")
     assert set(dockerfile.build_args(base, context)) == {"BASE", "BASE_NAME", "BASE_DIGEST", "CONTEXT_DIGEST"}

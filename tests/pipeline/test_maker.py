@@ -15,12 +15,12 @@ import pytest
 from tests.cpu.machines import machine
 from tests.verify.test_report import report
 from tfbuild import cpu, plan
+from tfbuild.context.dockerfile import Base
 from tfbuild.context.labels import image_name, labels_of
 from tfbuild.engine import Engine
 from tfbuild.engine.build import Builder
 from tfbuild.errors import DiskFull, EngineMissing
 from tfbuild.pipeline import Maker
-from tfbuild.pipeline.base_image import ResolvedBase
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.verification import Verifier
 from tfbuild.plan import Build, Request
@@ -87,7 +87,7 @@ def test_a_base_that_does_not_fit_on_the_disk_leaves_nothing_there(tmp_path: Pat
     build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
     maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path))
     maker.__dict__["engine"] = saving(b"some of it")
-    base = ResolvedBase(reference="tfbuild-base:bookworm", name="x", digest="sha256:1")
+    base = Base(reference="tfbuild-base:bookworm", name="x", digest="sha256:1")
     with pytest.raises(DiskFull, match=r"no space is left for .*base"), maker._named_contexts(build, base):
         pytest.fail("there is no base")
     assert list((tmp_path / build.id).iterdir()) == []

@@ -22,6 +22,7 @@ import pytest
 
 from tests.commandline import answer
 from tests.ports import free_port
+from tfbuild.context.dockerfile import Base
 from tfbuild.engine import Engine, Progress, WorkerDied, daemon, faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.leases import CONTAINER
@@ -373,9 +374,7 @@ def test_the_same_packages_make_the_same_base(
 
 
 def test_bases_that_cannot_be_had(engine: Engine, debian: str, tmp_path: Path) -> None:
-    def resolve(
-        mode: str, image: str = "localhost:1/python:3.11", distribution: str = DISTRIBUTION
-    ) -> base_image.ResolvedBase:
+    def resolve(mode: str, image: str = "localhost:1/python:3.11", distribution: str = DISTRIBUTION) -> Base:
         return base_image.resolve(engine, image, distribution, mode, progress=Progress(notes), log=tmp_path / "log")
 
     notes = io.StringIO()
@@ -433,7 +432,7 @@ def test_a_base_from_a_registry_is_named_by_digest(
     engine.client.images.push(image)
     engine.untag(image)
 
-    def resolve(mode: str) -> base_image.ResolvedBase:
+    def resolve(mode: str) -> Base:
         return base_image.resolve(engine, image, DISTRIBUTION, mode, progress=Progress(), log=tmp_path / "log")
 
     try:

@@ -31,11 +31,11 @@ from tests.with_engine import saved
 from tests.with_engine.conftest import ROOT
 from tfbuild import plan
 from tfbuild.context import dockerfile
+from tfbuild.context.dockerfile import Base
 from tfbuild.engine import Engine, Progress
 from tfbuild.engine.build import BuildSettings, find_program
 from tfbuild.errors import BuildFailed
 from tfbuild.pipeline import base_image
-from tfbuild.pipeline.base_image import ResolvedBase
 from tfbuild.plan import Build, Request
 
 pytestmark = pytest.mark.engine
@@ -80,22 +80,20 @@ def ca(work: Path, certificate: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ground(engine: Engine, build: Build, work: Path, ca: Path) -> ResolvedBase:
+def ground(engine: Engine, build: Build, work: Path, ca: Path) -> Base:
     base = os.environ.get("TFBUILD_TEST_BASE", "auto")
     image, distribution = build.base_image, build.base_distribution
     return base_image.resolve(engine, image, distribution, base, progress=Progress(), log=work / "base.log", ca_cert=ca)
 
 
 @pytest.fixture(scope="module")
-def image(engine: Engine, build: Build, ground: ResolvedBase, work: Path, ca: Path) -> Iterator[str]:
+def image(engine: Engine, build: Build, ground: Base, work: Path, ca: Path) -> Iterator[str]:
     with made(engine, build, ground, work, ca, no_cache=True) as name:
         yield name
 
 
 @contextmanager
-def made(
-    engine: Engine, build: Build, on: ResolvedBase, work: Path, ca: Path, *, no_cache: bool = False
-) -> Iterator[str]:
+def made(engine: Engine, build: Build, on: Base, work: Path, ca: Path, *, no_cache: bool = False) -> Iterator[str]:
     """The image of `build` under a name of its own; gone afterwards."""
     folder = Path(tempfile.mkdtemp(dir=work))
     context = dockerfile.write_context(build, folder / "context")
@@ -211,7 +209,7 @@ def test_pip_installs_into_a_derived_image(engine: Engine, image: str, work: Pat
 
 @pytest.mark.nightly
 def test_a_custom_op_compiles_against_an_image_with_headers(
-    engine: Engine, build: Build, ground: ResolvedBase, work: Path, ca: Path
+    engine: Engine, build: Build, ground: Base, work: Path, ca: Path
 ) -> None:
     with made(engine, replace(build, with_headers=True), ground, work, ca) as name:
         text = (
@@ -320,7 +318,7 @@ def own_entries(layers: list[Path], ground_layers: int) -> list[tarfile.TarInfo]
 
 
 @pytest.fixture(scope="module")
-def entries(engine: Engine, ground: ResolvedBase, layers: list[Path]) -> list[tarfile.TarInfo]:
+def entries(engine: Engine, ground: Base, layers: list[Path]) -> list[tarfile.TarInfo]:
     """What lies in the layers on top of the base."""
     inspected = engine.client.api.inspect_image(ground.reference)
     return own_entries(layers, len(inspected["RootFS"]["Layers"]))
@@ -354,7 +352,7 @@ def privileged(engine: Engine, image: str) -> set[str]:
     return names
 
 
-def test_no_file_is_setuid_or_setgid(engine: Engine, image: str, ground: ResolvedBase) -> None:
+def test_no_file_is_setuid_or_setgid(engine: Engine, image: str, ground: Base) -> None:
     assert {"su", "mount", "passwd"} <= privileged(engine, ground.reference)
     assert privileged(engine, image) == set()
 
@@ -443,7 +441,7 @@ def test_the_ca_is_what_lets_a_build_through(
 
 
 @pytest.fixture(scope="module")
-def local_python(engine: Engine, ground: ResolvedBase, work: Path, ca: Path) -> Iterator[str]:
+def local_python(engine: Engine, ground: Base, work: Path, ca: Path) -> Iterator[str]:
     """A base as the official python:3.11-slim is: its Python is in /usr/local, without bytecode."""
     text = (SCRIPTS / "local-python.Dockerfile").read_text().format(base=ground.reference, mounts=MOUNTS)
     with derived(engine, work, text, ca=ca) as name:
@@ -471,7 +469,7 @@ def test_a_base_that_has_its_own_python_keeps_it(
 def test_an_image_on_a_base_that_has_its_own_python(
     engine: Engine, build: Build, local_python: str, work: Path, ca: Path
 ) -> None:
-    on = ResolvedBase(reference=local_python, name=local_python, digest="")
+    on = Base(reference=local_python, name=local_python, digest="")
     with made(engine, build, on, work, ca) as name:
         done = engine.run(name, ["sh", "-c", PYTHONS.replace("python3.11", "python", 1)])
         assert done.stdout.split() == OWN
@@ -479,7 +477,7 @@ def test_an_image_on_a_base_that_has_its_own_python(
 
 
 def test_a_base_without_that_python_is_refused_in_words(
-    engine: Engine, build: Build, ground: ResolvedBase, work: Path, ca: Path
+    engine: Engine, build: Build, ground: Base, work: Path, ca: Path
 ) -> None:
     with (
         pytest.raises(BuildFailed, match=r"neither this base image nor its distribution has Python 3\.12"),

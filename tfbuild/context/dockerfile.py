@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -64,15 +64,16 @@ COMPILE_FILES = (
 OVERRIDES = "/opt/overrides"
 
 
-class Base(Protocol):
-    """An image that a build starts from: the engine's name for it, its name for people, and its digest, or ""."""
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """An image that a build starts from.
 
-    @property
-    def reference(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def digest(self) -> str: ...
+    `reference`: for FROM; `name`: for people; `digest`: "sha256:...", for an imported image that of its layer, or "".
+    """
+
+    reference: str
+    name: str
+    digest: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +342,7 @@ def quoted(value: str) -> str:
 
 
 def bazelrc_word(word: str) -> str:
-    """Quote a word of a bazelrc file where it has characters that are syntax there: spaces, quotes, `#` and `\\`.
+    """Quote a word of a bazelrc file if it has characters that are syntax there: spaces, quotes, `#` and `\\`.
 
     Inside double quotes only `"` and `\\` are. Without them, a `\\` at the end of a line would join it with the next.
     https://github.com/bazelbuild/bazel/blob/7.4.1/src/main/cpp/util/strings.cc (Tokenize)

@@ -95,7 +95,7 @@ def _probe(path: str, env: Mapping[str, str], *, plugin: bool) -> tuple[Program 
 
 
 def _output(command: list[str], env: Mapping[str, str]) -> str:
-    """Return what a program prints; "" where it fails, hangs or cannot be executed. Raises LimitReached."""
+    """Return what a program prints; "" if it fails, hangs or cannot be executed. Raises LimitReached."""
     try:
         completed = subprocess.run(
             command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_SECONDS, check=True
@@ -193,7 +193,7 @@ def _reason(output: str) -> str:
 # Docker predefines these build arguments: they reach RUN and stay out of the image's history.
 # https://docs.docker.com/build/building/variables/#pre-defined-build-arguments
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
-# The client's last line where its connection to the engine broke off.
+# The client's last line if its connection to the engine broke off.
 LOST = re.compile(
     r"^(?:ERROR: )?(?:error during connect|Cannot connect to the Docker daemon|failed to receive status: .*Unavailable)"
     r"|code = Unavailable .*(?:EOF|transport|connection)|server did not provide an image ID"

@@ -109,7 +109,7 @@ class Engine:
         return Path(self._info()["DockerRootDir"])
 
     def image(self, ref: str) -> Image:
-        """Return the image named `ref`. Raises UnknownImage where it is not on this engine."""
+        """Return the image named `ref`. Raises UnknownImage if it is not on this engine."""
         with translated(ref):
             return parse_image(self.client.images.get(ref).attrs)
 
@@ -268,7 +268,7 @@ class Engine:
         """Read the regular files and links of the image whose paths `wanted` picks, without starting the image.
 
         Paths are absolute, and links are not followed. The engine sends the whole image for this. Raises UnknownImage,
-        or OSError with EFBIG where the files together exceed `limit` bytes.
+        or OSError with EFBIG if the files together exceed `limit` bytes.
         """
         with self._unstarted(ref) as container:
             return images.read_files(container, wanted, limit)
@@ -279,7 +279,7 @@ class Engine:
         With `stage`, the image is that stage and not the last one.
 
         `watch` gets each line that a step prints, and returns what progress shows of it. Raises BuildFailed with the
-        last lines that matter, DiskFull, EngineMissing where no client can build, or TimeoutError after `seconds`.
+        last lines that matter, DiskFull, EngineMissing if no client can build, or TimeoutError after `seconds`.
         Ctrl-C or SIGTERM also ends the build inside the engine, then raises KeyboardInterrupt.
         """
         with faults.building(self):

@@ -35,7 +35,7 @@ from tfbuild.util.process import Attached
 from tfbuild.util.ssh import Destination
 from tfbuild.util.terminal import cause
 
-# What to do with Podman, which is no context of Docker's.
+# What to do with Podman, which is not one of Docker's contexts.
 PODMAN = (
     "--engine unix:///run/podman/podman.sock for images and inspect; builds need Docker, since Podman has no BuildKit"
 )
@@ -70,7 +70,7 @@ class EngineChoice:
         return not endpoint(self.environment(os.environ)).local
 
 
-# The environment's choice, where the user names nothing.
+# The environment's choice, if the user names nothing.
 USUAL = EngineChoice()
 
 
@@ -160,7 +160,7 @@ def _current_context() -> str:
 
 
 def read_context(name: str, environ: Mapping[str, str]) -> DockerEndpoint:
-    """Return the Docker endpoint of the context `name`. Raises EngineMissing where it is missing or unreadable."""
+    """Return the Docker endpoint of the context `name`. Raises EngineMissing if it is missing or unreadable."""
     file = _context_folder(environ, "meta", name) / META
     try:
         return decode(read_regular(file), Meta).endpoints.docker
@@ -272,7 +272,7 @@ def _check_address(address: str) -> None:
 
 
 def _check_socket(address: str) -> None:
-    """Raise EngineMissing where nobody listens at the engine's socket; the SDK would leave its own end of it open."""
+    """Raise EngineMissing if nobody listens at the engine's socket; the SDK would leave its own end of it open."""
     if address.startswith("unix://"):
         try:
             with socket.socket(socket.AF_UNIX) as end:
@@ -310,7 +310,7 @@ END_SECONDS = 2.0
 # A lost network is noticed after 45 s, and all connections end.
 ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3")
 # Prints the engine's version, then runs until its stdin closes: it ends with this process, however that ends.
-# Docker's client prints an empty line where no engine answers.
+# Docker's client prints an empty line if no engine answers.
 KEEP = "sh -c 'v=$(docker version --format {{.Server.Version}}) && echo $v && exec cat >/dev/null'"
 DIAL = "docker system dial-stdio"
 BACKLOG = 16

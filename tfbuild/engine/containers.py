@@ -25,7 +25,7 @@ from tfbuild.util.process import Attached
 KILLED = 137
 # Above this, an exit code is that of a signal.
 SIGNALS = 128
-# What a worker gets from tfbuild itself, by which idle ones rest.
+# The signals by which tfbuild itself stops idle workers and continues them.
 RESTING = ("18", "19", "SIGCONT", "SIGSTOP")
 # What is left to the attached program after the container's streams have ended.
 END_SECONDS = 10
@@ -33,7 +33,7 @@ END_SECONDS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerRun:
-    """A finished container; `truncated` where a stream was cut at its limit."""
+    """A finished container; `truncated` if a stream was cut at its limit."""
 
     exit_code: int
     stdout: str
@@ -153,7 +153,7 @@ class Process:
 
 
 def process_of(container: Any) -> Process | None:
-    """Return the first process of a running container; None where this machine's /proc does not show it.
+    """Return the first process of a running container; None if this machine's /proc does not show it.
 
     It does not if the engine runs in a virtual machine, or if reading it needs more rights.
     """

@@ -1,7 +1,7 @@
 """Start and stop tfbuild's own engine on a machine without one: Debian's docker.io, with a data folder of its own.
 
 Its build cache policy removes layers long before Bazel's cache mounts. Debian's 20.10 keeps everything until the disk
-is full (60 GB in a day of tests). Docker's default policy, where it is enabled, does not help: it first removes
+is full (60 GB in a day of tests). Docker's default policy does not help if it is enabled: it first removes
 cache mounts that were unused for two days, from which an interrupted compile would resume (docs.docker.com, build
 garbage collection, "default policies").
 """
@@ -99,7 +99,7 @@ def advice(cause: BaseException, named: str, *, system: str, apt: bool, root: bo
 
 
 def named_host(environ: Mapping[str, str], own: str) -> str:
-    """Return how the user named an engine other than that at `own`; "" where none is named."""
+    """Return how the user named an engine other than that at `own`; "" if none is named."""
     if host := environ.get("DOCKER_HOST"):
         return "" if host == own else f"DOCKER_HOST={host}"
     context = environ.get("DOCKER_CONTEXT") or get_current_context_name()
@@ -107,7 +107,7 @@ def named_host(environ: Mapping[str, str], own: str) -> str:
 
 
 def ensure(progress: Progress, place: DaemonPlace | None = None) -> Engine:
-    """Return an engine that answers; as root on Debian or Ubuntu, install and start one where none does.
+    """Return an engine that answers; as root on Debian or Ubuntu, install and start one if none does.
 
     `place`: tfbuild's own engine at another place than the default one. Raises EngineMissing with what to do.
     """
@@ -135,7 +135,7 @@ def ensure(progress: Progress, place: DaemonPlace | None = None) -> Engine:
 
 
 def _refuse_beside_another(place: DaemonPlace) -> None:
-    """Raise EngineMissing where another dockerd runs in this network namespace.
+    """Raise EngineMissing if another dockerd runs in this network namespace.
 
     The two would share the bridge docker0, and could cut off each other's containers.
     """
@@ -220,7 +220,7 @@ def _poll(host: str, alive: Callable[[], bool]) -> Engine | None:
 
 
 def running_containers(place: DaemonPlace | None = None) -> int:
-    """Return how many containers run on the engine that tfbuild started; 0 where it does not run."""
+    """Return how many containers run on the engine that tfbuild started; 0 if it does not run."""
     place = place or DaemonPlace()
     if not place.folder.is_dir() or running(place.pid_file, str(place.pid_file)) is None:
         return 0
@@ -230,9 +230,9 @@ def running_containers(place: DaemonPlace | None = None) -> int:
 
 
 def stop(progress: Progress, place: DaemonPlace | None = None, *, remove_data: bool = False) -> bool:
-    """Stop the engine that tfbuild started, and no other; return False where it does not run.
+    """Stop the engine that tfbuild started, and no other; return False if it does not run.
 
-    `remove_data`: remove its images, containers and caches too. Raises EngineMissing where it cannot be stopped.
+    `remove_data`: remove its images, containers and caches too. Raises EngineMissing if it cannot be stopped.
     """
     place = place or DaemonPlace()
     if not place.folder.is_dir():
@@ -258,7 +258,7 @@ def _remove_data(place: DaemonPlace) -> None:
 
 
 def _stop(place: DaemonPlace) -> None:
-    """End dockerd, then its containerd where that is left."""
+    """End dockerd, then its containerd if that is left."""
     containerd = place.exec_root / "containerd" / "containerd.pid"
     for pid_file, mark in ((place.pid_file, place.pid_file), (containerd, place.exec_root)):
         for signal_number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 5.0)):
@@ -285,7 +285,7 @@ def _end(pid: int, signal_number: int, seconds: float, mark: str) -> bool:
 
 
 def running(pid_file: Path, mark: str) -> int | None:
-    """Return the process id in a pid file where that process runs and its command line contains `mark`.
+    """Return the process id in a pid file if that process runs and its command line contains `mark`.
 
     The id alone proves nothing: ids are reused after a reboot.
     """
@@ -323,9 +323,9 @@ def cache_policy(disk: int) -> dict[str, Any]:
 
 
 def write_configuration(path: Path, disk: int, system: Path = SYSTEM) -> Path:
-    """Write the engine's configuration to `path`: the machine's own, plus the policy where that sets none.
+    """Write the engine's configuration to `path`: the machine's own, plus the policy if that sets none.
 
-    Raises EngineMissing where the machine's own is unreadable, as dockerd would refuse it too.
+    Raises EngineMissing if the machine's own is unreadable, as dockerd would refuse it too.
     """
     try:
         machine = decode(system.read_bytes(), dict[str, Any]) if system.is_file() else {}

@@ -42,7 +42,7 @@ class AnEngine(Protocol):
 def translated(ref: str = "") -> Iterator[None]:
     """Turn the SDK's errors into EngineMissing, UnknownImage, DiskFull, or TfbuildError for other refusals.
 
-    The SDK also reads registry credentials; where it cannot, the error becomes RegistryRefused.
+    The SDK also reads registry credentials; if it cannot, the error becomes RegistryRefused.
     """
     try:
         yield
@@ -60,7 +60,7 @@ def translated(ref: str = "") -> Iterator[None]:
 
 
 def unanswered(error: BaseException | None) -> str:
-    """Return what to do where no engine of this machine answers: start one, or join those who may use it."""
+    """Return what to do if no engine of this machine answers: start one, or join those who may use it."""
     while error is not None:
         if isinstance(error, PermissionError):
             return DENIED

@@ -127,7 +127,7 @@ class Files:
     entries: Mapping[str, FileEntry] = field(default_factory=dict)
 
     def resolve(self, path: str) -> str:
-        """Return the path without links in it, as the kernel finds it in the image; "" where links lead nowhere."""
+        """Return the path without links in it, as the kernel finds it in the image; "" if links lead nowhere."""
         rest, found = PurePosixPath(path).parts[:0:-1], PurePosixPath("/")
         parts, followed = list(rest), 0
         while parts:

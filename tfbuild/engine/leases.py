@@ -49,7 +49,7 @@ class Owner:
 
 @cache
 def this_process() -> Owner | None:
-    """Return this process; None where the system does not say (macOS)."""
+    """Return this process; None if the system does not say (macOS)."""
     try:
         return Owner(
             boot=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
@@ -113,7 +113,7 @@ def sweep(client: Any) -> list[str]:
 
 
 def engine_time(client: Any) -> float | None:
-    """Return the engine's time, in seconds since the epoch; None where it cannot be read."""
+    """Return the engine's time, in seconds since the epoch; None if it cannot be read."""
     try:
         return datetime.fromisoformat(str(client.info()["SystemTime"])).timestamp()
     except (KeyError, ValueError):

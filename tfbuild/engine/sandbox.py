@@ -152,7 +152,7 @@ class Offer:
 
 
 def offered(info: Mapping[str, Any]) -> Offer:
-    """Use CDI where the engine lists such devices (API 1.50 and newer), else what `--gpus all` requests."""
+    """Use CDI if the engine lists such devices (API 1.50 and newer), else what `--gpus all` requests."""
     devices = [device.get("ID", "") for device in info.get("DiscoveredDevices") or () if device.get("Source") == "cdi"]
     if ids := _each_once(name for name in devices if name.startswith(CDI)):
         return Offer(requests=(DeviceRequest(driver="cdi", device_ids=ids),), way=f"CDI: {', '.join(ids)}")

@@ -33,7 +33,7 @@ WAIT_SECONDS = 2.0
 class Refusal:
     """A `phrase` in the engine's error text, what to do about it, and whether a retry may help (`passing`).
 
-    `expires`: a retry may help where some data had been moved, because the credentials expired meanwhile.
+    `expires`: a retry may help if some data had been moved, because the credentials expired meanwhile.
     `pushing`: the direction that it applies to; None for both.
     """
 
@@ -82,7 +82,7 @@ class TransferFailed(TfbuildError):
 
 
 def again(transfer: Callable[[], None], progress: Progress) -> None:
-    """Run a transfer, and retry it where that can help."""
+    """Run a transfer, and retry it if that can help."""
     for attempt in range(1, TRIES + 1):
         try:
             transfer()

@@ -4,12 +4,11 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tfbuild.context import labels
-from tfbuild.context.dockerfile import Context, image_digest
+from tfbuild.context.dockerfile import Base, Context, image_digest
 from tfbuild.engine import Engine, Image, debian, transfer
 from tfbuild.engine.faults import REFUSED, reason, translated
 from tfbuild.engine.image import split_tag
@@ -35,15 +34,6 @@ MERGED_USR = Path("/usr/share/mmdebstrap/hooks/maybe-merged-usr")
 CA_OPTION = "/etc/apt/apt.conf.d/99tfbuild-ca"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResolvedBase:
-    """`reference`: for FROM; `name`: for people; `digest`: "sha256:...", for an imported image that of its layer."""
-
-    reference: str
-    name: str
-    digest: str
-
-
 def resolve(
     engine: Engine,
     image_name: str,
@@ -54,30 +44,35 @@ def resolve(
     log: Path,
     ca_cert: Path | None = None,
     follow: bool = False,
-) -> ResolvedBase:
+) -> Base:
     """Make sure that the engine has the base image. `mode`: "auto", "registry", "bootstrap", or an image's name.
 
     `image_name` comes from a registry, `distribution` ("bookworm") is bootstrapped; mmdebstrap's output goes to `log`.
     `follow`: of an image that the user named, take what its tag names in its registry now, not the engine's copy.
     Raises BaseUnavailable.
     """
-    if mode == "registry":
-        return from_registry(engine, image_name, progress)
-    if mode == "bootstrap":
-        _need_distribution(image_name, distribution)
-        return bootstrap(engine, distribution, progress=progress, log=log, ca_cert=ca_cert)
-    if mode != "auto":
+    if mode not in ("auto", "registry", "bootstrap"):
         return by_name(engine, mode, progress, follow=follow)
-    try:
-        return from_registry(engine, image_name, progress)
-    except BaseUnavailable as error:
-        _need_distribution(image_name, distribution)
-        progress(f"base: {error.reason}; using Debian {distribution} made from its packages instead")
-        return bootstrap(engine, distribution, progress=progress, log=log, ca_cert=ca_cert)
+    why = ""
+    if mode != "bootstrap":
+        try:
+            return from_registry(engine, image_name, progress)
+        except BaseUnavailable as error:
+            if mode == "registry":
+                raise
+            why = error.reason
+    if not distribution:
+        raise BaseUnavailable(
+            f"no registry provides {image_name}, and it cannot be made from packages: no Debian release has its Python",
+            hint=f"choose another --python (Debian has {debian_pythons()}), or --base NAME with an image that has it",
+        )
+    if why:
+        progress(f"base: {why}; using Debian {distribution} made from its packages instead")
+    return bootstrap(engine, distribution, progress=progress, log=log, ca_cert=ca_cert)
 
 
-def named_contexts(engine: Engine, base: ResolvedBase, folder: Path, progress: Progress) -> dict[str, str]:
-    """Return BuildKit's named contexts for a builder outside the engine; none where it can pull the base itself."""
+def named_contexts(engine: Engine, base: Base, folder: Path, progress: Progress) -> dict[str, str]:
+    """Return BuildKit's named contexts for a builder outside the engine; none if it can pull the base itself."""
     if "@sha256:" in base.reference:
         return {}
     with progress.step(f"base: pass {base.name} to the builder"):
@@ -85,7 +80,7 @@ def named_contexts(engine: Engine, base: ResolvedBase, folder: Path, progress: P
     return {base.reference: f"oci-layout://{folder.resolve()}@{digest}"}
 
 
-def reused(engine: Engine, build: Build, context: Context, name: str, progress: Progress) -> ResolvedBase:
+def reused(engine: Engine, build: Build, context: Context, name: str, progress: Progress) -> Base:
     """Return the image `name`, pulled if the engine lacks it. Raises Stale if another context or plan made it."""
     if not engine.exists(name):
         if "/" not in name:
@@ -98,13 +93,11 @@ def reused(engine: Engine, build: Build, context: Context, name: str, progress: 
             f"{name} was not made from the build context of {build.id}: facts, templates, options or tfbuild differ",
             hint="leave out --reuse to build it anew",
         )
-    repository = name.partition("@")[0] if "@" in name else split_tag(name)[0]
-    pulled = next((one for one in image.repo_digests if one.partition("@")[0] == repository), "")
+    repository, digest = _repository(name), _digest_of(engine, name)
     # FROM does not accept a bare id.
-    reference = pulled or (name if name in image.tags else next(iter(image.tags), name))
-    return ResolvedBase(
-        reference=reference, name=f"{repository}:{build.id}", digest=pulled.partition("@")[2] or image.id
-    )
+    local = name if name in image.tags else next(iter(image.tags), name)
+    reference = f"{repository}@{digest}" if digest else local
+    return Base(reference=reference, name=f"{repository}:{build.id}", digest=digest or image.id)
 
 
 # --- in a bundle ------------------------------------------------------------------------------------------------------
@@ -115,7 +108,7 @@ def bundle_key(image_name: str, mode: str) -> str:
     return image_name if mode in ("auto", "registry", "bootstrap") else mode
 
 
-def keep(engine: Engine, base: ResolvedBase, key: str, bundle: bundles.Bundle) -> None:
+def keep(engine: Engine, base: Base, key: str, bundle: bundles.Bundle) -> None:
     """Save the image into the bundle, as `docker save` does, unless the bundle has it."""
     image = engine.image(base.reference).id
     path = f"{bundles.IMAGES}/{image.removeprefix('sha256:')}.tar"
@@ -137,8 +130,8 @@ def keep(engine: Engine, base: ResolvedBase, key: str, bundle: bundles.Bundle) -
     )
 
 
-def from_bundle(engine: Engine, kept: bundles.BundledBase, folder: Path, progress: Progress) -> ResolvedBase:
-    """Load the bundle's image where the engine lacks it, under a name that says where it comes from."""
+def from_bundle(engine: Engine, kept: bundles.BundledBase, folder: Path, progress: Progress) -> Base:
+    """Load the bundle's image if the engine lacks it, under a name that says where it comes from."""
     reference = f"{REPOSITORY}:bundle-{kept.image.removeprefix('sha256:')[:12]}"
     if not engine.exists(kept.image):
         title = f"base: load {kept.name} from the bundle"
@@ -146,15 +139,7 @@ def from_bundle(engine: Engine, kept: bundles.BundledBase, folder: Path, progres
             engine.client.images.load(file)
     if not engine.exists(reference):
         engine.tag(kept.image, reference)
-    return ResolvedBase(reference=reference, name=kept.name, digest=kept.digest)
-
-
-def _need_distribution(image_name: str, distribution: str) -> None:
-    if not distribution:
-        raise BaseUnavailable(
-            f"no registry provides {image_name}, and it cannot be made from packages: no Debian release has its Python",
-            hint=f"choose another --python (Debian has {debian_pythons()}), or --base NAME with an image that has it",
-        )
+    return Base(reference=reference, name=kept.name, digest=kept.digest)
 
 
 @contextmanager
@@ -167,9 +152,8 @@ def _answer_within(engine: Engine, seconds: float) -> Iterator[None]:
         engine.client.api.timeout = before
 
 
-def from_registry(engine: Engine, name: str, progress: Progress) -> ResolvedBase:
-    """Pull `name` by its digest in the registry; where no registry answers, use a local copy that was pulled before."""
-    repository = split_tag(name)[0]
+def from_registry(engine: Engine, name: str, progress: Progress) -> Base:
+    """Pull `name` by its digest in the registry; if no registry answers, use a local copy that was pulled before."""
     try:
         digest = _registry_digest(engine, name, progress)
     except REFUSED as error:
@@ -181,10 +165,10 @@ def from_registry(engine: Engine, name: str, progress: Progress) -> ResolvedBase
             f"no registry provides {name} ({why})",
             hint="--base bootstrap makes the same Debian release from its packages; --base NAME takes any image",
         ) from error
-    reference = f"{repository}@{digest}"
+    reference = f"{split_tag(name)[0]}@{digest}"
     if not engine.exists(reference):
         _pull(engine, reference, progress)
-    return ResolvedBase(reference=reference, name=name, digest=digest)
+    return Base(reference=reference, name=name, digest=digest)
 
 
 def _registry_digest(engine: Engine, name: str, progress: Progress) -> str:
@@ -197,11 +181,11 @@ def _registry_digest(engine: Engine, name: str, progress: Progress) -> str:
     return digest
 
 
-def _pulled_before(engine: Engine, name: str) -> ResolvedBase | None:
+def _pulled_before(engine: Engine, name: str) -> Base | None:
     if not engine.exists(name):
         return None
     digests = engine.image(name).repo_digests
-    return ResolvedBase(reference=digests[0], name=name, digest=digests[0].partition("@")[2]) if digests else None
+    return Base(reference=digests[0], name=name, digest=digests[0].partition("@")[2]) if digests else None
 
 
 def _pull(engine: Engine, reference: str, progress: Progress) -> None:
@@ -218,26 +202,27 @@ def _pull(engine: Engine, reference: str, progress: Progress) -> None:
         ) from error
 
 
-def by_name(engine: Engine, name: str, progress: Progress, *, follow: bool = False) -> ResolvedBase:
+def by_name(engine: Engine, name: str, progress: Progress, *, follow: bool = False) -> Base:
     """Return any image: one that the engine has (with `follow`, unless it came from a registry), or that is pulled."""
     if not engine.exists(name):
         # Without a tag the SDK would pull all of them.
         _pull(engine, name if "@" in name else ":".join(split_tag(name)), progress)
     elif follow and "@" not in name and _digest_of(engine, name):
         return from_registry(engine, name, progress)
-    return ResolvedBase(reference=name, name=name, digest=_digest_of(engine, name) or engine.image(name).id)
+    return Base(reference=name, name=name, digest=_digest_of(engine, name) or engine.image(name).id)
 
 
 def _digest_of(engine: Engine, name: str) -> str:
     """Return the digest of the engine's image in the repository that its name names, or ""."""
-    repository = name.partition("@")[0] if "@" in name else split_tag(name)[0]
     pairs = (known.partition("@") for known in engine.image(name).repo_digests)
-    return next((digest for known, _, digest in pairs if known == repository), "")
+    return next((digest for known, _, digest in pairs if known == _repository(name)), "")
 
 
-def bootstrap(
-    engine: Engine, distribution: str, *, progress: Progress, log: Path, ca_cert: Path | None = None
-) -> ResolvedBase:
+def _repository(name: str) -> str:
+    return name.partition("@")[0] if "@" in name else split_tag(name)[0]
+
+
+def bootstrap(engine: Engine, distribution: str, *, progress: Progress, log: Path, ca_cert: Path | None = None) -> Base:
     """Make Debian `distribution` as the image tfbuild-base:<distribution> with mmdebstrap; reuse it for seven days."""
     name = f"{REPOSITORY}:{distribution}"
     if not (engine.exists(name) and _fresh(engine, name, distribution)):
@@ -250,11 +235,11 @@ def bootstrap(
                 _import(engine, archive, name, distribution)
     with translated(name):
         layer: str = engine.client.images.get(name).attrs["RootFS"]["Layers"][0]
-    return ResolvedBase(reference=name, name=name, digest=layer)
+    return Base(reference=name, name=name, digest=layer)
 
 
 def made_before(engine: Engine) -> str:
-    """Return any bootstrapped base that the engine has, however old; "" where it has none."""
+    """Return any bootstrapped base that the engine has, however old; "" if it has none."""
     names = [tag for image in engine.labelled(labels.BASE) for tag in image.tags if split_tag(tag)[0] == REPOSITORY]
     architecture = engine.platform.partition("/")[2]
     return next((name for name in sorted(names) if engine.image(name).architecture == architecture), "")

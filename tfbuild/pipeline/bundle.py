@@ -31,7 +31,7 @@ GIT_SECONDS = 300
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`path`: in the folder, HOST/PATH; `url`: where it came from, "" where the user put it there."""
+    """`path`: in the folder, HOST/PATH; `url`: where it came from, "" if the user put it there."""
 
     path: str
     url: str
@@ -207,7 +207,7 @@ def _checked(folder: Path) -> Bundle:
 
 
 def _check(folder: Path, file: File, hint: str) -> None:
-    """Raise BadMirror unless the file is in the folder as it is listed; OSError where it cannot be read."""
+    """Raise BadMirror unless the file is in the folder as it is listed; OSError if it cannot be read."""
     path = folder / file.path
     if not path.exists():
         raise BadMirror(f"{folder} lacks {file.path}, which its list names", hint=hint)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tfbuild import cpu, plan
 from tfbuild.context import dockerfile
-from tfbuild.context.dockerfile import Context, image_digest
+from tfbuild.context.dockerfile import Base, Context, image_digest
 from tfbuild.context.labels import UNVERIFIED, given_at_build, image_name, read_labels
 from tfbuild.cpu import Cpu, recordings
 from tfbuild.engine import Engine, faults
@@ -24,7 +24,6 @@ from tfbuild.errors import BaseUnavailable, EngineMissing, UnknownImage, Unsuppo
 from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline import wheel
-from tfbuild.pipeline.base_image import ResolvedBase
 from tfbuild.pipeline.bundle import Bundle
 from tfbuild.pipeline.compiling import BUILDER, TOOLCHAIN, BuilderHost, BuilderWork, Compile
 from tfbuild.pipeline.run import Run
@@ -108,15 +107,15 @@ class Maker:
         if not self.engine.exists(image_name(build)):
             self.need_disk(build)
 
-    def _earlier(self, build: Build, context: Context, base: ResolvedBase) -> str:
-        """Return the name of the image of an earlier run, where nothing changed since; else ""."""
+    def _earlier(self, build: Build, context: Context, base: Base) -> str:
+        """Return the name of the image of an earlier run if nothing changed since; else ""."""
         name, key = image_name(build), image_digest(context.digest, base.digest)
         with suppress(UnknownImage):
             if not self.run.no_cache and read_labels(self.engine.image(name).labels).context == key:
                 return name
         return ""
 
-    def _install(self, build: Build, context: Context, base: ResolvedBase) -> str:
+    def _install(self, build: Build, context: Context, base: Base) -> str:
         """Make the image in the builder, and return its name, that of an unverified one."""
         self.need_disk(build)
         name, reuse = image_name(build, UNVERIFIED), self.run.reuse
@@ -190,7 +189,7 @@ class Maker:
         """Download what these builds need into the folder `output`, by their own steps, without building them.
 
         Files that are there already are not downloaded again. A second run into the same folder waits. Raises BadMirror
-        where a download fails.
+        if a download fails.
         """
 
         def waiting() -> None:
@@ -265,7 +264,7 @@ class Maker:
                 "the engine is on another machine, which cannot reach a folder served on this one",
                 hint="serve the folder by a web server that it reaches: --mirror URL",
             )
-        self.engine.require_buildkit()  # before the base is made, like the next line, which raises where none answers
+        self.engine.require_buildkit()  # before the base is made, like the next line, which raises if none answers
         builder = self.engine.builder
         if self.run.bundle and builder:
             raise UsageError(
@@ -284,14 +283,14 @@ class Maker:
         usual = DISK["file" if self.run.reuse or self.run.recording else build.wheel.kind]
         faults.require_free(self.engine, usual if self.run.disk is None else self.run.disk)
 
-    def base(self, build: Build) -> ResolvedBase:
+    def base(self, build: Build) -> Base:
         """Return the image that the build starts from, which the engine then has. Raises BaseUnavailable."""
         bundle, key = self.run.bundle, bases.bundle_key(build.base_image, self.run.base)
         if bundle and (bundled := bundle.base(key, self.engine.platform)):
             return bases.from_bundle(self.engine, bundled, bundle.folder, self.progress)
         return self._resolve(build.base_image, build.base_distribution)
 
-    def _resolve(self, image: str, distribution: str) -> ResolvedBase:
+    def _resolve(self, image: str, distribution: str) -> Base:
         return bases.resolve(
             self.engine,
             image,
@@ -306,10 +305,10 @@ class Maker:
     def run_builder(
         self,
         build: Build,
-        base: ResolvedBase,
+        base: Base,
         context: Context,
         work: BuilderWork,
-        reused: ResolvedBase | None = None,
+        reused: Base | None = None,
     ) -> None:
         """Do `work` in the builder; `reused`: the image from which TensorFlow is taken.
 
@@ -328,14 +327,14 @@ class Maker:
             BuilderHost(engine=self.engine, run=self.run).run_job(job)
 
     def _machine_flags(self, build: Build) -> tuple[str, ...]:
-        """Return Bazel's flags for a machine that runs the instruction set; none where others may run actions."""
+        """Return Bazel's flags for a machine that runs the instruction set; none if others may run actions."""
         flags = build.toolchain.machine_flags if build.toolchain else ()
         if not flags or self.run.reuse or self.engine.builder or (self.run.remote and self.run.remote.executor):
             return ()
         return flags if self._lacking(build) == () else ()
 
     def _lacking(self, build: Build) -> tuple[str, ...] | None:
-        """Return the build's features that the engine's machine lacks; None where its CPU is not known."""
+        """Return the build's features that the engine's machine lacks; None if its CPU is not known."""
         try:
             machine = cpu.detect() if self.engine.local else self.cpu()
         except Unsupported:
@@ -343,7 +342,7 @@ class Maker:
         return tuple(sorted(set(build.instruction_set.features) - set(machine.features)))
 
     @contextmanager
-    def _named_contexts(self, build: Build, *images: ResolvedBase) -> Iterator[Mapping[str, str]]:
+    def _named_contexts(self, build: Build, *images: Base) -> Iterator[Mapping[str, str]]:
         """Yield the images for a builder outside the engine, in a folder removed afterwards; else nothing."""
         folder = self.run.work / build.id / "base"
         contexts: dict[str, str] = {}
@@ -357,7 +356,7 @@ class Maker:
 
 
 def refuse_base_without_cuda(build: Build) -> None:
-    """Raise BaseUnavailable where a compile takes CUDA from its base, and the user named no base that may have it."""
+    """Raise BaseUnavailable if a compile takes CUDA from its base, and the user named no base that may have it."""
     if build.toolchain and build.toolchain.cuda_base and build.asked.base in plan.BASES:
         raise BaseUnavailable(
             f"TensorFlow {build.release} is compiled with the CUDA of its base image, and {build.base_image} has none",

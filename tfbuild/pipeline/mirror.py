@@ -169,12 +169,12 @@ def serve(bundle: Bundle, upstream: Upstream | None = None) -> Iterator[Mirror]:
 
 
 def complaint(error: BuildFailed) -> str:
-    """Return the line among a failed build's last ones that reports a failed download; "" where none does."""
+    """Return the line among a failed build's last ones that reports a failed download; "" if none does."""
     return next((line.strip() for line in error.reason.splitlines() if BROKEN.match(line)), "")
 
 
 def explain(error: BuildFailed, url: str) -> TfbuildError:
-    """Return the error that names the mirror at `url`, where a download through it failed; else `error` itself."""
+    """Return the error that names the mirror at `url` if a download through it failed; else `error` itself."""
     if line := complaint(error):
         return BadMirror(
             f"the mirror {url} lacks something, or broke off: {line}\n{error.reason}",
@@ -221,7 +221,7 @@ class Handler(BaseHTTPRequestHandler):
         return bool(separator) and ".." not in path.split("/") and is_repository(self.server.bundle.folder / path)
 
     def _cloned(self, service: str) -> bool:
-        """Clone the requested repository into the bundle where possible; return whether it is there.
+        """Clone the requested repository into the bundle if possible; return whether it is there.
 
         Source trees clone some repositories by commit.
         """

@@ -22,7 +22,7 @@ from tfbuild.util.quantities import gigabytes, limit_seconds, positive
 class Run:
     """What applies to everything that one command makes.
 
-    `mirror`: a URL; `bundle` replaces it, and is filled from it where `recording`. `jobs`: 0 for as many as fit;
+    `mirror`: a URL; `bundle` replaces it, and is filled from it if `recording`. `jobs`: 0 for as many as fit;
     `seconds`: the time limit from `started` (monotonic) on, 0 for none. `disk`: bytes that must be free, None for the
     default. `work`: the folder of contexts and logs; `reports`: that of verification reports. `throughput`: whether
     verification compares speeds. `reuse`: the image from which TensorFlow is taken, in place of installing it.

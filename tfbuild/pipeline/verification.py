@@ -37,7 +37,7 @@ class Verifier:
     def verify_and_name(self, build: Build, ref: str, make: Callable[[Build], str]) -> Result:
         """Give an image that passes its verification its final name, and one that fails the name of a failed image.
 
-        `make`: makes the official wheel's image where it is missing, and returns its name.
+        `make`: makes the official wheel's image if it is missing, and returns its name.
         """
         report = self._verify(ref, self.baseline(ref, build.comparison, build.runtime, make))
         name = tag(self.engine, build, ref, passed=report.passed)
@@ -46,7 +46,7 @@ class Verifier:
     def verify_existing(self, ref: str) -> Report:
         """Verify any image by what its labels claim, and write its report.
 
-        Nothing is built: where the image to compare with is missing, the throughput check is skipped.
+        Nothing is built: if the image to compare with is missing, the throughput check is skipped.
         """
         return self._write(self._verify(ref, self.existing_baseline(ref)), ref)
 
@@ -76,7 +76,7 @@ class Verifier:
         return self.baseline(ref, planned.comparison(self.run.base), planned.runtime, lambda _: "")
 
     def _image_of(self, wheel: Build) -> str:
-        """Return the name of the official wheel's image, verified or not; "" where the engine has none."""
+        """Return the name of the official wheel's image, verified or not; "" if the engine has none."""
         names = (image_name(wheel, suffix) for suffix in ("", UNVERIFIED))
         return next((name for name in names if self.engine.exists(name)), "")
 
