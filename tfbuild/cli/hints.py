@@ -108,15 +108,17 @@ def unknown_option(verb: Verb, words: Sequence[str], verbs: Mapping[str, Verb]) 
         return UsageError(message, hint=f"{word} is given without an option: invoke {verb.name} {word}")
     if hint := _opposite(verb, name) or ELSEWHERE.get(name) or _rare(verb, words) or option_of(name, verb, further=()):
         return UsageError(message, hint=hint)
-    near = nearest(SYNONYMS.get(name, name).replace("_", "-"), verb.options)
-    others = [other.name for other in verbs.values() if name in other.options or name in other.settings]
-    if near and not others:
+    wanted = SYNONYMS.get(name, name)
+    near = [wanted] if wanted in verb.options else nearest(wanted.replace("_", "-"), verb.options)
+    others = [other.name for other in verbs.values() if wanted in {*other.options, *other.settings}]
+    if near and (wanted in near or not others):
         rest = f"{equals}{value}"
         return UsageError(message, hint=" or ".join(f"--{other}{rest}" for other in near))
     if others:
         named = [other for other in others if other in MAIN_VERBS or len(others) <= MOST_VERBS]
         more = " and others" if len(named) < len(others) else ""
-        return UsageError(message, hint=f"it is an option of {', '.join(f'invoke {other}' for other in named)}{more}")
+        it = "it" if wanted == name else f"--{wanted}"
+        return UsageError(message, hint=f"{it} is an option of {', '.join(f'invoke {other}' for other in named)}{more}")
     if name in verbs:
         return UsageError(message, hint=f"invoke {name} is a verb of its own")
     return UsageError(message, hint=f"invoke --help {verb.name} lists its options")
