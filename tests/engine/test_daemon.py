@@ -15,8 +15,8 @@ from tfbuild.engine import build, daemon, debian
 from tfbuild.engine.build import Program
 from tfbuild.engine.client import Engine
 from tfbuild.engine.daemon import DaemonPlace
-from tfbuild.engine.image import split_tag
 from tfbuild.errors import EngineMissing, LimitReached
+from tfbuild.util.progress import Progress
 
 BUILDX = 'if [ "$1" = buildx ]; then echo github.com/docker/buildx v0.12; exit; fi; '
 NO_BUILDX = 'if [ "$1" = buildx ]; then echo "docker: unknown command: docker buildx" >&2; exit 1; fi; '
@@ -164,6 +164,18 @@ def test_debian_with_root_needs_no_advice() -> None:
     assert advice() == advice(dockerd=True) == ""
 
 
+def test_who_is_not_root_is_told_to_become_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", DaemonPlace().host)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(debian, "this_system", lambda: {"ID": "debian"})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    place = DaemonPlace(socket=tmp_path / "s", folder=tmp_path / "engine")
+    with pytest.raises(EngineMissing) as caught:
+        daemon.ensure(Progress(), place)
+    assert caught.value.hint.startswith("sudo apt-get install docker.io")
+    assert not place.folder.exists()
+
+
 def test_a_host_that_the_user_names_is_not_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     own = "unix:///var/run/docker.sock"
@@ -206,20 +218,12 @@ def test_a_bad_pid_file_names_no_process(tmp_path: Path, text: str) -> None:
 
 
 def test_stop_leaves_a_stranger_s_process_alone(tmp_path: Path) -> None:
-    from tfbuild.util.progress import Progress
-
     place = DaemonPlace(socket=tmp_path / "s", folder=tmp_path)
     with subprocess.Popen(["sleep", "30"]) as process:
         place.pid_file.write_text(str(process.pid))
         assert daemon.stop(Progress(), place) is False
         assert process.poll() is None
         process.kill()
-
-
-def test_names_are_split_at_the_tag() -> None:
-    assert split_tag("a/b:c") == ("a/b", "c")
-    assert split_tag("localhost:5000/a") == ("localhost:5000/a", "latest")
-    assert split_tag("localhost:5000/a:c") == ("localhost:5000/a", "c")
 
 
 DEB822 = """Types: deb deb-src

@@ -185,18 +185,3 @@ def test_another_package_than_the_label_s_is_named() -> None:
 def test_at_most_ten_faults_are_told() -> None:
     many = {f"/usr/bin/{number}": owned(0o4755) for number in range(99)}
     assert told(modes=many).count("setuid") == 10
-
-
-@each(
-    "path, target",
-    [
-        ("/opt/tensorflow/bin/python", "/usr/bin/python3.11"),
-        ("/lib/python3.11/os.py", "/usr/lib/python3.11/os.py"),
-        ("/usr/lib/../bin/./python3", "/usr/bin/python3.11"),
-        ("/circle", ""),
-        ("/none", ""),
-        ("/../../usr/bin/python3.11", "/usr/bin/python3.11"),
-    ],
-)
-def test_links_are_followed_as_the_kernel_does_in_the_image(path: str, target: str) -> None:
-    assert listing({"/circle": "/round", "/round": "circle"}).resolve(path) == target

@@ -1,0 +1,95 @@
+"""Images by their names and labels, and the links among their files."""
+
+import errno
+import stat
+from types import SimpleNamespace
+from typing import Any
+
+import docker
+import pytest
+
+from tests.rows import each
+from tfbuild.engine import Engine, FileEntry, Files
+from tfbuild.engine import image as images
+from tfbuild.engine.containers import archive
+from tfbuild.engine.image import MOST_LINKS, read_files, split_tag
+
+LINKS = {"/lib": "usr/lib", "/opt/python": "/usr/bin/python3", "/usr/bin/python3": "python3.11"} | {
+    "/circle": "/round",
+    "/round": "circle",
+}
+CHAIN = {f"/{number}": f"/{number + 1}" for number in range(MOST_LINKS)}
+
+
+def files(*paths: str, links: dict[str, str]) -> Files:
+    entries = {path: FileEntry(mode=stat.S_IFREG, uid=0, gid=0) for path in paths}
+    entries |= {path: FileEntry(mode=stat.S_IFLNK, uid=0, gid=0, target=target) for path, target in links.items()}
+    return Files(files={}, links={}, entries=entries)
+
+
+@each(
+    "path, target",
+    [
+        ("/opt/python", "/usr/bin/python3.11"),
+        ("/lib/python3.11/os.py", "/usr/lib/python3.11/os.py"),
+        ("/usr/lib/../bin/./python3", "/usr/bin/python3.11"),
+        ("/circle", ""),
+        ("/none", ""),
+        ("/../../usr/bin/python3.11", "/usr/bin/python3.11"),
+    ],
+)
+def test_links_are_followed_as_the_kernel_does_in_the_image(path: str, target: str) -> None:
+    assert files("/usr/bin/python3.11", "/usr/lib/python3.11/os.py", links=LINKS).resolve(path) == target
+
+
+def test_only_so_many_links_are_followed() -> None:
+    end = f"/{MOST_LINKS}"
+    assert files(end, links=CHAIN).resolve("/0") == end
+    assert files(end, links={**CHAIN, "/more": "/0"}).resolve("/more") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("a/b:c", ("a/b", "c")),
+        ("localhost:5000/a", ("localhost:5000/a", "latest")),
+        ("localhost:5000/a:c", ("localhost:5000/a", "c")),
+    ],
+)
+def test_names_are_split_at_the_tag(name: str, parts: tuple[str, str]) -> None:
+    assert split_tag(name) == parts
+
+
+def test_an_image_that_is_removed_meanwhile_is_not_listed() -> None:
+    def get(image: str) -> Any:
+        if image == "removed":
+            raise docker.errors.ImageNotFound("gone")
+        return SimpleNamespace(attrs={"Id": image, "Size": 1, "Architecture": "amd64"})
+
+    def listed(*, filters: dict[str, str]) -> list[dict[str, str]]:
+        assert filters == {"label": "io.tfbuild.id"}
+        return [{"Id": "one"}, {"Id": "removed"}, {"Id": "other"}]
+
+    engine = Engine.__new__(Engine)
+    engine.client = SimpleNamespace(api=SimpleNamespace(images=listed), images=SimpleNamespace(get=get))
+    assert [image.id for image in engine.labelled("io.tfbuild.id")] == ["one", "other"]
+
+
+def container(*files: tuple[str, bytes]) -> Any:
+    """A container that exports these files."""
+    return SimpleNamespace(export=lambda _: iter([archive(dict(files))]))
+
+
+def test_as_much_of_an_image_is_read_as_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = container(("/a", b"one"), ("/b", b"four"), ("/c", b"more"))
+    read = read_files(image, {"/a", "/b"}.__contains__, 7)
+    assert read.files == {"/a": b"one", "/b": b"four"}
+    assert {*read.entries} == {"/a", "/b", "/c"}
+    with pytest.raises(OSError, match="larger than what is left of the limit") as error:
+        read_files(image, {"/a", "/b"}.__contains__, 6)
+    assert (error.value.errno, error.value.filename) == (errno.EFBIG, "/b")
+    monkeypatch.setattr(images, "MOST_ENTRIES", 3)
+    assert read_files(image, lambda _: False, 0).files == {}
+    monkeypatch.setattr(images, "MOST_ENTRIES", 2)
+    with pytest.raises(OSError, match="more than 2 files"):
+        read_files(image, lambda _: False, 0)
