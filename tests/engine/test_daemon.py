@@ -1,6 +1,7 @@
 """Choosing a Docker client, advising the user and recognising the daemon's process, without an engine."""
 
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -215,6 +216,16 @@ def test_a_bad_pid_file_names_no_process(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     assert daemon.running(file, "") is None
     assert daemon.running(tmp_path / "missing", "") is None
+
+
+def test_no_second_engine_is_started_beside_a_silent_one(tmp_path: Path) -> None:
+    program = Path(shutil.copy(str(shutil.which("sleep")), tmp_path / "dockerd"))
+    with subprocess.Popen([program, "60"]) as process:
+        try:
+            with pytest.raises(EngineMissing, match=r"dockerd \(process \d+\) runs already, but does not answer"):
+                daemon._refuse_beside_another(DaemonPlace(socket=tmp_path / "s", folder=tmp_path))
+        finally:
+            process.kill()
 
 
 def test_stop_leaves_a_stranger_s_process_alone(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.rows import each
 from tfbuild.engine import Engine, FileEntry, Files
 from tfbuild.engine import image as images
 from tfbuild.engine.containers import archive
-from tfbuild.engine.image import MOST_LINKS, read_files, split_tag
+from tfbuild.engine.image import MOST_LINKS, parse_image, read_files, split_tag
 
 LINKS = {"/lib": "usr/lib", "/opt/python": "/usr/bin/python3", "/usr/bin/python3": "python3.11"} | {
     "/circle": "/round",
@@ -58,6 +58,11 @@ def test_only_so_many_links_are_followed() -> None:
 )
 def test_names_are_split_at_the_tag(name: str, parts: tuple[str, str]) -> None:
     assert split_tag(name) == parts
+
+
+def test_an_image_is_known_by_its_id_and_by_its_digests_in_registries() -> None:
+    attrs = {"Id": "sha256:1", "Size": 1, "Architecture": "amd64", "RepoDigests": ["h:5000/a@sha256:2", "b@sha256:3"]}
+    assert parse_image(attrs).digests == {"sha256:1", "sha256:2", "sha256:3"}
 
 
 def test_an_image_that_is_removed_meanwhile_is_not_listed() -> None:
