@@ -235,11 +235,11 @@ def test_an_image_that_is_slower_for_its_tuning_is_advised_against() -> None:
 
 def test_of_an_image_only_what_the_experiments_set_is_recorded() -> None:
     lines = ["PATH=/usr/bin", "LD_PRELOAD=/usr/lib/libtcmalloc.so", "TOKEN=secret", "TF_ENABLE_ONEDNN_OPTS="]
-    assert current_settings.recorded(lines) == {PRELOAD: "/usr/lib/libtcmalloc.so"}
+    assert current_settings.recorded_settings(lines) == {PRELOAD: "/usr/lib/libtcmalloc.so"}
 
 
 def test_nothing_is_known_of_a_report_without_the_image_s_environment() -> None:
-    assert current_settings.in_report(report()).values == {}
+    assert current_settings.read_settings(report()).values == {}
 
 
 # --- lines of code ---------------------------------------------------------------------------------------------------
@@ -397,7 +397,7 @@ def test_a_committed_report_s_advice_does_not_contradict_itself(path: Path) -> N
     assert advice
     names = [name for one in advice for name in one.env]
     assert len(set(names)) == len(names), "no variable twice"
-    place = current_settings.in_report(recorded)
+    place = current_settings.read_settings(recorded)
     for one in advice:
         if not one.in_place:
             assert not any(current_settings.alike(n, v, place.values.get(n, "-")) for n, v in one.env.items()), one

@@ -14,7 +14,7 @@ from tfbuild.bench import command, compare, matching, page
 from tfbuild.bench import report as reporting
 from tfbuild.errors import RegressionFound, UsageError
 from tfbuild.measure import intervals, records
-from tfbuild.measure.evaluate import interval, undisturbed
+from tfbuild.measure.evaluate import interval, undisturbed_rounds
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult, Round, Sample
 
 # Real runs. The guide's is shortened; benchmarks/results changes when it is measured again.
@@ -86,7 +86,7 @@ def guide() -> BenchReport:
     measured = reporting.read_report(MEASURED["guide"])
 
     def sound(one: CaseResult) -> bool:
-        return len(undisturbed(one.rounds)) >= intervals.FEWEST
+        return len(undisturbed_rounds(one.rounds)) >= intervals.FEWEST
 
     rows = (replace(row, cases=tuple(filter(sound, row.cases))) for row in measured.experiments)
     kept = replace(measured, experiments=tuple(row for row in rows if row.cases))

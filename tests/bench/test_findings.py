@@ -43,7 +43,7 @@ def climbed(
             return Peak(items=0, peak=0.0, limit=limit, reason="ResourceExhaustedError")
         return Peak(items=batch, peak=500 + mib_per_item * batch, limit=limit)
 
-    points, available = evidence.climb(ask, [1, 2, 64, 16], time.monotonic() + 3600)
+    points, available = evidence.peaks_by_batch(ask, [1, 2, 64, 16], time.monotonic() + 3600)
     assert available == limit or not points
     return points
 

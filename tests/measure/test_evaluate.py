@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.measure.evaluate import AGAIN, Evaluation, against, evaluate, interval
+from tfbuild.measure.evaluate import AGAIN, Evaluation, compare_arms, evaluate, interval
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, CaseResult, Round, Sample
 
 RECORDED = Path(__file__).parents[1] / "data" / "bench" / "same.json"
@@ -112,13 +112,13 @@ def paired(seconds: float, other: float, again: float) -> CaseResult:
 def test_any_two_arms_are_compared_round_by_round() -> None:
     case = paired(2.0, 4.0, 1.0)
     _, one, other = case.arms
-    verdict = against(case, other, one)
+    verdict = compare_arms(case, other, one)
     assert verdict.cpu is not None
     assert verdict.cpu.median == pytest.approx(2.0, rel=0.02), "4 items in 4 s against 1 in 2 s"
     assert verdict.effect == FASTER
-    assert against(case, one, other).effect == SLOWER
-    assert against(case, replace(one, effect=FASTER), case.arms[0]).effect == FASTER, "as recorded"
-    assert against(replace(case, rounds=()), other, one).cpu is None
+    assert compare_arms(case, one, other).effect == SLOWER
+    assert compare_arms(case, replace(one, effect=FASTER), case.arms[0]).effect == FASTER, "as recorded"
+    assert compare_arms(replace(case, rounds=()), other, one).cpu is None
 
 
 def test_which_of_two_equals_is_slower_is_chance() -> None:
@@ -127,14 +127,14 @@ def test_which_of_two_equals_is_slower_is_chance() -> None:
     _, one, other = case.arms
     assert case.band is not None
     assert case.band.high < 1
-    assert against(case, other, one).effect == NO_DIFFERENCE
-    assert against(paired(1.2, 4.0, 1.0), other, one).effect == FASTER
+    assert compare_arms(case, other, one).effect == NO_DIFFERENCE
+    assert compare_arms(paired(1.2, 4.0, 1.0), other, one).effect == FASTER
     case = paired(1.2, 4.0, 0.8)
     _, one, other = case.arms
     assert case.band is not None
     assert case.band.low > 1
-    assert against(case, one, other).effect == NO_DIFFERENCE
-    assert against(paired(1.2, 4.0, 1.0), one, other).effect == SLOWER
+    assert compare_arms(case, one, other).effect == NO_DIFFERENCE
+    assert compare_arms(paired(1.2, 4.0, 1.0), one, other).effect == SLOWER
 
 
 def test_too_few_rounds_give_what_they_have_and_claim_nothing() -> None:

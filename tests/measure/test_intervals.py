@@ -148,8 +148,8 @@ def test_few_experiments_count_by_their_cases() -> None:
 def test_an_interval_is_widened_by_how_the_others_drift() -> None:
     ratio = between(0.9, 1.2, 1.0, 0.97)
     others = [between(0.9, 1.1, math.exp(drift)) for drift in (-0.2, -0.1, -0.1, 0.1, 0.1, 0.2)]
-    assert intervals.widened(ratio, others[:5]) == ratio
-    found = intervals.widened(ratio, others)
+    assert intervals.widen_by_drift(ratio, others[:5]) == ratio
+    found = intervals.widen_by_drift(ratio, others)
     # The median deviation from the median, 0.1, as a normal distribution's standard deviation.
     drift = intervals.students_t(5) * 1.4826 * 0.1
     assert found.high == pytest.approx(math.exp(math.hypot(math.log(1.2), drift)))
@@ -157,15 +157,15 @@ def test_an_interval_is_widened_by_how_the_others_drift() -> None:
     assert (found.median, found.coverage) == (1.0, 0.97)
     # One real change among them is no drift.
     still = [between(0.9, 1.1, 1.0)] * 7
-    found = intervals.widened(ratio, [*still, between(4, 6, 5.0)])
+    found = intervals.widen_by_drift(ratio, [*still, between(4, 6, 5.0)])
     assert (found.low, found.high) == pytest.approx((0.9, 1.2))
 
 
 def test_the_smallest_slowdown_that_shows_depends_on_the_width() -> None:
     normal = NormalDist()
     widths = 1 + normal.inv_cdf(0.8) / normal.inv_cdf(0.975)
-    assert intervals.smallest(between(0.9, 1.1, 1.0)) == pytest.approx(1.1**-widths)
-    assert intervals.smallest(between(0.9, 1.0, 1.0)) == 1.0
+    assert intervals.detectable_slowdown(between(0.9, 1.1, 1.0)) == pytest.approx(1.1**-widths)
+    assert intervals.detectable_slowdown(between(0.9, 1.0, 1.0)) == 1.0
 
 
 def test_student_s_t_has_the_chance_that_is_asked_for() -> None:

@@ -286,9 +286,9 @@ def test_workers_that_die_together_are_started_one_by_one() -> None:
 @pytest.mark.parametrize("field", ["wall", "cpu", "cpus"])
 def test_a_sample_without_time_or_processors_is_refused(field: str) -> None:
     sample = WorkerSample(wall=0.1, cpu=0.1, busy=0.1, cpus=2, traces=1, faults=0, throttled=0, rss=1.0)
-    workers.check("arm", sample)
+    workers.check_sample("arm", sample)
     with pytest.raises(MeasurementError, match="arm took no time at all"):
-        workers.check("arm", WorkerSample(**{**vars(sample), field: 0}))
+        workers.check_sample("arm", WorkerSample(**{**vars(sample), field: 0}))
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
@@ -454,7 +454,7 @@ def test_a_worker_of_an_image_that_may_lie_is_isolated_in_its_sandbox() -> None:
 
     script = Script()
     engine = Sandboxed(script)
-    with workers.confined(cast(Engine, engine), "sha256:1") as pool:
+    with workers.confined_pool(cast(Engine, engine), "sha256:1") as pool:
         pool.start([Key(image="sha256:1")])
         (first,) = engine.started
         assert first["command"] == [*probe.ISOLATED, f"{workers.FOLDER}/bench"]
@@ -519,16 +519,16 @@ def test_a_worker_is_closed_after_an_error_and_paused_after_an_answer() -> None:
 
 @pytest.mark.parametrize(("inner", "calls"), [(1.2, 2), (1.9, 2), (7.01, 8), (99_999.4, 100_000)])
 def test_calls_are_rounded_up_within_their_limit(inner: float, calls: int) -> None:
-    assert workers.bounded(inner) == calls
-    assert workers.bounded(1) >= 1
+    assert workers.whole_calls(inner) == calls
+    assert workers.whole_calls(1) >= 1
     for too_many in (0.99, 100_000.1, float("nan")):
         with pytest.raises(MeasurementError, match="and at most 100000 are allowed"):
-            workers.bounded(too_many)
+            workers.whole_calls(too_many)
 
 
 def test_foreign_load_is_what_the_samples_did_not_use() -> None:
     def sample(wall: float, cpu: float, busy: float) -> WorkerSample:
         return WorkerSample(wall=wall, cpu=cpu, busy=busy, cpus=4, traces=1, faults=0, throttled=0, rss=1.0)
 
-    assert workers.foreign([sample(1, 1, 2), sample(3, 1, 2)]) == pytest.approx(2 / 16)
-    assert workers.foreign([sample(1, 2, 1)]) == 0.0
+    assert workers.foreign_share([sample(1, 1, 2), sample(3, 1, 2)]) == pytest.approx(2 / 16)
+    assert workers.foreign_share([sample(1, 2, 1)]) == 0.0

@@ -140,9 +140,9 @@ def test_foreign_load_is_what_the_samples_did_not_use() -> None:
     def sample(busy: float) -> WorkerSample:
         return WorkerSample(wall=0.1, cpu=0.1, busy=busy, cpus=2, traces=1, faults=0, throttled=0, rss=1.0)
 
-    assert workers.foreign([sample(0.1)] * 3) == pytest.approx(0.0)
-    assert workers.foreign([sample(0.2)] * 3) == pytest.approx(0.5)
-    assert workers.foreign([sample(0.0)] * 3) == 0.0
+    assert workers.foreign_share([sample(0.1)] * 3) == pytest.approx(0.0)
+    assert workers.foreign_share([sample(0.2)] * 3) == pytest.approx(0.5)
+    assert workers.foreign_share([sample(0.0)] * 3) == 0.0
 
 
 def test_the_interval_matches_the_textbook() -> None:

@@ -1,10 +1,10 @@
-"""`invoke bench`: answer the performance guide's claims and questions by measurements in an image.
+"""`invoke bench`: test the performance guide's claims by measuring in an image.
 
 command.py           the verbs: from options to reports, comparisons and advice
-session.py           a run: the order of experiments, the budget, Ctrl-C
+session.py           a run: its order of experiments, its time budget, Ctrl-C
 experiment_run.py    pure: an experiment while it is measured
 allocators.py        fetches allocators that an image lacks
-evidence.py          what is observed beside the times: primitives and memory
+evidence.py          what is recorded besides times: primitives and memory
 user_script.py       `--command`: a user's script under TensorFlow's profiler
 findings.py          pure: conclusions beyond a ratio, such as what limits a training or which batch size is enough
 advise.py            pure: settings and lines of code with a measured gain (gains.py)

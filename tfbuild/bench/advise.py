@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tfbuild.bench import current_settings, findings
-from tfbuild.bench.current_settings import CurrentSettings, shared
+from tfbuild.bench.current_settings import CurrentSettings, common_env
 from tfbuild.bench.gains import Advice, ArmComparison, gains
 from tfbuild.measure import experiments
-from tfbuild.measure.evaluate import Verdict, against
+from tfbuild.measure.evaluate import Verdict, compare_arms
 from tfbuild.measure.experiments import AdviceKind
 from tfbuild.measure.intervals import inverse
 from tfbuild.measure.records import FASTER, SLOWER, ArmResult, BenchReport, CaseResult, ExperimentResult
@@ -26,7 +26,7 @@ def advise(report: BenchReport) -> tuple[Advice, ...]:
     The largest gain is first. A line of code may also have regressions, since it can be used only where it gains; of
     several lines for one model only the best is returned.
     """
-    current = current_settings.in_report(report)
+    current = current_settings.read_settings(report)
     advices = _settings(report, current)
     # Cases in another environment than the advised one show nothing about it.
     current = current.updated({name: value for one in advices if not one.in_place for name, value in one.env.items()})
@@ -105,7 +105,7 @@ def _advising(report: BenchReport, kind: AdviceKind) -> list[ExperimentResult]:
 
 def _setting(row: ExperimentResult, report: BenchReport, current: CurrentSettings) -> Iterator[Advice]:
     """Advise the best change from what is in place; else what is in place, if that gained."""
-    cases = [case for case in row.cases if case.arms and current.holds(shared(case))]
+    cases = [case for case in row.cases if case.arms and current.holds(common_env(case))]
     changes: dict[str, Change] = {}
     for case in cases:
         reference = _in_place(case, current) or case.arms[0]
@@ -156,7 +156,7 @@ def _change(old: ArmResult, new: ArmResult, report: BenchReport, current: Curren
     names = _differ(old, new, current)
     before, after = _values(old, names, current), _values(new, names, current)
     comparisons = [
-        ArmComparison(row=row, case=case, arm=arm, other=other, verdict=against(case, arm, other))
+        ArmComparison(row=row, case=case, arm=arm, other=other, verdict=compare_arms(case, arm, other))
         for row in report.experiments
         for case in row.cases
         for other in case.arms
@@ -171,7 +171,7 @@ def _change(old: ArmResult, new: ArmResult, report: BenchReport, current: Curren
 
 def _in_place(case: CaseResult, current: CurrentSettings) -> ArmResult | None:
     """Return the first arm with the image's settings: it leaves alone what other arms set, or sets the same."""
-    names = {name for arm in case.arms for name in arm.env} - shared(case).keys()
+    names = {name for arm in case.arms for name in arm.env} - common_env(case).keys()
     for arm in case.arms:
         own = {name: value for name, value in arm.env.items() if name in names}
         if own.keys() <= current.values.keys() and current.holds(own):
@@ -289,12 +289,12 @@ def _lines(row: ExperimentResult, case: CaseResult, current: CurrentSettings) ->
     for arm in case.arms[1:]:
         alike = [each for each in case.arms if each is not arm and (each.env, each.image) == (arm.env, arm.image)]
         if arm.effect and arm.same is not False and alike and current.holds(arm.env):
-            yield ArmComparison(row=row, case=case, arm=arm, other=alike[0], verdict=against(case, arm, alike[0]))
+            yield ArmComparison(row=row, case=case, arm=arm, other=alike[0], verdict=compare_arms(case, arm, alike[0]))
 
 
 def _baseline_line(row: ExperimentResult, current: CurrentSettings) -> Iterator[Advice]:
     """Advise the baseline's own line if each other arm that was measured lost somewhere and gained nowhere."""
-    cases = [case for case in row.cases if case.arms and case.arms[0].code and current.holds(shared(case))]
+    cases = [case for case in row.cases if case.arms and case.arms[0].code and current.holds(common_env(case))]
     others = [(case, arm) for case in cases for arm in case.arms[1:] if arm.effect]
     lost = [(case, arm) for case, arm in others if arm.effect == SLOWER]
     losers = {arm.name for _, arm in lost}
@@ -329,7 +329,7 @@ def _batch_sizes(row: ExperimentResult, _: CurrentSettings) -> Iterator[Advice]:
         size = next((int(one.values[KNEE]) for one in derived if KNEE in one.values), 0)
         arm = next((arm for arm in case.arms if arm.items == size and arm.effect == FASTER), None)
         if arm:
-            verdict = against(case, arm, case.arms[0])
+            verdict = compare_arms(case, arm, case.arms[0])
             largest = size == max(arm.items for arm in case.arms if arm.seconds)
             code = f"batch_size = {size}" + ("  # the largest one tried: more may be faster still" if largest else "")
             comparison = ArmComparison(row=row, case=case, arm=arm, other=case.arms[0], verdict=verdict)

@@ -162,7 +162,7 @@ def show_rows(
         ]
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(public), indent=2).decode() + "\n")
     else:
-        reporting.listed(rows, quick=chosen.quick)
+        reporting.show_experiments(rows, quick=chosen.quick)
     shares = ", ".join(f"{row.name} {share:.0f} s" for row, share in _shares(rows, chosen)) or chosen.command
     print(f"dry run: nothing was started; of {chosen.budget:.0f} s: {shares}", file=sys.stderr)
 

@@ -112,7 +112,7 @@ def _pair(first: BenchReport, second: BenchReport, number: int) -> ReportCompari
         smallest={},
         notes=(),
     )
-    smallest = {name: round(intervals.smallest(ratio), 4) for name, ratio in comparison.totals.items()}
+    smallest = {name: round(intervals.detectable_slowdown(ratio), 4) for name, ratio in comparison.totals.items()}
     comparison = replace(comparison, smallest=smallest)
     return replace(comparison, notes=tuple(_notes(first, second, comparison, number)))
 
@@ -164,7 +164,7 @@ def _experiments(names: Iterable[str], rows: Sequence[ArmRatio]) -> dict[str, In
     return {
         name: ratio
         if all(row.held for row in by_name[name])
-        else intervals.widened(ratio, [total for other, total in totals.items() if other != name])
+        else intervals.widen_by_drift(ratio, [total for other, total in totals.items() if other != name])
         for name, ratio in totals.items()
     }
 
@@ -339,7 +339,7 @@ def _power(gate: Gate, ratio: Interval) -> str:
     """Say which true ratio this gate would catch, since a gate that nothing can fail is useless."""
     if gate.sign not in ("<", "<="):
         return ""
-    return f"; a true x{gate.limit * intervals.smallest(ratio):.2f} or less would fail in four of five runs"
+    return f"; a true x{gate.limit * intervals.detectable_slowdown(ratio):.2f} or less would fail in four of five runs"
 
 
 def verdict_text(verdict: GateVerdict, count: int) -> str:

@@ -1,4 +1,4 @@
-"""The settings that an image has already: its environment, or TensorFlow's own choice for what it does not set."""
+"""The settings that an image already has: its environment, or TensorFlow's default where it sets nothing."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from tfbuild.plan import find_release
 
 ONEDNN, PRELOAD = "TF_ENABLE_ONEDNN_OPTS", "LD_PRELOAD"
 SET = "the image sets it"
-DEFAULT = "TensorFlow's own choice on this CPU"
+DEFAULT = "TensorFlow's default on this CPU"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class CurrentSettings:
 
 
 @cache
-def names() -> frozenset[str]:
+def variable_names() -> frozenset[str]:
     """Return the variables that experiments set. No others are read, because the environment may hold secrets."""
     variables: set[str] = set()
     for row in experiments.known():
@@ -51,17 +51,17 @@ def names() -> frozenset[str]:
     return frozenset(variables)
 
 
-def recorded(lines: Iterable[str]) -> dict[str, str]:
+def recorded_settings(lines: Iterable[str]) -> dict[str, str]:
     """Return, of an image's NAME=VALUE lines, the variables that experiments set."""
     pairs = (line.partition("=") for line in lines)
-    return {name: value for name, _, value in pairs if value and name in names()}
+    return {name: value for name, _, value in pairs if value and name in variable_names()}
 
 
-def in_report(report: BenchReport) -> CurrentSettings:
+def read_settings(report: BenchReport) -> CurrentSettings:
     """Read the settings from the environment in a report; nothing is known of a report without one."""
     if report.image.env is None:
         return CurrentSettings(values={})
-    values = {**dict.fromkeys(names(), ""), **report.image.env}
+    values = {**dict.fromkeys(variable_names(), ""), **report.image.env}
     if not values[ONEDNN] and (chosen := onednn(report)):
         return CurrentSettings(values=values | {ONEDNN: chosen}, chosen=frozenset({ONEDNN}))
     return CurrentSettings(values=values)
@@ -80,7 +80,7 @@ def onednn(report: BenchReport) -> str:
     return "1" if any(name.replace("_", "").lower() in known for name in rows[0].on_with) else "0"
 
 
-def shared(case: CaseResult) -> dict[str, str]:
+def common_env(case: CaseResult) -> dict[str, str]:
     """Return what the case sets for all of its arms."""
     first, *others = (arm.env for arm in case.arms)
     return {name: value for name, value in first.items() if all(env.get(name) == value for env in others)}

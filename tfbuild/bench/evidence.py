@@ -1,4 +1,4 @@
-"""Observe what an arm really runs or needs, in separate processes and never while something is timed."""
+"""Record which primitives an arm runs and how much memory it needs, in separate processes, while nothing is timed."""
 
 import json
 import time
@@ -34,7 +34,7 @@ LOST = (TfbuildError, TimeoutError, MeasurementError)
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What is observed: these cases of the row, within a share of its `seconds`, until `end` (monotonic)."""
+    """What to record: these cases of the row, within a share of its `seconds`, until `end` (monotonic)."""
 
     row: Experiment
     cases: Sequence[Case]
@@ -52,7 +52,7 @@ class Observation:
 def observe(
     row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
 ) -> tuple[Finding, ...]:
-    """Observe what the row's `evidence` asks for, within a share of the experiment's `seconds`."""
+    """Record what the row's `evidence` names, within a share of the experiment's `seconds`."""
     watch = WATCHED.get(row.evidence)
     end = time.monotonic() + SHARE * seconds
     observation = Observation(row=row, cases=cases, pool=pool, machine=machine, seconds=seconds, end=end)
@@ -62,7 +62,7 @@ def observe(
 # --- which primitives run -------------------------------------------------------------------------------------------
 
 
-def _switched(observation: Observation) -> Iterator[Finding]:
+def _primitives_on_and_off(observation: Observation) -> Iterator[Finding]:
     if observation.seconds < ALL_SECONDS:
         yield _primitives(observation, observation.cases[:1], "1")
         return
@@ -96,7 +96,7 @@ def primitives(begin: str, text: str) -> Finding:
     """Return a finding that starts with `begin`, from the lines that oneDNN prints with ONEDNN_VERBOSE=1."""
     kinds = implementations(text)
     log = judge.primitives(text)
-    ran = "; ".join(f"{kind}: {_few(names)}" for kind, names in kinds.items())
+    ran = "; ".join(f"{kind}: {_shorten(names)}" for kind, names in kinds.items())
     where = f"oneDNN on {log.runtime} ({log.isa}) runs " if kinds else "no primitive of oneDNN runs"
     return Finding(text=f"{begin}{where}{ran}", values={kind: float(len(names)) for kind, names in kinds.items()})
 
@@ -114,7 +114,7 @@ def implementations(text: str) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _few(names: Sequence[str]) -> str:
+def _shorten(names: Sequence[str]) -> str:
     more = len(names) - MOST_LISTED
     return ", ".join(names[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
@@ -137,7 +137,7 @@ def _batch_memory(observation: Observation) -> Iterator[Finding]:
 
         try:
             observation.pool.start([key])
-            finding = findings.memory(case.name, *climb(ask, sizes, observation.end))
+            finding = findings.memory(case.name, *peaks_by_batch(ask, sizes, observation.end))
         except LOST:
             continue
         finally:
@@ -180,7 +180,9 @@ def peaks_by_arm(ask: Callable[[Arm], Peak], arms: Sequence[Arm], end: float) ->
     return peaks
 
 
-def climb(ask: Callable[[int], Peak], sizes: Sequence[int], end: float) -> tuple[list[tuple[int, float]], float]:
+def peaks_by_batch(
+    ask: Callable[[int], Peak], sizes: Sequence[int], end: float
+) -> tuple[list[tuple[int, float]], float]:
     """Measure (items, MiB) at the smallest of `sizes`, the largest and beyond; return it with the MiB available."""
     points: list[tuple[int, float]] = []
     limit, batch = 0.0, min(sizes)
@@ -202,7 +204,7 @@ def climb(ask: Callable[[int], Peak], sizes: Sequence[int], end: float) -> tuple
 
 
 WATCHED: dict[EvidenceKind, Callable[[Observation], Iterator[Finding]]] = {
-    "primitives": _switched,
+    "primitives": _primitives_on_and_off,
     "batch_memory": _batch_memory,
     "pipeline_peaks": _pipeline_peaks,
 }

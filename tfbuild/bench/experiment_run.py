@@ -1,4 +1,4 @@
-"""An experiment while it is measured: its cases, one by one or in turns, and their results so far."""
+"""An experiment that is being measured: its cases, one by one or in turns, and their results so far."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Conclusions from an experiment's numbers beyond a ratio, and how sure they are. Pure."""
+"""Conclusions from an experiment's numbers that go beyond a ratio, and how certain they are. Pure."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,16 @@ from statistics import median
 
 from tfbuild.bench import wording
 from tfbuild.measure import intervals
-from tfbuild.measure.evaluate import TIMES, against, counted, interval, seconds_per_item, sure, wall
+from tfbuild.measure.evaluate import (
+    TIMES,
+    compare_arms,
+    interval,
+    ratios,
+    seconds_per_item,
+    sure,
+    used_rounds,
+    wall,
+)
 from tfbuild.measure.experiments import FindingKind
 from tfbuild.measure.records import FASTER, SLOWER, ArmResult, CaseResult, Finding, Interval, Sample
 
@@ -40,7 +49,7 @@ def _with_caveat(finding: Finding, case: CaseResult) -> Finding:
     return replace(finding, text=f"{finding.text} ({caveat})") if caveat else finding
 
 
-def bound(slower: float, low: float = 0.0, high: float = 0.0) -> str:
+def bottleneck(slower: float, low: float = 0.0, high: float = 0.0) -> str:
     """Say what limits a training whose step takes `slower` times as long as the step alone.
 
     `low` and `high`: the ends of that number's interval, if it has one; both must agree.
@@ -124,7 +133,7 @@ def _shared_limit(case: CaseResult, arm: ArmResult, input_alone: ArmResult, limi
     """
     base = case.arms[0]
     names = {base.name, arm.name, input_alone.name}
-    rounds = [row.samples for row in counted(case.rounds) if names <= row.samples.keys()]
+    rounds = [row.samples for row in used_rounds(case.rounds) if names <= row.samples.keys()]
 
     def item(arm: ArmResult, samples: Mapping[str, Sample]) -> float:
         return wall(samples[arm.name]) / arm.items
@@ -146,7 +155,7 @@ def _limit(arm: ArmResult, ratio: Interval) -> str:
     """Say what limits the arm, as far as its rounds show it."""
     if not sure(ratio):
         return "too few rounds to say what limits it"
-    limit = bound(1 / ratio.median, 1 / ratio.high, 1 / ratio.low)
+    limit = bottleneck(1 / ratio.median, 1 / ratio.high, 1 / ratio.low)
     if limit == BOUNDS[-1] and arm.effect != SLOWER:
         return "not sure, the step alone differs from itself as much"
     return limit
@@ -297,7 +306,7 @@ def _measured(*arms: ArmResult) -> bool:
 
 def _pair(case: CaseResult, arm: ArmResult, other: ArmResult) -> Finding:
     """Compare an arm with an arm that is not the baseline, in the same rounds."""
-    verdict = against(case, arm, other)
+    verdict = compare_arms(case, arm, other)
     ratio, time = (verdict.cpu, "CPU time") if case.metric == "cpu" else (verdict.wall, "wall time")
     effect = verdict.effect if sure(ratio) else wording.TOO_FEW
     text = f"{case.name}: {arm.name} against {other.name}: {effect}, {intervals.interval_text(ratio)} in {time}"
@@ -359,9 +368,8 @@ def _knees(case: CaseResult, share: float, middle: int) -> tuple[int, int]:
     best = min(timed, key=lambda arm: arm.seconds or 0.0)
     may, must = [middle], [best.items]
     for arm in timed:
-        rounds = [row.samples for row in counted(case.rounds) if {arm.name, best.name} <= row.samples.keys()]
-        units = arm.items / best.items
-        ratio = interval([units * time(samples[best.name]) / time(samples[arm.name]) for samples in rounds])
+        items = {arm.name: arm.items, best.name: best.items}
+        ratio = interval(ratios(used_rounds(case.rounds), items, arm.name, best.name, time))
         if ratio and ratio.high >= share:
             may.append(arm.items)
         if ratio and ratio.low >= share:

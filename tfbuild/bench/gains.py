@@ -11,7 +11,7 @@ from tfbuild.measure.records import ArmResult, CaseResult, ExperimentResult, Int
 
 @dataclass(frozen=True, kw_only=True)
 class ArmComparison:
-    """`arm` against `other` in one case; they differ only in what is judged."""
+    """`arm` compared with `other` in one case; they differ only in what is judged."""
 
     row: ExperimentResult
     case: CaseResult
@@ -63,12 +63,12 @@ class Gain:
     @property
     def doubt(self) -> str:
         """Return the reasons to doubt the gain; "" if there are none."""
-        return wording.joined(f"in wall time {interval_text(self.wall)}" if self.wall else "", self.caveat)
+        return wording.join(f"in wall time {interval_text(self.wall)}" if self.wall else "", self.caveat)
 
     @property
     def text(self) -> str:
         """Return "arm x1.39 [1.36, 1.41] over baseline in CPU time: model (how certain)"."""
-        sure = wording.joined(self.certainty, self.doubt)
+        sure = wording.join(self.certainty, self.doubt)
         return f"{self.arm} {interval_text(self.ratio)} over {self.over} in {self.time}: {self.model} ({sure})"
 
 
@@ -92,7 +92,7 @@ def _gain(one: ArmComparison, ratio: Interval) -> Gain:
         wall=wall if unseen else None,
         clean=case.clean,
         rounds=len(case.rounds),
-        caveat=wording.joined(different, wording.caveat(case)),
+        caveat=wording.join(different, wording.caveat(case)),
     )
 
 
@@ -127,18 +127,18 @@ class Advice:
         """Return the one line to type, without its remark."""
         if self.env:
             return " ".join(f"{name}={value}" for name, value in sorted(self.env.items()))
-        return _parted(self.code)[0]
+        return _split_remark(self.code)[0]
 
     @property
     def remark(self) -> str:
         """Return what else to know about the line; of a variable, the line of code that does the same."""
-        code, remark = _parted(self.code)
+        code, remark = _split_remark(self.code)
         if not self.env:
             return remark
         return code if self.code.startswith("#") or not code else f"or in Python, {remark}: {code}"
 
 
-def _parted(code: str) -> tuple[str, str]:
+def _split_remark(code: str) -> tuple[str, str]:
     """Part a line of code from its comment; a line that is all comment is what to type."""
     if code.startswith("# "):
         return code.removeprefix("# "), ""

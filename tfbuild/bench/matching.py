@@ -1,4 +1,4 @@
-"""Match the rows of two reports: ratios of what both measured, and reasons for what only one did. Pure."""
+"""Match the rows of two reports: a ratio for what both measured, a reason for what only one did. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tfbuild.measure import intervals, records
-from tfbuild.measure.evaluate import TIMES, interval, undisturbed
+from tfbuild.measure.evaluate import TIMES, interval, undisturbed_rounds
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult, Interval, Sample
 
 TOO_FEW, DISTURBED = "too few rounds", "disturbed"
@@ -136,7 +136,7 @@ def _arm_ratio(first: BenchReport, second: BenchReport, key: Key, ours: TimedArm
     wall = ratio("wall")
     if wall is None:
         return None
-    quiet = all(len(undisturbed(each.case.rounds)) >= intervals.FEWEST for each in (ours, theirs))
+    quiet = all(len(undisturbed_rounds(each.case.rounds)) >= intervals.FEWEST for each in (ours, theirs))
     few = wall.coverage < intervals.CONFIDENCE
     experiment, case, arm = key
     return ArmRatio(
@@ -170,7 +170,7 @@ def _times(timed_arm: TimedArm, held: ArmResult | None, time: Callable[[Sample],
 
     If these are too few, all rounds are used, for reading only.
     """
-    name, items, clean = timed_arm.arm.name, timed_arm.arm.items, undisturbed(timed_arm.case.rounds)
+    name, items, clean = timed_arm.arm.name, timed_arm.arm.items, undisturbed_rounds(timed_arm.case.rounds)
     used = clean if len(clean) >= intervals.FEWEST else timed_arm.case.rounds
     rounds = [row.samples for row in used if name in row.samples]
     if held is None:

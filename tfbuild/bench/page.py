@@ -124,7 +124,7 @@ def _counts(row: ExperimentResult) -> Iterator[str]:
 
 
 def _disturbed(cases: Sequence[CaseResult]) -> str:
-    return f" ({text})" if (text := wording.disturbed(cases)) else ""
+    return f" ({text})" if (text := wording.disturbance(cases)) else ""
 
 
 def _range(medians: Sequence[float]) -> str:

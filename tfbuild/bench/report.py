@@ -211,7 +211,7 @@ def _changes(advices: Sequence[Advice]) -> Iterator[str]:
     for number, advice in enumerate(new, 1):
         yield f"{number:2}. {advice.line}{f'  # {advice.remark}' if advice.remark else ''}"
         for gain in (*advice.gains, *advice.losses):
-            sure = wording.joined(f"{gain.time}, over {gain.over}", gain.certainty, gain.doubt)
+            sure = wording.join(f"{gain.time}, over {gain.over}", gain.certainty, gain.doubt)
             slower = ", slower" if gain in advice.losses else ""
             yield f"    {interval_text(gain.ratio)} {gain.model} ({sure}){slower}"
     for advice in advices:
@@ -220,7 +220,7 @@ def _changes(advices: Sequence[Advice]) -> Iterator[str]:
     yield ""
 
 
-def listed(rows: tuple[Experiment, ...], *, quick: bool, stream: IO[str] | None = None) -> None:
+def show_experiments(rows: tuple[Experiment, ...], *, quick: bool, stream: IO[str] | None = None) -> None:
     """Print the experiments with their questions and cases as a table."""
     for row in rows:
         print(f"{row.name:12}{row.question}", file=stream)

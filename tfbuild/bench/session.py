@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfbuild import __version__
 from tfbuild.bench import allocators, evidence, user_script, wording
-from tfbuild.bench.current_settings import recorded
+from tfbuild.bench.current_settings import recorded_settings
 from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
 from tfbuild.engine import Engine
 from tfbuild.engine.image import named_if_removed
@@ -69,7 +69,7 @@ class Settings:
 
 @dataclass
 class Clock:
-    """Divides the remaining budget by the weights of the remaining work."""
+    """Divides the remaining time among the remaining work, by weight."""
 
     end: float
     weights: list[float]
@@ -167,7 +167,7 @@ class Session:
                 status = run.result().status
                 step.outcome = "done" if status == records.MEASURED else status
         finally:
-            for line in wording.lines(list(run.cases())):
+            for line in wording.log_lines(list(run.cases())):
                 self.progress(line)
             # Also on Ctrl-C, as the results so far are kept.
             run.seconds = time.monotonic() - begin
@@ -238,7 +238,7 @@ class Session:
                 step.outcome = records.TRUNCATED if group.cut else "done"
         finally:
             if group.progress > before:
-                for line in wording.lines(group.results):
+                for line in wording.log_lines(group.results):
                     self.progress(line)
             run.seconds += time.monotonic() - begin
 
@@ -292,7 +292,7 @@ def bench(
             id=image.id,
             labels=_printable(image.labels),
             against=settings.against,
-            env=_printable(recorded(image.env)),
+            env=_printable(recorded_settings(image.env)),
         ),
         host=probe.host(environment, engine),
         software=Software(

@@ -1,4 +1,4 @@
-"""`--command`: profile a user's script, to see whether it waits for its input or computes.
+"""`--command`: profile a user's script, to find out whether it waits for its input or computes.
 
 It runs in a container without a network, as the calling user, in a read-only folder, so it cannot change any of the
 user's files; what it writes to /tmp is deleted with the container.
@@ -81,7 +81,7 @@ def experiment(
         raise UsageError(
             "the engine is on another machine, which does not have the folder", hint="run this on the engine's machine"
         )
-    if _older(release):
+    if _is_too_old(release):
         raise TfbuildError(f"TensorFlow {release} has no tf.profiler", hint=f"use {FIRST_RELEASE} or a newer release")
     with progress.step(f"bench: {command}") as step:
         profile = _profile(engine, image, command, seconds, gpus=gpus)
@@ -103,7 +103,7 @@ def experiment(
     )
 
 
-def _older(release: str) -> bool:
+def _is_too_old(release: str) -> bool:
     try:
         return Version(release) < Version(FIRST_RELEASE)
     except InvalidVersion:
@@ -177,7 +177,7 @@ def _slower(waiting: float) -> float:
 def _limit(profile: Profiled, slower: float, *, gpu: bool, idle: bool) -> str:
     """Say what all windows agree on; a script that is mostly idle is not bound by computing."""
     by_window = [_slower(one.waiting / one.span) for one in profile.windows]
-    limit = findings.bound(slower, min(by_window), max(by_window))
+    limit = findings.bottleneck(slower, min(by_window), max(by_window))
     if limit == findings.BOUNDS[0]:
         limit = "not input-bound" if idle else f"{limit} (GPU)" if gpu else limit
     ends = f" [{min(by_window):.2f} to {max(by_window):.2f} by window]" if len(by_window) > 1 else ""

@@ -1,4 +1,4 @@
-"""The text of a benchmark's verdicts, times, noise and caveats, for every table, page and message."""
+"""Verdicts, times, noise and caveats as text, for every table, page and message of the benchmark."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,22 +84,22 @@ def caveat(case: CaseResult) -> str:
 
     That the time budget stopped a case is said once, by `noise`.
     """
-    return joined(
+    return join(
         case.reason if case.status == records.INTERRUPTED else "",
-        disturbed([case]),
+        disturbance([case]),
         f"{case.throttled} periods throttled by the cgroup's quota" if case.throttled else "",
         f"the baseline differs from itself: {interval_text(case.band)}" if _off(case.band) else "",
     )
 
 
-def disturbed(cases: Sequence[CaseResult]) -> str:
+def disturbance(cases: Sequence[CaseResult]) -> str:
     """Return how many rounds of the noisy cases were undisturbed; "" if no case is noisy."""
     noisy = [case for case in cases if case.noisy and case.rounds]
     clean, rounds = sum(case.clean for case in noisy), sum(len(case.rounds) for case in noisy)
     return f"noisy: {clean} of {rounds} rounds undisturbed" if noisy else ""
 
 
-def joined(*texts: str) -> str:
+def join(*texts: str) -> str:
     """Join the texts that are not empty."""
     return "; ".join(text for text in texts if text)
 
@@ -109,7 +109,7 @@ def _off(band: Interval | None) -> bool:
     return band is not None and evaluate.sure(band) and not round(band.low, 2) <= 1 <= round(band.high, 2)
 
 
-def lines(cases: Sequence[CaseResult]) -> list[str]:
+def log_lines(cases: Sequence[CaseResult]) -> list[str]:
     """Return an experiment's results, a line for each arm, for the log."""
     return [
         f"  {case.name}: {arm.name}: {verdict(arm, case)} {interval_text(judged_ratio(arm, case))}".rstrip()

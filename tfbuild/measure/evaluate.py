@@ -31,7 +31,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """`used`: the rounds that count, which are the clean ones, or all (`noisy`) if too few are clean."""
+    """`used`: the rounds that count: the clean ones, or all of them (`noisy`) if too few are clean."""
 
     used: tuple[Round, ...]
     clean: int
@@ -44,7 +44,7 @@ class Evaluation:
 
 def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], metric: str) -> Evaluation:
     """Judge the arms. `items`: of each arm in a call, as ratios are of time per item; `metric`: "cpu" or "wall"."""
-    clean, used = undisturbed(rounds), counted(rounds)
+    clean, used = undisturbed_rounds(rounds), used_rounds(rounds)
     units = {**items, AGAIN: items[baseline]}
     band = interval(ratios(used, units, AGAIN, baseline, TIMES[metric]))
     return Evaluation(
@@ -73,7 +73,7 @@ def _verdict(ratios_by: Callable[[Time], Sequence[float]], metric: str, band: In
     return Verdict(cpu=by_time["cpu"], wall=by_time["wall"], effect=effect(by_time[metric], band))
 
 
-def against(case: CaseResult, arm: ArmResult, other: ArmResult) -> Verdict:
+def compare_arms(case: CaseResult, arm: ArmResult, other: ArmResult) -> Verdict:
     """Judge an arm against any other one, in the rounds that have both.
 
     If the other is not the baseline, the band counts in both directions: which of two equals is slower is chance.
@@ -81,7 +81,7 @@ def against(case: CaseResult, arm: ArmResult, other: ArmResult) -> Verdict:
     if other.name == case.arms[0].name:
         return Verdict(cpu=arm.cpu, wall=arm.wall, effect=arm.effect or NO_DIFFERENCE)
     items = {arm.name: arm.items, other.name: other.items}
-    both = partial(ratios, counted(case.rounds), items, arm.name, other.name)
+    both = partial(ratios, used_rounds(case.rounds), items, arm.name, other.name)
     return _verdict(both, case.metric, _both_ways(case.band))
 
 
@@ -92,14 +92,14 @@ def _both_ways(band: Interval | None) -> Interval | None:
     return Interval(median=band.median, low=low, high=high, coverage=band.coverage)
 
 
-def undisturbed(rounds: Sequence[Round]) -> tuple[Round, ...]:
+def undisturbed_rounds(rounds: Sequence[Round]) -> tuple[Round, ...]:
     """Return the rounds in which others used little of the machine's time."""
     return tuple(row for row in rounds if row.foreign <= MOST_FOREIGN)
 
 
-def counted(rounds: Sequence[Round]) -> tuple[Round, ...]:
+def used_rounds(rounds: Sequence[Round]) -> tuple[Round, ...]:
     """Return the clean rounds, or all rounds if too few are clean."""
-    clean = undisturbed(rounds)
+    clean = undisturbed_rounds(rounds)
     return clean if len(clean) >= FEWEST_CLEAN else tuple(rounds)
 
 
@@ -119,7 +119,7 @@ TIMES: dict[str, Time] = {"cpu": cpu, "wall": wall}
 def seconds_per_item(case: CaseResult, arm: ArmResult) -> Interval | None:
     """Return the median of seconds per item with its interval, in the case's metric, over the rounds that count."""
     time = TIMES[case.metric]
-    rounds = [row.samples for row in counted(case.rounds) if arm.name in row.samples]
+    rounds = [row.samples for row in used_rounds(case.rounds) if arm.name in row.samples]
     return interval([time(samples[arm.name]) / arm.items for samples in rounds])
 
 

@@ -132,7 +132,7 @@ def total(parts: Sequence[CaseRatio]) -> Interval | None:
     )
 
 
-def widened(ratio: Interval, others: Sequence[Interval]) -> Interval:
+def widen_by_drift(ratio: Interval, others: Sequence[Interval]) -> Interval:
     """Widen an experiment's interval by the spread of the others, because it drifts as they do.
 
     The spread is their median absolute deviation, scaled to a standard deviation, so that a few real changes among them
@@ -183,7 +183,7 @@ def students_t(freedom: int, chance: float = CONFIDENCE) -> float:
     return z + sum(term / float(freedom) ** power for power, term in enumerate(terms, 1))
 
 
-def smallest(ratio: Interval) -> float:
+def detectable_slowdown(ratio: Interval) -> float:
     """Return the ratio below 1 of the smallest slowdown that an interval of this width shows in POWER of all cases."""
     normal = NormalDist()
     widths = 1 + normal.inv_cdf(POWER) / normal.inv_cdf((1 + CONFIDENCE) / 2)

@@ -84,7 +84,7 @@ def below_root() -> dict[str, bytes]:
 
 @dataclass(frozen=True, kw_only=True)
 class Untrusted:
-    """How an image is asked that may lie: confined to a sandbox that has files() in ROOT, with a challenge.
+    """How an image that is not trusted is probed: in a sandbox that has files() in ROOT, with a challenge.
 
     `look` gets the process of a probe that has sent all its records; `options`: of Python.
     """
@@ -127,7 +127,7 @@ def ask(
             )
             run = ask_once()
             if run.exit_code == KILLED and not run.truncated:
-                # By somebody on this machine, or by itself: then it ends so again.
+                # Killed by someone on this machine, or by itself: then it ends in the same way again.
                 run = ask_once()
         else:
             run = engine.run(ref, command, env=environment, files=files(), timeout=SECONDS, gpus=gpus)

@@ -69,7 +69,7 @@ class ArmResult:
 
     `seconds`, `cpu_seconds`: medians per item, for reading only, since no absolute time is judged; `build`, `first`:
     seconds until it could be called, and of the first call; `nodes` of its graph; `faults`: page faults a call; `rss`:
-    MiB; `error`: against a reference; `same`: it computes what the baseline does (None: nobody claims it);
+    MiB; `error`: against a reference; `same`: it computes what the baseline does (None: no one claims so);
     `code`: the line that takes its gain into a program.
     """
 
@@ -120,7 +120,7 @@ class CaseResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A sentence that follows from the numbers; `values`: the numbers in it, by name."""
+    """A sentence that states what the numbers show; `values`: the numbers in it, by name."""
 
     text: str
     values: dict[str, float]

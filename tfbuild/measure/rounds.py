@@ -198,10 +198,10 @@ class CaseRun:
             raise MeasurementError("its process was lost with another case's")
         for _ in range(MOST_TRIES):
             taken = self._ask(side, WorkerSample, ask="sample", inner=side.inner)
-            workers.check(side.name, taken)
+            workers.check_sample(side.name, taken)
             if taken.wall >= SHORTEST_SAMPLE:
                 return taken
-            side.inner = workers.bounded(side.inner * 1.2 * SHORTEST_SAMPLE / taken.wall)
+            side.inner = workers.whole_calls(side.inner * 1.2 * SHORTEST_SAMPLE / taken.wall)
         raise MeasurementError(f"{MOST_TRIES} samples took less than a tenth of a second")
 
     def quiet_round(self, shuffled: random.Random, end: float) -> None:
@@ -231,7 +231,7 @@ class CaseRun:
             return None
         return Round(
             samples={name: _raw(inner, sample) for name, (inner, sample) in samples.items()},
-            foreign=workers.foreign([sample for _, sample in samples.values()]),
+            foreign=workers.foreign_share([sample for _, sample in samples.values()]),
         )
 
     def _lose_with(self, side: Side) -> None:

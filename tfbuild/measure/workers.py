@@ -26,7 +26,7 @@ QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 class MeasurementError(Exception):
-    """A worker broke the protocol or the method, so that its numbers must not be used."""
+    """A worker violated the protocol or the method, so its numbers must not be used."""
 
 
 def ask(worker: Worker, kind: type[T], timeout: float = SECONDS, **question: object) -> T:
@@ -37,7 +37,7 @@ def ask(worker: Worker, kind: type[T], timeout: float = SECONDS, **question: obj
         raise MeasurementError(f"a worker's answer cannot be trusted: {error}") from error
 
 
-def alone(worker: Worker, kind: type[T], timeout: float = SECONDS, **question: object) -> T:
+def ask_alone(worker: Worker, kind: type[T], timeout: float = SECONDS, **question: object) -> T:
     """Resume a paused worker, ask it, and pause it again."""
     worker.resume()
     answer = ask(worker, kind, timeout, **question)
@@ -45,14 +45,14 @@ def alone(worker: Worker, kind: type[T], timeout: float = SECONDS, **question: o
     return answer
 
 
-def bounded(inner: float) -> int:
+def whole_calls(inner: float) -> int:
     """Round the calls of a sample to a whole number; raise MeasurementError if they are too many."""
     if not 1 <= inner <= MOST_INNER:
         raise MeasurementError(f"a sample would need {inner:.0f} calls, and at most {MOST_INNER} are allowed")
     return round(inner + 0.5)
 
 
-def check(name: str, sample: WorkerSample) -> None:
+def check_sample(name: str, sample: WorkerSample) -> None:
     """Raise MeasurementError if TensorFlow traced the function again, or if no time passed."""
     if sample.traces != 1:
         raise MeasurementError(f"{name} was traced {sample.traces} times: the time is that of TensorFlow's tracing")
@@ -60,7 +60,7 @@ def check(name: str, sample: WorkerSample) -> None:
         raise MeasurementError(f"{name} took no time at all")
 
 
-def foreign(samples: Sequence[WorkerSample]) -> float:
+def foreign_share(samples: Sequence[WorkerSample]) -> float:
     """Return the share of the machine's time that others used: its busy time, less what the samples used."""
     others = sum(sample.busy - sample.cpu for sample in samples)
     return max(0.0, others / sum(sample.wall * sample.cpus for sample in samples))
@@ -99,7 +99,7 @@ def files() -> dict[str, bytes]:
 class Pool:
     """The running workers. `more`: further files for the containers, by path.
 
-    `sandbox`: confines workers of images that may lie, and has files() in ROOT; their Python is isolated.
+    `sandbox`: confines the workers of images that are not trusted, and has files() in ROOT; their Python is isolated.
     """
 
     engine: Engine
@@ -145,7 +145,7 @@ class Pool:
         """Ask a running worker while the others are paused; close it after an error."""
         worker = self._running[key][0]
         try:
-            return alone(worker, kind, timeout, **question)
+            return ask_alone(worker, kind, timeout, **question)
         except BaseException:
             self.close(key)
             raise
@@ -182,8 +182,8 @@ def pool(engine: Engine, more: Mapping[str, bytes], sandbox: Sandbox | None = No
 
 
 @contextmanager
-def confined(engine: Engine, ref: str) -> Iterator[Pool]:
-    """Open a pool for images that may lie."""
+def confined_pool(engine: Engine, ref: str) -> Iterator[Pool]:
+    """Open a pool for images that are not trusted."""
     below = {path.removeprefix(f"{ROOT}/"): content for path, content in files().items()}
     with engine.sandbox(ref, below, ROOT) as sandbox, pool(engine, {}, sandbox) as workers:
         yield workers

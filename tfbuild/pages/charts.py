@@ -1,4 +1,4 @@
-"""Charts as parts of a page, coloured by its CSS variables: ratios and bars as HTML, curves as SVG by Vega-Lite.
+"""Charts for pages, in the colours of their CSS variables: ratios and bars as HTML, curves as SVG by Vega-Lite.
 
 Names in a report are data: they are never markup, fields or expressions.
 """

@@ -5,7 +5,7 @@ host (tfbuild/bench/) decides what is compared and what follows from the results
 
     records.py        a worker's answers: plain records, one line of JSON each
     worker.py         the loop that answers questions, and takes samples
-    validity.py       checks against mistakes that once faked a result, and readings of memory
+    validity.py       checks against mistakes that falsify results, and readings of memory
     script_profile.py a user's script under TensorFlow's profiler, which site/sitecustomize.py starts
     workloads/        the work that is timed: one function for each workload, looked up by name
 """

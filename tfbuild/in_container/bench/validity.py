@@ -1,4 +1,4 @@
-"""Check for mistakes that each faked a result once: folded constants, a cold start, background work while idle.
+"""Check for mistakes that have falsified results before: folded constants, a cold start, background work while idle.
 
 The rest reads what memory this process uses, and how often its quota stopped it.
 

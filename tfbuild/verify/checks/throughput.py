@@ -41,7 +41,7 @@ def measure(engine: Engine, ref: str, baseline: Baseline, *, seed: int = 0) -> T
     row = against(baseline)
     # No placeholder in the row depends on the machine's numbers.
     machine = Machine(image=ref, against=baseline.image, cpus=0, gpus=0)
-    with workers.confined(engine, ref) as pool:
+    with workers.confined_pool(engine, ref) as pool:
         runs = [
             CaseRun(row=row, case=case, machine=machine, pool=pool, tell=lambda _: None, strict=True)
             for case in row.case
