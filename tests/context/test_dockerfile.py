@@ -25,10 +25,11 @@ from tfbuild.context.dockerfile import Base, image_digest
 from tfbuild.context.labels import labels_of
 from tfbuild.cpu import isa
 from tfbuild.errors import UsageError
-from tfbuild.plan import Build, Request, bazelrc, configuration
+from tfbuild.plan import Build, Request, configuration
 from tfbuild.plan.build import Decision, Wheel
 from tfbuild.plan.selection import complete
 from tfbuild.plan.source import Source
+from tfbuild.plan.tree import parse_rc
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -398,14 +399,14 @@ def test_a_build_from_source_has_its_flags_in_bazelrc_and_generic_ones_for_the_h
 )
 def test_bazel_gets_each_flag_as_it_was_given(flag: str) -> None:
     text = dockerfile.files(from_source(bazel_flags=(flag, "--last")))["bazelrc"]
-    assert bazelrc.parse(text).build()[-2:] == (flag, "--last")
+    assert parse_rc(text).build()[-2:] == (flag, "--last")
     assert re.search(rf"^build {re.escape(dockerfile.bazelrc_word(flag))}$", text, re.MULTILINE)
 
 
 @given(st.text(st.characters(exclude_categories=["C", "Z"], include_characters=" \\\"'#"), min_size=1))
 def test_every_word_of_a_bazelrc_is_read_back(word: str) -> None:
     text = f"build {dockerfile.bazelrc_word(word)}\nbuild --last\n"
-    assert bazelrc.parse(text).build() == (word, "--last")
+    assert parse_rc(text).build() == (word, "--last")
 
 
 def test_a_tree_cannot_give_host_tools_the_targets_flags_and_the_user_can() -> None:

@@ -26,10 +26,11 @@ from tfbuild.errors import (
     Unsupported,
     UsageError,
 )
-from tfbuild.plan import Build, Request, bazelrc, remote_cache
+from tfbuild.plan import Build, Request, remote_cache
 from tfbuild.plan.remote_cache import Remote
+from tfbuild.plan.tree import parse_rc
 
-# Syntax of a shell, of Dockerfiles, bazelrc files, YAML, HCL, GitHub's and Jinja's expressions; options; paths; and
+# Syntax of a shell, of Dockerfiles files, YAML, HCL, GitHub's and Jinja's expressions; options; paths; and
 # letters that look like others.
 PRINTABLE = (
     "$(touch x)", "`touch x`", "${HOME}", "$HOME", "; touch x", "x && touch x", "x|touch x", "x>x", "a b", " x", "x ",
@@ -205,7 +206,7 @@ def test_a_shell_gets_every_answer_to_configure_as_it_was_given(hostile: Build, 
 
 
 def test_bazel_gets_every_flag_as_it_was_given(hostile: Build) -> None:
-    flags = bazelrc.parse(dockerfile.files(hostile)["bazelrc"]).build()
+    flags = parse_rc(dockerfile.files(hostile)["bazelrc"]).build()
     assert [flag[4:] for flag in flags if flag.startswith("--x=")] == list(PRINTABLE)
 
 
@@ -307,7 +308,7 @@ def test_a_header_of_a_remote_cache_is_refused_or_one_flag(pattern: str, value: 
         assert value not in str(made)
         return
     assert isinstance(made, Remote)
-    flags = [flag for flag in bazelrc.parse(remote_cache.bazelrc(made, "7.4.1")).build() if "header" in flag]
+    flags = [flag for flag in parse_rc(remote_cache.bazelrc(made, "7.4.1")).build() if "header" in flag]
     assert flags == [f"--remote_header={text}" for text in line.splitlines()]
 
 
@@ -327,7 +328,7 @@ def test_other_options_of_a_remote_cache_are_refused_or_one_flag(name: str, valu
         return
     assert isinstance(made, Remote)
     text = remote_cache.bazelrc(made, "7.4.1")
-    assert any(value in flag for flag in bazelrc.parse(text).build())
+    assert any(value in flag for flag in parse_rc(text).build())
     assert all(line.startswith("build --") for line in text.splitlines())
 
 

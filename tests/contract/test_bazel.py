@@ -1,4 +1,4 @@
-"""A real Bazel reads the tree's .bazelrc, what its configure.py wrote and the plan's own file, as a compile does.
+"""A real Bazel reads the tree's .what its configure.py wrote and the plan's own file, as a compile does.
 
 The tree's WORKSPACE needs the network. A small one takes its place: a library, and a tool that makes the library's
 header, which is what a host tool is to Bazel. Bazel is Debian's, newer than the one of the release (which is in no
@@ -18,7 +18,8 @@ from tests.contract.newbazel import OFFLINE
 from tfbuild import plan
 from tfbuild.context import dockerfile
 from tfbuild.engine import Engine
-from tfbuild.plan import Build, bazelrc
+from tfbuild.plan import Build
+from tfbuild.plan.tree import parse_rc
 
 pytestmark = pytest.mark.engine
 
@@ -184,8 +185,8 @@ def expansions(said: str) -> dict[str, tuple[str, ...]]:
 
 def their_copts(tree: Tree, written: str) -> list[str]:
     """The copts of TensorFlow's own that a Linux build gets: .bazelrc's, then configure.py's."""
-    rc = bazelrc.parse(tree.text(".bazelrc"))
-    flags = (*rc.build("linux"), *rc.build("dynamic_kernels"), *bazelrc.parse(written).build())
+    rc = parse_rc(tree.text(".bazelrc"))
+    flags = (*rc.build("linux"), *rc.build("dynamic_kernels"), *parse_rc(written).build())
     return [flag.removeprefix("--copt=") for flag in flags if flag.startswith("--copt=")]
 
 
@@ -218,9 +219,9 @@ def test_our_copts_are_the_last_and_host_tools_are_without_them(
 
     files = announced(done.stderr)
     assert [name for name, _ in files[-3:]] == ["/src/.bazelrc", "/src/.tf_configure.bazelrc", "/mnt/bazelrc"]
-    assert files[-1][1] == bazelrc.parse(ours).build()
+    assert files[-1][1] == parse_rc(ours).build()
     for name in build.configs:
-        assert expansions(done.stderr)[name] == bazelrc.parse(tree.text(".bazelrc")).build(name)
+        assert expansions(done.stderr)[name] == parse_rc(tree.text(".bazelrc")).build(name)
 
     found = compiles(done)
     library, tool = found["library.cc"], found["tool.cc"]
@@ -258,6 +259,6 @@ def test_cuda_is_read_as_far_as_the_toolkit_that_is_not_there(
     ours = dockerfile.files(plans.build("cuda", compiler=compiler))["bazelrc"]
     done = answers[f"cuda {compiler}"]
     assert done.exit_code != 0
-    assert announced(done.stderr)[-1] == ("/mnt/bazelrc", bazelrc.parse(ours).build())
-    assert expansions(done.stderr)["cuda"] == bazelrc.parse(tree.text(".bazelrc")).build("cuda")
+    assert announced(done.stderr)[-1] == ("/mnt/bazelrc", parse_rc(ours).build())
+    assert expansions(done.stderr)["cuda"] == parse_rc(tree.text(".bazelrc")).build("cuda")
     assert "@local_config_cuda" in done.stderr.partition("ERROR:")[2]

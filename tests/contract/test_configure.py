@@ -13,7 +13,8 @@ from tests.contract.archive import RELEASE, Tree
 from tfbuild import plan
 from tfbuild.engine import Engine
 from tfbuild.facts import releases
-from tfbuild.plan import Build, bazelrc, configuration
+from tfbuild.plan import Build, configuration
+from tfbuild.plan.tree import parse_rc
 
 pytestmark = pytest.mark.engine
 
@@ -51,14 +52,14 @@ def test_configure_runs_to_its_end_and_writes_what_is_expected(
         f"--action_env PYTHON_BIN_PATH={plan.BUILD_PYTHON} --action_env PYTHON_LIB_PATH={LIBRARY} "
         f"--python_path={plan.BUILD_PYTHON} {clang if build.compiler == 'clang-16' else ''}"
     )
-    written = bazelrc.parse(done.written)
+    written = parse_rc(done.written)
     assert written.build() == tuple(shlex.split(expected))
     assert written.configs == {"opt"}
 
 
 def test_config_opt_gives_host_tools_the_plans_flags_too(engine: Engine, builder: str, tree: Tree) -> None:
     env = runs.environment(plans.build("cpu"))
-    written = bazelrc.parse(runs.configure(engine, builder, tree, env).written)
+    written = parse_rc(runs.configure(engine, builder, tree, env).written)
     assert env["CC_OPT_FLAGS"] == "-Wno-sign-compare"
     assert written.build("opt") == ("--copt=-Wno-sign-compare", "--host_copt=-Wno-sign-compare")
 
@@ -112,6 +113,6 @@ def test_what_configure_asks_after_it_has_found_cuda_is_answered(
         "--copt=-Wno-gnu-offsetof-extensions --config=cuda_clang",
     }[build.compiler]
     capabilities = releases.cuda(RELEASE).capabilities
-    assert bazelrc.parse(done.written).build() == tuple(
+    assert parse_rc(done.written).build() == tuple(
         shlex.split(f"--action_env TF_CUDA_COMPUTE_CAPABILITIES={capabilities} {compiler}")
     )

@@ -15,9 +15,8 @@ from tfbuild.context import dockerfile
 from tfbuild.facts import guard as guards
 from tfbuild.facts import releases, toolchains
 from tfbuild.facts.release_table import table
-from tfbuild.plan import Build, bazelrc, failures
-from tfbuild.plan import tree as source_tree
-from tfbuild.plan.bazelrc import Rc
+from tfbuild.plan import Build, failures
+from tfbuild.plan.tree import Rc, parse_rc
 
 GUARD = "tensorflow/core/platform/cpu_feature_guard.cc"
 NUMBERS = "tensorflow/tsl/platform/cpu_info.h"
@@ -27,7 +26,7 @@ HERMETIC = "tensorflow/tools/toolchains/python/python_repo.bzl"
 
 @pytest.fixture(scope="session")
 def rc(tree: Tree) -> Rc:
-    return bazelrc.parse(tree.text(".bazelrc"))
+    return parse_rc(tree.text(".bazelrc"))
 
 
 def test_the_archive_is_of_the_release(tree: Tree) -> None:
@@ -41,7 +40,7 @@ def test_the_table_of_trees_says_of_it_what_it_says_itself(tree: Tree) -> None:
     listed = trees.of(RELEASE)
     texts = {name: content.decode() for name, content in tree.contents.items()}
     assert listed is not None
-    assert trees.stored(source_tree.read(texts.get, tree.names)) == listed.facts
+    assert trees.stored(trees.read_record(texts.get, tree.names)) == listed.facts
 
 
 # --- configs ---------------------------------------------------------------------------------------------------------
@@ -77,7 +76,7 @@ def test_a_config_has_a_row_exactly_if_bazelrc_has_it(name: str, rc: Rc) -> None
 
 def test_what_configure_writes_is_read_after_all_of_bazelrc_that_every_build_takes(tree: Tree, rc: Rc) -> None:
     assert rc.imports[0] == "%workspace%/.tf_configure.bazelrc"
-    after = bazelrc.parse(tree.text(".bazelrc").partition("try-import")[2])
+    after = parse_rc(tree.text(".bazelrc").partition("try-import")[2])
     assert not after.build()
 
 

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from tests.facts import digests
+from tests.facts import digests, trees
 from tfbuild.binary import inspector
 from tfbuild.cpu import isa
 from tfbuild.facts import release_table, releases
@@ -36,10 +36,10 @@ FILES = "PyPI, files of {}"
 
 def proposed(folder: Path) -> str:
     """Return TOML: a table for each fact that the tree says otherwise than the newest known release."""
-    tree = source_tree.of_folder(folder)
-    rows = source_tree.said(tree, tree.version)
-    new = (f"# {row.file}\n{_table(row.name, row.row)}" for row in rows if row.row)
-    gone = (f"# {row.file} has {row.what}: end the row {row.name} {row.key}".rstrip() for row in rows if not row.row)
+    tree = trees.folder_record(folder)
+    rows = source_tree.differences(tree, tree.version)
+    new = (f"# {row.file}\n{_table(row.table, row.row)}" for row in rows if row.row)
+    gone = (f"# {row.file} has {row.what}: end the row {row.table} {row.key}".rstrip() for row in rows if not row.row)
     after = f"# {tree.version}, unlike {releases.nearest(tree.version)}; built with LLVM {tree.llvm or 'of its own'}"
     return "\n".join((after, *new, *gone)) + "\n"
 

@@ -10,7 +10,7 @@ from typing import Any
 from packaging.version import Version
 
 from tests.facts import trees
-from tests.facts.trees import Tree
+from tests.facts.trees import Tree, TreeRecord
 from tests.rows import each
 from tfbuild import plan
 from tfbuild.errors import TfbuildError, Unsupported
@@ -18,7 +18,6 @@ from tfbuild.facts import guard, releases, targets, toolchains
 from tfbuild.facts.release_table import table
 from tfbuild.plan import amendments, configuration
 from tfbuild.plan import tree as source_tree
-from tfbuild.plan.tree import TreeFacts
 
 ALL = tuple(row.version for row in releases.releases())
 CONFIGS = sorted({row.name for row in table().config})
@@ -27,11 +26,11 @@ EXACT = tuple(release for release in ALL if trees.of(release))
 BRACKETED = tuple(release for release in ALL if len(trees.around(release)) == 2)
 
 
-def facts_around(release: str) -> tuple[TreeFacts, ...]:
+def facts_around(release: str) -> tuple[TreeRecord, ...]:
     return tuple(tree.facts for tree in trees.around(release))
 
 
-def values_around(release: str, value: Callable[[TreeFacts], Any]) -> list[Any]:
+def values_around(release: str, value: Callable[[TreeRecord], Any]) -> list[Any]:
     """Return the different values of a fact in the trees around a release."""
     values = [value(facts) for facts in facts_around(release)]
     return [value for index, value in enumerate(values) if value not in values[:index]]
@@ -308,7 +307,7 @@ def test_a_trees_facts_are_read() -> None:
         "requirements_lock_3_9.txt": "",
         "requirements_lock_3_10.txt": "",
     }
-    facts = source_tree.read(files.get, files)
+    facts = trees.read_record(files.get, files)
     assert facts.dated == "2024-07-09"
     assert (facts.version, facts.bazelversion, facts.oldest_bazel, facts.newest_bazel) == (
         "2.18.0",
@@ -332,4 +331,4 @@ def test_a_trees_facts_are_read() -> None:
 
 def test_a_newer_tree_has_its_version_in_another_file() -> None:
     files = {"tensorflow/tf_version.bzl": 'TF_VERSION = "2.22.0"\nMAJOR = TF_VERSION.split(".")[0]\n'}
-    assert source_tree.read(files.get, []).version == "2.22.0"
+    assert trees.read_record(files.get, []).version == "2.22.0"

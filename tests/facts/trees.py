@@ -7,9 +7,11 @@ where a revision is named; SOURCE says where it is from. The table holds each fa
 a row.
 """
 
+import ast
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,7 +28,7 @@ from tfbuild.facts import releases
 from tfbuild.facts.release_table import table
 from tfbuild.plan import failures
 from tfbuild.plan import tree as source_tree
-from tfbuild.plan.tree import GRAPH_VERSION, TreeFacts
+from tfbuild.plan.tree import CUDA_SETTING, PIP, Rc, ReadText, TreeFacts
 
 FILE = Path(__file__).parents[1] / "data" / "trees.json"
 # What the facts say something about, and --config=linux, which gives host tools the target's flags in some releases.
@@ -34,12 +36,57 @@ FILE = Path(__file__).parents[1] / "data" / "trees.json"
 CONFIGS = tuple(sorted({row.name for row in table().config} | {"linux"}))
 # What the table does not have.
 LEFT_OUT = ("configs", "clang", "llvm")
+GRAPH_VERSION = "tensorflow/core/public/version.h"
+# TensorFlow's own build images name their CUDA and cuDNN; later trees name theirs in .bazelrc.
+CUDA_IMAGE = re.compile(r"cuda(\d+\.\d+)(?:\.\d+)?-cudnn(\d+(?:\.\d+)?)")
+# What packs the wheel: the first one that the tree has. 2.16 has an unused older one too.
+PACKERS = tuple(f"{PIP}/{name}" for name in ("v2/build_pip_package.py", "build_pip_package.py", "build_pip_package.sh"))
+SETUPS = tuple(f"{PIP}/{name}" for name in ("v2/setup.py", "setup.py", "setup.py.tpl"))
+# The settings of the official builds, and of all builds.
+PYWRAP = (".bazelrc", *(f"ci/official/envs/{name}" for name in ("linux_arm64", "linux_x86", "linux_x86_cuda")))
+# `CPUFeature`: TensorFlow's own, TSL's, XLA's; a header that only includes another has none.
+CPU_INFO = tuple(
+    f"{folder}/platform/cpu_info.h"
+    for folder in (
+        "tensorflow/core",
+        "tensorflow/tsl",
+        "third_party/xla/third_party/tsl/tsl",
+        "third_party/xla/xla/tsl",
+    )
+)
+LLVM = tuple(
+    f"{folder}/llvm/workspace.bzl"
+    for folder in ("third_party/xla/third_party", "third_party/xla/third_party/tsl/third_party", "third_party")
+)
 # What fixes change, by name: an edit's text and the files that it is looked for in; a patch.
 EDITS = {f"{row.id} {edit.files}": edit for row in failures.table().failure for edit in row.edits}
 TREE_PATCHES = dockerfile.TEMPLATES / "patches"
 PATCHES = {row.id: TREE_PATCHES / f"{row.id}.patch" for row in failures.table().failure if row.patch}
 # Since this day nobody updates TF_GRAPH_DEF_VERSION: a tree of 2026-06 still has it.
 FROZEN = "2026-01-16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeRecord(TreeFacts):
+    """What the product reads of a tree, and what the facts are compared with besides.
+
+    `dated`: the day of the last change of TF_GRAPH_DEF_VERSION; `pythons`: those that setup.py names; `guard`: CPU
+    features in the order of TensorFlow's message; `cpu_numbers`: NAME=NUMBER of its enum CPUFeature; `host_tools`:
+    those known that it calls; `cuda`: "CUDA/cuDNN" of its build images and of .bazelrc; `capabilities`: the lists of
+    CUDA compute capabilities in .bazelrc, and configure.py's default; `system_libs`: what TF_SYSTEM_LIBS may name;
+    `pywrap`: those of PYWRAP that switch the rules on; `llvm`: the commit of LLVM that it is built with.
+    """
+
+    dated: str
+    pythons: tuple[str, ...]
+    guard: tuple[str, ...]
+    cpu_numbers: tuple[str, ...]
+    host_tools: tuple[str, ...]
+    cuda: tuple[str, ...]
+    capabilities: tuple[str, ...]
+    system_libs: tuple[str, ...]
+    pywrap: tuple[str, ...]
+    llvm: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +97,7 @@ class Tree:
     source: str
     commit: str
     exact: bool
-    facts: TreeFacts
+    facts: TreeRecord
     fixes: Mapping[str, int]
 
 
@@ -73,7 +120,7 @@ def trees() -> tuple[Tree, ...]:
     for key, name, value in _spread(table["fixes"], names):
         fixes[name][key] = value
     return tuple(
-        Tree(**row, facts=TreeFacts(**values[row["name"]]), fixes=fixes[row["name"]]) for row in table["trees"]
+        Tree(**row, facts=TreeRecord(**values[row["name"]]), fixes=fixes[row["name"]]) for row in table["trees"]
     )
 
 
@@ -119,7 +166,7 @@ def dump(trees: Iterable[Tree]) -> str:
     """The table as JSON, a line a run."""
     rows = list(trees)
     names = [tree.name for tree in rows]
-    keys = [field.name for field in fields(TreeFacts) if field.name not in LEFT_OUT]
+    keys = [field.name for field in fields(TreeRecord) if field.name not in LEFT_OUT]
     columns = {key: [getattr(tree.facts, key) for tree in rows] for key in keys}
     columns["config_names"] = [tuple(tree.facts.configs) for tree in rows]
     configs = {key: [tree.facts.configs.get(key) or None for tree in rows] for key in CONFIGS}
@@ -151,10 +198,85 @@ def _runs(columns: dict[str, list[Any]], names: list[str]) -> str:
     return "{\n" + ",\n".join(shown) + "}"
 
 
-def stored(facts: TreeFacts) -> TreeFacts:
+def stored(facts: TreeRecord) -> TreeRecord:
     """Return what the table has of them: of configs that the facts do not name, only that they exist."""
     configs = {name: options if name in CONFIGS else () for name, options in facts.configs.items()}
     return replace(facts, configs=configs, clang="", llvm="")
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_record(read_text: ReadText, names: Iterable[str]) -> TreeRecord:
+    """Return the facts of one tree; `names`: the paths of its files."""
+    names = list(names)
+    rc = source_tree.parse_rc(read_text(".bazelrc") or "")
+    default = source_tree.constants(ast.parse(read_text("configure.py") or ""))
+    capabilities = default.get("_DEFAULT_CUDA_COMPUTE_CAPABILITIES", "")
+    return TreeRecord(
+        **vars(source_tree.read_tree(read_text, names)),
+        dated=_graph_date(read_text(GRAPH_VERSION) or ""),
+        pythons=tuple(re.findall(r"Programming Language :: Python :: (\d\.\d+)", _first(read_text, SETUPS))),
+        guard=_guard(read_text("tensorflow/core/platform/cpu_feature_guard.cc") or ""),
+        cpu_numbers=next((found for name in CPU_INFO if (found := _cpu_numbers(read_text(name) or ""))), ()),
+        host_tools=_host_tools(read_text),
+        cuda=_cuda_versions(rc, names),
+        capabilities=tuple(
+            sorted({values.get("CUDA_COMPUTE", capabilities) for values in _cuda_settings(rc)} | {capabilities})
+        ),
+        system_libs=_system_libs(read_text("third_party/systemlibs/syslibs_configure.bzl") or ""),
+        pywrap=tuple(name for name in PYWRAP if "USE_PYWRAP_RULES" in (read_text(name) or "")),
+        llvm=next(iter(re.findall(r'LLVM_COMMIT = "([0-9a-f]{40})"', _all(read_text, LLVM))), ""),
+    )
+
+
+def _first(read_text: ReadText, names: Iterable[str]) -> str:
+    """The text of the first of these files that the tree has."""
+    return next((text for text in map(read_text, names) if text), "")
+
+
+def _all(read_text: ReadText, names: Iterable[str]) -> str:
+    return "".join(read_text(name) or "" for name in names)
+
+
+def _graph_date(header: str) -> str:
+    match = re.search(r"Updated: (\d+)/(\d+)/(\d+)", header)
+    return f"{int(match[1]):04}-{int(match[2]):02}-{int(match[3]):02}" if match else ""
+
+
+def _guard(source: str) -> tuple[str, ...]:
+    """The message's order is that of the checks; up to 2.11 those of Windows builds, with AVX first, precede them."""
+    named = re.findall(r'CheckIfFeatureUnused\(CPUFeature::\w+,\s*"([^"]+)"', source)
+    return tuple(dict.fromkeys(reversed(named)))[::-1]
+
+
+def _cpu_numbers(header: str) -> tuple[str, ...]:
+    return tuple(map("=".join, re.findall(r"^  (\w+) = (\d+),", header, re.M)))
+
+
+def _host_tools(read_text: ReadText) -> tuple[str, ...]:
+    """Those that a shell script runs at the beginning of a line, or other code as the first word of a list."""
+    scripts = (read_text("third_party/repo.bzl") or "") + "\n" + _first(read_text, PACKERS)
+    known = sorted({row.name for row in table().host_tool})
+    return tuple(tool for tool in known if re.search(rf'^ *{tool} -|\["{tool}",', scripts, re.M))
+
+
+def _cuda_versions(rc: Rc, names: Iterable[str]) -> tuple[str, ...]:
+    images = {"/".join(match.groups()) for match in map(CUDA_IMAGE.search, names) if match}
+    both = [(values["CUDA"], values["CUDNN"]) for values in _cuda_settings(rc) if {"CUDA", "CUDNN"} <= set(values)]
+    return tuple(sorted(images | {f"{cuda}/{cudnn}" for cuda, cudnn in both if "." in cuda}))
+
+
+def _cuda_settings(rc: Rc) -> Iterator[dict[str, str]]:
+    """What each config sets of CUDA, CUDNN and CUDA_COMPUTE, without those of remote builds."""
+    for config, options in rc.options.items():
+        if "rbe" not in config:
+            yield {match[1]: match[2] for match in map(CUDA_SETTING.fullmatch, options) if match}
+
+
+def _system_libs(rules: str) -> tuple[str, ...]:
+    valid = re.search(r"VALID_LIBS = \[(.*?)\]", rules, re.S)
+    return tuple(sorted(re.findall(r'"([^"]+)"', valid[1]))) if valid else ()
 
 
 # --- places ----------------------------------------------------------------------------------------------------------
@@ -164,7 +286,7 @@ def tree(source: str, place: str) -> Tree:
     """The tree at FOLDER or FOLDER@REVISION."""
     folder, _, revision = place.partition("@")
     commit = _git(folder, "rev-parse", f"{revision}^{{commit}}").strip() if revision else ""
-    facts, fixes = _in_git(folder, commit) if commit else (source_tree.of_folder(Path(folder)), {})
+    facts, fixes = _in_git(folder, commit) if commit else (folder_record(Path(folder)), {})
     own = next((row.commit for row in releases.releases() if row.version == facts.version), "")
     exact = bool(commit and own) and commit.startswith(own)
     return Tree(
@@ -177,7 +299,14 @@ def tree(source: str, place: str) -> Tree:
     )
 
 
-def _in_git(folder: str, commit: str) -> tuple[TreeFacts, dict[str, int]]:
+def folder_record(folder: Path) -> TreeRecord:
+    def read(path: str) -> str | None:
+        return (folder / path).read_text(encoding="utf-8") if (folder / path).is_file() else None
+
+    return read_record(read, [path.name for path in folder.iterdir()])
+
+
+def _in_git(folder: str, commit: str) -> tuple[TreeRecord, dict[str, int]]:
     names = set(_git(folder, "ls-tree", "-r", "--name-only", commit).splitlines())
 
     def read(path: str) -> str | None:
@@ -188,7 +317,7 @@ def _in_git(folder: str, commit: str) -> tuple[TreeFacts, dict[str, int]]:
         for name, edit in EDITS.items()
     }
     patched = {name: _patched(folder, commit, patch) for name, patch in PATCHES.items()}
-    facts = source_tree.read(read, names)
+    facts = read_record(read, names)
     if facts.dated == FROZEN:
         facts = replace(facts, dated=_git(folder, "log", "-1", "--format=%cs", commit, "--", GRAPH_VERSION).strip())
     return facts, {name: count for name, count in {**edited, **patched}.items() if count}

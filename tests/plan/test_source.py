@@ -54,7 +54,7 @@ def test_a_commit_that_is_not_known_is_said() -> None:
 def test_a_tree_says_itself_which_release_it_is_of(file: str, text: str, tmp_path: Path) -> None:
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).write_text(text)
-    assert source_tree.of_folder(tmp_path).version == "2.18.0"
+    assert source_tree.read_folder(tmp_path).version == "2.18.0"
 
 
 def test_a_tree_packs_to_the_same_bytes_whenever_it_is_packed(tmp_path: Path) -> None:

@@ -81,8 +81,8 @@ def test_a_tree_without_the_config_of_onednn_is_built_with_the_onednn_that_every
 
 
 def test_the_cuda_of_a_tree_is_that_of_its_bazelrc(folder: Path) -> None:
-    tree = source_tree.of_folder(folder)
-    (row,) = (said.row for said in source_tree.said(tree, NEXT) if said.name == "cuda")
+    tree = source_tree.read_folder(folder)
+    (row,) = (row.row for row in source_tree.differences(tree, NEXT) if row.table == "cuda")
     assert "13.0.0" in getattr(row, "others", ())
     assert 'pairs = ["13.0.0/9.12.0"]\n' in propose.proposed(folder)
 

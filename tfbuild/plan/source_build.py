@@ -26,7 +26,7 @@ from tfbuild.plan.failures import Failure
 from tfbuild.plan.request import BASES, Request, fingerprint
 from tfbuild.plan.rules import asked_set, choose_python, find_release, headers_word, image_fields, newest_release
 from tfbuild.plan.source import Source
-from tfbuild.plan.tree import Said, TreeFacts
+from tfbuild.plan.tree import Difference, TreeFacts
 
 FLAG = re.compile(r"--?[\w@/][\w@/:.,+~-]*", re.ASCII)
 # Flags that choose the CPU of the compiled code; -mtune only orders it.
@@ -42,9 +42,9 @@ def from_source(request: Request, target: str, platform: str, host: Cpu | None) 
     _check_flags(request.bazel_flag)
     own = sources.read(Path(request.source), request.source_sha256) if request.source else None
     if own:
-        tree = source_tree.of_folder(own.path) if own.kind == "tree" and own.path else None
+        tree = source_tree.read_folder(own.path) if own.kind == "tree" and own.path else None
         release = _release_of(own, tree.version if tree else "", request.release)
-        said = source_tree.said(tree, release) if tree else ()
+        said = source_tree.differences(tree, release) if tree else ()
         with release_table.using(source_tree.extended(() if releases.known(release) else said, release)):
             return _build(_decide(request, target, arch, release, wanted, own, tree, said))
 
@@ -95,7 +95,7 @@ class _Decisions:
     patches: tuple[Patch, ...]
     failures: tuple[Failure, ...]
     tree: TreeFacts | None
-    said: tuple[Said, ...]
+    said: tuple[Difference, ...]
 
     @property
     def fixes(self) -> tuple[Failure, ...]:
@@ -110,7 +110,7 @@ def _decide(
     wanted: InstructionSet,
     source: Source,
     tree: TreeFacts | None,
-    said: tuple[Said, ...],
+    said: tuple[Difference, ...],
 ) -> _Decisions:
     """Decide in the order in which refusals are reported."""
     threading = _threading(request, target, release, arch)
@@ -302,7 +302,7 @@ def _about_tree(decided: _Decisions) -> tuple[str, ...]:
         for name in questions
     )
     if releases.known(release):
-        other = [row for row in decided.said if row.name in ("bazel", "python")]
+        other = [row for row in decided.said if row.table in ("bazel", "python")]
         return (*(f"the tree says {row.what} ({row.file}), unlike TensorFlow {release}" for row in other), *asks)
     return (
         *(f"read from the tree: {row.what} ({row.file})" for row in decided.said),
