@@ -158,7 +158,7 @@ def wheel_name(content: bytes) -> None:
     name = text(content).replace("/", "-").replace("\0", "-")
     # The file need not be there for its name to be read.
     with patch.object(os.path, "isfile", lambda _: True):
-        wheel.read_name(Path(name or "x"), "mkl")
+        wheel.from_path(Path(name or "x"), "mkl")
 
 
 def elf_files() -> Iterable[bytes]:

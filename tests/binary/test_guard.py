@@ -16,7 +16,7 @@ from tests.binary import libraries
 from tfbuild import facts
 from tfbuild.binary import guard as guard_module
 from tfbuild.binary.guard import MOST_TABLE, Guard, GuardUnreadable, compiled_features, read_guard
-from tfbuild.facts import guard as guards
+from tfbuild.facts import releases
 
 AVX = ("SSE", "SSE2", "SSE3", "SSE4.1", "SSE4.2", "AVX")
 UNUSED_2_9 = ("AVX2", "AVX512F", "AVX512_VNNI", "AVX512_BF16", "AVX_VNNI", "AMX_TILE", "AMX_INT8", "AMX_BF16", "FMA")
@@ -163,7 +163,7 @@ def test_a_random_header_never_ends_in_another_exception(
 
 def test_the_rows_and_the_features_spell_alike() -> None:
     spelled = {row.tensorflow for row in facts.features("x86_64") if row.tensorflow}
-    assert spelled == {row.name for row in guards.known("2.21.0")} - {"SSE", "SSE2"}
+    assert spelled == {row.name for row in releases.guard("2.21.0")} - {"SSE", "SSE2"}
 
 
 @pytest.mark.parametrize(
@@ -177,26 +177,26 @@ def test_the_rows_and_the_features_spell_alike() -> None:
     ],
 )
 def test_what_the_guard_of_each_release_knows(release: str, names: tuple[str, ...]) -> None:
-    assert tuple(row.name for row in guards.known(release)) == names
+    assert tuple(row.name for row in releases.guard(release)) == names
 
 
 def test_amx_is_judged_only_where_the_guard_can_tell() -> None:
-    assert "AMX_TILE" not in guards.judged("2.15.1")
-    assert "AMX_TILE" in guards.judged("2.16.1")
-    assert "amx_tile" in guards.guard_features("2.21.0")
-    assert "avx512vl" not in guards.guard_features("2.21.0")
+    assert "AMX_TILE" not in releases.guard_judged("2.15.1")
+    assert "AMX_TILE" in releases.guard_judged("2.16.1")
+    assert "amx_tile" in releases.guard_features("2.21.0")
+    assert "avx512vl" not in releases.guard_features("2.21.0")
 
 
 def test_spelling_follows_the_message_s_order() -> None:
     features = frozenset({"fma", "avx2", "avx512_vnni", "avx512vl", "sse4_1"})
-    assert guards.spelling("2.14.0", features) == ("SSE4.1", "AVX2", "AVX512_VNNI", "FMA")
-    assert guards.spelling("2.8.0", features) == ("SSE4.1", "AVX2", "FMA")
+    assert releases.guard_spelling("2.14.0", features) == ("SSE4.1", "AVX2", "AVX512_VNNI", "FMA")
+    assert releases.guard_spelling("2.8.0", features) == ("SSE4.1", "AVX2", "FMA")
 
 
 # --- made-up guards: how a call reaches a test ------------------------------------------------------------------------
 
 RELEASE = "1.15.0"
-NUMBERS = {row.name: row.number for row in guards.known(RELEASE)}
+NUMBERS = {row.name: row.number for row in releases.guard(RELEASE)}
 CODE, TEST, STUB, SLOT = 0x10000, 0x30000, 0x40000, 0x50000
 CHECK = "_ZN10tensorflow4port12_GLOBAL__N_117CheckFeatureOrDieE"
 FIRST = "_GLOBAL__sub_I_cpu_feature_guard.cc"

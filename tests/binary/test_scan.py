@@ -415,13 +415,13 @@ def test_a_broken_wheel_is_refused_by_the_plan_too(tmp_path: Path) -> None:
     for content in (whole[:start] + b"\xff" * 20 + whole[start + 20 :], whole[:-30], b""):
         path.write_bytes(content)
         with pytest.raises(BadInput, match="cannot be read") as caught:
-            wheel.instruction_set(wheel.read_name(path, "cpu"), "2.14.0", claimed=())
+            wheel.instruction_set(wheel.from_path(path, "cpu"), "2.14.0", claimed=())
         assert caught.value.hint
     zipped(path, {"a.so": b""})
     with pytest.raises(BadInput, match=r"has no tensorflow/libtensorflow_framework\.so\.2 in it"):
-        wheel.instruction_set(wheel.read_name(path, "cpu"), "2.14.0", claimed=())
+        wheel.instruction_set(wheel.from_path(path, "cpu"), "2.14.0", claimed=())
     with pytest.raises(BadInput, match="no wheel at"):
-        wheel.read_name(tmp_path / ("a" * 300 + ".whl"), "cpu")
+        wheel.from_path(tmp_path / ("a" * 300 + ".whl"), "cpu")
 
 
 @pytest.mark.parametrize("subject", ["/nowhere/lib.so", "./none", "none.whl", "lib.so.2", "/", "/" + "a" * 300 + ".so"])

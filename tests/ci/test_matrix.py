@@ -48,7 +48,7 @@ def test_a_rows_options_plan_the_same_build_again(build: plan.Build) -> None:
     request = Request(**{name.removeprefix("--").replace("-", "_"): value for name, value in options.items()})
     again = plan.select(request, None)
     assert again.id == build.id
-    assert replace(again, asked=build.asked) == build
+    assert replace(again, request=build.request) == build
 
 
 def test_the_order_of_rows_does_not_depend_on_the_order_of_the_request() -> None:

@@ -170,7 +170,7 @@ def test_the_command_in_a_dockerfile_makes_the_same_build(name: str) -> None:
         again = read_again(shlex.split(command)[1:], Request)
         assert again == resolved(build)
         rebuilt = planning.select(request_of(vars(again)))
-        assert replace(rebuilt, asked=build.asked, notes=build.notes) == build
+        assert replace(rebuilt, request=build.request, notes=build.notes) == build
         assert dockerfile.files(rebuilt) == dockerfile.files(build)
 
 

@@ -330,7 +330,9 @@ PLANNED = "invoke dockerfile --target mkl --release {} --python 3.11 --platform 
         (from_file(Path("/somewhere") / WHEEL), PLANNED.format("2.14.0") + f"--wheel {WHEEL}"),
         (from_source(), PLANNED.format("2.21.0") + "--cpu x86-64-v3 --compiler clang-18"),
         (
-            from_source(asked=Request(bazel="7.4.1", config=("a", "b"), bazel_flag=("--jobs=4",), threading="openmp")),
+            from_source(
+                request=Request(bazel="7.4.1", config=("a", "b"), bazel_flag=("--jobs=4",), threading="openmp")
+            ),
             PLANNED.format("2.21.0") + "--cpu x86-64-v3 --compiler clang-18 --set threading=openmp --bazel 7.4.1 "
             "--config a --config b --bazel-flag=--jobs=4",
         ),

@@ -5,7 +5,7 @@ import pytest
 from tfbuild.context.labels import PREFIX, Planned
 from tfbuild.cpu.isa import closure
 from tfbuild.errors import UnknownImage
-from tfbuild.facts import guard
+from tfbuild.facts import releases
 
 LABELS = {
     PREFIX + name: value
@@ -63,4 +63,4 @@ def test_labels_that_cannot_be_meant_are_refused(name: str, value: str) -> None:
 
 @pytest.mark.parametrize(("release", "count"), [("2.1.4", 0), ("2.2.0", 2), ("2.15.1", 2), ("2.16.1", 0)])
 def test_known_defects_belong_to_their_releases(release: str, count: int) -> None:
-    assert len(guard.known_defects(release)) == count
+    assert len(releases.known_defects(release)) == count

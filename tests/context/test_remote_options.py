@@ -8,6 +8,7 @@ import pytest
 from tfbuild.errors import UsageError
 from tfbuild.plan import RunRequest, remote_cache
 from tfbuild.plan.remote_cache import Remote
+from tfbuild.util.options import refuse_invalid
 
 # Short names of options here; the others have `remote-` in front.
 NAMES = {"properties": "property", "certificate": "client_cert", "key": "client_key"}
@@ -15,7 +16,9 @@ NAMES = {"properties": "property", "certificate": "client_cert", "key": "client_
 
 def options(**given: Any) -> Remote | None:
     fields = {f"remote_{NAMES.get(name, name)}": value for name, value in given.items()}
-    return remote_cache.named_remote(RunRequest(**fields))
+    request = RunRequest(**fields)
+    refuse_invalid(request)
+    return remote_cache.named_remote(request)
 
 
 def remote(**given: Any) -> Remote:
@@ -82,7 +85,7 @@ def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
         ({"cache": "grpc://h", "key": "x"}, "needs its key", "--set remote-client-cert=FILE"),
         ({"cache": "grpc://h", "instance": "a b"}, "is not an instance name", "--set remote-instance=main"),
         ({"cache": "grpc://me@h"}, "holds a user or a password", "--remote-header-file"),
-        ({"cache": "grpc://h", "properties": ("x",)}, "cannot be read", "container-image=docker"),
+        ({"cache": "grpc://h", "properties": ("x",)}, "is not NAME=VALUE", "container-image=docker"),
         ({"cache": "grpc://h", "properties": ("cache-silo-key=x",)}, "sets cache-silo-key", "leave it out"),
         ({"cache": "grpc://h", "certificate": "/no", "key": "/no"}, "remote-client-cert /no is not a PEM", "BEGIN"),
         ({"cache": "grpc://h", "header_file": "/no"}, "cannot read --remote-header-file /no", "NAME=VALUE"),

@@ -16,12 +16,11 @@ from tfbuild.context.labels import PREFIX, Planned, labels_of
 from tfbuild.cpu import isa
 from tfbuild.engine import leases
 from tfbuild.errors import UnknownImage, UsageError
-from tfbuild.facts import guard, release_table, releases, targets, toolchains
+from tfbuild.facts import release_table, releases, targets, toolchains
 from tfbuild.pipeline import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request, configuration
-from tfbuild.plan.amendments import Override, Patch
-from tfbuild.plan.source import Source
+from tfbuild.plan.source import Override, Patch, Source
 from tfbuild.util.terminal import as_text
 
 ARM = isa.resolve("armv8.2-a", arch="aarch64")
@@ -342,7 +341,7 @@ def test_the_command_repeats_every_option_that_was_given(tmp_path: Path) -> None
         configure=("TF_NEED_X=1",), base="our/base:1",
     )  # fmt: skip
     build = from_source(
-        asked=asked,
+        request=asked,
         with_headers=True,
         source=Source(kind="tree", tag="", commit="", path=tmp_path / "tree"),
         patches=(Patch(path=tmp_path / "a b.patch", sha256="0"),),
@@ -358,7 +357,7 @@ def test_the_command_repeats_every_option_that_was_given(tmp_path: Path) -> None
     assert dockerfile.command(build) == f"invoke dockerfile {options}"
     assert dockerfile.options(build) == options
     for name in plan.BASES:
-        assert "--base" not in dockerfile.command(official(asked=Request(base=name)))
+        assert "--base" not in dockerfile.command(official(request=Request(base=name)))
 
 
 def test_an_image_has_this_environment() -> None:
@@ -485,7 +484,7 @@ def test_a_build_is_rendered_without_another_look_at_the_facts(
 ) -> None:
     build = plan.select(request_, None)
     expected = dockerfile.files(build)
-    for module in (facts, guard, release_table, releases, targets, toolchains):
+    for module in (facts, release_table, releases, targets, toolchains):
         for name, value in vars(module).items():
             if callable(value) and not isinstance(value, type) and getattr(value, "__module__", "") == module.__name__:
                 monkeypatch.setattr(module, name, no_fact(f"{module.__name__}.{name}"))

@@ -12,7 +12,6 @@ from tests.contract.archive import FILE, RELEASE, Tree
 from tests.facts import trees
 from tfbuild import facts
 from tfbuild.context import dockerfile
-from tfbuild.facts import guard as guards
 from tfbuild.facts import releases, toolchains
 from tfbuild.facts.release_table import table
 from tfbuild.plan import Build, failures
@@ -194,7 +193,7 @@ def test_the_guards_features_are_the_trees_in_name_order_and_number(tree: Tree) 
     (body,) = re.findall(r"enum CPUFeature \{(.*?)\n\};", tree.text(NUMBERS), re.S)
     numbers = {name: int(number) for name, number in re.findall(r"^  (\w+) = (\d+),", body, re.M)}
     names = re.findall(r'CheckIfFeatureUnused\(CPUFeature::(\w+), "([^"]+)"', tree.text(GUARD))
-    assert [(row.enum, row.name, row.number) for row in guards.known(RELEASE)] == [
+    assert [(row.enum, row.name, row.number) for row in releases.guard(RELEASE)] == [
         (enum, name, numbers[enum]) for enum, name in names
     ]
 
@@ -205,8 +204,8 @@ def test_the_guard_asks_for_the_macros_of_the_features_but_for_amx(tree: Tree) -
         r'^#ifndef (\w+)\n    CheckIfFeatureUnused\(CPUFeature::(\w+), "([^"]+)"', tree.text(GUARD), re.M
     )
     assert stops == tells
-    assert len(stops) == len(guards.known(RELEASE))
+    assert len(stops) == len(releases.guard(RELEASE))
     macros = {row.tensorflow: row.macro for row in facts.features("x86_64") if row.tensorflow}
     wrong = {name for macro, _, name in stops if macro != macros.get(name, f"__{name}__")}
     assert wrong == {"AMX_TILE", "AMX_INT8", "AMX_BF16"}
-    assert guards.judged(RELEASE) == {row.name for row in guards.known(RELEASE)} - wrong
+    assert releases.guard_judged(RELEASE) == {row.name for row in releases.guard(RELEASE)} - wrong

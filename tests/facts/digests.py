@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from tfbuild.errors import Unsupported
 from tfbuild.facts import releases, targets
-from tfbuild.plan.wheel import ARCHES, CPYTHON, LINUX
+from tfbuild.plan.wheel import ARCHES, CPYTHON, LINUX, official_requirement
 
 INDEX = "https://pypi.org/pypi/{}/json"
 Digests = dict[str, dict[str, str]]
@@ -29,7 +29,7 @@ def wanted() -> Iterator[tuple[str, str]]:
         for arch in ARCHES:
             for target in targets.names():
                 try:
-                    yield releases.official_wheel(release.version, arch).requirement(release.version, target), arch
+                    yield official_requirement(release.version, target, arch), arch
                 except Unsupported:
                     continue
 

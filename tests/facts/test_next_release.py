@@ -10,9 +10,10 @@ import pytest
 from tests import checkout
 from tests.checkout import Copy
 from tests.facts import newest
+from tests.facts.checks import check_releases
 from tfbuild import facts
 from tfbuild.facts import targets
-from tfbuild.facts.release_table import ReleaseTable, check
+from tfbuild.facts.release_table import ReleaseTable
 
 FILE = Path("tfbuild") / "facts" / "releases.toml"
 NEWEST = newest.RELEASE
@@ -62,7 +63,7 @@ def test_a_new_release_is_the_default(with_next: Copy) -> None:
 
 def test_a_new_major_version_inherits_no_facts() -> None:
     text = (checkout.ROOT / FILE).read_text(encoding="utf-8")
-    check(facts.parse(with_release(text, NEXT), ReleaseTable, "releases.toml"))
+    check_releases(facts.parse(with_release(text, NEXT), ReleaseTable, "releases.toml"))
     after = f"{int(MAJOR) + 1}.0.0"
     with pytest.raises(ValueError, match=re.escape(f"[[release]] {after}: known_until is")):
-        check(facts.parse(with_release(text, after), ReleaseTable, "releases.toml"))
+        check_releases(facts.parse(with_release(text, after), ReleaseTable, "releases.toml"))

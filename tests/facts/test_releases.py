@@ -16,14 +16,15 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from tests.facts import newest
+from tests.facts.checks import check_releases
 from tests.rows import each
 from tfbuild import facts
 from tfbuild.context import dockerfile
 from tfbuild.cpu import compilers, isa
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import releases, toolchains
-from tfbuild.facts.release_table import Config, RangeRow, ReleaseTable, Sourced, check, spelled, table
-from tfbuild.plan import BUILD_PYTHON, configuration, failures, rules
+from tfbuild.facts.release_table import Config, RangeRow, ReleaseTable, Sourced, spelled, table
+from tfbuild.plan import BUILD_PYTHON, Request, configuration, failures, rules, select, wheel
 
 FILE = resources.files("tfbuild.facts") / "releases.toml"
 ALL = tuple(row.version for row in releases.releases())
@@ -161,8 +162,11 @@ def test_configure_gets_the_builders_paths_and_the_releases_own_compiler() -> No
 
 
 def test_the_hermetic_pythons_variable() -> None:
-    flags = [releases.python_flag(release, "3.11") for release in ("2.13.1", "2.17.1", "2.18.0")]
-    assert flags == ["", "--repo_env=TF_PYTHON_VERSION=3.11", "--repo_env=HERMETIC_PYTHON_VERSION=3.11"]
+    names = {"2.13.1": [], "2.17.1": ["TF_PYTHON_VERSION"], "2.18.0": ["HERMETIC_PYTHON_VERSION"]}
+    for release, variables in names.items():
+        flags = configuration.wheel_flags(release, "cpu", "x86_64", "3.11")
+        expected = [f"--repo_env={name}=3.11" for name in variables]
+        assert [flag for flag in flags if "PYTHON_VERSION" in flag] == expected
 
 
 # --- the official wheels ---------------------------------------------------------------------------------------------
@@ -170,26 +174,25 @@ def test_the_hermetic_pythons_variable() -> None:
 
 @each("release", ALL)
 def test_official_wheels(release: str) -> None:
-    wheel = releases.official_wheel(release, "x86_64")
-    assert (
-        wheel.onednn == releases.row(table().onednn, release, "x86_64").compiled == (Version(release) >= Version("2.5"))
-    )
-    assert set(wheel.pythons) <= set(releases.pythons(release))
-    assert [*wheel.pythons] == sorted(wheel.pythons, key=Version)
+    row, pythons = releases.official_wheel(release, "x86_64"), releases.official_pythons(release, "x86_64")
+    compiled = releases.row(table().onednn, release, "x86_64").compiled
+    assert row.onednn == compiled == (Version(release) >= Version("2.5"))
+    assert set(pythons) <= set(releases.pythons(release))
+    assert [*pythons] == sorted(pythons, key=Version)
     expected = "f16c" if Version(release) >= Version("2.21") else "avx2-fma" if release == "2.4.0" else "avx"
-    assert isa.instruction_set(wheel.features, "x86_64").name == expected
+    assert isa.instruction_set(row.features, "x86_64").name == expected
     for target in ("cpu", "mkl", "cuda"):
-        assert Requirement(wheel.requirement(release, target)).specifier.contains(release)
+        assert Requirement(wheel.official_requirement(release, target, "x86_64")).specifier.contains(release)
 
 
 def test_official_wheels_for_aarch64_begin_with_2_10() -> None:
     with pytest.raises(Unsupported, match=re.escape("the first with one is 2.10.0")):
         releases.official_wheel("2.9.3", "aarch64")
-    wheel = releases.official_wheel("2.21.0", "aarch64")
-    assert isa.instruction_set(wheel.features, "aarch64").name == "armv8-a"
-    assert wheel.requirement("2.21.0", "mkl") == "tensorflow==2.21.0"
+    row = releases.official_wheel("2.21.0", "aarch64")
+    assert isa.instruction_set(row.features, "aarch64").name == "armv8-a"
+    assert wheel.official_requirement("2.21.0", "mkl", "aarch64") == "tensorflow==2.21.0"
     with pytest.raises(Unsupported, match="CUDA"):
-        wheel.requirement("2.21.0", "cuda")
+        wheel.official_requirement("2.21.0", "cuda", "aarch64")
 
 
 @pytest.mark.parametrize(
@@ -203,24 +206,25 @@ def test_official_wheels_for_aarch64_begin_with_2_10() -> None:
     ],
 )
 def test_requirement(release: str, target: str, requirement: str) -> None:
-    assert releases.official_wheel(release, "x86_64").requirement(release, target) == requirement
+    assert wheel.official_requirement(release, target, "x86_64") == requirement
 
 
 def test_newest_official_wheel_for_a_python() -> None:
-    assert [releases.newest_official("x86_64", name) for name in ("3.7", "3.8", "3.9", "3.13")] == [
+    assert [wheel.newest_official("x86_64", name) for name in ("3.7", "3.8", "3.9", "3.13")] == [
         "2.11.0",
         "2.13.1",
         "2.20.0",
         newest.RELEASE,
     ]
     with pytest.raises(Unsupported, match=r"newest is --python 3\.13"):
-        releases.newest_official("x86_64", "3.14")
+        wheel.newest_official("x86_64", "3.14")
 
 
 def test_the_compiler_of_a_wheel_that_was_not_looked_at_is_unknown() -> None:
-    assert releases.official_wheel("2.14.0", "x86_64").compiler == "clang-16"
-    assert releases.official_wheel("2.14.1", "x86_64").compiler == ""
-    assert releases.official_wheel("2.14.0", "aarch64").compiler == ""
+    known = {("2.14.0", "linux/amd64"): "clang-16", ("2.14.1", "linux/amd64"): "", ("2.14.0", "linux/arm64"): ""}
+    for (release, platform), compiler in known.items():
+        build = select(Request(wheel="official", release=release, platform=platform), None)
+        assert build.compiler == compiler
 
 
 @pytest.mark.parametrize(
@@ -324,7 +328,7 @@ def test_any_text_gives_a_release_or_unknown_release(text: str) -> None:
 
 
 def test_facts_of_an_unknown_release_are_refused() -> None:
-    for look_up in (releases.pythons, releases.bazel, releases.constraints, failures.known, releases.guard_names):
+    for look_up in (releases.pythons, releases.bazel, releases.constraints, failures.known, releases.pythons):
         with pytest.raises(Unsupported):
             look_up("2.14.9")
     with pytest.raises(Unsupported):
@@ -364,16 +368,16 @@ def test_a_candidate_has_the_facts_of_its_release_and_a_newer_one_those_of_the_n
     for release, own in (("2.14.0rc1", "2.14.0"), ("2.99.0rc0", newest.RELEASE), ("2.99.0", newest.RELEASE)):
         assert releases.nearest(release) == own
         assert releases.bazel(release) == releases.bazel(own)
-        assert releases.guard_names(release) == releases.guard_names(own)
+        assert releases.guard(release) == releases.guard(own)
 
 
 def test_nightlies_are_in_projects_of_their_own() -> None:
     day = "2.22.0.dev20260905"
-    names = {target: releases.official_wheel(day, "x86_64").requirement(day, target) for target in ("mkl", "cuda")}
+    names = {target: wheel.official_requirement(day, target, "x86_64") for target in ("mkl", "cuda")}
     assert names == {"mkl": f"tf-nightly-cpu=={day}", "cuda": f"tf-nightly[and-cuda]=={day}"}
     day = "2.23.0.dev20261026"
-    assert releases.official_wheel(day, "x86_64").requirement(day, "mkl") == f"tf-nightly=={day}"
-    assert releases.official_wheel(day, "aarch64").requirement(day, "mkl") == f"tf-nightly=={day}"
+    assert wheel.official_requirement(day, "mkl", "x86_64") == f"tf-nightly=={day}"
+    assert wheel.official_requirement(day, "mkl", "aarch64") == f"tf-nightly=={day}"
 
 
 def test_openmp_gets_its_environment_and_the_thread_pool_none() -> None:
@@ -412,34 +416,44 @@ def test_a_mistake_in_the_file_is_refused_with_its_row(row: str, complaint: str)
     text = FILE.read_text(encoding="utf-8")
     assert ROW in text
     assert facts.parse(text, ReleaseTable, "releases.toml") == table()
-    with pytest.raises(ValueError, match=r"^releases\.toml: ") as refusal:
-        check(facts.parse(text.replace(ROW, row), ReleaseTable, "releases.toml"))
-    assert complaint in str(refusal.value)
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        check_releases(facts.parse(text.replace(ROW, row), ReleaseTable, "releases.toml"))
+
+
+def test_the_rows_fit_together() -> None:
+    check_releases(table())
 
 
 def test_a_release_twice_is_refused() -> None:
     text = FILE.read_text(encoding="utf-8").replace('version = "2.14.1"', 'version = "2.14.0"')
     with pytest.raises(ValueError, match=re.escape("[[release]]: not in ascending order, or twice the same")):
-        check(facts.parse(text, ReleaseTable, "releases.toml"))
+        check_releases(facts.parse(text, ReleaseTable, "releases.toml"))
 
 
-def test_reading_and_checking_the_file_takes_less_than_60_ms_of_cpu() -> None:
+def test_reading_the_file_takes_less_than_60_ms_of_cpu() -> None:
     text = FILE.read_text(encoding="utf-8")
     spent = []
     for _ in range(5):
         start = time.process_time()
-        check(facts.parse(text, ReleaseTable, "releases.toml"))
+        facts.parse(text, ReleaseTable, "releases.toml")
         spent.append(time.process_time() - start)
     assert min(spent) < 0.060
 
 
-def test_the_newest_release_is_not_told_to_take_a_newer_one() -> None:
-    with pytest.raises(Unsupported, match="there is no such fact") as newest_one:
-        releases.row(table().config, newest.RELEASE, "no-such-config")
-    assert newest_one.value.hint == "take an older release"
-    with pytest.raises(Unsupported) as older:
-        releases.row(table().config, "2.14.0", "no-such-config")
-    assert older.value.hint == "take a newer release"
+def test_a_refusal_names_the_nearest_release_that_has_the_fact() -> None:
+    rows = (Config(since="2.4", before="2.6", name="x"), Config(since="2.14.1", before="2.15", name="x"))
+    hints = {
+        "2.3.4": "--release 2.4.0 has it",
+        "2.14.0": "--release 2.14.1 has it",
+        newest.RELEASE: "--release 2.14.1 has it",
+    }
+    for release, hint in hints.items():
+        with pytest.raises(Unsupported, match="there is no such fact") as refusal:
+            releases.row(rows, release, "x")
+        assert refusal.value.hint == hint
+    with pytest.raises(Unsupported) as unknown:
+        releases.row(rows, newest.RELEASE, "y")
+    assert unknown.value.hint == ""
 
 
 def test_each_release_has_its_day_and_patches_come_in_order() -> None:

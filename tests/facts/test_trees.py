@@ -14,9 +14,9 @@ from tests.facts.trees import Tree, TreeRecord
 from tests.rows import each
 from tfbuild import plan
 from tfbuild.errors import TfbuildError, Unsupported
-from tfbuild.facts import guard, releases, targets, toolchains
+from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import table
-from tfbuild.plan import amendments, configuration
+from tfbuild.plan import configuration, source
 from tfbuild.plan import tree as source_tree
 
 ALL = tuple(row.version for row in releases.releases())
@@ -127,13 +127,14 @@ def test_host_tools_are_generic_though_a_tree_gives_them_the_targets_configurati
     assert {"2.6.0", "2.12.1"} <= sharing
     assert not {"2.5.3", "2.13.0"} & sharing
     for release in sharing:
-        assert toolchains.host_apart_flags(releases.bazel(release, "x86_64")) == ("--distinct_host_configuration=true",)
+        flags = toolchains.bazel_flags(toolchains.table().host_apart, releases.bazel(release))
+        assert flags == ("--distinct_host_configuration=true",)
 
 
 @each("release", ALL)
 def test_the_wheels_target_is_in_its_build_file(release: str) -> None:
     around = facts_around(release)
-    with_target = [facts for facts in around if releases.wheel_target(release) in facts.wheel_targets]
+    with_target = [facts for facts in around if releases.wheel(release).target in facts.wheel_targets]
     assert with_target == list(around) or release in BRACKETED
     assert with_target
 
@@ -155,7 +156,7 @@ def test_programs_that_a_build_calls_are_those_of_the_trees_scripts(release: str
 def test_pythons_are_those_that_setup_py_names_or_that_have_official_wheels(release: str) -> None:
     """For 3.3 and 3.4, which no release has wheels for, the documentation says more than setup.py."""
     documented = {"3.3", "3.4"}
-    official = set(releases.official_wheel(release, "x86_64").pythons)
+    official = set(releases.official_pythons(release, "x86_64"))
     named = values_around(release, lambda facts: (set(facts.pythons) | official) - documented)
     assert set(releases.pythons(release)) - documented in named
     assert (documented <= set(releases.pythons(release))) == (Version(release) < Version("2.1"))
@@ -165,7 +166,8 @@ def test_pythons_are_those_that_setup_py_names_or_that_have_official_wheels(rele
 def test_pythons_of_a_hermetic_build_have_a_lock_file(release: str) -> None:
     locked = values_around(release, lambda facts: set(facts.lock_files))
     assert releases.hermetic(release) == any(locked)
-    assert bool(releases.python_flag(release, "3.11")) == releases.hermetic(release)
+    flags = configuration.wheel_flags(release, "cpu", "x86_64", "3.11")
+    assert any(flag.endswith("PYTHON_VERSION=3.11") for flag in flags) == releases.hermetic(release)
     if releases.hermetic(release):
         assert any(set(releases.pythons(release)) <= names for names in locked)
         assert release in BRACKETED or [set(releases.pythons(release))] == locked
@@ -185,7 +187,7 @@ def test_pywrap_rules_are_switched_on_where_the_official_builds_do_so(release: s
 
 @each("release", ALL)
 def test_libraries_of_the_system_are_those_that_the_tree_takes(release: str) -> None:
-    valid = {row.name for row in amendments.library_rows() if row.covers(release)}
+    valid = {row.name for row in source.library_rows() if row.covers(release)}
     assert valid in values_around(release, lambda facts: set(facts.system_libs))
 
 
@@ -214,13 +216,14 @@ def test_cuda_capabilities_are_in_the_tree_and_hermetic_cuda_is_asked_for_by_con
 @each("release", ALL)
 def test_the_guard_knows_the_features_that_the_tree_checks_in_the_order_of_its_message(release: str) -> None:
     known = values_around(release, lambda facts: facts.guard)
-    assert releases.guard_names(release) in known
-    assert known == [releases.guard_names(release)] or release in BRACKETED
+    names = tuple(row.name for row in releases.guard(release))
+    assert names in known
+    assert known == [names] or release in BRACKETED
 
 
 @each("release", ALL)
 def test_the_guard_s_features_have_the_numbers_of_the_tree(release: str) -> None:
-    rows = {f"{row.enum}={row.number}" for row in guard.known(release)}
+    rows = {f"{row.enum}={row.number}" for row in releases.guard(release)}
     assert any(rows <= set(facts.cpu_numbers) for facts in facts_around(release))
     assert release in BRACKETED or all(rows <= set(facts.cpu_numbers) for facts in facts_around(release))
 

@@ -11,14 +11,14 @@ def test_every_official_wheel_has_a_digest_of_its_own() -> None:
     found = {}
     for requirement, arch in set(wanted()):
         release = requirement.partition("==")[2]
-        for python in (name for name in releases.official_wheel(release, arch).pythons if name != "2.7"):
-            found[requirement, python, arch] = wheel.official_wheel(requirement, (), python=python, arch=arch).sha256
+        for python in (name for name in releases.official_pythons(release, arch) if name != "2.7"):
+            found[requirement, python, arch] = wheel.official_sha256(requirement, python, arch)
     assert [place for place, digest in found.items() if not re.fullmatch("[0-9a-f]{64}", digest)] == []
     assert len(found) > 300
 
 
 def test_a_release_that_the_facts_do_not_have_yet_is_installed_without_one() -> None:
-    assert wheel.official_wheel("tensorflow-cpu==2.99.0", (), python="3.13", arch="x86_64").sha256 == ""
+    assert wheel.official_sha256("tensorflow-cpu==2.99.0", "3.13", "x86_64") == ""
 
 
 def test_the_digest_is_that_of_the_wheel_for_the_python_and_the_architecture() -> None:

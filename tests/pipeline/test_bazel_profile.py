@@ -94,7 +94,7 @@ def test_the_table_has_kinds_and_the_slowest() -> None:
     [("0.26.1", ("--experimental_generate_json_trace_profile",)), ("0.29.0", ()), ("7.4.1", ()), ("9.0.0rc1", ())],
 )
 def test_old_bazels_are_asked_for_json(version: str, flags: tuple[str, ...]) -> None:
-    assert toolchains.profile_flags(version) == flags
+    assert toolchains.bazel_flags(toolchains.table().profile, version) == flags
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_old_bazels_are_asked_for_json(version: str, flags: tuple[str, ...]) -> 
 def test_the_flags_for_host_tools_go_to_each_bazel_that_knows_them(
     version: str, once: tuple[str, ...], apart: tuple[str, ...]
 ) -> None:
-    assert toolchains.compile_once_flags(version) == once
-    assert toolchains.host_apart_flags(version) == apart
+    assert toolchains.bazel_flags(toolchains.table().compile_once, version) == once
+    assert toolchains.bazel_flags(toolchains.table().host_apart, version) == apart
 
 
 # --- the log of a long compile ----------------------------------------------------------------------------------------

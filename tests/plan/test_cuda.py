@@ -21,6 +21,7 @@ from tfbuild.facts.release_table import table as release_table
 from tfbuild.plan import Build, Request
 from tfbuild.plan import cuda as cuda_rules
 from tfbuild.plan.cuda import CapabilityRow, CudnnRow, table
+from tfbuild.plan.request import VERSION
 
 RECORDED = {path.stem: path for path in (Path(__file__).parents[1] / "data" / "ptxas").glob("*.txt")}
 REQUEST = Request(target="cuda", cpu="x86-64-v3", platform="linux/amd64", base="a-base:1")
@@ -70,7 +71,7 @@ def test_a_releases_other_cudas_are_in_order_of_its_own_precision_and_have_evide
         assert own not in others
         assert list(others) == sorted(set(others), key=Version)
         assert {one.count(".") for one in others} <= {own.count(".")}
-        assert all(cuda_rules.VERSION.fullmatch(one) for one in (own, *others))
+        assert all(VERSION.fullmatch(one) for one in (own, *others))
     assert bool(card.evidence) == bool(card.others)
     assert card.hermetic or not card.others_cudnn
 
@@ -141,7 +142,7 @@ def test_the_nearest_cuda_of_the_release_is_taken(release: str, gpus: str, cuda:
         ("2.17.1", "9.0", OWN, Unsupported, "takes CUDA from its base image anyway", "leave out cuda-path"),
         ("2.21.0", "9.0", {**OWN, "base": "auto"}, UsageError, "no known one has CUDA", "--base with an image"),
         ("2.21.0", "9.0", {**OWN, "cudnn": ""}, UsageError, "which cuDNN cuda-path has is not known", "name both"),
-        ("2.21.0", "9.0", {**OWN, "cuda": "13"}, UsageError, "'13' is not a CUDA version", "name both"),
+        ("2.21.0", "9.0", {**OWN, "cuda": "13"}, UsageError, "'13' is not a CUDA version", "--cuda 12.8"),
         ("2.21.0", "6.0", OWN, Unsupported, "CUDA 13.0.2 does not compile for compute capability 6.0", "ask for other"),
         ("2.14.1", "", {"cudnn": "9.8"}, Unsupported, "not known to build with cuDNN 9.8", "it takes 8.7"),
         ("2.17.1", "9.0", {"compiler": "clang-15"}, Unsupported, "clang-15 does not compile for compute capability "
@@ -218,7 +219,7 @@ def test_up_to_2_17_the_base_must_have_what_is_chosen() -> None:
     assert dict(planned("2.11.1").configure_env)["TF_CUDNN_VERSION"] == "8"
     pipeline.refuse_base_without_cuda(build)
     with pytest.raises(BaseUnavailable) as refused:
-        pipeline.refuse_base_without_cuda(replace(build, asked=replace(build.asked, base="auto")))
+        pipeline.refuse_base_without_cuda(replace(build, request=replace(build.request, base="auto")))
     assert "has CUDA 11.7, cuDNN 8.4 and " in refused.value.hint
 
 
@@ -265,7 +266,8 @@ LISTS = st.lists(NAMES, min_size=1, max_size=3, unique=True)
 def test_a_choice_compiles_for_the_gpus_and_a_refusal_names_what_does(release: str, names: list[str]) -> None:
     gpus = cuda_rules.parse_capabilities(",".join(names))
     card = releases.cuda(release)
-    able = [one for one in (card.version, *card.others) if cuda_rules.compiles(one, gpus)]
+    spans = [row for row in table().capability if row.name in names]
+    able = [one for one in (card.version, *card.others) if all(row.covers(one) for row in spans)]
     try:
         choice = cuda_rules.choose_cuda(release, gpus, compiler="gcc-13")
     except Unsupported as refused:

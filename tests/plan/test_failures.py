@@ -14,18 +14,20 @@ import pytest
 from packaging.version import Version
 
 from tests.facts import trees
+from tests.facts.checks import check_ranges
 from tests.rows import each
 from tfbuild import plan
 from tfbuild.context import dockerfile
 from tfbuild.errors import BuildFailed, UsageError
-from tfbuild.facts import releases, toolchains
+from tfbuild.facts import releases, targets, toolchains
 from tfbuild.pipeline import compiling, diagnosis
 from tfbuild.pipeline.bazel import KILLED
-from tfbuild.plan import Build, Request, explain, failures
+from tfbuild.plan import Build, Request, cuda, explain, failures
 from tfbuild.plan.failures import Circumstances, Failure
 from tfbuild.util.progress import Progress
 
 ROWS = failures.table().failure
+GPUS = cuda.parse_capabilities("8.0")
 DATA = Path(__file__).parents[1] / "data"
 ALL = tuple(row.version for row in releases.releases())
 # Lines of real logs: those by which the first rules were written, and those of reports that were gathered later.
@@ -53,6 +55,12 @@ def chosen(**options: Any) -> Build:
 
 
 # --- every row -------------------------------------------------------------------------------------------------------
+
+
+def test_the_rows_fit_together() -> None:
+    check_ranges("failures.toml:", ROWS)
+    assert {name for row in ROWS for name in row.targets} <= set(targets.names())
+    assert [re.compile(row.match) for row in ROWS]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.id} {row.since}")
@@ -197,12 +205,12 @@ def test_a_compile_that_dies_of_a_known_failure_says_so(tmp_path: Path) -> None:
         (["gcc13-cstdint", "clang-offsetof", "clang-lld"], concerned("2.15.1", "clang-17", system="trixie")),
         (["gcc-pywrap"], concerned("2.20.0", "gcc-13", system="trixie")),
         # nvcc, glibc 2.41 and Arm's header do not go together; Clang compiles on any of them.
-        (["nccl-label-215"], concerned("2.15.1", "gcc-12", system="bookworm", target="cuda", nvcc=True)),
+        (["nccl-label-215"], concerned("2.15.1", "gcc-12", system="bookworm", target="cuda", gpus=GPUS)),
         (
             ["nccl-label-215", "absl-neon", "cuda-glibc241"],
-            concerned("2.15.1", "gcc-12", system="trixie", target="cuda", nvcc=True, arch="aarch64"),
+            concerned("2.15.1", "gcc-12", system="trixie", target="cuda", gpus=GPUS, arch="aarch64"),
         ),
-        (["cuda-shared-alignment", "cuda-glibc241"], concerned("2.20.0", "gcc-12", target="cuda", nvcc=True)[1:]),
+        (["cuda-shared-alignment", "cuda-glibc241"], concerned("2.20.0", "gcc-12", target="cuda", gpus=GPUS)[1:]),
     ],
 )  # fmt: skip
 def test_a_failure_concerns_the_builds_that_meet_its_conditions(expected: list[str], ids: list[str]) -> None:
@@ -257,14 +265,14 @@ def test_a_plan_passes_over_a_compiler_and_a_base_that_are_known_to_fail() -> No
 
 def test_cuda_13_goes_together_with_a_newer_glibc() -> None:
     own: dict[str, Any] = {"release": "2.21.0", "target": "cuda", "compute_capabilities": "12.0", "cuda_path": "/c"}
-    for cuda, base, told in (
+    for version, base, told in (
         ("12.9", "python:3.13-slim-trixie", ["known to fail (cuda-glibc241)"]),
         ("13.0", "python:3.13-slim-trixie", []),
         ("13.1.1", "debian:sid", ["known to fail if the base has glibc 2.42 or newer (cuda-glibc242)"]),
         ("13.2", "debian:sid", []),
     ):
-        build = chosen(**own, cuda=cuda, cudnn="9.12", base=base)
-        assert [note.partition(": ")[0] for note in build.notes if "known to fail" in note] == told, (cuda, base)
+        build = chosen(**own, cuda=version, cudnn="9.12", base=base)
+        assert [note.partition(": ")[0] for note in build.notes if "known to fail" in note] == told, (version, base)
 
 
 def test_what_the_user_names_is_planned_and_told_to_be_known_to_fail() -> None:

@@ -18,9 +18,8 @@ from tfbuild.errors import (
 )
 from tfbuild.errors import Unsupported as NoSuchRelease
 from tfbuild.facts import releases, targets
-from tfbuild.plan import Request, amendments, rules, selection
+from tfbuild.plan import Request, rules, selection, source
 from tfbuild.plan import cuda as cuda_rules
-from tfbuild.plan.source import Source
 
 
 def refused(error: type[TfbuildError], **options: Any) -> tuple[str, str]:
@@ -114,7 +113,7 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
          targets.options("cuda")),
         ({"cudnn": "8.7"}, "cudnn is for GPUs, and --target cpu is not", targets.options("cuda")),
         ({"system_lib": ("curl", "curl")}, "system-lib names curl twice", "once is enough"),
-        ({"configure": ("x",)}, "--configure 'x' is not NAME=VALUE", "--configure TF_ENABLE_XLA=0"),
+        ({"configure": ("x",)}, "'x' is not NAME=VALUE", "--configure TF_ENABLE_XLA=0"),
         ({"wheel": "official", "cpu": "", "bazel": "7.4.1", "cuda": "12.3"},
          "--cuda, --bazel: only for builds from source; --wheel official compiles nothing",
          "leave it out, or leave out --wheel"),
@@ -164,13 +163,13 @@ def test_a_cpu_that_cannot_run_the_official_wheel_is_told_what_it_lacks() -> Non
 
 def test_the_host_of_another_architecture_is_told_both_ways_out() -> None:
     with pytest.raises(Unsupported) as caught:
-        rules.asked_set(Request(cpu="host"), "x86_64", ARM)
+        rules.requested_set(Request(cpu="host"), "x86_64", ARM)
     assert caught.value.reason == "this host's CPU is aarch64, and the platform asked for is linux/amd64"
     assert caught.value.hint == "name a CPU of linux/amd64: --cpu x86-64-v4; or --platform linux/arm64"
-    assert rules.asked_set(Request(), "x86_64", HOST) is None
-    named = rules.asked_set(Request(cpuinfo="x"), "x86_64", HOST)
-    assert named == rules.asked_set(Request(cpu="host"), "x86_64", HOST)
-    exact = rules.asked_set(Request(cpu="host"), "x86_64", HOST, exact=True)
+    assert rules.requested_set(Request(), "x86_64", HOST) is None
+    named = rules.requested_set(Request(cpuinfo="x"), "x86_64", HOST)
+    assert named == rules.requested_set(Request(cpu="host"), "x86_64", HOST)
+    exact = rules.requested_set(Request(cpu="host"), "x86_64", HOST, exact=True)
     assert exact is not None
     assert named is not None
     assert set(named.features) < set(exact.features)
@@ -192,7 +191,7 @@ def test_a_wheel_s_cpu_is_noted_by_the_option_that_named_it() -> None:
 def test_mkl_without_onednn_in_the_wheel_is_told_what_to_do() -> None:
     reason, hint = refused(NoSuchRelease, wheel="official", release="2.4.0", python="3.8", target="mkl", cpu="")
     assert reason == "the official x86_64 wheel of 2.4.0 has no oneDNN in it"
-    assert hint == "take a newer release, or build this one from source: leave out --wheel official"
+    assert hint == "--release 2.5.0, or build this one from source: leave out --wheel official"
 
 
 def test_an_unknown_compiler_is_told_those_of_its_family() -> None:
@@ -249,10 +248,8 @@ def test_without_cuda_there_are_no_capabilities_and_with_it_the_release_s_own() 
 @pytest.mark.parametrize(
     ("text", "error", "reason", "hint"),
     [
-        ("eigen", UsageError, "override-repository 'eigen' is not NAME=FOLDER",
-         "--set override-repository=eigen_archive=../eigen"),
-        ("eigen=", UsageError, "override-repository 'eigen=' is not NAME=FOLDER",
-         "--set override-repository=eigen_archive=../eigen"),
+        ("eigen", UsageError, "'eigen' is not NAME=FOLDER", "--set override-repository=eigen_archive=../eigen"),
+        ("eigen=", UsageError, "'eigen=' is not NAME=FOLDER", "--set override-repository=eigen_archive=../eigen"),
         ("eigen=none", BadInput, "override-repository eigen: no folder at none: No such file or directory",
          "unpack the repository there"),
         ("eigen=file", BadInput, "override-repository eigen: no folder at file: not a folder",
@@ -266,9 +263,7 @@ def test_a_repository_that_cannot_be_used(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(error) as caught:
-        amendments.override(text)
-    assert (caught.value.reason, caught.value.hint) == (reason, hint)
+    assert refused(error, override_repository=(text,)) == (reason, hint)
 
 
 def test_a_repository_is_overridden_once(tmp_path: Path) -> None:
@@ -284,26 +279,27 @@ def test_a_repository_is_overridden_once(tmp_path: Path) -> None:
 def test_any_marker_makes_a_folder_a_repository(marker: str, tmp_path: Path) -> None:
     (tmp_path / marker).write_text("")
     (tmp_path / "BUILD").write_text("")
-    found = amendments.override(f"a_b={tmp_path}")
-    assert found.to_json() == {"name": "a_b", "path": str(tmp_path), "sha256": found.sha256}
+    build = chosen(release="2.14.1", target="cpu", cpu="x86-64-v3", override_repository=(f"a_b={tmp_path}",))
+    (override,) = build.overrides
+    assert build.to_json()["overrides"] == [{"name": "a_b", "path": str(tmp_path), "sha256": override.sha256}]
 
 
 @pytest.mark.parametrize("text", ["none.patch", "x\0y"])
 def test_a_patch_that_is_no_file_is_refused_with_the_reason(text: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput) as caught:
-        amendments.patch(text)
+        source.patch(text)
     assert caught.value.reason.partition(": ")[2] in ("No such file or directory", "its name has a NUL character")
     assert caught.value.hint == "--patch names a unified diff"
 
 
 def test_a_library_is_known_or_names_its_packages() -> None:
-    known = amendments.system_library("curl", "2.14.1")
-    assert known.to_json() == {"name": "curl", "packages": ["libcurl4-openssl-dev"]}
-    assert amendments.system_library("zlib=zlib1g-dev,zlib1g", "2.14.1").packages == ("zlib1g-dev", "zlib1g")
-    assert amendments.system_library("curl=other-dev", "2.14.1").packages == ("other-dev",), "the user knows better"
+    known = source.system_library("curl", "2.14.1")
+    assert (known.name, known.packages) == ("curl", ("libcurl4-openssl-dev",))
+    assert source.system_library("zlib=zlib1g-dev,zlib1g", "2.14.1").packages == ("zlib1g-dev", "zlib1g")
+    assert source.system_library("curl=other-dev", "2.14.1").packages == ("other-dev",), "the user knows better"
     for text in ("zlib", "zlib=", "zlib=a1,,b1"):
         with pytest.raises(UsageError) as caught:
-            amendments.system_library(text, "2.14.1")
+            source.system_library(text, "2.14.1")
         assert caught.value.reason == f"system-lib {text!r}: its Debian packages are not known"
         assert caught.value.hint == "one of: curl, hwloc; or name them: --set system-lib=NAME=PACKAGE,PACKAGE"
 
@@ -320,27 +316,32 @@ def test_a_library_is_known_or_names_its_packages() -> None:
 )
 def test_a_library_that_the_release_cannot_take_from_the_system_is_refused(text: str, release: str, hint: str) -> None:
     with pytest.raises(UsageError, match=f"TensorFlow {release} cannot take .* from the system") as caught:
-        amendments.system_library(text, release)
+        source.system_library(text, release)
     assert caught.value.hint.startswith(hint)
 
 
 def test_the_user_s_answers_come_last() -> None:
-    own = (("A", "1"), ("B", "2"), ("TF_SYSTEM_LIBS", ""))
-    libraries = tuple(amendments.SystemLibrary(name=name, packages=("x",)) for name in ("b", "a"))
-    assert amendments.configured(own, (), ()) == own
-    assert dict(amendments.configured(own, libraries, (("B", "3"),))) == {"A": "1", "B": "3", "TF_SYSTEM_LIBS": "a,b"}
-    given = (("TF_SYSTEM_LIBS", "mine"),)
-    assert dict(amendments.configured(own, libraries, given))["TF_SYSTEM_LIBS"] == "mine"
+    def answers(**options: Any) -> dict[str, str]:
+        return dict(chosen(release="2.14.1", target="cpu", cpu="x86-64-v3", **options).configure_env)
+
+    own = answers()
+    assert answers(configure=("TF_NEED_ROCM=3",)) == own | {"TF_NEED_ROCM": "3"}
+    assert answers(system_lib=("hwloc", "curl")) == own | {"TF_SYSTEM_LIBS": "curl,hwloc"}
+    assert answers(system_lib=("curl",), configure=("TF_SYSTEM_LIBS=mine",))["TF_SYSTEM_LIBS"] == "mine"
 
 
 # --- small values -----------------------------------------------------------------------------------------------------
 
 
 def test_a_source_s_json_has_null_where_there_is_nothing() -> None:
-    tag = Source(kind="git", tag="v2.14.1", commit="c")
-    assert tag.to_json() == {"kind": "git", "tag": "v2.14.1", "commit": "c", "path": None, "sha256": None}
-    archive = Source(kind="archive", path=Path("a.tar"), sha256="d")
-    assert archive.to_json() == {"kind": "archive", "tag": None, "commit": None, "path": "a.tar", "sha256": "d"}
+    build = chosen(release="2.14.1", target="cpu", cpu="x86-64-v3")
+    assert build.source is not None
+    tag = {"kind": "git", "tag": "v2.14.1", "commit": build.source.commit, "path": None, "sha256": None}
+    assert build.to_json()["source"] == tag
+    archive = replace(build, source=source.Source(kind="archive", path=Path("a.tar"), sha256="d"))
+    assert archive.to_json()["source"] == {
+        "kind": "archive", "tag": None, "commit": None, "path": "a.tar", "sha256": "d",
+    }  # fmt: skip
 
 
 def test_a_plan_s_json_has_null_where_nothing_is_compiled() -> None:
@@ -351,7 +352,7 @@ def test_a_plan_s_json_has_null_where_nothing_is_compiled() -> None:
         "sha256": "2b847d217b02ee7731ed91431daf3250daa0196c3c94614d23be27232e6e5b6c",
         "constraints": list(releases.constraints("2.21.0")),
     }  # fmt: skip
-    assert "asked" not in document
+    assert "request" not in document
     compiled = chosen(release="2.20.0", cpu="x86-64-v3").to_json()
     assert (compiled["id"], compiled["level"]) == ("2.20.0-mkl-py3.13-x86-64-v3", "x86-64-v3")
     assert compiled["features"] == sorted(facts.levels("x86_64")[2].features)

@@ -11,10 +11,10 @@ from packaging.requirements import Requirement
 from tests.plan.test_selection import chosen
 from tfbuild.context import dockerfile
 from tfbuild.errors import BadInput, BaseUnavailable, TfbuildError, Unsupported, UsageError
-from tfbuild.facts import releases, toolchains
+from tfbuild.facts import releases
 from tfbuild.pipeline import Maker
 from tfbuild.pipeline.run import Run
-from tfbuild.plan import source
+from tfbuild.plan import configuration, source
 from tfbuild.plan import tree as source_tree
 from tfbuild.plan.source import Source
 
@@ -59,7 +59,7 @@ def test_a_tree_says_itself_which_release_it_is_of(file: str, text: str, tmp_pat
 
 def test_a_tree_packs_to_the_same_bytes_whenever_it_is_packed(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        source.place(planned(source=str(DOUBLE)), tmp_path / name)
+        source.write_folder(planned(source=str(DOUBLE)), tmp_path / name)
     one, two = (tmp_path / name / source.FILE for name in ("one", "two"))
     assert one.read_bytes() == two.read_bytes()
     with tarfile.open(one) as tar:
@@ -79,7 +79,7 @@ def test_history_and_bazels_links_stay_out(tmp_path: Path) -> None:
     (tree / ".git" / "HEAD").touch()
     os.symlink("/tmp", tree / "bazel-bin")
     os.symlink("configure.py", tree / "link")
-    source.place(Source(kind="tree", path=tree), tmp_path / "placed")
+    source.write_folder(Source(kind="tree", path=tree), tmp_path / "placed")
     with tarfile.open(tmp_path / "placed" / source.FILE) as tar:
         assert tar.getnames() == [
             "source/.bazelrc", "source/configure.py", "source/link", "source/tensorflow/bazel-notes.md",
@@ -96,7 +96,7 @@ def test_an_archive_is_linked_and_known_by_its_digest(tmp_path: Path) -> None:
     path = archive(tmp_path)
     given = planned(source=str(path), source_sha256=source.digest(path).upper())
     assert given == Source(kind="archive", path=path, sha256=source.digest(path))
-    source.place(given, tmp_path / "placed")
+    source.write_folder(given, tmp_path / "placed")
     assert (tmp_path / "placed" / source.FILE).stat().st_ino == path.stat().st_ino
 
 
@@ -204,9 +204,9 @@ def test_cuda_that_the_base_must_have_is_asked_for_before_anything_starts(tmp_pa
 
 def test_every_release_knows_what_its_builder_installs() -> None:
     for row in releases.releases():
-        names = [Requirement(text).name for text in toolchains.python_requirements(row.version)]
+        names = [Requirement(text).name for text in configuration.python_requirements(row.version)]
         assert {"packaging", "setuptools", "wheel"} <= set(names)
         # One name twice is an error for pip before 20.3; where it has markers, only one of them holds.
-        named = [text for text in toolchains.python_requirements(row.version) if ";" not in text]
+        named = [text for text in configuration.python_requirements(row.version) if ";" not in text]
         assert len(named) == len({Requirement(text).name for text in named})
         assert ("numpy" in names) == (not releases.hermetic(row.version))

@@ -10,6 +10,7 @@ import pytest
 from tests import checkout
 from tests.checkout import Copy
 from tests.facts import newest
+from tests.facts.checks import check_targets
 from tfbuild import facts
 from tfbuild.errors import Unsupported
 from tfbuild.facts import release_table, targets
@@ -114,7 +115,11 @@ def test_only_targets_without_onednn_are_a_baseline() -> None:
 )
 def test_a_slip_in_a_row_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=re.escape(complaint)):
-        targets.check(facts.parse(FILE.read_text(encoding="utf-8") + text, targets.TargetTable, "targets.toml"))
+        check_targets(facts.parse(FILE.read_text(encoding="utf-8") + text, targets.TargetTable, "targets.toml"))
+
+
+def test_the_rows_fit_together() -> None:
+    check_targets(targets.table())
 
 
 def test_no_code_compares_a_target_with_a_name() -> None:

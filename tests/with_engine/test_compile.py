@@ -641,7 +641,7 @@ def test_a_rebuild_on_an_updated_base_takes_tensorflow_from_the_image_before(
         assert (run.exit_code, run.stdout.strip()) == (0, "updated"), run.stderr
         assert image_contents.read_contents(engine, new.id).built == image_contents.read_contents(engine, old.id).built
         # What another plan made is not taken for this one.
-        other = plan.select(replace(build.asked, cpu="x86-64-v3"), None)
+        other = plan.select(replace(build.request, cpu="x86-64-v3"), None)
         with pytest.raises(Stale, match="was not made from the build context"):
             again.build(other)
     finally:

@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 
 from tfbuild import facts
 from tfbuild.errors import BadInput
-from tfbuild.facts.guard import known
+from tfbuild.facts import releases
 
 # Limits for reading. TensorFlow 2.21: 65 MB, 60 sections, a symbol table of 3 MB and 10 MB of names, 2 KB functions.
 MOST_BYTES = 700 * 1024 * 1024
@@ -94,7 +94,7 @@ def _guard(library: "Library", release: str) -> Guard:
 
 
 def _named(release: str, compiled: frozenset[int], unused: frozenset[int]) -> Guard:
-    rows = known(release)
+    rows = releases.guard(release)
     if beyond := sorted((compiled | unused) - {row.number for row in rows}):
         raise GuardUnreadable(f"the guard asks for features that TensorFlow {release} does not have: {beyond}")
     # If such a feature (AMX) is compiled in, the guard only does not report it as unused (facts/guard.toml).

@@ -22,7 +22,6 @@ from tfbuild.binary.guard import Guard, GuardUnreadable, read_guard
 from tfbuild.binary.scan import ScannedCode
 from tfbuild.cpu import isa
 from tfbuild.errors import BadInput, TfbuildError
-from tfbuild.facts import guard as guards
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import Package
 from tfbuild.util import files
@@ -58,7 +57,7 @@ class Inspection:
         """Describe the features on which the main library's code and the guard disagree."""
         if self.guard is None or not self.release or self.main.arch != "x86_64":
             return ()
-        judged = guards.guard_features(self.release)
+        judged = releases.guard_features(self.release)
         guarded = frozenset(row.name for row in facts.features("x86_64") if row.tensorflow in self.guard.compiled)
         beyond = sorted((self.main.compiled & judged) - isa.closure(guarded))
         absent = sorted((guarded & judged & scan.written()) - self.main.compiled)

@@ -166,7 +166,7 @@ def _pythons(request: Request) -> Sequence[str]:
         build = plan.select(request, None)
         arch = plan.PLATFORMS[build.platform]
         official = request.wheel == "official"
-        able = releases.official_wheel(build.release, arch).pythons if official else releases.pythons(build.release)
+        able = releases.official_pythons(build.release, arch) if official else releases.pythons(build.release)
     except TfbuildError:
         return ("",)
     return [python for python in toolchains.base_pythons() if python in able] or ("",)

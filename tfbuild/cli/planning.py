@@ -16,9 +16,9 @@ from tfbuild.plan import (
     Build,
     Request,
     Usual,
-    asked_set,
     choose_platform,
     newest_official,
+    requested_set,
     unused_by_official_wheel,
     usual,
 )
@@ -107,7 +107,7 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
     """Print the Bazel copts for a CPU and a compiler, to paste."""
     chosen = choose_platform(Request(platform=platform))
     request = Request(cpu=cpu or "host", cpuinfo=cpuinfo, platform=chosen)
-    instruction_set = asked_set(request, PLATFORMS[chosen], host_cpu(cpuinfo))
+    instruction_set = requested_set(request, PLATFORMS[chosen], host_cpu(cpuinfo))
     assert instruction_set is not None  # the request names a CPU, at least "host"
     taken = usual(PLATFORMS[chosen], options["release"], options["compiler"])
     flags = isa.flags(

@@ -156,7 +156,7 @@ def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
     if build.wheel.path is not None:
         _place_wheel(build.wheel.path, folder / "wheel", build)
     if build.source is not None and build.source.kind != "git":
-        source.place(build.source, folder / "source")
+        source.write_folder(build.source, folder / "source")
     _place_amendments(build, folder)
 
 

@@ -1,14 +1,10 @@
-"""The types of the rows in facts/releases.toml, and the checks that they fit together.
-
-tfbuild/facts/releases.py answers questions with them.
-"""
+"""The types of the rows in facts/releases.toml. tfbuild/facts/releases.py answers questions with them."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, lru_cache
-from itertools import pairwise
 from typing import ClassVar, Literal
 
 import msgspec
@@ -249,8 +245,11 @@ class Cuda(Sourced, frozen=True, kw_only=True):
     evidence: str = ""
 
 
-class WheelRow(Sourced, frozen=True, kw_only=True):
-    """The official wheels for `arch`: `cpu` and `gpu` are pip requirements."""
+class OfficialWheel(Sourced, frozen=True, kw_only=True):
+    """The official wheels for `arch`. `cpu` and `gpu` are pip requirements, of the project alone.
+
+    `flags`: the compiler's, as far as they are known.
+    """
 
     KEY = "arch"
     arch: str
@@ -292,71 +291,13 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
     package: tuple[Package, ...]
     configure: tuple[Configure, ...]
     cuda: tuple[Cuda, ...]
-    official_wheel: tuple[WheelRow, ...]
+    official_wheel: tuple[OfficialWheel, ...]
     nightly: tuple[Nightly, ...]
-
-
-# Tables with a row for every release.
-COMPLETE_TABLES = ("python", "bazel", "compiler", "known_compiler", "wheel_target", "cuda", "package")
-
-
-def check(releases: ReleaseTable) -> None:
-    """Raise ValueError, with the file and the row, if rows overlap, leave a release out, or cannot hold for any."""
-    try:
-        _check_releases(releases)
-        for name in ReleaseTable.__struct_fields__:
-            if name != "known_until":
-                _check_rows(name, [row for row in getattr(releases, name) if isinstance(row, RangeRow)], releases)
-    except ValueError as error:  # InvalidVersion is one too
-        raise ValueError(f"releases.toml: {error}") from error
-
-
-def _check_releases(releases: ReleaseTable) -> None:
-    numbers = [version(row.version) for row in releases.release]
-    if numbers != sorted(set(numbers)):
-        raise ValueError("[[release]]: not in ascending order, or twice the same")
-    if numbers[-1] >= version(releases.known_until):
-        newest = releases.release[-1].version
-        raise ValueError(
-            f"[[release]] {newest}: known_until is {releases.known_until}, and rows without `before` end there"
-        )
-
-
-def _check_rows(name: str, rows: list[RangeRow], releases: ReleaseTable) -> None:
-    for key in {row.key for row in rows}:
-        check_ranges(f"[[{name}]] {key}".strip(), [row for row in rows if row.key == key])
-    if name in COMPLETE_TABLES:
-        _check_complete(name, rows, [row.version for row in releases.release])
-
-
-def check_ranges(label: str, rows: Sequence[RangeRow]) -> None:
-    """Raise ValueError, beginning with `label`, if a range is empty or two of them overlap."""
-    rows = sorted(rows, key=lambda row: version(row.since))
-    for row in rows:
-        if row.before and version(row.since) >= version(row.before):
-            raise ValueError(f"{label}: the range from {row.since} before {row.before} is empty")
-    for earlier, later in pairwise(rows):
-        if not earlier.before or version(later.since) < version(earlier.before):
-            end = f" before {earlier.before}" if earlier.before else ", which has no end"
-            raise ValueError(f"{label}: the row from {later.since} overlaps the one from {earlier.since}{end}")
-
-
-def _check_complete(name: str, rows: list[RangeRow], releases: list[str]) -> None:
-    for release in releases:
-        if not any(row.covers(release) for row in rows):
-            raise ValueError(f"[[{name}]]: no row holds for {release}")
 
 
 def table() -> ReleaseTable:
     """Return the facts: those of releases.toml, or with what a source tree said, inside `using`."""
-    return _extended.get() or _own()
-
-
-@cache
-def _own() -> ReleaseTable:
-    releases: ReleaseTable = facts.load("releases", ReleaseTable)
-    check(releases)
-    return releases
+    return _extended.get() or facts.load("releases", ReleaseTable)
 
 
 _extended: ContextVar[ReleaseTable | None] = ContextVar("extended", default=None)

@@ -1,12 +1,11 @@
-"""Look-ups of facts about a TensorFlow release: the typed view on facts/releases.toml.
+"""Look-ups of facts about a TensorFlow release, in facts/releases.toml, guard.toml and defects.toml.
 
 An uncertain fact raises Unsupported, with the candidates and the option that forces a choice; an unknown release
 raises Unsupported, with the nearest ones. Nothing here guesses.
 """
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import TypeVar
 
@@ -15,12 +14,12 @@ from packaging.version import Version
 
 from tfbuild import facts
 from tfbuild.errors import Unsupported
-from tfbuild.facts import guard as guards
-from tfbuild.facts import targets
+from tfbuild.facts import Facts, targets
 from tfbuild.facts.release_table import (
     UNCERTAIN,
     Cuda,
     KnownCompiler,
+    OfficialWheel,
     Package,
     RangeRow,
     Release,
@@ -36,36 +35,6 @@ R = TypeVar("R", bound=RangeRow)
 DEFAULT_COMPILER = "gcc-12"
 # A release, a candidate and a nightly, as pip and as TensorFlow spell them.
 NEWER = re.compile(r"\d\.\d{1,3}(\.\d{1,3}([-.]?(rc\d{1,2}|dev\d{0,8}))?)?", re.ASCII)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OfficialWheel:
-    """An official wheel on PyPI. `flags` and `compiler` are empty where it is not known how it was compiled."""
-
-    release: str
-    arch: str
-    pythons: tuple[str, ...]
-    features: tuple[str, ...]
-    flags: tuple[str, ...]
-    compiler: str
-    onednn: bool
-    cpu: str
-    gpu: str
-
-    def requirement(self, release: str, target: str) -> str:
-        """Return the requirement for pip; raises Unsupported if no official wheel is for that target."""
-        wanted = targets.get(target)
-        name = wanted.column(self.cpu, self.gpu)
-        if not name:
-            raise Unsupported(
-                f"no official {self.arch} wheel of TensorFlow {release} is for {wanted.title}",
-                hint="build it from source",
-            )
-        if version(release).is_devrelease:
-            own, bracket, extras = name.partition("[")
-            row = next(row for row in table().nightly if row.name == own and row.covers(release))
-            name = f"{row.nightly}{bracket}{extras}"
-        return f"{name}=={release}"
 
 
 # --- releases --------------------------------------------------------------------------------------------------------
@@ -122,9 +91,10 @@ def _by_version() -> dict[str, Release]:
     return {row.version: row for row in releases()}
 
 
-def another(release: str) -> str:
-    """Return "a newer release", for a hint, or "an older release" where there is none."""
-    return "an older release" if release == newest_first()[0] else "a newer release"
+def others(release: str) -> Iterator[str]:
+    """Yield the other releases, for hints: newer ones, the oldest first, then older ones, the newest first."""
+    yield from (row.version for row in releases() if version(row.version) > version(release))
+    yield from (name for name in newest_first() if version(name) < version(release))
 
 
 # --- one fact of one release -----------------------------------------------------------------------------------------
@@ -144,8 +114,10 @@ def row(among: Iterable[R], release: str, key: str | None = None) -> R:
     """Return the one row that holds; raises Unsupported if there is none."""
     matches = rows(among, release, key)
     if len(matches) != 1:
+        other = next((name for name in others(release) if rows(among, name, key)), "")
         raise Unsupported(
-            f"there is no such fact ({key or 'any'}) for TensorFlow {release}", hint=f"take {another(release)}"
+            f"there is no such fact ({key or 'any'}) for TensorFlow {release}",
+            hint=f"--release {other} has it" if other else "",
         )
     return matches[0]
 
@@ -178,19 +150,14 @@ def compiler(release: str) -> str:
 
 
 def wheel_compiler(release: str) -> str:
-    """Return the compiler of the official wheel ("clang-18.1.8"), or "" if that wheel was not looked at."""
+    """Return the compiler of the official x86-64 wheel ("clang-18.1.8"), or "" if that wheel was not looked at."""
     fact = row(table().compiler, release)
     return fact.wheel if release in fact.measured else ""
 
 
 def wheel(release: str) -> WheelTarget:
-    """Return how the wheel is made."""
+    """Return how the wheel is made, with its Bazel target."""
     return row(table().wheel_target, release)
-
-
-def wheel_target(release: str) -> str:
-    """Return the Bazel target of the wheel."""
-    return wheel(release).target
 
 
 def wheel_flags(release: str, target: str, arch: str) -> tuple[str, ...]:
@@ -205,12 +172,6 @@ def wheel_flags(release: str, target: str, arch: str) -> tuple[str, ...]:
 def llvm(release: str) -> str:
     """Return the LLVM that TensorFlow is linked with ("18.0.0git"), or "" if that was not looked at."""
     return next((row.version for row in table().llvm if row.covers(release)), "")
-
-
-def python_flag(release: str, python: str) -> str:
-    """Return the Bazel flag that chooses the hermetic Python, or "" before 2.14, which uses the builder's Python."""
-    variables = rows(table().hermetic_python, release)
-    return f"--repo_env={variables[0].variable}={python}" if variables else ""
 
 
 def hermetic(release: str) -> bool:
@@ -255,13 +216,13 @@ def config(name: str, release: str) -> bool | None:
 
 def threading_row(release: str, arch: str) -> Threading:
     """Return how oneDNN runs in a build for `arch`; raises Unsupported if that has no oneDNN."""
-    matches = rows(table().threading, release, arch)
-    if not matches:
-        raise Unsupported(
-            f"TensorFlow {release} has no oneDNN build for {arch}",
-            hint=f"take {another(release)}, or --target cpu",
-        )
-    return matches[0]
+    if matches := rows(table().threading, release, arch):
+        return matches[0]
+    other = next((name for name in others(release) if rows(table().threading, name, arch)), "")
+    raise Unsupported(
+        f"TensorFlow {release} has no oneDNN build for {arch}",
+        hint=f"--release {other} has one, or --target cpu" if other else "--target cpu",
+    )
 
 
 def thread_env(threading: str) -> tuple[tuple[str, str], ...]:
@@ -280,26 +241,13 @@ def onednn_env(release: str) -> tuple[tuple[str, str], ...]:
 
 @cache
 def official_wheel(release: str, arch: str) -> OfficialWheel:
-    """Return the wheel on PyPI; raises Unsupported if that architecture has none."""
-    matches = rows(table().official_wheel, release, arch)
-    if not matches:
-        first = _first_official(arch)
-        raise Unsupported(
-            f"TensorFlow {release} has no official wheel for {arch}",
-            hint=f"the first with one is {first}" if first else "build it from source: leave out --wheel official",
-        )
-    fact = matches[0]
-    compiler = wheel_compiler(release) if arch == "x86_64" else ""
-    return OfficialWheel(
-        release=release,
-        arch=arch,
-        pythons=official_pythons(release, arch),
-        features=fact.features,
-        flags=fact.flags,
-        compiler=compiler.partition(".")[0],
-        onednn=fact.onednn,
-        cpu=fact.cpu,
-        gpu=fact.gpu,
+    """Return how the wheels on PyPI are compiled and named; raises Unsupported if that architecture has none."""
+    if matches := rows(table().official_wheel, release, arch):
+        return matches[0]
+    first = next((other.version for other in releases() if rows(table().official_wheel, other.version, arch)), "")
+    raise Unsupported(
+        f"TensorFlow {release} has no official wheel for {arch}",
+        hint=f"the first with one is {first}" if first else "build it from source: leave out --wheel official",
     )
 
 
@@ -317,29 +265,10 @@ def official_pythons(release: str, arch: str) -> tuple[str, ...]:
     """
     for name in (name for name in newest_first() if version(name) <= base(release)):
         wheels = {f"{row.cpu}=={name}" for row in rows(table().official_wheel, name, arch)}
-        places = [place.split() for wheel in wheels for place in wheel_digests().get(wheel, ())]
-        if (pythons := tuple(python for python, platform in places if platform == arch)) or not wheels:
+        files = [file.split() for wheel in wheels for file in wheel_digests().get(wheel, ())]
+        if (pythons := tuple(python for python, platform in files if platform == arch)) or not wheels:
             return pythons
     return ()
-
-
-@cache
-def _first_official(arch: str) -> str:
-    return next((other.version for other in releases() if rows(table().official_wheel, other.version, arch)), "")
-
-
-def newest_official(arch: str, python: str) -> str:
-    """Return the newest release with an official wheel for that architecture and Python."""
-    known: set[str] = set()
-    for release in newest_first():
-        pythons = official_pythons(release, arch)
-        if python in pythons:
-            return release
-        known.update(pythons)
-    raise Unsupported(
-        f"no official {arch} wheel supports Python {python!r}",
-        hint=f"the newest is --python {max(known, key=version)}" if known else "build it from source",
-    )
 
 
 def package(release: str) -> Package:
@@ -347,16 +276,64 @@ def package(release: str) -> Package:
     return next((row for row in table().package if release and row.covers(release)), table().package[-1])
 
 
-# --- TensorFlow's own message ----------------------------------------------------------------------------------------
+# --- TensorFlow's own message at start: facts/guard.toml --------------------------------------------------------------
 
 
-def guard_names(release: str) -> tuple[str, ...]:
-    """Return the features that the guard of a release knows, as its message names and orders them."""
-    get(release)
-    return tuple(known.name for known in guards.known(release))
+class GuardFeature(Facts, frozen=True):
+    """One feature that the CPU guard knows; see facts/guard.toml."""
+
+    name: str
+    enum: str
+    number: int
+    since: str
+    certain: str = ""
+    silent: bool = False
+
+
+class GuardTable(Facts, frozen=True):
+    feature: tuple[GuardFeature, ...]
+
+
+def guard(release: str) -> tuple[GuardFeature, ...]:
+    """Return what the guard of a release knows, in the order of its message."""
+    return tuple(row for row in facts.load("guard", GuardTable).feature if version(row.since) <= base(release))
+
+
+def guard_judged(release: str) -> frozenset[str]:
+    """Return the features, by the guard's names, for which it can tell whether a build has them."""
+    return frozenset(row.name for row in guard(release) if version(row.certain or row.since) <= base(release))
+
+
+def guard_features(release: str) -> frozenset[str]:
+    """Return `guard_judged` in canonical names."""
+    return frozenset(row.name for row in facts.features("x86_64") if row.tensorflow in guard_judged(release))
 
 
 def guard_spelling(release: str, features: Iterable[str]) -> tuple[str, ...]:
-    """Return canonical features as that message names and orders them, without those that it does not know."""
-    get(release)
-    return guards.spelling(release, frozenset(features))
+    """Return canonical features as the message of a release names and orders them, without those unknown to it."""
+    held = frozenset(features)
+    names = {row.tensorflow for row in facts.features("x86_64") if row.name in held}
+    return tuple(row.name for row in guard(release) if row.name in names)
+
+
+# --- wrong results, whatever the image: facts/defects.toml ------------------------------------------------------------
+
+
+class Defect(Facts, frozen=True):
+    """A `part` of the numerics check that is wrong from `since` on, and right again in `until`."""
+
+    part: str
+    since: str
+    until: str
+    issue: str
+    reason: str
+
+
+class DefectTable(Facts, frozen=True):
+    defect: tuple[Defect, ...]
+
+
+def known_defects(release: str) -> tuple[str, ...]:
+    """Return the parts of the numerics check that a release is known to get wrong."""
+    rows = facts.load("defects", DefectTable).defect
+    return tuple(row.part for row in rows if version(row.since) <= base(release) < version(row.until))

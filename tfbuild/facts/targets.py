@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from functools import cache
 from typing import Literal
 
 import msgspec
@@ -64,30 +63,9 @@ class TargetTable(Facts, frozen=True, kw_only=True):
     exclusion: tuple[Exclusion, ...]
 
 
-@cache
 def table() -> TargetTable:
-    """Return the facts, read and checked once a process."""
-    rows: TargetTable = facts.load("targets", TargetTable)
-    check(rows)
-    return rows
-
-
-def check(rows: TargetTable) -> None:
-    """Raise ValueError if rows contradict each other or name an unknown target."""
-    known = [row.name for row in rows.target]
-    if len(set(known)) != len(known):
-        raise ValueError("targets.toml: two rows have the same name")
-    if sum(row.default for row in rows.target) != 1:
-        raise ValueError("targets.toml: exactly one target is the default")
-    baselines = [row.baseline for row in rows.target if row.baseline]
-    excluded = [name for exclusion in rows.exclusion for name in exclusion.targets]
-    if unknown := sorted({*baselines, *excluded} - set(known)):
-        raise ValueError(f"targets.toml: there is no target {unknown[0]!r}")
-    for row in rows.target:
-        try:
-            re.compile(row.asked_by)
-        except re.error as error:
-            raise ValueError(f"targets.toml: {row.name}: asked_by is not a regular expression: {error}") from error
+    """Return the facts, read once a process."""
+    return facts.load("targets", TargetTable)
 
 
 def names() -> tuple[str, ...]:

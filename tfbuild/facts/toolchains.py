@@ -4,7 +4,6 @@ The typed view on facts/images.toml and facts/toolchains.toml.
 """
 
 import re
-from functools import cache
 
 from packaging.version import Version
 
@@ -77,7 +76,6 @@ class ToolchainTable(Facts, frozen=True):
     python_package: tuple[PythonPackages, ...]
 
 
-@cache
 def table() -> ToolchainTable:
     """Return the facts, read once a process."""
     return facts.load("toolchains", ToolchainTable)
@@ -99,22 +97,8 @@ def bazel_sha256(version: str, arch: str) -> str:
     return next((row.sha256 for row in table().bazel if (row.version, row.arch) == (version, arch)), "")
 
 
-def profile_flags(version: str) -> tuple[str, ...]:
-    """Return Bazel's options that make its --profile a JSON trace."""
-    return _flags(table().profile, version)
-
-
-def compile_once_flags(version: str) -> tuple[str, ...]:
-    """Return Bazel's options for a machine that can run what it compiles; () for a Bazel without such options."""
-    return _flags(table().compile_once, version)
-
-
-def host_apart_flags(version: str) -> tuple[str, ...]:
-    """Return Bazel's options that keep the target's flags away from host tools; () for a Bazel that always does."""
-    return _flags(table().host_apart, version)
-
-
-def _flags(rows: tuple[BazelFlags, ...], version: str) -> tuple[str, ...]:
+def bazel_flags(rows: tuple[BazelFlags, ...], version: str) -> tuple[str, ...]:
+    """Return the flags of one of the tables `profile`, `compile_once` and `host_apart` for a Bazel; () without any."""
     return next((row.flags for row in rows if Version(version) < Version(row.before)), ())
 
 
@@ -133,17 +117,6 @@ def llvm_suite(name: str, compiler: str) -> str:
     if compiler not in table().llvm.compilers.get(name, ()):
         return ""
     return f"llvm-toolchain-{name}-{compiler.partition('-')[2]}"
-
-
-@cache
-def python_requirements(release: str) -> tuple[str, ...]:
-    """Return what pip installs for TensorFlow's own build, sorted. The release's constraints replace plain names."""
-    hermetic = releases.hermetic(release)
-    constraints = releases.constraints(release, "build")
-    # Pip before 20.3 refuses a name that is given twice.
-    constrained = {re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in constraints}
-    names = {name for row in table().python_package if row.hermetic or not hermetic for name in row.names}
-    return tuple(sorted((names - constrained) | set(constraints)))
 
 
 # --- base images ------------------------------------------------------------------------------------------------------
@@ -178,21 +151,18 @@ class BaseImageTable(Facts, frozen=True):
     variables: dict[str, str]
 
 
-@cache
-def _images() -> BaseImageTable:
-    return facts.load("images", BaseImageTable)
-
-
 def bases() -> tuple[BaseImage, ...]:
-    return _images().base
+    """Return the known base images."""
+    return facts.load("images", BaseImageTable).base
 
 
 def is_harmless(variable: str, value: str) -> bool:
     """Whether the bases have this variable with such a value, and nothing in an image takes code from it."""
-    return bool(re.fullmatch(_images().variables.get(variable, r"(?!)"), value, re.ASCII))
+    return bool(re.fullmatch(facts.load("images", BaseImageTable).variables.get(variable, r"(?!)"), value, re.ASCII))
 
 
 def default_base() -> BaseImage:
+    """Return the base of official wheels."""
     return next(row for row in bases() if row.default)
 
 

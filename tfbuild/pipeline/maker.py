@@ -357,7 +357,7 @@ class Maker:
 
 def refuse_base_without_cuda(build: Build) -> None:
     """Raise BaseUnavailable if a compile takes CUDA from its base, and the user named no base that may have it."""
-    if build.toolchain and build.toolchain.cuda_base and build.asked.base in plan.BASES:
+    if build.toolchain and build.toolchain.cuda_base and build.request.base in plan.BASES:
         raise BaseUnavailable(
             f"TensorFlow {build.release} is compiled with the CUDA of its base image, and {build.base_image} has none",
             hint=f"--base with an image that has {build.toolchain.cuda_base}",

@@ -2,19 +2,18 @@
 
 from tfbuild.plan.base_choice import debian_pythons, default_base
 from tfbuild.plan.build import BUILD_PYTHON, MACHINES, PLATFORMS, Build, Comparison, Runtime, RuntimeCheck
-from tfbuild.plan.request import BASES, Request
-from tfbuild.plan.rules import asked_set, choose_platform, find_release, is_target
-from tfbuild.plan.run_request import RunRequest
+from tfbuild.plan.request import BASES, Request, RunRequest
+from tfbuild.plan.rules import choose_platform, find_release, is_target, requested_set
 from tfbuild.plan.selection import (
     Usual,
     comparison,
-    newest_official,
     runtime,
     runtime_check,
     select,
     unused_by_official_wheel,
     usual,
 )
+from tfbuild.plan.wheel import newest_official
 
 __all__ = [
     "BASES",
@@ -28,7 +27,6 @@ __all__ = [
     "Runtime",
     "RuntimeCheck",
     "Usual",
-    "asked_set",
     "choose_platform",
     "comparison",
     "debian_pythons",
@@ -36,6 +34,7 @@ __all__ = [
     "find_release",
     "is_target",
     "newest_official",
+    "requested_set",
     "runtime",
     "runtime_check",
     "select",

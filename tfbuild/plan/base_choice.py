@@ -7,7 +7,7 @@ known to fail is passed over, unless nothing else is left.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from packaging.version import Version
@@ -15,9 +15,8 @@ from packaging.version import Version
 from tfbuild.cpu import compilers
 from tfbuild.errors import Unsupported
 from tfbuild.facts import releases, toolchains
-from tfbuild.facts.toolchains import BaseImage, Distribution
+from tfbuild.facts.toolchains import BaseImage
 from tfbuild.plan import failures
-from tfbuild.plan.cuda import Capability, by_nvcc
 from tfbuild.plan.failures import Circumstances, Failure
 from tfbuild.plan.request import BASES, Request
 from tfbuild.plan.rules import choose_python
@@ -42,36 +41,6 @@ def default_base() -> tuple[str, str]:
     return row.image, row.bootstrap
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompileTarget:
-    """What a compile is for, as far as compilers and bases are known to fail at it."""
-
-    release: str
-    target: str
-    arch: str
-    gpus: tuple[Capability, ...] = ()
-    bazel: str = ""
-    cuda: str = ""
-
-    def circumstances(self, compiler: str, base: Distribution | None, features: tuple[str, ...] = ()) -> Circumstances:
-        return Circumstances(
-            release=self.release,
-            target=self.target,
-            arch=self.arch,
-            bazel=self.bazel,
-            compiler=compiler,
-            features=features,
-            base=base,
-            nvcc=by_nvcc(self.gpus, compiler),
-            cuda=self.cuda,
-        )
-
-    def failure(self, compiler: str, base: Distribution) -> Failure | None:
-        """Return a known failure without a fix of a compile with that compiler on that base."""
-        rows = failures.concerning(self.circumstances(compiler, base))
-        return next((row for row in rows if row.expected), None)
-
-
 def for_wheel(python: str) -> BaseImage:
     """Return the base for an existing wheel: one that can be made without a registry, else a supported one."""
     return min(toolchains.bases_with(python), key=lambda row: (not row.bootstrap, bool(row.debian.ended)))
@@ -83,19 +52,19 @@ def debian_pythons() -> str:
     return f"{', '.join(first)} and {last}"
 
 
-def choose(request: Request, purpose: CompileTarget) -> BaseChoice:
+def choose(request: Request, circumstances: Circumstances) -> BaseChoice:
     """Choose the Python, base and compiler of a compile. A base that the user named may have any compiler.
 
     Raises Unsupported.
     """
-    release = purpose.release
+    release = circumstances.release
     compiler = named_compiler(request.compiler, release) if request.compiler else ""
     supported = releases.pythons(release)
     if request.base not in BASES:
         python = choose_python(request, release, supported)
         return BaseChoice(python=python, compiler=compiler or releases.compiler(release))
     pythons = (choose_python(request, release, supported),) if request.python else supported[::-1]
-    return first_base(release, pythons, compiler, bootstrap=request.base == "bootstrap", purpose=purpose)
+    return first_base(release, pythons, compiler, bootstrap=request.base == "bootstrap", circumstances=circumstances)
 
 
 def named_compiler(text: str, release: str) -> str:
@@ -116,16 +85,16 @@ def first_base(
     compiler: str = "",
     *,
     bootstrap: bool = False,
-    purpose: CompileTarget | None = None,
+    circumstances: Circumstances | None = None,
 ) -> BaseChoice:
     """Return the first of `pythons` that has a base with `compiler` (default: with a compiler of the release).
 
-    `bootstrap`: prefer bases that can be made without a registry. `purpose`: pass over what is known to fail at it.
+    `bootstrap`: prefer bases that can be made without a registry. `circumstances`: pass over what is known to fail.
     Raises Unsupported if no base has the compiler or the Python.
     """
     names = [compiler] if compiler else [row.name for row in releases.compilers(release)]
     able = [(row, name) for python in pythons for name in names for row in _with(python, name, bootstrap)]
-    failing = {one: row for one in able if purpose and (row := purpose.failure(one[1], one[0].debian))}
+    failing = {one: row for one in able if circumstances and (row := _failure(circumstances, *one))}
     if not able:
         raise _refusal(release, pythons, compiler)
     base, name = next((one for one in able if one not in failing), able[0])
@@ -133,6 +102,12 @@ def first_base(
     untried = _notes(release, beside or [base], name, failing=(base, name) in failing)
     notes = (*_about_failures(failing, able.index((base, name)), able), *untried)
     return BaseChoice(python=base.python, compiler=name, base=base, notes=notes)
+
+
+def _failure(circumstances: Circumstances, base: BaseImage, compiler: str) -> Failure | None:
+    """Return a known failure without a fix of a compile with that compiler on that base."""
+    rows = failures.concerning(replace(circumstances, compiler=compiler, base=base.debian))
+    return next((row for row in rows if row.expected), None)
 
 
 def _with(python: str, compiler: str, bootstrap: bool = False) -> list[BaseImage]:

@@ -5,11 +5,10 @@ from pathlib import Path
 
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.plan.amendments import Override, OwnBazel, Patch, SystemLibrary
 from tfbuild.plan.cuda import Capability
 from tfbuild.plan.failures import Failure
 from tfbuild.plan.request import Request
-from tfbuild.plan.source import Source
+from tfbuild.plan.source import Override, OwnBazel, Patch, Source, SystemLibrary
 from tfbuild.util import options
 
 MACHINES = isa.MACHINES
@@ -27,14 +26,6 @@ class Wheel:
     constraints: tuple[str, ...]
     path: Path | None = None
     sha256: str = ""
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "kind": self.kind,
-            "requirement": self.requirement or None,
-            "constraints": list(self.constraints),
-            "sha256": self.sha256 or None,
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +68,7 @@ class Decision:
     notes: tuple[str, ...] = ()
     # How it differs from the default build of the same release, target, Python and instruction set.
     variant: tuple[str, ...] = ()
-    asked: Request = field(default_factory=Request)
+    request: Request = field(default_factory=Request)
 
     @property
     def id(self) -> str:
@@ -87,7 +78,7 @@ class Decision:
 
     def to_json(self) -> dict[str, object]:
         """The plan's documented JSON: every field, with the instruction set as its name and features."""
-        values = {row.name: getattr(self, row.name) for row in fields(Decision) if row.name != "asked"}
+        values = {row.name: getattr(self, row.name) for row in fields(Decision) if row.name != "request"}
         return (
             {"id": self.id}
             | values
@@ -97,16 +88,22 @@ class Decision:
                 "features": list(self.instruction_set.features),
                 "configure_env": dict(self.configure_env),
                 "bazel": self.bazel or None,
-                "own_bazel": self.own_bazel.to_json() if self.own_bazel else None,
+                "own_bazel": _row(self.own_bazel) if self.own_bazel else None,
                 "bazel_target": self.bazel_target or None,
-                "wheel": self.wheel.to_json(),
-                "source": self.source.to_json() if self.source else None,
-                "patches": [row.to_json() for row in self.patches],
-                "overrides": [row.to_json() for row in self.overrides],
-                "system_libs": [row.to_json() for row in self.system_libs],
+                "wheel": _row(self.wheel, but="path"),
+                "source": _row(self.source) if self.source else None,
+                "patches": [_row(row) for row in self.patches],
+                "overrides": [_row(row) for row in self.overrides],
+                "system_libs": [{"name": row.name, "packages": list(row.packages)} for row in self.system_libs],
                 "fixes": [row.id for row in self.fixes],
             }
         )
+
+
+def _row(value: "Wheel | Source | OwnBazel | Patch | Override", but: str = "") -> dict[str, object]:
+    """Return a part of the plan as JSON, with null where it is empty."""
+    rows = {name: list(row) if isinstance(row, tuple) else row for name, row in vars(value).items() if name != but}
+    return {name: str(row) if isinstance(row, Path) else None if row == "" else row for name, row in rows.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,5 +207,5 @@ def resolved(build: Decision) -> Request:
     values = {}
     for name, row in options.declared(Request).items():
         field_name = name.replace("-", "_")
-        values[field_name] = row.written(build) if row.written else getattr(build.asked, field_name)
+        values[field_name] = row.written(build) if row.written else getattr(build.request, field_name)
     return Request(**values)

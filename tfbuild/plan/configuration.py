@@ -1,5 +1,6 @@
 """How a release's tree is configured and compiled: configs, answers to configure.py, Bazel's flags, the toolchain."""
 
+import re
 from collections.abc import Iterable
 
 from tfbuild.errors import Unsupported, UsageError
@@ -7,6 +8,7 @@ from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import table
 from tfbuild.plan import failures, remote_cache
 from tfbuild.plan.build import BUILD_PYTHON, PLATFORMS, Decision, Toolchain
+from tfbuild.plan.cuda import Capability, CudaChoice
 
 # Host tools are compiled for any machine that may build. Only --copt has the target's features.
 GENERIC = {"x86_64": "-march=x86-64", "aarch64": "-march=armv8-a"}
@@ -18,23 +20,23 @@ CUDA_PATH = "/usr/local/cuda"
 # --- configs ----------------------------------------------------------------------------------------------------------
 
 
-def threading(release: str, arch: str, asked: str = "") -> str:
-    """Return the runtime of oneDNN, "openmp" or "threadpool", in a build that promises it; `asked` overrides it."""
+def threading(release: str, arch: str, requested: str = "") -> str:
+    """Return the runtime of oneDNN, "openmp" or "threadpool", in a build that promises it; `requested` overrides it."""
     fact = releases.threading_row(release, arch)
     runtimes = [name for name, config in (("openmp", fact.openmp), ("threadpool", fact.threadpool)) if config]
-    if asked and asked not in ("openmp", "threadpool"):
-        raise UsageError(f"unknown threading {asked!r}", hint="one of: openmp, threadpool")
-    if asked and asked not in runtimes:
+    if requested and requested not in ("openmp", "threadpool"):
+        raise UsageError(f"unknown threading {requested!r}", hint="one of: openmp, threadpool")
+    if requested and requested not in runtimes:
         raise Unsupported(
-            f"TensorFlow {release} has no {arch} build with oneDNN on {asked}{fact.note and f': {fact.note}'}",
+            f"TensorFlow {release} has no {arch} build with oneDNN on {requested}{fact.note and f': {fact.note}'}",
             hint=f"it has: {', '.join(runtimes)}",
         )
-    if not asked and not fact.default:
+    if not requested and not fact.default:
         raise Unsupported(
             f"what oneDNN runs on in TensorFlow {release} for {arch} is not certain: {fact.source}",
             hint=" or ".join(f"--set threading={name}" for name in runtimes),
         )
-    return asked or fact.default
+    return requested or fact.default
 
 
 def configs(release: str, target: str, arch: str, threading: str) -> tuple[str, ...]:
@@ -54,7 +56,10 @@ def configs(release: str, target: str, arch: str, threading: str) -> tuple[str, 
 def _existing(name: str, release: str) -> str:
     exists = releases.config(name, release)
     if exists is False:
-        raise Unsupported(f"TensorFlow {release} has no --config={name}", hint=f"take {releases.another(release)}")
+        other = next((other for other in releases.others(release) if releases.config(name, other)), "")
+        raise Unsupported(
+            f"TensorFlow {release} has no --config={name}", hint=f"--release {other} has it" if other else ""
+        )
     if exists is None:
         older = next(version for version in releases.newest_first() if releases.config(name, version))
         raise Unsupported(
@@ -68,14 +73,20 @@ def _existing(name: str, release: str) -> str:
 
 
 def configure_env(
-    release: str, target: str, *, compiler: str = "", capabilities: str = "", cuda: str = "", cudnn: str = ""
+    release: str,
+    target: str,
+    *,
+    compiler: str = "",
+    gpus: tuple[Capability, ...] = (),
+    cuda: CudaChoice | None = None,
 ) -> tuple[tuple[str, str], ...]:
     """Return the variables that answer every question of configure.py, in the order of its questions.
 
-    `compiler`: "clang-18", "gcc-12"; `capabilities`: "8.0,9.0"; `cuda`: "12.8.1"; the release's own where empty.
+    `compiler`: "clang-18", "gcc-12". The release's own where empty.
     """
     compiler = compiler or releases.compiler(release)
     program, row, own = f"/usr/bin/{compiler}", targets.get(target), releases.cuda(release)
+    cudnn = cuda.cudnn if cuda else ""
     # Up to 2.17 configure.py looks for the library by its major version: a CUDA image may not be more precise.
     exact = own.hermetic or cudnn not in ("", own.cudnn)
     values = {
@@ -83,9 +94,9 @@ def configure_env(
         "clang": program,
         "gcc": program,
         "cuda_path": CUDA_PATH,
-        "cuda": cuda or own.version,
+        "cuda": (cuda and cuda.cuda) or own.version,
         "cudnn": (cudnn or own.cudnn) if exact else own.cudnn.partition(".")[0],
-        "capabilities": capabilities or own.capabilities,
+        "capabilities": ",".join(gpu.code for gpu in gpus) or own.capabilities,
     }
     return tuple(
         (question.variable, row.answers.get(question.variable, question.value).format(**values))
@@ -105,7 +116,8 @@ def wheel_flags(release: str, target: str, arch: str, python: str) -> tuple[str,
     wheel = releases.wheel(release)
     name = targets.get(target).column(wheel.cpu, wheel.gpu) if wheel.step == "bazel" else ""
     official = releases.wheel_flags(release, target, arch)
-    return tuple(flag for flag in (name, *official, releases.python_flag(release, python)) if flag)
+    hermetic = releases.rows(table().hermetic_python, release)
+    return (*([name] if name else []), *official, *(f"--repo_env={row.variable}={python}" for row in hermetic))
 
 
 # --- toolchain --------------------------------------------------------------------------------------------------------
@@ -114,17 +126,17 @@ def wheel_flags(release: str, target: str, arch: str, python: str) -> tuple[str,
 def toolchain(decided: Decision) -> Toolchain:
     """Return what compiles the wheel of a build from source."""
     release, bazel, compiler, arch = decided.release, decided.bazel, decided.compiler, PLATFORMS[decided.platform]
-    bazelisk = toolchains.table().bazelisk
+    rows = toolchains.table()
     return Toolchain(
         packages=packages(compiler, *releases.host_tools(release)),
         system_packages=tuple(sorted({name for row in decided.system_libs for name in row.packages})),
-        requirements=toolchains.python_requirements(release),
+        requirements=python_requirements(release),
         llvm=_llvm(decided.base_image, compiler),
-        bazelisk=(bazelisk.version, bazelisk.sha256[arch], decided.platform.partition("/")[2]),
+        bazelisk=(rows.bazelisk.version, rows.bazelisk.sha256[arch], decided.platform.partition("/")[2]),
         bazel_sha256=toolchains.bazel_sha256(bazel, arch),
-        host_flags=(f"--host_copt={GENERIC[arch]}", *toolchains.host_apart_flags(bazel)),
-        profile_flags=toolchains.profile_flags(bazel),
-        machine_flags=toolchains.compile_once_flags(bazel),
+        host_flags=(f"--host_copt={GENERIC[arch]}", *toolchains.bazel_flags(rows.host_apart, bazel)),
+        profile_flags=toolchains.bazel_flags(rows.profile, bazel),
+        machine_flags=toolchains.bazel_flags(rows.compile_once, bazel),
         silo=remote_cache.silo(bazel, release, decided.instruction_set.name),
         cuda_base=_cuda_base(decided),
         known_failures=failures.known(release),
@@ -138,6 +150,16 @@ def packages(compiler: str, *more: str) -> tuple[str, ...]:
     return tuple(sorted({*compilers[name], *TOOLS, *more}))
 
 
+def python_requirements(release: str) -> tuple[str, ...]:
+    """Return what pip installs for TensorFlow's own build, sorted. The release's constraints replace plain names."""
+    hermetic = releases.hermetic(release)
+    constraints = releases.constraints(release, "build")
+    # Pip before 20.3 refuses a name that is given twice.
+    constrained = {re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in constraints}
+    names = {name for row in toolchains.table().python_package if row.hermetic or not hermetic for name in row.names}
+    return tuple(sorted((names - constrained) | set(constraints)))
+
+
 def _llvm(base_image: str, compiler: str) -> tuple[str, ...]:
     llvm, base = toolchains.table().llvm, toolchains.find_base(base_image)
     suite = toolchains.llvm_suite(base.distribution, compiler) if base else ""
@@ -145,7 +167,7 @@ def _llvm(base_image: str, compiler: str) -> tuple[str, ...]:
 
 
 def _cuda_base(decided: Decision) -> str:
-    if not (decided.asked.cuda_path or releases.cuda_from_base(decided.release, decided.target)):
+    if not (decided.request.cuda_path or releases.cuda_from_base(decided.release, decided.target)):
         return ""
-    compiler = decided.asked.compiler or releases.compiler(decided.release)
+    compiler = decided.request.compiler or releases.compiler(decided.release)
     return f"CUDA {decided.cuda}, cuDNN {decided.cudnn} and {compiler}"

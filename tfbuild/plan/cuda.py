@@ -78,7 +78,6 @@ def _likely(word: str) -> str:
 
 # --- CUDA and cuDNN ---------------------------------------------------------------------------------------------------
 
-VERSION = re.compile(r"\d{1,2}\.\d{1,2}(\.\d{1,3}){0,2}", re.ASCII)
 NVCC = "cuda_nvcc"
 # As conda-forge's recipe sets them, beside HERMETIC_CUDA_VERSION (tensorflow-feedstock, recipe/build.sh).
 OWN_PATHS = ("LOCAL_CUDA_PATH", "LOCAL_CUDNN_PATH", "LOCAL_NCCL_PATH")
@@ -126,27 +125,16 @@ class CudaChoice:
     `answers`: for configure.py, where they are the user's own.
     """
 
-    cuda: str
-    cudnn: str
-    configs: tuple[str, ...]
-    notes: tuple[str, ...]
+    cuda: str = ""
+    cudnn: str = ""
+    configs: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     answers: tuple[tuple[str, str], ...] = ()
 
 
 @cache
 def table() -> CudaTable:
     return facts.load("cuda", CudaTable)
-
-
-def compiles(cuda: str, gpus: tuple[Capability, ...]) -> bool:
-    """Whether nvcc of that CUDA compiles for all of them."""
-    return not _missing(cuda, gpus)
-
-
-def own_cuda(release: str) -> CudaChoice:
-    """Return the release's own CUDA and cuDNN."""
-    fact = releases.cuda(release)
-    return CudaChoice(cuda=fact.version, cudnn=fact.cudnn, configs=(), notes=())
 
 
 def choose_cuda(
@@ -157,9 +145,11 @@ def choose_cuda(
     own = releases.cuda(release)
     chosen = _requested(release, cuda, "CUDA") if cuda else _nearest(own, gpus)
     if not chosen:
+        # All of them, if only their combination is impossible.
+        never = [gpu for gpu in gpus if all(_missing(cuda, (gpu,)) for cuda in _takes(own))]
         raise Unsupported(
             f"none of the CUDAs that TensorFlow {release} takes ({', '.join(_takes(own))}) compiles for compute "
-            f"capability {_figures(_impossible(own, gpus))}",
+            f"capability {_figures(never or gpus)}",
             hint=_advice(release, gpus),
         )
     if missing := _missing(chosen, gpus):
@@ -189,10 +179,11 @@ def _installed(release: str, gpus: tuple[Capability, ...], compiler: str, reques
             "cuda-path names a folder of the base image, and no known one has CUDA",
             hint="--base with an image that has CUDA, cuDNN and NCCL",
         )
-    for library, text in (("CUDA", request.cuda), ("cuDNN", request.cudnn)):
-        if not VERSION.fullmatch(text):
-            what = f"{text!r} is not a {library} version" if text else f"which {library} cuda-path has is not known"
-            raise UsageError(what, hint="name both: --cuda 12.8.1 --set cudnn=9.8.0")
+    for library, version_there in (("CUDA", request.cuda), ("cuDNN", request.cudnn)):
+        if not version_there:
+            raise UsageError(
+                f"which {library} cuda-path has is not known", hint="name both: --cuda 12.8.1 --set cudnn=9.8.0"
+            )
     refuse_unknown(gpus)
     if missing := _missing(request.cuda, gpus):
         raise Unsupported(
@@ -221,14 +212,10 @@ def _takes(fact: Cuda) -> tuple[str, ...]:
     return (fact.version, *fact.others)
 
 
-def _missing(cuda: str, gpus: tuple[Capability, ...]) -> list[Capability]:
+def _missing(cuda: str, gpus: Iterable[Capability]) -> list[Capability]:
+    """Return the GPUs that nvcc of that CUDA does not compile for."""
     able = {row.name for row in table().capability if row.covers(cuda)}
     return [gpu for gpu in gpus if gpu.figure not in able]
-
-
-def _impossible(fact: Cuda, gpus: tuple[Capability, ...]) -> tuple[Capability, ...]:
-    """Return the GPUs that no CUDA of the release compiles for; all of them if only their combination is impossible."""
-    return tuple(gpu for gpu in gpus if not any(compiles(cuda, (gpu,)) for cuda in _takes(fact))) or gpus
 
 
 def _figures(gpus: Iterable[Capability]) -> str:
@@ -237,12 +224,10 @@ def _figures(gpus: Iterable[Capability]) -> str:
 
 def _nearest(fact: Cuda, gpus: tuple[Capability, ...]) -> str:
     """Return the release's own CUDA, else the newest patch of the first minor version that compiles for `gpus`."""
-    able = [cuda for cuda in _takes(fact) if compiles(cuda, gpus)]
-    return able[0] if fact.version in able else _newest_patch(able, _minor(able[0])) if able else ""
-
-
-def _minor(cuda: str) -> str:
-    return ".".join(cuda.split(".")[:2])
+    able = [cuda for cuda in _takes(fact) if not _missing(cuda, gpus)]
+    if not able or fact.version in able:
+        return able[0] if able else ""
+    return _newest_patch(able, ".".join(able[0].split(".")[:2]))
 
 
 def _newest_patch(among: Iterable[str], prefix: str) -> str:
@@ -252,10 +237,6 @@ def _newest_patch(among: Iterable[str], prefix: str) -> str:
 
 def _requested(release: str, text: str, library: Literal["CUDA", "cuDNN"]) -> str:
     """Return the version that --cuda or cudnn names, among those that the release takes."""
-    if not VERSION.fullmatch(text):
-        raise UsageError(
-            f"{text!r} is not a {library} version", hint="--cuda 12.8" if library == "CUDA" else "--set cudnn=9.8"
-        )
     fact = releases.cuda(release)
     known = _takes(fact) if library == "CUDA" else (fact.cudnn, *fact.others_cudnn)
     if patch := _newest_patch(known, text):
@@ -263,35 +244,24 @@ def _requested(release: str, text: str, library: Literal["CUDA", "cuDNN"]) -> st
     # Up to 2.17 the base has cuDNN, and configure.py finds any version of that major one.
     if library == "cuDNN" and not fact.hermetic and text.split(".")[0] == fact.cudnn.split(".")[0]:
         return text
-    more = _release_with(release, text) if library == "CUDA" else ""
-    raise Unsupported(
-        f"TensorFlow {release} is not known to build with {library} {text}", hint=f"it takes {', '.join(known)}{more}"
-    )
-
-
-def _release_with(release: str, cuda: str) -> str:
-    other = next((name for name in _others(release) if _newest_patch(_takes(releases.cuda(name)), cuda)), "")
-    if other:
-        return f"; --release {other} takes CUDA {cuda}"
-    return f"; no release is known to take CUDA {cuda} (--source plans a newer tree with those that its .bazelrc names)"
-
-
-def _others(release: str) -> tuple[str, ...]:
-    """Return the other releases: newer ones oldest first, then older ones newest first."""
-    names = [row.version for row in releases.releases()]
-    index = names.index(release)
-    return (*names[index + 1 :], *reversed(names[:index]))
+    hint = f"it takes {', '.join(known)}"
+    if library == "CUDA":
+        able = (name for name in releases.others(release) if _newest_patch(_takes(releases.cuda(name)), text))
+        tree = "--source plans a newer tree with those that its .bazelrc names"
+        unknown = f"no release is known to take CUDA {text} ({tree})"
+        hint += "; " + next((f"--release {name} takes CUDA {text}" for name in able), unknown)
+    raise Unsupported(f"TensorFlow {release} is not known to build with {library} {text}", hint=hint)
 
 
 def _advice(release: str, gpus: tuple[Capability, ...], cuda: str = "") -> str:
     """Suggest what compiles for `gpus`: another CUDA of the release, else the nearest other release's."""
     if cuda:
         return f"--cuda {cuda}, which does; or ask for other GPUs (--compute-capabilities)"
-    for other in _others(release):
+    for other in releases.others(release):
         if able := _nearest(releases.cuda(other), gpus):
             which = "first" if version(other) > version(release) else "last"
             return f"--release {other} is the {which} that takes a CUDA that does, {able}; or ask for other GPUs"
-    cudas = sorted({row.since for row in table().capability if compiles(row.since, gpus)}, key=version)
+    cudas = sorted({row.since for row in table().capability if not _missing(row.since, gpus)}, key=version)
     if not cudas:
         return "no CUDA compiles for all of them: ask for fewer GPUs"
     return f"CUDA {cudas[0]} is the first that does, and no release is known to take it: ask for other GPUs"
@@ -379,9 +349,10 @@ def cuda_of(
         given = {"--cuda": request.cuda, "cudnn": request.cudnn, "cuda-path": request.cuda_path}
         if name := next((name for name, value in given.items() if value), ""):
             raise UsageError(f"{name} is for GPUs, and --target {target} is not", hint=targets.options("cuda"))
-        return CudaChoice(cuda="", cudnn="", configs=(), notes=())
+        return CudaChoice()
     if not compiler:
-        return own_cuda(release)
+        own = releases.cuda(release)
+        return CudaChoice(cuda=own.version, cudnn=own.cudnn)
     if request.cuda_path:
         return _installed(release, gpus, compiler, request)
     return choose_cuda(release, gpus, compiler=compiler, cuda=request.cuda, cudnn=request.cudnn)
@@ -391,10 +362,9 @@ def likely_cuda(request: Request, target: str, release: str, gpus: tuple[Capabil
     """Return the CUDA that `cuda_of` will return for any compiler; "" where it has none, or refuses the request."""
     if not targets.get(target).cuda:
         return ""
-    if request.cuda:
-        return request.cuda if VERSION.fullmatch(request.cuda) else ""
-    return _nearest(releases.cuda(release), gpus)
+    return request.cuda or _nearest(releases.cuda(release), gpus)
 
 
 def gpu_fields(gpus: tuple[Capability, ...], cuda: CudaChoice) -> dict[str, Any]:
+    """Return the fields of a `Decision` about GPUs."""
     return {"compute_capabilities": tuple(gpu.name for gpu in gpus), "cuda": cuda.cuda, "cudnn": cuda.cudnn}

@@ -71,14 +71,17 @@ class Explanation:
 def explain(request: Request) -> Explanation:
     """Return the table for the CPU, compiler, release and platform of `request`, whatever they are."""
     notes: list[str] = []
-    if request.cpuinfo and not _means_host(request):
-        notes.append(f"--cpuinfo {request.cpuinfo} is not read: --cpu {request.cpu} names another CPU than the host")
-    host = _attempt(notes, lambda: _host(request))
+    path, host = Path(request.cpuinfo) if request.cpuinfo else None, None
+    if isa.means_host(request.cpu):
+        host = _attempt(notes, lambda: cpus.detect(path))
+    elif path:
+        notes.append(f"--cpuinfo {path} is not read: --cpu {request.cpu} names another CPU than the host")
     arch, requested, named = _requested(request, host, notes)
-    cpu = host if host is not None and host.arch == arch and _means_host(request) else None
+    cpu = host if host is not None and host.arch == arch else None
     usual = _usual(request, arch, notes)
     release, compiler = usual.release, usual.compiler
-    known = requested or _smallest(arch)
+    # The compiler is explained for an unknown CPU all the same.
+    known = requested or isa.instruction_set(facts.levels(arch)[0].features, arch)
     flags = (
         _attempt(notes, lambda: isa.flags(known, compiler, release=release, named=request.cpu)) if compiler else None
     )
@@ -87,9 +90,8 @@ def explain(request: Request) -> Explanation:
     planned = _attempt([], lambda: selection.decide(replace(request, release=release), host))
     notes += failures.notes(planned.fixes) if planned else ()
     compiled = flags.instruction_set if flags and requested else requested  # without dropped features, like the plan
-    knowledge = _Knowledge(
-        cpu=cpu, whole=cpu is not None and _whole(request), named=named, requested=requested, flags=flags
-    )
+    whole = cpu is not None and _has_cpuid(path)
+    knowledge = _Knowledge(cpu=cpu, whole=whole, named=named, requested=requested, flags=flags)
     return Explanation(
         platform=MACHINES[arch],
         cpu=cpu.model if cpu else requested.name if requested else "",
@@ -124,24 +126,12 @@ def _attempt(notes: list[str], call: Callable[[], T]) -> T | None:
         return None
 
 
+def _has_cpuid(path: Path | None) -> bool:
+    """Whether the recording includes CPUID, which has the features that no kernel prints."""
+    return recordings.diagnostics(cpus.read_text(path) if path else recordings.loader()) is not None
+
+
 # --- the request ---------------------------------------------------------------------------------------------------
-
-
-def _means_host(request: Request) -> bool:
-    return isa.means_host(request.cpu)
-
-
-def _host(request: Request) -> Cpu | None:
-    """Return the CPU that "host" means, if the request means the host."""
-    if not _means_host(request):
-        return None
-    return cpus.detect(Path(request.cpuinfo) if request.cpuinfo else None)
-
-
-def _whole(request: Request) -> bool:
-    """Whether that CPU's description has CPUID's words, which have the features that no kernel prints."""
-    text = cpus.read_text(Path(request.cpuinfo)) if request.cpuinfo else recordings.loader()
-    return recordings.diagnostics(text) is not None
 
 
 def _requested(
@@ -155,12 +145,10 @@ def _requested(
     cpu = request.cpu or "host"
     exact = f"{cpu},{isa.EXACT}"
     platform = _attempt(notes, lambda: rules.choose_platform(Request(platform=request.platform)))
-    arch = (
-        PLATFORMS[platform]
-        if platform
-        else ARCHITECTURES.get(request.platform.rpartition("/")[2], "") or _this_machine()
-    )
-    if _means_host(request):
+    machines = (request.platform.rpartition("/")[2], host_platform.machine().lower())
+    likely = next((ARCHITECTURES[name] for name in machines if name in ARCHITECTURES), "x86_64")
+    arch = PLATFORMS[platform] if platform else likely
+    if isa.means_host(request.cpu):
         if host is None:
             return arch, None, None
         if request.platform and platform and host.arch != arch:
@@ -172,22 +160,14 @@ def _requested(
     return other or arch, resolve(cpu, other or arch, notes), resolve(exact, other or arch, [])
 
 
-def _this_machine() -> str:
-    return ARCHITECTURES.get(host_platform.machine().lower(), "x86_64")
-
-
-def _smallest(arch: str) -> InstructionSet:
-    """Return a stand-in for an unknown CPU, so that the compiler is explained all the same."""
-    return isa.instruction_set(facts.levels(arch)[0].features, arch)
-
-
 # --- one feature ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Knowledge:
-    """What is known about the machine and the compile. `whole`: including the features that no kernel prints.
+    """What is known about the machine and the compile.
 
+    `whole`: also of the features that no kernel prints, because the recording includes CPUID.
     `named`: the features of what --cpu names, with those that the `requested` set leaves out.
     """
 
@@ -248,29 +228,25 @@ def _kept(feature: Feature, known: _Knowledge, in_cpu: str) -> tuple[bool | None
         }
         return False, feature.flag, reasons.get(in_cpu, "not asked for")
     if known.requested is None or known.flags is None:
-        return None, feature.flag, _known_from(feature, known.flags.compiler if known.flags else "")
+        name, _, number = (known.flags.compiler if known.flags else "").partition("-")
+        able = not feature.flag or (number and getattr(feature, name) <= int(number))
+        return None, feature.flag, "" if able else f"known from gcc {feature.gcc}, clang {feature.clang} on"
     dropped = {item.feature: item.reason for item in known.flags.dropped}
     if feature.name in dropped:
         return False, feature.flag, dropped[feature.name]
     return True, _carrier(feature, known.requested, known.flags), ""
 
 
-def _known_from(feature: Feature, compiler: str) -> str:
-    """Say which compilers know the flag; "" if the named one does."""
-    name, _, version = compiler.partition("-")
-    if not feature.flag or (version and getattr(feature, name) <= int(version)):
-        return ""
-    return f"known from gcc {feature.gcc}, clang {feature.clang} on"
-
-
-def _carrier(feature: Feature, asked: InstructionSet, flags: Flags) -> str:
+def _carrier(feature: Feature, requested: InstructionSet, flags: Flags) -> str:
     """Return the flag that switches the feature on: the level's, its own, or that of a feature that implies it."""
     march, *extensions = flags.flags[0].split("+")
-    level = next((level for level in facts.levels(asked.arch) if f"-march={level.march}" == march), None)
+    level = next((level for level in facts.levels(requested.arch) if f"-march={level.march}" == march), None)
     if level is not None and feature.name in level.features:
         return march
     own = {f"+{name}": name for name in extensions} | {name: name for name in flags.flags[1:]}
-    by_flag = {flag: [row.name for row in facts.features(asked.arch) if row.flag == key] for flag, key in own.items()}
+    by_flag = {
+        flag: [row.name for row in facts.features(requested.arch) if row.flag == key] for flag, key in own.items()
+    }
     if named := next((flag for flag, names in by_flag.items() if feature.name in names), ""):
         return named
     carriers = [
@@ -284,7 +260,7 @@ def _carrier(feature: Feature, asked: InstructionSet, flags: Flags) -> str:
 def used_by(feature: Feature, release: str) -> tuple[str, ...]:
     """Return the parts of TensorFlow that are known to use the feature; "guard" if the release's message names it."""
     parts = [use.part for use in isa.uses().use if feature.name in use.features]
-    named = feature.tensorflow and release and feature.tensorflow in releases.guard_names(release)
+    named = feature.tensorflow and release and feature.tensorflow in {row.name for row in releases.guard(release)}
     return (*parts, "guard") if named else tuple(parts)
 
 
@@ -336,17 +312,16 @@ def _head(explanation: Explanation) -> Iterable[tuple[str, str]]:
 
 
 def _sections(explanation: Explanation) -> Iterable[tuple[str, list[FeatureRow]]]:
+    """Yield the title and the rows of each level, and those in no level."""
     for level in facts.levels(PLATFORMS[explanation.platform]):
-        if rows := [row for row in explanation.features if row.level == level.name]:
-            yield f"{level.name}: {_held(rows)}", rows
+        rows = [row for row in explanation.features if row.level == level.name]
+        lacking = [row.feature for row in rows if row.cpu != "yes"]
+        held = f"the CPU lacks {', '.join(lacking)}" if lacking else "all in the CPU"
+        if all(row.cpu == NOT_KNOWN for row in rows):
+            held = "not known whether the CPU has it"
+        if rows:
+            yield f"{level.name}: {held}", rows
     yield "in no level", [row for row in explanation.features if not row.level]
-
-
-def _held(rows: list[FeatureRow]) -> str:
-    if all(row.cpu == NOT_KNOWN for row in rows):
-        return "not known whether the CPU has it"
-    lacking = [row.feature for row in rows if row.cpu != "yes"]
-    return f"the CPU lacks {', '.join(lacking)}" if lacking else "all in the CPU"
 
 
 def _cells(row: FeatureRow) -> tuple[str, ...]:

@@ -1,17 +1,17 @@
 """Known failures of a release's build, and the fixes that builds get automatically: facts/failures.toml."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
 from tfbuild import facts
 from tfbuild.cpu import compilers
 from tfbuild.errors import UsageError
-from tfbuild.facts import Facts, releases, targets
-from tfbuild.facts.release_table import Sourced, check_ranges, version
+from tfbuild.facts import Facts, releases
+from tfbuild.facts.release_table import Sourced, version
 from tfbuild.facts.toolchains import Distribution
+from tfbuild.plan.cuda import Capability, by_nvcc
 
 
 class Edit(Facts, frozen=True, kw_only=True):
@@ -74,17 +74,17 @@ class Failure(Sourced, frozen=True, kw_only=True):
 class Circumstances:
     """The conditions of a build that failures depend on. `base`: its Debian release, None if it is not known.
 
-    `nvcc`: whether that compiles the kernels for GPUs. `bazel`: the version that builds it, "" for the release's own.
-    `cuda`: the version that it takes, "" where that is not known.
+    `bazel`: the version that builds it, "" for the release's own. `cuda`: the version that it takes, "" where that is
+    not known.
     """
 
     release: str
     target: str
     arch: str
-    compiler: str
+    compiler: str = ""
     features: tuple[str, ...] = ()
     base: Distribution | None = None
-    nvcc: bool = False
+    gpus: tuple[Capability, ...] = ()
     bazel: str = ""
     cuda: str = ""
 
@@ -93,20 +93,9 @@ class FailureTable(Facts, frozen=True, kw_only=True):
     failure: tuple[Failure, ...]
 
 
-@cache
 def table() -> FailureTable:
-    """Return the facts, read and checked once a process."""
-    rows: FailureTable = facts.load("failures", FailureTable)
-    for key in {row.id for row in rows.failure}:
-        check_ranges(f"failures.toml: {key}", [row for row in rows.failure if row.id == key])
-    for row in rows.failure:
-        if unknown := set(row.targets) - set(targets.names()):
-            raise ValueError(f"failures.toml: {row.id}: there is no target {unknown.pop()!r}")
-        try:
-            re.compile(row.match)
-        except re.error as error:
-            raise ValueError(f"failures.toml: {row.id}: match is not a regular expression: {error}") from error
-    return rows
+    """Return the facts, read once a process."""
+    return facts.load("failures", FailureTable)
 
 
 def known(release: str) -> tuple[Failure, ...]:
@@ -141,23 +130,18 @@ def _concerns(row: Failure, build: Circumstances) -> bool:
         and (not row.features or bool(set(row.features) & set(build.features)))
         and (not row.targets or build.target in row.targets)
         and row.arch in ("", build.arch)
-        and (not row.nvcc or build.nvcc)
+        and (not row.nvcc or by_nvcc(build.gpus, build.compiler))
         and (not row.cuda_from or version(row.cuda_from) <= version(build.cuda or "0"))
         and (not row.cuda_before or version(build.cuda or "0") < version(row.cuda_before))
         and (not row.bazel_from or version(row.bazel_from) <= version(build.bazel or "0"))
     )
 
 
-def notes(rows: Iterable[Failure], base: Distribution | None = None) -> tuple[str, ...]:
-    """Return the notes of a plan: each fix with its reason, and expected failures. `base` is None if not known."""
-    return tuple(
-        f"fix {row.id}: {row.symptom}: {row.fix}"
-        if row.fixed
-        else f"known to fail{_unless_older(row, base)} ({row.id}): {row.symptom}; workaround: {row.workaround}"
-        for row in rows
-        if row.fixed or row.expected
-    )
-
-
-def _unless_older(row: Failure, base: Distribution | None) -> str:
-    return f" if the base has glibc {row.glibc} or newer" if row.glibc and base is None else ""
+def notes(rows: Iterable[Failure], base: Distribution | None = None) -> Iterator[str]:
+    """Yield the notes of a plan: each fix with its reason, and expected failures. `base` is None if not known."""
+    for row in rows:
+        if row.fixed:
+            yield f"fix {row.id}: {row.symptom}: {row.fix}"
+        elif row.expected:
+            condition = f" if the base has glibc {row.glibc} or newer" if row.glibc and base is None else ""
+            yield f"known to fail{condition} ({row.id}): {row.symptom}; workaround: {row.workaround}"

@@ -7,7 +7,8 @@ from msgspec.structs import asdict
 from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
 from tfbuild.facts import Facts, releases
-from tfbuild.plan.selection import newest_official, unused_by_official_wheel
+from tfbuild.plan.selection import unused_by_official_wheel
+from tfbuild.plan.wheel import newest_official
 
 
 class ReportRow(Facts, frozen=True):

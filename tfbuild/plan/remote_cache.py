@@ -16,7 +16,7 @@ from packaging.version import Version
 from tfbuild import facts
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import Facts
-from tfbuild.plan.run_request import RunRequest
+from tfbuild.plan.request import RunRequest
 
 Name = Literal[
     "headers",
@@ -37,8 +37,6 @@ SILO = "cache-silo-key"
 HEADER = re.compile(r"[A-Za-z0-9._-]+")
 # Printable ASCII except for what is syntax inside quotes in Bazel's files.
 VALUE = re.compile(r"[ -&(-\[\]-~]+")
-PROPERTY = re.compile(r"[A-Za-z0-9._-]+=[!-&(-\[\]-~]+")
-INSTANCE = re.compile(r"[A-Za-z0-9._/-]*")
 AUTHORITY = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
 PATH = re.compile(r"[A-Za-z0-9._~/%-]*")
 
@@ -101,16 +99,12 @@ def named_remote(request: RunRequest) -> Remote | None:
             )
         return None
     _refuse_contradictions(request)
-    if not INSTANCE.fullmatch(request.remote_instance):
-        raise UsageError(
-            f"remote-instance {request.remote_instance!r} is not an instance name", hint="--set remote-instance=main"
-        )
     certificate, key = request.remote_client_cert, request.remote_client_key
     return Remote(
         cache=_url("--remote-cache", request.remote_cache, CACHES),
         executor=_url("remote-executor", request.remote_executor, EXECUTORS),
         instance=request.remote_instance,
-        properties=tuple(_property(text) for text in request.remote_property),
+        properties=request.remote_property,
         readonly=request.remote_readonly,
         fallback=request.remote_fallback == "yes",
         headers=_headers(Path(request.remote_header_file)) if request.remote_header_file else (),
@@ -134,6 +128,8 @@ def _refuse_contradictions(request: RunRequest) -> None:
         raise UsageError(
             "a client certificate needs its key", hint="--set remote-client-cert=FILE --set remote-client-key=FILE"
         )
+    if any(text.startswith(f"{SILO}=") for text in request.remote_property):
+        raise UsageError(f"tfbuild itself sets {SILO}, to keep builders apart", hint="leave it out")
 
 
 def _url(option: str, text: str, schemes: tuple[str, ...]) -> str:
@@ -142,9 +138,9 @@ def _url(option: str, text: str, schemes: tuple[str, ...]) -> str:
     if "@" in text:
         # Everyone on the machine can read it in the list of processes.
         raise UsageError(f"{option} holds a user or a password", hint="--remote-header-file, with Authorization=...")
-    scheme, _, place = text.partition("://")
+    scheme, _, rest = text.partition("://")
     grpc = scheme.startswith("grpc")
-    if scheme not in schemes or not is_address(text) or (grpc and "/" in place.rstrip("/")):
+    if scheme not in schemes or not is_address(text) or (grpc and "/" in rest.rstrip("/")):
         examples = " or ".join(f"{scheme}://HOST:PORT" for scheme in schemes)
         raise UsageError(f"{option} {text!r} is not a valid address", hint=examples)
     return text.rstrip("/") if grpc else text
@@ -164,16 +160,6 @@ def is_address(text: str) -> bool:
         )
     except ValueError:  # an IPv6 address without its end, an invalid port
         return False
-
-
-def _property(text: str) -> str:
-    if not PROPERTY.fullmatch(text):
-        raise UsageError(
-            f"remote-property {text!r} cannot be read", hint="--set remote-property=container-image=docker://..."
-        )
-    if text.startswith(f"{SILO}="):
-        raise UsageError(f"tfbuild itself sets {SILO}, to keep builders apart", hint="leave it out")
-    return text
 
 
 def _headers(path: Path) -> tuple[tuple[str, str], ...]:
@@ -287,28 +273,21 @@ def bazelrc(remote: Remote, bazel: str) -> str:
 
 
 def _executing(remote: Remote, bazel: str) -> list[str]:
-    flags = [f"--remote_executor={remote.executor}"]
-    if remote.fallback:
-        # An action that the executor fails to run is run on this machine.
-        flags.append("--remote_local_fallback")
-    return (
-        flags if can(bazel, "executes-by-default") else [*flags, "--spawn_strategy=remote", "--genrule_strategy=remote"]
-    )
+    # With the fallback, an action that the executor fails to run is run on this machine.
+    flags = [f"--remote_executor={remote.executor}", *(["--remote_local_fallback"] if remote.fallback else [])]
+    strategies = ["--spawn_strategy=remote", "--genrule_strategy=remote"]
+    return flags if can(bazel, "executes-by-default") else [*flags, *strategies]
 
 
 def notes(remote: Remote, bazel: str) -> list[str]:
     """Return notes about what a user would not expect of this Bazel."""
-    untried = (
-        [] if not remote.executor or Version(bazel) >= Version(abilities()["executes"].since) else [_untried(bazel)]
-    )
-    if keeps_disk(remote, bazel):
-        return untried
-    effect = "nothing is kept of a build that ends early" if remote.readonly else "what is compiled is kept there alone"
-    return [*untried, f"Bazel {bazel} cannot use its disk cache beside this remote cache: {effect}"]
-
-
-def _untried(bazel: str) -> str:
-    row = abilities()["executes"]
-    if Version(bazel) <= Version(row.last_without):
-        return f"Bazel {bazel} has failed with {row.option}"
-    return f"not certain: Bazel {bazel} with an executor; {row.since} was tried"
+    notes, row = [], abilities()["executes"]
+    if remote.executor and Version(bazel) <= Version(row.last_without):
+        notes.append(f"Bazel {bazel} has failed with {row.option}")
+    elif remote.executor and Version(bazel) < Version(row.since):
+        notes.append(f"not certain: Bazel {bazel} with an executor; {row.since} was tried")
+    if not keeps_disk(remote, bazel):
+        kept = "what is compiled is kept there alone"
+        effect = "nothing is kept of a build that ends early" if remote.readonly else kept
+        notes.append(f"Bazel {bazel} cannot use its disk cache beside this remote cache: {effect}")
+    return notes

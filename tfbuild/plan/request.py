@@ -1,13 +1,13 @@
-"""What to build, as users ask for it: an option is one field here, with all that is known of it.
+"""What to build and how, as users ask for it: an option is one field here, with all that is known of it.
 
-Those that say how it is built are in `run_request.py`, in the same way. `tfbuild/util/options.py` explains what
-stands beside a field. The command line, its help and the reference, the files
-of options, the action's inputs, what is refused without a compile, a build's identifier and the command in its
-Dockerfile are made of it. `tests/cli/test_options.py` goes over all fields.
+`tfbuild/util/options.py` explains what can be declared beside a field. The command line, its help and the reference,
+the files of options, the action's inputs, what is refused without a compile, a build's identifier and the command in
+its Dockerfile derive from it. `tests/cli/test_options.py` goes over all fields.
 """
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -19,6 +19,9 @@ COMPILER = "Compiler and flags"
 SOURCE = "TensorFlow's source"
 GPUS = "GPUs"
 ENGINE = "Engine, base image and downloads"
+RESOURCES = "Time, disk and memory"
+REMOTE = "Remote cache and execution"
+IMAGE = "Verification and reuse"
 # Values of --base that mean a row of facts/images.toml; everything else names an unknown image.
 BASES = ("auto", "bootstrap", "registry")
 BAZEL = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?(rc[0-9]{1,4})?(=.+)?")
@@ -32,10 +35,24 @@ FOLDER = r"(?:/[\w.+-]+)+"
 # One folder for all, or one each.
 CUDA_PATH = re.compile(rf"{FOLDER}(?:,{FOLDER},{FOLDER})?", re.ASCII)
 CONFIG = re.compile(r"[\w.+,-]+", re.ASCII)
+VERSION = re.compile(r"\d{1,2}\.\d{1,2}(\.\d{1,3}){0,2}", re.ASCII)
+# Bazel accepts such names of repositories (https://bazel.build/rules/lib/globals/workspace).
+OVERRIDE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*=.+")
+ANSWER = re.compile(r"[A-Z][A-Z0-9_]*=.*")
+INSTANCE = re.compile(r"[A-Za-z0-9._/-]*")
+# Printable ASCII except for what is syntax inside quotes in Bazel's files.
+PROPERTY = re.compile(r"[A-Za-z0-9._-]+=[!-&(-\[\]-~]+")
 
 
 def _compiled(build: Any) -> bool:
     return bool(build.wheel.kind == "source")
+
+
+# Options that only a compile uses, by their group.
+_compiler = partial(option, group=COMPILER, compiles=True)
+_gpus = partial(option, group=GPUS, compiles=True)
+_source = partial(option, group=SOURCE, compiles=True)
+_remote = partial(option, group=REMOTE, compiles=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,163 +115,139 @@ class Request:
         identifier=Identifier.WORD,
         written=lambda build: {"official": "official", "source": ""}.get(build.wheel.kind, build.wheel.requirement),
     )
-    compiler: str = option(
+    compiler: str = _compiler(
         "",
         "compiler, such as gcc-12 or clang-18 (default: the best proven one that a base image of the release has)",
-        group=COMPILER,
         pattern=LOOKED_UP,
-        compiles=True,
         identifier=Identifier.WORD,
         written=lambda build: build.compiler if _compiled(build) else "",
     )
-    prefer_vector_width: str = option(
+    prefer_vector_width: str = _compiler(
         "",
         "vector width of loops that the compiler vectorises: 128, 256 or 512 bits (default: as measured)",
         "BITS",
-        group=COMPILER,
         pattern=LOOKED_UP,
-        compiles=True,
         identifier=Identifier.WORD,
         rare=True,
     )
-    threading: str = option(
+    threading: str = _compiler(
         "",
         "threading runtime of oneDNN in a build from source: openmp or threadpool",
-        group=COMPILER,
         pattern=LOOKED_UP,
-        compiles=True,
         identifier=Identifier.WORD,
         rare=True,
     )
-    compute_capabilities: str = option(
+    compute_capabilities: str = _gpus(
         "",
         f"compute capabilities for {targets.options('cuda')}, such as 8.0,9.0 (default: the official wheel's)",
         "LIST",
-        group=GPUS,
         pattern=LOOKED_UP,
-        compiles=True,
     )
-    cuda: str = option(
+    cuda: str = _gpus(
         "",
         "CUDA to compile with, such as 12.8 (default: the release's own, or one that supports the GPUs)",
         "VERSION",
-        group=GPUS,
-        pattern=LOOKED_UP,
-        compiles=True,
+        pattern=VERSION,
+        what="a CUDA version",
+        form="12.8",
         identifier=Identifier.WORD,
     )
-    cudnn: str = option(
+    cudnn: str = _gpus(
         "",
         "cuDNN to compile with, such as 9.8 (default: the release's own, or one that fits the CUDA version)",
         "VERSION",
-        group=GPUS,
-        pattern=LOOKED_UP,
-        compiles=True,
+        pattern=VERSION,
+        what="a cuDNN version",
+        form="9.8",
         identifier=Identifier.WORD,
         rare=True,
     )
-    cuda_path: str = option(
+    cuda_path: str = _gpus(
         "",
         "folder of the base image with a CUDA of your own, in place of the one that Bazel downloads (from 2.18 on); or "
         "three, with CUDA, cuDNN and NCCL",
         "FOLDER[,FOLDER,FOLDER]",
-        group=GPUS,
         pattern=CUDA_PATH,
         what="one absolute path, or three",
         form="/usr/local/cuda, or /opt/cuda,/opt/cudnn,/opt/nccl",
-        compiles=True,
         rare=True,
     )
-    bazel: str = option(
+    bazel: str = _compiler(
         "",
         "Bazel version, such as 7.4.1 (default: the release's own), or VERSION=PATH: one of yours, an executable "
         "or the folder of an installation with bin/bazel",
         "VERSION[=PATH]",
-        group=COMPILER,
         pattern=BAZEL,
         what="a Bazel version",
         form="7.4.1",
-        compiles=True,
-        written=lambda build: build.own_bazel.written if build.own_bazel else build.asked.bazel,
+        written=lambda build: (
+            f"{build.own_bazel.version}={build.own_bazel.path.name}" if build.own_bazel else build.request.bazel
+        ),
     )
-    config: tuple[str, ...] = option(
+    config: tuple[str, ...] = _compiler(
         (),
         "another Bazel --config (repeatable)",
         "NAME",
-        group=COMPILER,
         pattern=CONFIG,
         what="the name of a Bazel config",
         form="NAME; repeat it for each config",
-        compiles=True,
     )
-    bazel_flag: tuple[str, ...] = option(
-        (), "another Bazel flag (repeatable)", group=COMPILER, pattern=TEXT, compiles=True
-    )
-    without_fix: tuple[str, ...] = option(
+    bazel_flag: tuple[str, ...] = _compiler((), "another Bazel flag (repeatable)", pattern=TEXT)
+    without_fix: tuple[str, ...] = _compiler(
         (),
         "leave out this fix for a known failure; the plan lists them (repeatable)",
         "NAME",
-        group=COMPILER,
         pattern=LOOKED_UP,
-        compiles=True,
         rare=True,
     )
-    source: str = option(
+    source: str = _source(
         "",
         "TensorFlow's source: a tree, or an archive (default: the release's tag on GitHub)",
         "PATH",
-        group=SOURCE,
         pattern=TEXT,
-        compiles=True,
         written=lambda build: build.source.path.name if build.source and build.source.path else "",
     )
-    source_sha256: str = option(
+    source_sha256: str = _source(
         "",
         "expected SHA-256 of the archive given as --source",
         "HEX",
-        group=SOURCE,
         pattern=SHA256,
         what="a SHA-256",
         form="64 hexadecimal digits",
-        compiles=True,
         identifier=Identifier.NEUTRAL,  # it only checks the source
         rare=True,
     )
-    patch: tuple[str, ...] = option(
+    patch: tuple[str, ...] = _source(
         (),
         "unified diff to apply to TensorFlow's tree (repeatable, applied in order)",
         "FILE",
-        group=SOURCE,
         pattern=TEXT,
-        compiles=True,
         written=lambda build: tuple(row.path.name for row in build.patches),
     )
-    override_repository: tuple[str, ...] = option(
+    override_repository: tuple[str, ...] = _source(
         (),
         "NAME=FOLDER, a folder that replaces an external repository (repeatable)",
         "NAME=FOLDER",
-        group=SOURCE,
-        pattern=TEXT,
-        compiles=True,
+        pattern=OVERRIDE,
+        what="NAME=FOLDER",
+        form="eigen_archive=../eigen",
         written=lambda build: tuple(f"{row.name}={row.path.name}" for row in build.overrides),
         rare=True,
     )
-    system_lib: tuple[str, ...] = option(
+    system_lib: tuple[str, ...] = _source(
         (),
         "library to take from the system: curl, or NAME=PACKAGE,PACKAGE (repeatable)",
         "NAME",
-        group=SOURCE,
         pattern=LOOKED_UP,
-        compiles=True,
         rare=True,
     )
-    configure: tuple[str, ...] = option(
+    configure: tuple[str, ...] = _compiler(
         (),
         "NAME=VALUE, an answer for configure.py, such as TF_ENABLE_XLA=0 (repeatable)",
         "NAME=VALUE",
-        group=COMPILER,
-        pattern=TEXT,
-        compiles=True,
+        pattern=ANSWER,
+        what="NAME=VALUE",
+        form="TF_ENABLE_XLA=0",
     )
     base: str = option(
         "auto",
@@ -265,7 +258,7 @@ class Request:
         what="an image's name",
         form=f"{', '.join(BASES)} or NAME[:TAG][@DIGEST]",
         identifier=Identifier.NEUTRAL,  # labels name it, and the image's key has its digest
-        written=lambda build: build.asked.base if build.asked.base not in BASES else "auto",
+        written=lambda build: build.request.base if build.request.base not in BASES else "auto",
     )
     with_headers: bool = option(
         False,
@@ -273,6 +266,148 @@ class Request:
         group=SOURCE,
         identifier=Identifier.WORD,
         written=attrgetter("with_headers"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """How to build it, as it was requested, in the order in which messages name the options.
+
+    `tfbuild.pipeline.run.run_of` makes a `Run` of it. Nothing here reaches the image, or its identifier.
+    """
+
+    engine: str = option(
+        "",
+        "container engine: ssh://HOST, tcp://HOST:PORT or a Docker context (default: Docker's current one)",
+        "ADDRESS",
+        group=ENGINE,
+        pattern=TEXT,
+    )
+    builder: str = option(
+        "",
+        "name of a buildx builder for the build itself (default: the engine's own)",
+        "NAME",
+        group=ENGINE,
+        pattern=TEXT,
+        rare=True,
+    )
+    ca_cert: str = option(
+        "",
+        "PEM file with a company's CA certificates (default: SSL_CERT_FILE, when set)",
+        "FILE",
+        group=ENGINE,
+        pattern=TEXT,
+    )
+    mirror: str = option(
+        "",
+        "where to download from: a bundle's folder, or a URL that serves https://HOST/PATH at URL/HOST/PATH",
+        "FOLDER|URL",
+        group=ENGINE,
+        pattern=TEXT,
+    )
+    network: str = option("", "network of the build's steps: host, none or default", group=ENGINE, pattern=LOOKED_UP)
+    jobs: str = option(
+        "",
+        "number of actions that Bazel runs at once (default: derived from processors and memory)",
+        "N",
+        group=RESOURCES,
+        pattern=LOOKED_UP,
+        compiles=True,
+    )
+    time_limit: str = option(
+        "",
+        "stop the compile after this time, such as 5h30m, keep its cache and exit with code 75",
+        "TIME",
+        group=RESOURCES,
+        pattern=LOOKED_UP,
+    )
+    need_disk: str = option(
+        "",
+        "gigabytes that must be free; 0 skips the check (default: 86 for a compile)",
+        "GB",
+        group=RESOURCES,
+        pattern=LOOKED_UP,
+    )
+    remote_cache: str = _remote(
+        "",
+        "Bazel cache shared by machines: grpc://HOST:PORT, grpcs://, http:// or https://",
+        "URL",
+        pattern=LOOKED_UP,
+    )
+    remote_executor: str = _remote(
+        "",
+        "run actions remotely: grpc://HOST:PORT or grpcs:// (--jobs: as many as its workers take at once)",
+        "URL",
+        pattern=LOOKED_UP,
+        rare=True,
+    )
+    remote_instance: str = _remote(
+        "",
+        "instance name at the remote cache or executor, if it has one",
+        "NAME",
+        pattern=INSTANCE,
+        what="an instance name",
+        form="main",
+        rare=True,
+    )
+    remote_header_file: str = _remote(
+        "",
+        "file of NAME=VALUE lines: headers with credentials",
+        "FILE",
+        pattern=TEXT,
+    )
+    remote_client_cert: str = _remote(
+        "",
+        "PEM file with the client certificate (with remote-client-key)",
+        "FILE",
+        pattern=TEXT,
+        rare=True,
+    )
+    remote_client_key: str = _remote(
+        "",
+        "PEM file with the key of remote-client-cert",
+        "FILE",
+        pattern=TEXT,
+        rare=True,
+    )
+    remote_property: tuple[str, ...] = _remote(
+        (),
+        "NAME=VALUE, by which the executor chooses workers (repeatable)",
+        "NAME=VALUE",
+        pattern=PROPERTY,
+        what="NAME=VALUE for an executor",
+        form="container-image=docker://...",
+        rare=True,
+    )
+    remote_fallback: str = _remote(
+        "yes",
+        "no: an action that the executor does not run is an error, and is not run here",
+        "yes|no",
+        pattern=re.compile("yes|no"),
+        rare=True,
+    )
+    remote_readonly: bool = _remote(
+        False,
+        "read the remote cache, but write nothing to it (for untrusted jobs)",
+        rare=True,
+    )
+    no_cache: bool = option(
+        False,
+        "rebuild every stage, on the base image of today (downloads and Bazel's cache are kept)",
+        group=RESOURCES,
+    )
+    reverify: bool = option(False, "verify again, even though nothing changed since the stored report", group=IMAGE)
+    no_verify: bool = option(False, "only build; the image is named IDENTIFIER-unverified", group=IMAGE)
+    no_throughput: bool = option(
+        False, "skip the speed comparison, which takes half a minute; the report says so", group=IMAGE
+    )
+    reuse: str = option(
+        "",
+        "take TensorFlow from this image, which the same build context made before: only its base and packages are "
+        "new, and nothing is compiled",
+        "IMAGE",
+        group=IMAGE,
+        pattern=TEXT,
     )
 
 

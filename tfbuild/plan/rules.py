@@ -3,21 +3,17 @@
 import platform as host_platform
 import re
 from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tfbuild import facts
 from tfbuild.cpu import ARCHITECTURES, Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.errors import (
-    TfbuildError,
-    Unsupported,
-    UsageError,
-)
+from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import version
 from tfbuild.plan.build import MACHINES, PLATFORMS
-from tfbuild.plan.request import Request, fingerprint
+from tfbuild.plan.request import Request
 
 T = TypeVar("T")
 NEWER_THAN_KNOWN = "--source FOLDER builds its tree, --wheel official takes its wheel"
@@ -47,10 +43,8 @@ def refuse_exclusive(request: Request) -> str:
     switched_on = tuple(word.lower() for word in words if not SWITCHED_OFF.search(word.lower()))
     for row in targets.exclusions(switched_on):
         raise Unsupported(row.reason, hint=f"choose {' or '.join(f'--target {name}' for name in row.targets)}")
-    unknown = [name for name in names if targets.find(name) is None]
-    if not unknown and len(names) != 1:
-        unknown = [request.target]
-    target = _known_target([*unknown, *names][0])
+    alone = names[0] if len(names) == 1 else request.target
+    target = _target(next((name for name in names if not is_target(name)), alone))
     _refuse_config_of_another(request, target)
     return target.name
 
@@ -60,17 +54,15 @@ def is_target(name: str) -> bool:
     return targets.find(name) is not None
 
 
-def _known_target(name: str) -> targets.Target:
+def _target(name: str) -> targets.Target:
     """Return the target of that name; raises UsageError with the one that is meant, or with all names."""
-    if near := "" if targets.find(name) else _nearest_target(name):
-        raise UsageError(f"unknown target {name!r}", hint=f"--target {near}")
-    return targets.get(name)
-
-
-def _nearest_target(name: str) -> str:
+    if target := targets.find(name):
+        return target
     from difflib import get_close_matches
 
-    return targets.named(name) or next(iter(get_close_matches(name, targets.names(), n=1, cutoff=0.7)), "")
+    near = targets.named(name) or next(iter(get_close_matches(name, targets.names(), n=1, cutoff=0.7)), "")
+    hint = f"--target {near}" if near else f"one of: {', '.join(targets.names())}"
+    raise UsageError(f"unknown target {name!r}", hint=hint)
 
 
 def _refuse_config_of_another(request: Request, target: targets.Target) -> None:
@@ -195,34 +187,29 @@ def choose_python(request: Request, release: str, supported: tuple[str, ...]) ->
     if not request.python:
         default = toolchains.default_base().python
         return default if default in supported else supported[-1]
-    if request.python in supported:
-        return request.python
-    raise _unknown_python(
-        request, release, [name for name in supported if name in toolchains.base_pythons()] or supported
-    )
-
-
-def _unknown_python(request: Request, release: str, supported: Sequence[str]) -> Unsupported:
-    """Return the error for a Python that the release does not support, naming what can be built."""
     python = request.python
+    if python in supported:
+        return python
     match = SPELLED_PYTHON.fullmatch(python.lower())
     if match and (spelled := f"3.{match[1]}") != python:
-        return Unsupported(f"{python!r} is not a Python version", hint=f"--python {spelled}")
+        raise Unsupported(f"{python!r} is not a Python version", hint=f"--python {spelled}")
+    with_base = [name for name in supported if name in toolchains.base_pythons()] or supported
     newest = next((name for name in releases.newest_first() if python in releases.pythons(name)), "")
-    if not newest or python not in toolchains.base_pythons():
-        newer = releases.known(release) and python in toolchains.base_pythons()
-        later = f"; a newer one may: {NEWER_THAN_KNOWN}" if newer else ""
-        return Unsupported(
-            f"no {'base image is known for' if newest else 'TensorFlow release supports'} Python {python!r}",
-            hint=f"--python {supported[-1]} is the newest one that TensorFlow {release} supports{later}",
+    if newest and python in toolchains.base_pythons():
+        able = " or ".join(with_base[::-1])
+        raise Unsupported(
+            f"TensorFlow {release} does not support Python {python}",
+            hint=f"--python {able}; the newest release with Python {python}: --release {newest}",
         )
-    return Unsupported(
-        f"TensorFlow {release} does not support Python {python}",
-        hint=f"--python {' or '.join(supported[::-1])}; the newest release with Python {python}: --release {newest}",
+    newer = releases.known(release) and python in toolchains.base_pythons()
+    later = f"; a newer one may: {NEWER_THAN_KNOWN}" if newer else ""
+    raise Unsupported(
+        f"no {'base image is known for' if newest else 'TensorFlow release supports'} Python {python!r}",
+        hint=f"--python {with_base[-1]} is the newest one that TensorFlow {release} supports{later}",
     )
 
 
-def asked_set(request: Request, arch: str, host: Cpu | None, *, exact: bool = False) -> InstructionSet | None:
+def requested_set(request: Request, arch: str, host: Cpu | None, *, exact: bool = False) -> InstructionSet | None:
     """Return the instruction set of --cpu, or None without one. --cpuinfo alone means the CPU that it describes.
 
     `exact`: with all features of a CPU, also those that make no difference to TensorFlow.
@@ -242,11 +229,6 @@ def asked_set(request: Request, arch: str, host: Cpu | None, *, exact: bool = Fa
     return isa.resolve(f"{name},{isa.EXACT}" if exact else name, arch=arch, host=host)
 
 
-def variant_of_wheel(request: Request) -> tuple[str, ...]:
-    """Return the last words of the identifier where nothing is compiled."""
-    return (*fingerprint(request), *headers_word(request))
-
-
 def headers_word(request: Request) -> tuple[str, ...]:
     """Return the word of the identifier for an image with headers."""
     return ("headers",) if request.with_headers else ()
@@ -258,5 +240,5 @@ def image_fields(request: Request, base: toolchains.BaseImage | None) -> dict[st
         "base_image": base.image if base is not None else request.base,
         "base_distribution": base.bootstrap if base is not None else "",
         "with_headers": request.with_headers,
-        "asked": request,
+        "request": request,
     }

@@ -11,7 +11,7 @@ from functools import lru_cache
 from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
 from tfbuild.errors import TfbuildError, Unsupported
-from tfbuild.facts import guard, releases, targets, toolchains
+from tfbuild.facts import releases, targets
 from tfbuild.facts.release_table import spelled
 from tfbuild.plan import base_choice, configuration, source_build, wheel
 from tfbuild.plan.build import (
@@ -73,7 +73,7 @@ def complete(decided: Decision) -> Build:
             features=decided.instruction_set.features,
             compute_capabilities=decided.compute_capabilities,
         ),
-        comparison=comparison(decided.wheel.kind, *image, decided.asked.base),
+        comparison=comparison(decided.wheel.kind, *image, decided.request.base),
         words=tuple(words(resolved(decided))),
         revision=release.commit if untouched else "",
         released=release.date if untouched else "",
@@ -90,7 +90,7 @@ def runtime(release: str, target: str, threading: str) -> Runtime:
         environment=(*releases.thread_env(threading), *(onednn if row.onednn else ())),
         untuned=(("LD_PRELOAD", ""), *((name, "") for name, _ in onednn)),
         checks=row.checks,
-        known_defects=guard.known_defects(release),
+        known_defects=releases.known_defects(release),
     )
 
 
@@ -187,16 +187,11 @@ def usual(arch: str, release: str = "", compiler: str = "") -> Usual:
     return Usual(release=release, python=choice.python, compiler=compiler or choice.compiler)
 
 
-def newest_official(arch: str) -> str:
-    """Return the release of `--wheel official` on that architecture."""
-    return releases.newest_official(arch, toolchains.default_base().python)
-
-
 def unused_by_official_wheel(cpu: Cpu) -> tuple[str, ...]:
     """Return the features that TensorFlow reports at start: in the CPU, known to its guard, not used by the wheel.
 
     In TensorFlow's names and order, for the newest release that has an official wheel for this architecture.
     """
-    release = newest_official(cpu.arch)
+    release = wheel.newest_official(cpu.arch)
     compiled = isa.closure(releases.official_wheel(release, cpu.arch).features)
     return releases.guard_spelling(release, set(cpu.features) - compiled)

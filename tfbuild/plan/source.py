@@ -1,16 +1,21 @@
-"""TensorFlow's source: the release's tag, an archive with its digest, or a tree on this machine.
+"""TensorFlow's source and the user's changes to it: patches, repositories, system libraries, a Bazel.
 
-A tree or an archive is one file in the build context, source/source.tar, with its digest beside it.
+The source is the release's tag, an archive with its digest, or a tree on this machine; a tree or an archive is one file
+in the build context, source/source.tar, with its digest beside it. All of it is part of the build context, so its
+contents are part of the image's key.
 """
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from tfbuild.errors import BadInput
-from tfbuild.facts import releases
+from tfbuild import facts
+from tfbuild.errors import BadInput, UsageError
+from tfbuild.facts import Facts, releases, toolchains
+from tfbuild.facts.release_table import RangeRow
 from tfbuild.util.files import absence
 
 REPOSITORY = "https://github.com/tensorflow/tensorflow"
@@ -19,7 +24,11 @@ FILE = "source.tar"
 SIGNS = ("configure.py", ".bazelrc", "tensorflow/tools/pip_package")
 # Not part of the source: history, and Bazel's links into its output.
 SKIPPED = re.compile(r"\.git|bazel-.*|\.tf_configure\.bazelrc|\.bazelrc\.user")
-CHUNK = 1 << 20
+# Debian policy, 5.6.1. apt-get removes a package whose name has a "-" behind it, and no package's name ends in one.
+PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]")
+# Where LLVM's tree has its version: since LLVM 19, and before.
+LLVM_FILES = ("cmake/Modules/LLVMVersion.cmake", "llvm/CMakeLists.txt")
+LLVM_NUMBER = re.compile(r"^\s*set\(LLVM_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)\)", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +41,51 @@ class Source:
     path: Path | None = None
     sha256: str = ""
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "kind": self.kind,
-            "tag": self.tag or None,
-            "commit": self.commit or None,
-            "path": str(self.path) if self.path else None,
-            "sha256": self.sha256 or None,
-        }
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """A unified diff, applied in the tree's root without its first path component (`git apply -p1`)."""
+
+    path: Path
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnBazel:
+    """A Bazel of the user's own: an executable, or the folder of an installation that has bin/bazel."""
+
+    version: str
+    path: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    """A folder that replaces an external repository: Bazel's --override_repository. `sha256`: of all its files."""
+
+    name: str
+    path: Path
+    sha256: str
+
+
+class SystemLibrary(Facts, frozen=True, kw_only=True):
+    """A library of TF_SYSTEM_LIBS, and the Debian packages that a build against it needs."""
+
+    name: str
+    packages: tuple[str, ...]
+
+
+class SystemLibraryRow(RangeRow, frozen=True, kw_only=True):
+    """A library that releases can take from the system; `packages` where they are known."""
+
+    name: str
+    packages: tuple[str, ...] = ()
+
+
+class SystemLibraryTable(Facts, frozen=True):
+    system_lib: tuple[SystemLibraryRow, ...]
+
+
+# --- TensorFlow's source ----------------------------------------------------------------------------------------------
 
 
 def tag(release: str) -> Source:
@@ -48,10 +94,10 @@ def tag(release: str) -> Source:
     return Source(kind="git", tag=row.tag, commit=row.commit)
 
 
-def read(path: Path, sha256: str) -> Source:
+def from_path(path: Path, sha256: str) -> Source:
     """Return the tree or archive at `path`; raises BadInput if there is none, or it is not TensorFlow's."""
     if os.path.isdir(path):
-        _refuse_foreign(path)
+        _refuse_foreign(path, [name for name in SIGNS if not (path / name).exists()], "--source names its root")
         if sha256:
             raise BadInput(f"{path} is a folder, and source-sha256 is for an archive", hint="leave it out")
         return Source(kind="tree", path=path)
@@ -69,7 +115,7 @@ def read(path: Path, sha256: str) -> Source:
     return Source(kind="archive", path=path, sha256=actual)
 
 
-def place(source: Source, folder: Path) -> None:
+def write_folder(source: Source, folder: Path) -> None:
     """Make `folder` with source.tar and SHA256SUMS; an archive is linked, a tree is packed."""
     import shutil
 
@@ -94,10 +140,9 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _refuse_foreign(path: Path) -> None:
-    missing = [name for name in SIGNS if not (path / name).exists()]
+def _refuse_foreign(path: str | Path, missing: list[str], hint: str) -> None:
     if missing:
-        raise BadInput(f"{path} is not TensorFlow's source: it has no {missing[0]}", hint="--source names its root")
+        raise BadInput(f"{path} is not TensorFlow's source: it has no {missing[0]}", hint=hint)
 
 
 def _refuse_foreign_archive(path: Path) -> None:
@@ -115,11 +160,7 @@ def _refuse_foreign_archive(path: Path) -> None:
             hint="--source takes what tar, gzip, bzip2 or xz made; fetch it again",
         ) from None
     missing = [name for name in SIGNS if not any(member == name or member.startswith(f"{name}/") for member in names)]
-    if missing:
-        raise BadInput(
-            f"{path.name} is not TensorFlow's source: it has no {missing[0]}",
-            hint="an archive has one folder on top, which is TensorFlow's root",
-        )
+    _refuse_foreign(path.name, missing, "an archive has one folder on top, which is TensorFlow's root")
 
 
 def pack(tree: Path, target: Path, *, as_file: str = "") -> None:
@@ -167,3 +208,128 @@ def _packed(tree: Path) -> Iterator[Path]:
         names[:] = sorted(name for name in names if not (top and SKIPPED.fullmatch(name)))
         links = [name for name in names if Path(folder, name).is_symlink()]
         yield from (Path(folder, name) for name in sorted([*files, *links]) if not (top and SKIPPED.fullmatch(name)))
+
+
+# --- the user's changes -----------------------------------------------------------------------------------------------
+
+
+@cache
+def library_rows() -> tuple[SystemLibraryRow, ...]:
+    return facts.load("system_libs", SystemLibraryTable).system_lib
+
+
+def patch(text: str) -> Patch:
+    """Return the patch at a path; raises BadInput if there is no file, or it is not a diff."""
+    path = Path(text)
+    try:
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = absence(path) or getattr(error, "strerror", None) or error
+        raise BadInput(f"--patch {text}: {why}", hint="--patch names a unified diff") from error
+    if not re.search(rb"^--- .*\n\+\+\+ ", content, re.MULTILINE):
+        raise BadInput(f"--patch {text} is not a unified diff", hint="make one with: git diff > my.patch")
+    return Patch(path=path, sha256=digest(path))
+
+
+def own_bazel(text: str) -> OwnBazel | None:
+    """Read VERSION=PATH; None for a version alone.
+
+    Raises BadInput if there is no Bazel at PATH, UsageError for a version that nobody can download.
+    """
+    version, equals, name = text.partition("=")
+    newest = toolchains.table().newest_bazel
+    if not equals and text and int(version.partition(".")[0]) > newest:
+        hint = f"the newest known is {newest}; --bazel VERSION=PATH takes a newer one of yours"
+        raise UsageError(f"there is no Bazel {version}", hint=hint)
+    if not equals:
+        return None
+    path = Path(name)
+    program = path / "bin" / "bazel" if os.path.isdir(path) else path
+    if not os.path.isfile(program) or not os.access(program, os.X_OK):
+        raise BadInput(
+            f"--bazel {version}: no Bazel at {name}: {absence(program) or 'not an executable'}",
+            hint="--bazel VERSION=PATH names an executable, or the folder of an installation with bin/bazel",
+        )
+    return OwnBazel(version=version, path=path)
+
+
+def override(text: str) -> Override:
+    """Read NAME=FOLDER; raises BadInput if the folder is not a repository."""
+    name, _, folder = text.partition("=")
+    path = Path(folder)
+    if not os.path.isdir(path):
+        why = absence(path) or "not a folder"
+        raise BadInput(f"override-repository {name}: no folder at {folder}: {why}", hint="unpack the repository there")
+    if not any((path / marker).exists() for marker in ("WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel")):
+        raise BadInput(
+            f"override-repository {name}: {folder} has no WORKSPACE file, so Bazel does not take it",
+            hint=f"add a file WORKSPACE with: workspace(name = {name!r})",
+        )
+    if not any(file in names for _, _, names in os.walk(path) for file in ("BUILD", "BUILD.bazel")):
+        raise BadInput(
+            f"override-repository {name}: {folder} has no BUILD file, so Bazel finds nothing in it",
+            hint="the tree adds one to the archive that it downloads (`build_file`, below third_party): copy it to "
+            f"{folder}/BUILD.bazel",
+        )
+    try:
+        return Override(name=name, path=path, sha256=tree_digest(path))
+    except OSError as error:
+        raise BadInput(
+            f"override-repository {name}: {error.filename} cannot be read: {error.strerror}", hint="correct its mode"
+        ) from error
+
+
+def other_llvm(overrides: Iterable[Override], release: str) -> Iterator[str]:
+    """Yield notes on folders with another LLVM than the release's.
+
+    Raises BadInput for one that is more than a major version away: MLIR's interfaces change every week.
+    """
+    wanted = releases.llvm(release)
+    for row in overrides:
+        version = _llvm_version(row.path)
+        if not wanted or not version or wanted.startswith(version):
+            continue
+        if abs(int(version.split(".")[0]) - int(wanted.split(".")[0])) > 1:
+            raise BadInput(
+                f"override-repository {row.name}: {row.path} is LLVM {version}, and TensorFlow {release} is built with "
+                f"{wanted}",
+                hint="take the commit that the tree names: LLVM_COMMIT in third_party/llvm/workspace.bzl, or the file "
+                "of that name below third_party/xla",
+            )
+        yield f"not certain: {row.name} is LLVM {version}, and TensorFlow {release} is built with {wanted}"
+
+
+def _llvm_version(folder: Path) -> str:
+    """Return the version of LLVM's tree in `folder`; "" for another tree."""
+    if not (folder / "llvm" / "CMakeLists.txt").is_file():
+        return ""
+    for name in LLVM_FILES:
+        if (folder / name).is_file():
+            numbers = LLVM_NUMBER.findall((folder / name).read_text(encoding="utf-8", errors="replace"))
+            if len(numbers) == 3:
+                return ".".join(numbers)
+    return ""
+
+
+def system_library(text: str, release: str) -> SystemLibrary:
+    """Read NAME, or NAME=PACKAGE,PACKAGE for a library whose packages tfbuild does not know. Raises UsageError.
+
+    The tree of the release must know the library: it refuses others.
+    """
+    name, equals, packages = text.partition("=")
+    valid = {row.name: row.packages for row in library_rows() if row.covers(release)}
+    if name not in valid:
+        spans = (f"{row.since}{row.before and f' before {row.before}'}" for row in library_rows() if row.name == name)
+        where = next((f"releases from {span} can" for span in spans), "")
+        raise UsageError(
+            f"system-lib {text!r}: TensorFlow {release} cannot take {name!r} from the system",
+            hint=where or f"one of: {', '.join(valid)}",
+        )
+    names = tuple(packages.split(",")) if equals else valid[name]
+    if not names or not all(PACKAGE.fullmatch(each) for each in names):
+        tried = ", ".join(name for name, packages in valid.items() if packages)
+        raise UsageError(
+            f"system-lib {text!r}: its Debian packages are not known",
+            hint=f"one of: {tried}; or name them: --set system-lib=NAME=PACKAGE,PACKAGE",
+        )
+    return SystemLibrary(name=name, packages=names)

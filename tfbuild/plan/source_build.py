@@ -1,10 +1,11 @@
 """A build from source: the tree, its Python, base, compiler and Bazel, its flags and configs, and what they note."""
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from packaging.version import Version
 
@@ -13,44 +14,43 @@ from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import BadInput, Unsupported, UsageError
 from tfbuild.facts import release_table, releases, targets, toolchains
-from tfbuild.facts.toolchains import Distribution
-from tfbuild.plan import amendments, base_choice, configuration, failures
+from tfbuild.plan import base_choice, configuration, failures
 from tfbuild.plan import source as sources
 from tfbuild.plan import tree as source_tree
-from tfbuild.plan import wheel as wheels
-from tfbuild.plan.amendments import Override, OwnBazel, Patch, SystemLibrary
-from tfbuild.plan.base_choice import BaseChoice, CompileTarget
-from tfbuild.plan.build import MACHINES, PLATFORMS, Decision
-from tfbuild.plan.cuda import Capability, CudaChoice, capabilities, cuda_of, gpu_fields, likely_cuda, own_cuda
-from tfbuild.plan.failures import Failure
+from tfbuild.plan.base_choice import NOT_CERTAIN, BaseChoice
+from tfbuild.plan.build import MACHINES, PLATFORMS, Decision, Wheel
+from tfbuild.plan.cuda import Capability, CudaChoice, capabilities, cuda_of, gpu_fields, likely_cuda
+from tfbuild.plan.failures import Circumstances
 from tfbuild.plan.request import BASES, Request, fingerprint
-from tfbuild.plan.rules import asked_set, choose_python, find_release, headers_word, image_fields, newest_release
+from tfbuild.plan.rules import choose_python, find_release, headers_word, image_fields, newest_release, requested_set
 from tfbuild.plan.source import Source
 from tfbuild.plan.tree import Difference, TreeFacts
 
 FLAG = re.compile(r"--?[\w@/][\w@/:.,+~-]*", re.ASCII)
 # Flags that choose the CPU of the compiled code; -mtune only orders it.
 CHOOSES_CPU = re.compile(r"(?:--(?:copt|cxxopt|conlyopt)=)?['\"]?-m(arch|cpu)=([\w.+-]+)['\"]?", re.ASCII)
+SYSTEM_LIBS = "TF_SYSTEM_LIBS"
 
 
 def from_source(request: Request, target: str, platform: str, host: Cpu | None) -> Decision:
     """Plan a compile by Bazel for the requested CPU (default: this machine's)."""
     arch = PLATFORMS[platform]
-    wanted = asked_set(request, arch, host) or asked_set(replace(request, cpu="host"), arch, host)
+    wanted = requested_set(request, arch, host) or requested_set(replace(request, cpu="host"), arch, host)
     assert wanted is not None  # "host" stands for no request
 
-    _check_flags(request.bazel_flag)
-    own = sources.read(Path(request.source), request.source_sha256) if request.source else None
-    if own:
-        tree = source_tree.read_folder(own.path) if own.kind == "tree" and own.path else None
-        release = _release_of(own, tree.version if tree else "", request.release)
-        said = source_tree.differences(tree, release) if tree else ()
-        with release_table.using(source_tree.extended(() if releases.known(release) else said, release)):
-            return _build(_decide(request, target, arch, release, wanted, own, tree, said))
+    def plan(release: str, source: Source | None = None, tree: TreeFacts | None = None) -> Decision:
+        return _decide(request, target, arch, release, wanted, source or sources.tag(release), tree)
 
-    def plan(release: str) -> Decision:
-        return _build(_decide(request, target, arch, release, wanted, sources.tag(release), None, ()))
-
+    _refuse_flags(request.bazel_flag)
+    if request.source:
+        source = sources.from_path(Path(request.source), request.source_sha256)
+        tree = source_tree.read_folder(source.path) if source.kind == "tree" and source.path else None
+        release = _release_of(source, tree.version if tree else "", request.release)
+        differences = source_tree.differences(tree, release) if tree else ()
+        with release_table.using(source_tree.extended(() if releases.known(release) else differences, release)):
+            decision = plan(release, source, tree)
+            notes = _about_tree(decision, tree, differences) if tree else ()
+        return replace(decision, notes=(*decision.notes, *notes))
     if request.release:
         return plan(find_release(request.release))
     decision, refusal = newest_release(plan)
@@ -72,36 +72,6 @@ def _release_of(source: Source, version: str, requested: str) -> str:
     return find_release(version or requested, newer=newer)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Decisions:
-    """All that is decided about one compile before it becomes a `Decision`; `failures`: those that concern it."""
-
-    request: Request
-    target: str
-    release: str
-    arch: str
-    source: Source
-    threading: str
-    configs: tuple[str, ...]
-    bazel: str
-    own_bazel: OwnBazel | None
-    choice: BaseChoice
-    gpus: tuple[Capability, ...]
-    cuda: CudaChoice
-    flags: isa.Flags
-    configure_env: tuple[tuple[str, str], ...]
-    libraries: tuple[SystemLibrary, ...]
-    overrides: tuple[Override, ...]
-    patches: tuple[Patch, ...]
-    failures: tuple[Failure, ...]
-    tree: TreeFacts | None
-    said: tuple[Difference, ...]
-
-    @property
-    def fixes(self) -> tuple[Failure, ...]:
-        return tuple(row for row in self.failures if row.fixed)
-
-
 def _decide(
     request: Request,
     target: str,
@@ -110,97 +80,70 @@ def _decide(
     wanted: InstructionSet,
     source: Source,
     tree: TreeFacts | None,
-    said: tuple[Difference, ...],
-) -> _Decisions:
+) -> Decision:
     """Decide in the order in which refusals are reported."""
     threading = _threading(request, target, release, arch)
     configs = configuration.configs(release, target, arch, threading)
-    own_bazel = amendments.own_bazel(request.bazel)
+    own_bazel = sources.own_bazel(request.bazel)
     bazel = own_bazel.version if own_bazel else request.bazel or toolchains.bazel(release, arch)
     if tree:
         _refuse_bazel(tree, bazel, request.configure)
     gpus = capabilities(request, target, release)
     likely = likely_cuda(request, target, release, gpus)
-    purpose = CompileTarget(release=release, target=target, arch=arch, gpus=gpus, bazel=bazel, cuda=likely)
-    choice = base_choice.choose(request, purpose)
+    circumstances = Circumstances(release=release, target=target, arch=arch, gpus=gpus, bazel=bazel, cuda=likely)
+    choice = base_choice.choose(request, circumstances)
     cuda = cuda_of(request, target, release, gpus, choice.compiler)
     flags = isa.flags(
         wanted, choice.compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
     )
-    configure_env = configuration.configure_env(
-        release,
-        target,
+    changes = _changes(request, release)
+    base = choice.base or toolchains.find_base(request.base)
+    circumstances = replace(
+        circumstances,
         compiler=flags.compiler,
-        capabilities=",".join(gpu.code for gpu in gpus),
-        cuda=cuda.cuda,
-        cudnn=cuda.cudnn,
+        base=base.debian if base else None,
+        features=flags.instruction_set.features,
     )
-    libraries, overrides, patches = _amendments(request, release)
-    return _Decisions(
-        request=request,
-        target=target,
+    known_failures = failures.concerning(circumstances, request.without_fix)
+    fixes = tuple(row for row in known_failures if row.fixed)
+    answers = configuration.configure_env(release, target, compiler=flags.compiler, gpus=gpus, cuda=cuda)
+    decision = Decision(
         release=release,
-        arch=arch,
-        source=source,
-        threading=threading,
-        configs=configs,
+        python=choice.python,
+        target=target,
+        platform=MACHINES[arch],
+        instruction_set=flags.instruction_set,
+        compiler=flags.compiler,
+        copts=flags.copts,
+        configs=tuple(dict.fromkeys((*configs, *cuda.configs, *request.config))),
         bazel=bazel,
         own_bazel=own_bazel,
-        choice=choice,
-        gpus=gpus,
-        cuda=cuda,
-        flags=flags,
-        configure_env=configure_env,
-        libraries=libraries,
-        overrides=overrides,
-        patches=patches,
-        failures=_failures(request, purpose, choice, flags),
-        tree=tree,
-        said=said,
-    )
-
-
-def _refuse_bazel(tree: TreeFacts, bazel: str, answers: tuple[str, ...]) -> None:
-    """Raise Unsupported for a Bazel that the tree's configure.py does not take; `answers`: NAME=VALUE for it."""
-    oldest, newest = tree.oldest_bazel, tree.newest_bazel
-    ignored = any(answer.startswith("TF_IGNORE_MAX_BAZEL_VERSION=") for answer in answers)
-    if oldest and (Version(bazel) < Version(oldest) or (Version(bazel) > Version(newest) and not ignored)):
-        raise Unsupported(
-            f"the tree's configure.py takes Bazel {oldest} to {newest}, not {bazel}",
-            hint=f"--bazel {tree.bazelversion or oldest}; --configure TF_IGNORE_MAX_BAZEL_VERSION=1 tries a newer one",
-        )
-
-
-def _build(decided: _Decisions) -> Decision:
-    request, release = decided.request, decided.release
-    answers = tuple(amendments.configure_value(text) for text in request.configure)
-    return Decision(
-        release=release,
-        python=decided.choice.python,
-        target=decided.target,
-        platform=MACHINES[decided.arch],
-        instruction_set=decided.flags.instruction_set,
-        compiler=decided.flags.compiler,
-        copts=decided.flags.copts,
-        configs=tuple(dict.fromkeys((*decided.configs, *decided.cuda.configs, *request.config))),
-        bazel=decided.bazel,
-        own_bazel=decided.own_bazel,
-        bazel_target=releases.wheel_target(release),
-        bazel_flags=_bazel_flags(decided),
-        configure_env=amendments.configured(
-            decided.configure_env, decided.libraries, (*decided.cuda.answers, *answers)
+        bazel_target=releases.wheel(release).target,
+        bazel_flags=(
+            *configuration.wheel_flags(release, target, arch, choice.python),
+            *configuration.repo_env(release, answers),
+            *(flag for row in fixes for flag in row.flags),
+            *request.bazel_flag,
         ),
-        threading=decided.threading,
-        **gpu_fields(decided.gpus, decided.cuda),
-        source=decided.source,
-        patches=decided.patches,
-        overrides=decided.overrides,
-        system_libs=decided.libraries,
-        fixes=decided.fixes,
-        wheel=wheels.source_wheel(releases.constraints(release)),
-        variant=_variant(decided),
-        notes=_notes(decided),
-        **image_fields(request, decided.choice.base),
+        threading=threading,
+        **gpu_fields(gpus, cuda),
+        source=source,
+        **changes,
+        fixes=fixes,
+        wheel=Wheel(kind="source", requirement="", constraints=releases.constraints(release)),
+        **image_fields(request, choice.base),
+    )
+    return replace(
+        decision,
+        configure_env=_configure_env(decision, answers, cuda),
+        variant=_variant(decision, gpus),
+        notes=(
+            *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
+            *flags.notes,
+            *cuda.notes,
+            *failures.notes(known_failures, circumstances.base),
+            *_own_notes(decision, choice),
+        ),
     )
 
 
@@ -217,31 +160,40 @@ def _threading(request: Request, target: str, release: str, arch: str) -> str:
     return configuration.threading(release, arch, request.threading) if onednn else "threadpool"
 
 
-def _amendments(
-    request: Request, release: str
-) -> tuple[tuple[SystemLibrary, ...], tuple[Override, ...], tuple[Patch, ...]]:
-    """Read what the user changes about the tree; each library and repository may be named once."""
-    libraries = tuple(amendments.system_library(text, release) for text in request.system_lib)
-    amendments.refuse_repeated("system-lib", [row.name for row in libraries])
-    overrides = tuple(amendments.override(text) for text in request.override_repository)
-    amendments.refuse_repeated("override-repository", [row.name for row in overrides])
-    return libraries, overrides, tuple(amendments.patch(text) for text in request.patch)
+def _refuse_bazel(tree: TreeFacts, bazel: str, answers: tuple[str, ...]) -> None:
+    """Raise Unsupported for a Bazel that the tree's configure.py does not take; `answers`: NAME=VALUE for it."""
+    oldest, newest = tree.oldest_bazel, tree.newest_bazel
+    ignored = any(answer.startswith("TF_IGNORE_MAX_BAZEL_VERSION=") for answer in answers)
+    if oldest and (Version(bazel) < Version(oldest) or (Version(bazel) > Version(newest) and not ignored)):
+        raise Unsupported(
+            f"the tree's configure.py takes Bazel {oldest} to {newest}, not {bazel}",
+            hint=f"--bazel {tree.bazelversion or oldest}; --configure TF_IGNORE_MAX_BAZEL_VERSION=1 tries a newer one",
+        )
 
 
-def _known_base(request: Request, choice: BaseChoice) -> Distribution | None:
-    """Return the Debian release of the base; None for a base of the user's that is not known."""
-    base = choice.base or toolchains.find_base(request.base)
-    return base.debian if base else None
+def _changes(request: Request, release: str) -> dict[str, Any]:
+    """Return what the user changes about the tree; each library and repository may be named once."""
+    libraries = tuple(sources.system_library(text, release) for text in request.system_lib)
+    overrides = tuple(sources.override(text) for text in request.override_repository)
+    for option, rows in (("system-lib", libraries), ("override-repository", overrides)):
+        names = [row.name for row in rows]
+        if repeated := next((name for name in names if names.count(name) > 1), ""):
+            raise UsageError(f"{option} names {repeated} twice", hint="once is enough")
+    patches = tuple(sources.patch(text) for text in request.patch)
+    return {"system_libs": libraries, "overrides": overrides, "patches": patches}
 
 
-def _failures(request: Request, purpose: CompileTarget, choice: BaseChoice, flags: isa.Flags) -> tuple[Failure, ...]:
-    """Return the known failures that concern the build, without the fixes that the user refuses."""
-    base = _known_base(request, choice)
-    circumstances = purpose.circumstances(flags.compiler, base, flags.instruction_set.features)
-    return failures.concerning(circumstances, request.without_fix)
+def _configure_env(
+    decision: Decision, answers: tuple[tuple[str, str], ...], cuda: CudaChoice
+) -> tuple[tuple[str, str], ...]:
+    """Return the release's answers, replaced by the user's; system libraries go into TF_SYSTEM_LIBS."""
+    names = ",".join(sorted(row.name for row in decision.system_libs))
+    given = (text.partition("=") for text in decision.request.configure)
+    users = dict(cuda.answers) | {name: value for name, _, value in given}
+    return tuple((dict(answers) | ({SYSTEM_LIBS: names} if names else {}) | users).items())
 
 
-def _check_flags(flags: tuple[str, ...]) -> None:
+def _refuse_flags(flags: tuple[str, ...]) -> None:
     """Raise UsageError for a word that Bazel would take for a target, and for one that chooses another CPU.
 
     A word may be the value of the flag before it.
@@ -261,141 +213,88 @@ def _check_flags(flags: tuple[str, ...]) -> None:
             raise UsageError(f"{name!r} is not the name of a Bazel flag", hint="--bazel-flag=--NAME=VALUE")
 
 
-def _bazel_flags(decided: _Decisions) -> tuple[str, ...]:
-    """Return Bazel's flags; the user's are last."""
-    return (
-        *configuration.wheel_flags(decided.release, decided.target, decided.arch, decided.choice.python),
-        *configuration.repo_env(decided.release, decided.configure_env),
-        *(flag for row in decided.fixes for flag in row.flags),
-        *decided.request.bazel_flag,
-    )
-
-
 # --- notes ------------------------------------------------------------------------------------------------------------
 
 
-def _notes(decided: _Decisions) -> tuple[str, ...]:
-    return (
-        *(f"{row.feature} is left out: {row.reason}" for row in decided.flags.dropped),
-        *decided.flags.notes,
-        *decided.cuda.notes,
-        *failures.notes(decided.failures, _known_base(decided.request, decided.choice)),
-        *_unguarded(decided.flags.instruction_set),
-        *decided.choice.notes,
-        *_about_python(decided),
-        *_without_cuda(decided),
-        *amendments.other_llvm(decided.overrides, decided.release),
-        *_unchecked(decided.source),
-        *_about_tree(decided),
-    )
+def _own_notes(decision: Decision, choice: BaseChoice) -> Iterator[str]:
+    """Yield the notes that no part of the decision brings with it."""
+    release, source = decision.release, decision.source
+    if unprinted := [name for name in decision.instruction_set.features if not facts.feature(name).cpuinfo]:
+        names = " ".join(unprinted)
+        yield f"the image cannot look for {names} before it starts: no kernel prints that in /proc/cpuinfo"
+    yield from choice.notes
+    if official := _other_python(decision):
+        python = decision.python
+        yield f"Python {python} is the newest of this release with a base; official wheels default to {official}"
+    if decision.request.base in BASES and releases.cuda_from_base(release, decision.target):
+        yield (f"no known base image has CUDA: name one with CUDA {decision.cuda} and cuDNN {decision.cudnn} by --base")
+    yield from sources.other_llvm(decision.overrides, release)
+    if source and source.kind == "git" and not source.commit:
+        yield f"which commit {source.tag} must be is not known: the tag is taken as it is"
 
 
-def _about_tree(decided: _Decisions) -> tuple[str, ...]:
-    """Return notes on what the tree says that the facts do not, and on what it leaves open."""
-    tree, release = decided.tree, decided.release
-    if tree is None:
-        return ()
-    compiler, cuda = decided.flags.compiler, targets.get(decided.target).cuda
-    questions = source_tree.unanswered(tree, dict(decided.configure_env), cuda=cuda, compiler=compiler)
-    asks = tuple(
-        f"{base_choice.NOT_CERTAIN}configure.py also asks for {name}: --configure {name}=VALUE answers it"
-        for name in questions
-    )
-    if releases.known(release):
-        other = [row for row in decided.said if row.table in ("bazel", "python")]
-        return (*(f"the tree says {row.what} ({row.file}), unlike TensorFlow {release}" for row in other), *asks)
-    return (
-        *(f"read from the tree: {row.what} ({row.file})" for row in decided.said),
-        f"{base_choice.NOT_CERTAIN}TensorFlow {release} is newer than this tfbuild; what its tree does not say is "
-        f"taken from {releases.nearest(release)}",
-        *asks,
-    )
+def _other_python(decision: Decision) -> str:
+    """Return the default Python of official wheels, if that of this build is another default; else ""."""
+    pythons = releases.official_pythons(decision.release, decision.instruction_set.arch)
+    if decision.request.python or not pythons:
+        return ""
+    official = choose_python(Request(), decision.release, pythons)
+    return "" if decision.python == official else official
 
 
-def _about_python(decided: _Decisions) -> tuple[str, ...]:
-    """Return a note if the Python is a default that official wheels do not share."""
-    python = decided.choice.python
-    try:
-        pythons = releases.official_wheel(decided.release, decided.arch).pythons
-    except Unsupported:
-        return ()
-    official = choose_python(Request(), decided.release, pythons)
-    if decided.request.python or python == official:
-        return ()
-    return (f"Python {python} is the newest of this release with a base; official wheels default to {official}",)
-
-
-def _unchecked(source: Source) -> tuple[str, ...]:
-    if source.kind != "git" or source.commit:
-        return ()
-    return (f"which commit {source.tag} must be is not known: the tag is taken as it is",)
-
-
-def _without_cuda(decided: _Decisions) -> tuple[str, ...]:
-    if decided.request.base not in BASES or not releases.cuda_from_base(decided.release, decided.target):
-        return ()
-    cuda = decided.cuda
-    return (f"no known base image has CUDA: name one with CUDA {cuda.cuda} and cuDNN {cuda.cudnn} by --base",)
-
-
-def _unguarded(planned: InstructionSet) -> tuple[str, ...]:
-    unprinted = [name for name in planned.features if not facts.feature(name).cpuinfo]
-    if not unprinted:
-        return ()
-    return (
-        f"the image cannot look for {' '.join(unprinted)} before it starts: no kernel prints that in /proc/cpuinfo",
-    )
+def _about_tree(decision: Decision, tree: TreeFacts, differences: tuple[Difference, ...]) -> Iterator[str]:
+    """Yield notes on what the tree says that the facts do not, and on what it leaves open."""
+    release = decision.release
+    known = releases.known(release)
+    for row in differences:
+        if not known:
+            yield f"read from the tree: {row.what} ({row.file})"
+        elif row.table in ("bazel", "python"):
+            yield f"the tree says {row.what} ({row.file}), unlike TensorFlow {release}"
+    if not known:
+        yield (
+            f"{NOT_CERTAIN}TensorFlow {release} is newer than this tfbuild; what its tree does not say is taken from "
+            f"{releases.nearest(release)}"
+        )
+    cuda, compiler = targets.get(decision.target).cuda, decision.compiler
+    for name in source_tree.unanswered(tree, dict(decision.configure_env), cuda=cuda, compiler=compiler):
+        yield f"{NOT_CERTAIN}configure.py also asks for {name}: --configure {name}=VALUE answers it"
 
 
 # --- words of the identifier ------------------------------------------------------------------------------------------
 
 
-def _variant(decided: _Decisions) -> tuple[str, ...]:
-    return (
-        *_as_official(decided.flags.instruction_set, decided.release),
-        *_choices(decided),
-        *_other_cuda(decided.release, decided.cuda),
-        *headers_word(decided.request),
-    )
-
-
-def _other_cuda(release: str, cuda: CudaChoice) -> tuple[str, ...]:
-    """Return words for a CUDA and a cuDNN that are not the release's own."""
-    if not cuda.cuda:
-        return ()
-    own = own_cuda(release)
-    versions = (("cuda", cuda.cuda, own.cuda), ("cudnn", cuda.cudnn, own.cudnn))
-    return tuple(f"{name}{chosen}" for name, chosen, usual in versions if chosen != usual)
-
-
-def _choices(decided: _Decisions) -> tuple[str, ...]:
-    """Return words for what the user chose differently from the release; what has no word becomes a fingerprint."""
-    request, release, target = decided.request, decided.release, decided.target
-    bazel = _own(lambda: toolchains.bazel(release, decided.arch))
-    threading = _own(lambda: configuration.threading(release, decided.arch) if targets.get(target).onednn else "")
-    gpus = releases.cuda(release).capabilities if targets.get(target).cuda else ""
-    choice = decided.choice
-    cuda = decided.cuda.cuda
-    purpose = CompileTarget(release=release, target=target, arch=decided.arch, gpus=decided.gpus, cuda=cuda)
-    default = base_choice.choose(replace(request, python=choice.python, compiler=""), purpose)
+def _variant(decision: Decision, gpus: tuple[Capability, ...]) -> tuple[str, ...]:
+    """Return words for what differs from the default build; options that have no word become a fingerprint."""
+    request, release, target, arch = decision.request, decision.release, decision.target, decision.instruction_set.arch
+    bazel = _default(lambda: toolchains.bazel(release, arch))
+    threading = _default(lambda: configuration.threading(release, arch) if targets.get(target).onednn else "")
+    circumstances = Circumstances(release=release, target=target, arch=arch, gpus=gpus, cuda=decision.cuda)
+    usual = base_choice.choose(replace(request, python=decision.python, compiler=""), circumstances)
+    own = releases.cuda(release) if decision.cuda else None
+    capabilities = own.capabilities if own else ""
     words = (
+        "source" if _is_like_official(decision) else "",
         request.threading if request.threading != threading else "",
-        choice.compiler if choice.compiler != default.compiler else "",
+        decision.compiler if decision.compiler != usual.compiler else "",
         f"prefer{request.prefer_vector_width}" if request.prefer_vector_width else "",
-        "tree" if decided.source.kind == "tree" else "",
+        "tree" if decision.source and decision.source.kind == "tree" else "",
         *fingerprint(
             request,
-            bazel=f"{decided.bazel}=" if decided.own_bazel else request.bazel if request.bazel != bazel else "",
-            compute_capabilities=request.compute_capabilities if request.compute_capabilities != gpus else "",
-            source=decided.source.sha256,
-            patch=tuple(patch.sha256 for patch in decided.patches),
-            override_repository=tuple(f"{row.name}={row.sha256}" for row in decided.overrides),
+            bazel=f"{decision.bazel}=" if decision.own_bazel else request.bazel if request.bazel != bazel else "",
+            compute_capabilities=request.compute_capabilities if request.compute_capabilities != capabilities else "",
+            source=decision.source.sha256 if decision.source else "",
+            patch=tuple(patch.sha256 for patch in decision.patches),
+            override_repository=tuple(f"{row.name}={row.sha256}" for row in decision.overrides),
         ),
+        f"cuda{decision.cuda}" if own and decision.cuda != own.version else "",
+        f"cudnn{decision.cudnn}" if own and decision.cudnn != own.cudnn else "",
+        *headers_word(request),
     )
     return tuple(word for word in words if word)
 
 
-def _own(look_up: Callable[[], str]) -> str:
+def _default(look_up: Callable[[], str]) -> str:
     """Return what the release itself has, or "" if it is uncertain or does not exist: then every choice differs."""
     try:
         return look_up()
@@ -403,11 +302,11 @@ def _own(look_up: Callable[[], str]) -> str:
         return ""
 
 
-def _as_official(compiled: InstructionSet, release: str) -> tuple[str, ...]:
-    """Return a word that distinguishes a compile from an official wheel with the same instruction set."""
+def _is_like_official(decision: Decision) -> bool:
+    """Whether the official wheel has the same instruction set, so that the identifier must tell the two apart."""
+    compiled = decision.instruction_set
     try:
-        official = releases.official_wheel(release, compiled.arch)
+        official = releases.official_wheel(decision.release, compiled.arch)
     except Unsupported:
-        return ()
-    same = isa.closure(official.features) == frozenset(compiled.features)
-    return ("source",) if same else ()
+        return False
+    return isa.closure(official.features) == frozenset(compiled.features)

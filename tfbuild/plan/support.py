@@ -97,23 +97,24 @@ def rows() -> Iterator[Combination]:
                 yield from (_row(release, python, target, platform) for target in targets.names())
 
 
+@cache  # several generated pages have a table of all plans
 def _row(release: str, python: str, target: str, platform: str) -> Combination:
     key = (release, target, python, platform)
-    shown_by = tuple(row for row in evidence() if (row.release, row.target, row.python, row.platform) == key)
-    build, reason = _planned(*key)
-    return Combination(
-        release=release, python=python, target=target, platform=platform, build=build, reason=reason, evidence=shown_by
-    )
-
-
-@cache  # several generated pages have a table of all plans
-def _planned(release: str, target: str, python: str, platform: str) -> tuple[Decision | None, str]:
-    """Return the build, or None and the reason why there is none."""
     request = Request(release=release, python=python, target=target, platform=platform, cpu=CPUS[platform])
+    build, reason = None, ""
     try:
-        return selection.decide(request, None), ""
+        build = selection.decide(request, None)
     except TfbuildError as error:
-        return None, error.reason
+        reason = error.reason
+    return Combination(
+        release=release,
+        python=python,
+        target=target,
+        platform=platform,
+        build=build,
+        reason=reason,
+        evidence=tuple(row for row in evidence() if (row.release, row.target, row.python, row.platform) == key),
+    )
 
 
 def to_json(combinations: Iterable[Combination]) -> dict[str, object]:
@@ -173,27 +174,18 @@ def to_markdown(combinations: Iterable[Combination]) -> str:
 
 def _lines(combinations: Iterable[Combination], notes: Notes) -> tuple[Cell, ...]:
     """Return a release's lines; Pythons and platforms with the same cells share a line."""
-    cells: dict[Cell, dict[str, list[str]]] = {}
+    pythons: dict[tuple[Cell, str], list[str]] = {}
     for (python, platform), group in groupby(combinations, key=lambda row: (row.python, row.platform)):
         row_by_target = list(group)
         build = next((row.build for row in row_by_target if row.build), None)
         base = toolchains.find_base(build.base_image) if build else None
         tools = (build.compiler, base.distribution, build.bazel) if build and base else ("", "", "")
         cell = (*(notes.mark(row) for row in row_by_target), *tools)
-        cells.setdefault(cell, {}).setdefault(platform.removeprefix("linux/"), []).append(python)
-    return tuple(
-        (", ".join(pythons), ", ".join(platforms), *cell)
-        for cell, by_platform in cells.items()
-        for pythons, platforms in _shared(by_platform)
-    )
-
-
-def _shared(by_platform: dict[str, list[str]]) -> list[tuple[tuple[str, ...], list[str]]]:
-    """Group platforms with the same Pythons."""
-    by_pythons: dict[tuple[str, ...], list[str]] = {}
-    for platform, pythons in by_platform.items():
-        by_pythons.setdefault(tuple(pythons), []).append(platform)
-    return list(by_pythons.items())
+        pythons.setdefault((cell, platform.removeprefix("linux/")), []).append(python)
+    platforms: dict[Cell, list[str]] = {}
+    for (cell, platform), names in pythons.items():
+        platforms.setdefault((", ".join(names), *cell), []).append(platform)
+    return tuple((names, ", ".join(able), *cell) for (names, *cell), able in platforms.items())
 
 
 def _evidence() -> str:

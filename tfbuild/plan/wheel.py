@@ -6,23 +6,22 @@ the plan before anything starts.
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from packaging.version import Version
 
 from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import BadInput, Unsupported, UsageError
 from tfbuild.facts import Facts, releases, targets, toolchains
-from tfbuild.facts import guard as guards
+from tfbuild.facts.release_table import table, version
 from tfbuild.plan import base_choice
 from tfbuild.plan.build import PLATFORMS, Decision, Wheel
 from tfbuild.plan.cuda import capabilities, cuda_of, gpu_fields
-from tfbuild.plan.request import BASES, Request
-from tfbuild.plan.rules import asked_set, choose_python, find_release, image_fields, variant_of_wheel
+from tfbuild.plan.request import BASES, Request, fingerprint
+from tfbuild.plan.rules import choose_python, find_release, headers_word, image_fields, requested_set
+from tfbuild.plan.source import digest
 from tfbuild.util.options import given_to_compile
 
 # The values of --wheel that are not a file.
@@ -60,26 +59,45 @@ class WheelFile:
     arch: str
 
 
-def official_wheel(requirement: str, constraints: tuple[str, ...], *, python: str, arch: str) -> Wheel:
-    """Return the wheel on PyPI with its sha256 there, "" where the facts do not have it yet."""
-    sha256 = releases.wheel_digests().get(requirement, {}).get(f"{python} {arch}", "")
-    return Wheel(kind="official", requirement=requirement, constraints=constraints, sha256=sha256)
+def official_sha256(requirement: str, python: str, arch: str) -> str:
+    """Return the digest on PyPI of an official wheel, "" where the facts do not have it yet."""
+    return releases.wheel_digests().get(requirement, {}).get(f"{python} {arch}", "")
 
 
-def source_wheel(constraints: tuple[str, ...]) -> Wheel:
-    return Wheel(kind="source", requirement="", constraints=constraints)
+def official_requirement(release: str, target: str, arch: str) -> str:
+    """Return the requirement for pip; raises Unsupported if no official wheel is for that target."""
+    row, wanted = releases.official_wheel(release, arch), targets.get(target)
+    name = wanted.column(row.cpu, row.gpu)
+    if not name:
+        raise Unsupported(
+            f"no official {arch} wheel of TensorFlow {release} is for {wanted.title}", hint="build it from source"
+        )
+    if version(release).is_devrelease:
+        project, bracket, extras = name.partition("[")
+        nightly = next(row.nightly for row in table().nightly if row.name == project and row.covers(release))
+        name = f"{nightly}{bracket}{extras}"
+    return f"{name}=={release}"
 
 
-def file_wheel(file: WheelFile, constraints: tuple[str, ...]) -> Wheel:
-    """Return the wheel file with its sha256, which represents it in the build's key."""
-    import hashlib
+def newest_official(arch: str, python: str = "") -> str:
+    """Return the newest release with an official wheel for that architecture and Python (default: the default base's).
 
-    with file.path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return Wheel(kind="file", requirement=file.path.name, constraints=constraints, path=file.path, sha256=digest)
+    Raises Unsupported if there is none.
+    """
+    python = python or toolchains.default_base().python
+    known: set[str] = set()
+    for release in releases.newest_first():
+        pythons = releases.official_pythons(release, arch)
+        if python in pythons:
+            return release
+        known.update(pythons)
+    raise Unsupported(
+        f"no official {arch} wheel supports Python {python!r}",
+        hint=f"the newest is --python {max(known, key=version)}" if known else "build it from source",
+    )
 
 
-def read_name(path: Path, target: str = "") -> WheelFile:
+def from_path(path: Path, target: str = "") -> WheelFile:
     """Read the file name of a TensorFlow wheel for Linux (and for `target`); raises BadInput if it is not one."""
     if not os.path.isfile(path):  # false for a name that is too long, too
         from difflib import get_close_matches
@@ -91,50 +109,37 @@ def read_name(path: Path, target: str = "") -> WheelFile:
         if match := ADDRESS.match(str(path)):
             raise BadInput(f"--wheel takes no address: {match[1]}//{match[2]}", hint="download it, and name the file")
         raise BadInput(f"no wheel at {path}", hint=hint)
-    return named(path, target)
+    return from_name(path, target)
 
 
-def named(path: Path, target: str = "") -> WheelFile:
-    """Read the name of a wheel, which need not exist, as `read_name` does."""
+def from_name(path: Path, target: str = "") -> WheelFile:
+    """Read the name of a wheel, which need not exist, as `from_path` does."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     try:
         if not SAFE.fullmatch(path.name):
             raise InvalidWheelFilename(path.name)
-        project, version, _, tags = parse_wheel_filename(path.name)
+        project, number, _, tags = parse_wheel_filename(path.name)
     except InvalidWheelFilename as error:
         raise BadInput(
             f"{path.name} is not a wheel's name", hint="do not rename wheels: their name holds their tags"
         ) from error
-    rows = facts.load("wheels", WheelNameTable).name
-    known = [row.name for row in rows]
-    if project not in known:
-        raise BadInput(f"{path.name} is {project}, not a TensorFlow wheel", hint=f"one of: {', '.join(known)}")
+    if (row := projects().get(project)) is None:
+        raise BadInput(f"{path.name} is {project}, not a TensorFlow wheel", hint=f"one of: {', '.join(projects())}")
+    if target and target not in row.targets:
+        suitable = " or ".join(row.targets)
+        raise BadInput(f"{path.name} is {project}, which is not for {target}", hint=f"--target {suitable}")
     pythons = {match[1] for tag in tags if (match := CPYTHON.fullmatch(tag.interpreter))}
-    targets = next(row.targets for row in rows if row.name == project)
-    if target and target not in targets:
-        raise BadInput(f"{path.name} is {project}, which is not for {target}", hint=f"--target {' or '.join(targets)}")
     arches = {arch for tag in tags for arch in ARCHES if LINUX.match(tag.platform) and tag.platform.endswith(arch)}
     if len(pythons) != 1 or len(arches) != 1:
         raise BadInput(f"{path.name} is not for CPython on Linux", hint="its tags must be cp3X and manylinux or linux")
     return WheelFile(
         path=path,
         project=project,
-        version=releases.release_of_wheel(version),
+        version=releases.release_of_wheel(number),
         python=f"3.{pythons.pop()}",
         arch=arches.pop(),
     )
-
-
-def refuse_misfit(file: WheelFile, *, release: str, python: str, arch: str) -> None:
-    """Raise BadInput if the file's name contradicts the plan."""
-    parts = (("release", file.version, release), ("Python", file.python, python), ("architecture", file.arch, arch))
-    for part, own, planned in parts:
-        if own != planned:
-            raise BadInput(
-                f"{file.path.name} is for {part} {own}, the plan for {planned}",
-                hint=f"leave the option out to take the wheel's own {part}, or give another wheel",
-            )
 
 
 def instruction_set(file: WheelFile, release: str, *, claimed: Sequence[InstructionSet]) -> InstructionSet:
@@ -147,7 +152,7 @@ def instruction_set(file: WheelFile, release: str, *, claimed: Sequence[Instruct
     compiled = _guard(file, release)
     if not claimed:
         return isa.instruction_set(_rounded(compiled | _code(file), file.arch), file.arch)
-    known = guards.guard_features(release)
+    known = releases.guard_features(release)
     agreeing = (row for row in claimed if frozenset(row.features) & known == compiled & known)
     if (fitting := next(agreeing, None)) is not None:
         return fitting
@@ -178,9 +183,9 @@ def _guard(file: WheelFile, release: str) -> frozenset[str]:
         return guard.compiled_features(Path(archive.extract(library, folder)), release)
 
 
-def projects() -> tuple[str, ...]:
-    """Return the names of TensorFlow's wheels."""
-    return tuple(row.name for row in facts.load("wheels", WheelNameTable).name)
+def projects() -> dict[str, WheelName]:
+    """Return TensorFlow's wheels by their names."""
+    return {row.name: row for row in facts.load("wheels", WheelNameTable).name}
 
 
 def _rounded(held: frozenset[str], arch: str) -> frozenset[str]:
@@ -203,54 +208,48 @@ def _code(file: WheelFile) -> frozenset[str]:
         return frozenset()
 
 
-def threading(file: WheelFile) -> str:
-    """Return "openmp" or "threadpool" if the project's name determines it, else ""."""
-    return next(row.threading for row in facts.load("wheels", WheelNameTable).name if row.name == file.project)
-
-
 # --- a build with an existing wheel -----------------------------------------------------------------------------------
 
 
 def decide_official(request: Request, target: str, platform: str, host: Cpu | None) -> Decision:
     """Plan an image with the wheel from PyPI. Its instruction set is the wheel's, never the host's."""
     arch = PLATFORMS[platform]
-    refuse_compile_options(request)
-    release = _official_release(request, arch)
-    row = releases.official_wheel(release, arch)
-    python = choose_python(request, release, _pythons(release, row.pythons))
+    _refuse_compile_options(request)
+    named = request.release
+    release = find_release(named, newer=True) if named else newest_official(arch, request.python)
+    row, known = releases.official_wheel(release, arch), releases.official_pythons(release, arch)
+    python = choose_python(request, release, _pythons(release, known))
     if targets.get(target).onednn and not row.onednn:
+        wheels = table().official_wheel
+        able = (name for name in releases.others(release) for row in releases.rows(wheels, name, arch) if row.onednn)
         raise Unsupported(
             f"the official {arch} wheel of {release} has no oneDNN in it",
-            hint="take a newer release, or build this one from source: leave out --wheel official",
+            hint=f"--release {next(able)}, or build this one from source: leave out --wheel official",
         )
     compiled = isa.instruction_set(row.features, arch)
-    requested = asked_set(request, arch, host)
-    refuse_unfit(compiled, asked_set(request, arch, host, exact=True), request)
+    requested = requested_set(request, arch, host)
+    _refuse_unfit(compiled, requested_set(request, arch, host, exact=True), request)
+    requirement = official_requirement(release, target, arch)
     return Decision(
         release=release,
         python=python,
         target=target,
         platform=platform,
         instruction_set=compiled,
-        compiler=row.compiler,
+        compiler=releases.wheel_compiler(release).partition(".")[0] if arch == "x86_64" else "",
         copts=tuple(f"--copt={flag}" for flag in row.flags),
         threading="threadpool",
         **gpu_fields(capabilities(request, target, release), cuda_of(request, target, release)),
-        wheel=official_wheel(row.requirement(release, target), releases.constraints(release), python=python, arch=arch),
-        variant=variant_of_wheel(request),
-        notes=(
-            *_unknown_wheel(release, "" if python in row.pythons else python),
-            *_about_the_wheel(compiled, requested, release, request.cpu),
-            *_about_python(request, release, python),
+        wheel=Wheel(
+            kind="official",
+            requirement=requirement,
+            constraints=releases.constraints(release),
+            sha256=official_sha256(requirement, python, arch),
         ),
+        variant=(*fingerprint(request), *headers_word(request)),
+        notes=tuple(_notes(request, release, python, compiled, requested)),
         **image_fields(request, _base_of_wheel(request, python)),
     )
-
-
-def _official_release(request: Request, arch: str) -> str:
-    if request.release:
-        return find_release(request.release, newer=True)
-    return releases.newest_official(arch, request.python or toolchains.default_base().python)
 
 
 def _base_of_wheel(request: Request, python: str) -> toolchains.BaseImage | None:
@@ -260,47 +259,36 @@ def _base_of_wheel(request: Request, python: str) -> toolchains.BaseImage | None
 
 def _pythons(release: str, known: tuple[str, ...]) -> tuple[str, ...]:
     """Return the Pythons that the wheel may be there for: of a newer release, also those that came since `known`."""
-    if releases.known(Version(release).base_version):
+    if releases.known(version(release).base_version):
         return known
-    return known + tuple(name for name in toolchains.base_pythons() if Version(name) > Version(known[-1]))
+    return known + tuple(name for name in toolchains.base_pythons() if version(name) > version(known[-1]))
 
 
-def _unknown_wheel(release: str, python: str) -> tuple[str, ...]:
-    """Return a note if the facts do not have the release; `python`: one that the release before it has no wheel for."""
-    if releases.known(release):
-        return ()
-    older = releases.nearest(release)
-    more = f"; {older} has none for Python {python}, so that there may be no such wheel" if python else ""
-    return (
-        f"{base_choice.NOT_CERTAIN}this tfbuild does not know the wheel of {release}, expects it to be compiled like "
-        f"that of {older}, and takes what the index has, without a digest{more}",
-    )
-
-
-def _about_the_wheel(
-    compiled: InstructionSet, wanted: InstructionSet | None, release: str, cpu: str
-) -> tuple[str, ...]:
-    """Return a note on what --cpu does not change, and on what a build from source would add for that CPU."""
-    if wanted is None:
-        return ()
-    unused = releases.guard_spelling(release, set(wanted.features) - set(compiled.features))
-    add = f"; a build from source would add {' '.join(unused)}" if unused else ""
-    which = f"--cpu {cpu}" if cpu else "--cpuinfo"
-    return (f"{which} does not apply: the official wheel is compiled for {compiled.name}, whatever the CPU{add}",)
-
-
-def _about_python(request: Request, release: str, python: str) -> tuple[str, ...]:
-    """Return a note if the Python is a default that builds from source do not share."""
+def _notes(
+    request: Request, release: str, python: str, compiled: InstructionSet, requested: InstructionSet | None
+) -> Iterator[str]:
+    """Yield notes on an unknown wheel, a CPU that it is not compiled for, and a default that others do not share."""
     if not releases.known(release):
-        return ()
-    source = base_choice.first_base(release, releases.pythons(release)[::-1]).python
-    if request.python or python == source:
-        return ()
-    debian = base_choice.for_wheel(python).distribution
-    return (f"Python {python} is {debian}'s own; builds from source default to Python {source}",)
+        older = releases.nearest(release)
+        missing = python not in releases.official_pythons(release, compiled.arch)
+        more = f"; {older} has none for Python {python}, so that there may be no such wheel" if missing else ""
+        yield (
+            f"{base_choice.NOT_CERTAIN}this tfbuild does not know the wheel of {release}, expects it to be compiled "
+            f"like that of {older}, and takes what the index has, without a digest{more}"
+        )
+    if requested is not None:
+        unused = releases.guard_spelling(release, set(requested.features) - set(compiled.features))
+        add = f"; a build from source would add {' '.join(unused)}" if unused else ""
+        which = f"--cpu {request.cpu}" if request.cpu else "--cpuinfo"
+        yield f"{which} does not apply: the official wheel is compiled for {compiled.name}, whatever the CPU{add}"
+    if releases.known(release) and not request.python:
+        source = base_choice.first_base(release, releases.pythons(release)[::-1]).python
+        if python != source:
+            debian = base_choice.for_wheel(python).distribution
+            yield f"Python {python} is {debian}'s own; builds from source default to Python {source}"
 
 
-def refuse_compile_options(request: Request) -> None:
+def _refuse_compile_options(request: Request) -> None:
     """Raise UsageError for options of builds from source: they are refused, never ignored."""
     if used := given_to_compile(request):
         raise UsageError(
@@ -309,7 +297,7 @@ def refuse_compile_options(request: Request) -> None:
         )
 
 
-def refuse_unfit(compiled: InstructionSet, requested: InstructionSet | None, request: Request) -> None:
+def _refuse_unfit(compiled: InstructionSet, requested: InstructionSet | None, request: Request) -> None:
     """Raise Unsupported if the requested CPU cannot run the official wheel."""
     lacking = sorted(set(compiled.features) - set(requested.features)) if requested is not None else []
     if lacking:
@@ -321,23 +309,34 @@ def refuse_unfit(compiled: InstructionSet, requested: InstructionSet | None, req
 
 def decide_file(request: Request, target: str, platform: str, host: Cpu | None) -> Decision:
     """Plan an image with a wheel file, which must fit by name, tags and contents. Its guard tells the features."""
-    refuse_compile_options(request)
-    file = read_name(Path(request.wheel), target)
+    _refuse_compile_options(request)
+    file, arch = from_path(Path(request.wheel), target), PLATFORMS[platform]
     release = find_release(request.release or file.version, newer=True)
     python = request.python or file.python
-    refuse_misfit(file, release=release, python=python, arch=PLATFORMS[platform])
-    wheel = file_wheel(file, releases.constraints(release))
-    sets = (asked_set(request, PLATFORMS[platform], host, exact=exact) for exact in (True, False))
-    claimed = tuple(dict.fromkeys(asked for asked in sets if asked is not None))
-    compiled = instruction_set(file, release, claimed=claimed)
+    parts = (("release", file.version, release), ("Python", file.python, python), ("architecture", file.arch, arch))
+    for part, own, planned in parts:
+        if own != planned:
+            raise BadInput(
+                f"{file.path.name} is for {part} {own}, the plan for {planned}",
+                hint=f"leave the option out to take the wheel's own {part}, or give another wheel",
+            )
+    sha256 = digest(file.path)
+    sets = (requested_set(request, arch, host, exact=exact) for exact in (True, False))
+    claimed = tuple(dict.fromkeys(claim for claim in sets if claim is not None))
     return Decision(
         release=release,
         python=python,
         target=target,
         platform=platform,
-        instruction_set=compiled,
-        threading=threading(file),
-        wheel=wheel,
-        variant=(wheel.sha256[:8], *variant_of_wheel(request)),
+        instruction_set=instruction_set(file, release, claimed=claimed),
+        threading=projects()[file.project].threading,
+        wheel=Wheel(
+            kind="file",
+            requirement=file.path.name,
+            constraints=releases.constraints(release),
+            path=file.path,
+            sha256=sha256,
+        ),
+        variant=(sha256[:8], *fingerprint(request), *headers_word(request)),
         **image_fields(request, _base_of_wheel(request, python)),
     )

@@ -287,7 +287,7 @@ def _program(environment: PythonEnvironment) -> list[str]:
 def refuse_other(wheel: Path, row: IndexedWheel) -> None:
     """Raise VerificationFailed if a wheel has other metadata or another CPU guard than its row says."""
     try:
-        file = wheels.read_name(wheel)
+        file = wheels.from_path(wheel)
         with opened(wheel) as archive:
             wheel_index.check_metadata(wheel_names.metadata(archive, wheel.name), wheel.name)
         wheels.instruction_set(file, row.release, claimed=(isa.instruction_set(row.features, file.arch),))

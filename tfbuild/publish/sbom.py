@@ -198,7 +198,7 @@ def _official(labels: Mapping[str, str]) -> str:
     arch = PLATFORMS.get(known.get("platform"), "")
     if known.get("wheel") != "official" or not arch:
         return ""
-    return wheel.official_wheel(known.get("requirement"), (), python=known.get("python"), arch=arch).sha256
+    return wheel.official_sha256(known.get("requirement"), known.get("python"), arch)
 
 
 def _commit(contents: Contents) -> str:

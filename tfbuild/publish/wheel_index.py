@@ -132,7 +132,7 @@ def of_folder(folder: Path) -> list[Path]:
 
 def _prepare(path: Path, scratch: Path, naming: Naming) -> _Ready:
     """Check a wheel and describe it: by its sidecar, which its own CPU guard must confirm, or by what is in it."""
-    file = wheels.read_name(path)
+    file = wheels.from_path(path)
     with opened(path) as archive:
         check_metadata(wheel_names.metadata(archive, path.name), path.name)
     sha256 = source.digest(path)

@@ -82,7 +82,7 @@ class WheelList(msgspec.Struct, frozen=True, kw_only=True):
 def is_sound(row: IndexedWheel) -> bool:
     """Whether a row agrees with the name of its file and with this tfbuild's names of features and sets."""
     try:
-        file = wheels.named(Path(row.name))
+        file = wheels.from_name(Path(row.name))
         compiled = isa.instruction_set(row.features, file.arch)
     except TfbuildError:
         return False

@@ -7,7 +7,7 @@ from tfbuild.binary.guard import MOST_BYTES, Guard, GuardUnreadable, read_guard
 from tfbuild.context.labels import Planned
 from tfbuild.cpu import canonical
 from tfbuild.engine import Engine
-from tfbuild.facts import guard as guards
+from tfbuild.facts import releases
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.util import files
@@ -35,8 +35,8 @@ def compare(planned: Planned, guard: Guard, flags: Sequence[str], message: Seque
     `flags`: the CPU's, in the kernel's names; `message`: the features that TensorFlow reports as unused; where that is
     None, `why`.
     """
-    judged = guards.judged(planned.release)
-    wanted = (BASE | set(guards.spelling(planned.release, planned.features))) & judged
+    judged = releases.guard_judged(planned.release)
+    wanted = (BASE | set(releases.guard_spelling(planned.release, planned.features))) & judged
     compiled = set(guard.compiled) & judged
     faults = [
         f"{fault} {' '.join(sorted(names))}"

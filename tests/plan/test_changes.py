@@ -14,7 +14,7 @@ from tests.plan.test_selection import chosen
 from tests.users import nobody
 from tfbuild.context import dockerfile
 from tfbuild.errors import BadInput, TfbuildError, Unsupported, UsageError
-from tfbuild.plan import amendments
+from tfbuild.plan import source
 
 DIFF = "--- a/configure.py\n+++ b/configure.py\n@@ -1 +1 @@\n-print(1)\n+print(2)\n"
 SOURCE: dict[str, Any] = {"release": "2.14.1", "target": "cpu", "cpu": "x86-64-v3"}
@@ -131,13 +131,13 @@ def test_a_folder_with_a_link_to_nothing_is_taken_and_one_with_a_file_that_canno
         for file in ("WORKSPACE", "BUILD"):
             (folder / file).write_text("")
         (folder / "gone").symlink_to("nowhere")
-        assert amendments.override(f"eigen={folder}").sha256
+        assert source.override(f"eigen={folder}").sha256
         (folder / "BUILD").chmod(0)
         with nobody(), pytest.raises(BadInput, match="BUILD cannot be read: Permission denied"):
-            amendments.override(f"eigen={folder}")
+            source.override(f"eigen={folder}")
 
 
-@pytest.mark.parametrize("file", amendments.LLVM_FILES)
+@pytest.mark.parametrize("file", source.LLVM_FILES)
 def test_another_llvm_than_the_releases_is_noted_and_one_that_is_far_from_it_refused(file: str, eigen: Path) -> None:
     def plan(version: str, release: str) -> tuple[str, ...]:
         for name in ("llvm/CMakeLists.txt", file):
@@ -173,7 +173,7 @@ def test_a_bazel_of_ones_own_is_packed_and_brings_the_edits_that_it_needs(tmp_pa
     (tmp_path / "bazel7/share/tools").write_text("ours\n")
     for path, names in ((file, {"bin/bazel"}), (tmp_path / "bazel7", {"bin/bazel", "share/tools"})):
         build = chosen(**SOURCE, bazel=f"7.7.1={path}")
-        assert (build.bazel, build.own_bazel) == ("7.7.1", amendments.OwnBazel(version="7.7.1", path=path))
+        assert (build.bazel, build.own_bazel) == ("7.7.1", source.OwnBazel(version="7.7.1", path=path))
         folder = dockerfile.write_context(build, tmp_path / f"context-{path.name}").folder
         with tarfile.open(folder / "bazel/bazel.tar") as tar:
             members = {member.name.partition("/")[2]: member.mode for member in tar}
@@ -232,18 +232,18 @@ def test_what_cannot_be_used_is_refused(options: dict[str, Any], error: type[Tfb
 def test_a_repository_without_any_build_file_is_refused(eigen: Path) -> None:
     (eigen / "BUILD").rename(eigen / "BUILD.old")
     with pytest.raises(BadInput, match="has no BUILD file") as refusal:
-        amendments.override(f"eigen_archive={eigen}")
+        source.override(f"eigen_archive={eigen}")
     assert refusal.value.hint.endswith(f"{eigen}/BUILD.bazel")
     (eigen / "Eigen").mkdir()
     (eigen / "Eigen/BUILD.bazel").write_text("")
-    assert amendments.override(f"eigen_archive={eigen}").path == eigen
+    assert source.override(f"eigen_archive={eigen}").path == eigen
 
 
 def test_a_patch_that_is_no_diff_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "note.patch"
     path.write_text("please change this\n")
     with pytest.raises(BadInput, match="not a unified diff"):
-        amendments.patch(str(path))
+        source.patch(str(path))
 
 
 def test_cuda_by_way_of_configure_is_refused_with_mkl() -> None:
