@@ -95,7 +95,7 @@ def test_the_host_is_not_of_another_platform() -> None:
     own, other = ("linux/amd64", "linux/arm64") if platform.machine() == "x86_64" else ("linux/arm64", "linux/amd64")
     for arguments in (("copts", "--cpu", "host"), ("copts",), ("plan",)):
         errors = invoke(*arguments, "--platform", other, code=12).stderr
-        assert f"the platform asked for is {other}" in errors
+        assert f"the requested platform is {other}" in errors
         assert f"or --platform {own}" in errors
 
 

@@ -150,7 +150,7 @@ def test_an_executor_and_a_cache_over_http_keep_the_disk_cache_where_they_can() 
     assert remote_cache.keeps_disk(executor, "7.4.1")
     assert not remote_cache.keeps_disk(executor, "0.26.1")
     (kept,) = remote_cache.notes(remote(cache="grpc://h"), "0.26.1")
-    assert kept.endswith("what is compiled is kept there alone")
+    assert kept.endswith("results are kept only there")
     (lost,) = remote_cache.notes(remote(cache="grpc://h", readonly=True), "0.26.1")
     assert lost.endswith("nothing is kept of a build that ends early")
 

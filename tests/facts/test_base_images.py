@@ -128,7 +128,7 @@ def test_a_base_of_ones_own_has_the_official_wheels_compiler() -> None:
     [("3.8", "python:3.8-slim-bookworm"), ("3.9", "python:3.9-slim-bullseye"), ("3.13", "python:3.13-slim-trixie")],
 )
 def test_the_base_of_a_wheel_is_one_that_can_be_made_here_else_a_supported_one(python: str, image: str) -> None:
-    assert base_choice.for_wheel(python).image == image
+    assert base_choice.base_for_wheel(python).image == image
 
 
 def test_refusals_name_what_there_is() -> None:
@@ -145,7 +145,7 @@ def test_refusals_name_what_there_is() -> None:
 
 def test_notes_say_what_was_passed_over_and_how_sure_the_choice_is() -> None:
     first, sure, old = chosen("2.8.4").notes[:3]
-    assert first == "gcc-7 would come first, and no base image with Python 3.10 has it"
+    assert first == "gcc-7 is preferred, but no base image with Python 3.10 has it"
     assert sure.startswith("gcc-9 works for others: EasyBuild")
     assert old.endswith("not rebuilt since 2025-08-06")
     assert any(note.startswith("not certain: whether gcc-9 compiles it: ") for note in chosen("2.1.4").notes)

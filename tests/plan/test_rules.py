@@ -164,7 +164,7 @@ def test_a_cpu_that_cannot_run_the_official_wheel_is_told_what_it_lacks() -> Non
 def test_the_host_of_another_architecture_is_told_both_ways_out() -> None:
     with pytest.raises(Unsupported) as caught:
         rules.requested_set(Request(cpu="host"), "x86_64", ARM)
-    assert caught.value.reason == "this host's CPU is aarch64, and the platform asked for is linux/amd64"
+    assert caught.value.reason == "this host's CPU is aarch64, and the requested platform is linux/amd64"
     assert caught.value.hint == "name a CPU of linux/amd64: --cpu x86-64-v4; or --platform linux/arm64"
     assert rules.requested_set(Request(), "x86_64", HOST) is None
     named = rules.requested_set(Request(cpuinfo="x"), "x86_64", HOST)

@@ -1,7 +1,7 @@
 """Look-ups of facts about a TensorFlow release, in facts/releases.toml, guard.toml and defects.toml.
 
-An uncertain fact raises Unsupported, with the candidates and the option that forces a choice; an unknown release
-raises Unsupported, with the nearest ones. Nothing here guesses.
+An uncertain fact raises Unsupported, with the candidates and the option that forces a choice; so does an unknown
+release, with the known ones. Nothing here guesses.
 """
 
 import re
@@ -61,7 +61,7 @@ def get(release: str) -> Release:
 
 
 def known(release: str) -> bool:
-    """Whether the facts have the release itself; others stand in for a newer one, a candidate and a nightly."""
+    """Whether the facts include the release itself; a newer one, a candidate or a nightly uses those of another."""
     return release in _by_version()
 
 
@@ -150,13 +150,13 @@ def compiler(release: str) -> str:
 
 
 def wheel_compiler(release: str) -> str:
-    """Return the compiler of the official x86-64 wheel ("clang-18.1.8"), or "" if that wheel was not looked at."""
+    """Return the compiler of the official x86-64 wheel ("clang-18.1.8"), or "" if that wheel was not examined."""
     fact = row(table().compiler, release)
     return fact.wheel if release in fact.measured else ""
 
 
 def wheel(release: str) -> WheelTarget:
-    """Return how the wheel is made, with its Bazel target."""
+    """Return the Bazel target and the packing step of the wheel."""
     return row(table().wheel_target, release)
 
 
@@ -170,7 +170,7 @@ def wheel_flags(release: str, target: str, arch: str) -> tuple[str, ...]:
 
 
 def llvm(release: str) -> str:
-    """Return the LLVM that TensorFlow is linked with ("18.0.0git"), or "" if that was not looked at."""
+    """Return the LLVM that TensorFlow is linked with ("18.0.0git"), or "" if that is not recorded."""
     return next((row.version for row in table().llvm if row.covers(release)), "")
 
 

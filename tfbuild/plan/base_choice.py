@@ -41,7 +41,7 @@ def default_base() -> tuple[str, str]:
     return row.image, row.bootstrap
 
 
-def for_wheel(python: str) -> BaseImage:
+def base_for_wheel(python: str) -> BaseImage:
     """Return the base for an existing wheel: one that can be made without a registry, else a supported one."""
     return min(toolchains.bases_with(python), key=lambda row: (not row.bootstrap, bool(row.debian.ended)))
 
@@ -93,7 +93,7 @@ def first_base(
     Raises Unsupported if no base has the compiler or the Python.
     """
     names = [compiler] if compiler else [row.name for row in releases.compilers(release)]
-    able = [(row, name) for python in pythons for name in names for row in _with(python, name, bootstrap)]
+    able = [(row, name) for python in pythons for name in names for row in _bases_with(python, name, bootstrap)]
     failing = {one: row for one in able if circumstances and (row := _failure(circumstances, *one))}
     if not able:
         raise _refusal(release, pythons, compiler)
@@ -110,14 +110,14 @@ def _failure(circumstances: Circumstances, base: BaseImage, compiler: str) -> Fa
     return next((row for row in rows if row.expected), None)
 
 
-def _with(python: str, compiler: str, bootstrap: bool = False) -> list[BaseImage]:
+def _bases_with(python: str, compiler: str, bootstrap: bool = False) -> list[BaseImage]:
     """Return the bases with that Python that can install the compiler, the best first."""
 
-    def worse(row: BaseImage) -> tuple[bool, bool, bool]:
+    def penalties(row: BaseImage) -> tuple[bool, bool, bool]:
         return bootstrap and not row.bootstrap, compiler not in row.debian.compilers, bool(row.debian.ended)
 
     able = [row for row in toolchains.bases() if row.python == python and compiler in toolchains.compilers(row.debian)]
-    return sorted(able, key=worse)
+    return sorted(able, key=penalties)
 
 
 def _refusal(release: str, wanted: Sequence[str], compiler: str) -> Unsupported:
@@ -180,16 +180,16 @@ def _why_not(base: BaseImage, compiler: str) -> str:
 def _about_python(release: str, python: str) -> Iterator[str]:
     names = [row.name for row in releases.compilers(release)]
     newer = [other for other in releases.pythons(release) if Version(other) > Version(python)]
-    if without_base := [other for other in newer if not any(_with(other, name) for name in names)]:
+    if without_base := [other for other in newer if not any(_bases_with(other, name) for name in names)]:
         yield f"no base image has Python {' or '.join(without_base)} with a compiler of TensorFlow {release}"
 
 
 def _about_compiler(release: str, python: str, compiler: str) -> Iterator[str]:
     known = releases.compilers(release)
     row = next((row for row in known if row.name == compiler), None)
-    better = [other.name for other in known[: known.index(row) if row else None] if not _with(python, other.name)]
+    better = [other.name for other in known[: known.index(row) if row else None] if not _bases_with(python, other.name)]
     if better:
-        yield f"{' or '.join(better)} would come first, and no base image with Python {python} has it"
+        yield f"{' or '.join(better)} is preferred, but no base image with Python {python} has it"
     if row is None:
         yield f"{NOT_CERTAIN}nobody is known to have built TensorFlow {release} with {compiler}"
     elif row.sure != "wheel":

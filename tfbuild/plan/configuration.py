@@ -64,7 +64,7 @@ def _existing(name: str, release: str) -> str:
         older = next(version for version in releases.newest_first() if releases.config(name, version))
         raise Unsupported(
             f"whether TensorFlow {release} has --config={name} is not certain",
-            hint=f"take --release {older}, or try it all the same with --target cpu --config {name}",
+            hint=f"--release {older} has it; --target cpu --config {name} tries it with this one",
         )
     return name
 
@@ -144,7 +144,7 @@ def toolchain(decided: Decision) -> Toolchain:
 
 
 def packages(compiler: str, *more: str) -> tuple[str, ...]:
-    """Return Debian's packages for a compiler such as "gcc-12" and for TensorFlow's own build, and `more`, sorted."""
+    """Return Debian's packages for a compiler such as "gcc-12", for TensorFlow's own build, and `more`; sorted."""
     name, _, version = compiler.partition("-")
     compilers = {"gcc": (f"gcc-{version}", f"g++-{version}"), "clang": (f"clang-{version}", f"lld-{version}")}
     return tuple(sorted({*compilers[name], *TOOLS, *more}))

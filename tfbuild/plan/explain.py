@@ -1,4 +1,4 @@
-"""Explain every feature of an architecture: whether the CPU has it, its level, its flag or why none, and its users.
+"""Explain every CPU feature: whether the CPU has it, its level, the flag for it or why there is none, and its users.
 
 Nothing here refuses: anything that cannot be parsed is reported as a note, and the table is filled from the rest.
 """
@@ -69,7 +69,7 @@ class Explanation:
 
 
 def explain(request: Request) -> Explanation:
-    """Return the table for the CPU, compiler, release and platform of `request`, whatever they are."""
+    """Return the table for the CPU, compiler, release and platform of `request`; unknown ones become notes."""
     notes: list[str] = []
     path, host = Path(request.cpuinfo) if request.cpuinfo else None, None
     if isa.means_host(request.cpu):
@@ -110,8 +110,8 @@ def _usual(request: Request, arch: str, notes: list[str]) -> selection.Usual:
     """Return the release, Python and compiler of the request, each "" where it is not known."""
     ways = ((request.release, request.compiler), (request.release, ""), ("", request.compiler))
     for number, (release, compiler) in enumerate(ways):
-        said = notes if number == 0 else []
-        if usual := _attempt(said, lambda: selection.usual(arch, release, compiler)):  # noqa: B023 - called at once
+        reported = notes if number == 0 else []
+        if usual := _attempt(reported, lambda: selection.usual(arch, release, compiler)):  # noqa: B023 - called at once
             unknown = replace(usual, release="", python="") if release != request.release else usual
             return replace(unknown, compiler="") if compiler != request.compiler else unknown
     return selection.Usual(release="", python="", compiler="")
@@ -215,7 +215,7 @@ def _in_cpu(feature: Feature, known: _Knowledge) -> str:
 
 
 def _kept(feature: Feature, known: _Knowledge, in_cpu: str) -> tuple[bool | None, str, str]:
-    """Return whether it is compiled for, the flag that does it (or would), and why it is not."""
+    """Return whether the build is compiled for it (None if unknown), the flag for it, and why it is left out."""
     if not feature.use:
         return False, feature.flag, "never a flag: reached by intrinsics alone"
     if known.requested is not None and feature.name not in known.requested.features:

@@ -287,7 +287,7 @@ def notes(remote: Remote, bazel: str) -> list[str]:
     elif remote.executor and Version(bazel) < Version(row.since):
         notes.append(f"not certain: Bazel {bazel} with an executor; {row.since} was tried")
     if not keeps_disk(remote, bazel):
-        kept = "what is compiled is kept there alone"
+        kept = "results are kept only there"
         effect = "nothing is kept of a build that ends early" if remote.readonly else kept
         notes.append(f"Bazel {bazel} cannot use its disk cache beside this remote cache: {effect}")
     return notes

@@ -222,7 +222,7 @@ def requested_set(request: Request, arch: str, host: Cpu | None, *, exact: bool 
     if host is not None and isa.means_host(name) and host.arch != arch:
         requested, own = MACHINES[arch], MACHINES[host.arch]
         raise Unsupported(
-            f"this host's CPU is {host.arch}, and the platform asked for is {requested}",
+            f"this host's CPU is {host.arch}, and the requested platform is {requested}",
             hint=f"name a CPU of {requested}: --cpu {facts.levels(arch)[-1].name}; or --platform {own}",
         )
     isa.refuse_without_level(name, arch)

@@ -36,7 +36,7 @@ def from_source(request: Request, target: str, platform: str, host: Cpu | None) 
     """Plan a compile by Bazel for the requested CPU (default: this machine's)."""
     arch = PLATFORMS[platform]
     wanted = requested_set(request, arch, host) or requested_set(replace(request, cpu="host"), arch, host)
-    assert wanted is not None  # "host" stands for no request
+    assert wanted is not None  # it names a CPU, at least the host
 
     def plan(release: str, source: Source | None = None, tree: TreeFacts | None = None) -> Decision:
         return _decide(request, target, arch, release, wanted, source or sources.tag(release), tree)

@@ -97,15 +97,9 @@ def rows() -> Iterator[Combination]:
                 yield from (_row(release, python, target, platform) for target in targets.names())
 
 
-@cache  # several generated pages have a table of all plans
 def _row(release: str, python: str, target: str, platform: str) -> Combination:
     key = (release, target, python, platform)
-    request = Request(release=release, python=python, target=target, platform=platform, cpu=CPUS[platform])
-    build, reason = None, ""
-    try:
-        build = selection.decide(request, None)
-    except TfbuildError as error:
-        reason = error.reason
+    build, reason = _planned(*key)
     return Combination(
         release=release,
         python=python,
@@ -115,6 +109,16 @@ def _row(release: str, python: str, target: str, platform: str) -> Combination:
         reason=reason,
         evidence=tuple(row for row in evidence() if (row.release, row.target, row.python, row.platform) == key),
     )
+
+
+@cache  # several generated pages have a table of all plans
+def _planned(release: str, target: str, python: str, platform: str) -> tuple[Decision | None, str]:
+    """Return the build, or None and the reason why there is none."""
+    request = Request(release=release, python=python, target=target, platform=platform, cpu=CPUS[platform])
+    try:
+        return selection.decide(request, None), ""
+    except TfbuildError as error:
+        return None, error.reason
 
 
 def to_json(combinations: Iterable[Combination]) -> dict[str, object]:
@@ -131,13 +135,13 @@ HEAD = """\
 Builds from source, for every TensorFlow release, Python, target and platform. `invoke plan --release R --python P
 --target T` shows each of them in full.
 
-- **planned**: `invoke build` accepts it; it was not compiled with tfbuild yet. A number tells what is not certain.
+- **planned**: `invoke build` accepts it, but nobody has compiled it with tfbuild yet. Numbers refer to doubts below.
 - **own base**: planned too, but CUDA must be in the base image: name one that has it with `--base`.
-- **compiled**: compiled to its end, and the image passed verification. Where the builder cannot run it, its smoke
+- **compiled**: the compile finished, and the image passed verification. Where the builder cannot run it, its smoke
   benchmark passed on an emulated CPU.
-- **no**: refused; the number tells why.
+- **no**: refused, for the reason with that number.
 
-Without `--python`, the last Python listed is taken. Older ones than 3.7 need a base image of your own (`--base`). Base
+The default Python is the last one listed. Older ones than 3.7 need a base image of your own (`--base`). Base
 images are `python:VERSION-slim-DEBIAN`, unless `--compiler` asks for one that is elsewhere.
 
 """
@@ -189,7 +193,7 @@ def _lines(combinations: Iterable[Combination], notes: Notes) -> tuple[Cell, ...
 
 
 def _evidence() -> str:
-    text = "## Evidence\n\nWhat was done beyond planning. "
+    text = "## Evidence\n\nBuilds that were made. "
     text += "**wheel**: the official wheel went into an image that passed verification.\n\n"
     text += "| TensorFlow | target | Python | platform | CPU | step | by |\n|---|---|---|---|---|---|---|\n"
     for row in evidence():

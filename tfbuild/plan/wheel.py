@@ -145,7 +145,7 @@ def from_name(path: Path, target: str = "") -> WheelFile:
 def instruction_set(file: WheelFile, release: str, *, claimed: Sequence[InstructionSet]) -> InstructionSet:
     """Return what the wheel was compiled for, according to the CPU guard inside it.
 
-    The guard knows a dozen features (AVX512F, but none of its subsets); the machine code tells the others. `claimed`:
+    The guard knows a dozen features (AVX512F, but none of its subsets); the machine code shows the others. `claimed`:
     what --cpu stands for, the widest set first. They may have more features than the guard knows; the first that
     agrees with it on those that it knows is returned. Raises BadInput if none does.
     """
@@ -254,7 +254,7 @@ def decide_official(request: Request, target: str, platform: str, host: Cpu | No
 
 def _base_of_wheel(request: Request, python: str) -> toolchains.BaseImage | None:
     """Return the base for an existing wheel, or None if the user named one."""
-    return base_choice.for_wheel(python) if request.base in BASES else None
+    return base_choice.base_for_wheel(python) if request.base in BASES else None
 
 
 def _pythons(release: str, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -284,7 +284,7 @@ def _notes(
     if releases.known(release) and not request.python:
         source = base_choice.first_base(release, releases.pythons(release)[::-1]).python
         if python != source:
-            debian = base_choice.for_wheel(python).distribution
+            debian = base_choice.base_for_wheel(python).distribution
             yield f"Python {python} is {debian}'s own; builds from source default to Python {source}"
 
 
@@ -308,7 +308,7 @@ def _refuse_unfit(compiled: InstructionSet, requested: InstructionSet | None, re
 
 
 def decide_file(request: Request, target: str, platform: str, host: Cpu | None) -> Decision:
-    """Plan an image with a wheel file, which must fit by name, tags and contents. Its guard tells the features."""
+    """Plan an image with a wheel file, which must fit by name, tags and contents. Its guard shows the features."""
     _refuse_compile_options(request)
     file, arch = from_path(Path(request.wheel), target), PLATFORMS[platform]
     release = find_release(request.release or file.version, newer=True)
