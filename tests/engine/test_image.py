@@ -85,7 +85,7 @@ def container(*files: tuple[str, bytes]) -> Any:
     return SimpleNamespace(export=lambda _: iter([archive(dict(files))]))
 
 
-def test_as_much_of_an_image_is_read_as_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_much_of_an_image_is_read_as_is_allowed() -> None:
     image = container(("/a", b"one"), ("/b", b"four"), ("/c", b"more"))
     read = read_files(image, {"/a", "/b"}.__contains__, 7)
     assert read.files == {"/a": b"one", "/b": b"four"}
@@ -93,8 +93,37 @@ def test_as_much_of_an_image_is_read_as_is_allowed(monkeypatch: pytest.MonkeyPat
     with pytest.raises(OSError, match="larger than what is left of the limit") as error:
         read_files(image, {"/a", "/b"}.__contains__, 6)
     assert (error.value.errno, error.value.filename) == (errno.EFBIG, "/b")
-    monkeypatch.setattr(images, "MOST_ENTRIES", 3)
-    assert read_files(image, lambda _: False, 0).files == {}
-    monkeypatch.setattr(images, "MOST_ENTRIES", 2)
-    with pytest.raises(OSError, match="more than 2 files"):
-        read_files(image, lambda _: False, 0)
+
+
+@each(
+    "limit, most, what",
+    [
+        ("MOST_ENTRIES", 3, "files"),
+        ("MOST_NAMES", 17, "letters in their names"),
+        ("MOST_CONTENT", 2 + (1 << 20), "bytes of files"),
+    ],
+)
+def test_an_image_of_endless_files_is_not_read_to_its_end(
+    limit: str, most: int, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = container(("/a", b"x"), ("/folder/b", b"y"), ("/zeros", bytes(1 << 20)))
+    with monkeypatch.context() as patch:
+        patch.setattr(images, limit, most)
+        assert read_files(image, lambda _: False, 0).entries.keys() == {"/a", "/folder/b", "/zeros"}
+        patch.setattr(images, limit, most - 1)
+        with pytest.raises(OSError, match=f"it has more than {most - 1} {what}"):
+            read_files(image, lambda _: False, 0)
+
+
+def test_whoever_is_told_of_the_parts_can_end_the_reading_within_a_large_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = iter([archive({"/zeros": bytes(1 << 20)})[:4096]] + [bytes(4096)] * 99)
+    image = SimpleNamespace(export=lambda _: parts)
+
+    def end(part: str) -> None:
+        if part == "part 9":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(images, "STREAM_BYTES", 4096)
+    with pytest.raises(KeyboardInterrupt):
+        read_files(image, lambda _: False, 0, end)
+    assert len([*parts]) == 90

@@ -32,14 +32,16 @@ LATER = time.monotonic() + 3600
 class Script:
     """What the workers do; names are those of sides.
 
-    `seconds`: of one call. `dies`: questions that end the worker, each once. `foreign`: CPU seconds that others use in
-    the samples to come. `idle`: CPUs used while idle. `no_start`: workers that die at once. `gone`: no engine answers
+    `seconds`: of one call. `dies`: questions that end the worker, each once, with exit code `dies_by`. `foreign`: CPU
+    seconds that others use in the samples to come. `idle`: CPUs used while idle. `no_start`: workers that die at once.
+    `gone`: no engine answers
     any more. `asked`: what was asked.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     ready: dict[str, Ready] = field(default_factory=dict)
     dies: list[tuple[str, str]] = field(default_factory=list)
+    dies_by: int = 139
     foreign: list[float] = field(default_factory=list)
     idle: dict[str, float] = field(default_factory=dict)
     traces: dict[str, int] = field(default_factory=dict)

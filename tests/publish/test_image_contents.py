@@ -46,7 +46,7 @@ class Unreadable(Engine):
     def __init__(self) -> None:
         self.limit = 0
 
-    def read_files(self, ref: str, wanted: Any, limit: int) -> Files:
+    def read_files(self, ref: str, wanted: Any, limit: int, *_: Any) -> Files:
         self.limit = limit
         raise OSError(28, "No space left on device")
 

@@ -95,7 +95,7 @@ class Host(Engine):
     def pull(self, ref: str, progress: Progress) -> None:
         self.pushed.append(f"pulled {ref}")
 
-    def read_files(self, ref: str, wanted: Callable[[str], bool], limit: int) -> Files:
+    def read_files(self, ref: str, wanted: Callable[[str], bool], limit: int, *_: Any) -> Files:
         self.image(ref)
         known = {path: content for path, content in self.files.files.items() if wanted(path)}
         assert known.keys() == self.files.files.keys()

@@ -21,6 +21,7 @@ import pytest
 from tests.rows import each
 from tests.with_engine.test_engine import DISTRIBUTION
 from tfbuild.engine import Engine, Sandbox
+from tfbuild.engine import image as images
 from tfbuild.engine import sandbox as sandboxes
 from tfbuild.errors import NotJudged
 from tfbuild.measure import probe
@@ -28,6 +29,7 @@ from tfbuild.util.progress import Progress
 from tfbuild.verify import session
 from tfbuild.verify.checks import CHECKS
 from tfbuild.verify.records import Check
+from tfbuild.verify.verification import Baseline
 
 pytestmark = pytest.mark.engine
 RELEASE = "2.21.0"
@@ -434,6 +436,29 @@ def test_an_image_that_prints_without_end_is_stopped(checked: Checked) -> None:
     assert (found["import"].status, found["import"].detail) == ("fail", "it printed more than 8 MiB")
 
 
+@each(
+    "limit, instruction, told",
+    [
+        # A file of holes takes no disk, and the engine sends terabytes of zeros.
+        ("MOST_CONTENT", "truncate -s 3G /opt/zeros", "bytes of files"),
+        (
+            "MOST_ENTRIES",
+            "cd /srv && touch f && for i in $(seq 9000); do ln f $i; done",
+            "files",
+        ),
+    ],
+)
+def test_an_image_of_endless_files_is_not_read_to_its_end(
+    limit: str, instruction: str, told: str, checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The honest image has 17,000 files with 1.1 GB; real limits are some times those of the largest image."""
+    monkeypatch.setattr(images, limit, {"MOST_CONTENT": 2 << 30, "MOST_ENTRIES": 20_000}[limit])
+    found = checked(*root(f"RUN {instruction}"), only=("files",))
+    assert found["files"].status == "fail"
+    assert "the image cannot be read: it has more than " in found["files"].detail
+    assert told in found["files"].detail
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("content", [FORKS, ENDLESS], ids=["forks", "endless"])
 def test_an_image_that_does_not_end_is_stopped(content: str, checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -590,6 +615,37 @@ def test_a_container_whose_process_was_killed_from_outside_is_asked_again(
     report = session.verify(engine, ref, baseline=None, progress=Progress())
     thread.join()
     assert {check.name: check.status for check in report.checks} == dict.fromkeys(PROBED, "pass")
+
+
+TIMED = (*PROBED, "throughput")
+
+
+def test_a_worker_of_the_throughput_that_was_killed_from_outside_is_no_failure(
+    engine: Engine, image: Callable[..., str], derived: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "CHECKS", [check for check in CHECKS if check.name in TIMED])
+    ref = derived(image(RELEASE), f"LABEL io.tfbuild.test={uuid.uuid4().hex}")
+    id_, killed = engine.image(ref).id, threading.Event()
+
+    def strike() -> None:
+        """Kill a worker, one of three containers."""
+        for _ in range(6000):
+            workers = engine.client.containers.list(filters={"ancestor": id_, "status": "running"}, ignore_removed=True)
+            if len(workers) == 3:
+                os.kill(workers[0].attrs["State"]["Pid"], signal.SIGKILL)
+                killed.set()
+                return
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    baseline = Baseline(ref=ref, env={"LD_PRELOAD": ""}, id=id_)
+    report = session.verify(engine, ref, baseline=baseline, progress=Progress())
+    thread.join()
+    assert killed.is_set()
+    (found,) = (check for check in report.checks if check.name == "throughput")
+    # On a busy machine, rounds may be too few or too noisy.
+    assert found.status in ("pass", "skip"), found.detail
 
 
 def test_an_image_that_ends_itself_as_if_it_were_killed_fails(checked: Checked) -> None:

@@ -28,10 +28,12 @@ from tfbuild.cpu import isa
 from tfbuild.errors import BadInput
 from tfbuild.facts import Facts
 
-# Upper bounds of what is read. TensorFlow 2.21: 788 MB, 1.1 million symbols, 0.7 million functions.
+# Upper bounds of what is read. TensorFlow 2.21: 788 MB, 1.1 million symbols, 0.7 million functions. In its windows are
+# 20,000 functions; each takes its time, however small.
 MOST_BYTES = 4 * 1024**3
-MOST_SYMBOLS = 20_000_000
-MOST_FUNCTIONS = 20_000_000
+MOST_SYMBOLS = 4_000_000
+MOST_FUNCTIONS = 4_000_000
+MOST_DECODED = 200_000
 ROWS = 16 * 1024  # of a table, read at once
 LONGEST_NAME = 512  # the start of a name tells the project
 # 512 regions of 16 KiB: 8 MiB of 2.21's 332, which are two million instructions and two seconds.
@@ -202,11 +204,14 @@ def project(name: bytes) -> str:
 
 
 def _scan(code: "Code", full: bool, tell: Tell) -> ScannedCode:
-    regions, dispatched, decoded = [], Counter[str](), 0
+    regions, dispatched, decoded, functions = [], Counter[str](), 0, 0
     method = "symbols" if code.symbols else "spread"
     for start, end in code.regions(full):
         instructions, needing = 0, Counter[str]()
         for begin, stop in code.functions(start, end):
+            functions += 1
+            if functions > MOST_DECODED and not full:
+                raise CodeUnreadable(f"the library has more than {MOST_DECODED} functions in what is read of it")
             counted = machinecode.count(code.content(begin, stop), code.arch)
             decoded += stop - begin
             owner = project(code.name(begin)) if code.symbols else ""

@@ -264,14 +264,17 @@ class Engine:
         with self._unstarted(ref) as container:
             return images.read_contents(container, paths, limit)
 
-    def read_files(self, ref: str, wanted: Callable[[str], bool], limit: int) -> Files:
+    def read_files(
+        self, ref: str, wanted: Callable[[str], bool], limit: int, tell: Callable[[str], None] = lambda _: None
+    ) -> Files:
         """Read the regular files and links of the image whose paths `wanted` picks, without starting the image.
 
-        Paths are absolute, and links are not followed. The engine sends the whole image for this. Raises UnknownImage,
-        or OSError with EFBIG if the files together exceed `limit` bytes.
+        Paths are absolute, and links are not followed. The engine sends the whole image for this; `tell` is told of
+        each part, and can end it by raising. Raises UnknownImage, or OSError with EFBIG if the files together exceed
+        `limit` bytes, or the image has more files, names or content than any real one.
         """
         with self._unstarted(ref) as container:
-            return images.read_files(container, wanted, limit)
+            return images.read_files(container, wanted, limit, tell)
 
     def build(self, context: Path, settings: BuildSettings, *, tag: str, stage: str = "") -> str:
         """Build a folder with BuildKit, name the image `tag` and return its id; the whole output goes to `log`.

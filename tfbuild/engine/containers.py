@@ -10,7 +10,7 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -254,7 +254,10 @@ class Worker(Session):
             with translated():
                 self.container.kill(signal=name)
         except TfbuildError as error:
-            self._fail(f"the worker cannot be sent {name}: {error.reason}")
+            code = -1
+            with suppress(TfbuildError):
+                code = self.exit_code()
+            self._fail(f"the worker cannot be sent {name}: {error.reason}", code)
 
     def close(self) -> None:
         """Remove the container; may be called twice."""

@@ -170,12 +170,9 @@ def _project(metadata: str) -> str:
 
 
 def _run(verification: Verification) -> Judgement:
-    def asked(path: str) -> bool:
-        verification.require_wanted(path)
-        return wanted(path)
-
+    tell = verification.require_wanted
     try:
-        return compare(verification.planned, verification.engine.read_files(verification.ref, asked, MOST_BYTES))
+        return compare(verification.planned, verification.engine.read_files(verification.ref, wanted, MOST_BYTES, tell))
     except OSError as error:
         return Judgement(judge.FAIL, f"{error.filename} cannot be read: {error.strerror or error}")
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from tfbuild.engine import Engine, WorkerDied
+from tfbuild.engine.containers import KILLED
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure import evaluate, experiments, intervals, rounds, workers
@@ -134,13 +135,23 @@ def _run(verification: Verification) -> Judgement:
     if isinstance(baseline, str):
         return Judgement(judge.SKIP, baseline)
     try:
-        result = measure(verification.engine, verification.ref, baseline)
+        result = _measured_again_if_killed(verification.engine, verification.ref, baseline)
     except TooBusyError as error:
         return Judgement(judge.SKIP, str(error))
     except (MeasurementError, WorkerDied, TimeoutError) as error:
         return Judgement(judge.FAIL, f"could not be measured: {error}")
     verification.throughput = result
     return judge_speed(result)
+
+
+def _measured_again_if_killed(engine: Engine, ref: str, baseline: Baseline) -> Throughput:
+    """Measure the image; if a worker ends by SIGKILL, once more: somebody on this machine may have killed it."""
+    try:
+        return measure(engine, ref, baseline)
+    except WorkerDied as error:
+        if error.worker_exit_code != KILLED:
+            raise
+    return measure(engine, ref, baseline)
 
 
 def judge_speed(result: Throughput) -> Judgement:
