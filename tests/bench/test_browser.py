@@ -213,7 +213,6 @@ def test_the_numbers_that_are_seen_are_the_report_s(browser: Any, pages: dict[st
     assert levels[0] == [1, f"Benchmark of {recorded.image.ref}"]
     assert [text for level, text in levels if level == 2] == [
         "What to change",
-        "Already in place",
         "Experiments",
         "Not measured",
         "Method",
