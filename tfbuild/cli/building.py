@@ -71,7 +71,7 @@ def build(*, json: bool, dry_run: bool, **options: Any) -> None:
 def ignored_options(build: Build, options: Mapping[str, Any]) -> list[str]:
     """Return a note on compile options where nothing is compiled.
 
-    They are no error, because a CI matrix gives all of its rows the same options.
+    They are not errors, because a CI matrix gives all of its rows the same options.
     """
     ignored = given_to_compile(make(RunRequest, options)) if build.wheel.kind != "source" else ()
     return [f"{', '.join(ignored)}: ignored, because --wheel {build.wheel.kind} compiles nothing"] if ignored else []
@@ -109,7 +109,7 @@ def wheel(*, output: str, json: bool, **options: Any) -> None:
         print(exported.wheel)
 
 
-# What starts a worker of buildbox, whose programs are in /opt/buildbox: casd beside it keeps what actions share.
+# Starts a worker of buildbox, whose programs are in /opt/buildbox; casd beside it keeps what actions share.
 WORKER = """\
 docker run --detach --init --network host --volume /opt/buildbox:/opt/buildbox:ro {image} sh -c '
     PATH=/opt/buildbox/bin:$PATH

@@ -1,4 +1,4 @@
-"""The help: all verbs in groups, and each verb's words, options in groups, and examples."""
+"""Write the help: all verbs in groups, and the words, options and examples of each verb."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ def in_groups(verbs: Mapping[str, Verb]) -> Iterator[tuple[str, list[Verb]]]:
 
 
 def of_verb(verb: Verb) -> str:
-    """Return a verb's help: usage, purpose, examples, what its words are, and its options, the common ones first."""
+    """Return a verb's help: usage, purpose, examples, words, and options, the common ones first."""
     words = " ".join(("invoke", verb.name, *placeholders(verb), *(("[--options]",) if verb.options else ())))
     lines = [f"Usage: {words}", "", *_wrapped(summary(verb))]
     if verb.examples:

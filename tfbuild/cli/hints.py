@@ -1,4 +1,4 @@
-"""What to type instead: the option that a bare word belongs to, and the nearest verb or option."""
+"""Say what to type instead of a mistake: the option of a bare word, and the nearest verb or option."""
 
 import re
 import shlex
@@ -48,7 +48,7 @@ OTHER_VERBS = {
     "start": "engine",
     "upload": "push",
 }
-# What other programs have and this one does not, with what to do instead.
+# Verbs and options that only other programs have, with what to do instead.
 ELSEWHERE = {
     "dry-run": "invoke plan makes nothing, and takes the same options",
     "name": "an image is named by its identifier; `docker tag` gives it a second name",

@@ -1,4 +1,4 @@
-"""Plans, matrices, images and choices in the terminal, in the width that there is."""
+"""Print plans, matrices, images and choices in the terminal's width."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -60,7 +60,7 @@ def require_extra(extra: str, purpose: str) -> None:
 
 
 def needs_clone(option: str) -> None:
-    """Raise UsageError where tfbuild is installed as a package: it has no repository to compare with."""
+    """Raise UsageError where tfbuild is an installed package, without a repository to compare with."""
     if installation.clone() is None:
         raise UsageError(f"{option} compares with tfbuild's own repository", hint="use it in a clone of tfbuild")
 
@@ -88,7 +88,7 @@ def run_of(options: Mapping[str, Any]) -> "Run":
 
 
 def image_on(engine: "Engine", name: str) -> str:
-    """Return the engine's own name of the image that a user names, and say so where it is another one."""
+    """Return the engine's own name of the image that a user names, and print a note if it is another one."""
     from tfbuild.context import labels
 
     found = labels.find_image(engine, name)

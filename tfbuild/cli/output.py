@@ -72,7 +72,7 @@ codecs.register_error(ESCAPED, _escaped)
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Report what the system refuses and no verb handles as an error, and exit if nothing reads stdout any more."""
+    """Turn system errors that no verb handles into errors of tfbuild, and exit if nothing reads stdout any more."""
     try:
         yield
         sys.stdout.flush()
@@ -87,13 +87,13 @@ def refusals() -> Iterator[None]:
 
 def _refused(error: OSError | RuntimeError) -> TfbuildError | None:
     """Return the error for what the system refuses: stdout, a full disk, a file by its name; None for anything else."""
-    place = str(getattr(error, "filename", None) or "")
+    path = str(getattr(error, "filename", None) or "")
     try:
         sys.stdout.flush()
     except OSError:
         discard_stdout()
-        place = "standard output"
-    if limit := limit_reached(error, place):
+        path = "standard output"
+    if limit := limit_reached(error, path):
         return limit
     if not isinstance(error, OSError):
         return None
@@ -101,12 +101,12 @@ def _refused(error: OSError | RuntimeError) -> TfbuildError | None:
         import tempfile
 
         # A write that fails does not say where.
-        place = place or f"{Path.cwd()}, {tempfile.gettempdir()} or standard output"
-        return DiskFull(f"cannot write to {place}: {error.strerror}", hint="free some space: df -h; df -i")
+        path = path or f"{Path.cwd()}, {tempfile.gettempdir()} or standard output"
+        return DiskFull(f"cannot write to {path}: {error.strerror}", hint="free some space: df -h; df -i")
     if "No usable temporary directory" in str(error):
         return UsageError(f"{error.strerror}", hint="name a folder in TMPDIR; see also df -h and ulimit -n")
-    if place:
-        return UsageError(f"cannot use {place}: {error.strerror}", hint="check its name and its permissions")
+    if path:
+        return UsageError(f"cannot use {path}: {error.strerror}", hint="check its name and its permissions")
     return None
 
 

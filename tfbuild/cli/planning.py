@@ -1,4 +1,4 @@
-"""The verbs that only read and plan, without starting anything or needing an engine."""
+"""The verbs that only read and plan: they start nothing and need no engine."""
 
 from dataclasses import asdict, replace
 from pathlib import Path

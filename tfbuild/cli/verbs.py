@@ -1,4 +1,4 @@
-"""The decorator that makes a function a verb, and how one is run."""
+"""Make functions verbs by a decorator, and run them with the values of a command line."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +43,7 @@ class Verb:
         return tuple(parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
 
 
-# What a file of options can have.
+# The options that a file can have.
 OF_REQUESTS: Options = {**declared(Request), **declared(RunRequest)}
 COMMAND_LINE = "command line"
 # The verbs of every tfbuild. Those that need a clone of the repository are a table of their own (tools/verbs.py).

@@ -82,7 +82,7 @@ class FleetImage(Compiled):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placed:
+class CoveredHost:
     """A host, the position of its image in the list of images, and what it gives up with that image.
 
     `loss`: the share of the speed of an image built for this CPU alone, by measure; None if it was not measured.
@@ -125,7 +125,7 @@ class Fleet:
     proved: bool
     common: tuple[Compiled, ...]
     images: tuple[FleetImage, ...]
-    hosts: tuple[Placed, ...]
+    hosts: tuple[CoveredHost, ...]
     skipped: tuple[Skipped, ...]
     estimates: tuple[Estimate, ...]
 
@@ -162,14 +162,14 @@ def choose(hosts: Sequence[FleetHost], most: int, skipped: Sequence[Skipped] = (
         )
     chosen = min(_allocations(parts, most), key=lambda losses: tuple(map(sum, zip(*losses, strict=True))))
     covers = [part.covers[images - 1] for part, (_, _, images, _) in zip(parts, chosen, strict=True)]
-    images, placed = _place(parts, covers)
+    images, covered = _result(parts, covers)
     return Fleet(
         schema=SCHEMA,
         allowed=most,
         proved=all(cover.proved for part in parts for cover in part.covers),
         common=tuple(Compiled(**_fields(isa.intersection(part.sets))) for part in parts),
         images=images,
-        hosts=tuple(placed[host.name] for host in hosts),
+        hosts=tuple(covered[host.name] for host in hosts),
         skipped=tuple(skipped),
         estimates=tuple(_estimate(row, part.platform) for part in parts for row in speed_rows(part.arch)),
     )
@@ -238,18 +238,20 @@ def _allocations(parts: Sequence[_Architecture], most: int) -> Iterator[tuple[tu
 # --- the result ----------------------------------------------------------------------------------------------------
 
 
-def _place(parts: Sequence[_Architecture], covers: Sequence[Cover]) -> tuple[tuple[FleetImage, ...], dict[str, Placed]]:
-    """Return the images, the widest set of each platform first, and the placed hosts by name."""
+def _result(
+    parts: Sequence[_Architecture], covers: Sequence[Cover]
+) -> tuple[tuple[FleetImage, ...], dict[str, CoveredHost]]:
+    """Return the images, the widest set of each platform first, and the covered hosts by name."""
     images: list[FleetImage] = []
-    placed: dict[str, Placed] = {}
+    covered: dict[str, CoveredHost] = {}
     for part, cover in zip(parts, covers, strict=True):
         groups = [[part.sets[index] for index in group] for group in cover.groups]
         for group in sorted(groups, key=lambda sets: (-len(isa.intersection(sets).features), sets[0].features)):
             compiled = isa.intersection(group)
             served = [(host, own) for host, own in part.hosts if own in group]
             images.append(_image(compiled, tuple(sorted(host.name for host, _ in served))))
-            placed |= {host.name: _placed(host, own, compiled, len(images) - 1) for host, own in served}
-    return tuple(images), placed
+            covered |= {host.name: _covered(host, own, compiled, len(images) - 1) for host, own in served}
+    return tuple(images), covered
 
 
 def _image(compiled: InstructionSet, hosts: tuple[str, ...]) -> FleetImage:
@@ -279,9 +281,9 @@ def _fields(compiled: InstructionSet) -> dict[str, Any]:
     }
 
 
-def _placed(host: FleetHost, own: InstructionSet, compiled: InstructionSet, image: int) -> Placed:
+def _covered(host: FleetHost, own: InstructionSet, compiled: InstructionSet, image: int) -> CoveredHost:
     own_features, image_features = frozenset(own.features), frozenset(compiled.features)
-    return Placed(
+    return CoveredHost(
         name=host.name,
         model=host.cpu.model,
         platform=MACHINES[own.arch],

@@ -47,15 +47,20 @@ def gather(
     A source is a recorded file, a folder of them, a file that lists ssh hosts, or ``ssh://host``. Raises UsageError if
     a source names nothing. Raises Unsupported, which lists all machines that cannot be read, unless `skip` is set.
     """
-    all_places = (place for source in sources for place in _places(source))
+    all_locations = (location for source in sources for location in _locations(source))
     # Links count as separate machines, which is how to list several of one kind.
-    places = [*{os.path.abspath(place) if isinstance(place, Path) else place: place for place in all_places}.values()]
-    destinations = [place for place in places if isinstance(place, Destination)]
+    locations = [
+        *{
+            os.path.abspath(location) if isinstance(location, Path) else location: location
+            for location in all_locations
+        }.values()
+    ]
+    destinations = [location for location in locations if isinstance(location, Destination)]
     answers: dict[Path | Destination, ssh.Answer] = dict(
         zip(destinations, ssh.fetch(destinations, timeout=timeout, config=config), strict=True)
     )
-    names = _names(places)
-    machines = [_read(names[place], place, answers.get(place)) for place in places]
+    names = _names(locations)
+    machines = [_read(names[location], location, answers.get(location)) for location in locations]
     hosts = tuple(machine for machine in machines if isinstance(machine, FleetHost))
     skipped = tuple(machine for machine in machines if isinstance(machine, Skipped))
     if skipped and not skip:
@@ -70,7 +75,7 @@ def _list(skipped: Sequence[Skipped]) -> str:
     return f"{len(skipped)} of the machines cannot be read\n{lines}"
 
 
-def _places(source: str) -> list[Path | Destination]:
+def _locations(source: str) -> list[Path | Destination]:
     path = Path(source)
     # os.path's tests return False if the system refuses to look (the name is too long, the folder is not readable).
     if os.path.isdir(path):
@@ -79,7 +84,7 @@ def _places(source: str) -> list[Path | Destination]:
             raise UsageError(
                 f"there is no file in {source}", hint="record one per machine: cat /proc/cpuinfo > FOLDER/NAME"
             )
-        return [place for file in files for place in _listed(file)]
+        return [location for file in files for location in _listed(file)]
     if os.path.isfile(path):
         return _listed(path)
     if BY_SSH.match(source):
@@ -109,19 +114,20 @@ def _listed(file: Path) -> list[Path | Destination]:
     return [ssh.destination(line) for line in entries] if entries and BY_SSH.match(entries[0]) else [file]
 
 
-def _names(places: Sequence[Path | Destination]) -> dict[Path | Destination, str]:
+def _names(locations: Sequence[Path | Destination]) -> dict[Path | Destination, str]:
     """Return names of the machines: a file's name alone, unless another one has the same name."""
-    counts = Counter(place.name for place in places if isinstance(place, Path))
+    counts = Counter(location.name for location in locations if isinstance(location, Path))
     return {
-        place: place.name if isinstance(place, Path) and counts[place.name] == 1 else str(place) for place in places
+        location: location.name if isinstance(location, Path) and counts[location.name] == 1 else str(location)
+        for location in locations
     }
 
 
-def _read(name: str, place: Path | Destination, answer: ssh.Answer | None) -> FleetHost | Skipped:
+def _read(name: str, location: Path | Destination, answer: ssh.Answer | None) -> FleetHost | Skipped:
     if answer is not None and answer.reason:
         return Skipped(name=name, reason=answer.reason, hint=answer.hint)
     try:
-        cpu = cpus.parse(answer.text if answer else cpus.read_text(Path(str(place))), origin=name)
+        cpu = cpus.parse(answer.text if answer else cpus.read_text(Path(str(location))), origin=name)
     except TfbuildError as error:
         list_hint = "" if answer else "; a list of hosts has lines such as: ssh web1"
         return Skipped(name=name, reason=error.reason, hint=f"{error.hint}{list_hint}")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from statistics import mean
 from typing import IO, TYPE_CHECKING
 
-from tfbuild.fleet.fleet import Fleet, Placed
+from tfbuild.fleet.fleet import CoveredHost, Fleet
 from tfbuild.util import terminal
 from tfbuild.util.quantities import counted
 
@@ -37,7 +37,7 @@ def _head(fleet: Fleet) -> Iterator["Text"]:
     yield _line(f"images     {len(fleet.images)} of at most {fleet.allowed}{'' if fleet.proved else NOT_PROVED}")
 
 
-def _average(hosts: Sequence[Placed]) -> str:
+def _average(hosts: Sequence[CoveredHost]) -> str:
     """Return the mean of what hosts give up, by measure, over the hosts for which it is known."""
     names = dict.fromkeys(name for host in hosts for name in host.loss)
     known = {name: [share for host in hosts if (share := host.loss.get(name)) is not None] for name in names}
@@ -58,7 +58,7 @@ def _images(fleet: Fleet) -> Iterator["Text"]:
 def _hosts(fleet: Fleet) -> "Table":
     """Return one row for all hosts of one instruction set; one column per measure of what they give up."""
     measures = tuple(dict.fromkeys(row.name for row in fleet.estimates))
-    alike: dict[tuple[int, str], list[Placed]] = {}
+    alike: dict[tuple[int, str], list[CoveredHost]] = {}
     for host in fleet.hosts:
         alike.setdefault((host.image, host.instruction_set), []).append(host)
     rows = [

@@ -98,7 +98,7 @@ class _Search:
     def run(self) -> None:
         self.pairs = [[self.cost(i, own & other) for other in self.members] for i, own in enumerate(self.members)]
         self.order = self._spread()
-        self._place(0, [])
+        self._assign(0, [])
 
     def _spread(self) -> list[int]:
         """Return the members, those with the least in common first: they open the groups, so that bounds grow early."""
@@ -109,32 +109,32 @@ class _Search:
             order.append(max(rest, key=lambda i: (min(self.pairs[i][j] + self.pairs[j][i] for j in order), -i)))
         return order
 
-    def _place(self, at: int, groups: list[_Group]) -> None:
-        """Try the member at position `at` in each group and in one of its own, unless that cannot become the best."""
-        if at == len(self.order):
+    def _assign(self, position: int, groups: list[_Group]) -> None:
+        """Try the member at `position` in each group and in one of its own, unless that cannot become the best."""
+        if position == len(self.order):
             self.offer(groups)
             return
         self.nodes += 1
-        if self.nodes > MOST_NODES or self._bound(at, groups) >= self.least:
+        if self.nodes > MOST_NODES or self._bound(position, groups) >= self.least:
             return
-        index = self.order[at]
-        unions = [(self._joined(group, index), place) for place, group in enumerate(groups)]
+        index = self.order[position]
+        unions = [(self._joined(group, index), number) for number, group in enumerate(groups)]
         unions.sort(key=lambda union: (union[0].cost - groups[union[1]].cost, union[1]))
         if len(groups) < self.most:
-            self._place(at + 1, [*groups, _Group(image=self.members[index], members=(index,), cost=0)])
-        for union, place in unions:
-            self._place(at + 1, [*groups[:place], union, *groups[place + 1 :]])
+            self._assign(position + 1, [*groups, _Group(image=self.members[index], members=(index,), cost=0)])
+        for union, number in unions:
+            self._assign(position + 1, [*groups[:number], union, *groups[number + 1 :]])
 
     def _joined(self, group: _Group, index: int) -> _Group:
         return _group(self.members, (*group.members, index), self.cost)
 
-    def _bound(self, at: int, groups: list[_Group]) -> int:
+    def _bound(self, position: int, groups: list[_Group]) -> int:
         """Return the least that any completion costs.
 
         A member that is left opens a group (for nothing, as long as there are slots), joins an existing one, or shares
         one with another member that is left: then its image is within what the two have in common.
         """
-        rest = self.order[at:]
+        rest = self.order[position:]
         slots = self.most - len(groups)
         shares = []
         for index in rest:

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, folders locked by one process, and temporary folders removed at its end."""
+"""Write files whole or not at all, lock folders, and make temporary folders that are removed at the end."""
 
 import errno
 import fcntl
@@ -189,7 +189,7 @@ def temporary_folder(prefix: str = PREFIX, parent: Path | None = None) -> Iterat
 
 def system_folder() -> Path:
     """Return the system's folder for temporary files."""
-    # Commands that need none save this import.
+    # Imported here, because most commands need no temporary folder.
     import tempfile
 
     return Path(tempfile.gettempdir())

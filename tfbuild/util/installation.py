@@ -1,4 +1,4 @@
-"""How this tfbuild is installed: where its templates are, whether it is a clone, and which command the user typed."""
+"""Find out how this tfbuild is installed: where its templates are, whether it is a clone, which command was typed."""
 
 import json
 import re
@@ -30,9 +30,9 @@ def templates() -> Path:
 
 
 def adding(extra: str, packages: Sequence[str]) -> str:
-    """Return the command that adds an extra, in the way and from the place that this tfbuild is installed.
+    """Return the command that adds an extra, in the way and from the source by which this tfbuild was installed.
 
-    It names no package of tfbuild's own on an index: there is none.
+    It never names tfbuild's own package on an index, which does not exist.
     """
     prefix, python, source = Path(sys.prefix), shlex.quote(sys.executable), _installed_from()
     every = " ".join(packages)

@@ -1,4 +1,4 @@
-"""Options as fields of frozen dataclasses: each is declared once, beside its field, and everything else is derived.
+"""Declare options as fields of frozen dataclasses: each once, beside its field; everything else is derived.
 
 A command line, a file of options, help pages, generated pages and the commands that tfbuild writes all read `Option`.
 """
@@ -40,7 +40,7 @@ class Identifier(Enum):
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of an option besides its name.
+    """What an option is besides its name.
 
     `default`: False for a switch, () for an option that may be repeated, else text. `value`: what stands for its value
     in a help. `pattern`: what a value must match, WORD unless something else is declared; `what` and `form` say in a
@@ -141,7 +141,7 @@ def refuse_invalid(request: "DataclassInstance") -> None:
 
 
 def _why(text: str) -> str:
-    """Return what is wrong with a name and hard to see in it; "" if it is something else."""
+    """Return what is wrong with a value and hard to see in it; "" otherwise."""
     if text.startswith("-"):
         return ": it begins with '-'"
     if foreign := next((letter for letter in text if not letter.isascii()), ""):

@@ -1,4 +1,4 @@
-"""Run processes with bounded pipes, and end them so that nothing keeps running."""
+"""Run processes with bounded pipes, and end them with everything that they started."""
 
 import os
 import selectors

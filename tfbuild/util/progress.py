@@ -58,7 +58,7 @@ class Progress:
         self._display.note(line)
 
     def draw(self) -> None:
-        """Draw the terminal now, and from now on only when this is called: a drawing thread disturbs what is timed."""
+        """Draw the terminal now, and from now on only when this is called: a drawing thread disturbs measurements."""
         self._display.draw()
 
     def start(self, title: str) -> Step:
@@ -95,7 +95,7 @@ def duration(seconds: float) -> str:
 
 
 class Plain:
-    """For logs: a line at the start and end of each step, and one per minute to show that a long step does not hang."""
+    """For logs: a line at the start and end of each step, and one per minute while a long step runs."""
 
     def __init__(self, stream: TextIO, heartbeat: float) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Quantities: durations, ages, counts and gigabytes in options, and counts in messages."""
+"""Parse durations, ages, counts and gigabytes in options, and write counts in messages."""
 
 import re
 from datetime import timedelta

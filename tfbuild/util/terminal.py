@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-# What is piped is not wrapped: programs read lines.
+# Piped output is not wrapped: programs read lines.
 PLAIN_WIDTH = 100_000
-# Wide enough for any table: what reads a pipe, such as grep, wants one line a row.
+# Wide enough for any table: programs that read a pipe, such as grep, expect one line a row.
 UNWRAPPED = 10_000
 # The most characters that a report keeps of a text from an image.
 MOST_LETTERS = 600
@@ -66,7 +66,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _reason(error: BaseException) -> str:
-    # Commands that meet no error save these imports.
+    # Imported here, because most commands meet no error.
     import http.client
     import ssl
 
@@ -112,7 +112,7 @@ def console(stream: IO[str] | None = None, plain: int = PLAIN_WIDTH) -> "Console
     from rich.console import Console
 
     stream = stream or sys.stdout
-    # What users and images name is printed as it is: `:x:` is not an emoji.
+    # Names by users and images are printed as they are: `:x:` is not an emoji.
     return Console(file=stream, width=None if stream.isatty() else plain, highlight=False, emoji=False)
 
 
