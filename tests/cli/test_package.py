@@ -375,10 +375,6 @@ def test_the_script_says_what_it_does_in_a_line_a_step(clone: Path) -> None:
 # --- files for contributors -------------------------------------------------------------------------------------------
 
 
-def test_scripts_are_clean_shell() -> None:
-    run(tool("shellcheck"), "install.sh", "ci/try.sh", cwd=ROOT)
-
-
 @pytest.mark.parametrize(
     ("schema", "pattern"),
     [

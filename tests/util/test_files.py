@@ -115,19 +115,6 @@ def test_a_power_cut_leaves_the_old_content_or_the_new(
     assert path.read_text() == ("new content" if survives >= 2 else "old")
 
 
-def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
-    """As in `invoke sbom IMAGE --output /dev/stdout`."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    # Open before the writer comes, as a shell's process substitution is.
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    files.replace_file(pipe, "content")
-    assert os.read(reader, 100) == b"content"
-    os.close(reader)
-    assert pipe.is_fifo()
-    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
-
-
 def test_absence_says_why(tmp_path: Path) -> None:
     assert files.absence(tmp_path) == ""
     assert files.absence(tmp_path / "x") == "No such file or directory"
@@ -206,18 +193,21 @@ def test_a_text_without_the_section_is_refused(text: str) -> None:
         files.with_section(text, "<", ">", "new")
 
 
-def test_only_regular_files_are_waited_for(tmp_path: Path) -> None:
-    """A pipe that nobody writes or reads would hold a command for good."""
+def test_a_pipe_is_written_to_if_somebody_reads_it_and_never_waited_for_or_replaced(tmp_path: Path) -> None:
+    """As in `invoke sbom IMAGE --output /dev/stdout`; a pipe that nobody reads would hold a command for good."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(OSError, match="not a regular file"):
         files.read_regular(pipe)
     with pytest.raises(OSError, match="No such device"):
         files.replace_file(pipe, "x")
+    # Open before the writer comes, as a shell's process substitution is.
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     files.replace_file(pipe, "to whoever reads")
     assert os.read(reader, 99) == b"to whoever reads"
     os.close(reader)
+    assert pipe.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
     (tmp_path / "file").write_bytes(b"content")
     assert files.read_regular(tmp_path / "file", 3) == b"con"
 

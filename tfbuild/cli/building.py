@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -236,8 +235,10 @@ def verify(
     """Check that IMAGE is what its labels claim or, with --registry, what its provenance and SBOM describe."""
     lock = _lock(options.pop("lock"))
     if registry:
-        required = RequiredOfPublished(context=context, max_age=days(max_age, "--max-age"), signed=signed, lock=lock)
-        verify_published(image, registry, required, pull=pull, json=json, **options)
+        age = days(max_age, "--max-age")
+        verify_published(
+            image, registry, lock, pull=pull, context=context, max_age=age, signed=signed, json=json, **options
+        )
         return
     if pull or context or max_age or signed:
         raise UsageError(
@@ -267,18 +268,17 @@ def _lock(path: str) -> "Lock | None":
     return lock
 
 
-@dataclass(frozen=True, kw_only=True)
-class RequiredOfPublished:
-    """What else a published image must satisfy; "" and None require nothing."""
-
-    context: str
-    max_age: timedelta | None
-    signed: str
-    lock: "Lock | None" = None
-
-
 def verify_published(
-    image: str, registry: str, required: RequiredOfPublished, *, pull: bool, json: bool, **options: Any
+    image: str,
+    registry: str,
+    lock: "Lock | None",
+    *,
+    pull: bool,
+    context: str,
+    max_age: timedelta | None,
+    signed: str,
+    json: bool,
+    **options: Any,
 ) -> None:
     """Compare a registry's image with its provenance and SBOM; with `pull`, also check its files and verify it."""
     from tfbuild.pipeline import Maker
@@ -288,18 +288,16 @@ def verify_published(
     require_extra("publish", "verify --registry")
     run = run_of(options)
     published_in = registry_of(registry, options["ca_cert"])
-    demand = signing.demand_of(required.signed, published_in.ca)
+    demand = signing.demand_of(signed, published_in.ca)
     published = check.image(published_in, image, REPORTS, demand)
     for note in published.notes:
         say(f"note: {note}")
-    if required.lock:
-        locks.refuse_other(required.lock, published.id, frozenset({published.digest}))
-    if required.context:
-        check.refuse_outdated(published, required.context)
+    if lock:
+        locks.refuse_other(lock, published.id, frozenset({published.digest}))
+    if context:
+        check.refuse_outdated(published, context)
     check.refuse_unfinished(published)
-    state = freshness.judge(
-        published, compare_base=bool(required.context), max_age=required.max_age, ca=published_in.ca
-    )
+    state = freshness.judge(published, compare_base=bool(context), max_age=max_age, ca=published_in.ca)
     if state.base and state.base.note:
         say(f"note: the base {state.base.name} is not compared: {state.base.note}")
     if json and (state.reasons or not pull):
