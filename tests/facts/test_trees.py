@@ -82,8 +82,9 @@ def test_a_config_exists_exactly_where_its_rows_say(name: str) -> None:
     for release in ALL:
         exists = values_around(release, lambda facts: name in facts.configs)
         known = releases.config(name, release)
-        assert known is None or known in exists, release
-        assert known is not None or len(exists) == 2, release
+        hint = f"{release}; is its own tree in the table? python -m tests.facts.trees"
+        assert known is None or known in exists, hint
+        assert known is not None or len(exists) == 2, hint
 
 
 @each("arch", ["x86_64", "aarch64"])

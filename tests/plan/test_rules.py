@@ -10,13 +10,7 @@ from tests.facts import newest
 from tests.plan.test_selection import ARM, HOST, chosen
 from tests.rows import each
 from tfbuild import facts
-from tfbuild.errors import (
-    BadInput,
-    TfbuildError,
-    Unsupported,
-    UsageError,
-)
-from tfbuild.errors import Unsupported as NoSuchRelease
+from tfbuild.errors import BadInput, TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases, targets
 from tfbuild.plan import Request, rules, selection, source
 from tfbuild.plan import cuda as cuda_rules
@@ -189,7 +183,7 @@ def test_a_wheel_s_cpu_is_noted_by_the_option_that_named_it() -> None:
 
 
 def test_mkl_without_onednn_in_the_wheel_is_told_what_to_do() -> None:
-    reason, hint = refused(NoSuchRelease, wheel="official", release="2.4.0", python="3.8", target="mkl", cpu="")
+    reason, hint = refused(Unsupported, wheel="official", release="2.4.0", python="3.8", target="mkl", cpu="")
     assert reason == "the official x86_64 wheel of 2.4.0 has no oneDNN in it"
     assert hint == "--release 2.5.0, or build this one from source: leave out --wheel official"
 

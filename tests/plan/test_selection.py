@@ -13,13 +13,9 @@ from tfbuild import cpu, facts, plan
 from tfbuild.cli import planning
 from tfbuild.context import dockerfile
 from tfbuild.cpu import recordings
-from tfbuild.errors import (
-    TfbuildError,
-    Unsupported,
-    UsageError,
-)
+from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.facts import cpuinfo_names, targets
-from tfbuild.plan import Build, Request
+from tfbuild.plan import Build, Request, base_choice
 
 HOST = cpu.parse(machine("rocky9-zen5").cpuinfo())
 OLD = cpu.parse(machine("scientificfermi6-bulldozer").cpuinfo())
@@ -106,7 +102,8 @@ def test_a_plan_that_does_not_take_the_newest_release_says_why() -> None:
 
 def test_a_wheel_of_a_newer_release_may_be_for_a_newer_python() -> None:
     build = chosen(wheel="official", release="2.99.0rc0", python="3.14", target="cpu")
-    assert (build.python, build.base_image, build.base_distribution) == ("3.14", "python:3.14-slim-bookworm", "")
+    base = base_choice.base_for_wheel("3.14")
+    assert (build.python, build.base_image, build.base_distribution) == ("3.14", base.image, base.bootstrap)
     assert f"{newest.RELEASE} has none for Python 3.14, so that there may be no such wheel" in build.notes[0]
     assert "no such wheel" not in chosen(wheel="official", release="2.99.0rc0", python="3.13").notes[0]
     for release, python, hint in (
