@@ -23,6 +23,7 @@ from typing import Any
 
 from packaging.version import Version
 
+from tfbuild import facts
 from tfbuild.context import dockerfile
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import table
@@ -59,9 +60,9 @@ LLVM = tuple(
     for folder in ("third_party/xla/third_party", "third_party/xla/third_party/tsl/third_party", "third_party")
 )
 # What fixes change, by name: an edit's text and the files that it is looked for in; a patch.
-EDITS = {f"{row.id} {edit.files}": edit for row in failures.table().failure for edit in row.edits}
+EDITS = {f"{row.id} {edit.files}": edit for row in facts.rows("failures", failures.Failure) for edit in row.edits}
 TREE_PATCHES = dockerfile.TEMPLATES / "patches"
-PATCHES = {row.id: TREE_PATCHES / f"{row.id}.patch" for row in failures.table().failure if row.patch}
+PATCHES = {row.id: TREE_PATCHES / f"{row.id}.patch" for row in facts.rows("failures", failures.Failure) if row.patch}
 # Since this day nobody updates TF_GRAPH_DEF_VERSION: a tree of 2026-06 still has it.
 FROZEN = "2026-01-16"
 

@@ -16,7 +16,7 @@ from packaging.version import Version
 from tests.facts import trees
 from tests.facts.checks import check_ranges
 from tests.rows import each
-from tfbuild import plan
+from tfbuild import facts, plan
 from tfbuild.context import dockerfile
 from tfbuild.errors import BuildFailed, UsageError
 from tfbuild.facts import releases, targets, toolchains
@@ -26,7 +26,7 @@ from tfbuild.plan import Build, Request, cuda, explain, failures
 from tfbuild.plan.failures import Circumstances, Failure
 from tfbuild.util.progress import Progress
 
-ROWS = failures.table().failure
+ROWS = facts.rows("failures", failures.Failure)
 GPUS = cuda.parse_capabilities("8.0")
 DATA = Path(__file__).parents[1] / "data"
 ALL = tuple(row.version for row in releases.releases())

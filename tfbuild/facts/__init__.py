@@ -94,6 +94,13 @@ def _load(name: str, kind: type) -> object:
     return parse(file.read_text(encoding="utf-8"), kind, file.name)
 
 
+def rows(name: str, kind: type[T]) -> tuple[T, ...]:
+    """Return the rows of the file ``NAME.toml``, which has one table of them; it is read once a process."""
+    tables = cast(dict[str, tuple[T, ...]], _load(name, dict[str, tuple[kind, ...]]))  # type: ignore[valid-type]
+    (rows,) = tables.values()
+    return rows
+
+
 @cache
 def _by_name() -> dict[str, Feature]:
     return {row.name: row for row in load("features", FeatureTable).feature}

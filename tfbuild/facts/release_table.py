@@ -21,6 +21,7 @@ Step = Literal["run", "build"]
 
 @cache
 def version(text: str) -> Version:
+    """Return a version that compares by its numbers; raises InvalidVersion, a ValueError."""
     return Version(text)
 
 
@@ -37,6 +38,7 @@ class Release(Facts, frozen=True, kw_only=True):
 
     @property
     def tag(self) -> str:
+        """The tag in TensorFlow's repository."""
         return f"v{spelled(self.version)}"
 
 
@@ -73,6 +75,7 @@ class RangeRow(Facts, frozen=True, kw_only=True):
         return str(getattr(self, self.KEY)) if self.KEY else ""
 
     def covers(self, release: str) -> bool:
+        """Whether the row holds for a release."""
         return within(release, self.since, self.before)
 
 
@@ -117,6 +120,7 @@ class KnownCompiler(Sourced, frozen=True, kw_only=True):
 
     @property
     def certain(self) -> bool:
+        """Whether somebody is known to have built the release with it."""
         return self.sure not in UNCERTAIN
 
 

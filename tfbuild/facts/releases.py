@@ -290,13 +290,9 @@ class GuardFeature(Facts, frozen=True):
     silent: bool = False
 
 
-class GuardTable(Facts, frozen=True):
-    feature: tuple[GuardFeature, ...]
-
-
 def guard(release: str) -> tuple[GuardFeature, ...]:
     """Return what the guard of a release knows, in the order of its message."""
-    return tuple(row for row in facts.load("guard", GuardTable).feature if version(row.since) <= base(release))
+    return tuple(row for row in facts.rows("guard", GuardFeature) if version(row.since) <= base(release))
 
 
 def guard_judged(release: str) -> frozenset[str]:
@@ -329,11 +325,7 @@ class Defect(Facts, frozen=True):
     reason: str
 
 
-class DefectTable(Facts, frozen=True):
-    defect: tuple[Defect, ...]
-
-
 def known_defects(release: str) -> tuple[str, ...]:
     """Return the parts of the numerics check that a release is known to get wrong."""
-    rows = facts.load("defects", DefectTable).defect
+    rows = facts.rows("defects", Defect)
     return tuple(row.part for row in rows if version(row.since) <= base(release) < version(row.until))

@@ -132,10 +132,12 @@ class BaseImage(Facts, frozen=True):
 
     @property
     def image(self) -> str:
+        """The image's name."""
         return f"python:{self.python}-slim-{self.distribution}"
 
     @property
     def debian(self) -> Distribution:
+        """The Debian release that it is based on."""
         debian = distribution(self.distribution)
         assert debian is not None  # a test of the facts
         return debian

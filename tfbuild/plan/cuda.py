@@ -12,7 +12,6 @@ Capability").
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal
 
 import msgspec
@@ -90,6 +89,7 @@ class Span(Facts, frozen=True, kw_only=True):
     before: str
 
     def covers(self, cuda: str) -> bool:
+        """Whether that CUDA is in the span."""
         return version(self.since) <= version(cuda) < version(self.before)
 
 
@@ -101,6 +101,8 @@ class CapabilityRow(Span, frozen=True, kw_only=True):
 
 
 class CudnnRow(Span, frozen=True, kw_only=True):
+    """A cuDNN that works with the CUDAs of the span."""
+
     version: str
     source: str
 
@@ -132,8 +134,8 @@ class CudaChoice:
     answers: tuple[tuple[str, str], ...] = ()
 
 
-@cache
 def table() -> CudaTable:
+    """Return the facts, read once a process."""
     return facts.load("cuda", CudaTable)
 
 

@@ -48,6 +48,7 @@ class Failure(Sourced, frozen=True, kw_only=True):
 
     @property
     def fixed(self) -> bool:
+        """Whether builds get a fix for it."""
         return bool(self.flags or self.patch or self.edits)
 
     def matches(self, log: str) -> bool:
@@ -89,18 +90,9 @@ class Circumstances:
     cuda: str = ""
 
 
-class FailureTable(Facts, frozen=True, kw_only=True):
-    failure: tuple[Failure, ...]
-
-
-def table() -> FailureTable:
-    """Return the facts, read once a process."""
-    return facts.load("failures", FailureTable)
-
-
 def known(release: str) -> tuple[Failure, ...]:
     """Return all known failures of a release, whatever it is built with."""
-    return releases.rows(table().failure, release)
+    return releases.rows(facts.rows("failures", Failure), release)
 
 
 def concerning(circumstances: Circumstances, without: Iterable[str] = ()) -> tuple[Failure, ...]:

@@ -58,6 +58,7 @@ class MeasuredGain:
 
 
 def table() -> OperationTable:
+    """Return the facts, read once a process."""
     return facts.load("operations", OperationTable)
 
 

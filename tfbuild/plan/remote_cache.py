@@ -52,10 +52,6 @@ class Ability(Facts, frozen=True, kw_only=True):
     source: str
 
 
-class RemoteTable(Facts, frozen=True, kw_only=True):
-    ability: tuple[Ability, ...]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Remote:
     """URLs and their settings. `headers`, `certificate` and `key` are credentials: nothing prints them."""
@@ -78,6 +74,7 @@ class Remote:
 
     @property
     def over_grpc(self) -> bool:
+        """Whether the cache speaks gRPC, not HTTP."""
         return self.cache.startswith("grpc")
 
     def secrets(self) -> dict[str, Path]:
@@ -200,7 +197,8 @@ def _pem(option: str, name: str) -> Path:
 
 @cache
 def abilities() -> dict[str, Ability]:
-    return {row.name: row for row in facts.load("remote", RemoteTable).ability}
+    """Return what Bazels can and cannot do, by name."""
+    return {row.name: row for row in facts.rows("remote", Ability)}
 
 
 def can(bazel: str, name: Name) -> bool:

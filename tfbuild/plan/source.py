@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from tfbuild import facts
@@ -79,10 +78,6 @@ class SystemLibraryRow(RangeRow, frozen=True, kw_only=True):
 
     name: str
     packages: tuple[str, ...] = ()
-
-
-class SystemLibraryTable(Facts, frozen=True):
-    system_lib: tuple[SystemLibraryRow, ...]
 
 
 # --- TensorFlow's source ----------------------------------------------------------------------------------------------
@@ -213,9 +208,9 @@ def _packed(tree: Path) -> Iterator[Path]:
 # --- the user's changes -----------------------------------------------------------------------------------------------
 
 
-@cache
 def library_rows() -> tuple[SystemLibraryRow, ...]:
-    return facts.load("system_libs", SystemLibraryTable).system_lib
+    """Return the libraries that releases can take from the system."""
+    return facts.rows("system_libs", SystemLibraryRow)
 
 
 def patch(text: str) -> Patch:

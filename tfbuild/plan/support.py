@@ -35,10 +35,6 @@ class Evidence(Facts, frozen=True, kw_only=True):
     cpu: str = ""
 
 
-class EvidenceTable(Facts, frozen=True):
-    evidence: tuple[Evidence, ...]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Combination:
     """One combination: its `build`, or the `reason` why there is none."""
@@ -53,6 +49,7 @@ class Combination:
 
     @property
     def uncertain(self) -> tuple[str, ...]:
+        """The plan's notes on what may turn out wrong."""
         notes = self.build.notes if self.build else ()
         mark = base_choice.NOT_CERTAIN
         return tuple(note.removeprefix(mark) for note in notes if note.startswith(mark))
@@ -64,6 +61,7 @@ class Combination:
 
     @property
     def status(self) -> str:
+        """The word in the table: compiled, planned, own base or no."""
         if any(row.step == "compiled" for row in self.evidence):
             return "compiled"
         return "no" if self.build is None else "own base" if self.own_base else "planned"
@@ -86,7 +84,8 @@ class Combination:
 
 
 def evidence() -> tuple[Evidence, ...]:
-    return facts.load("evidence", EvidenceTable).evidence
+    """Return all recorded evidence."""
+    return facts.rows("evidence", Evidence)
 
 
 def rows() -> Iterator[Combination]:

@@ -39,13 +39,11 @@ MOST_BYTES = 700 * 1024 * 1024
 
 
 class WheelName(Facts, frozen=True):
+    """A project with TensorFlow's wheels, and the targets that such a wheel is for."""
+
     name: str
     targets: tuple[str, ...]
     threading: str = ""
-
-
-class WheelNameTable(Facts, frozen=True):
-    name: tuple[WheelName, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +183,7 @@ def _guard(file: WheelFile, release: str) -> frozenset[str]:
 
 def projects() -> dict[str, WheelName]:
     """Return TensorFlow's wheels by their names."""
-    return {row.name: row for row in facts.load("wheels", WheelNameTable).name}
+    return {row.name: row for row in facts.rows("wheels", WheelName)}
 
 
 def _rounded(held: frozenset[str], arch: str) -> frozenset[str]:
