@@ -16,7 +16,7 @@ import pytest
 from tests.bench.test_report import ENV, RECORDED, SKIPPED, case, elsewhere, experiment, report, sizes, slower_report
 from tests.commandline import invoke
 from tests.pages.test_charts import drawings, marked, shift, texts, tracks
-from tfbuild.bench import charts, command, compare, page, wording
+from tfbuild.bench import command, compare, page, wording
 from tfbuild.bench import report as reporting
 from tfbuild.errors import UsageError
 from tfbuild.measure import intervals, records
@@ -302,7 +302,7 @@ def test_a_chart_says_in_words_what_it_shows() -> None:
 
 
 def test_experiments_have_the_charts_that_answer_them() -> None:
-    names = {row.name: [title(chart) for chart in charts.draw(row)] for row in mixed().experiments}
+    names = {row.name: [title(chart) for chart in page.draw_charts(row)] for row in mixed().experiments}
     assert names["onednn"] == ["onednn: ratios to the baseline"]
     assert names["batchsize"] == ["batchsize: items a second over the batch size"]
     assert names["allocator"] == ["allocator: ratios to the baseline", "allocator: memory of the process"]
@@ -315,7 +315,7 @@ def title(chart: str) -> str:
 
 
 def test_the_batch_size_s_points_lie_on_their_curve() -> None:
-    (chart,) = charts.draw(experiment("batchsize", curve()))
+    (chart,) = page.draw_charts(experiment("batchsize", curve()))
     (drawing,) = drawings(chart)
     points = [shift(point) for point in marked(drawing, "symbol")]
     assert len(points) == 6
@@ -332,20 +332,20 @@ def test_the_batch_size_s_points_lie_on_their_curve() -> None:
 def test_what_no_logarithm_takes_is_left_out() -> None:
     measured = case(0.5)
     zero = replace(measured.arms[1], cpu=Interval(median=0.0, low=0.0, high=1.0, coverage=0.95))
-    assert list(charts.draw(experiment("onednn", replace(measured, arms=(measured.arms[0], zero))))) == []
+    assert list(page.draw_charts(experiment("onednn", replace(measured, arms=(measured.arms[0], zero))))) == []
 
 
 def test_letters_that_no_xml_may_hold_are_left_out() -> None:
     measured = case(0.5, name="a\x00b\x1b[2Jc\ufffe")
     measured = replace(measured, arms=tuple(replace(arm, effect="\x00") for arm in measured.arms))
-    assert "ab[2Jc" in texts(next(charts.draw(experiment("onednn", measured))))
+    assert "ab[2Jc" in texts(next(page.draw_charts(experiment("onednn", measured))))
 
 
 def test_cases_that_compare_the_same_arm_are_lines_of_one_group() -> None:
     rows = [case(0.5, name="one"), case(0.7, name="other")]
-    assert texts(next(charts.draw(experiment("jpeg", *rows)))) == ["arm", "one", "other"]
+    assert texts(next(page.draw_charts(experiment("jpeg", *rows)))) == ["arm", "one", "other"]
     mixed_arms = replace(rows[1], arms=(rows[1].arms[0], replace(rows[1].arms[1], name="else")))
-    assert texts(next(charts.draw(experiment("jpeg", rows[0], mixed_arms)))) == ["one", "arm", "other", "else"]
+    assert texts(next(page.draw_charts(experiment("jpeg", rows[0], mixed_arms)))) == ["one", "arm", "other", "else"]
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tests.bench.test_report import case, experiment, report
 from tests.checkout import Copy
 from tests.measure.test_experiments import slips
 from tfbuild import facts
-from tfbuild.bench import advise, charts, evidence, findings
+from tfbuild.bench import advise, evidence, findings, page
 from tfbuild.bench import report as reporting
 from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
 from tfbuild.measure import experiments, records
@@ -107,11 +107,11 @@ def test_it_is_advised_and_charted_by_its_fields_alone(with_row: Copy) -> None:
     printed = with_row.invoke("advise", "made.json", "--html", "page.html", "--json").stdout
     (advice,) = json.loads(printed)
     assert (advice["experiment"], advice["env"]) == (NAME, {SWITCH: "1"})
-    page = (with_row.folder / "page.html").read_text(encoding="utf-8")
-    assert f"{NAME}: ratios to the baseline" in page
-    assert f"{NAME}: memory of the process" in page
-    assert "20 faults and 500 MiB" in page
-    assert "faster in 1 of 1 case" not in page, "its findings are the whole answer"
+    text = (with_row.folder / "page.html").read_text(encoding="utf-8")
+    assert f"{NAME}: ratios to the baseline" in text
+    assert f"{NAME}: memory of the process" in text
+    assert "20 faults and 500 MiB" in text
+    assert "faster in 1 of 1 case" not in text, "its findings are the whole answer"
 
 
 def test_an_experiment_without_a_row_is_a_plain_comparison() -> None:
@@ -119,7 +119,7 @@ def test_an_experiment_without_a_row_is_a_plain_comparison() -> None:
     assert experiments.purpose(NAME) == Purpose()
     original = report(experiment(NAME, measured()))
     assert advise.advise(original) == (), "an environment is no line of code"
-    assert len(list(charts.draw(original.experiments[0]))) == 1
+    assert len(list(page.draw_charts(original.experiments[0]))) == 1
 
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_an_experiment_without_a_row_is_a_plain_comparison() -> None:
 def test_each_value_of_a_field_has_its_function() -> None:
     assert set(findings.DERIVED) == set(get_args(experiments.FindingKind)) - {""}
     assert {*advise.LINES, *advise.ENVIRONMENT} == set(get_args(experiments.AdviceKind))
-    assert set(charts.DRAWN) == set(get_args(experiments.ChartKind))
+    assert set(page.DRAWN) == set(get_args(experiments.ChartKind))
     assert set(evidence.WATCHED) == set(get_args(experiments.EvidenceKind)) - {""}
 
 

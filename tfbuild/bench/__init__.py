@@ -11,7 +11,7 @@ advise.py            pure: settings and lines of code with a measured gain (gain
 current_settings.py  pure: which settings an image has already
 wording.py           pure: the text of verdicts, times and caveats in every table, page and message
 report.py            reports as JSON, in pyperf's format and on a terminal
-page.py              pages of a report (HTML, Markdown) or a comparison; charts.py has the charts of an experiment
+page.py              pages of a report (HTML, Markdown) with its charts, and of a comparison
 compare.py           pure: reports side by side, and `--fail-if`; matching.py pairs their rows
 
 tfbuild/measure/ times work in containers and judges the ratios; tfbuild/pages/ renders pages and draws ratios.

@@ -34,7 +34,7 @@ FindingKind = Literal[  # findings.py: DERIVED
     "page_faults",
 ]
 AdviceKind = Literal["code", "setting", "image", "batch_size"]  # advise.py: LINES, ENVIRONMENT
-ChartKind = Literal["ratios", "rates", "memory"]  # charts.py: DRAWN
+ChartKind = Literal["ratios", "rates", "memory"]  # page.py: DRAWN
 EvidenceKind = Literal["", "primitives", "batch_memory", "pipeline_peaks"]  # evidence.py: WATCHED
 # The uses that need a certain row: --model, --command, and verification's throughput check.
 Role = Literal["", "model", "command", "verification"]
