@@ -208,7 +208,7 @@ def changed(matrix: Matrix, commit: str, options: Iterable[str], root: Path) -> 
 
 def recipe_digest_of(build: Build) -> str:
     """Return the digest of the files of a build's context."""
-    return recipe_digest(dockerfile.recipe(build))
+    return recipe_digest(dockerfile.files(build))
 
 
 def _run(command: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":

@@ -184,11 +184,6 @@ def _place_wheel(wheel: Path, folder: Path, build: Build) -> None:
     (folder / "SHA256SUMS").write_text(f"{build.wheel.sha256}  /mnt/wheel/{name}\n", encoding="utf-8")
 
 
-def recipe(build: Build) -> list[tuple[str, str]]:
-    """Return the names and texts of everything that tfbuild itself puts into a context."""
-    return sorted(files(build).items())
-
-
 # --- what goes into the files -----------------------------------------------------------------------------------------
 
 
@@ -385,9 +380,9 @@ def environment_of_templates() -> Environment:
 # A recipe needs neither a folder nor a wheel nor a source. An image is built again if its digest differs.
 
 
-def recipe_digest(texts: Iterable[tuple[str, str]]) -> str:
-    """Return the digest of files by their names and texts, in this order."""
-    return _digest(f"{name} {hashlib.sha256(text.encode()).hexdigest()}\n" for name, text in texts)
+def recipe_digest(texts: Mapping[str, str]) -> str:
+    """Return the digest of files, given as their texts by their names."""
+    return _digest(f"{name} {hashlib.sha256(text.encode()).hexdigest()}\n" for name, text in sorted(texts.items()))
 
 
 def context_digest(folder: Path, leave_out: Collection[str]) -> str:

@@ -31,7 +31,6 @@ from tfbuild.pipeline.verification import Result, Verifier
 from tfbuild.pipeline.wheel import Exported
 from tfbuild.plan import Build, remote_cache
 from tfbuild.plan import source as sources
-from tfbuild.plan.source import Source
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import counted
@@ -134,15 +133,17 @@ class Maker:
         return Result(image=image, report=stored)
 
     def _verified(self, build: Build, image: str) -> Result:
+        """Verify the image, and name it by the outcome, unless --no-verify was given."""
+
+        def make(wheel: Build) -> str:
+            """Build the official wheel's image for the comparison; it need not be verified for that."""
+            self.progress(f"building {image_name(wheel)} to compare with")
+            unverified = replace(self.run, disk=None, verify=False, reverify=False, no_cache=False, reuse="")
+            return replace(self, run=unverified).build(wheel).image
+
         if not self.run.verify:
             return Result(image=image, report=None)
-        return self.verifier.verify_and_name(build, image, self._make_official)
-
-    def _make_official(self, wheel: Build) -> str:
-        """Build the official wheel's image for the comparison; it need not be verified for that."""
-        self.progress(f"building {image_name(wheel)} to compare with")
-        unverified = replace(self.run, disk=None, verify=False, reverify=False, no_cache=False, reuse="")
-        return replace(self, run=unverified).build(wheel).image
+        return self.verifier.verify_and_name(build, image, make)
 
     # --- a wheel ------------------------------------------------------------------------------------------------------
 
@@ -217,15 +218,12 @@ class Maker:
             with self.progress.step(f"bundle: keep {base.name}"):
                 bases.keep(self.engine, base, key, filled)
         if build.source is not None and build.source.kind == "git":
+            path = sources.REPOSITORY.partition("://")[2]
+            url = f"{self.run.mirror}/{path}" if self.run.mirror else sources.REPOSITORY
             with self.progress.step(f"bundle: keep the source, {build.source.tag}"):
-                self._keep_source(build.source, filled)
+                bundles.keep_tag(filled, url, path, build.source.tag, build.source.commit, self.run.ca)
         scratch = self.run.work / build.id / "downloads"
         self.run_builder(build, base, context, BuilderWork(context=context.folder, stage="downloads", output=scratch))
-
-    def _keep_source(self, source: Source, filled: Bundle) -> None:
-        path = sources.REPOSITORY.partition("://")[2]
-        url = f"{self.run.mirror}/{path}" if self.run.mirror else sources.REPOSITORY
-        bundles.keep_tag(filled, url, path, source.tag, source.commit, self.run.ca)
 
     # --- the steps that they share ------------------------------------------------------------------------------------
 
