@@ -20,8 +20,8 @@ from tfbuild import __version__
 pytestmark = pytest.mark.slow
 
 TAG = f"v{__version__}"
-# Whole test runs and the soak: ci/debian.sh, which starts them, has a test of its own.
-WHOLE = {("test.yml", "Test"), ("nightly.yml", "Test"), ("nightly.yml", "Soak")}
+# Whole test runs and the soaks: ci/debian.sh, which starts most of them, has a test of its own.
+WHOLE = {("test.yml", "Test"), ("nightly.yml", "Test"), ("nightly.yml", "Soak"), ("nightly.yml", "Pulls")}
 
 
 def test_every_step_of_every_workflow_runs_in_a_test() -> None:
