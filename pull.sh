@@ -10,7 +10,7 @@
 # It reads /proc/cpuinfo and the index REPOSITORY:RELEASE-TARGET (any-TARGET for `latest`). In the index, `invoke push`
 # wrote the features that each image needs and the speed of its instruction set; of equal speeds, the newest release and
 # Python come first. The image must have the features that the index says, by its labels: one that does not was changed
-# by somebody and is refused (24). One that the registry lost or garbles is passed over. `invoke pull` checks and explains more.
+# by somebody and is refused (24). One that is missing or garbled is passed over. `invoke pull` checks and explains more.
 #
 # DRY_RUN=1   print the image without pulling it
 # SKIP='ID ID'   pass over these images
@@ -229,7 +229,7 @@ while read -r digest id its_release its_python its_platform needs; do
     case $code in
         0) [ -z "$altered" ] || die "$altered is refused: $reason; second choice: $id, with \
 SKIP='${SKIP:+$SKIP }$altered'" 24 ;;
-        1) echo "pull.sh: not $id: the registry lost it or sends something else; tell whoever publishes it" >&2 && continue ;;
+        1) echo "pull.sh: not $id: it is missing in the registry, or the registry sends something else; tell whoever publishes it" >&2 && continue ;;
         *) altered=${altered:-$id} && continue ;;
     esac
     if [ -n "${DRY_RUN:-}" ]; then

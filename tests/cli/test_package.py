@@ -294,7 +294,6 @@ def test_all_other_modules_work_without_the_extras(environment: Path, tfbuild: C
     assert dict(line.split() for line in output if line) == {
         "tfbuild.publish.image_contents": "debian",
         "tfbuild.publish.sbom": "cyclonedx",
-        "tfbuild.publish.spdx": "cyclonedx",
     }
     hint = tfbuild("bench", "image", code=2).stderr.partition("hint: ")[2]
     assert hint.startswith(f"{environment / 'bin' / 'python'} -m pip install ")

@@ -185,7 +185,7 @@ def test_a_configuration_is_read_once(fake: type[FakeRegistry]) -> None:
 
 def test_a_blob_that_is_lost_or_changed_damages_one_image(fake: type[FakeRegistry]) -> None:
     digest = digest_of(b"a")
-    with pytest.raises(Damaged, match=rf"lost the thing \({digest}\)") as refusal:
+    with pytest.raises(Damaged, match=rf"does not have the thing \({digest}\)") as refusal:
         connect(fake).blob(digest, "thing")
     assert refusal.value.hint.startswith("push the image again")
     fake.content[f"blobs/{digest}"] = ("", b"b")
@@ -196,7 +196,7 @@ def test_a_blob_that_is_lost_or_changed_damages_one_image(fake: type[FakeRegistr
     assert connect(fake).blob(digest, "thing") == b"a"
     fake.requests.clear()
     for invalid, shown in (("", "without a digest"), ("../tags/list", "../tags/list"), (f"{digest}0", f"{digest}0")):
-        with pytest.raises(Damaged, match=rf"lost the thing \({shown}\)"):
+        with pytest.raises(Damaged, match=rf"does not have the thing \({shown}\)"):
             connect(fake).blob(invalid, "thing")
     assert fake.requests == []
 

@@ -19,8 +19,7 @@ from tests.rows import each
 from tfbuild import cpu
 from tfbuild.cpu import isa
 from tfbuild.publish import choose, wheel_index
-from tfbuild.publish.wheel_index import COLUMNS
-from tfbuild.publish.wheel_rows import IndexedWheel
+from tfbuild.publish.wheel_index import COLUMNS, IndexedWheel
 
 SCRIPT = Path(__file__).parents[2] / "templates" / "index" / "install.sh"
 PYTHON = "{}.{}".format(*sys.version_info)
@@ -139,7 +138,7 @@ def test_the_wheel_of_another_set_replaces_one_of_the_same_version(tmp_path: Pat
     public = tmp_path / "public"
     for level in ("avx", "x86-64-v4"):
         made = wheels.wheel(tmp_path / level, level, python=PYTHON)
-        wheel_index.index(public, [made], wheel_index.Naming(), print)
+        wheel_index.index(public, [made], print)
     content = {f"/{path.relative_to(public)}": path.read_bytes() for path in public.rglob("*") if path.is_file()}
     assert content["/install.sh"] == SCRIPT.read_bytes()
     with serve(content) as server:

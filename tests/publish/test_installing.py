@@ -16,8 +16,7 @@ from tests.commandline import answer, invoke
 from tests.publish.wheels import cpuinfo, files, wheel
 from tests.rows import each
 from tfbuild.oci import transport
-from tfbuild.publish import installing, wheel_index, wheel_rows
-from tfbuild.publish.wheel_index import Naming
+from tfbuild.publish import installing, wheel_index
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 OTHER = "3.9"
@@ -37,7 +36,7 @@ def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ]
     ):
         wheel(folder / f"built{number}", name, release=release, **options)
-        wheel_index.index(folder / "public", wheel_index.of_folder(folder / f"built{number}"), Naming(), print)
+        wheel_index.index(folder / "public", wheel_index.of_folder(folder / f"built{number}"), print)
     return folder / "public"
 
 
@@ -61,7 +60,7 @@ def v4(tmp_path: Path) -> Path:
 
 def rows(folder: Path) -> dict[str, str]:
     """The file of each set for this Python."""
-    every = wheel_rows.read_rows((folder / "choose.json").read_bytes(), "here")
+    every = wheel_index.read_rows((folder / "choose.json").read_bytes(), "here")
     return {row.instruction_set: row.file for row in every if row.python == PYTHON and row.glibc == "2.28"}
 
 

@@ -82,7 +82,7 @@ def test_a_locked_image_has_no_substitute(
     best = names["x86-64-v4"]
     sound = dict(fake.content)
     for change, code, reason in (
-        (lambda: fake.content.pop(f"manifests/{manifest(fake, best)}"), 26, "the registry lost it"),
+        (lambda: fake.content.pop(f"manifests/{manifest(fake, best)}"), 26, "it is missing in the registry"),
         (lambda: publish.yank(connect(fake), best, "crashes"), 26, "it was yanked: crashes"),
         (lambda: changed_configuration(fake, best), 26, "or sends something else"),
         (lambda: without(referrers.SBOM)(fake, best), 24, "is refused: the SBOM"),
@@ -106,9 +106,9 @@ def test_only_what_a_pull_would_take_is_locked(
     without(referrers.SBOM)(fake, names["x86-64-v2"])
     assert f"{names['x86-64-v2']} is refused" in pulled(tfbuild, "x86-64-v4", code=24)
     assert not Path("tfbuild.lock").exists()
-    assert "is lost" not in pulled(tfbuild, "x86-64-v4", "--skip", names["x86-64-v4"], code=24)
+    assert "is missing" not in pulled(tfbuild, "x86-64-v4", "--skip", names["x86-64-v4"], code=24)
     del fake.content[f"manifests/{manifest(fake, names['x86-64-v2'])}"]
-    assert "the registry lost it" in pulled(tfbuild, "x86-64-v4", code=26)
+    assert "it is missing in the registry" in pulled(tfbuild, "x86-64-v4", code=26)
     assert not Path("tfbuild.lock").exists()
 
 

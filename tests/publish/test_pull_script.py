@@ -188,7 +188,7 @@ def test_content_that_does_not_match_its_digest_is_passed_over(hostile: type[Hos
     hostile.index = json.dumps({"manifests": [member("sound", "01"), forged]}, indent=2).encode()
     done = shell(hostile, tmp_path)
     assert (done.returncode, done.stdout.split()[1:]) == (0, ["sound"])
-    assert "not forged: the registry lost it or sends something else" in done.stderr
+    assert "not forged: it is missing in the registry, or the registry sends something else" in done.stderr
 
 
 def test_an_image_with_two_lists_of_features_is_refused(hostile: type[Hostile], tmp_path: Path) -> None:

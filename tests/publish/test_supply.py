@@ -16,7 +16,7 @@ from tfbuild.engine import Files, Image
 from tfbuild.errors import VerificationFailed
 from tfbuild.oci.manifests import digest_of
 from tfbuild.plan import Request
-from tfbuild.publish import image_contents, provenance, sbom, spdx
+from tfbuild.publish import image_contents, provenance, sbom
 
 SITE = "/opt/tensorflow/lib/python3.13/site-packages"
 STATUS = """\
@@ -229,13 +229,13 @@ def test_the_order_of_an_images_files_changes_nothing(order: list[str]) -> None:
 def spdx_faults(bill: bytes) -> list[str]:
     """What the standard's own library says against an SBOM as SPDX."""
     reader, judge = schemas.spdx()
-    return [row.validation_message for row in judge(reader(json.loads(spdx.of_cyclonedx(bill))), "SPDX-2.3")]
+    return [row.validation_message for row in judge(reader(json.loads(sbom.to_spdx(bill))), "SPDX-2.3")]
 
 
 def test_an_sbom_as_spdx_says_the_same() -> None:
     bill = sbom.document(image(), image_contents.of_files(files()))
     assert spdx_faults(bill) == []
-    document = json.loads(spdx.of_cyclonedx(bill))
+    document = json.loads(sbom.to_spdx(bill))
     assert (document["name"], document["creationInfo"]["created"]) == (
         labels()["io.tfbuild.id"],
         "2026-11-21T12:57:41Z",
@@ -258,7 +258,7 @@ def test_an_sbom_as_spdx_says_the_same() -> None:
         if row["relationshipType"] == "CONTAINS"
     }
     assert contained == {("h5py", "libhdf5-8c29085d.so.310"), *(("tfbuild", name) for name in rows(bill))}
-    assert spdx.of_cyclonedx(bill) == spdx.of_cyclonedx(bill)
+    assert sbom.to_spdx(bill) == sbom.to_spdx(bill)
     bare = sbom.document(image(labels={}, env=(), created=""), image_contents.of_files(Files(files={}, links={})))
     assert spdx_faults(bare) == []
 
@@ -276,7 +276,7 @@ def test_an_sbom_as_spdx_says_the_same() -> None:
 def test_spdx_has_only_licences_of_its_list(licence: str, declared: str) -> None:
     own = {f"{SITE}/x-1.dist-info/METADATA": metadata("x", "1", f"License-Expression: {licence}")}
     bill = sbom.document(image(), image_contents.of_files(files(**own)))
-    (row,) = [row for row in json.loads(spdx.of_cyclonedx(bill))["packages"] if row["name"] == "x"]
+    (row,) = [row for row in json.loads(sbom.to_spdx(bill))["packages"] if row["name"] == "x"]
     assert (row["licenseDeclared"], row.get("licenseComments")) == (
         declared, None if declared == licence else f"declared: {licence}"
     )  # fmt: skip
@@ -421,7 +421,7 @@ def test_what_is_not_known_is_in_no_statement() -> None:
     definition, details = made.predicate.build_definition, made.predicate.run_details
     assert (definition.resolved_dependencies, definition.external_parameters) == ((), {})
     assert definition.internal_parameters == {"labels": dict(bare.labels)}
-    assert details.builder.builder_dependencies == ()
+    assert details.builder["builderDependencies"] == []
     assert (made.resource("nothing").sha256, made.resource("configuration").sha256) == ("", DIGEST)
     gpu = labels() | {"io.tfbuild.compute-capabilities": "8.0 9.0", "io.tfbuild.requirement": "tensorflow==2.20.0"}
     named = provenance.parameters(gpu, provenance.REQUESTED)

@@ -14,7 +14,6 @@ from tests.broken import Broken
 from tests.publish.wheels import WHEEL, files, wheel, zipped
 from tests.rows import each
 from tfbuild.publish import wheel_index
-from tfbuild.publish.wheel_index import Naming
 from tfbuild.util.files import remove
 
 pytestmark = pytest.mark.slow
@@ -81,10 +80,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broken]:
     for name in SETS:
         wheel(folder / "built" / name, name, python=PYTHON, requires="dependency")
         for place in ("plain", "local"):
-            naming = Naming(local=place == "local")
-            wheel_index.index(folder / place, wheel_index.of_folder(folder / "built" / name), naming, print)
+            made = wheel_index.of_folder(folder / "built" / name)
+            wheel_index.index(folder / place, made, print, local=place == "local")
     wheel(folder / "built" / "newer", "avx", python=PYTHON, audited="manylinux_2_99_x86_64")
-    wheel_index.index(folder / "newer", wheel_index.of_folder(folder / "built" / "newer"), Naming(), print)
+    wheel_index.index(folder / "newer", wheel_index.of_folder(folder / "built" / "newer"), print)
     flat = folder / "trap" / "simple" / "tensorflow-cpu"
     flat.mkdir(parents=True)
     for place in SETS:

@@ -17,16 +17,15 @@ from packaging.utils import parse_wheel_filename
 
 from tests.publish.wheels import MANYLINUX, described, wheel
 from tfbuild.errors import BadInput, TfbuildError, UsageError
-from tfbuild.publish import wheel_index, wheel_rows
-from tfbuild.publish.wheel_index import Naming
-from tfbuild.publish.wheel_rows import IndexedWheel
+from tfbuild.publish import wheel_index
+from tfbuild.publish.wheel_index import IndexedWheel
 
 
 def indexed(
     folder: Path, wheels: Path, *, project: str = "", local: bool = False, notes: list[str] | None = None
 ) -> tuple[IndexedWheel, ...]:
-    naming = Naming(project=project, local=local)
-    return wheel_index.index(folder, wheel_index.of_folder(wheels), naming, (notes or []).append)
+    files = wheel_index.of_folder(wheels)
+    return wheel_index.index(folder, files, (notes or []).append, project=project, local=local)
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ def digest(path: Path) -> str:
 
 
 def test_each_set_has_an_index_with_its_own_wheel_by_the_same_name(public: Path) -> None:
-    rows = wheel_rows.read_rows((public / "choose.json").read_bytes(), "here")
+    rows = wheel_index.read_rows((public / "choose.json").read_bytes(), "here")
     assert {row.instruction_set for row in rows} == {"avx", "x86-64-v4"}
     assert len({row.name for row in rows}) == 1
     for row in rows:
@@ -123,12 +122,12 @@ def test_another_wheel_changes_no_file_of_other_sets(public: Path, tmp_path: Pat
 
 def test_the_page_at_the_top_lists_every_wheel_and_its_links_lead_somewhere(public: Path, tmp_path: Path) -> None:
     wheel(tmp_path / "more", release="2.13.0")
-    wheel_index.index(public, wheel_index.of_folder(tmp_path / "more"), Naming(), print, url="https://x.example/w/")
+    wheel_index.index(public, wheel_index.of_folder(tmp_path / "more"), print, url="https://x.example/w/")
     links = [str(row["href"]) for row in Links(public / "index.html").rows]
     assert [link for link in links if link.startswith("pool/")] == [
         row.file
         for row in sorted(
-            wheel_rows.read_rows((public / "choose.json").read_bytes(), "here"),
+            wheel_index.read_rows((public / "choose.json").read_bytes(), "here"),
             key=lambda row: (row.release, row.instruction_set != "avx"), reverse=True,
         )
     ]  # fmt: skip
@@ -140,7 +139,7 @@ def test_the_page_at_the_top_lists_every_wheel_and_its_links_lead_somewhere(publ
 
 
 def test_a_name_that_promises_too_much_becomes_what_the_audit_proved(public: Path, tmp_path: Path) -> None:
-    rows = wheel_rows.read_rows((public / "choose.json").read_bytes(), "here")
+    rows = wheel_index.read_rows((public / "choose.json").read_bytes(), "here")
     assert {row.name for row in rows} == {f"tensorflow_cpu-2.14.0-cp311-cp311-{MANYLINUX}.whl"}
     wheel(tmp_path / "more", platform="manylinux_2_17_x86_64", python="3.10")
     wheel(tmp_path / "more", platform="manylinux_2_31_x86_64", python="3.9")
@@ -177,10 +176,10 @@ def _urlsafe(content: bytes) -> str:
 
 def test_a_file_that_is_removed_from_the_pool_leaves_the_index(public: Path) -> None:
     notes: list[str] = []
-    rows = wheel_rows.read_rows((public / "choose.json").read_bytes(), "here")
+    rows = wheel_index.read_rows((public / "choose.json").read_bytes(), "here")
     shutil.rmtree((public / rows[0].file).parent)
     wheel(public.parent / "more", "x86-64-v4", python="3.10")
-    left = wheel_index.index(public, wheel_index.of_folder(public.parent / "more"), Naming(), notes.append)
+    left = wheel_index.index(public, wheel_index.of_folder(public.parent / "more"), notes.append)
     assert {row.instruction_set for row in left} == {"x86-64-v4"}
     assert notes == [f"{rows[0].name} for avx leaves the index: {rows[0].file} is gone"]
     assert Links(public / "avx" / "simple" / "tensorflow-cpu" / "index.html").rows == []

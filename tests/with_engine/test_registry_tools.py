@@ -4,6 +4,7 @@ docs/registries.md says what works by this. No container engine takes part.
 """
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -142,3 +143,18 @@ def test_a_signature_by_cosign_is_seen_in_a_registry_without_referrers(
     run(cosign, "sign", "--yes", "--key", f"{prefix}.key", *offline, f"{place.repository}@{digest}")
     assert signed()
     assert referrers.complete(referrers.listed(place, digest))
+
+
+@pytest.mark.nightly
+def test_crane_accepts_each_image_and_refuses_an_index_for_its_variants_alone(place: Registry, crane: Path) -> None:
+    """As docs/registries.md says: a row's variant depends on the other rows, so a configuration cannot have it."""
+    for name in (BEST, SECOND):
+        run(crane, "validate", "--remote", f"{place.repository}:{name}")
+    index = place.manifest("latest-mkl")
+    assert index is not None
+    refused = [row["digest"] for row in index.json()["manifests"] if "variant" in row["platform"]]
+    done = subprocess.run(
+        [crane, "validate", "--remote", f"{place.repository}:latest-mkl"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert re.findall(r"sha256:[0-9a-f]{64}", done.stderr) == refused == [place.digest(BEST)]

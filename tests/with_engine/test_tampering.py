@@ -57,7 +57,7 @@ def publish(place: Registry, level: str, *, created: str = "2026-11-01T00:00:00Z
         "io.tfbuild.context": image_digest(CONTEXT, base),
         "org.opencontainers.image.base.digest": base,
     }
-    about = {"created": created, "os": "linux", "architecture": "amd64"}
+    about = {"created": created, "os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": []}}
     config = json.dumps({**about, "config": {"Labels": labels, "Entrypoint": ["tfbuild"]}}).encode()
     document = {"schemaVersion": 2, "mediaType": manifests.IMAGES[1], "layers": []}
     document["config"] = {
@@ -203,7 +203,7 @@ TABLE = {
     ),
     deleted_manifest: Said(
         by_pull=SECOND, by_shell=SECOND, verify=25, ci=99, why=f"has no {BEST}",
-        listed=f"offers {BEST}, which the registry lost",
+        listed=f"offers {BEST}, which is missing in the registry",
     ),
 }  # fmt: skip
 
@@ -229,13 +229,13 @@ def test_each_verb_notices_a_tampering(
     document = json.loads(pulled.stdout)
     assert (document["id"] or "", document["second_choice"]) == (said.by_pull, None if said.by_pull else SECOND)
     assert (f"{BEST} is refused: {said.refusal}" in pulled.stderr) == (not said.by_pull)
-    assert (f"not {BEST}: the registry lost it" in pulled.stderr) == (said.by_pull == SECOND)
+    assert (f"not {BEST}: it is missing in the registry" in pulled.stderr) == (said.by_pull == SECOND)
 
     done = shell(place, tmp_path / "cpuinfo", code=0 if said.by_shell else 24, DRY_RUN="1")
     assert done.stdout.split()[1:] == ([said.by_shell] if said.by_shell else [])
     assert (f"{BEST} is refused: it is not what its index says" in done.stderr) == (not said.by_shell)
     assert (f"second choice: {SECOND}, with SKIP='{BEST}'" in done.stderr) == (not said.by_shell)
-    assert (f"not {BEST}: the registry lost it" in done.stderr) == (said.by_shell == SECOND)
+    assert (f"not {BEST}: it is missing in the registry" in done.stderr) == (said.by_shell == SECOND)
 
     refused = invoke("verify", BEST, registry, code=said.verify)
     assert said.why in refused.stderr

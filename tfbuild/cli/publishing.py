@@ -51,13 +51,13 @@ def sbom(image: str, *, engine: str, output: str, format: str, json: bool) -> No
     if format not in ("cyclonedx", "spdx"):
         raise UsageError(f"--format {format!r} is unknown", hint="--format cyclonedx, or --format spdx")
     require_extra("publish", "sbom")
-    from tfbuild.publish import attachments, spdx
+    from tfbuild.publish import attachments
     from tfbuild.publish import sbom as bills
 
     connected = engine_of(engine)
     image = image_on(connected, image)
     bill = bills.of_image(connected, connected.image(image), image)
-    content = spdx.of_cyclonedx(bill) if format == "spdx" else bill
+    content = bills.to_spdx(bill) if format == "spdx" else bill
     if output:
         attachments.write(Path(output), content)
     if json and output:

@@ -27,10 +27,9 @@ from tfbuild.util.quantities import counted
 def index(folder: str, *, wheels: str, url: str, name: str, local_version: bool) -> None:
     """Add wheels to a static index in FOLDER that has one index for each instruction set."""
     from tfbuild.publish import wheel_index
-    from tfbuild.publish.wheel_index import Naming
 
-    naming = Naming(project=name, local=local_version)
-    rows = wheel_index.index(Path(folder), wheel_index.of_folder(Path(wheels)), naming, say, url=url)
+    files = wheel_index.of_folder(Path(wheels))
+    rows = wheel_index.index(Path(folder), files, say, project=name, local=local_version, url=url)
     sets = sorted({row.instruction_set for row in rows})
     for instruction_set in sets:
         print(f"{url.rstrip('/') or folder}/{instruction_set}/simple/")

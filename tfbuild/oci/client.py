@@ -23,9 +23,9 @@ from tfbuild.oci.manifests import (
     INDEX,
     LISTS,
     Forged,
-    Lost,
     Mangled,
     Manifest,
+    Missing,
     descriptors,
     digest_of,
     parse_object,
@@ -58,7 +58,7 @@ class Registry:
     # --- reading ---
 
     def tags(self) -> list[str]:
-        """All tags but those of referrers, signatures and arrivals, sorted; [] if there is no repository yet.
+        """Return all tags but those of referrers, signatures and arrivals, sorted; [] if there is no repository yet.
 
         The list is never cut short, because indexes are made of all tags. Raises RegistryRefused.
         """
@@ -80,7 +80,7 @@ class Registry:
         )
 
     def manifest(self, reference: str) -> Manifest | None:
-        """The manifest that a tag or a digest names; None if there is none.
+        """Return the manifest that a tag or a digest names; None if there is none.
 
         Raises RegistryRefused; Mangled if that is not what arrived, Forged if readers may take it for another one.
         """
@@ -103,7 +103,7 @@ class Registry:
         return replace(manifest, media_type=str(media_type)) if media_type else manifest
 
     def digest(self, tag: str) -> str:
-        """The digest that a tag stands for now, by a request without a body; "" if there is no such tag.
+        """Return the digest that a tag stands for now, by a request without a body; "" if there is no such tag.
 
         This is the registry's claim: content is checked against its digest when it is read.
         """
@@ -117,9 +117,9 @@ class Registry:
         return manifest.digest if manifest is not None else ""
 
     def config(self, manifest: Manifest) -> dict[str, Any]:
-        """The configuration of an image, with its labels, checked against the digest in the manifest.
+        """Return the configuration of an image, with its labels, checked against the digest in the manifest.
 
-        Raises Lost if it is missing, Mangled if it was changed, Forged if it is not a configuration.
+        Raises Missing if it is missing, Mangled if it was changed, Forged if it is not a configuration.
         """
         digest = manifest.config
         if digest not in self._configs:
@@ -131,11 +131,11 @@ class Registry:
         return self._configs[digest]
 
     def blob(self, digest: str, name: str) -> bytes:
-        """A small blob (not a layer), checked against its digest. Raises Lost or Mangled, which call it `name`."""
+        """Return a small blob, checked against its digest. Raises Missing or Mangled, which call it `name`."""
         answer = self._request("GET", f"blobs/{digest}", accept=(404,)) if DIGEST.fullmatch(digest) else None
         if answer is None or answer.status_code == 404:
-            raise Lost(
-                f"{self.repository} lost the {name} ({digest or 'without a digest'})",
+            raise Missing(
+                f"{self.repository} does not have the {name} ({digest or 'without a digest'})",
                 hint="push the image again, or another one with --force",
             )
         content = body_of(answer)
@@ -154,7 +154,7 @@ class Registry:
         digest, size = layer
         answer = self._request("HEAD", f"blobs/{digest}", accept=(404,)) if DIGEST.fullmatch(digest) else None
         if answer is None or answer.status_code == 404:
-            return f"the registry lost its layer {digest or 'without a digest'}"
+            return f"its layer {digest or 'without a digest'} is missing in the registry"
         there = answer.headers.get("Content-Length", "")
         if there == "0":  # some proxies measure the body, which an answer to HEAD does not have
             answer = self._request("GET", f"blobs/{digest}")
@@ -166,7 +166,7 @@ class Registry:
         return ""
 
     def referrers(self, digest: str) -> list[dict[str, Any]] | None:
-        """The descriptors of what refers to a manifest, as the registry lists them; None if it has no such list.
+        """Return the descriptors of what refers to a manifest; None if the registry does not list them.
 
         The list is never cut short. Raises RegistryRefused; Forged if it does not end.
         """
@@ -252,7 +252,7 @@ class Registry:
         self._request("DELETE", self._begin_upload(), accept=(404, 405, 501)).close()
 
     def _begin_upload(self) -> str:
-        """The address to which a new blob is to be sent."""
+        """Return the address to which a new blob is to be sent."""
         answer = self._request("POST", "blobs/uploads/")
         return urljoin(answer.url, answer.headers.get("Location", ""))
 

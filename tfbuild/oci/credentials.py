@@ -29,7 +29,7 @@ class Credentials:
 
 
 def stored(host: str | None) -> Credentials:
-    """The credentials for a registry's host; None is Docker Hub. Raises RegistryRefused if they cannot be read."""
+    """Return the credentials for a registry's host; None is Docker Hub. Raises RegistryRefused if unreadable."""
     with readable():
         entry = auth.resolve_authconfig(auth.load_config(), registry=host) or {}
         name, secret = (str(entry.get(key, entry.get(key.lower())) or "") for key in ("Username", "Password"))
@@ -68,7 +68,7 @@ def readable() -> Iterator[None]:
 
 
 def refused(error: Exception) -> RegistryRefused | None:
-    """The refusal for a helper that failed or a file of another shape; None for any other error."""
+    """Return the refusal for a helper that failed or a file of another shape; None for any other error."""
     if isinstance(error.__cause__, StoreError):
         return _unreadable(str(error.__cause__))
     return _unreadable(str(error)) if isinstance(error, InvalidConfigFile) else None

@@ -25,7 +25,7 @@ class Manifest:
     content: bytes
 
     def json(self) -> dict[str, Any]:
-        """The manifest's JSON. Raises Forged if readers may take it for another one, or it is not an object.
+        """Return the manifest's JSON. Raises Forged if readers may take it for another one, or it is not an object.
 
         Go's parsers, such as Docker's, take "Config" for "config" too, and the last of both. And what has the fields of
         an image and of an index may be read as either (image-spec, manifest.md, v1.1.0; CVE-2021-41190).
@@ -72,7 +72,7 @@ class Damaged(TfbuildError):
     """Part of one image cannot be used; other images may be intact. Raised as one of the following three."""
 
 
-class Lost(Damaged, Unfinished):
+class Missing(Damaged, Unfinished):
     """The registry says that it does not have it: a push brings it back."""
 
 
@@ -85,11 +85,12 @@ class Forged(Damaged, VerificationFailed):
 
 
 def digest_of(content: bytes) -> str:
+    """Return the digest of some content, as registries write it."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def parse_object(content: bytes, name: str, hook: Callable[[Pairs], dict[str, Any]] = dict) -> dict[str, Any]:
-    """The JSON object in `content`, of which each object is made by `hook`.
+    """Return the JSON object in `content`, of which each object is made by `hook`.
 
     Raises RegistryRefused, which calls it `name`, if it is something else.
     """
@@ -112,6 +113,6 @@ def _unambiguous(pairs: Pairs) -> dict[str, Any]:
 
 
 def descriptors(index: dict[str, Any]) -> list[dict[str, Any]]:
-    """The descriptors in an index; [] if it has none."""
+    """Return the descriptors in an index; [] if it has none."""
     rows = index.get("manifests")
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

@@ -95,7 +95,7 @@ def is_secure(address: str) -> bool:
 
 
 def arriving_tag(image_id: str) -> str:
-    """The tag that an image is uploaded under before its fixed tag names it; the same for every attempt."""
+    """Return the tag under which an image is uploaded before its fixed tag names it; the same for every attempt."""
     return f"arriving-{image_id.removeprefix('sha256:')}"
 
 

@@ -51,7 +51,7 @@ class Attachment:
 
 
 def manifest(attachment: Attachment, subject: Manifest) -> bytes:
-    """The manifest that attaches a document to `subject`; the same bytes every time."""
+    """Return the manifest that attaches a document to `subject`; the same bytes every time."""
     document = {
         "schemaVersion": 2,
         "mediaType": manifests.IMAGES[0],
@@ -105,7 +105,7 @@ def _add(registry: Registry, tag: str, row: dict[str, Any]) -> None:
 
 
 def listed(registry: Registry, digest: str) -> list[dict[str, Any]]:
-    """The descriptors of what is attached to an image, in the registry's order."""
+    """Return the descriptors of what is attached to an image, in the registry's order."""
     rows = registry.referrers(digest)
     if rows is None:
         rows = _rows(registry.manifest(fallback_tag(digest)))

@@ -59,7 +59,7 @@ def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest,
 
 
 def make(image: Image, contents: "Contents", repository: str, digest: str, reports: Path) -> Attestations:
-    """The attestations of an image whose report is in `reports`; `digest`: that of its manifest in `repository`.
+    """Return the attestations of an image, by its report in `reports`. `digest`: of its manifest in `repository`.
 
     The `id` of `image` must be its configuration's digest, even if the engine uses another one.
     """

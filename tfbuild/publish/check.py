@@ -4,7 +4,7 @@ No layer is downloaded: the manifest names the layers and the configuration by t
 trustworthy as the registry's owner, because whoever can push can attach; a signature (`push --sign`) says who did.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -72,7 +72,7 @@ class CheckedImage:
 
 
 def image(registry: Registry, name: str, reports: Path, demand: referrers.Demand | None = None) -> CheckedImage:
-    """The image that `name` (an identifier, a digest, or a reference with either) means, if it is the one described.
+    """Return the image that `name` (an identifier, a digest, or a reference with either) means, if it is as described.
 
     Its signature is demanded before anything else is read, because all else can be forged by whoever may push.
     Raises VerificationFailed with what differs, UnknownImage if there is no such image, Unfinished if nothing is
@@ -107,7 +107,7 @@ def image(registry: Registry, name: str, reports: Path, demand: referrers.Demand
     if damage := registry.damage(manifest):
         raise Unfinished(f"{identifier} cannot be pulled: {damage}", hint="push it again, or another one with --force")
     compared, note = _compare_report(reports, identifier, manifest, about[-1])
-    notes = [note, _several(about)]
+    several = f"{len(about)} provenances describe it; that of the last verification was compared"
     return CheckedImage(
         id=identifier,
         published=published,
@@ -120,12 +120,12 @@ def image(registry: Registry, name: str, reports: Path, demand: referrers.Demand
         lacking=() if tag == manifest.digest else indexed.lacking,
         edited=() if tag == manifest.digest else indexed.edited,
         yanked=attachments.yank_reason(registry, manifest, rows),
-        notes=tuple(filter(None, notes)),
+        notes=tuple(filter(None, (note, several if len(about) > 1 else ""))),
     )
 
 
 def is_arriving(registry: Registry, manifest: Manifest) -> bool:
-    """Whether the push that brought an image is not finished: it removes the arriving tag at its end."""
+    """Return whether the push that brought an image is not finished: it removes the arriving tag at its end."""
     return any(registry.digest(references.arriving_tag(known)) == manifest.digest for known in manifest.ids)
 
 
@@ -147,13 +147,6 @@ def _refuse_contradicted(manifest: Manifest, identifier: str, indexed: IndexStat
             f"{identifier} is another image under its tag ({manifest.digest}) than in {', '.join(indexed.replaced)}",
             hint="if a push with --force is running or was stopped, push it again with --force; else " + HINT,
         )
-
-
-def _several(about: Sequence[Statement]) -> str:
-    """Note that there are several provenances, by pushes after other verifications, or by somebody else."""
-    return (
-        "" if len(about) == 1 else f"{len(about)} provenances describe it; that of the last verification was compared"
-    )
 
 
 def refuse_unfinished(image: CheckedImage) -> None:
@@ -194,7 +187,7 @@ def refuse_outdated(image: CheckedImage, context: str) -> None:
 
 
 def tag_of(registry: Registry, name: str) -> str:
-    """The tag or digest of an image in this registry, by any of its names. Raises UsageError if it is another's."""
+    """Return the tag or digest of an image in this registry, by any of its names. Raises UsageError for another's."""
     parsed = labels.parse_name(name)
     if not parsed.reference:
         raise UsageError(
@@ -222,7 +215,7 @@ def statements(
     rows: referrers.Rows | None = None,
     demand: referrers.Demand | None = None,
 ) -> list[Statement]:
-    """The attached provenances that describe this image, that of the last verification at the end.
+    """Return the attached provenances that describe this image, that of the last verification at the end.
 
     `rows`: what is attached to the image, where it was listed already; registries list it in any order. With `demand`,
     those without a signature do not count. Raises VerificationFailed if there is none.
@@ -238,7 +231,8 @@ def statements(
         except VerificationFailed as error:
             failures.append(error)
         else:
-            verified = _verified(found, labels)
+            report = found.resource(provenance.report_name(read_labels(labels).id))
+            verified = choose.moment(report.annotations.get("created", "")) or choose.NEVER
             if verified > datetime.now(UTC) + CLOCKS_DIFFER:
                 failures.append(
                     VerificationFailed(f"the attached provenance is of the future ({verified:%Y-%m-%d})", hint=HINT)
@@ -250,14 +244,8 @@ def statements(
     return [found for _, _, found in sorted(fitting, key=lambda row: row[:2])]
 
 
-def _verified(statement: Statement, labels: Mapping[str, str]) -> datetime:
-    """When the report was made that a provenance names."""
-    report = statement.resource(provenance.report_name(read_labels(labels).id))
-    return choose.moment(report.annotations.get("created", "")) or choose.NEVER
-
-
 def _bill(registry: Registry, manifest: Manifest, statement: Statement, identifier: str, rows: referrers.Rows) -> bytes:
-    """The one of the attached SBOMs that the provenance names."""
+    """Return the attached SBOM that the provenance names."""
     from tfbuild.publish import sbom  # of the extra `publish`, which a pull does without
 
     bills = referrers.documents(registry, manifest, referrers.SBOM, rows)
@@ -277,14 +265,11 @@ def _bill(registry: Registry, manifest: Manifest, statement: Statement, identifi
 
 
 def _missing(manifest: Manifest, document: str) -> VerificationFailed:
-    return VerificationFailed(
-        f"no {document} is attached to {manifest.digest}",
-        hint=HINT,
-    )
+    return VerificationFailed(f"no {document} is attached to {manifest.digest}", hint=HINT)
 
 
 def _compare_report(reports: Path, identifier: str, manifest: Manifest, statement: Statement) -> tuple[bool, str]:
-    """Whether the local report was compared, and why not. Raises VerificationFailed if it was changed."""
+    """Return whether the local report was compared, and why not. Raises VerificationFailed if it was changed."""
     path = reports / provenance.report_name(identifier)
     named = statement.resource(provenance.report_name(identifier))
     digest = named.sha256

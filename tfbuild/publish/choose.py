@@ -130,7 +130,7 @@ class Choice:
 def choose(
     published: Iterable[Published], *, platform: str, features: frozenset[str], any_release: bool = False
 ) -> Choice:
-    """The best image for a host with `features`, whatever the order of `published`.
+    """Return the best image for a host with `features`, whatever the order of `published`.
 
     It is of the newest release in `published`, unless `any_release` is set.
     """
@@ -199,13 +199,13 @@ def few(ids: Sequence[str]) -> str:
 
 
 def rank(image: Published) -> tuple[tuple[bool, ...], int, Version, Version, datetime, str, str]:
-    """A sort key for images of one platform: larger is better."""
+    """Return a sort key for images of one platform: larger is better."""
     created = moment(image.created) or NEVER
     return *speed(image), Version(image.release), Version(image.python), created, image.id, image.digest
 
 
 def speed(image: Published) -> tuple[tuple[bool, ...], int]:
-    """A sort key: larger is faster. Of two sets, one is never smaller than another that it contains.
+    """Return a sort key: larger is faster. A set is never smaller than another that it contains.
 
     Only the features that make a difference to TensorFlow are counted: otherwise an image for all features of a CPU
     (`--cpu host,exact`) would keep a newer build without the idle ones from being chosen.
@@ -244,7 +244,7 @@ def _in_series(release: str, series: str) -> bool:
 
 
 def matching(published: Iterable[Published], *, release: str, target: str, python: str) -> Sequence[Published]:
-    """The images of a release ("2.21" means every 2.21.x, "" any), a target, and a Python ("" means any).
+    """Return the images of a release ("2.21" means every 2.21.x, "" any), a target, and a Python ("" means any).
 
     An image of a release candidate or a nightly is only chosen by its own release.
     """

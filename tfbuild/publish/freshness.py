@@ -3,6 +3,7 @@
 Nothing is compiled for that: `invoke build --reuse IMAGE` takes TensorFlow from the published image.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,26 +28,21 @@ class BaseNow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reason:
-    """Why an image should be rebuilt. `kind`: "base" or "age"."""
-
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Freshness:
-    """`base`: None if it was not compared; `reasons`: none for an image that can stay as it is."""
+    """Whether an image should be rebuilt. `base`: None if it was not compared; `options`: of the build.
+
+    `reasons`: why, by "base" and "age"; none for an image that can stay as it is.
+    """
 
     base: BaseNow | None
-    reasons: tuple[Reason, ...]
+    reasons: Mapping[str, str]
     options: str
 
     def to_json(self) -> dict[str, object]:
         base = self.base
         return {
             "base": {"name": base.name, "digest": base.digest, "now": base.now or None} if base else None,
-            "rebuild": [{"reason": reason.kind, "text": reason.text} for reason in self.reasons],
+            "rebuild": [{"reason": kind, "text": text} for kind, text in self.reasons.items()],
             "rebuild_options": self.options if self.reasons else None,
         }
 
@@ -54,12 +50,12 @@ class Freshness:
 def judge(image: CheckedImage, *, compare_base: bool, max_age: timedelta | None, ca: Path | None = None) -> Freshness:
     """Compare the digest of an image's base with what its tag names now, and the image's age with `max_age`."""
     base = base_now(image, ca) if compare_base else None
-    reasons = [Reason(kind="base", text=f"its base {base.name} was updated: {base.digest} is now {base.now}")] if (
-        base is not None and base.now and base.now != base.digest
-    ) else []  # fmt: skip
+    reasons = {}
+    if base is not None and base.now and base.now != base.digest:
+        reasons["base"] = f"its base {base.name} was updated: {base.digest} is now {base.now}"
     if max_age is not None and (too_old := _too_old(image, max_age)):
-        reasons.append(Reason(kind="age", text=too_old))
-    return Freshness(base=base, reasons=tuple(reasons), options=rebuild_options(image))
+        reasons["age"] = too_old
+    return Freshness(base=base, reasons=reasons, options=rebuild_options(image))
 
 
 def base_now(image: CheckedImage, ca: Path | None = None) -> BaseNow:
@@ -79,7 +75,7 @@ def base_now(image: CheckedImage, ca: Path | None = None) -> BaseNow:
 
 
 def _too_old(image: CheckedImage, max_age: timedelta) -> str:
-    """Why the image is too old, or ""."""
+    """Return why the image is too old, or ""."""
     created = choose.moment(image.published.created)
     if created is None:
         return "nothing says when it was built"
@@ -90,7 +86,7 @@ def _too_old(image: CheckedImage, max_age: timedelta) -> str:
 
 
 def rebuild_options(image: CheckedImage) -> str:
-    """The options of `invoke build` that rebuild an image on the current base and packages, without compiling.
+    """Return the options of `invoke build` that rebuild an image on the current base and packages, without compiling.
 
     An official wheel is installed anew, with the newest versions of what it requires.
     """
@@ -102,6 +98,6 @@ def refuse_stale(image: CheckedImage, freshness: Freshness) -> None:
     """Raise Stale if the image should be rebuilt."""
     if freshness.reasons:
         raise Stale(
-            f"{image.id} should be rebuilt: {'; '.join(reason.text for reason in freshness.reasons)}",
+            f"{image.id} should be rebuilt: {'; '.join(freshness.reasons.values())}",
             hint=f"build it again with {freshness.options}, and push it with --force",
         )

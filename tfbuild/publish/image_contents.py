@@ -83,6 +83,11 @@ class Contents:
     built: Mapping[str, str]
     notices: tuple[str, ...]
 
+    @property
+    def source_commit(self) -> str:
+        """TensorFlow's commit, "" unless it was compiled."""
+        return self.built.get("source_commit", "")
+
 
 def read_contents(engine: Engine, ref: str) -> Contents:
     """Read the whole image; takes some seconds per gigabyte. Raises UnknownImage or TfbuildError."""
@@ -101,7 +106,9 @@ def _wanted(path: str) -> bool:
 
 
 def of_files(files: Files) -> Contents:
-    text = {path: content.decode(errors="replace") for path, content in files.files.items() if _is_text(path)}
+    """Return what these files say that an image contains."""
+    files_of_text = {path: content for path, content in files.files.items() if not BUNDLED.fullmatch(path)}
+    text = {path: content.decode(errors="replace") for path, content in files_of_text.items()}
     notices = [path for path in text if NOTICES.fullmatch(path)]
     names = {match["name"].strip() for path in notices for match in NOTICE.finditer(text[path])}
     return Contents(
@@ -113,17 +120,13 @@ def of_files(files: Files) -> Contents:
     )
 
 
-def _is_text(path: str) -> bool:
-    return not BUNDLED.fullmatch(path)
-
-
 def _assignments(text: str) -> dict[str, str]:
     lines = (line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#"))
     return {name.strip(): value.strip().strip("\"'") for name, _, value in lines}
 
 
 def _built(text: str) -> dict[str, str]:
-    """The builder's notes, without invalid digests."""
+    """Return the builder's notes, without invalid digests."""
     notes = _assignments(text)
     notes["wheel"] = notes.get("wheel", "").partition(" ")[0]
     shapes = {"wheel": SHA256, "builder": DIGEST, "source_commit": COMMIT}
@@ -156,7 +159,7 @@ def _python(files: Files) -> Iterator[PythonPackage]:
 
 
 def _licences(field: str, classifiers: Iterable[str]) -> list[str]:
-    """The License field if it is a name, otherwise the classifiers."""
+    """Return the License field if it is a name, otherwise the classifiers."""
     name = field.strip()
     if name and "\n" not in name and len(name) <= LONGEST_NAME and name.upper() != "UNKNOWN":
         return [name]
@@ -164,7 +167,7 @@ def _licences(field: str, classifiers: Iterable[str]) -> list[str]:
 
 
 def _libraries(files: Mapping[str, bytes]) -> dict[tuple[str, str], list[BundledLibrary]]:
-    """Bundled libraries by site folder and package name."""
+    """Return the bundled libraries by site folder and package name."""
     libraries: dict[tuple[str, str], list[BundledLibrary]] = {}
     for path, content in sorted(files.items()):
         if match := BUNDLED.fullmatch(path):
@@ -196,7 +199,7 @@ def _debian(text: Mapping[str, str], links: Mapping[str, str]) -> Iterator[Debia
 
 
 def _copyright(package: str, text: Mapping[str, str], links: Mapping[str, str]) -> str:
-    """A package's copyright file; its folder may be a link to that of another package from the same source."""
+    """Return a package's copyright file; its folder may be a link to that of another package of the same source."""
     folder = f"/usr/share/doc/{package}"
     if folder in links:
         folder = f"/usr/share/doc/{PurePosixPath(links[folder]).name}"
@@ -204,7 +207,7 @@ def _copyright(package: str, text: Mapping[str, str], links: Mapping[str, str]) 
 
 
 def _short_names(text: str) -> list[str]:
-    """The licences that a machine-readable copyright file (DEP 5) names; [] for other files."""
+    """Return the licences that a machine-readable copyright file (DEP 5) names; [] for other files."""
     if not text.startswith("Format:"):
         return []
     try:

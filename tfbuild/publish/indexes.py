@@ -35,14 +35,14 @@ LABELS = ("id", "release", "target", "python", "platform", "instruction-set", "f
 # The values of LABELS. They are checked because anybody may have written them, and because they are printed.
 VALUE = re.compile(r"[\w.,+/-]*( [\w.,+/-]+)*", re.ASCII)
 MOST_TIME = 64
-# The annotation with an index's number. It is the time if that is larger, so that one whose index was lost grows too.
+# The annotation with an index's number. It is the time if that is larger, so that it grows after a deletion too.
 NUMBER = "number"
 WHOLE = re.compile(r"[0-9]{1,40}", re.ASCII)
 Note = Callable[[str], None]
 
 
 def quietly(_: str) -> None:
-    """A Note that is discarded."""
+    """Discard a note."""
 
 
 @dataclass(frozen=True, kw_only=True)

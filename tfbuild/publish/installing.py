@@ -22,12 +22,12 @@ from tfbuild.binary.inspector import opened
 from tfbuild.cpu import Cpu, isa
 from tfbuild.errors import BadInput, NothingFits, RegistryRefused, TfbuildError, UsageError, VerificationFailed
 from tfbuild.oci import transport
-from tfbuild.oci.references import loopback
+from tfbuild.oci.references import is_secure
 from tfbuild.plan import MACHINES
 from tfbuild.plan import wheel as wheels
-from tfbuild.publish import choose, wheel_index, wheel_names, wheel_rows
+from tfbuild.publish import choose, wheel_index, wheel_names
 from tfbuild.publish.choose import Choice, PassedOver
-from tfbuild.publish.wheel_rows import IndexedWheel
+from tfbuild.publish.wheel_index import IndexedWheel
 from tfbuild.util.files import decode, system_folder, temporary_folder, writing
 from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import counted
@@ -114,8 +114,8 @@ class WheelSource:
 
     def wheels(self) -> tuple[IndexedWheel, ...]:
         """Return what the index offers; raises RegistryRefused or BadInput if it is not one."""
-        content = b"".join(self._read(wheel_rows.CHOICES, wheel_rows.MOST_BYTES))
-        return wheel_rows.read_rows(content, self.address(wheel_rows.CHOICES))
+        content = b"".join(self._read(wheel_index.CHOICES, wheel_index.MOST_BYTES))
+        return wheel_index.read_rows(content, self.address(wheel_index.CHOICES))
 
     def fetch(self, row: IndexedWheel, folder: Path) -> Path:
         """Download a wheel to `folder`; raises VerificationFailed if it is not the file that the index describes."""
@@ -133,19 +133,14 @@ class WheelSource:
         return target
 
     def _read(self, path: str, most: int) -> Iterator[bytes]:
-        if self._remote:
-            return self._request(path, most)
-        return self._open(Path(self.name) / path)
-
-    def _open(self, path: Path) -> Iterator[bytes]:
-        try:
-            with path.open("rb") as file:
-                yield from iter(lambda: file.read(1 << 20), b"")
-        except (OSError, ValueError) as error:
-            raise _lost(str(path), getattr(error, "strerror", "") or str(error)) from error
-
-    def _request(self, path: str, most: int) -> Iterator[bytes]:
         address = self.address(path)
+        if not self._remote:
+            try:
+                with open(address, "rb") as file:
+                    yield from iter(lambda: file.read(1 << 20), b"")
+            except (OSError, ValueError) as error:
+                raise _lost(address, getattr(error, "strerror", "") or str(error)) from error
+            return
         with transport.reaching(urlsplit(address).netloc, OPTION):
             answer = self._session.get(address, timeout=transport.SECONDS, stream=True, verify=self._verify)
         with answer:
@@ -158,12 +153,7 @@ class WheelSource:
 
 def _refuse_open(address: str) -> None:
     """Raise UsageError unless an address is reached by TLS, or on this machine."""
-    try:
-        parts = urlsplit(address)
-        safe = parts.scheme == "https" or (parts.scheme == "http" and loopback(parts.hostname or ""))
-    except ValueError:
-        safe = False
-    if not safe or not parts.hostname:
+    if not is_secure(address):
         raise UsageError(
             f"{printable(address, MOST_NAME)} is not an https address: anybody on the way could send another wheel",
             hint="--index https://HOST/PATH, or the path of a folder",
@@ -172,7 +162,7 @@ def _refuse_open(address: str) -> None:
 
 def _lost(address: str, reason: str) -> RegistryRefused:
     file = address.rpartition("/")[2]
-    hint = "check the --index address" if file == wheel_rows.CHOICES else "tell whoever publishes the index"
+    hint = "check the --index address" if file == wheel_index.CHOICES else "tell whoever publishes the index"
     return RegistryRefused(f"{address} cannot be read: {reason}", hint=hint)
 
 
@@ -183,7 +173,7 @@ def select(
     rows: Iterable[IndexedWheel], environment: PythonEnvironment, host: Cpu, *, release: str, any_release: bool
 ) -> Choice:
     """Return the wheel for this CPU of those that this environment can install, by the rules of `pull`."""
-    sound = [row for row in rows if wheel_rows.is_sound(row)]
+    sound = [row for row in rows if wheel_index.is_sound(row)]
     others = [
         PassedOver(id=ascii(printable(row.name, MOST_NAME))[1:-1], reason=UNSOUND, better=True)
         for row in rows
@@ -264,15 +254,12 @@ def install(source: WheelSource, row: IndexedWheel, environment: PythonEnvironme
             wheel = source.fetch(row, scratch)
             refuse_other(wheel, row)
         # pip keeps an installed version, whichever set it is for.
-        again = ["--force-reinstall", "--no-deps"] if _same(version, row.version) else []
+        same = canonicalize_version(version) == canonicalize_version(row.version)
+        again = ["--force-reinstall", "--no-deps"] if same else []
         done = subprocess.run([*program, *again, str(wheel)], stdout=2, check=False)
     if done.returncode:
         raise TfbuildError(f"{program[0]} ended with {done.returncode}", hint="its own messages above say why")
     return f"installed in {environment.interpreter}"
-
-
-def _same(installed: str, version: str) -> bool:
-    return canonicalize_version(installed) == canonicalize_version(version)
 
 
 def _program(environment: PythonEnvironment) -> list[str]:
@@ -289,7 +276,7 @@ def refuse_other(wheel: Path, row: IndexedWheel) -> None:
     try:
         file = wheels.from_path(wheel)
         with opened(wheel) as archive:
-            wheel_index.check_metadata(wheel_names.metadata(archive, wheel.name), wheel.name)
+            wheel_names.metadata(archive, wheel.name)
         wheels.instruction_set(file, row.release, claimed=(isa.instruction_set(row.features, file.arch),))
     except BadInput as error:
         raise VerificationFailed(

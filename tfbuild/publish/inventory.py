@@ -102,7 +102,7 @@ class Entry:
 
 
 def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[str]) -> list[Entry]:
-    """The engine's images with tfbuild's labels, sorted by name; unnamed ones come last."""
+    """Return the engine's images with tfbuild's labels, sorted by name; unnamed ones come last."""
     entries = []
     for image in engine.labelled(labels.ID):
         published = indexes.of_labels(image.labels, image.created, image.id)
@@ -133,7 +133,7 @@ def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[s
 
 
 def _built_by_tfbuild(image_labels: Mapping[str, str], history: Sequence[str]) -> bool:
-    """Whether the last step in an image's history is the one that set its current labels."""
+    """Return whether the last step in an image's history is the one that set its current labels."""
     last = history[0] if history else ""
     own = labels.read_labels(image_labels).own
     repeated = labels.prefixed({name: own[name] for name in REPEATED if name in own})
@@ -142,7 +142,7 @@ def _built_by_tfbuild(image_labels: Mapping[str, str], history: Sequence[str]) -
 
 
 def _name_given(name: str, image: Published) -> bool:
-    """Whether tfbuild gave a name: an identifier (with or without a suffix), a moving tag, a digest, or none."""
+    """Return whether tfbuild gave a name: an identifier (perhaps with a suffix), a moving tag, a digest, or none."""
     if name == UNNAMED or "@" in name:
         return True
     return split_tag(name)[1] in (image.id, *(f"{image.id}{suffix}" for suffix in UNPROVEN), *indexes.tags_of(image))
@@ -164,8 +164,8 @@ def remote(
     known = {image.id for image, _ in pairs}
     suspects = [tag for tag in tags if tag not in known and GIVEN_IDENTIFIER.fullmatch(tag)]
     moved = [entry for tag in suspects if (entry := _moved(registry, tag, host, features)) is not None]
-    for lost in sorted({row.image.id for row in rows if row.image} - known - {entry.id for entry in moved}):
-        note(f"note: an index of {place} offers {lost}, which the registry lost: push it again, or yank it")
+    for missing in sorted({row.image.id for row in rows if row.image} - known - {entry.id for entry in moved}):
+        note(f"note: an index of {place} offers {missing}, which is missing in the registry: push it again, or yank it")
 
     def read(pair: tuple[Published, Manifest]) -> Entry:
         image, manifest = pair
@@ -255,7 +255,7 @@ def _entry(
 
 
 def prunable(entries: Iterable[Entry], keep: Sequence[str]) -> list[Entry]:
-    """Those of tfbuild's images that may be removed: unnamed, failed and unverified ones.
+    """Return those of tfbuild's images that may be removed: unnamed, failed and unverified ones.
 
     With `keep`, all images whose identifier, tag and name fit none of its globs. Without it, an image pulled by its
     digest stays until another image that was pulled later has its name. Raises UsageError if a glob fits no image here

@@ -78,7 +78,7 @@ def make(
 ) -> Lock:
     """Return the lock of the release that was chosen among, and write it to a new file.
 
-    Raises what `pulling.accept` does if the image of a set is lost or altered. Sets without a signed image are left
+    Raises what `pulling.accept` does if the image of a set is missing or altered. Sets without a signed image are left
     out, and reported to `note`.
     """
     ranked = sorted(choice.newest, key=lambda image: (_set_of(image), choose.rank(image)), reverse=True)

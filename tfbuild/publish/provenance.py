@@ -60,20 +60,11 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     resolved_dependencies: tuple[Resource, ...]
 
 
-class ProvenanceBuilder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    id: str
-    version: dict[str, str]
-    builder_dependencies: tuple[Resource, ...] = ()
-
-
-class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    invocation_id: str
-    finished_on: str
-
-
 class Details(msgspec.Struct, frozen=True, kw_only=True):
-    builder: ProvenanceBuilder
-    metadata: Metadata
+    """`builder` and `metadata` are written, and never read."""
+
+    builder: dict[str, Any]
+    metadata: dict[str, Any]
     byproducts: tuple[Resource, ...]
 
 
@@ -89,7 +80,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, rename={"type": "_typ
     predicate: Predicate
 
     def resource(self, name: str) -> Resource:
-        """The by-product with that name; an empty one if there is none."""
+        """Return the by-product with that name; an empty one if there is none."""
         return next((item for item in self.predicate.run_details.byproducts if item.name == name), Resource())
 
 
@@ -114,13 +105,13 @@ def statement(
     sbom: bytes,
     run: CiRun | None,
 ) -> Statement:
-    """The statement about an image in a registry. `digest`: that of its manifest; `built`: the builder's notes.
+    """Return the statement about an image in a registry. `digest`: that of its manifest; `built`: the builder's notes.
 
     `git_version`: the version that TensorFlow itself reported in the verification at `verified` (RFC 3339).
     `run`: the CI run that publishes the image.
     """
     labels, known = image.labels, read_labels(image.labels)
-    identifier = known.id
+    identifier, toolchain = known.id, built.get("builder", "")
     return Statement(
         type=STATEMENT,
         subject=(_resource(f"{repository}:{identifier}", digest),),
@@ -133,8 +124,17 @@ def statement(
                 resolved_dependencies=tuple(_dependencies(known, built, wheel_sha256, run)),
             ),
             run_details=Details(
-                builder=_builder(known, built, run),
-                metadata=Metadata(invocation_id=run.invocation if run else known.context, finished_on=image.created),
+                builder={
+                    "id": run.builder if run else BUILDER,
+                    "version": {"tfbuild": known.get("version")},
+                    "builderDependencies": [msgspec.to_builtins(_resource("toolchain", toolchain))]
+                    if toolchain
+                    else [],
+                },
+                metadata={
+                    "invocationId": run.invocation if run else known.context,
+                    "finishedOn": image.created,
+                },
                 byproducts=(
                     _resource("configuration", image.id),
                     _resource(report_name(identifier), manifests.digest_of(report), created=verified),
@@ -151,17 +151,8 @@ def _internal_parameters(labels: Mapping[str, str], built: Mapping[str, str], gi
     return parameters(labels, DECIDED) | {"labels": dict(sorted(labels.items()))} | measured | version
 
 
-def _builder(labels: ImageLabels, built: Mapping[str, str], run: CiRun | None) -> ProvenanceBuilder:
-    toolchain = built.get("builder", "")
-    return ProvenanceBuilder(
-        id=run.builder if run else BUILDER,
-        version={"tfbuild": labels.get("version")},
-        builder_dependencies=(_resource("toolchain", toolchain),) if toolchain else (),
-    )
-
-
 def parameters(labels: Mapping[str, str], names: tuple[str, ...]) -> dict[str, Any]:
-    """The labels with these names that are not empty; lists as lists."""
+    """Return the labels with these names that are not empty; lists as lists."""
     known = read_labels(labels)
     values = {name: known.get(name) for name in names}
     lists = ("features", "copts", "compute-capabilities")
@@ -171,7 +162,7 @@ def parameters(labels: Mapping[str, str], names: tuple[str, ...]) -> dict[str, A
 def _dependencies(
     labels: ImageLabels, built: Mapping[str, str], wheel_sha256: str, run: CiRun | None
 ) -> list[Resource]:
-    """The base image, the image that TensorFlow was taken from, its source and wheel if known, the CI's checkout."""
+    """Return the base, the image that TensorFlow was taken from, its source and wheel if known, the CI's checkout."""
     resources = []
     if base := labels.base_digest:
         resources.append(_resource(f"base {labels.base_name}".strip(), base))
@@ -188,7 +179,7 @@ def _dependencies(
 
 
 def _on_pypi(labels: ImageLabels) -> str:
-    """The package URL of an official wheel, which PyPI has; else ""."""
+    """Return the package URL of an official wheel, which PyPI has; else ""."""
     project, _, version = labels.get("requirement").partition("==")
     return f"pkg:pypi/{project}@{version}" if labels.get("wheel") == "official" and version else ""
 

@@ -1,6 +1,6 @@
 """Choose the published image that fits a host, check it, and pull it.
 
-It is checked before the download, by a few small requests, without its layers. An image that the registry lost is
+It is checked before the download, by a few small requests, without its layers. An image that the registry lacks is
 passed over, and so is one that was yanked, or lacks a signature that the user requires. An image that is not the one
 that its index and its provenance describe was changed by somebody: it is refused, and the next one that fits is named
 as the second choice, for the user to decide.
@@ -27,8 +27,8 @@ from tfbuild.util.progress import Progress
 MOST_ASKED = 20
 MOST_READ_AHEAD = 8
 MOST_ID = 128
-LOST = "the registry lost it: push it again, or yank it"
-DAMAGED = "the registry lost its configuration, or sends something else: invoke verify --registry says what"
+MISSING = "it is missing in the registry: push it again, or yank it"
+DAMAGED = "its configuration is missing, or the registry sends something else: invoke verify --registry says what"
 
 
 # --- choosing ---------------------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ def select(
     demand: referrers.Demand | None = None,
     note: indexes.Note = indexes.quietly,
 ) -> Choice:
-    """The image that this host should run, by the registry's index; no image is downloaded. Raises NothingFits.
+    """Return the image that this host should run, by the registry's index, without a download. Raises NothingFits.
 
     It is of the newest release (that begins with `release` and is published with `python`), whatever the host. With
     `any_release`, it is the best image of all of them. Identifiers in `skip` are passed over, and so are the releases
@@ -114,7 +114,7 @@ def _is_signed(registry: Registry, image: Published, demand: referrers.Demand) -
 
 
 def _unreadable(index: Manifest) -> list[PassedOver]:
-    """The images that an index describes in a way that this tfbuild cannot read, or somebody made unreadable."""
+    """Return the images whose row in an index this tfbuild cannot read."""
     rows = [row for row in indexes.index_rows(index) if row.image is None and row.id]
     reason = "its row in the index cannot be read: a newer tfbuild wrote it, or somebody changed it"
     return [PassedOver(id=ascii(row.id)[1:-1][:MOST_ID], reason=reason, better=True) for row in rows]
@@ -125,7 +125,7 @@ def _unreadable(index: Manifest) -> list[PassedOver]:
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """An image that is the one described. `passed_over`: the better ones that are lost, yanked or not signed."""
+    """An image that is the one described. `passed_over`: the better ones that are missing, yanked or not signed."""
 
     image: Published
     manifest: Manifest
@@ -148,6 +148,7 @@ class Altered(VerificationFailed):
 
 
 def nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
+    """Return the error for a choice without a best image: it names the nearest one, and what else to try."""
     nearest = choice.nearest
     lacking = f"; the nearest is {nearest.id}, for which this CPU lacks {' '.join(choice.missing)}" if nearest else ""
     if choice.older:
@@ -155,15 +156,11 @@ def nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
             f"no image of the newest release in {registry.repository} runs on this host{lacking}",
             hint=f"--any-release chooses {choice.older.id}, of an older release",
         )
+    narrowed = f"; or leave out {' and '.join(choice.narrowed_by)}, which excluded images" if choice.narrowed_by else ""
     return NothingFits(
         f"no matching image in {registry.repository} runs on this host{lacking}",
-        hint="; or ".join(["build one here: invoke build --cpu host", *_narrowing(choice)]),
+        hint=f"build one here: invoke build --cpu host{narrowed}",
     )
-
-
-def _narrowing(choice: Choice) -> list[str]:
-    given = " and ".join(choice.narrowed_by)
-    return [f"leave out {given}, which excluded images"] if given else []
 
 
 def accept(
@@ -172,7 +169,7 @@ def accept(
     """Return the best image that fits and is there, offered, signed (with `demand`) and the one described.
 
     Raises NothingFits if nothing was chosen, Altered if the best one was changed, VerificationFailed if none is signed,
-    RegistryRefused if all are lost, damaged or yanked.
+    RegistryRefused if all are missing, damaged or yanked.
     """
     if choice.best is None:
         raise nothing_fits(registry, choice)
@@ -208,7 +205,7 @@ def accept(
 def _read_ahead(
     registry: Registry, images: Sequence[Published]
 ) -> Iterator[tuple[Published, Manifest | Damaged | None]]:
-    """Yield each image with its manifest, or why that cannot be used; of many that are lost, several at once."""
+    """Yield each image with its manifest, or why that cannot be used; of many that are missing, several at once."""
 
     def read(digest: str) -> Manifest | Damaged | None:
         try:
@@ -235,7 +232,7 @@ def _against(
     The refusal by `demand` is added to `unsigned`.
     """
     if manifest is None:
-        return LOST
+        return MISSING
     if demand is not None:
         try:
             demand(f"{registry.repository}@{image.digest}")
@@ -262,7 +259,7 @@ def _refuse_other(
     """Return what is attached to an image that has the labels that its index names, and attestations that are about it.
 
     Its provenance names its manifest, its configuration, its labels and its report, and the SBOM that is attached.
-    Raises VerificationFailed if something differs, Damaged if something is lost or not what the registry stores.
+    Raises VerificationFailed if something differs, Damaged if something is missing or not what the registry stores.
     """
     if manifest.media_type not in manifests.IMAGES:
         raise VerificationFailed(f"it is not an image but {manifest.media_type or 'of an unknown type'}")

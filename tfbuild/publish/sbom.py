@@ -1,9 +1,11 @@
-"""The software bill of materials of an image, as CycloneDX 1.6. The same image gives the same bytes."""
+"""The software bill of materials of an image, as CycloneDX 1.6 or SPDX 2.3. The same image gives the same bytes."""
 
 import json
+import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from cyclonedx.contrib.license.exceptions import InvalidLicenseExpressionException
 from cyclonedx.contrib.license.factories import LicenseFactory
@@ -13,6 +15,7 @@ from cyclonedx.model.component import Commit, Component, ComponentType, Pedigree
 from cyclonedx.model.license import DisjunctiveLicense, License, LicenseAcknowledgement
 from cyclonedx.model.tool import ToolRepository
 from cyclonedx.output.json import JsonV1Dot6
+from cyclonedx.spdx import is_expression
 from packageurl import PackageURL
 
 from tfbuild import __version__
@@ -26,15 +29,25 @@ CONFIG = "tfbuild:image:config-digest"
 # Trivy's own properties begin with it.
 TRIVY = "aquasecurity:trivy:"
 DECLARED = LicenseAcknowledgement.DECLARED
+NOT_KNOWN = "NOASSERTION"
+PURPOSES = {
+    "container": "CONTAINER",
+    "operating-system": "OPERATING_SYSTEM",
+    "library": "LIBRARY",
+    "application": "APPLICATION",
+    "file": "FILE",
+}
+# A licence whose text an SPDX document would have to quote.
+REFERENCE = re.compile(r"LicenseRef-|DocumentRef-")
 
 
 def of_image(engine: Engine, image: Image, ref: str) -> bytes:
-    """The SBOM of an image on this engine; this reads the whole image."""
+    """Return the SBOM of an image on this engine; this reads the whole image."""
     return document(image, image_contents.read_contents(engine, ref))
 
 
 def document(image: Image, contents: Contents) -> bytes:
-    """The SBOM of an image with these contents."""
+    """Return the SBOM of an image with these contents."""
     bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, image.id))
     bom.metadata.timestamp = choose.moment(image.created) or datetime.fromtimestamp(0, UTC)
     bom.metadata.tools = ToolRepository(
@@ -52,7 +65,7 @@ def document(image: Image, contents: Contents) -> bytes:
 
 
 def subject(bill: bytes) -> str:
-    """The configuration's digest of the image that an SBOM is about. Raises ValueError if tfbuild did not write it."""
+    """Return the configuration's digest of the image that an SBOM is about. Raises ValueError for others' SBOMs."""
     try:
         content = json.loads(bill)
         properties = {row["name"]: row["value"] for row in content["metadata"]["component"]["properties"]}
@@ -88,14 +101,14 @@ def _subject(image: Image, contents: Contents) -> Component:
 
 
 def notes(labels: Mapping[str, str], contents: Contents) -> list[str]:
-    """What the SBOM lacks, and why."""
+    """Return what the SBOM lacks, and why."""
     lines = []
     packages = [package for package in contents.python if package.name in wheel.projects()]
     if not packages:
         lines.append("no Python package of TensorFlow is in the image")
     elif not wheel_digest(contents, labels):
         lines.append("the digest of TensorFlow's wheel is not known")
-    if packages and not _commit(contents):
+    if packages and not contents.source_commit:
         lines.append("TensorFlow's source commit is not known: only a build from source writes it down")
     if packages:
         lines.append("the libraries that are linked into TensorFlow are not known, nor their versions")
@@ -121,7 +134,7 @@ def _base(labels: Mapping[str, str]) -> Iterator[Component]:
 
 
 def _interpreter(env: tuple[str, ...]) -> Iterator[Component]:
-    """The official Python images compile their own Python and state its version; no package manager knows it."""
+    """Yield the Python that official Python images compile: they state its version, and no package manager knows it."""
     variables = dict(entry.partition("=")[::2] for entry in env)
     if version := variables.get("PYTHON_VERSION", ""):
         yield Component(
@@ -136,7 +149,7 @@ def _interpreter(env: tuple[str, ...]) -> Iterator[Component]:
 def _purl(
     kind: str, name: str, version: str, namespace: str = "", qualifiers: Mapping[str, str] = {}
 ) -> PackageURL | None:
-    """A package's URL; None if its name is not valid."""
+    """Return a package's URL; None if its name is not valid."""
     try:
         purl = PackageURL(kind, namespace=namespace, name=name, version=version, qualifiers=dict(qualifiers))
         purl.to_string()  # some names are only refused here
@@ -150,7 +163,7 @@ def _of_python(package: PythonPackage, labels: Mapping[str, str], contents: Cont
     reference = f"{purl}#{package.path}"
     is_tensorflow = package.name in wheel.projects()
     digest = wheel_digest(contents, labels) if is_tensorflow else package.wheel_sha256
-    commit = _commit(contents) if is_tensorflow else ""
+    commit = contents.source_commit if is_tensorflow else ""
     properties = [Property(name="tfbuild:path", value=package.path)]
     return Component(
         type=ComponentType.LIBRARY,
@@ -201,12 +214,8 @@ def _official(labels: Mapping[str, str]) -> str:
     return wheel.official_sha256(known.get("requirement"), known.get("python"), arch)
 
 
-def _commit(contents: Contents) -> str:
-    return contents.built.get("source_commit", "")
-
-
 def _licences(package: PythonPackage) -> list[License]:
-    """CycloneDX allows one expression, or any number of names."""
+    """Return the licences as CycloneDX allows them: one expression, or any number of names."""
     factory = LicenseFactory()
     if package.expression:
         try:
@@ -219,7 +228,7 @@ def _licences(package: PythonPackage) -> list[License]:
 
 
 def _system(system: Mapping[str, str]) -> Iterator[Component]:
-    """The distribution; without it, Trivy ignores its packages (aquasecurity/trivy, pkg/sbom/io/decode.go)."""
+    """Yield the distribution; without it, Trivy ignores its packages (aquasecurity/trivy, pkg/sbom/io/decode.go)."""
     vendor, release = system.get("ID", ""), system.get("VERSION_ID", "")
     if vendor and release:
         yield Component(
@@ -228,7 +237,7 @@ def _system(system: Mapping[str, str]) -> Iterator[Component]:
 
 
 def _of_debian(package: DebianPackage, system: Mapping[str, str]) -> Component:
-    """Debian's short names of licences are not SPDX's ("GPL-2+", "Expat"), so they stay names.
+    """Return a Debian package. Debian's short names of licences ("GPL-2+", "Expat") are not SPDX's, so they stay names.
 
     Advisories name source packages: Grype reads them from the purl's `upstream`, as Syft writes it, and Trivy from
     properties of its own (aquasecurity/trivy, pkg/sbom/core).
@@ -257,3 +266,75 @@ def _of_debian(package: DebianPackage, system: Mapping[str, str]) -> Component:
         licenses=[DisjunctiveLicense(name=name, acknowledgement=DECLARED) for name in package.licences],
         properties=[Property(name=name, value=value) for name, value in properties.items()],
     )
+
+
+# --- SPDX -------------------------------------------------------------------------------------------------------------
+#
+# Source: spdx.github.io/spdx-spec/v2.3. Its licences are expressions of its own list: the comment has other names.
+
+
+def to_spdx(bill: bytes) -> bytes:
+    """Return an SBOM that tfbuild wrote as SPDX 2.3."""
+    content = json.loads(bill)
+    image = content["metadata"]["component"]
+    created = choose.moment(content["metadata"]["timestamp"]) or datetime.fromtimestamp(0, UTC)
+    packages: list[dict[str, Any]] = []
+    relationships: list[dict[str, str]] = []
+
+    def add(component: dict[str, Any], parts: list[dict[str, Any]], owner: str, kind: str) -> None:
+        """Add a component and its parts, each with its relationship to what it is in."""
+        name = f"SPDXRef-{len(packages)}"
+        packages.append(_spdx_package(name, component))
+        relationships.append({"spdxElementId": owner, "relationshipType": kind, "relatedSpdxElement": name})
+        for part in parts:
+            add(part, part.get("components", []), name, "CONTAINS")
+
+    add(image, content.get("components", []), "SPDXRef-DOCUMENT", "DESCRIBES")
+    document = {
+        "spdxVersion": "SPDX-2.3",
+        "dataLicense": "CC0-1.0",
+        "SPDXID": "SPDXRef-DOCUMENT",
+        "name": image.get("version") or image["name"],
+        "documentNamespace": uuid.uuid5(uuid.NAMESPACE_URL, f"spdx {image['bom-ref']}").urn,
+        "creationInfo": {
+            "created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "creators": [f"Tool: tfbuild-{__version__}"],
+        },
+        "packages": packages,
+        "relationships": relationships,
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def _spdx_package(spdx_id: str, component: dict[str, Any]) -> dict[str, Any]:
+    expression, names = _spdx_licences(component.get("licenses", []))
+    commits = [row["uid"] for row in component.get("pedigree", {}).get("commits", [])]
+    properties = [f"{row['name']}: {row.get('value', '')}" for row in component.get("properties", [])]
+    purl = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": component.get("purl")}
+    known = {
+        "versionInfo": component.get("version"),
+        "checksums": [{"algorithm": "SHA256", "checksumValue": row["content"]} for row in component.get("hashes", [])],
+        "externalRefs": [purl] if component.get("purl") else [],
+        "sourceInfo": f"commit {', '.join(commits)}" if commits else "",
+        "licenseComments": f"declared: {'; '.join(names)}" if names else "",
+        "comment": "\n".join(properties),
+    }
+    return {
+        "SPDXID": spdx_id,
+        "name": component["name"],
+        "downloadLocation": NOT_KNOWN,
+        "filesAnalyzed": False,
+        "licenseConcluded": NOT_KNOWN,
+        "licenseDeclared": expression or NOT_KNOWN,
+        "copyrightText": NOT_KNOWN,
+        "primaryPackagePurpose": PURPOSES[component["type"]],
+        **{name: value for name, value in known.items() if value},
+    }
+
+
+def _spdx_licences(rows: Iterable[dict[str, Any]]) -> tuple[str, list[str]]:
+    """Return a component's licence if it is one expression of SPDX's list, else "", and the names of the others."""
+    texts = [row.get("expression") or row["license"].get("id") or row["license"]["name"] for row in rows]
+    if len(texts) == 1 and is_expression(texts[0]) and not REFERENCE.search(texts[0]):
+        return texts[0], []
+    return "", texts

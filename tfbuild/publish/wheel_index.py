@@ -18,42 +18,134 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 from packaging.metadata import parse_email
-from packaging.utils import InvalidName, canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from tfbuild.binary.inspector import opened
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import MACHINES
-from tfbuild.errors import BadInput, UsageError
+from tfbuild.errors import BadInput, TfbuildError, UsageError
 from tfbuild.pages import rendering
 from tfbuild.pipeline.wheel import SCHEMA as SIDECAR
 from tfbuild.pipeline.wheel import Audit, audit_wheel, glibc
 from tfbuild.plan import source
-from tfbuild.plan import wheel as wheels
+from tfbuild.plan import wheel as wheel_files
 from tfbuild.publish import choose, indexes, wheel_names
-from tfbuild.publish.wheel_names import Parts
-from tfbuild.publish.wheel_rows import (
-    CHOICES,
-    MOST_BYTES,
-    SCHEMA,
-    IndexedWheel,
-    Provenance,
-    WheelList,
-    is_sound,
-    oldest_glibc,
-    read_rows,
-)
+from tfbuild.publish.choose import Published
+from tfbuild.publish.wheel_names import SHA256, Parts
 from tfbuild.util.files import decode, locked, read_regular, replace_file, temporary_folder, whole, writing
 from tfbuild.util.terminal import printable
 
+SCHEMA = "tfbuild.index/1"
+CHOICES = "choose.json"
+MOST_BYTES = 64 << 20
 TABLE, INSTALL = "choose.tsv", "install.sh"
 COLUMNS = ("release", "python", "platform", "glibc", "speed", "set", "cpuinfo", "size", "sha256", "file")
 # The time of members of archives that have none.
 NO_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+# --- rows: what choose.json says of each wheel ------------------------------------------------------------------------
+
+
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """What the wheel's sidecar says of how it was compiled. `builder`: a digest."""
+
+    tfbuild: str
+    builder: str
+    compiler: str
+    bazel: str | None
+    source_commit: str | None
+
+
+class IndexedWheel(msgspec.Struct, frozen=True, kw_only=True):
+    """A wheel of the index. `file`: its path from the top of the index.
+
+    `python`: "3.11"; `glibc`: the oldest that it runs with, "" if nothing says so; `created`: the time of its newest
+    member, "" without one. `built`: None for wheels that tfbuild did not compile.
+    """
+
+    file: str
+    size: int
+    sha256: str
+    metadata: str
+    project: str
+    version: str
+    release: str
+    python: str
+    requires_python: str
+    platform: str
+    glibc: str
+    target: str
+    instruction_set: str
+    features: tuple[str, ...]
+    created: str
+    built: Provenance | None
+
+    @property
+    def name(self) -> str:
+        return self.file.rpartition("/")[2]
+
+    @property
+    def published(self) -> Published:
+        """What the rules of `pull` choose by."""
+        return Published(
+            id=f"{self.instruction_set}/{self.name}",
+            digest=f"sha256:{self.sha256}",
+            release=self.release,
+            target=self.target,
+            python=self.python,
+            platform=self.platform,
+            instruction_set=self.instruction_set,
+            features=frozenset(self.features),
+            created=self.created,
+        )
+
+
+class WheelList(msgspec.Struct, frozen=True, kw_only=True):
+    schema: str
+    wheels: tuple[IndexedWheel, ...]
+
+
+def is_sound(row: IndexedWheel) -> bool:
+    """Return whether a row agrees with its file's name and with this tfbuild's names of features and sets."""
+    try:
+        file = wheel_files.from_name(Path(row.name))
+        compiled = isa.instruction_set(row.features, file.arch)
+    except TfbuildError:
+        return False
+    parts = Parts.of(row.name)
+    said = (row.project, row.version, row.release, row.python, row.platform, row.glibc, row.instruction_set)
+    named = (file.project, parts.version, file.version, file.python, MACHINES[file.arch], oldest_glibc(parts.platforms))
+    place = f"pool/{row.sha256}/{row.name}"
+    return said == (*named, compiled.name) and row.file == place and SHA256.fullmatch(row.sha256) is not None
+
+
+def read_rows(content: bytes, origin: str) -> tuple[IndexedWheel, ...]:
+    """Return the rows of a choose.json; raises BadInput with `origin` if it is not one that this tfbuild can read."""
+    try:
+        schema = decode(content, dict[str, Any]).get("schema")
+        if schema != SCHEMA:
+            raise ValueError(f"its schema is {schema!r}, not {SCHEMA}")
+        return decode(content, WheelList).wheels
+    except ValueError as error:
+        raise BadInput(
+            f"{origin} cannot be used: {error}", hint="another version of tfbuild may have written it, or somebody else"
+        ) from error
+
+
+def oldest_glibc(platforms: Iterable[str]) -> str:
+    """Return the oldest glibc that a wheel's platforms promise; "" if they promise none."""
+    versions = [version for tag in platforms if (version := glibc(tag)) is not None]
+    return ".".join(map(str, min(versions))) if versions else ""
+
+
+# --- the index --------------------------------------------------------------------------------------------------------
 
 
 class SidecarPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +157,6 @@ class SidecarPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
     platform_tag: str
-    own_tags: tuple[str, ...]
 
 
 class Sidecar(Provenance, frozen=True, kw_only=True):
@@ -73,14 +164,6 @@ class Sidecar(Provenance, frozen=True, kw_only=True):
     sha256: str
     plan: SidecarPlan
     audit: Audited
-
-
-@dataclass(frozen=True, kw_only=True)
-class Naming:
-    """`project`: that of all wheels, or "" for each one's own. `local`: whether versions end with the set."""
-
-    project: str = ""
-    local: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,18 +176,28 @@ class _Ready:
 
 
 def index(
-    folder: Path, wheels: Sequence[Path], naming: Naming, note: Callable[[str], None], *, url: str = ""
+    folder: Path,
+    wheels: Sequence[Path],
+    note: Callable[[str], None],
+    *,
+    project: str = "",
+    local: bool = False,
+    url: str = "",
 ) -> tuple[IndexedWheel, ...]:
     """Add wheels to the index in `folder`, new or not, and return all of its rows.
 
-    `url`: where it will be served, for the page at the top. Nothing is changed if a wheel cannot be used. Rows whose
-    file somebody removed from the pool go, with a `note`.
+    `project`: the name of all wheels, or "" for each one's own. `local`: whether versions end with the set. `url`: the
+    address of the folder, for the page at the top. Nothing is changed if a wheel cannot be used. Rows whose file
+    somebody removed from the pool go, with a `note`.
     """
+    known = wheel_files.projects()
+    if project and project not in known:
+        raise UsageError(f"--name {project} is not a name of TensorFlow's", hint=f"one of: {', '.join(known)}")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder, lambda: note(f"waiting for another process that writes {folder}")):
             with temporary_folder(parent=folder) as scratch:
-                ready = [_prepare(wheel, scratch, naming) for wheel in wheels]
+                ready = [_prepare(wheel, scratch, project, local=local) for wheel in wheels]
                 kept, gone = _known(folder)
                 rows = _merged(kept, [item.row for item in ready])
                 for item in ready:
@@ -130,23 +223,23 @@ def of_folder(folder: Path) -> list[Path]:
 # --- wheels -----------------------------------------------------------------------------------------------------------
 
 
-def _prepare(path: Path, scratch: Path, naming: Naming) -> _Ready:
+def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> _Ready:
     """Check a wheel and describe it: by its sidecar, which its own CPU guard must confirm, or by what is in it."""
-    file = wheels.from_path(path)
+    file = wheel_files.from_path(path)
     with opened(path) as archive:
-        check_metadata(wheel_names.metadata(archive, path.name), path.name)
+        wheel_names.metadata(archive, path.name)
     sha256 = source.digest(path)
     sidecar = _sidecar(path, sha256)
     claimed = (isa.instruction_set(sidecar.plan.features, file.arch),) if sidecar else ()
-    compiled = wheels.instruction_set(file, file.version, claimed=claimed)
+    compiled = wheel_files.instruction_set(file, file.version, claimed=claimed)
     own = parse_wheel_filename(path.name)[1]
-    local = f"{own.public}+tfbuild.{compiled.name.replace('-', '.').replace('_', '.')}"
+    with_set = f"{own.public}+tfbuild.{compiled.name.replace('-', '.').replace('_', '.')}"
     final = wheel_names.renamed(
         path,
         scratch,
-        project=_project(naming.project) or file.project,
-        version=str(Version(local)) if naming.local else Parts.of(path.name).version,
-        platforms=_platforms(sidecar.audit if sidecar else _audited(path), path.name),
+        project=project or file.project,
+        version=str(Version(with_set)) if local else Parts.of(path.name).version,
+        platforms=_platforms(path, sidecar),
     )
     if final != path:
         sha256 = source.digest(final)
@@ -170,7 +263,7 @@ def _prepare(path: Path, scratch: Path, naming: Naming) -> _Ready:
         instruction_set=compiled.name,
         features=compiled.features,
         created=created,
-        built=_provenance(sidecar) if sidecar else None,
+        built=msgspec.convert(sidecar, Provenance, from_attributes=True) if sidecar else None,
     )
     return _Ready(row=row, path=final, metadata=metadata)
 
@@ -181,12 +274,6 @@ def _time(newest: tuple[int, int, int, int, int, int]) -> str:
         return datetime(*newest, tzinfo=UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if newest > NO_TIME else ""
     except ValueError:
         return ""
-
-
-def _project(name: str) -> str:
-    if name and name not in wheels.projects():
-        raise UsageError(f"--name {name} is not a name of TensorFlow's", hint=f"one of: {', '.join(wheels.projects())}")
-    return name
 
 
 def _sidecar(path: Path, sha256: str) -> Sidecar | None:
@@ -205,33 +292,14 @@ def _sidecar(path: Path, sha256: str) -> Sidecar | None:
     return sidecar
 
 
-def _provenance(sidecar: Sidecar) -> Provenance:
-    return Provenance(**{name: getattr(sidecar, name) for name in Provenance.__struct_fields__})
-
-
-def _audited(path: Path) -> Audited:
-    audit = audit_wheel(path)
-    return Audited(platform_tag=audit.tag, own_tags=audit.own)
-
-
-def _platforms(audited: Audited, name: str) -> tuple[str, ...]:
+def _platforms(path: Path, sidecar: Sidecar | None) -> tuple[str, ...]:
     """Return the platforms in the wheel's name if they promise a glibc and keep it, else what the audit proved."""
-    own = Parts.of(name).platforms
-    promises = [glibc(tag) for tag in own]
-    audit = Audit(tag=audited.platform_tag, own=own, needs={}, external=())
-    return own if None not in promises and not audit.broken_promises else (audited.platform_tag,)
-
-
-def check_metadata(content: bytes, name: str) -> None:
-    """Raise BadInput if METADATA contradicts the file's name: pip and uv would refuse the wheel."""
-    project, version, _, _ = parse_wheel_filename(name)
-    raw = parse_email(content)[0]
-    try:
-        agrees = canonicalize_name(raw.get("name", "")) == project and Version(raw.get("version", "")) == version
-    except (InvalidName, ValueError):
-        agrees = False
-    if not agrees:
-        raise BadInput(f"{name} has the METADATA of another wheel", hint="do not rename wheels; build it again")
+    own = Parts.of(path.name).platforms
+    if sidecar is None:
+        audit = audit_wheel(path)
+    else:
+        audit = Audit(tag=sidecar.audit.platform_tag, own=own, needs={}, external=())
+    return own if None not in map(glibc, own) and not audit.broken_promises else (audit.tag,)
 
 
 # --- the folder -------------------------------------------------------------------------------------------------------

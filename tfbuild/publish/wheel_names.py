@@ -18,6 +18,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from packaging.metadata import parse_email
+from packaging.utils import InvalidName, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
 from tfbuild.binary.inspector import opened
 from tfbuild.errors import BadInput
 from tfbuild.util.files import decode
@@ -61,15 +65,28 @@ class Parts:
         return f"{self.stem}{self.build}-{self.python}-{self.abi}-{'.'.join(self.platforms)}.whl"
 
     def tags(self) -> list[str]:
+        """Return the tags of a wheel with this name, which its WHEEL file repeats."""
         return ["-".join(tag) for tag in product(self.python.split("."), self.abi.split("."), self.platforms)]
 
 
 def metadata(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return the METADATA of the wheel called `name`; raises BadInput if it has none, or several."""
+    """Return the METADATA of the wheel called `name`.
+
+    Raises BadInput if it has none or several, or one that contradicts the name: pip and uv would refuse the wheel.
+    """
     members = [member for member in archive.namelist() if METADATA.fullmatch(member)]
     if len(members) != 1 or archive.getinfo(members[0]).file_size > MOST_TEXT:
         raise BadInput(f"{name} has {len(members)} usable METADATA files, not one", hint="build or download it again")
-    return archive.read(members[0])
+    content = archive.read(members[0])
+    project, version, _, _ = parse_wheel_filename(name)
+    raw = parse_email(content)[0]
+    try:
+        agrees = canonicalize_name(raw.get("name", "")) == project and Version(raw.get("version", "")) == version
+    except (InvalidName, ValueError):
+        agrees = False
+    if not agrees:
+        raise BadInput(f"{name} has the METADATA of another wheel", hint="do not rename wheels; build it again")
+    return content
 
 
 def renamed(wheel: Path, folder: Path, *, project: str, version: str, platforms: tuple[str, ...]) -> Path:

@@ -9,14 +9,14 @@ from typing import Any
 from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, VerificationFailed
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.oci.manifests import Forged, Lost, Mangled, Manifest
+from tfbuild.oci.manifests import Forged, Mangled, Manifest, Missing
 from tfbuild.publish import attachments, check, index_updates, indexes
 from tfbuild.publish.choose import Published
 
 
 @dataclass(frozen=True, kw_only=True)
 class Yank:
-    """`recorded`: whether the reason is attached to the image, of which the registry may have lost a part."""
+    """`recorded`: whether the reason is attached to the image, of which a part may be missing in the registry."""
 
     ref: str
     digest: str
@@ -61,12 +61,12 @@ def yank(
 def _find(registry: Registry, identifier: str) -> tuple[Published, Manifest | None]:
     """Return the image under a fixed tag and its manifest.
 
-    If the registry lost a part of it, or nobody can read it, the image is as an index describes it, without manifest.
+    If the registry lacks a part of it, or nobody can read it, the image is as an index describes it, without manifest.
     """
     try:
         manifest = registry.manifest(identifier)
         image = index_updates.read_image(registry, manifest)
-    except (Lost, Forged):
+    except (Missing, Forged):
         manifest = image = None
     if manifest is None or manifest.media_type not in manifests.IMAGES:
         indexed = index_updates.indexed_images(registry, identifier)
