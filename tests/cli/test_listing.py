@@ -94,7 +94,7 @@ def test_what_a_pull_passes_over_is_grouped_by_reason() -> None:
     larger = [replace(FITTING, id=f"larger-{number}", features=frozenset(("avx512f",))) for number in range(5)]
     other = replace(FITTING, id="other", platform="linux/arm64", features=frozenset())
     choice = choose.choose([FITTING, *larger, other], platform="linux/amd64", features=frozenset(("avx2",)))
-    lines = choose.passed_over(choice.passed_over)
+    lines = choose.passed_over_lines(choice.passed_over)
     assert sorted(lines) == ["not larger-4, larger-3 and 3 more: this CPU lacks avx512f", "not other: for linux/arm64"]
 
 

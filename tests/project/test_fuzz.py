@@ -51,5 +51,5 @@ def test_a_parser_that_takes_more_memory_than_its_input_may_is_found() -> None:
 def test_a_bill_whose_components_are_none_differs_from_any_image() -> None:
     from tfbuild.publish import sbom
 
-    assert sbom.named(b'{"components": 5}') == {"5"}
-    assert sbom.named(json.dumps({"components": [{"bom-ref": "x"}]}).encode()) == {"x"}
+    assert sbom.component_names(b'{"components": 5}') == {"5"}
+    assert sbom.component_names(json.dumps({"components": [{"bom-ref": "x"}]}).encode()) == {"x"}

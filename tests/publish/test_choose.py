@@ -116,7 +116,7 @@ def test_if_nothing_fits_the_nearest_image_and_its_missing_features_are_named(
 
 def index(published: list[Published]) -> manifests.Manifest:
     entries = [indexes.IndexEntry(image=image, media_type=manifests.IMAGES[0], size=1) for image in published]
-    content = indexes.index(entries, 7)
+    content = indexes.index_content(entries, 7)
     return manifests.Manifest(digest=manifests.digest_of(content), media_type=manifests.INDEX, content=content)
 
 
@@ -300,7 +300,7 @@ def test_of_equal_sets_of_a_release_the_newer_python_is_chosen_whatever_the_buil
 def test_the_user_learns_in_two_lines_what_and_why() -> None:
     choice = chosen("rhel7-haswell")
     assert choice.best is not None
-    what, why = choose.explained(choice, any_release=False)
+    what, why = choose.explanation(choice, any_release=False)
     assert what == (f"2.20.0-mkl-py3.11-x86-64-v3: TensorFlow 2.20.0, Python 3.11, for x86-64-v3, {choice.best.digest}")
     # Smaller sets, which any larger one beats, would only be noise.
     assert why.startswith(
@@ -308,10 +308,10 @@ def test_the_user_learns_in_two_lines_what_and_why() -> None:
         "not 2.20.0-mkl-py3.11-x86-64-v4: this CPU lacks avx512bw "
     )
     assert "avx2" not in why
-    _, why, older = choose.explained(chosen("rhel7-haswell", published("avx", release="2.21.0")), any_release=False)
+    _, why, older = choose.explanation(chosen("rhel7-haswell", published("avx", release="2.21.0")), any_release=False)
     assert why == "the newest release, and the largest set of it that this CPU runs"
     assert older.startswith("note: 2.20.0-mkl-py3.11-x86-64-v3, of an older release, uses more of this CPU")
-    _, why = choose.explained(chosen("rocky9-zen5"), any_release=True)
+    _, why = choose.explanation(chosen("rocky9-zen5"), any_release=True)
     assert why == "the largest set of all releases that this CPU runs"
 
 
@@ -356,12 +356,11 @@ def test_images_that_are_passed_over_for_one_reason_are_named_together() -> None
     def rows(*names: str, reason: str) -> list[choose.PassedOver]:
         return [choose.PassedOver(id=name, reason=reason) for name in names]
 
-    assert choose.passed_over([*rows("a", "b", reason="x"), *rows("c", reason="y"), *rows("d", "e", reason="x")]) == [
-        "not a, b and 2 more: x", "not c: y"
-    ]  # fmt: skip
-    assert choose.passed_over(rows("a", "b", reason="x")) == ["not a, b: x"]
-    assert choose.passed_over(rows("a", "b", "c", reason="x")) == ["not a, b and 1 more: x"]
-    assert choose.passed_over([]) == []
+    every = [*rows("a", "b", reason="x"), *rows("c", reason="y"), *rows("d", "e", reason="x")]
+    assert choose.passed_over_lines(every) == ["not a, b and 2 more: x", "not c: y"]
+    assert choose.passed_over_lines(rows("a", "b", reason="x")) == ["not a, b: x"]
+    assert choose.passed_over_lines(rows("a", "b", "c", reason="x")) == ["not a, b and 1 more: x"]
+    assert choose.passed_over_lines([]) == []
 
 
 def test_a_choice_among_other_images_keeps_one_reason_for_each() -> None:
@@ -374,7 +373,7 @@ def test_a_choice_among_other_images_keeps_one_reason_for_each() -> None:
     assert sorted(name for name, _ in reasons) == sorted(image.id for image in (best, *others[1:]))
     none = choice.among([])
     assert (none.best, none.passing([]).passed_over) == (None, choice.passed_over)
-    assert choose.explained(none, any_release=False) == []
+    assert choose.explanation(none, any_release=False) == []
     assert choice.to_json() == {
         "id": best.id,
         "passed_over": [{"id": row.id, "reason": row.reason} for row in choice.passed_over],

@@ -84,7 +84,7 @@ def test_a_locked_image_has_no_substitute(
     for change, code, reason in (
         (lambda: fake.content.pop(f"manifests/{manifest(fake, best)}"), 26, "it is missing in the registry"),
         (lambda: publish.yank(connect(fake), best, "crashes"), 26, "it was yanked: crashes"),
-        (lambda: changed_configuration(fake, best), 26, "or sends something else"),
+        (lambda: changed_configuration(fake, best), 26, "sends something else"),
         (lambda: without(referrers.SBOM)(fake, best), 24, "is refused: the SBOM"),
     ):
         change()
@@ -125,12 +125,12 @@ def test_sets_without_a_signed_image_are_not_locked(
     features = frozenset(isa.all_of_cpu(host).features)
     choice = publish.select(connect(fake), host, features, release="", target="mkl", python="")
     notes: list[str] = []
-    locked = lock.make(tmp_path / "lock", connect(fake), choice, notes.append, demand)
+    locked = lock.write_lock(tmp_path / "lock", connect(fake), choice, notes.append, demand)
     assert {row.id for row in locked.images} == {names["x86-64-v2"], names["x86-64-v3"]}
     assert any(line.startswith("not locked: ") for line in notes)
     known.clear()
     with pytest.raises(NothingFits):
-        lock.make(tmp_path / "none", connect(fake), choice, demand=demand)
+        lock.write_lock(tmp_path / "none", connect(fake), choice, demand=demand)
     assert not (tmp_path / "none").exists()
 
 
@@ -181,7 +181,7 @@ def test_what_is_published_or_here_is_compared_with_a_lock(
     assert (code, f"{best} is not the image that tfbuild.lock locks" in errors) == (24, True)
     code, _, errors = tfbuild(*verify[:-1], "--lock=none.lock")
     assert (code, "there is no none.lock" in errors) == (2, True)
-    locked = lock.read(Path("tfbuild.lock"))
+    locked = lock.read_lock(Path("tfbuild.lock"))
     assert locked is not None
     own = next(row for row in locked.images if row.id == best)
     lock.refuse_other(locked, best, frozenset({own.digest, "sha256:x"}))

@@ -417,5 +417,5 @@ def test_a_row_that_cannot_be_read_is_named(
     choice = select(fake)
     assert choice.best is not None
     assert choice.best.id == second
-    why = choose.explained(choice, any_release=False)[1]
+    why = choose.explanation(choice, any_release=False)[1]
     assert f"not {best}: its row in the index cannot be read" in why

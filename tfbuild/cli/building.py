@@ -263,7 +263,7 @@ def _lock(path: str) -> "Lock | None":
         return None
     from tfbuild.publish import lock as locks
 
-    if (lock := locks.read(Path(path))) is None:
+    if (lock := locks.read_lock(Path(path))) is None:
         raise UsageError(f"there is no {path}", hint=f"invoke pull --lock {path} writes it")
     return lock
 

@@ -61,7 +61,7 @@ def sbom(image: str, *, engine: str, output: str, format: str, json: bool) -> No
     if output:
         attachments.write(Path(output), content)
     if json and output:
-        out({"image": image, "sbom": output, "components": len(bills.named(bill))})
+        out({"image": image, "sbom": output, "components": len(bills.component_names(bill))})
     elif output:
         print(output)
     else:
@@ -188,7 +188,7 @@ def pull(
     from tfbuild.util.progress import Progress
 
     chosen = connection.choose(engine)
-    locked = locks.read(Path(lock)) if lock else None
+    locked = locks.read_lock(Path(lock)) if lock else None
     narrowing: dict[str, Any] = {"release": release, "target": target, "python": python, "skip": skip}
     narrowing["any_release"] = any_release
     _refuse_contradiction(lock, locked, narrowing)
@@ -200,11 +200,11 @@ def pull(
     if locked is None:
         choice = publish.select_signed(source, selected, demand) if demand else selected()
         if lock:
-            locked = locks.make(Path(lock), source, choice, say, demand)
+            locked = locks.write_lock(Path(lock), source, choice, say, demand)
             say(f"wrote {lock}: TensorFlow {locked.release} in {counted(len(locked.images), 'image')}")
     choice = locks.select(locked, host, features) if locked else choice
     if dry_run or choice.best is None:
-        for line in choose.passed_over(choice.passed_over):
+        for line in choose.passed_over_lines(choice.passed_over):
             say(line)
     try:
         accepted = locks.accept(source, locked, choice, say, demand)
@@ -220,7 +220,7 @@ def pull(
         show_pulled(choice, reference=reference, image=image, signed=demand is not None)
     else:
         print(image or reference)
-        for line in choose.explained(choice, any_release=any_release, locked_by=lock):
+        for line in choose.explanation(choice, any_release=any_release, locked_by=lock):
             say(line)
         if image:
             say(f"docker run --rm -it {image} python")

@@ -80,10 +80,10 @@ def install(
     environment = installing.environment(python)
     choice = installing.select(rows, environment, host, release=release, any_release=any_release)
     if dry_run or choice.best is None:
-        for line in choose.passed_over(choice.passed_over):
+        for line in choose.passed_over_lines(choice.passed_over):
             say(line)
-    row = installing.chosen(rows, choice, source.name)
-    for line in choose.explained(choice, any_release=any_release):
+    row = installing.chosen_row(rows, choice, source.name)
+    for line in choose.explanation(choice, any_release=any_release):
         say(line)
     if print_requirements:
         print("\n".join(installing.requirements(rows, row, source)))

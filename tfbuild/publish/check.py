@@ -301,7 +301,7 @@ def pull(engine: Engine, registry: Registry, described: CheckedImage, progress: 
         )
     with progress.step("verify: compare the SBOM with the files"):
         actual = sbom.of_image(engine, image, image.id)
-    if differing := sorted(sbom.named(actual) ^ sbom.named(described.bill)):
+    if differing := sorted(sbom.component_names(actual) ^ sbom.component_names(described.bill)):
         raise VerificationFailed(
             f"the SBOM differs from the image in {len(differing)} components, such as {', '.join(differing[:5])}",
             hint=HINT,

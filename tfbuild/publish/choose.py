@@ -168,7 +168,7 @@ def choose(
     )
 
 
-def explained(choice: Choice, *, any_release: bool, locked_by: str = "") -> list[str]:
+def explanation(choice: Choice, *, any_release: bool, locked_by: str = "") -> list[str]:
     """Say in one line what the best image is, in another why, and in a third that an older release has a larger set."""
     best = choice.best
     if best is None:
@@ -177,14 +177,14 @@ def explained(choice: Choice, *, any_release: bool, locked_by: str = "") -> list
     why = f"the largest set that {locked_by} locks" if locked_by else why
     lines = [
         f"{best.id}: TensorFlow {best.release}, Python {best.python}, for {best.instruction_set}, {best.digest}",
-        "; ".join([f"{why} that this CPU runs", *passed_over(row for row in choice.passed_over if row.better)]),
+        "; ".join([f"{why} that this CPU runs", *passed_over_lines(row for row in choice.passed_over if row.better)]),
     ]
     if choice.older:
         lines.append(f"note: {choice.older.id}, of an older release, uses more of this CPU: --any-release chooses it")
     return lines
 
 
-def passed_over(rows: Iterable[PassedOver]) -> list[str]:
+def passed_over_lines(rows: Iterable[PassedOver]) -> list[str]:
     """Say which images are passed over, those with one reason together."""
     reasons: dict[str, list[str]] = {}
     for row in rows:

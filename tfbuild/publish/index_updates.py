@@ -144,7 +144,7 @@ def _edited(index: Manifest) -> bool:
     """Return whether an index has other bytes than this version of tfbuild gives one of the same images."""
     entries = [row.entry for row in indexes.index_rows(index)]
     known = [entry for entry in entries if entry is not None]
-    return len(known) < len(entries) or indexes.index(known, indexes.number_of(index)) != index.content
+    return len(known) < len(entries) or indexes.index_content(known, indexes.number_of(index)) != index.content
 
 
 def _offers(tag: str, rows: Iterable[IndexRow], image: Published) -> bool:
@@ -203,7 +203,7 @@ def update(
         stale = [
             tag
             for tag in tags
-            if (old.content != indexes.index(rows[tag], numbers[tag]) if (old := current[tag]) else rows[tag])
+            if (old.content != indexes.index_content(rows[tag], numbers[tag]) if (old := current[tag]) else rows[tag])
         ]
         if not stale:
             for line in sorted(set(damage)):
@@ -212,7 +212,7 @@ def update(
             return rows
         for tag in stale:
             number = max(numbers[tag] + 1, int(time.time()))
-            registry.put(tag, indexes.index(rows[tag], number), manifests.INDEX)
+            registry.put(tag, indexes.index_content(rows[tag], number), manifests.INDEX)
     raise RegistryRefused(
         f"{registry.repository}:{', '.join(stale)} keeps changing", hint="push again when other pushes are done"
     )

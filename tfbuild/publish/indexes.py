@@ -84,7 +84,7 @@ def release_of(tag: str) -> Version | None:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def index(entries: Iterable[IndexEntry], number: int) -> bytes:
+def index_content(entries: Iterable[IndexEntry], number: int) -> bytes:
     """Return the OCI index of these images; the same bytes for the same images and number."""
     best_first = sorted(entries, key=lambda row: choose.rank(row.image), reverse=True)
     slowest = {row.image.platform: choose.speed(row.image) for row in best_first}

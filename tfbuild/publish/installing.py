@@ -207,7 +207,7 @@ def _misfit(row: IndexedWheel, environment: PythonEnvironment) -> str:
     return ""
 
 
-def chosen(rows: Iterable[IndexedWheel], choice: Choice, place: str) -> IndexedWheel:
+def chosen_row(rows: Iterable[IndexedWheel], choice: Choice, place: str) -> IndexedWheel:
     """Return the row of the choice; raises NothingFits."""
     if choice.best is not None:
         return next(row for row in rows if row.published == choice.best)

@@ -48,7 +48,7 @@ class Lock:
         return {**own, "release": self.release, "target": self.target, "images": rows}
 
 
-def read(path: Path) -> Lock | None:
+def read_lock(path: Path) -> Lock | None:
     """Return the lock in a file; None if there is no such file. Raises UsageError if it is something else."""
     if not path.exists():
         return None
@@ -69,7 +69,7 @@ def read(path: Path) -> Lock | None:
     return lock
 
 
-def make(
+def write_lock(
     path: Path,
     registry: Registry,
     choice: Choice,

@@ -190,15 +190,14 @@ def accept(
                 return Accepted(image=image, manifest=manifest, passed_over=tuple(passed_over))
             passed_over.append(PassedOver(id=image.id, reason=reason, better=True))
     finally:
-        for line in choose.passed_over(passed_over):
+        for line in choose.passed_over_lines(passed_over):
             note(line)
-    raise (
-        unsigned[0]
-        if unsigned
-        else RegistryRefused(
-            f"{registry.repository} has no image that can be pulled: {'; '.join(choose.passed_over(passed_over))}",
-            hint="push one of them again; or try again later, or from another network",
-        )
+    if unsigned:
+        raise unsigned[0]
+    reasons = "; ".join(choose.passed_over_lines(passed_over))
+    raise RegistryRefused(
+        f"{registry.repository} has no image that can be pulled: {reasons}",
+        hint="push one of them again; or try again later, or from another network",
     )
 
 

@@ -76,7 +76,7 @@ def subject(bill: bytes) -> str:
     raise ValueError("not a CycloneDX document")
 
 
-def named(bill: bytes) -> set[str]:
+def component_names(bill: bytes) -> set[str]:
     """Return the references of all components, and other entries as they are. Raises ValueError if it is not JSON."""
     try:
         content = json.loads(bill)

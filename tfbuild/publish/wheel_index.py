@@ -119,7 +119,7 @@ def is_sound(row: IndexedWheel) -> bool:
         compiled = isa.instruction_set(row.features, file.arch)
     except TfbuildError:
         return False
-    parts = Parts.of(row.name)
+    parts = Parts.parse(row.name)
     said = (row.project, row.version, row.release, row.python, row.platform, row.glibc, row.instruction_set)
     named = (file.project, parts.version, file.version, file.python, MACHINES[file.arch], oldest_glibc(parts.platforms))
     place = f"pool/{row.sha256}/{row.name}"
@@ -234,16 +234,16 @@ def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> _Ready:
     compiled = wheel_files.instruction_set(file, file.version, claimed=claimed)
     own = parse_wheel_filename(path.name)[1]
     with_set = f"{own.public}+tfbuild.{compiled.name.replace('-', '.').replace('_', '.')}"
-    final = wheel_names.renamed(
+    final = wheel_names.rename(
         path,
         scratch,
         project=project or file.project,
-        version=str(Version(with_set)) if local else Parts.of(path.name).version,
+        version=str(Version(with_set)) if local else Parts.parse(path.name).version,
         platforms=_platforms(path, sidecar),
     )
     if final != path:
         sha256 = source.digest(final)
-    parts = Parts.of(final.name)
+    parts = Parts.parse(final.name)
     with opened(final) as archive:
         metadata = wheel_names.metadata(archive, final.name)
         created = _time(max(info.date_time for info in archive.infolist()))
@@ -294,7 +294,7 @@ def _sidecar(path: Path, sha256: str) -> Sidecar | None:
 
 def _platforms(path: Path, sidecar: Sidecar | None) -> tuple[str, ...]:
     """Return the platforms in the wheel's name if they promise a glibc and keep it, else what the audit proved."""
-    own = Parts.of(path.name).platforms
+    own = Parts.parse(path.name).platforms
     if sidecar is None:
         audit = audit_wheel(path)
     else:

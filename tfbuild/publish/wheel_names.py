@@ -44,7 +44,7 @@ class Parts:
     platforms: tuple[str, ...]
 
     @classmethod
-    def of(cls, name: str) -> "Parts":
+    def parse(cls, name: str) -> "Parts":
         """Split a name that packaging has accepted."""
         project, version, *build, python, abi, platforms = name.removesuffix(".whl").split("-")
         return cls(
@@ -89,9 +89,9 @@ def metadata(archive: zipfile.ZipFile, name: str) -> bytes:
     return content
 
 
-def renamed(wheel: Path, folder: Path, *, project: str, version: str, platforms: tuple[str, ...]) -> Path:
+def rename(wheel: Path, folder: Path, *, project: str, version: str, platforms: tuple[str, ...]) -> Path:
     """Return the wheel with this project, version and these platforms: itself, or a new file in `folder`."""
-    old = Parts.of(wheel.name)
+    old = Parts.parse(wheel.name)
     new = replace(old, project=project.replace("-", "_"), version=version, platforms=platforms)
     if new == old:
         return wheel
