@@ -68,7 +68,8 @@ class Registry:
             answer = self._request("GET", url, accept=(404,))
             if answer.status_code == 404:
                 return []
-            names += _strings(parse_object(body_of(answer), "list of tags").get("tags") or [])
+            tags = parse_object(body_of(answer), "list of tags").get("tags")
+            names += map(str, tags if isinstance(tags, list) else [])
             url = next_page(answer)
             if not url:
                 return sorted(filter(names_an_image, names))
@@ -271,7 +272,3 @@ def image_digest(name: str, *, ca: Path | None = None) -> str:
 
 def _pause() -> None:
     time.sleep(random.uniform(0, transport.BACKOFF))
-
-
-def _strings(values: object) -> list[str]:
-    return [str(value) for value in values] if isinstance(values, list) else []

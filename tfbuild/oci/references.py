@@ -82,10 +82,7 @@ def loopback(host: str) -> bool:
 
 
 def is_secure(address: str) -> bool:
-    """Return whether an address is reached by TLS or on this machine, so that nobody on the way can change what comes.
-
-    A file is not.
-    """
+    """Return whether an address is reached by TLS, or on this machine: nobody on the way can change what comes."""
     try:
         parts = urlsplit(address)
         host = parts.hostname or ""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 from urllib.parse import urljoin, urlsplit
 
 import requests
@@ -121,17 +121,16 @@ class _SecurePool(HTTPSConnectionPool):
 class _Adapter(HTTPAdapter):
     """Sends requests on connections with a deadline, through a proxy too."""
 
+    pools: ClassVar = {"http": _Pool, "https": _SecurePool}
+
     def init_poolmanager(self, *args: Any, **settings: Any) -> None:
         super().init_poolmanager(*args, **settings)
-        _limit(self.poolmanager)
+        self.poolmanager.pool_classes_by_scheme = self.pools
 
     def proxy_manager_for(self, proxy: str, **settings: Any) -> PoolManager:
-        return _limit(super().proxy_manager_for(proxy, **settings))
-
-
-def _limit(manager: PoolManager) -> PoolManager:
-    manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
-    return manager
+        manager: PoolManager = super().proxy_manager_for(proxy, **settings)
+        manager.pool_classes_by_scheme = self.pools
+        return manager
 
 
 class _Patience(Retry):
@@ -188,7 +187,7 @@ class Connection:
         # Passed with each request: REQUESTS_CA_BUNDLE would override the session's own setting.
         self._verify: str | bool | None = str(ca) if ca is not None else None
         # Otherwise requests replaces the engine's credentials by those in ~/.netrc.
-        self._session.auth = _unchanged
+        self._session.auth = lambda request: request
         self._authorization = ""
 
     def request(
@@ -281,10 +280,6 @@ class Connection:
         mixed = answer.request.headers.get("Content-Type") == INDEX and IMAGES[1].encode() in sent
         hint = _hint(answer.status_code, reason, mixed=mixed)
         return RegistryRefused(f"{summary}: {reason or 'no reason given'}", hint=hint.format(host=self.repository.host))
-
-
-def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    return request
 
 
 @contextmanager
