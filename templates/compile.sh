@@ -6,9 +6,10 @@
 set -eu
 target=$1
 shift
+top=${TFBUILD_ROOT:-}
 # shellcheck source=/dev/null
-. /mnt/network.sh
-cd /src
+. "$top/mnt/network.sh"
+cd "$top/src"
 
 # Nobody is here to answer a question.
 "$PYTHON_BIN_PATH" configure.py < /dev/null || {
@@ -17,64 +18,64 @@ cd /src
 }
 
 # Read after the tree's own files, so that the plan has the last word.
-builder=$(cat /opt/tfbuild/builder)
-cache=/mnt/cache/$builder
-[ "$#" != 0 ] || cache=/var/tmp/bazel/cache
+builder=$(cat "$top/opt/tfbuild/builder")
+cache=$top/mnt/cache/$builder
+[ "$#" != 0 ] || cache=$top/var/tmp/bazel/cache
 # An earlier build or a power failure may have damaged the caches. Bazel compares digests and makes again what is wrong.
 # But it stops at a file in place of a folder, and before 5.1 at an action's empty result, which it takes for one that
 # has no outputs. Only the file with this digest may be empty.
-for folder in /mnt/cache/runs "$cache" "$cache/disk" "$cache/repository"; do
+for folder in "$top/mnt/cache/runs" "$cache" "$cache/disk" "$cache/repository"; do
     mkdir -p "$folder" 2> /dev/null || rm -rf "$folder"
     mkdir -p "$folder"
 done
 find "$cache/disk" -type f -size 0 ! -name 'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855' -delete
 # However this run ends, Bazel's profile and its whole log are there for the stage `kept`.
-run=$(sha256sum /mnt/bazelrc)
-kept=/mnt/cache/runs/${run%% *}
+run=$(sha256sum "$top/mnt/bazelrc")
+kept=$top/mnt/cache/runs/${run%% *}
 # Held until this step ends: another one of the same flags would take the files away from under this one.
 exec 9> "$kept.lock"
 if ! flock --nonblock 9; then
     echo "tfbuild: note: another compile with the same flags is running; the profile and the log kept are that one's"
-    kept=/mnt/kept
+    kept=$top/mnt/kept
 fi
 rm -rf "$kept"
 mkdir -p "$kept"
-for file in /mnt/ca.bazelrc /mnt/bazelrc /mnt/machine; do
+for file in "$top/mnt/ca.bazelrc" "$top/mnt/bazelrc" "$top/mnt/machine"; do
     [ ! -f "$file" ] || sed "s/@BUILDER@/$builder/" "$file"
-done > /mnt/all.bazelrc
-cat >> /mnt/all.bazelrc << END
+done > "$top/mnt/all.bazelrc"
+cat >> "$top/mnt/all.bazelrc" << END
 build --disk_cache=$cache/disk
 build --repository_cache=$cache/repository
 build --curses=no --color=no --show_progress_rate_limit=2
 build --profile=$kept/profile.json
 END
 
-rc=--bazelrc=/mnt/all.bazelrc root=--output_user_root=/var/tmp/bazel
+rc="--bazelrc=$top/mnt/all.bazelrc" root="--output_user_root=$top/var/tmp/bazel"
 if [ -n "$mirror" ]; then
     # Since Bazel 4; since 8.2 it is called --downloader_config, and this name still taken.
     if bazel "$rc" "$root" help build --short | grep downloader_config > /dev/null; then
-        echo "build --experimental_downloader_config=/mnt/mirror.downloads" >> /mnt/all.bazelrc
+        echo "build --experimental_downloader_config=$top/mnt/mirror.downloads" >> "$top/mnt/all.bazelrc"
     else
-        python3 /mnt/archives.py "$mirror" /src "$cache/repository"
+        python3 "$top/mnt/archives.py" "$mirror" "$top/src" "$cache/repository"
     fi
     # What a tree clones: Bazel's repository rules leave no other setting of git's alone.
-    printf '[url "%s/github.com/"]\n\tinsteadOf = https://github.com/\n' "$mirror" >> /etc/gitconfig
+    printf '[url "%s/github.com/"]\n\tinsteadOf = https://github.com/\n' "$mirror" >> "$top/etc/gitconfig"
 fi
 if [ "$#" = 0 ]; then
     bazel "$rc" "$root" build --nobuild "$target"
     bazel "$rc" "$root" shutdown
-    rm -rf /var/tmp/bazel
+    rm -rf "$top/var/tmp/bazel"
     exit
 fi
 
 # The secret `remote`: Bazel's lines for a cache or executor that machines share, with credentials in them. Bazel prints
 # all its options where one of them is wrong or the tree asks for it, so that what it says is filtered.
 hide='cat' guard=''
-if [ -s /mnt/remote ]; then
-    python3 /mnt/remote.py reach /mnt/remote
-    cp /mnt/all.bazelrc /mnt/alone.bazelrc
-    cat /mnt/remote >> /mnt/all.bazelrc
-    hide='python3 /mnt/remote.py hide /mnt/remote' guard="python3 /mnt/remote.py guard /mnt/remote $kept/bazel.log"
+if [ -s "$top/mnt/remote" ]; then
+    python3 "$top/mnt/remote.py" reach "$top/mnt/remote"
+    cp "$top/mnt/all.bazelrc" "$top/mnt/alone.bazelrc"
+    cat "$top/mnt/remote" >> "$top/mnt/all.bazelrc"
+    hide="python3 $top/mnt/remote.py hide $top/mnt/remote" guard="python3 $top/mnt/remote.py guard $top/mnt/remote $kept/bazel.log"
 fi
 
 # A clock that is set meanwhile changes nothing about the time that is left.
@@ -82,35 +83,37 @@ uptime() {
     cut -d. -f1 /proc/uptime
 }
 end=0
-[ ! -s /mnt/deadline ] || end=$(($(uptime) + $(cat /mnt/deadline) - $(date +%s)))
+[ ! -s "$top/mnt/deadline" ] || end=$(($(uptime) + $(cat "$top/mnt/deadline") - $(date +%s)))
 
 # bazel_build WORD...: sets `code` and `seconds`, its time limit (0: none).
 bazel_build() {
     seconds=0
-    if [ -s /mnt/deadline ]; then
+    if [ -s "$top/mnt/deadline" ]; then
         seconds=$((end - $(uptime)))
         [ "$seconds" -gt 0 ] || seconds=1
     fi
     # Bazel takes the first SIGINT as "finish in good order": what is compiled is in the cache.
-    echo 0 > /mnt/code
+    echo 0 > "$top/mnt/code"
     {
-        $guard timeout --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$@" 2>&1 ||
-            echo $? > /mnt/code
-    } |
-        $hide | python3 /mnt/relay.py "$kept/bazel.log"
-    code=$(cat /mnt/code)
+        $guard timeout --foreground --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$@" 2>&1 ||
+            echo $? > "$top/mnt/code"
+    } | {
+        trap '' INT
+        $hide | python3 "$top/mnt/relay.py" "$kept/bazel.log"
+    }
+    code=$(cat "$top/mnt/code")
 }
 late() {
     [ "$seconds" != 0 ] && [ "$(uptime)" -ge "$end" ]
 }
 executes() {
-    grep '^build --remote_executor=' /mnt/all.bazelrc > /dev/null
+    grep '^build --remote_executor=' "$top/mnt/all.bazelrc" > /dev/null
 }
 # An executor that refuses actions, or whose worker is not this builder, is known before hours of compile. No cache has
 # the answer: the time is part of the action.
 probe() {
-    mkdir -p /src/tfbuild_probe
-    cat > /src/tfbuild_probe/BUILD << END
+    mkdir -p "$top/src/tfbuild_probe"
+    cat > "$top/src/tfbuild_probe/BUILD" << END
 genrule(
     name = "tfbuild_probe",
     outs = ["seen"],
@@ -118,7 +121,7 @@ genrule(
 )
 END
     bazel_build --noremote_local_fallback --genrule_strategy=remote //tfbuild_probe
-    if [ "$code" != 0 ] && ! late && [ ! -e /mnt/remote.lost ]; then
+    if [ "$code" != 0 ] && ! late && [ ! -e "$top/mnt/remote.lost" ]; then
         if grep '^tfbuild: not the builder' "$kept/bazel.log" > /dev/null; then
             why="its worker runs in another image than this builder's"
         else
@@ -129,35 +132,38 @@ END
 }
 # A wrong Bazel, config, variable or target is known within minutes, before anything is compiled.
 compile() {
-    echo analysis > /mnt/stage
-    bazel_build --nobuild --profile=/mnt/analysis.json "$target"
+    echo analysis > "$top/mnt/stage"
+    bazel_build --nobuild --profile="$top/mnt/analysis.json" "$target"
     if [ "$code" = 0 ]; then
         ! executes || probe
     elif ! late; then
         echo "tfbuild: Bazel cannot analyse this build; nothing was compiled"
     fi
     if [ "$code" = 0 ]; then
-        echo compile > /mnt/stage
+        echo compile > "$top/mnt/stage"
         bazel_build "$target"
     fi
 }
-python3 /mnt/sitting.py begin "$cache/sittings.jsonl"
-echo analysis > /mnt/stage
-python3 /mnt/sitting.py watch "$cache/sittings.jsonl" /mnt/stage "$cache" /var/tmp/bazel &
+python3 "$top/mnt/sitting.py" begin "$cache/sittings.jsonl"
+echo analysis > "$top/mnt/stage"
+python3 "$top/mnt/sitting.py" watch "$cache/sittings.jsonl" "$top/mnt/stage" "$cache" "$top/var/tmp/bazel" &
 watch=$!
+# Without a container, Ctrl-C reaches all of this group: Bazel ends in good order, and then this script.
+trap 'kill "$watch" 2> /dev/null || true' EXIT
+trap 'exit 130' INT
 compile
 # Some Bazels end where a remote cache dies on the way (0.26.1 with code 37), and the guard ends any whose cache goes
 # silent. What is compiled is here.
 lost() {
-    cat /mnt/remote.lost 2> /dev/null || ! python3 /mnt/remote.py reach /mnt/remote
+    cat "$top/mnt/remote.lost" 2> /dev/null || ! python3 "$top/mnt/remote.py" reach "$top/mnt/remote"
 }
 alone() {
-    ! executes || grep '^build --remote_local_fallback' /mnt/all.bazelrc > /dev/null
+    ! executes || grep '^build --remote_local_fallback' "$top/mnt/all.bazelrc" > /dev/null
 }
-if [ "$code" != 0 ] && [ -s /mnt/remote ] && ! late && lost && alone; then
+if [ "$code" != 0 ] && [ -s "$top/mnt/remote" ] && ! late && lost && alone; then
     echo "tfbuild: going on without it"
     guard=''
-    mv /mnt/alone.bazelrc /mnt/all.bazelrc
+    mv "$top/mnt/alone.bazelrc" "$top/mnt/all.bazelrc"
     compile
 fi
 # Bazel keeps a file whose digest is wrong: from then on it compiles that again each time, or from 7 on may fail.
@@ -173,8 +179,8 @@ if grep '[Ee]xpected \(hash\|digest\).* not match' "$kept/bazel.log" > /dev/null
 fi
 why="done"
 if [ "$code" = 0 ]; then
-    echo packing > /mnt/stage
-    mkdir -p /wheel
+    echo packing > "$top/mnt/stage"
+    mkdir -p "$top/wheel"
     if ! "$@"; then
         code=1 why=failed
         echo "tfbuild: all is compiled, but the wheel could not be packed"
@@ -186,7 +192,7 @@ else
 fi
 kill "$watch" || true
 wait "$watch" || true
-python3 /mnt/sitting.py end "$cache/sittings.jsonl" "$kept/bazel.log" "$kept/profile.json" "$why"
+python3 "$top/mnt/sitting.py" end "$cache/sittings.jsonl" "$kept/bazel.log" "$kept/profile.json" "$why"
 cp "$cache/sittings.jsonl" "$kept/sittings.jsonl"
 # A compile never fails for its profile's sake.
 [ ! -f "$kept/profile.json" ] || gzip --force "$kept/profile.json" || true
@@ -198,18 +204,19 @@ if [ "$code" != 0 ]; then
 fi
 
 # Bazel's outputs are read-only.
-chmod 644 /wheel/*.whl
-for wheel in /wheel/*.whl; do
-    sh /mnt/system.sh list "$wheel"
-done > /mnt/packages.txt
-sort -u /mnt/packages.txt > /wheel/packages.txt
+chmod 644 "$top"/wheel/*.whl
+for wheel in "$top"/wheel/*.whl; do
+    sh "$top/mnt/system.sh" list "$wheel"
+done > "$top/mnt/packages.txt"
+sort -u "$top/mnt/packages.txt" > "$top/wheel/packages.txt"
 {
-    echo "builder=sha256:$(cat /opt/tfbuild/builder)"
-    cat /opt/tfbuild/source
+    echo "builder=sha256:$(cat "$top/opt/tfbuild/builder")"
+    cat "$top/opt/tfbuild/source"
     echo "compiler=$("$CC" --version | head -n 1)"
     echo "bazel=$(bazel "$rc" "$root" version | sed -n 's/^Build label: //p')"
-    sha256sum /wheel/*.whl | sed 's|\(.*\)  /wheel/\(.*\)|wheel=\1 \2|'
-} > /wheel/build.txt
+    sha256sum "$top"/wheel/*.whl | sed "s|\(.*\)  $top/wheel/\(.*\)|wheel=\1 \2|"
+} > "$top/wheel/build.txt"
 bazel "$rc" "$root" shutdown
-# Gigabytes that no layer needs.
-rm -rf /var/tmp/bazel
+# Gigabytes that no layer needs. Bazel makes folders read-only, which stops everybody but root.
+find "$top/var/tmp/bazel" -type d ! -perm -200 -exec chmod u+w {} +
+rm -rf "$top/var/tmp/bazel"

@@ -2,9 +2,10 @@
 
 A compile can take several sittings, each stopped by a time limit or a fault and resumed from Bazel's cache: FILE is in
 that cache, and has a line of JSON for each. CPU time and memory are those of this step's cgroup (v1 or v2), so that
-Bazel's server and all compilers count. `watch` writes both into the last line every few seconds, and when it was:
-whatever kills a sitting leaves that much of it. The file STAGE names the stage that it is in (analysis, compile,
-packing), by which `watch` divides them; what the FOLDERs take on disk is measured where a stage ends.
+Bazel's server and all compilers count; without a container also what else runs in it. `watch` writes both into the last
+line every few seconds, and when it was: whatever kills a sitting leaves that much of it. The file STAGE names the stage
+that it is in (analysis, compile, packing), by which `watch` divides them; what the FOLDERs take on disk is measured
+where a stage ends.
 """
 
 import json
@@ -31,19 +32,29 @@ def read(path):
         return b""
 
 
+def group(controller):
+    """The folder of this process's cgroup; "" stands for version 2. In a container that is the top one."""
+    top = "/sys/fs/cgroup/" + controller
+    for line in read("/proc/self/cgroup").decode().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(",") and os.path.isdir(top + path):
+            return top + path
+    return top
+
+
 def cpu_seconds():
-    """Of everything in this step so far, None where there is no cgroup to ask."""
-    usage = read("/sys/fs/cgroup/cpuacct/cpuacct.usage")
+    """Of everything in this cgroup so far, None where there is none to ask."""
+    usage = read(group("cpuacct") + "/cpuacct.usage")
     if usage:
         return round(int(usage) / 1e9, 1)
-    found = re.search(rb"^usage_usec (\d+)$", read("/sys/fs/cgroup/cpu.stat"), re.MULTILINE)
+    found = re.search(rb"^usage_usec (\d+)$", read(group("") + "/cpu.stat"), re.MULTILINE)
     return round(int(found.group(1)) / 1e6, 1) if found else None
 
 
 def memory():
     """Bytes that processes hold now, without files that the kernel merely keeps; 0 where that is not known."""
-    for path, name in (("memory/memory.stat", b"total_rss"), ("memory.stat", b"anon")):
-        found = re.search(rb"^" + name + rb" (\d+)$", read("/sys/fs/cgroup/" + path), re.MULTILINE)
+    for controller, name in (("memory", b"total_rss"), ("", b"anon")):
+        found = re.search(rb"^" + name + rb" (\d+)$", read(group(controller) + "/memory.stat"), re.MULTILINE)
         if found:
             return int(found.group(1))
     return 0
@@ -114,12 +125,13 @@ def watch(path, stage, *folders):
     """Sample until SIGTERM: that ends the last stage."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     stages, name, last = {}, "", (time.time(), cpu_seconds() or 0)
+    before = last[1]
     try:
         while True:
             # Empty for the moment in which the shell writes it.
-            before, name = name, read(stage).decode().strip() or name
-            if before and name != before:
-                stages[before]["disk_bytes"] = disk_bytes(folders)
+            ended, name = name, read(stage).decode().strip() or name
+            if ended and name != ended:
+                stages[ended]["disk_bytes"] = disk_bytes(folders)
             row = stages.setdefault(name, {"seconds": 0, "cpu_seconds": 0, "peak_bytes": 0})
             now = (time.time(), cpu_seconds() or 0)
             row["seconds"] = round(row["seconds"] + now[0] - last[0], 1)
@@ -127,7 +139,7 @@ def watch(path, stage, *folders):
             row["peak_bytes"] = max(row["peak_bytes"], memory())
             last = now
             peak = max(each["peak_bytes"] for each in stages.values())
-            update(path, seen=int(now[0]), cpu_seconds=cpu_seconds(), peak_bytes=peak, stages=stages)
+            update(path, seen=int(now[0]), cpu_seconds=round(now[1] - before, 1), peak_bytes=peak, stages=stages)
             time.sleep(SAMPLE_SECONDS)
     finally:
         if name:
@@ -153,7 +165,7 @@ def profiled(profile):
 
 
 def end(path, log, profile, why):
-    update(path, ended=int(time.time()), why=why, cpu_seconds=cpu_seconds(), **profiled(profile), **told(log))
+    update(path, ended=int(time.time()), why=why, **profiled(profile), **told(log))
 
 
 {"begin": begin, "watch": watch, "end": end}[sys.argv[1]](*sys.argv[2:])

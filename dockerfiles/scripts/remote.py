@@ -87,6 +87,8 @@ def reach(lines):
 
 
 def guard(lines):
+    # Ctrl-C is for the command, which then ends in good order; unlike SIG_IGN, this is not passed on to it.
+    signal.signal(signal.SIGINT, lambda *_: None)
     process, missed, lost = subprocess.Popen(sys.argv[4:]), 0, False
     executor = next((line.partition("=")[2] for line in lines if line.startswith("build --remote_executor=")), "")
     idle = Idle(sys.argv[3]) if executor else None

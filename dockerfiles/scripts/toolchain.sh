@@ -2,11 +2,13 @@
 # toolchain.sh python PYTHON: its headers and venv, after `apt-get update` and the distribution's other packages.
 # toolchain.sh bazel PYTHON BAZEL BAZEL_SHA256 BAZELISK BAZELISK_SHA256 ARCH: Bazel, and Python's packages as
 # TensorFlow's build wants them. An empty BAZEL_SHA256 is not known; /mnt/bazel has a Bazel of the user's own, if any.
-# Leaves in /opt/tfbuild/builder a digest of all that is installed, by which Bazel's caches are kept apart.
+# Leaves in /opt/tfbuild/builder a digest of all that is installed, by which Bazel's caches are kept apart. Without a
+# container, TFBUILD_PACKAGES are the patterns of the packages that matter to a compile.
 set -eu
 python=$2
+top=${TFBUILD_ROOT:-}
 # shellcheck source=/dev/null
-. /mnt/network.sh
+. "$top/mnt/network.sh"
 
 if [ "$1" = python ]; then
     # A wheel is compiled against the headers of its Python. The official Python images have them already.
@@ -18,15 +20,15 @@ if [ "$1" = python ]; then
 fi
 
 bazel=$3 bazel_sha256=$4 bazelisk=$5 bazelisk_sha256=$6 arch=$7
-"$python" -m venv /opt/build
-/opt/build/bin/pip install --no-cache-dir --disable-pip-version-check --requirement /mnt/requirements.txt
+"$python" -m venv "$top/opt/build"
+"$top/opt/build/bin/pip" install --no-cache-dir --disable-pip-version-check --requirement "$top/mnt/requirements.txt"
 
-if [ -f /mnt/bazel/bazel.tar ]; then
-    mkdir /opt/bazel
-    tar --extract --file /mnt/bazel/bazel.tar --directory /opt/bazel --strip-components 1 --no-same-owner
-    program=/opt/bazel/bin/bazel
+if [ -f "$top/mnt/bazel/bazel.tar" ]; then
+    mkdir "$top/opt/bazel"
+    tar --extract --file "$top/mnt/bazel/bazel.tar" --directory "$top/opt/bazel" --strip-components 1 --no-same-owner
+    program="$top/opt/bazel/bin/bazel"
     # One that was compiled without a version says nothing, or "6.1.0- (@non-git)".
-    said=$("$program" --batch --output_user_root=/var/tmp/bazel version | sed -n 's/^Build label: //p')
+    said=$("$program" --batch --output_user_root="$top/var/tmp/bazel" version | sed -n 's/^Build label: //p')
     case $said in
     "$bazel"* | "") ;;
     *)
@@ -36,32 +38,34 @@ if [ -f /mnt/bazel/bazel.tar ]; then
     esac
 else
     url=$(from "https://github.com/bazelbuild/bazelisk/releases/download/v$bazelisk/bazelisk-linux-$arch")
-    if ! download "$url" /usr/local/bin/bazelisk ||
-        ! echo "$bazelisk_sha256  /usr/local/bin/bazelisk" | sha256sum --check --strict; then
+    if ! download "$url" "$top/usr/local/bin/bazelisk" ||
+        ! echo "$bazelisk_sha256  $top/usr/local/bin/bazelisk" | sha256sum --check --strict; then
         echo "tfbuild: $url cannot be had, or is not the Bazelisk that was planned" >&2
         exit 1
     fi
-    chmod 755 /usr/local/bin/bazelisk
+    chmod 755 "$top/usr/local/bin/bazelisk"
 
     # Bazelisk fetches Bazel when it runs it, and waits without end for a server that sends nothing; the compile runs that
     # program itself, which takes signals in one piece.
-    export BAZELISK_HOME=/opt/bazelisk USE_BAZEL_VERSION="$bazel"
+    export BAZELISK_HOME="$top/opt/bazelisk" USE_BAZEL_VERSION="$bazel"
     [ -z "$bazel_sha256" ] || export BAZELISK_VERIFY_SHA256="$bazel_sha256"
     code=0
-    timeout 1800 bazelisk --batch --output_user_root=/var/tmp/bazel version || code=$?
+    timeout 1800 bazelisk --batch --output_user_root="$top/var/tmp/bazel" version || code=$?
     if [ "$code" = 124 ]; then
         echo "tfbuild: Bazelisk could not download Bazel: it took longer than 30 minutes" >&2
     fi
     [ "$code" = 0 ] || exit "$code"
-    program=$(find /opt/bazelisk -name bazel -type f -perm -u+x -print -quit)
+    program=$(find "$top/opt/bazelisk" -name bazel -type f -perm -u+x -print -quit)
 fi
-rm -rf /var/tmp/bazel
-ln -s "$program" /usr/local/bin/bazel
+rm -rf "$top/var/tmp/bazel"
+ln -s "$program" "$top/usr/local/bin/bazel"
 
-mkdir -p /opt/tfbuild
+mkdir -p "$top/opt/tfbuild"
 {
-    dpkg-query --show
-    /opt/build/bin/pip freeze
-    sha256sum /usr/local/bin/bazel "$(command -v "$python")"
-    [ ! -f /mnt/bazel/bazel.tar ] || sha256sum /mnt/bazel/bazel.tar
-} | sha256sum | cut -d ' ' -f 1 > /opt/tfbuild/builder
+    set -f
+    # shellcheck disable=SC2086
+    dpkg-query --show ${TFBUILD_PACKAGES:-} || true
+    "$top/opt/build/bin/pip" freeze
+    sha256sum "$top/usr/local/bin/bazel" "$(command -v "$python")"
+    [ ! -f "$top/mnt/bazel/bazel.tar" ] || sha256sum "$top/mnt/bazel/bazel.tar"
+} | sha256sum | cut -d ' ' -f 1 > "$top/opt/tfbuild/builder"

@@ -35,7 +35,7 @@ def sha256(content: bytes) -> str:
 
 def run(root: Path, script: str, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
     """Run a script with its folders below `root`, and the programs in bin/ there before the system's."""
-    text = (dockerfile.TEMPLATES / script).read_text()
+    text = (dockerfile.TEMPLATES / script).read_text().replace("$top", "")
     for name in ("mnt", "src", "opt", "usr/local/bin", "var", "etc"):
         text = re.sub(rf"(?<![\w./$}}])/{name}\b", f"{root}/{name}", text)
         if name != "src":  # source.sh makes it
@@ -342,7 +342,7 @@ WATCHED = ("SSL_CERT_FILE", "GIT_SSL_CAINFO", "PIP_CERT", "APT_CONFIG", "PIP_IND
 
 def networked(root: Path, **env: str) -> dict[str, str]:
     """Source network.sh, and return the URL that `from` makes of one, and the variables that are set."""
-    text = (dockerfile.TEMPLATES / "network.sh").read_text()
+    text = (dockerfile.TEMPLATES / "network.sh").read_text().replace("$top", "")
     for name in ("mnt", "etc"):
         text = re.sub(rf"(?<![\w./$}}])/{name}\b", f"{root}/{name}", text)
         (root / name).mkdir(exist_ok=True)

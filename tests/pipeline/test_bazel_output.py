@@ -3,7 +3,6 @@
 import fcntl
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -173,11 +172,8 @@ def compile_in(
     root: Path, *, code: int = 0, profile: str = "", secrets: dict[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
     """Run compile.sh with its folders below `root`; `profile`: shell code run before Bazel ends."""
-    script = (dockerfile.TEMPLATES / "compile.sh").read_text()
-    for name in ("mnt", "src", "opt", "wheel", "var"):
-        script = re.sub(rf"(?<![\w./$}}])/{name}\b", f"{root}/{name}", script)
-        (root / name).mkdir(exist_ok=True)
-    (root / "opt/tfbuild").mkdir(exist_ok=True)
+    for name in ("mnt", "src", "opt/tfbuild", "wheel", "var/tmp/bazel"):
+        (root / name).mkdir(parents=True, exist_ok=True)
     texts = {
         "mnt/network.sh": "mirror=\n",
         "mnt/bazelrc": "build --copt=-mavx\n",
@@ -185,7 +181,7 @@ def compile_in(
         "opt/tfbuild/builder": "b1\n",
         "opt/tfbuild/source": "source_commit=\n",
         "bin/bazel": BAZEL.replace("PROFILE", profile).replace("ROOT", str(root)).replace("CODE", str(code)),
-        "compile.sh": script,
+        "compile.sh": (dockerfile.TEMPLATES / "compile.sh").read_text(),
     }
     for name, text in texts.items():
         (root / name).parent.mkdir(exist_ok=True)
@@ -199,6 +195,7 @@ def compile_in(
     for name, text in (secrets or {}).items():
         (root / "mnt" / name).write_text(text)
     env = os.environ | {"PATH": f"{root}/bin:{os.environ['PATH']}", "PYTHON_BIN_PATH": sys.executable, "CC": "true"}
+    env["TFBUILD_ROOT"] = str(root)
     collect = [sys.executable, "-m", "zipfile", "--create", f"{root}/wheel/thing.whl", "compile.sh"]
     command = ["sh", "compile.sh", "//:wheel", *collect]
     return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)

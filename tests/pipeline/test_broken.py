@@ -187,7 +187,7 @@ def test_a_download_by_curl_ends_in_time_and_names_its_cause(fault: str, tmp_pat
 
 @pytest.mark.parametrize("fault", faults("500"))
 def test_a_clone_ends_in_time_and_its_cause_is_in_the_error(fault: str, tmp_path: Path) -> None:
-    script = (TEMPLATES / "source.sh").read_text().replace(". /mnt/network.sh", "").replace("/src", f"{tmp_path}/src")
+    script = (TEMPLATES / "source.sh").read_text().replace('. "$top/mnt/network.sh"', f"top={tmp_path}")
     with broken.serve(smart("/tensorflow/tensorflow")) as server:
         server.fault = fault
         script = script.replace("https://github.com", server.url)

@@ -17,6 +17,7 @@ DIRECT = {
     "binary/inspector.py": "a scratch folder",
     "bench/allocators.py": "a scratch folder",
     "pipeline/compiling.py": "secrets in a scratch folder",
+    "pipeline/host.py": "a work folder that is written anew in each run",
     "pipeline/bundle.py": "a part beside the file, which then replaces it",
     "plan/source.py": "a context that is written aside",
     "context/dockerfile.py": "a context that is written aside",

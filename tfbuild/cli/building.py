@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from tfbuild.cli.listing import show_plan
 from tfbuild.cli.options import (
-    COMPILE,
     JSON,
     MAKE,
     ON_ENGINE,
@@ -30,6 +29,7 @@ from tfbuild.errors import Interrupted, UsageError
 from tfbuild.plan import Build, RunRequest
 from tfbuild.util.files import REPORTS
 from tfbuild.util.options import given_to_compile, make
+from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import counted, days
 
 if TYPE_CHECKING:
@@ -74,38 +74,6 @@ def ignored_options(build: Build, options: Mapping[str, Any]) -> list[str]:
     """
     ignored = given_to_compile(make(RunRequest, options)) if build.wheel.kind != "source" else ()
     return [f"{', '.join(ignored)}: ignored, because --wheel {build.wheel.kind} compiles nothing"] if ignored else []
-
-
-@verb(
-    PLAN,
-    MAKE,
-    COMPILE,
-    SETTINGS,
-    {"output": ("dist", "folder for the wheel", "PATH")},
-    JSON,
-    examples=(
-        "invoke wheel --target mkl           # compile for this CPU; hours",
-        "invoke wheel --target cpu --release 2.20 --cpu x86-64-v3 --time-limit 5h30m",
-    ),
-)
-def wheel(*, output: str, json: bool, **options: Any) -> None:
-    """Compile only the wheel, and write a JSON file beside it that says how it was built."""
-    from tfbuild.pipeline import Maker
-
-    run = run_of(options)
-    chosen = select_and_print_notes(request_of(options), run)
-    exported = Maker(run=run).wheel(chosen, Path(output))
-    if json:
-        out(
-            {
-                "id": chosen.id,
-                "wheel": str(exported.wheel),
-                "sidecar": str(exported.sidecar),
-                "sha256": exported.sha256,
-            }
-        )
-    else:
-        print(exported.wheel)
 
 
 # Starts a worker of buildbox, whose programs are in /opt/buildbox; casd beside it keeps what actions share.
@@ -342,7 +310,6 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
 def inspect(subject: str, *, engine: str, full: bool, json: bool) -> None:
     """Show what SUBJECT (a wheel, an image or a library) was compiled for, by its machine code, without running it."""
     from tfbuild.binary import inspector
-    from tfbuild.util.progress import Progress
     from tfbuild.verify import libraries
 
     if inspector.is_image(subject):
@@ -378,7 +345,6 @@ def inspect(subject: str, *, engine: str, full: bool, json: bool) -> None:
 def engine(*, stop: bool, yes: bool, json: bool) -> None:
     """Make sure that a container engine answers; as root on Debian or Ubuntu, install and start one if needed."""
     from tfbuild.engine import daemon
-    from tfbuild.util.progress import Progress
 
     progress = Progress()
     if stop:

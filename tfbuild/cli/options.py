@@ -31,6 +31,12 @@ MAKE: Options = {"base": PLAN["base"], **of_groups(RunRequest, ENGINE)}
 COMPILE = of_groups(RunRequest, RESOURCES, REMOTE)
 ON_ENGINE: Options = {"engine": RUN["engine"]}
 TIMED: Options = {"no-throughput": RUN["no-throughput"]}
+# Of the verbs that plan or compile a wheel.
+HOST: Options = {
+    "no-container": Option(
+        False, "compile on this machine itself (Debian, Ubuntu), without a container engine and without root"
+    )
+}
 # Of the verbs that make or plan one build: Request and RunRequest from a file, and the rare ones of them.
 SETTINGS: Options = {
     "options": Option("", "file with options (default: tfbuild.toml, or tool.tfbuild in pyproject.toml)", "FILE"),

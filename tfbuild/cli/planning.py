@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from tfbuild import facts
 from tfbuild.cli.listing import show_cpus, show_fields, show_flags, show_gain, show_plan
-from tfbuild.cli.options import JSON, PLAN, RUN, SETTINGS, certificates, host_cpu, request_of
+from tfbuild.cli.options import HOST, JSON, PLAN, RUN, SETTINGS, certificates, host_cpu, request_of
 from tfbuild.cli.output import out, say
 from tfbuild.cli.verbs import COMMAND_LINE, Rows, verb
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.cpu import isa
+from tfbuild.errors import UsageError
 from tfbuild.plan import (
     PLATFORMS,
     Build,
+    HostSystem,
     Request,
     Usual,
     choose_platform,
@@ -181,6 +183,7 @@ def cpus(*, search: str, json: bool) -> None:
 @verb(
     PLAN,
     SETTINGS,
+    HOST,
     JSON,
     examples=(
         "invoke plan --target mkl            # the newest release, for this CPU",
@@ -188,10 +191,10 @@ def cpus(*, search: str, json: bool) -> None:
         "invoke plan --target cpu --wheel official",
     ),
 )
-def plan(*, json: bool, **options: Any) -> None:
+def plan(*, no_container: bool, json: bool, **options: Any) -> None:
     """Show the resolved build, without needing an engine."""
     origins = options["origins"]
-    chosen = select(request_of(options))
+    chosen = select_on_host(request_of(options))[0] if no_container else select(request_of(options))
     if json:
         values = {name: {"value": options[name.replace("-", "_")], "from": origin} for name, origin in origins.items()}
         out([{**chosen.to_json(), "options": values}])
@@ -242,6 +245,19 @@ def select(request: Request) -> Build:
     return select_build(request, host_cpu(request.cpuinfo))
 
 
+def select_on_host(request: Request) -> tuple[Build, HostSystem]:
+    """Plan a compile on this machine itself, without a container, and return the machine as well.
+
+    Raises Unsupported where it is not a Debian, an Ubuntu or the like, and UsageError where nothing is compiled.
+    """
+    from tfbuild.pipeline import machine as machines
+
+    if request.wheel not in ("", "source"):
+        raise UsageError("--no-container is for compiles", hint="leave out --wheel")
+    machine = machines.read()
+    return select_build(request, host_cpu(request.cpuinfo), machine), machine
+
+
 def words(taken: Build | Usual) -> str:
     """Return release, Python, compiler and kind of wheel, for a message."""
     source = "from source" if isinstance(taken, Usual) else WHEELS[taken.wheel.kind]
@@ -265,7 +281,12 @@ def select_for(request: Request, run: "Run") -> Build:
 def select_and_print_notes(request: Request, run: "Run") -> Build:
     """Plan the build for a run, and print its notes."""
     chosen = select_for(request, run)
+    print_notes(chosen)
+    return chosen
+
+
+def print_notes(chosen: Build) -> None:
+    """Print what was planned, and the plan's notes."""
     say(f"{chosen.id}: {words(chosen)}")
     for note in chosen.notes:
         say(f"note: {note}")
-    return chosen

@@ -1,15 +1,92 @@
-"""The verbs for wheels: an index of them for pip, uv and `tfbuild install`."""
+"""The verbs for wheels: compile one, and keep an index of them for pip, uv and `tfbuild install`."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from tfbuild.cli.options import PLAN, REGISTRY, certificates
-from tfbuild.cli.output import say
-from tfbuild.cli.verbs import verb
+from tfbuild.cli.options import (
+    COMPILE,
+    HOST,
+    JSON,
+    MAKE,
+    PLAN,
+    REGISTRY,
+    SETTINGS,
+    certificates,
+    request_of,
+    run_of,
+)
+from tfbuild.cli.output import out, say
+from tfbuild.cli.planning import print_notes, select_and_print_notes, select_on_host
+from tfbuild.cli.verbs import OF_REQUESTS, verb
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import UsageError
+from tfbuild.util.options import flag
 from tfbuild.util.quantities import counted
+
+
+@verb(
+    PLAN,
+    MAKE,
+    COMPILE,
+    SETTINGS,
+    {"output": ("dist", "folder for the wheel", "PATH")},
+    HOST,
+    JSON,
+    examples=(
+        "invoke wheel --target mkl           # compile for this CPU; hours",
+        "invoke wheel --target cpu --release 2.20 --cpu x86-64-v3 --time-limit 5h30m",
+        "invoke wheel --target mkl --no-container    # without a container engine",
+    ),
+)
+def wheel(*, output: str, no_container: bool, json: bool, **options: Any) -> None:
+    """Compile only the wheel, and write a JSON file beside it that says how it was built."""
+    from tfbuild.pipeline import Maker, host
+    from tfbuild.util.progress import Progress
+
+    if no_container:
+        refuse_engine_options(options)
+    run = run_of(options)
+    if no_container:
+        chosen, machine = select_on_host(request_of(options))
+        print_notes(chosen)
+        exported = host.wheel(chosen, machine, run, Path(output), Progress())
+    else:
+        chosen = select_and_print_notes(request_of(options), run)
+        exported = Maker(run=run).wheel(chosen, Path(output))
+    if json:
+        out(
+            {
+                "id": chosen.id,
+                "wheel": str(exported.wheel),
+                "sidecar": str(exported.sidecar),
+                "sha256": exported.sha256,
+            }
+        )
+    else:
+        print(exported.wheel)
+
+
+# Options that need an engine, and what takes their place without one.
+OF_ENGINES = {
+    "engine": "no engine is used",
+    "builder": "no engine is used",
+    "base": "this machine is in the place of a base image",
+    "network": "this machine's network is used",
+    "remote-executor": "its workers run in the builder's image, which this machine is not; --remote-cache is taken",
+}
+
+
+def refuse_engine_options(options: Mapping[str, Any]) -> None:
+    """Raise UsageError for options that only make sense with a container engine."""
+    for name, instead in OF_ENGINES.items():
+        row = OF_REQUESTS[name]
+        if options[name.replace("-", "_")] not in ("", row.default):
+            raise UsageError(
+                f"{flag(name, row)} does not go with --no-container: {instead}", hint="leave one of them out"
+            )
 
 
 @verb(

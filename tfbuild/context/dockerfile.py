@@ -318,13 +318,13 @@ def configure(build: Build) -> list[tuple[str, str]]:
     return [*build.configure_env, ("CC", program), ("BAZEL_COMPILER", program)]
 
 
-def collect(bazel_target: str) -> str:
-    """Return the command that puts the wheel into /wheel. Before 2.16 the target is a program that packs it."""
+def collect(bazel_target: str, folder: str = "/wheel") -> str:
+    """Return the command that puts the wheel into `folder`. Before 2.16 the target is a program that packs it."""
     package, _, target = bazel_target.removeprefix("//").partition(":")
     if target == "build_pip_package":
-        return f"bazel-bin/{package}/build_pip_package /wheel"
+        return f"bazel-bin/{package}/build_pip_package {folder}"
     # Without a pattern: the shell that starts compile.sh would expand it before the files exist.
-    return f"cp -r bazel-bin/{package}/wheel_house/. /wheel/"
+    return f"cp -r bazel-bin/{package}/wheel_house/. {folder}/"
 
 
 # --- Jinja ------------------------------------------------------------------------------------------------------------

@@ -27,14 +27,20 @@ DENIED = "sudo usermod -aG docker $USER, then log in again; or run this command 
 NO_SPACE = re.compile(r"(?:no space left on device|disk quota exceeded)(?:: unknown)?\s*$")
 
 
-class AnEngine(Protocol):
+class WithDisk(Protocol):
+    """An engine, or whatever else builds, as far as its disk is concerned."""
+
+    @property
+    def local(self) -> bool: ...
+    @property
+    def data_root(self) -> Path: ...
+
+
+class AnEngine(WithDisk, Protocol):
     """What is asked of an engine here."""
 
     client: Any
-    local: bool
 
-    @property
-    def data_root(self) -> Path: ...
     def require_answer(self) -> None: ...
 
 
@@ -94,19 +100,19 @@ FULL_BYTES = 16 << 20
 PRUNE_HINT = "docker builder prune, docker image prune; then run the same command again: what was built is kept"
 
 
-def free_space(engine: AnEngine) -> int | None:
+def free_space(engine: WithDisk) -> int | None:
     """Return the free bytes where the engine keeps its images; None if that is on another machine or in a VM."""
     root = engine.data_root
     return shutil.disk_usage(root).free if engine.local and root.is_dir() else None
 
 
-def disk_is_full(engine: AnEngine) -> bool:
+def disk_is_full(engine: WithDisk) -> bool:
     """Return whether the engine's disk is seen to be full."""
     space = free_space(engine)
     return space is not None and space < FULL_BYTES
 
 
-def require_free(engine: AnEngine, required: int) -> None:
+def require_free(engine: WithDisk, required: int) -> None:
     """Raise DiskFull if fewer than `required` bytes are free."""
     space = free_space(engine)
     if space is not None and space < required:

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Protocol, cast
 
 from tfbuild.engine import Engine, faults, leases
 from tfbuild.engine.build import BuildSettings
-from tfbuild.engine.faults import translated
+from tfbuild.engine.faults import WithDisk, translated
 from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp
 from tfbuild.pipeline import bazel, diagnosis, resources
 from tfbuild.pipeline import mirror as mirrors
@@ -51,11 +52,25 @@ class BuilderWork:
     stage: str = ""
     output: Path | None = None
 
-    def start(self, engine: Engine, settings: BuildSettings) -> None:
+    def start(self, engine: "Exporter", settings: BuildSettings) -> None:
         if self.output is None:
-            engine.build(self.context, settings, tag=self.tag, stage=self.stage)
+            cast("Engine", engine).build(self.context, settings, tag=self.tag, stage=self.stage)
         else:
             engine.export(self.context, settings, stage=self.stage, output=self.output)
+
+
+class Exporter(WithDisk, Protocol):
+    """What runs a builder's stage and writes its files to a folder: a container engine, or this machine (host.py)."""
+
+    @property
+    def cpus(self) -> int: ...
+    @property
+    def memory(self) -> int: ...
+    @property
+    def builder(self) -> object: ...
+    @property
+    def client(self) -> Any: ...
+    def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +91,14 @@ class BuilderHost:
     """The engine that runs the builder, and how this `run` is to use it.
 
     `served`: the mirror that this process serves for it; `share`: of the machine, None where nothing is compiled.
+    `where`: its name in messages; `free_disk`, `empty_caches`: what to do about a full disk, and damaged caches.
     """
 
-    engine: Engine
+    engine: Exporter
     run: Run
+    where: str = "the engine"
+    free_disk: str = "docker builder prune"
+    empty_caches: str = diagnosis.EMPTY_CACHES
     served: Mirror | None = None
     share: MachineShare | None = None
 
@@ -178,7 +197,7 @@ class BuilderHost:
     def _deadline(self) -> str:
         """Return the time limit for compile.sh: a second of the engine's clock, which may be another machine's."""
         with translated():
-            now = leases.engine_time(self.engine.client) or time.time()
+            now = (leases.engine_time(self.engine.client) if self.engine.client else None) or time.time()
         return f"{now + _left(self.run):.0f}\n"
 
     def _keep(self, job: Compile, watch: BazelWatch) -> None:
@@ -227,11 +246,12 @@ class BuilderHost:
         run, share = self.run, self.share
         # Programs call a full disk anything: apt calls signatures invalid.
         if faults.disk_is_full(self.engine):
-            return DiskFull(f"the engine's disk is full\n{error.reason}", hint=f"docker builder prune; {error.hint}")
+            message = f"{self.where}'s disk is full\n{error.reason}"
+            return DiskFull(message, hint=f"{self.free_disk}; {error.hint}")
         if watch.killed and share is not None:
             return BuildFailed(
                 f"a compiler or Bazel was killed, most likely because memory ran out ({share.reason})\n{error.reason}",
-                hint=f"{memory_hint(share)}; what is compiled is kept. {error.hint}",
+                hint=f"{memory_hint(share, self.where)}; what is compiled is kept. {error.hint}",
             )
         if watch.no_use:
             return BuildFailed(f"the remote executor is of no use: {watch.no_use}\n{error.reason}", hint=USELESS)
@@ -241,7 +261,7 @@ class BuilderHost:
                 hint="is it up, and does it accept the credentials? The build's steps must reach it (--network host "
                 f"for one on this machine). Without it, the build continues from what is compiled so far. {error.hint}",
             )
-        explained = diagnosis.explain(error)
+        explained = diagnosis.explain(error, self.empty_caches)
         # A cause of its own kind says more than the mirror, and the mirror says more than any other failure.
         if not run.mirror or type(explained) is not BuildFailed:
             return explained
@@ -277,10 +297,10 @@ def _left(run: Run) -> float:
     return run.started + run.seconds - time.monotonic()
 
 
-def memory_hint(share: MachineShare) -> str:
+def memory_hint(share: MachineShare, where: str = "the engine") -> str:
     """Return what to change where memory ran out."""
     if share.jobs == 1:
-        return "one action at a time is already too much: give the engine more memory (a cgroup's limit counts too)"
+        return f"one action at a time is already too much: give {where} more memory (a cgroup's limit counts too)"
     return f"--jobs {share.jobs // 2}"
 
 
@@ -291,6 +311,6 @@ def _time_up(run: Run, watch: BazelWatch) -> TimeUp:
             hint="give it more time: each run begins with Bazel's analysis; the same command continues from there",
         )
     return TimeUp(
-        f"stopped at the time limit of {duration(run.seconds)}; what is compiled is kept in the engine's cache",
+        f"stopped at the time limit of {duration(run.seconds)}; what is compiled is kept",
         hint="the same command continues from there",
     )

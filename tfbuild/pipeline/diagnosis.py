@@ -50,7 +50,8 @@ DAMAGE = (
     "|Structure needs cleaning|Read-only file system)"
 )
 CACHES = "/mnt/(?:cache|pip)/"
-CLEAR_CACHES = "`docker builder prune --filter type=exec.cachemount` empties the builder's caches"
+EMPTY_CACHES = "docker builder prune --filter type=exec.cachemount"
+CLEAR_CACHES = "`{empty_caches}` empties the builder's caches"
 # Up to 2.9 configure.py says it, then WORKSPACE's check, and last the script that distributions put before Bazel.
 REFUSED_BAZEL = (
     r"\n\s*(?P<what>Please (?:up|down)grade your bazel installation to version \S+ or (?:higher|lower))",
@@ -231,10 +232,14 @@ CAUSES = (
 )
 
 
-def explain(error: BuildFailed) -> TfbuildError:
-    """Return the error that names the cause, where the last lines show it; else `error` itself."""
+def explain(error: BuildFailed, empty_caches: str = EMPTY_CACHES) -> TfbuildError:
+    """Return the error that names the cause, where the last lines show it; else `error` itself.
+
+    `empty_caches`: the command that empties the builder's caches.
+    """
     for cause in CAUSES:
         if match := re.search(cause.pattern, error.reason):
             groups = {name: text.strip() for name, text in match.groupdict().items()}
-            return cause.error(cause.message.format(**groups), hint=f"{cause.hint.format(**groups)}; {error.hint}")
+            hint = cause.hint.format(**groups, empty_caches=empty_caches)
+            return cause.error(cause.message.format(**groups), hint=f"{hint}; {error.hint}")
     return error

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,11 +50,19 @@ class Exported:
     audit: "Audit"
 
 
-def collect(build: Build, scratch: Path, output: Path, *, context: str, base: str) -> Exported:
+def collect(
+    build: Build,
+    scratch: Path,
+    output: Path,
+    *,
+    context: str,
+    base: str = "",
+    host: Mapping[str, str] | None = None,
+) -> Exported:
     """Move the wheel from the builder's `scratch` folder to `output`, and write its sidecar there.
 
-    `context` and `base`: digests. Raises BuildFailed where the builder made no wheel, more than one, or one without
-    machine code.
+    `context` and `base`: digests; `host`: what compiled it in place of a container. Raises BuildFailed where the
+    builder made no wheel, more than one, or one without machine code.
     """
     wheels = sorted(scratch.glob("*.whl"))
     if len(wheels) != 1:
@@ -69,13 +77,7 @@ def collect(build: Build, scratch: Path, output: Path, *, context: str, base: st
     sha256 = source.digest(wheel)
     built = _read(scratch / "build.txt")
     audit = audit_wheel(wheel)
-    content = _facts(build, wheel, sha256, built, context=context, base=base) | {"audit": audit.to_json()}
-    replace_file(sidecar, json.dumps(content, indent=2) + "\n")
-    return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256, audit=audit)
-
-
-def _facts(build: Build, wheel: Path, sha256: str, built: Built, *, context: str, base: str) -> dict[str, object]:
-    return {
+    content = {
         "schema": SCHEMA,
         "tfbuild": __version__,
         "wheel": wheel.name,
@@ -85,9 +87,13 @@ def _facts(build: Build, wheel: Path, sha256: str, built: Built, *, context: str
         "bazel": built.bazel or None,
         "source_commit": built.source_commit or None,
         "base": base or None,
+        "host": host,
         "context": context,
         "plan": build.to_json(),
+        "audit": audit.to_json(),
     }
+    replace_file(sidecar, json.dumps(content, indent=2) + "\n")
+    return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256, audit=audit)
 
 
 def _read(path: Path) -> Built:

@@ -2,11 +2,11 @@
 
 It is the newest Python of the release for which a base has one of its compilers; the surest compiler that a base with
 that Python has; a base on a supported Debian with that compiler in its own archive; then the oldest glibc. What is
-known to fail is passed over, unless nothing else is left.
+known to fail is passed over, unless nothing else is left. Without a container, a machine takes the base's place.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -15,7 +15,7 @@ from packaging.version import Version
 from tfbuild.cpu import compilers
 from tfbuild.errors import Unsupported
 from tfbuild.facts import releases, toolchains
-from tfbuild.facts.toolchains import BaseImage
+from tfbuild.facts.toolchains import BaseImage, Distribution
 from tfbuild.plan import failures
 from tfbuild.plan.failures import Circumstances, Failure
 from tfbuild.plan.request import BASES, Request
@@ -26,12 +26,35 @@ NOT_CERTAIN = "not certain: "
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostSystem:
+    """A Debian, an Ubuntu or a derivative that compiles without a container.
+
+    `system`: its name for people; `distribution`: that of its release, such as bookworm; `programs`: the paths of its
+    compilers and Pythons by their names (gcc-12, python3.11).
+    """
+
+    system: str
+    distribution: str
+    glibc: str
+    programs: Mapping[str, str]
+
+    @property
+    def debian(self) -> Distribution | None:
+        """Its release of Debian, if it is a known one."""
+        return toolchains.distribution(self.distribution)
+
+
+@dataclass(frozen=True, kw_only=True)
 class BaseChoice:
-    """What a release is built with. `base` is None if the user named one; `notes` say what was passed over, and why."""
+    """What a release is built with; `notes` say what was passed over, and why.
+
+    `base` is None if the user named one, and where a `machine` is in its place.
+    """
 
     python: str
     compiler: str
     base: BaseImage | None = None
+    machine: HostSystem | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -52,7 +75,7 @@ def debian_pythons() -> str:
     return f"{', '.join(first)} and {last}"
 
 
-def choose(request: Request, circumstances: Circumstances) -> BaseChoice:
+def choose(request: Request, circumstances: Circumstances, machine: HostSystem | None = None) -> BaseChoice:
     """Choose the Python, base and compiler of a compile. A base that the user named may have any compiler.
 
     Raises Unsupported.
@@ -60,6 +83,9 @@ def choose(request: Request, circumstances: Circumstances) -> BaseChoice:
     release = circumstances.release
     compiler = named_compiler(request.compiler, release) if request.compiler else ""
     supported = releases.pythons(release)
+    if machine:
+        pythons = (choose_python(request, release, supported),) if request.python else supported[::-1]
+        return _on_machine(machine, circumstances, pythons, compiler)
     if request.base not in BASES:
         python = choose_python(request, release, supported)
         return BaseChoice(python=python, compiler=compiler or releases.compiler(release))
@@ -94,7 +120,7 @@ def first_base(
     """
     names = [compiler] if compiler else [row.name for row in releases.compilers(release)]
     able = [(row, name) for python in pythons for name in names for row in _bases_with(python, name, bootstrap)]
-    failing = {one: row for one in able if circumstances and (row := _failure(circumstances, *one))}
+    failing = {one: row for one in able if circumstances and (row := _failure(circumstances, one[0].debian, one[1]))}
     if not able:
         raise _refusal(release, pythons, compiler)
     base, name = next((one for one in able if one not in failing), able[0])
@@ -104,10 +130,30 @@ def first_base(
     return BaseChoice(python=base.python, compiler=name, base=base, notes=notes)
 
 
-def _failure(circumstances: Circumstances, base: BaseImage, compiler: str) -> Failure | None:
+def _failure(circumstances: Circumstances, base: Distribution | None, compiler: str) -> Failure | None:
     """Return a known failure without a fix of a compile with that compiler on that base."""
-    rows = failures.concerning(replace(circumstances, compiler=compiler, base=base.debian))
+    rows = failures.concerning(replace(circumstances, compiler=compiler, base=base))
     return next((row for row in rows if row.expected), None)
+
+
+def _on_machine(machine: HostSystem, circumstances: Circumstances, pythons: Sequence[str], compiler: str) -> BaseChoice:
+    """Choose what the machine has, before what its distribution has, before all else.
+
+    Of that the newest of `pythons`, and the surest compiler that is not known to fail, unless one is named.
+    """
+    release, debian, programs = circumstances.release, machine.debian, machine.programs
+    ranked = [row.name for row in releases.compilers(release)]
+    failing = {name for name in ranked if _failure(circumstances, debian, name)}
+
+    def penalties(name: str) -> tuple[bool, bool, bool]:
+        return name in failing, name not in programs, debian is None or name not in debian.compilers
+
+    python = min(pythons, key=lambda name: (f"python{name}" not in programs, debian is None or name != debian.python))
+    name = compiler or min(ranked, key=penalties)
+    notes = [f"{program} is not on this machine" for program in (f"python{python}", name) if program not in programs]
+    if better := [] if compiler else [row for row in ranked[: ranked.index(name)] if row not in failing]:
+        notes.append(f"{' or '.join(better)} is preferred, but is not on this machine")
+    return BaseChoice(python=python, compiler=name, machine=machine, notes=(*notes, *_confidence(release, name)))
 
 
 def _bases_with(python: str, compiler: str, bootstrap: bool = False) -> list[BaseImage]:
@@ -190,6 +236,12 @@ def _about_compiler(release: str, python: str, compiler: str) -> Iterator[str]:
     better = [other.name for other in known[: known.index(row) if row else None] if not _bases_with(python, other.name)]
     if better:
         yield f"{' or '.join(better)} is preferred, but no base image with Python {python} has it"
+    yield from _confidence(release, compiler)
+
+
+def _confidence(release: str, compiler: str) -> Iterator[str]:
+    """Yield a note on how sure it is that the compiler compiles the release, unless its official wheel proves it."""
+    row = next((row for row in releases.compilers(release) if row.name == compiler), None)
     if row is None:
         yield f"{NOT_CERTAIN}nobody is known to have built TensorFlow {release} with {compiler}"
     elif row.sure != "wheel":

@@ -13,7 +13,7 @@ from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import version
 from tfbuild.plan.build import MACHINES, PLATFORMS
-from tfbuild.plan.request import Request
+from tfbuild.plan.request import BASES, Request
 
 T = TypeVar("T")
 NEWER_THAN_KNOWN = "--source FOLDER builds its tree, --wheel official takes its wheel"
@@ -235,9 +235,12 @@ def headers_word(request: Request) -> tuple[str, ...]:
 
 
 def image_fields(request: Request, base: toolchains.BaseImage | None) -> dict[str, Any]:
-    """Return the fields about the base, the same for every kind of wheel. `base` is None if the user named one."""
+    """Return the fields about the base, the same for every kind of wheel.
+
+    `base` is None if the user named one, and where there is none.
+    """
     return {
-        "base_image": base.image if base is not None else request.base,
+        "base_image": base.image if base is not None else request.base if request.base not in BASES else "",
         "base_distribution": base.bootstrap if base is not None else "",
         "with_headers": request.with_headers,
         "request": request,

@@ -14,6 +14,7 @@ from tfbuild.errors import TfbuildError, Unsupported
 from tfbuild.facts import releases, targets
 from tfbuild.facts.release_table import spelled
 from tfbuild.plan import base_choice, configuration, source_build, wheel
+from tfbuild.plan.base_choice import HostSystem
 from tfbuild.plan.build import (
     MACHINES,
     PLATFORMS,
@@ -31,21 +32,25 @@ from tfbuild.plan.rules import choose_platform, find_release, named_architecture
 from tfbuild.util.options import refuse_invalid, words
 
 
-def select(request: Request, host: Cpu | None) -> Build:
+def select(request: Request, host: Cpu | None, machine: HostSystem | None = None) -> Build:
     """Return the build for `request`. `host` is the CPU that "host" means (None if it cannot be read).
 
-    Raises the error of the first rule that refuses, with a hint (tfbuild.errors).
+    `machine`: what compiles it in place of a container. Raises the error of the first rule that refuses, with a hint
+    (tfbuild.errors).
     """
-    return complete(decide(request, host))
+    return complete(decide(request, host, machine))
 
 
-def decide(request: Request, host: Cpu | None) -> Decision:
+def decide(request: Request, host: Cpu | None, machine: HostSystem | None = None) -> Decision:
     """Return what is decided about `request`; see `select`."""
     refuse_invalid(request)
     target = refuse_exclusive(request)
     platform = choose_platform(request, target)
-    kinds = {"official": wheel.decide_official, "": source_build.from_source, "source": source_build.from_source}
-    decided = kinds.get(request.wheel, wheel.decide_file)(request, target, platform, host)
+    if request.wheel in ("", "source"):
+        decided = source_build.from_source(request, target, platform, host, machine)
+    else:
+        decide_wheel = wheel.decide_official if request.wheel == "official" else wheel.decide_file
+        decided = decide_wheel(request, target, platform, host)
     if named_architecture(request):
         note = f"planned for {platform}, the platform of {request.cpu}; this machine has another"
         return replace(decided, notes=(note, *decided.notes))

@@ -17,7 +17,7 @@ from tfbuild.facts import release_table, releases, targets, toolchains
 from tfbuild.plan import base_choice, configuration, failures
 from tfbuild.plan import source as sources
 from tfbuild.plan import tree as source_tree
-from tfbuild.plan.base_choice import NOT_CERTAIN, BaseChoice
+from tfbuild.plan.base_choice import NOT_CERTAIN, BaseChoice, HostSystem
 from tfbuild.plan.build import MACHINES, PLATFORMS, Decision, Wheel
 from tfbuild.plan.cuda import Capability, CudaChoice, capabilities, cuda_of, gpu_fields, likely_cuda
 from tfbuild.plan.failures import Circumstances
@@ -32,14 +32,16 @@ CHOOSES_CPU = re.compile(r"(?:--(?:copt|cxxopt|conlyopt)=)?['\"]?-m(arch|cpu)=([
 SYSTEM_LIBS = "TF_SYSTEM_LIBS"
 
 
-def from_source(request: Request, target: str, platform: str, host: Cpu | None) -> Decision:
+def from_source(
+    request: Request, target: str, platform: str, host: Cpu | None, machine: HostSystem | None = None
+) -> Decision:
     """Plan a compile by Bazel for the requested CPU (default: this machine's)."""
     arch = PLATFORMS[platform]
     wanted = requested_set(request, arch, host) or requested_set(replace(request, cpu="host"), arch, host)
     assert wanted is not None  # it names a CPU, at least the host
 
     def plan(release: str, source: Source | None = None, tree: TreeFacts | None = None) -> Decision:
-        return _decide(request, target, arch, release, wanted, source or sources.tag(release), tree)
+        return _decide(request, target, arch, release, wanted, source or sources.tag(release), tree, machine)
 
     _refuse_flags(request.bazel_flag)
     if request.source:
@@ -80,6 +82,7 @@ def _decide(
     wanted: InstructionSet,
     source: Source,
     tree: TreeFacts | None,
+    machine: HostSystem | None,
 ) -> Decision:
     """Decide in the order in which refusals are reported."""
     threading = _threading(request, target, release, arch)
@@ -91,13 +94,13 @@ def _decide(
     gpus = capabilities(request, target, release)
     likely = likely_cuda(request, target, release, gpus)
     circumstances = Circumstances(release=release, target=target, arch=arch, gpus=gpus, bazel=bazel, cuda=likely)
-    choice = base_choice.choose(request, circumstances)
+    choice = base_choice.choose(request, circumstances, machine)
     cuda = cuda_of(request, target, release, gpus, choice.compiler)
     flags = isa.flags(
         wanted, choice.compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
     )
     changes = _changes(request, release)
-    base = choice.base or toolchains.find_base(request.base)
+    base = machine or choice.base or toolchains.find_base(request.base)
     circumstances = replace(
         circumstances,
         compiler=flags.compiler,
@@ -223,7 +226,7 @@ def _own_notes(decision: Decision, choice: BaseChoice) -> Iterator[str]:
         names = " ".join(unprinted)
         yield f"the image cannot look for {names} before it starts: no kernel prints that in /proc/cpuinfo"
     yield from choice.notes
-    if official := _other_python(decision):
+    if not choice.machine and (official := _other_python(decision)):
         python = decision.python
         yield f"Python {python} is the newest of this release with a base; official wheels default to {official}"
     if decision.request.base in BASES and releases.cuda_from_base(release, decision.target):

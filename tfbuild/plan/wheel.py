@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
@@ -36,6 +38,7 @@ REQUIREMENT = re.compile(r"(?:tensorflow|tf)(?:[-_]cpu)?==([\d.]+)")
 ADDRESS = re.compile(r"(https?:)/(.+)")
 # TensorFlow's framework library has 20 to 70 MB; ten times that is not TensorFlow's.
 MOST_BYTES = 700 * 1024 * 1024
+MOST_SIDECAR = 1 << 20
 
 
 class WheelName(Facts, frozen=True):
@@ -44,6 +47,20 @@ class WheelName(Facts, frozen=True):
     name: str
     targets: tuple[str, ...]
     threading: str = ""
+
+
+class CompilingHost(msgspec.Struct):
+    """The machine that compiled a wheel without a container, in the wheel's sidecar."""
+
+    system: str
+
+
+class CompileRecord(msgspec.Struct):
+    """What the file beside a wheel of `invoke wheel` says of its compile; `host`: None for a container."""
+
+    sha256: str
+    compiler: str
+    host: CompilingHost | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,5 +353,20 @@ def decide_file(request: Request, target: str, platform: str, host: Cpu | None) 
             sha256=sha256,
         ),
         variant=(sha256[:8], *fingerprint(request), *headers_word(request)),
+        notes=_without_container(file.path, sha256),
         **image_fields(request, _base_of_wheel(request, python)),
     )
+
+
+def _without_container(path: Path, sha256: str) -> tuple[str, ...]:
+    """Return a note on a wheel whose sidecar says that a machine compiled it without a container."""
+    from tfbuild.util.files import decode, read_regular
+
+    try:
+        record = decode(read_regular(path.with_name(f"{path.name}.json"), MOST_SIDECAR), CompileRecord)
+    except (OSError, ValueError):
+        return ()
+    if record.sha256 != sha256 or record.host is None:
+        return ()
+    host = record.host.system
+    return (f"{path.name} was compiled on {host} itself, with {record.compiler}: no container pinned its environment",)

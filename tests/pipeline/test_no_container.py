@@ -1,0 +1,298 @@
+"""A compile on this machine itself: what the plan takes of it, what it lacks, and the builder's steps in a folder.
+
+Short scripts take the builder's places; tests/with_engine/test_no_container.py runs the real ones.
+"""
+
+import dataclasses
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rows import each
+from tfbuild import plan
+from tfbuild.cli import VERBS
+from tfbuild.cli.verbs import Call
+from tfbuild.context import dockerfile
+from tfbuild.engine import debian
+from tfbuild.engine.build import BuildSettings
+from tfbuild.errors import BuildFailed, DiskFull, Unsupported, UsageError
+from tfbuild.pipeline import machine as machines
+from tfbuild.pipeline.host import LocalBuilder
+from tfbuild.plan import Build, HostSystem, Request
+from tfbuild.util.progress import Progress
+
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+BOOKWORM = HostSystem(
+    system="Debian GNU/Linux 12 (bookworm)",
+    distribution="bookworm",
+    glibc="2.36",
+    programs={"gcc-12": "/opt/gcc/bin/gcc-12", "python3.11": "/usr/bin/python3.11"},
+)
+
+
+def planned(machine: HostSystem = BOOKWORM, **more: Any) -> Build:
+    request = Request(target="cpu", release="2.13.1", cpu="x86-64-v3", platform="linux/amd64")
+    return plan.select(dataclasses.replace(request, **more), None, machine)
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+@each(
+    "distribution, programs, options, python, compiler",
+    [
+        ("bookworm", "gcc-12 python3.11", {}, "3.11", "gcc-12"),
+        ("bookworm", "gcc-12 clang-16 python3.11", {}, "3.11", "clang-16"),
+        # The newest Python that is there, wherever it comes from.
+        ("bookworm", "clang-16 python3.10 python3.9", {}, "3.10", "clang-16"),
+        # What its own archive has, where nothing is installed.
+        ("bookworm", "", {}, "3.11", "clang-16"),
+        ("noble", "gcc-12", {}, "3.11", "gcc-12"),
+        ("bookworm", "clang-16 python3.11", {"compiler": "gcc-12", "python": "3.9"}, "3.9", "gcc-12"),
+    ],
+)
+def test_what_is_on_the_machine_is_taken_first(
+    distribution: str, programs: str, options: dict[str, str], python: str, compiler: str
+) -> None:
+    has = {name: f"/usr/bin/{name}" for name in programs.split()}
+    build = planned(dataclasses.replace(BOOKWORM, distribution=distribution, programs=has), **options)
+    assert (build.python, build.compiler, build.base_image) == (python, compiler, "")
+    missing = [note for note in build.notes if note.endswith(" is not on this machine") and " preferred" not in note]
+    wanted = (f"python{python}", compiler)
+    assert missing == [f"{name} is not on this machine" for name in wanted if name not in has]
+
+
+def test_a_build_has_the_identifier_and_the_flags_that_it_has_in_a_container() -> None:
+    inside = plan.select(planned().request, None)
+    chosen = planned(compiler=inside.compiler, python=inside.python)
+    different = {
+        row.name for row in dataclasses.fields(Build) if getattr(chosen, row.name) != getattr(inside, row.name)
+    }
+    assert chosen.id == inside.id
+    assert different <= {
+        "base_image",
+        "base_distribution",
+        "notes",
+        "request",
+        "toolchain",
+        "check",
+        "comparison",
+        "words",
+    }
+    assert chosen.toolchain == inside.toolchain
+
+
+def test_the_surest_compiler_is_named_where_another_one_is_installed() -> None:
+    assert "clang-16 is preferred, but is not on this machine" in planned().notes
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@each(
+    "options, message",
+    [
+        ({"engine": "ssh://host"}, "--engine does not go with --no-container: no engine is used"),
+        ({"base": "debian:12"}, "--base does not go with --no-container: this machine is in the place of a base image"),
+        ({"network": "host"}, "--network does not go with --no-container: this machine's network is used"),
+        ({"set": ["builder=x"]}, "--set builder does not go with --no-container: no engine is used"),
+        ({"set": ["remote-executor=grpc://x:1"]}, "--set remote-executor does not go with --no-container: its workers"),
+        ({"wheel": "official"}, "--no-container is for compiles"),
+    ],
+)
+def test_options_of_an_engine_are_refused_with_the_reason(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Call(VERBS["wheel"], {"no_container": True, **options}).run()
+    assert error.value.reason.startswith(message)
+
+
+@pytest.mark.parametrize(("system", "name"), [({}, os.uname().sysname), ({"ID": "fedora", "PRETTY_NAME": "F"}, "F")])
+def test_another_system_is_refused_with_what_takes_its_place(
+    system: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(debian, "this_system", lambda: system)
+    with pytest.raises(Unsupported, match=f"packages of Debian or Ubuntu, and this is {name}") as error:
+        machines.read()
+    assert "compile in a container, or take Debian, Ubuntu" in error.value.hint
+
+
+@pytest.fixture
+def empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder on PATH, with a dpkg-query that knows git alone."""
+    folder = tmp_path / "path"
+    folder.mkdir()
+    program(folder, "dpkg-query", "echo git installed; echo curl deinstalled")
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def program(folder: Path, name: str, script: str = "") -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_all_that_is_missing_is_in_one_line_for_apt(empty_path: Path) -> None:
+    for name in ("xz", "zip", "unzip", "bzip2", "rsync", "patchelf", "update-ca-certificates", "python3"):
+        program(empty_path, name)
+    build = planned(compiler="clang-18")
+    with pytest.raises(Unsupported) as error:
+        machines.require(build, BOOKWORM)
+    packages = "clang-18 curl lld-18 python3.11 python3.11-dev python3.11-venv"
+    assert error.value.reason == f"this machine lacks what the compile needs: {packages.replace(' ', ', ')}"
+    assert error.value.hint == (
+        f"sudo apt-get install {packages}; bookworm itself lacks clang-18: --compiler or --python takes another"
+    )
+
+
+@pytest.mark.parametrize(
+    ("printed", "packages"), [("dev", ["python3.11-dev"]), ("dev venv", ["python3.11-dev", "python3.11-venv"])]
+)
+def test_a_python_without_its_headers_lacks_a_package(printed: str, packages: list[str], empty_path: Path) -> None:
+    program(empty_path, "python3.11", f"echo 3.11.2 /usr/bin/python3.11 {printed}")
+    assert machines.lacking(planned())[-len(packages) :] == packages
+    program(empty_path, "python3.11", "echo 3.12.1 /usr/bin/python3.12")
+    assert machines.interpreter("3.11") is None
+
+
+def test_a_plan_for_another_platform_or_with_the_cuda_of_a_base_is_refused() -> None:
+    other = "linux/arm64" if os.uname().machine == "x86_64" else "linux/amd64"
+    with pytest.raises(Unsupported, match=f"the plan is for {other}, and this machine is {os.uname().machine}"):
+        machines.require(dataclasses.replace(planned(), platform=other), BOOKWORM)
+    build = dataclasses.replace(planned(target="cuda"), platform=plan.MACHINES[os.uname().machine])
+    with pytest.raises(Unsupported, match=r"takes CUDA 11\.8, cuDNN .* of its base image"):
+        machines.require(build, BOOKWORM)
+
+
+# --- the steps --------------------------------------------------------------------------------------------------------
+
+CALLED = '>> "$TFBUILD_ROOT/../called"'
+SCRIPTS = {
+    "toolchain.sh": f"echo toolchain {CALLED}",
+    # As Bazel leaves folders.
+    "source.sh": f'echo source {CALLED}; mkdir -p "$TFBUILD_ROOT/src/x"; chmod 555 "$TFBUILD_ROOT/src/x"',
+    "edit.py": "",
+    "compile.sh": f'echo compile {CALLED}; mkdir "$TFBUILD_ROOT/wheel"; env > "$TFBUILD_ROOT/wheel/env"',
+}
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalBuilder:
+    program(tmp_path, f"python{PYTHON}", f'exec {sys.executable} "$@"')
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    build = dataclasses.replace(planned(), python=PYTHON)
+    context = tmp_path / "context"
+    for name, text in {
+        **dockerfile.own_files(build, LAYOUT),
+        **{f"scripts/{k}": v for k, v in SCRIPTS.items()},
+    }.items():
+        (context / name).parent.mkdir(parents=True, exist_ok=True)
+        (context / name).write_text(text)
+    return LocalBuilder(build=build, machine=BOOKWORM, root=tmp_path / "host")
+
+
+LAYOUT = dockerfile.ContextLayout(origin="invoke", place="here", usage="docker build .")
+
+
+def context_of(host: LocalBuilder) -> Path:
+    return host.root.parent / "context"
+
+
+def run(host: LocalBuilder, *, no_cache: bool = False) -> str:
+    """Run the steps, and return the environment in which the last one ran."""
+    output = host.root.parent / f"output-{time.monotonic_ns()}"
+    log = host.root.parent / "log"
+    settings = BuildSettings(log=log, progress=Progress(io.StringIO()), no_cache=no_cache)
+    host.export(context_of(host), settings, stage="export", output=output)
+    return (output / "env").read_text()
+
+
+def called(host: LocalBuilder) -> list[str]:
+    """Return the steps that were done since the last call."""
+    file = host.root.parent / "called"
+    lines = file.read_text().splitlines()
+    file.unlink()
+    return [line.split()[0] for line in lines]
+
+
+def test_a_step_is_done_again_only_where_its_input_changed(host: LocalBuilder) -> None:
+    run(host)
+    assert called(host) == ["toolchain", "source", "compile"]
+    run(host)
+    assert called(host) == ["compile"]
+    (context_of(host) / "patches").mkdir()
+    (context_of(host) / "patches/01-mine.patch").write_text("x")
+    run(host)
+    assert called(host) == ["source", "compile"]
+    (context_of(host) / "requirements.txt").write_text("numpy==1.26.4\n")
+    run(host)
+    assert called(host) == ["toolchain", "compile"]
+    run(host, no_cache=True)
+    assert called(host) == ["toolchain", "source", "compile"]
+
+
+def test_nothing_of_the_users_environment_but_the_proxies_reaches_the_compile(
+    host: LocalBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"LD_LIBRARY_PATH": "/x", "CFLAGS": "-O0", "https_proxy": "http://proxy:3128"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("HOME", raising=False)
+    variables = dict(line.split("=", 1) for line in run(host).splitlines() if "=" in line)
+    assert not {"LD_LIBRARY_PATH", "CFLAGS"} & variables.keys()
+    assert variables["https_proxy"] == "http://proxy:3128"
+    assert variables["HOME"] == f"{host.root}/home"
+    assert variables["TMPDIR"] == f"{host.root}/tmp"
+    assert variables["CC"] == "/opt/gcc/bin/gcc-12"
+    assert variables["PYTHON_BIN_PATH"] == f"{host.root}/opt/build/bin/python3"
+    folders = variables["PATH"].split(":")
+    assert folders[:2] == [f"{host.root}/usr/local/bin", f"{host.root}/bin"]
+    assert {folder.split("/")[1] for folder in folders[2:]} <= {"usr", "bin", "sbin"}
+
+
+@each(
+    "script, error, message",
+    [
+        ("echo clang crashed; exit 3", BuildFailed, "the wheel could not be compiled\n  clang crashed"),
+        ("echo write: No space left on device; exit 1", DiskFull, "the compile ran out of disk space"),
+    ],
+)
+def test_a_step_that_fails_says_why(script: str, error: type[BuildFailed], message: str, host: LocalBuilder) -> None:
+    (context_of(host) / "scripts/compile.sh").write_text(script)
+    with pytest.raises(error) as raised:
+        run(host)
+    assert raised.value.reason.startswith(message)
+    assert raised.value.hint.endswith(f"the full log: {host.root.parent}/log")
+
+
+def test_a_path_that_bazel_does_not_take_and_a_full_disk_are_refused(host: LocalBuilder, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Bazel takes no such characters in a path"):
+        dataclasses.replace(host, root=tmp_path / "a b").require_space(0)
+    with pytest.raises(DiskFull, match=r"GB are needed in .*, .* GB are free"):
+        host.require_space(1 << 60)
+    host.require_space(0)
+
+
+def server(root: str) -> "subprocess.Popen[bytes]":
+    """Start a process that looks like the server of a Bazel below `root`."""
+    return subprocess.Popen(["sh", "-c", "sleep 600 & wait", f"--output_base={root}"], start_new_session=True)
+
+
+def test_the_server_of_bazel_ends_with_the_compile_and_a_stranger_does_not(host: LocalBuilder) -> None:
+    with server(str(host.root)) as own, server("/elsewhere") as stranger:
+        try:
+            for number, process in enumerate((own, stranger)):
+                folder = host.root / f"var/tmp/bazel/{number}/server"
+                folder.mkdir(parents=True)
+                (folder / "server.pid.txt").write_text(str(process.pid))
+            host.end_bazel()
+            assert own.wait(timeout=30) == -signal.SIGTERM
+            assert stranger.poll() is None
+        finally:
+            for process in (own, stranger):
+                os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,116 @@
+"""`invoke wheel --no-container` with real Bazel and a real compiler: by nobody, on a Debian without an engine.
+
+That Debian is a container whose files cannot be written to but for one folder. What it compiles is compared with what
+`invoke wheel` compiles in its builder.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import uuid
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.with_engine import mirror
+from tests.with_engine.conftest import ROOT, Site, debian
+from tests.with_engine.test_compile import RELEASE, command, small
+from tfbuild.engine import Engine
+from tfbuild.engine.build import find_program
+from tfbuild.errors import TimeUp
+from tfbuild.plan import configuration
+
+pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="Debian 12 has Python 3.11")
+COMPILER = "clang-16"
+NOBODY = "65534:65534"
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def host(site: Site, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Debian with all that `invoke wheel --no-container` asks for."""
+    ref = f"tfbuild-test:host-{uuid.uuid4().hex[:8]}"
+    packages = (*configuration.packages(COMPILER), "python3.11-dev", "python3.11-venv")
+    debian(engine, tmp_path_factory.mktemp("host") / "context", ref, *packages, system=site.base)
+    try:
+        yield ref
+    finally:
+        engine.untag(ref)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The one folder that can be written to, with a tree that no cache has."""
+    folder = tmp_path_factory.mktemp("compiled")
+    small(folder / "tree", uuid.uuid4().hex)
+    for path in (folder, *folder.rglob("*")):
+        shutil.chown(path, *map(int, NOBODY.split(":")))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(host: str, engine: Engine, folder: Path, site: Site) -> Run:
+    """Run `tfbuild wheel --no-container` as nobody, without HOME, an engine, or anything else to write to."""
+
+    def call(*options: str) -> "subprocess.CompletedProcess[str]":
+        packages = Path(msgspec.__file__).parents[1]
+        mounts = (f"{ROOT}:/tfbuild:ro", f"{packages}:/packages:ro", f"{folder}:/folder")
+        words = ["wheel", "--no-container", "--target", "mkl", "--release", RELEASE, "--bazel", mirror.BAZEL]
+        words += ["--cpu", "westmere", "--source", "tree", "--compiler", COMPILER, "--mirror", site.url]
+        return subprocess.run(
+            [
+                find_program(engine.environ).path, "run", "--rm", "--init", "--read-only", "--user", NOBODY,
+                "--network", "host", "--workdir", "/folder", "--env", "PYTHONPATH=/tfbuild:/packages",
+                *(word for mount in mounts for word in ("--volume", mount)), "--entrypoint", "env", host,
+                "--unset=HOME", "python3.11", "-m", "tfbuild", *words, "--need-disk", "1", "--json", *options,
+            ],
+            env=engine.environ, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    return call
+
+
+def content(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def sidecar(wheel: Path) -> Any:
+    return json.loads(wheel.with_name(f"{wheel.name}.json").read_text(encoding="utf-8"))
+
+
+def test_a_machine_without_an_engine_compiles_the_wheel_that_a_container_compiles(
+    run: Run, folder: Path, site: Site, tmp_path: Path
+) -> None:
+    done = run()
+    assert done.returncode == 0, done.stderr[-6000:]
+    answer = json.loads(done.stdout)
+    own = folder / answer["wheel"]
+    words = [*command("westmere", tmp_path, *site.options(), "--source", str(folder / "tree")), "--compiler", COMPILER]
+    inside = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert inside.returncode == 0, inside.stderr[-6000:]
+    other = Path(json.loads(inside.stdout)["wheel"])
+    assert content(own) == content(other)
+    # Nothing pinned it, and all else is the same.
+    ours, theirs = sidecar(own), sidecar(other)
+    different = {name for name in ours if ours[name] != theirs[name]}
+    assert different <= {"sha256", "builder", "base", "host", "context", "plan"}
+    assert {name for name in ours["plan"] if ours["plan"][name] != theirs["plan"][name]} <= {
+        "base_image", "base_distribution", "notes",
+    }  # fmt: skip
+    assert (ours["base"], theirs["host"]) == (None, None)
+    assert ours["host"]["system"] == "Debian GNU/Linux 12 (bookworm)"
+    assert ours["host"]["glibc"] == "2.36"
+    assert ours["host"]["python"].startswith("3.11.")
+    kept = {path.name for path in (folder / "build" / answer["id"]).iterdir()}
+    assert kept >= {"bazel.log", "profile.json.gz", "sittings.jsonl", "slowest.txt", "plan.json"}
+    # The same command goes on from what is there.
+    late = run("--time-limit", "1s")
+    assert late.returncode == TimeUp.exit_code, late.stderr[-6000:]
+    assert "stopped at the time limit of 1.0 s" in late.stderr
+    assert "build: toolchain: done before\nbuild: source: done before\n" in late.stderr

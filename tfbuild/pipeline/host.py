@@ -1,0 +1,357 @@
+"""Compile on this machine itself, without a container: the builder's scripts, below a folder in place of a root.
+
+That folder, build/ID/host, has what a builder has: /mnt with what a step mounts, /opt, /src, Bazel's files in /var/tmp.
+Its /mnt/cache is kept; a step is done again where anything that it is made of changed.
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from tfbuild import cpu
+from tfbuild.context import dockerfile
+from tfbuild.context.dockerfile import OVERRIDES
+from tfbuild.engine.build import NO_SPACE, PROXIES, BuildSettings
+from tfbuild.errors import BuildFailed, DiskFull, Unsupported, UsageError
+from tfbuild.pipeline import machine as machines
+from tfbuild.pipeline import wheel as wheels
+from tfbuild.pipeline.compiling import BuilderHost, BuilderWork, Compile
+from tfbuild.pipeline.machine import Interpreter
+from tfbuild.pipeline.maker import DISK, Maker
+from tfbuild.pipeline.run import Run
+from tfbuild.pipeline.wheel import Exported
+from tfbuild.plan import BUILD_PYTHON, Build, HostSystem, source
+from tfbuild.util import files, process
+from tfbuild.util.progress import Progress, Step
+
+# The system's programs. What else a compile needs of PATH is linked to, so that another PATH changes no cache's key.
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# The packages that shape what is compiled: compilers, linkers and everything with headers.
+COMPILED_WITH = ("*-dev", "binutils*", "clang-*", "cpp-*", "g++-*", "gcc-*", "libc6*", "libclang*", "libllvm*", "lld-*")
+LAST_LINES = 20
+END_SECONDS = 10
+
+
+def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: Progress) -> Exported:
+    """Compile the wheel here, and write it with its sidecar to `output`.
+
+    Raises Unsupported where this machine lacks what it takes, and what a compile in a container raises.
+    """
+    machines.require(build, machine)
+    maker = Maker(run=run, progress=progress)
+    root = (run.work / build.id / "host").resolve()
+    with maker.locked(build), _temporary_files(root / "tmp"):
+        context = maker.render(build)
+        host = LocalBuilder(build=build, machine=machine, root=root)
+        host.require_space(DISK["source"] if run.disk is None else run.disk)
+        scratch = run.work / build.id / "wheel"
+        files.remove(scratch)
+        log = run.work / build.id / "build.log"
+        process.discard(log)
+        job = Compile(
+            build=build,
+            settings=BuildSettings(log=log, progress=progress, no_cache=run.no_cache),
+            work=BuilderWork(context=context.folder, stage="export", output=scratch),
+            machine_flags=_machine_flags(build),
+        )
+        BuilderHost(
+            engine=host,
+            run=run,
+            where="this machine",
+            free_disk="free some space",
+            empty_caches=f"rm -r {root / 'cache'}",
+        ).run_job(job)
+        with files.writing(output):
+            exported = wheels.collect(build, scratch, output, context=context.digest, host=host.described())
+    for line in exported.audit.lines():
+        progress(line)
+    return exported
+
+
+def _machine_flags(build: Build) -> tuple[str, ...]:
+    """Return Bazel's flags for a machine that runs the instruction set, if this one does."""
+    assert build.toolchain is not None
+    try:
+        own = set(cpu.detect().features)
+    except Unsupported:
+        return ()
+    return build.toolchain.machine_flags if own.issuperset(build.instruction_set.features) else ()
+
+
+@contextmanager
+def _temporary_files(folder: Path) -> Iterator[None]:
+    """Let this process and those it starts have their temporary files in `folder`."""
+    before, folder_before = os.environ.get("TMPDIR"), tempfile.tempdir
+    with files.writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = folder_before
+        os.environ.pop("TMPDIR")
+        os.environ.update({"TMPDIR": before} if before is not None else {})
+
+
+# --- the steps --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuilderStep:
+    """A script with its arguments, what it reads of /mnt ((): all), and what it makes; see LocalBuilder._do."""
+
+    name: str
+    words: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    makes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalBuilder:
+    """This machine in the place of an engine that builds the context of `build`; `root` stands for a builder's /."""
+
+    build: Build
+    machine: HostSystem
+    root: Path
+
+    # As an engine has them.
+    local, builder, client = True, None, None
+
+    @property
+    def data_root(self) -> Path:
+        """The folder whose disk fills up."""
+        return self.root
+
+    @property
+    def cpus(self) -> int:
+        """The processors that this process may use."""
+        return len(os.sched_getaffinity(0))
+
+    @property
+    def memory(self) -> int:
+        """The machine's memory in bytes."""
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    @cached_property
+    def compiler(self) -> str:
+        """The path of the planned compiler."""
+        return self.machine.programs[self.build.compiler]
+
+    @cached_property
+    def interpreter(self) -> Interpreter:
+        """The planned Python."""
+        found = machines.interpreter(self.build.python)
+        assert found is not None
+        return found
+
+    def described(self) -> dict[str, str]:
+        """Return what a container would have pinned, for the sidecar."""
+        return {
+            "system": self.machine.system,
+            "glibc": self.machine.glibc,
+            "python": self.interpreter.version,
+            "python_path": self.interpreter.path,
+            "compiler_path": self.compiler,
+        }
+
+    def require_space(self, required: int) -> None:
+        """Raise DiskFull where less is free than the compile usually needs, UsageError for a path Bazel cannot take."""
+        if not re.fullmatch(r"[\w./+@-]+", str(self.root), re.ASCII):
+            raise UsageError(f"Bazel takes no such characters in a path: {self.root}", hint="run in another folder")
+        free = shutil.disk_usage(self.root.parent).free
+        if free < required:
+            raise DiskFull(
+                f"{required / 1e9:.1f} GB are needed in {self.root}, {free / 1e9:.1f} GB are free",
+                hint="free some space, or run in a folder on another disk; --need-disk changes the limit",
+            )
+
+    def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
+        """Do the builder's steps and move the wheel to `output`, or copy Bazel's own files of the last run there."""
+        if stage == "kept":
+            shutil.copytree(self.root / "cache/runs" / source.digest(self.root / "mnt/bazelrc"), output)
+            return
+        end = None if settings.seconds is None else time.monotonic() + settings.seconds
+        self.end_bazel()
+        with files.writing(self.root):
+            self._lay_out(context, settings)
+        try:
+            for step in self._steps():
+                self._do(step, replace(settings, seconds=None if end is None else end - time.monotonic()))
+        finally:
+            self.end_bazel()
+        (self.root / "wheel").rename(output)
+
+    def _steps(self) -> list[BuilderStep]:
+        """Return the builder's steps, as its Dockerfile has them."""
+        build, toolchain = self.build, self.build.toolchain
+        assert toolchain is not None
+        assert build.source is not None
+        bazel = (build.bazel, toolchain.bazel_sha256, *toolchain.bazelisk)
+        git = ("git", build.source.tag, build.source.commit) if build.source.kind == "git" else ("archive",)
+        collect = shlex.split(dockerfile.collect(build.bazel_target, f"{self.root}/wheel"))
+        return [
+            BuilderStep(
+                name="toolchain", words=("toolchain.sh", "bazel", self.interpreter.path, *bazel),
+                inputs=("toolchain.sh", "requirements.txt", "bazel"),
+                makes=("usr/local/bin/bazel", "usr/local/bin/bazelisk", "opt/build", "opt/bazel", "opt/bazelisk"),
+            ),
+            BuilderStep(
+                name="source", words=("source.sh", *git),
+                inputs=("source.sh", "edit.py", "fixes", "patches", "overrides", "source/SHA256SUMS"),
+                makes=("src", "opt/overrides"),
+            ),
+            BuilderStep(name="build", words=("compile.sh", build.bazel_target, *collect), makes=("wheel",)),
+        ]  # fmt: skip
+
+    def _lay_out(self, context: Path, settings: BuildSettings) -> None:
+        """Write what a builder's steps mount, and the folders that they expect."""
+        mnt = self.root / "mnt"
+        if settings.no_cache:
+            for name in ("opt", "src", "var", "done"):
+                self._discard(name)
+        for name in ("mnt", "etc", "home", "bin"):
+            files.remove(self.root / name)
+        for name in ("mnt", "etc", "home", "bin", "usr/local/bin", "opt/tfbuild", "var/tmp", "tmp", "done", "cache"):
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+        (mnt / "cache").symlink_to("../cache")
+        for script in (context / dockerfile.SCRIPTS).iterdir():
+            (mnt / script.name).symlink_to(script.resolve())
+        for name in ("requirements.txt", "fixes", "patches", "overrides", "bazel", "source"):
+            if (context / name).exists():
+                (mnt / name).symlink_to((context / name).resolve())
+        (mnt / "bazelrc").write_text(self._placed((context / "bazelrc").read_text(encoding="utf-8")))
+        for name, path in settings.secrets.items():
+            (mnt / name).symlink_to(path.resolve())
+        if "remote" in settings.secrets:
+            text = settings.secrets["remote"].read_text(encoding="utf-8")
+            settings.secrets["remote"].write_text(self._placed(text))
+        (self.root / "home/.gitconfig").symlink_to("../etc/gitconfig")
+        # Bazel's server would write into /tmp, and its sandbox let no compiler write its temporary files.
+        (self.root / "home/.bazelrc").write_text(
+            "startup --host_jvm_args=-XX:-UsePerfData\n"
+            f"startup --host_jvm_args=-Djava.io.tmpdir={self.root}/tmp\n"
+            f"build --sandbox_writable_path={self.root}/tmp\n"
+        )
+        self._link_programs()
+
+    def _link_programs(self) -> None:
+        assert self.build.toolchain is not None
+        for program in map(machines.program, self.build.toolchain.packages):
+            if program and not shutil.which(Path(program).name, path=PATH):
+                (self.root / "bin" / Path(program).name).symlink_to(program)
+
+    def _placed(self, text: str) -> str:
+        """Return a text of the build with this machine's paths in place of a builder's."""
+        for old, new in (
+            (BUILD_PYTHON, f"{self.root}{BUILD_PYTHON}"),
+            (f"{OVERRIDES}/", f"{self.root}{OVERRIDES}/"),
+            ("/mnt/remote-", f"{self.root}/mnt/remote-"),
+            (f"/usr/bin/{self.build.compiler}", self.compiler),
+        ):
+            text = text.replace(old, new)
+        return text
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        """The environment of all steps: nothing of the user's but the proxies, as in a container."""
+        proxies = {name for upper in PROXIES for name in (upper, upper.lower())}
+        return {
+            **{name: value for name, value in os.environ.items() if name in proxies},
+            "PATH": f"{self.root}/usr/local/bin:{self.root}/bin:{PATH}",
+            "HOME": f"{self.root}/home",
+            "TMPDIR": f"{self.root}/tmp",
+            "LANG": "C.UTF-8",
+            "USER": "tfbuild",
+            "GIT_CEILING_DIRECTORIES": str(self.root),
+            "GIT_CONFIG_SYSTEM": f"{self.root}/etc/gitconfig",
+            "TFBUILD_ROOT": str(self.root),
+            "TFBUILD_PACKAGES": " ".join(COMPILED_WITH),
+            **{name: self._placed(value) for name, value in dockerfile.configure(self.build)},
+        }
+
+    def _do(self, step: BuilderStep, settings: BuildSettings) -> None:
+        """Do a step, unless an earlier run did it with the same input. The compile is done each time."""
+        done, key = self.root / "done" / step.name, self._key(step)
+        title = f"build: {step.name}"
+        if done.is_file() and done.read_text() == key:
+            settings.progress(f"{title}: done before")
+            return
+        done.unlink(missing_ok=True)
+        for name in step.makes:
+            self._discard(name)
+        with settings.progress.step(title) as shown:
+            self._run(step.words, settings, shown)
+        if key:
+            done.write_text(key)
+
+    def _key(self, step: BuilderStep) -> str:
+        """Return a digest of all that a step is made of, "" for one that is always done."""
+        if not step.inputs:
+            return ""
+        packages = subprocess.run(["dpkg-query", "--show", *COMPILED_WITH], capture_output=True, check=False).stdout
+        total = hashlib.sha256(repr((step.words, self.machine.system)).encode() + packages)
+        for name in step.inputs:
+            path = self.root / "mnt" / name
+            for file in sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []:
+                total.update(f"{file.name} {source.digest(file)}\n".encode())
+        return total.hexdigest()
+
+    def _discard(self, name: str) -> None:
+        """Remove a folder of `root`, even if Bazel made folders in it read-only."""
+        path = self.root / name
+        if path.is_dir():
+            writable = ["-type", "d", "!", "-perm", "-200", "-exec", "chmod", "u+w", "{}", "+"]
+            subprocess.run(["find", path, *writable], check=False)
+        files.remove(path)
+
+    def _run(self, words: Sequence[str], settings: BuildSettings, step: Step) -> None:
+        script, *arguments = words
+        last: deque[str] = deque(maxlen=LAST_LINES)
+        watch = settings.watch
+
+        def read(line: str) -> None:
+            line = line.rstrip("\n")
+            last.append(line)
+            if watch and (detail := watch(line)):
+                step.detail, step.share = detail, watch.share
+            elif step.share is None:
+                step.detail = line
+
+        command = ["sh", f"{self.root}/mnt/{script}", *arguments]
+        code = process.logged(command, self._environment, settings.log, read, settings.seconds)
+        if not code:
+            return
+        text = "".join(f"\n  {line}" for line in last if line.strip())
+        if any(NO_SPACE.search(line) for line in last):
+            raise DiskFull(f"the compile ran out of disk space{text}", hint=f"free some; the full log: {settings.log}")
+        raise BuildFailed(f"the wheel could not be compiled{text}", hint=f"the full log: {settings.log}")
+
+    def end_bazel(self) -> None:
+        """End Bazel's server, which outlives the script that started it, however that ended."""
+        for file in (self.root / "var/tmp/bazel").glob("*/server/server.pid.txt"):
+            with suppress(OSError, ValueError):
+                server = int(file.read_text())
+                _end(server, str(self.root))
+
+
+def _end(server: int, root: str) -> None:
+    """End a process, if it is the server of a Bazel in `root` (ids of processes are used again)."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + END_SECONDS
+        while root in Path(f"/proc/{server}/cmdline").read_text():
+            os.kill(server, number)
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.2)

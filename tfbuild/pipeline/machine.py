@@ -1,0 +1,110 @@
+"""This machine as the place of a compile without a container: what it has, and what the planned compile lacks on it."""
+
+import os
+import re
+import shutil
+import subprocess
+from contextlib import suppress
+from typing import NamedTuple
+
+from tfbuild.engine import debian
+from tfbuild.errors import Unsupported
+from tfbuild.plan import MACHINES, Build, HostSystem
+
+INSTEAD = "leave out --no-container to compile in a container, or take Debian, Ubuntu or a derivative of them"
+PROGRAM = re.compile(r"(?:gcc|clang)-\d+|python3\.\d+")
+# Of the planned packages, those whose program has another name.
+PROGRAMS = {"xz-utils": "xz", "ca-certificates": "update-ca-certificates"}
+# An interpreter's version, its own path (not that of a link or a virtual environment), and the packages that it lacks.
+PYTHON = """
+import importlib.util, os, sys, sysconfig
+print(sys.version.split()[0], getattr(sys, "_base_executable", sys.executable))
+print("" if os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")) else "dev")
+print("" if importlib.util.find_spec("ensurepip") else "venv")
+"""
+
+
+class Interpreter(NamedTuple):
+    """`lacks`: the ends of the names of its packages that are missing: dev, venv."""
+
+    version: str
+    path: str
+    lacks: tuple[str, ...]
+
+
+def interpreter(python: str) -> Interpreter | None:
+    """Return the interpreter of that version (3.11) on PATH; None where there is none that runs."""
+    program = shutil.which(f"python{python}")
+    if program is None:
+        return None
+    done = subprocess.run([program, "-c", PYTHON], capture_output=True, text=True, check=False)
+    if done.returncode or not done.stdout.startswith(f"{python}."):
+        return None
+    version, path, *lacks = done.stdout.split()
+    return Interpreter(version, path, tuple(lacks))
+
+
+def read() -> HostSystem:
+    """Return what this machine has for a compile. Raises Unsupported where it is not Debian, Ubuntu or the like."""
+    system = debian.this_system()
+    name = system.get("PRETTY_NAME") or os.uname().sysname
+    if not debian.has_apt(system) or shutil.which("dpkg-query") is None:
+        raise Unsupported(
+            f"--no-container compiles with the packages of Debian or Ubuntu, and this is {name}", hint=INSTEAD
+        )
+    programs: dict[str, str] = {}
+    for folder in os.get_exec_path():
+        with suppress(OSError):
+            for file in filter(PROGRAM.fullmatch, os.listdir(folder)):
+                programs.setdefault(file, f"{folder}/{file}")
+    found = {name: interpreter(name.removeprefix("python")) for name in programs if name.startswith("python")}
+    return HostSystem(
+        system=name,
+        distribution=system.get("VERSION_CODENAME", ""),
+        glibc=(os.confstr("CS_GNU_LIBC_VERSION") or "").removeprefix("glibc "),
+        programs={
+            **{name: path for name, path in programs.items() if name not in found},
+            **{name: row.path for name, row in found.items() if row},
+        },
+    )
+
+
+def require(build: Build, machine: HostSystem) -> None:
+    """Raise Unsupported, with the packages to install, where the machine lacks what the compile needs."""
+    assert build.toolchain is not None
+    if build.platform != MACHINES.get(os.uname().machine):
+        raise Unsupported(f"the plan is for {build.platform}, and this machine is {os.uname().machine}", hint=INSTEAD)
+    if build.toolchain.cuda_base:
+        raise Unsupported(
+            f"TensorFlow {build.release} takes {build.toolchain.cuda_base} of its base image",
+            hint="leave out --no-container and name a base by --base; from 2.18 on, Bazel downloads CUDA",
+        )
+    if packages := lacking(build):
+        hint = f"sudo apt-get install {' '.join(packages)}"
+        if foreign := _foreign(packages, machine):
+            hint += f"; {machine.distribution} itself lacks {', '.join(foreign)}: --compiler or --python takes another"
+        raise Unsupported(f"this machine lacks what the compile needs: {', '.join(packages)}", hint=hint)
+
+
+def lacking(build: Build) -> list[str]:
+    """Return the planned packages that are neither installed nor have their program on PATH, and those of Python."""
+    assert build.toolchain is not None
+    wanted = [*build.toolchain.packages, *build.toolchain.system_packages]
+    show = ["dpkg-query", "--show", "--showformat", "${Package} ${db:Status-Status}\n", *wanted]
+    installed = subprocess.run(show, capture_output=True, text=True, check=False).stdout.splitlines()
+    name, own = f"python{build.python}", interpreter(build.python)
+    python = [f"{name}-{part}" for part in own.lacks] if own else [name, f"{name}-dev", f"{name}-venv"]
+    return [*(row for row in wanted if f"{row} installed" not in installed and program(row) is None), *python]
+
+
+def _foreign(packages: list[str], machine: HostSystem) -> list[str]:
+    """Return the compilers and Pythons among the packages that this release of Debian does not have."""
+    if machine.debian is None:
+        return []
+    own = {*machine.debian.compilers, f"python{machine.debian.python}"}
+    return [name for name in packages if PROGRAM.fullmatch(name) and name not in own]
+
+
+def program(package: str) -> str | None:
+    """Return the path of a package's program on PATH, also where the package itself is not installed."""
+    return shutil.which(PROGRAMS.get(package, package))
