@@ -5,9 +5,9 @@ import pytest
 from tests.cpu.machines import machines, recordings
 from tests.rows import each
 from tfbuild import facts, plan
-from tfbuild.cpu import catalogue, isa, products
+from tfbuild.cpu import catalogue, isa, names
 from tfbuild.cpu.catalogue import CpuEntry
-from tfbuild.cpu.products import Product
+from tfbuild.cpu.names import Product
 from tfbuild.errors import Unsupported
 from tfbuild.plan import PLATFORMS, Request
 
@@ -23,7 +23,7 @@ RECORDED = [
 
 @each("model, microarchitecture", RECORDED)
 def test_a_recorded_machine_s_model_name_is_its_microarchitecture(model: str, microarchitecture: str) -> None:
-    product = products.find(model)
+    product = names.find_product(model)
     assert product is not None
     assert isa.resolve(model, arch=product.arch) == isa.resolve(microarchitecture, arch=product.arch)
 
@@ -91,21 +91,21 @@ def test_a_recorded_machine_s_model_name_is_its_microarchitecture(model: str, mi
     ],
 )
 def test_a_model_is_the_cpu_that_its_maker_says(model: str, cpu: str) -> None:
-    product = products.find(model)
-    assert product is not None, products.spelled(model)
+    product = names.find_product(model)
+    assert product is not None, names.spelled(model)
     assert product.cpu == cpu
     assert isa.resolve(model, arch=product.arch) == isa.resolve(cpu, arch=product.arch)
 
 
-@each("row", products.table())
+@each("row", names.products())
 def test_every_row_fits_its_own_examples_and_names_a_known_cpu(row: Product) -> None:
     assert isa.resolve(row.cpu, arch=row.arch).features
-    assert [products.find(name) for name in (*row.examples, *row.names)] == [row] * len((*row.examples, *row.names))
+    assert all(names.find_product(name) == row for name in (*row.examples, *row.names))
 
 
 @each("name", ["Core i7-10510", "Phenom II X4 N970", "Xeon Gold 9148", "EPYC 7764", "i7-99", "M24", "Ryzen 3780", "v2"])
 def test_a_number_beside_a_family_s_is_not_taken_for_one_with_avx512(name: str) -> None:
-    product = products.find(name)
+    product = names.find_product(name)
     assert product is None or "avx512f" not in isa.resolve(name, arch=product.arch).features
 
 
@@ -123,7 +123,7 @@ def test_a_name_of_several_cpus_is_refused_with_them(name: str, meant: list[str]
     with pytest.raises(Unsupported, match=" several CPUs, such as ") as refusal:
         isa.resolve(name, arch="x86_64")
     assert refusal.value.hint == "name the whole model, as lscpu prints it"
-    assert [cpu for cpu in meant if cpu in products.begun(name)] == meant
+    assert [cpu for cpu in meant if cpu in names.models_beginning(name)] == meant
 
 
 def test_a_processor_of_another_platform_is_planned_for_it_and_the_plan_says_so() -> None:
@@ -156,7 +156,7 @@ def test_every_entry_is_a_value_of_cpu_that_gives_what_it_says(entry: CpuEntry) 
 def test_the_list_has_every_level_feature_and_processor() -> None:
     entries = catalogue.search("")
     listed = {name for entry in entries for name in (entry.name, *entry.processors)}
-    known = {name for row in products.table() for name in (*row.examples, *row.names)}
+    known = {name for row in names.products() for name in (*row.examples, *row.names)}
     assert {*(row.name for row in facts.features()), *known} <= listed
     assert len({(entry.name, entry.kind) for entry in entries}) == len(entries)
 

@@ -37,6 +37,7 @@ MESSAGE = b"InfoAboutUnusedCPUFeatures"
 TESTING = (b"CheckFeatureOrDie", b"CheckIfFeatureUnused", b"TestCPUFeature")
 NAMES = re.compile(b"|".join((INITIALIZER, CONSTRUCTOR, MESSAGE, *TESTING)))
 
+ARCHES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: name, info, other, section, value, size
 RELOCATION = struct.Struct("<QQq")  # Elf64_Rela: offset, info, addend
 FUNCTION = 2  # STT_FUNC
@@ -48,7 +49,7 @@ class GuardUnreadable(BadInput):
 
 @dataclass(frozen=True, kw_only=True)
 class Guard:
-    """`compiled`: features without which this TensorFlow stops. `unused`: those that it was not compiled for.
+    """`compiled`: features without which this TensorFlow stops; `unused`: those that it was not compiled for.
 
     Both have the names and the order of TensorFlow's message, and are empty for aarch64, where the guard knows none.
     """
@@ -160,9 +161,13 @@ class Library:
         )
         return cls(image=image, machine=str(elf.header.e_machine), sections=sections)
 
+    def section(self, name: str) -> Section | None:
+        """Return the section of that name, if the file has its content."""
+        return next((row for row in self.sections if row.name == name and row.kind != "SHT_NOBITS"), None)
+
     def content(self, name: str) -> bytes:
-        """The raw bytes of the section `name`; GuardUnreadable where it is missing, cut off or far too large."""
-        section = next((s for s in self.sections if s.name == name and s.kind != "SHT_NOBITS"), None)
+        """Return the raw bytes of a section; raise GuardUnreadable if it is missing, cut off or far too large."""
+        section = self.section(name)
         if section is None:
             raise GuardUnreadable(f"the library has no {name}: it was stripped, so its CPU guard cannot be found")
         if section.size > MOST_TABLE or section.offset + section.size > len(self.image):

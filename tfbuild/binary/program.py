@@ -5,9 +5,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tfbuild.binary.guard import SYMBOL, GuardUnreadable, Library, rows, string
+from tfbuild.binary.guard import ARCHES, SYMBOL, GuardUnreadable, Library, rows, string
 
-ARCHES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 # CPython linked into one program calls one of these; otherwise the program needs libpython.
 MAINS = frozenset({"Py_BytesMain", "_Py_UnixMain", "Py_Main"})
 TCMALLOC = "tc_malloc"
@@ -46,7 +45,7 @@ def read_program(content: bytes) -> Program:
 
 def _exports(library: Library) -> Iterator[str]:
     """Yield the WANTED names that some symbol defines."""
-    if not _has(library, ".dynsym"):
+    if library.section(".dynsym") is None:
         return
     places = _places(library.content(".dynstr"))
     for name, _, _, section, _, _ in rows(SYMBOL, library.content(".dynsym")):
@@ -66,17 +65,13 @@ def _places(strings: bytes) -> dict[int, str]:
 
 
 def _needed(library: Library) -> Iterator[str]:
-    if not _has(library, ".dynamic"):
+    if library.section(".dynamic") is None:
         return
     values = [value for tag, value in rows(DYNAMIC, library.content(".dynamic")) if tag == NEEDED]
     if len(values) > MOST_NEEDED:
         raise ValueError(f"it needs {len(values)} libraries")
     strings = library.content(".dynstr") if values else b""
     yield from (string(strings, value) for value in values)
-
-
-def _has(library: Library, name: str) -> bool:
-    return any(section.name == name and section.kind != "SHT_NOBITS" for section in library.sections)
 
 
 def python_version(content: bytes, program: Program) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tfbuild import facts
 from tfbuild.binary import machinecode
-from tfbuild.binary.guard import SYMBOL, GuardUnreadable, Library, Section
+from tfbuild.binary.guard import ARCHES, SYMBOL, GuardUnreadable, Library, Section
 from tfbuild.cpu import isa
 from tfbuild.errors import BadInput
 from tfbuild.facts import Facts
@@ -41,7 +41,6 @@ REGIONS = 512
 WINDOW = 16 * 1024
 # Code up to this size is read whole.
 SMALL = REGIONS * WINDOW
-ARCHES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 # With fewer regions, three or fewer already reach the share; the shares were measured with about 500 regions.
 FEW = 100
 EXECUTABLE = ".text"
@@ -140,7 +139,7 @@ class ScannedCode:
 
 
 def tell_nobody(_: str) -> None:
-    """Go on."""
+    """Ignore how far the scan is."""
 
 
 def read_code(path: Path, *, name: str = "", full: bool = False, tell: Tell = tell_nobody) -> ScannedCode:
@@ -327,8 +326,8 @@ class Code:
 
 
 def _section(library: Library, name: str) -> Section | None:
-    """Return the section of that name; raises CodeUnreadable if the file ends before it does."""
-    section = next((row for row in library.sections if row.name == name and row.kind != "SHT_NOBITS"), None)
+    """Return the section of that name; raise CodeUnreadable if the file ends before it does."""
+    section = library.section(name)
     if section and section.offset + section.size > len(library.image):
         raise CodeUnreadable(f"the library's {name} is cut off", hint="download or build it again")
     return section

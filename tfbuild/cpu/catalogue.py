@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tfbuild import facts
-from tfbuild.cpu import isa, names, products
+from tfbuild.cpu import isa, names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class CpuEntry:
 def search(text: str) -> tuple[CpuEntry, ...]:
     """Return the entries that have `text` in a name or are what it names. Raises Unsupported if none is."""
     part = facts.squeeze(text)
-    named = products.find(text) if part else None
+    named = names.find_product(text) if part else None
     hits = tuple(
         entry
         for entry in entries()
@@ -50,14 +50,14 @@ def _levels(arch: str) -> Iterator[CpuEntry]:
 def _cpus(arch: str) -> Iterator[CpuEntry]:
     """Yield each CPU, and what processors are that are none of them."""
     levels = {facts.squeeze(name) for name in (arch, *(level.name for level in facts.levels(arch)))}
-    others = (row.cpu for row in products.table() if row.arch == arch and names.features(row.cpu, arch) is None)
+    others = (row.cpu for row in names.products() if row.arch == arch and names.features(row.cpu, arch) is None)
     for name in dict.fromkeys((*names.known(arch), *others)):
         if facts.squeeze(name) not in levels:
             yield _entry(name, "CPU", arch)
 
 
 def _entry(name: str, kind: str, arch: str) -> CpuEntry:
-    rows = (row for row in products.table() if row.arch == arch and names.same(row.cpu, name, arch))
+    rows = (row for row in names.products() if row.arch == arch and names.same(row.cpu, name, arch))
     return CpuEntry(
         name=name,
         kind=kind,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from tfbuild import facts
-from tfbuild.cpu import compilers, names, products
+from tfbuild.cpu import compilers, names
 from tfbuild.cpu.detection import STDIN, Cpu, detect
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import Facts, Level
@@ -215,7 +215,7 @@ def left_out(feature: str) -> str:
 def resolve(text: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
     """Return the instruction set that --cpu names.
 
-    `text` is a recorded machine's file or a list of "host", CPUs (also by a processor's name, tfbuild.cpu.products),
+    `text` is a recorded machine's file or a list of "host", CPUs (also by a processor's name, tfbuild.cpu.names),
     levels, sets by their names, and features. Of a CPU
     it has the features that make a difference to TensorFlow; with "exact" in the list, all that a compiler can use.
     Raises Unsupported with the nearest known names.
@@ -256,9 +256,9 @@ def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[s
         return held if exact else reduced(held, arch)
     if (held := _named(word, arch)) is not None:
         return held
-    if (row := products.find(word)) is not None and row.arch == arch:
+    if (row := names.find_product(word)) is not None and row.arch == arch:
         return frozenset().union(*(_meaning(part, arch, host, exact) for part in row.cpu.split(",")))
-    if len(models := products.begun(word)) > 1:
+    if len(models := names.models_beginning(word)) > 1:
         known = ", ".join(f"{model} ({cpu})" for cpu, model in [*models.items()][:MOST_MODELS])
         raise Unsupported(
             f"{word} is the name of several CPUs, such as {known}",
@@ -337,13 +337,13 @@ def _nearest(name: str, arch: str) -> str:
 def is_known(name: str, arch: str) -> bool:
     """Whether `name`, one word of --cpu, means something for the architecture."""
     is_fact = facts.squeeze(name) in _levels(arch) or _named(name, arch) is not None
-    row = products.find(name)
+    row = names.find_product(name)
     return is_fact or _of_name(name, arch) is not None or (row is not None and row.arch == arch)
 
 
 def _of_name(word: str, arch: str) -> frozenset[str] | None:
     """Return the features of archspec's and the compilers' names, also with a vendor in front: "AMD Zen 4"."""
-    return names.features(word, arch) or names.features(products.spelled(word), arch)
+    return names.features(word, arch) or names.features(names.spelled(word), arch)
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------
@@ -474,7 +474,7 @@ def _about_name(named: str, arch: str, name: str, version: int) -> Iterator[str]
     if means_host(named) or facts.squeeze(words[0]) in _levels(arch):
         return
     for word in words:
-        if (product := products.find(word)) is not None and names.features(word, arch) is None:
+        if (product := names.find_product(word)) is not None and names.features(word, arch) is None:
             yield f"{word} is {product.cpu}"
     if (row := compilers.slow(words[0], name, version, arch)) is not None:
         yield (

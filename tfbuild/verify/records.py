@@ -72,7 +72,7 @@ class Throughput:
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One number behind a check; `limit` as text, empty where the number is only informative."""
+    """One number behind a check; `limit` as text, empty if the number is only informative."""
 
     name: str
     value: float

@@ -49,7 +49,7 @@ def write(report: Report, folder: Path) -> Path:
 
 
 def stored(folder: Path, identifier: str) -> Report | None:
-    """Return the report of an earlier verification; None where it is missing, unreadable or of another image."""
+    """Return the report of an earlier verification; None if it is missing, unreadable or of another image."""
     try:
         report = from_json(read_regular(folder / f"{identifier}.json", MOST_BYTES))
     except (OSError, ValueError):
@@ -58,7 +58,7 @@ def stored(folder: Path, identifier: str) -> Report | None:
 
 
 def raise_if_failed(report: Report, image: str) -> None:
-    """Raise VerificationFailed where a check failed, with what to do about the first one."""
+    """Raise VerificationFailed if a check failed, with what to do about the first one."""
     if report.passed:
         return
     failed = [check for check in report.checks if check.status == "fail"]

@@ -29,7 +29,7 @@ def verify(
 ) -> Report:
     """Run every check on the image `ref`; without a `baseline` skip the throughput, for the reason `untimed`.
 
-    Raises UnknownImage where the image is missing or was not made by tfbuild, EngineMissing where the engine ends, even
+    Raises UnknownImage if the image is missing or was not made by tfbuild, EngineMissing if the engine ends, even
     if it is started again, DiskFull where no space is left for it, or for files of the image. An image that is not what
     it claims to be is not an error: the report says so.
     """

@@ -27,12 +27,10 @@ def compare(planned: Planned, files: Mapping[str, bytes]) -> Judgement:
 def _files(planned: Planned, files: Mapping[str, bytes]) -> list[str]:
     faults = [f"{PRELOAD_FILE} loads {files[PRELOAD_FILE][:100]!r}"] if files.get(PRELOAD_FILE, b"").strip() else []
     faults += _python(planned, files)
-    if TCMALLOC in files and "tc_malloc" not in (_elf(files[TCMALLOC], planned) or _NOTHING).exports:
+    library = _elf(files[TCMALLOC], planned) if TCMALLOC in files else None
+    if TCMALLOC in files and not (library and "tc_malloc" in library.exports):
         faults.append(f"{TCMALLOC} is not TCMalloc")
     return faults
-
-
-_NOTHING = Program(arch="", exports=frozenset(), needed=())
 
 
 def _elf(content: bytes, planned: Planned) -> Program | None:

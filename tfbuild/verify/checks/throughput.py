@@ -69,7 +69,7 @@ def against(baseline: Baseline) -> Experiment:
 
 
 def throughput(cases: Sequence[CaseResult], baseline: Baseline) -> Throughput:
-    """Combine the cases. Raises ValueError where they have too few rounds for a mean."""
+    """Combine the cases. Raises ValueError if they have too few rounds for a mean."""
     (arm,) = {arm.name for case in cases for arm in case.arms if arm.name != case.baseline}
     mean = evaluate.mean(cases, arm)
     if mean is None:
