@@ -2,8 +2,9 @@
 
 from tfbuild.plan.base_choice import HostSystem, debian_pythons, default_base
 from tfbuild.plan.build import BUILD_PYTHON, MACHINES, PLATFORMS, Build, Comparison, Runtime, RuntimeCheck
-from tfbuild.plan.request import BASES, Request, RunRequest
+from tfbuild.plan.request import BASES, Request
 from tfbuild.plan.rules import choose_platform, find_release, is_target, requested_set
+from tfbuild.plan.run_request import RunRequest
 from tfbuild.plan.selection import (
     Usual,
     comparison,

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tfbuild.errors import UsageError
-from tfbuild.plan.request import Request, RunRequest
+from tfbuild.plan.request import Request
+from tfbuild.plan.run_request import RunRequest
 from tfbuild.util import options
 from tfbuild.util.options import Options, declared
 

@@ -16,7 +16,7 @@ from packaging.version import Version
 from tfbuild import facts
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import Facts
-from tfbuild.plan.request import RunRequest
+from tfbuild.plan.run_request import RunRequest
 
 Name = Literal[
     "headers",
