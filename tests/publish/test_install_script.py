@@ -19,7 +19,8 @@ from tests.rows import each
 from tfbuild import cpu
 from tfbuild.cpu import isa
 from tfbuild.publish import choose, wheel_index
-from tfbuild.publish.wheel_index import COLUMNS, IndexedWheel
+from tfbuild.publish.wheel_index import COLUMNS
+from tfbuild.publish.wheel_rows import IndexedWheel
 
 SCRIPT = Path(__file__).parents[2] / "templates" / "index" / "install.sh"
 PYTHON = "{}.{}".format(*sys.version_info)

@@ -16,7 +16,7 @@ from tests.commandline import answer, invoke
 from tests.publish.wheels import cpuinfo, files, wheel
 from tests.rows import each
 from tfbuild.oci import transport
-from tfbuild.publish import installing, wheel_index
+from tfbuild.publish import installing, wheel_index, wheel_rows
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 OTHER = "3.9"
@@ -60,7 +60,7 @@ def v4(tmp_path: Path) -> Path:
 
 def rows(folder: Path) -> dict[str, str]:
     """The file of each set for this Python."""
-    every = wheel_index.read_rows((folder / "choose.json").read_bytes(), "here")
+    every = wheel_rows.read_rows((folder / "choose.json").read_bytes(), "here")
     return {row.instruction_set: row.file for row in every if row.python == PYTHON and row.glibc == "2.28"}
 
 

@@ -17,8 +17,8 @@ from packaging.utils import parse_wheel_filename
 
 from tests.publish.wheels import MANYLINUX, described, wheel
 from tfbuild.errors import BadInput, TfbuildError, UsageError
-from tfbuild.publish import wheel_index
-from tfbuild.publish.wheel_index import IndexedWheel
+from tfbuild.publish import wheel_index, wheel_rows
+from tfbuild.publish.wheel_rows import IndexedWheel
 
 
 def indexed(
@@ -63,7 +63,7 @@ def digest(path: Path) -> str:
 
 
 def test_each_set_has_an_index_with_its_own_wheel_by_the_same_name(public: Path) -> None:
-    rows = wheel_index.read_rows((public / "choose.json").read_bytes(), "here")
+    rows = wheel_rows.read_rows((public / "choose.json").read_bytes(), "here")
     assert {row.instruction_set for row in rows} == {"avx", "x86-64-v4"}
     assert len({row.name for row in rows}) == 1
     for row in rows:
@@ -127,7 +127,7 @@ def test_the_page_at_the_top_lists_every_wheel_and_its_links_lead_somewhere(publ
     assert [link for link in links if link.startswith("pool/")] == [
         row.file
         for row in sorted(
-            wheel_index.read_rows((public / "choose.json").read_bytes(), "here"),
+            wheel_rows.read_rows((public / "choose.json").read_bytes(), "here"),
             key=lambda row: (row.release, row.instruction_set != "avx"), reverse=True,
         )
     ]  # fmt: skip
@@ -139,7 +139,7 @@ def test_the_page_at_the_top_lists_every_wheel_and_its_links_lead_somewhere(publ
 
 
 def test_a_name_that_promises_too_much_becomes_what_the_audit_proved(public: Path, tmp_path: Path) -> None:
-    rows = wheel_index.read_rows((public / "choose.json").read_bytes(), "here")
+    rows = wheel_rows.read_rows((public / "choose.json").read_bytes(), "here")
     assert {row.name for row in rows} == {f"tensorflow_cpu-2.14.0-cp311-cp311-{MANYLINUX}.whl"}
     wheel(tmp_path / "more", platform="manylinux_2_17_x86_64", python="3.10")
     wheel(tmp_path / "more", platform="manylinux_2_31_x86_64", python="3.9")
@@ -176,7 +176,7 @@ def _urlsafe(content: bytes) -> str:
 
 def test_a_file_that_is_removed_from_the_pool_leaves_the_index(public: Path) -> None:
     notes: list[str] = []
-    rows = wheel_index.read_rows((public / "choose.json").read_bytes(), "here")
+    rows = wheel_rows.read_rows((public / "choose.json").read_bytes(), "here")
     shutil.rmtree((public / rows[0].file).parent)
     wheel(public.parent / "more", "x86-64-v4", python="3.10")
     left = wheel_index.index(public, wheel_index.of_folder(public.parent / "more"), notes.append)

@@ -25,9 +25,9 @@ from tfbuild.oci import transport
 from tfbuild.oci.references import is_secure
 from tfbuild.plan import MACHINES
 from tfbuild.plan import wheel as wheels
-from tfbuild.publish import choose, wheel_index, wheel_names
+from tfbuild.publish import choose, wheel_names, wheel_rows
 from tfbuild.publish.choose import Choice, PassedOver
-from tfbuild.publish.wheel_index import IndexedWheel
+from tfbuild.publish.wheel_rows import IndexedWheel
 from tfbuild.util.files import decode, system_folder, temporary_folder, writing
 from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import counted
@@ -114,8 +114,8 @@ class WheelSource:
 
     def wheels(self) -> tuple[IndexedWheel, ...]:
         """Return what the index offers; raises RegistryRefused or BadInput if it is not one."""
-        content = b"".join(self._read(wheel_index.CHOICES, wheel_index.MOST_BYTES))
-        return wheel_index.read_rows(content, self.address(wheel_index.CHOICES))
+        content = b"".join(self._read(wheel_rows.CHOICES, wheel_rows.MOST_BYTES))
+        return wheel_rows.read_rows(content, self.address(wheel_rows.CHOICES))
 
     def fetch(self, row: IndexedWheel, folder: Path) -> Path:
         """Download a wheel to `folder`; raises VerificationFailed if it is not the file that the index describes."""
@@ -162,7 +162,7 @@ def _refuse_open(address: str) -> None:
 
 def _lost(address: str, reason: str) -> RegistryRefused:
     file = address.rpartition("/")[2]
-    hint = "check the --index address" if file == wheel_index.CHOICES else "tell whoever publishes the index"
+    hint = "check the --index address" if file == wheel_rows.CHOICES else "tell whoever publishes the index"
     return RegistryRefused(f"{address} cannot be read: {reason}", hint=hint)
 
 
@@ -173,7 +173,7 @@ def select(
     rows: Iterable[IndexedWheel], environment: PythonEnvironment, host: Cpu, *, release: str, any_release: bool
 ) -> Choice:
     """Return the wheel for this CPU of those that this environment can install, by the rules of `pull`."""
-    sound = [row for row in rows if wheel_index.is_sound(row)]
+    sound = [row for row in rows if wheel_rows.is_sound(row)]
     others = [
         PassedOver(id=ascii(printable(row.name, MOST_NAME))[1:-1], reason=UNSOUND, better=True)
         for row in rows
