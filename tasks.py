@@ -1,4 +1,4 @@
-"""The verbs for `invoke`, which runs this file: tfbuild reads the command line itself, and Invoke gets no tasks."""
+"""The command line: one Invoke task a verb. Each selects, calls and prints; what they do is in tfbuild/."""
 
 import sys
 
@@ -6,7 +6,7 @@ import sys
 sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 
 from tfbuild.cli import VERBS, command_line  # noqa: E402
+from tfbuild.cli.tasks import collection  # noqa: E402
 from tools import verbs as development  # noqa: E402
 
-command_line.main(sys.argv[1:], {**VERBS, **development.VERBS}, by_invoke=True)
-raise SystemExit(0)
+namespace = collection(command_line.checked(sys.argv, {**VERBS, **development.VERBS}))

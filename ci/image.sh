@@ -12,12 +12,14 @@
 # TFBUILD_SIGNED              the signature that published images must have (ci/state.sh)
 # TFBUILD_BUILD_OPTIONS       further options of `invoke build`: --base bootstrap --mirror URL --need-disk 40
 # TFBUILD_PUSH_OPTIONS        further options of `invoke push`: --sign
-# TFBUILD_REMOTE_CACHE        Bazel's remote cache; without one, a stopped compile starts over in the next job
+# TFBUILD_REMOTE_CACHE        Bazel's remote cache (default: oci://$TFBUILD_REGISTRY/cache); none: a compile that does not
+#                             fit one job fails
 # TFBUILD_REMOTE_HEADER_FILE  the cache's credentials
 # TFBUILD_SUMMARY             a file to which the report's table, or the reason why there is none, is appended
 #
-# Exits with tfbuild's codes: 75 if the time limit stopped the compile and the next job is to continue it; 24 if the
-# published image, its tags or its indexes were altered, which somebody must look at: nothing is repaired then.
+# Exits with tfbuild's codes: 75 if the time limit stopped the compile and the next job can continue it, 23 if it cannot,
+# because nothing keeps the cache; 24 if the published image, its tags or its indexes were altered, which somebody must
+# look at: nothing is repaired then.
 set -eu
 id=$1 options=$2
 invoke=${INVOKE:-.venv/bin/invoke}
@@ -53,7 +55,12 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
 fi
 
 set -- --time-limit "${TFBUILD_TIME_LIMIT:-5h20m}"
-[ -z "${TFBUILD_REMOTE_CACHE:-}" ] || set -- "$@" --remote-cache "$TFBUILD_REMOTE_CACHE"
+cache=${TFBUILD_REMOTE_CACHE:-${TFBUILD_REGISTRY:+oci://$TFBUILD_REGISTRY/cache}}
+[ "$cache" != none ] || cache=
+case $options in
+*--wheel*) ;; # compiles nothing
+*) [ -z "$cache" ] || set -- "$@" --remote-cache "$cache" ;;
+esac
 [ -z "${TFBUILD_REMOTE_HEADER_FILE:-}" ] || set -- "$@" --remote-header-file "$TFBUILD_REMOTE_HEADER_FILE"
 code=0
 # The options of a row have no quotes or globs.
@@ -62,6 +69,10 @@ $invoke build $options ${TFBUILD_BUILD_OPTIONS:-} $rebuild "$@" > /dev/null || c
 
 # A summary that fails does not affect the exit code.
 [ -z "${TFBUILD_SUMMARY:-}" ] || "$(dirname "$0")/summary.sh" "$id" "$code" >> "$TFBUILD_SUMMARY" || true
+if [ "$code" = 75 ] && [ -z "$cache" ]; then
+    echo "ci/image.sh: the compile does not fit one job, and TFBUILD_REMOTE_CACHE names no cache to continue from" >&2
+    exit 23
+fi
 [ "$code" = 0 ] || exit "$code"
 # shellcheck disable=SC2086
 [ -z "${TFBUILD_REGISTRY:-}" ] || $invoke push "tfbuild:$id" $force ${TFBUILD_PUSH_OPTIONS:-}

@@ -1,4 +1,4 @@
-"""`tfbuild` and `python -m tfbuild` run the verbs without Invoke, and the shell completes them."""
+"""`tfbuild` runs the verbs with the values that Invoke would give them, and the shell completes them."""
 
 import os
 import shlex
@@ -7,10 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from invoke.parser import Parser
+from invoke.program import Program
 
 from tests.commandline import invoke
 from tfbuild import __version__
 from tfbuild.cli import VERBS, command_line
+from tfbuild.cli.tasks import collection
+from tfbuild.cli.verbs import Verb
 from tools import verbs as development
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +44,20 @@ def test_words_become_the_values_of_verbs(line: str, values: list[tuple[str, dic
     calls = command_line.calls(shlex.split(line), EVERY)
     given = ({name: value for name, value in call.values.items() if value} for call in calls)
     assert [*zip((call.verb.name for call in calls), given, strict=True)] == values
+
+
+@pytest.mark.parametrize("verb", EVERY.values(), ids=lambda verb: verb.name)
+def test_the_examples_of_a_verb_mean_the_same_to_invoke(verb: Verb) -> None:
+    contexts = collection(EVERY).to_contexts()
+    for example in verb.examples:
+        _, *words = shlex.split(example.partition(" >")[0], comments=True)
+        parsed = Parser(contexts=contexts, initial=Program().initial_context).parse_argv(words)
+        by_invoke = [
+            (context.name, {name.replace("-", "_"): arg.value for name, arg in context.args.items()})
+            for context in parsed
+            if context.name
+        ]
+        assert [(call.verb.name, dict(call.values)) for call in command_line.calls(words, EVERY)] == by_invoke
 
 
 def run(*words: str, code: int = 0) -> "subprocess.CompletedProcess[str]":

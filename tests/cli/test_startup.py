@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import tasks
+from tfbuild.cli import command_line
 from tfbuild.cli.verbs import VERBS
+from tools import verbs as development
 
 ROOT = Path(__file__).parents[2]
+EVERY = {**VERBS, **development.VERBS}
 CODE = """
 import contextlib, io, sys
 from tfbuild.__main__ import main
@@ -51,3 +55,17 @@ def test_a_verb_imports_nothing_that_it_does_not_use(words: tuple[str, ...], mor
 def test_garbage_is_collected_once_the_verbs_are_imported() -> None:
     assert VERBS
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize(
+    ("command", "verbs"),
+    [
+        (["/x/bin/invoke", "plan", "--target", "mkl"], ["plan"]),
+        (["/x/invoke/__main__.py", "copts", "--cpu=avx", "plan"], ["copts", "plan"]),
+        (["pytest", "-k", "plan"], sorted(EVERY)),
+        (["/x/pytest/__main__.py", "plan", "--wrong"], sorted(EVERY)),
+    ],
+    ids=" ".join,
+)
+def test_invoke_gets_the_verbs_of_the_command_line_as_tasks(command: list[str], verbs: list[str]) -> None:
+    assert sorted(tasks.collection(command_line.checked(command, EVERY)).task_names) == verbs

@@ -376,3 +376,31 @@ def test_an_executor_that_runs_nothing_is_lost(
         assert bazel.NO_REMOTE.search(lost.read_text())
         shown = bazel.BazelWatch()(done.stdout.splitlines()[-1])
         assert shown.startswith("the executor has run no action for 0 min: is a worker up")
+
+
+# --- a cache in a registry --------------------------------------------------------------------------------------------
+
+
+def test_a_registry_as_the_cache_is_no_option_of_bazel() -> None:
+    asked = RunRequest(remote_cache="oci://ghcr.io/us/cache", remote_readonly=True)
+    images = remote_cache.named_cache_images(asked)
+    assert images is not None
+    assert (str(images.repository), images.readonly) == ("ghcr.io/us/cache", True)
+    assert remote_cache.named_remote(asked) is None
+    assert remote_cache.named_cache_images(RunRequest(remote_cache=CACHE)) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (RunRequest(remote_cache="oci://cache"), "'cache' is not a repository in a registry"),
+        (RunRequest(remote_cache="oci://u:pw@ghcr.io/us/cache"), "is not a repository in a registry"),
+        (RunRequest(remote_cache="oci://ghcr.io/us/cache", remote_executor="grpc://h:1"), "takes no other"),
+        (RunRequest(remote_cache="oci://ghcr.io/us/cache", remote_header_file="headers"), "takes no other"),
+        (RunRequest(remote_cache="oci://ghcr.io/us/cache", builder="far"), "needs the engine's own builder"),
+    ],
+)
+def test_what_a_cache_in_a_registry_cannot_do_is_refused(asked: RunRequest, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as refused:
+        remote_cache.named_cache_images(asked)
+    assert refused.value.hint

@@ -2,8 +2,10 @@
 
 import shlex
 from argparse import PARSER, ArgumentError, ArgumentParser, HelpFormatter, Namespace
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tfbuild import __version__
@@ -25,36 +27,64 @@ MATRIX = ("target", "release", "python")
 FORMATTED_LIST = ("--list-format", "--list-depth", "-F", "-D")
 
 
-def main(words: Sequence[str], verbs: Mapping[str, Verb], *, by_invoke: bool = False) -> None:
+def main(words: Sequence[str], verbs: Mapping[str, Verb]) -> None:
     """Run the verbs on a command line, or print the help, the version or what a shell completes.
 
-    `by_invoke`: Invoke's own options may come first. Interrupts and closed pipes end it as they end other programs.
+    Raises what ending() raises.
+    """
+    with ending():
+        for call in _requested(words, verbs):
+            call.run()
+
+
+def checked(argv: Sequence[str], verbs: Mapping[str, Verb]) -> Mapping[str, Verb]:
+    """Return the verbs of which Invoke, which parses the command line next, needs tasks.
+
+    Those are the ones on it: Invoke copies every option of every verb that it knows, which takes a tenth of the time of
+    `invoke plan`. Another program than Invoke gets all of them. Raises SystemExit where the command line is wrong or
+    asks for no verb, after the answer is printed.
+    """
+    program = Path(argv[0])
+    if program.name not in ("invoke", "inv") and program.parts[-2:] != ("invoke", "__main__.py"):
+        return verbs
+    with ending():
+        called = {call.verb.name for call in _requested(argv[1:], verbs, by_invoke=True)}
+    if not called:
+        raise SystemExit(0)
+    return {name: verb for name, verb in verbs.items() if name in called}
+
+
+@contextmanager
+def ending() -> Iterator[None]:
+    """Let interrupts and closed pipes end the block as they end other programs.
+
     Raises SystemExit with tfbuild's exit code after an error, which is printed.
     """
     # Clean up as after Ctrl-C when a CI system ends the process, and when its terminal is closed.
     with exits(), process.interruptible():
         output.prepare()
         with output.refusals():
-            if COMPLETE in words:
-                print(*_completions(words, verbs), sep="\n")
-            elif words[:1] == [COMPLETION_SCRIPT]:
-                _print_completion_script("".join(words[1:2]))
-            elif {"--version", "-V"} & {*words}:
-                print(COMMAND, __version__)
-            else:
-                _run(words, verbs, _leading(words, verbs, by_invoke=by_invoke))
+            yield
 
 
-def _run(words: Sequence[str], verbs: Mapping[str, Verb], leading: int) -> None:
-    """Run the verbs after the leading options, or print the help where that is requested or no verb is given."""
-    name = _help(words, verbs)
-    if name:
-        print(help_pages.of_verb(verbs[name]))
-    elif name is not None or leading == len(words) or {*LIST} & {*words[:leading]}:
-        print(help_pages.overview(verbs))
+def _requested(words: Sequence[str], verbs: Mapping[str, Verb], *, by_invoke: bool = False) -> list[Call]:
+    """Return the calls on a command line, none where it asks for the help, the version or a completion, now printed.
+
+    `by_invoke`: Invoke's own options may come first.
+    """
+    if COMPLETE in words:
+        print(*_completions(words, verbs), sep="\n")
+    elif words[:1] == [COMPLETION_SCRIPT]:
+        _print_completion_script("".join(words[1:2]))
+    elif {"--version", "-V"} & {*words}:
+        print(COMMAND, __version__)
     else:
-        for call in calls(words[leading:], verbs):
-            call.run()
+        leading = _leading(words, verbs, by_invoke=by_invoke)
+        name = _help(words, verbs)
+        if name is None and leading < len(words) and not {*LIST} & {*words[:leading]}:
+            return calls(words[leading:], verbs)
+        print(help_pages.of_verb(verbs[name]) if name else help_pages.overview(verbs))
+    return []
 
 
 def _completions(words: Sequence[str], verbs: Mapping[str, Verb]) -> list[str]:

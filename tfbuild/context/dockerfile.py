@@ -53,6 +53,7 @@ COMPILE_FILES = (
     "source.sh",
     "edit.py",
     "archives.py",
+    "cached.sh",
     "compile.sh",
     "relay.py",
     "remote.py",

@@ -5,6 +5,7 @@ nothing.
 """
 
 import io
+import sys
 import time
 import zlib
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeU
 from tfbuild.pipeline import bazel, diagnosis, resources
 from tfbuild.pipeline import mirror as mirrors
 from tfbuild.pipeline.bazel import BazelWatch
+from tfbuild.pipeline.cache_images import CacheImage
 from tfbuild.pipeline.mirror import Mirror, Upstream
 from tfbuild.pipeline.resources import MachineShare
 from tfbuild.pipeline.run import Run
@@ -85,6 +87,10 @@ class Compile:
     work: BuilderWork
     machine_flags: tuple[str, ...] = ()
 
+    def compiles(self, run: Run) -> bool:
+        """Whether Bazel compiles in it, if it has not done so before."""
+        return self.build.toolchain is not None and not run.reuse and self.work.stage != TOOLCHAIN
+
 
 @dataclass(frozen=True, kw_only=True)
 class BuilderHost:
@@ -110,7 +116,7 @@ class BuilderHost:
         and all that the builder raises.
         """
         with self._mirrored() as host:
-            if job.build.toolchain is None or self.run.reuse or job.work.stage == TOOLCHAIN:
+            if not job.compiles(self.run):
                 host._run_job(job)
                 return
             limits = resources.process_limits(local=self.engine.local)
@@ -140,7 +146,8 @@ class BuilderHost:
             secrets = self._secrets(job, folder)
             job = replace(job, settings=replace(job.settings, secrets=secrets, network=run.network))
             try:
-                job.work.start(self.engine, replace(job.settings, watch=watch, seconds=left))
+                with self._cache_restored(job, watch, left):
+                    job.work.start(self.engine, replace(job.settings, watch=watch, seconds=left))
             except TimeoutError:
                 self._keep(job, watch)
                 raise _time_up(run, watch) from None
@@ -159,6 +166,28 @@ class BuilderHost:
             if watch.summary:
                 progress(f"bazel: {watch.summary}")
             self._keep(job, watch)
+
+    @contextmanager
+    def _cache_restored(self, job: Compile, watch: BazelWatch, seconds: float | None) -> Iterator[None]:
+        """Restore Bazel's cache from its image, if this run has one, and save it when the compile ended in any way.
+
+        An interruption saves nothing, because nobody would wait for that. Raises what CacheImage.restore raises.
+        """
+        images = self.run.cache_images
+        if images is None or not job.compiles(self.run) or not isinstance(self.engine, Engine):
+            yield
+            return
+        context = job.work.context
+        cache = CacheImage(engine=self.engine, images=images, tag=job.build.id, context=context, ca=self.run.ca)
+        try:
+            cache.restore(replace(job.settings, seconds=seconds))
+            try:
+                yield
+            finally:
+                if watch.began and not isinstance(sys.exception(), KeyboardInterrupt):
+                    cache.save(job.settings)
+        finally:
+            cache.remove()
 
     def _introduce(self, job: Compile, share: MachineShare) -> None:
         """Report how the compile will run."""

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,6 +17,9 @@ from tfbuild import facts
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import Facts
 from tfbuild.plan.run_request import RunRequest
+
+if TYPE_CHECKING:
+    from tfbuild.oci.references import Repository
 
 Name = Literal[
     "headers",
@@ -30,6 +33,8 @@ Name = Literal[
     "results-ignore-disk",
 ]
 CACHES = ("grpc", "grpcs", "http", "https")
+# The scheme of a cache that is an image in a registry.
+IMAGE = "oci://"
 EXECUTORS = ("grpc", "grpcs")
 # compile.sh replaces it with the digest of the builder.
 BUILDER = "@BUILDER@"
@@ -82,14 +87,54 @@ class Remote:
         return {"remote-certificate": self.certificate, "remote-key": self.key} if self.certificate and self.key else {}
 
 
+@dataclass(frozen=True, kw_only=True)
+class CacheImages:
+    """A repository with an image of Bazel's cache for each build."""
+
+    repository: "Repository"
+    readonly: bool = False
+
+
 # --- the options ------------------------------------------------------------------------------------------------------
 
 
+def named_cache_images(request: RunRequest) -> CacheImages | None:
+    """Return the repository that `--remote-cache oci://HOST/PATH` names; None for any other cache, or none.
+
+    Raises UsageError, also for other --remote-... options beside it: the engine has the registry's credentials.
+    """
+    if not request.remote_cache.startswith(IMAGE):
+        return None
+    alone = RunRequest(remote_cache=request.remote_cache, remote_readonly=request.remote_readonly)
+    if any(getattr(request, name) != getattr(alone, name) for name in _options()):
+        raise UsageError(
+            "a cache in a registry takes no other --remote-... option than remote-readonly",
+            hint="leave them out; `docker login` stores the registry's credentials",
+        )
+    if request.builder:
+        raise UsageError("a cache in a registry needs the engine's own builder", hint="leave out builder")
+    from tfbuild.oci.references import Repository
+
+    try:
+        repository = Repository.parse(request.remote_cache.removeprefix(IMAGE))
+    except UsageError as error:
+        raise UsageError(f"--remote-cache: {error.reason}", hint=f"--remote-cache {IMAGE}HOST/PATH") from None
+    return CacheImages(repository=repository, readonly=request.remote_readonly)
+
+
+def _options() -> tuple[str, ...]:
+    return tuple(name for name in RunRequest.__dataclass_fields__ if name.startswith("remote_"))
+
+
 def named_remote(request: RunRequest) -> Remote | None:
-    """Return what the options name, None without any; raises UsageError, which never quotes a credential."""
+    """Return what the options name, None without any; raises UsageError, which never quotes a credential.
+
+    None also for a cache in a registry: Bazel does not know of it.
+    """
+    if request.remote_cache.startswith(IMAGE):
+        return None
     if not request.remote_cache and not request.remote_executor:
-        names = (name for name in RunRequest.__dataclass_fields__ if name.startswith("remote_"))
-        if any(getattr(request, name) != RunRequest.__dataclass_fields__[name].default for name in names):
+        if any(getattr(request, name) != RunRequest.__dataclass_fields__[name].default for name in _options()):
             raise UsageError(
                 "the other --remote-... options need a remote cache or a remote executor",
                 hint="--remote-cache grpcs://HOST:PORT",
@@ -139,6 +184,8 @@ def _url(option: str, text: str, schemes: tuple[str, ...]) -> str:
     grpc = scheme.startswith("grpc")
     if scheme not in schemes or not is_address(text) or (grpc and "/" in rest.rstrip("/")):
         examples = " or ".join(f"{scheme}://HOST:PORT" for scheme in schemes)
+        if schemes == CACHES:
+            examples += f", or {IMAGE}HOST/PATH"
         raise UsageError(f"{option} {text!r} is not a valid address", hint=examples)
     return text.rstrip("/") if grpc else text
 

@@ -79,7 +79,8 @@ class RunRequest:
     )
     remote_cache: str = _remote(
         "",
-        "Bazel cache shared by machines: grpc://HOST:PORT, grpcs://, http:// or https://",
+        "Bazel cache shared by machines: grpc://HOST:PORT, grpcs://, http:// or https://; or oci://HOST/PATH, a "
+        "repository in a registry",
         "URL",
         pattern=LOOKED_UP,
     )

@@ -1,0 +1,43 @@
+"""The verbs as Invoke's tasks, for `invoke`."""
+
+import functools
+from collections.abc import Mapping
+from inspect import Parameter, Signature
+from typing import Any
+
+from invoke.collection import Collection
+from invoke.context import Context
+from invoke.tasks import Task
+
+from tfbuild.cli import command_line
+from tfbuild.cli.verbs import Body, Call, Verb
+from tfbuild.util.installation import as_typed
+from tfbuild.util.options import Option
+
+
+def collection(verbs: Mapping[str, Verb]) -> Collection:
+    """Make a task of each verb."""
+    return Collection(*map(_task, verbs.values()))
+
+
+def _task(verb: Verb) -> "Task[Body]":
+    keywords = [
+        Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=_not_given(row))
+        for name, row in verb.options.items()
+    ]
+
+    @functools.wraps(verb.body)
+    def run(_: Context, **values: Any) -> None:
+        with command_line.ending():
+            Call(verb, values).run()
+
+    context = Parameter("_", Parameter.POSITIONAL_OR_KEYWORD)
+    run.__signature__ = Signature([context, *verb.positional, *keywords])  # type: ignore[attr-defined]
+    lists = [name.replace("-", "_") for name, row in verb.options.items() if row.repeatable]
+    helps = {name: as_typed(row.help) for name, row in verb.options.items()}
+    return Task(run, aliases=verb.aliases, help=helps, iterable=lists, auto_shortflags=False)
+
+
+def _not_given(row: Option) -> object:
+    """Return what Invoke passes for an option that is not given; it takes an option's type from that."""
+    return False if row.switch else [] if row.repeatable else ""
