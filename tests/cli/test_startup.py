@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import tasks
 from tfbuild.cli import command_line
+from tfbuild.cli.tasks import collection
 from tfbuild.cli.verbs import VERBS
 from tools import verbs as development
 
@@ -68,4 +68,4 @@ def test_garbage_is_collected_once_the_verbs_are_imported() -> None:
     ids=" ".join,
 )
 def test_invoke_gets_the_verbs_of_the_command_line_as_tasks(command: list[str], verbs: list[str]) -> None:
-    assert sorted(tasks.collection(command_line.checked(command, EVERY)).task_names) == verbs
+    assert sorted(collection(command_line.checked(command, EVERY)).task_names) == verbs

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tfbuild.engine import build, daemon, debian
-from tfbuild.engine.build import Program
+from tfbuild.engine.build import DockerProgram
 from tfbuild.engine.client import Engine
 from tfbuild.engine.daemon import DaemonPlace
 from tfbuild.errors import EngineMissing, LimitReached
@@ -51,7 +51,7 @@ def test_a_client_with_buildkit_is_taken(
 ) -> None:
     folder = client(tmp_path / "a", version, rest)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    assert build.find_program(os.environ) == Program(path=f"{folder}/docker", buildx=buildx)
+    assert build.find_program(os.environ) == DockerProgram(path=f"{folder}/docker", buildx=buildx)
 
 
 def test_clients_that_cannot_build_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_a_builder_needs_a_client_with_buildx(tmp_path: Path, monkeypatch: pytes
     folders = [client(tmp_path / "old", OLD, NO_BUILDX + SERVER), client(tmp_path / "both", OLD, BUILDX + SERVER)]
     monkeypatch.setenv("PATH", os.pathsep.join(folders))
     assert build.find_program(os.environ).path == f"{tmp_path}/old/docker"
-    assert build.find_program(os.environ, plugin=True) == Program(path=f"{tmp_path}/both/docker", buildx=True)
+    assert build.find_program(os.environ, plugin=True) == DockerProgram(path=f"{tmp_path}/both/docker", buildx=True)
     monkeypatch.setenv("PATH", folders[0])
     with pytest.raises(EngineMissing, match=r"no docker program can use a buildx builder"):
         build.find_program(os.environ, plugin=True)

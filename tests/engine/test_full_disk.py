@@ -12,7 +12,7 @@ import pytest
 
 from tfbuild.engine import containers
 from tfbuild.engine import image as images
-from tfbuild.engine.containers import Session
+from tfbuild.engine.containers import AttachedContainer
 from tfbuild.engine.faults import translated
 from tfbuild.errors import DiskFull, NotJudged, TfbuildError
 
@@ -60,7 +60,7 @@ def test_an_engine_that_has_no_space_says_so_in_its_own_words(message: str) -> N
     assert raised.value.reason == f"the engine's disk is full: {message.strip()}"
     assert raised.value.hint.startswith("docker builder prune, docker image prune; then run the same command again")
     with pytest.raises(DiskFull):
-        Session(None, Container(message), ATTACHED, judged=False).exit_code()
+        AttachedContainer(None, Container(message), ATTACHED, judged=False).exit_code()
     with pytest.raises(DiskFull), translated():
         images.read_contents(Container(message), ["/etc/x"], 10)
 
@@ -72,7 +72,7 @@ def test_an_image_cannot_say_it_for_the_engine(message: str) -> None:
     assert type(raised.value) is TfbuildError
     assert images.read_contents(Container(message), ["/etc/x"], 10) == {}
     if message:
-        assert Session(None, Container(message), ATTACHED, judged=False).exit_code() == 128
+        assert AttachedContainer(None, Container(message), ATTACHED, judged=False).exit_code() == 128
 
 
 class Stream(io.RawIOBase):

@@ -20,7 +20,7 @@ import pytest
 
 from tests.rows import each
 from tfbuild.engine import Engine, faults
-from tfbuild.engine.containers import Session
+from tfbuild.engine.containers import AttachedContainer
 from tfbuild.engine.faults import HeldConnection
 from tfbuild.errors import DiskFull, EngineMissing, NotJudged, TfbuildError
 
@@ -266,7 +266,7 @@ def disturbed(*events: object, paused: bool = False, gone: Exception | None = No
     try:
         running: Any = SimpleNamespace(pid=1, poll=lambda: None)
         attached: Any = SimpleNamespace(process=program or running)
-        Session(client, container, attached, judged=True).require_undisturbed()
+        AttachedContainer(client, container, attached, judged=True).require_undisturbed()
     except NotJudged as error:
         return error.reason.removeprefix("the image was not judged: ")
     return ""

@@ -35,14 +35,14 @@ LIMITED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
+class DockerProgram:
     """A `docker` program that reaches the engine; `buildx`: whether it uses BuildKit through that plugin."""
 
     path: str
     buildx: bool
 
 
-def find_program(environ: Mapping[str, str], *, plugin: bool = False) -> Program:
+def find_program(environ: Mapping[str, str], *, plugin: bool = False) -> DockerProgram:
     """Return the first `docker` on PATH that can build with BuildKit on the engine that this environment names.
 
     `plugin`: require the buildx plugin, without which the name of a builder is ignored. Raises EngineMissing if there
@@ -52,7 +52,7 @@ def find_program(environ: Mapping[str, str], *, plugin: bool = False) -> Program
 
 
 @cache
-def _find(environ: frozenset[tuple[str, str]], plugin: bool) -> Program:
+def _find(environ: frozenset[tuple[str, str]], plugin: bool) -> DockerProgram:
     env = dict(environ)
     refused = []
     for path in _programs(env.get("PATH", os.defpath)):
@@ -77,7 +77,7 @@ def _programs(path: str) -> Iterator[str]:
             yield program
 
 
-def _probe(path: str, env: Mapping[str, str], *, plugin: bool) -> tuple[Program | None, str]:
+def _probe(path: str, env: Mapping[str, str], *, plugin: bool) -> tuple[DockerProgram | None, str]:
     """Return the program, or why it cannot be used (Podman's `docker` prints "podman version")."""
     printed = _output([path, "--version"], env)
     version = VERSION.match(printed)
@@ -91,7 +91,7 @@ def _probe(path: str, env: Mapping[str, str], *, plugin: bool) -> tuple[Program 
         return None, f"{version[1]}.{version[2]} has no buildx plugin"
     if not _output([path, "version", "--format", "{{.Server.Version}}"], env):
         return None, f"{version[1]}.{version[2]} gets no answer from the engine"
-    return Program(path=path, buildx=buildx), ""
+    return DockerProgram(path=path, buildx=buildx), ""
 
 
 def _output(command: list[str], env: Mapping[str, str]) -> str:

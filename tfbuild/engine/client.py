@@ -20,7 +20,7 @@ from tfbuild.engine import image as images
 from tfbuild.engine import sandbox as sandboxes
 from tfbuild.engine.build import Builder, BuildSettings
 from tfbuild.engine.connection import CALL_SECONDS, USUAL, EngineChoice
-from tfbuild.engine.containers import ContainerRun, Process, Session, Worker, process_of
+from tfbuild.engine.containers import AttachedContainer, ContainerRun, Process, Worker, process_of
 from tfbuild.engine.faults import translated
 from tfbuild.engine.image import Files, Image, parse_image, split_tag
 from tfbuild.engine.sandbox import Offer, Sandbox
@@ -199,7 +199,7 @@ class Engine:
             self._container(ref, command, seconds=timeout + leases.MARGIN_SECONDS, **options) as container,
             closing(self._attach(container)) as attached,
         ):
-            session = Session(self.client, container, attached, judged=sandboxed)
+            session = AttachedContainer(self.client, container, attached, judged=sandboxed)
             attached.send(stdin, close=look is None)
             truncated = False
             while attached.open and not (truncated and sandboxed):

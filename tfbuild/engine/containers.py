@@ -52,7 +52,7 @@ def archive(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-class Session:
+class AttachedContainer:
     """A running container, and the `docker` program that is attached to its streams.
 
     `judged`: whether an image is judged by it, so that nobody outside of it may have disturbed it.
@@ -191,7 +191,7 @@ class WorkerDied(TfbuildError):
         super().__init__(why + (f":\n{stderr_tail}" if stderr_tail else ""))
 
 
-class Worker(Session):
+class Worker(AttachedContainer):
     """A running worker; use it as a context manager, or call close(), to remove its container."""
 
     def __init__(self, client: Any, container: Any, attached: Attached, *, judged: bool, cleanup: ExitStack) -> None:
