@@ -68,7 +68,10 @@ def test_an_address_is_kept_as_bazel_reads_it(given: str, kept: str) -> None:
 def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
     with pytest.raises(UsageError, match="is not a valid address") as refusal:
         remote(cache=address)
-    assert refusal.value.hint == "grpc://HOST:PORT or grpcs://HOST:PORT or http://HOST:PORT or https://HOST:PORT"
+    assert (
+        refusal.value.hint
+        == "grpc://HOST:PORT or grpcs://HOST:PORT or http://HOST:PORT or https://HOST:PORT, or oci://HOST/PATH"
+    )
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ OFFICIAL = {*(f"scripts/{name}" for name in SCRIPTS), *SMOKE}
 COMPILE = {
     f"scripts/{name}"
     for name in (
-        "toolchain.sh", "source.sh", "edit.py", "archives.py", "compile.sh", "relay.py", "remote.py", "sitting.py",
+        "toolchain.sh", "source.sh", "edit.py", "archives.py", "cached.sh", "compile.sh", "relay.py", "remote.py",
+        "sitting.py",
         "system.sh", "truststore.py",
     )
 }  # fmt: skip
