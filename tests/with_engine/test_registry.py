@@ -41,7 +41,7 @@ from tfbuild.oci import manifests, references, referrers, transport
 from tfbuild.oci.client import Registry
 from tfbuild.oci.references import Repository
 from tfbuild.plan import Build, Request
-from tfbuild.publish import attachments, check, image_contents, indexes, inventory
+from tfbuild.publish import attachments, check, image_contents, index_updates, indexes, inventory
 from tfbuild.publish.choose import Choice
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
@@ -675,7 +675,7 @@ def test_a_push_without_its_indexes_is_finished_by_them(
     new, folder = old_and_new
     path, name = copy_of_old(server), build("x86-64-v3").id
     place = server.place(path)
-    monkeypatch.setattr(indexes, "gather", ending)
+    monkeypatch.setattr(index_updates, "gather", ending)
     with pytest.raises(RegistryRefused, match="the test ends here"):
         push(engine, new, place, folder)
     arguments = (name, "--registry", str(place.repository))
