@@ -25,7 +25,8 @@ from tfbuild.verify import report as reporting
 
 RELEASE = "2.21.0"
 ID = f"{RELEASE}-mkl-py3.11-f16c"
-BUILD = ("build", "--target", "mkl", "--wheel", "official", "--release", RELEASE)
+# The engine has the base, and on a small disk the images of other tests.
+BUILD = ("build", "--target", "mkl", "--wheel", "official", "--release", RELEASE, "--need-disk", "5")
 Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -92,7 +93,19 @@ def test_detect_agrees_with_tensorflows_own_message(built: Any, engine: Engine) 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("release", "python"), [("2.14.0", "3.11"), ("2.15.1", "3.11")])
 def test_older_releases_are_built_and_verified_too(release: str, python: str, invoke: Invoke) -> None:
-    command = ("build", "--target", "mkl", "--wheel", "official", "--release", release, "--reverify", "--json")
+    command = (
+        "build",
+        "--target",
+        "mkl",
+        "--wheel",
+        "official",
+        "--release",
+        release,
+        "--need-disk",
+        "5",
+        "--reverify",
+        "--json",
+    )
     report = json.loads(invoke(*command).stdout)
     assert report["id"] == f"{release}-mkl-py{python}-avx"
     outcomes = status(report)
