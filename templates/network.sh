@@ -38,7 +38,13 @@ if [ -s "$top/mnt/mirror" ]; then
     host=${host%%/*}
     export BAZELISK_BASE_URL="$mirror/github.com/bazelbuild/bazel/releases/download"
     export PIP_INDEX_URL="$mirror/pypi.org/simple"
-    [ "${mirror%%://*}" != http ] || export PIP_TRUSTED_HOST="$host"
+    # Bazel's rules run pip with --isolated: then it reads this file, but none of the variables.
+    export PIP_CONFIG_FILE="$top/mnt/pip.conf"
+    printf '[global]\nindex-url = %s\n' "$PIP_INDEX_URL" > "$PIP_CONFIG_FILE"
+    if [ "${mirror%%://*}" = http ]; then
+        export PIP_TRUSTED_HOST="$host"
+        echo "trusted-host = $host" >> "$PIP_CONFIG_FILE"
+    fi
     # apt's own sources, under the mirror; whose they are is still checked by the base's keys.
     mkdir -p "$top/mnt/sources"
     for file in /etc/apt/sources.list /etc/apt/sources.list.d/*; do

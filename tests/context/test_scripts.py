@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -406,3 +407,18 @@ def test_all_is_asked_for_at_the_mirror(secret: str, more: dict[str, str], apt: 
     assert (tmp_path / "mnt/sources/a.list").read_text() == f"deb {mirror}/z\n"
     assert ("Check-Valid-Until" in (tmp_path / "mnt/apt.conf").read_text()) == apt
     assert (tmp_path / "mnt/mirror.downloads").read_text() == f"rewrite (.*) {mirror}/$1\n"
+
+
+@pytest.mark.parametrize("mirror", ["https://m.example.org", "http://m.example.org:8"])
+def test_an_isolated_pip_asks_the_mirror_too(mirror: str, tmp_path: Path) -> None:
+    """As rules_python runs it for the packages of a tree from 2.14 on: such a pip reads no variable but this one."""
+    files(tmp_path, {"mnt/mirror": f"{mirror}\n"})
+    networked(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--isolated", "config", "list"],
+        env={"PATH": os.environ["PATH"], "PIP_CONFIG_FILE": str(tmp_path / "mnt/pip.conf")},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    lines = set(done.stdout.splitlines())
+    assert f"global.index-url='{mirror}/pypi.org/simple'" in lines
+    assert ("global.trusted-host='m.example.org:8'" in lines) == mirror.startswith("http://")

@@ -36,7 +36,8 @@ TOOLCHAIN = "toolchain"
 BUILDER = "/opt/tfbuild/builder"
 # Bazel is told to stop at the limit; this much later, everything is stopped.
 GRACE_SECONDS = 90.0
-FETCH_SECONDS = 60.0
+# A context with overriding repositories has gigabytes, which the client sends again.
+FETCH_SECONDS = 300.0
 USELESS = (
     f"does it accept the property {remotes.SILO} (BuildGrid: wildcard-property-keys), and do its workers run in the "
     "image that `invoke worker-image` makes? Without remote-executor, the build continues from what is compiled so far"
