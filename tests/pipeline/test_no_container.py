@@ -20,12 +20,12 @@ from tfbuild import plan
 from tfbuild.cli import VERBS
 from tfbuild.cli.verbs import Call
 from tfbuild.context import dockerfile
-from tfbuild.engine import debian
+from tfbuild.engine import debian, faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BuildFailed, DiskFull, Unsupported, UsageError
 from tfbuild.pipeline import machine as machines
-from tfbuild.pipeline.host import LocalBuilder
-from tfbuild.plan import Build, HostSystem, Request
+from tfbuild.pipeline.host import MORE_SPACE, LocalBuilder
+from tfbuild.plan import Build, HostSystem, Interpreter, Request
 from tfbuild.util.progress import Progress
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -33,7 +33,8 @@ BOOKWORM = HostSystem(
     system="Debian GNU/Linux 12 (bookworm)",
     distribution="bookworm",
     glibc="2.36",
-    programs={"gcc-12": "/opt/gcc/bin/gcc-12", "python3.11": "/usr/bin/python3.11"},
+    compilers={"gcc-12": "/opt/gcc/bin/gcc-12"},
+    pythons={"3.11": Interpreter(version="3.11.2", path="/usr/bin/python3.11")},
 )
 
 
@@ -46,26 +47,33 @@ def planned(machine: HostSystem = BOOKWORM, **more: Any) -> Build:
 
 
 @each(
-    "distribution, programs, options, python, compiler",
+    "distribution, compilers, pythons, options, python, compiler",
     [
-        ("bookworm", "gcc-12 python3.11", {}, "3.11", "gcc-12"),
-        ("bookworm", "gcc-12 clang-16 python3.11", {}, "3.11", "clang-16"),
+        ("bookworm", "gcc-12", "3.11", {}, "3.11", "gcc-12"),
+        ("bookworm", "gcc-12 clang-16", "3.11", {}, "3.11", "clang-16"),
         # The newest Python that is there, wherever it comes from.
-        ("bookworm", "clang-16 python3.10 python3.9", {}, "3.10", "clang-16"),
+        ("bookworm", "clang-16", "3.10 3.9", {}, "3.10", "clang-16"),
         # What its own archive has, where nothing is installed.
-        ("bookworm", "", {}, "3.11", "clang-16"),
-        ("noble", "gcc-12", {}, "3.11", "gcc-12"),
-        ("bookworm", "clang-16 python3.11", {"compiler": "gcc-12", "python": "3.9"}, "3.9", "gcc-12"),
+        ("bookworm", "", "", {}, "3.11", "clang-16"),
+        ("noble", "gcc-12", "", {}, "3.11", "gcc-12"),
+        ("bookworm", "clang-16", "3.11", {"compiler": "gcc-12", "python": "3.9"}, "3.9", "gcc-12"),
     ],
 )
 def test_what_is_on_the_machine_is_taken_first(
-    distribution: str, programs: str, options: dict[str, str], python: str, compiler: str
+    distribution: str, compilers: str, pythons: str, options: dict[str, str], python: str, compiler: str
 ) -> None:
-    has = {name: f"/usr/bin/{name}" for name in programs.split()}
-    build = planned(dataclasses.replace(BOOKWORM, distribution=distribution, programs=has), **options)
+    machine = HostSystem(
+        system="Debian",
+        distribution=distribution,
+        glibc="2.36",
+        compilers={name: f"/usr/bin/{name}" for name in compilers.split()},
+        pythons={version: Interpreter(version=version, path="/usr/bin/python3") for version in pythons.split()},
+    )
+    build = planned(machine, **options)
     assert (build.python, build.compiler, build.base_image) == (python, compiler, "")
     missing = [note for note in build.notes if note.endswith(" is not on this machine") and " preferred" not in note]
     wanted = (f"python{python}", compiler)
+    has = {*compilers.split(), *(f"python{version}" for version in pythons.split())}
     assert missing == [f"{name} is not on this machine" for name in wanted if name not in has]
 
 
@@ -143,7 +151,7 @@ def test_all_that_is_missing_is_in_one_line_for_apt(empty_path: Path) -> None:
         program(empty_path, name)
     build = planned(compiler="clang-18")
     with pytest.raises(Unsupported) as error:
-        machines.require(build, BOOKWORM)
+        machines.require(build, dataclasses.replace(BOOKWORM, pythons={}))
     packages = "clang-18 curl lld-18 python3.11 python3.11-dev python3.11-venv"
     assert error.value.reason == f"this machine lacks what the compile needs: {packages.replace(' ', ', ')}"
     assert error.value.hint == (
@@ -154,9 +162,18 @@ def test_all_that_is_missing_is_in_one_line_for_apt(empty_path: Path) -> None:
 @pytest.mark.parametrize(
     ("printed", "packages"), [("dev", ["python3.11-dev"]), ("dev venv", ["python3.11-dev", "python3.11-venv"])]
 )
-def test_a_python_without_its_headers_lacks_a_package(printed: str, packages: list[str], empty_path: Path) -> None:
-    program(empty_path, "python3.11", f"echo 3.11.2 /usr/bin/python3.11 {printed}")
-    assert machines.lacking(planned())[-len(packages) :] == packages
+def test_a_python_without_its_headers_lacks_a_package_and_is_asked_once(
+    printed: str, packages: list[str], empty_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(
+        empty_path, "python3.11", f"echo called >> {empty_path}/../calls; echo 3.11.2 /usr/bin/python3.11 {printed}"
+    )
+    monkeypatch.setattr(debian, "this_system", lambda: {"ID": "debian"})
+    machine = machines.read()
+    assert machines.lacking(planned(machine), machine)[-len(packages) :] == packages
+    with pytest.raises(Unsupported, match=packages[-1]):
+        machines.require(dataclasses.replace(planned(machine), platform=plan.MACHINES[os.uname().machine]), machine)
+    assert (empty_path.parent / "calls").read_text() == "called\n"
     program(empty_path, "python3.11", "echo 3.12.1 /usr/bin/python3.12")
     assert machines.interpreter("3.11") is None
 
@@ -194,7 +211,10 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalBuilder:
     }.items():
         (context / name).parent.mkdir(parents=True, exist_ok=True)
         (context / name).write_text(text)
-    return LocalBuilder(build=build, machine=BOOKWORM, root=tmp_path / "host")
+    own = machines.interpreter(PYTHON)
+    assert own is not None
+    machine = dataclasses.replace(BOOKWORM, pythons={PYTHON: own})
+    return LocalBuilder(build=build, machine=machine, root=tmp_path / "host")
 
 
 LAYOUT = dockerfile.ContextLayout(origin="invoke", place="here", usage="docker build .")
@@ -272,10 +292,12 @@ def test_a_step_that_fails_says_why(script: str, error: type[BuildFailed], messa
 
 def test_a_path_that_bazel_does_not_take_and_a_full_disk_are_refused(host: LocalBuilder, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Bazel takes no such characters in a path"):
-        dataclasses.replace(host, root=tmp_path / "a b").require_space(0)
-    with pytest.raises(DiskFull, match=r"GB are needed in .*, .* GB are free"):
-        host.require_space(1 << 60)
-    host.require_space(0)
+        dataclasses.replace(host, root=tmp_path / "a b")
+    host.root.mkdir()
+    with pytest.raises(DiskFull, match=rf"GB are needed on {host.root}, .* GB are free") as error:
+        faults.require_free(host, 1 << 60, MORE_SPACE)
+    assert "--need-disk" in error.value.hint
+    faults.require_free(host, 0)
 
 
 def server(root: str) -> "subprocess.Popen[bytes]":

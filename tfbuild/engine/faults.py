@@ -97,6 +97,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 # With less free, the disk is why the engine failed, whatever it says; it leaves a little to itself when it cleans up.
 FULL_BYTES = 16 << 20
+UNUSED_HINT = "free unused data: docker builder prune, docker image prune"
 PRUNE_HINT = "docker builder prune, docker image prune; then run the same command again: what was built is kept"
 
 
@@ -112,13 +113,13 @@ def disk_is_full(engine: WithDisk) -> bool:
     return space is not None and space < FULL_BYTES
 
 
-def require_free(engine: WithDisk, required: int) -> None:
-    """Raise DiskFull if fewer than `required` bytes are free."""
+def require_free(engine: WithDisk, required: int, hint: str = UNUSED_HINT) -> None:
+    """Raise DiskFull, with the hint, if fewer than `required` bytes are free."""
     space = free_space(engine)
     if space is not None and space < required:
         raise DiskFull(
             f"{required / 1e9:.1f} GB are needed on {engine.data_root}, {space / 1e9:.1f} GB are free",
-            hint="free unused data: docker builder prune, docker image prune",
+            hint=hint,
         )
 
 

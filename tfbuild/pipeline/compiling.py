@@ -8,16 +8,18 @@ import io
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from tfbuild import cpu
+from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine, faults, leases
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.faults import WithDisk, translated
-from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp
+from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
 from tfbuild.pipeline import bazel, diagnosis, resources
 from tfbuild.pipeline import mirror as mirrors
 from tfbuild.pipeline.bazel import BazelWatch
@@ -78,15 +80,11 @@ class Exporter(WithDisk, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Compile:
-    """One run of the builder.
-
-    `machine_flags`: Bazel's flags for this machine only; they change how the work is done, not its result.
-    """
+    """One run of the builder."""
 
     build: Build
     settings: BuildSettings
     work: BuilderWork
-    machine_flags: tuple[str, ...] = ()
 
     def compiles(self, run: Run) -> bool:
         """Whether Bazel compiles in it, if it has not done so before."""
@@ -97,17 +95,21 @@ class Compile:
 class BuilderHost:
     """The engine that runs the builder, and how this `run` is to use it.
 
-    `served`: the mirror that this process serves for it; `share`: of the machine, None where nothing is compiled.
+    `cpu`: reads that of its machine. `served`: the mirror that this process serves for it.
+    `share`: of the machine, None where nothing is compiled; `machine_flags`: Bazel's flags for this machine only, which
+    change how the work is done, not its result.
     `where`: its name in messages; `free_disk`, `empty_caches`: what to do about a full disk, and damaged caches.
     """
 
     engine: Exporter
     run: Run
+    cpu: Callable[[], Cpu] = cpu.detect
     where: str = "the engine"
     free_disk: str = "docker builder prune"
     empty_caches: str = diagnosis.EMPTY_CACHES
     served: Mirror | None = None
     share: MachineShare | None = None
+    machine_flags: tuple[str, ...] = ()
 
     def run_job(self, job: Compile) -> None:
         """Run the builder, and turn a failed compile into the error that names its cause.
@@ -125,9 +127,16 @@ class BuilderHost:
             share = resources.share(
                 cpus=self.engine.cpus, memory=self.engine.memory, limits=limits, jobs=self.run.jobs, remote=remote
             )
-            compiling = replace(host, share=share)
+            compiling = replace(host, share=share, machine_flags=self._machine_flags(job.build))
             compiling._introduce(job, share)
             compiling._run_job(job)
+
+    def _machine_flags(self, build: Build) -> tuple[str, ...]:
+        """Return Bazel's flags for a machine that runs the instruction set; none if others may run actions."""
+        flags = build.toolchain.machine_flags if build.toolchain else ()
+        if not flags or self.engine.builder or (self.run.remote and self.run.remote.executor):
+            return ()
+        return flags if lacking_features(build, self.cpu) == () else ()
 
     @contextmanager
     def _mirrored(self) -> Iterator["BuilderHost"]:
@@ -194,7 +203,7 @@ class BuilderHost:
         """Report how the compile will run."""
         progress, run = job.settings.progress, self.run
         progress(f"bazel {share.reason}")
-        if job.machine_flags:
+        if self.machine_flags:
             progress("bazel compiles host tools and target once: this machine runs what it compiles")
         if self.engine.builder and not run.jobs:
             builder = self.engine.builder
@@ -212,7 +221,7 @@ class BuilderHost:
         kind = ("recording" if run.recording else "bundle") if run.bundle else ""
         texts = {"mirror": f"{run.mirror}\n{kind}\n" if run.mirror else ""}
         if self.share is not None:
-            texts["machine"] = self.share.bazelrc() + "".join(f"build {flag}\n" for flag in job.machine_flags)
+            texts["machine"] = self.share.bazelrc() + "".join(f"build {flag}\n" for flag in self.machine_flags)
             texts["deadline"] = self._deadline() if run.seconds else ""
             if run.remote:
                 texts["remote"] = remotes.bazelrc(run.remote, job.build.bazel)
@@ -299,6 +308,14 @@ class BuilderHost:
         if isinstance(answer, BadMirror) and watch.refused:
             return BadMirror("\n  ".join((answer.reason, *watch.refused)), hint=answer.hint)
         return explained if answer is error else answer
+
+
+def lacking_features(build: Build, machine: Callable[[], Cpu]) -> tuple[str, ...] | None:
+    """Return the build's features that the machine's CPU lacks; None if its CPU is not known."""
+    try:
+        return tuple(sorted(set(build.instruction_set.features) - set(machine().features)))
+    except Unsupported:
+        return None
 
 
 def _known(build: Build, error: BuildFailed, log: Path, progress: Progress) -> BuildFailed:

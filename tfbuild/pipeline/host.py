@@ -17,22 +17,20 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
-from tfbuild import cpu
 from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import OVERRIDES
+from tfbuild.engine import faults
 from tfbuild.engine.build import NO_SPACE, PROXIES, BuildSettings
-from tfbuild.errors import BuildFailed, DiskFull, Unsupported, UsageError
+from tfbuild.errors import BuildFailed, DiskFull, UsageError
 from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.compiling import BuilderHost, BuilderWork, Compile
-from tfbuild.pipeline.machine import Interpreter
 from tfbuild.pipeline.maker import DISK, Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.wheel import Exported
-from tfbuild.plan import BUILD_PYTHON, Build, HostSystem, source
+from tfbuild.plan import BUILD_PYTHON, Build, HostSystem, Interpreter, source
 from tfbuild.util import files, process
 from tfbuild.util.progress import Progress, Step
 
@@ -40,6 +38,7 @@ from tfbuild.util.progress import Progress, Step
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The packages that shape what is compiled: compilers, linkers and everything with headers.
 COMPILED_WITH = ("*-dev", "binutils*", "clang-*", "cpp-*", "g++-*", "gcc-*", "libc6*", "libclang*", "libllvm*", "lld-*")
+MORE_SPACE = "free some space, or run in a folder on another disk; --need-disk changes the limit"
 LAST_LINES = 20
 END_SECONDS = 10
 
@@ -55,7 +54,7 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
     with maker.locked(build), _temporary_files(root / "tmp"):
         context = maker.render(build)
         host = LocalBuilder(build=build, machine=machine, root=root)
-        host.require_space(DISK["source"] if run.disk is None else run.disk)
+        faults.require_free(host, DISK["source"] if run.disk is None else run.disk, MORE_SPACE)
         scratch = run.work / build.id / "wheel"
         files.remove(scratch)
         log = run.work / build.id / "build.log"
@@ -64,7 +63,6 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
             build=build,
             settings=BuildSettings(log=log, progress=progress, no_cache=run.no_cache),
             work=BuilderWork(context=context.folder, stage="export", output=scratch),
-            machine_flags=_machine_flags(build),
         )
         BuilderHost(
             engine=host,
@@ -78,16 +76,6 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
     for line in exported.audit.lines():
         progress(line)
     return exported
-
-
-def _machine_flags(build: Build) -> tuple[str, ...]:
-    """Return Bazel's flags for a machine that runs the instruction set, if this one does."""
-    assert build.toolchain is not None
-    try:
-        own = set(cpu.detect().features)
-    except Unsupported:
-        return ()
-    return build.toolchain.machine_flags if own.issuperset(build.instruction_set.features) else ()
 
 
 @contextmanager
@@ -120,7 +108,10 @@ class BuilderStep:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalBuilder:
-    """This machine in the place of an engine that builds the context of `build`; `root` stands for a builder's /."""
+    """This machine in the place of an engine that builds the context of `build`; `root` stands for a builder's /.
+
+    Raises UsageError for a path that Bazel cannot take.
+    """
 
     build: Build
     machine: HostSystem
@@ -128,6 +119,10 @@ class LocalBuilder:
 
     # As an engine has them.
     local, builder, client = True, None, None
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w./+@-]+", str(self.root), re.ASCII):
+            raise UsageError(f"Bazel takes no such characters in a path: {self.root}", hint="run in another folder")
 
     @property
     def data_root(self) -> Path:
@@ -144,17 +139,15 @@ class LocalBuilder:
         """The machine's memory in bytes."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
-    @cached_property
+    @property
     def compiler(self) -> str:
         """The path of the planned compiler."""
-        return self.machine.programs[self.build.compiler]
+        return self.machine.compilers[self.build.compiler]
 
-    @cached_property
+    @property
     def interpreter(self) -> Interpreter:
         """The planned Python."""
-        found = machines.interpreter(self.build.python)
-        assert found is not None
-        return found
+        return self.machine.pythons[self.build.python]
 
     def described(self) -> dict[str, str]:
         """Return what a container would have pinned, for the sidecar."""
@@ -165,17 +158,6 @@ class LocalBuilder:
             "python_path": self.interpreter.path,
             "compiler_path": self.compiler,
         }
-
-    def require_space(self, required: int) -> None:
-        """Raise DiskFull where less is free than the compile usually needs, UsageError for a path Bazel cannot take."""
-        if not re.fullmatch(r"[\w./+@-]+", str(self.root), re.ASCII):
-            raise UsageError(f"Bazel takes no such characters in a path: {self.root}", hint="run in another folder")
-        free = shutil.disk_usage(self.root.parent).free
-        if free < required:
-            raise DiskFull(
-                f"{required / 1e9:.1f} GB are needed in {self.root}, {free / 1e9:.1f} GB are free",
-                hint="free some space, or run in a folder on another disk; --need-disk changes the limit",
-            )
 
     def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
         """Do the builder's steps and move the wheel to `output`, or copy Bazel's own files of the last run there."""

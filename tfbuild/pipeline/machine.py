@@ -5,14 +5,13 @@ import re
 import shutil
 import subprocess
 from contextlib import suppress
-from typing import NamedTuple
 
 from tfbuild.engine import debian
 from tfbuild.errors import Unsupported
-from tfbuild.plan import MACHINES, Build, HostSystem
+from tfbuild.plan import MACHINES, Build, HostSystem, Interpreter
 
 INSTEAD = "leave out --no-container to compile in a container, or take Debian, Ubuntu or a derivative of them"
-PROGRAM = re.compile(r"(?:gcc|clang)-\d+|python3\.\d+")
+PROGRAM = re.compile(r"(?P<compiler>(?:gcc|clang)-\d+)|python(?P<python>3\.\d+)")
 # Of the planned packages, those whose program has another name.
 PROGRAMS = {"xz-utils": "xz", "ca-certificates": "update-ca-certificates"}
 # An interpreter's version, its own path (not that of a link or a virtual environment), and the packages that it lacks.
@@ -24,14 +23,6 @@ print("" if importlib.util.find_spec("ensurepip") else "venv")
 """
 
 
-class Interpreter(NamedTuple):
-    """`lacks`: the ends of the names of its packages that are missing: dev, venv."""
-
-    version: str
-    path: str
-    lacks: tuple[str, ...]
-
-
 def interpreter(python: str) -> Interpreter | None:
     """Return the interpreter of that version (3.11) on PATH; None where there is none that runs."""
     program = shutil.which(f"python{python}")
@@ -41,7 +32,7 @@ def interpreter(python: str) -> Interpreter | None:
     if done.returncode or not done.stdout.startswith(f"{python}."):
         return None
     version, path, *lacks = done.stdout.split()
-    return Interpreter(version, path, tuple(lacks))
+    return Interpreter(version=version, path=path, lacks=tuple(lacks))
 
 
 def read() -> HostSystem:
@@ -52,20 +43,21 @@ def read() -> HostSystem:
         raise Unsupported(
             f"--no-container compiles with the packages of Debian or Ubuntu, and this is {name}", hint=INSTEAD
         )
-    programs: dict[str, str] = {}
+    compilers: dict[str, str] = {}
+    pythons: dict[str, Interpreter | None] = {}
     for folder in os.get_exec_path():
         with suppress(OSError):
-            for file in filter(PROGRAM.fullmatch, os.listdir(folder)):
-                programs.setdefault(file, f"{folder}/{file}")
-    found = {name: interpreter(name.removeprefix("python")) for name in programs if name.startswith("python")}
+            for match in filter(None, map(PROGRAM.fullmatch, os.listdir(folder))):
+                if match["compiler"]:
+                    compilers.setdefault(match["compiler"], f"{folder}/{match['compiler']}")
+                elif match["python"] not in pythons:
+                    pythons[match["python"]] = interpreter(match["python"])
     return HostSystem(
         system=name,
         distribution=system.get("VERSION_CODENAME", ""),
         glibc=(os.confstr("CS_GNU_LIBC_VERSION") or "").removeprefix("glibc "),
-        programs={
-            **{name: path for name, path in programs.items() if name not in found},
-            **{name: row.path for name, row in found.items() if row},
-        },
+        compilers=compilers,
+        pythons={version: row for version, row in pythons.items() if row},
     )
 
 
@@ -79,20 +71,20 @@ def require(build: Build, machine: HostSystem) -> None:
             f"TensorFlow {build.release} takes {build.toolchain.cuda_base} of its base image",
             hint="leave out --no-container and name a base by --base; from 2.18 on, Bazel downloads CUDA",
         )
-    if packages := lacking(build):
+    if packages := lacking(build, machine):
         hint = f"sudo apt-get install {' '.join(packages)}"
         if foreign := _foreign(packages, machine):
             hint += f"; {machine.distribution} itself lacks {', '.join(foreign)}: --compiler or --python takes another"
         raise Unsupported(f"this machine lacks what the compile needs: {', '.join(packages)}", hint=hint)
 
 
-def lacking(build: Build) -> list[str]:
+def lacking(build: Build, machine: HostSystem) -> list[str]:
     """Return the planned packages that are neither installed nor have their program on PATH, and those of Python."""
     assert build.toolchain is not None
     wanted = [*build.toolchain.packages, *build.toolchain.system_packages]
     show = ["dpkg-query", "--show", "--showformat", "${Package} ${db:Status-Status}\n", *wanted]
     installed = subprocess.run(show, capture_output=True, text=True, check=False).stdout.splitlines()
-    name, own = f"python{build.python}", interpreter(build.python)
+    name, own = f"python{build.python}", machine.pythons.get(build.python)
     python = [f"{name}-{part}" for part in own.lacks] if own else [name, f"{name}-dev", f"{name}-venv"]
     return [*(row for row in wanted if f"{row} installed" not in installed and program(row) is None), *python]
 

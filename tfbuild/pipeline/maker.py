@@ -20,12 +20,12 @@ from tfbuild.context.labels import UNVERIFIED, given_at_build, image_name, read_
 from tfbuild.cpu import Cpu, recordings
 from tfbuild.engine import Engine, faults
 from tfbuild.engine.build import BuildSettings
-from tfbuild.errors import BaseUnavailable, EngineMissing, UnknownImage, Unsupported, UsageError
+from tfbuild.errors import BaseUnavailable, EngineMissing, UnknownImage, UsageError
 from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline import wheel
 from tfbuild.pipeline.bundle import Bundle
-from tfbuild.pipeline.compiling import BUILDER, TOOLCHAIN, BuilderHost, BuilderWork, Compile
+from tfbuild.pipeline.compiling import BUILDER, TOOLCHAIN, BuilderHost, BuilderWork, Compile, lacking_features
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.verification import Result, Verifier
 from tfbuild.pipeline.wheel import Exported
@@ -96,7 +96,7 @@ class Maker:
         if not self.run.verify:
             return
         files.check_writable(self.run.reports)
-        if self.engine.local and (lacking := self._lacking(build)):
+        if self.engine.local and (lacking := lacking_features(build, cpu.detect)):
             self.progress(
                 f"this machine lacks {' '.join(lacking)}: the image will not start here, and verification will "
                 "fail; --no-verify skips it"
@@ -321,23 +321,8 @@ class Maker:
                 labels=given_at_build(os.environ),
                 no_cache=self.run.no_cache,
             )
-            job = Compile(build=build, settings=settings, work=work, machine_flags=self._machine_flags(build))
-            BuilderHost(engine=self.engine, run=self.run).run_job(job)
-
-    def _machine_flags(self, build: Build) -> tuple[str, ...]:
-        """Return Bazel's flags for a machine that runs the instruction set; none if others may run actions."""
-        flags = build.toolchain.machine_flags if build.toolchain else ()
-        if not flags or self.run.reuse or self.engine.builder or (self.run.remote and self.run.remote.executor):
-            return ()
-        return flags if self._lacking(build) == () else ()
-
-    def _lacking(self, build: Build) -> tuple[str, ...] | None:
-        """Return the build's features that the engine's machine lacks; None if its CPU is not known."""
-        try:
-            machine = cpu.detect() if self.engine.local else self.cpu()
-        except Unsupported:
-            return None
-        return tuple(sorted(set(build.instruction_set.features) - set(machine.features)))
+            host = BuilderHost(engine=self.engine, run=self.run, cpu=cpu.detect if self.engine.local else self.cpu)
+            host.run_job(Compile(build=build, settings=settings, work=work))
 
     @contextmanager
     def _named_contexts(self, build: Build, *images: Base) -> Iterator[Mapping[str, str]]:

@@ -1,6 +1,6 @@
 """Request + facts + CPU -> a `Build` or a refusal. Nothing is started."""
 
-from tfbuild.plan.base_choice import HostSystem, debian_pythons, default_base
+from tfbuild.plan.base_choice import HostSystem, Interpreter, debian_pythons, default_base
 from tfbuild.plan.build import BUILD_PYTHON, MACHINES, PLATFORMS, Build, Comparison, Runtime, RuntimeCheck
 from tfbuild.plan.request import BASES, Request
 from tfbuild.plan.rules import choose_platform, find_release, is_target, requested_set
@@ -24,6 +24,7 @@ __all__ = [
     "Build",
     "Comparison",
     "HostSystem",
+    "Interpreter",
     "Request",
     "RunRequest",
     "Runtime",

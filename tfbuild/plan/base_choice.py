@@ -26,17 +26,27 @@ NOT_CERTAIN = "not certain: "
 
 
 @dataclass(frozen=True, kw_only=True)
+class Interpreter:
+    """A Python of a machine: its own path, and the ends of the names of its packages that are missing (dev, venv)."""
+
+    version: str
+    path: str
+    lacks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostSystem:
     """A Debian, an Ubuntu or a derivative that compiles without a container.
 
-    `system`: its name for people; `distribution`: that of its release, such as bookworm; `programs`: the paths of its
-    compilers and Pythons by their names (gcc-12, python3.11).
+    `system`: its name for people; `distribution`: that of its release, such as bookworm; `compilers`: their paths by
+    their names (gcc-12); `pythons`: by their versions (3.11).
     """
 
     system: str
     distribution: str
     glibc: str
-    programs: Mapping[str, str]
+    compilers: Mapping[str, str]
+    pythons: Mapping[str, Interpreter]
 
     @property
     def debian(self) -> Distribution | None:
@@ -141,16 +151,17 @@ def _on_machine(machine: HostSystem, circumstances: Circumstances, pythons: Sequ
 
     Of that the newest of `pythons`, and the surest compiler that is not known to fail, unless one is named.
     """
-    release, debian, programs = circumstances.release, machine.debian, machine.programs
+    release, debian = circumstances.release, machine.debian
     ranked = [row.name for row in releases.compilers(release)]
     failing = {name for name in ranked if _failure(circumstances, debian, name)}
 
     def penalties(name: str) -> tuple[bool, bool, bool]:
-        return name in failing, name not in programs, debian is None or name not in debian.compilers
+        return name in failing, name not in machine.compilers, debian is None or name not in debian.compilers
 
-    python = min(pythons, key=lambda name: (f"python{name}" not in programs, debian is None or name != debian.python))
+    python = min(pythons, key=lambda row: (row not in machine.pythons, debian is None or row != debian.python))
     name = compiler or min(ranked, key=penalties)
-    notes = [f"{program} is not on this machine" for program in (f"python{python}", name) if program not in programs]
+    programs = {f"python{python}": python in machine.pythons, name: name in machine.compilers}
+    notes = [f"{program} is not on this machine" for program, present in programs.items() if not present]
     if better := [] if compiler else [row for row in ranked[: ranked.index(name)] if row not in failing]:
         notes.append(f"{' or '.join(better)} is preferred, but is not on this machine")
     return BaseChoice(python=python, compiler=name, machine=machine, notes=(*notes, *_confidence(release, name)))
