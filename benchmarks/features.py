@@ -85,7 +85,7 @@ def of_sets(program: list[str], compiler: str) -> dict[str, object]:
             isa.flags(own, compiler).flags,
         ),
         LEFT: (
-            isa.flags(isa.instruction_set(more - isa.reduced(more, "x86_64") | largest, "x86_64"), compiler).flags,
+            isa.flags(isa.instruction_set(more - isa.relevant(more, "x86_64") | largest, "x86_64"), compiler).flags,
             isa.flags(isa.instruction_set(largest, "x86_64"), compiler).flags,
         ),
     }

@@ -15,6 +15,8 @@ from typing import Any
 
 from elftools.elf.elffile import ELFFile
 
+from tfbuild.binary import machinecode
+
 DATA = Path(__file__).parents[1] / "data" / "machinecode"
 # How GNU as calls a feature; those that are not here it calls as tfbuild does.
 SPELLED = {
@@ -111,12 +113,16 @@ def _code(arch: str, lines: list[str], folder: Path) -> Iterator[bytes]:
         yield code[symbols[f"l{number}"] : end]
 
 
+def recognised(arch: str) -> frozenset[str]:
+    """Return the features whose instructions tfbuild recognises, in canonical names."""
+    table = machinecode.table()
+    rows = (table.arm,) if arch == "aarch64" else (table.x86, table.opcode, table.encoded)
+    return frozenset(row.feature for kind in rows for row in kind)
+
+
 def names(arch: str) -> list[str]:
     """The features that GNU as 2.40 can switch off by itself."""
-    from tfbuild.binary import machinecode
-
-    known = sorted(machinecode.features(arch))
-    return [name for name in known if name not in ("avx_vnni_int16", "lahf_lm")]
+    return [name for name in sorted(recognised(arch)) if name not in ("avx_vnni_int16", "lahf_lm")]
 
 
 if __name__ == "__main__":

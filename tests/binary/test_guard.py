@@ -15,7 +15,7 @@ from tests import examples
 from tests.binary import libraries
 from tfbuild import facts
 from tfbuild.binary import guard as guard_module
-from tfbuild.binary.guard import MOST_TABLE, Guard, GuardUnreadable, compiled_features, read_guard
+from tfbuild.binary.guard import MOST_TABLE, Guard, GuardUnreadable, read_guard
 from tfbuild.facts import releases
 
 AVX = ("SSE", "SSE2", "SSE3", "SSE4.1", "SSE4.2", "AVX")
@@ -51,7 +51,7 @@ def test_reads_the_guard_of_real_wheels(name: str, tmp_path: Path) -> None:
 def test_canonical_names_of_what_was_compiled_in(tmp_path: Path) -> None:
     path = written(tmp_path, libraries.library(libraries.recorded("intel_tensorflow_avx512-2.14.0")))
     expected = {"sse3", "sse4_1", "sse4_2", "avx", "avx2", "avx512f", "fma"}
-    assert compiled_features(path, "2.14.0") == expected
+    assert read_guard(path, "2.14.0").features == expected
 
 
 def test_a_stripped_library_is_told_as_such(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_recorded_machine_s_model_name_is_its_microarchitecture(model: str, mi
 )
 def test_a_model_is_the_cpu_that_its_maker_says(model: str, cpu: str) -> None:
     product = names.find_product(model)
-    assert product is not None, names.spelled(model)
+    assert product is not None, names.normalize(model)
     assert product.cpu == cpu
     assert isa.resolve(model, arch=product.arch) == isa.resolve(cpu, arch=product.arch)
 

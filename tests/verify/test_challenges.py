@@ -111,7 +111,7 @@ def test_right_answers_in_float32_pass(name: str) -> None:
     for _ in range(3):
         asked = challenges.draw(name)
         answers = right(name, asked)
-        assert challenges.wrong(name, asked, answers) == ""
+        assert challenges.error_in(name, asked, answers) == ""
         assert sum(len(answer.values) for answer in answers) < probe.MOST_ITEMS
 
 
@@ -123,17 +123,17 @@ def test_every_single_wrong_answer_is_told(name: str) -> None:
         largest = max(range(len(answer.values)), key=lambda position: abs(answer.values[position]))
         values = tuple(value * 1.001 if n == largest else value for n, value in enumerate(answer.values))
         forged = [*answers[:index], replace(answer, values=values), *answers[index + 1 :]]
-        assert f"{answer.name} is off by 0.001 (limit" in challenges.wrong(name, asked, forged)
+        assert f"{answer.name} is off by 0.001 (limit" in challenges.error_in(name, asked, forged)
         short = [*answers[:index], replace(answer, values=values[1:]), *answers[index + 1 :]]
-        assert f"numbers in place of {len(values)}" in challenges.wrong(name, asked, short)
+        assert f"numbers in place of {len(values)}" in challenges.error_in(name, asked, short)
 
 
 @pytest.mark.parametrize("name", [name for name in PROBES if challenges.OPERATIONS[name]])
 def test_the_answers_of_another_run_are_wrong(name: str) -> None:
     first, second = challenges.draw(name), challenges.draw(name)
     assert first != second
-    assert "its answer to this run's challenge is wrong" in challenges.wrong(name, second, right(name, first))
-    assert challenges.wrong(name, first, []) == "it did not answer this run's challenge"
+    assert "its answer to this run's challenge is wrong" in challenges.error_in(name, second, right(name, first))
+    assert challenges.error_in(name, first, []) == "it did not answer this run's challenge"
 
 
 def test_each_result_of_exp_counts_however_small() -> None:
@@ -144,7 +144,7 @@ def test_each_result_of_exp_counts_however_small() -> None:
         values = list(answers[name].values)
         index = min(range(len(values)), key=lambda position: abs(values[position]))
         values[index] *= factor
-        return challenges.wrong(
+        return challenges.error_in(
             "numerics", asked, [*({**answers, name: replace(answers[name], values=tuple(values))}.values())]
         )
 
@@ -159,13 +159,13 @@ def test_an_answer_that_is_not_a_number_at_all_is_wrong() -> None:
     (answer,) = right("start", asked)
     for value in (math.nan, math.inf, -math.inf):
         forged = replace(answer, values=(value, *answer.values[1:]))
-        assert "product is off by" in challenges.wrong("start", asked, [forged])
+        assert "product is off by" in challenges.error_in("start", asked, [forged])
 
 
 def test_results_that_are_all_zero_can_be_compared() -> None:
     asked = Challenge(0, (65,), (0, 0))
-    assert challenges.wrong("faults", asked, [OperationAnswer("scale", (0.0, 0.0))]) == ""
-    assert "scale is off by 0.5" in challenges.wrong("faults", asked, [OperationAnswer("scale", (0.0, 0.5))])
+    assert challenges.error_in("faults", asked, [OperationAnswer("scale", (0.0, 0.0))]) == ""
+    assert "scale is off by 0.5" in challenges.error_in("faults", asked, [OperationAnswer("scale", (0.0, 0.5))])
 
 
 def test_any_place_of_the_result_may_be_asked_for() -> None:
@@ -193,7 +193,7 @@ def test_convolutions_have_channels_for_which_onednn_has_its_best_code() -> None
 def test_what_is_no_number_has_the_probe_s_reason() -> None:
     asked = challenges.draw("start")
     note = "something that is not a number"
-    assert challenges.wrong("start", asked, [OperationAnswer("product", (), note)]).endswith(note)
+    assert challenges.error_in("start", asked, [OperationAnswer("product", (), note)]).endswith(note)
 
 
 def test_the_host_sends_what_the_probe_reads() -> None:
@@ -209,17 +209,17 @@ def test_onednn_s_lines_answer_for_their_sizes_alone(release: str) -> None:
     """Recorded with images of [4, 16, 16, 32] and 32 channels out of them."""
     text = (DATA / f"onednn-{release}.txt").read_text()
     sizes = (4, 16, 16, 32, 32)
-    assert challenges.traced(text, Challenge(0, sizes))
+    assert challenges.is_traced(text, Challenge(0, sizes))
     for index in range(len(sizes)):
         other = tuple(size + 1 if n == index else size for n, size in enumerate(sizes))
-        assert not challenges.traced(text, Challenge(0, other))
+        assert not challenges.is_traced(text, Challenge(0, other))
 
 
 def test_a_line_about_another_operation_is_no_answer() -> None:
     line = "onednn_verbose,v1,primitive,exec,cpu,{},x,mb4_ic32oc32_ih16oh16kh3sh1dh0ph1_iw16ow16kw3sw1dw0pw1,0.1\n"
     asked = Challenge(0, (4, 16, 16, 32, 32))
-    assert challenges.traced(line.format("convolution"), asked)
-    assert not challenges.traced(line.format("matmul"), asked)
+    assert challenges.is_traced(line.format("convolution"), asked)
+    assert not challenges.is_traced(line.format("matmul"), asked)
 
 
 @pytest.mark.parametrize("name", ["quantized", "compiled"])
@@ -227,11 +227,11 @@ def test_only_operations_that_builds_may_lack_can_be_left_out_and_only_by_saying
     asked = challenges.draw("numerics")
     answers = right("numerics", asked)
     absent = [replace(row, values=(), note=ABSENT) if row.name == name else row for row in answers]
-    assert challenges.wrong("numerics", asked, absent) == ""
+    assert challenges.error_in("numerics", asked, absent) == ""
     silent = [replace(row, values=()) if row.name == name else row for row in answers]
-    assert f"{name}: 0 numbers in place of" in challenges.wrong("numerics", asked, silent)
+    assert f"{name}: 0 numbers in place of" in challenges.error_in("numerics", asked, silent)
     other = [replace(row, values=(), note=ABSENT) if row.name == "exp" else row for row in answers]
-    assert f"exp: {ABSENT}" in challenges.wrong("numerics", asked, other)
+    assert f"exp: {ABSENT}" in challenges.error_in("numerics", asked, other)
 
 
 def test_the_product_of_8_bit_numbers_is_exact() -> None:
@@ -240,4 +240,4 @@ def test_the_product_of_8_bit_numbers_is_exact() -> None:
     off = [
         replace(row, values=(row.values[0] + 1, *row.values[1:])) if row.name == "quantized" else row for row in answers
     ]
-    assert "quantized is off by" in challenges.wrong("numerics", asked, off)
+    assert "quantized is off by" in challenges.error_in("numerics", asked, off)

@@ -18,7 +18,7 @@ from tfbuild.measure.probe import Outcome
 from tfbuild.verify import checks
 from tfbuild.verify.checks import CHECKS, imports
 from tfbuild.verify.records import Check
-from tfbuild.verify.verification import NO_START, Baseline, Start, Verification, VerificationCheck, unless
+from tfbuild.verify.verification import NO_START, Baseline, Start, Verification, VerificationCheck, fail_if
 
 ROOT = Path(__file__).parents[2]
 STARTED = Start(outcome=Outcome(records=(ENVIRONMENT,), ended=judge.Ended(0, ""), output=""))
@@ -129,9 +129,9 @@ def test_throughput_is_measured_only_if_it_can_show_something(
 
 def test_a_wrong_answer_turns_a_pass_into_a_failure_and_nothing_else() -> None:
     rows = {status: Judgement(status, "as seen") for status in (judge.PASS, judge.WARN, judge.FAIL, judge.SKIP)}
-    assert [unless("", row) for row in rows.values()] == [*rows.values()]
-    assert {status for status, row in rows.items() if unless("off by 1", row) != row} == {judge.PASS, judge.WARN}
-    assert unless("off by 1", rows[judge.WARN]) == Judgement(judge.FAIL, "off by 1")
+    assert [fail_if("", row) for row in rows.values()] == [*rows.values()]
+    assert {status for status, row in rows.items() if fail_if("off by 1", row) != row} == {judge.PASS, judge.WARN}
+    assert fail_if("off by 1", rows[judge.WARN]) == Judgement(judge.FAIL, "off by 1")
 
 
 LIBRARY = "/opt/tensorflow/lib/python3.11/site-packages/tensorflow/libtensorflow_framework.so.2"
@@ -150,7 +150,7 @@ SEEN = Process(program="d1", code=frozenset({"/usr/bin/python3.11", LIBRARY}))
 def test_the_kernel_s_view_of_the_process_counts(process: Process | None, status: str, detail: str) -> None:
     state = verification(planned())
     state.program = "d1"
-    check = imports.from_outside(Judgement(judge.PASS, "as seen"), state, process)
+    check = imports.check_process(Judgement(judge.PASS, "as seen"), state, process)
     assert (check.status, check.detail) == (status, detail)
 
 

@@ -175,6 +175,6 @@ FULL, NO_AVX, NO_F16C = (guard.Trial(cpuinfo=b"", lacks=lacks) for lacks in ("",
     ],
 )
 def test_exit_codes_decide(codes: tuple[int, ...], difference: str, status: str, told: str) -> None:
-    check = guard.concluded([FULL, NO_AVX, NO_F16C], codes, difference, "0.0.1")
+    check = guard.judge_trials([FULL, NO_AVX, NO_F16C], codes, difference, "0.0.1")
     assert check.status == status
     assert told in check.detail

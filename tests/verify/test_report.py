@@ -12,10 +12,11 @@ from tests import schemas
 from tests.measure.host import HOST
 from tests.verify.test_throughput import judged, rounds
 from tfbuild.errors import DiskFull, VerificationFailed
+from tfbuild.in_container.smoke.judge import Measurement
 from tfbuild.verify import page
 from tfbuild.verify import report as reporting
 from tfbuild.verify.checks import CHECKS
-from tfbuild.verify.records import SCHEMA, Check, ImageFacts, ImageSoftware, Measure, PlanFacts, Report
+from tfbuild.verify.records import SCHEMA, Check, ImageFacts, ImageSoftware, PlanFacts, Report
 from tfbuild.verify.verification import NO_START
 
 CLAIMS = {check.name: check for check in CHECKS}
@@ -23,7 +24,7 @@ CLAIMS = {check.name: check for check in CHECKS}
 
 def check(name: str, status: str = "pass", detail: str = "as planned") -> Check:
     claim = CLAIMS[name]
-    measures = (Measure(name="faults", value=0.0, limit="< 1000"),)
+    measures = (Measurement(name="faults", value=0.0, limit="< 1000"),)
     return Check(
         name=name,
         status=status,

@@ -101,7 +101,7 @@ def verified(
     """Return the report, what the engine was asked for, and what people saw."""
     engine, output = engine or FakeEngine(), io.StringIO()
     monkeypatch.setattr(session, "CHECKS", checks)
-    report = session.verify(cast(Engine, engine), "tfbuild:x", baseline=None, progress=Progress(output))
+    report = session.verify(cast(Engine, engine), "tfbuild:x", progress=Progress(output))
     return report, engine.events, output.getvalue()
 
 
@@ -160,7 +160,7 @@ def test_a_verification_that_ends_early_ends_what_runs_beside(
     checks = (row("one", fail), beside(read))
     monkeypatch.setattr(session, "CHECKS", checks)
     with pytest.raises(type(error)) as raised:
-        session.verify(cast(Engine, FakeEngine()), "tfbuild:x", baseline=None, progress=Progress(output))
+        session.verify(cast(Engine, FakeEngine()), "tfbuild:x", progress=Progress(output))
     assert raised.value is error
     assert ended == ["beside"]
     assert "verify: beside: interrupted" in output.getvalue()
@@ -270,10 +270,7 @@ def test_python_without_tensorflow_is_still_software(monkeypatch: pytest.MonkeyP
     assert report.software.python == ENVIRONMENT.python
 
 
-@pytest.mark.parametrize("baseline", [None, Baseline(ref="tfbuild:plain", env={})])
-def test_the_checks_get_the_baseline_or_the_reason_for_none(
-    baseline: Baseline | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_checks_get_the_baseline_or_the_reason_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     def run(state: Verification) -> Judgement:
@@ -282,10 +279,11 @@ def test_the_checks_get_the_baseline_or_the_reason_for_none(
 
     monkeypatch.setattr(session, "CHECKS", (row("one", run),))
     engine = cast(Engine, FakeEngine())
-    for untimed in ({}, {"untimed": "not requested"}):
-        session.verify(engine, "x", baseline=baseline, progress=Progress(io.StringIO()), **untimed)
-    reasons = [session.NO_BASELINE, "not requested"]
-    assert seen == [(baseline or why, "2.14.0-mkl-py3.11-avx") for why in reasons]
+    baselines: list[Baseline | str] = [Baseline(ref="tfbuild:plain", env={}), "not requested"]
+    for baseline in baselines:
+        session.verify(engine, "x", baseline=baseline, progress=Progress(io.StringIO()))
+    session.verify(engine, "x", progress=Progress(io.StringIO()))
+    assert seen == [(baseline, "2.14.0-mkl-py3.11-avx") for baseline in (*baselines, session.NO_BASELINE)]
 
 
 def test_an_image_of_somebody_else_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +321,7 @@ def test_an_engine_that_ends_is_no_verdict_on_the_image(status: str, monkeypatch
     engine, output = FakeEngine(), io.StringIO()
     monkeypatch.setattr(session, "CHECKS", (check("one"), ending(status), check("three")))
     with pytest.raises(EngineMissing, match="the engine ended during verification"):
-        session.verify(cast(Engine, engine), "tfbuild:x", baseline=None, progress=Progress(output))
+        session.verify(cast(Engine, engine), "tfbuild:x", progress=Progress(output))
     assert [event.split()[0] for event in engine.events] == ["image", "sandbox", "one", "sandbox"]
     assert "verify: ending: failed" in output.getvalue()
     assert "killed by SIGKILL" not in output.getvalue()

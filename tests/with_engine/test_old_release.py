@@ -84,7 +84,7 @@ def test_a_convolution_in_mkl_dnn_is_proved(
     """Its name has no engine and its log no runtime; its baseline is the official wheel, which has no MKL-DNN."""
     file = wheel("intel-tensorflow==2.0.1", "--python-version", "3.7", "--only-binary", ":all:")
     ref = old(target="mkl", wheel=str(file))
-    report = verify(engine, ref, baseline=None, progress=Progress())
+    report = verify(engine, ref, progress=Progress())
     assert "on libiomp5.so" in detail(report, "onednn")
     assert "glibc: 10,241" in detail(report, "tcmalloc")
     # What oneDNN pools in the other layout is right.

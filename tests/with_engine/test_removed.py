@@ -64,7 +64,7 @@ def doomed(engine: Engine, tmp_path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("step", [1, 2])
 def test_an_image_that_is_removed_under_verification_is_named(step: int, engine: Engine, doomed: str) -> None:
     with pytest.raises(UnknownImage) as error:
-        verifying.verify(engine, doomed, baseline=None, progress=Removing(engine, doomed, step))
+        verifying.verify(engine, doomed, progress=Removing(engine, doomed, step))
     assert error.value.exit_code == 25
     assert error.value.reason == f"{doomed} was removed while it was verified"
     assert error.value.hint == "invoke build makes it again"

@@ -142,7 +142,7 @@ def checked(
     def verify(*instructions: str, only: tuple[str, ...]) -> dict[str, Check]:
         ref = derived(image(RELEASE), *instructions)
         monkeypatch.setattr(session, "CHECKS", [check for check in CHECKS if check.name in only])
-        report = session.verify(engine, ref, baseline=None, progress=Progress())
+        report = session.verify(engine, ref, progress=Progress())
         assert (
             engine.client.containers.list(all=True, ignore_removed=True, filters={"ancestor": engine.image(ref).id})
             == []
@@ -597,7 +597,7 @@ def test_somebody_else_s_doing_is_no_verdict(
     ref = derived(image(RELEASE), *tensorflow(ENDLESS), f"LABEL io.tfbuild.test={uuid.uuid4().hex}")
     thread = strike_soon(engine, ref, disturbance.strike)
     with pytest.raises(NotJudged) as raised:
-        session.verify(engine, ref, baseline=None, progress=Progress())
+        session.verify(engine, ref, progress=Progress())
     thread.join()
     assert raised.value.reason.startswith(f"the image was not judged: {disturbance.told}")
     assert (
@@ -612,7 +612,7 @@ def test_a_container_whose_process_was_killed_from_outside_is_asked_again(
     monkeypatch.setattr(session, "CHECKS", [check for check in CHECKS if check.name in PROBED])
     ref = derived(image(RELEASE), f"LABEL io.tfbuild.test={uuid.uuid4().hex}")
     thread = strike_soon(engine, ref, lambda box: os.kill(box.attrs["State"]["Pid"], signal.SIGKILL))
-    report = session.verify(engine, ref, baseline=None, progress=Progress())
+    report = session.verify(engine, ref, progress=Progress())
     thread.join()
     assert {check.name: check.status for check in report.checks} == dict.fromkeys(PROBED, "pass")
 
@@ -676,7 +676,7 @@ def test_a_pruned_sandbox_is_no_verdict_and_leaves_no_volume(
 
     monkeypatch.setattr(Engine, "sandbox", pruned)
     with pytest.raises(NotJudged, match="somebody removed the volume with its probes"):
-        session.verify(engine, ref, baseline=None, progress=Progress())
+        session.verify(engine, ref, progress=Progress())
     assert engine.client.volumes.list(filters={"dangling": True, "label": sandboxes.OURS}) == []
 
 
@@ -686,7 +686,7 @@ def test_a_limit_on_the_size_of_files_here_is_no_verdict(engine: Engine, image: 
         "from tfbuild.verify import session; from tfbuild.verify.checks import CHECKS; "
         "session.CHECKS = [check for check in CHECKS if check.name == 'isa']; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)); "
-        "session.verify(Engine.connect(), sys.argv[1], baseline=None, progress=Progress())"
+        "session.verify(Engine.connect(), sys.argv[1], progress=Progress())"
     )
     done = subprocess.run([sys.executable, "-c", script, image(RELEASE)], capture_output=True, text=True, check=False)
     assert "NotJudged: error: the image was not judged: " in done.stderr

@@ -211,7 +211,9 @@ def test_a_false_image_fails_its_own_checks_and_no_other(
     report = verify(
         engine,
         ref,
-        baseline=Baseline(ref=plain, env=dict(plan.runtime(release, "cpu", "").untuned)) if timed else None,
+        baseline=Baseline(ref=plain, env=dict(plan.runtime(release, "cpu", "").untuned))
+        if timed
+        else session.NO_BASELINE,
         progress=Progress(),
     )
     outcomes = statuses(report)
@@ -258,7 +260,7 @@ def test_a_cut_off_library_is_a_reason_and_no_traceback(
 ) -> None:
     library = "/opt/tensorflow/lib/python*/site-packages/tensorflow/libtensorflow_framework.so.2"
     ref = derived(image("2.21.0"), "USER root", f"RUN truncate -s 1000000 {library}", "USER 1000:1000")
-    report = verify(engine, ref, baseline=None, progress=Progress())
+    report = verify(engine, ref, progress=Progress())
     outcomes = statuses(report)
     assert (outcomes["isa"], outcomes["import"]) == ("fail", "fail"), shown(report)
     assert "not a whole ELF library" in next(check.detail for check in report.checks if check.name == "isa")

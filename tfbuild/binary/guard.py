@@ -57,11 +57,10 @@ class Guard:
     compiled: tuple[str, ...]
     unused: tuple[str, ...]
 
-
-def compiled_features(path: Path, release: str) -> frozenset[str]:
-    """Return the features, in canonical names, that the library was compiled for and its guard knows."""
-    compiled = read_guard(path, release).compiled
-    return frozenset(row.name for row in facts.features("x86_64") if row.tensorflow in compiled)
+    @property
+    def features(self) -> frozenset[str]:
+        """The `compiled` ones in canonical names."""
+        return frozenset(row.name for row in facts.features("x86_64") if row.tensorflow in self.compiled)
 
 
 def read_guard(path: Path, release: str) -> Guard:
@@ -114,6 +113,8 @@ def _named(release: str, compiled: frozenset[int], unused: frozenset[int]) -> Gu
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
+    """The header of a section: `kind` as in SHT_PROGBITS, `address` when loaded, `offset` in the file, `size`."""
+
     name: str
     kind: str
     address: int
@@ -123,6 +124,8 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Function:
+    """A function in the symbol table."""
+
     name: bytes
     address: int
     size: int
@@ -138,6 +141,7 @@ class Library:
 
     @classmethod
     def parse(cls, image: mmap.mmap | bytes) -> "Library":
+        """Read the headers. Raises GuardUnreadable, and what pyelftools raises for a broken file."""
         from elftools.common.utils import struct_parse
         from elftools.elf.elffile import ELFFile
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from tfbuild import facts
 from tfbuild.binary import scan
 from tfbuild.binary.guard import Guard, GuardUnreadable, read_guard
 from tfbuild.binary.scan import ScannedCode
@@ -37,7 +36,10 @@ MOST_BYTES = 2 * 1024**3
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """`libraries`: by name, the main one first. `guard`: TensorFlow's CPU guard, None if there is none."""
+    """What a `subject` (a file or an image) was compiled for. `release`: "" if it is not TensorFlow's.
+
+    `libraries`: by name, the main one first. `guard`: TensorFlow's CPU guard, None if it cannot be read.
+    """
 
     subject: str
     release: str
@@ -46,6 +48,7 @@ class Inspection:
 
     @property
     def main(self) -> ScannedCode:
+        """The library with most of TensorFlow's code."""
         return next(iter(self.libraries.values()))
 
     @property
@@ -58,15 +61,15 @@ class Inspection:
         if self.guard is None or not self.release or self.main.arch != "x86_64":
             return ()
         judged = releases.guard_features(self.release)
-        guarded = frozenset(row.name for row in facts.features("x86_64") if row.tensorflow in self.guard.compiled)
-        beyond = sorted((self.main.compiled & judged) - isa.closure(guarded))
-        absent = sorted((guarded & judged & scan.written()) - self.main.compiled)
+        beyond = sorted((self.main.compiled & judged) - isa.closure(self.guard.features))
+        absent = sorted((self.guard.features & judged & scan.written()) - self.main.compiled)
         return tuple(
             [f"the guard was compiled without {name}, and the code has it" for name in beyond]
             + [f"the guard was compiled for {name}, and the code lacks it" for name in absent]
         )
 
     def to_json(self) -> dict[str, object]:
+        """Return what `invoke inspect --json` prints."""
         return {
             "subject": self.subject,
             "release": self.release or None,
@@ -108,17 +111,18 @@ def is_image(subject: str) -> bool:
 
 def inspect(path: Path, *, full: bool, progress: Progress) -> Inspection:
     """Inspect a wheel file or a library file; raises TfbuildError with a hint if it is neither."""
-    return wheel(path, full=full, progress=progress) if path.suffix == ".whl" else _file(path, full, progress)
-
-
-def _file(path: Path, full: bool, progress: Progress) -> Inspection:
+    if path.suffix == ".whl":
+        return wheel(path, full=full, progress=progress)
     return Inspection(subject=str(path), release="", libraries={path.name: read_file(path, path.name, full, progress)})
 
 
 def read_file(
     path: Path, name: str, full: bool, progress: Progress | None, tell: scan.Tell = scan.tell_nobody
 ) -> ScannedCode:
-    """Scan a library's code; without `progress`, `tell` is told of it."""
+    """Scan a library's code as a step of `progress`; without one, `tell` gets how far the scan is.
+
+    Raises CodeUnreadable.
+    """
     if progress is None:
         return scan.read_code(path, name=name, full=full, tell=tell)
     with progress.step(f"inspect: {name}") as step:
@@ -131,7 +135,7 @@ def read_file(
 def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -> Inspection:
     """Inspect a wheel file; raises BadInput if it is not one, or has no readable code."""
     release = _release(path)
-    with opened(path) as archive, files.temporary_folder() as folder:
+    with open_archive(path) as archive, files.temporary_folder() as folder:
         package = releases.package(release)
         names = _members(archive, package)
         if not names:
@@ -147,8 +151,8 @@ def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an archive; anything that zipfile raises for a broken one becomes BadInput."""
+def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an archive. Raises BadInput for whatever zipfile raises for a broken one."""
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
@@ -194,6 +198,7 @@ def _extract(archive: zipfile.ZipFile, name: str, folder: Path) -> Path:
 
 
 def guard_of(library: Path, release: str) -> Guard | None:
+    """Return the guard of TensorFlow's framework; None if it cannot be read."""
     try:
         return read_guard(library, release)
     except GuardUnreadable:

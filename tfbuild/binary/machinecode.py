@@ -87,7 +87,7 @@ class Opcode(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """All instructions, and those that need each feature. `unread`: bytes that are no instruction."""
+    """All instructions, and those that need each feature. `unread`: bytes that are not instructions."""
 
     instructions: int
     needing: Counter[str]
@@ -105,16 +105,9 @@ def count(code: bytes, arch: str) -> Counted:
     return Counted(instructions=sum(times.values()), needing=needing, unread=unread)
 
 
-def features(arch: str) -> frozenset[str]:
-    """Return the features whose instructions are recognised, in canonical names."""
-    table = _table()
-    if arch == "aarch64":
-        return frozenset(row.feature for row in table.arm)
-    return frozenset(row.feature for rows in (table.x86, table.opcode, table.encoded) for row in rows)
-
-
 @cache
-def _table() -> InstructionTable:
+def table() -> InstructionTable:
+    """Return the rows of facts/instructions.toml."""
     return facts.load("instructions", InstructionTable)
 
 
@@ -122,7 +115,7 @@ def _table() -> InstructionTable:
 
 
 def _x86(code: bytes) -> Counter[frozenset[str] | None]:
-    """Count the instructions by the features that they need; None counts the bytes that are no instruction."""
+    """Count the instructions by the features that they need; None counts the bytes that are not instructions."""
     times, start = Counter[frozenset[str] | None](), 0
     while start < len(code):
         piece = code[start : start + PIECE]
@@ -188,7 +181,7 @@ def _everywhere(number: int) -> bool:
 @cache
 def _plain(name: str) -> bool:
     """Whether every CPU has the instruction, however it is encoded."""
-    named = (re.fullmatch(row.names, name.split()[-1]) for row in _table().x86 if row.encoding not in ("evex", "xop"))
+    named = (re.fullmatch(row.names, name.split()[-1]) for row in table().x86 if row.encoding not in ("evex", "xop"))
     return not name.startswith("v") and not any(named)
 
 
@@ -207,7 +200,7 @@ def _needs(name: str, encoding: str, width: str, memory: bool) -> frozenset[str]
     """Return the features of an instruction; its mnemonic may have a prefix in front ("lock cmpxchg16b")."""
     name = name.split()[-1]
     needed: set[str] = set()
-    for row in _table().x86:
+    for row in table().x86:
         fits = row.encoding in ("", encoding) and row.width in ("", width) and not (row.operands and memory)
         if fits and re.fullmatch(row.names, name):
             needed.add(row.feature)
@@ -220,7 +213,7 @@ def _of_encoding(encoding: str, width: str, needed: set[str], name: str = "") ->
     """Return what the encoding needs beyond `needed`; without `name`, of an instruction that was read by its opcode."""
     return {
         row.feature
-        for row in _table().encoded
+        for row in table().encoded
         if row.encoding == encoding
         and not (row.by_opcode and name)
         and (not row.widths or width in row.widths)
@@ -231,10 +224,10 @@ def _of_encoding(encoding: str, width: str, needed: set[str], name: str = "") ->
 
 @lru_cache(maxsize=1 << 12)
 def _coded(opcode: Opcode) -> frozenset[str] | None:
-    """Return the features of an instruction that capstone does not know; None without a row: it is rather data."""
+    """Return the features of an instruction that capstone does not know; None without a row: it is likely data."""
     needed = {
         row.feature
-        for row in _table().opcode
+        for row in table().opcode
         if row.map == opcode.map
         and row.encoding in ("", opcode.encoding)
         and (not row.opcodes or opcode.code in row.opcodes)
@@ -301,4 +294,4 @@ def _words(code: bytes) -> Iterator[frozenset[str] | None]:
 
 @lru_cache(maxsize=1 << 16)
 def _word(word: int) -> frozenset[str]:
-    return next((frozenset((row.feature,)) for row in _table().arm if word & row.mask == row.value), NONE)
+    return next((frozenset((row.feature,)) for row in table().arm if word & row.mask == row.value), NONE)

@@ -35,7 +35,7 @@ MOST_SYMBOLS = 4_000_000
 MOST_FUNCTIONS = 4_000_000
 MOST_DECODED = 200_000
 ROWS = 16 * 1024  # of a table, read at once
-LONGEST_NAME = 512  # the start of a name tells the project
+LONGEST_NAME = 512  # the start of a name shows the project
 # 512 regions of 16 KiB: 8 MiB of 2.21's 332, which are two million instructions and two seconds.
 REGIONS = 512
 WINDOW = 16 * 1024
@@ -48,9 +48,7 @@ EXECUTABLE = ".text"
 HEADER = struct.Struct("<BBBBiI")
 FRAME = struct.Struct("<ii")  # an array of these is read at once
 FRAMES = (1, 0x1B, 0x03, 0x3B)
-
-
-# Gets how much of a library has been decoded, region by region; if it raises, the scan ends.
+# Gets how much of a library is decoded ("12 %"), region by region; if it raises, the scan ends.
 Tell = Callable[[str], None]
 
 
@@ -124,6 +122,7 @@ class ScannedCode:
         return isa.instruction_set(self.compiled, self.arch).name
 
     def share(self, feature: str) -> float:
+        """Return the share of regions that need a feature."""
         return next((row.share for row in self.families if row.feature == feature), 0.0)
 
     def how(self) -> str:
@@ -161,7 +160,7 @@ def read_code(path: Path, *, name: str = "", full: bool = False, tell: Tell = te
 def _opened(name: str, file: int) -> "Code":
     try:
         with mmap.mmap(file, 0, access=mmap.ACCESS_READ) as image:
-            return Code.of(Library.parse(image), file)
+            return Code.locate(Library.parse(image), file)
     except (CodeUnreadable, OSError):
         raise
     except GuardUnreadable as error:
@@ -175,6 +174,7 @@ def _opened(name: str, file: int) -> "Code":
 
 @cache
 def table() -> CodeTable:
+    """Return the rows of facts/code.toml."""
     return facts.load("code", CodeTable)
 
 
@@ -265,7 +265,8 @@ class Code:
     names: int
 
     @classmethod
-    def of(cls, library: Library, file: int) -> "Code":
+    def locate(cls, library: Library, file: int) -> "Code":
+        """Find a library's code, functions and symbols. Raises CodeUnreadable."""
         if library.machine not in ARCHES:
             raise CodeUnreadable(f"the library is for {library.machine}; x86-64 and AArch64 are known")
         section = _section(library, EXECUTABLE)
@@ -313,6 +314,7 @@ class Code:
             start, index = following, index + 1
 
     def content(self, start: int, end: int) -> bytes:
+        """Return the code between two addresses."""
         offset = self.section.offset - self.section.address
         return os.pread(self.file, end - start, offset + start)
 

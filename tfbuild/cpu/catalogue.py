@@ -20,7 +20,7 @@ class CpuEntry:
 
 
 def search(text: str) -> tuple[CpuEntry, ...]:
-    """Return the entries that have `text` in a name or are what it names. Raises Unsupported if none is."""
+    """Return the entries with `text` in a name, and the one that it stands for. Raises Unsupported without any."""
     part = facts.squeeze(text)
     named = names.find_product(text) if part else None
     hits = tuple(
@@ -48,7 +48,7 @@ def _levels(arch: str) -> Iterator[CpuEntry]:
 
 
 def _cpus(arch: str) -> Iterator[CpuEntry]:
-    """Yield each CPU, and what processors are that are none of them."""
+    """Yield each CPU, and the values of --cpu that only processors' names stand for."""
     levels = {facts.squeeze(name) for name in (arch, *(level.name for level in facts.levels(arch)))}
     others = (row.cpu for row in names.products() if row.arch == arch and names.features(row.cpu, arch) is None)
     for name in dict.fromkeys((*names.known(arch), *others)):

@@ -15,6 +15,8 @@ WIDTHS = ("128", "256", "512")
 
 
 class Compiler(Facts, frozen=True):
+    """The versions that were tried, and the first one that knows -mprefer-vector-width=."""
+
     name: str
     versions: tuple[int, ...]
     prefer_vector_width: int
@@ -56,6 +58,7 @@ class Broken(Facts, frozen=True, kw_only=True, rename={"start": "from"}):
     below: str = ""
 
     def concerns(self, compiler: str, version: int, release: str) -> bool:
+        """Whether the feature breaks this release with this compiler."""
         return (
             self.compiler in ("", compiler)
             and self.since <= version
@@ -73,6 +76,7 @@ class CompilerTable(Facts, frozen=True):
 
 
 def table() -> CompilerTable:
+    """Return the rows of facts/compilers.toml."""
     return facts.load("compilers", CompilerTable)
 
 
@@ -97,7 +101,7 @@ def takes_vector_width(compiler: str, version: int) -> bool:
 
 
 def broken(compiler: str, version: int, release: str) -> Iterator[Broken]:
-    """Return the features that break this release with this compiler; none for the release ""."""
+    """Yield the rows about features that break this release with this compiler; none for the release ""."""
     return (row for row in table().broken if row.concerns(compiler, version, release))
 
 

@@ -15,11 +15,10 @@ from pathlib import Path
 
 from tfbuild import facts
 from tfbuild.cpu import recordings
-from tfbuild.cpu.recordings import Reading
+from tfbuild.cpu.recordings import ARCHITECTURES, Reading
 from tfbuild.errors import Unsupported
 from tfbuild.util.terminal import printable
 
-ARCHITECTURES = recordings.ARCHITECTURES
 CPUINFO = Path("/proc/cpuinfo")
 # In place of a recording's file.
 STDIN = "-"
@@ -32,7 +31,7 @@ MOST_NAME = 100
 RULES = {
     "cores": "some cores lack it, and a program may be moved to any core: off",
     "kernel": "CPUID has it, and the kernel does not list it (switched off, or unknown to it): off",
-    "process": "the kernel lists it, and the CPUID that this process sees has it not (an emulator): off",
+    "process": "the kernel lists it, and CPUID, as this process sees it, does not have it (an emulator): off",
     "saved": "CPUID has it, and the operating system does not save the registers that it works on: off",
     "switch": "the CPU lists it, and the system's own switch for it (hw.optional) is 0: off",
     "unprinted": "no kernel prints it, CPUID has it and its registers are saved: on",
@@ -48,10 +47,12 @@ class Disagreement:
 
     @property
     def held(self) -> bool:
+        """Whether programs may use the feature."""
         return self.rule == "unprinted"
 
     @property
     def reason(self) -> str:
+        """The rule in words."""
         return RULES[self.rule]
 
 
@@ -117,7 +118,7 @@ def parse(text: str, *, origin: str = "cpuinfo", machine: str = "") -> Cpu:
 
 
 def settle(reading: Reading) -> Cpu:
-    """Reduce a reading to one answer, with the rule behind each disagreement."""
+    """Return the CPU of a reading, with the rule behind each disagreement."""
     listed = frozenset.union(*reading.cores)
     decided = {row.feature: row for row in _disagreements(reading)}
     held = {name for name in listed if name not in decided} | {row.feature for row in decided.values() if row.held}
@@ -146,11 +147,6 @@ def _disagreements(reading: Reading) -> Iterator[Disagreement]:
         yield from (Disagreement(feature=name, rule="saved") for name in (everywhere | silent) & seen - usable)
         yield from (Disagreement(feature=name, rule="kernel") for name in seen - listed - silent)
         yield from (Disagreement(feature=name, rule="unprinted") for name in usable & silent - listed)
-
-
-def canonical(names: frozenset[str], arch: str) -> tuple[str, ...]:
-    """Return the canonical names of features that a kernel or library spells `names`, sorted, without unknown ones."""
-    return tuple(sorted(recordings.canonical(names, arch)))
 
 
 def _portable(system: str) -> Cpu:

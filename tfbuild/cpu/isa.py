@@ -79,6 +79,7 @@ class Flags:
 
     @property
     def copts(self) -> tuple[str, ...]:
+        """The flags as options of Bazel."""
         return tuple(f"--copt={flag}" for flag in self.flags)
 
 
@@ -134,11 +135,11 @@ def _implied(names: Iterable[str]) -> frozenset[str]:
 
 def of_cpu(cpu: Cpu) -> InstructionSet:
     """Return what to compile for this CPU: what makes a difference to TensorFlow of `all_of_cpu`."""
-    return instruction_set(reduced(closure(_usable(cpu)), cpu.arch), cpu.arch)
+    return instruction_set(relevant(closure(_usable(cpu)), cpu.arch), cpu.arch)
 
 
 def all_of_cpu(cpu: Cpu) -> InstructionSet:
-    """Return all that programs can use on this CPU, without features that need what a hypervisor masks (`hidden`)."""
+    """Return all that programs can use on this CPU, without features that need a masked one (`hidden`)."""
     return instruction_set(_usable(cpu), cpu.arch)
 
 
@@ -186,10 +187,11 @@ class UseTable(Facts, frozen=True):
 
 
 def uses() -> UseTable:
+    """Return the rows of facts/uses.toml."""
     return facts.load("uses", UseTable)
 
 
-def reduced(features: Iterable[str], arch: str) -> frozenset[str]:
+def relevant(features: Iterable[str], arch: str) -> frozenset[str]:
     """Return those of a CPU's features that are in a level or make a difference to TensorFlow, with all they need."""
     held = frozenset(features)
     rows = {row.feature: row for row in uses().beyond}
@@ -216,8 +218,8 @@ def resolve(text: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
     """Return the instruction set that --cpu names.
 
     `text` is a recorded machine's file or a list of "host", CPUs (also by a processor's name, tfbuild.cpu.names),
-    levels, sets by their names, and features. Of a CPU
-    it has the features that make a difference to TensorFlow; with "exact" in the list, all that a compiler can use.
+    levels, sets by their names, and features. A CPU stands for those of its features that make a difference to
+    TensorFlow; with "exact" in the list, for all that a compiler can use.
     Raises Unsupported with the nearest known names.
     """
     parts = [part.strip() for part in COMMA.split(text) if part.strip()]
@@ -253,7 +255,7 @@ def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[s
     if (level := _levels(arch).get(facts.squeeze(word))) is not None:
         return level
     if (held := _of_name(word, arch)) is not None:
-        return held if exact else reduced(held, arch)
+        return held if exact else relevant(held, arch)
     if (held := _named(word, arch)) is not None:
         return held
     if (row := names.find_product(word)) is not None and row.arch == arch:
@@ -343,7 +345,7 @@ def is_known(name: str, arch: str) -> bool:
 
 def _of_name(word: str, arch: str) -> frozenset[str] | None:
     """Return the features of archspec's and the compilers' names, also with a vendor in front: "AMD Zen 4"."""
-    return names.features(word, arch) or names.features(names.spelled(word), arch)
+    return names.features(word, arch) or names.features(names.normalize(word), arch)
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------
@@ -381,13 +383,13 @@ def _unusable(isa: InstructionSet, name: str, version: int, release: str) -> Ite
     held = frozenset(isa.features)
     for feature in held:
         if not facts.feature(feature).use:
-            yield feature, "code reaches it by intrinsics alone; to require it would exclude hosts for nothing"
+            yield feature, "only intrinsics use it; requiring it would exclude hosts without any gain"
     for row in compilers.broken(name, version, release):
         if row.feature in held and not (row.below and _holds_level(held, row.below, isa.arch)):
             yield row.feature, f"breaks TensorFlow {release} with {name}-{version}: {row.reason} ({row.source})"
     for feature in held:
         if not _has_flag(feature, held, isa.arch):
-            yield feature, "has no flag of its own, and nothing here that brings it"
+            yield feature, "has no flag of its own, and no other feature here switches it on"
 
 
 def _has_flag(feature: str, held: frozenset[str], arch: str) -> bool:
@@ -468,7 +470,7 @@ def _holds_level(held: frozenset[str], level: str, arch: str) -> bool:
 
 
 def _about_name(named: str, arch: str, name: str, version: int) -> Iterator[str]:
-    """Yield which CPU a processor is, so that its owner can tell if it is another, and why a name is no -march=."""
+    """Yield which CPU a processor's name stands for, and why a CPU's name is not used as -march=."""
     words = [part.strip() for part in COMMA.split(named)]
     # No CPU's name, so that archspec need not be imported.
     if means_host(named) or facts.squeeze(words[0]) in _levels(arch):

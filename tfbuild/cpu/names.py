@@ -113,11 +113,12 @@ class ProductTable(Facts, frozen=True):
 
 
 def products() -> tuple[Product, ...]:
+    """Return the rows of facts/products.toml."""
     return facts.load("products", ProductTable).product
 
 
-def spelled(text: str) -> str:
-    """Spell a name as the patterns do: without filling words, and with a "-" only between two digits."""
+def normalize(text: str) -> str:
+    """Return a name as the patterns spell it: without filling words, and with a "-" only between two digits."""
     words = re.findall(r"[a-z0-9]+", FILLING.sub(" ", text[:MOST_LETTERS].lower()))
     return re.sub(r"(?<!\d)-|-(?!\d)", "", "-".join(words))
 
@@ -126,22 +127,22 @@ def spelled(text: str) -> str:
 @lru_cache(maxsize=2**8)
 def find_product(text: str) -> Product | None:
     """Return the processors that `text` names."""
-    name = spelled(text)
+    name = normalize(text)
     return next((row for row, pattern in _patterns() if pattern.fullmatch(name)), None)
 
 
 @cache
 def _patterns() -> tuple[tuple[Product, re.Pattern[str]], ...]:
     def pattern(row: Product) -> str:
-        return "|".join(filter(None, (row.models, *map(spelled, row.names))))
+        return "|".join(filter(None, (row.models, *map(normalize, row.names))))
 
     return tuple((row, re.compile(pattern(row))) for row in products())
 
 
 def models_beginning(text: str) -> dict[str, str]:
     """Return the CPUs of the models whose names `text` begins ("i5", "Xeon Gold"), each with one of the models."""
-    if not WORDY.fullmatch(name := spelled(text)):
+    if not WORDY.fullmatch(name := normalize(text)):
         return {}
     beginning = re.compile(FAMILY + re.escape(name))
-    models = ((row, model) for row in products() for model in row.examples if beginning.match(spelled(model)))
+    models = ((row, model) for row in products() for model in row.examples if beginning.match(normalize(model)))
     return {row.cpu: model for row, model in models}

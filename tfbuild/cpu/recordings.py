@@ -281,11 +281,13 @@ def leaves(text: str) -> Words:
 
 
 def vendor(words: Words) -> str:
+    """Return CPUID's name of the vendor, such as GenuineIntel; "" without that leaf."""
     _, b, c, d = words.get((0, 0), (0, 0, 0, 0))
     return _text(b, d, c)
 
 
 def brand(words: Words) -> str:
+    """Return CPUID's name of the model; "" without those leaves."""
     return _text(*(word for leaf in range(0x80000002, 0x80000005) for word in words.get((leaf, 0), ())))
 
 

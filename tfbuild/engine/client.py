@@ -197,30 +197,30 @@ class Engine:
         with (
             interruptible(),
             self._container(ref, command, seconds=timeout + leases.MARGIN_SECONDS, **options) as container,
-            closing(self._attach(container)) as attached,
+            closing(self._attach(container)) as streams,
         ):
-            session = AttachedContainer(self.client, container, attached, judged=sandboxed)
-            attached.send(stdin, close=look is None)
+            attached = AttachedContainer(self.client, container, streams, judged=sandboxed)
+            streams.send(stdin, close=look is None)
             truncated = False
-            while attached.open and not (truncated and sandboxed):
+            while streams.open and not (truncated and sandboxed):
                 try:
-                    attached.pump(deadline)
+                    streams.pump(deadline)
                 except TimeoutError:
-                    session.require_undisturbed()
+                    attached.require_undisturbed()
                     raise TimeoutError(f"{ref}: {' '.join(command)[:80]} ran longer than {timeout:g} s") from None
-                for stream in (attached.out, attached.err):
+                for stream in (streams.out, streams.err):
                     truncated |= len(stream) > limit
                     del stream[limit:]
-                if look and attached.out.count(b"\n") >= look_after:
+                if look and streams.out.count(b"\n") >= look_after:
                     look(process_of(container) if self.local else None)
-                    attached.send(b"", close=True)
+                    streams.send(b"", close=True)
                     look = None
             # One that is still open printed too much, and is killed.
-            ended = None if attached.open else attached.process.wait()
+            ended = None if streams.open else streams.process.wait()
             return ContainerRun(
-                exit_code=containers.KILLED if ended is None else session.exit_code(),
-                stdout=attached.out.decode(errors="replace"),
-                stderr=attached.err.decode(errors="replace"),
+                exit_code=containers.KILLED if ended is None else attached.exit_code(),
+                stdout=streams.out.decode(errors="replace"),
+                stderr=streams.err.decode(errors="replace"),
                 truncated=truncated,
             )
 

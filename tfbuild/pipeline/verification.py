@@ -39,7 +39,8 @@ class Verifier:
 
         `make`: makes the official wheel's image if it is missing, and returns its name.
         """
-        report = self._verify(ref, self.baseline(ref, build.comparison, build.runtime, make))
+        baseline = self.baseline(ref, build.comparison, build.runtime, make)
+        report = verifying.verify(self.engine, ref, baseline=baseline, progress=self.progress)
         name = tag(self.engine, build, ref, passed=report.passed)
         return Result(image=name, report=self._write(report, name))
 
@@ -48,7 +49,8 @@ class Verifier:
 
         Nothing is built: if the image to compare with is missing, the throughput check is skipped.
         """
-        return self._write(self._verify(ref, self.existing_baseline(ref)), ref)
+        baseline = self.existing_baseline(ref)
+        return self._write(verifying.verify(self.engine, ref, baseline=baseline, progress=self.progress), ref)
 
     def baseline(
         self, ref: str, comparison: Comparison, runtime: Runtime, make: Callable[[Build], str]
@@ -79,11 +81,6 @@ class Verifier:
         """Return the name of the official wheel's image, verified or not; "" if the engine has none."""
         names = (image_name(wheel, suffix) for suffix in ("", UNVERIFIED))
         return next((name for name in names if self.engine.exists(name)), "")
-
-    def _verify(self, ref: str, baseline: Baseline | str) -> Report:
-        if isinstance(baseline, str):
-            return verifying.verify(self.engine, ref, baseline=None, progress=self.progress, untimed=baseline)
-        return verifying.verify(self.engine, ref, baseline=baseline, progress=self.progress)
 
     def _write(self, report: Report, ref: str) -> Report:
         named = replace(report, image=replace(report.image, ref=ref))

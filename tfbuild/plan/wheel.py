@@ -188,14 +188,14 @@ def _guard(file: WheelFile, release: str) -> frozenset[str]:
     from tfbuild.binary import guard, inspector
     from tfbuild.util import files
 
-    with inspector.opened(file.path) as archive, files.temporary_folder() as folder:
+    with inspector.open_archive(file.path) as archive, files.temporary_folder() as folder:
         package = releases.package(release)
         library = f"{package.folder}/{package.framework}"
         if library not in archive.namelist():
             raise BadInput(f"{file.path.name} has no {library} in it", hint="this is not a TensorFlow wheel for Linux")
         if archive.getinfo(library).file_size > MOST_BYTES:
             raise BadInput(f"{file.path.name}: {library} is too large to be TensorFlow's")
-        return guard.compiled_features(Path(archive.extract(library, folder)), release)
+        return guard.read_guard(Path(archive.extract(library, folder)), release).features
 
 
 def projects() -> dict[str, WheelName]:

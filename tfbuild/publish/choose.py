@@ -217,7 +217,7 @@ def speed(image: Published) -> tuple[tuple[bool, ...], int]:
 def _speed(features: frozenset[str], arch: str) -> tuple[tuple[bool, ...], int]:
     rows = facts.load("vectors", VectorTable).vector
     vectors = next(row.features for row in rows if row.arch == arch)
-    return tuple(name in features for name in vectors), len(isa.reduced(features, arch))
+    return tuple(name in features for name in vectors), len(isa.relevant(features, arch))
 
 
 def _reason(image: Published, best: Published | None, newest: str, platform: str, features: frozenset[str]) -> str:

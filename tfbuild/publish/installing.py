@@ -18,7 +18,7 @@ import msgspec
 from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import Version
 
-from tfbuild.binary.inspector import opened
+from tfbuild.binary.inspector import open_archive
 from tfbuild.cpu import Cpu, isa
 from tfbuild.errors import BadInput, NothingFits, RegistryRefused, TfbuildError, UsageError, VerificationFailed
 from tfbuild.oci import transport
@@ -275,7 +275,7 @@ def refuse_other(wheel: Path, row: IndexedWheel) -> None:
     """Raise VerificationFailed if a wheel has other metadata or another CPU guard than its row says."""
     try:
         file = wheels.from_path(wheel)
-        with opened(wheel) as archive:
+        with open_archive(wheel) as archive:
             wheel_names.metadata(archive, wheel.name)
         wheels.instruction_set(file, row.release, claimed=(isa.instruction_set(row.features, file.arch),))
     except BadInput as error:

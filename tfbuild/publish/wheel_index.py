@@ -25,7 +25,7 @@ from packaging.metadata import parse_email
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from tfbuild.binary.inspector import opened
+from tfbuild.binary.inspector import open_archive
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import MACHINES
 from tfbuild.errors import BadInput, UsageError
@@ -137,7 +137,7 @@ def of_folder(folder: Path) -> list[Path]:
 def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> _Ready:
     """Check a wheel and describe it: by its sidecar, which its own CPU guard must confirm, or by what is in it."""
     file = wheel_files.from_path(path)
-    with opened(path) as archive:
+    with open_archive(path) as archive:
         wheel_names.metadata(archive, path.name)
     sha256 = source.digest(path)
     sidecar = _sidecar(path, sha256)
@@ -155,7 +155,7 @@ def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> _Ready:
     if final != path:
         sha256 = source.digest(final)
     parts = Parts.parse(final.name)
-    with opened(final) as archive:
+    with open_archive(final) as archive:
         metadata = wheel_names.metadata(archive, final.name)
         created = _time(max(info.date_time for info in archive.infolist()))
     row = IndexedWheel(

@@ -22,7 +22,7 @@ from packaging.metadata import parse_email
 from packaging.utils import InvalidName, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from tfbuild.binary.inspector import opened
+from tfbuild.binary.inspector import open_archive
 from tfbuild.errors import BadInput
 from tfbuild.util.files import decode
 
@@ -96,7 +96,7 @@ def rename(wheel: Path, folder: Path, *, project: str, version: str, platforms: 
     if new == old:
         return wheel
     target = folder / new.file
-    with opened(wheel) as archive, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as out:
+    with open_archive(wheel) as archive, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as out:
         text = metadata(archive, wheel.name)
         (stem,) = (match[1] for name in archive.namelist() if (match := METADATA.fullmatch(name)))
         names = {info.filename: _moved(info.filename, stem, new.stem) for info in archive.infolist()}

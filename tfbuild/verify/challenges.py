@@ -57,14 +57,14 @@ SIZES: Mapping[str, Callable[[random.Random], tuple[tuple[int, ...], int]]] = {
 
 
 def draw(probe: str) -> Challenge:
-    """Choose a challenge that nobody can foresee."""
+    """Choose a challenge that an image cannot foresee."""
     rng = random.Random(secrets.randbits(128))
     sizes, length = SIZES[probe](rng)
     positions = sorted(rng.sample(range(length), POSITIONS)) if length else []
     return Challenge(seed=rng.getrandbits(48), sizes=sizes, positions=tuple(positions))
 
 
-def wrong(
+def error_in(
     probe: str, challenge: Challenge, answers: Sequence[OperationAnswer], limits: Mapping[str, float] = LIMITS
 ) -> str:
     """Return what is wrong with the answers; else ""."""
@@ -92,7 +92,7 @@ def _error(found: Sequence[float], right: Sequence[float], *, each: bool) -> flo
     return max(differences) / (max(map(abs, right)) or 1.0)
 
 
-def traced(output: str, challenge: Challenge) -> bool:
+def is_traced(output: str, challenge: Challenge) -> bool:
     """Whether oneDNN printed that it ran a convolution of exactly the challenge's sizes."""
     count, height, width, inputs, outputs = challenge.sizes
     parts = (f"mb{count}_", f"ic{inputs}oc{outputs}_", f"ih{height}oh{height}kh3", f"iw{width}ow{width}kw3")

@@ -75,7 +75,7 @@ def read_libraries(
 ) -> tuple[dict[str, ScannedCode], Guard | None]:
     """Read TensorFlow's libraries in an image's `folder`, and with `guarded` its guard, without starting the image.
 
-    Without `progress`, `tell` is told of it. Raises CodeUnreadable with the reason.
+    Each library is a step of `progress`; without one, `tell` gets how far the scan is. Raises CodeUnreadable.
     """
     libraries: dict[str, ScannedCode] = {}
     guard = None

@@ -15,7 +15,7 @@ from tfbuild.util import terminal
 from tfbuild.util.installation import as_typed
 from tfbuild.util.terminal import foreign_cell as cell
 from tfbuild.util.terminal import markdown_cell
-from tfbuild.verify.records import Benchmark, Check, Report, Throughput, spelled
+from tfbuild.verify.records import Benchmark, Check, Report, Throughput, ratio_text
 
 MARKS = {"pass": "ok", "warn": "WARN", "fail": "FAIL", "skip": "skip"}
 ALL = "all (geometric mean)"
@@ -40,7 +40,7 @@ def speeds(throughput: Throughput | None) -> list[tuple[str, str, str, str, str]
     """Return a row for all workloads and one for each: CPU time, wall time, the image against itself, the effect."""
     rows: list[tuple[str, Benchmark | Throughput]] = [(ALL, throughput)] if throughput else []
     rows += [(row.name, row) for row in throughput.benchmarks] if throughput else []
-    return [(name, spelled(row.cpu), spelled(row.wall), spelled(row.band), row.effect) for name, row in rows]
+    return [(name, ratio_text(row.cpu), ratio_text(row.wall), ratio_text(row.band), row.effect) for name, row in rows]
 
 
 def plan(report: Report) -> dict[str, str]:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import msgspec
 
+from tfbuild.in_container.smoke.judge import Measurement
 from tfbuild.measure.records import Host, Interval, Software
 
 SCHEMA = "tfbuild.report/1"
@@ -12,8 +13,8 @@ Status = Annotated[str, msgspec.Meta(pattern="^(pass|warn|fail|skip)$")]
 Verdict = Annotated[str, msgspec.Meta(pattern="^(pass|warn|fail)$")]
 
 
-def spelled(interval: Interval) -> str:
-    """Return a ratio and its interval."""
+def ratio_text(interval: Interval) -> str:
+    """Return a ratio and its interval, such as "1.234 [1.200, 1.270]"."""
     return f"{interval.median:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
@@ -71,15 +72,6 @@ class Throughput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measure:
-    """One number behind a check; `limit` as text, empty if the number is only informative."""
-
-    name: str
-    value: float
-    limit: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Check:
     """`status`: pass, warn, fail or skip; `detail`: what was observed.
 
@@ -90,7 +82,7 @@ class Check:
     status: Status
     detail: str
     seconds: float
-    measures: tuple[Measure, ...]
+    measures: tuple[Measurement, ...]
     proves: str
     how: str
     fix: str

@@ -18,16 +18,14 @@ from tfbuild.measure import probe
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import printable
 from tfbuild.verify.checks import CHECKS, isa
-from tfbuild.verify.records import SCHEMA, Check, ImageFacts, ImageSoftware, Measure, PlanFacts, Report
+from tfbuild.verify.records import SCHEMA, Check, ImageFacts, ImageSoftware, PlanFacts, Report
 from tfbuild.verify.verification import NO_SANDBOX, Baseline, Verification, VerificationCheck
 
 NO_BASELINE = "there is no baseline to compare with"
 
 
-def verify(
-    engine: Engine, ref: str, *, baseline: Baseline | None, progress: Progress, untimed: str = NO_BASELINE
-) -> Report:
-    """Run every check on the image `ref`; without a `baseline` skip the throughput, for the reason `untimed`.
+def verify(engine: Engine, ref: str, *, progress: Progress, baseline: Baseline | str = NO_BASELINE) -> Report:
+    """Run every check on the image `ref`. `baseline`: what to compare its speed with, or why that is skipped.
 
     Raises UnknownImage if the image is missing or was not made by tfbuild, EngineMissing if the engine ends, even
     if it is started again, DiskFull where no space is left for it, or for files of the image. An image that is not what
@@ -37,7 +35,7 @@ def verify(
     image = engine.image(ref)
     planned = Planned.from_labels(ref, image.labels, image.architecture)
     # Use the id from here on, because another build may move the name meanwhile.
-    verification = Verification(engine=engine, ref=image.id, planned=planned, baseline=baseline or untimed)
+    verification = Verification(engine=engine, ref=image.id, planned=planned, baseline=baseline)
     with (
         engine.watched("verification") as require_engine,
         named_if_removed(engine, image.id, ref, "verified"),
@@ -91,7 +89,7 @@ def _timed(
         status=result.status,
         detail=printable(result.detail),
         seconds=round(step.seconds, 2),
-        measures=tuple(Measure(name=m.name, value=m.value, limit=m.limit) for m in result.measures),
+        measures=result.measures,
         proves=check.proves,
         how=check.how,
         fix=check.fix if result.status == judge.FAIL else "",

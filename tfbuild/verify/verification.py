@@ -31,12 +31,13 @@ class Baseline:
 
     @property
     def image(self) -> str:
+        """What to run."""
         return self.id or self.ref
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
-    """The result of a probe: its records without the answers, and what is `wrong` with those, else ""."""
+    """The result of a probe: its records without the answers, and what is `wrong` with the answers, else ""."""
 
     outcome: Outcome
     challenge: Challenge
@@ -116,7 +117,7 @@ class Verification:
         untrusted = Untrusted(sandbox=self.sandbox, challenge=challenge, look=look, options=options)
         outcome = probe.ask(self.engine, self.ref, check.probe, wanted, check.env, gpus=gpus, untrusted=untrusted)
         sent, answers = outcome.records[: len(check.kinds)], outcome.records[len(check.kinds) :]
-        wrong = challenges.wrong(check.probe, challenge, answers, limits)
+        wrong = challenges.error_in(check.probe, challenge, answers, limits)
         return Answered(outcome=replace(outcome, records=sent), challenge=challenge, wrong=wrong)
 
     def judge(self, check: ProbeCheck, result: Answered) -> Judgement:
@@ -125,23 +126,18 @@ class Verification:
         if outcome.broken:
             return Judgement(judge.FAIL, outcome.broken)
         results = judge.Results(outcome.records, outcome.ended, start.environment, start.outcome.output)
-        return unless(result.wrong, check.judge(results, self.planned.smoke()))
+        return fail_if(result.wrong, check.judge(results, self.planned.smoke()))
 
     def failed(self, name: str) -> bool:
         """Return whether the check `name` ran and failed."""
         return any(check.name == name and check.status == judge.FAIL for check in self.checks)
 
 
-def unless(wrong: str, judged: Judgement) -> Judgement:
-    """Return what was judged, or a failure if it would pass though something is `wrong`."""
-    return (
-        Judgement(judge.FAIL, wrong, judged.measures) if wrong and judged.status in (judge.PASS, judge.WARN) else judged
-    )
-
-
-def always(_: Verification) -> str:
-    """Never skip: the check applies to every image, whatever the earlier results."""
-    return ""
+def fail_if(wrong: str, judged: Judgement) -> Judgement:
+    """Return the judgement, or a failure in place of a pass or a warning if something is `wrong`."""
+    if wrong and judged.status in (judge.PASS, judge.WARN):
+        return Judgement(judge.FAIL, wrong, judged.measures)
+    return judged
 
 
 def needs_start(verification: Verification) -> str:
@@ -156,7 +152,7 @@ def needs_tensorflow(verification: Verification) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class VerificationCheck:
-    """A row of `checks.CHECKS`. `skip`: why it cannot or need not run, else empty; then `run` probes and judges.
+    """A row of `checks.CHECKS`. `skip`: why it cannot or need not run; where that is empty, `run` probes and judges.
 
     For the reader of a report, `proves`: what a pass means, `how` it is tested, `fix`: what to do about a failure.
     `first`: it runs before any container is made. `beside`: it runs beside those before it, from the beginning, and
@@ -168,6 +164,6 @@ class VerificationCheck:
     how: str
     fix: str
     run: Callable[[Verification], Judgement]
-    skip: Callable[[Verification], str] = always
+    skip: Callable[[Verification], str] = lambda _: ""
     first: bool = False
     beside: bool = False

@@ -92,13 +92,9 @@ def _differences(found: Mapping[str, Any], rendered: Mapping[str, Any]) -> Itera
 
 
 def _shown(value: Any) -> str:
-    text = (
-        value
-        if isinstance(value, str)
-        else " ".join(map(str, value))
-        if isinstance(value, list | dict)
-        else repr(value)
-    )
+    if isinstance(value, list | dict):
+        value = " ".join(map(str, value))
+    text = value if isinstance(value, str) else repr(value)
     return text[:SHOWN] or "empty"
 
 

@@ -52,7 +52,7 @@ PTH = re.compile(
 
 
 def compare(planned: Planned, found: Files) -> Judgement:
-    """Judge the files of an image, by their places, owners and modes, and by what a start of Python runs of them."""
+    """Judge the files of an image by their folders, owners and modes, and by what a start of Python runs of them."""
     faults = [*_modes(found), *_programs(planned, found), *_working_folder(found), *_metadata(planned, found)]
     if faults:
         return Judgement(judge.FAIL, "; ".join(faults[:MOST_FAULTS]))
@@ -60,7 +60,7 @@ def compare(planned: Planned, found: Files) -> Judgement:
 
 
 def wanted(path: str) -> bool:
-    """Whether a file's content is looked at."""
+    """Whether a file's content is read."""
     name = PurePosixPath(path).name
     own = name == SETTINGS or (name == "METADATA" and _project(path) in wheel.projects())
     return own or name.endswith(".pth") or name in {f"{module}.py" for module in CUSTOM}
@@ -148,7 +148,7 @@ def _working_folder(found: Files) -> Iterator[str]:
 
 
 def _metadata(planned: Planned, found: Files) -> Iterator[str]:
-    """Yield the versions that TensorFlow's package says of itself, where they are not the planned one."""
+    """Yield the packages of TensorFlow whose version is not the planned one, or that there is none."""
     site = f"{VENV}/lib/python{planned.python}/site-packages"
     versions = {}
     for path, content in found.files.items():

@@ -38,10 +38,10 @@ def _run(verification: Verification) -> Judgement:
     # Nothing but its own text can excuse an entry point of this version.
     if difference and verification.planned.version == __version__:
         return Judgement(judge.FAIL, f"{difference}; `invoke build` makes an image with this version's")
-    return concluded(*_try_all(verification), difference, verification.planned.version)
+    return judge_trials(*_try_all(verification), difference, verification.planned.version)
 
 
-def concluded(trials: Sequence["Trial"], codes: Sequence[int], difference: str, version: str) -> Judgement:
+def judge_trials(trials: Sequence["Trial"], codes: Sequence[int], difference: str, version: str) -> Judgement:
     """Judge an entry point by its exit codes on the CPUs of `trials`.
 
     `difference`: from this tfbuild's text, if another `version` made the image; else "".

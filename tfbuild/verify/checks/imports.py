@@ -20,7 +20,7 @@ def _run(verification: Verification) -> Judgement:
     if judged.status == judge.FAIL and not start.tensorflow:
         start = replace(start, why="TensorFlow does not import (see import)")
     verification.start, verification.process = start, process
-    return from_outside(judged, verification, process)
+    return check_process(judged, verification, process)
 
 
 def with_known_failure(judged: Judgement, release: str) -> Judgement:
@@ -31,7 +31,7 @@ def with_known_failure(judged: Judgement, release: str) -> Judgement:
     return replace(judged, detail=judged.detail + known)
 
 
-def from_outside(judged: Judgement, verification: Verification, process: Process | None) -> Judgement:
+def check_process(judged: Judgement, verification: Verification, process: Process | None) -> Judgement:
     """Fail if the kernel shows another process than the probe reported; if it shows none, say so."""
     if judged.status != judge.PASS:
         return judged

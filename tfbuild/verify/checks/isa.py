@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tfbuild import facts
 from tfbuild.binary.guard import MOST_BYTES, Guard, GuardUnreadable, read_guard
 from tfbuild.context.labels import Planned
-from tfbuild.cpu import canonical
+from tfbuild.cpu.recordings import canonical
 from tfbuild.engine import Engine
 from tfbuild.facts import releases
 from tfbuild.in_container.smoke import judge
@@ -56,7 +56,7 @@ def compare(planned: Planned, guard: Guard, flags: Sequence[str], message: Seque
 
 def unused(guard: Guard, flags: Sequence[str]) -> tuple[str, ...]:
     """Return the features of this CPU that the build leaves unused, in the guard's names and order."""
-    held = set(canonical(frozenset(flags), "x86_64"))
+    held = canonical(flags, "x86_64")
     names = {row.tensorflow for row in facts.features("x86_64") if row.name in held}
     return tuple(name for name in guard.unused if name in names)
 

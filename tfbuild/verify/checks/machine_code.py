@@ -63,8 +63,8 @@ CHECK = VerificationCheck(
     proves="The machine code of TensorFlow's libraries needs the labelled instruction set: nothing beyond it, and "
     "all of it that compilers use by themselves. The CPU guard knows a dozen features; this sees the others too.",
     how="Two million instructions of each library, in windows spread evenly over it, were decoded on the host. "
-    "What is chosen at run time (oneDNN, XNNPACK, BoringSSL) does not count: it is told by its symbols or, where "
-    "those were stripped, by lying in a few places, while a compiler uses a feature all over a library.",
+    "What is chosen at run time (oneDNN, XNNPACK, BoringSSL) does not count: its symbols show it or, where "
+    "those were stripped, that it lies in a few places, while a compiler uses a feature all over a library.",
     fix="see what the code needs (invoke inspect IMAGE), and give --cpu that, or build for the CPU that was meant",
     run=_run,
     beside=True,

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement, ProbeCheck
 from tfbuild.verify import challenges
-from tfbuild.verify.verification import Verification, VerificationCheck, needs_start, needs_tensorflow, unless
+from tfbuild.verify.verification import Verification, VerificationCheck, fail_if, needs_start, needs_tensorflow
 
 # No bytecode is there, so this Python compiles all sources that it imports.
 FROM_SOURCE = ("-X", "pycache_prefix=/nowhere")
@@ -26,16 +26,16 @@ def _bytecode(verification: Verification) -> Judgement:
 
 def _onednn(verification: Verification) -> Judgement:
     result = verification.ask(judge.ONEDNN)
-    traced = challenges.traced(result.outcome.output, result.challenge)
+    traced = challenges.is_traced(result.outcome.output, result.challenge)
     unseen = "" if traced else "oneDNN printed no convolution of the sizes that the host chose"
-    return unless(unseen, verification.judge(judge.ONEDNN, result))
+    return fail_if(unseen, verification.judge(judge.ONEDNN, result))
 
 
 def _tcmalloc(verification: Verification) -> Judgement:
     process = verification.process
     loaded = process is None or any("tcmalloc" in PurePosixPath(path).name for path in process.code)
     unseen = "" if loaded else "the process that imported TensorFlow has not loaded TCMalloc"
-    return unless(unseen, verification.judge(judge.TCMALLOC, verification.ask(judge.TCMALLOC)))
+    return fail_if(unseen, verification.judge(judge.TCMALLOC, verification.ask(judge.TCMALLOC)))
 
 
 def _cuda(verification: Verification) -> Judgement:

@@ -23,7 +23,7 @@ from tfbuild.measure.records import CaseResult, Round, Sample
 from tfbuild.measure.rounds import CaseRun, RoundLimits
 from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import MeasurementError
-from tfbuild.verify.records import Benchmark, Throughput, Timing, Triple, spelled
+from tfbuild.verify.records import Benchmark, Throughput, Timing, Triple, ratio_text
 from tfbuild.verify.verification import Baseline, Verification, VerificationCheck, needs_tensorflow
 
 ROUNDS = 9
@@ -145,7 +145,7 @@ def _run(verification: Verification) -> Judgement:
 
 
 def _measured_again_if_killed(engine: Engine, ref: str, baseline: Baseline) -> Throughput:
-    """Measure the image; if a worker ends by SIGKILL, once more: somebody on this machine may have killed it."""
+    """Measure the image, and once more if a worker ended by SIGKILL, which may have come from outside."""
     try:
         return measure(engine, ref, baseline)
     except WorkerDied as error:
@@ -157,9 +157,9 @@ def _measured_again_if_killed(engine: Engine, ref: str, baseline: Baseline) -> T
 def judge_speed(result: Throughput) -> Judgement:
     """Fail only where the whole interval of the CPU-time ratio lies under 0.95 of the baseline's speed."""
     summary = (
-        f"{result.effect}: {spelled(result.cpu)} of the baseline's speed in CPU time, {spelled(result.wall)} in wall "
-        "time; "
-        f"the image against itself {spelled(result.band)}; {result.clean} of {result.rounds} rounds undisturbed"
+        f"{result.effect}: {ratio_text(result.cpu)} of the baseline's speed in CPU time, {ratio_text(result.wall)} in "
+        f"wall time; the image against itself {ratio_text(result.band)}; {result.clean} of {result.rounds} rounds "
+        "undisturbed"
     )
     measures = tuple(
         judge.Measurement(name, value, limit)
