@@ -18,8 +18,8 @@ from tests.publish import wheels
 from tests.rows import each
 from tfbuild import cpu
 from tfbuild.cpu import isa
-from tfbuild.publish import choose, wheel_index
-from tfbuild.publish.wheel_index import COLUMNS
+from tfbuild.publish import choose, wheel_index, wheel_pages
+from tfbuild.publish.wheel_pages import COLUMNS
 from tfbuild.publish.wheel_rows import IndexedWheel
 
 SCRIPT = Path(__file__).parents[2] / "templates" / "index" / "install.sh"
@@ -57,7 +57,7 @@ class Index:
     def __init__(self, *rows: tuple[IndexedWheel, bytes], **changes: str) -> None:
         self.rows = [described for described, _ in rows]
         self.content = {f"/{described.file}": content for described, content in rows}
-        lines = [dict(zip(COLUMNS, wheel_index._columns(described), strict=True)) for described in self.rows]
+        lines = [dict(zip(COLUMNS, wheel_pages.columns(described), strict=True)) for described in self.rows]
         lines[0].update(changes)
         table = (COLUMNS, *(line.values() for line in lines))
         self.content["/choose.tsv"] = "".join("\t".join(line) + "\n" for line in table).encode()

@@ -101,18 +101,21 @@ def refuse_engine_options(options: Mapping[str, Any]) -> None:
         "url": ("", "the address at which FOLDER will be served, for the addresses that are printed", "URL"),
         "name": ("", "name all wheels so: tensorflow, for packages that require that name"),
         "local-version": (False, "end versions with the instruction set: 2.14.1+tfbuild.x86.64.v3"),
+        "sign": (False, "sign choose.json and choose.tsv with cosign, by your identity or that of the CI"),
+        "sign-options": ("", "sign them with these options of `cosign sign-blob`: '--key cosign.key'"),
     },
     examples=(
         "invoke index public --wheels dist",
         "invoke index public --url https://wheels.example.com --local-version",
     ),
 )
-def index(folder: str, *, wheels: str, url: str, name: str, local_version: bool) -> None:
+def index(folder: str, *, wheels: str, url: str, name: str, local_version: bool, sign: bool, sign_options: str) -> None:
     """Add wheels to a static index in FOLDER that has one index for each instruction set."""
-    from tfbuild.publish import wheel_index
+    from tfbuild.publish import signing, wheel_index
 
     files = wheel_index.of_folder(Path(wheels))
-    rows = wheel_index.index(Path(folder), files, say, project=name, local=local_version, url=url)
+    signer = signing.file_signer(signing.options(sign_options)) if sign or sign_options else None
+    rows = wheel_index.index(Path(folder), files, say, project=name, local=local_version, url=url, sign=signer)
     sets = sorted({row.instruction_set for row in rows})
     for instruction_set in sets:
         print(f"{url.rstrip('/') or folder}/{instruction_set}/simple/")

@@ -1,5 +1,8 @@
 """Signatures, made and checked by cosign, and the numbers of signed indexes. tfbuild has no keys of its own.
 
+An image's signature is in its registry; that of FILE is FILE.sigstore.json beside it, as `cosign sign-blob --bundle`
+writes it: version 3 in the format of Sigstore's bundles, version 2 in its own.
+
 Source: github.com/sigstore/cosign, doc/cosign_sign.md (commit 07133b7): a reference by digest is signed, never a tag,
 which may move meanwhile; `--yes` answers its questions; without `--key` it signs with an identity that an OpenID
 Connect provider confirms (the CI, or a user in a browser). Tested with cosign 2.5.0 and 3.1.1.
@@ -11,7 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +27,10 @@ from tfbuild.util.files import read_regular, replace_file, writing
 
 PROGRAM = "cosign"
 MOST_BYTES = 1 << 20
+# What the name of a file's signature has behind the file's.
+BUNDLE = ".sigstore.json"
+# Signs a file, beside it.
+SignFile = Callable[[Path], None]
 
 
 def need() -> str:
@@ -48,20 +55,24 @@ def options(text: str) -> tuple[str, ...]:
 
 
 def signer(options: tuple[str, ...], ca: Path | None) -> Sign:
-    """Return what signs "repository@sha256:..." by `cosign sign` with these options. Raises TfbuildError without it.
-
-    cosign may prompt, so it gets the terminal, but not stdout, which is for data.
-    """
+    """Return what signs "repository@sha256:..." by `cosign sign` with these options. Raises TfbuildError without it."""
     command = [need(), "sign", "--yes", *trust(ca), *options]
+    return lambda reference: _sign([*command, reference], reference, "push")
 
-    def sign(reference: str) -> None:
-        if subprocess.run([*command, reference], stdout=sys.stderr, check=False).returncode != 0:
-            raise TfbuildError(
-                f"cosign did not sign {reference}",
-                hint="its own message is above; the same push command continues from here",
-            )
 
-    return sign
+def file_signer(options: tuple[str, ...]) -> SignFile:
+    """Return what signs a file by `cosign sign-blob` with these options. Raises TfbuildError without it."""
+    command = [need(), "sign-blob", "--yes", *options]
+    return lambda path: _sign([*command, "--bundle", f"{path}{BUNDLE}", str(path)], path.name, "index")
+
+
+def _sign(command: list[str], name: str, verb: str) -> None:
+    """Run cosign, which may prompt: it gets the terminal, but not stdout, which is for data."""
+    if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:
+        raise TfbuildError(
+            f"cosign did not sign {name}",
+            hint=f"its own message is above; the same {verb} command continues from here",
+        )
 
 
 def demand_of(text: str, ca: Path | None) -> Demand | None:
@@ -76,16 +87,31 @@ def demand_of(text: str, ca: Path | None) -> Demand | None:
 
     @cache
     def refusal(reference: str) -> str:
-        done = subprocess.run([*command, reference], capture_output=True, text=True, check=False)
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        reasons = [line for line in lines if line.startswith("Error: ")] or lines[-1:]
-        return "\n".join([f"{reference} has no signature that cosign accepts", *reasons]) if done.returncode else ""
+        return _refusal([*command, reference], reference)
 
     def demand(reference: str) -> None:
         if reason := refusal(reference):
             raise VerificationFailed(reason, hint=f"do not use it; the check was: cosign verify {shlex.join(words)}")
 
     return demand
+
+
+def demand_of_file(text: str, path: Path, name: str) -> None:
+    """Demand a signature beside a file, by the options of `cosign verify-blob` in `text`. `name`: for messages.
+
+    Raises VerificationFailed if cosign does not accept it.
+    """
+    words = options(text)
+    if reason := _refusal([need(), "verify-blob", *words, "--bundle", f"{path}{BUNDLE}", str(path)], name):
+        raise VerificationFailed(reason, hint=f"do not use it; the check was: cosign verify-blob {shlex.join(words)}")
+
+
+def _refusal(command: list[str], name: str) -> str:
+    """Return why cosign does not accept a signature; "" if it does."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    reasons = [line for line in lines if line.startswith("Error: ")] or lines[-1:]
+    return "\n".join([f"{name} has no signature that cosign accepts", *reasons]) if done.returncode else ""
 
 
 def trust(ca: Path | None) -> tuple[str, ...]:

@@ -11,14 +11,11 @@ choose.json has one row for each wheel, and everything else is made of its rows:
 """
 
 import hashlib
-import json
 import shutil
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import quote
 
 import msgspec
 from packaging.metadata import parse_email
@@ -29,20 +26,19 @@ from tfbuild.binary.inspector import open_archive
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import MACHINES
 from tfbuild.errors import BadInput, UsageError
-from tfbuild.pages import rendering
 from tfbuild.pipeline.wheel import SCHEMA as SIDECAR
 from tfbuild.pipeline.wheel import Audit, audit_wheel, glibc
 from tfbuild.plan import source
 from tfbuild.plan import wheel as wheel_files
-from tfbuild.publish import choose, indexes, wheel_names
+from tfbuild.publish import wheel_names, wheel_pages
+from tfbuild.publish.signing import BUNDLE, SignFile
 from tfbuild.publish.wheel_names import Parts
+from tfbuild.publish.wheel_pages import TABLE
 from tfbuild.publish.wheel_rows import (
     CHOICES,
     MOST_BYTES,
-    SCHEMA,
     IndexedWheel,
     Provenance,
-    WheelList,
     is_sound,
     oldest_glibc,
     read_rows,
@@ -50,8 +46,6 @@ from tfbuild.publish.wheel_rows import (
 from tfbuild.util.files import decode, locked, read_regular, replace_file, temporary_folder, whole, writing
 from tfbuild.util.terminal import printable
 
-TABLE, INSTALL = "choose.tsv", "install.sh"
-COLUMNS = ("release", "python", "platform", "glibc", "speed", "set", "cpuinfo", "size", "sha256", "file")
 # The time of members of archives that have none.
 NO_TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -94,12 +88,13 @@ def index(
     project: str = "",
     local: bool = False,
     url: str = "",
+    sign: SignFile | None = None,
 ) -> tuple[IndexedWheel, ...]:
     """Add wheels to the index in `folder`, new or not, and return all of its rows.
 
     `project`: the name of all wheels, or "" for each one's own. `local`: whether versions end with the set. `url`: the
-    address of the folder, for the page at the top. Nothing is changed if a wheel cannot be used. Rows whose file
-    somebody removed from the pool go, with a `note`.
+    address of the folder, for the page at the top. `sign`: signs choose.json and choose.tsv. Nothing is changed if a
+    wheel cannot be used or a list cannot be signed. Rows whose file somebody removed from the pool go, with a `note`.
     """
     known = wheel_files.projects()
     if project and project not in known:
@@ -111,13 +106,16 @@ def index(
                 ready = [_prepare(wheel, scratch, project, local=local) for wheel in wheels]
                 kept, gone = _known(folder)
                 rows = _merged(kept, [item.row for item in ready])
+                pages = wheel_pages.pages(rows, gone, url)
+                signatures = _signed(pages, folder, scratch, sign)
                 for item in ready:
                     _place(folder, item)
             for row in gone:
                 note(f"{row.name} for {row.instruction_set} leaves the index: {row.file} is gone")
-            _write_pages(folder, rows, gone)
-            _write(folder / "index.html", _top_page(rows, url))
-            _write(folder / INSTALL, (rendering.TEMPLATES / "index" / INSTALL).read_text(encoding="utf-8"))
+            for path, text in pages.items():
+                _replace(folder / path, text.encode())
+            for path, signature in signatures.items():
+                _replace(folder / path, signature)
     return rows
 
 
@@ -252,92 +250,28 @@ def _place(folder: Path, ready: _Ready) -> None:
             shutil.copyfile(ready.path, part)
 
 
-def _write_pages(folder: Path, rows: Sequence[IndexedWheel], gone: Sequence[IndexedWheel]) -> None:
-    """Write all pages, also those that list nothing any more."""
-    sets: dict[str, dict[str, list[IndexedWheel]]] = defaultdict(lambda: defaultdict(list))
-    for row in (*rows, *gone):
-        sets[row.instruction_set][row.project] += [row] if row in rows else []
-    for name, projects in sets.items():
-        simple = folder / name / "simple"
-        for project, files in projects.items():
-            _write(simple / project / "index.html", _project_page(project, files))
-            _write(simple / project / "index.json", _json(_project_document(project, files)))
-        links = [{"text": project, "attributes": {"href": f"{project}/"}} for project in sorted(projects)]
-        _write(
-            simple / "index.html", rendering.render("index/simple.html", title=f"TensorFlow for {name}", links=links)
-        )
-    document = WheelList(schema=SCHEMA, wheels=tuple(rows))
-    _write(folder / TABLE, "\n".join(["\t".join(columns) for columns in (COLUMNS, *map(_columns, rows))]) + "\n")
-    _write(folder / CHOICES, _json(msgspec.to_builtins(document)))
-
-
-def _top_page(rows: Iterable[IndexedWheel], url: str) -> str:
-    """Return the table that people look at, the newest release and Python first, and their fastest set."""
-    order = sorted(rows, key=lambda row: (Version(row.release), Version(row.python), choose.speed(row.published)))
-    table = [{"row": row, "address": quote(row.file), "megabytes": f"{row.size / 1e6:,.1f}"} for row in order[::-1]]
-    return rendering.render("index/top.html", table=table, url=url.rstrip("/") or "URL")
-
-
-def _json(document: object) -> str:
-    return json.dumps(document, indent=2) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, text.encode())
+def _signed(pages: Mapping[str, str], folder: Path, scratch: Path, sign: SignFile | None) -> dict[str, bytes]:
+    """Return the signatures of the lists by path; raises UsageError where a new list would lose the one it has."""
+    signatures: dict[str, bytes] = {}
+    for name in (CHOICES, TABLE):
+        copy = replace_file(scratch / name, pages[name])
+        if sign is not None:
+            sign(copy)
+            signatures[name + BUNDLE] = Path(f"{copy}{BUNDLE}").read_bytes()
+        elif (folder / (name + BUNDLE)).exists() and not _has(folder / name, copy.read_bytes()):
+            raise UsageError(
+                f"the index in {folder} is signed, and what was added would not be",
+                hint=f"sign it again (--sign or --sign-options), or remove choose.*{BUNDLE} first",
+            )
+    return signatures
 
 
 def _replace(path: Path, content: bytes) -> None:
     """Write a file if it changes: tools that upload a folder look at times."""
-    if not path.is_file() or path.read_bytes() != content:
+    if not _has(path, content):
+        path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, content)
 
 
-def _address(row: IndexedWheel) -> str:
-    """Return the address of a file from its project's page, with "+" escaped, which S3 reads as a space."""
-    return f"../../../pool/{row.sha256}/{quote(row.name)}"
-
-
-def _project_page(project: str, rows: Iterable[IndexedWheel]) -> str:
-    links = [
-        {
-            "text": row.name,
-            "attributes": {
-                "href": f"{_address(row)}#sha256={row.sha256}",
-                "data-requires-python": row.requires_python or None,
-                "data-core-metadata": f"sha256={row.metadata}",
-                # The name before PEP 714, which pip reads until 23.2.
-                "data-dist-info-metadata": f"sha256={row.metadata}",
-            },
-        }
-        for row in rows
-    ]
-    return rendering.render("index/simple.html", title=f"Links for {project}", links=links)
-
-
-def _project_document(project: str, rows: Sequence[IndexedWheel]) -> dict[str, object]:
-    """Return PEP 691's document of a project, with the sizes and times of PEP 700."""
-    files = [
-        {
-            "filename": row.name,
-            "url": _address(row),
-            "hashes": {"sha256": row.sha256},
-            "size": row.size,
-            "core-metadata": {"sha256": row.metadata},
-            "dist-info-metadata": {"sha256": row.metadata},
-            "yanked": False,
-            **({"requires-python": row.requires_python} if row.requires_python else {}),
-            **({"upload-time": row.created} if row.created else {}),
-        }
-        for row in rows
-    ]
-    versions = sorted({row.version for row in rows}, key=Version)
-    return {"meta": {"api-version": "1.1"}, "name": project, "versions": versions, "files": files}
-
-
-def _columns(row: IndexedWheel) -> list[str]:
-    """Return the row of choose.tsv: what a shell on the host compares, with /proc/cpuinfo's names of the features."""
-    cpuinfo = indexes.cpuinfo(row.features)
-    speed = indexes.speed_text(row.published)
-    values = (row.release, row.python, row.platform, row.glibc, speed, row.instruction_set, cpuinfo, row.size)
-    return [str(value) for value in (*values, row.sha256, row.file)]
+def _has(path: Path, content: bytes) -> bool:
+    return path.is_file() and path.read_bytes() == content

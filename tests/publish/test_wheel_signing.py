@@ -1,0 +1,82 @@
+"""The lists of an index of wheels, signed by the real cosign: it accepts them, and so does openssl."""
+
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import debian
+from tests.publish.wheels import wheel
+from tests.rows import each
+from tfbuild.errors import TfbuildError, UsageError, VerificationFailed
+from tfbuild.publish import signing, wheel_index
+
+pytestmark = pytest.mark.slow
+
+# The public log is not for tests.
+UNLOGGED = {debian.NEWER: "--tlog-upload=false", debian.NEWEST: "--tlog-upload=false --use-signing-config=false"}
+EXTRACT = """sed -E 's/.*"(signature|base64Signature)":"([^"]*)".*/\\2/' {0}.sigstore.json | base64 -d > {0}.sig"""
+
+
+@pytest.fixture
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two pairs of keys, `ours` and `theirs`, with cosign 2 on PATH."""
+    programs = debian.unpack(tmp_path / "cosign", "cosign") / "usr" / "bin"
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("COSIGN_PASSWORD", "for a test only")
+    folder = tmp_path / "the keys"
+    folder.mkdir()
+    for name in ("ours", "theirs"):
+        command = ["cosign", "generate-key-pair", "--output-key-prefix", name]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def index(folder: Path, options: str, *wheels: Path) -> None:
+    signer = signing.file_signer(signing.options(options)) if options else None
+    wheel_index.index(folder, wheels, print, sign=signer)
+
+
+def checks(keys: Path, name: str) -> str:
+    return f"--key {shlex.quote(str(keys / f'{name}.pub'))} --insecure-ignore-tlog=true"
+
+
+@each("suite", (debian.NEWER, debian.NEWEST))
+def test_cosign_and_openssl_accept_a_signed_index_and_refuse_what_was_changed(
+    suite: str, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = debian.unpack(tmp_path / suite, "cosign", suite=suite) / "usr" / "bin"
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    public = tmp_path / f"public {suite}"
+    index(public, f"--key {shlex.quote(str(keys / 'ours.key'))} {UNLOGGED[suite]}", wheel(tmp_path / "built"))
+    for name in ("choose.json", "choose.tsv"):
+        signing.demand_of_file(checks(keys, "ours"), public / name, name)
+        with pytest.raises(VerificationFailed, match=rf"(?s){name} has no signature that cosign accepts.*Error: "):
+            signing.demand_of_file(checks(keys, "theirs"), public / name, name)
+        subprocess.run(EXTRACT.format(name), shell=True, cwd=public, check=True)
+        verify = ["openssl", "dgst", "-sha256", "-verify", str(keys / "ours.pub"), "-signature", f"{name}.sig", name]
+        subprocess.run(verify, cwd=public, check=True)
+        with (public / name).open("a") as file:
+            file.write(" ")
+        with pytest.raises(VerificationFailed):
+            signing.demand_of_file(checks(keys, "ours"), public / name, name)
+        assert subprocess.run(verify, cwd=public, check=False).returncode != 0
+
+
+def test_a_signed_index_stays_signed(keys: Path, tmp_path: Path) -> None:
+    public, key = tmp_path / "public", f"--key {shlex.quote(str(keys / 'ours.key'))} {UNLOGGED[debian.NEWER]}"
+    first, second = wheel(tmp_path / "built"), wheel(tmp_path / "more", python="3.10")
+    index(public, key, first)
+    before = {path: path.read_bytes() for path in public.rglob("*") if path.is_file()}
+    index(public, "", first)
+    with pytest.raises(UsageError, match="is signed, and what was added would not be"):
+        index(public, "", second)
+    with pytest.raises(TfbuildError, match=r"cosign did not sign choose\.json"):
+        index(public, f"{key}.none", second)
+    assert {path: path.read_bytes() for path in public.rglob("*") if path.is_file()} == before
+    index(public, key, second)
+    assert len(json.loads((public / "choose.json").read_text())["wheels"]) == 2
+    signing.demand_of_file(checks(keys, "ours"), public / "choose.json", "choose.json")

@@ -1,0 +1,97 @@
+"""The files of an index of wheels, but for the wheels: made of its rows, so that the same rows give the same bytes."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from urllib.parse import quote
+
+import msgspec
+from packaging.version import Version
+
+from tfbuild.pages import rendering
+from tfbuild.publish import choose, indexes
+from tfbuild.publish.wheel_rows import CHOICES, SCHEMA, IndexedWheel, WheelList
+
+TABLE, INSTALL = "choose.tsv", "install.sh"
+COLUMNS = ("release", "python", "platform", "glibc", "speed", "set", "cpuinfo", "size", "sha256", "file")
+
+
+def pages(rows: Sequence[IndexedWheel], gone: Sequence[IndexedWheel], url: str) -> dict[str, str]:
+    """Return the text of each file by its path, also of those pages that list nothing any more."""
+    texts: dict[str, str] = {}
+    sets: dict[str, dict[str, list[IndexedWheel]]] = defaultdict(lambda: defaultdict(list))
+    for row in (*rows, *gone):
+        sets[row.instruction_set][row.project] += [row] if row in rows else []
+    for name, projects in sets.items():
+        for project, files in projects.items():
+            texts[f"{name}/simple/{project}/index.html"] = _project_page(project, files)
+            texts[f"{name}/simple/{project}/index.json"] = _json(_project_document(project, files))
+        links = [{"text": project, "attributes": {"href": f"{project}/"}} for project in sorted(projects)]
+        title = f"TensorFlow for {name}"
+        texts[f"{name}/simple/index.html"] = rendering.render("index/simple.html", title=title, links=links)
+    texts[TABLE] = "\n".join(["\t".join(line) for line in (COLUMNS, *map(columns, rows))]) + "\n"
+    texts[CHOICES] = _json(msgspec.to_builtins(WheelList(schema=SCHEMA, wheels=tuple(rows))))
+    texts["index.html"] = _top_page(rows, url)
+    texts[INSTALL] = (rendering.TEMPLATES / "index" / INSTALL).read_text(encoding="utf-8")
+    return texts
+
+
+def _top_page(rows: Iterable[IndexedWheel], url: str) -> str:
+    """Return the table that people look at, the newest release and Python first, and their fastest set."""
+    order = sorted(rows, key=lambda row: (Version(row.release), Version(row.python), choose.speed(row.published)))
+    table = [{"row": row, "address": quote(row.file), "megabytes": f"{row.size / 1e6:,.1f}"} for row in order[::-1]]
+    return rendering.render("index/top.html", table=table, url=url.rstrip("/") or "URL")
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _address(row: IndexedWheel) -> str:
+    """Return the address of a file from its project's page, with "+" escaped, which S3 reads as a space."""
+    return f"../../../pool/{row.sha256}/{quote(row.name)}"
+
+
+def _project_page(project: str, rows: Iterable[IndexedWheel]) -> str:
+    links = [
+        {
+            "text": row.name,
+            "attributes": {
+                "href": f"{_address(row)}#sha256={row.sha256}",
+                "data-requires-python": row.requires_python or None,
+                "data-core-metadata": f"sha256={row.metadata}",
+                # The name before PEP 714, which pip reads until 23.2.
+                "data-dist-info-metadata": f"sha256={row.metadata}",
+            },
+        }
+        for row in rows
+    ]
+    return rendering.render("index/simple.html", title=f"Links for {project}", links=links)
+
+
+def _project_document(project: str, rows: Sequence[IndexedWheel]) -> dict[str, object]:
+    """Return PEP 691's document of a project, with the sizes and times of PEP 700."""
+    files = [
+        {
+            "filename": row.name,
+            "url": _address(row),
+            "hashes": {"sha256": row.sha256},
+            "size": row.size,
+            "core-metadata": {"sha256": row.metadata},
+            "dist-info-metadata": {"sha256": row.metadata},
+            "yanked": False,
+            **({"requires-python": row.requires_python} if row.requires_python else {}),
+            **({"upload-time": row.created} if row.created else {}),
+        }
+        for row in rows
+    ]
+    versions = sorted({row.version for row in rows}, key=Version)
+    return {"meta": {"api-version": "1.1"}, "name": project, "versions": versions, "files": files}
+
+
+def columns(row: IndexedWheel) -> list[str]:
+    """Return the row of choose.tsv: what a shell on the host compares, with /proc/cpuinfo's names of the features."""
+    cpuinfo = indexes.cpuinfo(row.features)
+    speed = indexes.speed_text(row.published)
+    values = (row.release, row.python, row.platform, row.glibc, speed, row.instruction_set, cpuinfo, row.size)
+    return [str(value) for value in (*values, row.sha256, row.file)]
