@@ -11,10 +11,11 @@ from tests.commandline import invoke
 from tests.rows import each
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import Request, RunRequest, options_file
+from tfbuild.plan.run_request import WheelRequest
 from tfbuild.util.options import declared
 
 LINUX = ("--platform", "linux/amd64")
-EVERY = {**declared(Request), **declared(RunRequest)}
+EVERY = {**declared(Request), **declared(RunRequest), **declared(WheelRequest)}
 
 
 def found(folder: Path, text: str, name: str = "tfbuild.toml") -> options_file.OptionsFile:
@@ -132,6 +133,19 @@ def test_rare_options_are_set_by_name(tmp_path: Path) -> None:
     assert build["options"]["without-fix"] == {"value": ["gcc12-avxvnniint8"], "from": "command line"}
     (tmp_path / "tfbuild.toml").write_text('without-fix = ["gcc12-avxvnniint8"]\n')
     assert plan(tmp_path, *words)["id"] == build["id"]
+
+
+def test_a_file_can_say_that_wheels_are_compiled_without_a_container(tmp_path: Path) -> None:
+    """It changes `wheel` and `plan`, and no verb that makes an image; the command line wins here too."""
+    (tmp_path / "tfbuild.toml").write_text("no-container = true\n")
+    words = ("--target", "cpu", "--release", "2.20", "--cpu", "x86-64-v3", "--wheel", "official")
+    for verb in ("plan", "wheel"):
+        assert "--no-container is for compiles" in invoke(verb, *LINUX, *words, cwd=tmp_path, code=2).stderr
+    switched_off = plan(tmp_path, *words[:2], "--wheel", "official", "--set", "no-container=false")
+    assert switched_off["options"]["no-container"] == {"value": False, "from": "command line"}
+    assert "no-container" not in invoke("dockerfile", *LINUX, *words, cwd=tmp_path).stderr
+    refused = invoke("build", *LINUX, *words, "--set", "no-container=true", cwd=tmp_path, code=2).stderr
+    assert refused == "error: build has no option no-container\nhint: it is an option of invoke wheel\n"
 
 
 ROWS = """

@@ -12,7 +12,7 @@ from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import Request, RunRequest
 from tfbuild.plan.request import ENGINE
-from tfbuild.plan.run_request import REMOTE, RESOURCES
+from tfbuild.plan.run_request import REMOTE, RESOURCES, WheelRequest
 from tfbuild.util import installation
 from tfbuild.util.files import absence
 from tfbuild.util.options import Option, Options, declared, make, of_groups
@@ -33,11 +33,7 @@ COMPILE = of_groups(RunRequest, RESOURCES, REMOTE)
 ON_ENGINE: Options = {"engine": RUN["engine"]}
 TIMED: Options = {"no-throughput": RUN["no-throughput"]}
 # Of the verbs that plan or compile a wheel.
-HOST: Options = {
-    "no-container": Option(
-        False, "compile on this machine itself (Debian, Ubuntu), without a container engine and without root"
-    )
-}
+HOST = declared(WheelRequest)
 # Of the verbs that make or plan one build: Request and RunRequest from a file, and the rare ones of them.
 SETTINGS: Options = {
     "options": Option("", "file with options (default: tfbuild.toml, or tool.tfbuild in pyproject.toml)", "FILE"),

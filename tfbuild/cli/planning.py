@@ -191,10 +191,11 @@ def cpus(*, search: str, json: bool) -> None:
         "invoke plan --target cpu --wheel official",
     ),
 )
-def plan(*, no_container: bool, json: bool, **options: Any) -> None:
+def plan(*, json: bool, **options: Any) -> None:
     """Show the resolved build, without needing an engine."""
     origins = options["origins"]
-    chosen = select_on_host(request_of(options))[0] if no_container else select(request_of(options))
+    request = request_of(options)
+    chosen = select_on_host(request)[0] if options["no_container"] else select(request)
     if json:
         values = {name: {"value": options[name.replace("-", "_")], "from": origin} for name, origin in origins.items()}
         out([{**chosen.to_json(), "options": values}])

@@ -8,7 +8,8 @@ from inspect import Parameter, signature
 from typing import Any, NoReturn, TypeVar
 
 from tfbuild.errors import Interrupted, TfbuildError, UsageError, has_login
-from tfbuild.plan import Request, RunRequest, options_file
+from tfbuild.plan import options_file
+from tfbuild.plan.run_request import WheelRequest
 from tfbuild.util.installation import as_typed
 from tfbuild.util.options import Option, Options, declared, of_settings
 
@@ -44,7 +45,7 @@ class Verb:
 
 
 # The options that a file can have.
-OF_REQUESTS: Options = {**declared(Request), **declared(RunRequest)}
+OF_REQUESTS = options_file.KNOWN
 COMMAND_LINE = "command line"
 # The verbs of every tfbuild. Those that need a clone of the repository are a table of their own (tools/verbs.py).
 VERBS: dict[str, Verb] = {}
@@ -121,7 +122,8 @@ def _settings(verb: Verb, given: Mapping[str, Any]) -> dict[str, tuple[Any, str]
     typed = {name: given[field] for name in verb.settings if (field := name.replace("-", "_")) in given}
     changed = of_settings(given.get("set", ()), OF_REQUESTS)
     if other := next((name for name in changed if name not in verb.settings), None):
-        raise UsageError(f"{verb.name} has no option {other}", hint="it is an option of invoke build")
+        having = "wheel" if other in declared(WheelRequest) else "build"
+        raise UsageError(f"{verb.name} has no option {other}", hint=f"it is an option of invoke {having}")
     if twice := next((name for name in typed if name in changed), None):
         raise UsageError(f"--{twice} and --set {twice} are given", hint="give one of them")
     file = options_file.find(given.get("options", ""))

@@ -1,7 +1,7 @@
 """Options in a file: tfbuild.toml, or the table `tool.tfbuild` of a pyproject.toml.
 
-It has the options of `Request` and `RunRequest` by their names, for one build, and `[[build]]` tables: a list of
-builds. Each row of that list has options of `Request`, and takes those that it does not have from the top of the file.
+It has the options of `Request`, `RunRequest` and `WheelRequest` by their names, for one build, and `[[build]]` tables:
+a list of builds. Each row of that list has options of `Request`, and takes the others from the top of the file.
 """
 
 import tomllib
@@ -12,10 +12,13 @@ from typing import Any
 
 from tfbuild.errors import UsageError
 from tfbuild.plan.request import Request
-from tfbuild.plan.run_request import RunRequest
+from tfbuild.plan.run_request import RunRequest, WheelRequest
 from tfbuild.util import options
 from tfbuild.util.options import Options, declared
 
+# The options that say how to build, and those with the ones that say what to build: all that a file can have.
+HOW: Options = {**declared(RunRequest), **declared(WheelRequest)}
+KNOWN: Options = {**declared(Request), **HOW}
 NAME, PYPROJECT = "tfbuild.toml", "pyproject.toml"
 BUILDS = "build"
 
@@ -70,7 +73,7 @@ def _parse(table: object, path: str) -> OptionsFile:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UsageError(f"{path}: build is not a list of tables", hint="[[build]], with its options below it")
     own = {name: value for name, value in table.items() if name != BUILDS}
-    values = _values(own, {**declared(Request), **declared(RunRequest)}, path)
+    values = _values(own, KNOWN, path)
     builds = (_build(row, values, f"{path}, build {number}") for number, row in enumerate(rows, 1))
     return OptionsFile(path=path, values=values, builds=tuple(builds))
 
@@ -82,7 +85,7 @@ def _values(table: Mapping[str, object], known: Options, where: str) -> dict[str
 
 
 def _build(row: Mapping[str, object], above: Mapping[str, Any], where: str) -> Request:
-    if run := next((name for name in row if name in declared(RunRequest)), None):
+    if run := next((name for name in row if name in HOW), None):
         raise UsageError(f"{where}: {run} says how to build, not what", hint=f"put {run} above the first [[build]]")
     own = _values(row, declared(Request), where)
     if off := next((name for name, value in own.items() if value is False and above.get(name)), None):

@@ -159,3 +159,12 @@ class RunRequest:
         group=IMAGE,
         pattern=TEXT,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelRequest:
+    """How to compile a wheel, beside a `RunRequest`: what `wheel` and `plan` have, and the verbs for images do not."""
+
+    no_container: bool = option(
+        False, "compile on this machine itself (Debian, Ubuntu), without a container engine and without root"
+    )
