@@ -92,7 +92,9 @@ def sitting(row: dict[str, Any]) -> dict[str, object]:
 
 
 def wall(row: dict[str, Any]) -> int | None:
-    """Seconds; None for one that was killed before it was seen once."""
+    """Seconds; None for one that was killed before it was seen once. Records of earlier versions have dates alone."""
+    if "seconds" in row:
+        return int(row["seconds"])
     last = row.get("ended", row.get("seen"))
     return last - row["began"] if last else None
 

@@ -46,6 +46,11 @@ def test_what_has_no_end_is_under_way_and_has_no_verdict(folder: Path) -> None:
     assert report["sittings"][1]["wall_seconds"] is None
 
 
+def test_a_clock_that_was_set_meanwhile_changes_no_duration(folder: Path) -> None:
+    found = read(folder, DONE | {"ended": 1, "seconds": 480})
+    assert found["total"]["wall_seconds"] == 480
+
+
 def test_a_sitting_that_was_killed_counts_until_it_was_last_seen(folder: Path) -> None:
     found = read(folder, {"began": 1000, "seen": 1060, "cpu_seconds": 90.0, "peak_bytes": 9}, DONE)
     assert (found["sittings"][0]["wall_seconds"], found["sittings"][0]["why"]) == (60, "killed")
