@@ -115,7 +115,8 @@ def test_a_file_or_a_folder_is_no_image(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     assert not inspector.is_image("file")
-    for subject in ("folder", "./file.none", "/none", "none.so", "none.so.2", "none.whl"):
+    paths = ("folder", "/", "./file.none", "/none", "/nowhere/lib.so", "none.so", "none.so.2", "none.whl")
+    for subject in (*paths, f"/{'a' * 300}.so"):
         with pytest.raises(BadInput, match="no wheel or library at"):
             inspector.is_image(subject)
 

@@ -429,12 +429,6 @@ def test_a_broken_wheel_is_refused_by_the_plan_too(tmp_path: Path) -> None:
         wheel.from_path(tmp_path / ("a" * 300 + ".whl"), "cpu")
 
 
-@pytest.mark.parametrize("subject", ["/nowhere/lib.so", "./none", "none.whl", "lib.so.2", "/", "/" + "a" * 300 + ".so"])
-def test_a_path_to_nothing_is_no_image(subject: str) -> None:
-    with pytest.raises(BadInput, match="no wheel or library"):
-        look(subject)
-
-
 def test_the_verb_gives_json_and_ends_in_the_project_s_errors(tmp_path: Path) -> None:
     path = tmp_path / "lib.so"
     path.write_bytes(WHOLE)

@@ -321,16 +321,11 @@ def test_what_is_not_known_is_said_so() -> None:
 def test_a_row_has_the_colour_of_what_became_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    stream = Terminal()
+    stream = terminal.Terminal()
     explain.show(explain.explain(replace(AMD64, cpu="x86-64-v3,rdseed", compiler="gcc-12")), stream)
     text = stream.getvalue()
     for code, name in (("32", "avx2"), ("33", "rdseed"), ("2", "gfni")):
         assert f"\x1b[{code}m{name}" in text
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_arm_s_flags_are_parts_of_one() -> None:

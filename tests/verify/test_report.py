@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import schemas
+from tests import schemas, terminal
 from tests.measure.host import HOST
 from tests.verify.test_throughput import judged, rounds
 from tfbuild.errors import DiskFull, VerificationFailed
@@ -236,16 +236,11 @@ def test_the_terminal_shows_each_check_and_for_a_failure_what_to_do() -> None:
     assert not any("fix:" in line for line in unadvised)
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def test_a_status_has_its_colour_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"TERM": "xterm", "COLUMNS": "120"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    stream = Terminal()
+    stream = terminal.Terminal()
     statuses = {"pass": "guard", "warn": "onednn", "fail": "isa", "skip": "cuda"}
     page.show(report("fail", *(check(name, status) for status, name in statuses.items())), stream)
     text = stream.getvalue()

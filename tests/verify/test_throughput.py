@@ -18,11 +18,10 @@ from tests.rows import each
 from tests.verify.test_checks import SANDBOX
 from tfbuild import plan
 from tfbuild.engine import Engine, Sandbox, WorkerDied
-from tfbuild.in_container.bench.records import WorkerSample
 from tfbuild.in_container.smoke.judge import Judgement
-from tfbuild.measure import experiments, intervals, workers
+from tfbuild.measure import experiments, intervals
 from tfbuild.measure.evaluate import AGAIN
-from tfbuild.measure.records import Interval, Round, Sample
+from tfbuild.measure.records import Round, Sample
 from tfbuild.measure.rounds import CaseRun
 from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import Pool
@@ -137,25 +136,6 @@ def test_one_slow_workload_of_four_shows_alone_and_in_the_mean() -> None:
     assert result.cpu.median == pytest.approx(0.5 ** (1 / 4), rel=0.02)
 
 
-def test_foreign_load_is_what_the_samples_did_not_use() -> None:
-    def sample(busy: float) -> WorkerSample:
-        return WorkerSample(wall=0.1, cpu=0.1, busy=busy, cpus=2, traces=1, faults=0, throttled=0, rss=1.0)
-
-    assert workers.foreign_share([sample(0.1)] * 3) == pytest.approx(0.0)
-    assert workers.foreign_share([sample(0.2)] * 3) == pytest.approx(0.5)
-    assert workers.foreign_share([sample(0.0)] * 3) == 0.0
-
-
-def test_the_interval_matches_the_textbook() -> None:
-    """Nine samples: the second and the eighth enclose the median with 1 - 2 (1 + 9) / 2^9 = 96.1 %."""
-    interval = intervals.interval([float(value) for value in range(1, 10)])
-    assert (interval.median, interval.low, interval.high) == (5.0, 2.0, 8.0)
-    assert interval.coverage == pytest.approx(1 - 2 * 10 / 512)
-    assert intervals.interval([1.0, 2, 3, 4, 5, 6]).coverage == pytest.approx(1 - 2 / 64)
-    with pytest.raises(ValueError, match="too few"):
-        intervals.interval([1.0] * 5)
-
-
 @given(st.lists(st.floats(0.01, 100), min_size=6, max_size=40))
 def test_the_interval_contains_its_median(ratios: list[float]) -> None:
     interval = intervals.interval(ratios)
@@ -170,16 +150,6 @@ def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
         interval = intervals.interval([math.exp(noise.gauss(0, 0.1)) for _ in range(9)])
         hits += interval.low <= 1 <= interval.high
     assert 940 <= hits <= 980
-
-
-def test_an_effect_must_exceed_the_band() -> None:
-    def around(low: float, high: float) -> Interval:
-        return Interval(median=(low + high) / 2, low=low, high=high, coverage=0.96)
-
-    assert intervals.effect(around(1.05, 1.1), around(0.98, 1.02)) == "faster"
-    assert intervals.effect(around(1.05, 1.1), around(0.98, 1.07)) == "no difference shown"
-    assert intervals.effect(around(0.9, 0.93), around(0.98, 1.02)) == "slower"
-    assert intervals.effect(around(0.9, 0.97), around(0.95, 1.02)) == "no difference shown"
 
 
 def test_the_experiment_s_own_baseline_is_what_a_build_is_compared_with() -> None:
