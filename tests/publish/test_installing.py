@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -77,6 +78,17 @@ def test_the_largest_set_that_the_cpu_runs_is_chosen(compiled: str, public: Path
     assert "it needs glibc 2.99; this system has 2." in done.stderr
     assert ("this CPU lacks avx2" in done.stderr) == (compiled == "avx")
     assert "the newest release, and the largest set of it that this CPU runs" in done.stderr
+
+
+def test_a_yanked_wheel_is_passed_over(public: Path, v4: Path, tmp_path: Path) -> None:
+    shutil.copytree(public, tmp_path / "public")
+    invoke("index", tmp_path / "public", "--yank", "x86-64-v4/*=crashes in MatMul")
+    done = invoke("install", "--index", tmp_path / "public", "--dry-run", "--cpuinfo", v4)
+    assert done.stdout == f"{tmp_path / 'public' / rows(public)['avx']}\n"
+    assert "it was yanked: crashes in MatMul" in done.stderr
+    invoke("index", tmp_path / "public", "--yank", "x86-64-v4/*=")
+    done = invoke("install", "--index", tmp_path / "public", "--dry-run", "--cpuinfo", v4)
+    assert done.stdout == f"{tmp_path / 'public' / rows(public)['x86-64-v4']}\n"
 
 
 def test_what_passed_over_a_newer_release_is_said(public: Path, v4: Path) -> None:

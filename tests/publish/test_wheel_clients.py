@@ -84,6 +84,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broken]:
             wheel_index.index(folder / place, made, print, local=place == "local")
     wheel(folder / "built" / "newer", "avx", python=PYTHON, audited="manylinux_2_99_x86_64")
     wheel_index.index(folder / "newer", wheel_index.of_folder(folder / "built" / "newer"), print)
+    for release in ("2.13.0", "2.14.0"):
+        wheel(folder / "built" / release, release=release, python=PYTHON)
+        wheel_index.index(folder / "yanked", wheel_index.of_folder(folder / "built" / release), print)
+    wheel_index.index(folder / "yanked", [], print, yanks={"avx/tensorflow_cpu-2.14.0-*": "crashes"})
     flat = folder / "trap" / "simple" / "tensorflow-cpu"
     flat.mkdir(parents=True)
     for place in SETS:
@@ -169,6 +173,20 @@ def test_local_versions_of_all_sets_in_one_index_give_every_cpu_the_largest(
     done = environments.install(client, "--no-deps", "--index-url", f"{server.url}/trap/simple/", "tensorflow-cpu")
     assert done.returncode == 0, done.stderr
     assert environments.installed(client) == "x86-64-v4"
+
+
+@each("client", CLIENTS)
+def test_a_yanked_wheel_is_installed_only_by_its_version(
+    client: str, environments: Environments, server: Broken
+) -> None:
+    for words, version, warned in (("tensorflow-cpu", "2.13.0", False), ("tensorflow-cpu==2.14.0", "2.14.0", True)):
+        environments.empty(client)
+        index = simple(server, "yanked", "avx")
+        done = environments.install(client, "--no-deps", "--index-url", index, words)
+        assert done.returncode == 0, done.stderr
+        (info,) = environments.site(client).glob("tensorflow_cpu-*.dist-info")
+        assert info.name == f"tensorflow_cpu-{version}.dist-info"
+        assert ("crashes" in done.stderr) == warned
 
 
 @each("client", CLIENTS)

@@ -216,6 +216,25 @@ def test_a_bad_wheel_changes_nothing(public: Path, tmp_path: Path) -> None:
         assert contents(public) == before
 
 
+def test_a_yanked_wheel_says_so_on_every_page_until_it_is_offered_again(public: Path, built: Path) -> None:
+    before = contents(public)
+    wheel_index.index(public, [], print, yanks={"x86-64-v4/*": "crashes & burns"})
+    page = public / "x86-64-v4" / "simple" / "tensorflow-cpu" / "index.html"
+    (link,), (file,) = Links(page).rows, json.loads(page.with_name("index.json").read_text())["files"]
+    assert link["data-yanked"] == file["yanked"] == "crashes & burns"
+    assert [line.split("\t")[5] for line in (public / "choose.tsv").read_text().splitlines()] == ["set", "avx"]
+    assert "Yanked: crashes &amp; burns." in (public / "index.html").read_text()
+    yanked = contents(public)
+    assert {name for name in yanked if "avx" in name and yanked[name] != before[name]} == set()
+    indexed(public, built / "x86-64-v4")
+    assert contents(public) == yanked, "adding a yanked wheel again does not offer it"
+    with pytest.raises(UsageError, match=r"no wheel of the index is x86-64-v3/\*"):
+        wheel_index.index(public, [], print, yanks={"*": "x", "x86-64-v3/*": "x"})
+    assert contents(public) == yanked
+    wheel_index.index(public, [], print, yanks={"x86-64-v4/*": ""})
+    assert contents(public) == before
+
+
 def test_a_second_file_by_the_same_name_is_refused(public: Path, tmp_path: Path) -> None:
     before = contents(public)
     wheel(tmp_path / "rebuilt", requires="numpy")

@@ -101,21 +101,40 @@ def refuse_engine_options(options: Mapping[str, Any]) -> None:
         "url": ("", "the address at which FOLDER will be served, for the addresses that are printed", "URL"),
         "name": ("", "name all wheels so: tensorflow, for packages that require that name"),
         "local-version": (False, "end versions with the instruction set: 2.14.1+tfbuild.x86.64.v3"),
+        "yank": (
+            [],
+            "add no wheel, but tell all clients not to install these, for a reason; without a reason, offer them again",
+            "SET/WHEEL=REASON",
+        ),
         "sign": (False, "sign choose.json and choose.tsv with cosign, by your identity or that of the CI"),
         "sign-options": ("", "sign them with these options of `cosign sign-blob`: '--key cosign.key'"),
     },
     examples=(
         "invoke index public --wheels dist",
         "invoke index public --url https://wheels.example.com --local-version",
+        "invoke index public --yank '*/tensorflow_cpu-2.14.1-*=crashes in MatMul, issue 123'",
     ),
 )
-def index(folder: str, *, wheels: str, url: str, name: str, local_version: bool, sign: bool, sign_options: str) -> None:
+def index(
+    folder: str,
+    *,
+    wheels: str,
+    url: str,
+    name: str,
+    local_version: bool,
+    yank: list[str],
+    sign: bool,
+    sign_options: str,
+) -> None:
     """Add wheels to a static index in FOLDER that has one index for each instruction set."""
     from tfbuild.publish import signing, wheel_index
 
-    files = wheel_index.of_folder(Path(wheels))
+    yanks = {pattern: reason.strip() for pattern, _, reason in (text.partition("=") for text in yank)}
+    files = [] if yanks else wheel_index.of_folder(Path(wheels))
     signer = signing.file_signer(signing.options(sign_options)) if sign or sign_options else None
-    rows = wheel_index.index(Path(folder), files, say, project=name, local=local_version, url=url, sign=signer)
+    rows = wheel_index.index(
+        Path(folder), files, say, project=name, local=local_version, url=url, sign=signer, yanks=yanks
+    )
     sets = sorted({row.instruction_set for row in rows})
     for instruction_set in sets:
         print(f"{url.rstrip('/') or folder}/{instruction_set}/simple/")

@@ -197,7 +197,9 @@ def select(
 
 
 def _misfit(row: IndexedWheel, environment: PythonEnvironment) -> str:
-    """Return why an environment cannot install a wheel, whatever the CPU; "" if it can."""
+    """Return why an environment should not install a wheel, whatever the CPU; "" if it may."""
+    if row.yanked:
+        return f"it was yanked: {printable(row.yanked)}"
     if row.platform != environment.platform:
         return f"for {row.platform}"
     if environment.kind != "cpython" or row.python != environment.python:

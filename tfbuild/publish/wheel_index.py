@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
@@ -89,12 +90,14 @@ def index(
     local: bool = False,
     url: str = "",
     sign: SignFile | None = None,
+    yanks: Mapping[str, str] = {},
 ) -> tuple[IndexedWheel, ...]:
     """Add wheels to the index in `folder`, new or not, and return all of its rows.
 
     `project`: the name of all wheels, or "" for each one's own. `local`: whether versions end with the set. `url`: the
-    address of the folder, for the page at the top. `sign`: signs choose.json and choose.tsv. Nothing is changed if a
-    wheel cannot be used or a list cannot be signed. Rows whose file somebody removed from the pool go, with a `note`.
+    address of the folder, for the page at the top. `sign`: signs choose.json and choose.tsv. `yanks`: reasons by
+    patterns of SET/WHEEL, "" to offer those again. Nothing is changed if a wheel cannot be used or a list cannot be
+    signed. Rows whose file somebody removed from the pool go, with a `note`.
     """
     known = wheel_files.projects()
     if project and project not in known:
@@ -105,7 +108,7 @@ def index(
             with temporary_folder(parent=folder) as scratch:
                 ready = [_prepare(wheel, scratch, project, local=local) for wheel in wheels]
                 kept, gone = _known(folder)
-                rows = _merged(kept, [item.row for item in ready])
+                rows = _yanked(_merged(kept, [item.row for item in ready]), yanks)
                 pages = wheel_pages.pages(rows, gone, url)
                 signatures = _signed(pages, folder, scratch, sign)
                 for item in ready:
@@ -236,9 +239,20 @@ def _merged(old: Iterable[IndexedWheel], new: Iterable[IndexedWheel]) -> tuple[I
                 f"two files are called {row.name} for {row.instruction_set}: {other.sha256[:12]} and {row.sha256[:12]}",
                 hint=f"remove the one that should go ({Path(other.file).parent} if it is in the index already)",
             )
-        rows[row.instruction_set, row.name] = row
+        rows[row.instruction_set, row.name] = msgspec.structs.replace(row, yanked=other.yanked)
     order = sorted(rows.values(), key=lambda row: (Version(row.release), row.instruction_set, row.name))
     return tuple(order)
+
+
+def _yanked(rows: tuple[IndexedWheel, ...], yanks: Mapping[str, str]) -> tuple[IndexedWheel, ...]:
+    """Return the rows with these reasons; raises UsageError for a pattern that matches none."""
+    for pattern, reason in yanks.items():
+        matching = [row for row in rows if fnmatchcase(row.published.id, pattern)]
+        if not matching:
+            examples = ", ".join(row.published.id for row in rows[-2:]) or "the index is empty"
+            raise UsageError(f"no wheel of the index is {printable(pattern)}", hint=f"SET/WHEEL, such as: {examples}")
+        rows = tuple(msgspec.structs.replace(row, yanked=reason) if row in matching else row for row in rows)
+    return rows
 
 
 def _place(folder: Path, ready: _Ready) -> None:

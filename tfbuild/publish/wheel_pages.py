@@ -29,7 +29,8 @@ def pages(rows: Sequence[IndexedWheel], gone: Sequence[IndexedWheel], url: str) 
         links = [{"text": project, "attributes": {"href": f"{project}/"}} for project in sorted(projects)]
         title = f"TensorFlow for {name}"
         texts[f"{name}/simple/index.html"] = rendering.render("index/simple.html", title=title, links=links)
-    texts[TABLE] = "\n".join(["\t".join(line) for line in (COLUMNS, *map(columns, rows))]) + "\n"
+    offered = [row for row in rows if not row.yanked]
+    texts[TABLE] = "".join("\t".join(line) + "\n" for line in (COLUMNS, *map(columns, offered)))
     texts[CHOICES] = _json(msgspec.to_builtins(WheelList(schema=SCHEMA, wheels=tuple(rows))))
     texts["index.html"] = _top_page(rows, url)
     texts[INSTALL] = (rendering.TEMPLATES / "index" / INSTALL).read_text(encoding="utf-8")
@@ -62,6 +63,7 @@ def _project_page(project: str, rows: Iterable[IndexedWheel]) -> str:
                 "data-core-metadata": f"sha256={row.metadata}",
                 # The name before PEP 714, which pip reads until 23.2.
                 "data-dist-info-metadata": f"sha256={row.metadata}",
+                "data-yanked": row.yanked or None,
             },
         }
         for row in rows
@@ -79,7 +81,7 @@ def _project_document(project: str, rows: Sequence[IndexedWheel]) -> dict[str, o
             "size": row.size,
             "core-metadata": {"sha256": row.metadata},
             "dist-info-metadata": {"sha256": row.metadata},
-            "yanked": False,
+            "yanked": row.yanked or False,
             **({"requires-python": row.requires_python} if row.requires_python else {}),
             **({"upload-time": row.created} if row.created else {}),
         }

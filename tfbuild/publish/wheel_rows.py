@@ -34,7 +34,8 @@ class IndexedWheel(msgspec.Struct, frozen=True, kw_only=True):
     """A wheel of the index. `file`: its path from the top of the index.
 
     `python`: "3.11"; `glibc`: the oldest that it runs with, "" if nothing says so; `created`: the time of its newest
-    member, "" without one. `built`: None for wheels that tfbuild did not compile.
+    member, "" without one. `built`: None for wheels that tfbuild did not compile. `yanked`: why nobody should install
+    it any more, or "".
     """
 
     file: str
@@ -53,6 +54,7 @@ class IndexedWheel(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[str, ...]
     created: str
     built: Provenance | None
+    yanked: str = ""
 
     @property
     def name(self) -> str:
