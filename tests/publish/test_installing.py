@@ -232,22 +232,3 @@ def test_a_row_that_contradicts_itself_is_passed_over(field: str, value: object,
         done = invoke("install", "--index", server.url, "--cpuinfo", v4, "--dry-run")
     assert done.stdout.endswith(f"{rows(public)['avx']}\n")
     assert installing.UNSOUND in done.stderr
-
-
-# --- installing -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_wheel_is_installed_and_replaces_one_of_another_set(
-    server: Broken, venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    python = venv / "bin" / "python"
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    code = "import tensorflow; print(tensorflow.set)"
-    for compiled in ("avx", "x86-64-v4", "x86-64-v4"):
-        recording = cpuinfo(tmp_path / compiled, compiled)
-        done = answer("install", "--index", server.url, "--cpuinfo", recording, "--python", python)
-        assert done.returncode == 0, done.stderr
-        module = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
-        assert module.stdout.strip() == compiled
-    assert "installed already" in done.stderr

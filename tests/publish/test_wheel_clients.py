@@ -11,7 +11,8 @@ import pytest
 
 from tests import broken
 from tests.broken import Broken
-from tests.publish.wheels import WHEEL, files, wheel, zipped
+from tests.commandline import answer
+from tests.publish.wheels import WHEEL, cpuinfo, files, wheel, zipped
 from tests.rows import each
 from tfbuild.publish import wheel_index
 from tfbuild.util.files import remove
@@ -96,15 +97,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broken]:
         with (flat / "index.html").open("a") as out:
             out.write(links.replace("../../../pool", "../../../local/pool"))
     pypi(folder / "pypi" / "simple")
+    pypi(folder / "hostile" / "simple", "99.0.0")
     with broken.serve(files(folder)) as server:
         yield server
 
 
-def pypi(folder: Path) -> None:
-    """PyPI's place: an official wheel of the same version, and what it depends on."""
+def pypi(folder: Path, release: str = "2.14.0") -> None:
+    """PyPI's place: an official wheel, of the same version by default, and what it depends on."""
     (folder / "tensorflow-cpu").mkdir(parents=True)
     (folder / "dependency").mkdir()
-    official = wheel(folder / "tensorflow-cpu", "avx", python=PYTHON, platform="manylinux_2_17_x86_64")
+    official = wheel(folder / "tensorflow-cpu", "avx", release=release, python=PYTHON, platform="manylinux_2_17_x86_64")
     tag = "py3-none-any"
     head = b"Metadata-Version: 2.1\nName: dependency\nVersion: 1.0\n"
     members = {
@@ -151,6 +153,34 @@ def test_the_manuals_commands_take_the_wheel_of_the_set_and_everything_else_from
     assert (environments.site(client) / "dependency.py").exists()
     # What a wheel depends on is read apart, before the wheel is downloaded.
     assert any(path.endswith(".whl.metadata") for path in server.requested)
+
+
+@each("client", CLIENTS)
+def test_install_hands_over_its_wheel_whatever_other_index_the_user_has(
+    client: str, environments: Environments, server: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what the wheel depends on comes from the user's indexes."""
+    for name in (name for name in os.environ if name.startswith(("PIP_", "UV_"))):
+        monkeypatch.delenv(name)
+    public, hostile = f"{server.url}/pypi/simple/", f"{server.url}/hostile/simple/"
+    (tmp_path / "pip.conf").write_text(
+        f"[global]\nno-cache-dir = 1\nindex-url = {public}\nextra-index-url = {hostile}\n"
+    )
+    (tmp_path / "uv.toml").write_text(f'no-cache = true\nindex-url = "{public}"\nextra-index-url = ["{hostile}"]\n')
+    path = f"{environments.folder / 'uv' / 'bin'}:{os.environ['PATH']}"
+    env = {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "UV_CONFIG_FILE": str(tmp_path / "uv.toml"), "PATH": path}
+    words = ("install", "--index", f"{server.url}/plain", "--python", environments.python(client))
+    environments.empty(client)
+    server.requested.clear()
+    for compiled, told in (("x86-64-v4", "installed in"), ("avx", "installed in"), ("avx", "it is installed already")):
+        done = answer(*words, "--cpuinfo", cpuinfo(tmp_path / compiled, compiled), env=env)
+        assert done.returncode == 0, done.stderr
+        assert environments.installed(client) == compiled
+        assert f"{told} " in done.stderr.splitlines()[-1]
+    assert (environments.site(client) / "dependency.py").exists()
+    fetched = [path for path in server.requested if path.endswith(".whl") and "tensorflow" in path]
+    assert fetched
+    assert all(path.startswith("/plain/pool/") for path in fetched)
 
 
 @each("client", CLIENTS)

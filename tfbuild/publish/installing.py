@@ -4,8 +4,10 @@ The rules of `pull` choose it. Its sha256, its name and its own CPU guard are ch
 until then nothing changes in the environment.
 """
 
+import csv
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,8 +36,8 @@ from tfbuild.util.quantities import counted
 from tfbuild.util.terminal import printable
 
 OPTION = "--index"
-MOST_DIGITS = 20
 MOST_NAME = 128
+RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
 UNSOUND = "its row in the index contradicts itself: a newer tfbuild wrote it, or somebody changed it"
 # Runs in the environment's Python, which may be an old one.
 PROBE = """
@@ -68,15 +70,11 @@ class PythonEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     def platform(self) -> str:
         return MACHINES.get(self.system.removeprefix("linux-"), self.system)
 
-    def installed(self) -> dict[str, tuple[str, str]]:
-        """Return TensorFlow's packages: version, and sha256 of the wheel's file if pip noted it, else ""."""
-        found: dict[str, tuple[str, str]] = {}
-        for info in (info for folder in self.site for info in Path(folder).glob("*.dist-info")):
-            project, _, version = info.name.removesuffix(".dist-info").rpartition("-")
-            if (name := canonicalize_name(project)) in wheels.projects():
-                noted = info / "direct_url.json"
-                found[name] = version, wheel_names.noted_digest(noted.read_bytes() if noted.is_file() else b"")
-        return found
+    def installed(self) -> dict[str, Path]:
+        """Return the folders with the metadata of TensorFlow's packages."""
+        known = wheels.projects()
+        folders = (info for folder in self.site for info in Path(folder).glob("*.dist-info"))
+        return {name: info for info in folders if (name := canonicalize_name(info.stem.partition("-")[0])) in known}
 
 
 def environment(python: str = "") -> PythonEnvironment:
@@ -247,15 +245,18 @@ def install(source: WheelSource, row: IndexedWheel, environment: PythonEnvironme
             f"{other} is installed in this environment, and has the same files as {row.project}",
             hint=f"uninstall it first: pip uninstall {other}",
         )
-    version, sha256 = installed.get(row.project, ("", ""))
-    if sha256 == row.sha256:
-        return f"it is installed already in {environment.interpreter}"
+    info, there = installed.get(row.project), f"it is installed already in {environment.interpreter}"
+    if info is not None and wheel_names.noted_digest(_content(info / "direct_url.json")) == row.sha256:
+        return there
     program = _program(environment)
     with writing(system_folder(), "set TMPDIR to a folder with space"), temporary_folder() as scratch:
         with progress.step(f"download: {row.name}"):
             wheel = source.fetch(row, scratch)
             refuse_other(wheel, row)
+        if info is not None and _has_files_of(wheel, info):
+            return there
         # pip keeps an installed version, whichever set it is for.
+        version = info.stem.partition("-")[2] if info is not None else ""
         same = canonicalize_version(version) == canonicalize_version(row.version)
         again = ["--force-reinstall", "--no-deps"] if same else []
         done = subprocess.run([*program, *again, str(wheel)], stdout=2, check=False)
@@ -271,6 +272,24 @@ def _program(environment: PythonEnvironment) -> list[str]:
     if (uv := shutil.which("uv")) is not None:
         return [uv, "pip", "install", "--python", environment.interpreter]
     raise UsageError(f"{environment.interpreter} has no pip, and there is no uv", hint="install uv, or pip in there")
+
+
+def _has_files_of(wheel: Path, info: Path) -> bool:
+    """Return whether the package with the metadata in `info` has all files of a wheel, by the digests in their RECORDs.
+
+    uv does not note which file it installed. Installers move some files, and add their own.
+    """
+    with open_archive(wheel) as archive:
+        records = [archive.read(name) for name in archive.namelist() if RECORD.fullmatch(name)]
+    wanted, installed = (
+        {row[1] for row in csv.reader(content.decode().splitlines()) if len(row) == 3}
+        for content in (b"\n".join(records), _content(info / "RECORD"))
+    )
+    return bool(wanted) and wanted <= installed
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
 
 
 def refuse_other(wheel: Path, row: IndexedWheel) -> None:
