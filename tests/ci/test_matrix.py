@@ -217,11 +217,16 @@ def test_changed_keeps_the_rows_whose_files_differ(copy: Path, monkeypatch: pyte
     commit_change(copy, "slim.sh")
     assert changed() == [newest.official(), COMPILED]
     assert not (copy / ".git" / "worktrees").exists() or not list((copy / ".git" / "worktrees").iterdir())
-    # Taken for options of git, these would leave the worktree there, or make every row a changed one.
-    for commit in ("no-such-commit", "--lock", "--no-checkout"):
-        with pytest.raises(UsageError, match=f"this repository has no commit '{commit}'"):
-            matrix.changed(rows, commit, options, copy)
-    assert not (copy / ".git" / "worktrees").exists() or not list((copy / ".git" / "worktrees").iterdir())
+
+
+# Taken for options of git, the last two would leave the worktree there, or make every row a changed one.
+@pytest.mark.parametrize("commit", ["no-such-commit", "--lock", "--no-checkout"])
+def test_a_commit_that_does_not_exist_is_refused(commit: str, tmp_path: Path) -> None:
+    checkout.git(tmp_path, "init", "--quiet")
+    checkout.git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "first")
+    with pytest.raises(UsageError, match=f"this repository has no commit '{commit}'"):
+        matrix.changed(ALL, commit, [], tmp_path)
+    assert not (tmp_path / ".git" / "worktrees").exists()
 
 
 def test_changed_without_git_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
