@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 
 # What becomes of an answer: the connection is reset, or ends in good order, in the middle of the body; nothing more
-# comes after that; nothing comes at all; a status, which with a comma asks to come back in an hour.
+# comes after that, or one byte at a time ("drip", which no client ends by a limit on silence); nothing comes at all; a
+# status, which with a comma asks to come back in an hour.
 FAULTS = ("reset", "short", "stall", "silence", "500", "503,", "429,")
 HOUR = "3600"
 MOST_HEAD = 1 << 16
+DRIP = 0.1
 
 
 @dataclass
@@ -65,6 +67,11 @@ class Broken:
         end.sendall(body[: len(body) // 2] if fault else body)
         if fault == "stall":
             self.ended.wait()
+        elif fault == "drip":
+            for byte in body[len(body) // 2 :]:
+                if self.ended.wait(DRIP):
+                    return
+                end.sendall(bytes([byte]))
         elif fault == "reset":
             # Closed without waiting, the kernel answers what comes with a reset.
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -170,6 +170,15 @@ def lying(server: Broken, file: str) -> None:
     server.content["/choose.json"] = json.dumps(document).encode()
 
 
+def cut_before_indexed(server: Broken, file: str) -> None:
+    """The row has the digest and the size of half a wheel."""
+    document, half = json.loads(server.content["/choose.json"]), server.content[file][:2000]
+    (row,) = (row for row in document["wheels"] if row["file"] == file[1:])
+    row.update(size=len(half), sha256=hashlib.sha256(half).hexdigest())
+    row["file"] = f"pool/{row['sha256']}/{file.rpartition('/')[2]}"
+    server.content.update({"/choose.json": json.dumps(document).encode(), f"/{row['file']}": half})
+
+
 def avx_file(document: dict[str, list[dict[str, str]]]) -> str:
     fitting = (row for row in document["wheels"] if (row["python"], row["glibc"]) == (PYTHON, "2.28"))
     return next(row["file"] for row in fitting if row["instruction_set"] == "avx")
@@ -183,6 +192,7 @@ BAD: list[tuple[Change, int, str]] = [
     (no_index, 26, "choose.json cannot be read: the server answers 404"),
     (of_another_version, 16, "its schema is 'tfbuild.index/2', not tfbuild.index/1"),
     (cut_index, 16, "choose.json cannot be used: "),
+    (cut_before_indexed, 24, "is refused: .* cannot be read: BadZipFile"),
     (lying, 24, "is refused: .* was compiled for .*, not for avx: it has beyond it avx2"),
 ]
 
@@ -203,7 +213,7 @@ def test_a_bad_index_is_one_sentence_and_the_environment_stays(
     assert contents(venv) == before
 
 
-@each("fault", ["short", "reset", "stall", "500"])
+@each("fault", ["short", "reset", "stall", "drip", "500"])
 def test_a_server_in_trouble_is_one_sentence(
     fault: str, server: Broken, venv: Path, v4: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,7 +225,8 @@ def test_a_server_in_trouble_is_one_sentence(
     done = answer("install", "--index", server.url, "--cpuinfo", v4, "--python", venv / "bin" / "python")
     server.fault = ""
     assert done.returncode == 26, done.stderr
-    assert "Traceback" not in done.stderr
+    assert re.search(r"\n.+\nhint: .+\n\Z", done.stderr), done.stderr
+    assert ("sent only" in done.stderr) == (fault == "drip")
     assert contents(venv) == before
 
 
