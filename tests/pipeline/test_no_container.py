@@ -10,22 +10,29 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from tests.cpu.machines import machine
 from tests.rows import each
-from tfbuild import plan
+from tfbuild import cpu, plan
 from tfbuild.cli import VERBS
 from tfbuild.cli.verbs import Call
 from tfbuild.context import dockerfile
+from tfbuild.cpu import Cpu
 from tfbuild.engine import debian, faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BuildFailed, DiskFull, Unsupported, UsageError
 from tfbuild.pipeline import machine as machines
+from tfbuild.pipeline.compiling import BuilderHost, BuilderWork, Compile
 from tfbuild.pipeline.host import MORE_SPACE, LocalBuilder
+from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, HostSystem, Interpreter, Request
+from tfbuild.plan.remote_cache import Remote
 from tfbuild.util.progress import Progress
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -185,6 +192,47 @@ def test_a_plan_for_another_platform_or_with_the_cuda_of_a_base_is_refused() -> 
     build = dataclasses.replace(planned(target="cuda"), platform=plan.MACHINES[os.uname().machine])
     with pytest.raises(Unsupported, match=r"takes CUDA 11\.8, cuDNN .* of its base image"):
         machines.require(build, BOOKWORM)
+
+
+def recorded(name: str) -> Callable[[], Cpu]:
+    return lambda: cpu.parse(machine(name).cpuinfo())
+
+
+def unknown_cpu() -> Cpu:
+    raise Unsupported("this CPU is not known")
+
+
+@each(
+    "read_cpu, builder, remote, once",
+    [
+        (recorded("rocky9-zen5"), None, None, True),
+        (recorded("rocky9-zen5"), None, Remote(cache="grpc://cache:1"), True),
+        # Actions may run on another machine.
+        (recorded("rocky9-zen5"), "farm", None, False),
+        (recorded("rocky9-zen5"), None, Remote(executor="grpc://farm:1"), False),
+        (recorded("scientificfermi6-bulldozer"), None, None, False),
+        (unknown_cpu, None, None, False),
+    ],
+)
+def test_host_tools_are_compiled_once_only_where_the_machine_runs_the_target(
+    read_cpu: Callable[[], Cpu], builder: str | None, remote: Remote | None, once: bool, tmp_path: Path
+) -> None:
+    """The flags of that reach the compile as a secret, on an engine's machine and on this one."""
+    build, texts = planned(), list[str]()
+
+    def export(context: Path, settings: BuildSettings, **_: Any) -> None:
+        texts.append(settings.secrets["machine"].read_text())
+
+    engine = SimpleNamespace(
+        cpus=4, memory=16 << 30, local=True, builder=builder, client=None, data_root=tmp_path, export=export
+    )
+    settings = BuildSettings(log=tmp_path / "log", progress=Progress(io.StringIO()))
+    work = BuilderWork(context=tmp_path, stage="export", output=tmp_path / "output")
+    host = BuilderHost(engine=cast(Any, engine), run=Run(work=tmp_path, remote=remote), cpu=read_cpu)
+    host.run_job(Compile(build=build, settings=settings, work=work))
+    assert build.toolchain is not None
+    assert build.toolchain.machine_flags
+    assert all((f"build {flag}\n" in texts[0]) == once for flag in build.toolchain.machine_flags)
 
 
 # --- the steps --------------------------------------------------------------------------------------------------------
