@@ -2,14 +2,17 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests import debian
-from tests.publish.wheels import wheel
+from tests import broken, debian
+from tests.commandline import answer
+from tests.publish.wheels import cpuinfo, files, wheel
 from tests.rows import each
 from tfbuild.errors import TfbuildError, UsageError, VerificationFailed
 from tfbuild.publish import signing, wheel_index
@@ -80,3 +83,38 @@ def test_a_signed_index_stays_signed(keys: Path, tmp_path: Path) -> None:
     index(public, key, second)
     assert len(json.loads((public / "choose.json").read_text())["wheels"]) == 2
     signing.demand_of_file(checks(keys, "ours"), public / "choose.json", "choose.json")
+
+
+def test_install_believes_nothing_of_an_index_without_an_accepted_signature(keys: Path, tmp_path: Path) -> None:
+    public = tmp_path / "public"
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    index(
+        public, f"--key {shlex.quote(str(keys / 'ours.key'))} {UNLOGGED[debian.NEWER]}", wheel(tmp_path, python=python)
+    )
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    before = set((tmp_path / "venv").rglob("*"))
+    words: list[str | Path] = [
+        "--python",
+        tmp_path / "venv" / "bin" / "python",
+        "--cpuinfo",
+        cpuinfo(tmp_path / "cpuinfo", "avx"),
+    ]
+    with broken.serve(files(public)) as server:
+        words += ["--index", server.url, "--signed"]
+        lists, signature = server.content["/choose.json"], server.content["/choose.json.sigstore.json"]
+        refused = "has no signature that cosign accepts"
+        for content, bundle, signer, code, told in (
+            (lists, signature, "ours", 0, "the newest release"),
+            (lists, signature, "theirs", 24, refused),
+            (lists + b" ", signature, "ours", 24, refused),
+            (b"{}", signature, "ours", 24, refused),
+            (lists, b"{}", "ours", 24, refused),
+            (lists, None, "ours", 24, r"the index has no signature: \S+ cannot be read: the server answers 404"),
+        ):
+            server.content |= {"/choose.json": content, "/choose.json.sigstore.json": bundle or b""}
+            if bundle is None:
+                del server.content["/choose.json.sigstore.json"]
+            done = answer("install", *words, checks(keys, signer), *(["--dry-run"] if code == 0 else []))
+            assert (done.returncode, re.search(told, done.stderr) is not None) == (code, True), done.stderr
+        assert [path for path in server.requested if path.startswith("/pool/")] == []
+    assert set((tmp_path / "venv").rglob("*")) == before

@@ -149,6 +149,11 @@ def index(
         "python": ("", "interpreter to install for (default: that of the active environment)", "PATH"),
         "cpuinfo": PLAN["cpuinfo"],
         "ca-cert": REGISTRY["ca-cert"],
+        "signed": (
+            "",
+            "require a signature of the index that cosign accepts with these options: '--key cosign.pub'",
+            "OPTIONS",
+        ),
         "dry-run": (False, "only choose, without downloading"),
         "print-requirements": (
             False,
@@ -169,6 +174,7 @@ def install(
     python: str,
     cpuinfo: str,
     ca_cert: str,
+    signed: str,
     dry_run: bool,
     print_requirements: bool,
 ) -> None:
@@ -181,7 +187,7 @@ def install(
         raise UsageError("no index is named", hint="--index URL, or TFBUILD_INDEX")
     source = installing.WheelSource(address, certificates(ca_cert))
     host = detect_cpu(Path(cpuinfo) if cpuinfo else None)
-    rows = source.wheels()
+    rows = source.wheels(signed)
     environment = installing.environment(python)
     choice = installing.select(rows, environment, host, release=release, any_release=any_release)
     if dry_run or choice.best is None:

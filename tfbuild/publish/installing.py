@@ -27,7 +27,7 @@ from tfbuild.oci import transport
 from tfbuild.oci.references import is_secure
 from tfbuild.plan import MACHINES
 from tfbuild.plan import wheel as wheels
-from tfbuild.publish import choose, wheel_names, wheel_rows
+from tfbuild.publish import choose, signing, wheel_names, wheel_rows
 from tfbuild.publish.choose import Choice, PassedOver
 from tfbuild.publish.wheel_rows import IndexedWheel
 from tfbuild.util.files import decode, system_folder, temporary_folder, writing
@@ -37,6 +37,7 @@ from tfbuild.util.terminal import printable
 
 OPTION = "--index"
 MOST_NAME = 128
+NO_SPACE = "set TMPDIR to a folder with space"
 RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
 UNSOUND = "its row in the index contradicts itself: a newer tfbuild wrote it, or somebody changed it"
 # Runs in the environment's Python, which may be an old one.
@@ -110,10 +111,30 @@ class WheelSource:
         """Return the address of a file, or its path if the index is a folder."""
         return f"{self.name}/{quote(path)}" if self._remote else os.path.join(self.name, path)
 
-    def wheels(self) -> tuple[IndexedWheel, ...]:
-        """Return what the index offers; raises RegistryRefused or BadInput if it is not one."""
+    def wheels(self, signed: str = "") -> tuple[IndexedWheel, ...]:
+        """Return what the index offers; raises RegistryRefused or BadInput if it is not one.
+
+        `signed`: options of `cosign verify-blob`. With them it raises VerificationFailed, before it reads the list, if
+        cosign does not accept the list's signature.
+        """
         content = b"".join(self._read(wheel_rows.CHOICES, wheel_rows.MOST_BYTES))
+        if signed:
+            self._demand_signature(content, signed)
         return wheel_rows.read_rows(content, self.address(wheel_rows.CHOICES))
+
+    def _demand_signature(self, content: bytes, options: str) -> None:
+        name = f"{wheel_rows.CHOICES}{signing.BUNDLE}"
+        try:
+            signature = b"".join(self._read(name, signing.MOST_BYTES))
+        except RegistryRefused as error:
+            raise VerificationFailed(
+                f"the index has no signature: {error.reason}",
+                hint="do not use it; `invoke index --sign` signs an index",
+            ) from error
+        with writing(system_folder(), NO_SPACE), temporary_folder() as scratch:
+            (scratch / wheel_rows.CHOICES).write_bytes(content)
+            (scratch / name).write_bytes(signature)
+            signing.demand_of_file(options, scratch / wheel_rows.CHOICES, self.address(wheel_rows.CHOICES))
 
     def fetch(self, row: IndexedWheel, folder: Path) -> Path:
         """Download a wheel to `folder`; raises VerificationFailed if it is not the file that the index describes."""
@@ -249,7 +270,7 @@ def install(source: WheelSource, row: IndexedWheel, environment: PythonEnvironme
     if info is not None and wheel_names.noted_digest(_content(info / "direct_url.json")) == row.sha256:
         return there
     program = _program(environment)
-    with writing(system_folder(), "set TMPDIR to a folder with space"), temporary_folder() as scratch:
+    with writing(system_folder(), NO_SPACE), temporary_folder() as scratch:
         with progress.step(f"download: {row.name}"):
             wheel = source.fetch(row, scratch)
             refuse_other(wheel, row)
