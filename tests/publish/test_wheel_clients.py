@@ -1,5 +1,6 @@
 """pip and uv, the oldest and the newest that the manual names, install from indexes of wheels on loopback."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,8 +13,9 @@ import pytest
 from tests import broken
 from tests.broken import Broken
 from tests.commandline import answer
-from tests.publish.wheels import WHEEL, cpuinfo, files, wheel, zipped
+from tests.publish.wheels import WHEEL, cpuinfo, described, files, wheel, zipped
 from tests.rows import each
+from tfbuild.cpu import detect, isa
 from tfbuild.publish import wheel_index
 from tfbuild.util.files import remove
 
@@ -24,6 +26,7 @@ UV = "0.13.9"
 CLIENTS = (*(f"pip {version}" for version in PIPS), f"uv {UV}")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 SETS = ("avx", "x86-64-v4")
+LEVELS = ("x86-64-v3", "x86-64-v4")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broken]:
         wheel(folder / "built" / release, release=release, python=PYTHON)
         wheel_index.index(folder / "yanked", wheel_index.of_folder(folder / "built" / release), print)
     wheel_index.index(folder / "yanked", [], print, yanks={"avx/tensorflow_cpu-2.14.0-*": "crashes"})
+    for name in ("avx", *LEVELS):
+        add_variant(folder / "variants", wheel(folder / "built" / f"v {name}", name, python=PYTHON, guard="avx"), name)
+    wheel_index.index(folder / "variants", [], print, variants=True)
     flat = folder / "trap" / "simple" / "tensorflow-cpu"
     flat.mkdir(parents=True)
     for place in SETS:
@@ -100,6 +106,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broken]:
     pypi(folder / "hostile" / "simple", "99.0.0")
     with broken.serve(files(folder)) as server:
         yield server
+
+
+def add_variant(folder: Path, made: Path, compiled: str) -> None:
+    """Add a wheel that claims a set which its guard would not confirm: there is no recorded guard of x86-64-v3."""
+    described(made, "avx")
+    known = folder / "choose.json"
+    before = json.loads(known.read_text())["wheels"] if known.exists() else []
+    known.unlink(missing_ok=True)
+    wheel_index.index(folder, [made], print)
+    document = json.loads(known.read_text())
+    features = isa.resolve(compiled, arch="x86_64").features
+    document["wheels"][0] |= {"instruction_set": compiled, "features": features}
+    document["wheels"] += before
+    known.write_text(json.dumps(document))
 
 
 def pypi(folder: Path, release: str = "2.14.0") -> None:
@@ -217,6 +237,38 @@ def test_a_yanked_wheel_is_installed_only_by_its_version(
         (info,) = environments.site(client).glob("tensorflow_cpu-*.dist-info")
         assert info.name == f"tensorflow_cpu-{version}.dist-info"
         assert ("crashes" in done.stderr) == warned
+
+
+def newest_level() -> str:
+    """The set of the variant that this CPU runs best, or of the plain wheel."""
+    runs = set(isa.all_of_cpu(detect()).features)
+    fitting = [level for level in LEVELS if runs.issuperset(isa.resolve(level, arch="x86_64").features)]
+    return fitting[-1] if fitting else "avx"
+
+
+def test_uv_takes_the_variant_of_this_cpu_and_who_knows_no_variants_the_plain_wheel(
+    environments: Environments, server: Broken
+) -> None:
+    path = "/variants/auto/simple/tensorflow-cpu/"
+    index = ["--no-deps", "--index-url", f"{server.url}/variants/auto/simple/", "tensorflow-cpu"]
+    uv, variants = CLIENTS[-1], ["--preview-features", "wheel-variants"]
+
+    def installed(client: str, *words: str) -> str:
+        environments.empty(client)
+        done = environments.install(client, *index, *words)
+        return environments.installed(client) if done.returncode == 0 else done.stderr
+
+    assert {client: installed(client) for client in CLIENTS} == dict.fromkeys(CLIENTS, "avx")
+    assert installed(uv, *variants) == newest_level()
+    whole = dict(server.content)
+    try:
+        del server.content[f"{path}tensorflow_cpu-2.14.0-variants.json"]
+        assert "tensorflow_cpu-2.14.0-variants.json" in installed(uv, *variants), "404, and nothing is installed"
+        page = server.content[path].splitlines()
+        server.content[path] = b"\n".join(line for line in page if b"variants.json" not in line)
+        assert installed(uv, *variants) == "avx"
+    finally:
+        server.content.update(whole)
 
 
 @each("client", CLIENTS)

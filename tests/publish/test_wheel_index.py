@@ -235,6 +235,46 @@ def test_a_yanked_wheel_says_so_on_every_page_until_it_is_offered_again(public: 
     assert contents(public) == before
 
 
+def test_variants_are_made_for_levels_above_the_lowest_set_whatever_came_first(built: Path, tmp_path: Path) -> None:
+    for folder, order in (("public", ("avx", "x86-64-v4")), ("again", ("x86-64-v4", "avx"))):
+        for name in order:
+            wheel_index.index(tmp_path / folder, wheel_index.of_folder(built / name), print, variants=True)
+    public = tmp_path / "public"
+    assert contents(public / "auto") == contents(tmp_path / "again" / "auto")
+    page = public / "auto" / "simple" / "tensorflow-cpu" / "index.html"
+    plain, variant, listed = Links(page).rows
+    assert str(plain["href"]).partition("#")[0].endswith("_2_28_x86_64.whl")
+    assert f"sha256={digest(page.parent / 'tensorflow_cpu-2.14.0-variants.json')}" in str(listed["href"])
+    assert variant["data-core-metadata"] == plain["data-core-metadata"]
+    address, fragment = urldefrag(str(variant["href"]))
+    file = (page.parent / unquote(address)).resolve()
+    assert file.name.endswith("-manylinux_2_28_x86_64-x86_64_v4.whl")
+    assert fragment == f"sha256={digest(file)}"
+    with zipfile.ZipFile(file) as archive:
+        inside = json.loads(archive.read("tensorflow_cpu-2.14.0.dist-info/variant.json"))
+        recorded = archive.read("tensorflow_cpu-2.14.0.dist-info/RECORD").decode().splitlines()
+    assert inside == json.loads((page.parent / "tensorflow_cpu-2.14.0-variants.json").read_text())
+    assert inside["variants"] == {"x86_64_v4": {"x86_64": {"level": ["v4"]}}}
+    assert recorded[-2].startswith("tensorflow_cpu-2.14.0.dist-info/variant.json,sha256=")
+    assert [file["filename"] for file in json.loads(page.with_name("index.json").read_text())["files"]] == [
+        *(unquote(urldefrag(str(link["href"]))[0]).rpartition("/")[2] for link in (plain, variant, listed))
+    ]
+
+
+def test_the_index_of_variants_stays_with_what_is_offered(built: Path, tmp_path: Path) -> None:
+    public = tmp_path / "public"
+    for name in ("avx", "x86-64-v4"):
+        wheel_index.index(public, wheel_index.of_folder(built / name), print, variants=name == "avx")
+    page = public / "auto" / "simple" / "tensorflow-cpu" / "index.html"
+    before = contents(public)
+    assert len(Links(page).rows) == 3
+    wheel_index.index(public, [], print, yanks={"avx/*": "slow"})
+    # The only wheel that is left is the plain one.
+    assert [str(link["href"]).partition("#")[0][-4:] for link in Links(page).rows] == [".whl"]
+    wheel_index.index(public, [], print, yanks={"avx/*": ""})
+    assert contents(public) == before
+
+
 def test_a_second_file_by_the_same_name_is_refused(public: Path, tmp_path: Path) -> None:
     before = contents(public)
     wheel(tmp_path / "rebuilt", requires="numpy")

@@ -106,12 +106,18 @@ def refuse_engine_options(options: Mapping[str, Any]) -> None:
             "add no wheel, but tell all clients not to install these, for a reason; without a reason, offer them again",
             "SET/WHEEL=REASON",
         ),
+        "variants": (
+            False,
+            "experimental: also make an index of all x86-64 levels, from which uv --preview-features wheel-variants "
+            "takes the one for its CPU",
+        ),
         "sign": (False, "sign choose.json and choose.tsv with cosign, by your identity or that of the CI"),
         "sign-options": ("", "sign them with these options of `cosign sign-blob`: '--key cosign.key'"),
     },
     examples=(
         "invoke index public --wheels dist",
         "invoke index public --url https://wheels.example.com --local-version",
+        "invoke index public --variants                # experimental",
         "invoke index public --yank '*/tensorflow_cpu-2.14.1-*=crashes in MatMul, issue 123'",
     ),
 )
@@ -123,6 +129,7 @@ def index(
     name: str,
     local_version: bool,
     yank: list[str],
+    variants: bool,
     sign: bool,
     sign_options: str,
 ) -> None:
@@ -133,7 +140,15 @@ def index(
     files = [] if yanks else wheel_index.of_folder(Path(wheels))
     signer = signing.file_signer(signing.options(sign_options)) if sign or sign_options else None
     rows = wheel_index.index(
-        Path(folder), files, say, project=name, local=local_version, url=url, sign=signer, yanks=yanks
+        Path(folder),
+        files,
+        say,
+        project=name,
+        local=local_version,
+        url=url,
+        sign=signer,
+        yanks=yanks,
+        variants=variants,
     )
     sets = sorted({row.instruction_set for row in rows})
     for instruction_set in sets:

@@ -31,7 +31,7 @@ from tfbuild.pipeline.wheel import SCHEMA as SIDECAR
 from tfbuild.pipeline.wheel import Audit, audit_wheel, glibc
 from tfbuild.plan import source
 from tfbuild.plan import wheel as wheel_files
-from tfbuild.publish import wheel_names, wheel_pages
+from tfbuild.publish import wheel_names, wheel_pages, wheel_variants
 from tfbuild.publish.signing import BUNDLE, SignFile
 from tfbuild.publish.wheel_names import Parts
 from tfbuild.publish.wheel_pages import TABLE
@@ -40,6 +40,7 @@ from tfbuild.publish.wheel_rows import (
     MOST_BYTES,
     IndexedWheel,
     Provenance,
+    VariantFile,
     is_sound,
     oldest_glibc,
     read_rows,
@@ -91,13 +92,15 @@ def index(
     url: str = "",
     sign: SignFile | None = None,
     yanks: Mapping[str, str] = {},
+    variants: bool = False,
 ) -> tuple[IndexedWheel, ...]:
     """Add wheels to the index in `folder`, new or not, and return all of its rows.
 
     `project`: the name of all wheels, or "" for each one's own. `local`: whether versions end with the set. `url`: the
     address of the folder, for the page at the top. `sign`: signs choose.json and choose.tsv. `yanks`: reasons by
     patterns of SET/WHEEL, "" to offer those again. Nothing is changed if a wheel cannot be used or a list cannot be
-    signed. Rows whose file somebody removed from the pool go, with a `note`.
+    signed. Rows whose file somebody removed from the pool go, with a `note`. `variants`: whether there is an index of
+    variants too, which stays if it is there already.
     """
     known = wheel_files.projects()
     if project and project not in known:
@@ -109,9 +112,12 @@ def index(
                 ready = [_prepare(wheel, scratch, project, local=local) for wheel in wheels]
                 kept, gone = _known(folder)
                 rows = _yanked(_merged(kept, [item.row for item in ready]), yanks)
-                pages = wheel_pages.pages(rows, gone, url)
+                variants = variants or (folder / wheel_variants.AUTO).is_dir()
+                wanted = wheel_variants.variant_rows(rows) if variants else []
+                rows, made = _with_variants(rows, wanted, folder, ready, scratch)
+                pages = wheel_pages.pages(rows, gone, url, variants=variants)
                 signatures = _signed(pages, folder, scratch, sign)
-                for item in ready:
+                for item in (*ready, *made):
                     _place(folder, item)
             for row in gone:
                 note(f"{row.name} for {row.instruction_set} leaves the index: {row.file} is gone")
@@ -239,7 +245,7 @@ def _merged(old: Iterable[IndexedWheel], new: Iterable[IndexedWheel]) -> tuple[I
                 f"two files are called {row.name} for {row.instruction_set}: {other.sha256[:12]} and {row.sha256[:12]}",
                 hint=f"remove the one that should go ({Path(other.file).parent} if it is in the index already)",
             )
-        rows[row.instruction_set, row.name] = msgspec.structs.replace(row, yanked=other.yanked)
+        rows[row.instruction_set, row.name] = msgspec.structs.replace(row, yanked=other.yanked, variant=other.variant)
     order = sorted(rows.values(), key=lambda row: (Version(row.release), row.instruction_set, row.name))
     return tuple(order)
 
@@ -262,6 +268,24 @@ def _place(folder: Path, ready: _Ready) -> None:
     if not target.exists():
         with whole(target) as part:
             shutil.copyfile(ready.path, part)
+
+
+def _with_variants(
+    rows: Iterable[IndexedWheel], wanted: Iterable[IndexedWheel], folder: Path, ready: Iterable[_Ready], scratch: Path
+) -> tuple[tuple[IndexedWheel, ...], list[_Ready]]:
+    """Return all rows, the `wanted` ones with a variant and the others without, and the variants that are new."""
+    wheels = {item.row.file: item.path for item in ready}
+    variants: dict[str, VariantFile] = {}
+    made = []
+    for row in wanted:
+        known = row.variant
+        if known is None or not (folder / known.file).is_file():
+            path, content = wheel_variants.write(row, wheels.get(row.file, folder / row.file), scratch)
+            digest = source.digest(path)
+            known = VariantFile(file=f"pool/{digest}/{path.name}", size=path.stat().st_size, sha256=digest)
+            made.append(_Ready(row=known.row(row), path=path, metadata=content))
+        variants[row.file] = known
+    return tuple(msgspec.structs.replace(row, variant=variants.get(row.file)) for row in rows), made
 
 
 def _signed(pages: Mapping[str, str], folder: Path, scratch: Path, sign: SignFile | None) -> dict[str, bytes]:

@@ -96,20 +96,45 @@ def rename(wheel: Path, folder: Path, *, project: str, version: str, platforms: 
     if new == old:
         return wheel
     target = folder / new.file
-    with open_archive(wheel) as archive, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as out:
+    with open_archive(wheel) as archive:
         text = metadata(archive, wheel.name)
-        (stem,) = (match[1] for name in archive.namelist() if (match := METADATA.fullmatch(name)))
-        names = {info.filename: _moved(info.filename, stem, new.stem) for info in archive.infolist()}
+        stem = _stem(archive)
         info = f"{new.stem}.dist-info"
         changed = {
             f"{info}/METADATA": _with_fields(text, Name=project, Version=version),
             f"{info}/WHEEL": _with_tags(archive.read(f"{stem}.dist-info/WHEEL"), new.tags()),
         }
-        record = archive.read(f"{stem}.dist-info/RECORD").decode()
-        changed[f"{info}/RECORD"] = _recorded(record, names, changed)
+        _rewrite(archive, target, new.stem, changed)
+    return target
+
+
+def add(wheel: Path, target: Path, name: str, content: bytes) -> bytes:
+    """Write a wheel with one more file in its .dist-info, and return its METADATA."""
+    with open_archive(wheel) as archive:
+        text, stem = metadata(archive, wheel.name), _stem(archive)
+        _rewrite(archive, target, stem, {f"{stem}.dist-info/{name}": content})
+    return text
+
+
+def _stem(archive: zipfile.ZipFile) -> str:
+    """Return PROJECT-VERSION as the folders of a wheel with one METADATA have it."""
+    (stem,) = (match[1] for name in archive.namelist() if (match := METADATA.fullmatch(name)))
+    return stem
+
+
+def _rewrite(archive: zipfile.ZipFile, target: Path, stem: str, changed: Mapping[str, bytes]) -> None:
+    """Copy a wheel with PROJECT-VERSION `stem` in its folders' names, and these files changed or new."""
+    old = _stem(archive)
+    names = {info.filename: _moved(info.filename, old, stem) for info in archive.infolist()}
+    record = archive.read(f"{old}.dist-info/RECORD").decode()
+    changed = {**changed, f"{stem}.dist-info/RECORD": _recorded(record, names, changed)}
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as out:
         for entry in archive.infolist():
             _copy(archive, entry, out, names[entry.filename], changed)
-    return target
+        for name in sorted(changed.keys() - set(names.values())):
+            new = copy.copy(archive.getinfo(f"{old}.dist-info/METADATA"))
+            new.filename = name
+            out.writestr(new, changed[name])
 
 
 def _moved(name: str, old: str, new: str) -> str:
@@ -134,7 +159,10 @@ def _with_tags(text: bytes, tags: list[str]) -> bytes:
 def _recorded(record: str, names: Mapping[str, str], changed: Mapping[str, bytes]) -> bytes:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    for name, *values in csv.reader(record.splitlines()):
+    rows = list(csv.reader(record.splitlines()))
+    # RECORD itself is the last.
+    rows[-1:-1] = [[name, "", ""] for name in sorted(changed.keys() - set(names.values()))]
+    for name, *values in rows:
         path = names.get(name, name)
         if (content := changed.get(path)) is not None:
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()

@@ -1,40 +1,67 @@
 """The files of an index of wheels, but for the wheels: made of its rows, so that the same rows give the same bytes."""
 
+import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
 import msgspec
 from packaging.version import Version
 
 from tfbuild.pages import rendering
-from tfbuild.publish import choose, indexes
+from tfbuild.publish import choose, indexes, wheel_variants
 from tfbuild.publish.wheel_rows import CHOICES, SCHEMA, IndexedWheel, WheelList
 
 TABLE, INSTALL = "choose.tsv", "install.sh"
 COLUMNS = ("release", "python", "platform", "glibc", "speed", "set", "cpuinfo", "size", "sha256", "file")
 
 
-def pages(rows: Sequence[IndexedWheel], gone: Sequence[IndexedWheel], url: str) -> dict[str, str]:
+def pages(
+    rows: Sequence[IndexedWheel], gone: Sequence[IndexedWheel], url: str, *, variants: bool = False
+) -> dict[str, str]:
     """Return the text of each file by its path, also of those pages that list nothing any more."""
     texts: dict[str, str] = {}
     sets: dict[str, dict[str, list[IndexedWheel]]] = defaultdict(lambda: defaultdict(list))
     for row in (*rows, *gone):
         sets[row.instruction_set][row.project] += [row] if row in rows else []
     for name, projects in sets.items():
-        for project, files in projects.items():
-            texts[f"{name}/simple/{project}/index.html"] = _project_page(project, files)
-            texts[f"{name}/simple/{project}/index.json"] = _json(_project_document(project, files))
-        links = [{"text": project, "attributes": {"href": f"{project}/"}} for project in sorted(projects)]
-        title = f"TensorFlow for {name}"
-        texts[f"{name}/simple/index.html"] = rendering.render("index/simple.html", title=title, links=links)
+        texts |= _simple(name, projects)
+    if variants:
+        texts |= _variant_pages(rows)
     offered = [row for row in rows if not row.yanked]
     texts[TABLE] = "".join("\t".join(line) + "\n" for line in (COLUMNS, *map(columns, offered)))
     texts[CHOICES] = _json(msgspec.to_builtins(WheelList(schema=SCHEMA, wheels=tuple(rows))))
     texts["index.html"] = _top_page(rows, url)
     texts[INSTALL] = (rendering.TEMPLATES / "index" / INSTALL).read_text(encoding="utf-8")
     return texts
+
+
+def _simple(
+    name: str, projects: Mapping[str, list[IndexedWheel]], documents: Mapping[str, Mapping[str, str]] = {}
+) -> dict[str, str]:
+    """Return the pages of one index. `documents`: other files beside the page of a project."""
+    texts: dict[str, str] = {}
+    for project, files in projects.items():
+        texts[f"{name}/simple/{project}/index.html"] = _project_page(project, files, documents.get(project, {}))
+        texts[f"{name}/simple/{project}/index.json"] = _json(
+            _project_document(project, files, documents.get(project, {}))
+        )
+    links = [{"text": project, "attributes": {"href": f"{project}/"}} for project in sorted(projects)]
+    title = f"TensorFlow for {name}"
+    return texts | {f"{name}/simple/index.html": rendering.render("index/simple.html", title=title, links=links)}
+
+
+def _variant_pages(rows: Sequence[IndexedWheel]) -> dict[str, str]:
+    projects: dict[str, list[IndexedWheel]] = {row.project: [] for row in rows}
+    documents: dict[str, dict[str, str]] = {row.project: {} for row in rows}
+    texts: dict[str, str] = {}
+    for release in wheel_variants.releases(rows):
+        projects[release.project] += release.files
+        if release.document:
+            documents[release.project][release.name] = release.document
+            texts[f"{wheel_variants.AUTO}/simple/{release.project}/{release.name}"] = release.document
+    return texts | _simple(wheel_variants.AUTO, projects, documents)
 
 
 def _top_page(rows: Iterable[IndexedWheel], url: str) -> str:
@@ -53,7 +80,7 @@ def _address(row: IndexedWheel) -> str:
     return f"../../../pool/{row.sha256}/{quote(row.name)}"
 
 
-def _project_page(project: str, rows: Iterable[IndexedWheel]) -> str:
+def _project_page(project: str, rows: Iterable[IndexedWheel], documents: Mapping[str, str]) -> str:
     links = [
         {
             "text": row.name,
@@ -67,11 +94,18 @@ def _project_page(project: str, rows: Iterable[IndexedWheel]) -> str:
             },
         }
         for row in rows
+    ] + [
+        {"text": name, "attributes": {"href": f"{quote(name)}#sha256={_digest(text)}"}}
+        for name, text in documents.items()
     ]
     return rendering.render("index/simple.html", title=f"Links for {project}", links=links)
 
 
-def _project_document(project: str, rows: Sequence[IndexedWheel]) -> dict[str, object]:
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _project_document(project: str, rows: Sequence[IndexedWheel], documents: Mapping[str, str]) -> dict[str, object]:
     """Return PEP 691's document of a project, with the sizes and times of PEP 700."""
     files = [
         {
@@ -86,6 +120,9 @@ def _project_document(project: str, rows: Sequence[IndexedWheel]) -> dict[str, o
             **({"upload-time": row.created} if row.created else {}),
         }
         for row in rows
+    ] + [
+        {"filename": name, "url": quote(name), "hashes": {"sha256": _digest(text)}, "size": len(text)}
+        for name, text in documents.items()
     ]
     versions = sorted({row.version for row in rows}, key=Version)
     return {"meta": {"api-version": "1.1"}, "name": project, "versions": versions, "files": files}

@@ -30,6 +30,18 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     source_commit: str | None
 
 
+class VariantFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The same wheel with its instruction set in its name and metadata, for the index with variants."""
+
+    file: str
+    size: int
+    sha256: str
+
+    def row(self, wheel: "IndexedWheel") -> "IndexedWheel":
+        """Return the row of the variant of a wheel."""
+        return msgspec.structs.replace(wheel, file=self.file, size=self.size, sha256=self.sha256)
+
+
 class IndexedWheel(msgspec.Struct, frozen=True, kw_only=True):
     """A wheel of the index. `file`: its path from the top of the index.
 
@@ -55,6 +67,7 @@ class IndexedWheel(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     built: Provenance | None
     yanked: str = ""
+    variant: VariantFile | None = None
 
     @property
     def name(self) -> str:
