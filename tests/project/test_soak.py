@@ -1,7 +1,10 @@
 """What the nightly soak runs are command lines that tfbuild takes."""
 
+import random
+from itertools import islice
+
 from tests.rows import each
-from tests.with_engine.soak import FAULTS, IDS, TARGETS, TRIALS, Trial
+from tests.with_engine.soak import FAULTS, IDS, TARGETS, TRIALS, Trial, draws
 from tfbuild.cli import VERBS, command_line
 
 
@@ -15,3 +18,10 @@ def test_a_verb_of_the_soak_is_one(trial: Trial) -> None:
 def test_most_verbs_of_the_soak_are_struck() -> None:
     weights = {name: fault.weight for name, fault in FAULTS.items()}
     assert weights["nothing"] < sum(weights.values()) / 2
+
+
+@each("seed", range(5))
+def test_an_hours_draws_strike_each_important_verb_with_most_faults(seed: int) -> None:
+    drawn = {(trial.verb, name) for trial, name in islice(draws(random.Random(seed)), 100)}
+    for verb in ("build", "verify", "push", "pull"):
+        assert sum((verb, name) in drawn for name in FAULTS) > len(FAULTS) / 2

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 from tests.ports import free_port
@@ -52,6 +53,8 @@ IDS = tuple(
 )
 # No verb takes longer here: one that does hangs.
 SECONDS = 900.0
+# How much seldomer a fault is drawn for a verb that it was drawn for.
+RARER = 10
 Strike = Callable[["Place", "subprocess.Popen[str]"], None]
 
 
@@ -66,6 +69,10 @@ class Trial:
     words: str
     weight: int = 2
     ends: frozenset[int] = frozenset()
+
+    @property
+    def verb(self) -> str:
+        return self.words.partition(" ")[0]
 
 
 ABSENT = codes(UnknownImage)
@@ -158,7 +165,8 @@ class Place:
     server: Server
     took: dict[str, float] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
+    struck: Counter[tuple[str, str]] = field(default_factory=Counter)
+    too_late: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @property
     def env(self) -> dict[str, str]:
@@ -210,7 +218,7 @@ class Place:
             fault.strike(self, process)  # its end is the same: the next verb needs the engine, the disk, the registry
         fault.over(self)
         print(f"{code:4} {seconds:5.0f} s  {what}{'' if struck else ' (too late)'}", flush=True)
-        self.counts[f"{name}{'' if struck else ' (too late)'}"] += 1
+        (self.struck if struck else self.too_late)[words.partition(" ")[0], name] += 1
         if re.search("^Traceback", output, re.MULTILINE):
             self.found(f"{what}: a traceback", output)
         elif code not in {0} | allowed | (fault.ends if struck else frozenset()):
@@ -262,11 +270,21 @@ def place() -> Iterator[Place]:
         yield Place(folder=work, victim=victim, server=server)
 
 
+def draws(chance: random.Random) -> Iterator[tuple[Trial, str]]:
+    """Return verbs and the names of their faults, endlessly: by weight, and seldom a pair that was drawn before."""
+    pairs, drawn = list(product(TRIALS, FAULTS)), Counter[tuple[str, str]]()
+    while True:
+        weights = [row.weight * FAULTS[name].weight / RARER ** drawn[row.verb, name] for row, name in pairs]
+        ((trial, name),) = chance.choices(pairs, weights)
+        drawn[trial.verb, name] += 1
+        yield trial, name
+
+
 def soak(there: Place, seconds: float, seed: int) -> None:
     chance, ends = random.Random(seed), time.monotonic() + seconds
-    while time.monotonic() < ends:
-        (trial,) = chance.choices(TRIALS, [row.weight for row in TRIALS])
-        (name,) = chance.choices([*FAULTS], [row.weight for row in FAULTS.values()])
+    for trial, name in draws(chance):
+        if time.monotonic() > ends:
+            return
         number = chance.randrange(len(TARGETS))
         words = trial.words.format(target=TARGETS[number], id=IDS[number], image=f"tfbuild:{IDS[number]}")
         there.run(words, trial.ends, FAULTS[name], name, chance.random() * there.took.get(words, 20))
@@ -284,7 +302,10 @@ def main() -> int:
             there.run(TRIALS[0].words.format(target=target), frozenset(), FAULTS["nothing"], "nothing", 1)
         there.inspect()
         soak(there, given.minutes * 60, given.seed)
-    print(f"{there.counts.total()} verbs: {dict(there.counts.most_common())}")
+    print(f"{there.struck.total()} verbs struck while they worked, {there.too_late.total()} that had ended")
+    for verb in sorted({trial.verb for trial in TRIALS}):
+        row = ", ".join(f"{name} {there.struck[verb, name]}" for name in FAULTS if there.struck[verb, name])
+        print(f"{verb}: {row or 'never struck'}")
     print(f"{len(there.findings)} findings", *there.findings, sep="\n- ")
     return bool(there.findings)
 
