@@ -15,7 +15,7 @@ import pytest
 from packaging.metadata import Metadata
 from packaging.utils import parse_wheel_filename
 
-from tests.publish.wheels import MANYLINUX, described, wheel
+from tests.publish.wheels import BUILT, MANYLINUX, described, wheel
 from tfbuild.errors import BadInput, TfbuildError, UsageError
 from tfbuild.publish import wheel_index, wheel_rows
 from tfbuild.publish.wheel_rows import IndexedWheel
@@ -92,6 +92,7 @@ def test_the_json_of_a_project_has_what_the_page_has_and_its_size_and_time(publi
     assert file["size"] == (folder / unquote(file["url"])).stat().st_size
     assert file["upload-time"] == "2026-03-01T12:00:00Z"
     assert file["requires-python"] == ">=3.9"
+    assert file["_built"] == BUILT
     assert f"sha256={file['core-metadata']['sha256']}" == link["data-core-metadata"]
 
 

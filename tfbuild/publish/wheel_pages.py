@@ -118,6 +118,8 @@ def _project_document(project: str, rows: Sequence[IndexedWheel], documents: Map
             "yanked": row.yanked or False,
             **({"requires-python": row.requires_python} if row.requires_python else {}),
             **({"upload-time": row.created} if row.created else {}),
+            # PEP 700 leaves names with "_" to indexes.
+            **({"_built": msgspec.to_builtins(row.built)} if row.built else {}),
         }
         for row in rows
     ] + [
