@@ -118,12 +118,14 @@ def test_older_releases_are_built_and_verified_too(release: str, python: str, in
 
 
 @pytest.mark.nightly
-def test_a_wheel_file_is_taken_for_what_it_is_and_compared_with_the_official_one(
-    invoke: Invoke, wheel: Callable[[str], Path], engine: Engine
+def test_a_wheel_of_an_index_is_taken_for_what_it_is_and_compared_with_the_official_one(
+    invoke: Invoke, wheel: Callable[[str], Path], engine: Engine, tmp_path: Path
 ) -> None:
     file = wheel("intel-tensorflow-avx512==2.14.0")
     starts = "avx512f" in detect().features
-    command = ("build", "--target", "mkl", "--wheel", str(file), "--reverify", "--json")
+    invoke("index", str(tmp_path / "index"), "--wheels", str(file.parent))
+    indexed = ("--wheel", f"index:{tmp_path / 'index'}", "--cpu", "x86-64-v4")
+    command = ("build", "--target", "mkl", *indexed, "--reverify", "--json")
     done = invoke(*command, code=0 if starts else 24)
     report = json.loads(done.stdout)
     # Its guard says AVX2, AVX512F and FMA; its code needs AVX-512's subsets, BMI2 and LZCNT as well.

@@ -9,8 +9,8 @@ from tfbuild.cli.listing import show_cpus, show_fields, show_flags, show_gain, s
 from tfbuild.cli.options import HOST, JSON, PLAN, RUN, SETTINGS, certificates, host_cpu, request_of
 from tfbuild.cli.output import out, say
 from tfbuild.cli.verbs import COMMAND_LINE, Rows, verb
+from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu import detect as detect_cpu
-from tfbuild.cpu import isa
 from tfbuild.errors import UsageError
 from tfbuild.plan import (
     PLATFORMS,
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tfbuild.pipeline.run import Run
 
 CPUINFO: Rows = {"cpuinfo": replace(PLAN["cpuinfo"], help="recorded CPU to read in place of this machine's")}
+# What --wheel begins with for a wheel of an index.
+INDEX = "index:"
 WHEELS = {"source": "from source", "official": "official wheel", "file": "wheel file"}
 
 
@@ -227,7 +229,7 @@ def dockerfile(*, output: str, pin: bool, ca_cert: str, json: bool, **options: A
     """Write the build context: a folder that plain `docker build` accepts."""
     from tfbuild.context import dockerfile as rendering
 
-    chosen = select(request_of(options))
+    chosen = select(request_of(options), ca=certificates(ca_cert))
     digest = ""
     if pin:
         from tfbuild.oci.client import image_digest
@@ -241,9 +243,18 @@ def dockerfile(*, output: str, pin: bool, ca_cert: str, json: bool, **options: A
         print(context.folder)
 
 
-def select(request: Request) -> Build:
-    """Plan the requested build on this machine."""
-    return select_build(request, host_cpu(request.cpuinfo))
+def select(request: Request, host: Cpu | None = None, ca: Path | None = None) -> Build:
+    """Plan the requested build, by default for this machine's CPU; a wheel of an index is downloaded first."""
+    host = host or host_cpu(request.cpuinfo)
+    if request.wheel.startswith(INDEX):
+        from tfbuild.publish import choose, installing
+        from tfbuild.util.progress import Progress
+
+        source = installing.WheelSource(request.wheel.removeprefix(INDEX), ca or certificates(""))
+        request, choice = installing.request_with_wheel(source, request, host, WORK / "wheels", Progress())
+        for line in choose.explanation(choice, any_release=False):
+            say(line)
+    return select_build(request, host)
 
 
 def select_on_host(request: Request) -> tuple[Build, HostSystem]:
@@ -269,14 +280,15 @@ def words(taken: Build | Usual) -> str:
 def select_for(request: Request, run: "Run") -> Build:
     """Plan the requested build; with an engine on another machine, for that machine's platform and CPU."""
     if not run.engine.elsewhere():
-        return select(request)
+        return select(request, ca=run.ca)
     from tfbuild.pipeline import Maker
 
     maker = Maker(run=run)
     request = replace(request, platform=request.platform or maker.engine.platform)
-    if request.cpuinfo or not isa.means_host(request.cpu) or request.wheel not in ("", "source"):
-        return select(request)
-    return select_build(request, maker.cpu())
+    for_host = request.wheel in ("", "source") or request.wheel.startswith(INDEX)
+    if request.cpuinfo or not isa.means_host(request.cpu) or not for_host:
+        return select(request, ca=run.ca)
+    return select(request, maker.cpu(), run.ca)
 
 
 def select_and_print_notes(request: Request, run: "Run") -> Build:

@@ -104,7 +104,7 @@ class Request:
     )
     wheel: str = option(
         "",
-        "official, or a wheel file (default: build from source)",
+        "official, a wheel file, or index:URL, the best of an index (default: build from source)",
         pattern=LOOKED_UP,
         identifier=Identifier.WORD,
         written=lambda build: {"official": "official", "source": ""}.get(build.wheel.kind, build.wheel.requirement),

@@ -25,8 +25,9 @@ from tfbuild.cpu import Cpu, isa
 from tfbuild.errors import BadInput, NothingFits, RegistryRefused, TfbuildError, UsageError, VerificationFailed
 from tfbuild.oci import transport
 from tfbuild.oci.references import is_secure
-from tfbuild.plan import MACHINES
+from tfbuild.plan import MACHINES, PLATFORMS, Request, rules
 from tfbuild.plan import wheel as wheels
+from tfbuild.plan.source import digest
 from tfbuild.publish import choose, signing, wheel_names, wheel_rows
 from tfbuild.publish.choose import Choice, PassedOver
 from tfbuild.publish.wheel_rows import IndexedWheel
@@ -228,7 +229,9 @@ def _misfit(row: IndexedWheel, environment: PythonEnvironment) -> str:
     return ""
 
 
-def chosen_row(rows: Iterable[IndexedWheel], choice: Choice, place: str) -> IndexedWheel:
+def chosen_row(
+    rows: Iterable[IndexedWheel], choice: Choice, place: str, wanted: str = "this CPU and this environment"
+) -> IndexedWheel:
     """Return the row of the choice; raises NothingFits."""
     if choice.best is not None:
         return next(row for row in rows if row.published == choice.best)
@@ -239,7 +242,7 @@ def chosen_row(rows: Iterable[IndexedWheel], choice: Choice, place: str) -> Inde
         hints.append("leave out --release")
     nearest = choice.nearest
     lacking = f": for {nearest.id} this CPU lacks {' '.join(choice.missing)}" if nearest else ""
-    raise NothingFits(f"no wheel in {place} fits this CPU and this environment{lacking}", hint="; or ".join(hints))
+    raise NothingFits(f"no wheel in {place} fits {wanted}{lacking}", hint="; or ".join(hints))
 
 
 def requirements(rows: Iterable[IndexedWheel], chosen: IndexedWheel, source: WheelSource) -> list[str]:
@@ -253,6 +256,44 @@ def requirements(rows: Iterable[IndexedWheel], chosen: IndexedWheel, source: Whe
     ]
     hashes = [f"    --hash=sha256:{digest}" for digest in sorted(like)]
     return [f"--extra-index-url {address}", " \\\n".join([f"{chosen.project}=={chosen.version}", *hashes])]
+
+
+# --- a wheel for an image ---------------------------------------------------------------------------------------------
+
+
+def request_with_wheel(
+    source: WheelSource, request: Request, host: Cpu | None, folder: Path, progress: Progress
+) -> tuple[Request, Choice]:
+    """Download the wheel for the requested CPU (default: the host's) to `folder`, and return a request with it.
+
+    A wheel that is there already is not downloaded again. Raises NothingFits if no wheel fits the request.
+    """
+    platform = rules.choose_platform(request)
+    cpu = replace(request, cpu=request.cpu or "host")
+    wanted = rules.requested_set(cpu, PLATFORMS[platform], host, exact=True)
+    # The target of a wheel that tfbuild did not compile is unknown here; planning refuses one that does not fit.
+    targets = ("", rules.refuse_exclusive(request))
+    rows = [row for row in source.wheels() if wheel_rows.is_sound(row) and row.target in targets and not row.yanked]
+    among = choose.matching([row.published for row in rows], release=request.release, target="", python=request.python)
+    choice = choose.choose(among, platform=platform, features=frozenset(wanted.features if wanted else ()))
+    narrowed = ("--release",) if request.release else ()
+    row = chosen_row(rows, replace(choice, older=None, narrowed_by=narrowed), source.name, "this request")
+    path = _kept(source, row, folder / row.sha256, progress)
+    compiled = isa.instruction_set(row.features, PLATFORMS[platform])
+    return replace(request, wheel=str(path), release=row.release, python=row.python, cpu=compiled.option), choice
+
+
+def _kept(source: WheelSource, row: IndexedWheel, folder: Path, progress: Progress) -> Path:
+    """Return the path of a wheel in `folder`, after downloading it if it is not there."""
+    path = folder / row.name
+    if path.is_file() and digest(path) == row.sha256:
+        return path
+    with progress.step(f"download: {row.name}"), writing(folder, "use another working folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(".part-", folder) as scratch:
+            wheel = source.fetch(row, scratch)
+            refuse_other(wheel, row)
+            return wheel.replace(path)
 
 
 # --- installing -------------------------------------------------------------------------------------------------------

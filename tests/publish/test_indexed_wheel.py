@@ -1,0 +1,81 @@
+"""`--wheel index:URL`: an image's wheel is the best of an index for the requested CPU."""
+
+import hashlib
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.commandline import answer, invoke
+from tests.publish.wheels import wheel
+from tfbuild.publish import wheel_index
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index with two sets of 2.14.0, and another Python's."""
+    folder = tmp_path_factory.mktemp("index")
+    for number, (name, python) in enumerate([("avx", "3.11"), ("x86-64-v4", "3.11"), ("x86-64-v4", "3.10")]):
+        wheel(folder / f"built{number}", name, python=python)
+        wheel_index.index(folder / "public", wheel_index.of_folder(folder / f"built{number}"), print)
+    return folder / "public"
+
+
+def words(public: Path, cpu: str, *more: str) -> tuple[str, ...]:
+    return ("--target", "mkl", "--wheel", f"index:{public}", "--cpu", cpu, *more)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "compiled"),
+    [("x86-64-v4-vnni", "x86-64-v4"), ("haswell", "avx")],
+    ids=["a CPU with more than the largest set", "a CPU without the largest set"],
+)
+def test_an_image_gets_the_largest_set_that_its_cpu_runs(public: Path, cpu: str, compiled: str, tmp_path: Path) -> None:
+    done = invoke("build", *words(public, cpu), "--dry-run", "--json", cwd=tmp_path)
+    (plan,) = json.loads(done.stdout)
+    assert (plan["instruction_set"], plan["python"], plan["release"]) == (compiled, "3.11", "2.14.0")
+    sha256 = plan["wheel"]["sha256"]
+    (copied,) = (tmp_path / "build" / plan["id"] / "context").rglob("*.whl")
+    assert hashlib.sha256(copied.read_bytes()).hexdigest() == sha256
+    assert f"for {compiled}, sha256:{sha256}" in done.stderr
+    # The second run downloads nothing.
+    assert "download: " in done.stderr
+    assert "download: " not in invoke("plan", *words(public, cpu), cwd=tmp_path).stderr
+
+
+def test_options_choose_among_the_wheels_of_an_index(public: Path, tmp_path: Path) -> None:
+    done = invoke("plan", *words(public, "x86-64-v4", "--python", "3.10", "--json"), cwd=tmp_path)
+    assert json.loads(done.stdout)[0]["id"].startswith("2.14.0-mkl-py3.10-x86-64-v4-")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "more", "why"),
+    [
+        ("x86-64-v2", (), "fits this request: for avx/.* this CPU lacks avx xsave"),
+        ("x86-64-v4", ("--release", "2.15"), "fits this request\nhint: .*leave out --release"),
+    ],
+)
+def test_an_index_without_a_fitting_wheel_is_an_error(
+    public: Path, cpu: str, more: tuple[str, ...], why: str, tmp_path: Path
+) -> None:
+    done = answer("plan", *words(public, cpu, *more), cwd=tmp_path)
+    assert done.returncode == 27, done.stderr
+    assert re.search(why, done.stderr), done.stderr
+    assert not (tmp_path / "build").exists()
+
+
+def test_a_yanked_wheel_is_not_taken(public: Path, tmp_path: Path) -> None:
+    changed = shutil.copytree(public, tmp_path / "changed")
+    invoke("index", changed, "--yank", "x86-64-v4/*=it is slow")
+    done = invoke("plan", *words(changed, "x86-64-v4", "--json"), cwd=tmp_path)
+    assert json.loads(done.stdout)[0]["instruction_set"] == "avx"
+
+
+def test_a_wheel_that_is_not_what_its_row_says_is_not_kept(public: Path, tmp_path: Path) -> None:
+    changed = shutil.copytree(public, tmp_path / "changed")
+    for path in changed.rglob("*.whl"):
+        path.write_bytes(path.read_bytes()[:-1])
+    assert "bytes with sha256" in invoke("plan", *words(changed, "haswell"), cwd=tmp_path, code=24).stderr
+    assert not list((tmp_path / "build").rglob("*.whl"))
