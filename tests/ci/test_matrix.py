@@ -229,6 +229,13 @@ def test_a_commit_that_does_not_exist_is_refused(commit: str, tmp_path: Path) ->
     assert not (tmp_path / ".git" / "worktrees").exists()
 
 
+def test_a_commit_without_the_verb_has_none_of_the_rows(tmp_path: Path) -> None:
+    checkout.git(tmp_path, "init", "--quiet")
+    checkout.git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "first")
+    rows = matrix.select(MatrixRequest(only=(newest.official(),)))
+    assert matrix.changed(rows, "HEAD", [], tmp_path) == rows
+
+
 def test_changed_without_git_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="--changed needs git"):
