@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
 import pytest
 
 from tests.broken import serve
@@ -18,7 +19,7 @@ from tests.publish import wheels
 from tests.rows import each
 from tfbuild import cpu
 from tfbuild.cpu import isa
-from tfbuild.publish import choose, wheel_index, wheel_pages
+from tfbuild.publish import choose, wheel_index, wheel_pages, wheel_rows
 from tfbuild.publish.wheel_pages import COLUMNS
 from tfbuild.publish.wheel_rows import IndexedWheel
 
@@ -43,10 +44,10 @@ def row(release: str, level: str, python: str = PYTHON, project: str = "tensorfl
         content = path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     described = IndexedWheel(
-        file=f"pool/{digest}/{path.name}", size=len(content), sha256=digest, metadata="", project=project,
-        version=release, release=release, python=python, requires_python="", platform="linux/amd64", glibc="2.17",
-        target="mkl", instruction_set=level, features=isa.resolve(level, arch="x86_64").features, created="",
-        built=None,
+        file=f"pool/{digest}/{path.name}", size=len(content), sha256=digest, metadata="",
+        project=project.replace("_", "-"), version=release, release=release, python=python, requires_python="",
+        platform="linux/amd64", glibc="2.17", target="mkl", instruction_set=level,
+        features=isa.resolve(level, arch="x86_64").features, created="", built=None,
     )  # fmt: skip
     return described, content
 
@@ -115,6 +116,37 @@ def test_every_recorded_machine_gets_the_wheel_that_the_rules_of_pull_choose(tmp
             assert done.returncode == (0 if chosen else 27), done.stderr
             seen.add(best.instruction_set if best else "")
     assert seen == {"", "avx", "x86-64-v3"}
+
+
+@pytest.mark.slow
+def test_install_and_the_script_choose_by_the_kernels_own_cpuinfo(tmp_path: Path) -> None:
+    """In a mount namespace where it is that of a recorded machine; none of them stops at x86-64-v1.
+
+    tfbuild asks the CPU too, and takes no wheel for features that the CPU itself denies.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("a mount over /proc/cpuinfo needs root")
+    levels = [f"x86-64-v{number}" for number in (1, 2, 3, 4)]
+    index = Index(*(row("2.20.0", level) for level in levels))
+    listed = wheel_rows.WheelList(schema=wheel_rows.SCHEMA, wheels=tuple(index.rows))
+    index.content["/choose.json"] = msgspec.json.encode(listed)
+    faked = tmp_path / "cpuinfo"
+    inside = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /proc/cpuinfo && exec "$@"', str(faked)]
+    env = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, "DRY_RUN": "1", "no_proxy": "*"}
+    recorded = {machine.level: machine.cpuinfo() for machine in machines() if not machine.hides}
+    own = frozenset(isa.all_of_cpu(cpu.detect()).features)
+    with serve(index.content) as server:
+        tfbuild = [sys.executable, "-m", "invoke", "install", "--index", server.url, "--dry-run"]
+        script = ["dash", str(SCRIPT), server.url]
+        for number, level in enumerate(levels):
+            wheels.cpuinfo(faked, level)
+            faked.write_text(recorded.get(level) or faked.read_text())
+            run_here = [described for described in index.rows[: number + 1] if own.issuperset(described.features)]
+            for command, described in ((tfbuild, run_here[-1]), (script, index.rows[number])):
+                done = subprocess.run(
+                    [*inside, *command], capture_output=True, text=True, check=False, cwd=SCRIPT.parents[2], env=env
+                )
+                assert done.stdout == f"{server.url}/{described.file}\n", (level, command, done.stderr)
 
 
 def test_a_wheel_for_a_newer_glibc_is_passed_over(tmp_path: Path) -> None:
