@@ -43,7 +43,7 @@ from tfbuild.publish.wheel_rows import (
     VariantFile,
     is_sound,
     oldest_glibc,
-    read_rows,
+    read_list,
 )
 from tfbuild.util.files import decode, locked, read_regular, replace_file, temporary_folder, whole, writing
 from tfbuild.util.terminal import printable
@@ -97,10 +97,10 @@ def index(
     """Add wheels to the index in `folder`, new or not, and return all of its rows.
 
     `project`: the name of all wheels, or "" for each one's own. `local`: whether versions end with the set. `url`: the
-    address of the folder, for the page at the top. `sign`: signs choose.json and choose.tsv. `yanks`: reasons by
-    patterns of SET/WHEEL, "" to offer those again. Nothing is changed if a wheel cannot be used or a list cannot be
-    signed. Rows whose file somebody removed from the pool go, with a `note`. `variants`: whether there is an index of
-    variants too, which stays if it is there already.
+    address of the folder, for the page at the top (default: the one before). `sign`: signs choose.json and choose.tsv.
+    `yanks`: reasons by patterns of SET/WHEEL, "" to offer those again. Nothing is changed if a wheel cannot be used or
+    a list cannot be signed. Rows whose file somebody removed from the pool go, with a `note`. `variants`: whether there
+    is an index of variants too, which stays if it is there already.
     """
     known = wheel_files.projects()
     if project and project not in known:
@@ -110,12 +110,12 @@ def index(
         with locked(folder, lambda: note(f"waiting for another process that writes {folder}")):
             with temporary_folder(parent=folder) as scratch:
                 ready = [_prepare(wheel, scratch, project, local=local) for wheel in wheels]
-                kept, gone = _known(folder)
+                kept, gone, before = _known(folder)
                 rows = _yanked(_merged(kept, [item.row for item in ready]), yanks)
                 variants = variants or (folder / wheel_variants.AUTO).is_dir()
                 wanted = wheel_variants.variant_rows(rows) if variants else []
                 rows, made = _with_variants(rows, wanted, folder, ready, scratch)
-                pages = wheel_pages.pages(rows, gone, url, variants=variants)
+                pages = wheel_pages.pages(rows, gone, url or before, variants=variants)
                 signatures = _signed(pages, folder, scratch, sign)
                 for item in (*ready, *made):
                     _place(folder, item)
@@ -223,16 +223,18 @@ def _platforms(path: Path, sidecar: Sidecar | None) -> tuple[str, ...]:
 # --- the folder -------------------------------------------------------------------------------------------------------
 
 
-def _known(folder: Path) -> tuple[list[IndexedWheel], list[IndexedWheel]]:
-    """Return the rows that the index has, and those of them whose file is gone."""
+def _known(folder: Path) -> tuple[list[IndexedWheel], list[IndexedWheel], str]:
+    """Return the rows that the index has, those whose file is gone, and its address."""
     path = folder / CHOICES
-    rows = read_rows(read_regular(path, MOST_BYTES), str(path)) if path.exists() else ()
-    if odd := next((row for row in rows if not is_sound(row)), None):
+    if not path.exists():
+        return [], [], ""
+    known = read_list(read_regular(path, MOST_BYTES), str(path))
+    if odd := next((row for row in known.wheels if not is_sound(row)), None):
         raise BadInput(
             f"{path} has a row that contradicts itself: {printable(odd.file)}", hint="was it edited? make it again"
         )
-    gone = [row for row in rows if not (folder / row.file).is_file()]
-    return [row for row in rows if row not in gone], gone
+    gone = [row for row in known.wheels if not (folder / row.file).is_file()]
+    return [row for row in known.wheels if row not in gone], gone, known.url
 
 
 def _merged(old: Iterable[IndexedWheel], new: Iterable[IndexedWheel]) -> tuple[IndexedWheel, ...]:

@@ -31,7 +31,7 @@ def pages(
         texts |= _variant_pages(rows)
     offered = [row for row in rows if not row.yanked]
     texts[TABLE] = "".join("\t".join(line) + "\n" for line in (COLUMNS, *map(columns, offered)))
-    texts[CHOICES] = _json(msgspec.to_builtins(WheelList(schema=SCHEMA, wheels=tuple(rows))))
+    texts[CHOICES] = _json(msgspec.to_builtins(WheelList(schema=SCHEMA, wheels=tuple(rows), url=url)))
     texts["index.html"] = _top_page(rows, url)
     texts[INSTALL] = (rendering.TEMPLATES / "index" / INSTALL).read_text(encoding="utf-8")
     return texts

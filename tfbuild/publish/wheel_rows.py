@@ -90,8 +90,11 @@ class IndexedWheel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WheelList(msgspec.Struct, frozen=True, kw_only=True):
+    """choose.json. `url`: where the index is served, "" if nobody has said so."""
+
     schema: str
     wheels: tuple[IndexedWheel, ...]
+    url: str = ""
 
 
 def is_sound(row: IndexedWheel) -> bool:
@@ -109,12 +112,17 @@ def is_sound(row: IndexedWheel) -> bool:
 
 
 def read_rows(content: bytes, origin: str) -> tuple[IndexedWheel, ...]:
-    """Return the rows of a choose.json; raises BadInput with `origin` if it is not one that this tfbuild can read."""
+    """Return the rows of a choose.json; raises BadInput as `read_list` does."""
+    return read_list(content, origin).wheels
+
+
+def read_list(content: bytes, origin: str) -> WheelList:
+    """Return what is in a choose.json; raises BadInput with `origin` if it is not one that this tfbuild can read."""
     try:
         schema = decode(content, dict[str, Any]).get("schema")
         if schema != SCHEMA:
             raise ValueError(f"its schema is {schema!r}, not {SCHEMA}")
-        return decode(content, WheelList).wheels
+        return decode(content, WheelList)
     except ValueError as error:
         raise BadInput(
             f"{origin} cannot be used: {error}", hint="another version of tfbuild may have written it, or somebody else"
