@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import re
+import socket
 import subprocess
 import threading
 import time
@@ -19,6 +20,7 @@ import pytest
 import requests
 
 from tests.commandline import invoke
+from tests.context.test_remote_cache import served
 from tests.plan.test_selection import chosen
 from tfbuild import pipeline
 from tfbuild.errors import BadInput, BadMirror, BuildFailed, DiskFull, UsageError
@@ -203,6 +205,24 @@ def test_a_host_that_does_not_answer_is_a_clear_failure(folder: Path) -> None:
         error = server.explain(BuildFailed(f"E: Failed to fetch {HOST}/file"))
     assert isinstance(error, BadMirror)
     assert "Connection refused" in error.reason
+
+
+def test_a_git_server_that_goes_silent_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "GIT_SECONDS", 1)
+    over = threading.Event()
+
+    def begins(listening: socket.socket) -> None:
+        with listening.accept()[0] as end:
+            end.recv(1 << 16)
+            end.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n001e")
+            over.wait(60)
+
+    with served(begins) as port:
+        try:
+            with pytest.raises(BadMirror, match="too slow"):
+                bundle.keep_tag(bundle.fill(tmp_path / "bundle"), f"http://127.0.0.1:{port}/x", "x", "v1", "", None)
+        finally:
+            over.set()
 
 
 def test_a_partial_download_is_not_kept_and_the_next_one_is_whole(site: Site, folder: Path) -> None:
