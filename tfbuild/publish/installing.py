@@ -4,7 +4,6 @@ The rules of `pull` choose it. Its sha256, its name and its own CPU guard are ch
 until then nothing changes in the environment.
 """
 
-import csv
 import hashlib
 import os
 import re
@@ -38,6 +37,8 @@ from tfbuild.util.terminal import printable
 
 OPTION = "--index"
 MOST_NAME = 128
+# A list of a wheel's files that is larger is not read, and the wheel is installed again.
+MOST_RECORD = 64 << 20
 NO_SPACE = "set TMPDIR to a folder with space"
 RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
 UNSOUND = "its row in the index contradicts itself: a newer tfbuild wrote it, or somebody changed it"
@@ -342,9 +343,11 @@ def _has_files_of(wheel: Path, info: Path) -> bool:
     uv does not note which file it installed. Installers move some files, and add their own.
     """
     with open_archive(wheel) as archive:
-        records = [archive.read(name) for name in archive.namelist() if RECORD.fullmatch(name)]
+        members = [member for member in archive.infolist() if RECORD.fullmatch(member.filename)]
+        records = [archive.read(member) for member in members if member.file_size <= MOST_RECORD]
+    # A row is NAME,DIGEST,SIZE; that of RECORD itself has no digest.
     wanted, installed = (
-        {row[1] for row in csv.reader(content.decode().splitlines()) if len(row) == 3}
+        {line.rsplit(b",", 2)[1] for line in content.splitlines() if line.count(b",") > 1} - {b""}
         for content in (b"\n".join(records), _content(info / "RECORD"))
     )
     return bool(wanted) and wanted <= installed
