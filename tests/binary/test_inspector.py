@@ -1,6 +1,7 @@
 """What is read of a wheel or a library, in which order, and how it is told."""
 
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,35 @@ def test_a_wheel_whose_name_says_nothing_is_read_without_its_guard(tmp_path: Pat
     assert shown.disagreements() == ()
     other, _ = look(zipped(tmp_path / "pack-1.0-py3-none-any.whl", {"a.so": SMALL}))
     assert other.release == ""
+
+
+def install(folder: Path, project: str = "tensorflow_cpu-2.14.0") -> Path:
+    """Unpack the wheel as pip does, beside another package of that version."""
+    for name, content in MEMBERS.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    for info, listed in (("tensorflow_estimator-2.99.0", ["estimator.py"]), (project, list(MEMBERS))):
+        (folder / f"{info}.dist-info").mkdir()
+        (folder / f"{info}.dist-info" / "RECORD").write_text("".join(f"{name},sha256=x,1\n" for name in listed))
+    return folder / "tensorflow"
+
+
+def test_an_installed_package_is_read_like_its_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = inspector.wheel(zipped(tmp_path / NAME, MEMBERS))
+    package = install(tmp_path / "site-packages")
+    shown, _ = look(package)
+    assert (shown.release, shown.libraries, shown.guard) == (wheel.release, wheel.libraries, wheel.guard)
+    monkeypatch.chdir(package)
+    assert inspector.inspect(Path(), full=False, progress=Progress(io.StringIO())).guard == wheel.guard
+
+
+def test_other_folders_are_no_installed_package(tmp_path: Path) -> None:
+    package = install(tmp_path / "site-packages", project="tensorflow_cpu-none")
+    (tmp_path / "site-packages" / "odd.dist-info").mkdir()
+    os.mkfifo(tmp_path / "site-packages" / "odd.dist-info" / "RECORD")
+    for folder in (package, package.parent, Path("/")):
+        with pytest.raises(BadInput, match="is not an installed TensorFlow"):
+            look(folder)
 
 
 def test_a_library_file_has_no_release(tmp_path: Path) -> None:
@@ -114,8 +144,8 @@ def test_a_file_or_a_folder_is_no_image(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
-    assert not inspector.is_image("file")
-    paths = ("folder", "/", "./file.none", "/none", "/nowhere/lib.so", "none.so", "none.so.2", "none.whl")
+    assert not any(map(inspector.is_image, ("file", "folder", "/")))
+    paths = ("./file.none", "/none", "/nowhere/lib.so", "none.so", "none.so.2", "none.whl")
     for subject in (*paths, f"/{'a' * 300}.so"):
         with pytest.raises(BadInput, match="no wheel or library at"):
             inspector.is_image(subject)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import broken
+from tests.binary.test_scan import AVX, function
 from tests.broken import Broken
 from tests.commandline import answer, invoke
 from tests.publish.wheels import cpuinfo, files, wheel
@@ -78,6 +79,18 @@ def test_the_largest_set_that_the_cpu_runs_is_chosen(compiled: str, public: Path
     assert "it needs glibc 2.99; this system has 2." in done.stderr
     assert ("this CPU lacks avx2" in done.stderr) == (compiled == "avx")
     assert "the newest release, and the largest set of it that this CPU runs" in done.stderr
+
+
+def test_inspect_of_the_installed_package_agrees_with_its_row(v4: Path, tmp_path: Path) -> None:
+    wheel(tmp_path / "built", "avx", python=PYTHON, text=function(AVX))
+    (row,) = wheel_index.index(tmp_path / "public", wheel_index.of_folder(tmp_path / "built"), print)
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    invoke("install", "--index", tmp_path / "public", "--cpuinfo", v4, "--python", tmp_path / "venv" / "bin" / "python")
+    (package,) = (tmp_path / "venv").glob("lib/python*/site-packages/tensorflow")
+    shown = json.loads(invoke("inspect", package, "--json").stdout)
+    assert (shown["release"], shown["instruction_set"]) == (row.release, row.instruction_set)
+    assert shown["guard"]["compiled"][-1] == "AVX"
+    assert shown["disagreements"] == []
 
 
 def test_a_yanked_wheel_is_passed_over(public: Path, v4: Path, tmp_path: Path) -> None:

@@ -31,11 +31,13 @@ def wheel(
     guard: str = "",
     target: str = "mkl",
     requires: str = "",
+    text: bytes = b"",
 ) -> Path:
-    """A wheel for a set, with the sidecar that `invoke wheel` writes. `guard`: that of another set."""
+    """A wheel for a set, with the sidecar that `invoke wheel` writes. `guard`: that of another set; `text`: code."""
     tag = f"cp{python.replace('.', '')}"
     stem = f"tensorflow_cpu-{release}"
-    library = libraries.library(libraries.recorded(GUARDS[guard or ("x86-64-v4" if "v4" in compiled else "avx")]))
+    held = libraries.recorded(GUARDS[guard or ("x86-64-v4" if "v4" in compiled else "avx")])
+    library = libraries.library(held, text=text)
     fields = [f"Requires-Dist: {requires}"] if requires else []
     head = ["Metadata-Version: 2.1", "Name: tensorflow-cpu", f"Version: {release}", "Requires-Python: >=3.9", *fields]
     members: dict[str, bytes] = {

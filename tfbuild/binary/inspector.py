@@ -1,4 +1,4 @@
-"""Inspect a wheel or a library: what its machine code shows, and what its CPU guard says.
+"""Inspect a wheel, an installed package or a library: what its machine code shows, and what its CPU guard says.
 
 Nothing is installed, started or executed.
 """
@@ -8,13 +8,14 @@ import re
 import shutil
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 
 from tfbuild.binary import scan
 from tfbuild.binary.guard import Guard, GuardUnreadable, read_guard
@@ -32,6 +33,8 @@ MAIN = ("libtensorflow_cc.so.2", "python/_pywrap_tensorflow_internal.so")
 MOST_LIBRARIES = 4
 # TensorFlow 2.21's largest library has 788 MB.
 MOST_BYTES = 2 * 1024**3
+# Bytes of the list of an installed package's files.
+MOST_RECORD = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,17 +103,20 @@ def _library(name: str, code: ScannedCode) -> dict[str, Any]:
 
 def is_image(subject: str) -> bool:
     """Whether `subject` is an image's name, not a file; raises BadInput if it names a file that does not exist."""
-    if os.path.isfile(subject):  # false for a name that is too long, too
+    if os.path.isfile(subject) or os.path.isdir(subject):  # false for a name that is too long, too
         return False
-    path = Path(subject)
-    named = subject.startswith(("/", ".")) or subject.endswith((".whl", ".so")) or ".so." in path.name
-    if named or os.path.isdir(path):
-        raise BadInput(f"no wheel or library at {subject}", hint="give a .whl file, a .so file or an image's name")
+    if subject.startswith(("/", ".")) or subject.endswith((".whl", ".so")) or ".so." in Path(subject).name:
+        raise BadInput(
+            f"no wheel or library at {subject}",
+            hint="give a .whl file, a .so file, the folder of an installed package, or an image's name",
+        )
     return True
 
 
 def inspect(path: Path, *, full: bool, progress: Progress) -> Inspection:
-    """Inspect a wheel file or a library file; raises TfbuildError with a hint if it is neither."""
+    """Inspect a wheel file, an installed package's folder or a library file; raises TfbuildError if it is neither."""
+    if path.is_dir():
+        return installed(path, full=full, progress=progress)
     if path.suffix == ".whl":
         return wheel(path, full=full, progress=progress)
     return Inspection(subject=str(path), release="", libraries={path.name: read_file(path, path.name, full, progress)})
@@ -127,6 +133,42 @@ def read_file(
         return scan.read_code(path, name=name, full=full, tell=tell)
     with progress.step(f"inspect: {name}") as step:
         return scan.read_code(path, name=name, full=full, tell=partial(setattr, step, "detail"))
+
+
+# --- installed packages -----------------------------------------------------------------------------------------------
+
+
+def installed(path: Path, *, full: bool = False, progress: Progress | None = None) -> Inspection:
+    """Inspect TensorFlow as pip installed it, by its folder `site-packages/tensorflow`; raises BadInput for others."""
+    folder = path.resolve()
+    release = _installed_release(folder)
+    package = releases.package(release)
+    names = [*[name for name in MAIN if (folder / name).is_file()][:1], package.framework]
+    if not release or not (folder / package.framework).is_file():
+        raise BadInput(
+            f"{path} is not an installed TensorFlow",
+            hint="give the folder that `pip show --files` names: site-packages/tensorflow",
+        )
+    return Inspection(
+        subject=str(path),
+        release=release,
+        libraries={
+            f"{folder.name}/{name}": read_file(folder / name, f"{folder.name}/{name}", full, progress) for name in names
+        },
+        guard=guard_of(folder / package.framework, release),
+    )
+
+
+def _installed_release(folder: Path) -> str:
+    """Return the release that the package beside this folder has by its RECORD, or ""."""
+    for record in sorted(folder.parent.glob("*.dist-info/RECORD")):
+        project, _, version = record.parent.stem.partition("-")
+        release = _release_of(project, version)
+        framework = f"{folder.name}/{releases.package(release).framework},".encode()
+        with suppress(OSError):
+            if release and framework in files.read_regular(record, MOST_RECORD):
+                return release
+    return ""
 
 
 # --- wheels --------------------------------------------------------------------------------------------------------
@@ -171,7 +213,15 @@ def _release(path: Path) -> str:
         project, version, _, _ = parse_wheel_filename(path.name)
     except InvalidWheelFilename:
         return ""
-    return releases.release_of_wheel(version) if re.search("tensorflow|tf-nightly", project) else ""
+    return _release_of(project, str(version))
+
+
+def _release_of(project: str, version: str) -> str:
+    """Return TensorFlow's release of a package, or "" if it is not TensorFlow's."""
+    try:
+        return releases.release_of_wheel(Version(version)) if re.search("tensorflow|tf.nightly", project) else ""
+    except InvalidVersion:
+        return ""
 
 
 def _members(archive: zipfile.ZipFile, package: Package) -> list[str]:

@@ -305,10 +305,11 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
     examples=(
         "invoke inspect tensorflow_cpu-2.20.0-cp312-cp312-manylinux_2_17_x86_64.whl",
         "invoke inspect tfbuild:2.21.0-mkl-py3.11-f16c",
+        "invoke inspect venv/lib/python3.12/site-packages/tensorflow",
     ),
 )
 def inspect(subject: str, *, engine: str, full: bool, json: bool) -> None:
-    """Show what SUBJECT (a wheel, an image or a library) was compiled for, by its machine code, without running it."""
+    """Show what SUBJECT (wheel, image, installed package or library) was compiled for; nothing in it is run."""
     from tfbuild.binary import inspector
     from tfbuild.verify import libraries
 
