@@ -82,7 +82,7 @@ def test_the_largest_set_that_the_cpu_runs_is_chosen(compiled: str, public: Path
 
 
 def test_inspect_of_the_installed_package_agrees_with_its_row(v4: Path, tmp_path: Path) -> None:
-    wheel(tmp_path / "built", "avx", python=PYTHON, text=function(AVX))
+    wheel(tmp_path / "built", "avx", python=PYTHON, code=function(AVX).hex())
     (row,) = wheel_index.index(tmp_path / "public", wheel_index.of_folder(tmp_path / "built"), print)
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     invoke("install", "--index", tmp_path / "public", "--cpuinfo", v4, "--python", tmp_path / "venv" / "bin" / "python")

@@ -31,13 +31,13 @@ def wheel(
     guard: str = "",
     target: str = "mkl",
     requires: str = "",
-    text: bytes = b"",
+    code: str = "",
 ) -> Path:
-    """A wheel for a set, with the sidecar that `invoke wheel` writes. `guard`: that of another set; `text`: code."""
+    """A wheel for a set, with the sidecar that `invoke wheel` writes. `guard`: that of another set; `code`: bytes, in hex."""
     tag = f"cp{python.replace('.', '')}"
     stem = f"tensorflow_cpu-{release}"
     held = libraries.recorded(GUARDS[guard or ("x86-64-v4" if "v4" in compiled else "avx")])
-    library = libraries.library(held, text=text)
+    library = libraries.library(held, text=bytes.fromhex(code))
     fields = [f"Requires-Dist: {requires}"] if requires else []
     head = ["Metadata-Version: 2.1", "Name: tensorflow-cpu", f"Version: {release}", "Requires-Python: >=3.9", *fields]
     members: dict[str, bytes] = {
