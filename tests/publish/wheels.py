@@ -33,7 +33,7 @@ def wheel(
     requires: str = "",
     code: str = "",
 ) -> Path:
-    """A wheel for a set, with the sidecar that `invoke wheel` writes. `guard`: of another set; `code`: bytes, in hex."""
+    """A wheel for a set, with the sidecar that `invoke wheel` writes. `guard`: of another set; `code`: in hex."""
     tag = f"cp{python.replace('.', '')}"
     stem = f"tensorflow_cpu-{release}"
     held = libraries.recorded(GUARDS[guard or ("x86-64-v4" if "v4" in compiled else "avx")])
