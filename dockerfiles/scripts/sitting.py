@@ -124,8 +124,9 @@ def disk_bytes(folders):
 def watch(path, stage, *folders):
     """Sample until SIGTERM: that ends the last stage."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    stages, name, last = {}, "", (time.time(), cpu_seconds() or 0)
-    before = last[1]
+    # The clock of dates may be set meanwhile.
+    stages, name, last = {}, "", (time.monotonic(), cpu_seconds() or 0)
+    first = last
     try:
         while True:
             # Empty for the moment in which the shell writes it.
@@ -133,13 +134,14 @@ def watch(path, stage, *folders):
             if ended and name != ended:
                 stages[ended]["disk_bytes"] = disk_bytes(folders)
             row = stages.setdefault(name, {"seconds": 0, "cpu_seconds": 0, "peak_bytes": 0})
-            now = (time.time(), cpu_seconds() or 0)
+            now = (time.monotonic(), cpu_seconds() or 0)
             row["seconds"] = round(row["seconds"] + now[0] - last[0], 1)
             row["cpu_seconds"] = round(row["cpu_seconds"] + now[1] - last[1], 1)
             row["peak_bytes"] = max(row["peak_bytes"], memory())
             last = now
             peak = max(each["peak_bytes"] for each in stages.values())
-            update(path, seen=int(now[0]), cpu_seconds=round(now[1] - before, 1), peak_bytes=peak, stages=stages)
+            took = {"seconds": round(now[0] - first[0]), "cpu_seconds": round(now[1] - first[1], 1)}
+            update(path, seen=int(time.time()), peak_bytes=peak, stages=stages, **took)
             time.sleep(SAMPLE_SECONDS)
     finally:
         if name:

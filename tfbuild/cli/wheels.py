@@ -118,7 +118,7 @@ def refuse_engine_options(options: Mapping[str, Any]) -> None:
         "invoke index public --wheels dist",
         "invoke index public --url https://wheels.example.com --local-version",
         "invoke index public --variants                # experimental",
-        "invoke index public --yank '*/tensorflow_cpu-2.14.1-*=crashes in MatMul, issue 123'",
+        "invoke index public --yank '*/tensorflow_cpu-2.14.1-*=crashes in MatMul'",
     ),
 )
 def index(
