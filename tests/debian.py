@@ -98,3 +98,16 @@ def run(command: list[str], folder: Path) -> str:
     if done.returncode != 0:
         raise Unavailable(f"{command[0]} could not get it from Debian: {done.stderr.strip()[-500:]}")
     return done.stdout
+
+
+def cosign_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two pairs of keys, `ours` and `theirs`, with the real cosign on PATH."""
+    programs = unpack(folder / "cosign", "cosign") / "usr" / "bin"
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("COSIGN_PASSWORD", "for a test only")
+    keys = folder / "the keys"
+    keys.mkdir()
+    for name in ("ours", "theirs"):
+        command = ["cosign", "generate-key-pair", "--output-key-prefix", name]
+        subprocess.run(command, cwd=keys, check=True, capture_output=True)
+    return keys

@@ -27,15 +27,7 @@ EXTRACT = """sed -E 's/.*"(signature|base64Signature)":"([^"]*)".*/\\2/' {0}.sig
 @pytest.fixture
 def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with two pairs of keys, `ours` and `theirs`, with cosign 2 on PATH."""
-    programs = debian.unpack(tmp_path / "cosign", "cosign") / "usr" / "bin"
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setenv("COSIGN_PASSWORD", "for a test only")
-    folder = tmp_path / "the keys"
-    folder.mkdir()
-    for name in ("ours", "theirs"):
-        command = ["cosign", "generate-key-pair", "--output-key-prefix", name]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    return folder
+    return debian.cosign_keys(tmp_path, monkeypatch)
 
 
 def index(folder: Path, options: str, *wheels: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import secrets
 import shlex
-import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -379,15 +378,7 @@ UNLOGGED, UNLOGGED_CHECK = "--tlog-upload=false", "--insecure-ignore-tlog=true"
 @pytest.fixture
 def cosign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with two pairs of keys, `ours` and `theirs`, where the real cosign is on PATH."""
-    programs = debian.unpack(tmp_path / "cosign", "cosign") / "usr" / "bin"
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setenv("COSIGN_PASSWORD", "for a test only")
-    folder = tmp_path / "the keys"
-    folder.mkdir()
-    for name in ("ours", "theirs"):
-        command = ["cosign", "generate-key-pair", "--output-key-prefix", name]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    return folder
+    return debian.cosign_keys(tmp_path, monkeypatch)
 
 
 # cosign 3 attaches signatures as referrers, beside the SBOM and the provenance; cosign 2 does so where it is asked to.

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -143,8 +143,8 @@ def installed(path: Path, *, full: bool = False, progress: Progress | None = Non
     folder = path.resolve()
     release = _installed_release(folder)
     package = releases.package(release)
-    names = [*[name for name in MAIN if (folder / name).is_file()][:1], package.framework]
-    if not release or not (folder / package.framework).is_file():
+    names = _own_libraries({name for name in (*MAIN, package.framework) if (folder / name).is_file()}, package)
+    if not release or package.framework not in names:
         raise BadInput(
             f"{path} is not an installed TensorFlow",
             hint="give the folder that `pip show --files` names: site-packages/tensorflow",
@@ -163,10 +163,11 @@ def _installed_release(folder: Path) -> str:
     """Return the release that the package beside this folder has by its RECORD, or ""."""
     for record in sorted(folder.parent.glob("*.dist-info/RECORD")):
         project, _, version = record.parent.stem.partition("-")
-        release = _release_of(project, version)
+        if not (release := _release_of(project, version)):
+            continue
         framework = f"{folder.name}/{releases.package(release).framework},".encode()
         with suppress(OSError):
-            if release and framework in files.read_regular(record, MOST_RECORD):
+            if framework in files.read_regular(record, MOST_RECORD):
                 return release
     return ""
 
@@ -227,9 +228,15 @@ def _release_of(project: str, version: str) -> str:
 def _members(archive: zipfile.ZipFile, package: Package) -> list[str]:
     """Return the libraries to read: TensorFlow's main one and its framework, or else the largest."""
     sizes = {info.filename: info.file_size for info in archive.infolist() if _is_library(info.filename)}
-    main = [name for name in (f"{package.folder}/{library}" for library in MAIN) if name in sizes][:1]
-    own = [*main, *(name for name in (f"{package.folder}/{package.framework}",) if name in sizes)]
+    inside = {name.removeprefix(f"{package.folder}/") for name in sizes if name.startswith(f"{package.folder}/")}
+    own = [f"{package.folder}/{name}" for name in _own_libraries(inside, package)]
     return own or sorted(sizes, key=lambda name: (-sizes[name], name))[:MOST_LIBRARIES]
+
+
+def _own_libraries(names: Collection[str], package: Package) -> list[str]:
+    """Return which of the files in a package's folder are TensorFlow's main library and its framework."""
+    main = [name for name in MAIN if name in names][:1]
+    return [*main, *(name for name in (package.framework,) if name in names)]
 
 
 def _is_library(name: str) -> bool:

@@ -43,10 +43,9 @@ def _simple(
     """Return the pages of one index. `documents`: other files beside the page of a project."""
     texts: dict[str, str] = {}
     for project, files in projects.items():
-        texts[f"{name}/simple/{project}/index.html"] = _project_page(project, files, documents.get(project, {}))
-        texts[f"{name}/simple/{project}/index.json"] = _json(
-            _project_document(project, files, documents.get(project, {}))
-        )
+        others = documents.get(project, {})
+        texts[f"{name}/simple/{project}/index.html"] = _project_page(project, files, others)
+        texts[f"{name}/simple/{project}/index.json"] = _json(_project_document(project, files, others))
     links = [{"text": project, "attributes": {"href": f"{project}/"}} for project in sorted(projects)]
     title = f"TensorFlow for {name}"
     return texts | {f"{name}/simple/index.html": rendering.render("index/simple.html", title=title, links=links)}

@@ -44,9 +44,8 @@ class VariantRelease:
 
 def variant_rows(rows: Iterable[IndexedWheel]) -> list[IndexedWheel]:
     """Return the rows that need a variant: those for levels, but for the lowest set of their version and Python."""
-    (known,) = facts.rows("variants", VariantFacts)
-    groups = _groups(rows).values()
-    return [row for group in groups for row in group[1:] if row.instruction_set in known.sets]
+    sets, groups = _variant_facts().sets, _groups(rows).values()
+    return [row for group in groups for row in group[1:] if row.instruction_set in sets]
 
 
 def write(row: IndexedWheel, wheel: Path, scratch: Path) -> tuple[Path, bytes]:
@@ -89,12 +88,17 @@ def _groups(rows: Iterable[IndexedWheel]) -> dict[tuple[str, str, str], list[Ind
     return groups
 
 
+def _variant_facts() -> VariantFacts:
+    (known,) = facts.rows("variants", VariantFacts)
+    return known
+
+
 def _label(row: IndexedWheel) -> str:
     return row.instruction_set.replace("-", "_")
 
 
 def _document(rows: Iterable[IndexedWheel]) -> str:
-    (known,) = facts.rows("variants", VariantFacts)
+    known = _variant_facts()
     variants = {_label(row): {known.namespace: {known.feature: [known.sets[row.instruction_set]]}} for row in rows}
     document: dict[str, Any] = {
         "$schema": known.schema,
