@@ -11,6 +11,8 @@
 #
 # DRY_RUN=1       print the wheel's address without downloading it
 # PYTHON=python3  the Python that gets the wheel
+# TARGET=cuda     only wheels for this target
+# SIGNED='--key cosign.pub'   require a signature of choose.tsv that cosign accepts with these options
 set -eu
 
 die() {
@@ -60,20 +62,30 @@ request() {
     [ "$status" = 200 ] || die "$from is not there: the server answers $status" 26
 }
 request "$url/choose.tsv" "$work/choose.tsv" 4194304 --max-time 60
+if [ -n "${SIGNED:-}" ]; then
+    command -v cosign > /dev/null || die "SIGNED needs cosign, which is not on PATH" 1
+    (request "$url/choose.tsv.sigstore.json" "$work/choose.tsv.sigstore.json" 1048576 --max-time 60) ||
+        die "the index has no signature" 24
+    # Options may be quoted, as in a shell.
+    eval "set -- $SIGNED"
+    cosign verify-blob "$@" --bundle "$work/choose.tsv.sigstore.json" "$work/choose.tsv" > /dev/null 2> "$work/cosign" ||
+        die "$url/choose.tsv has no signature that cosign accepts: $(tail -n 1 "$work/cosign")" 24
+fi
 tr -d '\001-\010\013-\037\177' < "$work/choose.tsv" > "$work/rows"
 awk -F '\t' -v features=" $features" -v platform="$platform" -v version="$version" -v glibc="$glibc" \
-    -v release="$release" '
+    -v release="$release" -v target="${TARGET:-}" '
     function number(text, parts) { split(text, parts, "."); return parts[1] * 1e8 + parts[2] * 1e4 + parts[3] }
     function say(row, why) { printf "install.sh: not %s: %s\n", names[row], why > "/dev/stderr" }
     NR == 1 {
         for (i = 1; i <= NF; i++) at[$i] = i
-        count = split("release python platform glibc speed set cpuinfo size sha256 file", columns, " ")
+        count = split("release target python platform glibc speed set cpuinfo size sha256 file", columns, " ")
         for (i = 1; i <= count; i++) if (!(columns[i] in at)) { failed = 1; exit }
         next
     }
     { its_release = $at["release"] "" }
     # A release candidate is only chosen by its own name. Compared as text: as numbers, Python 3.1 and 3.10 are equal.
     its_release != release && (release != "" && index(its_release, release ".") != 1 || its_release !~ /^[0-9.]+$/) { next }
+    target != "" && $at["target"] != target { next }
     $at["platform"] != platform || $at["python"] "" != version "" { next }
     {
         rows++
@@ -98,7 +110,7 @@ awk -F '\t' -v features=" $features" -v platform="$platform" -v version="$versio
     }
 ' "$work/rows" > "$work/best" ||
     die "$url/choose.tsv is not a table that this install.sh can read: fetch install.sh from there again" 26
-[ -s "$work/best" ] || die "no wheel${release:+ of $release} at $url runs here, with Python $version and this CPU" 27
+[ -s "$work/best" ] || die "no wheel${release:+ of $release}${TARGET:+ for $TARGET} at $url runs here, with Python $version and this CPU" 27
 read -r its_release its_set size sha256 file < "$work/best"
 # They become part of an address and of a path.
 printf '%s %s %s\n' "$size" "$sha256" "$file" |

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tests.cpu.machines import machine
 from tests.rows import each
@@ -12,31 +13,49 @@ from tfbuild.plan.gain import ReportRow
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
-@each("row", gain.table().report)
-def test_every_number_is_its_report_s(row: ReportRow) -> None:
+def isa_report(row: ReportRow) -> tuple[str, str, str, list[dict[str, Any]]]:
+    """Return release, instruction set, date and cases of a report of `bench --only isa`."""
     report = json.loads((RESULTS / f"{row.file}.json").read_text())
-    cases = [
-        case for experiment in report["experiments"] if experiment["name"] == row.file for case in experiment["cases"]
-    ]
-    timed = {case["name"]: case["arms"][1]["cpu"] for case in cases if not case["noisy"]}
-    rows = {one.name: one.ratio for one in gain.table().operation if one.report == row.file}
-    assert rows == {name: (one["median"], one["low"], one["high"]) for name, one in timed.items()}
-    assert report["image"]["labels"]["io.tfbuild.release"] == row.release
-    assert report["image"]["labels"]["io.tfbuild.instruction-set"] == row.cpu
-    assert report["created"][:10] in row.machine
+    experiment = next(experiment for experiment in report["experiments"] if experiment["name"] == "isa")
+    labels = report["image"]["labels"]
+    cases = [{**case["arms"][1], "name": case["name"]} for case in experiment["cases"] if not case["noisy"]]
+    return labels["io.tfbuild.release"], labels["io.tfbuild.instruction-set"], report["created"], cases
+
+
+def compiled_report(row: ReportRow) -> tuple[str, str, str, list[dict[str, Any]]]:
+    """Return the same of the record of compiled wheels."""
+    report = json.loads((RESULTS / f"{row.file}.json").read_text())
+    build = next(build for build in report["results"]["builds"] if build["instruction_set"] == row.cpu)
+    return build["release"], build["instruction_set"], build["gains"]["created"], build["gains"]["cases"]
+
+
+@each("row", gain.reports())
+def test_every_number_is_its_report_s(row: ReportRow) -> None:
+    read = compiled_report if row.file.startswith("compiled") else isa_report
+    release, instruction_set, created, cases = read(row)
+    assert (row.release, row.cpu, row.machine[-10:]) == (release, instruction_set, created[:10])
+    listed = {"faster": row.faster, "slower": row.slower, "no difference shown": row.equal}
+    assert sorted((effect, one.name, one.ratio) for effect, rows in listed.items() for one in rows) == sorted(
+        (case["effect"], case["name"], tuple(float(f"{case['cpu'][end]:.3g}") for end in ("median", "low", "high")))
+        for case in cases
+    )
 
 
 def test_a_cpu_that_runs_the_measured_code_gets_what_gains_and_what_loses() -> None:
     answer = gain.gain(cpu.parse(machine("rocky9-zen5").cpuinfo()))
     assert answer.report is not None
-    assert answer.faster[0].name == "cast to float16, 1 Mi"
-    assert "softmax, 1 Mi" in [row.name for row in answer.slower]
-    assert "matmul 768x768" in [row.name for row in answer.equal]
-    assert len(answer.faster) + len(answer.slower) + len(answer.equal) == len(gain.table().operation)
+    assert answer.report.cpu == "x86-64-v4"
+    assert answer.report.faster[0].name == "cast to float16, 1 Mi"
+    assert "softmax, 1 Mi" in [row.name for row in answer.report.slower]
+    assert "matmul 768x768" in [row.name for row in answer.report.equal]
 
 
-@each("name", ["rhel7-haswell", "amazon-neoverse_n1", "rhel6-piledriver"])
-def test_a_cpu_that_does_not_run_it_gets_no_number(name: str) -> None:
-    answer = gain.gain(cpu.parse(machine(name).cpuinfo()))
-    assert answer.report is None
-    assert (*answer.faster, *answer.slower, *answer.equal) == ()
+def test_a_cpu_gets_what_was_measured_of_the_largest_set_that_it_runs() -> None:
+    answer = gain.gain(cpu.parse(machine("rhel7-haswell").cpuinfo()))
+    assert answer.report is not None
+    assert answer.report.cpu == "x86-64-v3"
+
+
+@each("name", ["amazon-neoverse_n1", "rhel6-piledriver"])
+def test_a_cpu_that_runs_no_measured_code_gets_no_number(name: str) -> None:
+    assert gain.gain(cpu.parse(machine(name).cpuinfo())).report is None

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from tests.broken import serve
+from tests.commandline import answer
 from tests.cpu.machines import machines
 from tests.publish import wheels
 from tests.rows import each
@@ -163,6 +164,27 @@ def test_a_release_is_chosen_by_its_name_or_series(given: str, release: str, tmp
     with serve(index.content) as server:
         done = install(server.url, wheels.cpuinfo(tmp_path / "cpuinfo", "avx"), given, more={"DRY_RUN": "1"})
     assert (f"/tensorflow_cpu-{release}-" in done.stdout, done.returncode) == (bool(release), 0 if release else 27)
+
+
+@each("target, chosen", [("", "mkl"), ("cuda", "cuda"), ("cpu", "")])
+def test_a_wheel_for_an_accelerator_is_chosen_only_by_its_target(target: str, chosen: str, tmp_path: Path) -> None:
+    """By install.sh as by `install`."""
+    for name, project in (("cuda", "tensorflow"), ("mkl", "tensorflow_cpu")):
+        made = wheels.wheel(tmp_path / name, python=PYTHON, target=name, project=project)
+        wheel_index.index(tmp_path / "public", [made], print)
+    recorded = wheels.cpuinfo(tmp_path / "cpuinfo", "avx")
+    listed = wheel_rows.read_rows((tmp_path / "public" / "choose.json").read_bytes(), "here")
+    expected = next((f"/{row.file}\n" for row in listed if row.target == chosen), "")
+    words: list[str | Path] = ["install", "--index", tmp_path / "public", "--dry-run", "--cpuinfo", recorded]
+    done = answer(*words, *(["--target", target] if target else []))
+    assert done.stdout.endswith(expected)
+    assert (done.returncode, bool(done.stdout)) == ((0, True) if chosen else (27, False)), done.stderr
+    assert ("whl: --target cuda chooses it" in done.stderr) == (chosen == "mkl")
+    assert ("leave out --target" in done.stderr) == (not chosen)
+    with serve(wheels.files(tmp_path / "public")) as server:
+        done = install(server.url, recorded, more={"DRY_RUN": "1", "TARGET": target})
+    assert done.stdout.endswith(expected)
+    assert (done.returncode, bool(done.stdout)) == ((0, True) if chosen else (27, False)), done.stderr
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -77,7 +76,8 @@ def test_a_signed_index_stays_signed(keys: Path, tmp_path: Path) -> None:
     signing.demand_of_file(checks(keys, "ours"), public / "choose.json", "choose.json")
 
 
-def test_install_believes_nothing_of_an_index_without_an_accepted_signature(keys: Path, tmp_path: Path) -> None:
+def test_nothing_of_an_index_is_believed_without_an_accepted_signature(keys: Path, tmp_path: Path) -> None:
+    """Neither by `install` nor by install.sh, which reads choose.tsv."""
     public = tmp_path / "public"
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     index(
@@ -93,20 +93,28 @@ def test_install_believes_nothing_of_an_index_without_an_accepted_signature(keys
     ]
     with broken.serve(files(public)) as server:
         words += ["--index", server.url, "--signed"]
-        lists, signature = server.content["/choose.json"], server.content["/choose.json.sigstore.json"]
+        genuine = dict(server.content)
         refused = "has no signature that cosign accepts"
-        for content, bundle, signer, code, told in (
-            (lists, signature, "ours", 0, "the newest release"),
-            (lists, signature, "theirs", 24, refused),
-            (lists + b" ", signature, "ours", 24, refused),
-            (b"{}", signature, "ours", 24, refused),
-            (lists, b"{}", "ours", 24, refused),
-            (lists, None, "ours", 24, r"the index has no signature: \S+ cannot be read: the server answers 404"),
+        for change, bundle, signer, code, told in (
+            (lambda lines: lines, b"", "ours", 0, "the newest release"),
+            (lambda lines: lines, b"", "theirs", 24, refused),
+            (lambda lines: lines + b" ", b"", "ours", 24, refused),
+            (lambda lines: b"{}", b"", "ours", 24, refused),
+            (lambda lines: lines, b"{}", "ours", 24, refused),
+            (lambda lines: lines, None, "ours", 24, "the index has no signature"),
         ):
-            server.content |= {"/choose.json": content, "/choose.json.sigstore.json": bundle or b""}
-            if bundle is None:
-                del server.content["/choose.json.sigstore.json"]
-            done = answer("install", *words, checks(keys, signer), *(["--dry-run"] if code == 0 else []))
-            assert (done.returncode, re.search(told, done.stderr) is not None) == (code, True), done.stderr
+            for name in ("/choose.json", "/choose.tsv"):
+                server.content |= {name: change(genuine[name])}
+                server.content |= {f"{name}.sigstore.json": bundle or genuine[f"{name}.sigstore.json"]}
+                if bundle is None:
+                    del server.content[f"{name}.sigstore.json"]
+            env = {**os.environ, "TFBUILD_CPUINFO": str(words[3]), "SIGNED": checks(keys, signer), "no_proxy": "*"}
+            env |= {"DRY_RUN": "1"} if code == 0 else {}
+            script = ["dash", str(public / "install.sh"), server.url]
+            for done in (
+                answer("install", *words, checks(keys, signer), *(["--dry-run"] if code == 0 else [])),
+                subprocess.run(script, capture_output=True, text=True, check=False, env=env),
+            ):
+                assert (done.returncode, told in done.stderr) == (code, True), done.stderr
         assert [path for path in server.requested if path.startswith("/pool/")] == []
     assert set((tmp_path / "venv").rglob("*")) == before

@@ -32,14 +32,21 @@ def wheel(
     target: str = "mkl",
     requires: str = "",
     code: str = "",
+    project: str = "tensorflow_cpu",
 ) -> Path:
     """A wheel for a set, with the sidecar that `invoke wheel` writes. `guard`: of another set; `code`: in hex."""
     tag = f"cp{python.replace('.', '')}"
-    stem = f"tensorflow_cpu-{release}"
+    stem = f"{project}-{release}"
     held = libraries.recorded(GUARDS[guard or ("x86-64-v4" if "v4" in compiled else "avx")])
     library = libraries.library(held, text=bytes.fromhex(code))
     fields = [f"Requires-Dist: {requires}"] if requires else []
-    head = ["Metadata-Version: 2.1", "Name: tensorflow-cpu", f"Version: {release}", "Requires-Python: >=3.9", *fields]
+    head = [
+        "Metadata-Version: 2.1",
+        f"Name: {project.replace('_', '-')}",
+        f"Version: {release}",
+        "Requires-Python: >=3.9",
+        *fields,
+    ]
     members: dict[str, bytes] = {
         "tensorflow/__init__.py": f"__version__ = {release!r}\nset = {compiled!r}\n".encode(),
         FRAMEWORK: library,

@@ -85,19 +85,15 @@ def show_gain(answer: "MeasuredGain") -> None:
         return "; ".join(f"{row.name} {row.ratio[0]:.2f} [{row.ratio[1]:.2f}, {row.ratio[2]:.2f}]" for row in rows)
 
     report = answer.report
-    measured = (
-        f"TensorFlow {report.release} for {report.cpu}, by CPU time, relative to {report.over}, on {report.machine}"
-        if report
-        else "nothing of code for such a CPU beyond the official wheel's"
-    )
+    measured = report.title if report else "nothing of code for such a CPU beyond the official wheel's"
     rows = [
         ("CPU", f"{answer.cpu}, for which {answer.instruction_set} is compiled"),
         ("wheel", f"the official one of {answer.release} is compiled for {answer.wheel}"),
         ("unused", " ".join(answer.unused) or "nothing that TensorFlow's message names"),
         ("measured", measured),
-        ("faster", listed(answer.faster)),
-        ("slower", listed(answer.slower)),
-        ("equal", "; ".join(row.name for row in answer.equal)),
+        ("faster", listed(report.faster if report else ())),
+        ("slower", listed(report.slower if report else ())),
+        ("equal", "; ".join(row.name for row in report.equal) if report else ""),
         ("yours", "nobody measured your model here; most of matmul and convolution is oneDNN's, which takes what the "
          "CPU has at run time"),
         ("time", "a compile takes hours, and was not timed for this release on such a machine"),

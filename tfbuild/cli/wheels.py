@@ -23,6 +23,7 @@ from tfbuild.cli.planning import print_notes, select_and_print_notes, select_on_
 from tfbuild.cli.verbs import OF_REQUESTS, verb
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import UsageError
+from tfbuild.facts import targets
 from tfbuild.plan.remote_cache import IMAGE
 from tfbuild.util.options import flag
 from tfbuild.util.quantities import counted
@@ -160,6 +161,7 @@ def index(
     {
         "index": ("", "address or folder of the index (default: TFBUILD_INDEX, when set)", "URL"),
         "release": replace(PLAN["release"], help="TensorFlow release, such as 2.14.1 or 2.14 (default: the newest)"),
+        "target": replace(PLAN["target"], default="", help=f"only wheels for this target: {targets.spelled()}"),
         "any-release": (False, "take the largest instruction set that fits, even if only an older release has it"),
         "python": ("", "interpreter to install for (default: that of the active environment)", "PATH"),
         "cpuinfo": PLAN["cpuinfo"],
@@ -185,6 +187,7 @@ def install(
     *,
     index: str,
     release: str,
+    target: str,
     any_release: bool,
     python: str,
     cpuinfo: str,
@@ -200,11 +203,13 @@ def install(
     address = index or os.environ.get("TFBUILD_INDEX", "")
     if not address:
         raise UsageError("no index is named", hint="--index URL, or TFBUILD_INDEX")
+    if target:
+        targets.get(target)
     source = installing.WheelSource(address, certificates(ca_cert))
     host = detect_cpu(Path(cpuinfo) if cpuinfo else None)
     rows = source.wheels(signed)
     environment = installing.environment(python)
-    choice = installing.select(rows, environment, host, release=release, any_release=any_release)
+    choice = installing.select(rows, environment, host, release=release, target=target, any_release=any_release)
     if dry_run or choice.best is None:
         for line in choose.passed_over_lines(choice.passed_over):
             say(line)

@@ -1,14 +1,22 @@
 """Whether a build from source is worth it on a CPU: what committed reports measured of code for such CPUs."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from msgspec.structs import asdict
+import msgspec
 
 from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
 from tfbuild.facts import Facts, releases
 from tfbuild.plan.selection import unused_by_official_wheel
 from tfbuild.plan.wheel import newest_official
+
+
+class OperationRow(Facts, frozen=True):
+    """One operation: its ratio, with the lower and the upper end of its interval."""
+
+    name: str
+    ratio: tuple[float, float, float]
 
 
 class ReportRow(Facts, frozen=True):
@@ -19,27 +27,23 @@ class ReportRow(Facts, frozen=True):
     over: str
     cpu: str
     machine: str
+    faster: tuple[OperationRow, ...]
+    slower: tuple[OperationRow, ...]
+    equal: tuple[OperationRow, ...]
+
+    @property
+    def title(self) -> str:
+        """Say what was compared, and where."""
+        return f"TensorFlow {self.release} for {self.cpu}, by CPU time, relative to {self.over}, on {self.machine}"
 
 
-class OperationRow(Facts, frozen=True):
-    """One operation: its ratio, with the lower and the upper end of its interval."""
-
-    report: str
-    name: str
-    ratio: tuple[float, float, float]
-
-
-class OperationTable(Facts, frozen=True):
+class ReportTable(Facts, frozen=True):
     report: tuple[ReportRow, ...]
-    operation: tuple[OperationRow, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredGain:
-    """The answer for one CPU. `report` is None where nothing was measured of code that it runs, nor any operation then.
-
-    The operations: those that are faster and slower beyond their intervals, the largest difference first, and others.
-    """
+    """The answer for one CPU. `report` is None where nothing was measured of code that it runs."""
 
     cpu: str
     instruction_set: str
@@ -47,42 +51,38 @@ class MeasuredGain:
     wheel: str
     unused: tuple[str, ...]
     report: ReportRow | None
-    faster: tuple[OperationRow, ...]
-    slower: tuple[OperationRow, ...]
-    equal: tuple[OperationRow, ...]
 
-    def to_json(self) -> dict[str, object]:
-        values = {name: getattr(self, name) for name in ("cpu", "instruction_set", "release", "wheel", "unused")}
-        parts = {name: [asdict(row) for row in getattr(self, name)] for name in ("faster", "slower", "equal")}
-        return values | {"report": asdict(self.report) if self.report else None} | parts
+    def to_json(self) -> dict[str, Any]:
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        return document
 
 
-def table() -> OperationTable:
+def reports() -> tuple[ReportRow, ...]:
     """Return the facts, read once a process."""
-    return facts.load("operations", OperationTable)
+    return facts.load("operations", ReportTable).report
+
+
+def report_of(compiled: isa.InstructionSet) -> ReportRow | None:
+    """Return what was measured of code for the largest set that is part of this one."""
+    return next((row for row in reports() if _includes(compiled, row)), None)
 
 
 def gain(cpu: Cpu) -> MeasuredGain:
     """Return what was measured of code that this CPU runs and the newest official wheel does not have."""
     own, release = isa.of_cpu(cpu), newest_official(cpu.arch)
     wheel = isa.instruction_set(releases.official_wheel(release, cpu.arch).features, cpu.arch)
-    report = next((row for row in table().report if _covers(own, row)), None)
-    rows = [row for row in table().operation if report is not None and row.report == report.file]
     return MeasuredGain(
         cpu=cpu.model,
         instruction_set=own.name,
         release=release,
         wheel=wheel.name,
         unused=unused_by_official_wheel(cpu),
-        report=report,
-        faster=tuple(sorted((row for row in rows if row.ratio[1] > 1), key=lambda row: -row.ratio[0])),
-        slower=tuple(sorted((row for row in rows if row.ratio[2] < 1), key=lambda row: row.ratio[0])),
-        equal=tuple(row for row in rows if row.ratio[1] <= 1 <= row.ratio[2]),
+        report=report_of(own),
     )
 
 
-def _covers(own: isa.InstructionSet, row: ReportRow) -> bool:
-    """Whether the CPU runs the code that the report measured."""
+def _includes(own: isa.InstructionSet, row: ReportRow) -> bool:
+    """Whether a set has all features of the code that the report measured."""
     if not isa.is_known(row.cpu, own.arch):
         return False
     return {*isa.resolve(row.cpu, arch=own.arch).features} <= {*own.features}

@@ -3,7 +3,8 @@
 The newest release comes first, whatever the host, so that one command gives a whole fleet one TensorFlow. An image
 fits if the host has all of its features. Of two sets that fit, the wider vectors decide (facts/vectors.toml), then the
 number of features that make a difference to TensorFlow (facts/uses.toml). Of images with equal sets the newer Python
-wins, then the newer build (which may only reflect the order in which CI built them).
+wins, then the default target, then one without an accelerator, then the newer build (which may only reflect the order
+in which CI built them).
 
 With `any_release` the set decides first, then the release: the fastest image for this CPU.
 """
@@ -18,7 +19,7 @@ from packaging.version import Version
 
 from tfbuild import facts
 from tfbuild.cpu import isa
-from tfbuild.facts import Facts
+from tfbuild.facts import Facts, targets
 from tfbuild.plan import PLATFORMS
 
 
@@ -80,7 +81,7 @@ def moment(created: str) -> datetime | None:
 
 @dataclass(frozen=True, kw_only=True)
 class PassedOver:
-    """`better`: it would have been chosen, but for the reason."""
+    """`better`: it would have been chosen, but for the reason, or it is as good."""
 
     id: str
     reason: str
@@ -149,7 +150,7 @@ def choose(
         PassedOver(
             id=image.id,
             reason=_reason(image, best, newest, platform, features),
-            better=image in for_platform and image not in fitting and (best is None or rank(image) > rank(best)),
+            better=image in for_platform and _is_better(image, best, features),
         )
         for image in ranked
         if image != best
@@ -198,10 +199,18 @@ def few(ids: Sequence[str]) -> str:
     return f"{', '.join(ids[:MOST_NAMED])}{f' and {more} more' if more > 0 else ''}"
 
 
-def rank(image: Published) -> tuple[tuple[bool, ...], int, Version, Version, datetime, str, str]:
+def rank(
+    image: Published,
+) -> tuple[tuple[bool, ...], int, Version, Version, tuple[bool, bool], datetime, str, str]:
     """Return a sort key for images of one platform: larger is better."""
-    created = moment(image.created) or NEVER
-    return *speed(image), Version(image.release), Version(image.python), created, image.id, image.digest
+    created, target = moment(image.created) or NEVER, _preference(image.target)
+    return *speed(image), Version(image.release), Version(image.python), target, created, image.id, image.digest
+
+
+@cache
+def _preference(target: str) -> tuple[bool, bool]:
+    known = targets.find(target)
+    return target == targets.default(), known is None or not known.accelerator
 
 
 def speed(image: Published) -> tuple[tuple[bool, ...], int]:
@@ -220,6 +229,14 @@ def _speed(features: frozenset[str], arch: str) -> tuple[tuple[bool, ...], int]:
     return tuple(name in features for name in vectors), len(isa.relevant(features, arch))
 
 
+def _is_better(image: Published, best: Published | None, features: frozenset[str]) -> bool:
+    """Whether somebody may miss an image: a CPU lacks something for it, or it is as good and for another target."""
+    if not image.features <= features:
+        return best is None or rank(image) > rank(best)
+    assert best is not None  # this one fits, so there is a best one
+    return image.target != best.target and (speed(image), image.python) == (speed(best), best.python)
+
+
 def _reason(image: Published, best: Published | None, newest: str, platform: str, features: frozenset[str]) -> str:
     if image.platform != platform:
         return f"for {image.platform}"
@@ -236,6 +253,8 @@ def _reason(image: Published, best: Published | None, newest: str, platform: str
         return f"{best.release} is newer"
     if image.python != best.python:
         return f"Python {best.python} is newer; --python {image.python} chooses among its images"
+    if image.target != best.target:
+        return f"--target {image.target} chooses it" if image.target else "it does not say for which target it is"
     return "an older build"
 
 

@@ -191,7 +191,13 @@ def _lost(address: str, reason: str) -> RegistryRefused:
 
 
 def select(
-    rows: Iterable[IndexedWheel], environment: PythonEnvironment, host: Cpu, *, release: str, any_release: bool
+    rows: Iterable[IndexedWheel],
+    environment: PythonEnvironment,
+    host: Cpu,
+    *,
+    release: str = "",
+    target: str = "",
+    any_release: bool = False,
 ) -> Choice:
     """Return the wheel for this CPU of those that this environment can install, by the rules of `pull`."""
     sound = [row for row in rows if wheel_rows.is_sound(row)]
@@ -201,7 +207,7 @@ def select(
         if row not in sound
     ]
     known = {row.published.id: row for row in sound}
-    among = choose.matching([row.published for row in sound], release=release, target="", python="")
+    among = choose.matching([row.published for row in sound], release=release, target=target, python="")
     reasons = {image.id: reason for image in among if (reason := _misfit(known[image.id], environment))}
     choice = choose.choose(
         [image for image in among if image.id not in reasons],
@@ -214,7 +220,8 @@ def select(
         PassedOver(id=name, reason=reason, better=newest is None or Version(known[name].release) > newest)
         for name, reason in reasons.items()
     ]
-    return replace(choice.passing(others), narrowed_by=("--release",) if release else ())
+    narrowed = tuple(name for name, value in (("--release", release), ("--target", target)) if value)
+    return replace(choice.passing(others), narrowed_by=narrowed)
 
 
 def _misfit(row: IndexedWheel, environment: PythonEnvironment) -> str:
@@ -240,7 +247,7 @@ def chosen_row(
     if choice.older:
         hints.insert(0, f"--any-release chooses {choice.older.id}, of an older release")
     if choice.narrowed_by:
-        hints.append("leave out --release")
+        hints.append(f"leave out {' and '.join(choice.narrowed_by)}")
     nearest = choice.nearest
     lacking = f": for {nearest.id} this CPU lacks {' '.join(choice.missing)}" if nearest else ""
     raise NothingFits(f"no wheel in {place} fits {wanted}{lacking}", hint="; or ".join(hints))

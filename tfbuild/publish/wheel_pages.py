@@ -9,12 +9,14 @@ from urllib.parse import quote
 import msgspec
 from packaging.version import Version
 
+from tfbuild.cpu import isa
 from tfbuild.pages import rendering
+from tfbuild.plan import PLATFORMS, gain
 from tfbuild.publish import choose, indexes, wheel_variants
 from tfbuild.publish.wheel_rows import CHOICES, SCHEMA, IndexedWheel, WheelList
 
 TABLE, INSTALL = "choose.tsv", "install.sh"
-COLUMNS = ("release", "python", "platform", "glibc", "speed", "set", "cpuinfo", "size", "sha256", "file")
+COLUMNS = ("release", "target", "python", "platform", "glibc", "speed", "set", "cpuinfo", "size", "sha256", "file")
 
 
 def pages(
@@ -29,7 +31,8 @@ def pages(
         texts |= _simple(name, projects)
     if variants:
         texts |= _variant_pages(rows)
-    offered = [row for row in rows if not row.yanked]
+    # The best first, because install.sh takes the first of equally fast ones.
+    offered = sorted((row for row in rows if not row.yanked), key=lambda row: choose.rank(row.published), reverse=True)
     texts[TABLE] = "".join("\t".join(line) + "\n" for line in (COLUMNS, *map(columns, offered)))
     texts[CHOICES] = _json(msgspec.to_builtins(WheelList(schema=SCHEMA, wheels=tuple(rows), url=url)))
     texts["index.html"] = _top_page(rows, url)
@@ -66,8 +69,17 @@ def _variant_pages(rows: Sequence[IndexedWheel]) -> dict[str, str]:
 def _top_page(rows: Iterable[IndexedWheel], url: str) -> str:
     """Return the table that people look at, the newest release and Python first, and their fastest set."""
     order = sorted(rows, key=lambda row: (Version(row.release), Version(row.python), choose.speed(row.published)))
-    table = [{"row": row, "address": quote(row.file), "megabytes": f"{row.size / 1e6:,.1f}"} for row in order[::-1]]
-    return rendering.render("index/top.html", table=table, url=url.rstrip("/") or "URL")
+    table = [
+        {
+            "row": row,
+            "address": quote(row.file),
+            "megabytes": f"{row.size / 1e6:,.1f}",
+            "measured": gain.report_of(isa.instruction_set(row.features, PLATFORMS[row.platform])),
+        }
+        for row in order[::-1]
+    ]
+    reports = {line["measured"]: None for line in table if line["measured"]}
+    return rendering.render("index/top.html", table=table, reports=list(reports), url=url.rstrip("/") or "URL")
 
 
 def _json(document: object) -> str:
@@ -131,7 +143,16 @@ def _project_document(project: str, rows: Sequence[IndexedWheel], documents: Map
 
 def columns(row: IndexedWheel) -> list[str]:
     """Return the row of choose.tsv: what a shell on the host compares, with /proc/cpuinfo's names of the features."""
-    cpuinfo = indexes.cpuinfo(row.features)
-    speed = indexes.speed_text(row.published)
-    values = (row.release, row.python, row.platform, row.glibc, speed, row.instruction_set, cpuinfo, row.size)
-    return [str(value) for value in (*values, row.sha256, row.file)]
+    return [
+        row.release,
+        row.target,
+        row.python,
+        row.platform,
+        row.glibc,
+        indexes.speed_text(row.published),
+        row.instruction_set,
+        indexes.cpuinfo(row.features),
+        str(row.size),
+        row.sha256,
+        row.file,
+    ]
