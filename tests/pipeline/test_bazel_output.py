@@ -19,7 +19,6 @@ from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.pipeline.compiling import _report_executor
 from tfbuild.pipeline.run import run_of
 from tfbuild.plan import RunRequest
-from tfbuild.util import quantities
 from tfbuild.util.progress import Progress
 
 RECORDED = Path(__file__).parents[1] / "data" / "bazel"
@@ -91,13 +90,6 @@ def test_a_stop_at_the_time_limit_is_recognised() -> None:
     assert watch.out_of_time
     script = Path(__file__).parents[2] / "templates" / "compile.sh"
     assert bazel.TIME_LIMIT in script.read_text()
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("", 0), ("5h30m", 19800), ("90m", 5400), ("45s", 45), ("1h", 3600), ("1h2m3s", 3723)]
-)
-def test_a_time_limit_is_read(text: str, seconds: float) -> None:
-    assert quantities.limit_seconds(text) == seconds
 
 
 @pytest.mark.parametrize(

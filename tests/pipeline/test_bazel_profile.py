@@ -89,6 +89,12 @@ def test_the_table_has_kinds_and_the_slowest() -> None:
     assert bazel.slowest(profile, 1) == ["  1 h 02 min  CppCompile  Compiling a.cc"]
 
 
+def test_the_table_lists_the_fifty_slowest_actions() -> None:
+    actions = tuple(Action(name=f"Compiling {n}.cc", mnemonic="CppCompile", seconds=100.0 - n) for n in range(60))
+    lines = bazel.profile_table(Profile(actions=actions, complete=True)).splitlines()
+    assert len(lines[lines.index("the slowest:") + 1 :]) == 50
+
+
 @pytest.mark.parametrize(
     ("version", "flags"),
     [("0.26.1", ("--experimental_generate_json_trace_profile",)), ("0.29.0", ()), ("7.4.1", ()), ("9.0.0rc1", ())],

@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 
 from tests.cpu.machines import machine
+from tests.rows import each
 from tests.verify.test_report import report
 from tfbuild import cpu, plan
-from tfbuild.context.dockerfile import Base
+from tfbuild.context.dockerfile import Base, Context
 from tfbuild.context.labels import image_name, labels_of
 from tfbuild.engine import Engine
 from tfbuild.engine.build import Builder
-from tfbuild.errors import DiskFull, EngineMissing
-from tfbuild.pipeline import Maker
+from tfbuild.errors import BuildFailed, DiskFull, EngineMissing
+from tfbuild.pipeline import Maker, base_image
 from tfbuild.pipeline.run import Run
-from tfbuild.pipeline.verification import Verifier
+from tfbuild.pipeline.verification import Result, Verifier
 from tfbuild.plan import Build, Request
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session as verifying
@@ -67,6 +68,82 @@ def test_a_baseline_stays_valid_when_another_run_renames_it(tmp_path: Path) -> N
     # It is run by its id, which stays, and reported by the name that it had.
     assert (baseline.ref, baseline.image) == (unverified, "sha256:1")
     assert baseline.image in engine.names.values()
+
+
+@each(
+    "there, used",
+    [
+        # One of another platform does not run there.
+        ({"tfbuild-base:bookworm": "arm64", "tfbuild-base:trixie": "amd64", "other:1": "amd64"}, "tfbuild-base:trixie"),
+        ({"tfbuild-base:bookworm": "arm64"}, "made-now"),
+        ({}, "made-now"),
+    ],
+)
+def test_the_engine_s_cpu_is_read_in_a_base_that_it_has_else_in_a_new_one(there: dict[str, str], used: str) -> None:
+    ran: list[str] = []
+
+    def run(image: str, *_: object, **__: object) -> Any:
+        ran.append(image)
+        return SimpleNamespace(stdout=machine("rhel7-haswell").cpuinfo())
+
+    images = {name: SimpleNamespace(tags=(name,), architecture=architecture) for name, architecture in there.items()}
+    maker = Maker(run=Run(), progress=Progress(io.StringIO()))
+    maker.__dict__["engine"] = SimpleNamespace(
+        platform="linux/amd64", labelled=lambda _: [*images.values()], image=images.__getitem__, run=run
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        new = Base(reference="made-now", name="x", digest="sha256:1")
+        patch.setattr(base_image, "resolve", lambda *_, **__: new)
+        assert "avx2" in maker.cpu().features
+    assert ran == [used]
+
+
+def test_a_missing_official_image_is_built_unverified_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
+    made: list[tuple[str, bool]] = []
+
+    def build(self: Maker, wheel: Build) -> Result:
+        made.append((wheel.id, self.run.verify))
+        return Result(image=official, report=None)
+
+    official = "tfbuild:2.20.0-cpu-unverified"
+    monkeypatch.setattr(Maker, "build", build)
+    monkeypatch.setattr(verifying, "verify", lambda *_, **__: report())
+    unverified = image_name(compiled, "-unverified")
+    stream = io.StringIO()
+    maker = Maker(run=Run(work=tmp_path, reports=tmp_path / "reports"), progress=Progress(stream))
+    maker.__dict__["engine"] = NamingEngine("", **{unverified: "sha256:1", official: "sha256:2"})
+    assert maker._verified(compiled, unverified).image == image_name(compiled)
+    assert compiled.comparison.wheel is not None
+    assert made == [(compiled.comparison.wheel.id, False)]
+    assert stream.getvalue() == f"building {image_name(compiled.comparison.wheel)} to compare with\n"
+
+
+def test_an_exported_wheel_is_this_compile_s_and_not_an_earlier_one_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def export(*_: object, output: Path, **__: object) -> None:
+        output.mkdir(parents=True)
+        (output / "new.whl").write_bytes(b"new")
+        (output / "build.txt").write_text("builder=sha256:0\n")
+
+    build = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
+    left = tmp_path / build.id / "wheel"
+    left.mkdir(parents=True)
+    (left / "old.whl").write_bytes(b"old")
+    base = Base(reference="tfbuild-base:bookworm", name="x", digest="sha256:1")
+    for name, answer in {"base": base, "need_disk": None, "context": Context(folder=tmp_path, digest="x")}.items():
+        monkeypatch.setattr(Maker, name, lambda *_, answer=answer: answer)
+    maker = Maker(run=Run(work=tmp_path), progress=Progress(io.StringIO()))
+    maker.__dict__["engine"] = SimpleNamespace(
+        cpus=4, memory=16 << 30, local=True, builder=None, client=None, data_root=tmp_path, export=export
+    )
+    # It is not a real wheel, which is noticed once it is there.
+    with pytest.raises(BuildFailed, match=r"auditwheel cannot read new\.whl"):
+        maker.wheel(build, tmp_path / "dist")
+    assert [file.name for file in (tmp_path / "dist").iterdir()] == ["new.whl"]
 
 
 def saving(*chunks: bytes) -> Engine:
@@ -179,7 +256,7 @@ def test_a_verification_builds_nothing_and_says_what_it_lacks(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-class NamingEngine(Engine):
+class NamingEngine(FakeEngine):
     """An engine with images by their names. It ends before the step `ends` of a tagging ("tag", "image" or "untag")."""
 
     def __init__(self, ends: str, **names: str) -> None:
@@ -195,7 +272,8 @@ class NamingEngine(Engine):
 
     def image(self, ref: str) -> Any:
         self.step("image")
-        return SimpleNamespace(tags=tuple(name for name, id_ in self.names.items() if id_ == self.names[ref]))
+        id = self.names[ref]
+        return SimpleNamespace(id=id, tags=tuple(name for name, other in self.names.items() if other == id))
 
     def tag(self, ref: str, new: str) -> None:
         self.step("tag")

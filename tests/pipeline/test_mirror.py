@@ -22,10 +22,12 @@ import requests
 from tests.commandline import invoke
 from tests.context.test_remote_cache import served
 from tests.plan.test_selection import chosen
+from tests.rows import each
 from tfbuild import pipeline
 from tfbuild.errors import BadInput, BadMirror, BuildFailed, DiskFull, UsageError
 from tfbuild.pipeline import bundle, mirror
 from tfbuild.pipeline import wheel as wheels
+from tfbuild.pipeline.base_image import bundle_key
 from tfbuild.pipeline.bundle import Bundle
 from tfbuild.pipeline.mirror import Mirror, Upstream
 from tfbuild.pipeline.run import Run, run_of
@@ -426,6 +428,14 @@ def test_a_dry_run_names_the_builds(tmp_path: Path) -> None:
     done = invoke(*arguments, "--network", "none", cwd=tmp_path, code=2)
     assert done.stdout == ""
     assert "which --network none cannot reach" in done.stderr
+
+
+@each(
+    "option, key",
+    [("auto", "debian:12"), ("registry", "debian:12"), ("bootstrap", "debian:12"), ("mine:1", "mine:1")],
+)
+def test_a_bundle_lists_a_base_by_the_plan_s_image_or_the_user_s(option: str, key: str) -> None:
+    assert bundle_key("debian:12", option) == key
 
 
 # --- git --------------------------------------------------------------------------------------------------------------

@@ -226,13 +226,17 @@ def test_host_tools_are_compiled_once_only_where_the_machine_runs_the_target(
     engine = SimpleNamespace(
         cpus=4, memory=16 << 30, local=True, builder=builder, client=None, data_root=tmp_path, export=export
     )
-    settings = BuildSettings(log=tmp_path / "log", progress=Progress(io.StringIO()))
+    stream = io.StringIO()
+    settings = BuildSettings(log=tmp_path / "log", progress=Progress(stream))
     work = BuilderWork(context=tmp_path, stage="export", output=tmp_path / "output")
-    host = BuilderHost(engine=cast(Any, engine), run=Run(work=tmp_path, remote=remote), cpu=read_cpu)
+    host = BuilderHost(engine=cast(Any, engine), run=Run(work=tmp_path, remote=remote, jobs=3), cpu=read_cpu)
     host.run_job(Compile(build=build, settings=settings, work=work))
     assert build.toolchain is not None
     assert build.toolchain.machine_flags
     assert all((f"build {flag}\n" in texts[0]) == once for flag in build.toolchain.machine_flags)
+    said = stream.getvalue()
+    assert said.startswith("bazel --jobs=3: as asked for; ")
+    assert ("compiles host tools and target once" in said) == once
 
 
 # --- the steps --------------------------------------------------------------------------------------------------------

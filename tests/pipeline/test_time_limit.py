@@ -15,10 +15,11 @@ from tfbuild.context import labels
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.image import parse_image
 from tfbuild.errors import BuildFailed, DiskFull, TimeUp
-from tfbuild.pipeline import base_image, compiling
+from tfbuild.pipeline import base_image, bazel, compiling
 from tfbuild.pipeline.compiling import BuilderHost, BuilderWork, Compile
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
+from tfbuild.plan.remote_cache import Remote
 from tfbuild.util.progress import Progress
 
 LIMIT = 3600.0
@@ -46,14 +47,14 @@ class Engine:
         raise BuildFailed("clang-16 crashed", hint="see the log")
 
 
-def compile_on(engine: Any, folder: Path, mirror: str = "") -> None:
+def compile_on(engine: Any, folder: Path, mirror: str = "", remote: Remote | None = None) -> None:
     request = Request(target="cpu", release="2.13.1", cpu="x86-64-v3", platform="linux/amd64")
     job = Compile(
         build=plan.select(request, None),
         settings=BuildSettings(log=folder / "log", progress=Progress()),
         work=BuilderWork(context=folder, tag="x"),
     )
-    run = Run(seconds=LIMIT, work=folder, started=1000.0, mirror=mirror)
+    run = Run(seconds=LIMIT, work=folder, started=1000.0, mirror=mirror, remote=remote)
     BuilderHost(engine=engine, run=run).run_job(job)
 
 
@@ -137,6 +138,20 @@ def test_a_run_that_only_downloads_is_not_asked_for_a_profile(
     )
     BuilderHost(engine=cast("Any", engine), run=Run(work=tmp_path, recording=recording)).run_job(job)
     assert exported == stages
+
+
+def test_a_lost_remote_cache_is_named_and_the_compile_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def build(_: Path, settings: BuildSettings, **__: object) -> None:
+        assert settings.watch is not None
+        settings.watch("tfbuild: the remote cache grpc://cache:1 does not answer: Connection refused")
+        settings.watch(bazel.ALONE)
+
+    engine = Engine(lambda: None)
+    monkeypatch.setattr(engine, "build", build)
+    compile_on(engine, tmp_path, remote=Remote(cache="grpc://cache:1"))
+    assert "\nlost the remote cache grpc://cache:1; compiled the rest locally\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("hours", [-HOURS, 0.0, HOURS])
