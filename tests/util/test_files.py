@@ -115,6 +115,20 @@ def test_a_power_cut_leaves_the_old_content_or_the_new(
     assert path.read_text() == ("new content" if survives >= 2 else "old")
 
 
+def test_a_block_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("old")
+    with suppress(KeyboardInterrupt), files.whole(path) as part:
+        part.write_text("half of the new")
+        raise KeyboardInterrupt
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("report.json", "old")]
+
+
+@each("folder", [files.WORK, files.REPORTS])
+def test_what_runs_write_leaves_a_clone_clean(folder: Path) -> None:
+    assert f"/{folder}/" in (Path(__file__).parents[2] / ".gitignore").read_text().splitlines()
+
+
 def test_absence_says_why(tmp_path: Path) -> None:
     assert files.absence(tmp_path) == ""
     assert files.absence(tmp_path / "x") == "No such file or directory"

@@ -5,6 +5,8 @@ import io
 import os
 import pty
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -47,6 +49,12 @@ def test_a_long_step_prints_its_progress_until_it_ends() -> None:
         until(lambda: len(re.findall(r"x: \d+\.\d s so far, at 3/5 RUN make\n", stream.getvalue())) >= 2)
     assert re.fullmatch(r"x: done \(\d+\.\d s\)", stream.getvalue().splitlines()[-1])
     assert set(threading.enumerate()) <= before, "no thread is left to write another line"
+
+
+def test_a_step_that_nobody_ends_does_not_hold_the_process() -> None:
+    code = "from tfbuild.util.progress import Progress; Progress().start('x')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True)
+    assert done.stderr == "x ...\n"
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from tests.cpu.machines import machine
 from tests.ports import free_port
+from tests.rows import each
 from tests.util import sshd
 from tfbuild import cpu, fleet
 from tfbuild.errors import Unsupported, UsageError
@@ -161,6 +163,11 @@ def test_destinations(text: str, destination: Destination) -> None:
     assert ssh.destination(text) == destination
 
 
+@each("text", ["ssh://web1", "ssh://me@10.0.0.1:2222"])
+def test_a_destination_is_named_as_it_is_given(text: str) -> None:
+    assert str(ssh.destination(text)) == text
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -187,6 +194,20 @@ def test_a_changed_host_key_is_distinguished_from_an_unknown_one() -> None:
     where = Destination(host="web1")
     assert "accept it once" in ssh.advice(where, last, ssh.HINTS, "")
     assert "find out why" in ssh.advice(where, changed, ssh.HINTS, "")
+
+
+def test_ssh_never_prompts_and_forwards_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever the user's own configuration says; `ssh -G` prints what would hold."""
+    real = shutil.which("ssh") or pytest.skip("no ssh here")
+    config = tmp_path / "config"
+    config.write_text("Host *\nBatchMode no\nRemoteCommand true\nLocalForward 1 localhost:2\nRequestTTY force\n")
+    (tmp_path / "ssh").write_text(f'#!/bin/sh\nexec {real} -G "$@"\n')
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (answer,) = ssh.fetch([Destination(host="web1", port=2222)], timeout=7, config=config)
+    lines = answer.text.splitlines()
+    assert {"batchmode yes", "requesttty false", "clearallforwardings yes", "connecttimeout 7", "port 2222"} <= {*lines}
+    assert not [line for line in lines if line.startswith(("remotecommand true", "localforward"))]
 
 
 def test_without_ssh_on_path_no_host_is_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -87,7 +87,11 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     assert len(list(shared.iterdir())) == 3
     dead = killed(shared)
     (dead / "link").symlink_to(target)
+    opened = len(os.listdir("/proc/self/fd"))
     assert files.sweep(parent=shared) == [dead.name]
+    assert len(os.listdir("/proc/self/fd")) == opened, (
+        "nothing stays open, neither of what is removed nor of what stays"
+    )
     assert (target / "file").read_text() == "mine"
 
 

@@ -21,6 +21,13 @@ def test_a_name_between_colons_is_no_emoji(value: str) -> None:
     assert stream.getvalue().split() == ["image", value]
 
 
+def test_a_table_has_a_line_for_each_row_and_its_columns_stand_apart() -> None:
+    stream = io.StringIO()
+    rows = [("web1", "3"), ("web22", "40")]
+    terminal.write(terminal.console(stream), [terminal.table(("host", "cpus"), rows, figures=("cpus",))])
+    assert stream.getvalue().splitlines() == ["host   cpus", "web1      3", "web22    40"]
+
+
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(FileNotFoundError) as error:
         Path("/nonexistent/x").read_text()
