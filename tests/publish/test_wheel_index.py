@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -216,6 +217,13 @@ def test_a_bad_wheel_changes_nothing(public: Path, tmp_path: Path) -> None:
             indexed(public, path.parent)
         assert caught.value.hint
         assert contents(public) == before
+
+
+def test_the_page_at_the_top_shows_what_was_measured_of_code_for_a_set(public: Path) -> None:
+    page = (public / "index.html").read_text()
+    assert "<td>11 operations faster, 5 slower</td>" in page
+    assert re.findall("<h2>(.*)</h2>", page) == ["Measured for x86-64-v4"]
+    assert "cast to float16, 1 Mi (1.78); " in page
 
 
 def test_a_yanked_wheel_says_so_on_every_page_until_it_is_offered_again(public: Path, built: Path) -> None:

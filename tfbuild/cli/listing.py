@@ -82,7 +82,7 @@ def show_gain(answer: "MeasuredGain") -> None:
     """Print what was measured, with its intervals, and the commands that measure it on this machine."""
 
     def listed(rows: "Sequence[OperationRow]") -> str:
-        return "; ".join(f"{row.name} {row.ratio[0]:.2f} [{row.ratio[1]:.2f}, {row.ratio[2]:.2f}]" for row in rows)
+        return "; ".join(f"{row.name}: {row.ratio[0]:.2f} [{row.ratio[1]:.2f}, {row.ratio[2]:.2f}]" for row in rows)
 
     report = answer.report
     measured = report.title if report else "nothing of code for such a CPU beyond the official wheel's"
