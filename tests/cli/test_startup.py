@@ -55,6 +55,7 @@ def test_a_verb_imports_nothing_that_it_does_not_use(words: tuple[str, ...], mor
 def test_garbage_is_collected_once_the_verbs_are_imported() -> None:
     assert VERBS
     assert gc.isenabled()
+    assert gc.get_freeze_count() > 0, "and never looked for among what imports made"
 
 
 @pytest.mark.parametrize(

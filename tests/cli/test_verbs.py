@@ -14,10 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.commandline import invoke
+from tests.rows import each
+from tests.terminal import Terminal
 from tfbuild.cli import command_line, help_pages
 from tfbuild.cli.verbs import VERBS
-from tfbuild.errors import UsageError
-from tfbuild.util import quantities
+from tfbuild.engine import daemon
+from tfbuild.errors import Interrupted
+from tfbuild.pipeline import machine as machines
+from tfbuild.plan import HostSystem, Interpreter
+from tfbuild.util.progress import Progress
 from tools import verbs as development
 
 ROOT = Path(__file__).parents[2]
@@ -75,13 +80,6 @@ def test_credentials_from_a_pipe_are_read_once_whatever_the_engine(tmp_path: Pat
     output = dry_run(tmp_path, "--cpu", "x86-64-v3", *shared, DOCKER_HOST="tcp://127.0.0.1:1")
     assert "nothing was started" in output
     os.close(end)
-
-
-@pytest.mark.parametrize("text", ["²", "-1", "1.5", "many"])
-def test_invalid_gigabytes_are_refused(text: str) -> None:
-    with pytest.raises(UsageError):
-        quantities.gigabytes(text)
-    assert [quantities.gigabytes(text) for text in ("40", "0", "")] == [40 * 10**9, 0, None]
 
 
 def test_copts_of_a_release_are_those_of_its_own_compiler_as_plan_gives_them() -> None:
@@ -151,6 +149,35 @@ def _ended(process: subprocess.Popen[str]) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.communicate(timeout=1)[1]
     raise TimeoutError("the process did not end")
+
+
+@each("typed, stops", [("y\n", True), (" Yes\n", True), ("\n", False), ("n\n", False), ("yesterday\n", False)])
+def test_an_engine_with_containers_is_stopped_only_on_a_yes(
+    typed: str, stops: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped: list[Progress] = []
+    monkeypatch.setattr(daemon, "running_containers", lambda: 2)
+    monkeypatch.setattr(daemon, "stop", stopped.append)
+    monkeypatch.setattr(sys, "stdin", Terminal(typed))
+    stop = command_line.calls(["engine", "--stop"], EVERY)[0]
+    with contextlib.nullcontext() if stops else pytest.raises(Interrupted, match="the engine was not stopped"):
+        stop.run()
+    assert bool(stopped) == stops
+    assert capsys.readouterr().err.startswith("stop the engine and 2 running containers? [y/N]\n")
+
+
+def test_a_plan_without_a_container_is_that_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = HostSystem(
+        system="Debian",
+        distribution="bookworm",
+        glibc="2.36",
+        compilers={"gcc-12": "/usr/bin/gcc-12"},
+        pythons={"3.11": Interpreter(version="3.11.2", path="/usr/bin/python3.11")},
+    )
+    monkeypatch.setattr(machines, "read", lambda: machine)
+    words = ("--no-container", "--release", "2.13.1", "--cpu", "x86-64-v3", "--platform", "linux/amd64", "--json")
+    (planned,) = json.loads(invoke("plan", *words).stdout)
+    assert (planned["python"], planned["compiler"]) == ("3.11", "gcc-12")
 
 
 def test_sigterm_ends_a_verb_as_ctrl_c_does(tmp_path: Path) -> None:
