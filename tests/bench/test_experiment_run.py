@@ -2,6 +2,7 @@
 
 import io
 import random
+import re
 from typing import cast
 
 import pytest
@@ -136,10 +137,13 @@ def not_begun() -> CaseGroup:
 def test_the_rest_of_the_time_goes_to_what_has_least_and_only_to_what_was_cut(stopped: Stopped) -> None:
     whole, cut, bare = group(15, truncated=False), group(8), not_begun()
     run = recording_session(10, whole, cut, bare)
+    stream = io.StringIO()
+    run.progress = Progress(stream)
     run._rest(Pool(cast(Engine, None)), stopped.now + 60)
     assert run.requests == [("x", 15), ("x", 7), ("x", 5)], (
         "the one without a round first, and once more for its last five"
     )
+    assert re.findall(r"^bench: x, continued: (\w+) ", stream.getvalue(), re.MULTILINE) == ["truncated", "done", "done"]
     assert [row.status for row in run.done] == ["measured"] * 3
     assert all(len(row.cases[0].rounds) == ROUNDS["budget"] for row in run.done)
 

@@ -136,7 +136,7 @@ class FakeEngine:
 @pytest.mark.parametrize(
     ("out", "why"),
     [
-        ("", r"could not be profiled: no python"),
+        ("", r"could not be profiled: line 4\nline 5\nline 6\nline 7\nline 8\nno python\nhint: "),
         ("{}\n", r"could not be profiled: .*missing"),
         ('{"exit_code": 3, "tail": ["Boom: no"], "seconds": 1.5}\n', r"exited with code 3:\nBoom: no[\s\S]*--mount"),
         ('{"exit_code": -11, "tail": [], "seconds": 1.5}\n', r"was killed by signal 11\n"),
@@ -145,7 +145,7 @@ class FakeEngine:
     ],
 )  # fmt: skip
 def test_why_a_script_cannot_be_profiled_is_reported(out: str, why: str, tmp_path: Path) -> None:
-    engine = FakeEngine(out, "no python")
+    engine = FakeEngine(out, "".join(f"line {number}\n" for number in range(9)) + "no python\n")
     with pytest.raises(TfbuildError, match=why):
         profiled(engine, tmp_path)
     assert engine.call["mounts"] == {user_script.FOLDER: str(tmp_path)}

@@ -16,12 +16,12 @@ from tests.facts import newest
 from tests.rows import each
 from tfbuild import facts, pipeline, plan
 from tfbuild.ci import formats, matrix, runners
-from tfbuild.ci.matrix import MatrixRequest
+from tfbuild.ci.matrix import MatrixRequest, Refused
 from tfbuild.ci.runners import Schedule
 from tfbuild.cli import many
 from tfbuild.cli.verbs import VERBS
 from tfbuild.context import dockerfile
-from tfbuild.errors import UsageError
+from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import Request
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +39,32 @@ def test_the_default_rows_are_official_wheels_and_every_level() -> None:
     } <= set(identifiers)
     assert len(set(identifiers)) == len(identifiers)
     assert ALL.refused == ()
+
+
+def test_json_has_the_digest_of_each_row_and_what_each_refusal_was_asked() -> None:
+    """`--changed` compares the digests with those that another commit prints."""
+    rows = matrix.select(MatrixRequest(only=(newest.official(),)))
+    no = Refused(request=Request(release="2.20.0", target="mkl", platform="linux/amd64", cpu="avx"), reason="why")
+    printed: Any = formats.to_json(replace(rows, refused=(no,)))
+    build = rows.rows[0]
+    (row,) = printed["rows"]
+    assert (row["id"], row["context"]) == (build.id, matrix.recipe_digest_of(build))
+    assert (row["instruction_set"], row["features"]) == ("f16c", [*build.instruction_set.features])
+    asked = {"release": "2.20.0", "target": "mkl", "platform": "linux/amd64", "cpu": "avx", "wheel": "source"}
+    assert printed["refused"] == [{**asked, "reason": "why"}]
+
+
+def test_a_row_of_a_file_that_cannot_be_planned_is_refused_and_never_left_out() -> None:
+    good, bad = (Request(release=release, cpu="avx", platform="linux/amd64") for release in ("2.20.0", "9.9"))
+    with pytest.raises(Unsupported, match="error: build 2 of the list: "):
+        matrix.select(MatrixRequest(builds=(good, bad)))
+
+
+def test_pythons_without_an_official_wheel_have_no_row_for_one() -> None:
+    """2.11 can be built for Python 3.7, for which its last patch has no wheel."""
+    chosen = matrix.select(MatrixRequest(releases=("2.11.1",), wheels=("official",), platforms=("linux/amd64",)))
+    assert {build.python for build in chosen.rows} == {"3.8", "3.9", "3.10"}
+    assert chosen.refused == ()
 
 
 @each("build", ALL.rows)
@@ -167,6 +193,7 @@ def test_bake_gets_a_target_and_a_context_per_row(tmp_path: Path) -> None:
     formats.write_contexts(rows, tmp_path, lambda _: None)
     text = formats.to_bake(rows, tmp_path)
     assert text.count('target "') == len(rows.rows)
+    assert 'group "default" {' in text, "what `docker buildx bake` builds"
     for build in rows.rows:
         assert f'target "{formats.target_name(build.id)}" {{' in text
         assert f'context = "{tmp_path / build.id}"' in text
@@ -234,6 +261,7 @@ def test_a_commit_without_the_verb_has_none_of_the_rows(tmp_path: Path) -> None:
     checkout.git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "first")
     rows = matrix.select(MatrixRequest(only=(newest.official(),)))
     assert matrix.changed(rows, "HEAD", [], tmp_path) == rows
+    assert not (tmp_path / ".git" / "worktrees").exists()
 
 
 def test_changed_without_git_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,19 +5,23 @@ The engine of these tests has workers that answer by the protocol, with times th
 
 import json
 import random
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from msgspec import structs
 
 from tests.measure.test_rounds import MACHINE
+from tfbuild.bench import evidence
 from tfbuild.engine import Engine, WorkerDied
 from tfbuild.errors import EngineMissing
 from tfbuild.in_container.bench.records import Calibrated, Dropped, Hello, Idle, Ready, WorkerSample
+from tfbuild.in_container.bench.worker import QuestionHandler
 from tfbuild.measure import probe, rounds, workers
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment
@@ -26,6 +30,14 @@ from tfbuild.measure.rounds import CaseRun, RoundLimits
 from tfbuild.measure.workers import NO_GPU, Key, MeasurementError, Pool
 
 LATER = time.monotonic() + 3600
+
+
+def test_what_the_host_asks_is_what_a_worker_answers() -> None:
+    rooms = (Path(probe.__file__).parent, Path(evidence.__file__).parent)
+    code = [path.read_text() for room in rooms for path in room.glob("*.py")]
+    asked = {word for text in code for word in re.findall(r"""\bask"?(?:=|: )["'](\w+)""", text)}
+    answers = {name for name, part in vars(QuestionHandler).items() if callable(part) and not name.startswith("_")}
+    assert asked - {"hello"} == answers - {"warm_up"}
 
 
 @dataclass
