@@ -1,5 +1,8 @@
 """Processors' names: each is one CPU, as recorded machines of that name show, and none is a larger one than it is."""
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from tests.cpu.machines import machines, recordings
@@ -19,6 +22,7 @@ RECORDED = [
     for row in rows
     if row.microarchitecture and row.model and row.model not in MADE_UP
 ]
+SINCE_2023 = tomllib.loads((Path(__file__).parents[1] / "data" / "products.toml").read_text())
 
 
 @each("model, microarchitecture", RECORDED)
@@ -95,6 +99,26 @@ def test_a_model_is_the_cpu_that_its_maker_says(model: str, cpu: str) -> None:
     assert product is not None, names.normalize(model)
     assert product.cpu == cpu
     assert isa.resolve(model, arch=product.arch) == isa.resolve(cpu, arch=product.arch)
+
+
+@each("cpu, name", [(cpu, name) for cpu, known in SINCE_2023["cpu"].items() for name in known])
+def test_a_processor_since_2023_is_the_cpu_that_its_sources_say(cpu: str, name: str) -> None:
+    product = names.find_product(name)
+    assert product is not None, names.normalize(name)
+    assert product.cpu == cpu
+
+
+@each("name", SINCE_2023["refused"])
+@each("arch", isa.MACHINES)
+def test_a_processor_without_a_source_is_refused(name: str, arch: str) -> None:
+    with pytest.raises(Unsupported, match="unknown CPU, level or feature"):
+        isa.resolve(name, arch=arch)
+
+
+@each("name", SINCE_2023["several"])
+def test_a_family_since_2023_is_refused_with_some_of_its_models(name: str) -> None:
+    with pytest.raises(Unsupported, match=" several CPUs, such as "):
+        isa.resolve(name, arch="x86_64")
 
 
 @each("row", names.products())
