@@ -66,6 +66,18 @@ def test_a_row_says_why_it_is_there(row: Experiment) -> None:
     assert len({case.name for case in row.case}) == len(row.case)
 
 
+def test_the_matrices_are_as_large_as_their_cases_names_say() -> None:
+    known, named = workloads(), 0
+    for row, case, arm in arms():
+        if match := re.match(r"matmul (\d+)x\1\b", case.name):
+            takes = known[arm.workload or case.workload or row.workload].args
+            defaults = zip(takes.args[-len(takes.defaults) :], map(ast.literal_eval, takes.defaults), strict=True)
+            sizes = {argument.arg: value for argument, value in defaults} | {**case.params, **arm.params}
+            assert sizes["size"] == int(match[1]), f"{row.name}/{case.name}/{arm.name}"
+            named += 1
+    assert named
+
+
 def test_every_arm_s_parameters_are_its_workload_s() -> None:
     known = workloads()
     for row, case, arm in arms():

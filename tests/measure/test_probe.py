@@ -1,5 +1,6 @@
 """Whatever an image sends back becomes a record of the right type or an error with a reason."""
 
+import io
 import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -10,15 +11,78 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rows import each
 from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
 from tfbuild.engine import ContainerRun, Engine, Sandbox
+from tfbuild.in_container.bench import validity
 from tfbuild.in_container.bench.records import Calibrated, Dropped, Hello, Idle, Ready, WorkerSample
+from tfbuild.in_container.smoke import probes
 from tfbuild.in_container.smoke.records import Challenge, Environment, Faults, Part, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.measure.probe import UntrustedError
 from tfbuild.measure.records import Host
 
 KINDS = (Environment, TensorFlow, Faults, Part, Hello, Ready, Calibrated, WorkerSample, Idle, Dropped)
+
+
+@each(
+    "files, mebibytes",
+    [
+        ({}, 4096),
+        ({"memory.max": "max\n"}, 4096),
+        ({"memory.max": "1073741824\n", "memory/memory.limit_in_bytes": "1"}, 1024),
+        # What version 1 has for no limit.
+        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, 4096),
+    ],
+)
+def test_memory_is_the_machine_s_or_a_lower_limit_of_the_cgroup(files: dict[str, str], mebibytes: float) -> None:
+    def opened(path: str) -> io.StringIO:
+        name = path.removeprefix("/sys/fs/cgroup/")
+        if name not in files:
+            raise FileNotFoundError(path)
+        return io.StringIO(files[name])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 20}.__getitem__)
+        patch.setattr(validity, "open", opened, raising=False)
+        assert validity.memory() == mebibytes
+
+
+@each(
+    "files, cpus",
+    [
+        ({}, None),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu.max": "150000 100000\n", "cpu/cpu.cfs_quota_us": "1\n", "cpu/cpu.cfs_period_us": "1\n"}, 1.5),
+        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+    ],
+)
+def test_a_quota_is_that_of_either_version_of_cgroups(files: dict[str, str], cpus: float | None) -> None:
+    def text_of(path: str) -> str:
+        name = path.removeprefix("/sys/fs/cgroup/")
+        if name not in files:
+            raise FileNotFoundError(path)
+        return files[name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probes, "_text_of", text_of)
+        assert probes.quota() == cpus
+
+
+@each(
+    "kind, counts, costs",
+    [
+        ("Sum", (1024,), True),
+        ("Sum", (1, None), True),
+        ("MatMul", (10, 2000), True),
+        ("Max", (1023, 2), False),
+        ("Reshape", (10**6,), False),
+    ],
+)
+def test_a_constant_is_costly_by_its_kind_and_size(kind: str, counts: tuple[int | None, ...], costs: bool) -> None:
+    inputs = [SimpleNamespace(shape=SimpleNamespace(num_elements=lambda count=count: count)) for count in counts]
+    assert validity.costly(SimpleNamespace(type=kind, inputs=inputs)) == costs
 
 
 def test_records_come_back_as_sent() -> None:

@@ -290,6 +290,13 @@ def test_tcmalloc_passes_only_with_all_three_proofs() -> None:
     assert judge.TCMALLOC.skip(replace(PLAN, allocator="")) == "the plan's allocator is unknown"
 
 
+def test_each_part_of_the_numerics_has_a_limit_and_each_limit_a_part() -> None:
+    """The parts import TensorFlow, so their names are read from the source."""
+    source = Path(judge.__file__).with_name("numerics.py").read_text(encoding="utf-8")
+    checks = source[source.index("\nCHECKS: ") :].partition("\n)\n")[0]
+    assert re.findall(r'^    \("(\w+)", ', checks, re.MULTILINE) == [*judge.LIMITS]
+
+
 def test_numerics_within_their_limits_pass() -> None:
     assert numerics(parts(training=0.12, matmul=7e-7)).status == "pass"
 

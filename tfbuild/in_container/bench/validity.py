@@ -80,7 +80,6 @@ def _fed(graph: Any) -> set[str]:
 
 def idle_share() -> float:
     """Return the CPUs in use while the process should be idle; measure again if threads may still be spinning."""
-    time.sleep(0.05)
     share = _share()
     if share > MOST_IDLE:
         time.sleep(SPIN_SECONDS)
