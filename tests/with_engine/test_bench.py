@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from docker.types import DeviceRequest
+from msgspec import structs
 
 from tests import schemas
 from tests.with_engine.conftest import ROOT
@@ -220,6 +221,18 @@ def test_where_no_package_can_be_had_the_reason_is_told(
     assert files == {}
     assert told.text.startswith("no other allocator could be fetched: ")
     assert "apt-get" in told.text
+
+
+@pytest.mark.nightly
+def test_the_ways_to_compute_one_layer_agree_and_a_training_step_runs_alone(
+    engine: Engine, image: Callable[..., str]
+) -> None:
+    """Of the experiments, those with the most code of their own."""
+    rows = [structs.replace(row, case=row.case[:1]) for row in experiments.select(["rnn", "bottleneck"], quick=False)]
+    quick = Settings(mode="quick", budget=SECONDS, rounds=intervals.FEWEST)
+    for case in measured(engine, image("2.21.0"), rows, quick).values():
+        assert [(arm.name, arm.status, arm.reason) for arm in case.arms if arm.status != "measured"] == []
+        assert [arm.name for arm in case.arms if arm.same is False] == []
 
 
 @pytest.fixture
