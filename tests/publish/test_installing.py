@@ -2,10 +2,13 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import pytest
 from tests import broken
 from tests.binary.test_scan import AVX, function
 from tests.broken import Broken
-from tests.commandline import answer, invoke
+from tests.commandline import ROOT, answer, invoke
 from tests.publish.wheels import cpuinfo, files, wheel
 from tests.rows import each
 from tfbuild.oci import transport
@@ -119,6 +122,10 @@ def test_requirements_name_the_files_of_the_set_for_every_python(server: Broken,
     known = {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in every}
     named = [known[line.strip(" \\").removeprefix("--hash=sha256:")] for line in hashes]
     assert sorted(path.name.split("-")[2] for path in named) == ["cp311", "cp39"]
+    document = json.loads(server.content["/choose.json"])
+    document["wheels"] *= 2
+    server.content["/choose.json"] = json.dumps(document).encode()
+    assert invoke("install", "--index", server.url, "--cpuinfo", v4, "--print-requirements").stdout == done.stdout
 
 
 def test_a_cpu_that_runs_none_gets_27_and_the_nearest(public: Path, tmp_path: Path) -> None:
@@ -137,6 +144,82 @@ def test_what_is_no_interpreter_and_no_index_is_refused(words: tuple[str, str], 
     done = invoke("install", "--index", public, *words, code=2)
     assert done.stdout == ""
     assert done.stderr.count("\n") == 2
+
+
+# --- damaged and diverted installations ---
+
+
+Damage = Callable[[Path, Path], object]
+# What happens to an installation, by the file that is named then.
+DAMAGES: dict[str, Damage] = {
+    "tensorflow/__init__.py": lambda site, info: (site / "tensorflow/__init__.py").unlink(),
+    "tensorflow/libtensorflow_framework.so.2": lambda site, info: damage(
+        site / "tensorflow/libtensorflow_framework.so.2"
+    ),
+    "tensorflow_cpu-2.14.0.dist-info/METADATA": lambda site, info: (info / "METADATA").unlink(),
+    "tensorflow_cpu-2.14.0.dist-info/RECORD": lambda site, info: (info / "RECORD").unlink(),
+    "tensorflow_cpu-2.14.0.dist-info/RECORD ": lambda site, info: (info / "RECORD").write_bytes(b"\xff,\xff,\n"),
+}
+
+
+def damage(path: Path) -> None:
+    """Change one byte, and neither the size nor the time."""
+    before, content = path.stat(), bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.slow
+@each("file", DAMAGES)
+def test_a_damaged_installation_is_installed_again(file: str, public: Path, venv: Path, v4: Path) -> None:
+    words = ("install", "--index", public, "--cpuinfo", v4, "--python", venv)
+    env = {"PIP_NO_INDEX": "1"}
+    invoke(*words, env=env)
+    (site,) = venv.glob("lib/python*/site-packages")
+    (info,) = site.glob("tensorflow_cpu-*.dist-info")
+    DAMAGES[file](site, info)
+    assert f"in place of one whose {file.strip()} was missing or changed\n" in invoke(*words, env=env).stderr
+    assert "it is installed already" in invoke(*words, env=env).stderr
+
+
+@pytest.mark.slow
+@each("name, value", [("PIP_TARGET", "elsewhere"), ("PIP_PREFIX", "elsewhere"), ("PIP_DRY_RUN", "1")])
+def test_settings_that_send_the_wheel_elsewhere_are_named(
+    name: str, value: str, public: Path, venv: Path, v4: Path, tmp_path: Path
+) -> None:
+    env = {"PIP_NO_INDEX": "1", name: str(tmp_path / value) if value == "elsewhere" else value}
+    subprocess.run([venv / "bin" / "python", "-m", "pip", "uninstall", "-q", "-y", "tensorflow-cpu"], check=True)
+    done = invoke("install", "--index", public, "--cpuinfo", v4, "--python", venv, env=env, code=1)
+    assert f"is not in {venv}/bin/python, though the installer reports success\nhint: " in done.stderr
+    assert name in done.stderr.splitlines()[-1]
+    assert done.stdout == ""
+
+
+@pytest.mark.slow
+@each("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_installer_ends_before_tfbuild(
+    number: signal.Signals, venv: Path, v4: Path, tmp_path: Path
+) -> None:
+    """pip waits for a server that says nothing of what the wheel depends on."""
+    wheel(tmp_path / "built", "avx", python=PYTHON, release="2.13.0", requires="dependency")
+    wheel_index.index(tmp_path / "public", wheel_index.of_folder(tmp_path / "built"), print)
+    before = contents(venv)
+    with broken.serve({}) as server:
+        server.fault = "silence"
+        env = {**os.environ, "PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": f"{server.url}/simple/", "NO_PROXY": "*"}
+        words = ["install", "--index", str(tmp_path / "public"), "--cpuinfo", str(v4), "--python", str(venv)]
+        command = [sys.executable, "-m", "invoke", *words]
+        with subprocess.Popen(command, cwd=ROOT, env=env, stdout=-1, stderr=-1, text=True) as process:
+            while not server.requested:
+                assert process.poll() is None
+                time.sleep(0.05)
+            process.send_signal(number)
+            stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.endswith("may be incomplete\nhint: the same command completes it\n")
+    assert stdout == ""
+    assert contents(venv) == before
 
 
 # --- bad indexes ------------------------------------------------------------------------------------------------------
@@ -224,6 +307,19 @@ def test_a_bad_index_is_one_sentence_and_the_environment_stays(
     assert last[1].startswith("hint: ")
     assert done.stdout == ""
     assert contents(venv) == before
+
+
+def test_a_folder_with_a_pipe_or_without_end_is_one_sentence(public: Path, v4: Path, tmp_path: Path) -> None:
+    """A wheel that does not end is read to its row's size, and a pipe is not waited for."""
+    shutil.copytree(public, tmp_path / "public")
+    os.truncate(tmp_path / "public" / rows(public)["x86-64-v4"], 1 << 40)
+    words = ("install", "--index", tmp_path / "public", "--cpuinfo", v4)
+    done = invoke(*words, code=24)
+    most = (public / rows(public)["x86-64-v4"]).stat().st_size + 1
+    assert f"has {most} bytes with sha256" in done.stderr
+    (tmp_path / "public" / "choose.json").unlink()
+    os.mkfifo(tmp_path / "public" / "choose.json")
+    assert "choose.json cannot be read: it is not a regular file\nhint: " in invoke(*words, code=26).stderr
 
 
 @each("fault", ["short", "reset", "stall", "drip", "500"])

@@ -3,8 +3,10 @@
 import base64
 import hashlib
 import json
+import os
 import re
 import shutil
+import warnings
 import zipfile
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -16,10 +18,13 @@ import pytest
 from packaging.metadata import Metadata
 from packaging.utils import parse_wheel_filename
 
+from tests.commandline import invoke
 from tests.publish.wheels import BUILT, MANYLINUX, described, wheel
 from tfbuild.errors import BadInput, TfbuildError, UsageError
 from tfbuild.publish import wheel_index, wheel_rows
 from tfbuild.publish.wheel_rows import IndexedWheel
+
+INFO = "tensorflow_cpu-2.14.0.dist-info"
 
 
 def indexed(
@@ -184,7 +189,7 @@ def test_a_file_that_is_removed_from_the_pool_leaves_the_index(public: Path) -> 
     wheel(public.parent / "more", "x86-64-v4", python="3.10")
     left = wheel_index.index(public, wheel_index.of_folder(public.parent / "more"), notes.append)
     assert {row.instruction_set for row in left} == {"x86-64-v4"}
-    assert notes == [f"{rows[0].name} for avx leaves the index: {rows[0].file} is gone"]
+    assert notes == [f"{rows[0].name} for avx leaves the index: {rows[0].file} is gone or cut off"]
     assert Links(public / "avx" / "simple" / "tensorflow-cpu" / "index.html").rows == []
 
 
@@ -205,6 +210,44 @@ def bad_wheels(folder: Path) -> Iterator[tuple[Path, str]]:
     path = wheel(folder / "misnamed")
     path = described(path.rename(path.with_name(path.name.replace("2.14.0", "2.13.0"))), "avx")
     yield path, f"{path.name} has the METADATA of another wheel"
+    for field, value, told in (
+        ("platform_tag", "manylinux_2_28_aarch64", "would be .*aarch64.whl in the index, which is not its platform"),
+        ("platform_tag", "win_amd64", "is not for CPython on Linux|would be .*win_amd64.whl in the index"),
+        ("platform_tag", "../x", r"cannot be read: Expected `str` matching regex .* `\$.audit.platform_tag`"),
+        ("target", "m\tkl", r"cannot be read: Expected `str` matching regex .* `\$.plan.target`"),
+    ):
+        path = wheel(folder / f"{field} {value.replace('/', '')}")
+        beside = path.with_name(f"{path.name}.json")
+        beside.write_text(
+            re.sub(rf'"{field}": "[^"]*"', f'"{field}": {json.dumps(value)}'.replace("\\", r"\\"), beside.read_text())
+        )
+        yield path, told
+    for name, content, told in (
+        (f"{INFO}/RECORD", b"", f"{INFO}/RECORD is in it twice"),
+        ("../../evil.py", b"", r"\.\./\.\./evil.py is a path out of it"),
+        ("/evil.py", b"", "/evil.py is a path out of it"),
+        ("other-1.dist-info/RECORD", b"", "other-1.dist-info/RECORD is of another package"),
+    ):
+        path = wheel(folder / told.partition(" ")[2] / name.rpartition("/")[0].strip("/."))
+        with zipfile.ZipFile(path, "a") as archive, warnings.catch_warnings(action="ignore"):
+            archive.writestr(name, content)
+        yield described(path, "avx"), f"{path.name} is malformed: {told}"
+    for name in ("RECORD", "WHEEL"):
+        path = wheel(folder / f"without {name}")
+        with zipfile.ZipFile(path) as archive:
+            members = {member: archive.read(member) for member in archive.namelist() if member != f"{INFO}/{name}"}
+        with zipfile.ZipFile(path, "w") as archive:
+            for member, data in members.items():
+                archive.writestr(member, data)
+        yield described(path, "avx"), f"it has no {INFO}/{name}"
+    path = wheel(folder / "pipe")
+    path.unlink()
+    os.mkfifo(path)
+    yield path, f"{path} is not a file"
+    path = wheel(folder / "sidecar")
+    path.with_name(f"{path.name}.json").unlink()
+    path.with_name(f"{path.name}.json").mkdir()
+    yield path, "json cannot be read: Is a directory"
     path = wheel(folder / "foreign").rename(folder / "foreign" / "numpy-2.14.0-cp311-cp311-linux_x86_64.whl")
     yield path, "is numpy, not a TensorFlow wheel"
 
@@ -224,6 +267,40 @@ def test_the_page_at_the_top_shows_what_was_measured_of_code_for_a_set(public: P
     assert "<td>11 operations faster, 5 slower</td>" in page
     assert re.findall("<h2>(.*)</h2>", page) == ["Measured for x86-64-v4"]
     assert "cast to float16, 1 Mi (1.78); " in page
+
+
+def test_a_wheel_that_was_cut_off_in_the_pool_leaves_the_index_or_comes_whole_again(public: Path, built: Path) -> None:
+    before = contents(public)
+    notes: list[str] = []
+    rows = wheel_rows.read_rows((public / "choose.json").read_bytes(), "here")
+    os.truncate(public / rows[0].file, 100)
+    left = wheel_index.index(public, [], notes.append)
+    assert [row.instruction_set for row in left] == ["x86-64-v4"]
+    assert notes == [f"{rows[0].name} for avx leaves the index: {rows[0].file} is gone or cut off"]
+    indexed(public, built / "avx")
+    assert contents(public) == before
+
+
+@pytest.mark.parametrize(
+    "url", ["wheels.example.com", "javascript:alert(1)", "https://", "https://x;reboot", "https://x\n"]
+)
+def test_what_is_not_an_address_is_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not an address"):
+        wheel_index.index(tmp_path / "public", [], print, url=url)
+    assert not (tmp_path / "public").exists()
+
+
+def test_a_yank_needs_a_reason(public: Path) -> None:
+    before = contents(public)
+    done = invoke("index", public, "--yank", "avx/*", code=2)
+    assert done.stderr == "error: --yank avx/* has no reason\nhint: --yank 'avx/*=REASON'; 'avx/*=' offers them again\n"
+    assert contents(public) == before
+
+
+def test_a_folder_with_wheels_in_its_folders_names_one_of_them(built: Path) -> None:
+    with pytest.raises(UsageError, match="no wheels in ") as caught:
+        wheel_index.of_folder(built)
+    assert caught.value.hint.endswith(f"--wheels {built / 'avx'}")
 
 
 def test_a_yanked_wheel_says_so_on_every_page_until_it_is_offered_again(public: Path, built: Path) -> None:

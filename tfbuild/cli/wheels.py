@@ -137,6 +137,10 @@ def index(
     """Add wheels to a static index in FOLDER that has one index for each instruction set."""
     from tfbuild.publish import signing, wheel_index
 
+    if unclear := next((text for text in yank if "=" not in text), None):
+        raise UsageError(
+            f"--yank {unclear} has no reason", hint=f"--yank '{unclear}=REASON'; '{unclear}=' offers them again"
+        )
     yanks = {pattern: reason.strip() for pattern, _, reason in (text.partition("=") for text in yank)}
     files = [] if yanks else wheel_index.of_folder(Path(wheels))
     signer = signing.file_signer(signing.options(sign_options)) if sign or sign_options else None
@@ -163,7 +167,7 @@ def index(
         "release": replace(PLAN["release"], help="TensorFlow release, such as 2.14.1 or 2.14 (default: the newest)"),
         "target": replace(PLAN["target"], default="", help=f"only wheels for this target: {targets.spelled()}"),
         "any-release": (False, "take the largest instruction set that fits, even if only an older release has it"),
-        "python": ("", "interpreter to install for (default: that of the active environment)", "PATH"),
+        "python": ("", "environment to install in, or its interpreter (default: the active one)", "PATH"),
         "cpuinfo": PLAN["cpuinfo"],
         "ca-cert": REGISTRY["ca-cert"],
         "signed": (
@@ -197,7 +201,7 @@ def install(
     print_requirements: bool,
 ) -> None:
     """Install from an index the wheel that this CPU and this environment run best, and say why it is."""
-    from tfbuild.publish import choose, installing
+    from tfbuild.publish import choose, environments, installing
     from tfbuild.util.progress import Progress
 
     address = index or os.environ.get("TFBUILD_INDEX", "")
@@ -208,7 +212,7 @@ def install(
     source = installing.WheelSource(address, certificates(ca_cert))
     host = detect_cpu(Path(cpuinfo) if cpuinfo else None)
     rows = source.wheels(signed)
-    environment = installing.environment(python)
+    environment = environments.environment(python)
     choice = installing.select(rows, environment, host, release=release, target=target, any_release=any_release)
     if dry_run or choice.best is None:
         for line in choose.passed_over_lines(choice.passed_over):

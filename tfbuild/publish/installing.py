@@ -6,93 +6,50 @@ until then nothing changes in the environment.
 
 import hashlib
 import os
-import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-import msgspec
-from packaging.utils import canonicalize_name, canonicalize_version
+from packaging.utils import canonicalize_version
 from packaging.version import Version
 
 from tfbuild.binary.inspector import open_archive
 from tfbuild.cpu import Cpu, isa
-from tfbuild.errors import BadInput, NothingFits, RegistryRefused, TfbuildError, UsageError, VerificationFailed
+from tfbuild.errors import (
+    BadInput,
+    NothingFits,
+    RegistryRefused,
+    TfbuildError,
+    UsageError,
+    VerificationFailed,
+)
 from tfbuild.oci import transport
 from tfbuild.oci.references import is_secure
-from tfbuild.plan import MACHINES, PLATFORMS, Request, rules
+from tfbuild.plan import PLATFORMS, Request, rules
 from tfbuild.plan import wheel as wheels
 from tfbuild.plan.source import digest
 from tfbuild.publish import choose, signing, wheel_names, wheel_rows
 from tfbuild.publish.choose import Choice, PassedOver
+from tfbuild.publish.environments import (
+    MOST_NAME,
+    PythonEnvironment,
+    content_of,
+    damaged_file,
+    has_files_of,
+    installer,
+    run_installer,
+)
 from tfbuild.publish.wheel_rows import IndexedWheel
-from tfbuild.util.files import decode, system_folder, temporary_folder, writing
+from tfbuild.util.files import system_folder, temporary_folder, writing
 from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import counted
 from tfbuild.util.terminal import printable
 
 OPTION = "--index"
-MOST_NAME = 128
-# A list of a wheel's files that is larger is not read, and the wheel is installed again.
-MOST_RECORD = 64 << 20
+INDEX_HINT = "check the --index address: that of the folder with choose.json, not of its SET/simple/"
 NO_SPACE = "set TMPDIR to a folder with space"
-RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
 UNSOUND = "its row in the index contradicts itself: a newer tfbuild wrote it, or somebody changed it"
-# Runs in the environment's Python, which may be an old one.
-PROBE = """
-import importlib.util, json, os, sys, sysconfig
-try:
-    glibc = os.confstr("CS_GNU_LIBC_VERSION").split()[-1]
-except (AttributeError, OSError, ValueError):
-    glibc = ""
-paths = sysconfig.get_paths()
-print(json.dumps({
-    "python": "%d.%d" % sys.version_info[:2], "kind": sys.implementation.name, "system": sysconfig.get_platform(),
-    "glibc": glibc, "site": sorted({paths["purelib"], paths["platlib"]}),
-    "pip": importlib.util.find_spec("pip") is not None,
-}))
-"""
-
-
-class PythonEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """A Python environment. `system`: as in "linux-x86_64"; `glibc`: "" without one; `site`: where packages are."""
-
-    python: str
-    kind: str
-    system: str
-    glibc: str
-    site: tuple[str, ...]
-    pip: bool
-    interpreter: str = ""
-
-    @property
-    def platform(self) -> str:
-        return MACHINES.get(self.system.removeprefix("linux-"), self.system)
-
-    def installed(self) -> dict[str, Path]:
-        """Return the folders with the metadata of TensorFlow's packages."""
-        known = wheels.projects()
-        folders = (info for folder in self.site for info in Path(folder).glob("*.dist-info"))
-        return {name: info for info in folders if (name := canonicalize_name(info.stem.partition("-")[0])) in known}
-
-
-def environment(python: str = "") -> PythonEnvironment:
-    """Return the environment of an interpreter, else the active one, else tfbuild's own; raises UsageError."""
-    active = next((os.environ[name] for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if os.environ.get(name)), "")
-    interpreter = python or (os.path.join(active, "bin", "python") if active else sys.executable)
-    try:
-        done = subprocess.run([interpreter, "-I", "-c", PROBE], capture_output=True, check=True)
-        return msgspec.structs.replace(decode(done.stdout, PythonEnvironment), interpreter=interpreter)
-    except (OSError, ValueError, subprocess.CalledProcessError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it does not run Python's own modules"
-        raise UsageError(
-            f"{printable(interpreter, MOST_NAME)} is not a Python interpreter: {reason}",
-            hint="--python PATH: the one of the environment, such as venv/bin/python",
-        ) from error
 
 
 # --- the index --------------------------------------------------------------------------------------------------------
@@ -157,8 +114,13 @@ class WheelSource:
         address = self.address(path)
         if not self._remote:
             try:
+                if os.path.exists(address) and not os.path.isfile(address):
+                    raise ValueError("it is not a regular file")
                 with open(address, "rb") as file:
-                    yield from iter(lambda: file.read(1 << 20), b"")
+                    left = most + 1
+                    while left > 0 and (chunk := file.read(min(left, 1 << 20))):
+                        left -= len(chunk)
+                        yield chunk
             except (OSError, ValueError) as error:
                 raise _lost(address, getattr(error, "strerror", "") or str(error)) from error
             return
@@ -183,7 +145,7 @@ def _refuse_open(address: str) -> None:
 
 def _lost(address: str, reason: str) -> RegistryRefused:
     file = address.rpartition("/")[2]
-    hint = "check the --index address" if file == wheel_rows.CHOICES else "tell whoever publishes the index"
+    hint = INDEX_HINT if file == wheel_rows.CHOICES else "tell whoever publishes the index"
     return RegistryRefused(f"{address} cannot be read: {reason}", hint=hint)
 
 
@@ -257,11 +219,11 @@ def requirements(rows: Iterable[IndexedWheel], chosen: IndexedWheel, source: Whe
     """Return the lines of a requirements file: the set's index, the version, and its files for every Python."""
     page = source.address(f"{chosen.instruction_set}/simple/")
     address = page if "://" in page else Path(page).resolve().as_uri()
-    like = [
+    like = {
         row.sha256
         for row in rows
         if (row.instruction_set, row.project, row.version) == (chosen.instruction_set, chosen.project, chosen.version)
-    ]
+    }
     hashes = [f"    --hash=sha256:{digest}" for digest in sorted(like)]
     return [f"--extra-index-url {address}", " \\\n".join([f"{chosen.project}=={chosen.version}", *hashes])]
 
@@ -315,53 +277,33 @@ def install(source: WheelSource, row: IndexedWheel, environment: PythonEnvironme
             f"{other} is installed in this environment, and has the same files as {row.project}",
             hint=f"uninstall it first: pip uninstall {other}",
         )
-    info, there = installed.get(row.project), f"it is installed already in {environment.interpreter}"
-    if info is not None and wheel_names.noted_digest(_content(info / "direct_url.json")) == row.sha256:
+    info = installed.get(row.project)
+    damaged = damaged_file(info) if info is not None else ""
+    intact, there = info if not damaged else None, f"it is installed already in {environment.interpreter}"
+    if intact is not None and wheel_names.noted_digest(content_of(intact / "direct_url.json")) == row.sha256:
         return there
-    program = _program(environment)
+    program = installer(environment)
     with writing(system_folder(), NO_SPACE), temporary_folder() as scratch:
         with progress.step(f"download: {row.name}"):
             wheel = source.fetch(row, scratch)
             refuse_other(wheel, row)
-        if info is not None and _has_files_of(wheel, info):
+        if intact is not None and has_files_of(wheel, intact):
             return there
         # pip keeps an installed version, whichever set it is for.
         version = info.stem.partition("-")[2] if info is not None else ""
         same = canonicalize_version(version) == canonicalize_version(row.version)
-        again = ["--force-reinstall", "--no-deps"] if same else []
-        done = subprocess.run([*program, *again, str(wheel)], stdout=2, check=False)
-    if done.returncode:
-        raise TfbuildError(f"{program[0]} ended with {done.returncode}", hint="its own messages above say why")
-    return f"installed in {environment.interpreter}"
-
-
-def _program(environment: PythonEnvironment) -> list[str]:
-    """Return the command that installs: the environment's pip, else uv."""
-    if environment.pip:
-        return [environment.interpreter, "-m", "pip", "install"]
-    if (uv := shutil.which("uv")) is not None:
-        return [uv, "pip", "install", "--python", environment.interpreter]
-    raise UsageError(f"{environment.interpreter} has no pip, and there is no uv", hint="install uv, or pip in there")
-
-
-def _has_files_of(wheel: Path, info: Path) -> bool:
-    """Return whether the package with the metadata in `info` has all files of a wheel, by the digests in their RECORDs.
-
-    uv does not note which file it installed. Installers move some files, and add their own.
-    """
-    with open_archive(wheel) as archive:
-        members = [member for member in archive.infolist() if RECORD.fullmatch(member.filename)]
-        records = [archive.read(member) for member in members if member.file_size <= MOST_RECORD]
-    # A row is NAME,DIGEST,SIZE; that of RECORD itself has no digest.
-    wanted, installed = (
-        {line.rsplit(b",", 2)[1] for line in content.splitlines() if line.count(b",") > 1} - {b""}
-        for content in (b"\n".join(records), _content(info / "RECORD"))
-    )
-    return bool(wanted) and wanted <= installed
-
-
-def _content(path: Path) -> bytes:
-    return path.read_bytes() if path.is_file() else b""
+        # Without a usable RECORD pip cannot uninstall; uv can.
+        force = "--ignore-installed" if environment.pip and damaged.endswith("/RECORD") else "--force-reinstall"
+        again = [force, "--no-deps"] if same else []
+        run_installer([*program, *again, str(wheel)], row.project, environment)
+        now = environment.installed().get(row.project)
+        if now is None or not has_files_of(wheel, now):
+            raise TfbuildError(
+                f"{row.name} is not in {environment.interpreter}, though the installer reports success",
+                hint="its settings send it elsewhere: PIP_TARGET, PIP_PREFIX, PIP_ROOT, PIP_DRY_RUN, or pip.conf",
+            )
+    why = f", in place of one whose {printable(damaged)} was missing or changed" if damaged else ""
+    return f"installed in {environment.interpreter}{why}"
 
 
 def refuse_other(wheel: Path, row: IndexedWheel) -> None:

@@ -11,12 +11,14 @@ choose.json has one row for each wheel, and everything else is made of its rows:
 """
 
 import hashlib
+import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 from packaging.metadata import parse_email
@@ -50,6 +52,10 @@ from tfbuild.util.terminal import printable
 
 # The time of members of archives that have none.
 NO_TIME = (1980, 1, 1, 0, 0, 0)
+# It becomes part of the commands on the page at the top.
+ADDRESS = re.compile(r"https?://[\w.:/%~+\[\]-]+")
+# They become part of files' names and of columns.
+Word = Annotated[str, msgspec.Meta(pattern=r"^\w{1,64}\Z")]
 
 
 # --- the index --------------------------------------------------------------------------------------------------------
@@ -58,12 +64,12 @@ NO_TIME = (1980, 1, 1, 0, 0, 0)
 class SidecarPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a plan in a sidecar that an index needs."""
 
-    target: str
+    target: Word
     features: tuple[str, ...]
 
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
-    platform_tag: str
+    platform_tag: Word
 
 
 class Sidecar(Provenance, frozen=True, kw_only=True):
@@ -105,6 +111,8 @@ def index(
     known = wheel_files.projects()
     if project and project not in known:
         raise UsageError(f"--name {project} is not a name of TensorFlow's", hint=f"one of: {', '.join(known)}")
+    if url and not ADDRESS.fullmatch(url):
+        raise UsageError(f"--url {url} is not an address", hint="--url https://HOST/PATH, or leave it out")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder, lambda: note(f"waiting for another process that writes {folder}")):
@@ -120,7 +128,7 @@ def index(
                 for item in (*ready, *made):
                     _place(folder, item)
             for row in gone:
-                note(f"{row.name} for {row.instruction_set} leaves the index: {row.file} is gone")
+                note(f"{row.name} for {row.instruction_set} leaves the index: {row.file} is gone or cut off")
             for path, text in pages.items():
                 _replace(folder / path, text.encode())
             for path, signature in signatures.items():
@@ -132,8 +140,10 @@ def of_folder(folder: Path) -> list[Path]:
     """Return the wheels in a folder; raises UsageError if there are none."""
     found = sorted(folder.glob("*.whl")) if folder.is_dir() else []
     if not found:
+        below = next((path.parent for path in sorted(folder.glob("*/*.whl"))), None)
+        hint = f"they are in folders below it, which are added one by one: --wheels {below}" if below else ""
         raise UsageError(
-            f"no wheels in {folder}", hint="--wheels DIR, for example dist, where `invoke wheel` writes them"
+            f"no wheels in {folder}", hint=hint or "--wheels DIR, for example dist, where `invoke wheel` writes them"
         )
     return found
 
@@ -143,6 +153,8 @@ def of_folder(folder: Path) -> list[Path]:
 
 def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> _Ready:
     """Check a wheel and describe it: by its sidecar, which its own CPU guard must confirm, or by what is in it."""
+    if not path.is_file():
+        raise BadInput(f"{path} is not a file", hint="remove it, or copy the wheel itself there")
     file = wheel_files.from_path(path)
     with open_archive(path) as archive:
         wheel_names.metadata(archive, path.name)
@@ -183,6 +195,11 @@ def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> _Ready:
         created=created,
         built=msgspec.convert(sidecar, Provenance, from_attributes=True) if sidecar else None,
     )
+    if not is_sound(row):
+        raise BadInput(
+            f"{path.name} would be {row.name} in the index, which is not its platform",
+            hint=f"compile or copy it and {path.name}.json again",
+        )
     return _Ready(row=row, path=final, metadata=metadata)
 
 
@@ -204,7 +221,8 @@ def _sidecar(path: Path, sha256: str) -> Sidecar | None:
         if sidecar.schema != SIDECAR:
             raise ValueError(f"its schema is {sidecar.schema!r}, not {SIDECAR}")
     except (OSError, ValueError) as error:
-        raise BadInput(f"{beside} cannot be read: {error}", hint="remove it, or compile the wheel again") from error
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(f"{beside} cannot be read: {reason}", hint="remove it, or compile the wheel again") from error
     if sidecar.sha256 != sha256:
         raise BadInput(f"{beside.name} describes another file than {path.name}", hint="compile or copy both again")
     return sidecar
@@ -224,7 +242,7 @@ def _platforms(path: Path, sidecar: Sidecar | None) -> tuple[str, ...]:
 
 
 def _known(folder: Path) -> tuple[list[IndexedWheel], list[IndexedWheel], str]:
-    """Return the rows that the index has, those whose file is gone, and its address."""
+    """Return the rows that the index has, those whose file is gone or cut off, and its address."""
     path = folder / CHOICES
     if not path.exists():
         return [], [], ""
@@ -233,7 +251,7 @@ def _known(folder: Path) -> tuple[list[IndexedWheel], list[IndexedWheel], str]:
         raise BadInput(
             f"{path} has a row that contradicts itself: {printable(odd.file)}", hint="was it edited? make it again"
         )
-    gone = [row for row in known.wheels if not (folder / row.file).is_file()]
+    gone = [row for row in known.wheels if not _has_size(folder / row.file, row.size)]
     return [row for row in known.wheels if row not in gone], gone, known.url
 
 
@@ -257,8 +275,9 @@ def _yanked(rows: tuple[IndexedWheel, ...], yanks: Mapping[str, str]) -> tuple[I
     for pattern, reason in yanks.items():
         matching = [row for row in rows if fnmatchcase(row.published.id, pattern)]
         if not matching:
-            examples = ", ".join(row.published.id for row in rows[-2:]) or "the index is empty"
-            raise UsageError(f"no wheel of the index is {printable(pattern)}", hint=f"SET/WHEEL, such as: {examples}")
+            examples = ", ".join(row.published.id for row in rows[-2:])
+            hint = f"SET/WHEEL, such as: {examples}" if examples else "the index is empty"
+            raise UsageError(f"no wheel of the index is {printable(pattern)}", hint=hint)
         rows = tuple(msgspec.structs.replace(row, yanked=reason) if row in matching else row for row in rows)
     return rows
 
@@ -267,7 +286,7 @@ def _place(folder: Path, ready: _Ready) -> None:
     target = folder / ready.row.file
     target.parent.mkdir(parents=True, exist_ok=True)
     _replace(target.with_name(f"{target.name}.metadata"), ready.metadata)
-    if not target.exists():
+    if not _has_size(target, ready.row.size):
         with whole(target) as part:
             shutil.copyfile(ready.path, part)
 
@@ -311,6 +330,10 @@ def _replace(path: Path, content: bytes) -> None:
     if not _has(path, content):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, content)
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
 
 
 def _has(path: Path, content: bytes) -> bool:

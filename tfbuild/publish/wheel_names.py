@@ -12,7 +12,8 @@ import io
 import re
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -25,10 +26,12 @@ from packaging.version import Version
 from tfbuild.binary.inspector import open_archive
 from tfbuild.errors import BadInput
 from tfbuild.util.files import decode
+from tfbuild.util.terminal import printable
 
 METADATA = re.compile(r"([^/]+)\.dist-info/METADATA")
 # METADATA of TensorFlow has some 20 KB, its RECORD 2 MB.
 MOST_TEXT = 32 << 20
+AGAIN = "build or download it again"
 SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -74,9 +77,12 @@ def metadata(archive: zipfile.ZipFile, name: str) -> bytes:
 
     Raises BadInput if it has none or several, or one that contradicts the name: pip and uv would refuse the wheel.
     """
-    members = [member for member in archive.namelist() if METADATA.fullmatch(member)]
+    names = archive.namelist()
+    members = [member for member in names if METADATA.fullmatch(member)]
     if len(members) != 1 or archive.getinfo(members[0]).file_size > MOST_TEXT:
-        raise BadInput(f"{name} has {len(members)} usable METADATA files, not one", hint="build or download it again")
+        raise BadInput(f"{name} has {len(members)} usable METADATA files, not one", hint=AGAIN)
+    if odd := _odd_member(names, members[0].rpartition("/")[0]):
+        raise BadInput(f"{name} is malformed: {odd}", hint=AGAIN)
     content = archive.read(members[0])
     project, version, _, _ = parse_wheel_filename(name)
     raw = parse_email(content)[0]
@@ -87,6 +93,17 @@ def metadata(archive: zipfile.ZipFile, name: str) -> bytes:
     if not agrees:
         raise BadInput(f"{name} has the METADATA of another wheel", hint="do not rename wheels; build it again")
     return content
+
+
+def _odd_member(names: Sequence[str], info: str) -> str:
+    """Return what pip or uv would refuse, or read in two ways; "" if there is nothing. `info`: the .dist-info."""
+    if lacking := {f"{info}/RECORD", f"{info}/WHEEL"} - set(names):
+        return f"it has no {min(lacking)}"
+    twice = (name for name, count in Counter(names).items() if count > 1)
+    outside = (name for name in names if name.startswith("/") or ".." in name.split("/"))
+    folders = (name for name in names if (top := name.partition("/")[0]).endswith(".dist-info") and top != info)
+    kinds = (("is in it twice", twice), ("is a path out of it", outside), ("is of another package", folders))
+    return next((f"{printable(name)} {what}" for what, found in kinds for name in found), "")
 
 
 def rename(wheel: Path, folder: Path, *, project: str, version: str, platforms: tuple[str, ...]) -> Path:

@@ -1,0 +1,166 @@
+"""A Python environment: what is installed in it and whether that is whole, and the pip or uv that installs."""
+
+import base64
+import csv
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from packaging.utils import canonicalize_name
+
+from tfbuild.binary.inspector import open_archive
+from tfbuild.errors import Interrupted, TfbuildError, UsageError
+from tfbuild.plan import MACHINES
+from tfbuild.plan import wheel as wheels
+from tfbuild.plan.source import digest
+from tfbuild.util.files import decode
+from tfbuild.util.process import interruptible
+from tfbuild.util.terminal import printable
+
+MOST_NAME = 128
+# A list of a wheel's files that is larger is not read, and the wheel is installed again.
+MOST_RECORD = 64 << 20
+RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
+# Runs in the environment's Python, which may be an old one.
+PROBE = """
+import importlib.util, json, os, site, sys, sysconfig
+try:
+    glibc = os.confstr("CS_GNU_LIBC_VERSION").split()[-1]
+except (AttributeError, OSError, ValueError):
+    glibc = ""
+paths = sysconfig.get_paths()
+folders = {paths["purelib"], paths["platlib"]}
+if sys.prefix == sys.base_prefix:
+    # Where pip installs if the system's folder is not writable.
+    folders.add(site.getusersitepackages())
+print(json.dumps({
+    "python": "%d.%d" % sys.version_info[:2], "kind": sys.implementation.name, "system": sysconfig.get_platform(),
+    "glibc": glibc, "site": sorted(folders),
+    "pip": importlib.util.find_spec("pip") is not None,
+}))
+"""
+
+
+class PythonEnvironment(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python environment. `system`: as in "linux-x86_64"; `glibc`: "" without one; `site`: where packages are."""
+
+    python: str
+    kind: str
+    system: str
+    glibc: str
+    site: tuple[str, ...]
+    pip: bool
+    interpreter: str = ""
+
+    @property
+    def platform(self) -> str:
+        return MACHINES.get(self.system.removeprefix("linux-"), self.system)
+
+    def installed(self) -> dict[str, Path]:
+        """Return the folders with the metadata of TensorFlow's packages."""
+        known = wheels.projects()
+        folders = (info for folder in self.site for info in Path(folder).glob("*.dist-info"))
+        return {name: info for info in folders if (name := canonicalize_name(info.stem.partition("-")[0])) in known}
+
+
+def environment(python: str = "") -> PythonEnvironment:
+    """Return the environment of an interpreter or in a folder, else the active one, else tfbuild's own.
+
+    Raises UsageError.
+    """
+    active = next((os.environ[name] for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if os.environ.get(name)), "")
+    folder = python if os.path.isdir(python) else active if not python else ""
+    interpreter = os.path.join(folder, "bin", "python") if folder else python or sys.executable
+    try:
+        done = subprocess.run([interpreter, "-I", "-c", PROBE], capture_output=True, check=True)
+        return msgspec.structs.replace(decode(done.stdout, PythonEnvironment), interpreter=interpreter)
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it does not run Python's own modules"
+        raise UsageError(
+            f"{printable(interpreter, MOST_NAME)} is not a Python interpreter: {reason}",
+            hint="--python PATH: the one of the environment, such as venv/bin/python",
+        ) from error
+
+
+# --- what is installed ------------------------------------------------------------------------------------------------
+
+
+def has_files_of(wheel: Path, info: Path) -> bool:
+    """Return whether the package with the metadata in `info` has all files of a wheel, by the digests in their RECORDs.
+
+    uv does not note which file it installed. Installers move some files, add their own, and change scripts.
+    """
+    with open_archive(wheel) as archive:
+        members = [member for member in archive.infolist() if RECORD.fullmatch(member.filename)]
+        records = [archive.read(member) for member in members if member.file_size <= MOST_RECORD]
+    # A row is NAME,DIGEST,SIZE; that of RECORD itself has no digest.
+    wanted, installed = (
+        {
+            line.rsplit(b",", 2)[1]
+            for line in content.splitlines()
+            if line.count(b",") > 1 and b".data/scripts/" not in line
+        }
+        - {b""}
+        for content in (b"\n".join(records), content_of(info / "RECORD"))
+    )
+    return bool(wanted) and wanted <= installed
+
+
+def damaged_file(info: Path) -> str:
+    """Return a file of an installed package that is not as its RECORD says, or its RECORD; "" if all are."""
+    try:
+        rows = list(csv.reader(content_of(info / "RECORD").decode().splitlines()))
+        for name, recorded, _ in rows:
+            kind, _, expected = recorded.partition("=")
+            path = info.parent / name
+            if kind == "sha256" and not (path.is_file() and digest(path) == _hexadecimal(expected)):
+                return name
+    except (OSError, ValueError, csv.Error):
+        rows = []
+    return "" if rows else f"{info.name}/RECORD"
+
+
+def _hexadecimal(recorded: str) -> str:
+    """Return a digest of a RECORD, which is base64 without its "=", as others write it."""
+    return base64.urlsafe_b64decode(f"{recorded}=").hex()
+
+
+def content_of(path: Path) -> bytes:
+    """Return what is in a file; nothing if there is none."""
+    return path.read_bytes() if path.is_file() else b""
+
+
+# --- installers -------------------------------------------------------------------------------------------------------
+
+
+def installer(environment: PythonEnvironment) -> list[str]:
+    """Return the command that installs: the environment's pip, else uv."""
+    if environment.pip:
+        return [environment.interpreter, "-m", "pip", "install"]
+    if (uv := shutil.which("uv")) is not None:
+        return [uv, "pip", "install", "--python", environment.interpreter]
+    raise UsageError(f"{environment.interpreter} has no pip, and there is no uv", hint="install uv, or pip in there")
+
+
+def run_installer(command: Sequence[str], project: str, environment: PythonEnvironment) -> None:
+    """Run pip or uv to its end, also if it is interrupted: killed, it would leave more of its work half done."""
+    with interruptible(), subprocess.Popen(command, stdout=2) as process:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            # Ctrl-C has reached it, SIGTERM has not.
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise Interrupted(
+                f"interrupted; {project} in {environment.interpreter} may be incomplete",
+                hint="the same command completes it",
+            ) from None
+    if code:
+        name = "pip" if environment.pip else "uv"
+        raise TfbuildError(f"{name} ended with {code}", hint="its own messages above say why")
