@@ -109,6 +109,7 @@ def refusal(*words: str, code: int, cwd: Path = ROOT) -> str:
         ((*DRY_RUN, "--mirror", "http://[::1"), 2, "--mirror 'http://[::1' is not a valid address"),
         ((*DRY_RUN, "--mirror", "https://"), 2, "--mirror 'https://' is not a valid address"),
         ((*DRY_RUN, "--mirror", "http://a/$(id)"), 2, "--mirror 'http://a/$(id)' is not a valid address"),
+        ((*DRY_RUN, "--python", "3" * 10_001), 2, "--python has 10,001 characters"),
         ((*DRY_RUN, "--mirror", "http://a/\tb"), 2, "--mirror has control characters in it: 'http://a/\\tb'"),
         ((*DRY_RUN, "--remote-cache", "http://[::1"), 2, "--remote-cache 'http://[::1' is not a valid address"),
         ((*DRY_RUN, "--set", "remote-executor=grpc://[::1"), 2, "remote-executor 'grpc://[::1' is not a valid address"),
