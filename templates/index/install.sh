@@ -110,7 +110,8 @@ awk -F '\t' -v features=" $features" -v platform="$platform" -v version="$versio
     }
 ' "$work/rows" > "$work/best" ||
     die "$url/choose.tsv is not a table that this install.sh can read: fetch install.sh from there again" 26
-[ -s "$work/best" ] || die "no wheel${release:+ of $release}${TARGET:+ for $TARGET} at $url runs here, with Python $version and this CPU" 27
+[ -s "$work/best" ] ||
+    die "no wheel${release:+ of $release}${TARGET:+ for $TARGET} at $url runs here, with Python $version and this CPU" 27
 read -r its_release its_set size sha256 file < "$work/best"
 # They become part of an address and of a path.
 printf '%s %s %s\n' "$size" "$sha256" "$file" |

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.commandline import invoke
+from tests.pipeline.test_no_container import BOOKWORM
 from tests.rows import each
 from tests.terminal import Terminal
 from tfbuild.cli import command_line, help_pages
@@ -21,7 +22,6 @@ from tfbuild.cli.verbs import VERBS
 from tfbuild.engine import daemon
 from tfbuild.errors import Interrupted
 from tfbuild.pipeline import machine as machines
-from tfbuild.plan import HostSystem, Interpreter
 from tfbuild.util.progress import Progress
 from tools import verbs as development
 
@@ -167,14 +167,7 @@ def test_an_engine_with_containers_is_stopped_only_on_a_yes(
 
 
 def test_a_plan_without_a_container_is_that_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = HostSystem(
-        system="Debian",
-        distribution="bookworm",
-        glibc="2.36",
-        compilers={"gcc-12": "/usr/bin/gcc-12"},
-        pythons={"3.11": Interpreter(version="3.11.2", path="/usr/bin/python3.11")},
-    )
-    monkeypatch.setattr(machines, "read", lambda: machine)
+    monkeypatch.setattr(machines, "read", lambda: BOOKWORM)
     words = ("--no-container", "--release", "2.13.1", "--cpu", "x86-64-v3", "--platform", "linux/amd64", "--json")
     (planned,) = json.loads(invoke("plan", *words).stdout)
     assert (planned["python"], planned["compiler"]) == ("3.11", "gcc-12")

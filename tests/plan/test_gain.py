@@ -13,26 +13,28 @@ from tfbuild.plan.gain import ReportRow
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
-def isa_report(row: ReportRow) -> tuple[str, str, str, list[dict[str, Any]]]:
+Measured = tuple[str, str, str, list[dict[str, Any]]]
+
+
+def of_benchmark(report: dict[str, Any], _: str) -> Measured:
     """Return release, instruction set, date and cases of a report of `bench --only isa`."""
-    report = json.loads((RESULTS / f"{row.file}.json").read_text())
     experiment = next(experiment for experiment in report["experiments"] if experiment["name"] == "isa")
     labels = report["image"]["labels"]
     cases = [{**case["arms"][1], "name": case["name"]} for case in experiment["cases"] if not case["noisy"]]
     return labels["io.tfbuild.release"], labels["io.tfbuild.instruction-set"], report["created"], cases
 
 
-def compiled_report(row: ReportRow) -> tuple[str, str, str, list[dict[str, Any]]]:
-    """Return the same of the record of compiled wheels."""
-    report = json.loads((RESULTS / f"{row.file}.json").read_text())
-    build = next(build for build in report["results"]["builds"] if build["instruction_set"] == row.cpu)
+def of_compiled_wheels(report: dict[str, Any], instruction_set: str) -> Measured:
+    """Return the same of the record of compiled wheels, for one of its sets."""
+    build = next(build for build in report["results"]["builds"] if build["instruction_set"] == instruction_set)
     return build["release"], build["instruction_set"], build["gains"]["created"], build["gains"]["cases"]
 
 
 @each("row", gain.reports())
 def test_every_number_is_its_report_s(row: ReportRow) -> None:
-    read = compiled_report if row.file.startswith("compiled") else isa_report
-    release, instruction_set, created, cases = read(row)
+    report = json.loads((RESULTS / f"{row.file}.json").read_text())
+    read = of_compiled_wheels if row.file.startswith("compiled") else of_benchmark
+    release, instruction_set, created, cases = read(report, row.cpu)
     assert (row.release, row.cpu, row.machine[-10:]) == (release, instruction_set, created[:10])
     listed = {"faster": row.faster, "slower": row.slower, "no difference shown": row.equal}
     assert sorted((effect, one.name, one.ratio) for effect, rows in listed.items() for one in rows) == sorted(

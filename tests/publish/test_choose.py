@@ -366,7 +366,7 @@ def test_images_that_are_passed_over_for_one_reason_are_named_together() -> None
 def test_a_choice_among_other_images_keeps_one_reason_for_each() -> None:
     choice = chosen("rocky9-zen5")
     best, *others = choice.fitting
-    left = choice.among(others).passing([choose.PassedOver(id=best.id, reason="lost", better=True)])
+    left = choice.among(others).passing([choose.PassedOver(id=best.id, reason="lost", notable=True)])
     assert (left.best, left.fitting) == (others[0], tuple(others))
     reasons = [(row.id, row.reason) for row in left.passed_over]
     assert reasons[0] == (best.id, "lost")
@@ -383,23 +383,23 @@ def test_a_choice_among_other_images_keeps_one_reason_for_each() -> None:
     }
 
 
-def test_only_what_would_have_been_chosen_is_better() -> None:
+def test_only_what_would_have_been_chosen_is_notable() -> None:
     """The reasons of the others would be noise."""
     arm = replace(published("avx"), id="arm", platform="linux/arm64", features=frozenset(), digest="sha256:arm")
     choice = chosen("rhel7-haswell", arm, published("avx", release="2.14.1"))
-    better = {row.id: row.better for row in choice.passed_over}
+    better = {row.id: row.notable for row in choice.passed_over}
     assert [name for name, is_better in better.items() if is_better] == ["2.20.0-mkl-py3.11-x86-64-v4"]
     assert {row.id: row.reason for row in choice.passed_over}["arm"] == "for linux/arm64"
     # Where nothing fits, each image of this release and platform would have been.
     only = choose.choose([*ONE_RELEASE, arm], platform="linux/amd64", features=frozenset())
-    assert [row.id for row in only.passed_over if not row.better] == ["arm"]
+    assert [row.id for row in only.passed_over if not row.notable] == ["arm"]
     assert only.nearest == ONE_RELEASE[1]
 
 
 def test_an_image_of_another_release_is_passed_over_for_the_newer_one() -> None:
     old, new = published("avx", release="2.14.1"), published("avx")
     (row,) = choose.choose([old, new], platform="linux/amd64", features=new.features, any_release=True).passed_over
-    assert (row.id, row.reason, row.better) == (old.id, "2.20.0 is newer", False)
+    assert (row.id, row.reason, row.notable) == (old.id, "2.20.0 is newer", False)
     larger = published("x86-64-v3", release="2.14.1")
     choice = choose.choose([larger, new], platform="linux/amd64", features=larger.features, any_release=True)
     assert choice.best == larger

@@ -279,7 +279,7 @@ def test_an_unsigned_image_of_a_newer_release_does_not_keep_the_signed_ones_from
         gather(fake, name)
         chosen = choose_signed()
         assert publish.accept(connect(fake), chosen, demand=demand).image.id == names["x86-64-v4"]
-        passed_over = {row.id: row.reason for row in chosen.passed_over if row.better}
+        passed_over = {row.id: row.reason for row in chosen.passed_over if row.notable}
         assert passed_over == {"TensorFlow 2.21.0": "no image of this release has a signature that cosign accepts"}
     known |= signed(fake, name)
     best = choose_signed().best

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -94,14 +95,18 @@ def test_nothing_of_an_index_is_believed_without_an_accepted_signature(keys: Pat
     with broken.serve(files(public)) as server:
         words += ["--index", server.url, "--signed"]
         genuine = dict(server.content)
-        refused = "has no signature that cosign accepts"
+        refused, unchanged = "has no signature that cosign accepts", bytes
+        unsigned = (
+            r"the index has no signature: \S+ cannot be read: the server answers 404|"
+            r"choose\.tsv\.sigstore\.json is not there: the server answers 404\ninstall\.sh: the index has no signature"
+        )
         for change, bundle, signer, code, told in (
-            (lambda lines: lines, b"", "ours", 0, "the newest release"),
-            (lambda lines: lines, b"", "theirs", 24, refused),
+            (unchanged, b"", "ours", 0, "the newest release"),
+            (unchanged, b"", "theirs", 24, refused),
             (lambda lines: lines + b" ", b"", "ours", 24, refused),
             (lambda lines: b"{}", b"", "ours", 24, refused),
-            (lambda lines: lines, b"{}", "ours", 24, refused),
-            (lambda lines: lines, None, "ours", 24, "the index has no signature"),
+            (unchanged, b"{}", "ours", 24, refused),
+            (unchanged, None, "ours", 24, unsigned),
         ):
             for name in ("/choose.json", "/choose.tsv"):
                 server.content |= {name: change(genuine[name])}
@@ -115,6 +120,6 @@ def test_nothing_of_an_index_is_believed_without_an_accepted_signature(keys: Pat
                 answer("install", *words, checks(keys, signer), *(["--dry-run"] if code == 0 else [])),
                 subprocess.run(script, capture_output=True, text=True, check=False, env=env),
             ):
-                assert (done.returncode, told in done.stderr) == (code, True), done.stderr
+                assert (done.returncode, re.search(told, done.stderr) is not None) == (code, True), done.stderr
         assert [path for path in server.requested if path.startswith("/pool/")] == []
     assert set((tmp_path / "venv").rglob("*")) == before

@@ -63,7 +63,7 @@ def reports() -> tuple[ReportRow, ...]:
 
 
 def report_of(compiled: isa.InstructionSet) -> ReportRow | None:
-    """Return what was measured of code for the largest set that is part of this one."""
+    """Return the first report of code that needs no more than this set; None if there is none."""
     return next((row for row in reports() if _includes(compiled, row)), None)
 
 

@@ -81,11 +81,11 @@ def moment(created: str) -> datetime | None:
 
 @dataclass(frozen=True, kw_only=True)
 class PassedOver:
-    """`better`: it would have been chosen, but for the reason, or it is as good."""
+    """`notable`: it would have been chosen, but for the reason, or it is as good for another target."""
 
     id: str
     reason: str
-    better: bool = False
+    notable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ def choose(
         PassedOver(
             id=image.id,
             reason=_reason(image, best, newest, platform, features),
-            better=image in for_platform and _is_better(image, best, features),
+            notable=image in for_platform and _is_notable(image, best, features),
         )
         for image in ranked
         if image != best
@@ -178,7 +178,7 @@ def explanation(choice: Choice, *, any_release: bool, locked_by: str = "") -> li
     why = f"the largest set that {locked_by} locks" if locked_by else why
     lines = [
         f"{best.id}: TensorFlow {best.release}, Python {best.python}, for {best.instruction_set}, {best.digest}",
-        "; ".join([f"{why} that this CPU runs", *passed_over_lines(row for row in choice.passed_over if row.better)]),
+        "; ".join([f"{why} that this CPU runs", *passed_over_lines(row for row in choice.passed_over if row.notable)]),
     ]
     if choice.older:
         lines.append(f"note: {choice.older.id}, of an older release, uses more of this CPU: --any-release chooses it")
@@ -229,7 +229,7 @@ def _speed(features: frozenset[str], arch: str) -> tuple[tuple[bool, ...], int]:
     return tuple(name in features for name in vectors), len(isa.relevant(features, arch))
 
 
-def _is_better(image: Published, best: Published | None, features: frozenset[str]) -> bool:
+def _is_notable(image: Published, best: Published | None, features: frozenset[str]) -> bool:
     """Whether somebody may miss an image: a CPU lacks something for it, or it is as good and for another target."""
     if not image.features <= features:
         return best is None or rank(image) > rank(best)

@@ -99,31 +99,34 @@ def has_files_of(wheel: Path, info: Path) -> bool:
     with open_archive(wheel) as archive:
         members = [member for member in archive.infolist() if RECORD.fullmatch(member.filename)]
         records = [archive.read(member) for member in members if member.file_size <= MOST_RECORD]
-    # A row is NAME,DIGEST,SIZE; that of RECORD itself has no digest.
-    wanted, installed = (
-        {
-            line.rsplit(b",", 2)[1]
-            for line in content.splitlines()
-            if line.count(b",") > 1 and b".data/scripts/" not in line
-        }
-        - {b""}
-        for content in (b"\n".join(records), content_of(info / "RECORD"))
-    )
-    return bool(wanted) and wanted <= installed
+    try:
+        wanted, installed = (_digests(content) for content in (b"\n".join(records), content_of(info / "RECORD")))
+    except ValueError:
+        return False
+    kept = {digest for name, digest in wanted.items() if ".data/scripts/" not in name}
+    return bool(kept) and kept <= {*installed.values()}
 
 
 def damaged_file(info: Path) -> str:
     """Return a file of an installed package that is not as its RECORD says, or its RECORD; "" if all are."""
     try:
-        rows = list(csv.reader(content_of(info / "RECORD").decode().splitlines()))
-        for name, recorded, _ in rows:
-            kind, _, expected = recorded.partition("=")
+        recorded = _digests(content_of(info / "RECORD"))
+        for name, expected in recorded.items():
+            kind, _, letters = expected.partition("=")
             path = info.parent / name
-            if kind == "sha256" and not (path.is_file() and digest(path) == _hexadecimal(expected)):
+            if kind == "sha256" and not (path.is_file() and digest(path) == _hexadecimal(letters)):
                 return name
-    except (OSError, ValueError, csv.Error):
-        rows = []
-    return "" if rows else f"{info.name}/RECORD"
+    except (OSError, ValueError):
+        recorded = {}
+    return "" if recorded else f"{info.name}/RECORD"
+
+
+def _digests(record: bytes) -> dict[str, str]:
+    """Return the digests of the files in a RECORD, which has none of itself; raises ValueError if it is not one."""
+    try:
+        return {name: recorded for name, recorded, _ in csv.reader(record.decode().splitlines()) if recorded}
+    except csv.Error as error:
+        raise ValueError(str(error)) from error
 
 
 def _hexadecimal(recorded: str) -> str:

@@ -16,30 +16,15 @@ from packaging.version import Version
 
 from tfbuild.binary.inspector import open_archive
 from tfbuild.cpu import Cpu, isa
-from tfbuild.errors import (
-    BadInput,
-    NothingFits,
-    RegistryRefused,
-    TfbuildError,
-    UsageError,
-    VerificationFailed,
-)
+from tfbuild.errors import BadInput, NothingFits, RegistryRefused, TfbuildError, UsageError, VerificationFailed
 from tfbuild.oci import transport
 from tfbuild.oci.references import is_secure
 from tfbuild.plan import PLATFORMS, Request, rules
 from tfbuild.plan import wheel as wheels
 from tfbuild.plan.source import digest
-from tfbuild.publish import choose, signing, wheel_names, wheel_rows
+from tfbuild.publish import choose, environments, signing, wheel_names, wheel_rows
 from tfbuild.publish.choose import Choice, PassedOver
-from tfbuild.publish.environments import (
-    MOST_NAME,
-    PythonEnvironment,
-    content_of,
-    damaged_file,
-    has_files_of,
-    installer,
-    run_installer,
-)
+from tfbuild.publish.environments import MOST_NAME, PythonEnvironment
 from tfbuild.publish.wheel_rows import IndexedWheel
 from tfbuild.util.files import system_folder, temporary_folder, writing
 from tfbuild.util.progress import Progress
@@ -164,7 +149,7 @@ def select(
     """Return the wheel for this CPU of those that this environment can install, by the rules of `pull`."""
     sound = [row for row in rows if wheel_rows.is_sound(row)]
     others = [
-        PassedOver(id=ascii(printable(row.name, MOST_NAME))[1:-1], reason=UNSOUND, better=True)
+        PassedOver(id=ascii(printable(row.name, MOST_NAME))[1:-1], reason=UNSOUND, notable=True)
         for row in rows
         if row not in sound
     ]
@@ -179,7 +164,7 @@ def select(
     )
     newest = Version(choice.best.release) if choice.best else None
     others += [
-        PassedOver(id=name, reason=reason, better=newest is None or Version(known[name].release) > newest)
+        PassedOver(id=name, reason=reason, notable=newest is None or Version(known[name].release) > newest)
         for name, reason in reasons.items()
     ]
     narrowed = tuple(name for name, value in (("--release", release), ("--target", target)) if value)
@@ -278,16 +263,17 @@ def install(source: WheelSource, row: IndexedWheel, environment: PythonEnvironme
             hint=f"uninstall it first: pip uninstall {other}",
         )
     info = installed.get(row.project)
-    damaged = damaged_file(info) if info is not None else ""
+    damaged = environments.damaged_file(info) if info is not None else ""
     intact, there = info if not damaged else None, f"it is installed already in {environment.interpreter}"
-    if intact is not None and wheel_names.noted_digest(content_of(intact / "direct_url.json")) == row.sha256:
+    noted = environments.content_of(intact / "direct_url.json") if intact is not None else b""
+    if wheel_names.noted_digest(noted) == row.sha256:
         return there
-    program = installer(environment)
+    program = environments.installer(environment)
     with writing(system_folder(), NO_SPACE), temporary_folder() as scratch:
         with progress.step(f"download: {row.name}"):
             wheel = source.fetch(row, scratch)
             refuse_other(wheel, row)
-        if intact is not None and has_files_of(wheel, intact):
+        if intact is not None and environments.has_files_of(wheel, intact):
             return there
         # pip keeps an installed version, whichever set it is for.
         version = info.stem.partition("-")[2] if info is not None else ""
@@ -295,9 +281,9 @@ def install(source: WheelSource, row: IndexedWheel, environment: PythonEnvironme
         # Without a usable RECORD pip cannot uninstall; uv can.
         force = "--ignore-installed" if environment.pip and damaged.endswith("/RECORD") else "--force-reinstall"
         again = [force, "--no-deps"] if same else []
-        run_installer([*program, *again, str(wheel)], row.project, environment)
+        environments.run_installer([*program, *again, str(wheel)], row.project, environment)
         now = environment.installed().get(row.project)
-        if now is None or not has_files_of(wheel, now):
+        if now is None or not environments.has_files_of(wheel, now):
             raise TfbuildError(
                 f"{row.name} is not in {environment.interpreter}, though the installer reports success",
                 hint="its settings send it elsewhere: PIP_TARGET, PIP_PREFIX, PIP_ROOT, PIP_DRY_RUN, or pip.conf",

@@ -80,7 +80,7 @@ def select(
     left = [image for image in choice.fitting if image.id not in names]
     first = choice.fitting.index(left[0]) if left else len(choice.fitting)
     rows = [
-        PassedOver(id=image.id, reason="--skip", better=position < first)
+        PassedOver(id=image.id, reason="--skip", notable=position < first)
         for position, image in enumerate(choice.fitting)
         if image.id in names
     ]
@@ -101,7 +101,7 @@ def select_signed(registry: Registry, selection: Callable[..., Choice], demand: 
     if not without:
         return choice
     reason = "no image of this release has a signature that cosign accepts"
-    rows = [PassedOver(id=f"TensorFlow {release}", reason=reason, better=True) for release in without]
+    rows = [PassedOver(id=f"TensorFlow {release}", reason=reason, notable=True) for release in without]
     return choice.passing(rows) if choice.newest else first
 
 
@@ -117,7 +117,7 @@ def _unreadable(index: Manifest) -> list[PassedOver]:
     """Return the images whose row in an index this tfbuild cannot read."""
     rows = [row for row in indexes.index_rows(index) if row.image is None and row.id]
     reason = "its row in the index cannot be read: a newer tfbuild wrote it, or somebody changed it"
-    return [PassedOver(id=ascii(row.id)[1:-1][:MOST_ID], reason=reason, better=True) for row in rows]
+    return [PassedOver(id=ascii(row.id)[1:-1][:MOST_ID], reason=reason, notable=True) for row in rows]
 
 
 # --- checking ---------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def accept(
                 reason = DAMAGED
             if isinstance(manifest, Manifest) and not reason:
                 return Accepted(image=image, manifest=manifest, passed_over=tuple(passed_over))
-            passed_over.append(PassedOver(id=image.id, reason=reason, better=True))
+            passed_over.append(PassedOver(id=image.id, reason=reason, notable=True))
     finally:
         for line in choose.passed_over_lines(passed_over):
             note(line)

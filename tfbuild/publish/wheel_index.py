@@ -141,10 +141,10 @@ def of_folder(folder: Path) -> list[Path]:
     found = sorted(folder.glob("*.whl")) if folder.is_dir() else []
     if not found:
         below = next((path.parent for path in sorted(folder.glob("*/*.whl"))), None)
-        hint = f"they are in folders below it, which are added one by one: --wheels {below}" if below else ""
-        raise UsageError(
-            f"no wheels in {folder}", hint=hint or "--wheels DIR, for example dist, where `invoke wheel` writes them"
-        )
+        hint = "--wheels DIR, for example dist, where `invoke wheel` writes them"
+        if below:
+            hint = f"they are in folders below it, which are added one by one: --wheels {below}"
+        raise UsageError(f"no wheels in {folder}", hint=hint)
     return found
 
 

@@ -78,8 +78,8 @@ def _top_page(rows: Iterable[IndexedWheel], url: str) -> str:
         }
         for row in order[::-1]
     ]
-    reports = {line["measured"]: None for line in table if line["measured"]}
-    return rendering.render("index/top.html", table=table, reports=list(reports), url=url.rstrip("/") or "URL")
+    reports = [*dict.fromkeys(line["measured"] for line in table if line["measured"])]
+    return rendering.render("index/top.html", table=table, reports=reports, url=url.rstrip("/") or "URL")
 
 
 def _json(document: object) -> str:

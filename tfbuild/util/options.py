@@ -29,7 +29,7 @@ TEXT = None
 # In place of a pattern: a plan or a run looks the value up, or reads it, and refuses what it does not know.
 LOOKED_UP = None
 # Of a value: each release that refuses one repeats it, and messages are searched for secrets.
-MOST_LETTERS = 10_000
+MOST_CHARACTERS = 10_000
 
 
 class Identifier(Enum):
@@ -136,8 +136,8 @@ def refuse_invalid(request: "DataclassInstance") -> None:
     """Raise UsageError for values that are too long, that have control characters, or do not match their pattern."""
     for name, row, value in given(request):
         for text in texts(value):
-            if len(text) > MOST_LETTERS:
-                raise UsageError(f"--{name} has {len(text):,} characters", hint=f"{MOST_LETTERS:,} at most")
+            if len(text) > MOST_CHARACTERS:
+                raise UsageError(f"--{name} has {len(text):,} characters", hint=f"{MOST_CHARACTERS:,} at most")
             if not text.isprintable():
                 raise UsageError(f"--{name} has control characters in it: {text!r}", hint="one line of plain text")
             if row.pattern and not row.pattern.fullmatch(text):
