@@ -49,6 +49,8 @@ RELATED = {
 }
 FOLDER = RESULTS / "mutation"
 MARKS = f"{PURE} and not alone"
+# Imported from the copy, whatever of them this process imported.
+OURS = ("tests", "tfbuild", "tools", "benchmarks")
 # Imported before the processes split, since each run would spend more time on them than on most tests. None of ours.
 COMMON = (
     "pytest", "_pytest.assertion.rewrite", "hypothesis.strategies", "msgspec", "packaging.requirements", "jinja2",
@@ -204,7 +206,7 @@ class Runner:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
             os.chdir(self.copy)
-            for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "tfbuild", "benchmarks")]:
+            for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
                 del sys.modules[name]
             sys.path[:0] = [str(self.copy)]
             sys.dont_write_bytecode = False

@@ -27,9 +27,9 @@ NO_BASELINE = "there is no baseline to compare with"
 def verify(engine: Engine, ref: str, *, progress: Progress, baseline: Baseline | str = NO_BASELINE) -> Report:
     """Run every check on the image `ref`. `baseline`: what to compare its speed with, or why that is skipped.
 
-    Raises UnknownImage if the image is missing or was not made by tfbuild, EngineMissing if the engine ends, even
-    if it is started again, DiskFull where no space is left for it, or for files of the image. An image that is not what
-    it claims to be is not an error: the report says so.
+    Raises UnknownImage if the image is missing or was not made by tfbuild, EngineMissing if a check does not pass and
+    the engine ended before that, even if it was started again, DiskFull where no space is left for it, or for files of
+    the image. An image that is not what it claims to be is not an error: the report says so.
     """
     begin = time.monotonic()
     image = engine.image(ref)
