@@ -184,6 +184,22 @@ def test_a_damaged_installation_is_installed_again(file: str, public: Path, venv
 
 
 @pytest.mark.slow
+def test_two_folders_of_metadata_are_named_before_anything_is_downloaded(
+    server: Broken, public: Path, venv: Path, v4: Path
+) -> None:
+    words = ("install", "--cpuinfo", v4, "--python", venv, "--index")
+    invoke(*words, public, env={"PIP_NO_INDEX": "1"})
+    (info,) = venv.glob("lib/python*/site-packages/tensorflow_cpu-*.dist-info")
+    other = info.with_name("tensorflow_cpu-2.13.0.dist-info")
+    shutil.copytree(info, other)
+    done = invoke(*words, server.url, code=2)
+    assert f"{info.parent}: {other.name} and {info.name}\nhint: remove the one that is left over" in done.stderr
+    assert server.requested == ["/choose.json"]
+    shutil.rmtree(other)
+    assert "it is installed already" in invoke(*words, public).stderr
+
+
+@pytest.mark.slow
 @each("name, value", [("PIP_TARGET", "elsewhere"), ("PIP_PREFIX", "elsewhere"), ("PIP_DRY_RUN", "1")])
 def test_settings_that_send_the_wheel_elsewhere_are_named(
     name: str, value: str, public: Path, venv: Path, v4: Path, tmp_path: Path
@@ -194,6 +210,10 @@ def test_settings_that_send_the_wheel_elsewhere_are_named(
     assert f"is not in {venv}/bin/python, though the installer reports success\nhint: " in done.stderr
     assert name in done.stderr.splitlines()[-1]
     assert done.stdout == ""
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.mark.slow
@@ -214,6 +234,8 @@ def test_an_interrupted_installer_ends_before_tfbuild(
             while not server.requested:
                 assert process.poll() is None
                 time.sleep(0.05)
+            (installer,) = children(process.pid)
+            assert os.getsid(installer) == installer, "a terminal's Ctrl-C would interrupt its clean-up"
             process.send_signal(number)
             stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130

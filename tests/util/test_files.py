@@ -136,10 +136,14 @@ def test_absence_says_why(tmp_path: Path) -> None:
     assert files.absence(Path("a\0b")) == "its name has a NUL character"
 
 
-def test_a_leftover_lock_file_blocks_nobody(tmp_path: Path) -> None:
+def test_a_leftover_lock_file_or_a_pipe_in_its_place_blocks_nobody(tmp_path: Path) -> None:
     for _ in range(2):
         with files.locked(tmp_path, lambda: pytest.fail("nobody holds the lock")):
             assert (tmp_path / ".lock").is_file()
+    (tmp_path / "x").mkdir()
+    os.mkfifo(tmp_path / "x" / ".lock")
+    with files.locked(tmp_path / "x", lambda: pytest.fail("nobody holds the lock")):
+        pass
 
 
 class RecordingProgress(Progress):

@@ -35,20 +35,23 @@ try:
 except (AttributeError, OSError, ValueError):
     glibc = ""
 paths = sysconfig.get_paths()
-folders = {paths["purelib"], paths["platlib"]}
+folders = [paths["purelib"], paths["platlib"]]
 if sys.prefix == sys.base_prefix:
     # Where pip installs if the system's folder is not writable.
-    folders.add(site.getusersitepackages())
+    folders.insert(0, site.getusersitepackages())
 print(json.dumps({
     "python": "%d.%d" % sys.version_info[:2], "kind": sys.implementation.name, "system": sysconfig.get_platform(),
-    "glibc": glibc, "site": sorted(folders),
+    "glibc": glibc, "site": list(dict.fromkeys(folders)),
     "pip": importlib.util.find_spec("pip") is not None,
 }))
 """
 
 
 class PythonEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """A Python environment. `system`: as in "linux-x86_64"; `glibc`: "" without one; `site`: where packages are."""
+    """A Python environment. `system`: as in "linux-x86_64"; `glibc`: "" without one.
+
+    `site`: the folders of packages, in the order in which Python imports from them.
+    """
 
     python: str
     kind: str
@@ -63,10 +66,22 @@ class PythonEnvironment(msgspec.Struct, frozen=True, kw_only=True):
         return MACHINES.get(self.system.removeprefix("linux-"), self.system)
 
     def installed(self) -> dict[str, Path]:
-        """Return the folders with the metadata of TensorFlow's packages."""
-        known = wheels.projects()
-        folders = (info for folder in self.site for info in Path(folder).glob("*.dist-info"))
-        return {name: info for info in folders if (name := canonicalize_name(info.stem.partition("-")[0])) in known}
+        """Return the folder with the metadata of each package of TensorFlow's that Python would import.
+
+        Raises UsageError where a package has two, since its version is then whichever a tool finds first.
+        """
+        known, installed = wheels.projects(), dict[str, Path]()
+        for folder in self.site:
+            here = dict[str, Path]()
+            for info in sorted(Path(folder).glob("*.dist-info")):
+                name = canonicalize_name(info.stem.partition("-")[0])
+                if name in known and here.setdefault(name, info) != info:
+                    raise UsageError(
+                        f"{name} has two folders of metadata in {folder}: {here[name].name} and {info.name}",
+                        hint=f"remove the one that is left over, or run pip uninstall {name} until it finds none",
+                    )
+            installed = here | installed
+        return installed
 
 
 def environment(python: str = "") -> PythonEnvironment:
@@ -153,11 +168,11 @@ def installer(environment: PythonEnvironment) -> list[str]:
 
 def run_installer(command: Sequence[str], project: str, environment: PythonEnvironment) -> None:
     """Run pip or uv to its end, also if it is interrupted: killed, it would leave more of its work half done."""
-    with interruptible(), subprocess.Popen(command, stdout=2) as process:
+    # A session of its own: otherwise Ctrl-C would reach it twice, from the terminal too.
+    with interruptible(), subprocess.Popen(command, stdout=2, start_new_session=True) as process:
         try:
             code = process.wait()
         except KeyboardInterrupt:
-            # Ctrl-C has reached it, SIGTERM has not.
             process.send_signal(signal.SIGINT)
             process.wait()
             raise Interrupted(

@@ -278,8 +278,11 @@ def install(source: WheelSource, row: IndexedWheel, environment: PythonEnvironme
         # pip keeps an installed version, whichever set it is for.
         version = info.stem.partition("-")[2] if info is not None else ""
         same = canonicalize_version(version) == canonicalize_version(row.version)
-        # Without a usable RECORD pip cannot uninstall; uv can.
-        force = "--ignore-installed" if environment.pip and damaged.endswith("/RECORD") else "--force-reinstall"
+        force = "--force-reinstall"
+        if info is not None and damaged == f"{info.name}/RECORD":
+            # Without it pip cannot uninstall; uv can, but not with one that it cannot read.
+            (info / "RECORD").unlink(missing_ok=True)
+            force = "--ignore-installed" if environment.pip else force
         again = [force, "--no-deps"] if same else []
         environments.run_installer([*program, *again, str(wheel)], row.project, environment)
         now = environment.installed().get(row.project)

@@ -146,8 +146,9 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
     The kernel releases the lock however its process ends. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # A link may lead anywhere: the file must be this folder's own.
-    with os.fdopen(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "rb+") as lock:
+    # A link may lead anywhere: the file must be this folder's own. A pipe must not block.
+    file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    with os.fdopen(file, "rb", buffering=0) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
