@@ -21,10 +21,11 @@ DRIP = 0.1
 class Broken:
     """Serves `content` by path. The requests after the first `sound` ones meet `fault`; "" lets all go well.
 
-    `requested`: the paths in their order. HEAD and other methods than GET get no body.
+    `requested`: the paths in their order. `moved`: addresses by path. HEAD and other methods than GET get no body.
     """
 
     content: dict[str, bytes]
+    moved: dict[str, str] = field(default_factory=dict)
     fault: str = ""
     sound: int = 0
     requested: list[str] = field(default_factory=list)
@@ -52,6 +53,9 @@ class Broken:
         elif fault[:3].isdigit():
             again = f"Retry-After: {HOUR}\r\n" if fault.endswith(",") else ""
             end.sendall(f"HTTP/1.1 {fault[:3]} Trouble\r\n{again}Connection: close\r\n\r\n".encode())
+        elif (address := self.moved.get(path)) is not None:
+            head = f"HTTP/1.1 302 Found\r\nLocation: {address}\r\nContent-Length: 0\r\n"
+            end.sendall(f"{head}Connection: close\r\n\r\n".encode())
         elif (body := self.content.get(path)) is None:
             end.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         else:

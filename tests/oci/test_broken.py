@@ -72,6 +72,29 @@ def test_a_registry_that_wants_an_hour_of_patience_gets_a_minute(monkeypatch: py
     assert waited == [60]
 
 
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [(b"SSH-2.0-OpenSSH_9.2\r\n", "it does not speak HTTP"), (b"", "the connection ended without an answer")],
+)
+def test_a_server_of_another_protocol_is_named_by_what_it_lacks(said: bytes, message: str) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    with listening.accept()[0] as end:
+                        end.recv(4096)
+                        end.sendall(said)
+
+        threading.Thread(target=answer, daemon=True).start()
+        port = listening.getsockname()[1]
+        try:
+            with pytest.raises(RegistryRefused, match=f"^error: 127.0.0.1:{port} does not answer: {message}\n"):
+                registry(port).manifest("t")
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+
+
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n"
 
 

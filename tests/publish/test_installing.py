@@ -361,6 +361,22 @@ def test_a_server_in_trouble_is_one_sentence(
     assert contents(venv) == before
 
 
+@each("address", ["http://wheels.example/choose.json", "//wheels.example/choose.json"])
+def test_a_redirection_that_is_not_by_tls_is_refused_and_never_followed(
+    address: str, public: Path, v4: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with broken.serve(files(public)) as server, broken.serve({}) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        server.moved = {"/x/choose.json": "/choose.json", "/y/choose.json": address}
+        words = ("install", "--cpuinfo", v4, "--dry-run", "--index")
+        assert answer(*words, f"{server.url}/x").returncode == 0
+        done = answer(*words, f"{server.url}/y")
+    assert done.returncode == 2
+    assert "http://wheels.example/choose.json is not an https address" in done.stderr
+    assert proxy.requested == []
+
+
 @each(
     "field, value",
     [("file", "../../x.whl"), ("release", "2.99.0"), ("features", ["magic"]), ("glibc", ""), ("python", "x")],

@@ -9,8 +9,9 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
+import requests
 from packaging.utils import canonicalize_version
 from packaging.version import Version
 
@@ -110,10 +111,14 @@ class WheelSource:
                 raise _lost(address, getattr(error, "strerror", "") or str(error)) from error
             return
         with transport.reaching(urlsplit(address).netloc, OPTION):
-            answer = self._session.get(address, timeout=transport.SECONDS, stream=True, verify=self._verify)
+            answer = self._session.get(
+                address,
+                timeout=transport.SECONDS,
+                stream=True,
+                verify=self._verify,
+                hooks={"response": _refuse_open_redirection},
+            )
         with answer:
-            for step in (*answer.history, answer):
-                _refuse_open(step.url)
             if answer.status_code != 200:
                 raise _lost(address, f"the server answers {answer.status_code}")
             yield from transport.chunks(answer, most, OPTION)
@@ -126,6 +131,12 @@ def _refuse_open(address: str) -> None:
             f"{printable(address, MOST_NAME)} is not an https address: anybody on the way could send another wheel",
             hint="--index https://HOST/PATH, or the path of a folder",
         )
+
+
+def _refuse_open_redirection(answer: requests.Response, **_: object) -> None:
+    """Raise UsageError before an address without TLS is asked."""
+    if answer.is_redirect:
+        _refuse_open(urljoin(answer.url, answer.headers["Location"]))
 
 
 def _lost(address: str, reason: str) -> RegistryRefused:

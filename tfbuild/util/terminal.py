@@ -78,6 +78,10 @@ def _reason(error: BaseException) -> str:
         return "no answer in time"
     if isinstance(error, http.client.IncompleteRead):
         return "the connection ended early"
+    if isinstance(error, http.client.RemoteDisconnected):
+        return "the connection ended without an answer"
+    if isinstance(error, http.client.BadStatusLine):
+        return "it does not speak HTTP"
     if isinstance(error, OSError) and isinstance(error.errno, int):
         return error.strerror or ""
     return ""
