@@ -1,5 +1,6 @@
 """Text on a terminal is what it was, and the cause of a failure is in the system's words."""
 
+import errno
 import io
 import socket
 from pathlib import Path
@@ -52,3 +53,10 @@ def test_a_server_that_never_answers() -> None:
 def test_any_other_error_keeps_its_text() -> None:
     assert cause(ValueError("two words")) == "two words"
     assert cause(ValueError()) == "ValueError"
+
+
+def test_a_cause_is_looked_for_in_the_reason_of_an_error_too() -> None:
+    """As urllib.error.URLError has it."""
+    error = ValueError("outer")
+    error.reason = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")  # type: ignore[attr-defined]
+    assert cause(error) == "Connection refused"

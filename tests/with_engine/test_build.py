@@ -145,10 +145,10 @@ def test_a_wheel_of_an_index_is_taken_for_what_it_is_and_compared_with_the_offic
 
 
 @pytest.mark.nightly
-def test_a_base_that_slows_onednn_down_is_found_out(invoke: Invoke, engine: Engine, tmp_path: Path) -> None:
+def test_a_base_that_slows_onednn_down_is_found_out(built: Any, invoke: Invoke, engine: Engine, tmp_path: Path) -> None:
     """A base that holds oneDNN down to SSE4.1: everything is built, and verification finds it out."""
     release, identifier = "2.14.0", "2.14.0-mkl-py3.11-avx"
-    base = engine.image(f"tfbuild:{ID}").labels["org.opencontainers.image.base.name"]
+    base = built["image"]["labels"]["org.opencontainers.image.base.name"]
     slow, failed = "tfbuild-test:slow-onednn", f"tfbuild:{identifier}-failed"
     (tmp_path / "Dockerfile").write_text(f"FROM {base}\nENV ONEDNN_MAX_CPU_ISA=SSE41\n", encoding="utf-8")
     engine.build(tmp_path, BuildSettings(log=tmp_path / "log", progress=Progress()), tag=slow)
