@@ -129,6 +129,17 @@ def test_what_runs_write_leaves_a_clone_clean(folder: Path) -> None:
     assert f"/{folder}/" in (Path(__file__).parents[2] / ".gitignore").read_text().splitlines()
 
 
+def test_whatever_has_a_name_is_removed_but_not_what_a_link_leads_to(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "folder" / "below").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(kept)
+    for name in ("file", "folder", "link", "nothing"):
+        files.remove(tmp_path / name)
+    assert [*tmp_path.iterdir()] == [kept]
+
+
 def test_absence_says_why(tmp_path: Path) -> None:
     assert files.absence(tmp_path) == ""
     assert files.absence(tmp_path / "x") == "No such file or directory"

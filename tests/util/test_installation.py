@@ -54,3 +54,16 @@ def test_an_extra_is_added_in_the_way_and_from_the_place_of_this_installation(
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     expected = hint.format(python=shlex.quote(sys.executable), name=tmp_path.name)
     assert installation.adding("bench", ["pyperf", "vl-convert-python"]) == expected
+
+
+@pytest.mark.parametrize("url", ["https://example.org/tmp", "file:///no/such/folder", "", None])
+def test_a_source_elsewhere_or_no_longer_there_is_not_named(
+    url: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "tensorflow_tfbuild-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow-tfbuild\nVersion: 0\n")
+    if url is not None:
+        (info / "direct_url.json").write_text(json.dumps({"url": url}))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert installation.adding("bench", ["pyperf"]).endswith(" pip install pyperf")

@@ -19,6 +19,18 @@ def test_a_command_that_ends_in_time_returns_its_exit_code_and_lines(tmp_path: P
     assert (code, seen) == (3, ["one\n"])
 
 
+def test_a_log_keeps_every_byte_and_its_end_can_be_shown(tmp_path: Path) -> None:
+    """Compilers quote sources in any encoding."""
+    seen: list[str] = []
+    script = r"printf 'one\n\n\377two\r\n'"
+    process.logged(["sh", "-c", script], dict(os.environ), tmp_path / "log", seen.append)
+    assert (tmp_path / "log").read_bytes() == b"one\n\n\xfftwo\r\n"
+    assert seen == ["one\n", "\n", "\N{REPLACEMENT CHARACTER}two\r\n"]
+    assert process.last_lines(tmp_path / "log", 1) == "\n  \N{REPLACEMENT CHARACTER}two"
+    assert process.last_lines(tmp_path / "log") == "\n  one\n  \N{REPLACEMENT CHARACTER}two"
+    assert process.last_lines(tmp_path / "no log") == ""
+
+
 def test_at_the_limit_a_command_is_interrupted_and_its_last_output_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

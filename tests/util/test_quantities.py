@@ -28,3 +28,19 @@ def test_invalid_gigabytes_are_refused(text: str) -> None:
 
 def test_one_is_no_plural() -> None:
     assert [quantities.counted(number, "image") for number in (0, 1, 2)] == ["0 images", "1 image", "2 images"]
+
+
+@each(
+    "text, why, instead",
+    [
+        ("0", "must be a positive integer", "3"),
+        ("1000000", "is more than 999999", "3"),
+        ("8 cores", "must be a positive integer", "8"),
+        ("", "must be a positive integer", "3"),
+    ],
+)
+def test_what_is_not_a_count_is_refused_with_the_reason_and_a_number_to_type(text: str, why: str, instead: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        quantities.positive("jobs", text)
+    assert refusal.value.reason == f"--jobs {text!r} {why}"
+    assert refusal.value.hint == f"--jobs {instead}"

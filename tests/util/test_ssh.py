@@ -196,6 +196,11 @@ def test_a_changed_host_key_is_distinguished_from_an_unknown_one() -> None:
     assert "find out why" in ssh.advice(where, changed, ssh.HINTS, "")
 
 
+def test_an_end_without_output_says_who_ended() -> None:
+    assert ssh.reason("\n", ssh.NOT_CONNECTED) == f"ssh ended with {ssh.NOT_CONNECTED}"
+    assert ssh.reason("", 3) == "the command there ended with 3"
+
+
 def test_ssh_never_prompts_and_forwards_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whatever the user's own configuration says; `ssh -G` prints what would hold."""
     real = shutil.which("ssh") or pytest.skip("no ssh here")

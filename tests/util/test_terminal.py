@@ -60,3 +60,8 @@ def test_a_cause_is_looked_for_in_the_reason_of_an_error_too() -> None:
     error = ValueError("outer")
     error.reason = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")  # type: ignore[attr-defined]
     assert cause(error) == "Connection refused"
+
+
+def test_a_text_by_others_is_neither_markup_nor_html_in_a_report() -> None:
+    written = terminal.foreign_cell("a|b [x](y) `c` *d* _e_ <f> &lt; \\ g\nh")
+    assert written == r"a\|b \[x\](y) \`c\` \*d\* \_e\_ &lt;f> &amp;lt; \\ g h"

@@ -304,5 +304,5 @@ def test_a_report_that_finds_no_space_is_written_by_the_next_run(victim: Victim,
         subprocess.run(["mount", "-o", "remount,size=4m", command.folder / "reports"], check=True)
         code, output = command.by(FIRST_CHECK).run()
         assert code == 0, output[-6000:]
-        assert "verify: guard" in output
+        assert f"verify: {CHECKS[0].name}" in output
         assert (kept(victim), command.reports) == ({NAME}, REPORTS)
