@@ -209,11 +209,14 @@ for wheel in "$top"/wheel/*.whl; do
     sh "$top/mnt/system.sh" list "$wheel"
 done > "$top/mnt/packages.txt"
 sort -u "$top/mnt/packages.txt" > "$top/wheel/packages.txt"
+version=$(bazel "$rc" "$root" version | sed -n 's/^Build label: //p')
+# Debian's says it nowhere else.
+[ -n "$version" ] || version=$(bazel --version | sed -n 's/^bazel \([0-9.]*\).*/\1/p')
 {
     echo "builder=sha256:$(cat "$top/opt/tfbuild/builder")"
     cat "$top/opt/tfbuild/source"
     echo "compiler=$("$CC" --version | head -n 1)"
-    echo "bazel=$(bazel "$rc" "$root" version | sed -n 's/^Build label: //p')"
+    echo "bazel=$version"
     sha256sum "$top"/wheel/*.whl | sed "s|\(.*\)  $top/wheel/\(.*\)|wheel=\1 \2|"
 } > "$top/wheel/build.txt"
 bazel "$rc" "$root" shutdown

@@ -2,12 +2,14 @@
 
 A compile can take several sittings, each stopped by a time limit or a fault and resumed from Bazel's cache: FILE is in
 that cache, and has a line of JSON for each. CPU time and memory are those of this step's cgroup (v1 or v2), so that
-Bazel's server and all compilers count; without a container also what else runs in it. `watch` writes both into the last
-line every few seconds, and when it was: whatever kills a sitting leaves that much of it. The file STAGE names the stage
-that it is in (analysis, compile, packing), by which `watch` divides them; what the FOLDERs take on disk is measured
-where a stage ends.
+Bazel's server and all compilers count. Without a container (TFBUILD_ROOT is set) that has all of the machine in it, and
+they are those of compile.sh, of Bazel's server in one of the FOLDERs, and of what these started. `watch` writes both
+into the last line every few seconds, and when it was: whatever kills a sitting leaves that much of it. The file STAGE
+names the stage that it is in (analysis, compile, packing), by which `watch` divides them; what the FOLDERs take on disk
+is measured where a stage ends.
 """
 
+import glob
 import json
 import os
 import re
@@ -58,6 +60,36 @@ def memory():
         if found:
             return int(found.group(1))
     return 0
+
+
+def processes(folders):
+    """The numbers in /proc/PID/stat after the name, by PID: of compile.sh, Bazel's server, and what these started."""
+    rows = {}
+    for name in os.listdir("/proc"):
+        numbers = read("/proc/" + name + "/stat").rpartition(b")")[2].split() if name.isdigit() else []
+        if numbers:
+            rows[int(name)] = numbers
+    pids = {os.getppid()}
+    for folder in folders:
+        for file in glob.glob(glob.escape(folder) + "/*/server/server.pid.txt"):
+            pids.add(int(read(file) or 0))
+    found = pids & set(rows)
+    while pids:
+        pids = {pid for pid, numbers in rows.items() if int(numbers[1]) in pids} - found
+        found |= pids
+    return {pid: rows[pid] for pid in found}
+
+
+def used(folders):
+    """CPU seconds so far, and bytes of memory now."""
+    if not os.environ.get("TFBUILD_ROOT"):
+        return cpu_seconds() or 0, memory()
+    found = processes(folders)
+    # Of each, and of those of its children that ended.
+    ticks = sum(int(part) for numbers in found.values() for part in numbers[11:15])
+    texts = [read("/proc/" + str(pid) + "/status") for pid in found]
+    held = [re.search(rb"^RssAnon:\s*(\d+) kB$", text, re.MULTILINE) for text in texts]
+    return ticks / os.sysconf("SC_CLK_TCK"), sum(int(match.group(1)) << 10 for match in held if match)
 
 
 def number(text):
@@ -125,8 +157,8 @@ def watch(path, stage, *folders):
     """Sample until SIGTERM: that ends the last stage."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     # The clock of dates may be set meanwhile.
-    stages, name, last = {}, "", (time.monotonic(), cpu_seconds() or 0)
-    first = last
+    stages, name, first, cpu = {}, "", time.monotonic(), used(folders)[0]
+    last, spent = first, 0
     try:
         while True:
             # Empty for the moment in which the shell writes it.
@@ -134,13 +166,15 @@ def watch(path, stage, *folders):
             if ended and name != ended:
                 stages[ended]["disk_bytes"] = disk_bytes(folders)
             row = stages.setdefault(name, {"seconds": 0, "cpu_seconds": 0, "peak_bytes": 0})
-            now = (time.monotonic(), cpu_seconds() or 0)
-            row["seconds"] = round(row["seconds"] + now[0] - last[0], 1)
-            row["cpu_seconds"] = round(row["cpu_seconds"] + now[1] - last[1], 1)
-            row["peak_bytes"] = max(row["peak_bytes"], memory())
-            last = now
+            now, (total, held) = time.monotonic(), used(folders)
+            # What a server of Bazel's used goes with it.
+            more = max(0, total - cpu)
+            row["seconds"] = round(row["seconds"] + now - last, 1)
+            row["cpu_seconds"] = round(row["cpu_seconds"] + more, 1)
+            row["peak_bytes"] = max(row["peak_bytes"], held)
+            last, cpu, spent = now, total, spent + more
             peak = max(each["peak_bytes"] for each in stages.values())
-            took = {"seconds": round(now[0] - first[0]), "cpu_seconds": round(now[1] - first[1], 1)}
+            took = {"seconds": round(now - first), "cpu_seconds": round(spent, 1)}
             update(path, seen=int(time.time()), peak_bytes=peak, stages=stages, **took)
             time.sleep(SAMPLE_SECONDS)
     finally:

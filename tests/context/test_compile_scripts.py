@@ -161,6 +161,44 @@ def test_a_sitting_that_is_killed_leaves_its_time_and_memory(tmp_path: Path) -> 
     assert next_one.keys() == {"began"}
 
 
+SPIN = "import time\nwhile time.process_time() < SECONDS: pass\ntime.sleep(600)"
+
+
+def test_without_a_container_a_sitting_is_what_bazel_and_its_compilers_take(tmp_path: Path) -> None:
+    """Bazel's server is no child of the script; what else runs on the machine does not count."""
+    file, stage, server = tmp_path / "sittings.jsonl", tmp_path / "stage", tmp_path / "bazel" / "1" / "server"
+    stage.write_text("compile\n")
+    server.mkdir(parents=True)
+    sitting("begin", file)
+    code = SPIN.replace("SECONDS", "0.6")
+    compiler = f"{code[: code.index('time.sleep')]}"
+    main = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {compiler!r}])\n{code}"
+    env = {**os.environ, "TFBUILD_ROOT": str(tmp_path)}
+    script = tmp_path / "sitting.py"
+    script.write_text(SITTING.read_text().replace("SAMPLE_SECONDS = 5", "SAMPLE_SECONDS = 0.1"))
+    # The server has another parent than the script that watches it.
+    shell = ["sh", "-c", f'"{sys.executable}" "{script}" watch {file} {stage} {tmp_path}/bazel; true']
+    with (
+        subprocess.Popen([sys.executable, "-c", SPIN.replace("SECONDS", "5")]) as other,
+        subprocess.Popen(shell, env=env) as watch,
+        subprocess.Popen([sys.executable, "-c", main]) as bazel,
+    ):
+        (server / "server.pid.txt").write_text(str(bazel.pid))
+        end = time.monotonic() + 300
+        while time.monotonic() < end and json.loads(file.read_text()).get("cpu_seconds", 0) < 1.2:
+            time.sleep(0.05)
+        row = json.loads(file.read_text())
+        bazel.kill()
+        bazel.wait()
+        time.sleep(0.5)
+        after = json.loads(file.read_text())
+        subprocess.run(["pkill", "-TERM", "-P", str(watch.pid)], check=True)
+        other.kill()
+    assert 1.2 <= row["cpu_seconds"] < 3
+    assert 1 << 20 < row["peak_bytes"] < 100 << 20
+    assert after["cpu_seconds"] >= row["cpu_seconds"], "what a server used is not forgotten when it ends"
+
+
 # Somebody sets the clock back by an hour whenever it is read.
 SET_BACK = "hours = iter(range(9**9))\ntime.time = lambda: 1e9 - 3600 * next(hours)\n"
 

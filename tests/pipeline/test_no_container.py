@@ -239,6 +239,39 @@ def test_host_tools_are_compiled_once_only_where_the_machine_runs_the_target(
     assert ("compiles host tools and target once" in said) == once
 
 
+def test_a_failed_analysis_leaves_its_log_and_no_word_of_a_profile(tmp_path: Path) -> None:
+    """Bazel writes the trace of a compile, and none was begun."""
+
+    def export(context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
+        if stage == "kept":
+            output.mkdir()
+            (output / "bazel.log").write_text("ERROR: no such target")
+            return
+        assert settings.watch
+        settings.watch("Analyzing: target //x (1 packages loaded)")
+        raise BuildFailed("the wheel could not be compiled", hint="")
+
+    engine = SimpleNamespace(
+        cpus=4, memory=16 << 30, local=True, builder=None, client=None, data_root=tmp_path, export=export
+    )
+    stream = io.StringIO()
+    settings = BuildSettings(log=tmp_path / "log", progress=Progress(stream))
+    work = BuilderWork(context=tmp_path, stage="export", output=tmp_path / "output")
+    with pytest.raises(BuildFailed):
+        BuilderHost(engine=cast(Any, engine), run=Run(work=tmp_path), cpu=unknown_cpu).run_job(
+            Compile(build=planned(), settings=settings, work=work)
+        )
+    assert (tmp_path / "bazel.log").read_text() == "ERROR: no such target"
+    assert "profile" not in stream.getvalue()
+
+
+def test_a_patch_gives_a_build_another_identifier_and_leaves_its_caches_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / "x.patch").write_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-x\n+y\n")
+    plain, patched = planned(), planned(patch=[tmp_path / "x.patch"])
+    assert patched.id.startswith(f"{plain.id}-")
+    assert patched.usual_id == plain.usual_id
+
+
 # --- the steps --------------------------------------------------------------------------------------------------------
 
 CALLED = '>> "$TFBUILD_ROOT/../called"'

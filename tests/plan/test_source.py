@@ -70,6 +70,19 @@ def test_a_tree_packs_to_the_same_bytes_whenever_it_is_packed(tmp_path: Path) ->
     assert (tmp_path / "one" / "SHA256SUMS").read_text() == f"{source.digest(one)}  /mnt/source/source.tar\n"
 
 
+def test_an_empty_folder_is_packed_and_counts(tmp_path: Path) -> None:
+    """Rules of Bazel list folders that they expect, as those of LLVM's overlay do."""
+    (tmp_path / "tree" / "full").mkdir(parents=True)
+    (tmp_path / "tree" / "full" / "file").write_text("x")
+    before = source.tree_digest(tmp_path / "tree")
+    (tmp_path / "tree" / "full" / "empty").mkdir(mode=0o700)
+    assert source.tree_digest(tmp_path / "tree") != before
+    source.pack(tmp_path / "tree", tmp_path / "tar")
+    with tarfile.open(tmp_path / "tar") as tar:
+        rows = {member.name: (member.isdir(), member.mode) for member in tar}
+    assert rows == {"source/full/file": (False, 0o644), "source/full/empty": (True, 0o755)}
+
+
 def test_history_and_bazels_links_stay_out(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "tensorflow/tools/pip_package").mkdir(parents=True)
@@ -83,6 +96,7 @@ def test_history_and_bazels_links_stay_out(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "placed" / source.FILE) as tar:
         assert tar.getnames() == [
             "source/.bazelrc", "source/configure.py", "source/link", "source/tensorflow/bazel-notes.md",
+            "source/tensorflow/tools/pip_package",
         ]  # fmt: skip
 
 

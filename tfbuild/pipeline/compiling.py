@@ -242,7 +242,7 @@ class BuilderHost:
     def _keep(self, job: Compile, watch: BazelWatch) -> None:
         """Copy Bazel's own files of this run beside the log, and show the slowest actions. A failure is only noted.
 
-        A run that only downloads leaves none.
+        A run that only downloads leaves none, and one whose analysis fails leaves its log.
         """
         if not watch.began or self.run.recording:
             return
@@ -255,7 +255,9 @@ class BuilderHost:
                 self._fetch(job, place / "kept", folder / "kept.log")
                 for file in (place / "kept").iterdir():
                     file.replace(folder / file.name)
-            path = next(folder.glob("profile.json*"), folder / "profile.json")
+            path = next(folder.glob("profile.json*"), None)
+            if path is None:  # nothing was compiled, because the analysis failed
+                return
             profile = bazel.read_profile(path)
             replace_file(table, bazel.profile_table(profile))
         except (TfbuildError, OSError, EOFError, zlib.error) as error:

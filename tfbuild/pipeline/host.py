@@ -1,7 +1,8 @@
 """Compile on this machine itself, without a container: the builder's scripts, below a folder in place of a root.
 
-That folder, build/ID/host, has what a builder has: /mnt with what a step mounts, /opt, /src, Bazel's files in /var/tmp.
-Its /mnt/cache is kept; a step is done again where anything that it is made of changed.
+That folder, build/host/ID, has what a builder has: /mnt with what a step mounts, /opt, /src, Bazel's files in /var/tmp.
+Its /mnt/cache is kept; a step is done again where anything that it is made of changed. Its path is in the keys of
+Bazel's caches, so that a patch or a flag, which give a build another identifier, do not move it.
 """
 
 import hashlib
@@ -50,8 +51,8 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
     """
     machines.require(build, machine)
     maker = Maker(run=run, progress=progress)
-    root = (run.work / build.id / "host").resolve()
-    with maker.locked(build), _temporary_files(root / "tmp"):
+    root = (run.work / "host" / build.usual_id).resolve()
+    with maker.locked(build, root), _temporary_files(root / "tmp"):
         context = maker.render(build)
         host = LocalBuilder(build=build, machine=machine, root=root)
         faults.require_free(host, DISK["source"] if run.disk is None else run.disk, MORE_SPACE)

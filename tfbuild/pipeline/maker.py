@@ -228,21 +228,21 @@ class Maker:
     # --- the steps that they share ------------------------------------------------------------------------------------
 
     @contextmanager
-    def locked(self, build: Build) -> Iterator[None]:
-        """Lock the build's folder for this process, because its context, logs and exports have fixed names.
+    def locked(self, build: Build, *more: Path) -> Iterator[None]:
+        """Lock the build's folder, and `more`, for this process, because contexts, logs and exports have fixed names.
 
         A second run waits, and usually finds the image built and verified. There is no deadlock: a build waits for at
         most one other, that of the official wheel, which waits for none.
         """
         refuse_base_without_cuda(build)  # leaves no folder behind
-        folder = self.run.work / build.id
 
         def waiting() -> None:
-            self.progress(f"another run is building {build.id} here; waiting for it (Ctrl-C leaves it alone)")
+            self.progress(f"another run is building {folder.name} here; waiting for it (Ctrl-C leaves it alone)")
 
         with ExitStack() as locks:
-            with files.writing(folder):
-                locks.enter_context(files.locked(folder, waiting))
+            for folder in (self.run.work / build.id, *more):
+                with files.writing(folder):
+                    locks.enter_context(files.locked(folder, waiting))
             yield
 
     def render(self, build: Build) -> Context:

@@ -73,8 +73,12 @@ class Decision:
     @property
     def id(self) -> str:
         """The image's tag, the report's key and the name under dockerfiles/: 2.21.0-mkl-py3.11-f16c."""
-        parts = (self.release, self.target, f"py{self.python}", self.instruction_set.name, *self.variant)
-        return "-".join(parts)
+        return "-".join((self.usual_id, *self.variant))
+
+    @property
+    def usual_id(self) -> str:
+        """The identifier of the same build without what is unusual: patches, flags, another compiler."""
+        return f"{self.release}-{self.target}-py{self.python}-{self.instruction_set.name}"
 
     def to_json(self) -> dict[str, object]:
         """The plan's documented JSON: every field, with the instruction set as its name and features."""

@@ -190,6 +190,8 @@ def tree_digest(tree: Path) -> str:
         kind, content = "link", ""
         if path.is_symlink():
             content = os.readlink(path)
+        elif path.is_dir():
+            kind = "folder"
         else:
             kind, content = f"{path.stat().st_mode & 0o100:o}", digest(path)
         total.update(f"{kind}\0{content}\0{path.relative_to(tree).as_posix()}\0".encode(errors="surrogateescape"))
@@ -197,9 +199,11 @@ def tree_digest(tree: Path) -> str:
 
 
 def _packed(tree: Path) -> Iterator[Path]:
-    """Yield the files and links of a tree, in the same order on every machine."""
+    """Yield the files, links and empty folders of a tree, in the same order on every machine."""
     for folder, names, files in os.walk(tree):
         top = Path(folder) == tree
+        if not names and not files and not top:
+            yield Path(folder)
         names[:] = sorted(name for name in names if not (top and SKIPPED.fullmatch(name)))
         links = [name for name in names if Path(folder, name).is_symlink()]
         yield from (Path(folder, name) for name in sorted([*files, *links]) if not (top and SKIPPED.fullmatch(name)))
