@@ -1,11 +1,11 @@
 #!/bin/sh
-# compile.sh TARGET COLLECT...: configures /src, lets Bazel build TARGET, and runs COLLECT, which puts the wheel into
+# compile.sh NAME TARGET COLLECT...: configures /src, lets Bazel build TARGET, and runs COLLECT, which puts the wheel into
 # /wheel; without COLLECT all that Bazel downloads for TARGET is downloaded, and nothing kept. /mnt/cache outlives a
-# build that fails; /mnt/machine (a secret, so that it shapes no cache key) has this machine's Bazel flags, and
-# /mnt/deadline the second since 1970 at which to stop.
+# build that fails, and has a record of the compile's runs by NAME; /mnt/machine (a secret, so that it shapes no cache
+# key) has this machine's Bazel flags, and /mnt/deadline the second since 1970 at which to stop.
 set -eu
-target=$1
-shift
+name=$1 target=$2
+shift 2
 top=${TFBUILD_ROOT:-}
 # shellcheck source=/dev/null
 . "$top/mnt/network.sh"
@@ -24,11 +24,17 @@ cache=$top/mnt/cache/$builder
 # An earlier build or a power failure may have damaged the caches. Bazel compares digests and makes again what is wrong.
 # But it stops at a file in place of a folder, and before 5.1 at an action's empty result, which it takes for one that
 # has no outputs. Only the file with this digest may be empty.
-for folder in "$top/mnt/cache/runs" "$cache" "$cache/disk" "$cache/repository"; do
+for folder in "$top/mnt/cache/runs" "$cache" "$cache/disk" "$cache/repository" "$cache/sittings"; do
     mkdir -p "$folder" 2> /dev/null || rm -rf "$folder"
     mkdir -p "$folder"
 done
-find "$cache/disk" -type f -size 0 ! -name 'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855' -delete
+# A compile for another instruction set may be writing one that is empty still.
+exec 8> "$cache/lock"
+if flock --nonblock 8; then
+    find "$cache/disk" -type f -size 0 ! -name 'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855' -delete
+fi
+flock --shared 8
+sittings=$cache/sittings/$name.jsonl
 # However this run ends, Bazel's profile and its whole log are there for the stage `kept`.
 run=$(sha256sum "$top/mnt/bazelrc")
 kept=$top/mnt/cache/runs/${run%% *}
@@ -144,9 +150,9 @@ compile() {
         bazel_build "$target"
     fi
 }
-python3 "$top/mnt/sitting.py" begin "$cache/sittings.jsonl"
+python3 "$top/mnt/sitting.py" begin "$sittings"
 echo analysis > "$top/mnt/stage"
-python3 "$top/mnt/sitting.py" watch "$cache/sittings.jsonl" "$top/mnt/stage" "$cache" "$top/var/tmp/bazel" &
+python3 "$top/mnt/sitting.py" watch "$sittings" "$top/mnt/stage" "$cache" "$top/var/tmp/bazel" &
 watch=$!
 # Without a container, Ctrl-C reaches all of this group: Bazel ends in good order, and then this script.
 trap 'kill "$watch" 2> /dev/null || true' EXIT
@@ -192,8 +198,8 @@ else
 fi
 kill "$watch" || true
 wait "$watch" || true
-python3 "$top/mnt/sitting.py" end "$cache/sittings.jsonl" "$kept/bazel.log" "$kept/profile.json" "$why"
-cp "$cache/sittings.jsonl" "$kept/sittings.jsonl"
+python3 "$top/mnt/sitting.py" end "$sittings" "$kept/bazel.log" "$kept/profile.json" "$why"
+cp "$sittings" "$kept/sittings.jsonl"
 # A compile never fails for its profile's sake.
 [ ! -f "$kept/profile.json" ] || gzip --force "$kept/profile.json" || true
 if [ "$code" != 0 ]; then

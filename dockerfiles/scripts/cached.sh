@@ -16,8 +16,8 @@ restore)
     ;;
 save)
     cd "$cache"
-    # Digests name the files in disk: what has the same name is the same. The record has a line more after each run.
-    find disk sittings.jsonl -type f | while read -r name; do
+    # Digests name the files in disk: what has the same name is the same. A record has a line more after each run.
+    find disk sittings -type f | while read -r name; do
         case $name in
         disk/*) [ -e "$cached/$name" ] || echo "$name" ;;
         *) echo "$name" ;;

@@ -390,7 +390,7 @@ def test_a_build_from_source_has_its_flags_in_bazelrc_and_generic_ones_for_the_h
         "build --compilation_mode=opt",
         "build --copt=-march=x86-64-v3",
         "build --host_copt=-march=x86-64",
-        "build --remote_default_exec_properties=cache-silo-key=2.21.0-x86-64-v3-@BUILDER@",
+        "build --remote_default_exec_properties=cache-silo-key=2.21.0-@BUILDER@",
         "build --jobs=4",
     ]
 

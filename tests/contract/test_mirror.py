@@ -85,7 +85,7 @@ def compiled(engine: Engine, builder: str, server: Mirror, sha256: str, *collect
         "src/top.cc": TOP,
     }
     files |= {name: text.encode() for name, text in texts.items()}
-    command = " ".join(["sh /mnt/compile.sh //:top", *collect])
+    command = " ".join(["sh /mnt/compile.sh name //:top", *collect])
     env = {"PYTHON_BIN_PATH": "/usr/bin/python3", "CC": "/usr/bin/gcc-12"}
     return engine.run(builder, ["sh", "-c", command], files=files, env=env, timeout=SECONDS, network="host")
 

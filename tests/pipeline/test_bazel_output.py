@@ -190,7 +190,7 @@ def compile_in(
     env = os.environ | {"PATH": f"{root}/bin:{os.environ['PATH']}", "PYTHON_BIN_PATH": sys.executable, "CC": "true"}
     env["TFBUILD_ROOT"] = str(root)
     collect = [sys.executable, "-m", "zipfile", "--create", f"{root}/wheel/thing.whl", "compile.sh"]
-    command = ["sh", "compile.sh", "//:wheel", *collect]
+    command = ["sh", "compile.sh", "2.0.0-cpu-py3.7-avx", "//:wheel", *collect]
     return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
 
 

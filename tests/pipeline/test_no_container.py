@@ -265,7 +265,7 @@ def test_a_failed_analysis_leaves_its_log_and_no_word_of_a_profile(tmp_path: Pat
     assert "profile" not in stream.getvalue()
 
 
-def test_a_patch_gives_a_build_another_identifier_and_leaves_its_caches_where_they_are(tmp_path: Path) -> None:
+def test_a_patch_gives_a_build_another_identifier_and_its_runs_the_same_record(tmp_path: Path) -> None:
     (tmp_path / "x.patch").write_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-x\n+y\n")
     plain, patched = planned(), planned(patch=[tmp_path / "x.patch"])
     assert patched.id.startswith(f"{plain.id}-")

@@ -115,7 +115,7 @@ def taken(said: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("also_another", [False, pytest.param(True, marks=pytest.mark.nightly)])
-def test_a_second_builder_takes_its_actions_from_the_cache_and_another_instruction_set_none(
+def test_a_second_builder_takes_its_actions_from_the_cache_and_another_instruction_set_no_kernel(
     also_another: bool, site: Site, server: Server, tmp_path: Path
 ) -> None:
     """Bazel 0.26.1 has no disk cache beside one over gRPC, so that every builder's disks are cold."""
@@ -135,8 +135,8 @@ def test_a_second_builder_takes_its_actions_from_the_cache_and_another_instructi
     # One that may only read has all to compile, and leaves nothing there.
     untrusted = build(site, tmp_path, *shared, "--set=remote-readonly=true", cpu="ivybridge")
     assert f"remote cache {server.url}, read only" in untrusted
-    hits, _ = taken(untrusted)
-    assert hits == 0
+    hits, again = taken(untrusted)
+    assert hits <= again - KERNELS
     assert server.stored() == before
 
 
@@ -314,7 +314,7 @@ def here(bazel: Path, version: str, given: Remote, folder: Path, startup: str = 
     tree.mkdir(exist_ok=True)
     (tree / "WORKSPACE").touch()
     (tree / "BUILD").write_text('genrule(name = "made", outs = ["made.txt"], cmd = "echo made > $@")\n')
-    silo = remote_cache.silo(version, "2.13.1", CPU).replace(remote_cache.BUILDER, "0" * 64)
+    silo = remote_cache.silo(version, "2.13.1").replace(remote_cache.BUILDER, "0" * 64)
     rc.write_text(f"{startup}{remote_cache.bazelrc(given, version)}build {silo}\n")
     start = [str(bazel), "--batch", f"--bazelrc={rc}", f"--output_user_root={folder / uuid.uuid4().hex}"]
     return subprocess.run([*start, "build", ":made"], cwd=tree, capture_output=True, text=True, check=False).stderr

@@ -1,8 +1,8 @@
 """Compile on this machine itself, without a container: the builder's scripts, below a folder in place of a root.
 
-That folder, build/host/ID, has what a builder has: /mnt with what a step mounts, /opt, /src, Bazel's files in /var/tmp.
-Its /mnt/cache is kept; a step is done again where anything that it is made of changed. Its path is in the keys of
-Bazel's caches, so that a patch or a flag, which give a build another identifier, do not move it.
+That folder, build/host/RELEASE, has what a builder has: /mnt with what a step mounts, /opt, /src, Bazel's files in
+/var/tmp. Its /mnt/cache is kept; a step is done again where anything that it is made of changed. Its path is in the
+keys of Bazel's caches, so that all builds of a release share it.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
     """
     machines.require(build, machine)
     maker = Maker(run=run, progress=progress)
-    root = (run.work / "host" / build.usual_id).resolve()
+    root = (run.work / "host" / build.release).resolve()
     with maker.locked(build, root), _temporary_files(root / "tmp"):
         context = maker.render(build)
         host = LocalBuilder(build=build, machine=machine, root=root)
@@ -195,7 +195,9 @@ class LocalBuilder:
                 inputs=("source.sh", "edit.py", "fixes", "patches", "overrides", "source/SHA256SUMS"),
                 makes=("src", "opt/overrides"),
             ),
-            BuilderStep(name="build", words=("compile.sh", build.bazel_target, *collect), makes=("wheel",)),
+            BuilderStep(name="build", words=("compile.sh", build.usual_id, build.bazel_target, *collect),
+                makes=("wheel",),
+            ),
         ]  # fmt: skip
 
     def _lay_out(self, context: Path, settings: BuildSettings) -> None:

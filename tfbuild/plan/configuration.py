@@ -137,7 +137,7 @@ def toolchain(decided: Decision) -> Toolchain:
         host_flags=(f"--host_copt={GENERIC[arch]}", *toolchains.bazel_flags(rows.host_apart, bazel)),
         profile_flags=toolchains.bazel_flags(rows.profile, bazel),
         machine_flags=toolchains.bazel_flags(rows.compile_once, bazel),
-        silo=remote_cache.silo(bazel, release, decided.instruction_set.name),
+        silo=remote_cache.silo(bazel, release),
         cuda_base=_cuda_base(decided),
         known_failures=failures.known(release),
     )

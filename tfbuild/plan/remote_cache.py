@@ -270,13 +270,16 @@ def _need(bazel: str, name: Name) -> None:
         )
 
 
-def silo(bazel: str, release: str, instruction_set: str) -> str:
-    """Return the Bazel flag that separates builders, releases and instruction sets in every cache.
+def silo(bazel: str, release: str) -> str:
+    """Return the Bazel flag that separates builders and releases in every cache.
+
+    Instruction sets need none: their flags are in the keys of what is compiled for them, and of nothing else, so that
+    the next set takes over the host tools and all that these make.
 
     From Bazel 0.26.1 on, a property of the platform is part of each action's key, over gRPC and HTTP and on disk, and
     of nothing else. Unlike --action_env it reaches host tools too, and no repository is fetched again.
     """
-    value = f"{release}-{instruction_set}-{BUILDER}"
+    value = f"{release}-{BUILDER}"
     if can(bazel, "exec-properties"):
         return f"--remote_default_exec_properties={SILO}={value}"
     return f"""--remote_default_platform_properties='properties:{{name:"{SILO}" value:"{value}"}}'"""
