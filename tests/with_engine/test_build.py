@@ -211,7 +211,7 @@ def test_another_platform_than_the_engines_is_refused(invoke: Invoke, engine: En
 
 
 def test_too_little_disk_is_told_before_the_work(maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(pipeline.DISK, "official", 1 << 60)
+    monkeypatch.setattr(pipeline.maker, "IMAGE_DISK", 1 << 60)
     build = plan.select(Request(wheel="official", target="cpu", release="2.18.1"), detect())
     with pytest.raises(DiskFull, match=r"1152921504.* GB are needed"):
         maker.build(build)

@@ -48,23 +48,14 @@ class Runner(Facts, frozen=True):
     cost: str
 
 
-class RecordedCompile(Facts, frozen=True):
-    """A compile that was recorded: `cpu_hours` of all its processes together."""
-
-    release: str
-    cpu_hours: float
-    recorded: str
-
-
 class MatrixTable(Facts, frozen=True):
     platform: tuple[Platform, ...]
     system: tuple[System, ...]
     runner: tuple[Runner, ...]
-    compile: tuple[RecordedCompile, ...]
 
 
 def table() -> MatrixTable:
-    """Return the facts about platforms, CI systems, their machines and recorded compiles."""
+    """Return the facts about platforms, CI systems and their machines."""
     return facts.load("matrix", MatrixTable)
 
 

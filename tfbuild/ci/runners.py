@@ -22,31 +22,21 @@ class Schedule:
 
     def summary(self) -> list[str]:
         """Return lines about what the rows cost: kinds, disk, machines and compile time."""
-        kinds = Counter(build.wheel.kind for build, _ in self.rows)
+        kinds = Counter((build.wheel.kind, pipeline.needed_disk(build)) for build, _ in self.rows)
         machines = Counter(label for _, label in self.rows)
         costs = {row.label: row.cost for row in table().runner}
-        lines = [f"{counted(count, 'row')} with --wheel {kind}: {_disk(kind)} each" for kind, count in kinds.items()]
+        lines = [
+            f"{counted(count, 'row')} with --wheel {kind}: {disk / 10**9:.0f} GB of disk each"
+            for (kind, disk), count in kinds.items()
+        ]
         lines += [
             f"{counted(count, 'row')} on {label}: {costs.get(label, 'a machine of your own, or one that you pay for')}"
             for label, count in machines.items()
         ]
-        return lines + [_compile_time(release) for release in self._compiled()]
-
-    def _compiled(self) -> list[str]:
-        releases = {build.release for build, _ in self.rows if build.wheel.kind == "source"}
-        return sorted(releases, key=Version)
-
-
-def _disk(kind: str) -> str:
-    return f"{pipeline.DISK[kind] / 10**9:.0f} GB of disk"
-
-
-def _compile_time(release: str) -> str:
-    """Return what is recorded of a release's compile; that of another release may take several times as long."""
-    known = next((row for row in table().compile if row.release == release), None)
-    if known is None:
-        return f"a compile of {release}: its time is not recorded"
-    return f"a compile of {release}: {known.cpu_hours} hours of one processor, recorded {known.recorded}"
+        compiled = {build.release: build.toolchain.cost for build, _ in self.rows if build.toolchain}
+        return lines + [
+            f"a compile of {release}: {compiled[release].described}" for release in sorted(compiled, key=Version)
+        ]
 
 
 def schedule(matrix: Matrix, system: str, own: Sequence[str]) -> Schedule:
@@ -57,19 +47,19 @@ def schedule(matrix: Matrix, system: str, own: Sequence[str]) -> Schedule:
     labels = _labels(own)
     hosted = [row for row in table().runner if row.system == system]
     rows: list[tuple[Build, str]] = []
-    without: Counter[tuple[str, str]] = Counter()
+    without: Counter[tuple[str, str, int]] = Counter()
     for build in matrix.rows:
-        kind, need = build.wheel.kind, pipeline.DISK[build.wheel.kind]
+        kind, need = build.wheel.kind, pipeline.needed_disk(build)
         able = (row.label for row in hosted if row.platform == build.platform and row.disk * 10**9 >= need)
         label = labels.get((kind, build.platform)) or labels.get((kind, "")) or next(able, "")
         if label:
             rows.append((build, label))
         else:
-            without[kind, build.platform] += 1
+            without[kind, build.platform, need] += 1
     notes = tuple(
         f"{count} rows are left out: no {platform} runner hosted by {system} is known to have the "
-        f"{pipeline.DISK[kind] / 10**9:.0f} GB that --wheel {kind} needs; name one: --runner {kind}:{platform}=LABEL"
-        for (kind, platform), count in sorted(without.items())
+        f"{need / 10**9:.0f} GB that --wheel {kind} needs; name one: --runner {kind}:{platform}=LABEL"
+        for (kind, platform, need), count in sorted(without.items())
     )
     if notes and not rows:
         raise UsageError(f"the matrix is empty: {notes[0]}", hint="docs/ci.md says which runners fit")

@@ -39,6 +39,8 @@ def show_plan(build: Build, *, origins: Mapping[str, str] | None = None) -> None
     values["wheel"] = " ".join((build.wheel.kind, build.wheel.requirement, *build.wheel.constraints)).strip()
     names = [*FIRST, *(name for name in values if name not in FIRST)]
     rows = [(name.replace("_", " "), _line(values[name])) for name in names if values[name]]
+    if build.toolchain:
+        rows.append(("compile takes", build.toolchain.cost.described))
     from_files = [f"{name} ({origin})" for name, origin in (origins or {}).items()]
     show_fields([*rows, *([("options", ", ".join(from_files))] if from_files else [])], notes=build.notes)
 
@@ -96,7 +98,7 @@ def show_gain(answer: "MeasuredGain") -> None:
         ("equal", "; ".join(row.name for row in report.equal) if report else ""),
         ("yours", "nobody measured your model here; most of matmul and convolution is oneDNN's, which takes what the "
          "CPU has at run time"),
-        ("time", "a compile takes hours, and was not timed for this release on such a machine"),
+        ("compile", answer.compile),
         ("measure it", as_typed(f"invoke build --release {answer.release} --wheel official, the same without --wheel, "
          "then invoke bench COMPILED --only isa --against OFFICIAL")),
     ]  # fmt: skip

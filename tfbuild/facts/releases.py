@@ -17,6 +17,7 @@ from tfbuild.errors import Unsupported
 from tfbuild.facts import Facts, targets
 from tfbuild.facts.release_table import (
     UNCERTAIN,
+    CompileCost,
     Cuda,
     KnownCompiler,
     OfficialWheel,
@@ -172,6 +173,21 @@ def wheel_flags(release: str, target: str, arch: str) -> tuple[str, ...]:
 def llvm(release: str) -> str:
     """Return the LLVM that TensorFlow is linked with ("18.0.0git"), or "" if that is not recorded."""
     return next((row.version for row in table().llvm if row.covers(release)), "")
+
+
+def compile_cost(release: str) -> CompileCost:
+    """Return what a compile takes: as recorded, and scaled where a build with more actions stands for the release."""
+    record = row(table().compile, release)
+    for analysed in rows(table().analysed, release):
+        factor = analysed.actions / record.actions
+        return msgspec.structs.replace(
+            record,
+            actions=analysed.actions,
+            cpu_hours=record.cpu_hours * factor,
+            disk=record.disk * factor,
+            scaled=analysed.release,
+        )
+    return record
 
 
 def hermetic(release: str) -> bool:

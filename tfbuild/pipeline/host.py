@@ -28,7 +28,7 @@ from tfbuild.errors import BuildFailed, DiskFull, UsageError
 from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.compiling import BuilderHost, BuilderWork, Compile
-from tfbuild.pipeline.maker import DISK, Maker
+from tfbuild.pipeline.maker import Maker, needed_disk
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.wheel import Exported
 from tfbuild.plan import BUILD_PYTHON, Build, HostSystem, Interpreter, source
@@ -55,7 +55,7 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
     with maker.locked(build, root), _temporary_files(root / "tmp"):
         context = maker.render(build)
         host = LocalBuilder(build=build, machine=machine, root=root)
-        faults.require_free(host, DISK["source"] if run.disk is None else run.disk, MORE_SPACE)
+        faults.require_free(host, needed_disk(build, image=False) if run.disk is None else run.disk, MORE_SPACE)
         scratch = run.work / build.id / "wheel"
         files.remove(scratch)
         log = run.work / build.id / "build.log"

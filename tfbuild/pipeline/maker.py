@@ -43,10 +43,17 @@ RECORD = f"cat {cpu.CPUINFO}; echo; {recordings.LOADER} --list-diagnostics 2>/de
 WORKER = "tfbuild-worker"
 BUILDER_BYTES = 1000
 OUTPUT_HINT = "--output with another folder"
-# Bytes that must be free before the start. An image from 2.21.0's wheel filled an empty engine with 3.3 GB, including
-# base and pip's cache (2026-11), and a rebuild needs as much again; the value for a compile is an estimate
-# (--need-disk).
-DISK = {"official": 8 << 30, "file": 8 << 30, "source": 80 << 30}
+# Bytes for an image: that of 2.21.0's wheel filled an empty engine with 3.3 GB, including base and pip's cache
+# (2026-11), and a rebuild needs as much again.
+IMAGE_DISK = 8 << 30
+# Of what a compile was recorded to take, for a larger release or another instruction set.
+SPARE = 1.5
+
+
+def needed_disk(build: Build, *, image: bool = True) -> int:
+    """Return the bytes that must be free before a build starts; `image`: whether an image is made too."""
+    compiling = build.toolchain.cost.disk * SPARE * 10**9 if build.toolchain else 0
+    return int(compiling) + (IMAGE_DISK if image else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,7 +285,7 @@ class Maker:
 
     def need_disk(self, build: Build) -> None:
         """Raise DiskFull if the engine has less space than such a build usually needs; a download compiles nothing."""
-        usual = DISK["file" if self.run.reuse or self.run.recording else build.wheel.kind]
+        usual = IMAGE_DISK if self.run.reuse or self.run.recording else needed_disk(build)
         faults.require_free(self.engine, usual if self.run.disk is None else self.run.disk)
 
     def base(self, build: Build) -> Base:

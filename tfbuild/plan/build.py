@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import InstructionSet
+from tfbuild.facts.release_table import CompileCost
 from tfbuild.plan.cuda import Capability
 from tfbuild.plan.failures import Failure
 from tfbuild.plan.request import Request
@@ -118,7 +119,8 @@ class Toolchain:
     `requirements`: pip's. `llvm`: URL, suite, key and fingerprint of the apt repository with the compiler, () if the
     base's distribution has it. `bazelisk`: version, sha256 and architecture. `host_flags`: Bazel's, for tools that run
     on the builder; `machine_flags`: for a machine that can run what it compiles. `silo`: the flag that keeps caches
-    apart. `cuda_base`: what the base image must have if the compile takes CUDA from it, else "".
+    apart. `cuda_base`: what the base image must have if the compile takes CUDA from it, else "". `cost`: what a compile
+    of this or of a like release took.
     """
 
     packages: tuple[str, ...]
@@ -133,6 +135,7 @@ class Toolchain:
     silo: str
     cuda_base: str
     known_failures: tuple[Failure, ...]
+    cost: CompileCost
 
 
 @dataclass(frozen=True, kw_only=True)

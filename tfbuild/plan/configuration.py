@@ -140,6 +140,7 @@ def toolchain(decided: Decision) -> Toolchain:
         silo=remote_cache.silo(bazel, release),
         cuda_base=_cuda_base(decided),
         known_failures=failures.known(release),
+        cost=releases.compile_cost(release),
     )
 
 

@@ -43,13 +43,17 @@ class ReportTable(Facts, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredGain:
-    """The answer for one CPU. `report` is None where nothing was measured of code that it runs."""
+    """The answer for one CPU. `report` is None where nothing was measured of code that it runs.
+
+    `compile`: what a compile takes.
+    """
 
     cpu: str
     instruction_set: str
     release: str
     wheel: str
     unused: tuple[str, ...]
+    compile: str
     report: ReportRow | None
 
     def to_json(self) -> dict[str, Any]:
@@ -77,6 +81,7 @@ def gain(cpu: Cpu) -> MeasuredGain:
         release=release,
         wheel=wheel.name,
         unused=unused_by_official_wheel(cpu),
+        compile=releases.compile_cost(release).described,
         report=report_of(own),
     )
 
