@@ -377,8 +377,8 @@ def test_an_interrupted_build_goes_on_where_it_was(site: Site, wheel: Run, fresh
     assert begun(path) >= 4, output
     assert process.returncode == 130, output
     again = wheel("x86-64-v3", "--source", str(fresh.tree))
-    # Each kernel's text is new, so that only the interrupted build can have compiled it. In a cache that was empty before,
-    # the link is left too.
+    # Each kernel's text is new, so that only the interrupted build can have compiled it. In a cache that was empty
+    # before, the link is left too.
     assert executed(again.stderr) < KERNELS
 
 
