@@ -130,7 +130,8 @@ esac
 # Something else, or an index with other line breaks than those of tfbuild.
 grep -q '^ *"io\.tfbuild\.' "$work/index" || die "$repository:$tag is not an index of tfbuild" 26
 
-tr -d '\001-\010\013-\037\177' < "$work/index" > "$work/clean"
+# A terminal may take bytes beyond ASCII for commands, too.
+tr -d '\001-\010\013-\037\177' < "$work/index" | LC_ALL=C tr '\200-\377' '?' > "$work/clean"
 awk -v features=" $features" -v platform="$platform" -v python="$python" -v release="$release" -v skip=" ${SKIP:-} " \
     -v again="pull.sh $repository any $target${python:+ $python}" '
     function value() { sub(/^[^:]*: *"/, ""); sub(/",? *$/, ""); return $0 }

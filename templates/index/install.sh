@@ -71,7 +71,8 @@ if [ -n "${SIGNED:-}" ]; then
     cosign verify-blob "$@" --bundle "$work/choose.tsv.sigstore.json" "$work/choose.tsv" > /dev/null 2> "$work/cosign" ||
         die "$url/choose.tsv has no signature that cosign accepts: $(tail -n 1 "$work/cosign")" 24
 fi
-tr -d '\001-\010\013-\037\177' < "$work/choose.tsv" > "$work/rows"
+# A terminal may take bytes beyond ASCII for commands, too.
+tr -d '\001-\010\013-\037\177' < "$work/choose.tsv" | LC_ALL=C tr '\200-\377' '?' > "$work/rows"
 awk -F '\t' -v features=" $features" -v platform="$platform" -v version="$version" -v glibc="$glibc" \
     -v release="$release" -v target="${TARGET:-}" '
     function number(text, parts) { split(text, parts, "."); return parts[1] * 1e8 + parts[2] * 1e4 + parts[3] }

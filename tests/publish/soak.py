@@ -244,13 +244,16 @@ class Findings:
             f"ends with {code}" if code not in EXPLAINED else "",
             f"takes {seconds:.0f} s" if seconds > SECONDS else "",
             "has a traceback" if "Traceback" in output else "",
+            "prints bytes for a terminal" if not all(map(str.isprintable, output.split("\n"))) else "",
             f"has no best image from an honest registry, but {digest or code}"
             if place.liar.honest and digest != place.best
             else "",
         ):
             if reason:
                 self.found.append(f"{what} {reason}")
-                print(f"FOUND {what} {reason}\n{output[-3000:]}", flush=True)
+                print(
+                    f"FOUND {what} {reason}\n{output[-3000:].encode('ascii', 'backslashreplace').decode()}", flush=True
+                )
 
 
 def in_process(place: Place) -> tuple[int, str, str]:
@@ -280,8 +283,9 @@ def _run(words: list[str], place: Place) -> tuple[int, str, str]:
     env = {**os.environ, "DRY_RUN": "1", "TFBUILD_CPUINFO": str(place.folder / "cpuinfo"), "PYTHONPATH": str(ROOT)}
     try:
         done = subprocess.run(
-            words, cwd=place.folder, env=env, capture_output=True, text=True, check=False, timeout=2 * SECONDS
-        )
+            words, cwd=place.folder, env=env, capture_output=True, text=True, errors="surrogateescape", check=False,
+            timeout=2 * SECONDS,
+        )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         return 1, "", f"no end after {error.timeout} s"
     return done.returncode, done.stdout.partition("@")[2].partition(" ")[0].strip(), done.stderr

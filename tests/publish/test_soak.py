@@ -40,6 +40,7 @@ def test_no_fault_alone_makes_a_pull_choose_wrongly(name: str, place: Place) -> 
         (1, "", 1, "", "ends with 1"),
         (26, "", 601, "", "takes 601 s"),
         (26, "", 1, "Traceback (most recent call last):", "has a traceback"),
+        (26, "", 1, "this CPU lacks avx\udc9b31m", "prints bytes for a terminal"),
     ],
 )
 def test_a_wrong_end_is_found(code: int, digest: str, seconds: float, output: str, finding: str, place: Place) -> None:
