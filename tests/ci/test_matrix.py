@@ -305,10 +305,10 @@ def test_what_rows_take_is_said_before_they_start() -> None:
         line.endswith("on ubuntu-24.04: free in public repositories, else of the account's minutes") for line in lines
     )
     assert lines[-2:] == [
-        "a compile of 2.0.4: 6.3 hours of one processor, 9 GB of disk, 6.3 GB of memory, recorded for 2.0.4 on four "
+        "a compile of 2.0.4: 6.3 hours of one processor, 9 GB of disk, 6.3 GB of memory, recorded for 2.0.4 on two "
         "processors of an AMD EPYC, without CUDA",
         "a compile of 2.20.0: about 11.8 hours of one processor, 17 GB of disk, 6.3 GB of memory: recorded for 2.0.4 "
-        "on four processors of an AMD EPYC, without CUDA, scaled to the actions of 2.14.1",
+        "on two processors of an AMD EPYC, without CUDA, scaled to the actions of 2.14.1",
     ]
 
 
