@@ -187,6 +187,15 @@ def test_a_wheel_for_an_accelerator_is_chosen_only_by_its_target(target: str, ch
     assert (done.returncode, bool(done.stdout)) == ((0, True) if chosen else (27, False)), done.stderr
 
 
+def test_nothing_of_a_row_reaches_a_terminal_but_ascii(tmp_path: Path) -> None:
+    index = Index(row("2.14.1", "x86-64-v2"), cpuinfo="avx\x1b[31m\x9b31m")
+    index.content["/choose.tsv"] = index.content["/choose.tsv"].replace("\x9b".encode(), b"\x9b")
+    with serve(index.content) as server:
+        done = install(server.url, wheels.cpuinfo(tmp_path / "cpuinfo", "x86-64-v3"))
+    assert done.returncode == 27, done.stderr
+    assert "install.sh: not x86-64-v2: this CPU lacks avx[31m?31m\n" in done.stderr
+
+
 @pytest.mark.slow
 def test_the_wheel_of_another_set_replaces_one_of_the_same_version(tmp_path: Path, python: Path) -> None:
     """From an index as `invoke index` makes it."""
