@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.harness import record
 from tfbuild import cpu, facts
-from tfbuild.cpu import compilers, isa
+from tfbuild.cpu import compilers, isa, uses
 from tfbuild.facts import Feature
 
 HERE = Path(__file__).parent
@@ -85,7 +85,7 @@ def of_sets(program: list[str], compiler: str) -> dict[str, object]:
             isa.flags(own, compiler).flags,
         ),
         LEFT: (
-            isa.flags(isa.instruction_set(more - isa.relevant(more, "x86_64") | largest, "x86_64"), compiler).flags,
+            isa.flags(isa.instruction_set(more - uses.relevant(more, "x86_64") | largest, "x86_64"), compiler).flags,
             isa.flags(isa.instruction_set(largest, "x86_64"), compiler).flags,
         ),
     }

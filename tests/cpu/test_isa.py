@@ -17,7 +17,7 @@ from tests import checkout
 from tests.cpu.machines import Machine, machine, machines
 from tests.rows import each
 from tfbuild import cpu, facts
-from tfbuild.cpu import compilers, isa, names
+from tfbuild.cpu import compilers, isa, names, uses
 from tfbuild.errors import TfbuildError, Unsupported, UsageError
 
 X86 = [row.name for row in facts.features("x86_64")]
@@ -308,7 +308,7 @@ def test_a_cpus_set_is_part_of_all_that_it_has_and_its_name_names_it(name: str) 
     named = {isa.flags(isa.resolve(text, arch=arch), "gcc-12") for text in (name, kept.name, kept.option)}
     assert len(named) == 1
     left = set(whole.features) - set(kept.features)
-    assert all(isa.left_out(feature) for feature in left)
+    assert all(uses.left_out(feature) for feature in left)
     assert not left & set(facts.levels(arch)[-1].features)
 
 

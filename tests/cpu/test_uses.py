@@ -7,14 +7,14 @@ from pathlib import Path
 from benchmarks.harness import RESULTS
 from tests.cpu.machines import machine
 from tfbuild import cpu, facts
-from tfbuild.cpu import isa
+from tfbuild.cpu import isa, uses
 
 ROOT = Path(__file__).parents[2]
 MEASURED = json.loads((RESULTS / "features.json").read_text(encoding="utf-8"))["results"]
 
 
 def test_rows_of_features_beyond_the_levels_name_some_with_reason_and_source() -> None:
-    rows = isa.uses().beyond
+    rows = uses.table().beyond
     assert len({row.feature for row in rows}) == len(rows)
     for row in rows:
         arch = facts.feature(row.feature).arch
@@ -27,7 +27,7 @@ def test_rows_of_features_beyond_the_levels_name_some_with_reason_and_source() -
 def test_kept_are_the_features_that_changed_machine_code() -> None:
     """By the committed measurement: a kept feature changed some compiler's code, and one without a row changed none."""
     changed = {name for compiler in MEASURED.values() for name, change in compiler["features"].items() if change != {}}
-    rows = {row.feature: row for row in isa.uses().beyond}
+    rows = {row.feature: row for row in uses.table().beyond}
     # fphp has no flag of its own: it comes with asimdhp.
     assert {name for name, row in rows.items() if row.kept} <= changed | {"fphp"}
     assert changed <= rows.keys()
@@ -84,15 +84,15 @@ def documented() -> Iterator[tuple[str, str, str, cpu.Cpu | None]]:
 
 
 def test_what_is_left_out_has_its_reason() -> None:
-    assert isa.left_out("sha_ni") == isa.LEFT_OUT
-    assert isa.left_out("avx_vnni") == "avx512_vnni does the same"
-    assert isa.left_out("fma4") == "fma does the same"
-    assert isa.left_out("pclmulqdq") == "it speeds up only the checksums of TFRecord files"
+    assert uses.left_out("sha_ni") == uses.LEFT_OUT
+    assert uses.left_out("avx_vnni") == "avx512_vnni does the same"
+    assert uses.left_out("fma4") == "fma does the same"
+    assert uses.left_out("pclmulqdq") == "it speeds up only the checksums of TFRecord files"
 
 
 def test_one_of_two_that_do_the_same_is_kept() -> None:
     level = facts.levels("x86_64")[-1].features
-    assert "avx_vnni" not in isa.relevant(level | {"avx_vnni", "avx512_vnni"}, "x86_64")
-    assert "avx_vnni" in isa.relevant(level | {"avx_vnni"}, "x86_64")
-    assert isa.relevant({"fma4", "avx", "pclmulqdq"}, "x86_64") == facts.closure({"fma4", "avx"})
-    assert isa.relevant({"avx2"}, "x86_64") == facts.closure({"avx2"})
+    assert "avx_vnni" not in uses.relevant(level | {"avx_vnni", "avx512_vnni"}, "x86_64")
+    assert "avx_vnni" in uses.relevant(level | {"avx_vnni"}, "x86_64")
+    assert uses.relevant({"fma4", "avx", "pclmulqdq"}, "x86_64") == facts.closure({"fma4", "avx"})
+    assert uses.relevant({"avx2"}, "x86_64") == facts.closure({"avx2"})

@@ -170,7 +170,10 @@ def test_a_base_that_does_not_fit_on_the_disk_leaves_nothing_there(tmp_path: Pat
     assert list((tmp_path / build.id).iterdir()) == []
 
 
-@pytest.mark.parametrize(("run", "needed"), [({}, 80 << 30), ({"recording": True}, 8 << 30), ({"disk": 5}, 5)])
+@pytest.mark.parametrize(
+    ("run", "needed"),
+    [({}, int(1.5 * 9e9 * 15340 / 8189) + (8 << 30)), ({"recording": True}, 8 << 30), ({"disk": 5}, 5)],
+)
 def test_a_bundle_of_a_source_build_needs_no_disk_for_a_compile(
     run: dict[str, Any], needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

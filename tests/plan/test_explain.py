@@ -17,7 +17,7 @@ from tests.cpu.test_isa import COMPILERS
 from tests.facts import newest
 from tests.rows import each
 from tfbuild import facts, plan
-from tfbuild.cpu import isa
+from tfbuild.cpu import isa, uses
 from tfbuild.facts import releases
 from tfbuild.plan import Request, explain
 from tfbuild.plan.explain import Explanation, FeatureRow
@@ -70,8 +70,8 @@ def test_a_feature_that_makes_no_difference_is_in_the_cpu_and_left_out_with_the_
     assert explanation.instruction_set == "x86-64-v4-vnni-bf16"  # the newest release's Eigen refuses AVX512-FP16
     by_name = rows(explanation)
     for name, reason in {
-        "gfni": isa.LEFT_OUT,
-        "amx_int8": isa.LEFT_OUT,
+        "gfni": uses.LEFT_OUT,
+        "amx_int8": uses.LEFT_OUT,
         "avx_vnni": "avx512_vnni does the same",
     }.items():
         assert (by_name[name].cpu, by_name[name].kept) == ("yes", False)
@@ -147,7 +147,7 @@ def test_what_uses_a_feature() -> None:
 
 
 def test_every_fact_of_use_names_features_that_exist_and_its_source() -> None:
-    for use in isa.uses().use:
+    for use in uses.table().use:
         assert use.source
         assert len(set(use.features)) == len(use.features)
         assert all(facts.feature(name) for name in use.features)

@@ -72,8 +72,8 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 
 def test_no_module_takes_the_name_of_a_standard_one_or_is_too_long() -> None:
-    modules = {path.stem: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("[!_]*.py")}
-    assert set(modules) & sys.stdlib_module_names == set()
+    modules = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("[!_]*.py")}
+    assert {path.stem for path in modules} & sys.stdlib_module_names == set()
     code = {name: re.findall(r"^ *[^\s#].*$", text, re.MULTILINE) for name, text in modules.items()}
     # With docstrings.
     assert {name: len(lines) for name, lines in code.items() if len(lines) > MOST_LINES} == {}

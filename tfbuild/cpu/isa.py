@@ -14,13 +14,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Literal
 
 from tfbuild import facts
-from tfbuild.cpu import compilers, names
+from tfbuild.cpu import compilers, names, uses
 from tfbuild.cpu.detection import STDIN, Cpu, detect
 from tfbuild.errors import Unsupported, UsageError
-from tfbuild.facts import Facts, Level
+from tfbuild.facts import Level
 
 # The longest name that spells out its features; others get a fingerprint: a tag has 128 characters.
 MOST_NAME = 48
@@ -30,7 +29,6 @@ WIDTH = "-mprefer-vector-width="
 MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 closure = facts.closure
 
-LEFT_OUT = "no known effect on TensorFlow"
 # What other tools call the CPU of this machine, all that it has, and what every CPU has.
 MEANING_HOST = ("native", "auto", "local", "this", "mine", "current")
 MEANING_ALL = ("all", "max", "full", "everything")
@@ -135,7 +133,7 @@ def _implied(names: Iterable[str]) -> frozenset[str]:
 
 def of_cpu(cpu: Cpu) -> InstructionSet:
     """Return what to compile for this CPU: what makes a difference to TensorFlow of `all_of_cpu`."""
-    return instruction_set(relevant(closure(_usable(cpu)), cpu.arch), cpu.arch)
+    return instruction_set(uses.relevant(closure(_usable(cpu)), cpu.arch), cpu.arch)
 
 
 def all_of_cpu(cpu: Cpu) -> InstructionSet:
@@ -157,58 +155,6 @@ def hidden(cpu: Cpu) -> tuple[DroppedFeature, ...]:
         for name, miss in lacking
         if miss
     )
-
-
-# --- what makes a difference to TensorFlow ----------------------------------------------------------------------------
-
-
-class Use(Facts, frozen=True):
-    """A library in TensorFlow that has code for these features, chosen by "flag" or at "run time"."""
-
-    part: str
-    when: Literal["flag", "run time"]
-    features: tuple[str, ...]
-    source: str
-
-
-class Beyond(Facts, frozen=True):
-    """A feature in no level, and whether a CPU's set keeps it (but not beside the feature `unless`); `reason`: why."""
-
-    feature: str
-    kept: bool
-    reason: str
-    source: str
-    unless: str = ""
-
-
-class UseTable(Facts, frozen=True):
-    use: tuple[Use, ...]
-    beyond: tuple[Beyond, ...]
-
-
-def uses() -> UseTable:
-    """Return the rows of facts/uses.toml."""
-    return facts.load("uses", UseTable)
-
-
-def relevant(features: Iterable[str], arch: str) -> frozenset[str]:
-    """Return those of a CPU's features that are in a level or make a difference to TensorFlow, with all they need."""
-    held = frozenset(features)
-    rows = {row.feature: row for row in uses().beyond}
-    in_levels = facts.levels(arch)[-1].features
-    return facts.closure(
-        name
-        for name in held
-        if name in in_levels or ((row := rows.get(name)) is not None and row.kept and row.unless not in held)
-    )
-
-
-def left_out(feature: str) -> str:
-    """Return why a CPU's set does not keep a feature that the CPU has."""
-    row = next((row for row in uses().beyond if row.feature == feature), None)
-    if row is None:
-        return LEFT_OUT
-    return f"{row.unless} does the same" if row.kept else row.reason
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -255,7 +201,7 @@ def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[s
     if (level := _levels(arch).get(facts.squeeze(word))) is not None:
         return level
     if (held := _of_name(word, arch)) is not None:
-        return held if exact else relevant(held, arch)
+        return held if exact else uses.relevant(held, arch)
     if (held := _named(word, arch)) is not None:
         return held
     if (row := names.find_product(word)) is not None and row.arch == arch:

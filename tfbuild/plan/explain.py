@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 from tfbuild import cpu as cpus
 from tfbuild import facts
-from tfbuild.cpu import ARCHITECTURES, Cpu, isa, recordings
+from tfbuild.cpu import ARCHITECTURES, Cpu, isa, recordings, uses
 from tfbuild.cpu.isa import Flags, InstructionSet
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import Feature, releases
@@ -224,7 +224,7 @@ def _kept(feature: Feature, known: _Knowledge, in_cpu: str) -> tuple[bool | None
             "masked": masked,
             "no": known.disputed.get(feature.name, "not in this CPU"),
             NOT_KNOWN: "no kernel tells of it",
-            "yes": isa.left_out(feature.name),
+            "yes": uses.left_out(feature.name),
         }
         return False, feature.flag, reasons.get(in_cpu, "not asked for")
     if known.requested is None or known.flags is None:
@@ -259,7 +259,7 @@ def _carrier(feature: Feature, requested: InstructionSet, flags: Flags) -> str:
 
 def used_by(feature: Feature, release: str) -> tuple[str, ...]:
     """Return the parts of TensorFlow that are known to use the feature; "guard" if the release's message names it."""
-    parts = [use.part for use in isa.uses().use if feature.name in use.features]
+    parts = [use.part for use in uses.table().use if feature.name in use.features]
     named = feature.tensorflow and release and feature.tensorflow in {row.name for row in releases.guard(release)}
     return (*parts, "guard") if named else tuple(parts)
 
@@ -331,8 +331,8 @@ def _cells(row: FeatureRow) -> tuple[str, ...]:
 
 
 def _legend() -> str:
-    by_flag = ", ".join(use.part for use in isa.uses().use if use.when == "flag")
-    at_run_time = ", ".join(use.part for use in isa.uses().use if use.when == "run time")
+    by_flag = ", ".join(use.part for use in uses.table().use if use.when == "flag")
+    at_run_time = ", ".join(use.part for use in uses.table().use if use.when == "run time")
     return (
         f"{by_flag}: code chosen by the flags. {at_run_time}: chosen at run time, whatever the flags. guard: named in "
         "TensorFlow's own message at start. unknown: nothing tells of it in what was read, one version of each library."

@@ -18,7 +18,7 @@ from typing import Any
 from packaging.version import Version
 
 from tfbuild import facts
-from tfbuild.cpu import isa
+from tfbuild.cpu import uses
 from tfbuild.facts import Facts, targets
 from tfbuild.plan import PLATFORMS
 
@@ -226,7 +226,7 @@ def speed(image: Published) -> tuple[tuple[bool, ...], int]:
 def _speed(features: frozenset[str], arch: str) -> tuple[tuple[bool, ...], int]:
     rows = facts.load("vectors", VectorTable).vector
     vectors = next(row.features for row in rows if row.arch == arch)
-    return tuple(name in features for name in vectors), len(isa.relevant(features, arch))
+    return tuple(name in features for name in vectors), len(uses.relevant(features, arch))
 
 
 def _is_notable(image: Published, best: Published | None, features: frozenset[str]) -> bool:
