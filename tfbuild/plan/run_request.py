@@ -72,7 +72,7 @@ class RunRequest:
     )
     need_disk: str = option(
         "",
-        "gigabytes that must be free; 0 skips the check (default: by the plan)",
+        "gigabytes that must be free; 0 skips the check (default: depends on the release)",
         "GB",
         group=RESOURCES,
         pattern=LOOKED_UP,
