@@ -66,14 +66,19 @@ def test_an_image_is_known_by_its_id_and_by_its_digests_in_registries() -> None:
 
 
 def test_an_image_that_is_removed_meanwhile_is_not_listed() -> None:
+    removed = {
+        "removed": docker.errors.ImageNotFound("gone"),
+        "unnamed": docker.errors.NotFound("404 Client Error", explanation="reference does not exist"),
+    }
+
     def get(image: str) -> Any:
-        if image == "removed":
-            raise docker.errors.ImageNotFound("gone")
+        if image in removed:
+            raise removed[image]
         return SimpleNamespace(attrs={"Id": image, "Size": 1, "Architecture": "amd64"})
 
     def listed(*, filters: dict[str, str]) -> list[dict[str, str]]:
         assert filters == {"label": "io.tfbuild.id"}
-        return [{"Id": "one"}, {"Id": "removed"}, {"Id": "other"}]
+        return [{"Id": image} for image in ("one", *removed, "other")]
 
     engine = Engine.__new__(Engine)
     engine.client = SimpleNamespace(api=SimpleNamespace(images=listed), images=SimpleNamespace(get=get))

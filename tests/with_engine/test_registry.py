@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,7 +37,7 @@ from tfbuild.cpu import isa
 from tfbuild.engine import Engine, transfer
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.transfer import TransferFailed
-from tfbuild.errors import NothingFits, RegistryRefused, VerificationFailed
+from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, VerificationFailed
 from tfbuild.oci import manifests, references, referrers, transport
 from tfbuild.oci.client import Registry
 from tfbuild.oci.references import Repository
@@ -287,6 +288,22 @@ def test_one_image_pushed_twice_at_once_arrives_once(
     assert len({one.digest for one in done}) == 1
     assert engine.image(image).tags == names
     assert list(arriving(place).values()) == [manifests.EMPTY_INDEX]
+
+
+def test_a_name_that_several_remove_at_once_is_removed(engine: Engine, made: Callable[..., str]) -> None:
+    """The engine looks the name up first, and answers the last ones in words of their own."""
+
+    def remove(name: str) -> None:
+        with suppress(UnknownImage):
+            engine.untag(name)
+
+    image = made(build("avx"))
+    names = engine.image(image).tags
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(20):
+            engine.tag(image, f"removed-at-once:{number}")
+            list(pool.map(remove, [f"removed-at-once:{number}"] * 8))
+    assert engine.image(image).tags == names
 
 
 def test_one_document_attached_by_many_at_once_is_attached_once(place: Registry) -> None:

@@ -25,6 +25,8 @@ DENIED = "sudo usermod -aG docker $USER, then log in again; or run this command 
 # How the engine's own messages end if its disk, or a quota there, is full; containerd adds a word. Elsewhere in them
 # such words may be an image's.
 NO_SPACE = re.compile(r"(?:no space left on device|disk quota exceeded)(?:: unknown)?\s*$")
+# An image's name that somebody else removes at the same time; for the SDK, that is not an ImageNotFound.
+UNNAMED = "reference does not exist"
 
 
 class WithDisk(Protocol):
@@ -52,9 +54,9 @@ def translated(ref: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except docker.errors.ImageNotFound as error:
-        raise UnknownImage(f"no image {ref!r} on this engine", hint="docker image ls lists its images") from error
     except docker.errors.APIError as error:
+        if isinstance(error, docker.errors.ImageNotFound) or UNNAMED in (error.explanation or ""):
+            raise UnknownImage(f"no image {ref!r} on this engine", hint="docker image ls lists its images") from error
         refused = TfbuildError(f"the container engine refused: {error.explanation or error}")
         raise disk_full(error.explanation) or refused from error
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
