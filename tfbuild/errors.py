@@ -114,7 +114,7 @@ def _shortened(line: str) -> str:
     return line if cut <= 0 else f"{line[:head]} [{cut} characters left out] {line[-tail:]}"
 
 
-def limit_reached(error: BaseException, place: str = "") -> "LimitReached | None":
+def limit_reached(error: BaseException, place: str = "") -> "Disturbed | None":
     """Return the error for a limit of this process that the system names; None for anything else."""
     if str(error) == "can't start new thread":
         number = errno.EAGAIN
@@ -132,7 +132,7 @@ def limit_reached(error: BaseException, place: str = "") -> "LimitReached | None
     most = "" if soft == resource.RLIM_INFINITY else f"; {command} allows {soft:,}"
     at = f" for {place}" if place else ""
     also = ", and pids.max of its cgroup" if number == errno.EAGAIN else ""
-    return LimitReached(f"{what}{at}: {os.strerror(number)}{most}", hint=f"raise that limit: {command}{also}")
+    return Disturbed(f"{what}{at}: {os.strerror(number)}{most}", hint=f"raise that limit: {command}{also}")
 
 
 class UsageError(TfbuildError):
@@ -183,12 +183,6 @@ class DiskFull(TfbuildError):
     exit_code = 21
 
 
-class BaseUnavailable(TfbuildError):
-    """The base image can neither be pulled from a registry nor be made here."""
-
-    exit_code = 22
-
-
 class BuildFailed(TfbuildError):
     """The engine could not build the image."""
 
@@ -201,16 +195,10 @@ class VerificationFailed(TfbuildError):
     exit_code = 24
 
 
-class NotJudged(TfbuildError):
-    """An image was not judged: a limit of this machine, or somebody who stopped or killed what ran, prevented it."""
+class Disturbed(TfbuildError):
+    """A limit of this machine (`ulimit`, a cgroup), or somebody who stopped or killed what ran, prevented a result."""
 
     exit_code = 34
-
-
-class LimitReached(TfbuildError):
-    """This process reached a limit of open files, of processes or of the size of a file (`ulimit`, a cgroup)."""
-
-    exit_code = 35
 
 
 class UnknownImage(TfbuildError):
@@ -220,7 +208,7 @@ class UnknownImage(TfbuildError):
 
 
 class RegistryRefused(TfbuildError):
-    """A registry or an index of wheels does not answer, refuses a request, or sends unexpected data."""
+    """A registry, an index of wheels or a package archive does not answer, or refuses, or sends unexpected data."""
 
     exit_code = 26
 

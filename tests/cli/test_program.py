@@ -107,10 +107,10 @@ STRANGE = (
     ("PYTHONOPTIMIZE=2 {} --help build >/dev/null", 0, ""),
     (
         "ulimit -f 1; {} plan >file",
-        35,
+        34,
         "error: no larger file can be written: File too large; ulimit -f allows 1,024\nhint: ",
     ),
-    ("ulimit -f 1; {} dockerfile --output new", 35, "error: no larger file can be written for "),
+    ("ulimit -f 1; {} dockerfile --output new", 34, "error: no larger file can be written for "),
 )
 
 

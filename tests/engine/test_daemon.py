@@ -16,7 +16,7 @@ from tfbuild.engine import build, daemon, debian
 from tfbuild.engine.build import DockerProgram
 from tfbuild.engine.client import Engine
 from tfbuild.engine.daemon import DaemonPlace
-from tfbuild.errors import EngineMissing, LimitReached
+from tfbuild.errors import Disturbed, EngineMissing
 from tfbuild.util.progress import Progress
 
 BUILDX = 'if [ "$1" = buildx ]; then echo github.com/docker/buildx v0.12; exit; fi; '
@@ -79,7 +79,7 @@ def test_a_limit_of_processes_or_files_is_named_as_one(
     program: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{client(tmp_path / 'limited', NEW, program)}:/usr/bin:/bin")
-    with pytest.raises(LimitReached, match=told):
+    with pytest.raises(Disturbed, match=told):
         build.find_program(os.environ)
 
 
@@ -219,9 +219,14 @@ def test_a_bad_pid_file_names_no_process(tmp_path: Path, text: str) -> None:
 
 
 def test_no_second_engine_is_started_beside_a_silent_one(tmp_path: Path) -> None:
-    program = Path(shutil.copy(str(shutil.which("sleep")), tmp_path / "dockerd"))
-    with subprocess.Popen([program, "60"]) as process:
+    program = Path(shutil.copy(str(shutil.which("cat")), tmp_path / "dockerd"))
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdin
+        assert process.stdout
         try:
+            # Until it answers, it may still have the name of this process.
+            process.stdin.write(b"\n")
+            assert process.stdout.read(1) == b"\n"
             with pytest.raises(EngineMissing, match=r"dockerd \(process \d+\) runs already, but does not answer"):
                 daemon._refuse_beside_another(DaemonPlace(socket=tmp_path / "s", folder=tmp_path))
         finally:

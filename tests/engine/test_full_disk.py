@@ -14,7 +14,7 @@ from tfbuild.engine import containers
 from tfbuild.engine import image as images
 from tfbuild.engine.containers import AttachedContainer
 from tfbuild.engine.faults import translated
-from tfbuild.errors import DiskFull, NotJudged, TfbuildError
+from tfbuild.errors import DiskFull, Disturbed, TfbuildError
 
 FULL = (
     "mkdir /var/lib/docker/overlay2/df69-init: no space left on device",
@@ -93,8 +93,8 @@ class Stream(io.RawIOBase):
     [
         (errno.ENOSPC, DiskFull),
         (errno.EDQUOT, DiskFull),
-        (errno.EIO, NotJudged),
-        (errno.EFBIG, NotJudged),
+        (errno.EIO, Disturbed),
+        (errno.EFBIG, Disturbed),
     ],
 )
 def test_no_space_here_for_a_file_of_the_image_is_not_the_image_s_fault(
@@ -114,7 +114,7 @@ def test_no_space_here_for_a_file_of_the_image_is_not_the_image_s_fault(
     if isinstance(raised.value, DiskFull):
         assert raised.value.reason == f"no space is left in {tmp_path} for a copy of the image's /x"
         assert "TMPDIR" in raised.value.hint
-    elif isinstance(raised.value, NotJudged):
+    elif isinstance(raised.value, Disturbed):
         told = f"the image was not judged: {tmp_path} takes no copy of its /x: {os.strerror(code)}"
         assert raised.value.reason == told + (" (ulimit -f)" if code == errno.EFBIG else "")
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]

@@ -22,7 +22,7 @@ from tests.rows import each
 from tfbuild.engine import Engine, faults
 from tfbuild.engine.containers import AttachedContainer
 from tfbuild.engine.faults import HeldConnection
-from tfbuild.errors import DiskFull, EngineMissing, NotJudged, TfbuildError
+from tfbuild.errors import DiskFull, Disturbed, EngineMissing, TfbuildError
 
 # Its arguments: the socket, and how it answers who asks for events. As Docker does on SIGTERM, it first stops to accept
 # connections, and serves those that it has until it has stopped its containers.
@@ -267,7 +267,7 @@ def disturbed(*events: object, paused: bool = False, gone: Exception | None = No
         running: Any = SimpleNamespace(pid=1, poll=lambda: None)
         attached: Any = SimpleNamespace(process=program or running)
         AttachedContainer(client, container, attached, judged=True).require_undisturbed()
-    except NotJudged as error:
+    except Disturbed as error:
         return error.reason.removeprefix("the image was not judged: ")
     return ""
 

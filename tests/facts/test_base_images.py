@@ -11,7 +11,7 @@ from packaging.version import Version
 from tfbuild import plan
 from tfbuild.context import dockerfile
 from tfbuild.engine import Engine
-from tfbuild.errors import BaseUnavailable, Unsupported
+from tfbuild.errors import Unsupported
 from tfbuild.facts import releases, toolchains
 from tfbuild.pipeline import base_image
 from tfbuild.plan import Build, Request, base_choice
@@ -52,7 +52,7 @@ def test_a_debian_release_is_a_row_that_gives_a_base_and_a_python(monkeypatch: p
     table = msgspec.structs.replace(toolchains.table(), distribution=(*DISTRIBUTIONS, duke))
     monkeypatch.setattr(toolchains, "table", lambda: table)
     assert toolchains.BaseImage(python="3.16", distribution="duke").bootstrap == "duke"
-    with pytest.raises(BaseUnavailable) as refusal:
+    with pytest.raises(Unsupported) as refusal:
         base_image.resolve(
             Engine.__new__(Engine), "python:3.12-slim-duke", "", "bootstrap", progress=Progress(), log=Path("log")
         )

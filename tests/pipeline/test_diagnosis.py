@@ -4,7 +4,6 @@ import pytest
 
 from tfbuild.errors import (
     BadInput,
-    BaseUnavailable,
     BuildFailed,
     TfbuildError,
     Unsupported,
@@ -39,7 +38,7 @@ CONFIGURE = """the image could not be built
         (
             "  Could not find any cudnn.h, cudnn_version.h matching version '8' in any subdirectory:\n          ''\n"
             f"  {CONFIGURE}",
-            BaseUnavailable,
+            Unsupported,
             "the base image has no cudnn.h, cudnn_version.h of version '8' where configure.py looks for it",
         ),
         ("  tfbuild: the tag v2.13.1 is the commit abc, and not def", BadInput, "the tag v2.13.1 is the commit abc"),
@@ -125,7 +124,7 @@ CONFIGURE = """the image could not be built
             "  /bin/sh: 1: apt-get: not found\n"
             '  executor failed running [/bin/sh -c apt-get update || { echo "tfbuild: neither this base image nor its '
             'distribution has Python 3.11; name a base that has it" >&2; exit 1; }]: exit code: 127',
-            BaseUnavailable,
+            Unsupported,
             "the base image has no apt-get",
         ),
         (

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 
 from tests.plan.test_selection import chosen
 from tfbuild.context import dockerfile
-from tfbuild.errors import BadInput, BaseUnavailable, TfbuildError, Unsupported, UsageError
+from tfbuild.errors import BadInput, TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases
 from tfbuild.pipeline import Maker
 from tfbuild.pipeline.run import Run
@@ -210,7 +210,7 @@ def test_cuda_that_the_base_must_have_is_asked_for_before_anything_starts(tmp_pa
     maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path))
     build = chosen(release="2.14.1", target="cuda")
     for start in (maker.build, lambda build: maker.wheel(build, tmp_path)):
-        with pytest.raises(BaseUnavailable, match="has none") as refusal:
+        with pytest.raises(Unsupported, match="has none") as refusal:
             start(build)
         assert "CUDA 11.8" in refusal.value.hint
     assert list(tmp_path.iterdir()) == []

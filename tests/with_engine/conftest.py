@@ -21,7 +21,7 @@ from tfbuild.context import dockerfile
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
-from tfbuild.errors import BaseUnavailable, EngineMissing
+from tfbuild.errors import EngineMissing, TfbuildError
 from tfbuild.pipeline import Maker
 from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline.run import Run
@@ -53,7 +53,7 @@ def debian_made(tmp_path_factory: pytest.TempPathFactory) -> None:
         return
     folder, shared = tmp_path_factory.mktemp("debian"), tmp_path_factory.getbasetemp().parent / "tfbuild-debian"
     # Tests that need it say why it cannot be had.
-    with suppress(BaseUnavailable), files.locked(shared, lambda: None):
+    with suppress(TfbuildError), files.locked(shared, lambda: None):
         bases.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=certificates(""))
 
 

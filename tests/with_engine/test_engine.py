@@ -26,7 +26,7 @@ from tfbuild.context.dockerfile import Base
 from tfbuild.engine import Engine, Progress, WorkerDied, daemon, faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.leases import CONTAINER
-from tfbuild.errors import BaseUnavailable, BuildFailed, DiskFull, EngineMissing, UnknownImage
+from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, RegistryRefused, UnknownImage
 from tfbuild.pipeline import base_image
 
 pytestmark = pytest.mark.engine
@@ -378,11 +378,11 @@ def test_bases_that_cannot_be_had(engine: Engine, debian: str, tmp_path: Path) -
         return base_image.resolve(engine, image, distribution, mode, progress=Progress(notes), log=tmp_path / "log")
 
     notes = io.StringIO()
-    with pytest.raises(BaseUnavailable, match=r"no registry provides localhost:1/python:3\.11"):
+    with pytest.raises(RegistryRefused, match=r"no registry provides localhost:1/python:3\.11"):
         resolve("registry")
-    with pytest.raises(BaseUnavailable, match="jammy"):
+    with pytest.raises(RegistryRefused, match="jammy"):
         resolve("bootstrap", distribution="jammy")
-    with pytest.raises(BaseUnavailable, match="localhost:1/nope:latest"):
+    with pytest.raises(RegistryRefused, match="localhost:1/nope:latest"):
         resolve("localhost:1/nope")
     assert resolve(debian).digest == engine.image(debian).id
     notes.truncate(0)

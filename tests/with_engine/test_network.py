@@ -11,7 +11,7 @@ from tests.with_engine import registry as registries
 from tests.with_engine.registry import Narrow, Server
 from tests.with_engine.test_registry import build, made, push
 from tfbuild.engine import Engine, transfer
-from tfbuild.errors import BaseUnavailable, UnknownImage
+from tfbuild.errors import RegistryRefused, UnknownImage
 from tfbuild.pipeline import base_image
 from tfbuild.util.progress import Progress
 
@@ -49,10 +49,10 @@ def test_a_base_whose_pull_breaks_is_told_by_its_cause_and_the_next_run_has_it(
         name = f"127.0.0.1:{port}/us/tensorflow@{digest}"
         if not stalls:
             threading.Thread(target=kill_when_held, args=(server, narrow)).start()
-        with base_image._answer_within(engine, 10 if stalls else 120), pytest.raises(BaseUnavailable) as error:
+        with base_image._answer_within(engine, 10 if stalls else 120), pytest.raises(RegistryRefused) as error:
             base_image.by_name(engine, name, Progress())
         assert narrow.held.is_set()
-        assert error.value.exit_code == 22
+        assert error.value.exit_code == 26
         assert error.value.reason.startswith(f"image {name} is not on this engine and cannot be pulled (")
         assert cause in error.value.reason
         assert error.value.hint.startswith("the same command goes on where it stopped")

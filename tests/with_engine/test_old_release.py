@@ -17,7 +17,7 @@ from tfbuild import plan
 from tfbuild.cli.options import certificates
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
-from tfbuild.errors import BaseUnavailable
+from tfbuild.errors import RegistryRefused
 from tfbuild.pipeline import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
@@ -43,7 +43,7 @@ def old(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Callable[..
     def made(**asked: Any) -> str:
         try:
             return maker.build(plan.select(replace(Request(python="3.7", base=BASE), **asked), detect())).image
-        except BaseUnavailable as error:
+        except RegistryRefused as error:
             pytest.skip(f"no base image with Python 3.7 can be had: {error}")
 
     return made

@@ -23,7 +23,7 @@ from tests.with_engine.test_engine import DISTRIBUTION
 from tfbuild.engine import Engine, Sandbox
 from tfbuild.engine import image as images
 from tfbuild.engine import sandbox as sandboxes
-from tfbuild.errors import NotJudged
+from tfbuild.errors import Disturbed
 from tfbuild.measure import probe
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session
@@ -596,7 +596,7 @@ def test_somebody_else_s_doing_is_no_verdict(
     monkeypatch.setattr(session, "CHECKS", [check for check in CHECKS if check.name == "import"])
     ref = derived(image(RELEASE), *tensorflow(ENDLESS), f"LABEL io.tfbuild.test={uuid.uuid4().hex}")
     thread = strike_soon(engine, ref, disturbance.strike)
-    with pytest.raises(NotJudged) as raised:
+    with pytest.raises(Disturbed) as raised:
         session.verify(engine, ref, progress=Progress())
     thread.join()
     assert raised.value.reason.startswith(f"the image was not judged: {disturbance.told}")
@@ -675,7 +675,7 @@ def test_a_pruned_sandbox_is_no_verdict_and_leaves_no_volume(
             yield box
 
     monkeypatch.setattr(Engine, "sandbox", pruned)
-    with pytest.raises(NotJudged, match="somebody removed the volume with its probes"):
+    with pytest.raises(Disturbed, match="somebody removed the volume with its probes"):
         session.verify(engine, ref, progress=Progress())
     assert engine.client.volumes.list(filters={"dangling": True, "label": sandboxes.OURS}) == []
 
@@ -689,6 +689,6 @@ def test_a_limit_on_the_size_of_files_here_is_no_verdict(engine: Engine, image: 
         "session.verify(Engine.connect(), sys.argv[1], progress=Progress())"
     )
     done = subprocess.run([sys.executable, "-c", script, image(RELEASE)], capture_output=True, text=True, check=False)
-    assert "NotJudged: error: the image was not judged: " in done.stderr
+    assert "Disturbed: error: the image was not judged: " in done.stderr
     assert "takes no copy of its /opt/tensorflow/lib" in done.stderr
     assert "File too large (ulimit -f)" in done.stderr

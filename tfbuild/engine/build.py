@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tfbuild.engine import connection
 from tfbuild.engine.buildkit_log import LogWatch, Stages, Tail, parse
-from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, LimitReached, TfbuildError, limit_reached
+from tfbuild.errors import BuildFailed, DiskFull, Disturbed, EngineMissing, TfbuildError, limit_reached
 from tfbuild.util import files, process
 from tfbuild.util.progress import Progress
 
@@ -95,7 +95,7 @@ def _probe(path: str, env: Mapping[str, str], *, plugin: bool) -> tuple[DockerPr
 
 
 def _output(command: list[str], env: Mapping[str, str]) -> str:
-    """Return what a program prints; "" if it fails, hangs or cannot be executed. Raises LimitReached."""
+    """Return what a program prints; "" if it fails, hangs or cannot be executed. Raises Disturbed."""
     try:
         completed = subprocess.run(
             command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_SECONDS, check=True
@@ -107,7 +107,7 @@ def _output(command: list[str], env: Mapping[str, str]) -> str:
     return completed.stdout.decode(errors="replace").strip()
 
 
-def _limit_of(program: str, errors: bytes) -> LimitReached | None:
+def _limit_of(program: str, errors: bytes) -> Disturbed | None:
     """Return the error for a limit of processes or files that a program written in Go met, by what it printed."""
     for number, texts in LIMITED.items():
         if any(text in errors for text in texts):

@@ -243,7 +243,7 @@ class Engine:
             yield box
 
     def require_whole(self, sandbox: Sandbox) -> None:
-        """Raise NotJudged if somebody removed the sandbox's files. Then a container gets an empty volume."""
+        """Raise Disturbed if somebody removed the sandbox's files. Then a container gets an empty volume."""
         sandboxes.require_volume(self.client, sandbox)
 
     def read_file(self, ref: str, path: str, destination: Path, limit: int) -> Path:

@@ -19,7 +19,7 @@ import docker
 
 from tfbuild.engine import leases
 from tfbuild.engine.faults import AGAIN, disk_full, translated
-from tfbuild.errors import NotJudged, TfbuildError
+from tfbuild.errors import Disturbed, TfbuildError
 from tfbuild.util.process import Attached
 
 KILLED = 137
@@ -67,7 +67,7 @@ class AttachedContainer:
     def exit_code(self) -> int:
         """Return the exit code of a container that has ended, or that the engine could not start (126 to 128).
 
-        Raises NotJudged if somebody ended it, and DiskFull if it could not start because the engine's disk is full.
+        Raises Disturbed if somebody ended it, and DiskFull if it could not start because the engine's disk is full.
         """
         try:
             self.container.reload()
@@ -87,7 +87,7 @@ class AttachedContainer:
         return int(state["ExitCode"])
 
     def require_undisturbed(self) -> None:
-        """Raise NotJudged if an image is judged by this container, and somebody outside stopped or ended it.
+        """Raise Disturbed if an image is judged by this container, and somebody outside stopped or ended it.
 
         Likewise for the program that is attached to it. Only the engine is asked and the kernel: what is inside the
         container cannot pass its own end off as that.
@@ -96,7 +96,7 @@ class AttachedContainer:
             with translated():
                 why = _end_of_client(self.attached.process) or self._end_of_container()
             if why:
-                raise NotJudged(f"the image was not judged: {why}", hint=AGAIN)
+                raise Disturbed(f"the image was not judged: {why}", hint=AGAIN)
 
     def _end_of_container(self) -> str:
         """Return what somebody did to the container, as the engine says; "" for nothing."""

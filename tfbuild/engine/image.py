@@ -18,7 +18,7 @@ from typing import IO, Any, Protocol
 import docker
 
 from tfbuild.engine.faults import disk_full
-from tfbuild.errors import DiskFull, NotJudged, TfbuildError, UnknownImage
+from tfbuild.errors import DiskFull, Disturbed, TfbuildError, UnknownImage
 from tfbuild.util.files import FULL
 from tfbuild.util.terminal import as_text
 
@@ -170,7 +170,7 @@ def _not_copied(error: OSError, folder: Path, path: str) -> TfbuildError:
         return DiskFull(f"no space is left in {folder} for a copy of the image's {path}", hint=hint)
     limit = " (ulimit -f)" if error.errno == errno.EFBIG else ""
     why = f"{folder} takes no copy of its {path}: {error.strerror or error}{limit}"
-    return NotJudged(f"the image was not judged: {why}", hint="run the same command again without that limit")
+    return Disturbed(f"the image was not judged: {why}", hint="run the same command again without that limit")
 
 
 def read_contents(container: Any, paths: Iterable[str], limit: int) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ import docker
 from docker.types import DeviceRequest
 
 from tfbuild.engine.faults import REFUSED, translated
-from tfbuild.errors import NotJudged
+from tfbuild.errors import Disturbed
 
 MIB = 1 << 20
 # TensorFlow's probes and benchmarks peak below 1.5 GiB. CUDA's libraries map and pin far more than they use.
@@ -110,12 +110,12 @@ def volume(path: str) -> docker.types.Mount:
 
 
 def require_volume(client: Any, sandbox: Sandbox) -> None:
-    """Raise NotJudged if somebody removed a sandbox's files: then each container gets an empty volume of its name."""
+    """Raise Disturbed if somebody removed a sandbox's files: then each container gets an empty volume of its name."""
     with translated(), suppress(docker.errors.NotFound):
         if OURS in (client.api.inspect_volume(sandbox.volume).get("Labels") or {}):
             return
     why = "somebody removed the volume with its probes (docker volume prune?)"
-    raise NotJudged(f"the image was not judged: {why}", hint="run the same command again")
+    raise Disturbed(f"the image was not judged: {why}", hint="run the same command again")
 
 
 def discard(client: Any, sandbox: Sandbox) -> None:

@@ -12,7 +12,15 @@ from tfbuild.context.dockerfile import Base, Context, image_digest
 from tfbuild.engine import Engine, Image, debian, transfer
 from tfbuild.engine.faults import REFUSED, reason, translated
 from tfbuild.engine.image import split_tag
-from tfbuild.errors import BaseUnavailable, EngineMissing, Stale, TfbuildError, UnknownImage
+from tfbuild.errors import (
+    EngineMissing,
+    RegistryRefused,
+    Stale,
+    TfbuildError,
+    UnknownImage,
+    Unsupported,
+    UsageError,
+)
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.plan import Build, debian_pythons
 from tfbuild.util import files
@@ -49,7 +57,7 @@ def resolve(
 
     `image_name` comes from a registry, `distribution` ("bookworm") is bootstrapped; mmdebstrap's output goes to `log`.
     `follow`: of an image that the user named, take what its tag names in its registry now, not the engine's copy.
-    Raises BaseUnavailable.
+    Raises RegistryRefused if it can neither be pulled nor be made of packages, Unsupported if no Debian has its Python.
     """
     if mode not in ("auto", "registry", "bootstrap"):
         return by_name(engine, mode, progress, follow=follow)
@@ -57,12 +65,12 @@ def resolve(
     if mode != "bootstrap":
         try:
             return from_registry(engine, image_name, progress)
-        except BaseUnavailable as error:
+        except RegistryRefused as error:
             if mode == "registry":
                 raise
             why = error.reason
     if not distribution:
-        raise BaseUnavailable(
+        raise Unsupported(
             f"no registry provides {image_name}, and it cannot be made from packages: no Debian release has its Python",
             hint=f"choose another --python (Debian has {debian_pythons()}), or --base NAME with an image that has it",
         )
@@ -161,7 +169,7 @@ def from_registry(engine: Engine, name: str, progress: Progress) -> Base:
             progress(f"base: no registry answers for {name}; using the copy that was pulled before")
             return local
         why = getattr(error, "explanation", "") or reason(error)
-        raise BaseUnavailable(
+        raise RegistryRefused(
             f"no registry provides {name} ({why})",
             hint="--base bootstrap makes the same Debian release from its packages; --base NAME takes any image",
         ) from error
@@ -196,7 +204,7 @@ def _pull(engine: Engine, reference: str, progress: Progress) -> None:
     except TfbuildError as error:
         why = getattr(error.__cause__, "explanation", "") or error.reason
         others = "--base auto, --base bootstrap, or an image that `docker image ls` lists"
-        raise BaseUnavailable(
+        raise RegistryRefused(
             f"image {reference} is not on this engine and cannot be pulled ({why})",
             hint=error.hint if isinstance(error, transfer.TransferFailed) else others,
         ) from error
@@ -259,11 +267,11 @@ def _need_mmdebstrap(log: Path, progress: Progress) -> None:
         return
     hint = "apt-get install mmdebstrap debian-archive-keyring (Debian, Ubuntu); or --base NAME with an image you have"
     if not debian.has_apt(debian.this_system()) or os.geteuid() != 0:
-        raise BaseUnavailable("mmdebstrap, which makes a base image from packages, is not installed", hint=hint)
+        raise UsageError("mmdebstrap, which makes a base image from packages, is not installed", hint=hint)
     try:
         debian.install(["mmdebstrap", "debian-archive-keyring"], log, progress)
     except debian.AptFailed as error:
-        raise BaseUnavailable(error.reason, hint=error.hint) from error
+        raise RegistryRefused(error.reason, hint=error.hint) from error
 
 
 def _mmdebstrap(archive: Path, distribution: str, platform: str, log: Path, ca_cert: Path | None) -> None:
@@ -283,7 +291,7 @@ def _mmdebstrap(archive: Path, distribution: str, platform: str, log: Path, ca_c
     env = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
     discard(log)
     if logged(command, env, log) != 0:
-        raise BaseUnavailable(f"mmdebstrap failed{last_lines(log)}", hint=f"the full log: {log}")
+        raise RegistryRefused(f"mmdebstrap failed{last_lines(log)}", hint=f"the full log: {log}")
 
 
 def _ca_hooks(ca_cert: Path | None) -> list[str]:

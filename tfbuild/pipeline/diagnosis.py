@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from tfbuild.errors import (
     BadInput,
-    BaseUnavailable,
     BuildFailed,
     TfbuildError,
     Unsupported,
@@ -172,7 +171,7 @@ CAUSES = (
     ),
     Cause(
         pattern=r"Could not find any (?P<what>[\w., -]+?) matching version '(?P<version>[^'\n]*)' in any subdirectory",
-        error=BaseUnavailable,
+        error=Unsupported,
         message="the base image has no {what} of version {version!r} where configure.py looks for it",
         hint="--base with an image that has the development packages of CUDA, cuDNN and NCCL; --cuda and cudnn name "
         "their versions",
@@ -206,7 +205,7 @@ CAUSES = (
     ),
     Cause(
         pattern=r"apt-get: (?:command )?not found",
-        error=BaseUnavailable,
+        error=Unsupported,
         message="the base image has no apt-get: it is not based on Debian or Ubuntu",
         hint="--base with an image that is",
     ),

@@ -20,7 +20,7 @@ from tfbuild.context.labels import UNVERIFIED, given_at_build, image_name, read_
 from tfbuild.cpu import Cpu, recordings
 from tfbuild.engine import Engine, faults
 from tfbuild.engine.build import BuildSettings
-from tfbuild.errors import BaseUnavailable, EngineMissing, UnknownImage, UsageError
+from tfbuild.errors import EngineMissing, UnknownImage, Unsupported, UsageError
 from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline import wheel
@@ -289,7 +289,7 @@ class Maker:
         faults.require_free(self.engine, usual if self.run.disk is None else self.run.disk)
 
     def base(self, build: Build) -> Base:
-        """Return the image that the build starts from, which the engine then has. Raises BaseUnavailable."""
+        """Return the image that the build starts from, which the engine then has."""
         bundle, key = self.run.bundle, bases.bundle_key(build.base_image, self.run.base)
         if bundle and (bundled := bundle.base(key, self.engine.platform)):
             return bases.from_bundle(self.engine, bundled, bundle.folder, self.progress)
@@ -346,9 +346,9 @@ class Maker:
 
 
 def refuse_base_without_cuda(build: Build) -> None:
-    """Raise BaseUnavailable if a compile takes CUDA from its base, and the user named no base that may have it."""
+    """Raise Unsupported if a compile takes CUDA from its base, and the user named no base that may have it."""
     if build.toolchain and build.toolchain.cuda_base and build.request.base in plan.BASES:
-        raise BaseUnavailable(
+        raise Unsupported(
             f"TensorFlow {build.release} is compiled with the CUDA of its base image, and {build.base_image} has none",
             hint=f"--base with an image that has {build.toolchain.cuda_base}",
         )
