@@ -154,9 +154,16 @@ python3 "$top/mnt/sitting.py" begin "$sittings"
 echo analysis > "$top/mnt/stage"
 python3 "$top/mnt/sitting.py" watch "$sittings" "$top/mnt/stage" "$cache" "$top/var/tmp/bazel" &
 watch=$!
-# Without a container, Ctrl-C reaches all of this group: Bazel ends in good order, and then this script.
 trap 'kill "$watch" 2> /dev/null || true' EXIT
-trap 'exit 130' INT
+# recorded WHY
+recorded() {
+    kill "$watch" || true
+    wait "$watch" || true
+    python3 "$top/mnt/sitting.py" end "$sittings" "$kept/bazel.log" "$kept/profile.json" "$1"
+    cp "$sittings" "$kept/sittings.jsonl"
+}
+# Without a container, Ctrl-C reaches all of this group: Bazel ends in good order, and then this script.
+trap 'recorded interrupted; exit 130' INT
 compile
 # Some Bazels end where a remote cache dies on the way (0.26.1 with code 37), and the guard ends any whose cache goes
 # silent. What is compiled is here.
@@ -196,10 +203,7 @@ elif late; then
 else
     why=failed
 fi
-kill "$watch" || true
-wait "$watch" || true
-python3 "$top/mnt/sitting.py" end "$sittings" "$kept/bazel.log" "$kept/profile.json" "$why"
-cp "$sittings" "$kept/sittings.jsonl"
+recorded "$why"
 # A compile never fails for its profile's sake.
 [ ! -f "$kept/profile.json" ] || gzip --force "$kept/profile.json" || true
 if [ "$code" != 0 ]; then

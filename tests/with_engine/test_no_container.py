@@ -5,9 +5,11 @@ That Debian is a container whose files cannot be written to but for one folder. 
 """
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator
@@ -22,7 +24,7 @@ from tests.with_engine.conftest import ROOT, Site, debian
 from tests.with_engine.test_compile import RELEASE, command, small
 from tfbuild.engine import Engine
 from tfbuild.engine.build import find_program
-from tfbuild.errors import TimeUp
+from tfbuild.errors import Interrupted, TimeUp
 from tfbuild.plan import configuration
 
 pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="Debian 12 has Python 3.11")
@@ -55,24 +57,44 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(host: str, engine: Engine, folder: Path, site: Site) -> Run:
-    """Run `tfbuild wheel --no-container` as nobody, without HOME, an engine, or anything else to write to."""
+    """Run `tfbuild wheel --no-container` as nobody, without HOME, an engine, or anything else to write to.
 
-    def call(*options: str) -> "subprocess.CompletedProcess[str]":
+    `stop`: whether to stop it by SIGTERM as soon as Bazel has finished its first action.
+    """
+
+    def call(*options: str, stop: bool = False) -> "subprocess.CompletedProcess[str]":
         packages = Path(msgspec.__file__).parents[1]
         mounts = (f"{ROOT}:/tfbuild:ro", f"{packages}:/packages:ro", f"{folder}:/folder")
         words = ["wheel", "--no-container", "--target", "mkl", "--release", RELEASE, "--bazel", mirror.BAZEL]
         words += ["--cpu", "westmere", "--source", "tree", "--compiler", COMPILER, "--mirror", site.url]
-        return subprocess.run(
+        docker, name = find_program(engine.environ).path, f"tfbuild-test-{uuid.uuid4().hex[:8]}"
+        with subprocess.Popen(
             [
-                find_program(engine.environ).path, "run", "--rm", "--init", "--read-only", "--user", NOBODY,
+                docker, "run", "--rm", "--init", "--read-only", "--user", NOBODY, "--name", name,
                 "--network", "host", "--workdir", "/folder", "--env", "PYTHONPATH=/tfbuild:/packages",
                 *(word for mount in mounts for word in ("--volume", mount)), "--entrypoint", "env", host,
                 "--unset=HOME", "python3.11", "-m", "tfbuild", *words, "--need-disk", "1", "--json", *options,
             ],
-            env=engine.environ, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            env=engine.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            while stop and process.poll() is None and not compiling(folder):
+                time.sleep(0.05)
+            if stop:
+                subprocess.run([docker, "kill", "--signal=TERM", name], env=engine.environ, check=False)
+            out, err = process.communicate()
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     return call
+
+
+def compiling(folder: Path) -> bool:
+    return any(re.search(r"^\[[1-9]", log.read_text(), re.MULTILINE) for log in folder.glob("build/*/build.log"))
+
+
+def sittings(folder: Path) -> list[str]:
+    """How each run of the compile ended."""
+    [file] = folder.glob("build/host/*/cache/*/sittings/*.jsonl")
+    return [json.loads(line).get("why", "") for line in file.read_text().splitlines()]
 
 
 def content(wheel: Path) -> dict[str, bytes]:
@@ -87,8 +109,12 @@ def sidecar(wheel: Path) -> Any:
 def test_a_machine_without_an_engine_compiles_the_wheel_that_a_container_compiles(
     run: Run, folder: Path, site: Site, tmp_path: Path
 ) -> None:
+    stopped = run(stop=True)
+    assert stopped.returncode == Interrupted.exit_code, stopped.stderr[-6000:]
+    assert sittings(folder) == ["interrupted"]
     done = run()
     assert done.returncode == 0, done.stderr[-6000:]
+    assert sittings(folder) == ["interrupted", "done"]
     answer = json.loads(done.stdout)
     own = folder / answer["wheel"]
     words = [*command("westmere", tmp_path, *site.options(), "--source", str(folder / "tree")), "--compiler", COMPILER]
