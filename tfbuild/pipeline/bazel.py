@@ -172,14 +172,14 @@ def read_profile(path: Path) -> Profile:
     """Read the profile at `path`, compressed or not."""
     content = path.read_bytes()
     text = (gzip.decompress(content) if content.startswith(GZIP) else content).decode(errors="replace")
-    actions = [_action(event) for event in _events(text) if event.get("cat") == ACTION and "dur" in event]
+    actions = [_action(event) for event in events(text) if event.get("cat") == ACTION and "dur" in event]
     return Profile(
         actions=tuple(sorted(actions, key=lambda action: (-action.seconds, action.name))),
         complete=text.rstrip().endswith(END),
     )
 
 
-def _events(text: str) -> Iterator[dict[str, object]]:
+def events(text: str) -> Iterator[dict[str, object]]:
     """Yield the events, one per line; a last line that was cut off is skipped."""
     for line in text.splitlines():
         try:
