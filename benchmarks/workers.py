@@ -126,21 +126,21 @@ def makespan(work: Work, workers: int, tails: Sequence[float] = ()) -> float:
     return now
 
 
-def schedules(work: Work) -> list[dict[str, object]]:
+def schedules(work: Work) -> dict[str, dict[str, dict[str, float]]]:
     """Return what each number of workers gives, in both orders."""
-    tails = work.tails(work.seconds)
-    rows: list[dict[str, object]] = []
-    for name, priority in (("ready first", []), ("longest first", tails)):
-        one = makespan(work, 1, priority)
-        for workers in WORKERS:
-            seconds = makespan(work, workers, priority)
-            speedup = one / seconds if seconds else 1.0
-            rows.append({
-                "order": name, "workers": workers, "seconds": round(seconds, 1), "speedup": round(speedup, 2),
-                "efficiency": round(speedup / workers, 3),
-                "busy": round(work.total / seconds / workers, 3) if seconds else 0.0,
-            })  # fmt: skip
-    return rows
+    orders = {"ready first": [], "longest first": work.tails(work.seconds)}
+    return {name: {str(number): schedule(work, number, tails) for number in WORKERS} for name, tails in orders.items()}
+
+
+def schedule(work: Work, workers: int, tails: Sequence[float]) -> dict[str, float]:
+    one, seconds = (makespan(work, number, tails) for number in (1, workers))
+    speedup = one / seconds if seconds else 1.0
+    return {
+        "seconds": round(seconds, 1),
+        "speedup": round(speedup, 2),
+        "efficiency": round(speedup / workers, 3),
+        "busy": round(work.total / seconds / workers, 3) if seconds else 0.0,
+    }
 
 
 def summary(work: Work, actions: Sequence[Action], times: Times, overhead: float, packing: float) -> dict[str, object]:
@@ -195,11 +195,13 @@ def histogram(actions: Sequence[Action], seconds: Sequence[float]) -> dict[str, 
 
 def show(results: dict[str, Any]) -> None:
     for name, value in results.items():
-        if not isinstance(value, list):
+        if name != "schedules":
             print(f"{name}: {value}")
     print(f"{'order':14}{'workers':>8}{'seconds':>12}{'speed-up':>10}{'efficiency':>12}{'busy':>8}")
-    for row in results["schedules"]:
-        print("{order:14}{workers:>8,}{seconds:>12,.1f}{speedup:>10.2f}{efficiency:>12.3f}{busy:>8.3f}".format(**row))
+    row = "{:14}{:>8}{seconds:>12,.1f}{speedup:>10.2f}{efficiency:>12.3f}{busy:>8.3f}"
+    for order, numbers in results["schedules"].items():
+        for workers, each in numbers.items():
+            print(row.format(order, workers, **each))
 
 
 def work_of(needs: Sequence[tuple[int, ...]], actions: Sequence[Action], times: Times, overhead: float) -> Work:

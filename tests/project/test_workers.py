@@ -235,7 +235,7 @@ def test_overhead_is_added_to_what_workers_run_and_to_nothing_else(disk: Path) -
     # The tool's compile, link and runfiles, the header, its user, the library, and the wheel's runfiles.
     assert report["depth"] == 7
     assert report["last_link_seconds"] == 1.5
-    one = next(row for row in report["schedules"] if row["workers"] == 1)
+    one = report["schedules"]["longest first"]["1"]
     assert one["speedup"] == one["efficiency"] == 1
     assert {action.mnemonic for action in graph.actions if action.client} <= CLIENT
 
