@@ -2,6 +2,7 @@
 
 import errno
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from tests.rows import each
 from tfbuild import plan
-from tfbuild.errors import DiskFull, UsageError
+from tfbuild.errors import DiskFull, LimitReached, UsageError
 from tfbuild.pipeline import Maker, bundle
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
@@ -42,13 +43,14 @@ def holder(folder: Path) -> "subprocess.Popen[str]":
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_the_end_of_one_process_releases_the_lock(end: signal.Signals, tmp_path: Path) -> None:
     calls: list[str] = []
-    with holder(tmp_path / "x") as process:
+    folder = tmp_path / "x" / "y"
+    with holder(folder) as process:
 
         def waiting() -> None:
             calls.append("waiting")
             process.send_signal(end)
 
-        with files.locked(tmp_path / "x", waiting):
+        with files.locked(folder, waiting):
             assert process.wait() == -end
     assert calls == ["waiting"]
 
@@ -60,10 +62,13 @@ def test_what_cannot_be_written_is_told_by_its_cause(tmp_path: Path) -> None:
     for code in (errno.ENOSPC, errno.EDQUOT):
         with pytest.raises(DiskFull, match=f"no space is left for {tmp_path}"), files.writing(tmp_path):
             raise OSError(code, "x")
+    with pytest.raises(LimitReached, match="ulimit -f"), files.writing(tmp_path):
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     # A network's error is not the folder's.
     with pytest.raises(ConnectionRefusedError), files.writing(tmp_path):
         raise ConnectionRefusedError(errno.ECONNREFUSED, "x")
-    files.check_writable(tmp_path / "new" / "folder")
+    for _ in range(2):
+        files.check_writable(tmp_path / "new" / "folder")
     assert list((tmp_path / "new" / "folder").iterdir()) == []
 
 
@@ -231,14 +236,20 @@ def test_a_pipe_is_written_to_if_somebody_reads_it_and_never_waited_for_or_repla
     with pytest.raises(OSError, match="No such device"):
         files.replace_file(pipe, "x")
     # Open before the writer comes, as a shell's process substitution is.
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    files.replace_file(pipe, "to whoever reads")
-    assert os.read(reader, 99) == b"to whoever reads"
-    os.close(reader)
+    reader = os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    more_than_it_holds = b"x" * (1 << 20)
+    writer = threading.Thread(target=files.replace_file, args=(pipe, more_than_it_holds))
+    writer.start()
+    with reader:
+        select.select([reader], [], [], 60)
+        os.set_blocking(reader.fileno(), True)
+        assert reader.read() == more_than_it_holds
+    writer.join()
     assert pipe.is_fifo()
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
     (tmp_path / "file").write_bytes(b"content")
     assert files.read_regular(tmp_path / "file", 3) == b"con"
+    assert files.read_regular(tmp_path / "file") == b"content"
 
 
 @each("content", [b"", b"{", b'"\xff"', b'{"a": "\xc3("}', b"[" * 100_000, b"1", "\udcff"])

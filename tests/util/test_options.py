@@ -14,13 +14,13 @@ from tfbuild.util.options import option
 class Example:
     user_id: str = option("", "the user", value="NUMBER")
     fast: bool = option(False, "a switch")
-    patch: tuple[str, ...] = option((), "repeatable")
+    my_patch: tuple[str, ...] = option((), "repeatable")
 
 
 def test_settings_become_the_values_of_their_options() -> None:
     known = options.declared(Example)
-    values = options.of_settings(["user-id=1=2", "fast=true", "patch=a", "patch=b"], known)
-    assert values == {"user-id": "1=2", "fast": True, "patch": ("a", "b")}
+    values = options.of_settings(["user-id=1=2", "fast=true", "my-patch=a", "my-patch=b"], known)
+    assert values == {"user-id": "1=2", "fast": True, "my-patch": ("a", "b")}
     assert options.of_settings(["fast=false"], known) == {"fast": False}
 
 
@@ -31,10 +31,10 @@ def test_settings_become_the_values_of_their_options() -> None:
         (["user-id= "], "--set user-id= : user-id has no value", "--set user-id=NUMBER"),
         (["fast"], "--set fast: fast has no value", "--set fast=true"),
         (["fast=yes"], "--set fast=yes: fast is a switch", "--set fast=true"),
-        (["patch="], "--set patch=: patch has no value", "--set patch=PATCH"),
+        (["my-patch="], "--set my-patch=: my-patch has no value", "--set my-patch=PATCH"),
         (["user-id=1", "user-id=2"], "--set user-id is given more than once", "give it once"),
         (["User_ID=1"], "--set User_ID=1: there is no option 'User_ID'", "user-id"),
-        (["x=1"], "--set x=1: there is no option 'x'", "one of: user-id, fast, patch"),
+        (["x=1"], "--set x=1: there is no option 'x'", "one of: user-id, fast, my-patch"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_refused_with_what_to_type(

@@ -5,18 +5,23 @@ import signal
 import subprocess
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
+from tests.rows import each
 from tfbuild.util import process
 
 
-def test_a_command_that_ends_in_time_returns_its_exit_code_and_lines(tmp_path: Path) -> None:
-    seen: list[str] = []
-    code = process.logged(["sh", "-c", "echo one; exit 3"], dict(os.environ), tmp_path / "log", seen.append, 300)
-    assert (code, seen) == (3, ["one\n"])
+def test_a_command_that_ends_in_time_returns_its_exit_code_and_its_log_grows_meanwhile(tmp_path: Path) -> None:
+    seen, log, before = list[str](), tmp_path / "new" / "folder" / "log", {*threading.enumerate()}
+    command = ["sh", "-c", "echo one; echo two; exit 3"]
+    code = process.logged(command, os.environ, log, lambda _: seen.append(log.read_text()), 300)
+    assert (code, seen[0], seen[-1]) == (3, "one\n", "one\ntwo\n")
+    for timer in {*threading.enumerate()} - before:
+        timer.join(60)
+        assert not timer.is_alive(), "it would hold this process at its end"
 
 
 def test_a_log_keeps_every_byte_and_its_end_can_be_shown(tmp_path: Path) -> None:
@@ -26,9 +31,11 @@ def test_a_log_keeps_every_byte_and_its_end_can_be_shown(tmp_path: Path) -> None
     process.logged(["sh", "-c", script], dict(os.environ), tmp_path / "log", seen.append)
     assert (tmp_path / "log").read_bytes() == b"one\n\n\xfftwo\r\n"
     assert seen == ["one\n", "\n", "\N{REPLACEMENT CHARACTER}two\r\n"]
-    assert process.last_lines(tmp_path / "log", 1) == "\n  \N{REPLACEMENT CHARACTER}two"
     assert process.last_lines(tmp_path / "log") == "\n  one\n  \N{REPLACEMENT CHARACTER}two"
-    assert process.last_lines(tmp_path / "no log") == ""
+    process.logged(["seq", "20"], os.environ, tmp_path / "log")
+    assert process.last_lines(tmp_path / "log").split() == [str(number) for number in range(11, 21)]
+    process.discard(tmp_path / "log")
+    assert process.last_lines(tmp_path / "log") == ""
 
 
 def test_at_the_limit_a_command_is_interrupted_and_its_last_output_is_kept(
@@ -56,6 +63,66 @@ def test_at_the_limit_a_command_is_interrupted_and_its_last_output_is_kept(
     assert timeouts == [7]
     assert set(sent) == {signal.SIGINT}, "it ended by itself, not by SIGKILL"
     assert (tmp_path / "log").read_text() == "ready\nlast words\n"
+
+
+def test_an_interrupt_ends_the_command(tmp_path: Path) -> None:
+    def interrupt(_: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        process.logged(["sh", "-c", "echo $$; exec sleep 999"], os.environ, tmp_path / "log", interrupt)
+    assert not Path("/proc", (tmp_path / "log").read_text().strip()).exists()
+
+
+def test_a_program_that_ignores_the_signal_is_killed() -> None:
+    command = ["sh", "-c", "trap '' INT; echo ready; sleep 999"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"ready\n"
+        process.stop_group(program, grace=0.1)
+        assert program.returncode == -signal.SIGKILL
+        assert program.stdout.read() == b"", "what it started has ended too"
+
+
+def serve(program: process.Attached, seconds: float) -> None:
+    """Move a program's data until it ends."""
+    deadline = time.monotonic() + seconds
+    while program.open:
+        program.pump(deadline)
+
+
+def test_a_program_is_sent_everything_and_answers_meanwhile() -> None:
+    """More than its pipes hold, in both directions."""
+    data = b"x" * (1 << 20)
+    with closing(process.Attached(["cat"], os.environ)) as program:
+        program.send(b"first\n")
+        while program.out != b"first\n":
+            program.pump(time.monotonic() + 60)
+        with pytest.raises(TimeoutError):
+            program.pump(time.monotonic() + 0.1)
+        program.send(data)
+        program.send(b"", close=True)
+        serve(program, 60)
+        assert program.out == b"first\n" + data
+
+
+@each("script, data", [("cat; echo done >&2", b""), ("exec 0<&-; echo done >&2", b"x" * (1 << 20))])
+def test_a_program_ends_with_its_input_or_by_itself(script: str, data: bytes) -> None:
+    opened = os.listdir("/proc/self/fd")
+    with closing(process.Attached(["sh", "-c", script], os.environ)) as program:
+        program.send(data, close=True)
+        serve(program, 60)
+        assert (program.out, program.err) == (b"", b"done\n")
+        assert program.stdin.closed
+    assert os.listdir("/proc/self/fd") == opened
+
+
+def test_a_program_that_stops_reading_is_not_waited_for_longer_than_the_deadline() -> None:
+    command = ["sh", "-c", "dd bs=4096 count=1 of=/dev/null 2>/dev/null; exec sleep 999"]
+    with closing(process.Attached(command, os.environ)) as program:
+        program.send(b"x" * (1 << 20))
+        with pytest.raises(TimeoutError):
+            serve(program, 0.5)
 
 
 def test_closing_wakes_another_thread_that_waits_for_output() -> None:

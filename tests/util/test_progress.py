@@ -14,11 +14,20 @@ from collections.abc import Callable, Iterator
 import pytest
 from rich.live import _RefreshThread
 
+from tests.rows import each
 from tfbuild.util.progress import Progress, duration
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.04, "0.0 s"), (3.4, "3.4 s"), (125, "2 min 05 s"), (3725, "1 h 02 min")]
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (3.4, "3.4 s"),
+        (60, "1 min 00 s"),
+        (125, "2 min 05 s"),
+        (3600, "1 h 00 min"),
+        (3725, "1 h 02 min"),
+    ],
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
@@ -108,11 +117,28 @@ def terminal(monkeypatch: pytest.MonkeyPatch, **env: str) -> Iterator[tuple[Prog
 def test_a_terminal_shows_a_live_line_and_keeps_the_finished_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     written = on_terminal(monkeypatch)
-    assert "2/5 RUN [bold]pip[/bold]" in written
-    assert re.search(r"\x1b\[36m\d+\.\d s", written)
-    assert re.search(r"✓ .*build: wheel", written)
-    assert "x" * 70 not in written
-    assert written.rindex("✓") > written.rindex("2/5")
+    live = r"\S build: wheel \x1b\[36m\d+\.\d s\x1b\[0m +\x1b\[2m2/5 RUN \[bold\]pip\[/bold\] x+…\x1b\[0m"
+    erased = r"(\r|\x1b\[2K|\x1b\[\?25h)+"
+    assert re.search(rf"{live}{erased}\x1b\[32m✓ \x1b\[0mbuild: wheel\x1b\[2m  \d+\.\d s\x1b\[0m\r\n$", written)
+
+
+@each("outcome, mark", [("cached", "32m✓"), ("pass", "32m✓"), ("skip", "32m✓"), ("failed", "31m✗")])
+def test_a_terminal_shows_how_a_step_ended(outcome: str, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    with terminal(monkeypatch) as (progress, written):
+        progress.finish(progress.start("isa"), outcome, seconds=75)
+    assert f"{mark} \x1b[0misa\x1b[2m  1 min 15 s ({outcome})" in written.decode()
+
+
+def test_a_note_stays_as_it_is_and_so_do_other_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    line, streams = "3 of [bold]5[/bold] " + "x" * 100, (sys.stdout, sys.stderr)
+    with terminal(monkeypatch) as (progress, written):
+        progress(line)
+        assert written.decode() in ("", f"{line}\r\n")
+        with progress.step("x"):
+            assert (sys.stdout, sys.stderr) == streams
+    assert written.decode().startswith(f"{line}\r\n")
 
 
 def test_a_step_that_knows_how_far_it_is_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,9 +159,13 @@ def test_after_a_draw_nothing_is_drawn_unless_asked_for(monkeypatch: pytest.Monk
             step.detail = "round 4 of 15"
             progress.draw()
             until(lambda: not drawing_threads())
+            until(lambda: b"\x1b[1A\x1b[2K" in written)  # what the thread drew is erased
+            step.detail = "round 5 of 15"
+            progress.draw()
+            until(lambda: b"round 5 of 15" in written)
         with progress.step("bench: onednn"):
             assert not drawing_threads()
-    assert b"round 4 of 15" in written
+            until(lambda: b"bench: onednn" in written)
 
 
 def test_ctrl_c_leaves_the_terminal_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,9 +187,7 @@ def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not re.search(r"\x1b\[[\d;]*3\dm", written)
 
 
-def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (
-        on_terminal(monkeypatch, TERM="dumb", shows="...")
-        .replace("\r", "")
-        .startswith("build: wheel ...\nbuild: wheel: done")
-    )
+@each("name", ["dumb", "unknown"])
+def test_a_dumb_terminal_gets_plain_lines(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = on_terminal(monkeypatch, TERM=name, shows="...").replace("\r", "")
+    assert written.startswith("build: wheel ...\nbuild: wheel: done")

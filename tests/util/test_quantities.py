@@ -1,5 +1,7 @@
 """Quantities in options and messages; tests/pipeline has the options that refuse them."""
 
+from datetime import timedelta
+
 import pytest
 
 from tests.rows import each
@@ -15,6 +17,31 @@ def test_a_time_limit_is_read(text: str, seconds: float) -> None:
     assert quantities.limit_seconds(text) == seconds
 
 
+@each(
+    "text, why, instead",
+    [
+        ("90", "has no unit", "90m, or 90h for hours"),
+        ("5x", "cannot be read", "5h30m"),
+        ("0h", "must be longer than 0 s", "5h30m"),
+    ],
+)
+def test_what_is_not_a_time_limit_is_refused_with_what_to_type(text: str, why: str, instead: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        quantities.limit_seconds(text)
+    assert (refusal.value.reason, refusal.value.hint) == (f"--time-limit {text!r} {why}", f"--time-limit {instead}")
+
+
+@each("text, age", [("30d", timedelta(30)), ("", None)])
+def test_an_age_is_read(text: str, age: timedelta | None) -> None:
+    assert quantities.days(text, "--max-age") == age
+
+
+@each("text", ["30", "d", "0d", "-1d", "30h", "1.5d", "٣d", "999999d"])
+def test_an_age_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--max-age"):
+        quantities.days(text, "--max-age")
+
+
 @each("text, size", [("40", 40 * 10**9), ("0", 0), ("", None)])
 def test_gigabytes_are_read(text: str, size: int | None) -> None:
     assert quantities.gigabytes(text) == size
@@ -22,7 +49,7 @@ def test_gigabytes_are_read(text: str, size: int | None) -> None:
 
 @each("text", ["²", "-1", "1.5", "many"])
 def test_invalid_gigabytes_are_refused(text: str) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match="--need-disk '"):
         quantities.gigabytes(text)
 
 
@@ -35,6 +62,7 @@ def test_one_is_no_plural() -> None:
     [
         ("0", "must be a positive integer", "3"),
         ("1000000", "is more than 999999", "3"),
+        ("08", "must be a positive integer", "3"),
         ("8 cores", "must be a positive integer", "8"),
         ("", "must be a positive integer", "3"),
     ],

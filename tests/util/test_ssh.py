@@ -2,7 +2,9 @@
 
 import getpass
 import json
+import platform
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -154,7 +156,7 @@ def test_an_answer_that_describes_no_cpu_is_an_error(server: Server) -> None:
         ("ssh://web1", Destination(host="web1")),
         ("ssh web1", Destination(host="web1")),
         ("ssh   root@web-1.example.org", Destination(host="root@web-1.example.org")),
-        ("ssh://me@10.0.0.1:2222", Destination(host="me@10.0.0.1", port=2222)),
+        ("ssh://me@10.0.0.1:65535", Destination(host="me@10.0.0.1", port=65535)),
         ("ssh://me@web1/", Destination(host="me@web1")),
         ("ssh://[::1]:22", Destination(host="::1", port=22)),
     ],
@@ -175,7 +177,7 @@ def test_a_destination_is_named_as_it_is_given(text: str) -> None:
         "ssh -oProxyCommand=id x",
         "ssh://-oProxyCommand=id",
         "ssh a b",
-        "ssh://h:99999",
+        "ssh://h:65536",
         "ssh://a;b",
         "ssh://web\N{CYRILLIC SMALL LETTER ER}",
         "web3",
@@ -189,15 +191,15 @@ def test_only_a_valid_host_is_passed_to_ssh(text: str) -> None:
 
 def test_a_changed_host_key_is_distinguished_from_an_unknown_one() -> None:
     last = "Host key verification failed."
-    assert ssh.reason(f"a banner\n{last}\n", ssh.NOT_CONNECTED) == last
-    changed = ssh.reason(f"@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n{last}\n", ssh.NOT_CONNECTED)
+    assert ssh.reason(f"a banner\n{last}\n", 255) == last
+    changed = ssh.reason(f"@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n{last}\n", 255)
     where = Destination(host="web1")
     assert "accept it once" in ssh.advice(where, last, ssh.HINTS, "")
     assert "find out why" in ssh.advice(where, changed, ssh.HINTS, "")
 
 
 def test_an_end_without_output_says_who_ended() -> None:
-    assert ssh.reason("\n", ssh.NOT_CONNECTED) == f"ssh ended with {ssh.NOT_CONNECTED}"
+    assert ssh.reason("\n", 255) == "ssh ended with 255"
     assert ssh.reason("", 3) == "the command there ended with 3"
 
 
@@ -206,13 +208,34 @@ def test_ssh_never_prompts_and_forwards_nothing(monkeypatch: pytest.MonkeyPatch,
     real = shutil.which("ssh") or pytest.skip("no ssh here")
     config = tmp_path / "config"
     config.write_text("Host *\nBatchMode no\nRemoteCommand true\nLocalForward 1 localhost:2\nRequestTTY force\n")
-    (tmp_path / "ssh").write_text(f'#!/bin/sh\nexec {real} -G "$@"\n')
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\nprintf '\\377\\n'\nexec {real} -G \"$@\"\n")
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     (answer,) = ssh.fetch([Destination(host="web1", port=2222)], timeout=7, config=config)
     lines = answer.text.splitlines()
-    assert {"batchmode yes", "requesttty false", "clearallforwardings yes", "connecttimeout 7", "port 2222"} <= {*lines}
-    assert not [line for line in lines if line.startswith(("remotecommand true", "localforward"))]
+    assert {"batchmode yes", "requesttty false", "forwardx11 no", "connecttimeout 7", "port 2222"} <= {*lines}
+    assert "clearallforwardings yes" in lines
+    assert not [line for line in lines if line.startswith(("remotecommand", "localforward"))]
+
+
+def test_a_host_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> None:
+    if ssh.find() is None:
+        pytest.skip("no ssh here")
+    (tmp_path / "none").touch()
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        there = [Destination(host="127.0.0.1", port=port) for port in (free_port(), mute.getsockname()[1])]
+        closed, silent = ssh.fetch(there, timeout=1, config=tmp_path / "none")
+    assert closed.reason.endswith("Connection refused")
+    assert closed.hint == "no sshd answers on that port: ssh://127.0.0.1:PORT"
+    assert "timed out" in silent.reason
+    assert silent.hint.endswith("--timeout gives it more time")
+
+
+def test_the_command_prints_the_cpu_and_where_there_is_glibc_what_it_knows_of_it() -> None:
+    printed = subprocess.run(ssh.COMMAND, shell=True, check=True, capture_output=True, text=True).stdout
+    assert cpu.parse(printed).features == cpu.detect().features
+    if platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc":
+        assert "\n\ndl_dst_lib" in printed
 
 
 def test_without_ssh_on_path_no_host_is_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

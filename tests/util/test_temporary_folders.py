@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,8 +46,14 @@ def killed(parent: Path) -> Path:
 def test_a_folder_goes_with_its_block(tmp_path: Path) -> None:
     with suppress(KeyboardInterrupt), files.temporary_folder(parent=tmp_path) as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
+        assert re.fullmatch(r"tfbuild-\w{8}", folder.name)
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_removed_meanwhile_is_no_error(tmp_path: Path) -> None:
+    with files.temporary_folder(parent=tmp_path) as folder:
+        shutil.rmtree(folder)
 
 
 def test_the_next_run_removes_the_folders_of_killed_ones_and_no_others(tmp_path: Path) -> None:
@@ -83,8 +91,9 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     (shared / "tfbuild-lock" / files.OWNER).symlink_to(target / files.OWNER)
     (shared / "tfbuild-pipe").mkdir()
     os.mkfifo(shared / "tfbuild-pipe" / files.OWNER)
+    os.mkfifo(shared / "tfbuild-fifo")
     assert files.sweep(parent=shared) == []
-    assert len(list(shared.iterdir())) == 3
+    assert len(list(shared.iterdir())) == 4
     dead = killed(shared)
     (dead / "link").symlink_to(target)
     opened = len(os.listdir("/proc/self/fd"))
@@ -117,7 +126,7 @@ def test_a_sweep_between_making_and_locking_a_folder_costs_only_that_folder(
     with files.temporary_folder(parent=tmp_path) as folder:
         assert swept
         assert folder.name not in swept
-        assert (folder / files.OWNER).is_file()
+        assert (folder / ".tfbuild-lock").is_file()
 
 
 @pytest.mark.parametrize("number", [13, 95])

@@ -388,7 +388,7 @@ def show(comparison: ReportComparison, verdicts: Sequence[GateVerdict] = (), str
     for verdict in verdicts:
         sign, colour, _ = LOOKS[verdict.outcome]
         parts.append(Text(f"{sign} {verdict_text(verdict, len(pairs))}", colour))
-    terminal.write(terminal.console(stream, terminal.UNWRAPPED), parts)
+    terminal.write(terminal.console(stream), parts)
 
 
 def side_by_side(comparison: ReportComparison) -> list[tuple[tuple[str, str, str], list[ArmRatio | None]]]:

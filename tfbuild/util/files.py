@@ -30,7 +30,7 @@ def replace_file(path: Path, content: bytes | str) -> Path:
     """
     data = content.encode() if isinstance(content, str) else content
     if path.exists() and not path.is_file():
-        with os.fdopen(os.open(path, os.O_WRONLY | (os.O_NONBLOCK if path.is_fifo() else 0)), "wb") as file:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "wb") as file:
             os.set_blocking(file.fileno(), True)
             file.write(data)
         return path
@@ -135,7 +135,7 @@ def check_writable(folder: Path) -> None:
 
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix="."):
+        with tempfile.TemporaryFile(dir=folder):
             pass
 
 

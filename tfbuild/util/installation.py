@@ -26,7 +26,7 @@ def clone() -> Path | None:
 def templates() -> Path:
     """Return the folder of the templates: beside the package in a clone, inside it where it is installed."""
     root = clone()
-    return root / "templates" if root else INSIDE
+    return root / INSIDE.name if root else INSIDE
 
 
 def adding(extra: str, packages: Sequence[str]) -> str:
@@ -49,7 +49,7 @@ def _installed_from() -> str:
     from importlib.metadata import PackageNotFoundError, distribution  # slow, and errors alone need it
 
     try:
-        record = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
+        record = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "")
     except (PackageNotFoundError, ValueError):
         return ""
     url = urlsplit(str(record.get("url", "")))
@@ -60,10 +60,8 @@ def _installed_from() -> str:
 def command() -> str:
     """Return the command that runs verbs here: `invoke`, or the installed command by the name that was typed."""
     name = Path(sys.argv[0]).name
-    if name == "__main__.py" and clone() is None:
-        return COMMAND
     # pipx and links may give it a suffix: tfbuild-2.
-    return name if name.startswith(COMMAND) else "invoke"
+    return name if name.startswith(COMMAND) else "invoke" if clone() else COMMAND
 
 
 def as_typed(text: str) -> str:

@@ -178,7 +178,7 @@ def unknown(name: str, known: Collection[str], where: str) -> UsageError:
     """Return the error for an option that does not exist; `where`: what has it, for the message."""
     from difflib import get_close_matches
 
-    near = get_close_matches(name.lower().replace("_", "-"), list(known), n=1, cutoff=0.6)
+    near = get_close_matches(name.lower(), known)
     return UsageError(f"{where}: there is no option {name!r}", hint=near[0] if near else f"one of: {', '.join(known)}")
 
 

@@ -15,7 +15,7 @@ from typing import IO
 from tfbuild.errors import without_secrets
 from tfbuild.util.files import remove, writing
 
-CHUNK = 64 * 1024
+CHUNK = 65536
 
 
 def ending_signals() -> list[signal.Signals]:
@@ -128,24 +128,26 @@ def _ended_after(seconds: float | None, process: subprocess.Popen[bytes]) -> Ite
         timed_out.set()
         stop_group(process)
 
-    timer = threading.Timer(0 if seconds is None else max(0.0, seconds), end)
-    if seconds is not None:
-        timer.start()
+    if seconds is None:
+        yield timed_out
+        return
+    timer = threading.Timer(seconds, end)
+    timer.start()
     try:
         yield timed_out
     finally:
         timer.cancel()
 
 
-def last_lines(log: Path, count: int = 10, most: int = 64 * 1024) -> str:
-    """Return the end of a log, indented, for an error message; empty where there is no log."""
+def last_lines(log: Path) -> str:
+    """Return the last ten lines of a log, indented, for an error message; empty where there is no log."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - most))
+            file.seek(max(0, log.stat().st_size - CHUNK))
             lines = file.read().decode(errors="replace").split("\n")
     except OSError:
         return ""
-    return "".join(f"\n  {line.rstrip()}" for line in [line for line in lines if line.strip()][-count:])
+    return "".join(f"\n  {line.rstrip()}" for line in [line for line in lines if line.strip()][-10:])
 
 
 class Attached:
@@ -174,7 +176,6 @@ class Attached:
         self._selector = selectors.DefaultSelector()
         for pipe, buffer in ((self.process.stdout, self.out), (self.process.stderr, self.err)):
             assert pipe is not None
-            os.set_blocking(pipe.fileno(), False)
             self._selector.register(pipe, selectors.EVENT_READ, buffer)
         os.set_blocking(self.stdin.fileno(), False)
 

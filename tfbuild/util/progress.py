@@ -51,7 +51,7 @@ class Progress:
 
     def __init__(self, stream: TextIO | None = None, *, heartbeat: float = HEARTBEAT_SECONDS) -> None:
         stream = stream or sys.stderr
-        on_terminal = stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        on_terminal = stream.isatty() and os.environ.get("TERM") not in (None, "dumb", "unknown")
         self._display: Display = Live(stream) if on_terminal else Plain(stream, heartbeat)
 
     def __call__(self, line: str) -> None:
@@ -67,7 +67,7 @@ class Progress:
         self._display.began(step)
         return step
 
-    def finish(self, step: Step, outcome: str = "done", seconds: float | None = None) -> None:
+    def finish(self, step: Step, outcome: str, seconds: float | None = None) -> None:
         """End a step; `outcome`: done, cached, failed or canceled, or "" where a note reports it.
 
         `seconds`: its duration, where that is not the time since start().
@@ -104,7 +104,6 @@ class Plain:
 
     def note(self, line: str) -> None:
         self._stream.write(f"{line}\n")
-        self._stream.flush()
 
     def began(self, step: Step) -> None:
         self.note(f"{step.title} ...")

@@ -36,9 +36,10 @@ def days(text: str, option: str) -> timedelta | None:
 def positive(option: str, text: str) -> int:
     """Parse an option's value as a positive integer. Raises UsageError."""
     if not COUNT.fullmatch(text):
-        begun = COUNT.match(text) if not text.isdecimal() else None
-        why = "is more than 999999" if text.isdecimal() and text.strip("0") else "must be a positive integer"
-        raise UsageError(f"--{option} {text!r} {why}", hint=f"--{option} {begun[0] if begun else 3}")
+        begun = COUNT.match(text)
+        large = begun and text.isdecimal()
+        why = "is more than 999999" if large else "must be a positive integer"
+        raise UsageError(f"--{option} {text!r} {why}", hint=f"--{option} {begun[0] if begun and not large else 3}")
     return int(text)
 
 

@@ -65,9 +65,10 @@ class Answer:
 def destination(text: str) -> Destination:
     """Parse ``ssh://user@host:port`` or ``ssh user@host``. Raises UsageError for anything else."""
     match = DESTINATION.fullmatch(text)
-    if match is None or int(match["port"] or 0) > 65535:
+    port = int((match and match["port"]) or 0)
+    if match is None or port > 65535:
         raise UsageError(f"{text!r} names no ssh host", hint="ssh://user@host, ssh://user@host:2222 or ssh host")
-    return Destination(host=(match["user"] or "") + match["host"].strip("[]"), port=int(match["port"] or 0))
+    return Destination(host=(match["user"] or "") + match["host"].strip("[]"), port=port)
 
 
 def fetch(destinations: Sequence[Destination], *, timeout: int, config: Path | None = None) -> list[Answer]:
@@ -80,11 +81,9 @@ def fetch(destinations: Sequence[Destination], *, timeout: int, config: Path | N
     program = find()
     if program is None:
         raise UsageError("there is no ssh on PATH", hint="apt-get install openssh-client, or record the CPUs in files")
-    pool = ThreadPoolExecutor(max_workers=AT_ONCE)
-    try:
+    # On an interrupt, `map` skips the machines still waiting.
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
         return list(pool.map(lambda machine: _ask(program, machine, timeout, config), destinations))
-    finally:
-        pool.shutdown(cancel_futures=True)  # on an interrupt, skip the machines still waiting
 
 
 def find() -> str | None:
@@ -105,14 +104,16 @@ def _ask(program: str, machine: Destination, timeout: int, config: Path | None) 
             command(program, machine, COMMAND, *options, timeout=timeout),
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=timeout,
             check=False,
         )
     except subprocess.TimeoutExpired:
         return _failed(machine, f"timed out: no answer within {timeout} s")
     if completed.returncode == 0:
-        return Answer(text=completed.stdout.decode("utf-8", errors="replace"))
-    return _failed(machine, reason(completed.stderr.decode("utf-8", errors="replace"), completed.returncode))
+        return Answer(text=completed.stdout)
+    return _failed(machine, reason(completed.stderr, completed.returncode))
 
 
 def reason(output: str, code: int) -> str:

@@ -13,14 +13,10 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-# Piped output is not wrapped: programs read lines.
+# Piped output is not wrapped: programs that read it, such as grep, expect one line a row.
 PLAIN_WIDTH = 100_000
-# Wide enough for any table: programs that read a pipe, such as grep, expect one line a row.
-UNWRAPPED = 10_000
 # The most characters that a report keeps of a text from an image.
 MOST_LETTERS = 600
-# Exceptions that hold the cause one in another: requests, urllib3, the socket's own.
-DEEPEST = 10
 
 
 def printable(text: str, most: int = MOST_LETTERS) -> str:
@@ -33,7 +29,7 @@ def as_text(labels: object) -> dict[str, str]:
 
     def text(value: object) -> str:
         # JSON can hold halves of surrogate pairs.
-        return str(value).encode("utf-8", errors="replace").decode("utf-8")
+        return str(value).encode(errors="replace").decode()
 
     return {text(name): text(value) for name, value in labels.items()} if isinstance(labels, Mapping) else {}
 
@@ -57,12 +53,12 @@ def cause(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and those inside it, the outermost first."""
+    """Yield an exception and those inside it, the outermost first: of requests, of urllib3, the socket's own."""
     chain: list[BaseException] = [error]
     for inner in chain:
         yield inner
         within = (inner.__cause__, inner.__context__, getattr(inner, "reason", None), *inner.args)
-        chain += [part for part in within if isinstance(part, BaseException) and part not in chain][:DEEPEST]
+        chain += [part for part in within if isinstance(part, BaseException) and part not in chain]
 
 
 def _reason(error: BaseException) -> str:
@@ -74,7 +70,7 @@ def _reason(error: BaseException) -> str:
         return str(error.verify_message)
     if isinstance(error, ssl.SSLError):
         return str(error.reason or "").replace("_", " ").lower()
-    if isinstance(error, TimeoutError) or type(error).__name__.endswith("TimeoutError"):
+    if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, http.client.IncompleteRead):
         return "the connection ended early"
@@ -111,13 +107,13 @@ def two_columns(rows: Iterable[tuple[str, str]]) -> list[str]:
     return lines
 
 
-def console(stream: IO[str] | None = None, plain: int = PLAIN_WIDTH) -> "Console":
-    """Return a console for `stream` (default: stdout), `plain` characters wide if that is not a terminal."""
+def console(stream: IO[str] | None = None) -> "Console":
+    """Return a console for `stream` (default: stdout)."""
     from rich.console import Console
 
     stream = stream or sys.stdout
     # Names by users and images are printed as they are: `:x:` is not an emoji.
-    return Console(file=stream, width=None if stream.isatty() else plain, highlight=False, emoji=False)
+    return Console(file=stream, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False, emoji=False)
 
 
 def table(titles: Sequence[str] = (), rows: Iterable[Sequence[str]] = (), *, figures: Collection[str] = ()) -> "Table":
