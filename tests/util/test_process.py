@@ -112,7 +112,7 @@ def test_a_program_ends_with_its_input_or_by_itself(script: str, data: bytes) ->
     with closing(process.Attached(["sh", "-c", script], os.environ)) as program:
         program.send(data, close=True)
         serve(program, 60)
-        assert (program.out, program.err) == (b"", b"done\n")
+        assert (bytes(program.out), bytes(program.err)) == (b"", b"done\n")
         assert program.stdin.closed
     assert os.listdir("/proc/self/fd") == opened
 
