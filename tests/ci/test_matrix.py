@@ -29,6 +29,12 @@ ROOT = Path(__file__).parents[2]
 COMPILED = f"{newest.RELEASE}-mkl-py3.13-x86-64-v3"
 ALL = matrix.select(MatrixRequest())
 LARGE = ("source=large", "source:linux/arm64=large-arm")
+ONE = matrix.select(MatrixRequest(only=(newest.official(),)))
+(BUILD,) = ONE.rows
+ROW = {
+    "id": BUILD.id, "release": newest.RELEASE, "target": "mkl", "python": "3.11", "platform": "linux/amd64",
+    "instruction_set": newest.ISA, "wheel": "official", "options": dockerfile.options(BUILD),
+}  # fmt: skip
 
 
 def test_the_default_rows_are_official_wheels_and_every_level() -> None:
@@ -44,15 +50,13 @@ def test_the_default_rows_are_official_wheels_and_every_level() -> None:
 
 def test_json_has_the_digest_of_each_row_and_what_each_refusal_was_asked() -> None:
     """`--changed` compares the digests with those that another commit prints."""
-    rows = matrix.select(MatrixRequest(only=(newest.official(),)))
-    no = Refused(request=Request(release="2.20.0", target="mkl", platform="linux/amd64", cpu="avx"), reason="why")
-    printed: Any = formats.to_json(replace(rows, refused=(no,)))
-    build = rows.rows[0]
-    (row,) = printed["rows"]
-    assert (row["id"], row["context"]) == (build.id, matrix.recipe_digest_of(build))
-    assert (row["instruction_set"], row["features"]) == ("f16c", [*build.instruction_set.features])
-    asked = {"release": "2.20.0", "target": "mkl", "platform": "linux/amd64", "cpu": "avx", "wheel": "source"}
-    assert printed["refused"] == [{**asked, "reason": "why"}]
+    asked = {"release": "2.20.0", "target": "mkl", "python": "3.11", "platform": "linux/amd64", "cpu": "avx"}
+    no = Refused(request=Request(**asked), reason="why")
+    assert formats.to_json(replace(ONE, refused=(no,))) == {
+        "schema": "tfbuild.matrix/1",
+        "rows": [{**ROW, "features": [*BUILD.instruction_set.features], "context": matrix.recipe_digest_of(BUILD)}],
+        "refused": [{**asked, "wheel": "source", "reason": "why"}],
+    }
 
 
 def test_a_row_of_a_file_that_cannot_be_planned_is_refused_and_never_left_out() -> None:
@@ -64,7 +68,7 @@ def test_a_row_of_a_file_that_cannot_be_planned_is_refused_and_never_left_out() 
 def test_pythons_without_an_official_wheel_have_no_row_for_one() -> None:
     """2.11 can be built for Python 3.7, for which its last patch has no wheel."""
     chosen = matrix.select(MatrixRequest(releases=("2.11.1",), wheels=("official",), platforms=("linux/amd64",)))
-    assert {build.python for build in chosen.rows} == {"3.8", "3.9", "3.10"}
+    assert {build.python for build in chosen.rows if build.platform == "linux/amd64"} == {"3.8", "3.9", "3.10"}
     assert chosen.refused == ()
 
 
@@ -104,7 +108,7 @@ def test_only_keeps_rows_that_fit_a_glob() -> None:
         (MatrixRequest(only=("nothing",)), "the matrix is empty: --only nothing matches none of"),
         (MatrixRequest(wheels=("mine",)), "unknown wheel 'mine'"),
         (MatrixRequest(platforms=("linux/riscv64",)), "unknown platform 'linux/riscv64'"),
-        (MatrixRequest(releases=("9.9",)), "the matrix is empty: "),
+        (MatrixRequest(releases=("9.9",), images=(("linux/amd64", "avx"),)), "the matrix is empty: "),
     ],
 )
 def test_an_empty_matrix_is_refused(matrix_request: MatrixRequest, message: str) -> None:
@@ -124,6 +128,8 @@ def test_github_gets_one_line_of_strings() -> None:
         ("source", "linux/arm64", "large-arm"),
     }
     assert all(isinstance(value, str) for row in rows for value in row.values())
+    one = formats.to_github(runners.schedule(ONE, "github", ()))
+    assert one == json.dumps({"include": [{**ROW, "runner": "ubuntu-24.04"}]}, separators=(",", ":"))
 
 
 SYSTEMS = {row.name: row for row in matrix.table().system}
@@ -137,9 +143,12 @@ def test_more_than_a_system_accepts_is_refused(name: str) -> None:
     write(Schedule(rows=rows[:most], notes=()))
     with pytest.raises(UsageError, match=f"more than the {most} jobs"):
         write(Schedule(rows=rows, notes=()))
-    write(Schedule(rows=((build, "a" * (size // 2 - 1000)),), notes=()))
+    encoding = SYSTEMS[name].encoding
+    left = size - len(write(Schedule(rows=((build, ""),), notes=())).encode(encoding))
+    longest = "a" * (left // len("a".encode(encoding)))
+    write(Schedule(rows=((build, longest),), notes=()))
     with pytest.raises(UsageError, match=f"more than the {size:,} that"):
-        write(Schedule(rows=((build, "a" * size),), notes=()))
+        write(Schedule(rows=((build, f"{longest}a"),), notes=()))
 
 
 def test_the_limits_of_systems_are_those_of_their_documentation() -> None:
@@ -178,39 +187,63 @@ def test_a_runner_that_cannot_be_parsed_is_refused(option: str) -> None:
 
 
 def test_gitlab_gets_a_child_pipeline_with_a_job_per_row() -> None:
-    child = json.loads(formats.to_gitlab(runners.schedule(ALL, "gitlab", LARGE)))
-    rows = child["build"]["parallel"]["matrix"]
-    assert [row["TFBUILD_ID"] for row in rows] == [build.id for build in ALL.rows]
-    assert child["build"]["extends"] == formats.GITLAB_JOB
+    schedule = runners.schedule(ALL, "gitlab", LARGE)
+    assert json.loads(formats.to_gitlab(schedule)) == {
+        "include": [{"local": ".gitlab-ci.yml"}],
+        "build": {
+            "extends": ".tfbuild",
+            "tags": ["$TFBUILD_RUNNER"],
+            "parallel": {
+                "matrix": [
+                    {"TFBUILD_ID": build.id, "TFBUILD_OPTIONS": dockerfile.options(build), "TFBUILD_RUNNER": label}
+                    for build, label in schedule.rows
+                ]
+            },
+        },
+    }
+    assert {build.id for build, _ in schedule.rows} == {build.id for build in ALL.rows}
 
 
 def test_no_system_gets_a_matrix_without_rows_if_nothing_changed() -> None:
     none = runners.schedule(replace(ALL, rows=()), "github", ())
     assert formats.to_github(none) == ""
-    jobs = json.loads(formats.to_gitlab(none))
-    assert [list(job) for job in jobs.values()] == [["script"]]
+    assert json.loads(formats.to_gitlab(none)) == {"unchanged": {"script": ["echo nothing to build"]}}
 
 
 def test_bake_gets_a_target_and_a_context_per_row(tmp_path: Path) -> None:
     rows = matrix.select(MatrixRequest(only=(f"{newest.RELEASE}-mkl-py3.11-*",)))
-    formats.write_contexts(rows, tmp_path, lambda _: None)
-    text = formats.to_bake(rows, tmp_path)
-    assert text.count('target "') == len(rows.rows)
-    assert 'group "default" {' in text, "what `docker buildx bake` builds"
-    for build in rows.rows:
-        assert f'target "{formats.target_name(build.id)}" {{' in text
-        assert f'context = "{tmp_path / build.id}"' in text
-        assert (tmp_path / build.id / "Dockerfile").is_file()
+    written: list[str] = []
+    formats.write_contexts(rows, tmp_path, written.append)
+    assert written == [build.id for build in rows.rows]
+    assert all((tmp_path / name / "Dockerfile").is_file() for name in written)
+    targets = formats.to_bake(rows, tmp_path).split("\n\n")[2:]
+    names = [name.replace(".", "_") for name in written]
+    assert [target.split()[1] for target in targets] == [f'"{name}"' for name in names]
+    assert (
+        formats.to_bake(ONE, Path("${X}%{y}\N{LATIN SMALL LETTER E WITH ACUTE}\N{GRINNING FACE}"))
+        == f"""\
+# Written by tfbuild: docker buildx bake -f FILE [TARGET...]
 
+group "default" {{
+  targets = ["{names[0]}"]
+}}
 
-def test_hcl_templates_in_text_are_escaped(tmp_path: Path) -> None:
-    rows = matrix.select(MatrixRequest(only=(newest.official(),)))
-    assert f'"\\u0024{{X}}\\u0025{{y}}/{newest.official()}"' in formats.to_bake(rows, Path("${X}%{y}"))
+target "{names[0]}" {{
+  context = "\\u0024{{X}}\\u0025{{y}}\\u00e9\\U0001f600/{BUILD.id}"
+  dockerfile = "Dockerfile"
+  target = "runtime"
+  tags = ["tfbuild:{BUILD.id}-unverified"]
+  platforms = ["linux/amd64"]
+}}
+"""
+    )
+    with pytest.raises(UsageError, match="which is not UTF-8"):
+        formats.to_bake(ONE, Path("x\udcff"))
 
 
 def test_a_row_is_changed_if_its_files_are() -> None:
-    build = matrix.select(MatrixRequest(only=(newest.official(),))).rows[0]
-    digests = [matrix.recipe_digest_of(row) for row in (build, replace(build), replace(build, with_headers=True))]
+    rows = (BUILD, replace(BUILD), replace(BUILD, with_headers=True))
+    digests = [matrix.recipe_digest_of(row) for row in rows]
     assert digests[0] == digests[1] != digests[2]
 
 
@@ -254,7 +287,7 @@ def test_changed_keeps_the_rows_whose_files_differ(copy: Path, monkeypatch: pyte
 def test_a_commit_that_does_not_exist_is_refused(commit: str, tmp_path: Path) -> None:
     checkout.git(tmp_path, "init", "--quiet")
     checkout.git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "first")
-    with pytest.raises(UsageError, match=f"this repository has no commit '{commit}'"):
+    with pytest.raises(UsageError, match=f"this repository has no commit '{commit}': fatal: "):
         matrix.changed(ALL, commit, [], tmp_path)
     assert not (tmp_path / ".git" / "worktrees").exists()
 
@@ -262,9 +295,29 @@ def test_a_commit_that_does_not_exist_is_refused(commit: str, tmp_path: Path) ->
 def test_a_commit_without_the_verb_has_none_of_the_rows(tmp_path: Path) -> None:
     checkout.git(tmp_path, "init", "--quiet")
     checkout.git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "first")
-    rows = matrix.select(MatrixRequest(only=(newest.official(),)))
-    assert matrix.changed(rows, "HEAD", [], tmp_path) == rows
+    assert matrix.changed(ONE, "HEAD", [], tmp_path) == ONE
     assert not (tmp_path / ".git" / "worktrees").exists()
+
+
+PRINTING = """
+from invoke import task
+@task
+def matrix(_, format, only):
+    assert (format, only) == ("json", "x")
+    print(open("rows.json").read())
+"""
+
+
+def test_a_row_is_changed_if_the_commit_prints_another_digest(tmp_path: Path) -> None:
+    two = matrix.select(MatrixRequest(only=(newest.official(), newest.official("cpu"))))
+    printed: Any = formats.to_json(two)
+    printed["rows"][0]["context"] = "another"
+    (tmp_path / "rows.json").write_text(json.dumps(printed))
+    (tmp_path / "tasks.py").write_text(PRINTING)
+    checkout.git(tmp_path, "init", "--quiet")
+    checkout.git(tmp_path, "add", ".")
+    checkout.git(tmp_path, "commit", "--quiet", "--message", "first")
+    assert matrix.changed(two, "HEAD", ["--only=x"], tmp_path).rows == two.rows[:1]
 
 
 def test_changed_without_git_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -303,9 +356,6 @@ def test_what_rows_take_is_said_before_they_start() -> None:
     free = "on ubuntu-24.04: free in public repositories, else of the account's minutes"
     assert any(line.endswith(free) for line in lines)
     assert f"{kinds['source']} rows on large: a machine of your own, or one that you pay for" in lines
-    assert any(
-        line.endswith("on ubuntu-24.04: free in public repositories, else of the account's minutes") for line in lines
-    )
     assert lines[-2:] == [
         "a compile of 2.0.4: 6.3 hours of one processor, 9 GB of disk, 6.3 GB of memory, recorded for 2.0.4 on two "
         "processors of an AMD EPYC, without CUDA",

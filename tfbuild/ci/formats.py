@@ -76,13 +76,13 @@ def to_gitlab(schedule: Schedule) -> str:
     A pipeline without jobs is an error for GitLab: if nothing has changed, its only job says so.
     """
     if not schedule.rows:
-        return json.dumps({"unchanged": {"script": ["echo nothing to build"]}}, indent=2)
+        return json.dumps({"unchanged": {"script": ["echo nothing to build"]}})
     rows = [
         {"TFBUILD_ID": build.id, "TFBUILD_OPTIONS": dockerfile.options(build), "TFBUILD_RUNNER": label}
         for build, label in schedule.rows
     ]
     job = {"extends": GITLAB_JOB, "tags": ["$TFBUILD_RUNNER"], "parallel": {"matrix": rows}}
-    return _checked("gitlab", len(rows), json.dumps({"include": [{"local": ".gitlab-ci.yml"}], "build": job}, indent=2))
+    return _checked("gitlab", len(rows), json.dumps({"include": [{"local": ".gitlab-ci.yml"}], "build": job}))
 
 
 # The writer of each CI system's jobs, by its name in matrix.toml.
@@ -147,8 +147,12 @@ def _hcl(text: str) -> str:
 
     `$` and `%` are escaped too, because `${` and `%{` start templates.
     """
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise UsageError(f"a bake file cannot hold {text!r}, which is not UTF-8", hint="--output with another name")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"a bake file cannot hold {text!r}, which is not UTF-8", hint="--output with another name"
+        ) from None
     return f'"{UNSAFE.sub(_escaped, text)}"'
 
 
