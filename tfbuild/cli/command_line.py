@@ -141,7 +141,7 @@ def _help(words: Sequence[str], verbs: Mapping[str, Verb]) -> str | None:
     if index is None:
         return None
     before = [word for word in words[:index] if _verb_name(word, verbs) in verbs]
-    name = _verb_name(words[index].partition("=")[2] or next(iter(before or words[index + 1 : index + 2]), ""), verbs)
+    name = _verb_name(words[index].partition("=")[2] or next(iter(before or words[index + 1 :]), ""), verbs)
     if name and name not in verbs:
         raise hints.unknown_verb(name, verbs, command="invoke --help")
     return name
@@ -215,7 +215,7 @@ def _parse(verb: Verb, words: list[str], verbs: Mapping[str, Verb]) -> tuple[dic
     if "--" in words:
         unknown = ["--"]
     if unknown:
-        _refuse_dry(unknown[0].partition("=")[0], verbs)
+        _refuse_dry(unknown[0], verbs)
         raise hints.unknown_option(verb, words[words.index(unknown[0]) :], verbs)
     given = {name: values for name, values in vars(parsed).items() if name in verb.options and values}
     # Python 3.11 and 3.12 make an empty list of the value "--".

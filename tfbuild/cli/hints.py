@@ -109,7 +109,7 @@ def unknown_option(verb: Verb, words: Sequence[str], verbs: Mapping[str, Verb]) 
     if hint := _opposite(verb, name) or ELSEWHERE.get(name) or _rare(verb, words) or option_of(name, verb, further=()):
         return UsageError(message, hint=hint)
     wanted = SYNONYMS.get(name, name)
-    near = [wanted] if wanted in verb.options else nearest(wanted.replace("_", "-"), verb.options)
+    near = [wanted] if wanted in verb.options else nearest(wanted, verb.options)
     others = [other.name for other in verbs.values() if wanted in {*other.options, *other.settings}]
     if near and (wanted in near or not others):
         rest = f"{equals}{value}"
@@ -148,7 +148,7 @@ def _spelled_out(verb: Verb, words: Sequence[str]) -> str:
     letter, value = words[0][1:2], words[0][2:].removeprefix("=") or next(iter(words[1:]), "")
     if option := option_of(value, verb):
         return option
-    named = SYNONYMS.get(words[0].removeprefix("-").partition("=")[0], words[0][1:])
+    named = SYNONYMS.get(letter, words[0][1:])
     long = [f"--{name}" for name in verb.options if name.startswith(named)]
     long = long or [f"--{name}" for name in verb.options if name.startswith(letter)]
     return " or ".join(long) if long else f"invoke --help {verb.name} lists its options"

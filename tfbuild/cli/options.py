@@ -87,7 +87,7 @@ def run_of(options: Mapping[str, Any]) -> "Run":
     """Return the run that the other options of the verbs that make images describe."""
     from tfbuild.pipeline import run
 
-    return run.run_of(make(RunRequest, options), certificates(options["ca_cert"]), options.get("base", "auto"))
+    return run.run_of(make(RunRequest, options), certificates(options["ca_cert"]), options["base"])
 
 
 def image_on(engine: "Engine", name: str) -> str:

@@ -228,9 +228,9 @@ def pull(
 
 def _refuse_contradiction(path: str, lock: "Lock | None", narrowing: Mapping[str, Any]) -> None:
     """Raise UsageError for options that contradict a lock."""
-    given = [f"--{name}" for name, value in narrowing.items() if value and name not in ("target", "any_release")]
     if path and narrowing["any_release"]:
         raise UsageError("--lock locks the images of one release", hint="leave out --any-release")
+    given = [f"--{name}" for name, value in narrowing.items() if value and name != "target"]
     if lock and given:
         raise UsageError(f"{path} has decided what to pull", hint=f"leave out {' and '.join(given)}, or remove {path}")
     if lock and lock.target != narrowing["target"]:

@@ -101,7 +101,7 @@ class Call:
 
 
 # Free text, and the names of files.
-UNREAD = ("command", "output", "reason", "origins")
+UNREAD = ("command", "output", "reason")
 
 
 def _refuse_logins(verb: Verb, values: Mapping[str, Any]) -> None:
