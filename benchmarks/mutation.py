@@ -45,6 +45,7 @@ RELATED = {
     "measure": ("bench",),
     "facts": ("plan", "cpu"),
     "util": ("engine", "cli"),
+    "cli": ("publish", "plan", "fleet"),
     "in_container": ("verify", "measure", "bench"),
 }
 FOLDER = RESULTS / "mutation"
