@@ -50,7 +50,9 @@ def test_the_default_rows_are_official_wheels_and_every_level() -> None:
 
 def test_json_has_the_digest_of_each_row_and_what_each_refusal_was_asked() -> None:
     """`--changed` compares the digests with those that another commit prints."""
-    asked = {"release": "2.20.0", "target": "mkl", "python": "3.11", "platform": "linux/amd64", "cpu": "avx"}
+    asked: dict[str, Any] = {
+        "release": "2.20.0", "target": "mkl", "python": "3.11", "platform": "linux/amd64", "cpu": "avx"
+    }  # fmt: skip
     no = Refused(request=Request(**asked), reason="why")
     assert formats.to_json(replace(ONE, refused=(no,))) == {
         "schema": "tfbuild.matrix/1",
