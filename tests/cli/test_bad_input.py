@@ -13,6 +13,8 @@ import pytest
 
 from tests.commandline import invoke
 from tests.users import nobody
+from tfbuild.cli import output
+from tfbuild.errors import UsageError
 from tfbuild.plan import source
 
 ROOT = Path(__file__).parents[2]
@@ -194,6 +196,9 @@ def test_stdout_in_ascii_still_gets_all_of_the_json(recording: Path) -> None:
     done = detect(recording, "", PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.decode("ascii"))["model"].startswith("Foo\u00ae  [2J Bar \U0001f600")
+    assert (
+        '\n  "model": "Foo\u00ae  [2J Bar \U0001f600' in detect(recording, "", PYTHONIOENCODING="utf-8").stdout.decode()
+    )
 
 
 @pytest.mark.parametrize(("unbuffered", "where"), [("", "standard output"), ("1", "or standard output")])
@@ -203,6 +208,13 @@ def test_a_full_stdout_is_told_as_one(recording: Path, unbuffered: str, where: s
     assert done.stderr.startswith(b"error: cannot write to ")
     assert f"{where}: No space left on device\nhint: free".encode() in done.stderr
     assert b"Exception ignored" not in done.stderr
+
+
+def test_an_error_that_no_verb_expects_names_its_file_if_it_has_one() -> None:
+    with pytest.raises(UsageError, match="error: cannot use /nonexistent/x: No such file"), output.refusals():
+        Path("/nonexistent/x").touch()
+    with pytest.raises(OSError, match="Bad file descriptor"), output.refusals():
+        os.close(-1)
 
 
 def test_a_closed_stdout_is_refused(recording: Path) -> None:

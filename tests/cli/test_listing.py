@@ -1,6 +1,7 @@
 """What people read fits a terminal of eighty columns, and says which release, Python and compiler were taken."""
 
 import json
+import re
 import shlex
 import subprocess
 from contextlib import redirect_stdout
@@ -12,7 +13,8 @@ import pytest
 
 from tests import terminal
 from tests.commandline import answer, invoke
-from tests.cpu.machines import recordings
+from tests.cpu.machines import machine, recordings
+from tests.facts import newest
 from tfbuild import plan
 from tfbuild.cli import listing
 from tfbuild.plan import Request
@@ -53,7 +55,39 @@ def test_a_detected_cpu_fits_eighty_columns(tmp_path: Path) -> None:
     longest = max((row for row in recordings() if not row.refused), key=lambda row: len(row.features))
     (tmp_path / "cpuinfo").write_text(longest.text)
     lines = shown("detect", "--cpuinfo", tmp_path / "cpuinfo")
-    assert [line.split()[0] for line in lines if line[:1].strip()][:3] == ["CPU", "level", "features"]
+    assert names_of(lines) == ["CPU", "level", "features", "unused"]
+
+
+def names_of(lines: list[str]) -> list[str]:
+    """The names in the first of two columns."""
+    return [re.split("  +", line)[0] for line in lines if line[:1].strip()]
+
+
+def test_what_is_hidden_from_a_guest_is_masked(tmp_path: Path) -> None:
+    newest = machine("unknown-sapphirerapids")
+    cores = (newest.core(number, without=("avx512f",) if number else ()) for number in (0, 1))
+    (tmp_path / "cpuinfo").write_text("\n".join(cores))
+    assert names_of(shown("detect", "--cpuinfo", tmp_path / "cpuinfo"))[-2:] == ["masked", "disputed"]
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "unused"),
+    [
+        ("unknown-sapphirerapids", ["faster", "slower", "equal"], "AVX2 AVX512F AVX512_VNNI"),
+        ("fedora29-zen-guest", [], "AVX2"),
+        ("old", [], "nothing that TensorFlow's message names"),
+    ],
+)
+def test_the_gain_is_what_was_measured_for_such_cpus(name: str, more: list[str], unused: str, tmp_path: Path) -> None:
+    old = "processor : 0\nvendor_id : GenuineIntel\nmodel name : old\nflags : fpu lm sse sse2\n"
+    (tmp_path / "cpuinfo").write_text(old if name == "old" else machine(name).cpuinfo())
+    lines = shown("gain", "--cpuinfo", tmp_path / "cpuinfo")
+    assert names_of(lines) == ["CPU", "wheel", "unused", "measured", *more, "yours", "compile", "measure it"]
+    text = " ".join(" ".join(lines).split())
+    assert f"unused {unused}" in text
+    assert ("nothing of code for such a CPU" in text) != bool(more)
+    for title in more[:2]:
+        assert re.search(rf"{title} [^;:]+: \d\.\d\d \[\d\.\d\d, \d\.\d\d\]; ", text)
 
 
 def test_copts_can_be_pasted_from_a_terminal_and_from_a_pipe() -> None:
@@ -66,9 +100,12 @@ def test_copts_can_be_pasted_from_a_terminal_and_from_a_pipe() -> None:
 
 def test_a_plan_begins_with_what_people_look_for_and_shows_no_python() -> None:
     lines = shown("plan", "--cpu", "x86-64-v3", *LINUX)
-    assert [line[:15].strip() for line in lines[:7]] == [
-        "id", "release", "python", "target", "platform", "instruction set", "compiler",
+    names = names_of(lines)
+    assert names[:9] == [
+        "id", "release", "python", "target", "platform", "instruction set", "compiler", "base image", "wheel",
     ]  # fmt: skip
+    assert names[names.index("note") - 1] == "compile takes"
+    assert not {"level", "notes"} & {*names}
     assert "None" not in "\n".join(lines)
     assert "tag=v" in "\n".join(lines)
 
@@ -90,6 +127,13 @@ FITTING = Published(
 )  # fmt: skip
 
 
+def test_a_bake_file_is_printed_and_its_contexts_are_written(tmp_path: Path) -> None:
+    done = invoke("matrix", "--format", "bake", "--only", newest.official(), "--output", "x", cwd=tmp_path)
+    assert f'context = "x/{newest.official()}"' in done.stdout
+    assert (tmp_path / "x" / newest.official() / "Dockerfile").is_file()
+    assert done.stderr == f"x/{newest.official()}\n1 row\n"
+
+
 def test_what_a_pull_passes_over_is_grouped_by_reason() -> None:
     larger = [replace(FITTING, id=f"larger-{number}", features=frozenset(("avx512f",))) for number in range(5)]
     other = replace(FITTING, id="other", platform="linux/arm64", features=frozenset())
@@ -98,24 +142,41 @@ def test_what_a_pull_passes_over_is_grouped_by_reason() -> None:
     assert sorted(lines) == ["not larger-4, larger-3 and 3 more: this CPU lacks avx512f", "not other: for linux/arm64"]
 
 
-def test_images_say_what_is_known_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_say_what_is_known_of_them(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     there = Entry(
         place="ghcr.io/us/tfbuild", name=f"ghcr.io/us/tfbuild:{FITTING.id}", id=FITTING.id, digest="sha256:1",
         instruction_set="x86-64-v3", platform="linux/amd64", size=1_107_000_000, created="2026-11-01T00:00:00Z",
         verified=None, lacks=("avx512_bf16", "avx512_vnni", "avx512f"), offered=True,
     )  # fmt: skip
     here = replace(there, place=inventory.HERE, offered=None, lacks=())
-    entries = (there, replace(there, offered=False), here, replace(here, verified=True), replace(here, verified=False))
+    here = replace(there, name=inventory.UNNAMED, place=inventory.HERE, offered=None, lacks=())
+    rows = {
+        "by its publisher, not signed": there,
+        "by its publisher, signature attached": replace(there, signed=True),
+        "outdated: old": replace(there, outdated="old"),
+        "yanked: bad": replace(there, yanked="bad"),
+        "altered: moved": replace(there, altered="moved"),
+        "not offered": replace(there, offered=False),
+        "not known here": here,
+        "yes": replace(here, verified=True),
+        "no": replace(here, verified=False),
+    }
 
     def show(stream: IO[str]) -> None:
         with redirect_stdout(stream):
-            listing.show_images(entries)
+            listing.show_images(rows.values())
 
     lines = terminal.lines(show, monkeypatch)
     assert max(map(len, lines)) <= 80
-    text = " ".join(" ".join(lines).split())
-    for words in ("by its", "publisher", "not offered", "not known", "1,107 MB", "avx512_vnni"):
-        assert words in text
+    monkeypatch.setenv("COLUMNS", "200")
+    listing.show_images(rows.values())
+    titles, *lines = capsys.readouterr().out.splitlines()
+    assert titles.split() == ["image", "size", "age", "verified", "runs", "here"]
+    for line, (verified, entry) in zip(lines, rows.items(), strict=True):
+        name, size, age, *cells = re.split("  +", line.strip())
+        assert name == (f"{FITTING.id} (unnamed)" if entry.place == inventory.HERE else there.name)
+        assert (size, age[-2:]) == ("1,107 MB", " d")
+        assert cells == [verified, "yes" if entry.runs else "no, lacks avx512_bf16 avx512_vnni avx512f"]
 
 
 # --- one default everywhere -------------------------------------------------------------------------------------------

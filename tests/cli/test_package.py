@@ -21,9 +21,8 @@ from tests import checkout, schemas
 from tests.ci.steps import ROOT, read
 from tests.commandline import invoke
 from tfbuild import __version__
-from tfbuild.cli import VERBS, options
+from tfbuild.cli import VERBS
 from tfbuild.cli.options import EXTRAS
-from tfbuild.util import installation
 from tools import verbs as development
 
 pytestmark = pytest.mark.slow
@@ -127,12 +126,6 @@ def test_the_sdist_makes_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path
     assert hashlib.sha256(again.read_bytes()).digest() == hashlib.sha256(wheel.read_bytes()).digest()
 
 
-def test_each_extra_is_what_the_command_line_asks_for() -> None:
-    for extra, modules in EXTRAS.items():
-        listed = {Requirement(line).name for line in PROJECT["optional-dependencies"][extra]}
-        assert listed == set(modules.values())
-
-
 @pytest.mark.parametrize(
     ("lock", "used"), [("requirements.lock", ()), ("requirements-dev.lock", ("dev",))], ids=["use", "dev"]
 )
@@ -205,28 +198,6 @@ def test_hints_and_help_name_the_installed_command(tfbuild: Command) -> None:
 
 
 # --- extras -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "extra", "purpose"),
-    [
-        (("bench", "image"), "bench", "a benchmark"),
-        (("compare", "a.json", "b.json", "--html", "x.html"), "bench", "--html"),
-        (("advise", "a.json", "--pyperf", "x.json"), "bench", "--pyperf"),
-        (("sbom", "image"), "publish", "sbom"),
-        (("push", "image", "--registry", "localhost:1/x"), "publish", "push"),
-        (("verify", "image", "--registry", "localhost:1/x"), "publish", "verify --registry"),
-    ],
-)
-def test_a_missing_extra_is_told_before_anything_starts(
-    words: tuple[str, ...], extra: str, purpose: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(options, "find_spec", lambda _: None)
-    packages = ", ".join(EXTRAS[extra].values())
-    assert invoke(*words, code=2).stderr == (
-        f"error: {purpose} needs {packages}, the extra '{extra}'\n"
-        f"hint: {installation.adding(extra, [*EXTRAS[extra].values()])}\n"
-    )
 
 
 IMPORT = """

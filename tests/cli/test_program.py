@@ -33,6 +33,7 @@ TYPED = (
         "matrix --only *-mkl-* --only *-cpu-* --format json detect",
         [("matrix", {"only": ["*-mkl-*", "*-cpu-*"], "format": "json"}), ("detect", {})],
     ),
+    ("plan --config=-- --config=--x", [("plan", {"config": ["--", "--x"]})]),
     ("verify tfbuild:x --json", [("verify", {"image": "tfbuild:x", "json": True})]),
     ("bench --json tfbuild:x", [("bench", {"image": "tfbuild:x", "json": True})]),
     ("push --sign-options='--key x' tfbuild:x", [("push", {"image": "tfbuild:x", "sign_options": "--key x"})]),
@@ -80,7 +81,7 @@ def test_a_shell_completes_verbs_and_the_options_of_a_verb() -> None:
         options = completed("--complete", "--", "x", "plan", "--target", "mkl", "--rel").stdout.split()
         assert options == [f"--{name}" for name in VERBS["plan"].options]
     assert "complete" in run("--print-completion-script", "bash").stdout
-    assert run("--version").stdout == f"tfbuild {__version__}\n"
+    assert run("-V").stdout == run("--version").stdout == f"tfbuild {__version__}\n"
     assert "options are: bash, fish, zsh" in run("--print-completion-script", "tcsh", code=2).stderr
 
 
@@ -92,8 +93,9 @@ def test_options_of_invoke_itself_are_none_of_the_installed_command(words: str) 
 
 
 def test_options_of_invoke_for_a_list_of_tasks_are_refused() -> None:
-    done = invoke("-F", "json", "--list", code=2)
-    assert done.stderr == "error: no verb is given before -F\nhint: invoke --list\n"
+    for option in ("-F", "-D", "--list-format", "--list-depth"):
+        done = invoke(option, "1", "--list", code=2)
+        assert done.stderr == f"error: no verb is given before {option}\nhint: invoke --list\n"
 
 
 # A command line of a shell with {} for the command; how it ends, and what it says.
@@ -111,6 +113,11 @@ STRANGE = (
         "error: no larger file can be written: File too large; ulimit -f allows 1,024\nhint: ",
     ),
     ("ulimit -f 1; {} dockerfile --output new", 34, "error: no larger file can be written for "),
+    (
+        "ulimit -f 0; {} matrix --changed HEAD --wheel official --only *-mkl-*",
+        2,
+        "error: No usable temporary directory",
+    ),
 )
 
 

@@ -1,5 +1,6 @@
 """What stands between a command and its first line: few modules, and none of Invoke's where `tfbuild` is typed."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -51,16 +52,20 @@ def test_a_verb_imports_nothing_that_it_does_not_use(words: tuple[str, ...], mor
     assert not modules & {"ctypes.util", "http.client", "sqlite3", "urllib.request", "xml.etree.ElementTree"}
 
 
-def test_garbage_is_collected_once_the_verbs_are_imported() -> None:
-    code = "import gc, tfbuild.cli; print(gc.isenabled(), gc.get_freeze_count() > 0)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "True True\n", "and never looked for among what imports made"
+@pytest.mark.parametrize(("limit", "byte_code"), [("", True), ("ulimit -S -f 100000;", False)])
+def test_garbage_is_collected_once_the_verbs_are_imported(limit: str, byte_code: bool) -> None:
+    """And byte code is not written where a limit could cut it."""
+    code = "import gc, sys, tfbuild.cli; print(gc.isenabled(), gc.get_freeze_count() > 0, not sys.dont_write_bytecode)"
+    command, env = ["sh", "-c", f'{limit} exec "$@"', "sh", sys.executable, "-c", code], {"PYTHONDONTWRITEBYTECODE": ""}
+    printed = subprocess.check_output(command, cwd=ROOT, text=True, env={**os.environ, **env})
+    assert printed == f"True True {byte_code}\n", "and never looked for among what imports made"
 
 
 @pytest.mark.parametrize(
     ("command", "verbs"),
     [
         (["/x/bin/invoke", "plan", "--target", "mkl"], ["plan"]),
+        (["/x/bin/inv", "plan"], ["plan"]),
         (["/x/invoke/__main__.py", "copts", "--cpu=avx", "plan"], ["copts", "plan"]),
         (["pytest", "-k", "plan"], sorted(EVERY)),
         (["/x/pytest/__main__.py", "plan", "--wrong"], sorted(EVERY)),

@@ -8,21 +8,31 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from packaging.requirements import Requirement
 
-from tests.commandline import invoke
+from tests.binary.test_scan import WHOLE
+from tests.commandline import answer, invoke
 from tests.pipeline.test_no_container import BOOKWORM
 from tests.rows import each
 from tests.terminal import Terminal
-from tfbuild.cli import command_line, help_pages
+from tests.verify.test_report import check, report
+from tfbuild import __doc__ as purpose
+from tfbuild.cli import building, command_line, help_pages, options
+from tfbuild.cli.options import EXTRAS
 from tfbuild.cli.verbs import VERBS
 from tfbuild.engine import daemon
-from tfbuild.errors import Interrupted
+from tfbuild.errors import Interrupted, RegistryRefused, VerificationFailed
+from tfbuild.pipeline import Maker
 from tfbuild.pipeline import machine as machines
+from tfbuild.util import installation
 from tfbuild.util.progress import Progress
+from tfbuild.verify import report as reporting
 from tools import verbs as development
 
 ROOT = Path(__file__).parents[2]
@@ -121,9 +131,41 @@ def test_build_has_few_options_of_its_own() -> None:
     assert len(EVERY["build"].options) <= 36
 
 
+HELP = """\
+Usage: invoke fleet HOSTS [--options]
+
+Choose the fewest images that cover HOSTS: a recorded cpuinfo file, a folder of
+them, or a list of ssh hosts.
+
+Examples:
+  invoke fleet recorded/              # a folder of recorded /proc/cpuinfo files
+  invoke fleet ssh://web1 --also ssh://web2 --images 2
+  invoke fleet hosts.txt --json > fleet.json    # for invoke matrix --fleet
+
+Arguments:
+  HOSTS  a recorded /proc/cpuinfo, a folder of them, a list of ssh hosts, or
+         ssh://user@host
+
+Options:
+  --also PATH         another recorded file, folder or list (repeatable)
+  --images K          largest number of images to choose
+  --skip-unreachable  skip hosts that cannot be read
+  --timeout SECONDS   time limit for each ssh host, in seconds
+  --ssh-config FILE   configuration for ssh, in place of ~/.ssh/config
+  --json              print JSON to stdout
+"""
+
+
+def test_the_help_is_in_columns_and_no_wider_than_people_read() -> None:
+    assert invoke("--help", "fleet").stdout == HELP
+    wide = answer("--help", "build", terminal=True, env={"COLUMNS": "200"}).stdout
+    assert max(map(len, wide.splitlines())) in range(97, 101)
+
+
 def test_the_whole_help_has_all_verbs_in_groups() -> None:
     shown = invoke().stdout
-    assert shown == invoke("--list").stdout
+    assert shown == invoke("--list").stdout == invoke("-l").stdout
+    assert shown.startswith(f"Usage: invoke VERB [--options]\n\n{purpose}\n\n  invoke detect  ")
     assert max(map(len, shown.splitlines())) <= 80
     assert set(re.findall(r"^  ([\w-]+)  +[A-Z]", shown, re.MULTILINE)) == set(EVERY)
     assert re.findall(r"^(\w.*):$", shown, re.MULTILINE) == list(help_pages.VERB_GROUPS.values())
@@ -171,6 +213,162 @@ def test_a_plan_without_a_container_is_that_of_this_machine(monkeypatch: pytest.
     words = ("--no-container", "--release", "2.13.1", "--cpu", "x86-64-v3", "--platform", "linux/amd64", "--json")
     (planned,) = json.loads(invoke("plan", *words).stdout)
     assert (planned["python"], planned["compiler"]) == ("3.11", "gcc-12")
+
+
+@each(
+    "words, said, printed",
+    [
+        (("--stop", "--yes"), "stopped the engine that tfbuild had started\n", None),
+        (("--stop", "--yes", "--json"), "", {"stopped": True}),
+        ((), "engine 28.1 (linux/amd64) answers\n", None),
+        (("--json",), "", {"version": "28.1", "platform": "linux/amd64"}),
+    ],
+)
+def test_what_was_done_to_the_engine_is_said(
+    words: tuple[str, ...],
+    said: str,
+    printed: object,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(daemon, "running_containers", lambda: 2)
+    monkeypatch.setattr(daemon, "stop", lambda _: True)
+    monkeypatch.setattr(daemon, "ensure", lambda _: SimpleNamespace(version="28.1", platform="linux/amd64"))
+    command_line.calls(["engine", *words], EVERY)[0].run()
+    output, errors = capsys.readouterr()
+    assert (json.loads(output or "null"), errors) == (printed, said)
+
+
+ID = "2.20.0-mkl-py3.11-x86-64-v3"
+
+
+@each(
+    "words, printed, said, document",
+    [
+        (("build",), "tfbuild:x\n", "", {"image": "tfbuild:x", "verified": False}),
+        (
+            ("wheel",),
+            "dist/x.whl\n",
+            "",
+            {"id": ID, "wheel": "dist/x.whl", "sidecar": "dist/x.json", "sha256": "00"},
+        ),
+        (
+            ("bundle", "--wheel-only"),
+            "bundle\n",
+            "2 files, 3.00 GB; `--mirror bundle` builds from them without a network\n",
+            {"folder": "bundle", "builds": [ID], "files": 2, "bytes": 3 * 10**9},
+        ),
+        (
+            ("worker-image",),
+            "worker:x\n",
+            "--set remote-property=container-image=docker://worker:x\n",
+            {
+                "image": "worker:x",
+                "builder": "sha256:00",
+                "property": "container-image=docker://worker:x",
+                "command": building.WORKER.format(image="worker:x", url="http://SCHEDULER:50051"),
+            },
+        ),
+    ],
+)
+def test_what_was_made_is_printed(
+    words: tuple[str, ...], printed: str, said: str, document: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No engine is in reach: what it would make is given."""
+    wheel = SimpleNamespace(wheel=Path("dist/x.whl"), sidecar=Path("dist/x.json"), sha256="00")
+    monkeypatch.setattr(Maker, "build", lambda *_: SimpleNamespace(report=None, image="tfbuild:x"))
+    monkeypatch.setattr(Maker, "wheel", lambda *_: wheel)
+    monkeypatch.setattr(Maker, "bundle", lambda *_: SimpleNamespace(files=2, size=3 * 10**9))
+    monkeypatch.setattr(Maker, "worker_image", lambda *_: ("worker:x", "00"))
+    request = ("--release", "2.20.0", "--python", "3.11", "--cpu", "x86-64-v3", "--platform", "linux/amd64")
+    done = invoke(*words, *request)
+    assert (done.stdout, done.stderr.endswith(said)) == (printed, True)
+    assert done.stderr.startswith(f"{ID}: TensorFlow 2.20.0, ")
+    assert "\nnote: " in done.stderr
+    assert json.loads(invoke(*words, *request, "--json").stdout) == document
+
+
+def test_a_verb_ends_with_the_outcome_of_the_verification(capsys: pytest.CaptureFixture[str]) -> None:
+    building.finish(None, "tfbuild:x", json=False)
+    assert capsys.readouterr() == ("tfbuild:x\n", "")
+    building.finish(None, "tfbuild:x", json=True)
+    assert json.loads(capsys.readouterr().out) == {"image": "tfbuild:x", "verified": False}
+    building.finish(report(), "tfbuild:x", json=True)
+    assert capsys.readouterr() == (f"{reporting.to_json(report())}\n", "")
+    with pytest.raises(VerificationFailed):
+        building.finish(report("fail", check("isa", "fail")), "tfbuild:x", json=False)
+    output, errors = capsys.readouterr()
+    assert "isa" in output
+    assert errors == f"image tfbuild:x, report reports/{report().id}-failed.html\n"
+
+
+def test_what_a_library_is_compiled_for_is_a_table(tmp_path: Path) -> None:
+    (tmp_path / "lib.so").write_bytes(WHOLE)
+    assert invoke("inspect", "lib.so", cwd=tmp_path).stdout.splitlines() == [
+        "lib.so: compiled for avx2",
+        "",
+        "lib.so: 135,580 instructions in 64 regions, 100.0 % of its code; "
+        "so few that one function chosen at run time can pass for all",
+        "feature               per 1000   regions",
+        "avx                      7.553   100.0 %  compiled for it",
+        "avx2                     0.760   100.0 %  compiled for it",
+    ]
+
+
+def test_a_bundle_is_rehearsed(tmp_path: Path) -> None:
+    words = ("bundle", "--wheel", "official", "--platform", "linux/amd64", "--network", "host", "--dry-run")
+    done = invoke(*words, "--output", "there", cwd=tmp_path)
+    (planned,) = json.loads(invoke(*words, "--json", cwd=tmp_path).stdout)["builds"]
+    assert done.stdout == f"{planned}\n"
+    assert done.stderr.endswith("\ndry run: the downloads of these builds would go to there; nothing was started\n")
+
+
+def test_free_text_and_names_of_files_may_look_like_a_login(tmp_path: Path) -> None:
+    text = "https://u:word@host/x"
+    invoke("bench", "x", "--dry-run", "--command", f"curl {text}")
+    invoke("dockerfile", "--wheel", "official", "--output", "u:word@host/x", cwd=tmp_path)
+    invoke("yank", "x", "--registry", "127.0.0.1:1/us/x", "--reason", text, code=RegistryRefused.exit_code)
+
+
+# --- extras -----------------------------------------------------------------------------------------------------------
+
+
+def test_each_extra_is_what_the_command_line_asks_for_and_is_installed_here() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for extra, modules in EXTRAS.items():
+        listed = {Requirement(line).name for line in project["optional-dependencies"][extra]}
+        assert listed == set(modules.values())
+        options.require_extra(extra, "this test")
+
+
+@pytest.mark.parametrize(
+    ("words", "extra", "purpose"),
+    [
+        (("bench", "image"), "bench", "a benchmark"),
+        (("compare", "a.json", "b.json", "--html", "x.html"), "bench", "--html"),
+        (("advise", "a.json", "--pyperf", "x.json"), "bench", "--pyperf"),
+        (("advise", "a.json", "--html", "x.html"), "bench", "--html"),
+        (("sbom", "image"), "publish", "sbom"),
+        (("push", "image", "--registry", "localhost:1/x"), "publish", "push"),
+        (("verify", "image", "--registry", "localhost:1/x"), "publish", "verify --registry"),
+    ],
+)
+def test_a_missing_extra_is_told_before_anything_starts(
+    words: tuple[str, ...], extra: str, purpose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "find_spec", lambda _: None)
+    packages = ", ".join(EXTRAS[extra].values())
+    assert invoke(*words, code=2).stderr == (
+        f"error: {purpose} needs {packages}, the extra '{extra}'\n"
+        f"hint: {installation.adding(extra, [*EXTRAS[extra].values()])}\n"
+    )
+    assert "needs" not in answer("push", "image", "--access", "--registry", "127.0.0.1:1/x").stderr
+
+
+def test_an_installed_package_has_no_revisions_to_compare_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "clone", lambda: None)
+    refused = invoke("matrix", "--changed", "HEAD", code=2).stderr
+    assert refused.startswith("error: --changed compares with tfbuild's own repository\n")
 
 
 def test_sigterm_ends_a_verb_as_ctrl_c_does(tmp_path: Path) -> None:
