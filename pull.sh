@@ -45,7 +45,7 @@ esac
 case $(uname -m) in
     x86_64) platform=linux/amd64 ;;
     aarch64) platform=linux/arm64 ;;
-    *) die "there are no images for a $(uname -m) CPU" 14 ;;
+    *) die "there are no images for a $(uname -m) CPU" 12 ;;
 esac
 
 # The features that every core has.
@@ -56,7 +56,7 @@ features=$(awk '
     }
     END { for (name in cores) if (cores[name] == lists) printf "%s ", name }
 ' "${TFBUILD_CPUINFO:-/proc/cpuinfo}")
-[ -n "$features" ] || die "no CPU features can be read from ${TFBUILD_CPUINFO:-/proc/cpuinfo}" 14
+[ -n "$features" ] || die "no CPU features can be read from ${TFBUILD_CPUINFO:-/proc/cpuinfo}" 12
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -32,11 +32,11 @@ features=$(awk '
     }
     END { for (name in cores) if (cores[name] == lists) printf "%s ", name }
 ' "$cpuinfo")
-[ -n "$features" ] || die "no CPU features can be read from $cpuinfo" 14
+[ -n "$features" ] || die "no CPU features can be read from $cpuinfo" 12
 case $(uname -m) in
     x86_64) platform=linux/amd64 ;;
     aarch64) platform=linux/arm64 ;;
-    *) die "there are no wheels for a $(uname -m) CPU" 14 ;;
+    *) die "there are no wheels for a $(uname -m) CPU" 12 ;;
 esac
 # "3.12 2.36": Python's version and glibc's; nothing where no wheel of TensorFlow can work.
 environment=$("$python" -c '

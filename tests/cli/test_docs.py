@@ -115,6 +115,16 @@ def test_every_error_has_a_row() -> None:
     assert rows == Counter([0, 86, 141, *(kind.exit_code for kind in kinds)])
 
 
+@pytest.mark.parametrize("script", ["pull.sh", "templates/index/install.sh"])
+def test_a_script_exits_with_the_codes_of_tfbuild(script: str) -> None:
+    text = (ROOT / script).read_text(encoding="utf-8")
+    used = set(map(int, re.findall(r'" (\d+)(?: ;;)?$', text, re.MULTILINE)))
+    known = {
+        kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TfbuildError)
+    }
+    assert {12, 24, 26, 27} <= used <= known
+
+
 def test_the_verb_updates_stale_pages_and_compares(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
