@@ -35,7 +35,7 @@ from pathlib import Path
 
 from benchmarks.harness import RESULTS
 from tests import checkout
-from tools.testing import PURE
+from tools.testing import PURE, provide_tensorflow
 
 ROOMS = tuple(sorted(path.parent.name for path in (checkout.ROOT / "tfbuild").glob("*/__init__.py")))
 # Further folders of tests that use a room directly, tried where its own tests notice nothing.
@@ -360,6 +360,8 @@ def main() -> None:
     for name in COMMON:
         importlib.import_module(name)
     commit = commit_of(checkout.ROOT)
+    if "in_container" in options.rooms:
+        provide_tensorflow(checkout.ROOT)
     reports = []
     with tempfile.TemporaryDirectory(prefix="tfbuild-mutation-") as folder:
         Path(folder).chmod(0o755)  # tests become another user

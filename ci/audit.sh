@@ -17,7 +17,8 @@ if [ -z "${PIP_AUDIT:-}" ]; then
 fi
 code=0
 # One at a time: they may pin different versions of a package, which pip-audit refuses in one run.
-for lock in requirements.lock requirements-dev.lock docs/requirements.txt ci/publish.txt ci/audit.txt ci/fuzz.txt; do
+for lock in requirements.lock requirements-dev.lock docs/requirements.txt ci/publish.txt ci/audit.txt ci/fuzz.txt \
+    ci/tensorflow.txt; do
     echo "$lock:" >&2
     # Without --strict, a package that PyPI does not answer for would pass.
     "$PIP_AUDIT" --strict --require-hashes --disable-pip --progress-spinner off --requirement "$lock" "$@" || code=$?

@@ -42,6 +42,8 @@ NEEDS = (
     Need(program="chromium", package="chromium", skipped="pages in a browser"),
     Need(program="zsh", package="zsh", skipped="completion in zsh"),
 )
+# The Python of an environment with the TensorFlow that ci/tensorflow.txt locks. It runs what otherwise runs in images.
+TENSORFLOW = Path(sys.prefix) / "tensorflow" / "bin" / "python"
 # Debian's folders of system programs, which are not on every user's PATH.
 SYSTEM = ("/usr/sbin", "/sbin")
 
@@ -66,6 +68,17 @@ def provide(root: Path, progress: Progress) -> None:
         )
 
 
+def provide_tensorflow(root: Path) -> None:
+    """Make the environment with TensorFlow, unless it is there."""
+    lock, environment = root / "ci" / "tensorflow.txt", TENSORFLOW.parents[1]
+    installed = environment / lock.name
+    if installed.is_file() and installed.read_bytes() == lock.read_bytes():
+        return
+    _step(root, "venv", "--clear", str(environment))
+    _step(root, "pip", "--python", str(TENSORFLOW), "install", "--quiet", "--require-hashes", "-r", str(lock))
+    shutil.copy(lock, installed)
+
+
 def run(root: Path, *, path: str, pure: bool, nightly: bool) -> None:
     """Run each step as a process of its own, until one fails.
 
@@ -76,6 +89,7 @@ def run(root: Path, *, path: str, pure: bool, nightly: bool) -> None:
     chosen = _chosen(root, path)
     if not pure:
         provide(root, Progress())
+        provide_tensorflow(root)
     thorough = ["--hypothesis-profile=thorough"] if nightly else []
     if path:
         selected = PURE if pure else NIGHTLY if nightly else ""

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from tests.rows import each
 from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
 from tfbuild.engine import ContainerRun, Engine, Sandbox
-from tfbuild.in_container.bench import validity
+from tfbuild.in_container.bench import validity, worker
 from tfbuild.in_container.bench.records import Calibrated, Dropped, Hello, Idle, Ready, WorkerSample
 from tfbuild.in_container.smoke import probes
 from tfbuild.in_container.smoke.records import Challenge, Environment, Faults, Part, TensorFlow
@@ -23,6 +24,23 @@ from tfbuild.measure.probe import UntrustedError
 from tfbuild.measure.records import Host
 
 KINDS = (Environment, TensorFlow, Faults, Part, Hello, Ready, Calibrated, WorkerSample, Idle, Dropped)
+
+
+def told(reading: Callable[[], float], files: dict[str, str]) -> float:
+    """Return a reading on a machine with these files alone."""
+
+    def opened(path: str) -> io.StringIO:
+        name = path.removeprefix("/sys/fs/cgroup/")
+        if name not in files:
+            raise FileNotFoundError(path)
+        return io.StringIO(files[name])
+
+    system = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 20, "SC_CLK_TCK": 100}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.sysconf", system.__getitem__)
+        for module in (validity, worker):
+            patch.setattr(module, "open", opened, raising=False)
+        return reading()
 
 
 @each(
@@ -36,16 +54,65 @@ KINDS = (Environment, TensorFlow, Faults, Part, Hello, Ready, Calibrated, Worker
     ],
 )
 def test_memory_is_the_machine_s_or_a_lower_limit_of_the_cgroup(files: dict[str, str], mebibytes: float) -> None:
-    def opened(path: str) -> io.StringIO:
-        name = path.removeprefix("/sys/fs/cgroup/")
-        if name not in files:
-            raise FileNotFoundError(path)
-        return io.StringIO(files[name])
+    assert told(validity.memory, files) == mebibytes
+
+
+@each(
+    "reading, files, value",
+    [
+        (validity.throttled, {}, 0),
+        (validity.throttled, {"cpu.stat": "nr_periods 9\nnr_throttled 7\n", "cpu/cpu.stat": "nr_throttled 1\n"}, 7),
+        (validity.throttled, {"cpu/cpu.stat": "nr_throttled 3\n"}, 3),
+        (validity.throttled, {"cpu.stat": "nr_periods 9\n"}, 0),
+        (validity.rss, {"/proc/self/statm": "9 512 3\n"}, 2),
+        (validity.peak, {"/proc/self/status": "Name: x\nVmPeak: 9 kB\nVmHWM:\t 2048 kB\nVmRSS: 7 kB\n"}, 2),
+        # All but idle (4) and waiting for disks (5); guests are in the first two already.
+        (worker.busy_seconds, {"/proc/stat": "cpu  10 20 30 4 5 60 70 80 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n"}, 2.7),
+    ],
+)
+def test_what_the_kernel_says_of_a_process_and_the_machine(
+    reading: Callable[[], float], files: dict[str, str], value: float
+) -> None:
+    assert told(reading, files) == value
+
+
+@each(
+    "seconds, calls",
+    [
+        ([0.1] * 9, 6),
+        ([1.25, 1.25, 1.25, 1.0, 1.0, 1.0, 1.0], 6),
+        ([0.9, 0.8, 0.6, 0.4, 0.4, 0.4, 0.4, 0.4, 0.1], 8),
+        ([2.0] * 9, 5),
+        ([0.7**number for number in range(90)], 60),
+    ],
+)
+def test_a_workload_is_warm_when_its_calls_are_no_longer_faster(seconds: list[float], calls: int) -> None:
+    passed, left = [0.0], iter(seconds)
+
+    def call() -> None:
+        passed[0] += next(left)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 20}.__getitem__)
-        patch.setattr(validity, "open", opened, raising=False)
-        assert validity.memory() == mebibytes
+        patch.setattr("time.perf_counter", lambda: passed[0])
+        assert validity.warm_up(SimpleNamespace(call=call)) == calls
+
+
+@each("seconds, calls", [(0.01, 12), (0.05, 3), (0.0601, 2), (1.0, 1), (1000.0, 1), (1e-9, 120_000_000)])
+def test_a_sample_is_as_many_calls_as_take_its_time(seconds: float, calls: int) -> None:
+    assert worker.calibrate(SimpleNamespace(sample=lambda inner: (inner * seconds, 0.0))) == pytest.approx(calls)
+
+
+@each(
+    "error, line",
+    [
+        (ValueError(), "ValueError: "),
+        (validity.Unfit("no\nsuch"), "no such"),
+        (OSError("at x:\n  it broke \n\n[[node]] [Op:x]"), "OSError: it broke"),
+        (OSError("e" * 400), f"OSError: {'e' * 291}"),
+    ],
+)
+def test_the_cause_of_an_error_is_one_line(error: Exception, line: str) -> None:
+    assert worker.cause(error) == line
 
 
 @each(

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copy
 
 import pytest
 
@@ -19,7 +20,7 @@ THOROUGH = "--hypothesis-profile=thorough"
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
     """Record the commands that are run, without the interpreter; each succeeds."""
     commands: list[list[str]] = []
 
@@ -30,6 +31,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(testing, "missing", lambda: ())
+    monkeypatch.setattr(testing, "TENSORFLOW", tmp_path / "tensorflow" / "bin" / "python")
+    (tmp_path / "tensorflow").mkdir()
+    copy(ROOT / "ci" / "tensorflow.txt", tmp_path / "tensorflow")
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     return commands
 
@@ -159,6 +163,16 @@ def test_a_missing_program_is_installed_or_reported_in_one_line(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     testing.provide(tmp_path, Progress(output))
     assert installed == [["openssh-server", "chromium"]]
+
+
+def test_tensorflow_is_installed_anew_only_for_another_lock(steps: list[list[str]], tmp_path: Path) -> None:
+    testing.provide_tensorflow(ROOT)
+    assert steps == []
+    (tmp_path / "tensorflow" / "tensorflow.txt").write_text("another")
+    for _ in range(2):
+        testing.provide_tensorflow(ROOT)
+    lock = str(ROOT / "ci" / "tensorflow.txt")
+    assert [(row[0], row[-1]) for row in steps] == [("venv", str(tmp_path / "tensorflow")), ("pip", lock)]
 
 
 PASSES = "def test_a(): pass\ndef test_b(): pass\n"

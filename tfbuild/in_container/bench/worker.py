@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import resource
 import sys
@@ -127,8 +128,8 @@ def calibrate(workload: Any) -> int:
     while True:
         wall = max(workload.sample(inner)[0], 1e-6)
         if wall >= SAMPLE_SECONDS / 2:
-            return max(1, int(inner * SAMPLE_SECONDS / wall + 0.999))
-        inner = max(inner + 1, int(inner * min(10.0, SAMPLE_SECONDS / wall)))
+            return math.ceil(inner * SAMPLE_SECONDS / wall)
+        inner = int(inner * min(10.0, SAMPLE_SECONDS / wall))
 
 
 def sample(workload: Any, inner: int) -> WorkerSample:

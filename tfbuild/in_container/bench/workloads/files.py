@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from . import Timing, Work, workload
-from .images import options, parallel
+from .images import options
 
 BATCH = 100
 
@@ -71,7 +71,7 @@ def reading(small: bool, cold: bool, calls: int = 0, count: int = 4000, size: in
     files = stored(small, count, size)
     if small:
         paths = tf.data.Dataset.from_tensor_slices(list(files))
-        records = paths.map(tf.io.read_file, num_parallel_calls=parallel(calls))
+        records = paths.map(tf.io.read_file, num_parallel_calls=calls or None)
     else:
         records = tf.data.TFRecordDataset(list(files))
     return FileRead(records.with_options(options(False, False)), count, files, cold)
@@ -103,5 +103,5 @@ class Disk(Work):
 
 
 @workload
-def disk(mib: int = 256) -> Disk:
+def disk(mib: int) -> Disk:
     return Disk(mib)

@@ -113,16 +113,12 @@ def options(defaults: bool, autotune: bool) -> Any:
     With both off, tf.data does only what the rows say; its defaults would speed up the slow arms too.
     """
     options = tf.data.Options()
-    if not (hasattr(options, "autotune") and hasattr(options, "experimental_optimization")):
-        raise Unfit("tf.data's optimisations cannot be switched off in this release")
-    options.experimental_optimization.apply_default_optimizations = defaults
-    options.autotune.enabled = autotune
+    try:
+        options.experimental_optimization.apply_default_optimizations = defaults
+        options.autotune.enabled = autotune
+    except AttributeError as error:
+        raise Unfit("tf.data's optimisations cannot be switched off in this release") from error
     return options
-
-
-def parallel(count: int) -> Any:
-    """Return the number of parallel calls; -1: chosen by TensorFlow; 0: none."""
-    return {0: None, -1: tf.data.AUTOTUNE}.get(count, count)
 
 
 def network(fused: bool = True, channels: int = 32) -> Any:
@@ -167,8 +163,9 @@ def pipeline(
     shuffle: str = "",
     batch: int = 16,
 ) -> Batches:
-    """Decode, crop, resize to 128x128 and batch, with a parameter for each option of tf.data. `cache`: "", "bytes" or
-    "decoded"; `shuffle`: likewise, through a buffer of 256."""
+    """Decode, crop, resize to 128x128 and batch, with a parameter for each option of tf.data. `calls`, `prefetch`: 0
+    for none, -1 for tf.data.AUTOTUNE; `cache`: "", "bytes" or "decoded"; `shuffle`: likewise, through a buffer of 256.
+    """
     windows = tf.constant(inception() if random_crops else [CROP] * IMAGES)
 
     def read(index: Any, data: Any) -> Any:
@@ -178,7 +175,7 @@ def pipeline(
     rows = tf.data.Dataset.from_tensor_slices((np.arange(IMAGES), pictures()))
     if cache == "bytes":
         rows = rows.cache()
-    threads = parallel(calls)
+    threads = calls or None
     if map_and_batch:
         joined = tf.data.experimental.map_and_batch(read, batch, drop_remainder=True, num_parallel_calls=threads)
         batches = rows.repeat().apply(joined)
@@ -193,7 +190,7 @@ def pipeline(
     else:
         batches = rows.repeat().map(read, num_parallel_calls=threads).batch(batch, drop_remainder=True)
     if prefetch:
-        batches = batches.prefetch(parallel(prefetch))
+        batches = batches.prefetch(prefetch)
     return Batches(batches.with_options(options(defaults, autotune)), batch, network(fused_norm) if step else None)
 
 
@@ -246,7 +243,7 @@ def remote(cycle: int, calls: int, latency: int = 2000, readers: int = 4) -> Bat
         return tf.data.Dataset.range(10**6).apply(testing.sleep(latency))
 
     records = tf.data.Dataset.range(readers).repeat()
-    records = records.interleave(source, cycle_length=cycle, block_length=1, num_parallel_calls=parallel(calls))
+    records = records.interleave(source, cycle_length=cycle, block_length=1, num_parallel_calls=calls)
     return Batches(records.batch(8).with_options(options(False, False)), 8)
 
 

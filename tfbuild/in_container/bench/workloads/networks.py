@@ -7,7 +7,7 @@ from typing import Any, List, Tuple
 import tensorflow as tf
 
 from ..validity import Unfit
-from . import FunctionWork, Work, compiled, normal, trace_count, workload
+from . import FunctionWork, Work, compiled, normal, workload
 from .compute import with_gradients
 from .images import Batches, photographs_of
 
@@ -159,19 +159,6 @@ def model(
 # --- strategies on all GPUs, or on virtual devices of this CPU, where they cannot speed anything up ------------------
 
 
-class StrategyStep(Work):
-    """A training step that a strategy runs on its replicas."""
-
-    def __init__(self, function: Any, x: Any, items: int, note: str) -> None:
-        self.function, self.x, self.items, self.note = function, x, items, note
-
-    def call(self) -> None:
-        self.function(self.x).numpy()
-
-    def traces(self) -> int:
-        return trace_count(self.function)
-
-
 def devices(kind: str, replicas: int, device: str) -> List[str]:
     """Return the names of the replicas' devices: all GPUs, or as many virtual CPUs as `replicas`."""
     physical = tf.config.list_physical_devices(device)
@@ -187,7 +174,7 @@ def devices(kind: str, replicas: int, device: str) -> List[str]:
 @workload
 def distributed(
     kind: str, replicas: int = 2, batch: int = 64, width: int = 512, layers: int = 3, device: str = "CPU"
-) -> Work:
+) -> FunctionWork:
     """A training step of dense layers on `batch` rows in all. `kind`: none, one, mirrored or central; `replicas`: on
     the CPU (with GPUs, all of them are used)."""
     names = devices(kind, replicas, device)
@@ -214,8 +201,9 @@ def distributed(
         optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
         return loss
 
-    @tf.function
     def step(data: Any) -> Any:
         return strategy.reduce("SUM", strategy.run(replica, args=(data,)), axis=None)
 
-    return StrategyStep(step, x, batch // shared * shared, f"{shared} replica(s)")
+    work = FunctionWork(step, x, items=batch // shared * shared, comparable=False)
+    work.note = f"{shared} replica(s)"
+    return work

@@ -1,0 +1,71 @@
+"""Prints what each work computes that is named on stdin, as a workload and its parameters in a line of JSON each.
+
+Run in tfbuild/, by a Python with TensorFlow.
+"""
+
+import json
+import os
+import sys
+
+import tensorflow as tf
+from in_container.bench import workloads
+from in_container.bench.validity import Unfit
+from in_container.bench.workloads.files import Disk, FileRead
+from in_container.bench.workloads.images import Batches
+
+
+def shapes(tensors):
+    return [list(tensor.shape) for tensor in tf.nest.flatten(tensors)]
+
+
+def counted(work, count):
+    """Return how many batches a sample of so many takes, and how often it runs the step."""
+    whole, step, batches, steps = work.batches, work.step, [], []
+    work.batches = (batches.append(batch) or batch for batch in whole)
+    work.step = step and (lambda batch: steps.append(batch) or step(batch))
+    work.sample(count)
+    work.batches, work.step = whole, step
+    return len(batches), len(steps)
+
+
+def of_batches(work):
+    batch = next(iter(work.batches))
+    value = float(work.step(batch) if work.step else tf.reduce_mean(tf.cast(batch, tf.float32)))
+    if not isinstance(work.batches, tf.data.Dataset):
+        return value, shapes(batch), *counted(work, 2)
+    graph = tf.compat.v1.GraphDef.FromString(work.batches._as_serialized_graph().numpy())
+    made = [node.op.removesuffix("Dataset") for node in graph.node if "Dataset" in node.op]
+    options = work.batches.options()
+    known = options.autotune.enabled, options.experimental_optimization.apply_default_optimizations
+    return value, shapes(work.batches.element_spec), made, known, *counted(work, 2)
+
+
+def computed(work):
+    """Return the result, the shapes of what goes into it, and what it is made of."""
+    if isinstance(work, Batches):
+        return of_batches(work)
+    if isinstance(work, FileRead):
+        shown = shapes(list(work.batches))
+        return shown, [os.path.getsize(file) for file in work.files][:2], len(work.files)
+    if isinstance(work, Disk):
+        return os.path.getsize(work.path), len(work.buffer)
+    if not work.graph():
+        return work.value(), work.nodes()
+    return float(work.function(*work.inputs)), work.value() is None, shapes(work.inputs), work.nodes()
+
+
+for line in sys.stdin:
+    name, params, *_ = json.loads(line)
+    tf.keras.utils.set_random_seed(1)
+    try:
+        work = workloads.registered()[name](**params)
+        work.call()
+        traces = work.traces()
+        wall, cpu = work.sample(1)
+        assert 0 < wall < 100
+        assert 0 <= cpu < 100
+        told = [work.items, work.error, work.note, traces, *computed(work)]
+    except Unfit as error:
+        told = [str(error)]
+    whole = json.dumps([name, params, told])
+    print(json.dumps(json.loads(whole, parse_float=lambda digits: float(f"{float(digits):.5g}"))), flush=True)

@@ -1,0 +1,153 @@
+"""A worker on TensorFlow, asked through its pipes as the host asks it, with workloads of these tests beside its own."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.measure.test_experiments import ROOT
+from tfbuild.in_container.bench import records, validity
+
+PLANTED = ROOT / "tests" / "data" / "bench" / "planted.py"
+MORE = '''
+import mmap, os, time
+import tensorflow as tf
+from ..validity import Unfit
+from . import FunctionWork, Work, workload
+
+class Asleep(Work):
+    """Sleeps, and touches 40 MiB of new memory once a call."""
+    note = os.environ.get("UNSET", "unset") + os.environ.get("TF2_BEHAVIOR", "")
+    items = 3
+    def call(self):
+        memory = mmap.mmap(-1, 40 * 2**20)
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+        memory[:: mmap.PAGESIZE] = bytes(len(memory) // mmap.PAGESIZE)
+        time.sleep(0.02)
+    def value(self):
+        return 1e300
+
+@workload
+def asleep(): return Asleep()
+
+@workload
+def refused(): raise Unfit("not on this CPU")
+
+@workload
+def reshaped(): return FunctionWork(lambda x: tf.reshape(x, tf.cast(x, tf.int32)), tf.ones([2]))
+'''
+Ask = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def running(python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ask, int]]:
+    folder = tmp_path_factory.mktemp("worker") / "in_container"
+    shutil.copytree(ROOT / "tfbuild" / "in_container", folder)
+    workloads = folder / "bench" / "workloads"
+    shutil.copy(PLANTED, workloads)
+    (workloads / "more.py").write_text(MORE)
+    (workloads / "broken.py").write_text("raise ValueError('not in this release')\n")
+    command = [python, "-I", "-S", "-B", str(folder / "bench"), "UNSET"]
+    env = {**os.environ, "UNSET": "still set", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        pipes = process.stdin, process.stdout
+
+        def ask(question: str, **more: Any) -> dict[str, Any]:
+            print(json.dumps({"ask": question, **more}), file=pipes[0], flush=True)
+            return dict(json.loads(pipes[1].readline()))
+
+        yield ask, process.pid
+        process.stdin.close()
+        assert process.wait() == 0
+
+
+@pytest.fixture
+def ask(running: tuple[Ask, int]) -> Ask:
+    return running[0]
+
+
+def memory(process: int, name: str) -> float:
+    """What the kernel says of a process, in MiB."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) / 1024
+
+
+def prepared(ask: Ask, workload: str, **params: Any) -> records.Ready:
+    return records.Ready(**ask("prepare", key=workload, workload=workload, params=params))
+
+
+def test_a_worker_prepares_times_and_drops_its_work(running: tuple[Ask, int]) -> None:
+    ask, process = running
+    hello = records.Hello(**ask("hello"))
+    assert (hello.tensorflow, Path(hello.malloc).name, hello.gpus) == ("2.21.0", "libc.so.6", 0)
+    ready = prepared(ask, "plain", size=64)
+    assert (ready.reason, ready.guard, ready.items, ready.error, ready.note) == ("", "", 1, None, "")
+    assert (ready.value, ready.nodes) == (pytest.approx(518.0156), 7)
+    assert validity.FEWEST_CALLS <= ready.calls <= validity.MOST_CALLS
+    assert 0 < ready.build < 60
+    assert 0 < ready.first < 60
+    asleep = prepared(ask, "asleep")
+    assert (asleep.note, asleep.items, asleep.nodes) == ("unset1", 3, 0)
+    assert asleep.value is None, "what is absurdly large cannot be compared"
+    (inner,) = ask("calibrate", key="asleep").values()
+    assert 1 <= inner <= 6, "about a tenth of a second, on a busy machine longer"
+    sample = records.WorkerSample(**ask("sample", key="asleep", inner=5))
+    cpus = os.cpu_count() or 0
+    assert (sample.cpus, sample.traces, sample.throttled >= 0) == (cpus, 1, True)
+    assert 0.1 <= sample.wall < 5
+    assert 0 < sample.cpu < sample.wall
+    assert sample.cpu <= sample.busy <= cpus * sample.wall + 0.1
+    assert 5 * 10_240 <= sample.faults < 60_000, "one for each page"
+    assert sample.rss == pytest.approx(memory(process, "VmRSS"), rel=0.2)
+    exact = prepared(ask, "exact", seconds=0.02)
+    assert exact.calls >= validity.FEWEST_CALLS
+    sample = records.WorkerSample(**ask("sample", key="exact", inner=5))
+    assert 0.1 <= sample.cpu < 0.15
+    assert sample.cpu <= sample.wall
+    assert ask("idle", key="plain")["share"] < validity.MOST_IDLE
+    peak = records.Peak(**ask("once", workload="asleep", params={}))
+    assert (peak.items, peak.reason, peak.limit) == (3, "", validity.memory())
+    assert peak.peak == pytest.approx(memory(process, "VmHWM"))
+    assert ask("drop") == {"count": 3}
+    assert ask("drop") == {"count": 0}
+
+
+def test_mistakes_that_would_falsify_a_result_are_reported(ask: Ask) -> None:
+    constant = prepared(ask, "constant")
+    assert (constant.guard, constant.calls) == ("constant folding: MatMul, Sum (depending on no input)", 0)
+    assert prepared(ask, "trifle").guard == ""
+    assert prepared(ask, "cold").calls > 2 * validity.FEWEST_CALLS - 3, "until its calls are no longer slow"
+    prepared(ask, "retraced")
+    assert ask("sample", key="retraced", inner=2)["traces"] > 2
+    prepared(ask, "plain")
+    quiet = ask("idle", key="plain")["share"]
+    prepared(ask, "kept")
+    assert ask("idle", key="kept")["share"] > 5 * max(quiet, 0.004), "as far as others leave it a CPU"
+    ask("drop")
+
+
+@pytest.mark.parametrize(
+    ("workload", "reason"),
+    [
+        ("nosuch", "no workload is called nosuch (broken.py: ValueError: not in this release)"),
+        ("refused", "not on this CPU"),
+        ("reshaped", "InvalidArgumentError: {{function_node __inference_<lambda>_"),
+        ("unfit", "AttributeError: "),
+    ],
+)
+def test_what_cannot_run_says_why_in_one_line(workload: str, reason: str, ask: Ask) -> None:
+    told = prepared(ask, workload)
+    assert told.reason.startswith(reason)
+    assert "\n" not in told.reason
+    assert records.Ready(reason=told.reason) == told
+    if workload != "nosuch":
+        peak = records.Peak(**ask("once", workload=workload, params={}))
+        assert peak.reason.startswith(reason[:20])

@@ -1,0 +1,43 @@
+"""The work that is timed, on TensorFlow. Reports of two versions of tfbuild can be compared only if it is the same."""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.measure.test_experiments import ROOT, workloads
+
+WORK = ROOT / "tests" / "data" / "bench" / "work.py"
+# Each line: a workload, its parameters, and what work.py printed of it. To make it anew, in tfbuild/:
+# ../.venv/tensorflow/bin/python ../tests/data/bench/work.py <../tests/data/bench/work.jsonl
+RECORDED = WORK.with_suffix(".jsonl")
+# What differs from machine to machine.
+OWN = re.compile(r"\d+ (?=threads|MiB of memory)")
+UNFIT = ["this CPU has no instructions for bfloat16"]
+
+
+def same(told: Any) -> Any:
+    """Return a result that equals one with the same numbers but for rounding."""
+    if isinstance(told, list):
+        return [same(part) for part in told]
+    return pytest.approx(told, rel=2e-3) if isinstance(told, float) else told
+
+
+def test_each_workload_does_the_work_that_earlier_reports_timed(python: str) -> None:
+    able = any("bf16" in flag for flag in importlib.import_module("tfbuild.in_container.smoke.probes").cpu()[0])
+    lines = RECORDED.read_text(encoding="utf-8")
+    env = {**os.environ, "PYTHONPATH": ".", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    command = [python, "-B", str(WORK)]
+    done = subprocess.run(
+        command, cwd=ROOT / "tfbuild", env=env, input=lines, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = [[json.loads(OWN.sub("", line)) for line in text.splitlines()] for text in (lines, done.stdout)]
+    assert {name for name, *_ in rows[0]} == workloads().keys()
+    for (name, params, recorded), (*_, told) in zip(*rows, strict=True):
+        expected = UNFIT if (name, params.get("dtype"), able) == ("product", "bfloat16", False) else recorded
+        assert told == same(expected), (name, params)
