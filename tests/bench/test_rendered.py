@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from tests.bench.test_compare import MEASURED, cut, slowed
 from tests.bench.test_report import case, elsewhere, experiment, report
+from tests.bench.test_session import TRANSCRIPTS
 from tfbuild.bench import advise, compare, findings, page
 from tfbuild.bench import report as reporting
 from tfbuild.measure import experiments
@@ -130,6 +131,7 @@ RENDERED: dict[str, Callable[[], str]] = {
     "models-pyperf": lambda: reporting.to_pyperf(measured("models")).replace(", ", ",\n"),
     "quick-page": lambda: page_text(page.to_html(measured("quick"))),
     "guide-answers": answered,
+    **TRANSCRIPTS,
     "compared": compared,
     "compared-held": held,
 }

@@ -1,30 +1,21 @@
 """Every row names what exists, and the command line's options are understood or refused."""
 
 import ast
-import io
-import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast, get_args
+from typing import get_args
 
 import pytest
 
-from tests import clock
-from tests.clock import Stopped
-from tfbuild.bench import allocators, command, session
-from tfbuild.engine import Engine
 from tfbuild.errors import UsageError
 from tfbuild.measure import experiments
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.sides import Machine, line_up
 from tfbuild.measure.workers import FOLDER, files
-from tfbuild.util.progress import Progress
 
 ROOT = Path(__file__).parents[2]
 WORKLOADS = ROOT / "tfbuild" / "in_container" / "bench" / "workloads"
@@ -32,11 +23,6 @@ ASKED_FOR = """
 layout batchnorm jpeg rnn pipeline files allocator isa onednn bottleneck batchsize int8 xla strategy threads all models
 tuning
 """
-
-
-@pytest.fixture
-def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
-    return clock.stop(monkeypatch, session)
 
 
 def workloads() -> dict[str, ast.FunctionDef]:
@@ -170,39 +156,6 @@ def test_arms_share_a_process_unless_something_sets_them_apart() -> None:
     assert machine.key(case, Arm(name="x", process="NCHW")) != plain
 
 
-@pytest.mark.parametrize(
-    ("options", "mode", "budget"),
-    [
-        ({"quick": True}, "quick", 80),
-        ({"full": True}, "full", 3000),
-        ({}, "budget", 300),
-        ({"budget": "2m30s"}, "budget", 150),
-    ],
-)
-def test_how_long_it_may_take(options: dict[str, object], mode: str, budget: float) -> None:
-    given = {"quick": False, "full": False, "budget": "", "against": "", **options}
-    chosen = command.settings(**given)  # type: ignore[arg-type]
-    assert (chosen.mode, chosen.budget) == (mode, budget)
-
-
-def test_times_that_contradict_each_other_or_cannot_be_read_are_refused() -> None:
-    with pytest.raises(UsageError, match="give one of them"):
-        command.settings(quick=True, full=True, budget="", against="")
-    with pytest.raises(UsageError, match=r"--budget 'soon' cannot be read[\s\S]*--budget 5h30m"):
-        command.settings(quick=False, full=False, budget="soon", against="")
-
-
-def test_the_list_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = command.settings(quick=False, full=False, budget="", against="")
-    command.show_rows((), chosen, json=True)
-    shown = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in shown] == [row.name for row in experiments.known()]
-    command.show_rows(("jpeg",), chosen, json=False)
-    printed = capsys.readouterr()
-    assert "decode_and_crop_jpeg is said to be up to 30 percent faster" in printed.out
-    assert "nothing was started; of 300 s: jpeg 300 s" in printed.err
-
-
 def test_what_runs_inside_an_image_needs_nothing_of_the_host() -> None:
     """It imports the standard library, NumPy, TensorFlow and its own modules."""
     assert f"{FOLDER}/bench/worker.py" in files()
@@ -245,53 +198,6 @@ def test_a_worker_starts_out_of_its_files_alone(tmp_path: Path) -> None:
     assert done.stderr.endswith("\nModuleNotFoundError: No module named 'tensorflow'\n")
 
 
-def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None:
-    machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
-    settings = command.settings(quick=True, full=False, budget="", against="")
-    engine = cast(Engine, SimpleNamespace(exists=lambda ref: ref == machine.image))
-    run = session.Session(engine, replace(settings, budget=1.0), machine, Progress(io.StringIO()))
-    run.run(experiments.known())
-    assert [row.name for row in run.done] == [row.name for row in experiments.known()]
-    assert {row.status for row in run.done} == {"skipped"}
-    reasons = {row.name: row.reason for row in run.done}
-    assert reasons.pop("isa") == "there is no other image to compare with (--against IMAGE)", (
-        "more time would not mend it"
-    )
-    assert "there is nothing to unset" in reasons.pop("tuning")
-    assert set(reasons.values()) == {"the budget leaves no time for it"}
-    assert not run.interrupted
-
-
-def test_what_cannot_run_here_takes_no_time_from_the_others(stopped: Stopped) -> None:
-    (isa,) = experiments.select(["isa"], quick=False)
-    (layout,) = experiments.select(["layout"], quick=False)
-    settings = command.settings(quick=False, full=False, budget="", against="")
-
-    def weight(row: Experiment, against: str, gpus: int) -> float:
-        machine = Machine(image="sha256:1", against=against, cpus=2, gpus=gpus)
-        return session.Session(cast(Engine, None), settings, machine, Progress(io.StringIO()))._weight(row)
-
-    assert weight(isa, "", 0) == 0
-    assert weight(isa, "sha256:2", 0) == 3 * isa.weight * len(isa.case), "two arms, and the baseline again"
-    gpu = sum(layout.seconds(case) for case in layout.case if case.needs == "gpu")
-    assert weight(layout, "", 0) == weight(layout, "", 1) - gpu < weight(layout, "", 1)
-    assert session.Clock(stopped.now + 100, [0.0]).share() == session.LEAST_SECONDS
-
-
-def test_what_is_left_of_the_budget_is_shared_by_weight(stopped: Stopped) -> None:
-    left = session.Clock(stopped.now + 100, [30.0, 10.0, 60.0])
-    assert left.share() == pytest.approx(30)
-    assert left.share() == pytest.approx(100 / 7), "nothing of the first share was used"
-    stopped.now += 40
-    assert left.share() == pytest.approx(60)
-    assert session.Clock(stopped.now + 20, [1.0, 99.0]).share() == session.LEAST_SECONDS
-    assert session.Clock(stopped.now + 2, [1.0, 99.0]).share() == 2
-
-
-def test_full_holds_what_the_rows_say_that_they_take() -> None:
-    assert sum(row.seconds(case) for row in experiments.known() for case in row.case) <= session.FULL_SECONDS
-
-
 def machine(cpus: int) -> Machine:
     return Machine(image="sha256:1", against="sha256:2", cpus=cpus, gpus=1)
 
@@ -325,10 +231,3 @@ def test_only_what_asks_for_a_gpu_gets_one_and_is_timed_by_the_clock() -> None:
         asks = case.needs == "gpu"
         assert machine(2).key(case, arm).gpus is asks
         assert not asks or (case.metric or row.metric) == "wall", (row.name, case.name)
-
-
-def test_every_preloaded_library_is_one_that_is_fetched() -> None:
-    for row, case, arm in arms():
-        for file in arm.env.get("LD_PRELOAD", "").split(":"):
-            name = file.removeprefix(f"{allocators.FOLDER}/lib")
-            assert name == file or name in allocators.FETCH, (row.name, case.name, file)

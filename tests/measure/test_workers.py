@@ -20,7 +20,7 @@ from tests.measure.test_rounds import MACHINE
 from tfbuild.bench import evidence
 from tfbuild.engine import Engine, WorkerDied
 from tfbuild.errors import EngineMissing
-from tfbuild.in_container.bench.records import Calibrated, Dropped, Hello, Idle, Ready, WorkerSample
+from tfbuild.in_container.bench.records import Calibrated, Dropped, Hello, Idle, Peak, Ready, WorkerSample
 from tfbuild.in_container.bench.worker import QuestionHandler
 from tfbuild.measure import probe, rounds, workers
 from tfbuild.measure.evaluate import AGAIN
@@ -101,7 +101,7 @@ class MadeUpWorker:
         if (kind, name) in self.script.dies:
             self.script.dies.remove((kind, name))
             raise WorkerDied("the worker ended", exit_code=139, stderr_tail="first\nSegmentation fault")
-        assert kind in ("hello", "prepare", "drop") or name in self.built, "it would not know what to time"
+        assert kind in ("hello", "prepare", "drop", "once") or name in self.built, "it would not know what to time"
         return json.dumps(asdict(self.answer(kind, name, question)))
 
     def answer(self, kind: str, name: str, question: dict[str, Any]) -> Any:
@@ -117,6 +117,9 @@ class MadeUpWorker:
             return Calibrated(inner=script.inner)
         if kind == "drop":
             return Dropped(count=len(self.built))
+        if kind == "once":
+            batch = question["params"].get("batch", 1)
+            return Peak(items=batch, peak=500.0 + 0.5 * batch, limit=24000.0)
         wall = question["inner"] * script.seconds.get(name, 0.01)
         busy = wall + (script.foreign.pop(0) if script.foreign else 0.0)
         traces = script.traces.get(name, 1)

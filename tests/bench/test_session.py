@@ -1,0 +1,248 @@
+"""A whole run on an engine whose workers answer by the protocol: what is started, asked and reported, and in what time.
+
+The clock goes on by what the workers' samples take.
+"""
+
+import io
+import json
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests import clock
+from tests.bench.test_findings import VERBOSE
+from tests.clock import Stopped
+from tests.measure.test_experiments import arms
+from tests.measure.test_workers import MadeUpEngine, MadeUpWorker, Script
+from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
+from tfbuild.bench import allocators, command, evidence, session
+from tfbuild.bench import report as reporting
+from tfbuild.bench.session import Settings
+from tfbuild.engine import ContainerRun, Engine, Image
+from tfbuild.engine.build import BuildSettings
+from tfbuild.errors import UnknownImage, UsageError
+from tfbuild.measure import experiments, rounds
+from tfbuild.measure.experiments import Experiment
+from tfbuild.measure.records import BenchReport
+from tfbuild.measure.sides import Machine
+from tfbuild.util.progress import Progress
+
+ID = "sha256:0123456789abcdef"
+IMAGE = Image(
+    id=ID, labels={"io.tfbuild.id": "2.21.0-mkl"}, size=1, env=("PATH=/bin", "TF_ENABLE_ONEDNN_OPTS=1", "LD_PRELOAD=x"),
+    entrypoint=(), architecture="amd64", repo_digests=(), tags=("tfbuild:x",),
+)  # fmt: skip
+
+
+@dataclass
+class BenchEngine(MadeUpEngine):
+    """`runs`: what was run in containers of their own, with its options; `started`: the workers' commands, images and
+    environments; `interrupted_by`: the question at which Ctrl-C is pressed."""
+
+    clock: Stopped = field(default_factory=Stopped)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    interrupted_by: int = 10**9
+    started: list[tuple[str, list[str], dict[str, str]]] = field(default_factory=list)
+    version: str = "docker 20.10"
+    no_gpu: str = "the engine offers no GPU"
+    start: str = f"{json.dumps(asdict(ENVIRONMENT))}\n{json.dumps(asdict(TENSORFLOW))}\n"
+    runs: list[dict[str, Any]] = field(default_factory=list)
+
+    def image(self, ref: str) -> Image:
+        return IMAGE if ref in (ID, "tfbuild:x") else replace(IMAGE, id="sha256:other")
+
+    def exists(self, ref: str) -> bool:
+        return ref == ID
+
+    def lacks_gpus(self, image: str) -> str:
+        assert image == ID
+        return self.no_gpu
+
+    def run(self, ref: str, command: list[str], **options: Any) -> ContainerRun:
+        assert ref == ID
+        self.runs.append({"command": command, **options})
+        if command[2:] == ["probe", "start"]:
+            return ContainerRun(exit_code=0, stdout=self.start, stderr="", truncated=False)
+        on = options["env"]["TF_ENABLE_ONEDNN_OPTS"] == "1"
+        return ContainerRun(exit_code=0, stdout="", stderr=VERBOSE if on else "", truncated=False)
+
+    def worker(self, ref: str, command: list[str], *, env: Mapping[str, str], **more: Any) -> MadeUpWorker:
+        worker = super().worker(ref, command, env=env, **more)
+        self.started.append((ref, command, dict(env)))
+        ask = worker.ask
+
+        def timed(line: str, timeout: float) -> str:
+            if len(self.script.asked) == self.interrupted_by:
+                self.interrupted_by = 0
+                raise KeyboardInterrupt
+            answer = ask(line, timeout)
+            with self.lock:
+                self.clock.now += json.loads(answer).get("wall", 0.5)
+            return answer
+
+        worker.ask = timed  # type: ignore[method-assign]
+        return worker
+
+    def export(self, folder: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
+        output.mkdir()
+        (output / "libjemalloc.so.2").write_bytes(b"ELF")
+        (output / "packages").write_text("libjemalloc2_5.3.0-1\n")
+
+
+def bench(*names: str, engine: BenchEngine | None = None, **more: Any) -> tuple[BenchReport, BenchEngine, str]:
+    """Run these experiments; return the report, the engine and what was printed meanwhile."""
+    settings = Settings(**{"mode": "budget", "budget": 4000.0, **more})
+    with pytest.MonkeyPatch.context() as patch:
+        stopped = clock.stop(patch, rounds, session, evidence)
+        engine = engine or BenchEngine(Script(), clock=stopped)
+        engine.clock, told = stopped, io.StringIO()
+        rows = experiments.select(names, quick=settings.quick)
+        report = session.bench(cast(Engine, engine), "tfbuild:x", rows, settings, Progress(told))
+    return report, engine, re.sub(r"\([\d.]+ s\)", "(in a moment)", told.getvalue())
+
+
+def transcript(*names: str, engine: BenchEngine | None = None, **more: Any) -> str:
+    """Return all that happened in a run, without samples and files."""
+    report, engine, told = bench(*names, engine=engine, **more)
+    asked = Counter(kind for kind, _ in engine.script.asked)
+    lines = [told, shown(report), f"{dict(asked)}, then {report.seconds} s", repr(report.image), repr(report.software)]
+    for row in report.experiments:
+        lines.append(f"{row.name}: {row.status} {row.reason} in {row.seconds} s")
+        lines += [f"  {len(case.rounds)} rounds: {case.status} {case.reason}: {case.name}" for case in row.cases]
+    lines += [f"{one['command']} {one['env']} {one['timeout']} {one.get('stdin', b'').decode()}" for one in engine.runs]
+    # Some start at the same time.
+    lines += sorted(map(repr, engine.started))
+    return "\n".join(line.strip() for line in lines)
+
+
+def shown(report: BenchReport) -> str:
+    stream = io.StringIO()
+    reporting.show(report, stream)
+    return re.sub(r" {2,}", "  ", stream.getvalue())
+
+
+TRANSCRIPTS: dict[str, Callable[[], str]] = {
+    "run-in-full": lambda: transcript(
+        "tuning", "onednn", "batchsize", "layout", "allocator", "isa", "pipeline", rounds=6, against="tfbuild:other",
+        engine=BenchEngine(Script(seconds={"oneDNN on": 0.005, "batch 64": 0.02, "fused NCHW": 0.02})),
+    ),
+    "run-in-haste": lambda: transcript("tuning", "onednn", "jpeg", "threads", "models", budget=120.0),
+    "run-quick": lambda: transcript(mode="quick", budget=80.0, engine=BenchEngine(Script(foreign=[0.5] * 99))),
+    "run-interrupted": lambda: transcript("onednn", "jpeg", "layout", engine=BenchEngine(Script(), interrupted_by=100)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("start", "why"),
+    [
+        ("", "the probe exited without output"),
+        ("{}\n", "the probe's output cannot be trusted: "),
+        ("ENV", "without output"),
+    ],
+)
+def test_an_image_without_tensorflow_is_refused(start: str, why: str) -> None:
+    sent = f"{json.dumps(asdict(ENVIRONMENT))}\n" if start == "ENV" else start
+    with pytest.raises(UnknownImage, match=f"tfbuild:x cannot import TensorFlow: .*{why}"):
+        bench("jpeg", engine=BenchEngine(Script(), start=sent))
+
+
+# --- the budget -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
+    return clock.stop(monkeypatch, session)
+
+
+@pytest.mark.parametrize(
+    ("options", "mode", "budget"),
+    [
+        ({"quick": True}, "quick", 80),
+        ({"full": True}, "full", 3000),
+        ({}, "budget", 300),
+        ({"budget": "2m30s"}, "budget", 150),
+    ],
+)
+def test_how_long_it_may_take(options: dict[str, object], mode: str, budget: float) -> None:
+    given = {"quick": False, "full": False, "budget": "", "against": "", **options}
+    chosen = command.settings(**given)  # type: ignore[arg-type]
+    assert (chosen.mode, chosen.budget) == (mode, budget)
+
+
+def test_times_that_contradict_each_other_or_cannot_be_read_are_refused() -> None:
+    with pytest.raises(UsageError, match="give one of them"):
+        command.settings(quick=True, full=True, budget="", against="")
+    with pytest.raises(UsageError, match=r"--budget 'soon' cannot be read[\s\S]*--budget 5h30m"):
+        command.settings(quick=False, full=False, budget="soon", against="")
+
+
+def test_the_list_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = command.settings(quick=False, full=False, budget="", against="")
+    command.show_rows((), chosen, json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in shown] == [row.name for row in experiments.known()]
+    command.show_rows(("jpeg",), chosen, json=False)
+    printed = capsys.readouterr()
+    assert "decode_and_crop_jpeg is said to be up to 30 percent faster" in printed.out
+    assert "nothing was started; of 300 s: jpeg 300 s" in printed.err
+
+
+def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None:
+    machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
+    settings = command.settings(quick=True, full=False, budget="", against="")
+    engine = cast(Engine, SimpleNamespace(exists=lambda ref: ref == machine.image))
+    run = session.Session(engine, replace(settings, budget=1.0), machine, Progress(io.StringIO()))
+    run.run(experiments.known())
+    assert [row.name for row in run.done] == [row.name for row in experiments.known()]
+    assert {row.status for row in run.done} == {"skipped"}
+    reasons = {row.name: row.reason for row in run.done}
+    assert reasons.pop("isa") == "there is no other image to compare with (--against IMAGE)", (
+        "more time would not mend it"
+    )
+    assert "there is nothing to unset" in reasons.pop("tuning")
+    assert set(reasons.values()) == {"the budget leaves no time for it"}
+    assert not run.interrupted
+
+
+def test_what_cannot_run_here_takes_no_time_from_the_others(stopped: Stopped) -> None:
+    (isa,) = experiments.select(["isa"], quick=False)
+    (layout,) = experiments.select(["layout"], quick=False)
+    settings = command.settings(quick=False, full=False, budget="", against="")
+
+    def weight(row: Experiment, against: str, gpus: int) -> float:
+        machine = Machine(image="sha256:1", against=against, cpus=2, gpus=gpus)
+        return session.Session(cast(Engine, None), settings, machine, Progress(io.StringIO()))._weight(row)
+
+    assert weight(isa, "", 0) == 0
+    assert weight(isa, "sha256:2", 0) == 3 * isa.weight * len(isa.case), "two arms, and the baseline again"
+    gpu = sum(layout.seconds(case) for case in layout.case if case.needs == "gpu")
+    assert weight(layout, "", 0) == weight(layout, "", 1) - gpu < weight(layout, "", 1)
+    assert session.Clock(stopped.now + 100, [0.0]).share() == session.LEAST_SECONDS
+
+
+def test_what_is_left_of_the_budget_is_shared_by_weight(stopped: Stopped) -> None:
+    left = session.Clock(stopped.now + 100, [30.0, 10.0, 60.0])
+    assert left.share() == pytest.approx(30)
+    assert left.share() == pytest.approx(100 / 7), "nothing of the first share was used"
+    stopped.now += 40
+    assert left.share() == pytest.approx(60)
+    assert session.Clock(stopped.now + 20, [1.0, 99.0]).share() == session.LEAST_SECONDS
+    assert session.Clock(stopped.now + 2, [1.0, 99.0]).share() == 2
+
+
+def test_full_holds_what_the_rows_say_that_they_take() -> None:
+    assert sum(row.seconds(case) for row in experiments.known() for case in row.case) <= session.FULL_SECONDS
+
+
+def test_every_preloaded_library_is_one_that_is_fetched() -> None:
+    for row, case, arm in arms():
+        for file in arm.env.get("LD_PRELOAD", "").split(":"):
+            name = file.removeprefix(f"{allocators.FOLDER}/lib")
+            assert name == file or name in allocators.FETCH, (row.name, case.name, file)
