@@ -7,6 +7,7 @@ would.
 import io
 import re
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from functools import cache
 
@@ -17,7 +18,7 @@ from markupsafe import Markup
 from tests.bench.test_compare import MEASURED, cut, slowed
 from tests.bench.test_report import case, elsewhere, experiment, report
 from tests.bench.test_session import TRANSCRIPTS
-from tfbuild.bench import advise, compare, findings, page
+from tfbuild.bench import advise, command, compare, findings, page
 from tfbuild.bench import report as reporting
 from tfbuild.measure import experiments
 from tfbuild.measure.records import BenchReport, CaseResult
@@ -121,6 +122,18 @@ def comparison(first: BenchReport, *others: BenchReport) -> str:
     return "\n".join((stream.getvalue(), encoded(compared), page_text(page.comparison(compared, verdicts))))
 
 
+def listed() -> str:
+    """Return the rows that would be measured, and for how long."""
+    stream = io.StringIO()
+    with redirect_stdout(stream), redirect_stderr(stream):
+        for against in ("", "tfbuild:y"):
+            chosen = command.settings(quick=False, full=True, budget="", against=against)
+            command.show_rows(("tuning", "jpeg", "isa"), chosen, json=False)
+        command.show_rows((), command.settings(quick=True, full=False, budget="", against=""), json=False)
+        command.show_rows(("files",), command.settings(quick=False, full=False, budget="3m", against=""), json=True)
+    return stream.getvalue()
+
+
 RENDERED: dict[str, Callable[[], str]] = {
     "guide-shown": lambda: shown(measured("guide")),
     "guide-findings": found,
@@ -132,6 +145,7 @@ RENDERED: dict[str, Callable[[], str]] = {
     "quick-page": lambda: page_text(page.to_html(measured("quick"))),
     "guide-answers": answered,
     **TRANSCRIPTS,
+    "listed": listed,
     "compared": compared,
     "compared-held": held,
 }

@@ -18,6 +18,7 @@ import pytest
 
 from tests import clock
 from tests.bench.test_findings import VERBOSE
+from tests.bench.test_user_script import PROFILE
 from tests.clock import Stopped
 from tests.measure.test_experiments import arms
 from tests.measure.test_workers import MadeUpEngine, MadeUpWorker, Script
@@ -25,9 +26,11 @@ from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
 from tfbuild.bench import allocators, command, evidence, session
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
+from tfbuild.bench.user_script import Command
+from tfbuild.context import labels
 from tfbuild.engine import ContainerRun, Engine, Image
 from tfbuild.engine.build import BuildSettings
-from tfbuild.errors import UnknownImage, UsageError
+from tfbuild.errors import Interrupted, UnknownImage, UsageError
 from tfbuild.measure import experiments, rounds
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.records import BenchReport
@@ -51,6 +54,7 @@ class BenchEngine(MadeUpEngine):
     interrupted_by: int = 10**9
     started: list[tuple[str, list[str], dict[str, str]]] = field(default_factory=list)
     version: str = "docker 20.10"
+    local: bool = True
     no_gpu: str = "the engine offers no GPU"
     start: str = f"{json.dumps(asdict(ENVIRONMENT))}\n{json.dumps(asdict(TENSORFLOW))}\n"
     runs: list[dict[str, Any]] = field(default_factory=list)
@@ -68,10 +72,10 @@ class BenchEngine(MadeUpEngine):
     def run(self, ref: str, command: list[str], **options: Any) -> ContainerRun:
         assert ref == ID
         self.runs.append({"command": command, **options})
-        if command[2:] == ["probe", "start"]:
-            return ContainerRun(exit_code=0, stdout=self.start, stderr="", truncated=False)
-        on = options["env"]["TF_ENABLE_ONEDNN_OPTS"] == "1"
-        return ContainerRun(exit_code=0, stdout="", stderr=VERBOSE if on else "", truncated=False)
+        answers = {"probe": self.start, "--profile": f"{json.dumps(asdict(PROFILE))}\n"}
+        stdout = next((answer for word, answer in answers.items() if word in command), "")
+        on = options["env"].get("TF_ENABLE_ONEDNN_OPTS") == "1"
+        return ContainerRun(exit_code=0, stdout=stdout, stderr=VERBOSE if on else "", truncated=False)
 
     def worker(self, ref: str, command: list[str], *, env: Mapping[str, str], **more: Any) -> MadeUpWorker:
         worker = super().worker(ref, command, env=env, **more)
@@ -103,7 +107,7 @@ def bench(*names: str, engine: BenchEngine | None = None, **more: Any) -> tuple[
         stopped = clock.stop(patch, rounds, session, evidence)
         engine = engine or BenchEngine(Script(), clock=stopped)
         engine.clock, told = stopped, io.StringIO()
-        rows = experiments.select(names, quick=settings.quick)
+        rows = command.rows_of(names, settings, (), "")
         report = session.bench(cast(Engine, engine), "tfbuild:x", rows, settings, Progress(told))
     return report, engine, re.sub(r"\([\d.]+ s\)", "(in a moment)", told.getvalue())
 
@@ -115,8 +119,9 @@ def transcript(*names: str, engine: BenchEngine | None = None, **more: Any) -> s
     lines = [told, shown(report), f"{dict(asked)}, then {report.seconds} s", repr(report.image), repr(report.software)]
     for row in report.experiments:
         lines.append(f"{row.name}: {row.status} {row.reason} in {row.seconds} s")
+        lines += [repr(dict(finding.values)) for finding in row.findings]
         lines += [f"  {len(case.rounds)} rounds: {case.status} {case.reason}: {case.name}" for case in row.cases]
-    lines += [f"{one['command']} {one['env']} {one['timeout']} {one.get('stdin', b'').decode()}" for one in engine.runs]
+    lines += [repr({name: part for name, part in one.items() if name not in ("files", "user")}) for one in engine.runs]
     # Some start at the same time.
     lines += sorted(map(repr, engine.started))
     return "\n".join(line.strip() for line in lines)
@@ -128,6 +133,11 @@ def shown(report: BenchReport) -> str:
     return re.sub(r" {2,}", "  ", stream.getvalue())
 
 
+def with_gpu() -> BenchEngine:
+    sent = f"{json.dumps(asdict(ENVIRONMENT))}\n{json.dumps(asdict(replace(TENSORFLOW, gpus=1)))}\n"
+    return BenchEngine(Script(), no_gpu="", start=sent)
+
+
 TRANSCRIPTS: dict[str, Callable[[], str]] = {
     "run-in-full": lambda: transcript(
         "tuning", "onednn", "batchsize", "layout", "allocator", "isa", "pipeline", rounds=6, against="tfbuild:other",
@@ -135,6 +145,10 @@ TRANSCRIPTS: dict[str, Callable[[], str]] = {
     ),
     "run-in-haste": lambda: transcript("tuning", "onednn", "jpeg", "threads", "models", budget=120.0),
     "run-quick": lambda: transcript(mode="quick", budget=80.0, engine=BenchEngine(Script(foreign=[0.5] * 99))),
+    "run-on-a-gpu": lambda: transcript("batchnorm", rounds=6, engine=with_gpu()),
+    "run-command": lambda: transcript(
+        command=Command(words=("python", "my train.py"), folder=Path("/mine")), engine=with_gpu()
+    ),
     "run-interrupted": lambda: transcript("onednn", "jpeg", "layout", engine=BenchEngine(Script(), interrupted_by=100)),
 }  # fmt: skip
 
@@ -151,6 +165,39 @@ def test_an_image_without_tensorflow_is_refused(start: str, why: str) -> None:
     sent = f"{json.dumps(asdict(ENVIRONMENT))}\n" if start == "ENV" else start
     with pytest.raises(UnknownImage, match=f"tfbuild:x cannot import TensorFlow: .*{why}"):
         bench("jpeg", engine=BenchEngine(Script(), start=sent))
+
+
+def test_the_verb_prints_and_writes_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped, reports, exported = (
+        clock.stop(monkeypatch, rounds, session),
+        tmp_path / "a" / "reports",
+        tmp_path / "p.json",
+    )
+    engines = [BenchEngine(Script(), clock=stopped, interrupted_by=most) for most in (10**9, 10**9, 20)]
+    monkeypatch.setattr(Engine, "connect", lambda: engines.pop(0))
+    monkeypatch.setattr(labels, "find_image", lambda _, name: name)
+    chosen = Settings(mode="full", budget=3000.0)
+    command.run("tfbuild:x", ["jpeg"], chosen, reports, json=False, name="before", pyperf=str(exported))
+    printed = capsys.readouterr()
+    assert printed.out.count("decode_and_crop") == 5
+    assert printed.err.endswith(f"\nreport {reports}/before.html\n")
+    assert sorted(path.name for path in reports.iterdir()) == ["before.html", "before.json", "before.md"]
+    report = reporting.read_report(reports / "before.json")
+    assert {len(case.rounds) for row in report.experiments for case in row.cases} == {21}
+    command.export(str(reports / "before.json"), html=str(tmp_path / "p.html"), pyperf=str(tmp_path / "again.json"))
+    assert (tmp_path / "p.html").read_text() == (reports / "before.html").read_text()
+    assert (tmp_path / "again.json").read_text() == exported.read_text() == reporting.to_pyperf(report)
+    command.run("tfbuild:x", ["jpeg"], chosen, reports, json=True)
+    printed = capsys.readouterr()
+    (written,) = reports.glob("bench-2.21.0-mkl.json")
+    assert written.read_text() == printed.out
+    assert "report " not in printed.err
+    with pytest.raises(Interrupted, match=rf"interrupted; the results so far are in {written}"):
+        command.run("tfbuild:x", ["jpeg"], chosen, reports, json=True)
+    with pytest.raises(UsageError, match=r"--name '\.\./x' is not a valid name"):
+        command.run("tfbuild:x", ["jpeg"], chosen, reports, json=True, name="../x")
 
 
 # --- the budget -------------------------------------------------------------------------------------------------------

@@ -49,14 +49,13 @@ def smoke(python: str, *words: str, code: int, **env: str) -> "subprocess.Comple
 
 
 def test_each_probe_answers_its_challenge(python: str) -> None:
-    parts = [Part] * len(judge.LIMITS)
     # The last one reads on until its input ends.
-    kinds = {
-        "numerics": parts, "onednn": [OneDnnConvolution], "faults": [Faults], "cuda": [GpuConvolution],
-        "start": [Environment, TensorFlow],
+    kinds: dict[str, list[type]] = {
+        "numerics": [Part] * len(judge.LIMITS), "onednn": [OneDnnConvolution], "faults": [Faults],
+        "cuda": [GpuConvolution], "start": [Environment, TensorFlow],
     }  # fmt: skip
     asked = {name: challenges.draw(name) for name in kinds}
-    answering = {**challenges.OPERATIONS, "cuda": {}}
+    answering: dict[str, Any] = {**challenges.OPERATIONS, "cuda": ()}
     command = [python, *ISOLATED, "-c", PROBES, str(FOLDER.parent), *kinds]
     env = {**os.environ, **judge.TALKATIVE}
     done = subprocess.run(

@@ -212,7 +212,8 @@ def test_onednn_has_to_run_the_convolution_that_the_host_chose() -> None:
     )  # fmt: skip
     talkative = engine()
     judged(ONEDNN, talkative)
-    assert judge.TALKATIVE.items() <= talkative.asked["onednn"].items()
+    variables = {"ONEDNN_VERBOSE", "DNNL_VERBOSE", "MKLDNN_VERBOSE"}
+    assert dict.fromkeys(variables, "1").items() <= talkative.asked["onednn"].items()
 
 
 def test_tcmalloc_has_to_be_in_the_process_and_to_save_page_faults() -> None:
@@ -226,7 +227,7 @@ def test_tcmalloc_has_to_be_in_the_process_and_to_save_page_faults() -> None:
     assert status == "fail"
     assert "costs 10241 page faults" in detail
     assert judged(TCMALLOC, many, process=without)[1] == detail, "the first reason"
-    assert judge.NO_ONEDNN.items() <= many.asked["faults"].items()
+    assert {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_DISABLE_MKL": "1"}.items() <= many.asked["faults"].items()
 
 
 # --- the entry point --------------------------------------------------------------------------------------------------

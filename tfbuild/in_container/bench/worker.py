@@ -126,7 +126,7 @@ def calibrate(workload: Any) -> int:
     """Return the number of calls that take about SAMPLE_SECONDS."""
     inner = 1
     while True:
-        wall = max(workload.sample(inner)[0], 1e-6)
+        wall: float = max(workload.sample(inner)[0], 1e-6)
         if wall >= SAMPLE_SECONDS / 2:
             return math.ceil(inner * SAMPLE_SECONDS / wall)
         inner = int(inner * min(10.0, SAMPLE_SECONDS / wall))
