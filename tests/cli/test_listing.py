@@ -94,8 +94,10 @@ def test_copts_can_be_pasted_from_a_terminal_and_from_a_pipe() -> None:
     words = ("copts", "--cpu", "sapphirerapids", *LINUX)
     line = invoke(*words).stdout
     assert line.count("\n") == 1
-    pasted = "printf '%s\\n' " + "\n".join(shown(*words))
+    lines = shown(*words)
+    pasted = "printf '%s\\n' " + "\n".join(lines)
     assert subprocess.check_output(["sh", "-c", pasted], text=True).split() == shlex.split(line)
+    assert len(line) / 80 < len(lines) < len(shlex.split(line)), "lines are filled"
 
 
 def test_a_plan_begins_with_what_people_look_for_and_shows_no_python() -> None:

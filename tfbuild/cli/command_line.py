@@ -10,7 +10,7 @@ from typing import Any
 
 from tfbuild import __version__
 from tfbuild.cli import help_pages, hints, output
-from tfbuild.cli.verbs import Call, Verb, exits
+from tfbuild.cli.verbs import VERBS, Call, Verb, exits
 from tfbuild.errors import UsageError
 from tfbuild.util import process
 from tfbuild.util.installation import COMMAND, command
@@ -20,9 +20,7 @@ HELP = ("--help", "-h")
 LIST = ("--list", "-l")
 COMPLETE, COMPLETION_SCRIPT = "--complete", "--print-completion-script"
 # Longer than any word on a Linux command line (MAX_ARG_STRLEN, 128 KiB). Plans hold a value once for each release.
-MOST_LETTERS = 128 << 10
-# Options of which invoke matrix takes several values, and a build one.
-MATRIX = ("target", "release", "python")
+MOST_LETTERS = 131_072
 # Options of Invoke for its own list of tasks, which tfbuild's help replaces.
 FORMATTED_LIST = ("--list-format", "--list-depth", "-F", "-D")
 
@@ -258,7 +256,8 @@ def _refuse_values(verb: Verb, name: str, values: Sequence[str]) -> None:
     for value in values:
         _refuse_long(f"--{name}", value)
     if len(values) > 1 and not row.repeatable:
-        listed = "; a run makes one image, and invoke matrix lists many" if name in MATRIX else ""
+        several = VERBS["matrix"].options.get(name)
+        listed = "; a run makes one image, and invoke matrix lists many" if several and several.repeatable else ""
         raise UsageError(
             f"--{name} is given {len(values)} times: {', '.join(values)}",
             hint=f"give one of them{listed}" if len(set(values)) > 1 else "give it once",
