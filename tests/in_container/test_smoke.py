@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.rows import each
 from tests.verify.test_judge import PLAN
-from tfbuild.in_container.smoke import judge
-from tfbuild.in_container.smoke.judge import Ended, Results
+from tfbuild.in_container.smoke import command, judge
+from tfbuild.in_container.smoke.judge import Ended, Judgement, Plan, Results
 from tfbuild.in_container.smoke.records import (
     Environment,
     Faults,
@@ -42,8 +44,8 @@ for name in sys.argv[2:]:
 
 
 def smoke(python: str, *words: str, code: int, **env: str) -> "subprocess.CompletedProcess[str]":
-    command = [python, *ISOLATED, str(FOLDER), *words]
-    done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+    call = [python, *ISOLATED, str(FOLDER), *words]
+    done = subprocess.run(call, env={**os.environ, **env}, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr[-3000:]
     return done
 
@@ -56,10 +58,10 @@ def test_each_probe_answers_its_challenge(python: str) -> None:
     }  # fmt: skip
     asked = {name: challenges.draw(name) for name in kinds}
     answering: dict[str, Any] = {**challenges.OPERATIONS, "cuda": ()}
-    command = [python, *ISOLATED, "-c", PROBES, str(FOLDER.parent), *kinds]
+    call = [python, *ISOLATED, "-c", PROBES, str(FOLDER.parent), *kinds]
     env = {**os.environ, **judge.TALKATIVE}
     done = subprocess.run(
-        command, input=b"".join(map(probe.question, asked.values())), env=env, capture_output=True, check=False
+        call, input=b"".join(map(probe.question, asked.values())), env=env, capture_output=True, check=False
     )
     stderr = done.stderr.decode()
     assert done.returncode == 0, stderr[-3000:]
@@ -81,6 +83,12 @@ def test_each_probe_answers_its_challenge(python: str) -> None:
     assert 0 < tensorflow.seconds < 600
     assert 200 < tensorflow.peak_mib < 4000
     assert environment.numpy.startswith("2.")
+    assert "tensorflow-cpu==2.21.0" in environment.packages
+    assert (environment.kernel, environment.machine) == (platform.release(), platform.machine())
+    assert environment.memory == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    described = Path("/proc/cpuinfo").read_text().split()
+    assert environment.cpu_flags
+    assert {*environment.cpu_flags, *environment.cpu_model.split()} <= {*described}
     assert (environment.cpus, Path(environment.malloc).name) == (len(os.sched_getaffinity(0)), "libc.so.6")
 
 
@@ -110,6 +118,44 @@ def test_without_tensorflow_the_import_fails_and_the_rest_is_skipped() -> None:
         *(f"skip  {name:9} TensorFlow does not import" for name in ("tcmalloc", "onednn", "numerics", "cuda")),
         "verdict: fail",
     ]
+
+
+TUNED = {"TF_ENABLE_ONEDNN_OPTS": "1", "LD_PRELOAD": "/usr/lib/libtcmalloc_minimal.so.4"}
+
+
+@each(
+    "file, env, plan",
+    [
+        (None, {}, Plan()),
+        (None, {"TF_ENABLE_ONEDNN_OPTS": "0", "LD_PRELOAD": "libjemalloc.so.2"}, Plan()),
+        (None, TUNED, Plan(target="mkl", allocator="tcmalloc", checks=("onednn",))),
+        ({}, TUNED, Plan()),
+        ({"target": "cuda", "known_defects": ["xla"], "release": None, "more": 1},
+         {}, Plan(target="cuda", checks=("cuda",), known_defects=("xla",))),
+        ({"target": "cpu", "release": "2.4.1", "python": "3.8", "threading": "openmp", "allocator": "tcmalloc"},
+         {}, Plan(target="cpu", release="2.4.1", python="3.8", threading="openmp", allocator="tcmalloc")),
+    ],
+)  # fmt: skip
+def test_the_plan_is_the_file_s_or_follows_from_the_environment(
+    file: dict[str, object] | None, env: dict[str, str], plan: Plan, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    if file is not None:
+        path.write_text(json.dumps(file))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in TUNED:
+            patch.delenv(name, raising=False)
+        for name, value in env.items():
+            patch.setenv(name, value)
+        assert command.read_plan(str(path), needed=False) == plan
+
+
+def test_a_line_for_each_check_and_the_verdict() -> None:
+    checks = {status: Judgement(status, f"why {status}") for status in ("pass", "warn", "fail", "skip")}
+    assert command.as_text(checks, "fail").splitlines() == [
+        "ok    pass      why pass", "WARN  warn      why warn", "FAIL  fail      why fail", "skip  skip      why skip",
+        "verdict: fail",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("plan", "why"), [(None, "No such file"), ("[]", "is not a JSON object"), ("{", "Expecting")])

@@ -20,11 +20,11 @@ OWN = re.compile(r"\d+ (?=threads|MiB of memory)")
 UNFIT = ["this CPU has no instructions for bfloat16"]
 
 
-def same(told: Any) -> Any:
+def same(told: Any, rounding: float) -> Any:
     """Return a result that equals one with the same numbers but for rounding."""
     if isinstance(told, list):
-        return [same(part) for part in told]
-    return pytest.approx(told, rel=2e-3) if isinstance(told, float) else told
+        return [same(part, rounding) for part in told]
+    return pytest.approx(told, rel=rounding) if isinstance(told, float) else told
 
 
 def test_each_workload_does_the_work_that_earlier_reports_timed(python: str) -> None:
@@ -40,4 +40,6 @@ def test_each_workload_does_the_work_that_earlier_reports_timed(python: str) -> 
     assert {name for name, *_ in rows[0]} == workloads().keys()
     for (name, params, recorded), (*_, told) in zip(*rows, strict=True):
         expected = UNFIT if (name, params.get("dtype"), able) == ("product", "bfloat16", False) else recorded
-        assert told == same(expected), (name, params)
+        # Sums of many products differ from CPU to CPU, means of pixels hardly.
+        exact = name in ("decode", "jpeg", "pipeline") and not params.get("step")
+        assert told == same(expected, 1e-5 if exact else 2e-3), (name, params)

@@ -68,4 +68,4 @@ for line in sys.stdin:
     except Unfit as error:
         told = [str(error)]
     whole = json.dumps([name, params, told])
-    print(json.dumps(json.loads(whole, parse_float=lambda digits: float(f"{float(digits):.5g}"))), flush=True)
+    print(json.dumps(json.loads(whole, parse_float=lambda digits: float(f"{float(digits):.6g}"))), flush=True)
