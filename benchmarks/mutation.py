@@ -46,6 +46,7 @@ RELATED = {
     "facts": ("plan", "cpu"),
     "util": ("engine", "cli"),
     "cli": ("publish", "plan", "fleet"),
+    "pipeline": ("plan", "context"),
     "in_container": ("verify", "measure", "bench"),
 }
 FOLDER = RESULTS / "mutation"

@@ -54,7 +54,15 @@ def test_newer_bazels_print_the_time_in_front() -> None:
 
 @pytest.mark.parametrize("line", ["", "INFO: Found 1 target...", "[Prepa] x", "a[1]", "Loading: 0 packages loaded"])
 def test_other_lines_show_nothing(line: str) -> None:
-    assert BazelWatch()(line) == ""
+    watch = BazelWatch()
+    assert watch(line) == ""
+    assert not any([watch.killed, watch.out_of_time, watch.no_remote, watch.no_use, watch.alone, watch.refused])
+    assert watch.began == line.startswith("Loading")
+
+
+def test_a_count_is_shown_without_what_is_not_known() -> None:
+    assert BazelWatch()("[1 / 2] ") == "1 / 2 actions, 50 %"
+    assert BazelWatch()("[0 / 0] x") == "0 / 0 actions: x"
 
 
 def test_a_recorded_build_is_followed_to_its_end() -> None:
@@ -105,6 +113,8 @@ def test_a_stop_at_the_time_limit_is_recognised() -> None:
         {"time_limit": "9999999999999h"},
         {"mirror": "ftp://example.org"},
         {"mirror": "file:///srv"},
+        {"mirror": "http://"},
+        {"reuse": "x\ny"},
         {"network": "bridge2"},
     ],
 )

@@ -65,6 +65,30 @@ def test_a_trace_without_its_end_is_read_as_far_as_it_goes(recorded: Path, tmp_p
     assert bazel.read_profile(path) == Profile(actions=(), complete=False)
 
 
+def test_odd_events_are_read_as_far_as_they_make_sense(tmp_path: Path) -> None:
+    lines = [
+        b'{"cat": "action processing", "name": "Creating a\\u0007\xff", "dur": 1' + b"0" * 400 + b"},",
+        b'{"cat": "action processing", "name": "Writing b", "dur": 2500000, "args": 1},',
+        b'{"cat": "action processing", "name": "Symlinking c", "dur": 1.5e6, "args": {}},',
+        b'{"cat": "action processing", "name": "d", "dur": "long", "args": {"mnemonic": "D"}},',
+        b'{"cat": "action processing", "dur": 0},',
+        b'{"cat": "action processing", "name": "e"}, ',
+        b'{"cat": "other", "name": "f", "dur": 1},',
+        b"[1],",
+    ]
+    (tmp_path / "profile").write_bytes(b"\n".join(lines))
+    found = [
+        (action.name, action.mnemonic, action.seconds) for action in bazel.read_profile(tmp_path / "profile").actions
+    ]
+    assert found == [
+        ("Creating a\N{REPLACEMENT CHARACTER}", "Manifest", 1e10),
+        ("Writing b", "FileWrite", 2.5),
+        ("Symlinking c", "Symlink", 1.5),
+        ("", "other", 0.0),
+        ("d", "D", 0.0),
+    ]
+
+
 def test_the_table_has_kinds_and_the_slowest() -> None:
     profile = Profile(
         actions=(

@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from tests.cpu.machines import machine
+from tests.pipeline.memory_engine import COMPILED, MemoryEngine
+from tests.pipeline.memory_engine import engine as engine
+from tests.pipeline.memory_engine import maker as on_memory
 from tests.rows import each
 from tests.verify.test_report import report
 from tfbuild import cpu, plan
-from tfbuild.context.dockerfile import Base, Context
+from tfbuild.context.dockerfile import Base
 from tfbuild.context.labels import image_name, labels_of
 from tfbuild.engine import Engine
 from tfbuild.engine.build import Builder
@@ -121,28 +124,14 @@ def test_a_missing_official_image_is_built_unverified_and_named(
     assert stream.getvalue() == f"building {image_name(compiled.comparison.wheel)} to compare with\n"
 
 
-def test_an_exported_wheel_is_this_compile_s_and_not_an_earlier_one_s(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def export(*_: object, output: Path, **__: object) -> None:
-        output.mkdir(parents=True)
-        (output / "new.whl").write_bytes(b"new")
-        (output / "build.txt").write_text("builder=sha256:0\n")
-
-    build = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
-    left = tmp_path / build.id / "wheel"
+def test_an_exported_wheel_is_this_compile_s_and_not_an_earlier_one_s(engine: MemoryEngine, tmp_path: Path) -> None:
+    engine.made["export"] = {"new.whl": b"new", "build.txt": b"builder=sha256:0\n"}
+    left = tmp_path / "build" / COMPILED.id / "wheel"
     left.mkdir(parents=True)
     (left / "old.whl").write_bytes(b"old")
-    base = Base(reference="tfbuild-base:bookworm", name="x", digest="sha256:1")
-    for name, answer in {"base": base, "need_disk": None, "context": Context(folder=tmp_path, digest="x")}.items():
-        monkeypatch.setattr(Maker, name, lambda *_, answer=answer: answer)
-    maker = Maker(run=Run(work=tmp_path), progress=Progress(io.StringIO()))
-    maker.__dict__["engine"] = SimpleNamespace(
-        cpus=4, memory=16 << 30, local=True, builder=None, client=None, data_root=tmp_path, export=export
-    )
     # It is not a real wheel, which is noticed once it is there.
     with pytest.raises(BuildFailed, match=r"auditwheel cannot read new\.whl"):
-        maker.wheel(build, tmp_path / "dist")
+        on_memory(engine, tmp_path)[0].wheel(COMPILED, tmp_path / "dist")
     assert [file.name for file in (tmp_path / "dist").iterdir()] == ["new.whl"]
 
 

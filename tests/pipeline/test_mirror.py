@@ -15,12 +15,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import requests
+from urllib3.util import Retry
 
 from tests.commandline import invoke
 from tests.context.test_remote_cache import served
+from tests.oci.test_untrusted import self_signed
 from tests.plan.test_selection import chosen
 from tests.rows import each
 from tfbuild import pipeline
@@ -60,7 +63,8 @@ class SiteHandler(BaseHTTPRequestHandler):
         self.server.requested.append(self.path)
 
     def do_GET(self) -> None:
-        body = {f"/{HOST}/file": BODY, f"/{HOST}/half": BODY, f"/{HOST}/simple/x/": PAGE}.get(self.path)
+        files = dict.fromkeys(("file", "half", "query?x=/1"), BODY) | {"simple/x/": PAGE}
+        body = files.get(self.path.removeprefix(f"/{HOST}/"))
         if body is None:
             self.send_error(404)
             return
@@ -114,11 +118,26 @@ def test_a_requested_file_is_in_the_bundle_with_its_digest_and_fetched_once(site
     row = filled(folder, site).find(f"{HOST}/file")
     assert row is not None
     assert (row.sha256, row.size) == (hashlib.sha256(BODY).hexdigest(), len(BODY))
+    assert (folder / HOST / "file").stat().st_mode & 0o777 == 0o644
+    again = bundle.fill(folder)
+    assert (again.files, again.size, again.listing.schema) == (1, len(BODY), "tfbuild.bundle/1")
     assert (folder / HOST / "file").read_bytes() == BODY
     with mirror.serve(bundle.fill(folder), Upstream(base=site.url)) as server:
         assert get(server, f"{HOST}/file").content == BODY
     assert site.requested == [f"/{HOST}/file"]
     assert json.loads((folder / "bundle.json").read_text())["builds"] == ["some-build"]
+
+
+def test_a_file_is_kept_by_its_query_and_for_who_asks_whether_it_is_there(site: Site, folder: Path) -> None:
+    with mirror.serve(bundle.fill(folder), Upstream(base=site.url)) as server:
+        assert get(server, f"{HOST}/query?x=/1").content == BODY
+        head = requests.head(f"{server.url}/{HOST}/file", timeout=30)
+        assert (head.headers["Content-Length"], head.headers["Content-Type"]) == (
+            str(len(BODY)),
+            "application/octet-stream",
+        )
+        assert requests.post(f"{server.url}/{HOST}/file", timeout=30).status_code == 404
+    assert files_in(folder) == {f"{HOST}/query?x%3D%2F1", f"{HOST}/file"}
 
 
 def test_a_bundle_is_served_without_its_hosts_and_names_what_it_lacks(site: Site, folder: Path) -> None:
@@ -131,6 +150,10 @@ def test_a_bundle_is_served_without_its_hosts_and_names_what_it_lacks(site: Site
         assert isinstance(error, BadMirror)
         assert f"https://{HOST}/other: not in the bundle" in error.reason
         assert f"--output {folder}" in error.hint
+        get(server, f"{HOST}/another")
+        error = server.explain(BuildFailed(f"E: Failed to fetch {server.url}/{HOST}/another  404  Not Found"))
+        assert f"https://{HOST}/other" not in error.reason
+        assert f"https://{HOST}/other" in server.explain(BuildFailed("E: Failed to fetch it  404  Not Found")).reason
 
 
 def test_a_failure_for_another_reason_is_left_as_it_is(site: Site, folder: Path) -> None:
@@ -262,6 +285,8 @@ def test_links_of_a_page_stay_in_the_folder_whoever_serves_it(site: Site, folder
     assert answer.headers["Content-Type"] == "text/html"
     assert (folder / HOST / "simple/x/index.html").read_bytes() == answer.content
     links = re.findall(r"href=[\"']([^\"']+)", answer.text)
+    page = b"<a href='http://mirror:1/files.example.org/x'>"
+    assert mirror.relative(page, f"/{HOST}/simple/", "http://mirror:1") == b"<a href='../../files.example.org/x'>"
     assert links == ["../../../files.example.org/a/x-1.whl#sha256=00", "../y/"]
 
 
@@ -311,6 +336,32 @@ def test_a_folder_of_something_else_is_not_filled(tmp_path: Path) -> None:
     (tmp_path / "Documents" / "letter").write_text("Dear")
     with pytest.raises(BadMirror, match="does not begin with a host's name"):
         bundle.fill(tmp_path)
+    (tmp_path / "Documents" / "letter").rename(tmp_path / "bundle.json")
+    (tmp_path / "Documents").rename(tmp_path / "images")
+    (tmp_path / "bundle.json").rename(tmp_path / "images" / "x.tar")
+    assert bundle.fill(tmp_path).find("images/x.tar") is not None
+    (tmp_path / HOST).mkdir()
+    (tmp_path / HOST / "x").symlink_to("/etc/hostname")
+    with pytest.raises(BadMirror, match="is a link out of the folder"):
+        bundle.fill(tmp_path)
+    (tmp_path / "bundle.json").mkdir()
+    with pytest.raises(BadMirror, match=r"bundle\.json is not a file"):
+        bundle.fill(tmp_path)
+
+
+def test_a_base_is_listed_once_for_each_platform(folder: Path) -> None:
+    new = bundle.fill(folder)
+    rows = [
+        bundle.BundledBase(
+            asked="debian:12", platform=platform, path="x", image=image, reference="", name="", digest=""
+        )
+        for platform, image in (("linux/amd64", "1"), ("linux/arm64", "2"), ("linux/amd64", "3"))
+    ]
+    for row in rows:
+        new.keep_base(row)
+    assert new.listing.bases == rows[1:]
+    assert new.base("debian:12", "linux/amd64") == rows[2]
+    assert new.base("debian:11", "linux/amd64") is None
 
 
 @contextmanager
@@ -374,6 +425,67 @@ def test_a_refused_wheel_keeps_no_sidecar_of_an_earlier_one(tmp_path: Path) -> N
     assert [file.suffix for file in output.iterdir()] == [".whl"]
 
 
+# --- where a mirror fetches from --------------------------------------------------------------------------------------
+
+
+class Recorded(BaseHTTPRequestHandler):
+    """Answers with the headers of the request, after each of the `refusals`."""
+
+    refusals: ClassVar[list[int]] = []
+
+    def do_GET(self) -> None:
+        body = json.dumps(dict(self.headers)).encode()
+        self.send_response(self.refusals.pop() if self.refusals else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_only_who_checks_signatures_gets_files_without_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Retry, "get_backoff_time", lambda _: 0)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Recorded) as server, running(server):
+        host, upstream = f"127.0.0.1:{server.server_port}", Upstream()
+        for _ in range(2):
+            with pytest.raises(requests.exceptions.SSLError):
+                upstream.get(f"{host}/x", signed=False)
+            assert upstream.get(f"{host}/x", signed=True).url == f"http://{host}/x"
+        assert upstream.plain == {host}
+
+
+def test_a_host_s_certificate_is_checked_by_the_given_ca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Retry, "get_backoff_time", lambda _: 0)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Recorded) as server:
+        server.socket = self_signed(tmp_path).wrap_socket(server.socket, server_side=True)
+        with running(server):
+            path = f"127.0.0.1:{server.server_port}/x"
+            with pytest.raises(requests.exceptions.SSLError):
+                Upstream().get(path, signed=False)
+            assert Upstream(ca=tmp_path / "x.pem").get(path, signed=False).url == f"https://{path}"
+
+
+def test_files_are_requested_as_they_are_and_pages_as_html_and_a_busy_host_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Retry, "get_backoff_time", lambda _: 0)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Recorded) as server, running(server):
+        upstream = Upstream(base=f"http://127.0.0.1:{server.server_port}")
+        sent = [upstream.get(path, signed=False).json() for path in ("x", "x/")]
+        assert [row["Accept-Encoding"] for row in sent] == ["identity"] * 2
+        assert [row["User-Agent"] for row in sent] == ["tfbuild"] * 2
+        assert [row["Accept"] for row in sent] == ["*/*", "text/html"]
+        for status in (429, 502, 503, 504):
+            Recorded.refusals = [status]
+            assert upstream.get("x", signed=False).status_code == 200
+        Recorded.refusals = [503] * 9
+        assert upstream.get("x", signed=False).status_code == 503
+        assert len(Recorded.refusals) == 5, "a request and three more"
+        Recorded.refusals = [500]
+        assert upstream.get("x", signed=False).status_code == 500
+
+
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
@@ -390,6 +502,7 @@ def test_a_mirror_with_a_password_is_refused_and_not_repeated() -> None:
 def test_a_folder_as_mirror_is_checked_before_anything_starts(site: Site, folder: Path) -> None:
     listing = filled(folder, site).listing
     assert options(mirror="http://mirror.site/").mirror == "http://mirror.site"
+    assert options(mirror=str(folder), network="host").network == "host"
     run = options(mirror=str(folder))
     assert run.bundle is not None
     assert run.bundle.listing == listing
@@ -469,6 +582,9 @@ def test_a_tag_is_kept_without_history_and_cloned_from_the_bundle(
         bundle.keep_tag(target, f"file://{repository}", "github.com/x/y", "v1", commit[:12], None)
     target.write()
     assert target.listing.repositories == [bundle.BundledRepository(path="github.com/x/y", tag="v1", commit=commit)]
+    # As a folder that another user brought.
+    for path in [folder, *folder.rglob("*")] if os.geteuid() == 0 else []:
+        os.chown(path, 65534, 65534)
     with mirror.serve(bundle.open_bundle(folder)) as server:
         url = f"{server.url}/github.com/x/y"
         git(tmp_path, "clone", "--quiet", "--depth", "1", "--branch", "v1", url, "clone")

@@ -4,11 +4,15 @@ Short scripts take the builder's places; tests/with_engine/test_no_container.py 
 """
 
 import dataclasses
+import hashlib
 import io
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,18 +22,23 @@ from typing import Any, cast
 import pytest
 
 from tests.cpu.machines import machine
+from tests.pipeline import test_wheel_audit as audited
 from tests.rows import each
-from tfbuild import cpu, plan
+from tfbuild import __version__, cpu, plan
 from tfbuild.cli import VERBS
 from tfbuild.cli.verbs import Call
 from tfbuild.context import dockerfile
+from tfbuild.context.dockerfile import Context
 from tfbuild.cpu import Cpu
 from tfbuild.engine import debian, faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BuildFailed, DiskFull, Unsupported, UsageError
+from tfbuild.pipeline import Maker, needed_disk
 from tfbuild.pipeline import machine as machines
+from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.compiling import BuilderHost, BuilderWork, Compile
 from tfbuild.pipeline.host import MORE_SPACE, LocalBuilder
+from tfbuild.pipeline.host import wheel as compile_here
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, HostSystem, Interpreter, Request
 from tfbuild.plan.remote_cache import Remote
@@ -164,6 +173,9 @@ def test_all_that_is_missing_is_in_one_line_for_apt(empty_path: Path) -> None:
     assert error.value.hint == (
         f"sudo apt-get install {packages}; bookworm itself lacks clang-18: --compiler or --python takes another"
     )
+    with pytest.raises(Unsupported) as error:
+        machines.require(build, dataclasses.replace(BOOKWORM, pythons={}, distribution="derived"))
+    assert error.value.hint == f"sudo apt-get install {packages}"
 
 
 @pytest.mark.parametrize(
@@ -175,14 +187,20 @@ def test_a_python_without_its_headers_lacks_a_package_and_is_asked_once(
     program(
         empty_path, "python3.11", f"echo called >> {empty_path}/../calls; echo 3.11.2 /usr/bin/python3.11 {printed}"
     )
-    monkeypatch.setattr(debian, "this_system", lambda: {"ID": "debian"})
+    system = {"ID": "debian", "PRETTY_NAME": "Debian 12", "VERSION_CODENAME": "bookworm"}
+    monkeypatch.setattr(debian, "this_system", lambda: system)
+    program(empty_path, "gcc-12")
     machine = machines.read()
+    assert (machine.system, machine.distribution) == ("Debian 12", "bookworm")
+    assert machine.compilers == {"gcc-12": f"{empty_path}/gcc-12"}
+    assert f"glibc {machine.glibc}" == os.confstr("CS_GNU_LIBC_VERSION")
     assert machines.lacking(planned(machine), machine)[-len(packages) :] == packages
     with pytest.raises(Unsupported, match=packages[-1]):
         machines.require(dataclasses.replace(planned(machine), platform=plan.MACHINES[os.uname().machine]), machine)
     assert (empty_path.parent / "calls").read_text() == "called\n"
-    program(empty_path, "python3.11", "echo 3.12.1 /usr/bin/python3.12")
-    assert machines.interpreter("3.11") is None
+    for script in ("echo 3.12.1 /usr/bin/python3.12", "echo 3.11.2 /usr/bin/python3.11; exit 1"):
+        program(empty_path, "python3.11", script)
+        assert machines.interpreter("3.11") is None
 
 
 def test_a_plan_for_another_platform_or_with_the_cuda_of_a_base_is_refused() -> None:
@@ -276,11 +294,11 @@ def test_a_patch_gives_a_build_another_identifier_and_its_runs_the_same_record(t
 
 CALLED = '>> "$TFBUILD_ROOT/../called"'
 SCRIPTS = {
-    "toolchain.sh": f"echo toolchain {CALLED}",
+    "toolchain.sh": f'echo toolchain "$@" {CALLED}',
     # As Bazel leaves folders.
-    "source.sh": f'echo source {CALLED}; mkdir -p "$TFBUILD_ROOT/src/x"; chmod 555 "$TFBUILD_ROOT/src/x"',
+    "source.sh": f'echo source "$@" {CALLED}; mkdir -p "$TFBUILD_ROOT/src/x"; chmod 555 "$TFBUILD_ROOT/src/x"',
     "edit.py": "",
-    "compile.sh": f'echo compile {CALLED}; mkdir "$TFBUILD_ROOT/wheel"; env > "$TFBUILD_ROOT/wheel/env"',
+    "compile.sh": f'echo compile "$@" {CALLED}; mkdir "$TFBUILD_ROOT/wheel"; env > "$TFBUILD_ROOT/wheel/env"',
 }
 
 
@@ -309,11 +327,11 @@ def context_of(host: LocalBuilder) -> Path:
     return host.root.parent / "context"
 
 
-def run(host: LocalBuilder, *, no_cache: bool = False) -> str:
+def run(host: LocalBuilder, *, no_cache: bool = False, **secrets: Path) -> str:
     """Run the steps, and return the environment in which the last one ran."""
     output = host.root.parent / f"output-{time.monotonic_ns()}"
     log = host.root.parent / "log"
-    settings = BuildSettings(log=log, progress=Progress(io.StringIO()), no_cache=no_cache)
+    settings = BuildSettings(log=log, progress=Progress(io.StringIO()), no_cache=no_cache, seconds=300, secrets=secrets)
     host.export(context_of(host), settings, stage="export", output=output)
     return (output / "env").read_text()
 
@@ -331,15 +349,151 @@ def test_a_step_is_done_again_only_where_its_input_changed(host: LocalBuilder) -
     assert called(host) == ["toolchain", "source", "compile"]
     run(host)
     assert called(host) == ["compile"]
-    (context_of(host) / "patches").mkdir()
-    (context_of(host) / "patches/01-mine.patch").write_text("x")
+    steps = {
+        "source": ("patches/1", "fixes/1", "overrides/1", "source/SHA256SUMS", "scripts/edit.py", "scripts/source.sh"),
+        "toolchain": ("requirements.txt", "bazel/bin", "scripts/toolchain.sh"),
+    }
+    for step, names in steps.items():
+        for name in names:
+            (context_of(host) / name).parent.mkdir(exist_ok=True)
+            with (context_of(host) / name).open("a") as file:
+                file.write("\n# x\n")
+            run(host)
+            assert called(host) == [step, "compile"], name
+    program(host.root.parent, "dpkg-query", '[ "$1" = --show ] && echo newer')
     run(host)
-    assert called(host) == ["source", "compile"]
-    (context_of(host) / "requirements.txt").write_text("numpy==1.26.4\n")
-    run(host)
-    assert called(host) == ["toolchain", "compile"]
+    assert called(host) == ["toolchain", "source", "compile"]
     run(host, no_cache=True)
     assert called(host) == ["toolchain", "source", "compile"]
+    script = context_of(host) / "scripts/source.sh"
+    whole = script.read_text()
+    script.write_text("exit 1")
+    with pytest.raises(BuildFailed):
+        run(host)
+    script.write_text(whole)
+    run(host)
+    assert called(host) == ["source", "compile"], "what it made before is gone"
+
+
+def test_each_step_gets_its_words(host: LocalBuilder) -> None:
+    run(host)
+    toolchain, source = host.build.toolchain, host.build.source
+    assert toolchain is not None
+    assert source is not None
+    bazel = ["bazel", host.interpreter.path, host.build.bazel, toolchain.bazel_sha256, *toolchain.bazelisk]
+    lines = [line.split() for line in (host.root.parent / "called").read_text().splitlines()]
+    assert lines[:2] == [["toolchain", *filter(None, bazel)], ["source", "git", source.tag, source.commit]]
+    assert lines[2][:3] == ["compile", host.build.usual_id, host.build.bazel_target]
+    assert f"{host.root}/wheel" in " ".join(lines[2])
+    archive = dataclasses.replace(host.build, source=dataclasses.replace(source, kind="archive"))
+    run(dataclasses.replace(host, build=archive))
+    assert (host.root.parent / "called").read_text().splitlines()[3:4] == ["source archive"]
+
+
+def test_nothing_of_an_earlier_step_or_run_stays_where_it_is_done_again(host: LocalBuilder) -> None:
+    made = ("usr/local/bin/bazel", "usr/local/bin/bazelisk", "opt/build", "opt/bazel", "opt/bazelisk", "opt/overrides")
+    left = [host.root / name for name in (*made, "src/y", "mnt/y", "etc/y", "home/y", "bin/y", "wheel/y")]
+    for path in left:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    run(host)
+    assert not [path for path in left if path.exists()]
+    for name in ("opt", "src", "var", "done"):
+        (host.root / name).mkdir(exist_ok=True)
+        (host.root / name / "y").touch()
+    run(host, no_cache=True)
+    assert not [*host.root.glob("*/y")]
+
+
+def test_the_folder_has_what_a_builder_has(host: LocalBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfbuild.pipeline.host.PATH", "/usr/bin:/bin")
+    program(tmp_path, "update-ca-certificates")
+    remote = tmp_path / "remote"
+    remote.write_text("build --tls_certificate=/mnt/remote-ca\n")
+    (context_of(host) / "bazelrc").write_text("build --override_repository=x=/opt/overrides/x\n")
+    run(host, remote=remote, ca=tmp_path / "ca.pem")
+    root, context = host.root, context_of(host)
+    links = {str(path.relative_to(root)): os.readlink(path) for path in root.rglob("*") if path.is_symlink()}
+    assert {name: links[name] for name in ("mnt/cache", "home/.gitconfig", "mnt/ca", "mnt/compile.sh")} == {
+        "mnt/cache": "../cache",
+        "home/.gitconfig": "../etc/gitconfig",
+        "mnt/ca": f"{tmp_path}/ca.pem",
+        "mnt/compile.sh": f"{context}/scripts/compile.sh",
+    }
+    assert links["mnt/requirements.txt"] == f"{context}/requirements.txt"
+    assert remote.read_text() == f"build --tls_certificate={root}/mnt/remote-ca\n"
+    bazelrc = (root / "mnt/bazelrc").read_text()
+    assert bazelrc == f"build --override_repository=x={root}/opt/overrides/x\n"
+    assert f"build --sandbox_writable_path={root}/tmp\n" in (root / "home/.bazelrc").read_text()
+    for name in ("opt/tfbuild", "var/tmp", "tmp", "cache", "usr/local/bin", "etc"):
+        assert (root / name).is_dir()
+    linked = {name.removeprefix("bin/"): path for name, path in links.items() if name.startswith("bin/")}
+    assert linked["update-ca-certificates"] == f"{tmp_path}/update-ca-certificates"
+    assert not [name for name in linked if shutil.which(name, path="/usr/bin:/bin")]
+    # Bazel's own files of the last run, by the digest of its flags.
+    kept = root / "cache/runs" / hashlib.sha256(bazelrc.encode()).hexdigest()
+    kept.mkdir(parents=True)
+    (kept / "bazel.log").write_text("x")
+    settings = BuildSettings(log=tmp_path / "log", progress=Progress(io.StringIO()))
+    host.export(context, settings, stage="kept", output=tmp_path / "kept")
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["bazel.log"]
+
+
+def test_a_step_that_takes_longer_than_the_limit_is_ended(host: LocalBuilder, tmp_path: Path) -> None:
+    (context_of(host) / "scripts/compile.sh").write_text("sleep 600")
+    settings = BuildSettings(log=tmp_path / "log", progress=Progress(io.StringIO()), seconds=1)
+    with pytest.raises(TimeoutError):
+        host.export(context_of(host), settings, stage="export", output=tmp_path / "output")
+
+
+WHEEL = """
+cd "$TFBUILD_ROOT"; mkdir wheel; [ "$TMPDIR" = "$TFBUILD_ROOT/tmp" ]
+echo code > wheel/thing-1.0-cp311-cp311-linux_x86_64.whl
+printf 'builder=b1\nbazel=6.5.0\ncompiler=gcc 12\nsource_commit=\n' > wheel/build.txt
+"""
+
+
+def test_a_wheel_is_compiled_here_and_says_what_compiled_it(
+    host: LocalBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = json.loads(audited.RECORDED.read_text())
+    monkeypatch.setattr(wheels, "audit_wheel", lambda path: wheels.read_audit(recorded, path))
+    monkeypatch.setattr(machines, "lacking", lambda *_: [])
+    context = Context(folder=context_of(host), digest="sha256:1")
+    monkeypatch.setattr(Maker, "render", lambda *_: context)
+    (context.folder / "scripts/compile.sh").write_text(WHEEL)
+    build = dataclasses.replace(host.build, platform=plan.MACHINES[os.uname().machine])
+    needed: list[int] = []
+    monkeypatch.setattr(faults, "require_free", lambda _, size, hint: needed.append(size))
+    before, stream = (os.environ.get("TMPDIR"), tempfile.tempdir), io.StringIO()
+    left = tmp_path / "build" / build.id / "wheel"
+    left.mkdir(parents=True)
+    (left / "old.whl").touch()
+    for size in (None, 5):
+        run = Run(work=tmp_path / "build", disk=size, jobs=2)
+        exported = compile_here(build, host.machine, run, tmp_path / "new/dist", Progress(stream))
+    assert needed == [needed_disk(build, image=False), 5]
+    assert (os.environ.get("TMPDIR"), tempfile.tempdir) == before
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    compile_here(build, host.machine, run, tmp_path / "new/dist", Progress(stream))
+    assert os.environ["TMPDIR"] == str(tmp_path)
+    sidecar = json.loads(exported.sidecar.read_text())
+    name = "thing-1.0-cp311-cp311-linux_x86_64.whl"
+    assert sorted(path.name for path in (tmp_path / "new/dist").iterdir()) == [name, f"{name}.json"]
+    assert sidecar == {
+        "schema": "tfbuild.wheel/1", "tfbuild": __version__, "wheel": name, "sha256": exported.sha256,
+        "builder": "b1", "compiler": "gcc 12", "bazel": "6.5.0", "source_commit": None, "base": None,
+        "host": {
+            "system": "Debian GNU/Linux 12 (bookworm)", "glibc": "2.36", "python": host.interpreter.version,
+            "python_path": host.interpreter.path, "compiler_path": "/opt/gcc/bin/gcc-12",
+        },
+        "context": "sha256:1", "plan": json.loads(json.dumps(build.to_json())), "audit": exported.audit.to_json(),
+    }  # fmt: skip
+    assert exported.sha256 == hashlib.sha256(b"code\n").hexdigest()
+    assert stream.getvalue().endswith("\n".join(exported.audit.lines()) + "\n")
+    assert (tmp_path / "build" / build.id / "build.log").is_file()
+    with pytest.raises(Unsupported, match="the plan is for"):
+        compile_here(dataclasses.replace(build, platform="x"), host.machine, run, tmp_path, Progress(stream))
 
 
 def test_nothing_of_the_users_environment_but_the_proxies_reaches_the_compile(
@@ -353,6 +507,10 @@ def test_nothing_of_the_users_environment_but_the_proxies_reaches_the_compile(
     assert variables["https_proxy"] == "http://proxy:3128"
     assert variables["HOME"] == f"{host.root}/home"
     assert variables["TMPDIR"] == f"{host.root}/tmp"
+    assert variables["TFBUILD_ROOT"] == variables["GIT_CEILING_DIRECTORIES"] == str(host.root)
+    assert variables["GIT_CONFIG_SYSTEM"] == f"{host.root}/etc/gitconfig"
+    assert (variables["LANG"], variables["USER"]) == ("C.UTF-8", "tfbuild")
+    assert "libc6*" in variables["TFBUILD_PACKAGES"].split()
     assert variables["CC"] == "/opt/gcc/bin/gcc-12"
     assert variables["PYTHON_BIN_PATH"] == f"{host.root}/opt/build/bin/python3"
     folders = variables["PATH"].split(":")

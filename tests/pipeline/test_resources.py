@@ -46,24 +46,23 @@ def test_a_cgroup_whose_name_has_colons_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpus", "memory", "limits", "jobs"),
+    ("cpus", "memory", "limits", "jobs", "ram"),
     [
-        (64, 256 * GIB, Limits(), 64),
-        (64, 32 * GIB, Limits(), 15),
-        (2, 24 * GIB, Limits(), 2),
-        (16, 64 * GIB, Limits(cpus=4.0), 4),
-        (16, 64 * GIB, Limits(cpus=0.5), 1),
-        (16, 64 * GIB, Limits(memory=8 * GIB), 3),
+        (64, 256 * GIB, Limits(), 64, 254),
+        (64, 32 * GIB, Limits(), 15, 30),
+        (2, 24 * GIB, Limits(), 2, 22),
+        (16, 64 * GIB, Limits(cpus=4.0), 4, 62),
+        (16, 64 * GIB, Limits(cpus=0.5), 1, 62),
+        (16, 64 * GIB, Limits(memory=8 * GIB), 3, 6),
         # A limit larger than the machine has no effect.
-        (4, 16 * GIB, Limits(cpus=32.0, memory=512 * GIB), 4),
-        (8, 2 * GIB, Limits(), 1),
+        (4, 16 * GIB, Limits(cpus=32.0, memory=512 * GIB), 4, 14),
+        (8, 2 * GIB, Limits(), 1, 1),
     ],
 )
-def test_jobs_follow_from_processors_and_memory(cpus: int, memory: int, limits: Limits, jobs: int) -> None:
+def test_jobs_follow_from_processors_and_memory(cpus: int, memory: int, limits: Limits, jobs: int, ram: int) -> None:
     share = resources.share(cpus=cpus, memory=memory, limits=limits)
-    assert share.jobs == jobs
-    assert 0 < share.ram << 20 <= min(memory, limits.memory or memory)
-    assert share.bazelrc().splitlines()[0] == f"build --jobs={jobs}"
+    assert share.bazelrc() == f"build --jobs={jobs}\nbuild --local_ram_resources={ram * 1024}\n"
+    assert share.reason.endswith(", within this cgroup's limits") == (limits != Limits())
 
 
 def test_the_users_choice_wins_and_the_reason_says_so() -> None:
@@ -74,6 +73,7 @@ def test_the_users_choice_wins_and_the_reason_says_so() -> None:
 
 def test_an_engine_elsewhere_is_not_bound_by_this_cgroup() -> None:
     assert resources.process_limits(local=False) == Limits()
+    assert resources.process_limits(local=True) == resources.limits(Path("/"))
 
 
 @pytest.mark.parametrize(

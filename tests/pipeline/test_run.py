@@ -48,6 +48,11 @@ def test_the_options_become_a_run(tmp_path: Path) -> None:
         run.jobs = 1  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("network", ["default", "host", "none"])
+def test_a_network_of_a_build_is_one_of_three(network: str) -> None:
+    assert run_of(RunRequest(network=network), None).network == network
+
+
 def test_without_options_it_is_the_default_run() -> None:
     run = run_of(RunRequest(), None)
     assert run == Run(started=run.started)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import struct
 import subprocess
 import zipfile
 from dataclasses import replace
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import each
 from tfbuild.errors import BuildFailed
-from tfbuild.pipeline.wheel import Audit, audit_wheel, read_audit
+from tfbuild.pipeline.wheel import Audit, _has_executable_stack, audit_wheel, glibc, read_audit
 
 INFO = {
     "thing-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\n",
@@ -89,6 +91,26 @@ def test_a_library_that_asks_for_an_executable_stack_is_reported(tmp_path: Path)
     assert audit.executable_stack == ("tensorflow/thing.so",)
     assert audit.to_json()["executable_stack"] == ["tensorflow/thing.so"]
     assert audit.lines()[-1].startswith("warning: tensorflow/thing.so ask for an executable stack, so that importing")
+
+
+@each(
+    "tag, version",
+    [
+        ("manylinux1_x86_64", (2, 5)),
+        ("manylinux2010_x86_64", (2, 12)),
+        ("manylinux2014_aarch64", (2, 17)),
+        ("manylinux_2_28_x86_64", (2, 28)),
+        ("linux_x86_64", None),
+    ],
+)
+def test_a_platform_tag_names_a_glibc(tag: str, version: tuple[int, int] | None) -> None:
+    assert glibc(tag) == version
+
+
+@each("machine, asks", [(62, True), (183, False)])
+def test_on_x86_64_a_library_that_says_nothing_asks_for_an_executable_stack(machine: int, asks: bool) -> None:
+    head = struct.pack("<4sB13xH12xQ14xHH", b"\x7fELF", 2, machine, 64, 56, 1) + struct.pack("<6xII48x", 1, 5)
+    assert _has_executable_stack(head) == asks
 
 
 @pytest.mark.parametrize("files", [{"tensorflow/__init__.py": b"x = 1\n"}, {"tensorflow/a.so": b"no machine code"}])

@@ -164,8 +164,8 @@ class Profile:
         return sorted(((name, len(times), sum(times)) for name, times in kinds.items()), key=lambda kind: -kind[2])
 
 
-# Microseconds of a century: no action takes longer, and a float can hold it.
-MOST = 100 * 365 * 86_400_000_000
+# Microseconds of three centuries: no action takes longer, and a float can hold it.
+MOST = 1e16
 
 
 def read_profile(path: Path) -> Profile:

@@ -206,9 +206,10 @@ class LocalBuilder:
         if settings.no_cache:
             for name in ("opt", "src", "var", "done"):
                 self._discard(name)
-        for name in ("mnt", "etc", "home", "bin"):
+        new = ("mnt", "etc", "home", "bin")
+        for name in new:
             files.remove(self.root / name)
-        for name in ("mnt", "etc", "home", "bin", "usr/local/bin", "opt/tfbuild", "var/tmp", "tmp", "done", "cache"):
+        for name in (*new, "usr/local/bin", "opt/tfbuild", "var/tmp", "tmp", "done", "cache"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         (mnt / "cache").symlink_to("../cache")
         for script in (context / dockerfile.SCRIPTS).iterdir():

@@ -181,8 +181,9 @@ class Maker:
         if build.toolchain is None:
             raise UsageError("only a compile has a builder", hint="leave out --wheel")
         with self.locked(build):
-            context, base = self.context(build), self.base(build)
+            context = self.context(build)
             self.need_disk(build)
+            base = self.base(build)
             unnamed = f"{WORKER}:{build.id}"
             self.run_builder(build, base, context, BuilderWork(context=context.folder, stage=TOOLCHAIN, tag=unnamed))
             builder = self.engine.read_contents(unnamed, [BUILDER], BUILDER_BYTES)[BUILDER].decode().strip()

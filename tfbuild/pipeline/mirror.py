@@ -28,7 +28,7 @@ from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError
 from tfbuild.pipeline.bundle import Bundle, File, PartialFile, is_repository, keep_clone
 from tfbuild.util.terminal import cause
 
-CHUNK = 1 << 18
+CHUNK = 262_144
 # How long a host, and a client of this server, may send nothing. pip gives up after 100 s: by then a host that does not
 # answer was asked twice.
 CONNECT_SECONDS, READ_SECONDS, CLIENT_SECONDS = 20.0, 40.0, 120.0
@@ -71,7 +71,7 @@ class Upstream:
             raise_on_status=False,
         )
         for scheme in ("https://", "http://"):
-            self.session.mount(scheme, HTTPAdapter(max_retries=retry, pool_maxsize=16))
+            self.session.mount(scheme, HTTPAdapter(max_retries=retry))
 
     def get(self, path: str, *, signed: bool) -> requests.Response:
         """Request HOST/PATH; `signed`: the client checks signatures, so plain http is allowed."""
@@ -101,8 +101,6 @@ class Upstream:
 
 class Mirror(ThreadingHTTPServer):
     """Serves `bundle` on a port of its own; `upstream`: where to fetch what it lacks, None to fetch nothing."""
-
-    daemon_threads = True
 
     def __init__(self, bundle: Bundle, upstream: Upstream | None) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -331,13 +329,11 @@ class Handler(BaseHTTPRequestHandler):
             "CONTENT_TYPE": self.headers.get("Content-Type", ""),
             "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
             "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
-            # The folder may have come from another machine, with another owner.
-            "GIT_CONFIG_COUNT": "1",
-            "GIT_CONFIG_KEY_0": "safe.directory",
-            "GIT_CONFIG_VALUE_0": "*",
         }
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        completed = subprocess.run(["git", "http-backend"], env=env, input=body, capture_output=True, check=False)
+        # The folder may have come from another machine, with another owner.
+        command = ["git", "-c", "safe.directory=*", "http-backend"]
+        completed = subprocess.run(command, env=env, input=body, capture_output=True, check=False)
         head, separator, content = completed.stdout.partition(b"\r\n\r\n")
         if not separator:
             self._fail(path.lstrip("/"), "git cannot serve it", HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -1,7 +1,5 @@
 """How much of a machine Bazel may use: processors and memory, by the engine's numbers and the cgroup's limits."""
 
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +7,7 @@ from pathlib import Path
 ACTION_BYTES = 2 << 30
 SERVER_BYTES = 2 << 30
 # cgroup v1 writes "no limit" as a number larger than any machine's memory.
-NO_LIMIT = 1 << 60
+NO_LIMIT = 1e18
 # Actions given to an executor at once: it queues what its workers cannot take yet, and tells nobody how many it has.
 REMOTE_JOBS = 100
 
@@ -69,14 +67,14 @@ def limits(root: Path = Path("/")) -> Limits:
     return Limits(cpus=min(cpus, default=None), memory=min(memory, default=None))
 
 
-def _folders(top: Path, controllers: str, path: str) -> Iterator[Path]:
-    """Yield a cgroup's folder and its parents. In a container the path can be the host's: then only the top exists."""
+def _folders(top: Path, controllers: str, path: str) -> list[Path]:
+    """Return a cgroup's folder and its parents. In a container the path can be the host's: then only the top exists."""
     mounted = top / controllers if controllers else top
     if not controllers and (top / "unified").is_dir():
         mounted = top / "unified"
     parts = [part for part in path.split("/") if part not in ("", "..")]
-    for count in range(len(parts), -1, -1):
-        yield mounted.joinpath(*parts[:count])
+    folder = mounted.joinpath(*parts)
+    return [folder, *folder.parents]
 
 
 def _cpus(folder: Path) -> list[float]:
@@ -100,4 +98,4 @@ def _text(path: Path) -> str:
 
 def process_limits(*, local: bool) -> Limits:
     """Return this process's limits where the engine is on the same machine; none where it is elsewhere."""
-    return limits() if local and os.name == "posix" else Limits()
+    return limits() if local else Limits()

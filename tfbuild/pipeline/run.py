@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tfbuild.engine import connection
 from tfbuild.engine.connection import USUAL, EngineChoice
-from tfbuild.errors import UsageError
+from tfbuild.errors import UsageError, has_login
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline.bundle import Bundle
 from tfbuild.plan import RunRequest
@@ -82,7 +82,7 @@ def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
 
 
 def _address(mirror: str) -> str:
-    if "@" in mirror.partition("://")[2].partition("/")[0]:
+    if has_login(mirror):
         raise UsageError(
             "--mirror holds a user or a password, which builds would print",
             hint="use a mirror that needs no login, or a folder that `invoke bundle` filled",

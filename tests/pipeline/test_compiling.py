@@ -1,0 +1,167 @@
+"""What a compile gets beside its context, what it leaves beside its log, and what becomes of one that fails."""
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipeline.memory_engine import COMPILED, MemoryEngine, engine_at, maker
+from tests.pipeline.memory_engine import engine as engine
+from tests.rows import each
+from tfbuild import cpu
+from tfbuild.engine.build import BuildSettings
+from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
+from tfbuild.pipeline import bazel
+from tfbuild.plan import remote_cache
+from tfbuild.plan.remote_cache import Remote
+
+RECORDED = Path(__file__).parents[1] / "data" / "bazel" / "double-7.7.1.json.gz"
+CACHE = Remote(cache="grpc://cache:1")
+EXECUTOR = Remote(executor="grpc://farm:1")
+
+
+def watching(*lines: str, error: BaseException | None = None) -> Any:
+    """A compile that prints these lines, and fails."""
+
+    def work(settings: BuildSettings) -> None:
+        assert settings.watch is not None
+        for line in ("Analyzing: target //x (1 packages loaded)", *lines):
+            settings.watch(line)
+        if error is not None:
+            raise error
+
+    return work
+
+
+def test_a_compile_gets_its_secrets_and_leaves_bazel_s_files_beside_its_log(
+    engine: MemoryEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown() -> cpu.Cpu:
+        raise Unsupported("this CPU is not known")
+
+    monkeypatch.setattr(cpu, "detect", unknown)
+    folder = tmp_path / "build" / COMPILED.id
+    folder.mkdir(parents=True)
+    for name in ("profile.json", "bazel.log", "slowest.txt"):
+        (folder / name).write_text("old")
+    (tmp_path / "ca.pem").write_text("a company's")
+    engine.made["kept"] = {"profile.json.gz": RECORDED.read_bytes(), "bazel.log": b"new"}
+    modes = set[int]()
+
+    def work(settings: BuildSettings) -> None:
+        watching("INFO: 13 processes: 13 local.")(settings)
+        modes.update(path.stat().st_mode & 0o777 for name, path in settings.secrets.items() if name != "ca")
+
+    engine.works = work
+    run = {"mirror": "http://mirror.site", "ca": tmp_path / "ca.pem", "seconds": 3600.0, "remote": CACHE}
+    made, said = maker(engine, tmp_path, jobs=3, network="none", verify=False, **run)
+    made.build(COMPILED)
+    (_, _, settings, secrets), (stage, _, fetching, _) = engine.jobs
+    assert modes == {0o600}
+    assert sorted(secrets) == ["ca", "deadline", "machine", "mirror", "remote"]
+    assert (secrets["ca"], secrets["mirror"]) == ("a company's", "http://mirror.site\n\n")
+    assert secrets["remote"] == remote_cache.bazelrc(CACHE, COMPILED.bazel)
+    assert re.fullmatch(r"build --jobs=3\nbuild --local_ram_resources=\d+\n", secrets["machine"])
+    now = datetime(2031, 1, 1, tzinfo=UTC).timestamp()
+    assert now + 3000 < int(secrets["deadline"]) <= now + 3600
+    assert settings.seconds is not None
+    assert 3600 < settings.seconds <= 3690
+    assert settings.network == "none"
+    assert (stage, fetching.log, fetching.seconds, fetching.no_cache) == ("kept", folder / "kept.log", 300, False)
+    assert fetching.build_args["RUN_ID"].isdigit()
+    left = {path.name for path in folder.iterdir()}
+    assert left == {"context", "plan.json", ".lock", "profile.json.gz", "bazel.log", "slowest.txt"}
+    assert (folder / "bazel.log").read_text() == "new"
+    profile = bazel.read_profile(RECORDED)
+    assert (folder / "slowest.txt").read_text() == bazel.profile_table(profile)
+    lines = said.getvalue().splitlines()
+    assert lines[-5:] == bazel.slowest(profile, 5)
+    assert re.fullmatch(rf"profile: {folder}/profile.json.gz .*, more in {folder}/slowest.txt:", lines[-6])
+    assert lines[-7] == "bazel: 13 processes: 13 local."
+    assert "remote cache grpc://cache:1" in lines
+    assert [line for line in lines if line.startswith("bazel --jobs=3: as asked for")]
+
+
+@each(
+    "error, why", [(BuildFailed("no stage\nkept"), "error: no stage"), (OSError("x"), "x"), (EOFError(), "EOFError()")]
+)
+def test_a_profile_that_cannot_be_had_is_only_noted(
+    error: Exception, why: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("x")
+    engine = engine_at(folder)
+
+    def export(*_: Any, **__: Any) -> None:
+        raise error
+
+    engine.works, engine.export = watching(), export  # type: ignore[method-assign]
+    made, said = maker(engine, folder, verify=False)
+    made.build(COMPILED)
+    log = folder / "build" / COMPILED.id / "kept.log"
+    assert f"note: cannot get Bazel's profile ({why}): {log}\n" in said.getvalue()
+
+
+KILLED = "gcc: fatal error: Killed signal terminated program cc1plus"
+GONE = "tfbuild: the remote cache grpc://cache:1 does not answer: Connection refused"
+REFUSED = "tfbuild: note: not taken from the mirror: x.zip"
+FAILED = BuildFailed("the image could not be built\n  clang crashed", hint="the log")
+DOWNLOAD = BuildFailed(
+    "the image could not be built\n  curl: (22) The requested URL returned error: 404", hint="the log"
+)
+APT = BuildFailed("the image could not be built\n  apt-get: not found", hint="the log")
+MIRROR = {"mirror": "http://mirror.site"}
+
+
+@each(
+    "lines, error, run, kind, reason, hint",
+    [
+        ([KILLED], FAILED, {"jobs": 8}, BuildFailed, "a compiler or Bazel was killed", "--jobs 4; what is compiled"),
+        ([], FAILED, {}, BuildFailed, "the image could not be built", "the log"),
+        ([f"{bazel.NO_USE}it runs no action"], FAILED, {"remote": EXECUTOR}, BuildFailed,
+         "the remote executor is of no use: it runs no action\n", "does it accept the property cache-silo-key"),
+        ([GONE], FAILED, {"remote": CACHE}, BuildFailed, "the remote cache grpc://cache:1 cannot be used", "is"),
+        ([GONE, bazel.ALONE], FAILED, {"remote": CACHE}, BuildFailed, "the image could not be built", "the log"),
+        ([], DOWNLOAD, {}, BuildFailed, "a download failed: curl: (22)", "check the network"),
+        ([], DOWNLOAD, MIRROR, BadMirror, "the mirror http://mirror.site lacks something, or broke off", "the"),
+        ([REFUSED], DOWNLOAD, MIRROR, BadMirror, "the mirror http://mirror.site lacks", "the mirror must"),
+        ([], FAILED, MIRROR, BuildFailed, "the image could not be built", "the log"),
+        ([], APT, MIRROR, Unsupported, "the base image has no apt-get", "--base with an image that is"),
+        ([], TimeoutError(), {"seconds": 3600.0}, TimeUp,
+         "stopped at the time limit of 1 h 00 min, before anything was compiled", "give it more time"),
+        (["[1 / 2] x"], TimeoutError(), {"seconds": 3600.0}, TimeUp,
+         "stopped at the time limit of 1 h 00 min; what is compiled is kept", "the same command continues"),
+        (["[1 / 2] x", bazel.TIME_LIMIT], FAILED, {"seconds": 3600.0}, TimeUp, "stopped at the time", "the same"),
+    ],
+)  # fmt: skip
+def test_a_failed_compile_is_the_error_that_names_its_cause(
+    lines: list[str],
+    error: Exception,
+    run: dict[str, Any],
+    kind: type[TfbuildError],
+    reason: str,
+    hint: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("x")
+    engine = engine_at(folder)
+    engine.works = watching(*lines, error=error)
+    made, _ = maker(engine, folder, verify=False, **run)
+    with pytest.raises(TfbuildError) as raised:
+        made.build(COMPILED)
+    assert type(raised.value) is kind
+    assert raised.value.reason.startswith(reason)
+    assert raised.value.hint.startswith(hint)
+    assert ("\n  not taken from the mirror: x.zip" in raised.value.reason) == (REFUSED in lines)
+    assert [stage for stage, *_ in engine.jobs] == ["", "kept"], "Bazel's files say why"
+
+
+def test_a_full_disk_of_the_engine_s_machine_is_why_a_compile_failed(
+    engine: MemoryEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.works = watching(error=FAILED)
+    monkeypatch.setattr("tfbuild.engine.faults.FULL_BYTES", 1 << 60)
+    with pytest.raises(DiskFull, match="the engine's disk is full\nthe image could not be built") as error:
+        maker(engine, tmp_path, verify=False)[0].build(COMPILED)
+    assert error.value.hint == "docker builder prune; the log"

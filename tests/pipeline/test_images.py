@@ -1,0 +1,430 @@
+"""What becomes of a build on an engine: its base, the builder's work, the names, and what the next run does again."""
+
+import io
+import os
+import re
+import subprocess
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.oci.fake_registry import FakeRegistry
+from tests.oci.fake_registry import fake as fake
+from tests.pipeline.memory_engine import (
+    BASE,
+    COMPILED,
+    OFFICIAL,
+    MemoryEngine,
+    chosen,
+    digest,
+    engine_at,
+    maker,
+    row,
+)
+from tests.pipeline.memory_engine import engine as engine
+from tests.pipeline.test_mirror import git
+from tests.rows import each
+from tests.verify.test_report import report
+from tfbuild.context.dockerfile import Base
+from tfbuild.context.labels import image_name, labels_of
+from tfbuild.engine import debian, transfer
+from tfbuild.engine.build import BuildSettings
+from tfbuild.errors import (
+    BuildFailed,
+    DiskFull,
+    EngineMissing,
+    RegistryRefused,
+    Stale,
+    TfbuildError,
+    UnknownImage,
+    Unsupported,
+    UsageError,
+)
+from tfbuild.pipeline import base_image, bundle, cache_images, refuse_base_without_cuda
+from tfbuild.pipeline.run import run_of
+from tfbuild.plan import RunRequest
+from tfbuild.util.progress import Progress
+from tfbuild.verify import report as reporting
+from tfbuild.verify import session as verifying
+from tfbuild.verify.records import Report
+
+PYTHON = "python:3.13-slim-trixie"
+
+
+# --- a build ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_built_and_verified_is_neither_built_nor_verified_again(
+    engine: MemoryEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def verify(engine: MemoryEngine, ref: str, **_: Any) -> Report:
+        calls.append(ref)
+        image = replace(report().image, id=engine.image(ref).id, ref=ref)
+        return replace(report(), id=OFFICIAL.id, image=image)
+
+    monkeypatch.setattr(verifying, "verify", verify)
+    unverified, name = image_name(OFFICIAL, "-unverified"), image_name(OFFICIAL)
+    made, _ = maker(engine, tmp_path)
+    engine.labels = labels_of(OFFICIAL)
+    assert made.build(OFFICIAL).image == name
+    ((stage, tag, settings, secrets),) = engine.jobs
+    assert (stage, tag, secrets, engine.asked) == ("", unverified, {}, True)
+    base = f"{OFFICIAL.base_image.rpartition(':')[0]}@{BASE}"
+    assert settings.build_args["BASE"] == base
+    assert (settings.build_args["BASE_NAME"], settings.build_args["BASE_DIGEST"]) == (OFFICIAL.base_image, BASE)
+    assert settings.log == tmp_path / "build" / OFFICIAL.id / "build.log"
+    assert {path.name for path in settings.log.parent.iterdir()} == {"context", "plan.json", ".lock"}
+    assert (calls, engine.images.get(name).attrs["RepoTags"]) == ([unverified], [name])
+    made, said = maker(engine, tmp_path)
+    result = made.build(OFFICIAL)
+    assert (result.image, result.report is not None, len(engine.jobs), len(calls)) == (name, True, 1, 1)
+    assert f"{name} is built and verified; nothing changed since" in said.getvalue()
+    assert result.report is not None
+    for damaged in (
+        replace(result.report, verdict="fail"),
+        replace(result.report, image=replace(result.report.image, id="sha256:00")),
+    ):
+        (tmp_path / "reports" / f"{OFFICIAL.id}.json").write_text(reporting.to_json(damaged))
+        calls.clear()
+        maker(engine, tmp_path)[0].build(OFFICIAL)
+        assert (len(engine.jobs), calls) == (1, [name])
+    maker(engine, tmp_path, reverify=True)[0].build(OFFICIAL)
+    assert (len(engine.jobs), calls[1:]) == (1, [name])
+    maker(engine, tmp_path, no_cache=True)[0].build(OFFICIAL)
+    assert (len(engine.jobs), calls[2:], engine.jobs[1][2].no_cache) == (2, [unverified], True)
+    # Another base makes another image.
+    engine.images.registry = {OFFICIAL.base_image: digest("newer")}
+    result = maker(engine, tmp_path, verify=False)[0].build(OFFICIAL)
+    assert (result.image, result.report, len(engine.jobs), len(calls)) == (unverified, None, 3, 3)
+    assert maker(engine, tmp_path)[0].verify(name).image.ref == name
+
+
+@each(
+    "change, error, message",
+    [
+        ({"disk": 1 << 60}, DiskFull, "GB are needed on"),
+        ({"run": "linux/arm64"}, EngineMissing, "this engine builds for linux/arm64, but the plan is for linux/amd64"),
+        ({"bundle": "far"}, UsageError, "the engine is on another machine"),
+        ({"bundle": "builder"}, UsageError, "farm has a network of its own"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_before_the_builder_runs(
+    change: dict[str, Any], error: type[Exception], message: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("x")
+    engine = engine_at(folder)
+    run = dict(change)
+    engine.platform = run.pop("run", engine.platform)
+    if place := run.get("bundle"):
+        engine.local, run["bundle"] = place != "far", bundle.fill(folder / "bundle")
+        vars(engine)["builder"] = "farm" if place == "builder" else None
+    made, _ = maker(engine, folder, **run)
+    works: list[Any] = [made.build, lambda build: made.wheel(build, folder), lambda build: made.worker_image(build, "")]
+    for work in works if "disk" not in run else [*works, lambda build: made.download(build, bundle.fill(folder / "x"))]:
+        with pytest.raises(error, match=message):
+            work(COMPILED)
+    assert (engine.jobs, engine.images.rows) == ([], [])
+
+
+def test_a_base_without_cuda_is_refused_before_anything_is_written(engine: MemoryEngine, tmp_path: Path) -> None:
+    build = chosen(release="2.13.1", target="cuda")
+    with pytest.raises(Unsupported, match=r"is compiled with the CUDA of its base image, and .* has none"):
+        maker(engine, tmp_path)[0].build(build)
+    named = replace(build, request=replace(build.request, base="mine:1"))
+    refuse_base_without_cuda(named)
+    refuse_base_without_cuda(COMPILED)
+    assert not (tmp_path / "build").exists()
+
+
+def test_only_a_compile_makes_a_wheel_or_a_workers_image(engine: MemoryEngine, tmp_path: Path) -> None:
+    made, _ = maker(engine, tmp_path)
+    with pytest.raises(UsageError, match="only a compiled wheel can be exported"):
+        made.wheel(OFFICIAL, tmp_path)
+    with pytest.raises(UsageError, match="only a compile has a builder"):
+        made.worker_image(OFFICIAL, "")
+
+
+@each("repository, name", [("", "tfbuild-worker:sha256:01234"), ("host/us/x", "host/us/x:sha256:01234")])
+def test_a_workers_image_is_named_by_its_builder(
+    repository: str, name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("x")
+    engine = engine_at(folder)
+    builder = "sha256:0123456789"
+    engine.read_contents = lambda *_: {"/opt/tfbuild/builder": f"{builder}\n".encode()}  # type: ignore[method-assign]
+    assert maker(engine, folder)[0].worker_image(COMPILED, repository) == (name, builder)
+    ((stage, tag, _, secrets),) = engine.jobs
+    assert (stage, tag, secrets) == ("toolchain", f"tfbuild-worker:{COMPILED.id}", {})
+    assert engine.images.rows[-1]["RepoTags"] == [name]
+
+
+# --- the base ---------------------------------------------------------------------------------------------------------
+
+
+def resolve(engine: MemoryEngine, mode: str, distribution: str = "", **more: Any) -> tuple[Base, str]:
+    said = io.StringIO()
+    base = base_image.resolve(
+        engine, PYTHON, distribution, mode, progress=Progress(said), log=Path(engine.data_root, "log"), **more
+    )
+    return base, said.getvalue()
+
+
+@each("mode", ["auto", "registry"])
+def test_a_base_is_pulled_by_its_digest_or_is_the_copy_that_was_pulled_before(
+    mode: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    engine = MemoryEngine(tmp_path_factory.mktemp("x"))
+    reference = f"python@{BASE}"
+    engine.images.registry = None
+    with pytest.raises(TfbuildError, match=rf"no registry provides {PYTHON}( \(x\)|, and it)") as error:
+        resolve(engine, mode)
+    engine.images.registry = {"other:1": BASE}
+    with pytest.raises(RegistryRefused, match=r"\(manifest unknown\)"):
+        resolve(engine, "registry")
+    assert ("--base bootstrap" in error.value.hint) == (mode == "registry")
+    engine.images.registry = {PYTHON: BASE}
+    for _ in range(2):
+        assert resolve(engine, mode)[0] == Base(reference=reference, name=PYTHON, digest=BASE)
+    assert [image["RepoDigests"] for image in engine.images.rows] == [[reference]]
+    # Its tag names another one by now, and no registry answers.
+    engine.images.rows = [row(PYTHON, RepoDigests=[f"python@{digest('old')}"])]
+    engine.images.registry = None
+    base, said = resolve(engine, mode)
+    assert base == Base(reference=f"python@{digest('old')}", name=PYTHON, digest=digest("old"))
+    assert f"base: no registry answers for {PYTHON}; using the copy that was pulled before" in said
+    assert engine.api.timeout == 60
+    # One that was never in a registry may be anything.
+    engine.images.rows = [row(PYTHON)]
+    with pytest.raises(TfbuildError):
+        resolve(engine, mode)
+
+
+def test_a_base_that_the_user_named_is_the_engine_s_or_pulled(
+    engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "WAIT_SECONDS", 0)
+    known, newer = {"mine:1": digest("1"), "host:5/mine:latest": digest("2")}, f"mine@{digest('newer')}"
+    engine.images.registry = known
+    assert resolve(engine, "mine:1")[0] == Base(reference="mine:1", name="mine:1", digest=digest("1"))
+    # Without a tag the SDK would pull all.
+    with pytest.raises(UnknownImage):
+        resolve(engine, "host:5/mine")
+    assert engine.images.rows[-1]["RepoTags"] == ["host:5/mine:latest"]
+    by_digest = f"mine@{digest('1')}"
+    assert resolve(engine, by_digest)[0] == Base(reference=by_digest, name=by_digest, digest=digest("1"))
+    engine.images.registry = {"mine:1": digest("newer"), newer: digest("newer")}
+    assert resolve(engine, "mine:1")[0].digest == digest("1")
+    assert resolve(engine, by_digest, follow=True)[0].digest == digest("1")
+    assert resolve(engine, "mine:1", follow=True)[0] == Base(reference=newer, name="mine:1", digest=digest("newer"))
+    engine.images.rows.append(row("own:1"))
+    own = Base(reference="own:1", name="own:1", digest=digest("id of own:1"))
+    assert resolve(engine, "own:1", follow=True)[0] == own
+    with pytest.raises(TfbuildError, match=r"image none:1 is not on this engine and cannot be pulled \(none:1 not"):
+        resolve(engine, "none:1")
+
+
+MMDEBSTRAP = """#!/bin/sh
+for word; do case "$word" in *.tar) echo made > "$word";; esac; done
+printf '%s\\n' "$@" "$SOURCE_DATE_EPOCH" "$LC_ALL" "$DEBIAN_FRONTEND" > FOLDER/called
+exit CODE
+"""
+
+
+def install_mmdebstrap(folder: Path, code: int = 0) -> None:
+    (folder / "mmdebstrap").write_text(MMDEBSTRAP.replace("FOLDER", str(folder)).replace("CODE", str(code)))
+    (folder / "mmdebstrap").chmod(0o755)
+
+
+def test_without_a_registry_a_base_is_made_of_debian_s_packages_and_kept_for_a_week(
+    engine: MemoryEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(base_image, "MERGED_USR", tmp_path)
+    monkeypatch.setattr(debian, "sources", lambda name: [f"deb http://mirror {name} main"])
+    install_mmdebstrap(tmp_path)
+    engine.images.registry = None
+    base, said = resolve(engine, "auto", "trixie")
+    name = "tfbuild-base:trixie"
+    assert base == Base(reference=name, name=name, digest=digest(f"layer of {name}"))
+    assert "; using Debian trixie made from its packages instead\n" in said
+    words = (tmp_path / "called").read_text().splitlines()
+    assert [words[0], words[1]] == ["--variant=minbase", "--architectures=amd64"]
+    excluded = {word.removeprefix("--dpkgopt=path-exclude=/usr/share/") for word in words if "exclude" in word}
+    assert excluded == {f"{n}/*" for n in base_image.LEFT_OUT}
+    included = [word.removeprefix("--dpkgopt=path-include=/usr/share/") for word in words if "include" in word]
+    assert included == ["doc/*/copyright", "locale/locale.alias"]
+    assert words[-7:-5] == [f"--hook-dir={tmp_path}", "trixie"]
+    assert words[-4:] == ["deb http://mirror trixie main", "315532800", "C.UTF-8", "noninteractive"]
+    assert engine.api.imported == [("made\n", ["LABEL io.tfbuild.base=trixie", 'CMD ["bash"]'])]
+    now = datetime.now(UTC)
+    for age, made in ((timedelta(days=6, hours=23), 1), (timedelta(days=7, hours=1), 2)):
+        engine.images.get(name).attrs["Created"] = (now - age).isoformat()
+        resolve(engine, "bootstrap", "trixie")
+        assert len(engine.api.imported) == made
+    install_mmdebstrap(tmp_path, code=1)
+    with pytest.raises(TfbuildError, match="mmdebstrap failed"):
+        resolve(engine, "bootstrap", "bookworm")
+
+
+def test_a_certificate_for_apt_is_there_only_while_the_base_is_made(tmp_path: Path) -> None:
+    setup, cleanup = base_image._ca_hooks(tmp_path / "a company's.pem")
+    written = tmp_path / "etc/apt/apt.conf.d/99tfbuild-ca"
+    for hook, there in ((setup, True), (cleanup, False)):
+        run = re.sub(r"^--\w+-hook=", "", hook)
+        subprocess.run(["sh", "-euc", run, "sh", str(tmp_path)], check=True)
+        assert written.exists() == there
+        assert not there or written.read_text() == f'Acquire::https::CAInfo "{tmp_path}/a company\'s.pem";\n'
+    assert base_image._ca_hooks(None) == []
+
+
+@each(
+    "system, user, message",
+    [
+        ({}, 0, "is not installed"),
+        ({"ID": "debian"}, 1000, "is not installed"),
+        ({"ID": "debian"}, 0, "apt could not install mmdebstrap debian-archive-keyring"),
+    ],
+)
+def test_without_mmdebstrap_it_is_installed_where_that_can_be(
+    system: dict[str, str], user: int, message: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("x")
+    with pytest.MonkeyPatch.context() as patch:
+        (folder / "apt-get").write_text("#!/bin/sh\nexit 1\n")
+        (folder / "apt-get").chmod(0o755)
+        patch.setenv("PATH", str(folder))
+        patch.setattr(debian, "this_system", lambda: system)
+        patch.setattr(os, "geteuid", lambda: user)
+        with pytest.raises(TfbuildError, match=message):
+            resolve(MemoryEngine(folder), "bootstrap", "trixie")
+
+
+# --- an image in place of an installation -----------------------------------------------------------------------------
+
+
+def test_an_image_of_the_same_context_is_reused_from_the_engine_or_a_registry(
+    engine: MemoryEngine, tmp_path: Path
+) -> None:
+    name = image_name(OFFICIAL, "-unverified")
+    maker(engine, tmp_path, verify=False)[0].build(OFFICIAL)
+    id = engine.images.get(name).id
+    maker(engine, tmp_path, verify=False, reuse=name)[0].build(OFFICIAL)
+    args = engine.jobs[1][2].build_args
+    assert args["INSTALLED"] == name
+    assert args["REUSED"] == f"tfbuild:{OFFICIAL.id}@{id}"
+    with pytest.raises(UnknownImage, match="the engine has no image gone"):
+        maker(engine, tmp_path, verify=False, reuse="gone")[0].build(OFFICIAL)
+    pushed = f"host/us/x:{OFFICIAL.id}"
+    engine.images.registry = {**(engine.images.registry or {}), pushed: digest("pushed")}
+    with pytest.raises(Stale, match=f"{pushed} was not made from the build context of {OFFICIAL.id}"):
+        maker(engine, tmp_path, verify=False, reuse=pushed)[0].build(OFFICIAL)
+    pulled, own = engine.images.get(pushed).attrs, engine.images.get(name).attrs
+    pulled["Config"] = own["Config"]
+    maker(engine, tmp_path, verify=False, reuse=pushed)[0].build(OFFICIAL)
+    args = engine.jobs[-1][2].build_args
+    assert args["INSTALLED"] == f"host/us/x@{digest('pushed')}"
+    assert args["REUSED"] == f"host/us/x:{OFFICIAL.id}@{digest('pushed')}"
+
+
+# --- a bundle ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_bundle_has_the_base_and_the_source_and_a_build_takes_them_from_there(
+    engine: MemoryEngine, tmp_path: Path
+) -> None:
+    upstream = tmp_path / "mirror/github.com/tensorflow/tensorflow"
+    upstream.mkdir(parents=True)
+    git(upstream, "init", "--quiet")
+    git(upstream, "commit", "--quiet", "--allow-empty", "--message", "x")
+    git(upstream, "tag", "v2.20.0")
+    assert COMPILED.source is not None
+    commit = git(upstream, "rev-parse", "HEAD")
+    build = replace(COMPILED, source=replace(COMPILED.source, commit=commit))
+    output, mirror = tmp_path / "bundle", f"file://{tmp_path}/mirror"
+    made, said = maker(engine, tmp_path, mirror=mirror)
+    filled = made.bundle((OFFICIAL, build), output)
+    assert [(stage, tag, settings.network, settings.no_cache) for stage, tag, settings, _ in engine.jobs] == [
+        ("downloads", "", "host", True)
+    ] * 2
+    for _, _, _, secrets in engine.jobs:
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+\nrecording\n", secrets["mirror"])
+    assert "deadline" not in engine.jobs[1][3]
+    again = bundle.open_bundle(output)
+    assert again.listing == filled.listing
+    assert again.listing.builds == sorted([OFFICIAL.id, build.id])
+    assert [(row.path, row.tag, row.commit) for row in again.listing.repositories] == [
+        ("github.com/tensorflow/tensorflow", "v2.20.0", commit)
+    ]
+    assert {row.asked for row in again.listing.bases} == {OFFICIAL.base_image, COMPILED.base_image}
+    kept = again.base(OFFICIAL.base_image, "linux/amd64")
+    assert kept is not None
+    assert kept.digest == BASE
+    assert said.getvalue().count("bundle: keep the source, v2.20.0 ...\n") == 1
+    # On a machine without a network.
+    engine.images.registry, engine.images.rows = None, []
+    made, said = maker(engine, tmp_path, bundle=again, verify=False)
+    made.build(OFFICIAL)
+    _, _, settings, secrets = engine.jobs[-1]
+    name = f"tfbuild-base:bundle-{kept.image.removeprefix('sha256:')[:12]}"
+    assert (settings.build_args["BASE"], settings.build_args["BASE_DIGEST"]) == (name, BASE)
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+\nbundle\n", secrets["mirror"])
+    loaded = f"base: load {OFFICIAL.base_image} from the bundle ...\n"
+    assert loaded in said.getvalue()
+    made, said = maker(engine, tmp_path, bundle=again, verify=False)
+    made.build(OFFICIAL)
+    assert loaded not in said.getvalue()
+
+
+# --- a cache in a registry --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("readonly", "layers"), [(False, 0), (True, 0), (False, 29), (False, 30)])
+def test_a_compile_s_cache_comes_from_its_image_and_goes_into_it(
+    readonly: bool, layers: int, fake: type[FakeRegistry], engine: MemoryEngine, tmp_path: Path
+) -> None:
+    def post(self: FakeRegistry) -> None:
+        self.requests.append("POST")
+        FakeRegistry.do_POST(self)
+
+    fake.do_POST = post  # type: ignore[method-assign]
+    repository = f"{fake.host}/us/x"  # type: ignore[attr-defined]
+    name = f"{repository}:{COMPILED.id}"
+    if layers:
+        fake.content[f"manifests/{COMPILED.id}"] = ("application/vnd.oci.image.manifest.v1+json", b"{}")
+        assert engine.images.registry is not None
+        engine.images.registry[f"{repository}@{digest('{}')}"] = digest("{}")
+    engine.works = lambda settings: settings.watch and settings.watch("Analyzing: target //x")
+    engine.api.steps = layers
+    asked = run_of(RunRequest(remote_cache=f"oci://{repository}", remote_readonly=readonly), None)
+    made, said = maker(engine, tmp_path, cache_images=asked.cache_images, verify=False)
+    made.build(COMPILED)
+    stages = [stage for stage, *_ in engine.jobs]
+    assert stages == [*(["restored"] if layers else []), "", *([] if readonly else ["saved"]), "kept"]
+    assert (f"oci://{name}: no cache yet\n" in said.getvalue()) == (not layers)
+    assert engine.api.pushed == ([] if readonly else [name])
+    assert ("POST" in fake.requests) == (not readonly)
+    for stage, _, settings, _ in engine.jobs:
+        if stage in ("restored", "saved"):
+            assert settings.log.name == "cache.log"
+            assert settings.build_args["RUN_ID"].isdigit()
+            assert settings.build_args["CACHED"] == (f"tfbuild-cache:{COMPILED.id}" if 0 < layers < 30 else "scratch")
+    left = {tag for image in engine.images.rows for tag in image["RepoTags"]}
+    assert left == {image_name(COMPILED, "-unverified")}
+
+
+def test_a_cache_that_cannot_be_pushed_is_only_noted(engine: MemoryEngine, tmp_path: Path) -> None:
+    def refuse(*_: Any, **__: Any) -> str:
+        raise BuildFailed("no such stage")
+
+    engine.build = refuse  # type: ignore[method-assign]
+    images = run_of(RunRequest(remote_cache="oci://localhost:5000/us/x"), None).cache_images
+    assert images is not None
+    image = cache_images.CacheImage(engine=engine, images=images, tag="x", context=tmp_path, ca=None)
+    said = io.StringIO()
+    image.save(BuildSettings(log=tmp_path / "log", progress=Progress(said)))
+    assert said.getvalue() == "note: oci://localhost:5000/us/x:x was not saved: no such stage\n"
