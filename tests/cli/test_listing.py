@@ -136,6 +136,18 @@ def test_a_bake_file_is_printed_and_its_contexts_are_written(tmp_path: Path) -> 
     assert done.stderr == f"x/{newest.official()}\n1 row\n"
 
 
+def test_what_jobs_cost_and_which_rows_are_left_out_is_said_beside_them() -> None:
+    compiled = f"{newest.RELEASE}-mkl-py3.13-x86-64-v3"
+    done = invoke("matrix", "--format", "github", "--only", newest.official(), "--only", compiled)
+    assert [row["id"] for row in json.loads(done.stdout)["include"]] == [newest.official()]
+    _, machine, left_out, count = done.stderr.splitlines()
+    assert machine.startswith("1 row on ubuntu-24.04: ")
+    assert left_out.startswith("note: 1 rows are left out: ")
+    assert count == "1 row"
+    refused = invoke("matrix", "--release", "2.2.0", "--python", "3.8", "--target", "mkl").stderr
+    assert " combinations cannot be built: " in refused
+
+
 def test_what_a_pull_passes_over_is_grouped_by_reason() -> None:
     larger = [replace(FITTING, id=f"larger-{number}", features=frozenset(("avx512f",))) for number in range(5)]
     other = replace(FITTING, id="other", platform="linux/arm64", features=frozenset())
@@ -174,6 +186,8 @@ def test_images_say_what_is_known_of_them(monkeypatch: pytest.MonkeyPatch, capsy
     listing.show_images(rows.values())
     titles, *lines = capsys.readouterr().out.splitlines()
     assert titles.split() == ["image", "size", "age", "verified", "runs", "here"]
+    for title, unit in (("size", " MB"), ("age", " d")):
+        assert titles[: lines[0].index(f"{unit} ") + len(unit)].endswith(title), "figures are at the right"
     for line, (verified, entry) in zip(lines, rows.items(), strict=True):
         name, size, age, *cells = re.split("  +", line.strip())
         assert name == (f"{FITTING.id} (unnamed)" if entry.place == inventory.HERE else there.name)
