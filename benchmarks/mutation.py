@@ -46,7 +46,7 @@ RELATED = {
     "facts": ("plan", "cpu"),
     "util": ("engine", "cli"),
     "cli": ("publish", "plan", "fleet"),
-    "pipeline": ("plan", "context"),
+    "pipeline": ("util", "plan", "context"),
     "in_container": ("verify", "measure", "bench"),
 }
 FOLDER = RESULTS / "mutation"

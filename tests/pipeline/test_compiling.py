@@ -81,7 +81,19 @@ def test_a_compile_gets_its_secrets_and_leaves_bazel_s_files_beside_its_log(
     assert re.fullmatch(rf"profile: {folder}/profile.json.gz .*, more in {folder}/slowest.txt:", lines[-6])
     assert lines[-7] == "bazel: 13 processes: 13 local."
     assert "remote cache grpc://cache:1" in lines
+    assert "lost the remote" not in said.getvalue()
     assert [line for line in lines if line.startswith("bazel --jobs=3: as asked for")]
+
+
+def test_an_executor_gets_more_actions_than_this_machine_takes(engine: MemoryEngine, tmp_path: Path) -> None:
+    vars(engine)["builder"] = "farm"
+    engine.works = watching("INFO: 9 processes: 3 remote, 6 local.")
+    made, said = maker(engine, tmp_path, verify=False, remote=EXECUTOR)
+    made.build(COMPILED)
+    assert engine.jobs[0][3]["machine"].startswith("build --jobs=100\n")
+    lines = said.getvalue().splitlines()
+    assert "note: that is for the engine's machine; give --jobs if that of farm is another one" in lines
+    assert "the executor or its cache had 3 actions; 6 ran here" in lines
 
 
 @each(

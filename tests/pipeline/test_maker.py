@@ -2,6 +2,7 @@
 
 import errno
 import io
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.cpu.machines import machine
-from tests.pipeline.memory_engine import COMPILED, MemoryEngine
+from tests.pipeline import test_wheel_audit as audited
+from tests.pipeline.memory_engine import BASE, COMPILED, MemoryEngine
 from tests.pipeline.memory_engine import engine as engine
 from tests.pipeline.memory_engine import maker as on_memory
 from tests.rows import each
@@ -25,6 +27,7 @@ from tfbuild.engine import Engine
 from tfbuild.engine.build import Builder
 from tfbuild.errors import BuildFailed, DiskFull, EngineMissing
 from tfbuild.pipeline import Maker, base_image
+from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.verification import Result, Verifier
 from tfbuild.plan import Build, Request
@@ -85,7 +88,8 @@ def test_a_baseline_stays_valid_when_another_run_renames_it(tmp_path: Path) -> N
 def test_the_engine_s_cpu_is_read_in_a_base_that_it_has_else_in_a_new_one(there: dict[str, str], used: str) -> None:
     ran: list[str] = []
 
-    def run(image: str, *_: object, **__: object) -> Any:
+    def run(image: str, command: list[str], **_: object) -> Any:
+        assert command[:2] == ["sh", "-c"]
         ran.append(image)
         return SimpleNamespace(stdout=machine("rhel7-haswell").cpuinfo())
 
@@ -99,6 +103,15 @@ def test_the_engine_s_cpu_is_read_in_a_base_that_it_has_else_in_a_new_one(there:
         patch.setattr(base_image, "resolve", lambda *_, **__: new)
         assert "avx2" in maker.cpu().features
     assert ran == [used]
+
+
+def test_containers_that_a_connection_removed_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    connected, said = SimpleNamespace(swept=("a", "b")), io.StringIO()
+    monkeypatch.setattr(Engine, "connect", lambda **_: connected)
+    maker = Maker(run=Run(), progress=Progress(said))
+    for _ in range(2):
+        assert maker.engine is connected
+    assert said.getvalue() == "removed 2 containers of runs that were killed\n"
 
 
 def test_a_missing_official_image_is_built_unverified_and_named(
@@ -124,7 +137,10 @@ def test_a_missing_official_image_is_built_unverified_and_named(
     assert stream.getvalue() == f"building {image_name(compiled.comparison.wheel)} to compare with\n"
 
 
-def test_an_exported_wheel_is_this_compile_s_and_not_an_earlier_one_s(engine: MemoryEngine, tmp_path: Path) -> None:
+def test_an_exported_wheel_is_this_compile_s_and_not_an_earlier_one_s(
+    engine: MemoryEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "thing-1.0-cp311-cp311-linux_x86_64.whl"
     engine.made["export"] = {"new.whl": b"new", "build.txt": b"builder=sha256:0\n"}
     left = tmp_path / "build" / COMPILED.id / "wheel"
     left.mkdir(parents=True)
@@ -132,6 +148,14 @@ def test_an_exported_wheel_is_this_compile_s_and_not_an_earlier_one_s(engine: Me
     # It is not a real wheel, which is noticed once it is there.
     with pytest.raises(BuildFailed, match=r"auditwheel cannot read new\.whl"):
         on_memory(engine, tmp_path)[0].wheel(COMPILED, tmp_path / "dist")
+    recorded = json.loads(audited.RECORDED.read_text())
+    monkeypatch.setattr(wheels, "audit_wheel", lambda path: wheels.read_audit(recorded, path))
+    engine.made["export"][name] = engine.made["export"].pop("new.whl")
+    made, said = on_memory(engine, tmp_path)
+    exported = made.wheel(COMPILED, tmp_path / "again")
+    sidecar = json.loads(exported.sidecar.read_text())
+    assert (sidecar["base"], sidecar["host"], sidecar["bazel"]) == (BASE, None, None)
+    assert said.getvalue().endswith("\n".join(exported.audit.lines()) + "\n")
     assert [file.name for file in (tmp_path / "dist").iterdir()] == ["new.whl"]
 
 

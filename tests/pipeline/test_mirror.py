@@ -611,7 +611,9 @@ def test_a_clone_is_kept_whole_and_checked(repository: Path, folder: Path, tmp_p
         bundle.open_bundle(folder)
 
 
-def test_a_repository_whose_tag_was_moved_is_refused(repository: Path, folder: Path) -> None:
+def test_a_repository_whose_tag_was_moved_is_refused(
+    repository: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = bundle.fill(folder)
     bundle.keep_tag(target, f"file://{repository}", "github.com/x/y", "v1", "", None)
     target.write()
@@ -625,6 +627,30 @@ def test_a_repository_whose_tag_was_moved_is_refused(repository: Path, folder: P
     with pytest.raises(BadMirror, match="lacks the tag v1") as caught:
         bundle.open_bundle(folder)
     assert "invoke bundle" in caught.value.hint
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(BadMirror, match="git, which fetches the source, is not installed"):
+        bundle.open_bundle(folder)
+
+
+class Locked(Recorded):
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", 'Basic realm="x"')
+        self.end_headers()
+
+
+def test_git_never_prompts_and_checks_a_certificate_by_the_given_ca(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GIT_ASKPASS", "SSH_ASKPASS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_PROXY", "*")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Locked) as server:
+        server.socket = self_signed(tmp_path).wrap_socket(server.socket, server_side=True)
+        with running(server):
+            for ca, message in ((tmp_path / "x.pem", "terminal prompts disabled"), (None, "certificate")):
+                with pytest.raises(BadMirror, match=message):
+                    bundle.keep_clone(bundle.fill(folder), f"https://127.0.0.1:{server.server_port}/x", "x", ca)
 
 
 def test_another_commit_and_a_missing_tag_are_refused(repository: Path, folder: Path) -> None:

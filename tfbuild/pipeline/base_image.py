@@ -145,8 +145,7 @@ def from_bundle(engine: Engine, kept: bundles.BundledBase, folder: Path, progres
         title = f"base: load {kept.name} from the bundle"
         with progress.step(title), translated(kept.name), (folder / kept.path).open("rb") as file:
             engine.client.images.load(file)
-    if not engine.exists(reference):
-        engine.tag(kept.image, reference)
+    engine.tag(kept.image, reference)
     return Base(reference=reference, name=kept.name, digest=kept.digest)
 
 
