@@ -106,7 +106,8 @@ def test_the_engine_s_cpu_is_read_in_a_base_that_it_has_else_in_a_new_one(there:
 
 
 def test_containers_that_a_connection_removed_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    connected, said = SimpleNamespace(swept=("a", "b")), io.StringIO()
+    connected: Any = SimpleNamespace(swept=("a", "b"))
+    said = io.StringIO()
     monkeypatch.setattr(Engine, "connect", lambda **_: connected)
     maker = Maker(run=Run(), progress=Progress(said))
     for _ in range(2):
