@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
+import docker
 import pytest
 import urllib3
 
 from tfbuild.engine import transfer
 from tfbuild.engine.transfer import TransferFailed
+from tfbuild.oci import transport
 from tfbuild.util.progress import Progress, Step
 
 BEGUN = {"status": "Downloading", "id": "a", "progressDetail": {"current": 1, "total": 2}}
@@ -55,3 +57,25 @@ def test_a_transfer_is_tried_three_times(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(TransferFailed):
         transfer.again(broken, Progress())
     assert len(tries) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint", "passing"),
+    [
+        (
+            "Get https://h/v2/: x509: certificate signed by unknown authority",
+            "the engine must trust the registry's CA",
+            False,
+        ),
+        ("Get https://h/v2/: http: server gave HTTP response to HTTPS client", "serve that registry with TLS", False),
+        ("pull access denied for x, repository does not exist", "docker login as a user with access", False),
+        ("toomanyrequests: You have reached your pull rate limit", transport.TOO_MANY, True),
+        ("Get http://h/v2/: dial tcp h:80: connect: connection refused", "does the engine reach that registry", False),
+        ("manifest unknown", "does the engine reach that registry, and does it have the image?", False),
+    ],
+)
+def test_a_pull_that_cannot_begin_says_what_to_do(answer: str, hint: str, passing: bool) -> None:
+    with pytest.raises(TransferFailed) as error, transfer.beginning():
+        raise docker.errors.APIError("500 Server Error", explanation=answer)
+    assert (error.value.reason, error.value.passing) == (answer, passing)
+    assert error.value.hint.startswith(hint)

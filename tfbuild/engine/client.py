@@ -171,7 +171,7 @@ class Engine:
         """
         with progress.step(f"pull {ref}") as step, translated(ref):
             credentials.conceal_login(ref)
-            with credentials.readable():
+            with credentials.readable(), transfer.beginning():
                 events = self.client.api.pull(ref, stream=True, decode=True, platform=self.platform)
             transfer.follow(events, step, pushing=False)
 

@@ -10,7 +10,8 @@ import shutil
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +19,7 @@ from typing import IO, Any
 import docker
 import urllib3
 
-from tfbuild.engine.faults import reason, translated
+from tfbuild.engine.faults import disk_full, reason, translated
 from tfbuild.errors import TfbuildError, without_secrets
 from tfbuild.oci import transport
 from tfbuild.util.progress import Progress, Step
@@ -66,6 +67,7 @@ REFUSALS = (
 UNKNOWN = Refusal(
     phrase="", hint="the same command goes on where it stopped: layers that arrived are kept", passing=True
 )
+NOT_BEGUN = Refusal(phrase="", hint="does the engine reach that registry, and does it have the image?")
 
 
 class TransferFailed(TfbuildError):
@@ -73,10 +75,10 @@ class TransferFailed(TfbuildError):
 
     exit_code = 26
 
-    def __init__(self, error: str, *, pushing: bool, begun: bool = False) -> None:
-        """`begun`: some data had been moved by then."""
+    def __init__(self, error: str, *, pushing: bool, begun: bool = False, otherwise: Refusal = UNKNOWN) -> None:
+        """`begun`: some data had been moved by then; `otherwise`: for an error that no row knows."""
         rows = (row for row in REFUSALS if row.phrase in error.lower() and row.pushing in (None, pushing))
-        refusal = next(rows, UNKNOWN)
+        refusal = next(rows, otherwise)
         self.passing = refusal.passing or (refusal.expires and begun)
         super().__init__(without_secrets(error.strip(), foreign=True), hint=refusal.hint)
 
@@ -92,6 +94,17 @@ def again(transfer: Callable[[], None], progress: Progress) -> None:
                 raise
             progress(f"{error.reason}; trying again")
             time.sleep(WAIT_SECONDS * attempt)
+
+
+@contextmanager
+def beginning() -> Iterator[None]:
+    """Turn the refusal of an engine to begin a pull into TransferFailed. A full disk stays an error of the SDK's."""
+    try:
+        yield
+    except docker.errors.APIError as error:
+        if disk_full(error.explanation):
+            raise
+        raise TransferFailed(error.explanation or str(error), pushing=False, otherwise=NOT_BEGUN) from error
 
 
 def follow(events: Iterable[dict[str, Any]], step: Step, *, pushing: bool) -> None:

@@ -13,10 +13,8 @@ from tfbuild.engine import Engine, Image, debian, transfer
 from tfbuild.engine.faults import REFUSED, reason, translated
 from tfbuild.engine.image import split_tag
 from tfbuild.errors import (
-    EngineMissing,
     RegistryRefused,
     Stale,
-    TfbuildError,
     UnknownImage,
     Unsupported,
     UsageError,
@@ -198,14 +196,11 @@ def _pulled_before(engine: Engine, name: str) -> Base | None:
 def _pull(engine: Engine, reference: str, progress: Progress) -> None:
     try:
         transfer.again(lambda: engine.pull(reference, progress), progress)
-    except EngineMissing:
-        raise
-    except TfbuildError as error:
-        why = getattr(error.__cause__, "explanation", "") or error.reason
+    except transfer.TransferFailed as error:
         others = "--base auto, --base bootstrap, or an image that `docker image ls` lists"
         raise RegistryRefused(
-            f"image {reference} is not on this engine and cannot be pulled ({why})",
-            hint=error.hint if isinstance(error, transfer.TransferFailed) else others,
+            f"image {reference} is not on this engine and cannot be pulled ({error.reason})",
+            hint=others if error.hint == transfer.NOT_BEGUN.hint else error.hint,
         ) from error
 
 
