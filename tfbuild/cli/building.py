@@ -123,7 +123,7 @@ def worker_image(*, repository: str, json: bool, **options: Any) -> None:
     MAKE,
     SETTINGS,
     {
-        "output": ("bundle", "folder to fill; files that are there are not downloaded again", "PATH"),
+        "output": ("bundle", "folder to fill (default: bundle); files that are there are not downloaded again", "PATH"),
         "wheel-only": (False, "only what `invoke wheel` downloads, not what an image needs"),
         "need-disk": RUN["need-disk"],
         "dry-run": (False, "only plan"),
@@ -166,7 +166,7 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
     {
         "base": (
             "auto",
-            "base image given to the build, if its name is needed to find the official wheel's image to compare with",
+            "--base of the build, by which the official wheel's image to compare with is found (default: auto)",
             "IMAGE",
         ),
         "ca-cert": RUN["ca-cert"],

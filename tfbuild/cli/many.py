@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 @verb(
     {
         "also": ([], "another recorded file, folder or list (repeatable)", "PATH"),
-        "images": ("3", "largest number of images to choose", "K"),
+        "images": ("3", "largest number of images to choose (default: 3)", "K"),
         "skip-unreachable": (False, "skip hosts that cannot be read"),
-        "timeout": ("20", "time limit for each ssh host, in seconds", "SECONDS"),
+        "timeout": ("20", "time limit for each ssh host, in seconds (default: 20)", "SECONDS"),
         "ssh-config": ("", "configuration for ssh, in place of ~/.ssh/config", "FILE"),
     },
     JSON,
@@ -76,13 +76,13 @@ def fleet(
             "NAME",
         ),
         "changed": ("", "keep only rows whose files differ from this git revision, such as origin/main", "REVISION"),
-        "format": ("table", "output format: table, json, bake, github or gitlab"),
+        "format": ("table", "output format: table, json, bake, github or gitlab (default: table)"),
         "runner": (
             [],
             "WHEEL[:PLATFORM]=LABEL, the CI runner for such rows, such as source=my-large (repeatable)",
             "WHEEL=LABEL",
         ),
-        "output": ("build/bake", "folder for the build contexts of --format bake", "PATH"),
+        "output": ("build/bake", "folder for the build contexts of --format bake (default: build/bake)", "PATH"),
     },
     examples=(
         "invoke matrix                       # what can be built, as a table",

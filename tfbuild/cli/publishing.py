@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     ON_ENGINE,
     {
         "output": ("", "file to write (default: stdout)", "PATH"),
-        "format": ("cyclonedx", "cyclonedx (version 1.6) or spdx (version 2.3)"),
+        "format": ("cyclonedx", "cyclonedx (version 1.6, the default) or spdx (version 2.3)"),
     },
     JSON,
     examples=(

@@ -34,7 +34,7 @@ from tfbuild.util.quantities import counted
     MAKE,
     COMPILE,
     SETTINGS,
-    {"output": ("dist", "folder for the wheel", "PATH")},
+    {"output": ("dist", "folder for the wheel (default: dist)", "PATH")},
     HOST,
     JSON,
     examples=(
@@ -98,7 +98,7 @@ def refuse_engine_options(options: Mapping[str, Any]) -> None:
 
 @verb(
     {
-        "wheels": ("dist", "folder with the wheels to add, as `invoke wheel` writes it", "DIR"),
+        "wheels": ("dist", "folder with the wheels to add, as `invoke wheel` writes it (default: dist)", "DIR"),
         "url": ("", "the address at which FOLDER will be served, for the addresses that are printed", "URL"),
         "name": ("", "name all wheels so: tensorflow, for packages that require that name"),
         "local-version": (False, "end versions with the instruction set: 2.14.1+tfbuild.x86.64.v3"),

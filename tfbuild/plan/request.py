@@ -245,7 +245,7 @@ class Request:
     )
     base: str = option(
         "auto",
-        "base image: registry, bootstrap (by mmdebstrap), auto (registry, else bootstrap), or an image's name",
+        "base image: registry, bootstrap (by mmdebstrap), an image's name, or auto (default: registry, else bootstrap)",
         "IMAGE",
         group=ENGINE,
         pattern=BASE,
