@@ -26,7 +26,7 @@ from tests.publish.fake_images import image as published_image
 from tests.publish.test_local_images import LABELS, NAME, last_step
 from tests.terminal import Terminal
 from tests.verify.test_report import report
-from tfbuild.errors import EngineMissing, Interrupted, TfbuildError, UsageError, VerificationFailed
+from tfbuild.errors import EngineMissing, Interrupted, TfbuildError, Unfinished, UsageError, VerificationFailed
 from tfbuild.oci.manifests import digest_of
 from tfbuild.publish import image_contents
 from tfbuild.verify import report as reporting
@@ -257,8 +257,9 @@ def test_a_yank_and_its_end_are_said(repository: str, fake: type[FakeRegistry]) 
 
 def test_a_published_image_is_compared_with_its_papers(repository: str, fake: type[FakeRegistry]) -> None:
     name = published_image(fake, "2.20.0")
-    gather(fake, name)
     words = ("verify", name, "--registry", repository)
+    assert "its push did not finish" in run(*words, code=Unfinished.exit_code)[1]
+    gather(fake, name)
     reference = f"{repository}@{connect(fake).digest(name)}"
     output, errors = run(*words)
     assert output == f"{reference}\n"

@@ -247,6 +247,7 @@ def test_what_was_done_to_the_engine_is_said(
 
 
 ID = "2.20.0-mkl-py3.11-x86-64-v3"
+START = building.WORKER.format(image="worker:x", url="http://SCHEDULER:50051")
 
 
 @each(
@@ -268,12 +269,13 @@ ID = "2.20.0-mkl-py3.11-x86-64-v3"
         (
             ("worker-image",),
             "worker:x\n",
-            "--set remote-property=container-image=docker://worker:x\n",
+            f"a worker in it, on each machine:\n{START}\n"
+            "where workers are chosen by their image: --set remote-property=container-image=docker://worker:x\n",
             {
                 "image": "worker:x",
                 "builder": "sha256:00",
                 "property": "container-image=docker://worker:x",
-                "command": building.WORKER.format(image="worker:x", url="http://SCHEDULER:50051"),
+                "command": START,
             },
         ),
     ],
