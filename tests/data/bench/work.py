@@ -18,6 +18,13 @@ def shapes(tensors):
     return [list(tensor.shape) for tensor in tf.nest.flatten(tensors)]
 
 
+def made_of(function, *inputs):
+    """Return how many operations a tf.function has, and the functions that it calls, and whether XLA compiles it."""
+    graph = function.get_concrete_function(*inputs).graph.as_graph_def()
+    called = sum(len(inner.node_def) for inner in graph.library.function)
+    return len(graph.node), called, bool(function._jit_compile)
+
+
 def counted(work, count):
     """Return how many batches a sample of so many takes, and how often it runs the step."""
     whole, step, batches, steps = work.batches, work.step, [], []
@@ -31,10 +38,11 @@ def counted(work, count):
 def of_batches(work):
     batch = next(iter(work.batches))
     value = float(work.step(batch) if work.step else tf.reduce_mean(tf.cast(batch, tf.float32)))
+    made = made_of(work.step, batch) if work.step else ()
     if not isinstance(work.batches, tf.data.Dataset):
-        return value, shapes(batch), *counted(work, 2)
+        return value, shapes(batch), made, *counted(work, 2)
     graph = tf.compat.v1.GraphDef.FromString(work.batches._as_serialized_graph().numpy())
-    made = [node.op.removesuffix("Dataset") for node in graph.node if "Dataset" in node.op]
+    made = [*made, *(node.op.removesuffix("Dataset") for node in graph.node if "Dataset" in node.op)]
     options = work.batches.options()
     known = options.autotune.enabled, options.experimental_optimization.apply_default_optimizations
     return value, shapes(work.batches.element_spec), made, known, *counted(work, 2)
@@ -51,7 +59,8 @@ def computed(work):
         return os.path.getsize(work.path), len(work.buffer)
     if not work.graph():
         return work.value(), work.nodes()
-    return float(work.function(*work.inputs)), work.value() is None, shapes(work.inputs), work.nodes()
+    value = float(work.function(*work.inputs))
+    return value, work.value(), shapes(work.inputs), work.nodes(), made_of(work.function, *work.inputs)
 
 
 for line in sys.stdin:

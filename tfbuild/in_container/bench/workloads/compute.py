@@ -15,7 +15,7 @@ from ..validity import Unfit
 from . import FunctionWork, Work, compiled, normal, workload
 
 
-def training(loss: Callable[..., Any], weights: list[Any], x: Any, items: int, xla: bool = False) -> FunctionWork:
+def training(loss: Callable[..., Any], weights: list[Any], x: Any, items: int, xla: bool) -> FunctionWork:
     """Return a training step: loss, gradients, and an update too small to make one sample differ from the next."""
     variables = [tf.Variable(weight) for weight in weights]
 

@@ -18,6 +18,7 @@ IMAGES = 16
 BATCHES_DISCARDED = 3
 CROP = [75, 138, 224, 224]
 SIZE = 128
+CHANNELS = 32
 SHUFFLED = 256
 
 
@@ -121,12 +122,12 @@ def options(defaults: bool, autotune: bool) -> Any:
     return options
 
 
-def network(fused: bool = True, channels: int = 32) -> Any:
+def network(fused: bool) -> Any:
     """Return a training step of three convolutions with batch norm on 128x128 pictures."""
-    shapes = [[3, 3, 3, channels], [3, 3, channels, channels], [3, 3, channels, channels]]
+    shapes = [[3, 3, 3, CHANNELS], [3, 3, CHANNELS, CHANNELS], [3, 3, CHANNELS, CHANNELS]]
     weights = [tf.Variable(normal(seed, *shape) * 0.05) for seed, shape in enumerate(shapes)]
-    scales = [tf.Variable(tf.ones([channels])) for _ in shapes]
-    offsets = [tf.Variable(tf.zeros([channels])) for _ in shapes]
+    scales = [tf.Variable(tf.ones([CHANNELS])) for _ in shapes]
+    offsets = [tf.Variable(tf.zeros([CHANNELS])) for _ in shapes]
     variables = weights + scales + offsets
 
     def norm(x: Any, index: int) -> Any:
