@@ -17,6 +17,7 @@ from tfbuild.context.dockerfile import ContextLayout
 from tfbuild.context.labels import UNVERIFIED, image_name
 from tfbuild.facts import Facts
 from tfbuild.oci import client
+from tfbuild.pipeline import needed_disk
 from tfbuild.plan import Build, Request
 from tfbuild.util.files import remove, replace_file, writing
 
@@ -118,8 +119,9 @@ def readme() -> str:
         }
         for build in builds()
     ]
+    disk = {build.wheel.kind: f"{needed_disk(build) / 10**9:.2g}" for build in builds()}
     text = Path(__file__).with_name("dockerfiles.md.j2").read_text(encoding="utf-8")
-    return dockerfile.environment_of_templates().from_string(text).render(command=COMMAND, contexts=contexts)
+    return dockerfile.environment_of_templates().from_string(text).render(command=COMMAND, contexts=contexts, disk=disk)
 
 
 def bake() -> str:
