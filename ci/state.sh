@@ -33,7 +33,6 @@ case $code in
     0) echo published ;;
     32) echo yanked ;;
     25) echo build ;;
-    29) echo replace ;;
     30) echo finish ;;
     33) echo "replace $(printf '%s\n' "$state" | field rebuild_options)" ;;
     *) exit "$code" ;;
