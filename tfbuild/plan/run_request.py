@@ -143,7 +143,7 @@ class RunRequest:
     )
     no_cache: bool = option(
         False,
-        "rebuild every stage, on the base image of today (downloads and Bazel's cache are kept)",
+        "rebuild every stage, on the base image of today (a newer BuildKit also starts with an empty Bazel cache)",
         group=RESOURCES,
     )
     reverify: bool = option(False, "verify again, even though nothing changed since the stored report", group=IMAGE)
