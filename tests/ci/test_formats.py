@@ -411,12 +411,13 @@ echo "$verb" >> calls
 echo "$*" >> words
 if [ "$verb" = plan ]; then printf '[\n  {\n    "id": "x",\n    "context_digest": "sha256:%s"\n  }\n]\n' 0a1; fi
 if [ "$verb" = verify ]; then
-    printf '{\n  "rebuild_options": "--no-cache --reuse r@sha256:1"\n}\n'
+    # Of another context there is no JSON.
+    [ "$code_outdated" = 1 ] || printf '{\n  "rebuild_options": "--no-cache --reuse r@sha256:1"\n}\n'
     echo "error: the reason" >&2
 fi
 eval "exit \\$code_$verb"
 """
-VERBS = ("plan", "verify", "build", "rebuild", "push", "indexes", "force", "ask")
+VERBS = ("plan", "verify", "build", "rebuild", "push", "indexes", "force", "ask", "outdated")
 
 
 @pytest.mark.parametrize(
@@ -426,7 +427,7 @@ VERBS = ("plan", "verify", "build", "rebuild", "push", "indexes", "force", "ask"
         ({"verify": 25}, 0, ["verify", "ask", "build", "push"]),
         ({"verify": 24}, 24, ["verify"]),
         ({"verify": 26}, 26, ["verify"]),
-        ({"verify": 29}, 0, ["verify", "ask", "build", "force"]),
+        ({"verify": 33, "outdated": 1}, 0, ["verify", "ask", "build", "force"]),
         ({"verify": 33}, 0, ["verify", "ask", "rebuild", "force"]),
         ({"verify": 33, "rebuild": 23}, 23, ["verify", "ask", "rebuild"]),
         ({"verify": 30}, 0, ["verify", "indexes"]),

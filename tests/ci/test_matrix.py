@@ -341,7 +341,7 @@ def test_an_unknown_format_is_refused() -> None:
 def test_every_format_is_in_the_help_and_prints_the_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A format is a row of a table, so that none can be named without what prints it."""
     *others, last = *many.PRINTERS, *formats.JOBS
-    assert VERBS["matrix"].options["format"].help == f"output format: {', '.join(others)} or {last}"
+    assert VERBS["matrix"].options["format"].help == f"output format: {', '.join(others)} or {last} (default: table)"
     for name in (*others, last):
         many.matrix(format=name, output=str(tmp_path), changed="", wheel=["official"], release=[newest.RELEASE])
         assert newest.RELEASE in capsys.readouterr().out.replace("_", "."), name
