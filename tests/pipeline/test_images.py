@@ -80,7 +80,8 @@ def test_what_was_built_and_verified_is_neither_built_nor_verified_again(
     assert settings.log == tmp_path / "build" / OFFICIAL.id / "build.log"
     assert {path.name for path in settings.log.parent.iterdir()} == {"context", "plan.json", ".lock"}
     assert (calls, engine.images.get(name).attrs["RepoTags"]) == ([unverified], [name])
-    made, said = maker(engine, tmp_path)
+    full = {"disk": 1 << 60}
+    made, said = maker(engine, tmp_path, **full)
     result = made.build(OFFICIAL)
     assert (result.image, result.report is not None, len(engine.jobs), len(calls)) == (name, True, 1, 1)
     assert f"{name} is built and verified; nothing changed since" in said.getvalue()
@@ -99,6 +100,8 @@ def test_what_was_built_and_verified_is_neither_built_nor_verified_again(
     assert (len(engine.jobs), calls[2:], engine.jobs[1][2].no_cache) == (2, [unverified], True)
     # Another base makes another image.
     engine.images.registry = {OFFICIAL.base_image: digest("newer")}
+    with pytest.raises(DiskFull):
+        maker(engine, tmp_path, **full)[0].build(OFFICIAL)
     result = maker(engine, tmp_path, verify=False)[0].build(OFFICIAL)
     assert (result.image, result.report, len(engine.jobs), len(calls)) == (unverified, None, 3, 3)
     assert maker(engine, tmp_path)[0].verify(name).image.ref == name

@@ -29,7 +29,7 @@ from tfbuild.errors import BuildFailed, DiskFull, EngineMissing
 from tfbuild.pipeline import Maker, base_image
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.run import Run
-from tfbuild.pipeline.verification import Result, Verifier
+from tfbuild.pipeline.verification import Verifier
 from tfbuild.plan import Build, Request
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session as verifying
@@ -116,26 +116,21 @@ def test_containers_that_a_connection_removed_are_reported_once(monkeypatch: pyt
 
 
 def test_a_missing_official_image_is_built_unverified_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: MemoryEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
-    made: list[tuple[str, bool]] = []
-
-    def build(self: Maker, wheel: Build) -> Result:
-        made.append((wheel.id, self.run.verify))
-        return Result(image=official, report=None)
-
-    official = "tfbuild:2.20.0-cpu-unverified"
-    monkeypatch.setattr(Maker, "build", build)
+    """Whatever was requested of the build itself."""
     monkeypatch.setattr(verifying, "verify", lambda *_, **__: report())
-    unverified = image_name(compiled, "-unverified")
-    stream = io.StringIO()
-    maker = Maker(run=Run(work=tmp_path, reports=tmp_path / "reports"), progress=Progress(stream))
-    maker.__dict__["engine"] = NamingEngine("", **{unverified: "sha256:1", official: "sha256:2"})
-    assert maker._verified(compiled, unverified).image == image_name(compiled)
-    assert compiled.comparison.wheel is not None
-    assert made == [(compiled.comparison.wheel.id, False)]
-    assert stream.getvalue() == f"building {image_name(compiled.comparison.wheel)} to compare with\n"
+    maker, said = on_memory(engine, tmp_path, throughput=True, reverify=True, no_cache=True)
+    assert maker.build(COMPILED).image == image_name(COMPILED)
+    official = COMPILED.comparison.wheel
+    assert official is not None
+    assert [(tag, settings.no_cache) for _, tag, settings, _ in engine.jobs] == [
+        (image_name(COMPILED, "-unverified"), True),
+        (image_name(official, "-unverified"), False),
+    ]
+    assert f"building {image_name(official)} to compare with\n" in said.getvalue()
+    assert engine.exists(image_name(official, "-unverified"))
+    assert not engine.exists(image_name(official))
 
 
 def test_an_exported_wheel_is_this_compile_s_and_not_an_earlier_one_s(
