@@ -42,7 +42,8 @@ NEEDS = (
     Need(program="chromium", package="chromium", skipped="pages in a browser"),
     Need(program="zsh", package="zsh", skipped="completion in zsh"),
 )
-# The Python of an environment with the TensorFlow that ci/tensorflow.txt locks. It runs what otherwise runs in images.
+# The Python of an environment with the TensorFlow that ci/tensorflow.txt locks, and the tests that run on it.
+ON_TENSORFLOW = "tests/in_container"
 TENSORFLOW = Path(sys.prefix) / "tensorflow" / "bin" / "python"
 # Debian's folders of system programs, which are not on every user's PATH.
 SYSTEM = ("/usr/sbin", "/sbin")
@@ -89,7 +90,8 @@ def run(root: Path, *, path: str, pure: bool, nightly: bool) -> None:
     chosen = _chosen(root, path)
     if not pure:
         provide(root, Progress())
-        provide_tensorflow(root)
+        if not path or chosen.startswith(ON_TENSORFLOW):
+            provide_tensorflow(root)
     thorough = ["--hypothesis-profile=thorough"] if nightly else []
     if path:
         selected = PURE if pure else NIGHTLY if nightly else ""

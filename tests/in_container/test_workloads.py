@@ -1,4 +1,7 @@
-"""The work that is timed, on TensorFlow. Reports of two versions of tfbuild can be compared only if it is the same."""
+"""The work that is timed (compute, networks, images, files), on TensorFlow.
+
+Reports of two versions of tfbuild can be compared only if it is the same.
+"""
 
 import importlib
 import json

@@ -169,10 +169,15 @@ def test_tensorflow_is_installed_anew_only_for_another_lock(steps: list[list[str
     testing.provide_tensorflow(ROOT)
     assert steps == []
     (tmp_path / "tensorflow" / "tensorflow.txt").write_text("another")
+    testing.run(ROOT, path="tests/measure/test_aa.py", pure=False, nightly=False)
+    testing.run(ROOT, path="", pure=True, nightly=False)
+    assert "venv" not in {row[0] for row in steps}
+    steps.clear()
     for _ in range(2):
-        testing.provide_tensorflow(ROOT)
+        testing.run(ROOT, path="in_container", pure=False, nightly=False)
     lock = str(ROOT / "ci" / "tensorflow.txt")
-    assert [(row[0], row[-1]) for row in steps] == [("venv", str(tmp_path / "tensorflow")), ("pip", lock)]
+    assert [row[0] for row in steps] == ["venv", "pip", "pytest", "pytest"]
+    assert [row[-1] for row in steps[:2]] == [str(tmp_path / "tensorflow"), lock]
 
 
 PASSES = "def test_a(): pass\ndef test_b(): pass\n"
