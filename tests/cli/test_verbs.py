@@ -220,6 +220,10 @@ def test_a_plan_without_a_container_is_that_of_this_machine(monkeypatch: pytest.
     words = ("--no-container", "--release", "2.13.1", "--cpu", "x86-64-v3", "--platform", "linux/amd64", "--json")
     (planned,) = json.loads(invoke("plan", *words).stdout)
     assert (planned["python"], planned["compiler"]) == ("3.11", "gcc-12")
+    monkeypatch.setattr(machines, "lacking", lambda *_: ["gcc-12", "zip"])
+    (planned,) = json.loads(invoke("plan", *words).stdout)
+    lacks = "this machine lacks what the compile needs: gcc-12, zip: sudo apt-get install gcc-12 zip"
+    assert planned["notes"][-1] == lacks
 
 
 @each(

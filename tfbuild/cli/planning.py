@@ -11,7 +11,7 @@ from tfbuild.cli.output import out, say
 from tfbuild.cli.verbs import COMMAND_LINE, Rows, verb
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu import detect as detect_cpu
-from tfbuild.errors import UsageError
+from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import (
     PLATFORMS,
     Build,
@@ -197,7 +197,7 @@ def plan(*, json: bool, **options: Any) -> None:
     """Show the resolved build, without needing an engine."""
     origins = options["origins"]
     request = request_of(options)
-    chosen = select_on_host(request)[0] if options["no_container"] else select(request)
+    chosen = select_and_note_lacks(request) if options["no_container"] else select(request)
     if json:
         values = {name: {"value": options[name.replace("-", "_")], "from": origin} for name, origin in origins.items()}
         out([{**chosen.to_json(), "options": values}])
@@ -268,6 +268,18 @@ def select_on_host(request: Request) -> tuple[Build, HostSystem]:
         raise UsageError("--no-container is for compiles", hint="leave out --wheel")
     machine = machines.read()
     return select_build(request, host_cpu(request.cpuinfo), machine), machine
+
+
+def select_and_note_lacks(request: Request) -> Build:
+    """Plan a compile on this machine itself; a note says what it lacks for that."""
+    from tfbuild.pipeline import machine as machines
+
+    chosen, machine = select_on_host(request)
+    try:
+        machines.require(chosen, machine)
+    except Unsupported as error:
+        return replace(chosen, notes=(*chosen.notes, f"{error.reason}: {error.hint}"))
+    return chosen
 
 
 def words(taken: Build | Usual) -> str:
