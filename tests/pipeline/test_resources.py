@@ -32,12 +32,14 @@ def test_the_tightest_limit_counts(name: str, cpus: float | None, memory: int | 
     assert resources.limits(HERE / name) == Limits(cpus=cpus, memory=memory)
 
 
-def test_a_cgroup_whose_name_has_colons_is_found(tmp_path: Path) -> None:
+# The second one beside controllers of version 1, the third in a container that sees its own cgroup alone.
+@pytest.mark.parametrize(("mounted", "above"), [("", ""), ("unified/", ""), ("", "../")])
+def test_a_cgroup_whose_name_has_colons_is_found(mounted: str, above: str, tmp_path: Path) -> None:
     name = "kubepods.slice:cri-containerd:0a1b"
     files = {
-        "proc/self/cgroup": f"0::/{name}\n",
-        f"sys/fs/cgroup/{name}/cpu.max": "150000 100000\n",
-        f"sys/fs/cgroup/{name}/memory.max": f"{4 * GIB}\n",
+        "proc/self/cgroup": f"0::/{above}{name}\n",
+        f"sys/fs/cgroup/{mounted}{name}/cpu.max": "150000 100000\n",
+        f"sys/fs/cgroup/{mounted}{name}/memory.max": f"{4 * GIB}\n",
     }
     for path, text in files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
