@@ -28,6 +28,7 @@ from tests.terminal import Terminal
 from tests.verify.test_report import report
 from tfbuild.errors import EngineMissing, Interrupted, TfbuildError, Unfinished, UsageError, VerificationFailed
 from tfbuild.oci.manifests import digest_of
+from tfbuild.pipeline import Maker
 from tfbuild.publish import image_contents
 from tfbuild.verify import report as reporting
 
@@ -269,6 +270,13 @@ def test_a_published_image_is_compared_with_its_papers(repository: str, fake: ty
     output, errors = run(*words, "--max-age", "1d", code=33)
     assert (output, "days ago" in errors) == ("", True)
     run(*words, "--context", f"sha256:{64 * '1'}", code=33)
+
+
+def test_verify_prints_the_report(engine: type[FakeEngine], monkeypatch: pytest.MonkeyPatch) -> None:
+    """This engine runs no containers: the report is given."""
+    monkeypatch.setattr(Maker, "verify", lambda *_: report())
+    engine.images = {f"tfbuild:{NAME}": here(f"tfbuild:{NAME}")}
+    assert run("verify", NAME, "--json") == (f"{reporting.to_json(report())}\n", "")
 
 
 def test_an_sbom_is_printed_or_written(engine: type[FakeEngine], monkeypatch: pytest.MonkeyPatch) -> None:

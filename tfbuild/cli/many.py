@@ -137,7 +137,7 @@ def _listed(file: str, chosen: Mapping[str, Sequence[str]]) -> OptionsFile:
             f"{', '.join(used)} cannot be combined with the [[build]] tables of {listed.path}",
             hint="--only GLOB keeps some of them; in another folder, or with another --options, they do not count",
         )
-    if not listed.builds and (file or (listed.values and not any(used))):
+    if not listed.builds and (file or (listed.values and not used)):
         say(f"note: {listed.path} has no [[build]]: its options are for one build, and change no row")
     return listed
 
