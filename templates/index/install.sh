@@ -48,7 +48,7 @@ if sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL
 version=${environment% *} glibc=${environment#* }
 [ -n "$version" ] || die "$python is not the usual CPython on glibc, for which the wheels are" 27
 
-work=$(mktemp -d)
+work=$(mktemp -d) || die "no folder for temporary files: name one with TMPDIR=" 2
 trap 'rm -rf "$work"' EXIT
 # Without these, some shells skip the EXIT trap when a signal ends them.
 trap 'exit 130' INT
@@ -58,7 +58,10 @@ request() {
     from=$1 to=$2 most=$3
     shift 3
     status=$(curl --silent --show-error --location --proto =http,https --connect-timeout 30 --max-filesize "$most" \
-        --write-out '%{http_code}' --output "$to" "$@" --url "$from") || die "the download of $from failed" 26
+        --write-out '%{http_code}' --output "$to" "$@" --url "$from") || {
+        [ $? -ne 23 ] || die "no space is left for $to: name another folder with TMPDIR=" 21
+        die "the download of $from failed" 26
+    }
     [ "$status" = 200 ] || die "$from is not there: the server answers $status" 26
 }
 request "$url/choose.tsv" "$work/choose.tsv" 4194304 --max-time 60
@@ -153,9 +156,20 @@ request "$address" "$work/$wheel" "$size" --speed-limit 10240 --speed-time "${TF
 [ "$(wc -c < "$work/$wheel")" -eq "$size" ] || die "$address has not the size that choose.tsv gives: it was cut off" 26
 [ "$(sha256sum < "$work/$wheel")" = "$sha256  -" ] ||
     die "$address is not the wheel that choose.tsv describes, by its sha256: tell whoever publishes it" 24
+# zipfile, which pip uses, decompresses a few KB of other methods than these to gigabytes at once.
+"$python" - "$work/$wheel" 2> /dev/null << 'END' || die "$wheel is not a wheel, or unpacks to more than 4 GiB" 24
+import sys, zipfile
+members = zipfile.ZipFile(sys.argv[1]).infolist()
+usual = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}.issuperset(member.compress_type for member in members)
+sys.exit(not usual or sum(member.file_size for member in members) > 4 << 30)
+END
 # pip and uv keep what has the same version, for whatever set; its dependencies are there.
 if "$python" -m pip --version > /dev/null 2>&1; then
+    # Whatever pip's own settings say, it installs, and in this environment.
+    export PIP_PYTHON= PIP_DRY_RUN=0 PIP_IGNORE_INSTALLED=0
     set -- "$python" -m pip install
+    prefix=$("$python" -c 'import sys; print(sys.prefix if sys.prefix != sys.base_prefix else "")')
+    [ -z "$prefix" ] || set -- "$@" --target= --prefix="$prefix" --root=/
     [ "$installed" != same ] || set -- "$@" --force-reinstall --no-deps
 elif command -v uv > /dev/null; then
     set -- uv pip install --python "$python"
@@ -164,4 +178,23 @@ else
     die "$python has no pip, and there is no uv: install one of them" 2
 fi
 "$@" "$work/$wheel" >&2 || die "$1 did not install $wheel" 1
+# PYTHONPATH may hide what was installed, and settings of uv's send it elsewhere.
+"$python" - "$work/$wheel" 2> /dev/null << 'END' ||
+import importlib.util, os, sys, zipfile, zlib
+
+def checksum(path):
+    value = 0
+    with open(path, "rb") as file:
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            value = zlib.crc32(piece, value)
+    return value
+
+sys.path[:] = filter(None, sys.path)
+site = os.path.dirname(os.path.dirname(importlib.util.find_spec("tensorflow").origin))
+for member in zipfile.ZipFile(sys.argv[1]).infolist():
+    if member.filename.startswith("tensorflow/") and not member.is_dir():
+        if checksum(os.path.join(site, member.filename)) != member.CRC:
+            sys.exit(1)
+END
+    die "$python imports another TensorFlow: look at PYTHONPATH, pip.conf and uv.toml" 1
 echo "$wheel"

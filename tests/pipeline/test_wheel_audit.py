@@ -61,12 +61,12 @@ def wheel(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def audited(folder: Path, code: str, *options: str) -> Audit:
-    """Audit a wheel with one library, made of C code."""
+    """Audit a wheel with one library, made of C code, and one that is cut off."""
     compiler = shutil.which("cc") or shutil.which("gcc") or pytest.skip("there is no C compiler here")
     (folder / "thing.c").write_text(code)
     library = folder / "thing.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, folder / "thing.c", *options], check=True)
-    return audit_wheel(wheel(folder, {"tensorflow/thing.so": library.read_bytes()}))
+    return audit_wheel(wheel(folder, {"tensorflow/thing.so": library.read_bytes(), "cut.so": b"\x7fELF\x02\x01\x01"}))
 
 
 def test_a_real_library_is_audited(tmp_path: Path) -> None:

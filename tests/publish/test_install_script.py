@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +30,9 @@ PYTHON = "{}.{}".format(*sys.version_info)
 SETS = ("x86-64-v2", "avx", "x86-64-v3", "x86-64-v4")
 
 
-def row(release: str, level: str, python: str = PYTHON, project: str = "tensorflow_cpu") -> tuple[IndexedWheel, bytes]:
+def row(
+    release: str, level: str, python: str = PYTHON, project: str = "tensorflow_cpu", method: int | None = None
+) -> tuple[IndexedWheel, bytes]:
     """Return a row of an index, and its wheel: a package that knows its set."""
     tag = f"cp{PYTHON.replace('.', '')}"
     stem, tags = f"{project}-{release}", f"{tag}-{tag}-manylinux_2_17_x86_64"
@@ -40,7 +43,7 @@ def row(release: str, level: str, python: str = PYTHON, project: str = "tensorfl
     }
     with TemporaryDirectory() as folder:
         path = wheels.zipped(
-            Path(folder) / f"{stem}-{tags}.whl", {name: text.encode() for name, text in members.items()}
+            Path(folder) / f"{stem}-{tags}.whl", {name: text.encode() for name, text in members.items()}, method
         )
         content = path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
@@ -215,6 +218,26 @@ def test_the_wheel_of_another_set_replaces_one_of_the_same_version(tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_only_what_python_imports_counts_as_installed(tmp_path: Path, python: Path) -> None:
+    """Whatever pip's settings say; and where another TensorFlow comes first, the script fails."""
+    recorded = wheels.cpuinfo(tmp_path / "cpuinfo", "x86-64-v3")
+    (tmp_path / "other" / "tensorflow").mkdir(parents=True)
+    (tmp_path / "other" / "tensorflow" / "__init__.py").touch()
+    elsewhere = str(tmp_path / "elsewhere")
+    settings = {"PIP_PREFIX": elsewhere, "PIP_ROOT": elsewhere, "PIP_TARGET": elsewhere, "PIP_DRY_RUN": "1"}
+    with serve(Index(row("2.14.1", "x86-64-v2")).content) as server:
+        done = install(server.url, recorded, python=python, more=settings)
+        assert (done.returncode, installed(python)) == (0, "x86-64-v2"), done.stderr
+        assert not Path(elsewhere).exists()
+        done = install(server.url, recorded, python=python, more={"PYTHONPATH": str(tmp_path / "other")})
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"{python} imports another TensorFlow: look at PYTHONPATH" in done.stderr
+        done = install(server.url, recorded, python=python, more={"TMPDIR": "/none"})
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "name one with TMPDIR=" in done.stderr
+
+
+@pytest.mark.slow
 def test_what_cannot_be_trusted_leaves_the_environment_as_it_was(tmp_path: Path, python: Path) -> None:
     """Each is one sentence, and the installed set stays."""
     recorded = wheels.cpuinfo(tmp_path / "cpuinfo", "x86-64-v3")
@@ -252,3 +275,4 @@ def bad_indexes() -> Iterator[tuple[str, int, Index]]:
     index = Index(good)
     index.content["/choose.tsv"] = b"<!DOCTYPE html>\n<p>Not here"
     yield "is not a table", 26, index
+    yield "unpacks to more than 4 GiB", 24, Index(row("2.20.0", "x86-64-v3", method=zipfile.ZIP_BZIP2))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests import broken
@@ -20,8 +21,10 @@ from tests.broken import Broken
 from tests.commandline import ROOT, answer, invoke
 from tests.publish.wheels import cpuinfo, files, wheel
 from tests.rows import each
+from tests.users import nobody
+from tfbuild.errors import DiskFull, UsageError
 from tfbuild.oci import transport
-from tfbuild.publish import installing, wheel_index, wheel_rows
+from tfbuild.publish import environments, installing, wheel_index, wheel_rows
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 OTHER = "3.9"
@@ -157,9 +160,17 @@ DAMAGES: dict[str, Damage] = {
         site / "tensorflow/libtensorflow_framework.so.2"
     ),
     "tensorflow_cpu-2.14.0.dist-info/METADATA": lambda site, info: (info / "METADATA").unlink(),
+    "tensorflow_cpu-2.14.0.dist-info/METADATA ": lambda site, info: folder(info / "METADATA"),
+    "tensorflow_cpu-2.14.0.dist-info/RECORD  ": lambda site, info: folder(info / "RECORD"),
     "tensorflow_cpu-2.14.0.dist-info/RECORD": lambda site, info: (info / "RECORD").unlink(),
     "tensorflow_cpu-2.14.0.dist-info/RECORD ": lambda site, info: (info / "RECORD").write_bytes(b"\xff,\xff,\n"),
 }
+
+
+def folder(path: Path) -> None:
+    """Put a folder in a file's place."""
+    path.unlink()
+    path.mkdir()
 
 
 def damage(path: Path) -> None:
@@ -199,17 +210,52 @@ def test_two_folders_of_metadata_are_named_before_anything_is_downloaded(
     assert "it is installed already" in invoke(*words, public).stderr
 
 
+# Some name another environment, or a folder; what else is installed there is ignored.
+SETTINGS = ["PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_DRY_RUN", "PIP_IGNORE_INSTALLED", "PIP_PYTHON"]
+
+
 @pytest.mark.slow
-@each("name, value", [("PIP_TARGET", "elsewhere"), ("PIP_PREFIX", "elsewhere"), ("PIP_DRY_RUN", "1")])
-def test_settings_that_send_the_wheel_elsewhere_are_named(
-    name: str, value: str, public: Path, venv: Path, v4: Path, tmp_path: Path
+@each("name", SETTINGS)
+def test_pip_installs_in_the_environment_whatever_its_settings_say(
+    name: str, public: Path, venv: Path, v4: Path, tmp_path: Path
 ) -> None:
-    env = {"PIP_NO_INDEX": "1", name: str(tmp_path / value) if value == "elsewhere" else value}
-    subprocess.run([venv / "bin" / "python", "-m", "pip", "uninstall", "-q", "-y", "tensorflow-cpu"], check=True)
-    done = invoke("install", "--index", public, "--cpuinfo", v4, "--python", venv, env=env, code=1)
-    assert f"is not in {venv}/bin/python, though the installer reports success\nhint: " in done.stderr
-    assert name in done.stderr.splitlines()[-1]
-    assert done.stdout == ""
+    wheel(tmp_path / "built", "avx", python=PYTHON, release="2.13.0")
+    wheel_index.index(tmp_path / "older", wheel_index.of_folder(tmp_path / "built"), print)
+    value = {"PIP_DRY_RUN": "1", "PIP_IGNORE_INSTALLED": "1", "PIP_PYTHON": "/none"}.get(
+        name, str(tmp_path / "elsewhere")
+    )
+    for index, release in ((tmp_path / "older", "2.13.0"), (public, "2.14.0")):
+        words = ("install", "--index", index, "--cpuinfo", v4, "--python", venv)
+        done = invoke(*words, env={"PIP_NO_INDEX": "1", name: value})
+        assert f"installed in {venv}/bin/python" in done.stderr
+        (info,) = venv.glob("lib/python*/site-packages/tensorflow_cpu-*.dist-info")
+        assert info.name == f"tensorflow_cpu-{release}.dist-info"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_another_tensorflow_that_python_would_import_is_named(
+    server: Broken, venv: Path, v4: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "tensorflow" / "__init__.py"
+    other.parent.mkdir()
+    other.touch()
+    before = contents(venv)
+    words = ("install", "--index", server.url, "--cpuinfo", v4, "--python", venv)
+    done = invoke(*words, env={"PYTHONPATH": str(tmp_path)}, code=2)
+    assert f"{venv}/bin/python would import TensorFlow from {other} all the same\nhint: " in done.stderr
+    assert server.requested == ["/choose.json"]
+    assert contents(venv) == before
+
+
+def test_an_environment_without_room_or_permission_is_left_alone(tmp_path: Path) -> None:
+    """On /proc there is no room for any file."""
+    made = wheel(tmp_path)
+    current = environments.environment()
+    with pytest.raises(DiskFull, match="takes 0 MB in /proc, which has 0 MB left"):
+        environments.demand_space(msgspec.structs.replace(current, fixed=("/proc",)), made)
+    (tmp_path / "bin").mkdir(mode=0o555)
+    with nobody(), pytest.raises(UsageError, match=f"cannot write to {tmp_path}"):
+        environments.installer(msgspec.structs.replace(current, fixed=(str(tmp_path / "bin"),)))
 
 
 def children(pid: int) -> list[int]:

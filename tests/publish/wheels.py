@@ -60,13 +60,13 @@ def wheel(
     )
 
 
-def zipped(path: Path, members: Mapping[str, bytes]) -> Path:
+def zipped(path: Path, members: Mapping[str, bytes], method: int | None = None) -> Path:
     """A wheel of these members and its RECORD."""
     record = f"{next(name for name in members if name.endswith('METADATA')).rpartition('/')[0]}/RECORD"
     rows = [f"{name},sha256={_digest(content)},{len(content)}" for name, content in members.items()]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in {**members, record: "\n".join([*rows, f"{record},,\n"]).encode()}.items():
-            archive.writestr(zipfile.ZipInfo(name, (2026, 3, 1, 12, 0, 0)), content)
+            archive.writestr(zipfile.ZipInfo(name, (2026, 3, 1, 12, 0, 0)), content, method)
     return path
 
 

@@ -3,10 +3,13 @@
 Nothing is installed, started or executed.
 """
 
+import copy
+import io
 import os
 import re
 import shutil
 import zipfile
+from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -35,6 +38,13 @@ MOST_LIBRARIES = 4
 MOST_BYTES = 2 * 1024**3
 # Bytes of the list of an installed package's files.
 MOST_RECORD = 64 << 20
+# Bytes of all files in a wheel, of the list of them, and of a text in its .dist-info: TensorFlow's RECORD has 2 MB.
+MOST_UNPACKED = 4 * 1024**3
+MOST_LISTED = 16 << 20
+MOST_TEXT = 8 << 20
+# How wheels are compressed. zipfile decompresses a few KB by bzip2 or LZMA to gigabytes at once.
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+AGAIN = "download or build it again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,9 +205,14 @@ def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an archive. Raises BadInput for whatever zipfile raises for a broken one."""
+    """Open a wheel. Raises BadInput for one beyond the limits, and for whatever zipfile raises for a broken one."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with _WheelFile(path) as file, zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            if any(member.compress_type not in METHODS for member in members):
+                raise BadInput(f"{path.name} is not compressed by deflate, as wheels are", hint=AGAIN)
+            if (size := sum(member.file_size for member in members)) > MOST_UNPACKED:
+                raise BadInput(f"{path.name} would be unpacked to {size >> 20:,} MiB", hint=AGAIN)
             yield archive
     except TfbuildError:
         raise
@@ -205,7 +220,48 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
         raise BadInput(f"{path.name} cannot be read: {error.strerror or error}", hint="is the disk full?") from error
     except Exception as error:  # zlib.error, RuntimeError (encrypted), NotImplementedError, EOFError, BadZipFile ...
         reason = f"{type(error).__name__} {error}"
-        raise BadInput(f"{path.name} cannot be read: {reason}", hint="download or build it again") from error
+        raise BadInput(f"{path.name} cannot be read: {reason}", hint=AGAIN) from error
+
+
+class _WheelFile(io.FileIO):
+    """zipfile reads the list of the members at once, and keeps nine times as many bytes of it."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is not None and size > MOST_LISTED:
+            raise BadInput(f"{Path(str(self.name)).name} has a list of {size >> 20} MiB of its files", hint=AGAIN)
+        return super().read(size)
+
+
+def text_in(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Return a text of a wheel; raises BadInput if it is too long, or not as long as the wheel says."""
+    member = archive.getinfo(name)
+    if member.file_size > MOST_TEXT:
+        raise BadInput(f"{_name(archive)} has a {name} of {member.file_size >> 20} MiB", hint=AGAIN)
+    return b"".join(_pieces(archive, member))
+
+
+def demand_sizes(archive: zipfile.ZipFile) -> None:
+    """Raise BadInput if a file in a wheel is not as long as the wheel says."""
+    for member in archive.infolist():
+        deque(_pieces(archive, member), maxlen=0)
+
+
+def _pieces(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
+    """Yield what is in a member, and raise BadInput if that is not its size.
+
+    zipfile stops at the size that the wheel says, but pip decompresses gigabytes before, and uv all.
+    """
+    longer = copy.copy(member)
+    longer.file_size += 1
+    with archive.open(longer) as file:
+        while piece := file.read(1 << 20):
+            yield piece
+        if file.tell() != member.file_size:
+            raise BadInput(f"{_name(archive)} is damaged: {member.filename} is not as long as it says", hint=AGAIN)
+
+
+def _name(archive: zipfile.ZipFile) -> str:
+    return Path(str(archive.filename)).name
 
 
 def _release(path: Path) -> str:

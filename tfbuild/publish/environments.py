@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 from packaging.utils import canonicalize_name
 
-from tfbuild.binary.inspector import open_archive
-from tfbuild.errors import Interrupted, TfbuildError, UsageError
+from tfbuild.binary.inspector import open_archive, text_in
+from tfbuild.errors import DiskFull, Interrupted, TfbuildError, UsageError
 from tfbuild.plan import MACHINES
 from tfbuild.plan import wheel as wheels
 from tfbuild.plan.source import digest
@@ -24,24 +24,31 @@ from tfbuild.util.process import interruptible
 from tfbuild.util.terminal import printable
 
 MOST_NAME = 128
-# A list of a wheel's files that is larger is not read, and the wheel is installed again.
-MOST_RECORD = 64 << 20
 RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
-# Runs in the environment's Python, which may be an old one.
+# Runs in the environment's Python, which may be an old one, and imports nothing from the current folder.
 PROBE = """
-import importlib.util, json, os, site, sys, sysconfig
+import sys
+sys.path[:] = filter(None, sys.path)
+import importlib.machinery, importlib.util, json, os, site, sysconfig
 try:
     glibc = os.confstr("CS_GNU_LIBC_VERSION").split()[-1]
 except (AttributeError, OSError, ValueError):
     glibc = ""
 paths = sysconfig.get_paths()
 folders = [paths["purelib"], paths["platlib"]]
-if sys.prefix == sys.base_prefix:
+fixed = [*folders, paths["scripts"]] if sys.prefix != sys.base_prefix else []
+if not fixed and site.ENABLE_USER_SITE:
     # Where pip installs if the system's folder is not writable.
     folders.insert(0, site.getusersitepackages())
+own, first = [os.path.realpath(folder) for folder in folders], []
+for folder in sys.path:
+    if os.path.realpath(folder) in own:
+        break
+    first.append(folder)
+hiding = importlib.machinery.PathFinder.find_spec("tensorflow", first)
 print(json.dumps({
     "python": "%d.%d" % sys.version_info[:2], "kind": sys.implementation.name, "system": sysconfig.get_platform(),
-    "glibc": glibc, "site": list(dict.fromkeys(folders)),
+    "glibc": glibc, "site": list(dict.fromkeys(folders)), "fixed": fixed, "hiding": hiding and hiding.origin or "",
     "pip": importlib.util.find_spec("pip") is not None,
 }))
 """
@@ -50,7 +57,8 @@ print(json.dumps({
 class PythonEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """A Python environment. `system`: as in "linux-x86_64"; `glibc`: "" without one.
 
-    `site`: the folders of packages, in the order in which Python imports from them.
+    `site`: the folders of packages, in the order in which Python imports from them. `fixed`: those of a virtual
+    environment, and that of its scripts. `hiding`: a TensorFlow that Python finds before these.
     """
 
     python: str
@@ -58,6 +66,8 @@ class PythonEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     system: str
     glibc: str
     site: tuple[str, ...]
+    fixed: tuple[str, ...]
+    hiding: str
     pip: bool
     interpreter: str = ""
 
@@ -93,7 +103,8 @@ def environment(python: str = "") -> PythonEnvironment:
     folder = python if os.path.isdir(python) else active if not python else ""
     interpreter = os.path.join(folder, "bin", "python") if folder else python or sys.executable
     try:
-        done = subprocess.run([interpreter, "-I", "-c", PROBE], capture_output=True, check=True)
+        command = [interpreter, "-c", PROBE]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
         return msgspec.structs.replace(decode(done.stdout, PythonEnvironment), interpreter=interpreter)
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it does not run Python's own modules"
@@ -112,10 +123,9 @@ def has_files_of(wheel: Path, info: Path) -> bool:
     uv does not note which file it installed. Installers move some files, add their own, and change scripts.
     """
     with open_archive(wheel) as archive:
-        members = [member for member in archive.infolist() if RECORD.fullmatch(member.filename)]
-        records = [archive.read(member) for member in members if member.file_size <= MOST_RECORD]
+        record = text_in(archive, next(filter(RECORD.fullmatch, archive.namelist())))
     try:
-        wanted, installed = (_digests(content) for content in (b"\n".join(records), content_of(info / "RECORD")))
+        wanted, installed = _digests(record), _digests(content_of(info / "RECORD"))
     except ValueError:
         return False
     kept = {digest for name, digest in wanted.items() if ".data/scripts/" not in name}
@@ -156,20 +166,45 @@ def content_of(path: Path) -> bytes:
 
 # --- installers -------------------------------------------------------------------------------------------------------
 
+# Whatever pip's own settings say, it installs, and for this Python.
+SETTINGS = {"PIP_PYTHON": "", "PIP_DRY_RUN": "0", "PIP_IGNORE_INSTALLED": "0"}
+
 
 def installer(environment: PythonEnvironment) -> list[str]:
-    """Return the command that installs: the environment's pip, else uv."""
+    """Return the command that installs: the environment's pip, else uv.
+
+    Raises UsageError where there is neither, and where the environment cannot be written to.
+    """
+    if refused := next(
+        (folder for folder in environment.fixed if not os.access(folder, os.W_OK, effective_ids=True)), ""
+    ):
+        raise UsageError(f"cannot write to {refused}", hint="run as its owner, or --python with another environment")
     if environment.pip:
-        return [environment.interpreter, "-m", "pip", "install"]
+        # And in this environment; elsewhere `--root` would keep it from installing for the user alone.
+        here = ["--target=", f"--prefix={Path(environment.fixed[-1]).parent}", "--root=/"] if environment.fixed else []
+        return [environment.interpreter, "-m", "pip", "install", *here]
     if (uv := shutil.which("uv")) is not None:
         return [uv, "pip", "install", "--python", environment.interpreter]
     raise UsageError(f"{environment.interpreter} has no pip, and there is no uv", hint="install uv, or pip in there")
 
 
+def demand_space(environment: PythonEnvironment, wheel: Path) -> None:
+    """Raise DiskFull if the files of a wheel have no room in a virtual environment."""
+    with open_archive(wheel) as archive:
+        needed = sum(member.file_size for member in archive.infolist())
+    for folder in environment.fixed[:1]:
+        if (free := shutil.disk_usage(folder).free) < needed:
+            raise DiskFull(
+                f"{wheel.name} takes {needed / 1e6:,.0f} MB in {folder}, which has {free / 1e6:,.0f} MB left",
+                hint="free some space there",
+            )
+
+
 def run_installer(command: Sequence[str], project: str, environment: PythonEnvironment) -> None:
     """Run pip or uv to its end, also if it is interrupted: killed, it would leave more of its work half done."""
     # A session of its own: otherwise Ctrl-C would reach it twice, from the terminal too.
-    with interruptible(), subprocess.Popen(command, stdout=2, start_new_session=True) as process:
+    env = {**os.environ, **SETTINGS}
+    with interruptible(), subprocess.Popen(command, stdout=2, env=env, start_new_session=True) as process:
         try:
             code = process.wait()
         except KeyboardInterrupt:

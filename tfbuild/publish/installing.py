@@ -15,7 +15,7 @@ import requests
 from packaging.utils import canonicalize_version
 from packaging.version import Version
 
-from tfbuild.binary.inspector import open_archive
+from tfbuild.binary.inspector import demand_sizes, open_archive
 from tfbuild.cpu import Cpu, isa
 from tfbuild.errors import BadInput, NothingFits, RegistryRefused, TfbuildError, UsageError, VerificationFailed
 from tfbuild.oci import transport
@@ -27,7 +27,7 @@ from tfbuild.publish import choose, environments, signing, wheel_names, wheel_ro
 from tfbuild.publish.choose import Choice, PassedOver
 from tfbuild.publish.environments import MOST_NAME, PythonEnvironment
 from tfbuild.publish.wheel_rows import IndexedWheel
-from tfbuild.util.files import system_folder, temporary_folder, writing
+from tfbuild.util.files import remove, system_folder, temporary_folder, writing
 from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import counted
 from tfbuild.util.terminal import printable
@@ -273,6 +273,11 @@ def install(source: WheelSource, row: IndexedWheel, environment: PythonEnvironme
             f"{other} is installed in this environment, and has the same files as {row.project}",
             hint=f"uninstall it first: pip uninstall {other}",
         )
+    if environment.hiding:
+        raise UsageError(
+            f"{environment.interpreter} would import TensorFlow from {environment.hiding} all the same",
+            hint="take its folder out of PYTHONPATH",
+        )
     info = installed.get(row.project)
     damaged = environments.damaged_file(info) if info is not None else ""
     intact, there = info if not damaged else None, f"it is installed already in {environment.interpreter}"
@@ -286,21 +291,23 @@ def install(source: WheelSource, row: IndexedWheel, environment: PythonEnvironme
             refuse_other(wheel, row)
         if intact is not None and environments.has_files_of(wheel, intact):
             return there
+        environments.demand_space(environment, wheel)
         # pip keeps an installed version, whichever set it is for.
         version = info.stem.partition("-")[2] if info is not None else ""
         same = canonicalize_version(version) == canonicalize_version(row.version)
         force = "--force-reinstall"
-        if info is not None and damaged == f"{info.name}/RECORD":
-            # Without it pip cannot uninstall; uv can, but not with one that it cannot read.
-            (info / "RECORD").unlink(missing_ok=True)
-            force = "--ignore-installed" if environment.pip else force
+        if info is not None and (name := damaged.removeprefix(f"{info.name}/")) in ("METADATA", "RECORD"):
+            if name == "RECORD" or (info / name).is_dir():
+                remove(info / name)
+            # Without RECORD pip cannot uninstall; uv can, but not with one that it cannot read.
+            force = "--ignore-installed" if name == "RECORD" and environment.pip else force
         again = [force, "--no-deps"] if same else []
         environments.run_installer([*program, *again, str(wheel)], row.project, environment)
         now = environment.installed().get(row.project)
         if now is None or not environments.has_files_of(wheel, now):
             raise TfbuildError(
                 f"{row.name} is not in {environment.interpreter}, though the installer reports success",
-                hint="its settings send it elsewhere: PIP_TARGET, PIP_PREFIX, PIP_ROOT, PIP_DRY_RUN, or pip.conf",
+                hint=f"a setting keeps it out: {'PIP_* or pip.conf' if environment.pip else 'UV_EXCLUDE or uv.toml'}",
             )
     why = f", in place of one whose {printable(damaged)} was missing or changed" if damaged else ""
     return f"installed in {environment.interpreter}{why}"
@@ -312,6 +319,7 @@ def refuse_other(wheel: Path, row: IndexedWheel) -> None:
         file = wheels.from_path(wheel)
         with open_archive(wheel) as archive:
             wheel_names.metadata(archive, wheel.name)
+            demand_sizes(archive)
         wheels.instruction_set(file, row.release, claimed=(isa.instruction_set(row.features, file.arch),))
     except BadInput as error:
         raise VerificationFailed(

@@ -23,14 +23,12 @@ from packaging.metadata import parse_email
 from packaging.utils import InvalidName, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from tfbuild.binary.inspector import open_archive
+from tfbuild.binary.inspector import open_archive, text_in
 from tfbuild.errors import BadInput
 from tfbuild.util.files import decode
 from tfbuild.util.terminal import printable
 
 METADATA = re.compile(r"([^/]+)\.dist-info/METADATA")
-# METADATA of TensorFlow has some 20 KB, its RECORD 2 MB.
-MOST_TEXT = 32 << 20
 AGAIN = "build or download it again"
 SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -79,11 +77,11 @@ def metadata(archive: zipfile.ZipFile, name: str) -> bytes:
     """
     names = archive.namelist()
     members = [member for member in names if METADATA.fullmatch(member)]
-    if len(members) != 1 or archive.getinfo(members[0]).file_size > MOST_TEXT:
-        raise BadInput(f"{name} has {len(members)} usable METADATA files, not one", hint=AGAIN)
+    if len(members) != 1:
+        raise BadInput(f"{name} has {len(members)} METADATA files, not one", hint=AGAIN)
     if odd := _odd_member(names, members[0].rpartition("/")[0]):
         raise BadInput(f"{name} is malformed: {odd}", hint=AGAIN)
-    content = archive.read(members[0])
+    content = text_in(archive, members[0])
     project, version, _, _ = parse_wheel_filename(name)
     raw = parse_email(content)[0]
     try:
@@ -119,7 +117,7 @@ def rename(wheel: Path, folder: Path, *, project: str, version: str, platforms: 
         info = f"{new.stem}.dist-info"
         changed = {
             f"{info}/METADATA": _with_fields(text, Name=project, Version=version),
-            f"{info}/WHEEL": _with_tags(archive.read(f"{stem}.dist-info/WHEEL"), new.tags()),
+            f"{info}/WHEEL": _with_tags(text_in(archive, f"{stem}.dist-info/WHEEL"), new.tags()),
         }
         _rewrite(archive, target, new.stem, changed)
     return target
@@ -143,7 +141,7 @@ def _rewrite(archive: zipfile.ZipFile, target: Path, stem: str, changed: Mapping
     """Copy a wheel with PROJECT-VERSION `stem` in its folders' names, and these files changed or new."""
     old = _stem(archive)
     names = {info.filename: _moved(info.filename, old, stem) for info in archive.infolist()}
-    record = archive.read(f"{old}.dist-info/RECORD").decode()
+    record = text_in(archive, f"{old}.dist-info/RECORD").decode()
     changed = {**changed, f"{stem}.dist-info/RECORD": _recorded(record, names, changed)}
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as out:
         for entry in archive.infolist():

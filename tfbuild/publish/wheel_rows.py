@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from tfbuild.binary.inspector import MOST_UNPACKED
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import MACHINES
 from tfbuild.errors import BadInput, TfbuildError
@@ -17,7 +18,7 @@ from tfbuild.util.files import decode
 
 SCHEMA = "tfbuild.index/1"
 CHOICES = "choose.json"
-MOST_BYTES = 64 << 20
+MOST_BYTES = 16 << 20
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +109,8 @@ def is_sound(row: IndexedWheel) -> bool:
     said = (row.project, row.version, row.release, row.python, row.platform, row.glibc, row.instruction_set)
     named = (file.project, parts.version, file.version, file.python, MACHINES[file.arch], oldest_glibc(parts.platforms))
     place = f"pool/{row.sha256}/{row.name}"
-    return said == (*named, compiled.name) and row.file == place and SHA256.fullmatch(row.sha256) is not None
+    sized = 0 < row.size <= MOST_UNPACKED and SHA256.fullmatch(row.sha256) is not None
+    return said == (*named, compiled.name) and row.file == place and sized
 
 
 def read_rows(content: bytes, origin: str) -> tuple[IndexedWheel, ...]:
