@@ -196,6 +196,8 @@ def test_a_command_is_watched_alone(tmp_path: Path) -> None:
     )
     assert given.command == user_script.Command(words=("python", "my train.py", "--x", "1"), folder=tmp_path)
     assert str(given.command) == "python 'my train.py' --x 1"
+    secret = user_script.parse("curl https://me:pw@site/x?token=1", str(tmp_path))
+    assert str(secret) == "curl 'https://***@site/x?***'"
     assert command.rows_of(["bottleneck"], given, [], "") == ()
     assert command.rows_of([], given, [], "") == ()
     with pytest.raises(UsageError, match="cannot be combined"):

@@ -238,7 +238,7 @@ def test_rows_without_a_runner_show_on_the_runs_page(runner: Callable[..., Githu
     done = machine.run("images.yml", "Rows")
     assert done.code == 0, done.stderr
     assert {row["wheel"] for row in json.loads((machine.temp / "rows").read_text())["include"]} == {"official"}
-    assert "::warning::24 rows are left out: no linux/amd64 runner hosted by github" in done.stdout
+    assert "::warning::24 rows left out: no linux/amd64 runner hosted by github" in done.stdout
 
 
 @pytest.mark.slow

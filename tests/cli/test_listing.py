@@ -142,7 +142,7 @@ def test_what_jobs_cost_and_which_rows_are_left_out_is_said_beside_them() -> Non
     assert [row["id"] for row in json.loads(done.stdout)["include"]] == [newest.official()]
     _, machine, left_out, count = done.stderr.splitlines()
     assert machine.startswith("1 row on ubuntu-24.04: ")
-    assert left_out.startswith("note: 1 rows are left out: ")
+    assert left_out.startswith("note: 1 row left out: ")
     assert count == "1 row"
     refused = invoke("matrix", "--release", "2.2.0", "--python", "3.8", "--target", "mkl").stderr
     assert " combinations cannot be built: " in refused

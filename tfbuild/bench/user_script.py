@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from tfbuild.bench import findings
 from tfbuild.engine import Engine
-from tfbuild.errors import TfbuildError, UsageError
+from tfbuild.errors import TfbuildError, UsageError, without_secrets
 from tfbuild.in_container.bench.records import Profiled
 from tfbuild.measure import experiments, probe, records, workers
 from tfbuild.measure.records import ExperimentResult, Finding
@@ -39,7 +39,8 @@ class Command:
     folder: Path
 
     def __str__(self) -> str:
-        return shlex.join(self.words)
+        """Return it as text to show, without secrets."""
+        return without_secrets(shlex.join(self.words))
 
 
 def parse(text: str, mount: str) -> Command | None:

@@ -20,6 +20,7 @@ from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import Facts, releases, targets, toolchains
 from tfbuild.plan import Build, Request
 from tfbuild.util import files
+from tfbuild.util.quantities import counted
 
 WHEELS = ("official", "source")
 
@@ -166,7 +167,7 @@ def _pythons(request: Request) -> Sequence[str]:
 def refusals(matrix: Matrix) -> list[str]:
     """Return a line for each reason, with the number of combinations that it refuses, the most frequent first."""
     counts = Counter(refused.reason for refused in matrix.refused)
-    return [f"{count} combinations cannot be built: {reason}" for reason, count in counts.most_common()]
+    return [f"{counted(count, 'combination')} cannot be built: {reason}" for reason, count in counts.most_common()]
 
 
 # --- rows that differ from another commit -----------------------------------------------------------------------------

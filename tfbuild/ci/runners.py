@@ -57,7 +57,7 @@ def schedule(matrix: Matrix, system: str, own: Sequence[str]) -> Schedule:
         else:
             without[kind, build.platform, need] += 1
     notes = tuple(
-        f"{count} rows are left out: no {platform} runner hosted by {system} is known to have the "
+        f"{counted(count, 'row')} left out: no {platform} runner hosted by {system} is known to have the "
         f"{need / 10**9:.0f} GB that --wheel {kind} needs; name one: --runner {kind}:{platform}=LABEL"
         for (kind, platform, need), count in sorted(without.items())
     )
