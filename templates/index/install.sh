@@ -156,12 +156,22 @@ request "$address" "$work/$wheel" "$size" --speed-limit 10240 --speed-time "${TF
 [ "$(wc -c < "$work/$wheel")" -eq "$size" ] || die "$address has not the size that choose.tsv gives: it was cut off" 26
 [ "$(sha256sum < "$work/$wheel")" = "$sha256  -" ] ||
     die "$address is not the wheel that choose.tsv describes, by its sha256: tell whoever publishes it" 24
-# zipfile, which pip uses, decompresses a few KB of other methods than these to gigabytes at once.
-"$python" - "$work/$wheel" 2> /dev/null << 'END' || die "$wheel is not a wheel, or unpacks to more than 4 GiB" 24
+# zipfile, which pip uses, decompresses a few KB of other methods than these to gigabytes at once; and where a file is
+# longer than the wheel says, it stops there, but only after that, and uv does not.
+"$python" - "$work/$wheel" 2> /dev/null << 'END' || die "$wheel is damaged, or unpacks to more than 4 GiB" 24
 import sys, zipfile
-members = zipfile.ZipFile(sys.argv[1]).infolist()
+archive = zipfile.ZipFile(sys.argv[1])
+members = archive.infolist()
 usual = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}.issuperset(member.compress_type for member in members)
-sys.exit(not usual or sum(member.file_size for member in members) > 4 << 30)
+if not usual or sum(member.file_size for member in members) > 4 << 30:
+    sys.exit(1)
+for member in members:
+    size, member.file_size = member.file_size, member.file_size + 1
+    with archive.open(member) as file:
+        while file.read(1 << 20):
+            pass
+        if file.tell() != size:
+            sys.exit(1)
 END
 # pip and uv keep what has the same version, for whatever set; its dependencies are there.
 if "$python" -m pip --version > /dev/null 2>&1; then

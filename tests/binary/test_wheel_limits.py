@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.publish.wheels import patched
 from tests.rows import each
 from tfbuild.binary import inspector
 from tfbuild.errors import BadInput
@@ -25,16 +26,6 @@ def made(path: Path, content: bytes = b"text", method: int = zipfile.ZIP_DEFLATE
         member = zipfile.ZipInfo(TEXT)
         member.compress_type = method
         archive.writestr(member, content)
-    return path
-
-
-def patched(path: Path, size: int, crc: int | None = None) -> Path:
-    """Say of the text, in its own head and in the list of members, that it has another size, and checksum."""
-    content = bytearray(path.read_bytes())
-    for at in (content.index(b"PK\3\4") + 14, content.index(b"PK\1\2") + 16):
-        (before, packed, _) = struct.unpack_from("<3L", content, at)
-        struct.pack_into("<3L", content, at, before if crc is None else crc, packed, size)
-    path.write_bytes(content)
     return path
 
 
@@ -87,3 +78,13 @@ def read(path: Path) -> bytes:
     with inspector.open_archive(path) as archive:
         inspector.demand_sizes(archive)
         return inspector.text_in(archive, TEXT)
+
+
+def test_a_full_disk_is_not_taken_for_a_bad_wheel(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        fill(made(tmp_path / NAME))
+
+
+def fill(path: Path) -> None:
+    with inspector.open_archive(path) as archive, open("/dev/full", "wb", buffering=0) as full:
+        full.write(inspector.text_in(archive, TEXT))

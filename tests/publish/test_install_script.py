@@ -31,9 +31,14 @@ SETS = ("x86-64-v2", "avx", "x86-64-v3", "x86-64-v4")
 
 
 def row(
-    release: str, level: str, python: str = PYTHON, project: str = "tensorflow_cpu", method: int | None = None
+    release: str,
+    level: str,
+    python: str = PYTHON,
+    project: str = "tensorflow_cpu",
+    method: int | None = None,
+    size: int = 0,
 ) -> tuple[IndexedWheel, bytes]:
-    """Return a row of an index, and its wheel: a package that knows its set."""
+    """Return a row of an index, and its wheel: a package that knows its set. `size`: what it says of its first file."""
     tag = f"cp{PYTHON.replace('.', '')}"
     stem, tags = f"{project}-{release}", f"{tag}-{tag}-manylinux_2_17_x86_64"
     members = {
@@ -45,7 +50,7 @@ def row(
         path = wheels.zipped(
             Path(folder) / f"{stem}-{tags}.whl", {name: text.encode() for name, text in members.items()}, method
         )
-        content = path.read_bytes()
+        content = (wheels.patched(path, size) if size else path).read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     described = IndexedWheel(
         file=f"pool/{digest}/{path.name}", size=len(content), sha256=digest, metadata="",
@@ -276,3 +281,4 @@ def bad_indexes() -> Iterator[tuple[str, int, Index]]:
     index.content["/choose.tsv"] = b"<!DOCTYPE html>\n<p>Not here"
     yield "is not a table", 26, index
     yield "unpacks to more than 4 GiB", 24, Index(row("2.20.0", "x86-64-v3", method=zipfile.ZIP_BZIP2))
+    yield "is damaged, or", 24, Index(row("2.20.0", "x86-64-v3", method=zipfile.ZIP_DEFLATED, size=5))

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,6 +68,16 @@ def zipped(path: Path, members: Mapping[str, bytes], method: int | None = None) 
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in {**members, record: "\n".join([*rows, f"{record},,\n"]).encode()}.items():
             archive.writestr(zipfile.ZipInfo(name, (2026, 3, 1, 12, 0, 0)), content, method)
+    return path
+
+
+def patched(path: Path, size: int, crc: int | None = None) -> Path:
+    """Say of the first file, in its own head and in the list of files, that it has another size, and checksum."""
+    content = bytearray(path.read_bytes())
+    for at in (content.index(b"PK\3\4") + 14, content.index(b"PK\1\2") + 16):
+        (before, packed, _) = struct.unpack_from("<3L", content, at)
+        struct.pack_into("<3L", content, at, before if crc is None else crc, packed, size)
+    path.write_bytes(content)
     return path
 
 

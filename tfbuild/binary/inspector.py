@@ -217,7 +217,11 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     except TfbuildError:
         raise
     except OSError as error:
-        raise BadInput(f"{path.name} cannot be read: {error.strerror or error}", hint="is the disk full?") from error
+        if error.errno in files.FULL:  # what is unpacked or written meanwhile
+            raise
+        raise BadInput(
+            f"{path.name} cannot be read: {error.strerror or error}", hint="check its permissions"
+        ) from error
     except Exception as error:  # zlib.error, RuntimeError (encrypted), NotImplementedError, EOFError, BadZipFile ...
         reason = f"{type(error).__name__} {error}"
         raise BadInput(f"{path.name} cannot be read: {reason}", hint=AGAIN) from error
