@@ -360,6 +360,12 @@ def test_cuda_is_skipped_without_a_gpu_and_judged_with_one() -> None:
         assert judge.cuda(Results((record,) if record else (), ended), plan).status == status
 
 
+def test_the_numbers_behind_a_check_have_the_names_by_which_reports_are_read() -> None:
+    gpu = judge.cuda(Results((GpuConvolution(1, "/device:GPU:0", 1e-3),), SUCCEEDED), PLAN)
+    named = [[one.name for one in check.measures] for check in (importing(), allocator(), gpu)]
+    assert named == [["import_s", "peak_mib"], ["faults_per_40_mib_tensor"], ["gpu_error"]]
+
+
 def test_skipped_checks_never_count_as_passed() -> None:
     assert judge.verdict([]) == judge.verdict(["skip"]) == "fail"
     assert judge.verdict(["skip", "pass"]) == "pass"
