@@ -137,6 +137,12 @@ def test_a_quota_is_that_of_either_version_of_cgroups(files: dict[str, str], cpu
         assert probes.quota() == cpus
 
 
+OTHERS_THAT_COST = (
+    "BatchMatMulV2", "Conv2D", "DepthwiseConv2dNative", "Exp", "Tanh", "Mean", "Einsum", "Erf", "Log", "Softmax",
+    "Cumsum", "ArgMax", "FusedBatchNormV3", "BlockLSTM", "ResizeBilinear",
+)  # fmt: skip
+
+
 @each(
     "kind, counts, costs",
     [
@@ -145,6 +151,7 @@ def test_a_quota_is_that_of_either_version_of_cgroups(files: dict[str, str], cpu
         ("MatMul", (10, 2000), True),
         ("Max", (1023, 2), False),
         ("Reshape", (10**6,), False),
+        *((kind, (None,), True) for kind in OTHERS_THAT_COST),
     ],
 )
 def test_a_constant_is_costly_by_its_kind_and_size(kind: str, counts: tuple[int | None, ...], costs: bool) -> None:
