@@ -107,7 +107,7 @@ def test_the_official_tensorflow_passes(python: str, tmp_path: Path) -> None:
     assert checks["import"]["detail"].startswith(f"TensorFlow {PLAN.release} (")
     assert checks["numerics"]["detail"] == "12 of 12 parts within their limits"
     measures = checks["numerics"]["measures"]
-    assert measures.pop("training") == pytest.approx(TRAINED, abs=1e-4)
+    assert measures.pop("training") == pytest.approx(TRAINED, abs=5e-4)
     # No sum of rounded numbers comes to exactly the same.
     assert [name for name, error in measures.items() if error == 0] == ["max_pool_nhwc", "max_pool_nchw_after_nhwc"]
 
