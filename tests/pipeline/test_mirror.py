@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -214,6 +215,18 @@ def test_nothing_outside_of_the_folder_is_served(path: str, site: Site, folder: 
         connection.request("GET", f"/{path}")
         assert connection.getresponse().status == 404
         connection.close()
+
+
+def test_a_client_that_disconnects_is_no_error(site: Site, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(folder, site)
+    with mirror.serve(bundle.open_bundle(folder)) as server:
+        before = threading.active_count()
+        with socket.create_connection(("127.0.0.1", server.server_port)) as client:
+            client.sendall(f"GET /{HOST}/file HTTP/1.1\r\n\r\n".encode())
+            client.recv(1)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wait_for(lambda: threading.active_count() <= before)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_missing_file_leaves_nothing_behind(site: Site, folder: Path) -> None:
