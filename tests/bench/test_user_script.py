@@ -165,8 +165,9 @@ def test_a_release_before_the_profiler_is_refused_before_anything_runs(tmp_path:
         with pytest.raises(TfbuildError, match=f"TensorFlow {release} has no tf.profiler[\\s\\S]*use 2.2"):
             profiled(engine, tmp_path, release)
         assert not engine.call
-    with pytest.raises(TfbuildError, match="could not be profiled"):
-        profiled(FakeEngine(""), tmp_path, "a build of one's own")
+    for release in ("2.2.0", "a build of one's own"):
+        with pytest.raises(TfbuildError, match="could not be profiled"):
+            profiled(FakeEngine(""), tmp_path, release)
 
 
 def test_an_engine_elsewhere_has_no_such_folder(tmp_path: Path) -> None:
