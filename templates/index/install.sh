@@ -176,7 +176,7 @@ END
 # pip and uv keep what has the same version, for whatever set; its dependencies are there.
 if "$python" -m pip --version > /dev/null 2>&1; then
     # Whatever pip's own settings say, it installs, and in this environment.
-    export PIP_PYTHON= PIP_DRY_RUN=0 PIP_IGNORE_INSTALLED=0
+    export PIP_PYTHON='' PIP_DRY_RUN=0 PIP_IGNORE_INSTALLED=0
     set -- "$python" -m pip install
     prefix=$("$python" -c 'import sys; print(sys.prefix if sys.prefix != sys.base_prefix else "")')
     [ -z "$prefix" ] || set -- "$@" --target= --prefix="$prefix" --root=/

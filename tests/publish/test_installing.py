@@ -62,6 +62,13 @@ def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def empty(venv: Path) -> Path:
+    """That environment without TensorFlow."""
+    subprocess.run([venv / "bin" / "python", "-m", "pip", "uninstall", "-q", "-y", "tensorflow-cpu"], check=True)
+    return venv
+
+
+@pytest.fixture
 def v4(tmp_path: Path) -> Path:
     return cpuinfo(tmp_path / "v4", "x86-64-v4")
 
@@ -363,18 +370,18 @@ BAD: list[tuple[Change, int, str]] = [
 
 @each("change, code, told", BAD)
 def test_a_bad_index_is_one_sentence_and_the_environment_stays(
-    change: Change, code: int, told: str, public: Path, tmp_path_factory: pytest.TempPathFactory, venv: Path, v4: Path
+    change: Change, code: int, told: str, public: Path, tmp_path_factory: pytest.TempPathFactory, empty: Path, v4: Path
 ) -> None:
-    before = contents(venv)
+    before = contents(empty)
     with broken.serve(files(public)) as server:
         change(server, f"/{rows(public)['x86-64-v4']}")
-        done = answer("install", "--index", server.url, "--cpuinfo", v4, "--python", venv / "bin" / "python")
+        done = answer("install", "--index", server.url, "--cpuinfo", v4, "--python", empty / "bin" / "python")
     assert done.returncode == code, done.stderr
     last = done.stderr.strip().splitlines()[-2:]
     assert re.search(told, last[0]), done.stderr
     assert last[1].startswith("hint: ")
     assert done.stdout == ""
-    assert contents(venv) == before
+    assert contents(empty) == before
 
 
 def test_a_folder_with_a_pipe_or_without_end_is_one_sentence(public: Path, v4: Path, tmp_path: Path) -> None:
@@ -392,19 +399,19 @@ def test_a_folder_with_a_pipe_or_without_end_is_one_sentence(public: Path, v4: P
 
 @each("fault", ["short", "reset", "stall", "drip", "500"])
 def test_a_server_in_trouble_is_one_sentence(
-    fault: str, server: Broken, venv: Path, v4: Path, monkeypatch: pytest.MonkeyPatch
+    fault: str, server: Broken, empty: Path, v4: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "SECONDS", 0.5)
     monkeypatch.setattr(transport, "PATIENCE", 1.0)
     monkeypatch.setattr(transport, "BACKOFF", 0.01)
-    before = contents(venv)
+    before = contents(empty)
     server.fault, server.sound = fault, len(server.requested) + 1
-    done = answer("install", "--index", server.url, "--cpuinfo", v4, "--python", venv / "bin" / "python")
+    done = answer("install", "--index", server.url, "--cpuinfo", v4, "--python", empty / "bin" / "python")
     server.fault = ""
     assert done.returncode == 26, done.stderr
     assert re.search(r"\n.+\nhint: .+\n\Z", done.stderr), done.stderr
     assert ("sent only" in done.stderr) == (fault == "drip")
-    assert contents(venv) == before
+    assert contents(empty) == before
 
 
 @each("address", ["http://wheels.example/choose.json", "//wheels.example/choose.json"])

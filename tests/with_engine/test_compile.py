@@ -152,12 +152,16 @@ def small_wheel(wheel: Run, tmp_path_factory: pytest.TempPathFactory) -> SmallWh
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Fresh:
+    return fresh_trees(tmp_path)
+
+
+def fresh_trees(folder: Path) -> Fresh:
     new = uuid.uuid4().hex
-    site = Fresh(tree=small(tmp_path / "tree", new), endless=small(tmp_path / "endless", new))
-    build = site.endless / "tensorflow/double/BUILD"
+    trees = Fresh(tree=small(folder / "tree", new), endless=small(folder / "endless", new))
+    build = trees.endless / "tensorflow/double/BUILD"
     rules = build.read_text().replace('"features.cc", ', '"features.cc", "endless.h", ')
     build.write_text(rules + ENDLESS)
-    return site
+    return trees
 
 
 def features(cpu: str) -> frozenset[str]:

@@ -21,7 +21,7 @@ import pytest
 
 from tests.with_engine import mirror
 from tests.with_engine.conftest import ROOT, Site, debian
-from tests.with_engine.test_compile import RELEASE, command, small
+from tests.with_engine.test_compile import RELEASE, command, fresh_trees
 from tfbuild.engine import Engine
 from tfbuild.engine.build import find_program
 from tfbuild.errors import Interrupted, TimeUp
@@ -47,9 +47,9 @@ def host(site: Site, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The one folder that can be written to, with a tree that no cache has."""
+    """The one folder that can be written to, with trees that no cache has."""
     folder = tmp_path_factory.mktemp("compiled")
-    small(folder / "tree", uuid.uuid4().hex)
+    fresh_trees(folder)
     for path in (folder, *folder.rglob("*")):
         shutil.chown(path, *map(int, NOBODY.split(":")))
     return folder
@@ -59,14 +59,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(host: str, engine: Engine, folder: Path, site: Site) -> Run:
     """Run `tfbuild wheel --no-container` as nobody, without HOME, an engine, or anything else to write to.
 
-    `stop`: whether to stop it by SIGTERM as soon as Bazel has finished its first action.
+    `stop`: compile what has no end, and stop that by SIGTERM as soon as Bazel has finished its first action.
     """
 
     def call(*options: str, stop: bool = False) -> "subprocess.CompletedProcess[str]":
         packages = Path(msgspec.__file__).parents[1]
         mounts = (f"{ROOT}:/tfbuild:ro", f"{packages}:/packages:ro", f"{folder}:/folder")
         words = ["wheel", "--no-container", "--target", "mkl", "--release", RELEASE, "--bazel", mirror.BAZEL]
-        words += ["--cpu", "westmere", "--source", "tree", "--compiler", COMPILER, "--mirror", site.url]
+        words += [
+            "--cpu",
+            "westmere",
+            "--source",
+            "endless" if stop else "tree",
+            "--compiler",
+            COMPILER,
+            "--mirror",
+            site.url,
+        ]
         docker, name = find_program(engine.environ).path, f"tfbuild-test-{uuid.uuid4().hex[:8]}"
         with subprocess.Popen(
             [

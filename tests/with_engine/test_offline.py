@@ -149,7 +149,7 @@ def test_without_a_network_the_bundle_builds_and_verifies_an_image_and_compiles_
         subprocess.run([*there.inside, sys.executable, "-c", NETWORK_UNREACHABLE], check=True)
 
         start = partial(invoke, tmp_path, inside=there.inside, host=there.host)
-        _, output = ended(start("build", *OFFICIAL, "--base", "registry"), 22)
+        _, output = ended(start("build", *OFFICIAL, "--base", "registry"), 26)
         assert "no registry provides" in output
 
         mirrored = ("--mirror", str(site.folder), "--json")
