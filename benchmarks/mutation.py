@@ -194,7 +194,8 @@ class Runner:
         while time.monotonic() < deadline:
             ended, status = os.waitpid(process, os.WNOHANG)
             if ended:
-                return os.waitstatus_to_exitcode(status) == 0
+                # pytest has a code of its own where the marks leave no test of a file.
+                return os.waitstatus_to_exitcode(status) in (0, 5)
             time.sleep(0.05)
         os.killpg(process, signal.SIGKILL)
         os.waitpid(process, 0)
