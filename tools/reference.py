@@ -103,8 +103,8 @@ ones.
 
 """
 EXIT_CODES_END = """
-Codes of earlier versions: 10, 11, 13, 14, 15 and 17 are now 12; 19 is 16, 22 is 26,
-29 is 33, 31 is 1, and 35 is 34.
+Codes of earlier versions: 10, 11, 13, 14, 15 and 17 are now 12; 19 is 16, 22 is 26 or 12, 29 is
+33, 31 is 1, and 35 is 34.
 
 ## Inside an image
 

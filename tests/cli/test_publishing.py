@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -19,6 +18,7 @@ import pytest
 
 from tests.commandline import answer, invoke
 from tests.cpu.machines import machine
+from tests.engine.api import EngineApi
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import gather
@@ -35,7 +35,7 @@ from tfbuild.verify import report as reporting
 FAILED = f"tfbuild:{NAME}-failed"
 
 
-class FakeEngine(BaseHTTPRequestHandler):
+class FakeEngine(EngineApi):
     """Lists, pulls and removes the images in `images`, by their names, but for the one `used` by a container."""
 
     images: dict[str, dict[str, Any]]
@@ -70,16 +70,6 @@ class FakeEngine(BaseHTTPRequestHandler):
 
     def _path(self) -> str:
         return re.sub(r"^/v[\d.]+", "", unquote(self.path.partition("?")[0]))
-
-    def answer(self, content: object, code: int = 200) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None: ...
 
 
 def here(name: str, labels: dict[str, str] = LABELS, image_id: str = "") -> dict[str, Any]:

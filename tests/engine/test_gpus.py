@@ -4,12 +4,13 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 
 import docker
 import pytest
 
+from tests.engine.api import EngineApi
 from tfbuild.engine import ContainerRun, Engine, sandbox
 
 RUNC = {"io.containerd.runc.v2": {"path": "runc"}, "runc": {"path": "runc"}}
@@ -64,7 +65,7 @@ def test_where_the_engine_offers_none_there_is_a_reason(info: dict[str, Any]) ->
         assert "the engine offers no GPU" in fake.lacks_gpus("x")
 
 
-class EngineHandler(BaseHTTPRequestHandler):
+class EngineHandler(EngineApi):
     """Answers like an engine when a container is created and removed, and records the requests to create one."""
 
     info: dict[str, Any]
@@ -84,16 +85,6 @@ class EngineHandler(BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         self.answer({}, 204)
-
-    def answer(self, content: object, code: int = 200) -> None:
-        body = json.dumps(content).encode() if code != 204 else b""
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None: ...
 
 
 @contextmanager

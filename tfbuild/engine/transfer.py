@@ -71,16 +71,16 @@ NOT_BEGUN = Refusal(phrase="", hint="does the engine reach that registry, and do
 
 
 class TransferFailed(TfbuildError):
-    """The engine could not move an image to or from a registry. `passing`: a retry may succeed."""
+    """The engine could not move an image to or from a registry, by `refusal`. `passing`: a retry may succeed."""
 
     exit_code = 26
 
     def __init__(self, error: str, *, pushing: bool, begun: bool = False, otherwise: Refusal = UNKNOWN) -> None:
         """`begun`: some data had been moved by then; `otherwise`: for an error that no row knows."""
         rows = (row for row in REFUSALS if row.phrase in error.lower() and row.pushing in (None, pushing))
-        refusal = next(rows, otherwise)
-        self.passing = refusal.passing or (refusal.expires and begun)
-        super().__init__(without_secrets(error.strip(), foreign=True), hint=refusal.hint)
+        self.refusal = next(rows, otherwise)
+        self.passing = self.refusal.passing or (self.refusal.expires and begun)
+        super().__init__(without_secrets(error.strip(), foreign=True), hint=self.refusal.hint)
 
 
 def again(transfer: Callable[[], None], progress: Progress) -> None:

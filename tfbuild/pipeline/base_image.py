@@ -12,13 +12,7 @@ from tfbuild.context.dockerfile import Base, Context, image_digest
 from tfbuild.engine import Engine, Image, debian, transfer
 from tfbuild.engine.faults import REFUSED, reason, translated
 from tfbuild.engine.image import split_tag
-from tfbuild.errors import (
-    RegistryRefused,
-    Stale,
-    UnknownImage,
-    Unsupported,
-    UsageError,
-)
+from tfbuild.errors import RegistryRefused, Stale, UnknownImage, Unsupported, UsageError
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.plan import Build, debian_pythons
 from tfbuild.util import files
@@ -200,7 +194,7 @@ def _pull(engine: Engine, reference: str, progress: Progress) -> None:
         others = "--base auto, --base bootstrap, or an image that `docker image ls` lists"
         raise RegistryRefused(
             f"image {reference} is not on this engine and cannot be pulled ({error.reason})",
-            hint=others if error.hint == transfer.NOT_BEGUN.hint else error.hint,
+            hint=others if error.refusal is transfer.NOT_BEGUN else error.hint,
         ) from error
 
 
