@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -35,7 +36,7 @@ from tfbuild.verify import report as reporting
 FAILED = f"tfbuild:{NAME}-failed"
 
 
-class FakeEngine(EngineApi):
+class FakeEngine(EngineApi, BaseHTTPRequestHandler):
     """Lists, pulls and removes the images in `images`, by their names, but for the one `used` by a container."""
 
     images: dict[str, dict[str, Any]]

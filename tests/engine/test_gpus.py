@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import docker
@@ -65,7 +65,7 @@ def test_where_the_engine_offers_none_there_is_a_reason(info: dict[str, Any]) ->
         assert "the engine offers no GPU" in fake.lacks_gpus("x")
 
 
-class EngineHandler(EngineApi):
+class EngineHandler(EngineApi, BaseHTTPRequestHandler):
     """Answers like an engine when a container is created and removed, and records the requests to create one."""
 
     info: dict[str, Any]
