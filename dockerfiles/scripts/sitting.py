@@ -72,7 +72,7 @@ def processes(folders):
     pids = {os.getppid()}
     for folder in folders:
         for file in glob.glob(glob.escape(folder) + "/*/server/server.pid.txt"):
-            pids.add(int(read(file) or 0))
+            pids.add(int(read(file) or os.getppid()))  # empty while Bazel writes it
     found = pids & set(rows)
     while pids:
         pids = {pid for pid, numbers in rows.items() if int(numbers[1]) in pids} - found
@@ -154,33 +154,30 @@ def disk_bytes(folders):
 
 
 def watch(path, stage, *folders):
-    """Sample until SIGTERM: that ends the last stage."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    """Sample until SIGTERM, and once more then: that ends the last stage."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     # The clock of dates may be set meanwhile.
     stages, name, first, cpu = {}, "", time.monotonic(), used(folders)[0]
-    last, spent = first, 0
-    try:
-        while True:
-            # Empty for the moment in which the shell writes it.
-            ended, name = name, read(stage).decode().strip() or name
-            if ended and name != ended:
-                stages[ended]["disk_bytes"] = disk_bytes(folders)
-            row = stages.setdefault(name, {"seconds": 0, "cpu_seconds": 0, "peak_bytes": 0})
-            now, (total, held) = time.monotonic(), used(folders)
-            # What a server of Bazel's used goes with it.
-            more = max(0, total - cpu)
-            row["seconds"] = round(row["seconds"] + now - last, 1)
-            row["cpu_seconds"] = round(row["cpu_seconds"] + more, 1)
-            row["peak_bytes"] = max(row["peak_bytes"], held)
-            last, cpu, spent = now, total, spent + more
-            peak = max(each["peak_bytes"] for each in stages.values())
-            took = {"seconds": round(now - first), "cpu_seconds": round(spent, 1)}
-            update(path, seen=int(time.time()), peak_bytes=peak, stages=stages, **took)
-            time.sleep(SAMPLE_SECONDS)
-    finally:
-        if name:
-            stages[name]["disk_bytes"] = disk_bytes(folders)
-            update(path, stages=stages)
+    last, spent, ends = first, 0, None
+    while not ends:
+        ends = signal.sigtimedwait([signal.SIGTERM], SAMPLE_SECONDS if stages else 0)
+        # Empty for the moment in which the shell writes it.
+        ended, name = name, read(stage).decode().strip() or name
+        if ended and name != ended:
+            stages[ended]["disk_bytes"] = disk_bytes(folders)
+        row = stages.setdefault(name, {"seconds": 0, "cpu_seconds": 0, "peak_bytes": 0})
+        now, (total, held) = time.monotonic(), used(folders)
+        # What a server of Bazel's used goes with it.
+        more = max(0, total - cpu)
+        row["seconds"] = round(row["seconds"] + now - last, 1)
+        row["cpu_seconds"] = round(row["cpu_seconds"] + more, 1)
+        row["peak_bytes"] = max(row["peak_bytes"], held)
+        last, cpu, spent = now, total, spent + more
+        peak = max(each["peak_bytes"] for each in stages.values())
+        took = {"seconds": round(now - first), "cpu_seconds": round(spent, 1)}
+        update(path, seen=int(time.time()), peak_bytes=peak, stages=stages, **took)
+    stages[name]["disk_bytes"] = disk_bytes(folders)
+    update(path, stages=stages)
 
 
 def profiled(profile):

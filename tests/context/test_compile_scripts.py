@@ -199,6 +199,35 @@ def test_without_a_container_a_sitting_is_what_bazel_and_its_compilers_take(tmp_
     assert after["cpu_seconds"] >= row["cpu_seconds"], "what a server used is not forgotten when it ends"
 
 
+def test_what_a_short_sitting_took_is_counted_to_its_end(tmp_path: Path) -> None:
+    """It was 0 for a run that ended before the second sample, or all of the machine's for an empty server.pid.txt."""
+    file, stage, server = tmp_path / "sittings.jsonl", tmp_path / "stage", tmp_path / "bazel" / "1" / "server"
+    stage.write_text("compile\n")
+    server.mkdir(parents=True)
+    (server / "server.pid.txt").touch()
+    sitting("begin", file)
+    script = tmp_path / "sitting.py"
+    script.write_text(SITTING.read_text().replace("SAMPLE_SECONDS = 5", "SAMPLE_SECONDS = 600"))
+    watching = [sys.executable, script, "watch", file, stage, tmp_path / "bazel"]
+    with subprocess.Popen(watching, env={**os.environ, "TFBUILD_ROOT": str(tmp_path)}) as watch:
+        while "cpu_seconds" not in file.read_text() and watch.poll() is None:
+            time.sleep(0.02)
+        assert json.loads(file.read_text())["stages"]["compile"]["cpu_seconds"] < 0.5
+        spin = SPIN.replace("time.sleep", "print(flush=True); time.sleep").replace("SECONDS", "0.6")
+        with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE) as bazel:
+            assert bazel.stdout
+            (server / "server.pid.txt").write_text(str(bazel.pid))
+            bazel.stdout.readline()
+            watch.terminate()
+            watch.wait()
+            bazel.kill()
+    row = json.loads(file.read_text())
+    assert 0.6 <= row["cpu_seconds"] < 3
+    assert row["stages"]["compile"]["cpu_seconds"] == row["cpu_seconds"]
+    assert row["peak_bytes"] > 1 << 20
+    assert watch.returncode == 0
+
+
 # Somebody sets the clock back by an hour whenever it is read.
 SET_BACK = "hours = iter(range(9**9))\ntime.time = lambda: 1e9 - 3600 * next(hours)\n"
 
