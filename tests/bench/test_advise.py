@@ -102,6 +102,15 @@ def test_what_tensorflow_chooses_by_itself_is_in_place_too() -> None:
     assert settings(advise.advise(older)) == [({ONEDNN: "1"}, "")], "on by default from 2.9"
 
 
+def test_of_the_changes_that_lost_to_the_baseline_the_one_with_most_to_gain_is_advised() -> None:
+    base = ("jemalloc", 1.0, {PRELOAD: "libjemalloc.so.2"})
+    lost = ("a little slower", 1.2, {PRELOAD: ""}), ("twice as slow", 2.0, {PRELOAD: "libx.so"})
+    for others in (lost, lost[::-1]):
+        (advice,) = of_image(None, experiment("allocator", sides("large", base, *others)))
+        assert advice.env == {PRELOAD: "libjemalloc.so.2"}
+        assert [(gain.over, round(gain.ratio.median, 1)) for gain in advice.gains] == [("twice as slow", 2.0)]
+
+
 def test_cases_of_another_environment_than_the_one_in_place_are_no_evidence() -> None:
     hidden = allocators("large, oneDNN off", 2.0, 1.0, "0")
     same = allocators("large, oneDNN on", 1.0, 1.0, "1")

@@ -258,6 +258,18 @@ def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None
     assert not run.interrupted
 
 
+class SlowStart(BenchEngine):
+    def lacks_gpus(self, image: str) -> str:
+        self.clock.now += 0.123
+        return super().lacks_gpus(image)
+
+
+def test_a_report_says_to_a_tenth_of_a_second_how_long_it_took_with_its_start() -> None:
+    quick, *_ = bench("onednn")
+    slow, *_ = bench("onednn", engine=SlowStart(Script()))
+    assert slow.seconds == round(quick.seconds + 0.1, 1)
+
+
 def test_what_cannot_run_here_takes_no_time_from_the_others(stopped: Stopped) -> None:
     (isa,) = experiments.select(["isa"], quick=False)
     (layout,) = experiments.select(["layout"], quick=False)

@@ -89,7 +89,14 @@ def test_a_library_that_asks_for_an_executable_stack_is_reported(tmp_path: Path)
     assert audited(tmp_path, code, "-Wl,-z,noexecstack").executable_stack == ()
     audit = audited(tmp_path, code, "-Wl,-z,execstack")
     assert audit.executable_stack == ("tensorflow/thing.so",)
-    assert audit.to_json()["executable_stack"] == ["tensorflow/thing.so"]
+    assert audit.to_json() == {
+        "platform_tag": audit.tag,
+        "own_tags": ["linux_x86_64"],
+        "consistent": True,
+        "needs": audit.needs,
+        "external_libraries": [],
+        "executable_stack": ["tensorflow/thing.so"],
+    }
     assert audit.lines()[-1].startswith("warning: tensorflow/thing.so ask for an executable stack, so that importing")
 
 

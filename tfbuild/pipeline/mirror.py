@@ -328,7 +328,6 @@ class Handler(BaseHTTPRequestHandler):
             "REQUEST_METHOD": self.command,
             "CONTENT_TYPE": self.headers.get("Content-Type", ""),
             "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
-            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
         }
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         # The folder may have come from another machine, with another owner.
