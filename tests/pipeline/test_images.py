@@ -423,6 +423,31 @@ def test_a_compile_s_cache_comes_from_its_image_and_goes_into_it(
     assert left == {image_name(COMPILED, "-unverified")}
 
 
+@pytest.mark.parametrize(
+    ("line", "error", "saved"),
+    [
+        ("Analyzing: target //x", BuildFailed("a compiler failed"), True),
+        ("Analyzing: target //x", KeyboardInterrupt(), False),
+        ("Extracting Bazel installation...", BuildFailed("no network"), False),
+        ("Extracting Bazel installation...", KeyboardInterrupt(), False),
+    ],
+)
+def test_what_a_compile_made_is_pushed_unless_it_made_nothing_or_somebody_waits(
+    line: str, error: BaseException, saved: bool, fake: type[FakeRegistry], engine: MemoryEngine, tmp_path: Path
+) -> None:
+    def work(settings: BuildSettings) -> None:
+        if settings.watch is not None:
+            settings.watch(line)
+            raise error
+
+    engine.works = work
+    asked = run_of(RunRequest(remote_cache=f"oci://{fake.host}/us/x"), None)  # type: ignore[attr-defined]
+    made, _ = maker(engine, tmp_path, cache_images=asked.cache_images, verify=False)
+    with pytest.raises(type(error)):
+        made.build(COMPILED)
+    assert bool(engine.api.pushed) == saved
+
+
 def test_a_cache_that_cannot_be_pushed_is_only_noted(engine: MemoryEngine, tmp_path: Path) -> None:
     def refuse(*_: Any, **__: Any) -> str:
         raise BuildFailed("no such stage")

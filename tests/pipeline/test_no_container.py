@@ -548,7 +548,11 @@ def test_a_path_that_bazel_does_not_take_and_a_full_disk_are_refused(host: Local
 
 def server(root: str) -> "subprocess.Popen[bytes]":
     """Start a process that looks like the server of a Bazel below `root`."""
-    return subprocess.Popen(["sh", "-c", "sleep 600 & wait", f"--output_base={root}"], start_new_session=True)
+    process = subprocess.Popen(["sh", "-c", "sleep 600 & wait", f"--output_base={root}"], start_new_session=True)
+    # The kernel fills it in a moment after Popen returns.
+    while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
+        time.sleep(0.01)
+    return process
 
 
 def test_the_server_of_bazel_ends_with_the_compile_and_a_stranger_does_not(host: LocalBuilder) -> None:
