@@ -208,7 +208,7 @@ def test_what_a_short_sitting_took_is_counted_to_its_end(tmp_path: Path) -> None
     sitting("begin", file)
     script = tmp_path / "sitting.py"
     script.write_text(SITTING.read_text().replace("SAMPLE_SECONDS = 5", "SAMPLE_SECONDS = 600"))
-    watching = [sys.executable, script, "watch", file, stage, tmp_path / "bazel"]
+    watching = [sys.executable, str(script), "watch", *map(str, (file, stage, tmp_path / "bazel"))]
     with subprocess.Popen(watching, env={**os.environ, "TFBUILD_ROOT": str(tmp_path)}) as watch:
         while "cpu_seconds" not in file.read_text() and watch.poll() is None:
             time.sleep(0.02)
