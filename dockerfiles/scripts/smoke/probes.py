@@ -254,8 +254,9 @@ def numerics(channel: IO[str], challenge: Optional[Challenge]) -> None:
 
 def cuda(channel: IO[str], challenge: Optional[Challenge]) -> None:
     """Run the same convolution on the first GPU, if any, and on the CPU; a challenge is that of `onednn`."""
-    import numpy as np
     import tensorflow as tf
+
+    from .numerics import relative
 
     devices = gpus(tf)
     if not devices:
@@ -270,8 +271,8 @@ def cuda(channel: IO[str], challenge: Optional[Challenge]) -> None:
         with tf.device(device):
             return tf.nn.conv2d(image, kernel, 1, "SAME")
 
-    on_gpu, on_cpu = on("/GPU:0"), on("/CPU:0").numpy()
-    error = float(np.abs(on_gpu.numpy() - on_cpu).max() / np.abs(on_cpu).max())
+    on_gpu = on("/GPU:0")
+    error = relative(on_gpu, on("/CPU:0").numpy())
     send(channel, GpuConvolution(gpus=len(devices), device=on_gpu.device, error=error if error == error else None))
     if challenge:
         send_answer(channel, "convolution", tf.nn.relu(on_gpu), challenge.positions)
