@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfbuild.cli.output import say
+from tfbuild.cli.verbs import variable
 from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import Unsupported, UsageError
@@ -128,7 +129,7 @@ def registry_of(registry: str, ca_cert: str, image: str = "") -> "Registry":
     from tfbuild.oci.client import Registry
     from tfbuild.oci.references import Repository
 
-    name = registry or labels.parse_name(image).registry or os.environ.get("TFBUILD_REGISTRY", "")
+    name = registry or labels.parse_name(image).registry or variable("TFBUILD_REGISTRY")
     if not name:
         raise UsageError("no registry is named", hint="--registry HOST/PATH, or TFBUILD_REGISTRY")
     return Registry(Repository.parse(name), ca=certificates(ca_cert))

@@ -1,6 +1,5 @@
 """The verbs for finished images: SBOM, registry, and the images on the engine."""
 
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,7 +21,7 @@ from tfbuild.cli.options import (
     require_extra,
 )
 from tfbuild.cli.output import confirmed, out, say
-from tfbuild.cli.verbs import verb
+from tfbuild.cli.verbs import variable, verb
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import EngineMissing, Interrupted, NothingFits, TfbuildError, UsageError, VerificationFailed
@@ -264,7 +263,7 @@ def images(*, engine: str, registry: str, ca_cert: str, outdated: bool, json: bo
     from tfbuild.publish import inventory
 
     chosen = connection.choose(engine)
-    named = registry or os.environ.get("TFBUILD_REGISTRY")
+    named = registry or variable("TFBUILD_REGISTRY")
     remote = registry_of(registry, ca_cert) if named or outdated else None
     connected: Engine | None = None
     try:

@@ -1,5 +1,6 @@
 """Make functions verbs by a decorator, and run them with the values of a command line."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -111,10 +112,22 @@ def _refuse_logins(verb: Verb, values: Mapping[str, Any]) -> None:
         texts = value if isinstance(value, list | tuple) else [value]
         if name not in UNREAD and any(isinstance(text, str) and has_login(text) for text in texts):
             shown = name.upper() if name in {word.name for word in verb.positional} else f"--{name}"
-            raise UsageError(
-                f"{shown} has a user or a password in its address, which others could read",
-                hint="docker login HOST for a registry; --remote-header-file FILE for a cache; ssh's own keys",
-            )
+            raise _login_in(shown)
+
+
+def variable(name: str) -> str:
+    """Return the address in an environment variable, "" if it is not set. Raises UsageError if it has a password."""
+    value = os.environ.get(name, "")
+    if has_login(value):
+        raise _login_in(name)
+    return value
+
+
+def _login_in(name: str) -> UsageError:
+    return UsageError(
+        f"{name} has a user or a password in its address, which others could read",
+        hint="docker login HOST for a registry; --remote-header-file FILE for a cache; ssh's own keys",
+    )
 
 
 def _settings(verb: Verb, given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:

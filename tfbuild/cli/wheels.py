@@ -1,6 +1,5 @@
 """The verbs for wheels: compile one, and keep an index of them for pip, uv and `tfbuild install`."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from tfbuild.cli.options import (
 )
 from tfbuild.cli.output import out, say
 from tfbuild.cli.planning import print_notes, select_and_print_notes, select_on_host
-from tfbuild.cli.verbs import OF_REQUESTS, verb
+from tfbuild.cli.verbs import OF_REQUESTS, variable, verb
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import UsageError
 from tfbuild.facts import targets
@@ -204,7 +203,7 @@ def install(
     from tfbuild.publish import choose, environments, installing
     from tfbuild.util.progress import Progress
 
-    address = index or os.environ.get("TFBUILD_INDEX", "")
+    address = index or variable("TFBUILD_INDEX")
     if not address:
         raise UsageError("no index is named", hint="--index URL, or TFBUILD_INDEX")
     if target:
