@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tomllib
@@ -398,3 +399,23 @@ def test_sigterm_ends_a_verb_as_ctrl_c_does(tmp_path: Path) -> None:
         130,
         ["error: interrupted; everything that ran was stopped and cleaned up"],
     )
+
+
+def test_a_second_signal_does_not_end_what_python_does_at_its_exit() -> None:
+    """There the tunnel to an engine is closed, and temporary folders are removed."""
+    program = """
+import atexit, signal, sys
+from tfbuild.cli import command_line
+
+number = signal.Signals(int(sys.argv[1]))
+atexit.register(print, "cleaned up")
+atexit.register(signal.raise_signal, number)
+with command_line.ending():
+    signal.raise_signal(number)
+"""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(int(number))], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (130, "cleaned up\n"), done.stderr
+        assert done.stderr == "error: interrupted; everything that ran was stopped and cleaned up\n"

@@ -59,7 +59,7 @@ def ending() -> Iterator[None]:
     Raises SystemExit with tfbuild's exit code after an error, which is printed.
     """
     # Clean up as after Ctrl-C when a CI system ends the process, and when its terminal is closed.
-    with exits(), process.interruptible():
+    with exits(), process.interruptible(last=True):
         output.prepare()
         with output.refusals():
             yield

@@ -35,11 +35,11 @@ def _ignore(_number: int, _frame: FrameType | None) -> None:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def interruptible(*, last: bool = False) -> Iterator[None]:
     """Turn the first Ctrl-C, SIGTERM or SIGHUP in the block into KeyboardInterrupt, so that it cleans up.
 
-    Further ones are ignored until the outermost such block ends, because they would interrupt the clean-up. Does
-    nothing in other threads than the main one.
+    Further ones are ignored until the outermost such block ends, because they would interrupt the clean-up; until the
+    process ends if it is the `last` one. Does nothing in other threads than the main one.
     """
     nested = signal.getsignal(signal.SIGTERM) in (_interrupt, _ignore)
     if nested or threading.current_thread() is not threading.main_thread():
@@ -49,8 +49,9 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if not (last and any(signal.getsignal(number) is _ignore for number in before)):
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def stop_group(process: subprocess.Popen[bytes], *, first: int = signal.SIGINT, grace: float = 20) -> None:
