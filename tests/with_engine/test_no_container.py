@@ -20,8 +20,9 @@ import msgspec
 import pytest
 
 from tests.with_engine import mirror
+from tests.with_engine import registry as registries
 from tests.with_engine.conftest import ROOT, Site, debian
-from tests.with_engine.test_compile import RELEASE, command, fresh_trees
+from tests.with_engine.test_compile import KERNELS, RELEASE, command, executed, fresh_trees
 from tfbuild.engine import Engine
 from tfbuild.engine.build import find_program
 from tfbuild.errors import Interrupted, TimeUp
@@ -62,7 +63,7 @@ def run(host: str, engine: Engine, folder: Path, site: Site) -> Run:
     `stop`: compile what has no end, and stop that by SIGTERM as soon as Bazel has finished its first action.
     """
 
-    def call(*options: str, stop: bool = False) -> "subprocess.CompletedProcess[str]":
+    def call(*options: str, tree: str = "tree", stop: bool = False) -> "subprocess.CompletedProcess[str]":
         packages = Path(msgspec.__file__).parents[1]
         mounts = (f"{ROOT}:/tfbuild:ro", f"{packages}:/packages:ro", f"{folder}:/folder")
         words = ["wheel", "--no-container", "--target", "mkl", "--release", RELEASE, "--bazel", mirror.BAZEL]
@@ -70,7 +71,7 @@ def run(host: str, engine: Engine, folder: Path, site: Site) -> Run:
             "--cpu",
             "westmere",
             "--source",
-            "endless" if stop else "tree",
+            "endless" if stop else tree,
             "--compiler",
             COMPILER,
             "--mirror",
@@ -151,3 +152,24 @@ def test_a_machine_without_an_engine_compiles_the_wheel_that_a_container_compile
     assert late.returncode == TimeUp.exit_code, late.stderr[-6000:]
     assert "stopped at the time limit of 1.0 s" in late.stderr
     assert "build: toolchain: done before\nbuild: source: done before\n" in late.stderr
+
+
+@pytest.mark.nightly
+def test_three_links_on_empty_disks_carry_their_cache_through_a_registry(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
+    said = []
+    with registries.serve(tmp_path) as server:
+        for tree, code in (("endless", TimeUp.exit_code), ("endless", TimeUp.exit_code), ("tree", 0)):
+            shutil.rmtree(folder / "build", ignore_errors=True)
+            limit = ("--time-limit", "90s") if code else ()
+            done = run("--remote-cache", f"oci://127.0.0.1:{server.port}/us/cache", *limit, tree=tree)
+            assert done.returncode == code, done.stderr[-6000:]
+            assert "was not saved" not in done.stderr
+            said.append(done.stderr)
+    assert "no cache yet" in said[0]
+    assert all("restore oci://127.0.0.1" in text for text in said[1:])
+    # Each kernel's text is new: what the last link did not run, an earlier one had compiled.
+    assert executed(said[2]) < KERNELS
+    # The record travels with the cache.
+    assert sittings(folder) == ["time limit", "time limit", "done"]

@@ -23,7 +23,6 @@ from tfbuild.cli.verbs import OF_REQUESTS, variable, verb
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import UsageError
 from tfbuild.facts import targets
-from tfbuild.plan.remote_cache import IMAGE
 from tfbuild.util.options import flag
 from tfbuild.util.quantities import counted
 
@@ -88,11 +87,6 @@ def refuse_engine_options(options: Mapping[str, Any]) -> None:
             raise UsageError(
                 f"{flag(name, row)} does not go with --no-container: {instead}", hint="leave one of them out"
             )
-    if options["remote_cache"].startswith(IMAGE):
-        raise UsageError(
-            "a cache in a registry does not go with --no-container: an engine moves it",
-            hint="another --remote-cache, or none: what is compiled is kept below build/",
-        )
 
 
 @verb(

@@ -1,9 +1,10 @@
-"""The OCI distribution protocol, as far as tags, manifests and labels need it; layers go through the engine.
+"""The OCI distribution protocol, as far as tfbuild needs it; images' layers go through the engine.
 
 Source: github.com/opencontainers/distribution-spec, spec.md, v1.1.0. What a registry sends is untrusted: content that
 has a digest is checked against it, and every read is bounded.
 """
 
+import hashlib
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,7 @@ from tfbuild.oci.manifests import (
     parse_object,
 )
 from tfbuild.oci.references import DIGEST, Repository, names_an_image, parse_image
-from tfbuild.oci.transport import Connection, body_of, next_page
+from tfbuild.oci.transport import Connection, body_of, chunks, next_page
 
 MOST_TAGS = 10_000
 MOST_PAGES = 1000
@@ -133,16 +134,31 @@ class Registry:
 
     def blob(self, digest: str, name: str) -> bytes:
         """Return a small blob, checked against its digest. Raises Missing or Mangled, which call it `name`."""
+        content = body_of(self._blob(digest, name))
+        self._refuse_mangled(digest_of(content), digest, name)
+        return content
+
+    def download(self, digest: str, size: int, target: Path, name: str = "layer") -> None:
+        """Write a blob of at most `size` bytes to a file, checked as in `blob`. Raises Forged if it is longer."""
+        total = hashlib.sha256()
+        with target.open("wb") as file:
+            for chunk in chunks(self._blob(digest, name), size):
+                total.update(chunk)
+                file.write(chunk)
+        self._refuse_mangled(f"sha256:{total.hexdigest()}", digest, name)
+
+    def _blob(self, digest: str, name: str) -> requests.Response:
         answer = self._request("GET", f"blobs/{digest}", accept=(404,)) if DIGEST.fullmatch(digest) else None
         if answer is None or answer.status_code == 404:
             raise Missing(
                 f"{self.repository} does not have the {name} ({digest or 'without a digest'})",
                 hint="push the image again, or another one with --force",
             )
-        content = body_of(answer)
-        if digest_of(content) != digest:
+        return answer
+
+    def _refuse_mangled(self, arrived: str, digest: str, name: str) -> None:
+        if arrived != digest:
             raise Mangled(f"{self.repository} sent a {name} that does not match its digest ({digest})", hint=TAMPERED)
-        return content
 
     def damage(self, manifest: Manifest) -> str:
         """Say what the registry does not have of an image's layers, or "". By requests without a body, one a layer."""
@@ -231,8 +247,8 @@ class Registry:
                 if digest != digest_of(EMPTY_INDEX):
                     self.put(tag, EMPTY_INDEX, INDEX)
 
-    def upload(self, content: bytes) -> str:
-        """Upload a small blob in one piece, unless the registry has it, and return its digest."""
+    def upload(self, content: bytes | Path) -> str:
+        """Upload a blob, or a file as one, in one piece unless the registry has it, and return its digest."""
         digest = digest_of(content)
         for left in reversed(range(UPLOADS)):
             if self._request("HEAD", f"blobs/{digest}", accept=(404,)).status_code != 404:

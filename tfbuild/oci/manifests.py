@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tfbuild.errors import RegistryRefused, TfbuildError, Unfinished, VerificationFailed
@@ -84,9 +85,12 @@ class Forged(Damaged, VerificationFailed):
     """It is stored like that, but no tool writes that."""
 
 
-def digest_of(content: bytes) -> str:
-    """Return the digest of some content, as registries write it."""
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+def digest_of(content: bytes | Path) -> str:
+    """Return the digest of some content, or of a file's, as registries write it."""
+    if isinstance(content, bytes):
+        return f"sha256:{hashlib.sha256(content).hexdigest()}"
+    with content.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 def parse_object(content: bytes, name: str, hook: Callable[[Pairs], dict[str, Any]] = dict) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 from urllib.parse import urljoin, urlsplit
@@ -196,7 +196,7 @@ class Connection:
         path: str,
         *,
         headers: Mapping[str, str] = {},
-        data: bytes | None = None,
+        data: bytes | Path | None = None,
         accept: Container[int] = (),
     ) -> requests.Response:
         """Return the registry's answer if it is a success or its status is in `accept`. Raises RegistryRefused."""
@@ -211,17 +211,17 @@ class Connection:
                 # A connection can be used again once its answer is read to the end.
                 body_of(answer)
             return answer
-        raise self._refusal(answer, sent=data or b"")
+        raise self._refusal(answer, sent=data if isinstance(data, bytes) else b"")
 
-    def _send(self, method: str, url: str, headers: Mapping[str, str], data: bytes | None) -> requests.Response:
+    def _send(self, method: str, url: str, headers: Mapping[str, str], data: bytes | Path | None) -> requests.Response:
         own = urlsplit(url)[:2] == urlsplit(self.repository.url)[:2]  # scheme and host
         authorization = {"Authorization": self._authorization} if self._authorization and own else {}
-        with reaching(self.repository.host):
+        with reaching(self.repository.host), data.open("rb") if isinstance(data, Path) else nullcontext(data) as body:
             return self._session.request(
                 method,
                 url,
                 headers={**headers, **authorization},
-                data=data,
+                data=body,
                 timeout=SECONDS,
                 stream=True,
                 verify=self._verify,

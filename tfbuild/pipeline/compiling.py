@@ -24,11 +24,13 @@ from tfbuild.pipeline import bazel, diagnosis, resources
 from tfbuild.pipeline import mirror as mirrors
 from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.pipeline.cache_images import CacheImage
+from tfbuild.pipeline.cache_layers import CacheLayers
 from tfbuild.pipeline.mirror import Mirror, Upstream
 from tfbuild.pipeline.resources import MachineShare
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build
 from tfbuild.plan import remote_cache as remotes
+from tfbuild.plan.remote_cache import CacheImages
 from tfbuild.util.files import remove, replace_file, temporary_folder
 from tfbuild.util.progress import Progress, duration
 from tfbuild.util.quantities import counted
@@ -179,16 +181,14 @@ class BuilderHost:
 
     @contextmanager
     def _cache_restored(self, job: Compile, watch: BazelWatch, seconds: float | None) -> Iterator[None]:
-        """Restore Bazel's cache from its image, if this run has one, and save it when the compile ended in any way.
+        """Restore Bazel's cache from a registry, if this run has one, and save it when the compile ended in any way.
 
         An interruption saves nothing, because nobody would wait for that. Raises what CacheImage.restore raises.
         """
-        images = self.run.cache_images
-        if images is None or not job.compiles(self.run) or not isinstance(self.engine, Engine):
+        if self.run.cache_images is None or not job.compiles(self.run):
             yield
             return
-        context = job.work.context
-        cache = CacheImage(engine=self.engine, images=images, tag=job.build.id, context=context, ca=self.run.ca)
+        cache = self._cache(job, self.run.cache_images)
         try:
             cache.restore(replace(job.settings, seconds=seconds))
             try:
@@ -198,6 +198,12 @@ class BuilderHost:
                     cache.save(job.settings)
         finally:
             cache.remove()
+
+    def _cache(self, job: Compile, images: CacheImages) -> CacheImage | CacheLayers:
+        if isinstance(self.engine, Engine):
+            context = job.work.context
+            return CacheImage(engine=self.engine, images=images, tag=job.build.id, context=context, ca=self.run.ca)
+        return CacheLayers(images=images, build_id=job.build.id, root=self.engine.data_root, ca=self.run.ca)
 
     def _introduce(self, job: Compile, share: MachineShare) -> None:
         """Report how the compile will run."""
