@@ -1,6 +1,7 @@
 """An index that somebody put back is older than the one that a host has seen."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -163,3 +164,10 @@ def test_an_index_is_signed_once(fake: type[FakeRegistry]) -> None:
 def test_the_memory_is_where_a_users_state_is() -> None:
     assert signing.seen_file({"XDG_STATE_HOME": "/x"}) == Path("/x/tfbuild/indexes.json")
     assert signing.seen_file({}) == Path.home() / ".local/state/tfbuild/indexes.json"
+
+
+def test_a_user_without_a_name_and_home_has_such_a_file_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container with `--user 54321`."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    assert signing.seen_file({}) == Path("/.local/state/tfbuild/indexes.json")

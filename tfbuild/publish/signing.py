@@ -128,7 +128,9 @@ def trust(ca: Path | None) -> tuple[str, ...]:
 
 def seen_file(env: Mapping[str, str]) -> Path:
     """Return the file with the largest numbers that this user has seen."""
-    return Path(env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tfbuild" / "indexes.json"
+    # A user without a name and HOME is at home in /, as in Docker's containers; Path.home() would raise.
+    home = os.path.join("/", os.path.expanduser("~").removeprefix("~"))
+    return Path(env.get("XDG_STATE_HOME") or Path(home) / ".local" / "state") / "tfbuild" / "indexes.json"
 
 
 def refuse_older(
