@@ -6,8 +6,10 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -123,52 +125,77 @@ def test_no_command_repeats_a_secret_of_a_variable(
     assert written(place) == []
 
 
+TOKEN = f"t0ken-{CANARY}"
+LOGIN = base64.b64encode(f"robot-name:{CANARY}".encode()).decode()
+ADDRESS = f"http://u:{CANARY}@127.0.0.1:1/x?k={CANARY}"
+
+
 class Echo(BaseHTTPRequestHandler):
-    """Demands a login, and repeats it in each refusal."""
+    """A registry that repeats what it is sent, or names an address with a secret, as its `kind` says."""
+
+    kind: ClassVar[str]
 
     def do_GET(self) -> None:
         sent = self.headers.get("Authorization", "")
-        login = base64.b64decode(sent.removeprefix("Basic ")).decode()
-        error = {"code": "DENIED", "message": f"no access for {login}", "detail": f"{sent}; {login.split(':')}"}
-        body = json.dumps({"errors": [error]}).encode()
-        self.send_response(403 if sent else 401, f"No access for {login or 'nobody'}")
-        self.send_header("WWW-Authenticate", 'Basic realm="x"')
-        self.send_header("Content-Length", str(len(body)))
+        _, port = self.request.getsockname()
+        bearer = f'Bearer realm="http://127.0.0.1:{port}/token?k={CANARY}",service="x"'
+        if self.kind == "a realm with a secret":
+            self.answer(401, "", ("WWW-Authenticate", f'Bearer realm="{ADDRESS}",service="{CANARY}"'))
+        elif self.path.startswith("/token") and self.kind != "a token server's refusal":
+            self.answer(200, json.dumps({"token": TOKEN}))
+        elif not sent:
+            self.answer(401, "", ("WWW-Authenticate", 'Basic realm="x"' if self.kind == "a refusal" else bearer))
+        elif self.kind == "a redirection":
+            self.answer(307, "", ("Location", ADDRESS))
+        elif self.kind == "a page":
+            self.answer(500, f"<html>{sent} {ADDRESS}</html>")
+        else:
+            name, _, secret = base64.b64decode(f"{sent.partition(' ')[2]}==").decode(errors="replace").partition(":")
+            error = {"code": "DENIED", "message": f"no access for {name}:{secret}", "detail": [sent, name, secret]}
+            self.answer(403, json.dumps({"errors": [error]}))
+
+    def answer(self, code: int, body: str, *headers: tuple[str, str]) -> None:
+        self.send_response(code, f"No access for {self.headers.get('Authorization')}")
+        for name, value in (*headers, ("Content-Length", str(len(body)))):
+            self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(b"" if self.command == "HEAD" else body)
+        self.wfile.write(b"" if self.command == "HEAD" else body.encode())
 
     do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815
 
     def log_message(self, *_: object) -> None: ...
 
 
-@pytest.fixture
-def echo(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The variables with which a registry is named that repeats the login that Docker has for it."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+@contextmanager
+def echo(kind: str, folder: Path) -> Iterator[dict[str, str]]:
+    """The variables with which such a registry is named, and the login that Docker has for it."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Kind", (Echo,), {"kind": kind})) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         host = f"127.0.0.1:{server.server_port}"
-        login = base64.b64encode(f"robot-name:{CANARY}".encode()).decode()
-        (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": login}}}))
-        yield {"DOCKER_CONFIG": str(tmp_path), "TFBUILD_REGISTRY": f"{host}/us/x", "DOCKER_HOST": "unix:///none"}
+        (folder / "config.json").write_text(json.dumps({"auths": {host: {"auth": LOGIN}}}))
+        yield {"DOCKER_CONFIG": str(folder), "TFBUILD_REGISTRY": f"{host}/us/x", "DOCKER_HOST": "unix:///none"}
         server.shutdown()
 
 
-@each(
-    "words",
-    [
-        ("images",),
-        ("pull", "--dry-run"),
-        ("push", "2.21.0-mkl-py3.11-f16c", "--access"),
-        ("verify", "2.21.0-mkl-py3.11-f16c", "--registry"),
-        ("yank", "2.21.0-mkl-py3.11-f16c", "--reason", "x"),
-    ],
+ANSWERS = (
+    "a refusal", "a refusal after a token", "a token server's refusal", "a realm with a secret", "a redirection",
+    "a page",
+)  # fmt: skip
+ASKING = (
+    ("images",),
+    ("pull", "--dry-run"),
+    ("push", "2.21.0-mkl-py3.11-f16c", "--access"),
+    ("verify", "2.21.0-mkl-py3.11-f16c", "--registry"),
+    ("yank", "2.21.0-mkl-py3.11-f16c", "--reason", "x"),
 )
-def test_no_command_repeats_the_login_that_a_registry_repeats(
-    words: tuple[str, ...], echo: dict[str, str], tmp_path: Path
-) -> None:
-    words = (*words, echo["TFBUILD_REGISTRY"]) if words[-1] == "--registry" else words
-    done = answer(*words, cwd=tmp_path, env=echo)
-    assert "no access for ***" in done.stdout + done.stderr, done.stderr
-    encoded = base64.b64encode(f"robot-name:{CANARY}".encode()).decode()
-    assert not [secret for secret in (CANARY, "robot-name", encoded) if secret in done.stdout + done.stderr]
+
+
+@each("kind, words", itertools.product(ANSWERS, ASKING))
+def test_no_command_repeats_a_secret_of_a_registry_s_answer(kind: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    with echo(kind, tmp_path) as env:
+        words = (*words, env["TFBUILD_REGISTRY"]) if words[-1] == "--registry" else words
+        done = answer(*words, cwd=tmp_path, env=env)
+    said = done.stdout + done.stderr
+    assert not [secret for secret in (CANARY, "robot-name", LOGIN) if secret in said], said
+    assert "no access for ***" in said or kind != "a refusal", said
+    assert "127.0.0.1:" in said, said

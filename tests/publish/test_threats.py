@@ -1,20 +1,25 @@
-"""The tamperings in docs/threat-model.md: each names a test that exists."""
+"""The tamperings and trials in docs/threat-model.md: each names a test that exists."""
 
 import re
 from pathlib import Path
 
+from tests.rows import each
+
 TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs" / "threat-model.md").read_text(encoding="utf-8")
 ROW = re.compile(
-    r"^\| (?P<fault>[^|]+) \| [^|]+ \| `{1,2} ?(?P<file>[\w/]+\.py)::(?P<test>\w+)(?:\[(?P<case>.+)\])? ?`{1,2} \|$"
+    r"^\| (?P<fault>[^|]+) (?:\| [^|]+ ){1,2}"
+    r"\| `{1,2} ?(?P<file>[\w/]+\.py)::(?P<test>\w+)(?:\[(?P<case>.+)\])? ?`{1,2} \|$"
 )
+HEAD = re.compile(r"\| (?:tampering|kind) \|")
 
 
-def test_each_tampering_names_a_test_that_tries_it() -> None:
-    table = PAGE.partition("## Tamperings that were tried")[2].partition("\n## ")[0]
-    lines = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| tampering |")]
+@each("title, fewest", [("Tamperings that were tried", 62), ("Trials", 14)])
+def test_each_row_names_a_test_that_tries_it(title: str, fewest: int) -> None:
+    table = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ") and not HEAD.match(line)]
     rows = [match for line in lines if (match := ROW.match(line))]
-    assert len(rows) == len(lines) >= 62
+    assert len(rows) == len(lines) >= fewest
     assert len({row["fault"] for row in rows}) == len(rows)
     missing = []
     for row in rows:
