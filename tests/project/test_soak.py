@@ -4,8 +4,9 @@ import random
 from itertools import islice
 
 from tests.rows import each
-from tests.with_engine.soak import FAULTS, IDS, TARGETS, TRIALS, Trial, draws
+from tests.with_engine.soak import FAULTS, IDS, LABELS, TARGETS, TRIALS, Trial, draws
 from tfbuild.cli import VERBS, command_line
+from tfbuild.engine import leases, sandbox
 
 
 @each("trial", TRIALS)
@@ -25,3 +26,8 @@ def test_an_hours_draws_strike_each_important_verb_with_most_faults(seed: int) -
     drawn = {(trial.verb, name) for trial, name in islice(draws(random.Random(seed)), 100)}
     for verb in ("build", "verify", "push", "pull"):
         assert sum((verb, name) in drawn for name in FAULTS) > len(FAULTS) / 2
+
+
+def test_what_a_run_leaves_has_the_labels_by_which_the_soak_looks_for_it() -> None:
+    assert LABELS["container"] in leases.lease("x", 1)
+    assert LABELS["volume"] in sandbox.volume("/x")["VolumeOptions"]["Labels"]

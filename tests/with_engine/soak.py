@@ -4,7 +4,8 @@
 
 After each verb the fault is over, and the next command cleans up. Then: no verb ended in a traceback or in a code that
 its fault does not explain, or never; nothing of a run is left on the engine or among the temporary files; and each name
-on the engine is that of an image that was verified. Exits with 1 if anything else was seen.
+on the engine is that of an image that was verified. Exits with 1 if anything else was seen. `--record` writes the
+figures to benchmarks/results/soak.json.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
+from benchmarks.harness import record
 from tests.ports import free_port
 from tests.with_engine import registry, second
 from tests.with_engine.conftest import ROOT
@@ -31,7 +33,7 @@ from tests.with_engine.registry import Server
 from tests.with_engine.second import Second
 from tests.with_engine.test_fault_matrix import Victim, disk
 from tfbuild import plan
-from tfbuild.engine import leases
+from tfbuild.engine import leases, sandbox
 from tfbuild.errors import (
     DiskFull,
     Disturbed,
@@ -53,6 +55,8 @@ IDS = tuple(
 )
 # No verb takes longer here: one that does hangs.
 SECONDS = 900.0
+# The labels of what a run may leave on the engine.
+LABELS = {"container": leases.CONTAINER, "volume": sandbox.OURS}
 # How much seldomer a fault is drawn for a verb that it was drawn for.
 RARER = 10
 Strike = Callable[["Place", "subprocess.Popen[str]"], None]
@@ -219,6 +223,8 @@ class Place:
         fault.over(self)
         print(f"{code:4} {seconds:5.0f} s  {what}{'' if struck else ' (too late)'}", flush=True)
         (self.struck if struck else self.too_late)[words.partition(" ")[0], name] += 1
+        if struck and code < 0 and name.startswith("SIG") and not output:
+            return  # it came before Python, or Invoke, had begun with the verb
         if re.search("^Traceback", output, re.MULTILINE):
             self.found(f"{what}: a traceback", output)
         elif code not in {0} | allowed | (fault.ends if struck else frozenset()):
@@ -232,9 +238,9 @@ class Place:
         )  # fmt: skip
         if done.returncode:
             self.found(f"images ends with {done.returncode} after the fault", done.stderr)
-        for kind in ("container", "volume"):
+        for kind, label in LABELS.items():
             words = ["ps", "--all"] if kind == "container" else ["volume", "ls"]
-            if left := self.docker(*words, "--quiet", "--filter", f"label={leases.CONTAINER}").split():
+            if left := self.docker(*words, "--quiet", "--filter", f"label={label}").split():
                 self.found(f"a {kind} is left: {left}", self.docker("inspect", *left))
         if left := [path.name for path in self.temporary.iterdir()]:
             self.found(f"files are left: {left}")
@@ -291,10 +297,25 @@ def soak(there: Place, seconds: float, seed: int) -> None:
         there.inspect()
 
 
+def figures(there: Place, minutes: float, seed: int) -> dict[str, object]:
+    """Return how many verbs were struck, or had ended before, each with how many faults, and what was found."""
+    verbs = {verb: {name: there.struck[verb, name] for name in FAULTS} for verb in {trial.verb for trial in TRIALS}}
+    return {
+        "seed": seed,
+        "minutes": minutes,
+        "struck": there.struck.total(),
+        "too_late": there.too_late.total(),
+        "findings": there.findings,
+        "found": len(there.findings),
+        "verbs": {verb: {name: count for name, count in verbs[verb].items() if count} for verb in sorted(verbs)},
+    }
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     options.add_argument("--minutes", type=float, default=60)
     options.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    options.add_argument("--record", action="store_true")
     given = options.parse_args()
     print(f"--seed {given.seed}", flush=True)
     with place() as there:
@@ -307,6 +328,8 @@ def main() -> int:
         row = ", ".join(f"{name} {there.struck[verb, name]}" for name in FAULTS if there.struck[verb, name])
         print(f"{verb}: {row or 'never struck'}")
     print(f"{len(there.findings)} findings", *there.findings, sep="\n- ")
+    if given.record:
+        print(record("soak", figures(there, given.minutes, given.seed)))
     return bool(there.findings)
 
 
