@@ -15,7 +15,6 @@ import requests
 from packaging.utils import canonicalize_version
 from packaging.version import Version
 
-from tfbuild.binary.inspector import demand_sizes, open_archive
 from tfbuild.cpu import Cpu, isa
 from tfbuild.errors import BadInput, NothingFits, RegistryRefused, TfbuildError, UsageError, VerificationFailed
 from tfbuild.oci import transport
@@ -317,9 +316,7 @@ def refuse_other(wheel: Path, row: IndexedWheel) -> None:
     """Raise VerificationFailed if a wheel has other metadata or another CPU guard than its row says."""
     try:
         file = wheels.from_path(wheel)
-        with open_archive(wheel) as archive:
-            wheel_names.metadata(archive, wheel.name)
-            demand_sizes(archive)
+        wheel_names.demand_installable(wheel)
         wheels.instruction_set(file, row.release, claimed=(isa.instruction_set(row.features, file.arch),))
     except BadInput as error:
         raise VerificationFailed(

@@ -25,7 +25,7 @@ from packaging.metadata import parse_email
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from tfbuild.binary.inspector import demand_sizes, open_archive
+from tfbuild.binary.inspector import open_archive
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import MACHINES
 from tfbuild.errors import BadInput, UsageError
@@ -158,9 +158,7 @@ def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> _Ready:
     if not path.is_file():
         raise BadInput(f"{path} is not a file", hint="remove it, or copy the wheel itself there")
     file = wheel_files.from_path(path)
-    with open_archive(path) as archive:
-        wheel_names.metadata(archive, path.name)
-        demand_sizes(archive)
+    wheel_names.demand_installable(path)
     sha256 = source.digest(path)
     sidecar = _sidecar(path, sha256)
     claimed = (isa.instruction_set(sidecar.plan.features, file.arch),) if sidecar else ()

@@ -23,13 +23,12 @@ from packaging.metadata import parse_email
 from packaging.utils import InvalidName, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from tfbuild.binary.inspector import open_archive, text_in
+from tfbuild.binary.inspector import AGAIN, demand_sizes, open_archive, text_in
 from tfbuild.errors import BadInput
 from tfbuild.util.files import decode
 from tfbuild.util.terminal import printable
 
 METADATA = re.compile(r"([^/]+)\.dist-info/METADATA")
-AGAIN = "build or download it again"
 SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -68,6 +67,13 @@ class Parts:
     def tags(self) -> list[str]:
         """Return the tags of a wheel with this name, which its WHEEL file repeats."""
         return ["-".join(tag) for tag in product(self.python.split("."), self.abi.split("."), self.platforms)]
+
+
+def demand_installable(wheel: Path) -> None:
+    """Raise BadInput for a wheel that pip or uv would refuse, or whose files are not as long as it says."""
+    with open_archive(wheel) as archive:
+        metadata(archive, wheel.name)
+        demand_sizes(archive)
 
 
 def metadata(archive: zipfile.ZipFile, name: str) -> bytes:
