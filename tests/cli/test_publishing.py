@@ -53,7 +53,7 @@ class FakeEngine(EngineApi, BaseHTTPRequestHandler):
         elif name.startswith("/images/"):
             self.answer({"message": "no such image"}, 404)
         else:
-            self.answer({"version": about, "_ping": "OK", "json": []}[what])
+            self.answer({"version": about, "_ping": "OK", "json": [], "volumes": {}}[what])
 
     def do_POST(self) -> None:
         """A pull, or another name for an image."""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfbuild.engine import leases
-from tfbuild.engine.leases import CONTAINER, LEASE, OWNER, Owner
+from tfbuild.engine.leases import CONTAINER, LEASE, OWNER, VOLUME, Owner
 
 NAME = "tfbuild-0123456789ab"
 
@@ -81,9 +81,17 @@ class Client:
 
     def __init__(self, *rows: dict[str, Any], time: str = "2026-11-22T10:00:00.123456789Z") -> None:
         self.api, self.rows, self.time, self.removed = self, rows, time, list[str]()
+        self.dangling: list[dict[str, Any]] | None = None
 
     def containers(self, **_: object) -> list[dict[str, Any]]:
         return list(self.rows)
+
+    def volumes(self, filters: dict[str, object]) -> dict[str, object]:
+        assert filters == {"label": VOLUME, "dangling": True}
+        return {"Volumes": self.dangling}
+
+    def remove_volume(self, name: str) -> None:
+        self.remove_container(name)
 
     def info(self) -> dict[str, str]:
         return {"SystemTime": self.time}
@@ -112,6 +120,27 @@ def test_a_sweep_removes_what_is_over_and_has_its_own_name() -> None:
     )
     assert leases.sweep(client) == [NAME, NAME]
     assert client.removed == ["dead", "far-over"]
+
+
+def volume(name: str, owner: Owner, created: str = "2026-11-22T10:00:00Z") -> dict[str, Any]:
+    """One without a container."""
+    return {"Name": name, "CreatedAt": created, "Labels": {VOLUME: "", **labels(owner)}}
+
+
+def test_a_sweep_removes_volumes_that_lost_their_containers_and_their_runs() -> None:
+    far = replace(me(), boot="0" * 36)
+    client = Client()
+    client.dangling = [
+        volume("alive", me()),  # `docker container prune`, while it is needed
+        volume("dead", ended()),
+        volume("busy", ended()),
+        volume("far", far),
+        volume("far-over", far, created="2026-11-22T09:00:00Z"),
+        volume("dead-of-any-time", ended(), created=""),
+        {"Name": "bare", "Labels": None},
+    ]
+    assert leases.sweep(client) == []
+    assert client.removed == ["dead", "far-over", "dead-of-any-time"]
 
 
 @pytest.mark.parametrize("time", ["", "yesterday"])

@@ -54,7 +54,7 @@ class Server(socketserver.ThreadingUnixStreamServer):
 PATH, EVENTS = sys.argv[1], int(sys.argv[2])
 JSON = "Content-Type: application/json"
 VERSION = {"Version": "1", "Os": "linux", "Arch": "amd64", "ApiVersion": "1.43", "MinAPIVersion": "1.24"}
-ANSWERS = {"version": VERSION, "info": {"NCPU": 2, "DockerRootDir": os.path.dirname(PATH)}, "json": []}
+ANSWERS = {"version": VERSION, "info": {"NCPU": 2, "DockerRootDir": os.path.dirname(PATH)}, "json": [], "volumes": {}}
 if os.path.exists(PATH):
     os.unlink(PATH)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

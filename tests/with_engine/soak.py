@@ -33,7 +33,7 @@ from tests.with_engine.registry import Server
 from tests.with_engine.second import Second
 from tests.with_engine.test_fault_matrix import Victim, disk
 from tfbuild import plan
-from tfbuild.engine import leases, sandbox
+from tfbuild.engine import leases
 from tfbuild.errors import (
     DiskFull,
     Disturbed,
@@ -56,7 +56,7 @@ IDS = tuple(
 # No verb takes longer here: one that does hangs.
 SECONDS = 900.0
 # The labels of what a run may leave on the engine.
-LABELS = {"container": leases.CONTAINER, "volume": sandbox.OURS}
+LABELS = {"container": leases.CONTAINER, "volume": leases.VOLUME}
 # How much seldomer a fault is drawn for a verb that it was drawn for.
 RARER = 10
 Strike = Callable[["Place", "subprocess.Popen[str]"], None]
@@ -223,7 +223,7 @@ class Place:
         fault.over(self)
         print(f"{code:4} {seconds:5.0f} s  {what}{'' if struck else ' (too late)'}", flush=True)
         (self.struck if struck else self.too_late)[words.partition(" ")[0], name] += 1
-        if struck and code < 0 and name.startswith("SIG") and not output:
+        if struck and name.startswith("SIG") and not output:
             return  # it came before Python, or Invoke, had begun with the verb
         if re.search("^Traceback", output, re.MULTILINE):
             self.found(f"{what}: a traceback", output)

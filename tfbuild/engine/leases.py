@@ -1,9 +1,10 @@
-"""Leases on the containers that tfbuild starts, so that a later run removes those whose run is gone.
+"""Leases on the containers and volumes that tfbuild makes, so that a later run removes those whose run is gone.
 
 A run that is killed cannot remove its containers. Each carries its own name, its owner and the seconds for which its
 run may need it, as labels. A later run on the owner's machine looks for the owner's process. Any other run (of another
 machine, container or user, who may share the engine) waits for the seconds to pass, on the engine's own clock. Images
 made of such a container inherit its labels, and so do their containers: those have another name, and are left alone.
+A volume goes with its container, unless the engine ends at that moment, or somebody removed the container alone.
 """
 
 import os
@@ -21,8 +22,10 @@ import docker
 from tfbuild.engine.faults import translated
 from tfbuild.errors import TfbuildError
 
-# The labels of a container: its own name, its owner, and for how long its run may need it.
+# The labels of a container or a volume: what it is (a container's own name), its owner, and for how long its run may
+# need it.
 CONTAINER = "io.tfbuild.container"
+VOLUME = "io.tfbuild.sandbox"
 OWNER = "io.tfbuild.owner"
 LEASE = "io.tfbuild.lease"
 # A run with a time limit needs its container for that time, and for what comes before and after it.
@@ -85,6 +88,11 @@ def lease(name: str, seconds: float) -> dict[str, str]:
     return {CONTAINER: name, OWNER: str(this_process() or ""), LEASE: f"{seconds:.0f}"}
 
 
+def lease_of_volume() -> dict[str, str]:
+    """Return the labels of a volume that this process needs."""
+    return {VOLUME: "", OWNER: str(this_process() or ""), LEASE: f"{LONGEST_SECONDS}"}
+
+
 def is_over(labels: Mapping[str, str], me: Owner | None, age: float) -> bool:
     """Whether nobody needs a container with these labels any more, `age` seconds after it was made."""
     owner = read_owner(labels.get(OWNER, ""))
@@ -96,25 +104,39 @@ def is_over(labels: Mapping[str, str], me: Owner | None, age: float) -> bool:
 
 
 def sweep(client: Any) -> list[str]:
-    """Remove the containers whose lease is over, and return their names. A failure is left to the next run."""
+    """Remove the containers whose lease is over, and return their names; also volumes that have no container any more.
+
+    A failure is left to the next run.
+    """
     removed: list[str] = []
     with suppress(TfbuildError), translated():
         rows = client.api.containers(all=True, filters={"label": CONTAINER})
         labelled = [(row, row.get("Labels") or {}) for row in rows]
         own = [(row, labels) for row, labels in labelled if f"/{labels.get(CONTAINER)}" in (row.get("Names") or ())]
+        volumes = client.api.volumes(filters={"label": VOLUME, "dangling": True}).get("Volumes") or ()
         # If the time cannot be read, no lease is over.
-        now = (engine_time(client) if own else None) or 0.0
+        now = (engine_time(client) if own or volumes else None) or 0.0
         for row, labels in own:
             if is_over(labels, this_process(), now - row["Created"]):
                 with suppress(docker.errors.APIError):  # another run may be removing it at this moment
                     client.api.remove_container(str(row["Id"]), force=True, v=True)
                     removed.append(labels[CONTAINER])
+        for volume in volumes:
+            created = _seconds(volume.get("CreatedAt"))
+            if is_over(volume.get("Labels") or {}, this_process(), now - created if created else 0.0):
+                with suppress(docker.errors.APIError):
+                    client.api.remove_volume(volume["Name"])
     return removed
 
 
 def engine_time(client: Any) -> float | None:
     """Return the engine's time, in seconds since the epoch; None if it cannot be read."""
+    return _seconds(client.info().get("SystemTime"))
+
+
+def _seconds(time: object) -> float | None:
+    """Return a time that an engine names, in seconds since the epoch; None if it cannot be read."""
     try:
-        return datetime.fromisoformat(str(client.info()["SystemTime"])).timestamp()
-    except (KeyError, ValueError):
+        return datetime.fromisoformat(str(time)).timestamp()
+    except ValueError:
         return None

@@ -14,6 +14,7 @@ from typing import Any
 import docker
 from docker.types import DeviceRequest
 
+from tfbuild.engine import leases
 from tfbuild.engine.faults import REFUSED, translated
 from tfbuild.errors import Disturbed
 
@@ -29,8 +30,6 @@ PROCESSES_PER_CPU = 16
 # Without a sandbox.
 MOST_PROCESSES = 8192
 TMP = "/tmp"
-# A label of the volume with a sandbox's files.
-OURS = "io.tfbuild.sandbox"
 # Mounting over these breaks any container.
 VITAL = ("/", "/proc", "/sys", "/dev", "/etc")
 
@@ -106,13 +105,13 @@ def processes(cpus: int) -> int:
 
 def volume(path: str) -> docker.types.Mount:
     """Return a new volume at `path`, which starts empty whatever the image has there."""
-    return docker.types.Mount(path, None, type="volume", no_copy=True, labels={OURS: ""})
+    return docker.types.Mount(path, None, type="volume", no_copy=True, labels=leases.lease_of_volume())
 
 
 def require_volume(client: Any, sandbox: Sandbox) -> None:
     """Raise Disturbed if somebody removed a sandbox's files: then each container gets an empty volume of its name."""
     with translated(), suppress(docker.errors.NotFound):
-        if OURS in (client.api.inspect_volume(sandbox.volume).get("Labels") or {}):
+        if leases.VOLUME in (client.api.inspect_volume(sandbox.volume).get("Labels") or {}):
             return
     why = "somebody removed the volume with its probes (docker volume prune?)"
     raise Disturbed(f"the image was not judged: {why}", hint="run the same command again")
