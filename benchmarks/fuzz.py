@@ -71,9 +71,15 @@ class Parser:
     most: int = BYTES
 
     def accepts(self, content: bytes) -> None:
-        """Parse the content. Raises what no caller expects."""
-        with contextlib.suppress(*self.errors):
+        """Parse the content. Raises what no caller expects, and MemoryError if the memory's end is behind an error."""
+        try:
             self.read(content)
+        except self.errors as error:
+            cause = error.__cause__ or error.__context__
+            while cause is not None:
+                if isinstance(cause, MemoryError):
+                    raise cause from None
+                cause = cause.__cause__ or cause.__context__
 
 
 def text(content: bytes) -> str:
