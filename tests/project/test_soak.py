@@ -1,12 +1,15 @@
 """What the nightly soak runs are command lines that tfbuild takes."""
 
+import os
 import random
+import signal
 from itertools import islice
 
 from tests.rows import each
-from tests.with_engine.soak import FAULTS, IDS, LABELS, TARGETS, TRIALS, Trial, draws
+from tests.with_engine.soak import FAULTS, IDS, LABELS, TARGETS, TRIALS, Trial, catches, draws
 from tfbuild.cli import VERBS, command_line
 from tfbuild.engine import leases, sandbox
+from tfbuild.util.process import interruptible
 
 
 @each("trial", TRIALS)
@@ -31,3 +34,12 @@ def test_an_hours_draws_strike_each_important_verb_with_most_faults(seed: int) -
 def test_what_a_run_leaves_has_the_labels_by_which_the_soak_looks_for_it() -> None:
     assert LABELS["container"] in leases.lease("x", 1)
     assert LABELS["volume"] in sandbox.volume("/x")["VolumeOptions"]["Labels"]
+
+
+def test_a_verb_is_struck_by_a_signal_once_it_handles_signals() -> None:
+    before = catches(os.getpid(), signal.SIGTERM)
+    with interruptible():
+        assert catches(os.getpid(), signal.SIGTERM)
+    assert catches(os.getpid(), signal.SIGTERM) == before
+    assert not catches(os.getpid(), signal.SIGUSR2)
+    assert not catches(2**22 + 1, signal.SIGTERM)

@@ -108,8 +108,18 @@ class Fault:
     weight: int = 2
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal."""
+    with suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (number - 1) & 1)
+    return False
+
+
 def sent(*signals: signal.Signals) -> Fault:
     def strike(_: "Place", process: "subprocess.Popen[str]") -> None:
+        while not catches(process.pid, signal.SIGTERM) and process.poll() is None:
+            time.sleep(0.01)  # until then Python and Invoke start, and end by a signal in their own ways
         for number in signals:
             with suppress(ProcessLookupError):
                 process.send_signal(number)
@@ -223,8 +233,6 @@ class Place:
         fault.over(self)
         print(f"{code:4} {seconds:5.0f} s  {what}{'' if struck else ' (too late)'}", flush=True)
         (self.struck if struck else self.too_late)[words.partition(" ")[0], name] += 1
-        if struck and name.startswith("SIG") and not output:
-            return  # it came before Python, or Invoke, had begun with the verb
         if re.search("^Traceback", output, re.MULTILINE):
             self.found(f"{what}: a traceback", output)
         elif code not in {0} | allowed | (fault.ends if struck else frozenset()):
