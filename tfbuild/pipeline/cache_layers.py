@@ -32,7 +32,7 @@ BUILDER = "io.tfbuild.builder"
 LAYER_BYTES = 1 << 30
 DISK, SITTINGS = "disk", "sittings"
 NAME = re.compile(rf"({DISK}|{SITTINGS})(/[\w-][\w.-]*)+", re.ASCII)
-# Object files: higher levels take several times as long for a tenth less.
+# gzip's default level makes 0.84 of these bytes in three times the time: 116 MB of object files of 2.14.1, measured.
 COMPRESSION = 1
 
 
