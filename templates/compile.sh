@@ -126,7 +126,7 @@ genrule(
     cmd = "grep -x $builder /opt/tfbuild/builder > \$@ || { echo tfbuild: not the builder, $(date +%s) >&2; exit 1; }",
 )
 END
-    bazel_build --noremote_local_fallback --genrule_strategy=remote //tfbuild_probe
+    bazel_build --noremote_local_fallback //tfbuild_probe
     if [ "$code" != 0 ] && ! late && [ ! -e "$top/mnt/remote.lost" ]; then
         if grep '^tfbuild: not the builder' "$kept/bazel.log" > /dev/null; then
             why="its worker runs in another image than this builder's"

@@ -146,6 +146,8 @@ def test_an_executor_falls_back_to_this_machine() -> None:
     assert got == [
         "--remote_executor=grpcs://host:8980",
         "--remote_local_fallback",
+        "--spawn_strategy=remote,local",
+        "--strategy=Genrule=remote,local",
         f"--remote_cache={CACHE}",
         "--remote_instance_name=main",
         "--remote_default_exec_properties='container-image=docker://x@sha256:1'",

@@ -171,6 +171,7 @@ def test_an_executor_that_fails_leaves_the_work_to_this_machine_in_every_bazel()
     new = remote_cache.bazelrc(remote(executor="grpc://e", properties=("a=b",)), "7.4.1").splitlines()
     assert new == [
         "build --remote_executor=grpc://e", "build --remote_local_fallback",
+        "build --spawn_strategy=remote,local", "build --strategy=Genrule=remote,local",
         "build --remote_default_exec_properties='a=b'",
     ]  # fmt: skip
     old = remote_cache.bazelrc(remote(executor="grpc://e"), "0.26.1").splitlines()

@@ -27,7 +27,7 @@ server:
 {credentials}
 authorization: {authorization}
 monitoring: {{ enabled: false }}
-thread-pool-size: 50
+thread-pool-size: 500
 storages:
   - !disk-storage &store
     path: {folder}/store

@@ -66,6 +66,9 @@ def new_actions() -> str:
 @pytest.fixture
 def client(new_site: Site, engine: Engine, tmp_path: Path) -> Iterator[Client]:
     tree = renewed(shutil.copytree(TREE, tmp_path / "tree"))
+    # As in TensorFlow's own trees, some of which name genrules too: the plan must have the last word.
+    with (tree / ".bazelrc").open("a") as rc:
+        rc.write("build --spawn_strategy=standalone\nbuild --strategy=Genrule=standalone\n")
     with cluster.start(engine, tmp_path / "cluster") as made:
         yield Client(site=new_site, cluster=made, tree=tree, dist=tmp_path / "dist")
 
@@ -79,6 +82,7 @@ def test_two_workers_compile_the_wheel_that_one_machine_compiles(client: Client)
     client.start_workers(2)
     far = client.wheel(client.remote("--set", "remote-fallback=no"))
     assert counts(far.stderr) == (ACTIONS, 0)
+    assert all("buildbox-worker" in docker("top", worker) for worker in client.cluster.workers)
     here = client.wheel(client.words(new_actions()))
     assert counts(here.stderr) == (0, ACTIONS)
     assert json.loads(far.stdout)["sha256"] == json.loads(here.stdout)["sha256"]

@@ -82,7 +82,7 @@ docker run --detach --init --network host --volume /opt/buildbox:/opt/buildbox:r
     PATH=/opt/buildbox/bin:$PATH
     buildbox-casd --cas-remote={url} --bind=unix:/tmp/casd.sock /tmp/casd &
     exec buildbox-worker --bots-remote={url} --cas-remote=unix:/tmp/casd.sock \\
-        --buildbox-run=buildbox-run-hosttools --concurrent-jobs=$(nproc) "$(hostname)-$$"'"""
+        --buildbox-run=buildbox-run-hosttools --concurrent-jobs=$(nproc) "$(hostname)-$(date +%s%N)"'"""
 
 
 @verb(

@@ -323,8 +323,10 @@ def bazelrc(remote: Remote, bazel: str) -> str:
 def _executing(remote: Remote, bazel: str) -> list[str]:
     # With the fallback, an action that the executor fails to run is run on this machine.
     flags = [f"--remote_executor={remote.executor}", *(["--remote_local_fallback"] if remote.fallback else [])]
-    strategies = ["--spawn_strategy=remote", "--genrule_strategy=remote"]
-    return flags if can(bazel, "executes-by-default") else [*flags, *strategies]
+    # A tree's own .bazelrc keeps actions on this machine: build --spawn_strategy=standalone, older ones genrules too.
+    if can(bazel, "executes-by-default"):
+        return [*flags, "--spawn_strategy=remote,local", "--strategy=Genrule=remote,local"]
+    return [*flags, "--spawn_strategy=remote", "--genrule_strategy=remote"]
 
 
 def notes(remote: Remote, bazel: str) -> list[str]:
