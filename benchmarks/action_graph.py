@@ -176,7 +176,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
 def read_graph(path: Path, target: str, disk: DiskCache | None = None) -> Graph:
     """Read what `bazel aquery --output=jsonproto` wrote: what `target` needs. Raises UsageError if it is not that."""
     try:
-        return _Reader(json.loads(_text(path)), disk).graph(target)
+        return _Reader(json.loads(read_text(path)), disk).graph(target)
     except DAMAGED as error:
         raise UsageError(
             f"{path} is not an action graph of Bazel 4 or later: {type(error).__name__}: {error}",
@@ -295,7 +295,7 @@ def _forms(paths: Iterable[str]) -> Iterator[str]:
 def read_profile(path: Path) -> list[Event]:
     """Read the actions of a profile; UsageError if there are none."""
     try:
-        rows: list[dict[str, Any]] = [row for row in bazel.events(_text(path)) if "dur" in row and "ts" in row]
+        rows: list[dict[str, Any]] = [row for row in bazel.events(read_text(path)) if "dur" in row and "ts" in row]
         actions = [row for row in rows if row.get("cat") == bazel.ACTION]
         spent = _processes(actions, [row for row in rows if not PROCESS.isdisjoint((row.get("cat"), row.get("name")))])
         results = [
@@ -392,7 +392,7 @@ def _described(actions: Sequence[Action], events: Iterable[Event]) -> dict[int, 
     return results
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Read a file, compressed or not."""
     try:
         content = path.read_bytes()
