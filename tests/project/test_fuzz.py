@@ -15,6 +15,7 @@ FOUND = (
     ("buildkit", b"#6 [runtime 2/5] COPY hello /hello\n#6 DONE 0..0s"),
     ("buildkit", b"#" + b"9" * 5000 + b" DONE 0.0s"),
     ("buildkit", b"#1 [wheel " + b"9" * 5000 + b"/2] RUN true"),
+    ("files", b"\x17:\x0c\x1f\x00\x0c\x1f\x14"),
     ("sbom", b"\x003"),
     ("sbom", b"5"),
     ("sbom", b'{"components": 5}'),

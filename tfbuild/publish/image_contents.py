@@ -15,7 +15,7 @@ from packaging.metadata import parse_email
 from packaging.utils import canonicalize_name
 
 from tfbuild.engine import Engine, Files
-from tfbuild.errors import TfbuildError
+from tfbuild.errors import BadInput, TfbuildError
 from tfbuild.publish.wheel_names import noted_digest
 from tfbuild.util.terminal import cause
 
@@ -182,7 +182,7 @@ def _libraries(files: Mapping[str, bytes]) -> dict[tuple[str, str], list[Bundled
 def _debian(text: Mapping[str, str], links: Mapping[str, str]) -> Iterator[DebianPackage]:
     files = [path for path in text if path == STATUS or path.startswith(STATUS_FOLDER)]
     for path in sorted(files):
-        for stanza in Deb822.iter_paragraphs(text[path].splitlines(keepends=True), use_apt_pkg=False):
+        for stanza in _stanzas(text[path], path):
             name, status = stanza.get("Package", ""), stanza.get("Status", "install ok installed")
             if not name or not stanza.get("Version") or not status.endswith(" installed"):
                 continue
@@ -196,6 +196,13 @@ def _debian(text: Mapping[str, str], links: Mapping[str, str]) -> Iterator[Debia
                 source_version=source_version.strip(" )") or stanza["Version"],
                 licences=tuple(_short_names(_copyright(name, text, links))),
             )
+
+
+def _stanzas(text: str, path: str) -> Iterator[Deb822]:
+    try:
+        yield from Deb822.iter_paragraphs(text.splitlines(keepends=True), use_apt_pkg=False)
+    except ValueError as error:
+        raise BadInput(f"the image's {path} is no list of packages: {error}", hint="build the image again") from error
 
 
 def _copyright(package: str, text: Mapping[str, str], links: Mapping[str, str]) -> str:
