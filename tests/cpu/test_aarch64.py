@@ -1,6 +1,7 @@
 """The verbs for another architecture than this machine's: the plan, its flags and its context for an Arm server."""
 
 import json
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,13 @@ def test_copts() -> None:
     run = invoke("copts", *ARM, "--compiler", "gcc-12")
     assert run["copts"] == [f"--copt={FLAGS}"]
     assert run["dropped"] == []
+
+
+def test_copts_of_a_processor_are_for_its_platform() -> None:
+    run = invoke("copts", "--cpu", "graviton3", "--json")
+    assert run["copts"] == ["--copt=-march=armv8.2-a+fp16+sve"]
+    said = "graviton3 is for aarch64: shown for linux/arm64"
+    assert (said in run["notes"]) == (platform.machine() != "aarch64")
 
 
 def test_plan() -> None:

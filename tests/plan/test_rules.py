@@ -110,6 +110,41 @@ def test_what_cannot_be_a_flag_of_bazel_is_refused(flag: str) -> None:
     assert "Bazel flag" in refused(UsageError, bazel_flag=(flag,))[0]
 
 
+@pytest.mark.parametrize(
+    ("options", "cpu"),
+    [
+        ({"bazel_flag": ("-march=native",)}, "host"),
+        ({"bazel_flag": ("--copt=-march=haswell",)}, "haswell"),
+        ({"bazel_flag": ("--cxxopt='-mcpu=skylake'",)}, "skylake"),
+        ({"bazel_flag": ("--copt", "-march=native")}, "host"),
+        ({"bazel_flag": ("--per_file_copt=//x/.*@-O3,-march=native",)}, "host"),
+        ({"bazel_flag": ("--config=native_arch_linux",)}, "host"),
+        ({"bazel_flag": ("--config", "native_arch_linux")}, "host"),
+        ({"config": ("native_arch_linux",)}, "host"),
+        ({"config": ("v2,avx2_linux",), "cpu": "x86-64-v2"}, "x86-64-v2,avx2"),
+        ({"configure": ("CC_OPT_FLAGS=-O3 -march=native",)}, "host"),
+        ({"configure": ("CC_OPT_FLAGS=-march=native",)}, "host"),
+        ({"bazel_flag": ("--copt=-mavx512f",)}, "x86-64-v3,avx512f"),
+        ({"bazel_flag": ("--conlyopt=-mno-fma",)}, "x86-64-v2"),
+    ],
+)
+def test_what_compiles_for_another_cpu_than_the_label_says_is_refused(options: dict[str, Any], cpu: str) -> None:
+    reason, hint = refused(UsageError, **{"cpu": "x86-64-v3", **options})
+    assert reason.endswith("compiles for another CPU than the plan, the labels and the verification say")
+    assert hint == f"--cpu {cpu}"
+
+
+@each(
+    "flag",
+    [
+        "--host_copt=-march=native", "--copt=-mtune=haswell", "--copt=-mavx2", "--copt=-mno-avx512f",
+        "--copt=-mcmodel=medium", "--config=avx2_linux", "--define=x=-march=native",
+    ],
+)  # fmt: skip
+def test_what_leaves_the_cpu_as_it_is_is_taken(flag: str) -> None:
+    assert chosen(cpu="x86-64-v3", bazel_flag=(flag,)).bazel_flags[-1] == flag
+
+
 @each("base", ["debian:12@sha256:PWN", "debian:", "debian::12", "a//b", "a:5000/b:1:2"])
 def test_what_cannot_be_an_image_s_name_is_refused(base: str) -> None:
     assert refused(UsageError, base=base)[0] == f"{base!r} is not an image's name"

@@ -19,6 +19,7 @@ from tfbuild.plan import (
     Request,
     Usual,
     choose_platform,
+    named_architecture,
     newest_official,
     requested_set,
     unused_by_official_wheel,
@@ -109,7 +110,8 @@ def gain(*, cpuinfo: str, json: bool) -> None:
 )
 def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) -> None:
     """Print the Bazel copts for a CPU and a compiler, to paste."""
-    chosen = choose_platform(Request(platform=platform))
+    asked = Request(cpu=cpu, platform=platform)
+    chosen = choose_platform(asked)
     request = Request(cpu=cpu or "host", cpuinfo=cpuinfo, platform=chosen)
     instruction_set = requested_set(request, PLATFORMS[chosen], host_cpu(cpuinfo))
     assert instruction_set is not None  # the request names a CPU, at least "host"
@@ -121,6 +123,9 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
         prefer_vector_width=options["prefer_vector_width"],
         named=cpu,
     )
+    notes = [*flags.notes]
+    if other := named_architecture(asked):
+        notes.insert(0, f"{cpu} is for {other}: shown for {chosen}")
     if json:
         out(
             {
@@ -130,7 +135,7 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
                 "instruction_set": flags.instruction_set.name,
                 "copts": list(flags.copts),
                 "dropped": [asdict(item) for item in flags.dropped],
-                "notes": list(flags.notes),
+                "notes": notes,
             }
         )
         return
@@ -138,7 +143,7 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
     say(f"for {flags.instruction_set.name}: {words(taken)}")
     for item in flags.dropped:
         say(f"dropped {item.feature}: {item.reason}")
-    for note in flags.notes:
+    for note in notes:
         say(f"note: {note}")
 
 

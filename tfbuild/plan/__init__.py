@@ -3,7 +3,7 @@
 from tfbuild.plan.base_choice import HostSystem, Interpreter, debian_pythons, default_base
 from tfbuild.plan.build import BUILD_PYTHON, MACHINES, PLATFORMS, Build, Comparison, Runtime, RuntimeCheck
 from tfbuild.plan.request import BASES, Request
-from tfbuild.plan.rules import choose_platform, find_release, is_target, requested_set
+from tfbuild.plan.rules import choose_platform, find_release, is_target, named_architecture, requested_set
 from tfbuild.plan.run_request import RunRequest
 from tfbuild.plan.selection import (
     Usual,
@@ -36,6 +36,7 @@ __all__ = [
     "default_base",
     "find_release",
     "is_target",
+    "named_architecture",
     "newest_official",
     "requested_set",
     "runtime",

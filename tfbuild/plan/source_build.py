@@ -27,8 +27,12 @@ from tfbuild.plan.source import Source
 from tfbuild.plan.tree import Difference, TreeFacts
 
 FLAG = re.compile(r"--?[\w@/][\w@/:.,+~-]*", re.ASCII)
-# Flags that choose the CPU of the compiled code; -mtune only orders it.
-CHOOSES_CPU = re.compile(r"(?:--(?:copt|cxxopt|conlyopt)=)?['\"]?-m(arch|cpu)=([\w.+-]+)['\"]?", re.ASCII)
+# A compiler's flag for the machine, in a word of Bazel's; what follows -march= or -mcpu= is the CPU.
+MACHINE_FLAG = re.compile(r"""(?:^|(?<=[=@,'"]))(-m(?:(?:arch|cpu)=)?([\w.+-]+))""", re.ASCII)
+# Bazel's options with flags for the wheel's code. --host_copt is for tools that only run during the build.
+FOR_COMPILER = ("--copt", "--cxxopt", "--conlyopt", "--per_file_copt")
+# The configs of TensorFlow's .bazelrc that choose a CPU, and how.
+CPU_CONFIGS = {"native_arch_linux": "-march=native", "avx_linux": "-mavx", "avx2_linux": "-mavx2"}
 SYSTEM_LIBS = "TF_SYSTEM_LIBS"
 
 
@@ -99,6 +103,7 @@ def _decide(
     flags = isa.flags(
         wanted, choice.compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
     )
+    _refuse_another_cpu(request, flags.instruction_set)
     changes = _changes(request, release)
     base = machine or choice.base or toolchains.find_base(request.base)
     circumstances = replace(
@@ -197,23 +202,47 @@ def _configure_env(
 
 
 def _refuse_flags(flags: tuple[str, ...]) -> None:
-    """Raise UsageError for a word that Bazel would take for a target, and for one that chooses another CPU.
-
-    A word may be the value of the flag before it.
-    """
+    """Raise UsageError for a word that Bazel would take for a target; it may be the value of the flag before it."""
     for before, flag in pairwise(("", *flags)):
-        words = [f"{before}={flag}", *flag.split()]
-        if match := next(filter(None, map(CHOOSES_CPU.fullmatch, words)), None):
-            cpu = "host" if match[2] in ("native", "host") else match[2]
-            raise UsageError(
-                f"{flag!r} compiles for another CPU than the plan, the labels and the verification say",
-                hint=f"--cpu {cpu}",
-            )
         if not flag.startswith("-") and ("=" in before or not before.startswith("-")):
             raise UsageError(f"{flag!r} is not a Bazel flag", hint="--bazel-flag=--NAME or --bazel-flag=--NAME=VALUE")
         name = flag.partition("=")[0]
         if flag.startswith("-") and not FLAG.fullmatch(name):
             raise UsageError(f"{name!r} is not the name of a Bazel flag", hint="--bazel-flag=--NAME=VALUE")
+
+
+def _refuse_another_cpu(request: Request, own: InstructionSet) -> None:
+    """Raise UsageError for a flag, a config or an answer that compiles for another CPU than the plan says."""
+    for word, flag, value in _machine_flags(request):
+        if cpu := _another_cpu(flag, value, own):
+            raise UsageError(
+                f"{word!r} compiles for another CPU than the plan, the labels and the verification say",
+                hint=f"--cpu {cpu}",
+            )
+
+
+def _machine_flags(request: Request) -> Iterator[tuple[str, str, str]]:
+    """Yield the compiler's flags for the machine that the user's words contain: the word, the flag and its value."""
+    for word in (word for text in (*request.bazel_flag, *request.config, *request.configure) for word in text.split()):
+        option, _, value = word.partition("=")
+        flags = [CPU_CONFIGS.get(name, "") for name in (value if option == "--config" else word).split(",")]
+        if option in FOR_COMPILER or not option.startswith("--"):
+            flags.append(word)
+        for match in (match for text in flags for match in MACHINE_FLAG.finditer(text)):
+            yield word, match[1], match[2]
+
+
+def _another_cpu(flag: str, value: str, own: InstructionSet) -> str:
+    """Return the value of --cpu that stands for a flag; "" for a flag that changes nothing about the CPU."""
+    if "=" in flag:
+        return "host" if value in ("native", "host") else value
+    features = {row.flag: row.name for row in facts.features(own.arch)}
+    if (added := features.get(flag)) and added not in own.features:
+        return f"{own.option},{added}"
+    if (removed := features.get(flag.replace("-mno-", "-m", 1))) and flag.startswith("-mno-"):
+        smaller = [row.name for row in facts.levels(own.arch) if removed not in row.features]
+        return smaller[-1] if removed in own.features else ""
+    return ""
 
 
 # --- notes ------------------------------------------------------------------------------------------------------------
