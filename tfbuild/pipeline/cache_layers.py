@@ -10,7 +10,7 @@ import re
 import shutil
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,11 +122,11 @@ class CacheLayers:
         builder = (self.root / "opt/tfbuild/builder").read_text(encoding="ascii").strip()
         if self._builder not in ("", builder):
             settings.progress("note: the cache in the registry is another builder's, and was of no use here")
-        known = (self._layers, self._names) if builder == self._builder else ([], set())
+        layers, known = (list(self._layers), self._names) if builder == self._builder else ([], set())
         registry = Registry(self.images.repository, ca=self.ca)
-        layers, cache = list(known[0]), self.root / "cache" / builder
+        cache = self.root / "cache" / builder
         with settings.progress.step(f"save {self.name}") as step:
-            for names in _batches(cache, known[1]):
+            for names in _batches(cache, known):
                 step.detail = counted(len(names), "file")
                 layers.append(_upload(registry, cache, names))
             empty = {"mediaType": EMPTY, "digest": registry.upload(b"{}"), "size": 2}
@@ -145,7 +145,7 @@ class CacheLayers:
         """Nothing: no engine holds a copy."""
 
 
-def _batches(cache: Path, known: Iterable[str]) -> Iterator[list[str]]:
+def _batches(cache: Path, known: set[str]) -> Iterator[list[str]]:
     """Yield the names of the files to push, a layer at a time. A record of sittings has a line more after each run."""
     paths = sorted(path for folder in (DISK, SITTINGS) for path in (cache / folder).rglob("*") if path.is_file())
     batch, size = [], 0
