@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -223,12 +223,12 @@ def _refuse_another_cpu(request: Request, own: InstructionSet) -> None:
 
 def _machine_flags(request: Request) -> Iterator[tuple[str, str, str]]:
     """Yield the compiler's flags for the machine that the user's words contain: the word, the flag and its value."""
-    for word in (word for text in (*request.bazel_flag, *request.config, *request.configure) for word in text.split()):
+    for word in " ".join((*request.bazel_flag, *request.config, *request.configure)).split():
         option, _, value = word.partition("=")
         flags = [CPU_CONFIGS.get(name, "") for name in (value if option == "--config" else word).split(",")]
         if option in FOR_COMPILER or not option.startswith("--"):
             flags.append(word)
-        for match in (match for text in flags for match in MACHINE_FLAG.finditer(text)):
+        for match in chain.from_iterable(map(MACHINE_FLAG.finditer, flags)):
             yield word, match[1], match[2]
 
 
