@@ -271,7 +271,12 @@ class Handler(BaseHTTPRequestHandler):
                     return self._fail(requested, why, response.status_code)
                 length = response.headers.get("Content-Length", "")
                 # A client waits only so long for the first bytes, so a file of known size is passed on as it arrives.
-                started = length.isdigit() and not stored.endswith(INDEX) and "Content-Encoding" not in response.headers
+                started = (
+                    self.command == "GET"
+                    and length.isdigit()
+                    and not stored.endswith(INDEX)
+                    and "Content-Encoding" not in response.headers
+                )
                 if started:
                     self._head(int(length), stored)
                 with self.server.bundle.new_file(stored, response.url) as part:
@@ -312,7 +317,7 @@ class Handler(BaseHTTPRequestHandler):
         rest = b""
         for chunk in response.iter_content(CHUNK):
             part.write(chunk)
-            if started and self.command != "HEAD":
+            if started:
                 self.wfile.write(rest)
                 rest = chunk
         return rest
