@@ -33,15 +33,16 @@ def answer(
     terminal: bool = False,
     root: Path = ROOT,
 ) -> "subprocess.CompletedProcess[str]":
-    """What `invoke WORDS...` prints and leaves with, whatever that is. `terminal`: stdout is one of eighty columns.
+    """What `invoke WORDS...` prints and leaves with, whatever that is.
 
+    `terminal`: stdout and stderr are one of eighty columns.
     `root`: the clone whose tasks.py it is.
 
     tasks.py is read anew, as by a new process.
     """
     settings = {"COLUMNS": "80", "TERM": "xterm"} if terminal else {}
     command = ["invoke", "--search-root", str(root), *map(str, words)]
-    stdout, stderr = Terminal() if terminal else io.StringIO(), io.StringIO()
+    stdout, stderr = (Terminal(), Terminal()) if terminal else (io.StringIO(), io.StringIO())
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     known = sys.modules.get("tasks")
     with (
@@ -59,7 +60,7 @@ def answer(
             sys.modules.pop("tasks", None)
             if known is not None:
                 sys.modules["tasks"] = known
-    return subprocess.CompletedProcess(command, left, plain(stdout.getvalue()), stderr.getvalue())
+    return subprocess.CompletedProcess(command, left, plain(stdout.getvalue()), plain(stderr.getvalue()))
 
 
 def _run(command: list[str]) -> int:

@@ -36,6 +36,10 @@ TYPED = (
     ("plan --config=-- --config=--x", [("plan", {"config": ["--", "--x"]})]),
     ("verify tfbuild:x --json", [("verify", {"image": "tfbuild:x", "json": True})]),
     ("bench --json tfbuild:x", [("bench", {"image": "tfbuild:x", "json": True})]),
+    (
+        "cpus --json zen plan --target mkl cpus",
+        [("cpus", {"text": "zen", "json": True}), ("plan", {"target": "mkl"}), ("cpus", {})],
+    ),
     ("push --sign-options='--key x' tfbuild:x", [("push", {"image": "tfbuild:x", "sign_options": "--key x"})]),
 )
 
@@ -49,16 +53,16 @@ def test_words_become_the_values_of_verbs(line: str, values: list[tuple[str, dic
 
 @pytest.mark.parametrize("verb", EVERY.values(), ids=lambda verb: verb.name)
 def test_the_examples_of_a_verb_mean_the_same_to_invoke(verb: Verb) -> None:
-    contexts = collection(EVERY).to_contexts()
     for example in verb.examples:
         _, *words = shlex.split(example.partition(" >")[0], comments=True)
-        parsed = Parser(contexts=contexts, initial=Program().initial_context).parse_argv(words)
+        calls = command_line.calls(words, EVERY)
+        parsed = Parser(contexts=collection(calls).to_contexts(), initial=Program().initial_context).parse_argv(words)
         by_invoke = [
             (context.name, {name.replace("-", "_"): arg.value for name, arg in context.args.items()})
             for context in parsed
             if context.name
         ]
-        assert [(call.verb.name, dict(call.values)) for call in command_line.calls(words, EVERY)] == by_invoke
+        assert [(call.verb.name, dict(call.values)) for call in calls] == by_invoke
 
 
 def run(*words: str, code: int = 0) -> "subprocess.CompletedProcess[str]":

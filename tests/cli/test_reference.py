@@ -29,7 +29,7 @@ COMMANDS = {
         "detect --cpuinfo {folder}/machines/hides-avx512",
     ],
     "copts": ["copts --cpuinfo {folder}/machines/unknown-sapphirerapids --compiler gcc-9"],
-    "cpus": ["cpus --search zen"],
+    "cpus": ["cpus zen"],
     "gain": ["gain --cpuinfo {folder}/machines/unknown-sapphirerapids"],
     "explain": ["explain --cpuinfo {folder}/machines/unknown-sapphirerapids"],
     "fleet": ["fleet {folder}/machines --also {folder}/list --skip-unreachable --timeout 2"],

@@ -22,7 +22,7 @@ from tfbuild.cli.options import (
     require_extra,
     run_of,
 )
-from tfbuild.cli.output import confirmed, out, say
+from tfbuild.cli.output import confirmed, out, say, say_note
 from tfbuild.cli.planning import select_and_print_notes
 from tfbuild.cli.verbs import verb
 from tfbuild.errors import Interrupted, UsageError
@@ -57,7 +57,7 @@ def build(*, json: bool, dry_run: bool, **options: Any) -> None:
     chosen = select_and_print_notes(request_of(options), run)
     maker = Maker(run=run)
     for note in ignored_options(chosen, options):
-        say(f"note: {note}")
+        say_note(note)
     if dry_run:
         context = maker.render(chosen)
         out([{**chosen.to_json(), "context_digest": context.digest}]) if json else show_plan(chosen)
@@ -259,7 +259,7 @@ def verify_published(
     demand = signing.demand_of(signed, published_in.ca)
     published = check.image(published_in, image, REPORTS, demand)
     for note in published.notes:
-        say(f"note: {note}")
+        say_note(note)
     if lock:
         locks.refuse_other(lock, published.id, frozenset({published.digest}))
     if context:
@@ -267,7 +267,7 @@ def verify_published(
     check.refuse_unfinished(published)
     state = freshness.judge(published, compare_base=bool(context), max_age=max_age, ca=published_in.ca)
     if state.base and state.base.note:
-        say(f"note: the base {state.base.name} is not compared: {state.base.note}")
+        say_note(f"the base {state.base.name} is not compared: {state.base.note}")
     if json and (state.reasons or not pull):
         out({**published.to_json(), **state.to_json(), "signed": True if demand else None})
     freshness.refuse_stale(published, state)

@@ -35,21 +35,21 @@ def main(words: Sequence[str], verbs: Mapping[str, Verb]) -> None:
             call.run()
 
 
-def checked(argv: Sequence[str], verbs: Mapping[str, Verb]) -> Mapping[str, Verb]:
-    """Return the verbs of which Invoke, which parses the command line next, needs tasks.
+def checked(argv: Sequence[str], verbs: Mapping[str, Verb]) -> list[Call]:
+    """Return the calls of which Invoke, which parses the command line next, needs tasks.
 
     Those are the ones on it: Invoke copies every option of every verb that it knows, which takes a tenth of the time of
-    `invoke plan`. Another program than Invoke gets all of them. Raises SystemExit where the command line is wrong or
-    asks for no verb, after the answer is printed.
+    `invoke plan`. Another program than Invoke gets one of each verb. Raises SystemExit where the command line is wrong
+    or asks for no verb, after the answer is printed.
     """
     program = Path(argv[0])
     if program.name not in ("invoke", "inv") and program.parts[-2:] != ("invoke", "__main__.py"):
-        return verbs
+        return [Call(verb, {}) for verb in verbs.values()]
     with ending():
-        called = {call.verb.name for call in _requested(argv[1:], verbs, by_invoke=True)}
+        called = _requested(argv[1:], verbs, by_invoke=True)
     if not called:
         raise SystemExit(0)
-    return {name: verb for name, verb in verbs.items() if name in called}
+    return called
 
 
 @contextmanager
@@ -177,7 +177,7 @@ def _call(words: Sequence[str], verbs: Mapping[str, Verb]) -> tuple[Call, Sequen
         _refuse_values(verb, option, texts)
     bare: list[str] = [word for row in verb.positional if (word := getattr(rest, row.name)) is not None]
     _refuse_bare(verb, bare, rest.rest, given, verbs)
-    values: dict[str, Any] = {row.name: word for row, word in zip(verb.positional, bare, strict=True)}
+    values: dict[str, Any] = {row.name: word for row, word in zip(verb.positional, bare, strict=False)}
     for option, row in verb.options.items():
         values[option.replace("-", "_")] = _value(row, given.get(option, []))
     return Call(verb, values), rest.rest
@@ -277,7 +277,7 @@ def _refuse_bare(
         _refuse_long(word, word)
     if empty := next((row.name.upper() for row, word in zip(verb.positional, bare, strict=False) if not word), ""):
         raise UsageError(f"{empty} is empty", hint=f"{empty}: {help_pages.ARGUMENTS[empty.lower()]}")
-    if len(bare) < len(verb.positional):
+    if len(bare) < sum(row.default is row.empty for row in verb.positional):
         needs = " ".join(help_pages.placeholders(verb))
         meanings = (f"{row.name.upper()}: {help_pages.ARGUMENTS[row.name]}" for row in verb.positional)
         raise UsageError(f"{verb.name} needs {needs}", hint="; ".join(meanings))

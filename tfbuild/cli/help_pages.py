@@ -40,6 +40,7 @@ ARGUMENTS = {
     "image": "the name of an image, such as tfbuild:2.21.0-mkl-py3.11-f16c",
     "subject": "a wheel, an image's name, or a library (.so)",
     "report": "a benchmark's report, reports/bench-*.json",
+    "text": "part of a name, or a processor, such as zen, 'Xeon Gold', 'EPYC 7763' or avx512 (default: list all)",
 }
 
 
@@ -74,8 +75,8 @@ def of_verb(verb: Verb) -> str:
 
 
 def placeholders(verb: Verb) -> list[str]:
-    """Return what stands for the verb's bare words: IMAGE."""
-    return [row.name.upper() for row in verb.positional]
+    """Return what stands for the verb's bare words: IMAGE; [TEXT] for one that may be left out."""
+    return [row.name.upper() if row.default is row.empty else f"[{row.name.upper()}]" for row in verb.positional]
 
 
 def option(verb: Verb, name: str) -> str:

@@ -25,7 +25,7 @@ VALUES = (
 # How alike two words must be for one to be a misspelling of the other (difflib's ratio).
 ALIKE, MUCH_ALIKE = 0.6, 0.75
 # Options that take any further word.
-FURTHER = ("search", "also", "path")
+FURTHER = ("also", "path")
 # Verbs to name that have an option, and those to name of more.
 MOST_VERBS = 6
 MAIN_VERBS = ("plan", "build", "wheel", "pull")
@@ -167,6 +167,8 @@ def bare_word(verb: Verb, words: Sequence[str], given: Collection[str]) -> Usage
         hint = f"{option.split()[0]} is given already: leave one of them out"
     elif option:
         hint = f"invoke {shlex.join([verb.name, *before])} {option}"
+    elif before and verb.positional[-1].default == "":
+        hint = f"quote several words: invoke {shlex.join([verb.name, ' '.join(words)])}"
     else:
         hint = (
             " or ".join(f"--{name}" for name in near)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tfbuild.cli.listing import show_matrix, support_rows, support_titles
 from tfbuild.cli.options import JSON, ROOT, SETTINGS, needs_clone
-from tfbuild.cli.output import out, say
+from tfbuild.cli.output import out, say, say_note
 from tfbuild.cli.verbs import verb
 from tfbuild.errors import UsageError
 from tfbuild.facts import targets
@@ -138,7 +138,7 @@ def _listed(file: str, chosen: Mapping[str, Sequence[str]]) -> OptionsFile:
             hint="--only GLOB keeps some of them; in another folder, or with another --options, they do not count",
         )
     if not listed.builds and (file or (listed.values and not used)):
-        say(f"note: {listed.path} has no [[build]]: its options are for one build, and change no row")
+        say_note(f"{listed.path} has no [[build]]: its options are for one build, and change no row")
     return listed
 
 
@@ -203,6 +203,6 @@ def support(*, json: bool) -> None:
         out(table.to_json(rows))
     elif sys.stdout.isatty():
         terminal.show_table(support_titles(), support_rows(rows))
-        say("invoke support > FILE writes it in full, as Markdown: with compilers, Bazel, doubts and reasons")
+        say("invoke support > FILE writes all of it, with compilers, Bazel, doubts, reasons")
     else:
         print(as_typed(table.to_markdown(rows)), end="")

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfbuild.cli.output import say
+from tfbuild.cli.output import say_note
 from tfbuild.cli.verbs import variable
 from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
@@ -97,7 +97,7 @@ def image_on(engine: "Engine", name: str) -> str:
 
     found = labels.find_image(engine, name)
     if found not in (name, f"{labels.REPOSITORY}:{name}"):
-        say(f"note: {name} is {found} on this engine")
+        say_note(f"{name} is {found} on this engine")
     return found
 
 

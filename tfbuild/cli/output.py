@@ -8,11 +8,13 @@ import os
 import select
 import signal
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tfbuild.errors import DiskFull, TfbuildError, UsageError, fit, limit_reached, without_secrets
+from tfbuild.util import terminal
 from tfbuild.util.installation import as_typed
 
 # The name of what Python does with letters that stdout cannot encode.
@@ -35,6 +37,13 @@ def _shown(data: object) -> object:
 def say(text: str) -> None:
     """Print one line to stderr, without control characters."""
     print(fit(as_typed(text)), file=sys.stderr)
+
+
+def say_note(text: str) -> None:
+    """Print a note to stderr, wrapped if that is a terminal."""
+    columns = terminal.width(stream=sys.stderr)
+    lines = textwrap.wrap(fit(as_typed(f"note: {text}")), columns, break_long_words=False, break_on_hyphens=False)
+    print("\n".join(lines), file=sys.stderr)
 
 
 def confirmed(question: str, *, otherwise: str) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tfbuild import facts
 from tfbuild.cli.listing import show_cpus, show_fields, show_flags, show_gain, show_plan
 from tfbuild.cli.options import HOST, JSON, PLAN, RUN, SETTINGS, certificates, host_cpu, request_of
-from tfbuild.cli.output import out, say
+from tfbuild.cli.output import out, say, say_note
 from tfbuild.cli.verbs import COMMAND_LINE, Rows, verb
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu import detect as detect_cpu
@@ -142,9 +142,9 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
     show_flags(flags.copts)
     say(f"for {flags.instruction_set.name}: {words(taken)}")
     for item in flags.dropped:
-        say(f"dropped {item.feature}: {item.reason}")
+        say_note(f"dropped {item.feature}: {item.reason}")
     for note in notes:
-        say(f"note: {note}")
+        say_note(note)
 
 
 @verb(
@@ -163,24 +163,23 @@ def explain(*, json: bool, **options: Any) -> None:
 
     explanation = explaining.explain(Request(**options))
     for note in explanation.notes:
-        say(f"note: {note}")
+        say_note(note)
     out(explanation.to_json()) if json else explaining.show(explanation)
 
 
 @verb(
-    {"search": ("", "part of a name, or a processor, such as zen, 'Xeon Gold', 'EPYC 7763' or avx512", "TEXT")},
     JSON,
     examples=(
         "invoke cpus",
-        "invoke cpus --search 'xeon gold'",
-        "invoke cpus --search avx512",
+        "invoke cpus 'xeon gold'",
+        "invoke cpus avx512",
     ),
 )
-def cpus(*, search: str, json: bool) -> None:
+def cpus(text: str = "", *, json: bool) -> None:
     """List the values of --cpu: levels, CPUs with the processors that they are in, and features."""
     from tfbuild.cpu import catalogue
 
-    entries = catalogue.search(search)
+    entries = catalogue.search(text)
     if json:
         out([asdict(entry) for entry in entries])
     else:
@@ -319,4 +318,4 @@ def print_notes(chosen: Build) -> None:
     """Print what was planned, and the plan's notes."""
     say(f"{chosen.id}: {words(chosen)}")
     for note in chosen.notes:
-        say(f"note: {note}")
+        say_note(note)

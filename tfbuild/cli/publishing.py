@@ -20,7 +20,7 @@ from tfbuild.cli.options import (
     registry_of,
     require_extra,
 )
-from tfbuild.cli.output import confirmed, out, say
+from tfbuild.cli.output import confirmed, out, say, say_note
 from tfbuild.cli.verbs import variable, verb
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu import detect as detect_cpu
@@ -273,13 +273,13 @@ def images(*, engine: str, registry: str, ca_cert: str, outdated: bool, json: bo
         if remote is None or outdated:
             raise
         connected, host = None, host_cpu("")
-        say(f"note: {error.reason}; listing only the registry, for the CPU of this machine")
+        say_note(f"{error.reason}; listing only the registry, for the CPU of this machine")
     features = frozenset(isa.all_of_cpu(host).features) if host else frozenset()
     entries = inventory.local(connected, REPORTS, host, features) if connected is not None else []
     if remote is not None:
         published = inventory.remote(remote, host, features, say)
         if not published:
-            say(f"note: {remote.repository} has no images of tfbuild")
+            say_note(f"{remote.repository} has no images of tfbuild")
         entries = inventory.outdated(entries, published) if outdated else entries + published
     if json:
         out([entry.to_json() for entry in entries])
@@ -318,7 +318,7 @@ def yank(
     print(f"{done.ref}@{done.digest}")
     say("offered again" if undo else "yanked from its indexes")
     if not done.recorded:
-        say("note: the registry lost this image or a part of it: there is nothing to attach the reason to")
+        say_note("the registry lost this image or a part of it: there is nothing to attach the reason to")
 
 
 @verb(

@@ -40,7 +40,7 @@ class Verb:
 
     @property
     def positional(self) -> tuple[Parameter, ...]:
-        """The parameters that are words on the command line."""
+        """The parameters that are words on the command line; one with a default may be left out."""
         parameters = signature(self.body).parameters.values()
         return tuple(parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
 
@@ -57,8 +57,8 @@ def verb(
 ) -> Callable[[B], B]:
     """Make a function a verb of `table` with the options of `groups`; its docstring begins the verb's help.
 
-    The function itself is unchanged. Its positional parameters are words on the command line, each required and given
-    once; keyword-only ones that are in no group stay hidden, and need a default.
+    The function itself is unchanged. Its positional parameters are words on the command line, each given once, and
+    required unless it has a default; keyword-only ones that are in no group stay hidden, and need a default.
     """
 
     def register(body: B) -> B:

@@ -140,9 +140,11 @@ def _patterns() -> tuple[tuple[Product, re.Pattern[str]], ...]:
 
 
 def models_beginning(text: str) -> dict[str, str]:
-    """Return the CPUs of the models whose names `text` begins ("i5", "Xeon Gold"), each with one of the models."""
-    if not WORDY.fullmatch(name := normalize(text)):
+    """Return the CPUs of the models whose names `text` begins ("i5", "Apple"), each with one of those models."""
+    # A vendor alone is normalized to nothing.
+    name = normalize(text) or facts.squeeze(text)
+    if not WORDY.fullmatch(name):
         return {}
     beginning = re.compile(FAMILY + re.escape(name))
-    models = ((row, model) for row in products() for model in row.examples if beginning.match(normalize(model)))
-    return {row.cpu: model for row, model in models}
+    models = ((row.cpu, model) for row in products() for model in row.examples)
+    return {cpu: model for cpu, model in models if any(map(beginning.match, (normalize(model), facts.squeeze(model))))}

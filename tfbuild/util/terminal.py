@@ -83,9 +83,9 @@ def _reason(error: BaseException) -> str:
     return ""
 
 
-def width(plain: int = PLAIN_WIDTH) -> int:
-    """Return how many characters a line of stdout has; `plain` if stdout is not a terminal."""
-    if not sys.stdout.isatty():
+def width(plain: int = PLAIN_WIDTH, stream: IO[str] | None = None) -> int:
+    """Return how many characters a line of `stream` (default: stdout) has; `plain` if it is not a terminal."""
+    if not (stream or sys.stdout).isatty():
         return plain
     import shutil
 
