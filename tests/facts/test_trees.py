@@ -70,8 +70,9 @@ def test_bazel_is_the_trees_own_and_within_what_configure_accepts(release: str) 
     except Unsupported:
         assert sorted(releases.row(table().bazel, release).candidates) == sorted(versions)
     ((oldest, newest),) = values_around(release, lambda facts: (facts.oldest_bazel, facts.newest_bazel))
-    if oldest:
-        assert Version(oldest) <= Version(releases.bazel(release)) <= Version(newest)
+    limits = releases.bazel_limits(release)
+    assert (limits.oldest, limits.newest) == ((oldest, newest) if oldest else ("4.2.2", ""))
+    assert Version(limits.oldest) <= Version(releases.bazel(release)) <= Version(limits.newest or "99")
 
 
 # --- configs ---------------------------------------------------------------------------------------------------------

@@ -174,6 +174,7 @@ def test_a_bazel_of_ones_own_is_packed_and_brings_the_edits_that_it_needs(tmp_pa
     for path, names in ((file, {"bin/bazel"}), (tmp_path / "bazel7", {"bin/bazel", "share/tools"})):
         build = chosen(**SOURCE, bazel=f"7.7.1={path}")
         assert (build.bazel, build.own_bazel) == ("7.7.1", source.OwnBazel(version="7.7.1", path=path))
+        assert "not certain: whether Bazel 7.7.1 builds TensorFlow 2.14.1, whose own is 6.1.0" in build.notes
         folder = dockerfile.write_context(build, tmp_path / f"context-{path.name}").folder
         with tarfile.open(folder / "bazel/bazel.tar") as tar:
             members = {member.name.partition("/")[2]: member.mode for member in tar}

@@ -150,6 +150,9 @@ def test_the_default_release_is_the_newest_that_plans() -> None:
 def test_what_nobody_tried_is_noted() -> None:
     build = chosen(release="2.19.0", bazel="6.5.0", compiler="clang-16")
     assert "not certain: nobody is known to have built TensorFlow 2.19.0 with clang-16" in build.notes
+    assert not [note for note in build.notes if "Bazel" in note]
+    note = "not certain: whether there is a Bazel 6.99.0 that builds TensorFlow 2.19.0, whose own is 6.5.0"
+    assert note in chosen(release="2.19.0", bazel="6.99.0").notes
 
 
 def test_openmp_is_had_by_asking() -> None:

@@ -22,7 +22,7 @@ DOUBLE = Path(__file__).parents[1] / "data" / "double"
 
 
 def planned(**options: Any) -> Source:
-    build = chosen(**{"release": "2.13.1", "bazel": "0.26.1", **options})
+    build = chosen(**{"release": "2.13.1", **options})
     assert build.source is not None
     return build.source
 

@@ -519,7 +519,10 @@ def maker(site: Site, folder: Path) -> Maker:
 
 
 def from_tag(site: Site, commit: str) -> plan.Build:
-    request = Request(target="mkl", release=RELEASE, bazel=mirror.BAZEL, cpu="x86-64-v3", base=site.base)
+    request = Request(
+        target="mkl", release=RELEASE, bazel=mirror.BAZEL, cpu="x86-64-v3", base=site.base, source=str(TREE)
+    )
+    # The release itself needs a newer Bazel than the double.
     return replace(plan.select(request, None), source=Source(kind="git", tag=f"v{RELEASE}", commit=commit))
 
 
@@ -541,10 +544,11 @@ def test_a_tag_is_compiled_where_its_commit_is_the_known_one(
     assert document["source_commit"] == commit
 
 
-def test_a_tag_with_another_commit_is_refused(site: Site, commit: str, wheel: Run, tmp_path: Path) -> None:
+def test_a_tag_with_another_commit_is_refused(site: Site, commit: str, tmp_path: Path) -> None:
     # The real release's commit, which the double cannot have.
-    done = wheel("x86-64-v3", code=16)
-    assert f"the tag v{RELEASE} is the commit {commit}, and not f841394b1b714c5cc5366536411cf146c8c570df" in done.stderr
+    real = "f841394b1b714c5cc5366536411cf146c8c570df"
+    with pytest.raises(BadInput, match=f"the tag v{RELEASE} is the commit {commit}, and not {real}"):
+        maker(site, tmp_path).wheel(from_tag(site, real), tmp_path / "dist")
     missing = replace(from_tag(site, commit), source=Source(kind="git", tag="v9.9.9"))
     with pytest.raises(BadInput, match=r"has no tag v9\.9\.9"):
         maker(site, tmp_path).wheel(missing, tmp_path / "dist")

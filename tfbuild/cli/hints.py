@@ -12,7 +12,7 @@ from tfbuild.util.options import flag
 
 # Words that show by their form which option they are the value of, and how that value is written.
 VALUES = (
-    (r"v?([12]\.\d+(?:\.\d+)?(?:rc\d+)?)", "release", r"\1"),
+    (r"v?([12](?:\.(?:\d+|x)){1,2}(?:rc\d+)?)", "release", r"\1"),
     (r"(?:py|python|cp)?-?3\.?(\d{1,2})", "python", r"3.\1"),
     (r"amd64|x86_64", "platform", "linux/amd64"),
     (r"arm64|aarch64", "platform", "linux/arm64"),

@@ -104,6 +104,13 @@ class Bazel(Sourced, frozen=True, kw_only=True):
     candidates: tuple[str, ...] = ()
 
 
+class BazelLimits(Sourced, frozen=True, kw_only=True):
+    """The oldest and the newest Bazel that can build the release; no `newest`: none is known."""
+
+    oldest: str
+    newest: str = ""
+
+
 class ReleaseCompiler(Sourced, frozen=True, kw_only=True):
     """`wheel`: the compiler of the official wheels of the releases `measured`."""
 
@@ -315,6 +322,7 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
     config: tuple[Config, ...]
     python: tuple[Python, ...]
     bazel: tuple[Bazel, ...]
+    bazel_limits: tuple[BazelLimits, ...]
     compiler: tuple[ReleaseCompiler, ...]
     known_compiler: tuple[KnownCompiler, ...]
     wheel_target: tuple[WheelTarget, ...]

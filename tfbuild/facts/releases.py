@@ -17,6 +17,7 @@ from tfbuild.errors import Unsupported
 from tfbuild.facts import Facts, targets
 from tfbuild.facts.release_table import (
     UNCERTAIN,
+    BazelLimits,
     CompileCost,
     Cuda,
     KnownCompiler,
@@ -137,6 +138,11 @@ def bazel(release: str, arch: str = "x86_64") -> str:
             hint="choose one: " + " or ".join(f"--bazel {name}" for name in fact.candidates),
         )
     return (arch == "aarch64" and fact.aarch64) or fact.version
+
+
+def bazel_limits(release: str) -> BazelLimits:
+    """Return the oldest and the newest Bazel that can build the release."""
+    return row(table().bazel_limits, release)
 
 
 def compilers(release: str) -> tuple[KnownCompiler, ...]:

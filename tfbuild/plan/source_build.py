@@ -93,8 +93,9 @@ def _decide(
     configs = configuration.configs(release, target, arch, threading)
     own_bazel = sources.own_bazel(request.bazel)
     bazel = own_bazel.version if own_bazel else request.bazel or toolchains.bazel(release, arch)
-    if tree:
-        _refuse_bazel(tree, bazel, request.configure)
+    own = (tree.bazelversion if tree else "") or _default(lambda: releases.bazel(release, arch))
+    if tree or not request.source:
+        _refuse_bazel(bazel, own, release, tree, request.configure)
     gpus = capabilities(request, target, release)
     likely = likely_cuda(request, target, release, gpus)
     circumstances = Circumstances(release=release, target=target, arch=arch, gpus=gpus, bazel=bazel, cuda=likely)
@@ -149,6 +150,7 @@ def _decide(
             *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
             *flags.notes,
             *cuda.notes,
+            *_about_bazel(decision, own),
             *failures.notes(known_failures, circumstances.base),
             *_own_notes(decision, choice),
         ),
@@ -168,15 +170,32 @@ def _threading(request: Request, target: str, release: str, arch: str) -> str:
     return configuration.threading(release, arch, request.threading) if onednn else "threadpool"
 
 
-def _refuse_bazel(tree: TreeFacts, bazel: str, answers: tuple[str, ...]) -> None:
-    """Raise Unsupported for a Bazel that the tree's configure.py does not take; `answers`: NAME=VALUE for it."""
-    oldest, newest = tree.oldest_bazel, tree.newest_bazel
+def _refuse_bazel(bazel: str, own: str, release: str, tree: TreeFacts | None, answers: tuple[str, ...]) -> None:
+    """Raise Unsupported for a Bazel that cannot build the release, by its tree where that is here.
+
+    `own`: that of the release; `answers`: NAME=VALUE for configure.py.
+    """
+    if tree:
+        taking, oldest, newest = "the tree's configure.py takes", tree.oldest_bazel, tree.newest_bazel
+    else:
+        limits = releases.bazel_limits(release)
+        taking, oldest, newest = f"TensorFlow {release} takes", limits.oldest, limits.newest
     ignored = any(answer.startswith("TF_IGNORE_MAX_BAZEL_VERSION=") for answer in answers)
-    if oldest and (Version(bazel) < Version(oldest) or (Version(bazel) > Version(newest) and not ignored)):
+    too_new = newest and Version(bazel) > Version(newest) and not ignored
+    if oldest and (too_new or Version(bazel) < Version(oldest)):
+        forced = "; --configure TF_IGNORE_MAX_BAZEL_VERSION=1 tries a newer one" if newest else ""
         raise Unsupported(
-            f"the tree's configure.py takes Bazel {oldest} to {newest}, not {bazel}",
-            hint=f"--bazel {tree.bazelversion or oldest}; --configure TF_IGNORE_MAX_BAZEL_VERSION=1 tries a newer one",
+            f"{taking} Bazel {oldest} {f'to {newest}' if newest else 'or newer'}, not {bazel}",
+            hint=f"--bazel {own or oldest}{forced}",
         )
+
+
+def _about_bazel(decision: Decision, own: str) -> Iterator[str]:
+    """Yield a note on a requested Bazel that is not the release's own."""
+    bazel, release = decision.bazel, decision.release
+    if decision.request.bazel and own not in ("", bazel):
+        which = f"Bazel {bazel}" if decision.own_bazel else f"there is a Bazel {bazel} that"
+        yield f"{NOT_CERTAIN}whether {which} builds TensorFlow {release}, whose own is {own}"
 
 
 def _changes(request: Request, release: str) -> dict[str, Any]:
