@@ -12,7 +12,7 @@ from tests.verify.test_report import report
 from tfbuild import cpu
 from tfbuild.cpu import isa
 from tfbuild.engine import Engine, Image
-from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
+from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage
 from tfbuild.oci.manifests import digest_of
 from tfbuild.publish import indexes, inventory
 from tfbuild.publish.inventory import Entry
@@ -179,21 +179,21 @@ def test_what_the_host_lacks_is_named(tmp_path: Path) -> None:
     assert {entry.lacks for entry in listed(engine, tmp_path, None)} == {("a linux/amd64 CPU",), ("a linux/arm64 CPU",)}
 
 
-def test_removing_images_ends_if_the_engine_is_gone() -> None:
+@pytest.mark.parametrize("error", [EngineMissing, DiskFull])
+def test_removing_images_ends_where_the_engine_can_remove_none(error: type[TfbuildError]) -> None:
     class Gone(Engine):
         def __init__(self) -> None:
             self.calls = 0
 
         def untag(self, ref: str) -> None:
             self.calls += 1
-            raise EngineMissing("no engine", hint="start one")
+            raise error("no engine, or a full one", hint="help it")
 
     engine = Gone()
     entry = inventory._entry(
         indexes.of_labels(LABELS, "", digest_of(b"")), "here", "x", size=1, host=None,  # type: ignore[arg-type]
         features=frozenset(),
     )  # fmt: skip
-    with pytest.raises(EngineMissing):
+    with pytest.raises(error):
         inventory.remove(engine, [entry, entry])
     assert engine.calls == 1
-    assert issubclass(EngineMissing, TfbuildError)

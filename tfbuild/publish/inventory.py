@@ -19,7 +19,7 @@ from tfbuild.context.labels import GIVEN_IDENTIFIER, REPOSITORY, UNVERIFIED
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine
 from tfbuild.engine.image import split_tag
-from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage, UsageError
+from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage, UsageError
 from tfbuild.oci import referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
@@ -294,7 +294,7 @@ def remove(engine: Engine, entries: Iterable[Entry]) -> dict[Entry, str]:
     for entry in entries:
         try:
             engine.untag(entry.name if entry.name != UNNAMED else entry.digest)
-        except EngineMissing:
+        except (EngineMissing, DiskFull):
             raise
         except TfbuildError as error:
             kept[entry] = error.reason
