@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import uuid
+import zipfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -12,6 +14,9 @@ import pytest
 
 from tests.with_engine.conftest import ROOT
 from tfbuild.binary import scan
+from tfbuild.engine import Engine
+from tfbuild.engine.build import BuildSettings
+from tfbuild.util.progress import Progress
 
 Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 AVX = {"avx", "popcnt"}
@@ -83,6 +88,26 @@ def test_an_image_is_what_its_wheel_is_though_it_is_stripped(
     least = scan.threshold("spread")
     values = {name: row["share"] for name, row in stripped["libraries"][0]["features"].items() if name not in EITHER}
     assert all(share < least / 2 or share > 2 * least for share in values.values()), values
+
+
+def test_an_image_of_somebody_else_has_the_code_of_its_wheel(
+    wheel: Callable[..., Path], engine: Engine, invoke: Invoke, tmp_path: Path
+) -> None:
+    """Where pip puts a package in Python's own images; without labels, and without a program that could run."""
+    requirement, last, needs = WHEELS["official 2.4.0"]
+    with zipfile.ZipFile(wheel(*requirement)) as archive:
+        archive.extractall(tmp_path / "packages")
+    (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY packages /usr/local/lib/python3.8/site-packages\n")
+    foreign = f"tfbuild-test:foreign-{uuid.uuid4().hex[:8]}"
+    engine.build(tmp_path, BuildSettings(log=tmp_path / "log", progress=Progress()), tag=foreign)
+    try:
+        shown: Any = json.loads(invoke("inspect", foreign, "--json").stdout)
+    finally:
+        engine.remove(foreign)
+    assert shown["release"] == "2.4.0"
+    assert set(shown["features"]) - EITHER == needs - EITHER
+    assert shown["guard"]["compiled"][-1] == last
+    assert shown["disagreements"] == []
 
 
 def test_another_image_is_refused(invoke: Invoke) -> None:

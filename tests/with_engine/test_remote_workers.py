@@ -1,8 +1,10 @@
 """Compiles whose actions run on real workers: BuildGrid schedules them, buildbox runs them in tfbuild's own builder."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 import uuid
@@ -78,8 +80,20 @@ def counts(said: str) -> tuple[int, int]:
     return remote_share(line.removeprefix("bazel: "))
 
 
+def crash(worker: str) -> None:
+    """Kill the program in a worker's container, and wait until Docker has started it again."""
+    lines: list[str] = []
+    while not lines:
+        lines = [line for line in docker("top", worker).splitlines() if "buildbox-worker" in line]
+    os.kill(int(lines[0].split()[1]), signal.SIGKILL)
+    while docker("inspect", "--format", "{{.RestartCount}} {{.State.Running}}", worker) != "1 true":
+        time.sleep(0.1)
+
+
 def test_two_workers_compile_the_wheel_that_one_machine_compiles(client: Client) -> None:
     client.start_workers(2)
+    for worker in client.cluster.workers:
+        crash(worker)
     far = client.wheel(client.remote("--set", "remote-fallback=no"))
     assert counts(far.stderr) == (ACTIONS, 0)
     assert all("buildbox-worker" in docker("top", worker) for worker in client.cluster.workers)

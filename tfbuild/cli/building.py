@@ -78,7 +78,8 @@ def ignored_options(build: Build, options: Mapping[str, Any]) -> list[str]:
 
 # Starts a worker of buildbox, whose programs are in /opt/buildbox; casd beside it keeps what actions share.
 WORKER = """\
-docker run --detach --init --network host --volume /opt/buildbox:/opt/buildbox:ro {image} sh -c '
+docker run --detach --init --restart unless-stopped --network host \\
+    --volume /opt/buildbox:/opt/buildbox:ro {image} sh -c '
     PATH=/opt/buildbox/bin:$PATH
     buildbox-casd --cas-remote={url} --bind=unix:/tmp/casd.sock /tmp/casd &
     exec buildbox-worker --bots-remote={url} --cas-remote=unix:/tmp/casd.sock \\
