@@ -42,7 +42,8 @@ def answer(
     """
     settings = {"COLUMNS": "80", "TERM": "xterm"} if terminal else {}
     command = ["invoke", "--search-root", str(root), *map(str, words)]
-    stdout, stderr = (Terminal(), Terminal()) if terminal else (io.StringIO(), io.StringIO())
+    made = Terminal if terminal else io.StringIO
+    stdout, stderr = made(), made()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     known = sys.modules.get("tasks")
     with (

@@ -37,8 +37,8 @@ TYPED = (
     ("verify tfbuild:x --json", [("verify", {"image": "tfbuild:x", "json": True})]),
     ("bench --json tfbuild:x", [("bench", {"image": "tfbuild:x", "json": True})]),
     (
-        "cpus --json zen plan --target mkl cpus",
-        [("cpus", {"text": "zen", "json": True}), ("plan", {"target": "mkl"}), ("cpus", {})],
+        "cpus --json zen plan --target mkl",
+        [("cpus", {"text": "zen", "json": True}), ("plan", {"target": "mkl"})],
     ),
     ("push --sign-options='--key x' tfbuild:x", [("push", {"image": "tfbuild:x", "sign_options": "--key x"})]),
 )
