@@ -8,7 +8,8 @@ command, and some run pull.sh. No layer is downloaded, which is the engine's par
 
 None may choose an image that the registry does not have under that name or that the host does not run, end in a
 traceback or in a code that no fault explains, or go on for ever. When a registry tells the truth again, the next pull
-gets the best image. Exits with 1 if anything else was seen.
+gets the best image. Exits with 1 if anything else was seen. `--record` writes the figures to
+benchmarks/results/pulls.json.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
+from benchmarks.harness import record
 from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.publish.fake_images import gather, image
@@ -353,6 +355,7 @@ def main() -> int:
     options.add_argument("--minutes", type=float, default=60)
     options.add_argument("--pulls", type=int, default=50)
     options.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    options.add_argument("--record", action="store_true")
     given = options.parse_args()
     print(f"--seed {given.seed}", flush=True)
     findings = Findings()
@@ -374,6 +377,11 @@ def main() -> int:
     print(f"{findings.counts.total()} pulls, the slowest in {findings.slowest:.0f} s:")
     print(*(f"{count:7} {what}" for what, count in sorted(findings.counts.items())), sep="\n")
     print(f"{len(findings.found)} findings", *findings.found, sep="\n- ")
+    if given.record:
+        print(record("pulls", {
+            "seed": given.seed, "minutes": given.minutes, "at_once": given.pulls, "pulls": findings.counts.total(),
+            "slowest_seconds": round(findings.slowest), "ends": dict(sorted(findings.counts.items())), "found": len(findings.found),
+        }))  # fmt: skip
     return bool(findings.found)
 
 
