@@ -378,10 +378,16 @@ def main() -> int:
     print(*(f"{count:7} {what}" for what, count in sorted(findings.counts.items())), sep="\n")
     print(f"{len(findings.found)} findings", *findings.found, sep="\n- ")
     if given.record:
-        print(record("pulls", {
-            "seed": given.seed, "minutes": given.minutes, "at_once": given.pulls, "pulls": findings.counts.total(),
-            "slowest_seconds": round(findings.slowest), "ends": dict(sorted(findings.counts.items())), "found": len(findings.found),
-        }))  # fmt: skip
+        figures = {
+            "seed": given.seed,
+            "minutes": given.minutes,
+            "at_once": given.pulls,
+            "pulls": findings.counts.total(),
+            "slowest_seconds": round(findings.slowest),
+            "ends": dict(sorted(findings.counts.items())),
+            "found": len(findings.found),
+        }
+        print(record("pulls", figures))
     return bool(findings.found)
 
 
