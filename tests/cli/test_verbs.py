@@ -408,7 +408,7 @@ import atexit, signal, sys
 from tfbuild.cli import command_line
 
 number = signal.Signals(int(sys.argv[1]))
-atexit.register(print, "cleaned up")
+atexit.register(lambda: print("cleaned up, from now on", signal.getsignal(number).name))
 atexit.register(signal.raise_signal, number)
 with command_line.ending():
     signal.raise_signal(number)
@@ -417,5 +417,5 @@ with command_line.ending():
         done = subprocess.run(
             [sys.executable, "-c", program, str(int(number))], cwd=ROOT, capture_output=True, text=True, check=False
         )
-        assert (done.returncode, done.stdout) == (130, "cleaned up\n"), done.stderr
+        assert (done.returncode, done.stdout) == (130, "cleaned up, from now on SIG_IGN\n"), done.stderr
         assert done.stderr == "error: interrupted; everything that ran was stopped and cleaned up\n"

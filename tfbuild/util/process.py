@@ -49,9 +49,10 @@ def interruptible(*, last: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        if not (last and any(signal.getsignal(number) is _ignore for number in before)):
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        interrupted = any(signal.getsignal(number) is _ignore for number in before)
+        for number, handler in before.items():
+            # Python gives up its handlers before its process ends, but leaves SIG_IGN.
+            signal.signal(number, signal.SIG_IGN if last and interrupted else handler)
 
 
 def stop_group(process: subprocess.Popen[bytes], *, first: int = signal.SIGINT, grace: float = 20) -> None:
