@@ -86,7 +86,7 @@ TRIALS = (
     Trial(words=f"{BUILD} --target {{target}} --no-verify", weight=2),
     Trial(words="verify {id}", weight=6, ends=ABSENT),
     Trial(words="bench {image} --only allocator --budget 60s", weight=4, ends=ABSENT),
-    # Built again after a prune, it may be another image, which a fixed tag refuses.
+    # An image that was built again may differ, and its tag then moves only with --force.
     Trial(words="push {id} --force", weight=6, ends=ABSENT | codes(Yanked)),
     Trial(words="pull --target {target}", weight=5, ends=codes(NothingFits)),
     Trial(words="sbom {id} --output sbom.json", weight=3, ends=ABSENT),
@@ -197,7 +197,7 @@ class Place:
         return done.stdout
 
     def started(self, words: str) -> "subprocess.Popen[str]":
-        # The script: `python -m` ends by SIGINT itself if it was interrupted in exec(), which defines dataclasses.
+        # Not `python -m invoke`: if a signal interrupts exec(), which dataclasses use, that ends with -SIGINT.
         invoke = str(Path(sys.executable).with_name("invoke"))
         command = [invoke, "--search-root", str(ROOT), *words.split()]
         with (self.folder / "output").open("w") as output:

@@ -277,7 +277,7 @@ def _refuse_bare(
         _refuse_long(word, word)
     if empty := next((row.name.upper() for row, word in zip(verb.positional, bare, strict=False) if not word), ""):
         raise UsageError(f"{empty} is empty", hint=f"{empty}: {help_pages.ARGUMENTS[empty.lower()]}")
-    if len(bare) < sum(row.default is row.empty for row in verb.positional):
+    if len(bare) < len(verb.required):
         needs = " ".join(help_pages.placeholders(verb))
         meanings = (f"{row.name.upper()}: {help_pages.ARGUMENTS[row.name]}" for row in verb.positional)
         raise UsageError(f"{verb.name} needs {needs}", hint="; ".join(meanings))

@@ -76,7 +76,7 @@ def of_verb(verb: Verb) -> str:
 
 def placeholders(verb: Verb) -> list[str]:
     """Return what stands for the verb's bare words: IMAGE; [TEXT] for one that may be left out."""
-    return [row.name.upper() if row.default is row.empty else f"[{row.name.upper()}]" for row in verb.positional]
+    return [row.name.upper() if row in verb.required else f"[{row.name.upper()}]" for row in verb.positional]
 
 
 def option(verb: Verb, name: str) -> str:

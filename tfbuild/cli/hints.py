@@ -167,7 +167,7 @@ def bare_word(verb: Verb, words: Sequence[str], given: Collection[str]) -> Usage
         hint = f"{option.split()[0]} is given already: leave one of them out"
     elif option:
         hint = f"invoke {shlex.join([verb.name, *before])} {option}"
-    elif before and verb.positional[-1].default == "":
+    elif before and verb.positional[-1] not in verb.required:
         hint = f"quote several words: invoke {shlex.join([verb.name, ' '.join(words)])}"
     else:
         hint = (

@@ -26,7 +26,7 @@ def _task(call: Call) -> "Task[Body]":
     words = [
         row.replace(default=Parameter.empty)
         for row in verb.positional
-        if row.default is row.empty or row.name in call.values
+        if row in verb.required or row.name in call.values
     ]
     keywords = [
         Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=_not_given(row))

@@ -40,9 +40,14 @@ class Verb:
 
     @property
     def positional(self) -> tuple[Parameter, ...]:
-        """The parameters that are words on the command line; one with a default may be left out."""
+        """The parameters that are words on the command line."""
         parameters = signature(self.body).parameters.values()
         return tuple(parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
+
+    @property
+    def required(self) -> tuple[Parameter, ...]:
+        """Those of the words that cannot be left out."""
+        return tuple(parameter for parameter in self.positional if parameter.default is parameter.empty)
 
 
 # The options that a file can have.
