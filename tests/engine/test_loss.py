@@ -17,6 +17,7 @@ from typing import Any
 
 import docker
 import pytest
+import requests
 
 from tests.rows import each
 from tfbuild.engine import Engine, faults
@@ -240,6 +241,15 @@ def test_a_connection_that_was_closed_is_none_of_the_engine_s(engine: Engine) ->
 
 def sockets() -> int:
     return sum(1 for path in Path("/proc/self/fd").iterdir() if path.is_socket())
+
+
+def test_an_error_that_was_being_handled_is_not_the_cause_of_the_next_one() -> None:
+    """As where a clean-up after a failed transfer fails, because the engine has ended."""
+    refused = requests.exceptions.ConnectionError("refused")
+    refused.__context__ = TfbuildError("the transfer failed", hint="again")
+    with pytest.raises(EngineMissing) as raised, faults.translated():
+        raise refused
+    assert raised.value.reason == "no container engine answers: refused"
 
 
 # --- containers that somebody disturbed -------------------------------------------------------------------------------

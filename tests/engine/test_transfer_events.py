@@ -52,7 +52,7 @@ def test_a_transfer_is_tried_three_times(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def broken() -> None:
         tries.append(1)
-        raise TransferFailed("unexpected EOF", pushing=False)
+        raise TransferFailed("unexpected EOF")
 
     with pytest.raises(TransferFailed):
         transfer.again(broken, Progress())

@@ -169,6 +169,13 @@ def test_a_name_that_somebody_else_gave_keeps_an_image(name: str, ours: bool, tm
     assert only(Here(image("A"), A=(last_step(),)), tmp_path).ours
 
 
+def test_the_name_that_a_killed_push_left_is_listed_and_prunable(tmp_path: Path) -> None:
+    names = (f"ghcr.io/us/x:arriving-{64 * '0'}", f"tfbuild:{NAME}")
+    entries = listed(Here(image("A", *names), A=(last_step(),)), tmp_path)
+    assert [entry.name for entry in entries] == [*names]
+    assert inventory.prunable(entries, ()) == entries[:1]
+
+
 def test_what_the_host_lacks_is_named(tmp_path: Path) -> None:
     v4, arm = labels_of_plan("2.20.0", "x86-64-v4"), LABELS | {"io.tfbuild.platform": "linux/arm64"}
     engine = Here(image("A", "tfbuild:a", labels=v4), image("B", "tfbuild:b", labels=arm), A=(), B=())

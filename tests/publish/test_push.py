@@ -182,6 +182,14 @@ def test_an_image_whose_layer_the_registry_lost_is_uploaded_again(host: Host, tm
     check.refuse_unfinished(check.image(connect(host.fake), host.identifier, tmp_path))
 
 
+def test_the_name_that_a_push_left_which_was_killed_after_its_upload_goes(host: Host, tmp_path: Path) -> None:
+    name = f"{connect(host.fake).repository}:{references.arriving_tag(host.own_id)}"
+    host.tag(host.own_id, name)
+    host.push(name, Progress())
+    push(host, tmp_path)
+    assert (host.pushed, host.names) == ([name], {f"tfbuild:{host.identifier}"})
+
+
 def test_an_image_is_signed_before_anything_offers_it(host: Host, tmp_path: Path, cosign: Path) -> None:
     (cosign / "code").write_text("1")
     with pytest.raises(TfbuildError, match="cosign did not sign"):

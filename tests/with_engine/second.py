@@ -171,11 +171,14 @@ def running(
 
 
 def left_running(folder: Path) -> list[int]:
-    """The processes that name the folder: containerd, and a shim for each container."""
+    """The processes that name the folder, containerd and a shim for each container, and those in its containers."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            found += [int(path.parent.name)] if os.fsencode(folder) in path.read_bytes() else []
+            mounts = (path / "mountinfo").read_text().splitlines()
+            roots = "".join(line for line in mounts if line.split()[4] == "/")
+            if str(folder) in f"{(path / 'cmdline').read_text()} {roots}":
+                found.append(int(path.name))
     return found
 
 

@@ -55,11 +55,11 @@ BALLAST = "ballast"
 
 
 @contextmanager
-def disk(folder: Path) -> Iterator[None]:
+def disk(folder: Path, size: str = DISK) -> Iterator[None]:
     """A small disk at the folder, with a file system that keeps no reserve for root."""
     image = folder.with_suffix(".img")
     folder.mkdir()
-    subprocess.run(["truncate", "-s", DISK, image], check=True)
+    subprocess.run(["truncate", "-s", size, image], check=True)
     subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
     subprocess.run(["mount", "-o", "loop", image, folder], check=True)
     try:

@@ -498,11 +498,15 @@ def run_push(words: list[str], tmp_path: Path, server: Server) -> "subprocess.Co
 
 
 def kill_when_bytes_arrive(server: Server) -> None:
+    wait_for_bytes(server)
+    server.kill()
+
+
+def wait_for_bytes(server: Server) -> None:
+    """Wait until a part of a large layer has arrived."""
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if sum(path.stat().st_size for path in (server.folder / "data").rglob("data") if path.is_file()) > 20 << 20:
-            server.kill()
-            return
+    while sum(path.stat().st_size for path in (server.folder / "data").rglob("data") if path.is_file()) < 20 << 20:
+        assert time.monotonic() < deadline
         time.sleep(0.02)
 
 

@@ -133,10 +133,9 @@ def push(
         show_rehearsed(ready.ref, digest, json=json, uploads=ready.existing is None)
     else:
         connected = Engine.connect(chosen=chosen)
-        show_pushed(
-            publish.push(connected, image, destination, REPORTS, force=force, progress=Progress(), sign=signer),
-            json=json,
-        )
+        with connected.watched("the push"):
+            pushed = publish.push(connected, image, destination, REPORTS, force=force, progress=Progress(), sign=signer)
+        show_pushed(pushed, json=json)
 
 
 @verb(

@@ -90,7 +90,8 @@ def reason(error: BaseException) -> str:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    while (inner := error.__cause__ or error.__context__) is not None:
+    # An error of ours was already handled when this one was raised: it is not its cause.
+    while (inner := error.__cause__ or error.__context__) is not None and not isinstance(inner, TfbuildError):
         error = inner
     return error
 

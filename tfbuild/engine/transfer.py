@@ -35,14 +35,12 @@ class Refusal:
     """A `phrase` in the engine's error text, what to do about it, and whether a retry may help (`passing`).
 
     `expires`: a retry may help if some data had been moved, because the credentials expired meanwhile.
-    `pushing`: the direction that it applies to; None for both.
     """
 
     phrase: str
     hint: str
     passing: bool = False
     expires: bool = False
-    pushing: bool | None = None
 
 
 # The first match decides.
@@ -51,7 +49,6 @@ REFUSALS = (
     Refusal(phrase="too many requests", hint=transport.TOO_MANY, passing=True),
     Refusal(phrase="immutable", hint=transport.IMMUTABLE),
     Refusal(phrase="name unknown", hint=transport.UNKNOWN_NAME),
-    Refusal(phrase="no space left", hint="make room on the engine's disk: docker system df", pushing=False),
     # After the rate limits, because some of these phrases also appear in quotas of requests.
     *(Refusal(phrase=phrase, hint=transport.FULL) for phrase in transport.SPACE),
     Refusal(phrase="413 request entity too large", hint=transport.FULL),
@@ -75,9 +72,9 @@ class TransferFailed(TfbuildError):
 
     exit_code = 26
 
-    def __init__(self, error: str, *, pushing: bool, begun: bool = False, otherwise: Refusal = UNKNOWN) -> None:
+    def __init__(self, error: str, *, begun: bool = False, otherwise: Refusal = UNKNOWN) -> None:
         """`begun`: some data had been moved by then; `otherwise`: for an error that no row knows."""
-        rows = (row for row in REFUSALS if row.phrase in error.lower() and row.pushing in (None, pushing))
+        rows = (row for row in REFUSALS if row.phrase in error.lower())
         self.refusal = next(rows, otherwise)
         self.passing = self.refusal.passing or (self.refusal.expires and begun)
         super().__init__(without_secrets(error.strip(), foreign=True), hint=self.refusal.hint)
@@ -104,21 +101,24 @@ def beginning() -> Iterator[None]:
     except docker.errors.APIError as error:
         if disk_full(error.explanation):
             raise
-        raise TransferFailed(error.explanation or str(error), pushing=False, otherwise=NOT_BEGUN) from error
+        raise TransferFailed(error.explanation or str(error), otherwise=NOT_BEGUN) from error
 
 
 def follow(events: Iterable[dict[str, Any]], step: Step, *, pushing: bool) -> None:
     """Show the events of a transfer in `step` until it ends. Raises TransferFailed with the engine's reason.
 
-    That includes an engine that breaks off, where the SDK passes on what the layers below it raise.
+    That includes an engine that breaks off, where the SDK passes on what the layers below it raise. Raises DiskFull if
+    a pull fills the engine's disk; the engine then removes what it has of the image.
     """
     layers: dict[str, tuple[int, int]] = {}
     # Read to the end, so that the connection to the engine is released.
-    failures = []
+    failures: list[TfbuildError] = []
     try:
         for event in events:
             if "error" in event:
-                failures.append(TransferFailed(str(event["error"]), pushing=pushing, begun=bool(layers)))
+                error = str(event["error"])
+                full = None if pushing else disk_full(error)
+                failures.append(full or TransferFailed(error, begun=bool(layers)))
             detail = event.get("progressDetail") or {}
             if event.get("status") in MOVING and detail.get("total"):
                 layers[str(event["id"])] = (int(detail.get("current", 0)), int(detail["total"]))
@@ -126,9 +126,9 @@ def follow(events: Iterable[dict[str, Any]], step: Step, *, pushing: bool) -> No
                 step.share = min(1.0, done / total)
                 step.detail = f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB, as far as is known"
     except urllib3.exceptions.ReadTimeoutError:
-        failures.append(TransferFailed("the transfer stalled: the engine reports no progress", pushing=pushing))
-    except (urllib3.exceptions.HTTPError, docker.errors.StreamParseError, OSError) as error:
-        failures.append(TransferFailed(f"the engine broke off: {reason(error)}", pushing=pushing))
+        failures.append(TransferFailed("the transfer stalled: the engine reports no progress"))
+    except (urllib3.exceptions.HTTPError, docker.errors.StreamParseError, OSError) as broken:
+        failures.append(TransferFailed(f"the engine broke off: {reason(broken)}"))
     if failures:
         raise failures[0]
 

@@ -20,7 +20,7 @@ from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine
 from tfbuild.engine.image import split_tag
 from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage, UsageError
-from tfbuild.oci import referrers
+from tfbuild.oci import references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
 from tfbuild.plan import MACHINES
@@ -111,7 +111,7 @@ def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[s
         report = reporting.stored(reports, published.id)
         known = report is not None and report.image.id == image.id
         passed = report.passed if report is not None and known else None
-        own = [tag for tag in image.tags if tag.startswith(f"{REPOSITORY}:")]
+        own = [tag for tag in image.tags if tag.startswith(f"{REPOSITORY}:") or _is_arriving(tag)]
         names = own or list(image.tags) or list(image.repo_digests) or [UNNAMED]
         try:
             built_here = _built_by_tfbuild(image.labels, engine.history(image.id))
@@ -142,10 +142,16 @@ def _built_by_tfbuild(image_labels: Mapping[str, str], history: Sequence[str]) -
 
 
 def _name_given(name: str, image: Published) -> bool:
-    """Return whether tfbuild gave a name: an identifier (perhaps with a suffix), a moving tag, a digest, or none."""
-    if name == UNNAMED or "@" in name:
+    """Return whether tfbuild gave a name: an identifier (perhaps with a suffix), a moving or arriving tag, a digest,
+    or none."""
+    if name == UNNAMED or "@" in name or _is_arriving(name):
         return True
     return split_tag(name)[1] in (image.id, *(f"{image.id}{suffix}" for suffix in UNPROVEN), *indexes.tags_of(image))
+
+
+def _is_arriving(name: str) -> bool:
+    """Return whether a push gave a name, which it removes at its end unless it is killed."""
+    return bool(references.ARRIVING_TAG.fullmatch(split_tag(name)[1]))
 
 
 def remote(
@@ -255,7 +261,7 @@ def _entry(
 
 
 def prunable(entries: Iterable[Entry], keep: Sequence[str]) -> list[Entry]:
-    """Return those of tfbuild's images that may be removed: unnamed, failed and unverified ones.
+    """Return those of tfbuild's images that may be removed: unnamed, failed and unverified ones, and arriving tags.
 
     With `keep`, all images whose identifier, tag and name fit none of its globs. Without it, an image pulled by its
     digest stays until another image that was pulled later has its name. Raises UsageError if a glob fits no image here
@@ -285,7 +291,7 @@ def _kept(entry: Entry, keep: Sequence[str], names: Set[str]) -> bool:
         return any(_fits(entry, glob) for glob in keep)
     if at:
         return f"{repository}:{entry.id}" not in names
-    return entry.name != UNNAMED and not entry.tag.endswith(UNPROVEN)
+    return entry.name != UNNAMED and not entry.tag.endswith(UNPROVEN) and not _is_arriving(entry.name)
 
 
 def remove(engine: Engine, entries: Iterable[Entry]) -> dict[Entry, str]:

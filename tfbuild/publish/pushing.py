@@ -188,6 +188,7 @@ def _upload(engine: Engine, image_id: str, registry: Registry, identifier: str, 
     ref = f"{registry.repository}:{tag}"
     arrived = registry.manifest(tag)
     if _is(arrived, image_id) and not registry.damage(arrived):
+        _untag(engine, image_id, ref)  # left by a push that was killed
         return arrived
     transfer.again(lambda: _transfer(engine, image_id, ref, progress), progress)
     # If the same image is pushed twice at once, the other push may have set the fixed tag and removed this one.
@@ -203,11 +204,15 @@ def _transfer(engine: Engine, image_id: str, ref: str, progress: Progress) -> No
     try:
         engine.push(ref, progress)
     finally:
-        # Simultaneous pushes of the same image share this name, and the first one to end removes it.
-        with suppress(UnknownImage):
-            # Removing the last name of an image would remove the image.
-            if engine.image(image_id).tags != (ref,):
-                engine.untag(ref)
+        _untag(engine, image_id, ref)
+
+
+def _untag(engine: Engine, image_id: str, ref: str) -> None:
+    # Simultaneous pushes of the same image share this name, and the first one to end removes it.
+    with suppress(UnknownImage):
+        # Removing the last name of an image would remove the image.
+        if {*engine.image(image_id).tags} > {ref}:
+            engine.untag(ref)
 
 
 def _discard_arriving(registry: Registry, manifest: Manifest) -> None:
