@@ -148,7 +148,7 @@ def main() -> None:
     longer = replace(usual, budget=SLEEPY_SECONDS * options.repeats, rounds=SLEEPY_ROUNDS)
     engine, measured = Engine.connect(), list[ExperimentResult]()
     for wanted, settings in ((rows(options.repeats), usual), ((sleepy(options.repeats),), longer)):
-        report = session.bench(engine, options.image, wanted, settings, Progress())
+        report = session.bench(engine, options.image, wanted, settings, Progress(), engine.require_answer)
         measured += report.experiments
         if report.interrupted:
             sys.exit("interrupted; nothing was recorded")

@@ -121,7 +121,8 @@ class RecordingSession(Session):
 
 
 def recording_session(adds: int, *groups: CaseGroup) -> RecordingSession:
-    session = RecordingSession(cast(Engine, None), Settings(mode="budget", budget=60), MACHINE, Progress(io.StringIO()))
+    settings, progress = Settings(mode="budget", budget=60), Progress(io.StringIO())
+    session = RecordingSession(cast(Engine, None), settings, MACHINE, progress, lambda: None)
     session.adds, session.requests = adds, []
     session.runs = [ExperimentRun(one.row, [one]) for one in groups]
     return session
@@ -161,7 +162,8 @@ def test_the_rest_ends_where_it_brings_nothing_further_or_is_over(stopped: Stopp
 def test_a_step_says_how_much_time_is_left(stopped: Stopped, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "prepare", lambda runs, end: runs[0].tell("starting workers"))
     monkeypatch.setattr(rounds, "run", lambda *_: None)
-    run = Session(cast(Engine, None), Settings(mode="budget", budget=60), MACHINE, Progress(io.StringIO()))
+    settings, progress = Settings(mode="budget", budget=60), Progress(io.StringIO())
+    run = Session(cast(Engine, None), settings, MACHINE, progress, lambda: None)
     run.end, step = stopped.now + 45, Step("bench: x")
     limits = RoundLimits(rounds=1, end=run.end, latest=run.end)
     run._measure(CaseGroup(row(""), row("").case), Pool(cast(Engine, None)), limits, random.Random(1), step)

@@ -1,5 +1,7 @@
 """A benchmark whose image or engine is gone measures nothing more, and keeps what it has."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,28 +13,27 @@ from tfbuild.bench import command, session
 from tfbuild.bench.session import Session, Settings
 from tfbuild.context import labels
 from tfbuild.engine import Engine
-from tfbuild.errors import EngineMissing, UnknownImage
+from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage
 from tfbuild.measure import experiments
 from tfbuild.measure.sides import Machine
 from tfbuild.util.progress import Progress
 
 
-class FakeEngine:
-    def __init__(self, answer: bool | Exception) -> None:
-        self.answer = answer
+def gone(error: TfbuildError) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise error
 
-    def exists(self, ref: str) -> bool:
-        assert ref == "sha256:1"
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
+    return fail
 
 
-@pytest.mark.parametrize("answer", [False, EngineMissing("no container engine answers")], ids=["image", "engine"])
-def test_nothing_more_is_measured(answer: Any) -> None:
+MISSING, UNKNOWN = gone(EngineMissing("no container engine answers")), gone(UnknownImage("no image"))
+
+
+@pytest.mark.parametrize(("engine", "image"), [(MISSING, id), (gone(DiskFull("full")), id), (id, UNKNOWN)])
+def test_nothing_more_is_measured(engine: Callable[..., Any], image: Callable[..., Any]) -> None:
     machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
-    engine = cast(Engine, FakeEngine(answer))
-    run = Session(engine, Settings(mode="quick", budget=60), machine, Progress())
+    connected = cast(Engine, SimpleNamespace(image=image))
+    run = Session(connected, Settings(mode="quick", budget=60), machine, Progress(), lambda: engine(None))
     run.run(experiments.known())
     assert run.interrupted
     assert run.done == ()
@@ -41,10 +42,7 @@ def test_nothing_more_is_measured(answer: Any) -> None:
 def test_an_image_that_is_removed_meanwhile_is_named_and_the_report_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def image(ref: str) -> None:
-        raise UnknownImage(f"no image {ref} on this engine", hint="")
-
-    engine = SimpleNamespace(image=image, exists=lambda _: False)
+    engine = SimpleNamespace(image=UNKNOWN, exists=lambda _: False, watched=lambda _: nullcontext(lambda: None))
     monkeypatch.setattr(Engine, "connect", lambda: engine)
     monkeypatch.setattr(labels, "find_image", lambda _, name: name)
     monkeypatch.setattr(session, "bench", lambda *_: report(experiment("onednn", case(0.5))))

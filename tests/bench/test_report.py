@@ -4,8 +4,10 @@ import errno
 import io
 import json
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -418,7 +420,8 @@ def test_the_env_file_is_what_docker_reads(tmp_path: Path, capsys: pytest.Captur
 
 def measuring(monkeypatch: pytest.MonkeyPatch, result: BenchReport) -> Settings:
     """Let a run on any engine have this result."""
-    monkeypatch.setattr(Engine, "connect", lambda: None)
+    engine = SimpleNamespace(watched=lambda _: nullcontext(lambda: None), image=lambda _: None)
+    monkeypatch.setattr(Engine, "connect", lambda: engine)
     monkeypatch.setattr(labels, "find_image", lambda *_: "tfbuild:x")
     monkeypatch.setattr(session, "bench", lambda *_: result)
     return Settings(mode="quick", budget=60)

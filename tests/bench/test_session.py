@@ -9,6 +9,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,6 +66,10 @@ class BenchEngine(MadeUpEngine):
     def exists(self, ref: str) -> bool:
         return ref == ID
 
+    def watched(self, use: str) -> AbstractContextManager[Callable[[], None]]:
+        assert use == "the benchmark"
+        return nullcontext(lambda: None)
+
     def lacks_gpus(self, image: str) -> str:
         assert image == ID
         return self.no_gpu
@@ -108,7 +113,7 @@ def bench(*names: str, engine: BenchEngine | None = None, **more: Any) -> tuple[
         engine = engine or BenchEngine(Script(), clock=stopped)
         engine.clock, told = stopped, io.StringIO()
         rows = command.rows_of(names, settings, (), "")
-        report = session.bench(cast(Engine, engine), "tfbuild:x", rows, settings, Progress(told))
+        report = session.bench(cast(Engine, engine), "tfbuild:x", rows, settings, Progress(told), lambda: None)
     return report, engine, re.sub(r"\([\d.]+ s\)", "(in a moment)", told.getvalue())
 
 
@@ -244,8 +249,8 @@ def test_the_list_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None:
     machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
     settings = command.settings(quick=True, full=False, budget="", against="")
-    engine = cast(Engine, SimpleNamespace(exists=lambda ref: ref == machine.image))
-    run = session.Session(engine, replace(settings, budget=1.0), machine, Progress(io.StringIO()))
+    engine = cast(Engine, SimpleNamespace(image=lambda _: IMAGE))
+    run = session.Session(engine, replace(settings, budget=1.0), machine, Progress(io.StringIO()), lambda: None)
     run.run(experiments.known())
     assert [row.name for row in run.done] == [row.name for row in experiments.known()]
     assert {row.status for row in run.done} == {"skipped"}
@@ -277,7 +282,8 @@ def test_what_cannot_run_here_takes_no_time_from_the_others(stopped: Stopped) ->
 
     def weight(row: Experiment, against: str, gpus: int) -> float:
         machine = Machine(image="sha256:1", against=against, cpus=2, gpus=gpus)
-        return session.Session(cast(Engine, None), settings, machine, Progress(io.StringIO()))._weight(row)
+        run = session.Session(cast(Engine, None), settings, machine, Progress(io.StringIO()), lambda: None)
+        return run._weight(row)
 
     assert weight(isa, "", 0) == 0
     assert weight(isa, "sha256:2", 0) == 3 * isa.weight * len(isa.case), "two arms, and the baseline again"

@@ -291,6 +291,21 @@ def test_a_process_that_dies_in_a_round_takes_those_with_it_that_shared_it() -> 
     assert status["arm"] == ("failed", "its process was lost with twin's")
 
 
+def test_an_engine_that_ended_is_to_blame_and_the_rounds_so_far_stay() -> None:
+    script = Script()
+    run = case_of(script)
+    measured(run, 2)
+
+    def gone() -> None:
+        raise EngineMissing("no container engine answers")
+
+    run.pool.require_image, script.dies = gone, [("sample", "arm")]
+    with pytest.raises(EngineMissing):
+        rounds.run([run], RoundLimits(rounds=8, end=LATER, latest=LATER), random.Random(1))
+    result = run.result(interrupted=True)
+    assert (result.status, len(result.rounds)) == ("interrupted", 2)
+
+
 def test_workers_that_die_together_are_started_one_by_one() -> None:
     script = Script(no_start=1)
     assert measured(case_of(script)).status == "measured"

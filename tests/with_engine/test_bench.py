@@ -76,7 +76,7 @@ DELAYS = (
 
 def measured(engine: Engine, ref: str, rows: Sequence[Experiment], settings: Settings) -> dict[str, CaseResult]:
     """Run the planted experiments and return their cases by name."""
-    report = session.bench(engine, ref, tuple(rows), settings, Progress())
+    report = session.bench(engine, ref, tuple(rows), settings, Progress(), engine.require_answer)
     schemas.library().validate(json.loads(reporting.to_json(report)), json.loads(reporting.SCHEMA_FILE.read_text()))
     assert reporting.from_json(reporting.to_json(report)) == report
     return {case.name: case for row in report.experiments for case in row.cases}

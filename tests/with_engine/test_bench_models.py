@@ -78,7 +78,7 @@ def test_a_model_is_measured_on_both_kinds_of_data(engine: Engine, image: Callab
     """The smallest of Keras' applications, and as few rounds as have an interval: in whatever time they take here."""
     row = experiments.model_row(["mobilenet"], 2)
     settings = Settings(mode="quick", budget=3600, rounds=intervals.FEWEST)
-    report = session.bench(engine, image("2.21.0"), (row,), settings, Progress())
+    report = session.bench(engine, image("2.21.0"), (row,), settings, Progress(), engine.require_answer)
     (done,) = report.experiments
     for case in done.cases:
         for arm in case.arms:

@@ -71,8 +71,7 @@ def test_an_image_that_is_removed_under_verification_is_named(step: int, engine:
 
 
 def test_an_image_that_is_removed_before_it_is_measured_is_named(engine: Engine, doomed: str) -> None:
+    settings, progress = Settings(mode="quick", budget=60), Removing(engine, doomed, 1)
     with pytest.raises(UnknownImage) as error:
-        session.bench(
-            engine, doomed, experiments.known()[:1], Settings(mode="quick", budget=60), Removing(engine, doomed, 1)
-        )
+        session.bench(engine, doomed, experiments.known()[:1], settings, progress, engine.require_answer)
     assert error.value.reason == f"{doomed} was removed while it was measured"

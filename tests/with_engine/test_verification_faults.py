@@ -1,11 +1,13 @@
-"""What can end a verification or its tagging from outside: no verdict on the image, and the same command ends well.
+"""What can end a verification, its tagging or a benchmark from outside: no verdict on the image, no measurement of it,
+and the same command ends well.
 
-All on an engine of its own, which builds an image once. The command is the same throughout: its build is cached, so
-that it begins to verify at once.
+All on an engine of its own, which builds an image once. The command is the same but in the last test: its build is
+cached, so that it begins to verify at once.
 """
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from tests.with_engine.conftest import ROOT
 from tests.with_engine.second import Second
 from tests.with_engine.test_build import ID, RELEASE
 from tests.with_engine.test_fault_matrix import Victim, disk, one_message
+from tfbuild.bench import report as reporting
 from tfbuild.cli.options import certificates
 from tfbuild.context.labels import UNVERIFIED
 from tfbuild.engine import Engine
@@ -88,6 +91,25 @@ _, data, *words = sys.argv
 sys.argv = ["invoke", *words]
 tag, Engine.tag = Engine.tag, full
 {FIRST_CHECK}"""
+# A benchmark that waits at a call of a method until a file is there.
+WAITING = """
+import os, sys, time
+from invoke.main import program
+from tfbuild.measure.rounds import CaseRun
+
+def wait(*given):
+    calls.append(given)
+    if len(calls) == int(number):
+        print(f"bench: {name} ...", flush=True)
+        while not os.path.exists(mark):
+            time.sleep(0.01)
+    method(*given)
+
+_, name, number, mark, *words = sys.argv
+sys.argv, calls, method = ["invoke", *words], [], getattr(CaseRun, name)
+setattr(CaseRun, name, wait)
+program.run()
+"""
 REPORTS = [f"{ID}.{kind}" for kind in ("html", "json", "md")]
 
 
@@ -131,14 +153,14 @@ class Command:
             try:
                 for line in process.stdout or ():
                     lines.append(line)
-                    if line == f"verify: {step} ...\n":
+                    if line.endswith(f": {step} ...\n"):
                         strike(process)
                 process.wait()
             finally:
                 timer.cancel()
                 process.kill()
         output = "".join(lines)
-        assert not step or f"verify: {step} ..." in output, output[-6000:]
+        assert not step or f": {step} ..." in output, output[-6000:]
         return process.returncode, output
 
     def by(self, program: str, *arguments: str) -> "Command":
@@ -306,3 +328,41 @@ def test_a_report_that_finds_no_space_is_written_by_the_next_run(victim: Victim,
         assert code == 0, output[-6000:]
         assert f"verify: {CHECKS[0].name}" in output
         assert (kept(victim), command.reports) == ({NAME}, REPORTS)
+
+
+def test_a_benchmark_whose_engine_is_lost_ends_with_the_rounds_that_it_has(
+    victim: Victim, command: Command, tmp_path: Path
+) -> None:
+    """The engine is killed in the third round, or it is killed and back at once; its disk is full at the start."""
+    if not kept(victim):
+        command.by(FIRST_CHECK).run()
+    (name, *_) = kept(victim)
+    folder, mark = tmp_path / "work", tmp_path / "struck"
+    folder.mkdir()
+    words = ("bench", name, "--only", "threads", "--budget", "20m", "--name", "x")
+    bench = replace(command, folder=folder, words=words)
+    killed, full = "the container engine stopped answering during the benchmark: ", "the engine's disk is full: "
+    back = "the container engine ended during the benchmark, and was started again"
+    for method, call, strike, error, said, reports in (
+        ("quiet_round", 3, victim.kill, EngineMissing, killed, ["x.html", "x.json", "x.md"]),
+        ("quiet_round", 3, victim.replace, EngineMissing, back, ["x.html", "x.json", "x.md"]),
+        ("start", 1, victim.fill, DiskFull, full, []),
+    ):
+
+        def struck(_: "subprocess.Popen[str]", strike: Callable[[], None] = strike) -> None:
+            strike()
+            mark.touch()
+
+        code, output = bench.by(WAITING, method, str(call), str(mark)).run(method, struck)
+        mark.unlink()
+        {victim.kill: victim.restart, victim.fill: victim.clear}.get(strike, victim.wait)()
+        assert code == error.exit_code, output[-3000:]
+        assert one_message(output).startswith(f"error: {said}"), output[-3000:]
+        assert kept(victim) == {name}
+        assert bench.reports == reports
+        for path in folder.glob("reports/*.json"):
+            report = reporting.read_report(path)
+            assert report.interrupted
+            assert len(report.experiments[0].cases[0].rounds) == 2
+        shutil.rmtree(folder / "reports")
+    assert not [*Path(command.env["TMPDIR"]).iterdir()]

@@ -96,28 +96,29 @@ def run(
     progress = Progress()
     engine = Engine.connect()
     chosen = replace(chosen, against=labels.find_image(engine, chosen.against))
-    report = session.bench(engine, labels.find_image(engine, image), rows, chosen, progress)
-    if why := reporting.emptiness(report):
+    with engine.watched("the benchmark") as require_engine:
+        report = session.bench(engine, labels.find_image(engine, image), rows, chosen, progress, require_engine)
+        if why := reporting.emptiness(report):
+            if report.interrupted:
+                raise Interrupted("interrupted before anything was measured; no report was written")
+            raise UsageError(
+                f"nothing was measured: {why}",
+                hint="no report was written; choose other experiments (--only) or give more time (--budget)",
+            )
+        # Printed first: a disk that has become full meanwhile must not cost what was measured.
+        if json:
+            sys.stdout.write(reporting.to_json(report) + "\n")
+        else:
+            reporting.show(report)
+        path = write(report, reports, name)
+        if pyperf:
+            rendering.write(reporting.to_pyperf(report), Path(pyperf), "--pyperf")
+        if not json:
+            print(f"report {path.with_suffix('.html')}", file=sys.stderr)
+        with named_if_removed(engine, report.image.id, image, f"measured; the results so far are in {path}"):
+            engine.image(report.image.id)
         if report.interrupted:
-            raise Interrupted("interrupted before anything was measured; no report was written")
-        raise UsageError(
-            f"nothing was measured: {why}",
-            hint="no report was written; choose other experiments (--only) or give more time (--budget)",
-        )
-    # Printed first: a disk that has become full meanwhile must not cost what was measured.
-    if json:
-        sys.stdout.write(reporting.to_json(report) + "\n")
-    else:
-        reporting.show(report)
-    path = write(report, reports, name)
-    if pyperf:
-        rendering.write(reporting.to_pyperf(report), Path(pyperf), "--pyperf")
-    if not json:
-        print(f"report {path.with_suffix('.html')}", file=sys.stderr)
-    with named_if_removed(engine, report.image.id, image, f"measured; the results so far are in {path}"):
-        engine.image(report.image.id)
-    if report.interrupted:
-        raise Interrupted(f"interrupted; the results so far are in {path}")
+            raise Interrupted(f"interrupted; the results so far are in {path}")
 
 
 def write(report: BenchReport, folder: Path, name: str = "") -> Path:

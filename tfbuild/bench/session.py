@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from tfbuild.bench.current_settings import recorded_settings
 from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
 from tfbuild.engine import Engine
 from tfbuild.engine.image import named_if_removed
-from tfbuild.errors import EngineMissing, UnknownImage
+from tfbuild.errors import DiskFull, EngineMissing, UnknownImage
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
 from tfbuild.measure import probe, records, rounds, workers
 from tfbuild.measure.experiments import Case, Experiment
@@ -38,6 +38,8 @@ PREPARING = 0.6
 # experiments: a few experiments with an interval are worth more than many without.
 GRACE = 2.0
 GRACE_SECONDS = 20.0
+# They end a run as Ctrl-C does.
+LOST = (EngineMissing, DiskFull, UnknownImage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +84,16 @@ class Clock:
 
 @dataclass
 class Session:
-    """A run on one image until `end` (monotonic). `runs`: the experiments so far, kept however the run ends."""
+    """A run on one image until `end` (monotonic). `runs`: the experiments so far, kept however the run ends.
+
+    `require_engine`: raises if the engine ended since the run began, or if its disk is full.
+    """
 
     engine: Engine
     settings: Settings
     machine: Machine
     progress: Progress
+    require_engine: Callable[[], None]
     runs: list[ExperimentRun] = field(default_factory=list)
     interrupted: bool = False
     end: float = 0.0
@@ -102,21 +108,18 @@ class Session:
         self.end = clock.end
         try:
             with interruptible(), workers.pool(self.engine, self.settings.more) as pool:
+                pool.require_image = self._require_image
                 for row in rows:
-                    if self._lost():
-                        self.interrupted = True
-                        return
+                    self._require_image()
                     self._experiment(row, pool, clock)
                 self._rest(pool, clock.end)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, *LOST):
             self.interrupted = True
 
-    def _lost(self) -> bool:
-        """Return whether the image or the engine is gone, so that nothing more can be measured."""
-        try:
-            return not self.engine.exists(self.machine.image)
-        except EngineMissing:
-            return True
+    def _require_image(self) -> None:
+        """Raise one of LOST if nothing more can be measured."""
+        self.require_engine()
+        self.engine.image(self.machine.image)
 
     def profiles(self, release: str) -> tuple[ExperimentResult, ...]:
         """Profile the user's script, if the settings have one, on this release of TensorFlow."""
@@ -178,6 +181,8 @@ class Session:
         if self.settings.quick or not allocators.wanted(row):
             return observed
         files, origin = allocators.bring(self.engine, self.machine.image, self.settings.ca, share)
+        if not files:
+            self._require_image()
         pool.more = {**pool.more, **files}
         return (*observed, origin)
 
@@ -203,7 +208,7 @@ class Session:
             rounds.prepare(runs, time.monotonic() + PREPARING * (limits.latest - time.monotonic()))
             rounds.run(runs, limits, shuffled)
             pool.forget()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, *LOST):
             group.keep(runs, interrupted=True)
             raise
         group.keep(runs)
@@ -254,11 +259,12 @@ def bench(
     rows: Sequence[Experiment],
     settings: Settings,
     progress: Progress,
+    require_engine: Callable[[], None],
 ) -> BenchReport:
-    """Measure `rows` in the image `ref`, which any tool may have built.
+    """Measure `rows` in the image `ref`, which any tool may have built; `require_engine`: see Session.
 
-    Raises UnknownImage if the image does not exist or cannot import TensorFlow. After Ctrl-C the report has the results
-    so far.
+    Raises UnknownImage if the image does not exist or cannot import TensorFlow. After Ctrl-C, or if the engine or the
+    image is lost, the report has the results so far.
     """
     begin = time.monotonic()
     image = engine.image(ref)
@@ -276,7 +282,7 @@ def bench(
     )
     # The start counts as part of the budget.
     left = max(0.0, settings.budget - (time.monotonic() - begin))
-    session = Session(engine, replace(settings, budget=left), machine, progress)
+    session = Session(engine, replace(settings, budget=left), machine, progress, require_engine)
     session.run(rows)
     profiles = session.profiles(tensorflow.version)
     return BenchReport(

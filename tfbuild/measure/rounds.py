@@ -114,7 +114,7 @@ class CaseRun:
         hellos |= self.pool.start([side.key])
 
     def guarded(self, side: Side, work: Callable[[], object]) -> None:
-        """Run `work`; unless strict, an error in it becomes the side's status."""
+        """Run `work`; unless strict, an error in it becomes the side's status if the image and the engine are there."""
         if self.strict:
             work()
             return
@@ -123,6 +123,7 @@ class CaseRun:
         except MeasurementError as error:
             side.give_up(records.FAILED, str(error))
         except (TfbuildError, TimeoutError) as error:
+            self.pool.require_image()
             reason = error.reason if isinstance(error, TfbuildError) else str(error)
             side.give_up(records.FAILED, f"its process was lost: {_last_line(reason)}")
 

@@ -4,7 +4,7 @@ All are paused but the one that is asked.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -99,12 +99,14 @@ def files() -> dict[str, bytes]:
 class Pool:
     """The running workers. `more`: further files for the containers, by path.
 
+    `require_image`: raises if the image or the engine is gone, so that no worker is to blame for its end.
     `sandbox`: confines the workers of images that are not trusted, and has files() in ROOT; their Python is isolated.
     """
 
     engine: Engine
     more: Mapping[str, bytes] = field(default_factory=dict)
     sandbox: Sandbox | None = None
+    require_image: Callable[[], None] = lambda: None
     _running: dict[Key, tuple[Worker, Hello]] = field(default_factory=dict)
     _turns: dict[Key, int] = field(default_factory=dict)
 
