@@ -142,7 +142,8 @@ def checked(
     def verify(*instructions: str, only: tuple[str, ...]) -> dict[str, Check]:
         ref = derived(image(RELEASE), *instructions)
         monkeypatch.setattr(session, "CHECKS", [check for check in CHECKS if check.name in only])
-        report = session.verify(engine, ref, progress=Progress())
+        baseline = Baseline(ref=ref, env={"LD_PRELOAD": ""}, id=engine.image(ref).id)
+        report = session.verify(engine, ref, progress=Progress(), baseline=baseline)
         assert (
             engine.client.containers.list(all=True, ignore_removed=True, filters={"ancestor": engine.image(ref).id})
             == []
@@ -646,6 +647,40 @@ def test_a_worker_of_the_throughput_that_was_killed_from_outside_is_no_failure(
     (found,) = (check for check in report.checks if check.name == "throughput")
     # On a busy machine, rounds may be too few or too noisy.
     assert found.status in ("pass", "skip"), found.detail
+
+
+# What TensorFlow's package does besides, once it is imported.
+CLOCK = """
+import time
+wall, cpu = time.perf_counter, time.process_time
+time.perf_counter, time.process_time = lambda: wall() * {0}, lambda: cpu() * {0}
+"""
+RECORDS = """
+import json
+dumps = json.dumps
+json.dumps = lambda row, **more: dumps({{**row, **{{key: {0}[key] for key in row if key in {0}}}}}, **more)
+"""
+COUNTED = "a worker says that its samples took "
+FORGED = (
+    ("a slow clock", CLOCK.format(0.1), COUNTED),
+    ("a fast clock", CLOCK.format(10), (COUNTED, "the workers say that their samples took ")),
+    ("CPU time of years", RECORDS.format({"cpu": 1e9}), COUNTED),
+    ("hardly any CPU time", RECORDS.format({"cpu": 1e-3}), COUNTED),
+    ("no item in a call", RECORDS.format({"items": 0}), "a call of it has "),
+)
+
+
+@pytest.mark.nightly
+@each("name, code, told", FORGED)
+def test_times_that_an_image_forges_are_not_those_seen_from_outside(
+    name: str, code: str, told: str | tuple[str, ...], checked: Checked
+) -> None:
+    folder, encoded = f"{SITE}/tensorflow", base64.b64encode(code.encode()).decode()
+    append = f"RUN rm {folder}/__pycache__/__init__.* && echo {encoded} | base64 -d >> {folder}/__init__.py"
+    found = checked(*root(append), only=TIMED)
+    assert found["import"].status == "pass", found["import"].detail
+    assert found["throughput"].status == "fail", found["throughput"].detail
+    assert found["throughput"].detail.removeprefix("could not be measured: ").startswith(told)
 
 
 def test_an_image_that_ends_itself_as_if_it_were_killed_fails(checked: Checked) -> None:

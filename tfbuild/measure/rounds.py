@@ -183,6 +183,9 @@ class CaseRun:
 
     def _rehearse(self, side: Side) -> None:
         """Choose the calls for a sample: those of a side with the same work, if they take about as long here."""
+        built = [other.ready.items for other in self.live if other.home and other.same_work(side)]
+        if {*built} != {max(1, side.ready.items)}:
+            raise MeasurementError(f"a call of it has {built} items: the same work has as many in each process")
         alike = [other for other in self.live if other.inner > 1 and other is not side and other.same_work(side)]
         if alike:
             side.inner = alike[0].inner
@@ -199,6 +202,7 @@ class CaseRun:
             raise MeasurementError("its process was lost with another case's")
         for _ in range(MOST_TRIES):
             taken = self._ask(side, WorkerSample, ask="sample", inner=side.inner)
+            self.pool.samples.append((side.key, taken))
             workers.check_sample(side.name, taken)
             if taken.wall >= SHORTEST_SAMPLE:
                 return taken

@@ -4,7 +4,9 @@ All are paused but the one that is asked.
 """
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,6 +23,12 @@ T = TypeVar("T")
 SECONDS = 60.0
 SHORTEST_SAMPLE = 0.1
 MOST_INNER = 100_000
+# The smallest share of a CPU that is a time: even waiting takes more.
+LEAST_SHARE = 1e-6
+# How often the CPU time of its samples a worker may use: idle threads may spin until it is stopped.
+MOST_USED = 4.0
+# How exactly two clocks of one kernel agree.
+CLOCKS = 1.01
 # NumPy's own threads would compete with TensorFlow's.
 QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
@@ -56,7 +64,7 @@ def check_sample(name: str, sample: WorkerSample) -> None:
     """Raise MeasurementError if TensorFlow traced the function again, or if no time passed."""
     if sample.traces != 1:
         raise MeasurementError(f"{name} was traced {sample.traces} times: the time is that of TensorFlow's tracing")
-    if not (sample.wall > 0 and sample.cpu > 0 and sample.cpus > 0):
+    if not (sample.wall > 0 and sample.cpu > LEAST_SHARE * sample.wall and sample.cpus > 0):
         raise MeasurementError(f"{name} took no time at all")
 
 
@@ -97,7 +105,7 @@ def files() -> dict[str, bytes]:
 
 @dataclass
 class Pool:
-    """The running workers. `more`: further files for the containers, by path.
+    """The running workers. `more`: further files for the containers, by path; `samples`: all that were taken.
 
     `require_image`: raises if the image or the engine is gone, so that no worker is to blame for its end.
     `sandbox`: confines the workers of images that are not trusted, and has files() in ROOT; their Python is isolated.
@@ -107,6 +115,7 @@ class Pool:
     more: Mapping[str, bytes] = field(default_factory=dict)
     sandbox: Sandbox | None = None
     require_image: Callable[[], None] = lambda: None
+    samples: list[tuple[Key, WorkerSample]] = field(default_factory=list)
     _running: dict[Key, tuple[Worker, Hello]] = field(default_factory=dict)
     _turns: dict[Key, int] = field(default_factory=dict)
 
@@ -157,6 +166,27 @@ class Pool:
         for key in self.running():
             with suppress(TfbuildError, TimeoutError, MeasurementError):
                 self.ask(key, Dropped, ask="drop")
+
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """Raise MeasurementError if the times of the samples in the block are not those that are seen from outside."""
+        taken, before, begin = len(self.samples), self._cpu_seconds(), time.monotonic()
+        yield
+        elapsed, samples = time.monotonic() - begin, self.samples[taken:]
+        used = {key: seconds - before[key] for key, seconds in self._cpu_seconds().items()}
+        if (wall := sum(sample.wall for _, sample in samples)) > elapsed * CLOCKS:
+            raise MeasurementError(f"the workers say that their samples took {wall:.3f} s, of {elapsed:.3f} s in all")
+        for key in dict(samples):
+            cpu = sum(sample.cpu for other, sample in samples if other == key)
+            if used[key] and not used[key] / MOST_USED <= cpu <= used[key] * CLOCKS:
+                raise MeasurementError(
+                    f"a worker says that its samples took {cpu:.3f} s of CPU time; the engine counted {used[key]:.3f} s"
+                )
+
+    def _cpu_seconds(self) -> dict[Key, float]:
+        with ThreadPoolExecutor() as threads:  # an engine may take a second for an answer
+            seconds = threads.map(lambda running: running[0].cpu_seconds(), self._running.values())
+            return dict(zip(self._running, seconds, strict=True))
 
     def close(self, *keys: Key) -> None:
         """Close these workers if they run."""

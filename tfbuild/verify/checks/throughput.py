@@ -50,7 +50,8 @@ def measure(engine: Engine, ref: str, baseline: Baseline, *, seed: int = 0) -> T
         rounds.prepare(runs, math.inf)
         begin = time.monotonic()
         limits = RoundLimits(rounds=ROUNDS, end=begin + SECONDS, latest=begin + LONGEST)
-        rounds.run(runs, limits, random.Random(seed))
+        with pool.observed():
+            rounds.run(runs, limits, random.Random(seed))
     done = min(len(run.rounds) for run in runs)
     if done < intervals.FEWEST:
         raise TooBusyError(f"the machine is too busy: only {done} rounds fitted into {LONGEST:g} s")
