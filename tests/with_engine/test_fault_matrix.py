@@ -28,12 +28,13 @@ import pytest
 from tests import broken
 from tests.pipeline.test_broken import wheel_of
 from tests.ports import free_port
-from tests.with_engine import mirror, second
+from tests.with_engine import mirror, registry, second
 from tests.with_engine.conftest import ROOT, Site
 from tests.with_engine.second import Second
 from tests.with_engine.test_compile import RELEASE, TREE, executed, small
 from tfbuild.engine import Engine, containers
 from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, Interrupted
+from tfbuild.util.progress import Progress
 
 pytestmark = pytest.mark.nightly
 # As BuildKit's log names the first step of each stage, in their order; the last one writes the image.
@@ -280,6 +281,38 @@ def test_a_build_goes_on_from_each_stage_at_which_it_was_struck(victim: Victim, 
     there = Engine.connect(victim.found.host)
     assert [image.labels["io.tfbuild.wheel"] for image in there.labelled("io.tfbuild.id")] == ["source"]
     there.client.close()
+
+
+@pytest.fixture
+def from_registry(command: Command, engine: Engine, site: Site, tmp_path: Path) -> Iterator[Command]:
+    """Its base image is in a registry, from where the engine has it again if somebody removes it."""
+    (tmp_path / "registry").mkdir()
+    with registry.serve(tmp_path / "registry") as server:
+        name = f"127.0.0.1:{server.port}/base:x"
+        engine.tag(site.base, name)
+        try:
+            engine.push(name, Progress())
+        finally:
+            engine.untag(name)
+        yield replace(command, words=tuple(name if word == site.base else word for word in command.words))
+
+
+def prune(victim: Victim) -> None:
+    env = os.environ | {"DOCKER_HOST": victim.found.host}
+    for what in ("system", "builder"):
+        subprocess.run(["docker", what, "prune", "--all", "--force"], env=env, check=True, capture_output=True)
+
+
+def test_a_build_whose_engine_is_pruned_ends_well_by_the_same_command(victim: Victim, from_registry: Command) -> None:
+    """All images, containers and caches that are not in use go."""
+    for stage in ("base", "compile", "image"):
+        code, output = from_registry.run(stage, lambda _: prune(victim))
+        assert code in (0, BuildFailed.exit_code), output[-3000:]
+        assert code == 0 or one_message(output)
+        prune(victim)
+    code, output = from_registry.run()
+    assert code == 0, output[-6000:]
+    assert not [*Path(from_registry.env["TMPDIR"]).iterdir()]
 
 
 # In the linked library. The linker writes it, and it is deleted if that fails: the disk is not full afterwards.
