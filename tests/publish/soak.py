@@ -60,6 +60,10 @@ class Liar(FakeRegistry):
     honest = False
     forgery = (b"", b"")
 
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # of a client that gave up
+            super().handle()
+
     def answer(self, status: int, kind: str, body: bytes, **headers: str) -> None:
         with self.lock:
             weights = [fault.weight for fault in self.faults.values()]

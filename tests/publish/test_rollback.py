@@ -83,8 +83,7 @@ def test_an_index_that_is_not_signed_any_more_is_refused_where_one_was(
     name = image(fake, "2.20.0", cpu="x86-64-v3")
     gather(fake, name)
     assert select() == [
-        f"note: the index {connect(fake).repository}:any-mkl has no accepted signature: "
-        "an older one cannot be told from it"
+        f"the index {connect(fake).repository}:any-mkl has no accepted signature: an older one cannot be told from it"
     ]
     sign(fake, name, signatures)
     assert select() == []
@@ -101,7 +100,7 @@ def test_a_host_that_cannot_remember_says_so(
     sign(fake, image(fake, "2.20.0"), signatures)
     (tmp_path / "state").write_text("a file in place of the folder")
     (note,) = select()
-    assert note.startswith("note: an older index will not be noticed: cannot write to ")
+    assert note.startswith("an older index will not be noticed: cannot write to ")
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"x": "1"}', b"\xff"])

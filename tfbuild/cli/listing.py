@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from tfbuild.cli.output import out, say
+from tfbuild.cli.output import out, say, say_note
 from tfbuild.facts import targets
 from tfbuild.plan import Build
 from tfbuild.util import terminal
@@ -154,6 +154,24 @@ def show_pushed(pushed: "Pushed", *, json: bool, dry_run: bool = False) -> None:
         say(f"would be added to {', '.join(pushed.moved)}" if pushed.moved else "in all of its indexes already")
         return
     say(f"{'pushed' if pushed.uploaded else 'already in the registry'}; in {', '.join(pushed.moved)}")
+
+
+def show_choice(choice: "Choice", *, any_release: bool, locked_by: str = "") -> None:
+    """Say what the best image is, and why; and that an older release has a larger set."""
+    from tfbuild.publish import choose
+
+    for line in choose.explanation(choice, any_release=any_release, locked_by=locked_by):
+        say(line)
+    if choice.best and choice.older:
+        say_note(f"{choice.older.id}, of an older release, uses more of this CPU: --any-release chooses it")
+
+
+def show_passed_over(choice: "Choice") -> None:
+    """Say which images are passed over, and why."""
+    from tfbuild.publish import choose
+
+    for line in choose.passed_over_lines(choice.passed_over):
+        say(line)
 
 
 def show_pulled(

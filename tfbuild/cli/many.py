@@ -182,8 +182,10 @@ def show_jobs(selected: "Matrix", system: str, runner: Sequence[str]) -> "Matrix
 
     schedule = runners.schedule(selected, system, runner)
     print(formats.JOBS[system](schedule))
-    for line in (*schedule.summary(), *(f"note: {note}" for note in schedule.notes)):
+    for line in schedule.summary():
         say(line)
+    for note in schedule.notes:
+        say_note(note)
     return replace(selected, rows=tuple(build for build, _ in schedule.rows))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfbuild import facts
-from tfbuild.cli.listing import show_cpus, show_fields, show_flags, show_gain, show_plan
+from tfbuild.cli.listing import show_choice, show_cpus, show_fields, show_flags, show_gain, show_plan
 from tfbuild.cli.options import HOST, JSON, PLAN, RUN, SETTINGS, certificates, host_cpu, request_of
 from tfbuild.cli.output import out, say, say_note
 from tfbuild.cli.verbs import COMMAND_LINE, Rows, verb
@@ -142,7 +142,7 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
     show_flags(flags.copts)
     say(f"for {flags.instruction_set.name}: {words(taken)}")
     for item in flags.dropped:
-        say_note(f"dropped {item.feature}: {item.reason}")
+        say_note(f"{item.feature} is left out: {item.reason}")
     for note in notes:
         say_note(note)
 
@@ -251,13 +251,12 @@ def select(request: Request, host: Cpu | None = None, ca: Path | None = None) ->
     """Plan the requested build, by default for this machine's CPU; a wheel of an index is downloaded first."""
     host = host or host_cpu(request.cpuinfo)
     if request.wheel.startswith(INDEX):
-        from tfbuild.publish import choose, installing
+        from tfbuild.publish import installing
         from tfbuild.util.progress import Progress
 
         source = installing.WheelSource(request.wheel.removeprefix(INDEX), ca or certificates(""))
         request, choice = installing.request_with_wheel(source, request, host, WORK / "wheels", Progress())
-        for line in choose.explanation(choice, any_release=False):
-            say(line)
+        show_choice(choice, any_release=False)
     return select_build(request, host)
 
 

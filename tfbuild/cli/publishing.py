@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfbuild.cli.listing import show_images, show_pulled, show_pushed, show_rehearsed
+from tfbuild.cli.listing import show_choice, show_images, show_passed_over, show_pulled, show_pushed, show_rehearsed
 from tfbuild.cli.options import (
     JSON,
     ON_ENGINE,
@@ -125,7 +125,7 @@ def push(
         show_rehearsed(ref, digest, json=json)
     elif indexes:
         demand = signing.demand_of(signed, destination.ca)
-        finished = publish.finish(destination, image, REPORTS, say, demand=demand, sign=signer, dry_run=dry_run)
+        finished = publish.finish(destination, image, REPORTS, say_note, demand=demand, sign=signer, dry_run=dry_run)
         show_pushed(finished, json=json, dry_run=dry_run)
     elif dry_run:
         ready = publish.rehearse(Engine.connect(chosen=chosen), image, destination, REPORTS, force=force)
@@ -181,8 +181,8 @@ def pull(
     """Pull from a registry the best image that this host can run, and say why it is."""
     from tfbuild import publish
     from tfbuild.engine import Engine, connection
-    from tfbuild.publish import choose, signing
     from tfbuild.publish import lock as locks
+    from tfbuild.publish import signing
     from tfbuild.util.progress import Progress
 
     chosen = connection.choose(engine)
@@ -194,18 +194,17 @@ def pull(
     demand = signing.demand_of(signed, source.ca)
     host = running_cpu(cpuinfo, ca_cert, chosen)
     features = frozenset(isa.all_of_cpu(host).features)
-    selected = partial(publish.select, source, host, features, **narrowing, demand=demand, note=say)
+    selected = partial(publish.select, source, host, features, **narrowing, demand=demand, note=say_note)
     if locked is None:
         choice = publish.select_signed(source, selected, demand) if demand else selected()
         if lock:
-            locked = locks.write_lock(Path(lock), source, choice, say, demand)
+            locked = locks.write_lock(Path(lock), source, choice, say_note, demand)
             say(f"wrote {lock}: TensorFlow {locked.release} in {counted(len(locked.images), 'image')}")
     choice = locks.select(locked, host, features) if locked else choice
     if dry_run or choice.best is None:
-        for line in choose.passed_over_lines(choice.passed_over):
-            say(line)
+        show_passed_over(choice)
     try:
-        accepted = locks.accept(source, locked, choice, say, demand)
+        accepted = locks.accept(source, locked, choice, say_note, demand)
     except (NothingFits, VerificationFailed) as error:
         if json:
             second = error.second if isinstance(error, publish.Altered) else None
@@ -218,8 +217,7 @@ def pull(
         show_pulled(choice, reference=reference, image=image, signed=demand is not None)
     else:
         print(image or reference)
-        for line in choose.explanation(choice, any_release=any_release, locked_by=lock):
-            say(line)
+        show_choice(choice, any_release=any_release, locked_by=lock)
         if image:
             say(f"docker run --rm -it {image} python")
 
@@ -276,7 +274,7 @@ def images(*, engine: str, registry: str, ca_cert: str, outdated: bool, json: bo
     features = frozenset(isa.all_of_cpu(host).features) if host else frozenset()
     entries = inventory.local(connected, REPORTS, host, features) if connected is not None else []
     if remote is not None:
-        published = inventory.remote(remote, host, features, say)
+        published = inventory.remote(remote, host, features, say_note)
         if not published:
             say_note(f"{remote.repository} has no images of tfbuild")
         entries = inventory.outdated(entries, published) if outdated else entries + published
@@ -310,7 +308,7 @@ def yank(
         )
     place = registry_of(registry, ca_cert, image)
     signer = signing.signer(signing.options(sign_options), place.ca) if sign_options else None
-    done = publish.yank(place, image, reason.strip(), say, signer)
+    done = publish.yank(place, image, reason.strip(), say_note, signer)
     if json:
         out(done.to_json())
         return

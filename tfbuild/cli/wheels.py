@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tfbuild.cli.listing import show_choice, show_passed_over
 from tfbuild.cli.options import (
     COMPILE,
     HOST,
@@ -17,7 +18,7 @@ from tfbuild.cli.options import (
     request_of,
     run_of,
 )
-from tfbuild.cli.output import out, say
+from tfbuild.cli.output import out, say, say_note
 from tfbuild.cli.planning import print_notes, select_and_print_notes, select_on_host
 from tfbuild.cli.verbs import OF_REQUESTS, variable, verb
 from tfbuild.cpu import detect as detect_cpu
@@ -140,7 +141,7 @@ def index(
     rows = wheel_index.index(
         Path(folder),
         files,
-        say,
+        say_note,
         project=name,
         local=local_version,
         url=url,
@@ -194,7 +195,7 @@ def install(
     print_requirements: bool,
 ) -> None:
     """Install from an index the wheel that this CPU and this environment run best, and say why it is."""
-    from tfbuild.publish import choose, environments, installing
+    from tfbuild.publish import environments, installing
     from tfbuild.util.progress import Progress
 
     address = index or variable("TFBUILD_INDEX")
@@ -208,11 +209,9 @@ def install(
     environment = environments.environment(python)
     choice = installing.select(rows, environment, host, release=release, target=target, any_release=any_release)
     if dry_run or choice.best is None:
-        for line in choose.passed_over_lines(choice.passed_over):
-            say(line)
+        show_passed_over(choice)
     row = installing.chosen_row(rows, choice, source.name)
-    for line in choose.explanation(choice, any_release=any_release):
-        say(line)
+    show_choice(choice, any_release=any_release)
     if print_requirements:
         print("\n".join(installing.requirements(rows, row, source)))
         return

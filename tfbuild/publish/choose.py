@@ -170,19 +170,16 @@ def choose(
 
 
 def explanation(choice: Choice, *, any_release: bool, locked_by: str = "") -> list[str]:
-    """Say in one line what the best image is, in another why, and in a third that an older release has a larger set."""
+    """Say in one line what the best image is, and in another why."""
     best = choice.best
     if best is None:
         return []
     why = "the largest set of all releases" if any_release else "the newest release, and the largest set of it"
     why = f"the largest set that {locked_by} locks" if locked_by else why
-    lines = [
+    return [
         f"{best.id}: TensorFlow {best.release}, Python {best.python}, for {best.instruction_set}, {best.digest}",
         "; ".join([f"{why} that this CPU runs", *passed_over_lines(row for row in choice.passed_over if row.notable)]),
     ]
-    if choice.older:
-        lines.append(f"note: {choice.older.id}, of an older release, uses more of this CPU: --any-release chooses it")
-    return lines
 
 
 def passed_over_lines(rows: Iterable[PassedOver]) -> list[str]:

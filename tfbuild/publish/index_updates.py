@@ -60,7 +60,7 @@ def _read_fixed(registry: Registry, tag: str, note: Note) -> tuple[Published, Ma
         image = read_image(registry, manifest)
     except manifests.Damaged as error:
         # One damaged image must not hide all the others.
-        note(f"note: {registry.repository}:{tag} is left out: {error.reason}; {error.hint}")
+        note(f"{registry.repository}:{tag} is left out: {error.reason}; {error.hint}")
         return None
     return (image, manifest) if manifest is not None and image is not None and image.id == tag else None
 

@@ -164,14 +164,14 @@ def remote(
     moving = index_updates.read_indexes(
         registry,
         sorted({tag for image, _ in pairs for tag in indexes.tags_of(image)}),
-        lambda tag: note(f"note: {place}:{tag} was moved and is not an index any more; the next push writes it again"),
+        lambda tag: note(f"{place}:{tag} was moved and is not an index any more; the next push writes it again"),
     )
     rows = [row for index in moving.values() for row in indexes.index_rows(index)]
     known = {image.id for image, _ in pairs}
     suspects = [tag for tag in tags if tag not in known and GIVEN_IDENTIFIER.fullmatch(tag)]
     moved = [entry for tag in suspects if (entry := _moved(registry, tag, host, features)) is not None]
     for missing in sorted({row.image.id for row in rows if row.image} - known - {entry.id for entry in moved}):
-        note(f"note: an index of {place} offers {missing}, which is missing in the registry: push it again, or yank it")
+        note(f"an index of {place} offers {missing}, which is missing in the registry: push it again, or yank it")
 
     def read(pair: tuple[Published, Manifest]) -> Entry:
         image, manifest = pair

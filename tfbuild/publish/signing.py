@@ -153,7 +153,7 @@ def refuse_older(
             raise VerificationFailed(
                 f"the index {name} has no accepted signature, but this host has seen one: {error.reason}", hint=hint
             ) from error
-        note(f"note: the index {name} has no accepted signature: an older one cannot be told from it")
+        note(f"the index {name} has no accepted signature: an older one cannot be told from it")
         return
     if number < last:
         raise VerificationFailed(
@@ -179,4 +179,4 @@ def _write(path: Path, seen: Mapping[str, int], note: indexes.Note) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, json.dumps(seen, indent=2, sort_keys=True))
     except TfbuildError as error:
-        note(f"note: an older index will not be noticed: {error.reason}")
+        note(f"an older index will not be noticed: {error.reason}")
