@@ -196,7 +196,7 @@ class VerificationFailed(TfbuildError):
 
 
 class Disturbed(TfbuildError):
-    """A limit of this machine (`ulimit`, a cgroup), or somebody who stopped or killed what ran, prevented a result."""
+    """A limit of this machine, its load, or somebody who stopped or killed what ran, prevented a result."""
 
     exit_code = 34
 

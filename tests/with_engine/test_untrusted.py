@@ -497,6 +497,30 @@ def test_a_sandbox_has_its_files_and_nothing_to_write_on(engine: Engine, debian:
     assert run.stderr.count("Read-only file system") == 5
 
 
+@contextmanager
+def busy() -> Iterator[None]:
+    """Let every CPU of this machine compute, many times over."""
+    processes = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(8 * (os.cpu_count() or 1))]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_container_that_a_busy_machine_starves_is_not_judged(engine: Engine, debian: str, box: Sandbox) -> None:
+    def run(script: str) -> None:
+        engine.run(debian, ["sh", "-c", script], sandbox=box, timeout=20)
+
+    with busy():
+        with pytest.raises(Disturbed, match=r"not judged: it waited for a CPU for \d+ of \d+ s, while others used "):
+            run("while :; do :; done")
+        # One that only sleeps would have ended nowhere.
+        with pytest.raises(TimeoutError):
+            run("sleep 1000")
+
+
 def test_a_sandbox_leaves_nothing_on_the_engine(engine: Engine, debian: str) -> None:
     with engine.sandbox(debian, {"x": b""}, "/files") as sandbox:
         engine.run(debian, ["true"], sandbox=sandbox)

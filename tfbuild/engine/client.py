@@ -207,6 +207,7 @@ class Engine:
                     streams.pump(deadline)
                 except TimeoutError:
                     attached.require_undisturbed()
+                    attached.require_cpu_time()
                     raise TimeoutError(f"{ref}: {' '.join(command)[:80]} ran longer than {timeout:g} s") from None
                 for stream in (streams.out, streams.err):
                     truncated |= len(stream) > limit

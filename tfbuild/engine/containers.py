@@ -6,6 +6,7 @@ line on stdin with one line on stdout.
 
 import hashlib
 import io
+import os
 import subprocess
 import tarfile
 import time
@@ -17,7 +18,7 @@ from typing import Any
 
 import docker
 
-from tfbuild.engine import leases
+from tfbuild.engine import leases, starvation
 from tfbuild.engine.faults import AGAIN, disk_full, translated
 from tfbuild.errors import Disturbed, TfbuildError
 from tfbuild.util.process import Attached
@@ -27,6 +28,7 @@ KILLED = 137
 SIGNALS = 128
 # The signals by which tfbuild itself stops idle workers and continues them.
 RESTING = ("18", "19", "SIGCONT", "SIGSTOP")
+BUSY = "run the same command again when this machine has less to do"
 # What is left to the attached program after the container's streams have ended.
 END_SECONDS = 10
 
@@ -63,6 +65,7 @@ class AttachedContainer:
         self.attached = attached
         self._client = client
         self._judged = judged
+        self._begin = starvation.load()
 
     def exit_code(self) -> int:
         """Return the exit code of a container that has ended, or that the engine could not start (126 to 128).
@@ -97,6 +100,20 @@ class AttachedContainer:
                 why = _end_of_client(self.attached.process) or self._end_of_container()
             if why:
                 raise Disturbed(f"the image was not judged: {why}", hint=AGAIN)
+
+    def require_cpu_time(self) -> None:
+        """Raise Disturbed if an image is judged by this container, and others left it too little CPU time."""
+        if self._judged:
+            waited, used = starvation.waited(self.container.id), self.cpu_seconds()
+            cpus = os.cpu_count() or 1
+            if why := starvation.starved(self._begin, starvation.load(), waited=waited, used=used, cpus=cpus):
+                raise Disturbed(f"the image was not judged: {why}", hint=BUSY)
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of all that ran in the container, as the engine counts it; 0 if it does not."""
+        with translated():
+            stats = self._client.api.stats(self.container.id, stream=False, one_shot=True)
+        return float(stats.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage", 0)) / 1e9
 
     def _end_of_container(self) -> str:
         """Return what somebody did to the container, as the engine says; "" for nothing."""
@@ -248,12 +265,6 @@ class Worker(AttachedContainer):
     def resume(self) -> None:
         """Resume a paused worker."""
         self._signal("SIGCONT")
-
-    def cpu_seconds(self) -> float:
-        """Return the CPU time of all that ran in the container, as the engine counts it; 0 if it does not."""
-        with translated():
-            stats = self._client.api.stats(self.container.id, stream=False, one_shot=True)
-        return float(stats.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage", 0)) / 1e9
 
     def _signal(self, name: str) -> None:
         try:
