@@ -67,7 +67,7 @@ def test_memory_is_the_machine_s_or_a_lower_limit_of_the_cgroup(files: dict[str,
         (validity.rss, {"/proc/self/statm": "9 512 3\n"}, 2),
         (validity.peak, {"/proc/self/status": "Name: x\nVmPeak: 9 kB\nVmHWM:\t 2048 kB\nVmRSS: 7 kB\n"}, 2),
         # All but idle (4) and waiting for disks (5); guests are in the first two already.
-        (worker.busy_seconds, {"/proc/stat": "cpu  10 20 30 4 5 60 70 80 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n"}, 2.7),
+        (validity.busy_seconds, {"/proc/stat": "cpu  10 20 30 4 5 60 70 80 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n"}, 2.7),
     ],
 )
 def test_what_the_kernel_says_of_a_process_and_the_machine(

@@ -26,12 +26,10 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.harness import record
-from tests.ports import free_port
-from tests.with_engine import registry, second
+from tests.with_engine import registry
 from tests.with_engine.conftest import ROOT
 from tests.with_engine.registry import Server
-from tests.with_engine.second import Second
-from tests.with_engine.test_fault_matrix import Victim, disk
+from tests.with_engine.test_fault_matrix import Victim, started
 from tfbuild import plan
 from tfbuild.engine import leases
 from tfbuild.errors import (
@@ -274,12 +272,7 @@ class Place:
 @contextmanager
 def place() -> Iterator[Place]:
     with ExitStack() as stack:
-        folder, bridge = stack.enter_context(second.place())
-        stack.enter_context(disk(folder / "data"))
-        second.certificates(folder / "tls")
-        found = Second(folder=folder, host=f"unix://{folder}/docker.sock", port=free_port())
-        victim = Victim(found, bridge, other_cpu=False)
-        stack.callback(victim.close)
+        victim = stack.enter_context(started(other_cpu=False))
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
         for name in ("tmp", "registry"):
             (work / name).mkdir()

@@ -56,7 +56,7 @@ BALLAST = "ballast"
 
 
 @contextmanager
-def disk(folder: Path, size: str = DISK) -> Iterator[None]:
+def disk(folder: Path, size: str) -> Iterator[None]:
     """A small disk at the folder, with a file system that keeps no reserve for root."""
     image = folder.with_suffix(".img")
     folder.mkdir()
@@ -149,18 +149,26 @@ class Victim:
         self._running.close()
 
 
+@contextmanager
+def started(size: str = DISK, *, other_cpu: bool = True) -> Iterator[Victim]:
+    """A victim on a disk of this size, which ends with the block."""
+    with second.place() as (folder, bridge), disk(folder / "data", size):
+        second.certificates(folder / "tls")
+        found = Second(folder=folder, host=f"unix://{folder}/docker.sock", port=free_port())
+        victim = Victim(found, bridge, other_cpu=other_cpu)
+        try:
+            yield victim
+        finally:
+            victim.close()
+
+
 @pytest.fixture
 def victim(engine: Engine, site: Site) -> Iterator[Victim]:
-    with second.place() as (folder, bridge), disk(folder / "data"):
-        second.certificates(folder / "tls")
-        there = Victim(Second(folder=folder, host=f"unix://{folder}/docker.sock", port=free_port()), bridge)
-        try:
-            client = Engine.connect(there.found.host).client
-            client.images.load(b"".join(engine.client.images.get(site.base).save(named=True)))
-            client.close()
-            yield there
-        finally:
-            there.close()
+    with started() as there:
+        client = Engine.connect(there.found.host).client
+        client.images.load(b"".join(engine.client.images.get(site.base).save(named=True)))
+        client.close()
+        yield there
 
 
 @dataclass(frozen=True, kw_only=True)

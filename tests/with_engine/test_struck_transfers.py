@@ -15,13 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_port
 from tests.with_engine import registry as registries
-from tests.with_engine import second
 from tests.with_engine.conftest import ROOT
 from tests.with_engine.registry import Server
-from tests.with_engine.second import Second
-from tests.with_engine.test_fault_matrix import Victim, disk, one_message
+from tests.with_engine.test_fault_matrix import Victim, one_message, started
 from tests.with_engine.test_registry import build, cpuinfo, label, wait_for_bytes
 from tfbuild.engine import Engine, transfer
 from tfbuild.errors import DiskFull, EngineMissing
@@ -36,15 +33,9 @@ BUILD = build("avx")
 
 @pytest.fixture
 def victim() -> Iterator[Victim]:
-    with second.place() as (folder, bridge), disk(folder / "data", "1g"):
-        second.certificates(folder / "tls")
-        found = Second(folder=folder, host=f"unix://{folder}/docker.sock", port=free_port())
-        there = Victim(found, bridge, other_cpu=False)
-        try:
-            there.wait()
-            yield there
-        finally:
-            there.close()
+    with started("1g", other_cpu=False) as there:
+        there.wait()
+        yield there
 
 
 @pytest.fixture

@@ -20,12 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_port
-from tests.with_engine import second
 from tests.with_engine.conftest import ROOT
-from tests.with_engine.second import Second
 from tests.with_engine.test_build import ID, RELEASE
-from tests.with_engine.test_fault_matrix import Victim, disk, one_message
+from tests.with_engine.test_fault_matrix import Victim, one_message, started
 from tfbuild.bench import report as reporting
 from tfbuild.cli.options import certificates
 from tfbuild.context.labels import UNVERIFIED
@@ -118,18 +115,12 @@ def victim(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """With the base image that the command names; its containers see this machine's CPU."""
     log = tmp_path_factory.mktemp("base") / "log"
     base = base_image.bootstrap(engine, "bookworm", progress=Progress(), log=log, ca_cert=certificates("")).reference
-    with second.place() as (folder, bridge), disk(folder / "data"):
-        second.certificates(folder / "tls")
-        found = Second(folder=folder, host=f"unix://{folder}/docker.sock", port=free_port())
-        there = Victim(found, bridge, other_cpu=False)
-        try:
-            client = Engine.connect(found.host).client
-            client.images.load(b"".join(engine.client.images.get(base).save(named=True)))
-            client.images.get(engine.image(base).id).tag("tfbuild-test", "base")
-            client.close()
-            yield there
-        finally:
-            there.close()
+    with started(other_cpu=False) as there:
+        client = Engine.connect(there.found.host).client
+        client.images.load(b"".join(engine.client.images.get(base).save(named=True)))
+        client.images.get(engine.image(base).id).tag("tfbuild-test", "base")
+        client.close()
+        yield there
 
 
 @dataclass(frozen=True, kw_only=True)

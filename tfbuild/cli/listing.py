@@ -167,7 +167,7 @@ def show_choice(choice: "Choice", *, any_release: bool, locked_by: str = "") -> 
 
 
 def show_passed_over(choice: "Choice") -> None:
-    """Say which images are passed over, and why."""
+    """Say what is passed over, and why."""
     from tfbuild.publish import choose
 
     for line in choose.passed_over_lines(choice.passed_over):

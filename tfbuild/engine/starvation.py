@@ -1,16 +1,17 @@
 """Whether a container that ran too long had no CPU time, because others used this machine's: by the kernel's counts."""
 
-import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfbuild.in_container.bench import validity
+
 PROC = Path("/proc")
-# Shares of its time for which a container waited for a CPU, and of all CPUs' time that others used. The second one is
-# needed because threads of one container can wait for each other.
-MOST_WAITED = 0.5
-MOST_USED_BY_OTHERS = 0.5
+# A container that waited for a CPU for this share of its time, while others used this share of the machine's CPU time,
+# is starved. Waiting alone does not show it: its threads may have waited for each other.
+LEAST_WAITED = 0.5
+LEAST_USED_BY_OTHERS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +24,10 @@ class Load:
 
 def load(proc: Path = PROC) -> Load:
     """Return the load until now; without /proc, a machine that was never busy."""
+    busy = 0.0
     with suppress(OSError, ValueError, IndexError):
-        ticks = [int(field) for field in (proc / "stat").read_text().splitlines()[0].split()[1:9]]
-        idle = ticks[3] + ticks[4]
-        return Load(at=time.monotonic(), busy=(sum(ticks) - idle) / os.sysconf("SC_CLK_TCK"))
-    return Load(at=time.monotonic(), busy=0.0)
+        busy = validity.busy_seconds(f"{proc}/stat")
+    return Load(at=time.monotonic(), busy=busy)
 
 
 def waited(container: str, proc: Path = PROC) -> float:
@@ -51,7 +51,7 @@ def starved(begin: Load, end: Load, *, waited: float, used: float, cpus: int) ->
     """
     elapsed = end.at - begin.at
     others = (end.busy - begin.busy - used) / (elapsed * cpus)
-    if waited < MOST_WAITED * elapsed or others < MOST_USED_BY_OTHERS:
+    if waited < LEAST_WAITED * elapsed or others < LEAST_USED_BY_OTHERS:
         return ""
     return (
         f"it waited for a CPU for {waited:.0f} of {elapsed:.0f} s, "

@@ -23,9 +23,9 @@ T = TypeVar("T")
 SECONDS = 60.0
 SHORTEST_SAMPLE = 0.1
 MOST_INNER = 100_000
-# The smallest share of a CPU that is a time: even waiting takes more.
+# A sample that used less of a CPU than this was not measured: even waiting uses more.
 LEAST_SHARE = 1e-6
-# How often the CPU time of its samples a worker may use: idle threads may spin until it is stopped.
+# How many times the CPU time of its samples a worker may use: idle threads may spin until it is stopped.
 MOST_USED = 4.0
 # How exactly two clocks of one kernel agree.
 CLOCKS = 1.01

@@ -134,14 +134,14 @@ def calibrate(workload: Any) -> int:
 
 def sample(workload: Any, inner: int) -> WorkerSample:
     """Time `inner` calls, and record what else happened meanwhile."""
-    throttled, before, faulted = validity.throttled(), busy_seconds(), faults()
+    throttled, before, faulted = validity.throttled(), validity.busy_seconds(), faults()
     begin = time.perf_counter(), time.process_time()
     wall, cpu = workload.sample(inner)
     whole = time.perf_counter() - begin[0], time.process_time() - begin[1]
     return WorkerSample(
         wall=wall,
         cpu=cpu,
-        busy=validity.busy_while_timed(busy_seconds() - before, whole, (wall, cpu)),
+        busy=validity.busy_while_timed(validity.busy_seconds() - before, whole, (wall, cpu)),
         cpus=os.cpu_count() or 1,
         traces=workload.traces(),
         faults=faults() - faulted,
@@ -153,10 +153,3 @@ def sample(workload: Any, inner: int) -> WorkerSample:
 def faults() -> int:
     """Return this process's page faults so far that needed no disk access."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
-def busy_seconds() -> float:
-    """Return the machine's busy CPU seconds since boot, by /proc/stat (in a container: the host's)."""
-    with open("/proc/stat") as file:
-        ticks = [int(field) for field in file.readline().split()[1:9]]
-    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
