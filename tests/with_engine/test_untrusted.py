@@ -525,6 +525,24 @@ def test_a_container_that_a_busy_machine_starves_is_not_judged(
         engine.run(debian, ["sh", "-c", script], sandbox=box, timeout=20)
 
 
+@pytest.mark.usefixtures("busy")
+@pytest.mark.parametrize(
+    ("answer", "error", "told"),
+    [
+        ("while :; do :; done", Disturbed, r"it waited for a CPU for \d+ of \d+ s, while others used "),
+        ("sleep 1000", TimeoutError, "did not answer within 25 s"),
+    ],
+)
+def test_a_worker_that_a_busy_machine_starves_is_not_judged(
+    answer: str, error: type[Exception], told: str, engine: Engine, debian: str, box: Sandbox
+) -> None:
+    script = f"read line; echo $line; read line; {answer}"
+    with engine.worker(debian, ["sh", "-c", script], sandbox=box) as worker:
+        assert worker.ask("first", 25) == "first"
+        with pytest.raises(error, match=told):
+            worker.ask("second", 25)
+
+
 def test_a_sandbox_leaves_nothing_on_the_engine(engine: Engine, debian: str) -> None:
     with engine.sandbox(debian, {"x": b""}, "/files") as sandbox:
         engine.run(debian, ["true"], sandbox=sandbox)

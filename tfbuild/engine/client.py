@@ -193,13 +193,14 @@ class Engine:
         the process after `look_after` lines on stdout; only then stdin ends. Raises TimeoutError after `timeout`
         seconds.
         """
-        deadline, sandboxed = time.monotonic() + timeout, options.get("sandbox") is not None
+        sandboxed = options.get("sandbox") is not None
         with (
             interruptible(),
             self._container(ref, command, seconds=timeout + leases.MARGIN_SECONDS, **options) as container,
             closing(self._attach(container)) as streams,
         ):
             attached = AttachedContainer(self.client, container, streams, judged=sandboxed)
+            deadline = time.monotonic() + timeout  # the time that a slow engine took for the container does not count
             streams.send(stdin, close=look is None)
             truncated = False
             while streams.open and not (truncated and sandboxed):

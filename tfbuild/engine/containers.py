@@ -103,11 +103,12 @@ class AttachedContainer:
 
     def require_cpu_time(self) -> None:
         """Raise Disturbed if an image is judged by this container, and others left it too little CPU time."""
-        if self._judged:
-            waited, used = starvation.waited(self.container.id), self.cpu_seconds()
-            cpus = os.cpu_count() or 1
-            if why := starvation.starved(self._begin, starvation.load(), waited=waited, used=used, cpus=cpus):
-                raise Disturbed(f"the image was not judged: {why}", hint=BUSY)
+        if self._judged and (why := starvation.starved(self._begin, self.load(), cpus=os.cpu_count() or 1)):
+            raise Disturbed(f"the image was not judged: {why}", hint=BUSY)
+
+    def load(self) -> starvation.Load:
+        """Return the load of this machine and of the container until now."""
+        return starvation.load(used=self.cpu_seconds(), waited=starvation.waited(self.container.id))
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of all that ran in the container, as the engine counts it; 0 if it does not."""
@@ -197,6 +198,8 @@ def executable_files(maps: str) -> frozenset[str]:
 
 MOST_REPLY = 1024 * 1024
 MOST_STDERR = 64 * 1024
+# A judged worker that takes longer for an answer is watched: do others leave it too little CPU time?
+PROMPT_SECONDS = 5.0
 
 
 class WorkerDied(TfbuildError):
@@ -225,27 +228,34 @@ class Worker(AttachedContainer):
         """
         if self._lost:
             raise WorkerDied(self._lost, exit_code=-1, stderr_tail=self._stderr_tail())
-        deadline = time.monotonic() + timeout
+        now = time.monotonic()
         self.attached.send(line.encode() + b"\n")
-        while b"\n" not in self.attached.out:
-            self._wait(deadline, timeout)
+        if not self._answers(now + min(PROMPT_SECONDS, timeout)):
+            if self._judged:
+                self._begin = self.load()
+            if not self._answers(now + timeout):
+                self.require_undisturbed()
+                self.require_cpu_time()
+                self._lost = f"the worker did not answer within {timeout:g} s"
+                raise TimeoutError(self._lost)
         reply, _, rest = bytes(self.attached.out).partition(b"\n")
         self.attached.out[:] = rest
         return reply.decode(errors="replace")
 
-    def _wait(self, deadline: float, timeout: float) -> None:
-        if not self.attached.open:
-            self.attached.process.wait(timeout=END_SECONDS)
-            self._fail("the worker ended before it answered", self.exit_code())
-        if len(self.attached.out) > MOST_REPLY:
-            self._fail(f"the worker's answer is longer than {MOST_REPLY} bytes")
-        try:
-            self.attached.pump(deadline)
-        except TimeoutError:
-            self.require_undisturbed()
-            self._lost = f"the worker did not answer within {timeout:g} s"
-            raise TimeoutError(self._lost) from None
-        del self.attached.err[:-MOST_STDERR]
+    def _answers(self, deadline: float) -> bool:
+        """Return whether a whole line arrives before `deadline`."""
+        while b"\n" not in self.attached.out:
+            if not self.attached.open:
+                self.attached.process.wait(timeout=END_SECONDS)
+                self._fail("the worker ended before it answered", self.exit_code())
+            if len(self.attached.out) > MOST_REPLY:
+                self._fail(f"the worker's answer is longer than {MOST_REPLY} bytes")
+            try:
+                self.attached.pump(deadline)
+            except TimeoutError:
+                return False
+            del self.attached.err[:-MOST_STDERR]
+        return True
 
     def _fail(self, why: str, exit_code: int = -1) -> None:
         self.require_undisturbed()

@@ -1,8 +1,9 @@
 """Whether a container that ran too long had no CPU time, because others used this machine's: by the kernel's counts."""
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfbuild.in_container.bench import validity
@@ -16,41 +17,45 @@ LEAST_USED_BY_OTHERS = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """A moment (monotonic, in seconds), and the CPU seconds of all processes of this machine until then."""
+    """A moment (monotonic, in seconds), and what was counted until then.
+
+    `busy`: CPU seconds of all processes of this machine; `used`: those of a container; `waited`: for how many seconds
+    each of its threads waited for a CPU, by the thread's number.
+    """
 
     at: float
     busy: float
+    used: float = 0.0
+    waited: Mapping[int, float] = field(default_factory=dict)
 
 
-def load(proc: Path = PROC) -> Load:
+def load(*, used: float = 0.0, waited: Mapping[int, float] | None = None, proc: Path = PROC) -> Load:
     """Return the load until now; without /proc, a machine that was never busy."""
     busy = 0.0
     with suppress(OSError, ValueError, IndexError):
         busy = validity.busy_seconds(f"{proc}/stat")
-    return Load(at=time.monotonic(), busy=busy)
+    return Load(at=time.monotonic(), busy=busy, used=used, waited=waited or {})
 
 
-def waited(container: str, proc: Path = PROC) -> float:
-    """Return for how many seconds a container's threads waited for a CPU, by the one that waited longest.
+def waited(container: str, proc: Path = PROC) -> dict[int, float]:
+    """Return for how many seconds each thread of a container waited for a CPU.
 
-    0 if its threads are not this kernel's (an engine elsewhere, or in a virtual machine), or if it does not count.
+    Empty if its threads are not this kernel's (an engine elsewhere, or in a virtual machine), or if it counts nothing.
     """
-    found = [0.0]
+    found = {}
     for process in proc.glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):
             if container in (process / "cgroup").read_text():
-                counts = [(thread / "schedstat").read_text().split() for thread in process.glob("task/*")]
-                found += [int(count[1]) / 1e9 for count in counts]
-    return max(found)
+                for thread in process.glob("task/*"):
+                    found[int(thread.name)] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+    return found
 
 
-def starved(begin: Load, end: Load, *, waited: float, used: float, cpus: int) -> str:
-    """Return how little CPU time a container had between two moments; "" if it had enough.
-
-    `waited`: for a CPU, in seconds; `used`: its own CPU time, in seconds.
-    """
+def starved(begin: Load, end: Load, *, cpus: int) -> str:
+    """Return how little CPU time a container had between two moments; "" if it had enough."""
     elapsed = end.at - begin.at
-    others = (end.busy - begin.busy - used) / (elapsed * cpus)
+    waited = max((seconds - begin.waited.get(thread, 0.0) for thread, seconds in end.waited.items()), default=0.0)
+    others = (end.busy - begin.busy - (end.used - begin.used)) / (elapsed * cpus)
     if waited < LEAST_WAITED * elapsed or others < LEAST_USED_BY_OTHERS:
         return ""
     return (
