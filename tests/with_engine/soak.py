@@ -321,6 +321,9 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     options.add_argument("--record", action="store_true")
     given = options.parse_args()
+    # The engine ends with this process. Without handlers, verbs would inherit that nohup or a shell's `&` ignores some.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
     print(f"--seed {given.seed}", flush=True)
     with place() as there:
         for target in TARGETS:
