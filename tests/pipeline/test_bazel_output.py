@@ -35,15 +35,17 @@ def test_progress_has_an_eta_by_the_rate_of_the_last_minutes() -> None:
     clock = Clock()
     watch = BazelWatch(clock)
     assert watch("[1,000 / 20,345] 8 actions running") == "1,000 / 20,345 actions, 4 %: 8 actions running"
-    clock.now += 60
-    assert watch("[1,600 / 20,345] Compiling a.cc; 3s local") == (
-        "1,600 / 20,345 actions, 7 %, about 31 min 14 s left: Compiling a.cc; 3s local"
+    clock.now += 600
+    assert "left" not in watch("[9,000 / 20,345] the short actions come first")
+    clock.now += 400
+    assert watch("[9,400 / 20,345] Compiling a.cc; 3s local") == (
+        "9,400 / 20,345 actions, 46 %, about 21 min 42 s left: Compiling a.cc; 3s local"
     )
     # An hour later only the last minutes count.
     clock.now += 3600
-    assert "left" not in watch("[9,000 / 20,345] x")
-    clock.now += 100
-    assert "about 17 min 14 s left" in watch("[10,000 / 20,345] x")
+    assert "left" not in watch("[9,500 / 20,345] x")
+    clock.now += 1000
+    assert "about 5 h 44 min left" in watch("[10,000 / 20,345] x")
 
 
 def test_newer_bazels_print_the_time_in_front() -> None:

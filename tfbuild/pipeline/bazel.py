@@ -42,7 +42,8 @@ KIND = re.compile(r"(\d[\d,]*) ([a-z][a-z -]*[a-z])")
 # Only the last minutes count for the rate: a build begins with cache hits and ends with long links. In three runs of
 # 2.14.1's compile, five minutes gave between 0.3 and 98 hours, twenty between 0.3 and 23: oneDNN's kernels are slow.
 WINDOW_SECONDS = 1200.0
-LEAST_SECONDS = 10.0
+# A build begins with its short actions: 2.14.1's compile, of many hours, had "57 minutes left" after ten.
+LEAST_SECONDS = 900.0
 
 
 class BazelWatch:
@@ -96,7 +97,7 @@ class BazelWatch:
         return f"{text}: {rest}" if rest else text
 
     def _left(self, done: int, total: int) -> float:
-        """Return the seconds left at the present rate, 0 where it is unknown. The total still grows early on."""
+        """Return the seconds left at the present rate, 0 where it is not known yet. The total still grows early on."""
         (first, before), (last, _) = self._counts[0], self._counts[-1]
         if last - first < LEAST_SECONDS or done <= before:
             return 0.0
