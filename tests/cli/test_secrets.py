@@ -18,6 +18,7 @@ from tests.cli.hostile import Pair, Place
 from tests.commandline import answer
 from tests.rows import each
 from tfbuild.errors import TfbuildError, conceal, without_secrets
+from tfbuild.util import logins
 
 CANARY = "tw33t-s3cr3t"
 FORMS = (
@@ -199,3 +200,55 @@ def test_no_command_repeats_a_secret_of_a_registry_s_answer(kind: str, words: tu
     assert not [secret for secret in (CANARY, "robot-name", LOGIN) if secret in said], said
     assert "no access for ***" in said or kind != "a refusal", said
     assert "127.0.0.1:" in said, said
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """A proxy that repeats the login that it was sent, as it was sent and in plain text."""
+
+    def do_CONNECT(self) -> None:
+        sent = self.headers.get("Proxy-Authorization", "").partition(" ")[2]
+        self.send_response(403, f"No access for {base64.b64decode(sent).decode()} ({sent})")
+        self.end_headers()
+
+    do_HEAD = do_GET = do_CONNECT  # noqa: N815
+
+    def log_message(self, *_: object) -> None: ...
+
+
+BEHIND = (
+    ("images", "--registry", "registry.invalid/us/x"),
+    ("pull", "--registry", "registry.invalid/us/x", "--dry-run"),
+    ("install", "--index", "https://host.invalid/x"),
+    ("images", "--registry", "127.0.0.2:5/us/x"),
+    ("build", "--wheel", "index:https://host.invalid/x", "--dry-run"),
+    ("verify", "2.21.0-mkl-py3.11-f16c", "--registry", "registry.invalid/us/x"),
+    ("yank", "2.21.0-mkl-py3.11-f16c", "--registry", "registry.invalid/us/x", "--reason", "x"),
+)
+
+
+@each("words", BEHIND)
+def test_no_command_repeats_the_login_of_a_proxy(words: tuple[str, ...], tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        proxy = f"http://robot-name:{CANARY}@127.0.0.1:{server.server_port}"
+        names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+        env = {**dict.fromkeys(names, proxy), "NO_PROXY": "", "no_proxy": "", "DOCKER_HOST": "unix:///none"}
+        done = answer(*words, cwd=tmp_path, env=env)
+        server.shutdown()
+    said = done.stdout + done.stderr
+    assert not [secret for secret in (CANARY, LOGIN) if secret in said], said
+    assert "No access for " in said, said
+
+
+@each("begins", ["machine host", "default"])
+def test_what_netrc_has_for_a_host_is_hidden(begins: str, tmp_path: Path) -> None:
+    secret = f"{CANARY}-{begins.replace(' ', '-')}"
+    (tmp_path / "netrc").write_text(f"{begins} login robot-name password {secret}\n")
+    logins.conceal_stored({"NETRC": str(tmp_path / "netrc")})
+    encoded = base64.b64encode(f"robot-name:{secret}".encode()).decode()
+    shown = without_secrets(f"403 no access for robot-name:{secret} ({encoded})", foreign=True)
+    assert shown == "403 no access for ***:*** (***)"
+
+
+def test_a_folder_in_place_of_netrc_is_no_login(tmp_path: Path) -> None:
+    logins.conceal_stored({"NETRC": str(tmp_path), "HTTPS_PROXY": "http://[::1", "http_proxy": "host:3128"})

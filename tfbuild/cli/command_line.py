@@ -12,7 +12,7 @@ from tfbuild import __version__
 from tfbuild.cli import help_pages, hints, output
 from tfbuild.cli.verbs import VERBS, Call, Verb, exits
 from tfbuild.errors import UsageError
-from tfbuild.util import process
+from tfbuild.util import logins, process
 from tfbuild.util.installation import COMMAND, command
 from tfbuild.util.options import Option
 
@@ -61,6 +61,7 @@ def ending() -> Iterator[None]:
     # Clean up as after Ctrl-C when a CI system ends the process, and when its terminal is closed.
     with exits(), process.interruptible(last=True):
         output.prepare()
+        logins.conceal_stored()
         with output.refusals():
             yield
 

@@ -23,7 +23,7 @@ from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
 from tfbuild.oci.referrers import Demand, Sign
 from tfbuild.publish import indexes
-from tfbuild.util.files import read_regular, replace_file, writing
+from tfbuild.util.files import decode, read_regular, replace_file, writing
 
 PROGRAM = "cosign"
 MOST_BYTES = 1 << 20
@@ -166,11 +166,10 @@ def refuse_older(
 
 def _read(path: Path) -> dict[str, int]:
     try:
-        rows = json.loads(read_regular(path, MOST_BYTES))
+        rows = decode(read_regular(path, MOST_BYTES), dict[str, object])
     except (OSError, ValueError):
         return {}
-    known = rows.items() if isinstance(rows, dict) else ()
-    return {name: number for name, number in known if isinstance(number, int)}
+    return {name: number for name, number in rows.items() if isinstance(number, int)}
 
 
 def _write(path: Path, seen: Mapping[str, int], note: indexes.Note) -> None:
