@@ -29,12 +29,12 @@ class Load:
     waited: Mapping[int, float] = field(default_factory=dict)
 
 
-def load(*, used: float = 0.0, waited: Mapping[int, float] | None = None, proc: Path = PROC) -> Load:
+def load(*, used: float = 0.0, waited: Mapping[int, float] = {}, proc: Path = PROC) -> Load:
     """Return the load until now; without /proc, a machine that was never busy."""
     busy = 0.0
     with suppress(OSError, ValueError, IndexError):
         busy = validity.busy_seconds(f"{proc}/stat")
-    return Load(at=time.monotonic(), busy=busy, used=used, waited=waited or {})
+    return Load(at=time.monotonic(), busy=busy, used=used, waited=waited)
 
 
 def waited(container: str, proc: Path = PROC) -> dict[int, float]:
