@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli import hostile
 from tests.commandline import invoke
+from tests.rows import each
 from tests.users import nobody
 from tfbuild.cli import output
 from tfbuild.errors import UsageError
@@ -165,6 +168,48 @@ def test_a_full_disk_in_the_working_folder_is_told_as_one(tmp_path: Path, monkey
     monkeypatch.setattr(Path, "write_text", full)
     message = refusal(*DRY_RUN, code=21, cwd=tmp_path)
     assert message.startswith("error: no space is left for build/")
+
+
+@each(
+    "words, code, error",
+    [
+        (("compare", "{pipe}", "{pipe}"), 2, "{pipe}: a pipe that nobody writes to"),
+        (("advise", "{pipe}"), 2, "{pipe}: a pipe that nobody writes to"),
+        (("matrix", "--fleet", "{pipe}"), 2, "{pipe} does not hold a fleet: a pipe that nobody writes to"),
+        (("detect", "--cpuinfo", "{pipe}"), 12, "cannot read {pipe}: a pipe that nobody writes to"),
+        ((*PLAN, "--options", "{pipe}"), 2, "cannot read {pipe}: a pipe that nobody writes to"),
+        ((*PLAN, "--options", "/dev/zero"), 2, "/dev/zero is not TOML: "),
+        ((*PLAN, "--patch", "{pipe}"), 16, "--patch {pipe}: not a regular file"),
+        ((*PLAN, "--patch", "/dev/zero"), 16, "--patch /dev/zero: not a regular file"),
+        (
+            (*DRY_RUN, "--remote-cache", "grpc://a:1", "--remote-header-file", "{pipe}"),
+            2, "cannot read --remote-header-file {pipe}",
+        ),
+        (
+            (*DRY_RUN, "--remote-cache", "grpcs://a:1", "--set", "remote-client-cert={pipe}",
+             "--set", "remote-client-key={pipe}"),
+            2, "remote-client-cert {pipe} is not a PEM file",
+        ),
+    ],
+)  # fmt: skip
+def test_nothing_is_waited_for_that_never_comes(words: tuple[str, ...], code: int, error: str, here: Path) -> None:
+    pipe = here / "pipe"
+    if not pipe.exists():
+        os.mkfifo(pipe)
+    with hostile.limited(hostile.SECONDS):
+        message = refusal(*(word.format(pipe=pipe) for word in words), code=code, cwd=here)
+    assert message.startswith(f"error: {error.format(pipe=pipe)}")
+
+
+@each("name", ["configure.py", ".bazelrc"])
+def test_a_pipe_in_a_tree_is_named(name: str, tmp_path: Path) -> None:
+    tree = tmp_path / name.replace("/", "-")
+    shutil.copytree(DOUBLE, tree)
+    (tree / name).unlink()
+    os.mkfifo(tree / name)
+    with hostile.limited(hostile.SECONDS):
+        message = refusal(*PLAN, "--source", str(tree), "--bazel", "0.26.1", code=16)
+    assert message.startswith(f"error: {tree / name} cannot be read: not a regular file")
 
 
 MODEL = "Foo\u00ae \x1b[2J\x07Bar \U0001f600" + 200 * "x"

@@ -17,12 +17,12 @@ from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.intervals import interval_text
 from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult
 from tfbuild.util import terminal
+from tfbuild.util.files import read_named
 from tfbuild.util.terminal import cause
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-MOST_BYTES = 64 * 1024 * 1024
 # The number of reasons in the message about an empty report.
 MOST_REASONS = 3
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
@@ -58,8 +58,7 @@ def read_report(path: Path) -> BenchReport:
     """Read the report at `path`; raise UsageError if that fails, or if nothing was measured for it."""
     hint = "give a reports/bench-*.json that was written by invoke bench"
     try:
-        with path.open("rb") as file:
-            report = from_json(file.read(MOST_BYTES))
+        report = from_json(read_named(path))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {cause(error)}", hint=hint) from error
     if why := emptiness(report):

@@ -17,12 +17,12 @@ from tfbuild import facts
 from tfbuild.cpu import recordings
 from tfbuild.cpu.recordings import ARCHITECTURES, Reading
 from tfbuild.errors import Unsupported
+from tfbuild.util.files import MOST_NAMED, read_named
 from tfbuild.util.terminal import printable
 
 CPUINFO = Path("/proc/cpuinfo")
 # In place of a recording's file.
 STDIN = "-"
-MOST_TEXT = 64 * 1024 * 1024
 # Letters of a vendor's or a model's name; CPUID has room for 48.
 MOST_NAME = 100
 
@@ -93,7 +93,7 @@ def _linux(path: str) -> Cpu:
 def read_text(path: Path) -> str:
     """Return the text of a recording, "-" for stdin; raises Unsupported if it cannot be read."""
     try:
-        data = _stdin() if str(path) == STDIN else _head(path)
+        data = _stdin() if str(path) == STDIN else read_named(path)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
         raise Unsupported(f"cannot read {path}: {reason}", hint="record one with: cat /proc/cpuinfo > FILE") from error
@@ -102,14 +102,9 @@ def read_text(path: Path) -> str:
     return data.decode(encoding, errors="replace")
 
 
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MOST_TEXT)
-
-
 @cache
 def _stdin() -> bytes:
-    return sys.stdin.buffer.read(MOST_TEXT)
+    return sys.stdin.buffer.read(MOST_NAMED)
 
 
 def parse(text: str, *, origin: str = "cpuinfo", machine: str = "") -> Cpu:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tfbuild import facts
-from tfbuild.cpu import MOST_TEXT, isa
+from tfbuild.cpu import isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import UsageError
 from tfbuild.facts import Facts, releases
@@ -24,7 +24,7 @@ from tfbuild.fleet import partition
 from tfbuild.fleet.hosts import FleetHost, Skipped
 from tfbuild.fleet.partition import Cover
 from tfbuild.plan import MACHINES, newest_official
-from tfbuild.util.files import decode
+from tfbuild.util.files import decode, read_named
 from tfbuild.util.terminal import cause
 
 SCHEMA = "tfbuild.fleet/1"
@@ -138,8 +138,7 @@ def to_json(fleet: Fleet) -> str:
 def read_fleet(path: Path) -> Fleet:
     """Read a fleet from a file that `invoke fleet --json` wrote. Raises UsageError if it is not one."""
     try:
-        with path.open("rb") as file:
-            fleet = decode(file.read(MOST_TEXT), Fleet)
+        fleet = decode(read_named(path), Fleet)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{path} does not hold a fleet: {cause(error)}", hint="invoke fleet HOSTS --json > FILE"

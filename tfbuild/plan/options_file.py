@@ -14,6 +14,7 @@ from tfbuild.errors import UsageError
 from tfbuild.plan.request import Request
 from tfbuild.plan.run_request import RunRequest, WheelRequest
 from tfbuild.util import options
+from tfbuild.util.files import read_named
 from tfbuild.util.options import Options, declared
 
 # The options that say how to build, and those with the ones that say what to build: all that a file can have.
@@ -52,7 +53,7 @@ def find(named: str = "", folder: Path = Path()) -> OptionsFile:
 def _read(path: Path) -> OptionsFile | None:
     """Read a file; None for a pyproject.toml without options."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_named(path).decode()
         # Most have none, and those of others may have mistakes.
         table = tomllib.loads(text) if path.name != PYPROJECT or "tfbuild" in text else {}
     except OSError as error:

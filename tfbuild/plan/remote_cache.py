@@ -17,6 +17,7 @@ from tfbuild import facts
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import Facts
 from tfbuild.plan.run_request import RunRequest
+from tfbuild.util.files import read_named, read_regular
 
 if TYPE_CHECKING:
     from tfbuild.oci.references import Repository
@@ -209,7 +210,7 @@ def is_address(text: str) -> bool:
 def _headers(path: Path) -> tuple[tuple[str, str], ...]:
     """Read NAME=VALUE lines, without empty ones and those that begin with #."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_named(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read --remote-header-file {path}", hint="a text file of NAME=VALUE lines") from error
     headers = []
@@ -231,7 +232,7 @@ def _headers(path: Path) -> tuple[tuple[str, str], ...]:
 def _pem(option: str, name: str) -> Path:
     path = Path(name)
     try:
-        good = b"-----BEGIN " in path.read_bytes()
+        good = b"-----BEGIN " in read_regular(path)
     except OSError:
         good = False
     if not good:

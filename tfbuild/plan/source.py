@@ -15,7 +15,7 @@ from tfbuild import facts
 from tfbuild.errors import BadInput, UsageError
 from tfbuild.facts import Facts, releases, toolchains
 from tfbuild.facts.release_table import RangeRow
-from tfbuild.util.files import absence
+from tfbuild.util.files import absence, open_regular, read_regular
 
 REPOSITORY = "https://github.com/tensorflow/tensorflow"
 FILE = "source.tar"
@@ -131,7 +131,7 @@ def digest(path: Path) -> str:
     """Return the sha256 of a file's contents, in hex."""
     import hashlib
 
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -221,7 +221,7 @@ def patch(text: str) -> Patch:
     """Return the patch at a path; raises BadInput if there is no file, or it is not a diff."""
     path = Path(text)
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = absence(path) or getattr(error, "strerror", None) or error
         raise BadInput(f"--patch {text}: {why}", hint="--patch names a unified diff") from error
@@ -274,7 +274,8 @@ def override(text: str) -> Override:
         return Override(name=name, path=path, sha256=tree_digest(path))
     except OSError as error:
         raise BadInput(
-            f"override-repository {name}: {error.filename} cannot be read: {error.strerror}", hint="correct its mode"
+            f"override-repository {name}: {error.filename} cannot be read: {error.strerror}",
+            hint="correct its mode, or remove it",
         ) from error
 
 

@@ -4,6 +4,7 @@ A tree that is newer than the facts is planned with what it says; the rest is th
 """
 
 import ast
+import io
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,6 +26,7 @@ from tfbuild.facts.release_table import (
     base,
     table,
 )
+from tfbuild.util.files import open_regular
 
 PIP = "tensorflow/tools/pip_package"
 LOCK = re.compile(r"requirements_lock_(\d+)_(\d+)\.txt")
@@ -116,7 +118,8 @@ def read_folder(folder: Path) -> TreeFacts:
 
     def read_text(path: str) -> str | None:
         try:
-            return (folder / path).read_text(encoding="utf-8")
+            with io.TextIOWrapper(open_regular(folder / path), encoding="utf-8") as file:
+                return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, UnicodeDecodeError) as error:

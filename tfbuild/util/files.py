@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +21,8 @@ LOCK = ".lock"
 # Names of temporary folders, and of the file in each that its process keeps locked.
 PREFIX, OWNER = "tfbuild-", ".tfbuild-lock"
 FULL = (errno.ENOSPC, errno.EDQUOT)
+# Of a file that a user names: /dev/zero has no end.
+MOST_NAMED = 64 << 20
 
 
 def replace_file(path: Path, content: bytes | str) -> Path:
@@ -41,10 +44,32 @@ def replace_file(path: Path, content: bytes | str) -> Path:
 
 def read_regular(path: Path, most: int = -1) -> bytes:
     """Read at most `most` bytes of a regular file; a pipe would be waited for. Raises OSError."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
+    with open_regular(path) as file:
         return file.read(most)
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading. Raises OSError for anything else, also for a pipe, without waiting."""
+    file = open(path, "rb", opener=_unblocked)  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return file
+
+
+def read_named(path: Path, most: int = MOST_NAMED) -> bytes:
+    """Read at most `most` bytes of a file that a user names, which may be a shell's `<(command)`. Raises OSError."""
+    with open(path, "rb", opener=_unblocked) as file:
+        os.set_blocking(file.fileno(), True)
+        content = file.read(most)
+        if not content and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EPIPE, "a pipe that nobody writes to", str(path))
+        return content
+
+
+def _unblocked(path: str, flags: int) -> int:
+    """Open without waiting for the other end of a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def decode(content: bytes | str, kind: type[T]) -> T:
@@ -116,6 +141,9 @@ def writing(folder: Path, hint: str = ELSEWHERE) -> Iterator[None]:
     except OSError as error:
         if error.filename is None and error.errno not in (*FULL, errno.EFBIG):
             raise
+        # A folder, or a pipe that nobody reads, has the name of a file.
+        if error.errno in (errno.EISDIR, errno.ENXIO):
+            folder, hint = Path(error.filename), "a file is written there: move away what has its name"
         raise refusal(error, folder, f"cannot write to {folder}: {error.strerror}", hint) from error
 
 
