@@ -28,16 +28,22 @@ for folder in "$top/mnt/cache/runs" "$cache" "$cache/disk" "$cache/repository" "
     mkdir -p "$folder" 2> /dev/null || rm -rf "$folder"
     mkdir -p "$folder"
 done
+sittings=$cache/sittings/$name.jsonl
+# However this run ends, Bazel's profile and its whole log are there for the stage `kept`.
+run=$(sha256sum "$top/mnt/bazelrc")
+kept=$top/mnt/cache/runs/${run%% *}
+for file in "$cache/lock" "$kept.lock" "$sittings" "$sittings.part"; do
+    if [ ! -f "$file" ] && [ -e "$file" ]; then
+        echo "tfbuild: note: $file is not a file; it is made anew"
+        rm -rf "$file"
+    fi
+done
 # A compile for another instruction set may be writing one that is empty still.
 exec 8> "$cache/lock"
 if flock --nonblock 8; then
     find "$cache/disk" -type f -size 0 ! -name 'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855' -delete
 fi
 flock --shared 8
-sittings=$cache/sittings/$name.jsonl
-# However this run ends, Bazel's profile and its whole log are there for the stage `kept`.
-run=$(sha256sum "$top/mnt/bazelrc")
-kept=$top/mnt/cache/runs/${run%% *}
 # Held until this step ends: another one of the same flags would take the files away from under this one.
 exec 9> "$kept.lock"
 if ! flock --nonblock 9; then
@@ -159,8 +165,9 @@ trap 'kill "$watch" 2> /dev/null || true' EXIT
 recorded() {
     kill "$watch" || true
     wait "$watch" || true
-    python3 "$top/mnt/sitting.py" end "$sittings" "$kept/bazel.log" "$kept/profile.json" "$1"
-    cp "$sittings" "$kept/sittings.jsonl"
+    # A compile never fails for its record's sake.
+    python3 "$top/mnt/sitting.py" end "$sittings" "$kept/bazel.log" "$kept/profile.json" "$1" &&
+        cp "$sittings" "$kept/sittings.jsonl" || echo "tfbuild: note: there is no record of what this run cost"
 }
 # Without a container, Ctrl-C reaches all of this group: Bazel ends in good order, and then this script.
 trap 'recorded interrupted; exit 130' INT

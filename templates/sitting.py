@@ -122,13 +122,16 @@ def whole(line):
     """Whether it is a line that this script wrote: a power failure may leave half of one."""
     try:
         return line.endswith(b"\n") and isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
 def begin(path):
-    before = b"".join(line for line in read(path).splitlines(True) if whole(line))
-    write(path, before + json.dumps({"began": int(time.time())}).encode() + b"\n")
+    lines = read(path).splitlines(True)
+    good = [line for line in lines if whole(line)]
+    if len(good) < len(lines):
+        print(f"tfbuild: note: {path} was damaged: {len(good)} of {len(lines)} lines are kept")
+    write(path, b"".join(good) + json.dumps({"began": int(time.time())}).encode() + b"\n")
 
 
 def update(path, **more):
@@ -186,7 +189,7 @@ def profiled(profile):
     for line in read(profile).decode(errors="replace").splitlines():
         try:
             event = json.loads(line.strip().rstrip(","))
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(event, dict) and event.get("cat") == "action processing":
             actions.append([round(event.get("dur", 0) / 1e6, 1), str(event.get("name", ""))])

@@ -119,9 +119,10 @@ def fetch(mirror, sha256, urls, cache, silences):
 def here(target, sha256):
     """Whether the archive is there and whole; what else is there is removed, and its folder with it."""
     try:
-        with open(target, "rb") as file:
-            if hashlib.sha256(file.read()).hexdigest() == sha256:
-                return True
+        if os.path.isfile(target):
+            with open(target, "rb") as file:
+                if hashlib.sha256(file.read()).hexdigest() == sha256:
+                    return True
     except OSError:
         pass
     folder = os.path.dirname(target)

@@ -2,6 +2,7 @@
 
 import hashlib
 import http.server
+import os
 import re
 import subprocess
 import sys
@@ -133,7 +134,7 @@ def test_what_is_here_already_is_not_asked_for(tmp_path: Path) -> None:
     assert "1 of 1" in run("http://127.0.0.1:9", tree(tmp_path / "tree", rules), cache)
 
 
-@pytest.mark.parametrize("there", ["half", "folder", "file"])
+@pytest.mark.parametrize("there", ["half", "folder", "file", "pipe"])
 def test_a_kept_archive_that_is_damaged_is_fetched_again(there: str, mirror: tuple[str, Path], tmp_path: Path) -> None:
     url, folder = mirror
     cache = tmp_path / "cache"
@@ -142,6 +143,9 @@ def test_a_kept_archive_that_is_damaged_is_fetched_again(there: str, mirror: tup
         place(cache, str(kept(cache, GOOD).relative_to(cache)), GOOD[:5])
     elif there == "folder":
         kept(cache, GOOD).mkdir(parents=True)
+    elif there == "pipe":
+        kept(cache, GOOD).parent.mkdir(parents=True)
+        os.mkfifo(kept(cache, GOOD))
     else:
         place(cache, str(kept(cache, GOOD).parent.relative_to(cache)), b"in place of the folder")
     assert "1 of 1" in run(url, tree(tmp_path / "tree", rule(GOOD, "https://one.example/a.tar.gz")), cache)

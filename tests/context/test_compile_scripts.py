@@ -131,6 +131,7 @@ def test_a_sitting_without_a_log_is_one_that_did_nothing(tmp_path: Path) -> None
         (b'{"began": 1}\n{"began": 2, "se', 1),
         (b'{"began": 1}\n' + bytes(40), 1),
         (b'{"began": 1}\n\xff\x80\n[]\n{"began": 3}\n', 2),
+        (b'{"began": 1}\n' + b"[" * 100_000 + b"\n" + b"9" * 5000 + b'\n"\\ud800"\nNaN\n', 1),
         (b"", 0),
     ],
 )

@@ -2,11 +2,13 @@
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -202,7 +204,7 @@ def compile_in(
     env = os.environ | {"PATH": f"{root}/bin:{os.environ['PATH']}", "PYTHON_BIN_PATH": sys.executable, "CC": "true"}
     env["TFBUILD_ROOT"] = str(root)
     collect = [sys.executable, "-m", "zipfile", "--create", f"{root}/wheel/thing.whl", "compile.sh"]
-    command = ["sh", "compile.sh", "2.0.0-cpu-py3.7-avx", "//:wheel", *collect]
+    command = ["sh", "compile.sh", NAME, "//:wheel", *collect]
     return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
 
 
@@ -219,6 +221,36 @@ def test_a_broken_profile_does_not_fail_the_compile(tmp_path: Path) -> None:
     assert completed.returncode == 0, completed.stderr
     # As Debian's Bazel says it.
     assert "\nbazel=7.7.1\n" in (tmp_path / "wheel/build.txt").read_text()
+
+
+NAME = "2.0.0-cpu-py3.7-avx"
+RUN = hashlib.sha256(b"build --copt=-mavx\n").hexdigest()
+
+
+@each("make", [Path.mkdir, os.mkfifo])
+@each("name", ["b1/lock", f"b1/sittings/{NAME}.jsonl", f"b1/sittings/{NAME}.jsonl.part", f"runs/{RUN}.lock"])
+def test_a_record_of_the_cache_that_is_not_a_file_is_made_anew(
+    name: str, make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "mnt/cache" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    make(path)
+    completed = compile_in(tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    assert f"tfbuild: note: {path} is not a file; it is made anew\n" in completed.stdout
+    (row,) = (tmp_path / "mnt/cache/runs" / RUN / "sittings.jsonl").read_text().splitlines()[-1:]
+    assert json.loads(row)["why"] == "done"
+
+
+def test_a_damaged_record_is_told_and_ends_no_compile(tmp_path: Path) -> None:
+    record = tmp_path / f"mnt/cache/b1/sittings/{NAME}.jsonl"
+    record.parent.mkdir(parents=True)
+    record.write_text('{"began": 1}\n' + "[" * 100_000)
+    completed = compile_in(tmp_path, profile=f"rm {record}; mkdir {record}")
+    assert completed.returncode == 0, completed.stderr
+    assert f"tfbuild: note: {record} was damaged: 1 of 2 lines are kept\n" in completed.stdout
+    assert "tfbuild: note: there is no record of what this run cost\n" in completed.stdout
 
 
 def test_a_second_compile_with_the_same_flags_leaves_the_first_ones_files_alone(tmp_path: Path) -> None:

@@ -376,6 +376,19 @@ def test_a_step_is_done_again_only_where_its_input_changed(host: LocalBuilder) -
     assert called(host) == ["source", "compile"], "what it made before is gone"
 
 
+@each("damage", [lambda path: path.write_bytes(b"\xff\x00"), Path.mkdir, os.mkfifo])
+def test_a_step_whose_mark_is_damaged_is_done_again(damage: Callable[[Path], object], host: LocalBuilder) -> None:
+    mark = host.root / "done" / "toolchain"
+    run(host)
+    called(host)
+    mark.unlink()
+    damage(mark)
+    run(host)
+    assert called(host) == ["toolchain", "compile"]
+    run(host)
+    assert called(host) == ["compile"]
+
+
 def test_each_step_gets_its_words(host: LocalBuilder) -> None:
     run(host)
     toolchain, source = host.build.toolchain, host.build.source

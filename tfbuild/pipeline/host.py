@@ -271,10 +271,10 @@ class LocalBuilder:
         """Do a step, unless an earlier run did it with the same input. The compile is done each time."""
         done, key = self.root / "done" / step.name, self._key(step)
         title = f"build: {step.name}"
-        if done.is_file() and done.read_text() == key:
+        if done.is_file() and done.read_bytes() == key.encode():
             settings.progress(f"{title}: done before")
             return
-        done.unlink(missing_ok=True)
+        files.remove(done)
         for name in step.makes:
             self._discard(name)
         with settings.progress.step(title) as shown:
