@@ -19,6 +19,11 @@ LIMITS = {
     errno.EAGAIN: ("no other process or thread can be started", "RLIMIT_NPROC", "ulimit -u"),
     errno.EFBIG: ("no larger file can be written", "RLIMIT_FSIZE", "ulimit -f"),
 }
+# What programs print of them, in small letters; the first two are Go's own.
+PRINTED = {
+    errno.EAGAIN: (b"failed to create new os thread", b"pthread_create failed", b"resource temporarily unavailable"),
+    errno.EMFILE: (b"too many open files",),
+}
 
 HIDDEN = "***"
 # Shorter ones would hide ordinary words.
@@ -133,6 +138,14 @@ def limit_reached(error: BaseException, place: str = "") -> "Disturbed | None":
     at = f" for {place}" if place else ""
     also = ", and pids.max of its cgroup" if number == errno.EAGAIN else ""
     return Disturbed(f"{what}{at}: {os.strerror(number)}{most}", hint=f"raise that limit: {command}{also}")
+
+
+def limit_printed(program: str, errors: bytes) -> "Disturbed | None":
+    """Return the error for a limit of processes or files that a program met, by what it printed; None without one."""
+    for number, texts in PRINTED.items():
+        if any(text in errors.lower() for text in texts):
+            return limit_reached(OSError(number, os.strerror(number)), program)
+    return None
 
 
 class UsageError(TfbuildError):

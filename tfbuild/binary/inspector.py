@@ -24,7 +24,7 @@ from tfbuild.binary import scan
 from tfbuild.binary.guard import Guard, GuardUnreadable, read_guard
 from tfbuild.binary.scan import ScannedCode
 from tfbuild.cpu import isa
-from tfbuild.errors import BadInput, TfbuildError
+from tfbuild.errors import BadInput, TfbuildError, limit_reached
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import Package
 from tfbuild.util import files
@@ -205,7 +205,11 @@ def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open a wheel. Raises BadInput for one beyond the limits, and for whatever zipfile raises for a broken one."""
+    """Open a wheel.
+
+    Raises BadInput for one beyond the limits, and for whatever zipfile raises for a broken one; Disturbed at a limit of
+    this machine.
+    """
     try:
         with _WheelFile(path) as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
@@ -216,15 +220,15 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
             yield archive
     except TfbuildError:
         raise
-    except OSError as error:
-        if error.errno in files.FULL:  # what is unpacked or written meanwhile
-            raise
-        raise BadInput(
-            f"{path.name} cannot be read: {error.strerror or error}", hint="check its permissions"
-        ) from error
     except Exception as error:  # zlib.error, RuntimeError (encrypted), NotImplementedError, EOFError, BadZipFile ...
-        reason = f"{type(error).__name__} {error}"
-        raise BadInput(f"{path.name} cannot be read: {reason}", hint=AGAIN) from error
+        if limit := limit_reached(error):
+            raise limit from error
+        reason, hint = f"{type(error).__name__} {error}", AGAIN
+        if isinstance(error, OSError):
+            if error.errno in files.FULL:  # what is unpacked or written meanwhile
+                raise
+            reason, hint = error.strerror or str(error), "check its permissions"
+        raise BadInput(f"{path.name} cannot be read: {reason}", hint=hint) from error
 
 
 class _WheelFile(io.FileIO):

@@ -3,7 +3,6 @@
 The first `docker` on PATH often cannot use BuildKit either.
 """
 
-import errno
 import os
 import re
 import shutil
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from tfbuild.engine import connection
 from tfbuild.engine.buildkit_log import LogWatch, Stages, Tail, parse
-from tfbuild.errors import BuildFailed, DiskFull, Disturbed, EngineMissing, TfbuildError, limit_reached
+from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError, limit_printed, limit_reached
 from tfbuild.util import files, process
 from tfbuild.util.progress import Progress
 
@@ -27,11 +26,6 @@ PROBE_SECONDS = 20.0
 BUILDKIT_INSIDE = (18, 9)
 BUILDX_ONLY = (23, 0)
 VERSION = re.compile(r"Docker version (\d+)\.(\d+)")
-# What Go's runtime and its standard library print.
-LIMITED = {
-    errno.EAGAIN: (b"failed to create new OS thread", b"resource temporarily unavailable", b"pthread_create failed"),
-    errno.EMFILE: (b"too many open files",),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,18 +95,10 @@ def _output(command: list[str], env: Mapping[str, str]) -> str:
             command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
-        if limit := limit_reached(error) or _limit_of(command[0], getattr(error, "stderr", None) or b""):
+        if limit := limit_reached(error) or limit_printed(command[0], getattr(error, "stderr", None) or b""):
             raise limit from error
         return ""
     return completed.stdout.decode(errors="replace").strip()
-
-
-def _limit_of(program: str, errors: bytes) -> Disturbed | None:
-    """Return the error for a limit of processes or files that a program written in Go met, by what it printed."""
-    for number, texts in LIMITED.items():
-        if any(text in errors for text in texts):
-            return limit_reached(OSError(number, os.strerror(number)), program)
-    return None
 
 
 # --- the builder ------------------------------------------------------------------------------------------------------
