@@ -127,7 +127,7 @@ def _leading(words: Sequence[str], verbs: Mapping[str, Verb], *, by_invoke: bool
     count = 0
     while count < len(words) and words[count].startswith("-"):
         name, equals, _ = words[count].partition("=")
-        _refuse_dry(name, verbs)
+        _refuse_useless(name, verbs)
         if name not in takes_value or name in FORMATTED_LIST:
             raise _misplaced(words[count:], verbs)
         count += 2 if takes_value[name] and not equals else 1
@@ -146,8 +146,13 @@ def _help(words: Sequence[str], verbs: Mapping[str, Verb]) -> str | None:
     return name
 
 
-def _refuse_dry(name: str, verbs: Mapping[str, Verb]) -> None:
-    """Raise UsageError for Invoke's option that promises to run nothing: it concerns shell commands of tasks only."""
+def _refuse_useless(name: str, verbs: Mapping[str, Verb]) -> None:
+    """Raise UsageError for Invoke's options that promise to run nothing or prompt for a password.
+
+    They concern only the shell commands of tasks, and no verb is one.
+    """
+    if name == "--prompt-for-sudo-password":
+        raise UsageError(f"{name} is Invoke's own option: no verb uses a password", hint=f"leave out {name}")
     if name in ("--dry", "-R"):
         having = [verb.name for verb in verbs.values() if "dry-run" in verb.options]
         raise UsageError(
@@ -214,7 +219,7 @@ def _parse(verb: Verb, words: list[str], verbs: Mapping[str, Verb]) -> tuple[dic
     if "--" in words:
         unknown = ["--"]
     if unknown:
-        _refuse_dry(unknown[0], verbs)
+        _refuse_useless(unknown[0], verbs)
         raise hints.unknown_option(verb, words[words.index(unknown[0]) :], verbs)
     given = {name: values for name, values in vars(parsed).items() if name in verb.options and values}
     # Python 3.11 and 3.12 make an empty list of the value "--".
