@@ -74,12 +74,13 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
         (UsageError, {"config": ("v2", "a b")}, "'a b' is not the name of a Bazel config",
          "--config NAME; repeat it for each config"),
         (UsageError, {"base": "a b"}, "'a b' is not an image's name",
-         "--base auto, bootstrap, registry or NAME[:TAG][@DIGEST]"),
+         "--base auto, bootstrap, registry or NAME[:TAG][@sha256:DIGEST], with capitals only in TAG"),
         (UsageError, {"base": "-x"}, "'-x' is not an image's name: it begins with '-'",
-         "--base auto, bootstrap, registry or NAME[:TAG][@DIGEST]"),
+         "--base auto, bootstrap, registry or NAME[:TAG][@sha256:DIGEST], with capitals only in TAG"),
         (UsageError, {"base": "\N{CYRILLIC SMALL LETTER ER}ython:3.11"},
          "'\N{CYRILLIC SMALL LETTER ER}ython:3.11' is not an image's name: '\N{CYRILLIC SMALL LETTER ER}' is U+0440 "
-         "(CYRILLIC SMALL LETTER ER), not an ASCII letter", "--base auto, bootstrap, registry or NAME[:TAG][@DIGEST]"),
+         "(CYRILLIC SMALL LETTER ER), not an ASCII letter",
+         "--base auto, bootstrap, registry or NAME[:TAG][@sha256:DIGEST], with capitals only in TAG"),
         (UsageError, {"config": ("m\N{CYRILLIC SMALL LETTER KA}l",)},
          "'m\N{CYRILLIC SMALL LETTER KA}l' is not the name of a Bazel config: '\N{CYRILLIC SMALL LETTER KA}' is U+043A "
          "(CYRILLIC SMALL LETTER KA), not an ASCII letter", "--config NAME; repeat it for each config"),
@@ -145,12 +146,23 @@ def test_what_leaves_the_cpu_as_it_is_is_taken(flag: str) -> None:
     assert chosen(cpu="x86-64-v3", bazel_flag=(flag,)).bazel_flags[-1] == flag
 
 
-@each("base", ["debian:12@sha256:PWN", "debian:", "debian::12", "a//b", "a:5000/b:1:2"])
+@each("base", ["debian:12@sha256:PWN", "debian:", "debian::12", "a//b", "a:5000/b:1:2", "Debian:12", "a/B", "a-",
+               "debian@sha256:" + 64 * "A", "debian@sha512:" + 64 * "a", "debian@SHA256:" + 64 * "a"])  # fmt: skip
 def test_what_cannot_be_an_image_s_name_is_refused(base: str) -> None:
     assert refused(UsageError, base=base)[0] == f"{base!r} is not an image's name"
 
 
-@each("base", ["debian", "debian:12", "h:5000/a/b", "h:5000/a/b:1.2-x@sha256:" + 64 * "a", "registry.local/Team/x"])
+@each(
+    "base",
+    [
+        "debian",
+        "debian:12",
+        "h:5000/a/b",
+        "h:5000/a/b:1.2-x@sha256:" + 64 * "a",
+        "Registry.local/team/x:V1",
+        "sha256:" + 64 * "a",
+    ],
+)
 def test_an_image_s_name_is_taken(base: str) -> None:
     assert chosen(base=base, python="3.11")
 

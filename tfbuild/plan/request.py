@@ -23,10 +23,11 @@ ENGINE = "Engine, base image and downloads"
 # Values of --base that mean a row of facts/images.toml; everything else names an unknown image.
 BASES = ("auto", "bootstrap", "registry")
 BAZEL = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?(rc[0-9]{1,4})?(=.+)?")
-# Only ASCII: letters that look like others would name an image or a config that nobody sees to be another one. A "-" in
-# front would make the name an option of the program that gets it.
+# As Docker reads it (https://pkg.go.dev/github.com/distribution/reference): only hosts and tags have capitals. Only
+# ASCII: letters that look like others would name an image or a config that nobody sees to be another one.
 BASE = re.compile(
-    r"[a-z0-9][\w.-]*(:\d+(?=/))?(/[\w.-]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?", re.ASCII | re.IGNORECASE
+    r"([a-zA-Z0-9][a-zA-Z0-9.-]*(:\d+)?/)?[a-z0-9]+(([._]|__|-+|/)[a-z0-9]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?",
+    re.ASCII,
 )
 SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 FOLDER = r"(?:/[\w.+-]+)+"
@@ -250,7 +251,7 @@ class Request:
         group=ENGINE,
         pattern=BASE,
         what="an image's name",
-        form=f"{', '.join(BASES)} or NAME[:TAG][@DIGEST]",
+        form=f"{', '.join(BASES)} or NAME[:TAG][@sha256:DIGEST], with capitals only in TAG",
         identifier=Identifier.NEUTRAL,  # labels name it, and the image's key has its digest
         written=lambda build: build.request.base if build.request.base not in BASES else "auto",
     )
