@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import each
 from tfbuild.engine import transfer
 
 
@@ -17,9 +18,13 @@ def saved(layers: list[bytes], diff_ids: list[str]) -> io.BytesIO:
     config = json.dumps({"rootfs": {"type": "layers", "diff_ids": diff_ids}}).encode()
     names = [f"blobs/sha256/{number}" for number in range(len(layers))]
     manifest = json.dumps([{"Config": "config.json", "RepoTags": None, "Layers": names}]).encode()
+    return packed([*zip(names, layers, strict=True), ("config.json", config), ("manifest.json", manifest)])
+
+
+def packed(members: list[tuple[str, bytes]]) -> io.BytesIO:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, content in [*zip(names, layers, strict=True), ("config.json", config), ("manifest.json", manifest)]:
+        for name, content in members:
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
@@ -48,3 +53,17 @@ def test_a_layer_is_named_by_its_blob_not_by_its_contents(
         assert (f"sha256:{hashlib.sha256(blob).hexdigest()}", len(blob)) == (descriptor["digest"], descriptor["size"])
         assert content is None or blob == content
     assert [path.name for path in tmp_path.iterdir()] == ["blobs"]
+
+
+@each(
+    "manifest",
+    [
+        b"", b"{", b"{}", b"[]", b"[{}]", b"5", b"\xff", b"[" * 100_000, b"9" * 5000, b"[NaN]",
+        b'[{"Config": "gone", "Layers": []}]', b'[{"Config": ".", "Layers": []}]',
+    ],
+)  # fmt: skip
+def test_what_is_not_a_saved_image_is_refused(manifest: bytes, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, LookupError, tarfile.TarError)):
+        transfer._unpack(packed([("manifest.json", manifest)]), tmp_path)
+    with pytest.raises(tarfile.TarError):
+        transfer._unpack(io.BytesIO(manifest), tmp_path)

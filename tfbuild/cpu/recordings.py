@@ -18,6 +18,7 @@ import msgspec
 
 from tfbuild import facts
 from tfbuild.errors import Unsupported
+from tfbuild.util.files import decode
 
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 # Arm's "CPU implementer" codes that matter for servers (Linux: arch/arm64/include/asm/cputype.h).
@@ -226,8 +227,8 @@ def _leaves(words: Words, origin: str) -> Reading:
 
 def _library(text: str, origin: str) -> Reading:
     try:
-        record = msgspec.json.decode(text, type=RecordedLibrary)
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        record = decode(text, RecordedLibrary)
+    except ValueError as error:
         raise refusal(origin, f"it looks like py-cpuinfo's JSON, but cannot be read: {error}") from error
     arch = {"X86_64": "x86_64", "ARM_8": "aarch64"}.get(record.arch, "")
     if not arch:

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import docker
+import msgspec
 import urllib3
 
 from tfbuild.engine.faults import disk_full, reason, translated
 from tfbuild.errors import TfbuildError, without_secrets
 from tfbuild.oci import transport
+from tfbuild.util.files import decode
 from tfbuild.util.progress import Progress, Step
 
 MOVING = ("Pushing", "Downloading")
@@ -144,6 +146,13 @@ MAGIC = max(len(magic) for magic, _ in COMPRESSED)
 INDEX = "application/vnd.oci.image.index.v1+json"
 
 
+class SavedImage(msgspec.Struct):
+    """What the manifest of `docker save` says of an image."""
+
+    Config: str
+    Layers: list[str]
+
+
 def write_layout(client: Any, ref: str, folder: Path) -> str:
     """Write an image of the SDK's `client` into the folder, which is made anew; return its manifest's digest."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -153,7 +162,10 @@ def write_layout(client: Any, ref: str, folder: Path) -> str:
             for chunk in client.images.get(ref).save():
                 saved.write(chunk)
         saved.seek(0)
-        manifest = _unpack(saved, folder)
+        try:
+            manifest = _unpack(saved, folder)
+        except (ValueError, LookupError, tarfile.TarError) as error:
+            raise TransferFailed(f"the engine saved {ref} in an unknown form: {error}") from error
     content = json.dumps(manifest).encode()
     descriptor = {"mediaType": MANIFEST, **_keep(folder, content)}
     (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor]}))
@@ -162,11 +174,14 @@ def write_layout(client: Any, ref: str, folder: Path) -> str:
 
 
 def _unpack(saved: IO[bytes], folder: Path) -> dict[str, Any]:
-    """Unpack the blobs of what `docker save` wrote into the folder, and return the manifest of its one image."""
+    """Unpack the blobs of what `docker save` wrote into the folder, and return the manifest of its one image.
+
+    Raises ValueError, LookupError or TarError for something else.
+    """
     with tarfile.open(fileobj=saved) as archive:
-        (row,) = json.loads(_member(archive, "manifest.json").read())
-        config = _member(archive, row["Config"]).read()
-        layers = [_layer(_member(archive, name), folder) for name in row["Layers"]]
+        (image,) = decode(_member(archive, "manifest.json").read(), tuple[SavedImage])
+        config = _member(archive, image.Config).read()
+        layers = [_layer(_member(archive, name), folder) for name in image.Layers]
     return {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
@@ -176,8 +191,8 @@ def _unpack(saved: IO[bytes], folder: Path) -> dict[str, Any]:
 
 
 def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
-    source = archive.extractfile(name)
-    assert source is not None
+    if (source := archive.extractfile(name)) is None:
+        raise LookupError(f"{name} is not a file")
     return source
 
 

@@ -18,6 +18,7 @@ from tfbuild.engine.containers import KILLED
 from tfbuild.in_container.smoke.judge import Ended
 from tfbuild.in_container.smoke.records import Challenge, Environment
 from tfbuild.measure.records import Host
+from tfbuild.util.files import decode
 
 T = TypeVar("T")
 
@@ -165,8 +166,8 @@ def record(line: str, kind: type[T]) -> T:
     if len(line) > MOST_LINE:
         raise UntrustedError(f"a line has {len(line)} characters")
     try:
-        value = msgspec.json.decode(line, type=kind)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+        value = decode(line, kind)
+    except ValueError as error:
         raise UntrustedError(str(error)[:200]) from error
     _refuse_absurd(msgspec.to_builtins(value))
     return value

@@ -24,6 +24,7 @@ from tfbuild.engine import Engine, Image
 from tfbuild.plan import PLATFORMS, wheel
 from tfbuild.publish import choose, image_contents
 from tfbuild.publish.image_contents import Contents, DebianPackage, PythonPackage
+from tfbuild.util.files import decode
 
 CONFIG = "tfbuild:image:config-digest"
 # Trivy's own properties begin with it.
@@ -67,22 +68,18 @@ def document(image: Image, contents: Contents) -> bytes:
 def subject(bill: bytes) -> str:
     """Return the configuration's digest of the image that an SBOM is about. Raises ValueError for others' SBOMs."""
     try:
-        content = json.loads(bill)
+        content = decode(bill, dict[str, Any])
         properties = {row["name"]: row["value"] for row in content["metadata"]["component"]["properties"]}
         if content["bomFormat"] == "CycloneDX":
             return str(properties[CONFIG])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"not an SBOM of an image: {error}") from error
     raise ValueError("not a CycloneDX document")
 
 
 def component_names(bill: bytes) -> set[str]:
-    """Return the references of all components, and other entries as they are. Raises ValueError if it is not JSON."""
-    try:
-        content = json.loads(bill)
-    except RecursionError as error:
-        raise ValueError(f"not an SBOM: {error}") from error
-    rows = content.get("components", []) if isinstance(content, dict) else []
+    """Return the references of all components, and other entries as they are. Raises ValueError for other documents."""
+    rows = decode(bill, dict[str, Any]).get("components", [])
     components = rows if isinstance(rows, list) else [rows]
     return {str(row.get("bom-ref") if isinstance(row, dict) else row) for row in components}
 
