@@ -25,12 +25,14 @@ from tfbuild.oci import credentials, manifests, references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
 from tfbuild.pipeline import bundle
-from tfbuild.plan import Request, options_file
-from tfbuild.publish import attachments
+from tfbuild.pipeline.wheel import SCHEMA
+from tfbuild.plan import Request, options_file, wheel
+from tfbuild.publish import attachments, wheel_index, wheel_rows
 
 CONTEXT = "x"
 META = f"contexts/meta/{hashlib.sha256(CONTEXT.encode()).hexdigest()}/{connection.META}"
-DIGEST = "sha256:" + 64 * "0"
+ZEROS = 64 * "0"
+DIGEST = f"sha256:{ZEROS}"
 
 
 class Answers(BaseAdapter):
@@ -105,12 +107,33 @@ def probe_lines(content: bytes) -> None:
             probe.records(content.decode(errors="replace"), (kind, kind))
 
 
+def wheel_list(content: bytes) -> None:
+    for row in wheel_rows.read_rows(content, "x"):
+        wheel_rows.is_sound(row)
+
+
+def sidecars(folder: Path) -> None:
+    """Read the file beside a wheel as a plan does, and as an index does."""
+    wheel._without_container(folder / "x.whl", ZEROS)
+    wheel_index._sidecar(folder / "x.whl", ZEROS)
+
+
 # --- a valid document of each -----------------------------------------------------------------------------------------
 
 FILE = {"path": "host/file", "url": "", "sha256": hashlib.sha256(b"x").hexdigest(), "size": 1}
 TAG = {"path": "host/x", "tag": "v1", "commit": 40 * "0"}
 BASE = {"asked": "x", "platform": "x", "path": "x", "image": "x", "reference": "x", "name": "x", "digest": DIGEST}
 OPERATION = {"name": "x", "values": [1.5], "note": "x"}
+COMPILED = {"tfbuild": "x", "builder": "x", "compiler": "x", "bazel": "x", "source_commit": "x"}
+PLAN, AUDIT = {"target": "mkl", "features": ["avx"]}, {"platform_tag": "manylinux_2_28_x86_64"}
+SIDECAR = {"schema": SCHEMA, "sha256": ZEROS, **COMPILED, "plan": PLAN, "audit": AUDIT}
+NAME = "tensorflow_cpu-2.14.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+WHEEL = {
+    "file": f"pool/{ZEROS}/{NAME}", "size": 1, "sha256": ZEROS, "metadata": ZEROS, "project": "tensorflow_cpu",
+    "version": "2.14.0", "release": "2.14.0", "python": "3.11", "requires_python": ">=3.9", "platform": "linux/amd64",
+    "glibc": "2.28", "target": "mkl", "instruction_set": "avx", "features": ["avx"], "created": "2026-01-01T00:00:00Z",
+    "built": COMPILED, "yanked": "", "variant": {"file": "x", "size": 1, "sha256": ZEROS},
+}  # fmt: skip
 DOCUMENTS: dict[str, tuple[object, ...]] = {
     "bundle": ({"schema": bundle.SCHEMA, "builds": ["x"], "bases": [BASE], "repositories": [TAG], "files": [FILE]},),
     "docker": (
@@ -125,6 +148,9 @@ DOCUMENTS: dict[str, tuple[object, ...]] = {
         {"created": "2026-01-01T00:00:00Z", "reason": "x"},
     ),
     "probe": (OPERATION,),
+    "wheels": ({"schema": wheel_rows.SCHEMA, "wheels": [WHEEL], "url": "x"},),
+    "sidecar": ({**SIDECAR, "host": {"system": "x"}},),
+    "seen": ({"127.0.0.1:1/us/x:index": 1},),
 }
 TABLES = b"""release = "2.20"
 cpu = "haswell"

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from benchmarks import fuzz_json
 from benchmarks.fuzz import MEGABYTES, PARSERS, more_memory, seeds
 from tests.rows import each
 from tfbuild.binary.guard import Library
@@ -21,12 +22,16 @@ FOUND = (
     ("sbom", b'{"components": 5}'),
     ("sbom", b'{"components": ["x", null]}'),
     ("profile", DEEP),
+    ("wheels", next(iter(fuzz_json.documents("wheels"))).replace(b"_2_28_", b"_9_" + b"9" * 5000 + b"_")),
     ("profile", b'{"cat": "action processing", "dur": 1' + b"0" * 400 + b"}"),
 )
 
 
 @each("name", PARSERS)
-@each("content", [b"", b"{}", b"[]", b"null", b"\xff\x00", DEEP, b"9" * 5000, b'{"a":' * 5000])
+@each(
+    "content",
+    [b"", b"{}", b"[]", b"null", b"\xff\x00", DEEP, b"9" * 5000, b'{"a":' * 5000, b'{"a": NaN}', b'{"a": "\\ud800"}'],
+)
 def test_each_parser_ends_with_its_documented_error_or_none(name: str, content: bytes) -> None:
     PARSERS[name].accepts(content)
 
@@ -56,6 +61,12 @@ def test_readers_of_elf_files_do_not_hide_the_end_of_the_memory(name: str, monke
     monkeypatch.setattr(Library, "parse", lambda _: bytearray(8 << 30))
     with pytest.raises(MemoryError), more_memory(MEGABYTES):
         PARSERS[name].accepts(b"x")
+
+
+@each("name", ["wheels", "sidecar"])
+def test_a_reader_starts_from_a_document_that_it_takes(name: str) -> None:
+    (document,) = fuzz_json.documents(name)
+    PARSERS[name].read(document)
 
 
 def test_a_bill_whose_components_are_none_differs_from_any_image() -> None:

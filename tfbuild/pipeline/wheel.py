@@ -23,7 +23,7 @@ from tfbuild.plan import Build, source
 from tfbuild.util.files import replace_file, whole
 
 SCHEMA = "tfbuild.wheel/1"
-MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_\w+")
+MANYLINUX = re.compile(r"manylinux_([0-9]{1,4})_([0-9]{1,4})_\w+")
 # Names from before PEP 600, which put glibc's version into the name.
 OLD_NAMES = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 LIBRARY = re.compile(r"\.so(\.\d+)*$")
