@@ -3,7 +3,7 @@
 # toolchain.sh bazel PYTHON BAZEL BAZEL_SHA256 BAZELISK BAZELISK_SHA256 ARCH: Bazel, and Python's packages as
 # TensorFlow's build wants them. An empty BAZEL_SHA256 is not known; /mnt/bazel has a Bazel of the user's own, if any.
 # Leaves in /opt/tfbuild/builder a digest of all that is installed, by which Bazel's caches are kept apart. Without a
-# container, TFBUILD_PACKAGES are the patterns of the packages that matter to a compile.
+# container, TFBUILD_PACKAGES are the packages that matter to a compile.
 set -eu
 python=$2
 top=${TFBUILD_ROOT:-}
@@ -62,9 +62,7 @@ ln -s "$program" "$top/usr/local/bin/bazel"
 
 mkdir -p "$top/opt/tfbuild"
 {
-    set -f
-    # shellcheck disable=SC2086
-    dpkg-query --show ${TFBUILD_PACKAGES:-} || true
+    echo "${TFBUILD_PACKAGES:-$(dpkg-query --show)}"
     "$top/opt/build/bin/pip" freeze
     sha256sum "$top/usr/local/bin/bazel" "$(command -v "$python")"
     [ ! -f "$top/mnt/bazel/bazel.tar" ] || sha256sum "$top/mnt/bazel/bazel.tar"

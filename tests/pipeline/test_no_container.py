@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -361,9 +362,13 @@ def test_a_step_is_done_again_only_where_its_input_changed(host: LocalBuilder) -
                 file.write("\n# x\n")
             run(host)
             assert called(host) == [step, "compile"], name
-    program(host.root.parent, "dpkg-query", '[ "$1" = --show ] && echo newer')
+    program(host.root.parent, "dpkg-query", "echo installed clang-16 newer")
     run(host)
     assert called(host) == ["toolchain", "source", "compile"]
+    # What other packages only mention does not count.
+    program(host.root.parent, "dpkg-query", "echo not-installed libz-dev; echo installed clang-16 newer")
+    run(host)
+    assert called(host) == ["compile"]
     run(host, no_cache=True)
     assert called(host) == ["toolchain", "source", "compile"]
     script = context_of(host) / "scripts/source.sh"
@@ -525,8 +530,7 @@ def test_nothing_of_the_users_environment_but_the_proxies_reaches_the_compile(
     assert variables["GIT_CONFIG_SYSTEM"] == f"{host.root}/etc/gitconfig"
     assert (variables["LANG"], variables["USER"]) == ("C.UTF-8", "tfbuild")
     # In the key of every object in Bazel's cache.
-    packages = "*-dev binutils* clang-* cpp-* g++-* gcc-* libc6* libclang* libllvm* lld-*"
-    assert variables["TFBUILD_PACKAGES"] == packages
+    assert re.fullmatch(r"installed \S+ \S+(, installed \S+ \S+)*", variables["TFBUILD_PACKAGES"])
     assert variables["CC"] == "/opt/gcc/bin/gcc-12"
     assert variables["PYTHON_BIN_PATH"] == f"{host.root}/opt/build/bin/python3"
     folders = variables["PATH"].split(":")

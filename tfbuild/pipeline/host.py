@@ -263,7 +263,7 @@ class LocalBuilder:
             "GIT_CEILING_DIRECTORIES": str(self.root),
             "GIT_CONFIG_SYSTEM": f"{self.root}/etc/gitconfig",
             "TFBUILD_ROOT": str(self.root),
-            "TFBUILD_PACKAGES": " ".join(COMPILED_WITH),
+            "TFBUILD_PACKAGES": _packages(),
             **{name: self._placed(value) for name, value in dockerfile.configure(self.build)},
         }
 
@@ -286,8 +286,7 @@ class LocalBuilder:
         """Return a digest of all that a step is made of, "" for one that is always done."""
         if not step.inputs:
             return ""
-        packages = subprocess.run(["dpkg-query", "--show", *COMPILED_WITH], capture_output=True, check=False).stdout
-        total = hashlib.sha256(repr((step.words, self.machine.system)).encode() + packages)
+        total = hashlib.sha256(repr((step.words, self.machine.system, _packages())).encode())
         for name in step.inputs:
             path = self.root / "mnt" / name
             for file in sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []:
@@ -330,6 +329,17 @@ class LocalBuilder:
             with suppress(OSError, ValueError):
                 server = int(file.read_text())
                 _end(server, str(self.root))
+
+
+def _packages() -> str:
+    """Return those of COMPILED_WITH that are installed, with their versions.
+
+    dpkg also lists packages by such patterns that others only mention: any package that is installed would bring some.
+    """
+    form = "${db:Status-Status} ${binary:Package} ${Version}\n"
+    query = ["dpkg-query", "--show", f"--showformat={form}", *COMPILED_WITH]
+    listed = subprocess.run(query, capture_output=True, check=False, text=True).stdout
+    return ", ".join(line for line in listed.splitlines() if line.startswith("installed "))
 
 
 def _end(server: int, root: str) -> None:
