@@ -12,13 +12,13 @@ from tests.rows import each
 from tfbuild.engine import Engine, FileEntry, Files
 from tfbuild.engine import image as images
 from tfbuild.engine.containers import archive
-from tfbuild.engine.image import MOST_LINKS, parse_image, read_files, split_tag
+from tfbuild.engine.image import MOST_STEPS, parse_image, read_files, split_tag
 
 LINKS = {"/lib": "usr/lib", "/opt/python": "/usr/bin/python3", "/usr/bin/python3": "python3.11"} | {
     "/circle": "/round",
     "/round": "circle",
 }
-CHAIN = {f"/{number}": f"/{number + 1}" for number in range(MOST_LINKS)}
+CHAIN = {f"/{number}": f"/{number + 1}" for number in range(MOST_STEPS - 2)}
 
 
 def files(*paths: str, links: dict[str, str]) -> Files:
@@ -43,7 +43,7 @@ def test_links_are_followed_as_the_kernel_does_in_the_image(path: str, target: s
 
 
 def test_only_so_many_links_are_followed() -> None:
-    end = f"/{MOST_LINKS}"
+    end = f"/{MOST_STEPS - 2}"
     assert files(end, links=CHAIN).resolve("/0") == end
     assert files(end, links={**CHAIN, "/more": "/0"}).resolve("/more") == ""
 

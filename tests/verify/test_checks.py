@@ -9,11 +9,13 @@ from typing import cast
 import pytest
 
 from tests.context.test_planned import planned
+from tests.rows import each
 from tests.verify.test_judge import ENVIRONMENT
 from tfbuild.context.labels import Planned
 from tfbuild.engine import Engine, Process, Sandbox
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
+from tfbuild.in_container.smoke.records import TensorFlow
 from tfbuild.measure.probe import Outcome
 from tfbuild.verify import checks
 from tfbuild.verify.checks import CHECKS, imports
@@ -147,6 +149,24 @@ def test_the_kernel_s_view_of_the_process_counts(process: Process | None, status
     state.program = "d1"
     check = imports.check_process(Judgement(judge.PASS, "as seen"), state, process)
     assert (check.status, check.detail) == (status, detail)
+
+
+@each(
+    "label, said, told",
+    [
+        ("clang-18", "Clang 18.1.8", ""),
+        ("clang-16", "Ubuntu Clang 16.0.6 (++20230710042046+7cbf1a259152-1~exp1~20230710162136.105)", ""),
+        ("gcc-9", "9.3.1 20200408", ""),
+        ("", "9.3.1 20200408", ""),
+        ("gcc-9", "", ""),
+        ("gcc-12", "9.3.1 20200408", "TensorFlow was compiled by gcc-9, but its label says gcc-12"),
+        ("clang-12", "12.2.0", "TensorFlow was compiled by gcc-12, but its label says clang-12"),
+        ("gcc-18", "Clang 18.1.8", "TensorFlow was compiled by clang-18, but its label says gcc-18"),
+    ],
+)
+def test_the_compiler_is_the_label_s(label: str, said: str, told: str) -> None:
+    loaded = TensorFlow(version="2.21.0", git="", compiler=said, cuda_build=False, seconds=1.0, peak_mib=1.0, gpus=0)
+    assert imports.other_compiler(label, loaded) == told
 
 
 def test_an_import_that_fails_as_is_known_says_what_helps() -> None:

@@ -11,6 +11,7 @@ from tfbuild.context.labels import Planned, labels_of
 from tfbuild.engine import Image
 from tfbuild.engine.image import parse_image
 from tfbuild.plan import Build, Request, select
+from tfbuild.plan.build import Wheel
 from tfbuild.verify.checks import configuration
 
 BUILD: Build = select(Request(release="2.21.0", target="mkl", wheel="official", python="3.11"), None)
@@ -126,6 +127,21 @@ def test_a_base_image_on_this_engine_may_have_variables_and_settings_of_its_own(
     assert "LD_LIBRARY_PATH is /evil, not /usr/local/cuda/lib64" in told(image("LD_LIBRARY_PATH=/evil"), own)
 
 
+def test_an_image_stands_on_the_base_that_its_labels_name() -> None:
+    rows = (
+        ("1", ["a", "b"], True),
+        ("1", ["a", "x"], False),
+        ("1", ["a"], False),
+        ("2", ["x"], True),
+        ("", ["x"], True),
+    )
+    for digest, layers, good in rows:
+        found = image(labels={"org.opencontainers.image.base.digest": digest})
+        own = replace(base(), id="1", layers=("a", "b"))
+        wrong = "its layers are not those of us/base:1, which its labels name as its base"
+        assert told(replace(found, layers=(*layers, "own")), own) == ("" if good else wrong)
+
+
 @each("variable", ["PYTHONPATH=/x", "PYTHONSTARTUP=/x", "LD_AUDIT=/x", "OPENSSL_CONF=/x", "GLIBC_TUNABLES=x"])
 def test_no_base_image_may_have_variables_from_which_code_is_taken(variable: str) -> None:
     assert f"{variable.partition('=')[0]} is set" in told(image(variable), base(variable))
@@ -157,10 +173,82 @@ def test_labels_that_contradict_others_are_named(labels: dict[str, str], fault: 
     assert fault in told(image(labels=labels))
 
 
-def test_an_image_of_a_wheel_file_or_of_sources_agrees_with_itself() -> None:
-    file = {"io.tfbuild.wheel": "file", "io.tfbuild.requirement": "tensorflow-2.21.0-cp311-cp311-linux_x86_64.whl"}
-    assert told(image(labels=file)) == ""
-    assert told(image(labels={"io.tfbuild.wheel": "source", "io.tfbuild.requirement": ""})) == ""
+FILE = replace(
+    BUILD,
+    wheel=Wheel(kind="file", requirement="tensorflow-2.21.0-cp311-cp311-linux_x86_64.whl", constraints=()),
+    compiler="",
+    copts=(),
+    variant=("0123abcd",),
+)
+
+
+def contradictions(build: Build, **other: str) -> str:
+    """What is wrong with the labels of a build's image, of which some are `other`."""
+    labels = labels_of(build) | {f"io.tfbuild.{name.replace('_', '-')}": value for name, value in other.items()}
+    architecture = build.platform.rpartition("/")[2]
+    planned = Planned.from_labels("x", labels, architecture)
+    return "; ".join(configuration.contradictions(labels, planned))
+
+
+@each(
+    "request_",
+    [
+        Request(release="2.14.0", wheel="official"),
+        Request(target="cpu", release="2.3.0", python="3.8", wheel="official", base="us/base"),
+        Request(wheel="official", python="3.11", with_headers=True),
+        Request(target="cpu", wheel="official", platform="linux/arm64"),
+        Request(target="cuda", wheel="official"),
+        Request(cpu="sapphirerapids"),
+        Request(cpu="x86-64-v3", prefer_vector_width="128"),
+        Request(cpu="x86-64-v4", compiler="gcc-12", release="2.15"),
+        Request(cpu="graviton3"),
+        Request(cpu="f16c"),
+        Request(cpu="x86-64-v3", target="cuda", compute_capabilities="8.0"),
+        Request(cpu="haswell", release="2.20", bazel="7.5.0", config=("dbg",), bazel_flag=("--copt=-g",)),
+        Request(cpu="haswell", release="2.14", threading="openmp"),
+    ],
+)
+def test_the_labels_of_every_build_agree(request_: Request) -> None:
+    assert contradictions(select(request_, None)) == ""
+
+
+def test_the_labels_of_a_wheel_file_agree() -> None:
+    assert contradictions(FILE) == ""
+    assert contradictions(FILE, copts="--copt=-mavx") == "io.tfbuild.copts is --copt=-mavx, not empty"
+
+
+SOURCE: Build = select(Request(release="2.21.0", target="mkl", cpu="x86-64-v3", compiler="clang-18"), None)
+
+
+@each(
+    "build, name, value, fault",
+    [
+        (BUILD, "copts", "--copt=-mavx2", "io.tfbuild.copts is --copt=-mavx2, not --copt=-mavx --copt=-mf16c"),
+        (BUILD, "compiler", "gcc-12", "io.tfbuild.compiler is gcc-12, not clang-18"),
+        (BUILD, "bazel", "7.4.1", "io.tfbuild.bazel is 7.4.1, not empty"),
+        (BUILD, "onednn", "off", "io.tfbuild.onednn is off, not on"),
+        (BUILD, "requirement", "tensorflow==2.21.0", "not tensorflow-cpu==2.21.0"),
+        (BUILD, "wheel", "best", "io.tfbuild.wheel is best, not source"),
+        (BUILD, "cuda", "12.5", "io.tfbuild.cuda is set (12.5)"),
+        (BUILD, "source", "v2.21.0", "io.tfbuild.source is set (v2.21.0)"),
+        (BUILD, "evil", "1", "io.tfbuild.evil is set (1)"),
+        (BUILD, "schema", "2", "io.tfbuild.schema is 2, not 1"),
+        (SOURCE, "copts", "--copt=-march=x86-64-v4", "io.tfbuild.copts is --copt=-march=x86-64-v4, not"),
+        (SOURCE, "compiler", "gcc-1", "no build has such labels"),
+        (SOURCE, "compute_capabilities", "8.0", "io.tfbuild.compute-capabilities is set (8.0)"),
+        (SOURCE, "id", f"{SOURCE.id}-prefer256", "io.tfbuild.copts is"),
+        (FILE, "bazel", "7.4.1", "io.tfbuild.bazel is 7.4.1, not empty"),
+        (FILE, "compiler", "gcc-12", "io.tfbuild.compiler is gcc-12, not empty"),
+    ],
+)
+def test_each_label_that_does_not_follow_from_the_others_is_named(
+    build: Build, name: str, value: str, fault: str
+) -> None:
+    assert fault in contradictions(build, **{name: value})
+
+
+def test_another_version_may_have_other_labels_and_plans() -> None:
+    assert contradictions(BUILD, version="0.0.1", evil="1", compiler="gcc-12") == ""
 
 
 def test_a_variant_has_more_in_its_identifier() -> None:

@@ -60,7 +60,7 @@ def listing(changed: Mapping[str, bytes | str], modes: Mapping[str, FileEntry] =
         for path, content in contents.items()
     }
     folders = {path[:end] for path in contents for end, letter in enumerate(path) if letter == "/" and end}
-    entries |= {path: FileEntry(mode=FOLDER, uid=0, gid=0) for path in folders}
+    entries = {path: FileEntry(mode=FOLDER, uid=0, gid=0) for path in folders} | entries
     found = {path: content for path, content in contents.items() if isinstance(content, bytes) and files.wanted(path)}
     return Files(files=found, links={}, entries={**entries, **modes})
 
@@ -84,6 +84,7 @@ def owned(mode: int = 0o644, uid: int = 0, gid: int = 0, kind: int = stat.S_IFRE
         ("/usr/bin/su", owned(0o4755), "/usr/bin/su is setuid or setgid"),
         ("/usr/bin/wall", owned(0o2755), "/usr/bin/wall is setuid or setgid"),
         ("/home/tensorflow/.x", owned(0o6755), "/home/tensorflow/.x is setuid or setgid"),
+        ("/usr/bin/ping", replace(owned(0o755), capable=True), "/usr/bin/ping has capabilities"),
         (
             f"{SITE}/six.py",
             owned(uid=1000),
@@ -117,6 +118,82 @@ def test_other_owners_and_modes_are_no_fault(path: str, entry: FileEntry) -> Non
     assert told(modes={path: entry}) == ""
 
 
+USERS = owned(uid=1000)
+
+
+@each(
+    "changed, modes, fault",
+    [
+        (
+            {f"{SITE}/six.py": "/data/six.py"},
+            {"/data/six.py": USERS},
+            f"/data/six.py can be changed by the image's user (owner 1000:0, mode 644), and {SITE}/six.py leads there",
+        ),
+        (
+            {f"{SITE}/six.py": "/data/six.py", "/data/six.py": b""},
+            {"/data": owned(0o777, kind=stat.S_IFDIR)},
+            f"/data can be changed by the image's user (owner 0:0, mode 777), and {SITE}/six.py leads there",
+        ),
+        (
+            {f"{SITE}/six": "/data/six", "/data/six/sub/x.py": b""},
+            {"/data/six/sub/x.py": USERS},
+            f"/data/six/sub/x.py can be changed by the image's user (owner 1000:0, mode 644), and {SITE}/six leads",
+        ),
+        # A link on the way, whose end is root's.
+        (
+            {f"{SITE}/six.py": "/data/link"},
+            {"/data/link": FileEntry(mode=LINK, uid=1000, gid=0, target="/usr/bin/python3.11")},
+            "/data/link can be changed",
+        ),
+        # A second link, in a folder that the first one leads to.
+        (
+            {f"{SITE}/six": "/data/six", "/data/six/y": "/more", "/more/y.py": b""},
+            {"/more/y.py": USERS},
+            "/more/y.py can be changed",
+        ),
+        # Nothing is there yet.
+        (
+            {f"{SITE}/six.py": "/home/tensorflow/.six"},
+            {"/home/tensorflow": owned(0o755, uid=1000, kind=stat.S_IFDIR)},
+            "/home/tensorflow can be changed",
+        ),
+        (
+            {"/usr/lib/python3.11": "/data/lib", "/data/lib/os.py": b""},
+            {"/data/lib/os.py": owned(0o666)},
+            "/data/lib/os.py can be changed",
+        ),
+    ],
+)
+def test_what_the_system_s_links_lead_to_is_the_system_s(
+    changed: dict[str, bytes | str], modes: dict[str, FileEntry], fault: str
+) -> None:
+    assert fault in told(changed, modes)
+
+
+def test_a_python_elsewhere_is_judged_as_the_system_s() -> None:
+    elsewhere: dict[str, bytes | str] = {
+        "/data/bin/python3.11": "/usr/bin/python3.11",
+        **settings("home = /data/bin\ninclude-system-site-packages = false\n"),
+        "/data/lib/python3.11/os.py": b"",
+    }
+    assert told(elsewhere) == ""
+    assert "and /data/lib/python3.11 leads there" in told(elsewhere, {"/data/lib/python3.11/os.py": owned(0o666)})
+    assert "/data can be changed" in told(elsewhere, {"/data": owned(uid=1000, kind=stat.S_IFDIR)})
+
+
+@each(
+    "changed",
+    [
+        {"/etc/mtab": "/proc/mounts"},
+        {f"{SITE}/six.py": "/data/six.py", "/data/six.py": b""},
+        {"/usr/all": "/"},
+        {"/usr/x": "y", "/usr/y": "x"},
+    ],
+)
+def test_links_to_what_root_alone_can_change_are_no_fault(changed: dict[str, bytes | str]) -> None:
+    assert told(changed, {"/tmp": owned(0o1777, kind=stat.S_IFDIR)}) == ""
+
+
 def settings(text: str) -> dict[str, bytes | str]:
     return {"/opt/tensorflow/pyvenv.cfg": text.encode()}
 
@@ -127,7 +204,14 @@ def settings(text: str) -> dict[str, bytes | str]:
         ({"/opt/tensorflow/bin/python3": b""}, "/opt/tensorflow/bin/python3 is not /opt/tensorflow/bin/python"),
         ({"/opt/tensorflow/bin/python3.11": "/evil"}, "which is not that of /opt/tensorflow/bin/python"),
         ({"/opt/tensorflow/bin/python3.9": "/usr/bin/x"}, "/opt/tensorflow/bin/python3.9 is not"),
-        ({"/opt/tensorflow/bin/pyvenv.cfg": SETTINGS}, "bin/pyvenv.cfg is read in place of"),
+        (
+            {"/opt/tensorflow/bin/pyvenv.cfg": SETTINGS},
+            "by /opt/tensorflow/bin/pyvenv.cfg Python takes another library",
+        ),
+        ({"/opt/tensorflow/bin/python._pth": b""}, "by /opt/tensorflow/bin/python._pth Python takes another library"),
+        ({"/usr/bin/python3.11._pth": b""}, "by /usr/bin/python3.11._pth Python takes another library"),
+        ({"/usr/bin/pybuilddir.txt": b""}, "by /usr/bin/pybuilddir.txt Python takes another library"),
+        ({"/usr/bin/Modules/Setup.local": b""}, "by /usr/bin/Modules/Setup.local Python takes another library"),
         (settings("home = /usr/bin\ninclude-system-site-packages = true\n"), "includes packages from elsewhere"),
         (
             settings("home = /usr/bin\nInclude-System-Site-Packages=false\ninclude-system-site-packages = true"),
@@ -155,6 +239,15 @@ def settings(text: str) -> dict[str, bytes | str]:
         ({f"{SITE}/x.pth": SETUPTOOLS.replace("; \n", "; import evil\n").encode()}, f"{SITE}/x.pth says"),
         ({f"{SITE}/x.pth": NAMESPACE.replace("\n", ";import evil\n").encode()}, f"{SITE}/x.pth says"),
         ({f"{SITE}/x.pth": NAMESPACE.replace("'google',)", "'google', evil())").encode()}, f"{SITE}/x.pth says"),
+        ({"/home/tensorflow": "/usr/share/x"}, "the working folder /home/tensorflow is nowhere"),
+        (
+            {"/home/tensorflow": "/usr/share/x", "/usr/share/x/tensorflow.py": b""},
+            "the working folder /home/tensorflow is /usr/share/x",
+        ),
+        (
+            {"/home": "/usr/share/x", "/usr/share/x/tensorflow/tensorflow.py": b""},
+            "the working folder /home/tensorflow is /usr/share/x/tensorflow",
+        ),
         ({"/home/tensorflow/tensorflow.py": b""}, "/home/tensorflow/tensorflow.py is in the working folder"),
         ({"/home/tensorflow/tensorflow/__init__.py": b""}, "/home/tensorflow/tensorflow is in the working folder"),
         ({"/home/tensorflow/.keras/keras.json": b""}, "/home/tensorflow/.keras is in the working folder"),

@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 from tests.context.test_planned import LABELS, planned
+from tests.rows import each
 from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
 from tfbuild import __version__
 from tfbuild.context import dockerfile
@@ -23,7 +24,7 @@ from tfbuild.context.labels import Planned
 from tfbuild.engine import ContainerRun, Engine, Image, Process, Sandbox
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
-from tfbuild.in_container.smoke.records import Challenge, Faults, OneDnnConvolution, OperationAnswer, Part
+from tfbuild.in_container.smoke.records import ABSENT, Challenge, Faults, OneDnnConvolution, OperationAnswer, Part
 from tfbuild.measure import probe
 from tfbuild.verify import challenges
 from tfbuild.verify.checks import guard, imports
@@ -54,11 +55,13 @@ EXECUTED = (
 
 @dataclass
 class HonestEngine:
-    """Answers each probe as TensorFlow would. `records`: by probe; `spoiled`: an answer that is off; `stdout`, `code`:
-    of a run in place of its own; `looked`: what the kernel shows; `asked`: the probes' environments."""
+    """Answers each probe as TensorFlow would. `records`: by probe; `spoiled`: an answer that is off; `absent`: one that
+    the build says it has not; `stdout`, `code`: of a run in place of its own; `looked`: what the kernel shows; `asked`:
+    the probes' environments."""
 
     records: Mapping[str, Sequence[object]]
     spoiled: str = ""
+    absent: str = ""
     stdout: str | None = None
     code: int = 0
     hangs: bool = False
@@ -95,7 +98,8 @@ class HonestEngine:
     def answers(self, name: str, challenge: Challenge) -> Iterator[OperationAnswer]:
         for operation, right in challenges.OPERATIONS[name].items():
             values = [value * (1.01 if operation == self.spoiled else 1) for value in right(challenge)]
-            yield OperationAnswer(name=operation, values=tuple(values))
+            lacks = operation == self.absent
+            yield OperationAnswer(name=operation, values=() if lacks else tuple(values), note=ABSENT if lacks else "")
 
 
 def engine(**more: Any) -> HonestEngine:
@@ -151,6 +155,21 @@ def test_a_probe_without_a_right_answer_fails(check: VerificationCheck, more: di
     status, detail = judged(check, engine(**more))
     assert status == "fail"
     assert told in detail
+
+
+@each("operation", ["quantized", "compiled"])
+def test_a_build_of_somebody_s_may_lack_operations_and_the_official_wheel_may_not(operation: str) -> None:
+    lacking, says = engine(absent=operation), f"it says that it has no {operation} operations"
+    status, detail = judged(NUMERICS, lacking, plan=planned(wheel="source"))
+    assert status == "pass"
+    assert detail.endswith(f"parts within their limits; {says}")
+    assert judged(NUMERICS, lacking) == ("fail", f"{says}, and the official wheel of 2.14.0 has them")
+    assert judged(NUMERICS, engine(absent="softmax"))[0] == "fail"
+
+
+def test_before_2_5_no_official_wheel_takes_jit_compile() -> None:
+    status, detail = judged(NUMERICS, engine(absent="compiled"), plan=planned(release="2.4.0"))
+    assert status == "pass", detail
 
 
 # --- import -----------------------------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ def debian(
     )
     install = f"apt-get update && apt-get install --yes --no-install-recommends {' '.join(packages)}"
     # An image of its own, though another run makes the same: whoever removes that one leaves this.
-    last = f"LABEL io.tfbuild.test={ref}"
+    last = f"LABEL test={ref}"
     steps = [f"FROM {system or base}", before, f"{run}{install}", f"{run}{more}" if more else "", last]
     (folder / "Dockerfile").write_text("\n".join(steps) + "\n", encoding="utf-8")
     settings = BuildSettings(log=folder / "log", progress=Progress(), secrets={"ca": ca} if ca else {})

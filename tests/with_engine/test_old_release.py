@@ -88,6 +88,6 @@ def test_a_convolution_in_mkl_dnn_is_proved(
     assert "on libiomp5.so" in detail(report, "onednn")
     assert "glibc: 10,241" in detail(report, "tcmalloc")
     # What oneDNN pools in the other layout is right.
-    assert "11 of 12 parts" in detail(report, "numerics")
+    assert "12 of 13 parts" in detail(report, "numerics")
     assert {name for name, status in statuses(report).items() if status != "pass"} == {"cuda", "throughput"}, report
     assert report.verdict == "pass", report

@@ -195,6 +195,11 @@ def test_right_answers_without_tensorflow_are_seen_from_outside(engine: Engine, 
     )
 
 
+def test_a_label_cannot_name_another_compiler(checked: Checked) -> None:
+    found = checked(f"{OTHER_VERSION} io.tfbuild.compiler=gcc-9", only=("interpreter", "import"))
+    assert found["import"].detail == "TensorFlow was compiled by clang-18, but its label says gcc-9"
+
+
 @pytest.mark.nightly
 def test_a_library_that_is_loaded_before_all_others_is_named(checked: Checked) -> None:
     found = checked("USER root", put("/etc/ld.so.preload", "/evil.so\n"), "USER 1000:1000", only=("interpreter",))
@@ -204,6 +209,8 @@ def test_a_library_that_is_loaded_before_all_others_is_named(checked: Checked) -
 # --- what a plain start would run -------------------------------------------------------------------------------------
 
 EVIL = "import os\nprint('evil')\n"
+# As setcap(8) writes cap_net_raw+ep: version 2 with the effective bit, then what is permitted.
+CAP_NET_RAW = "0100000200200000" + 24 * "0"
 CACHED = f"{SITE}/__pycache__/six.cpython-311.pyc"
 
 
@@ -359,6 +366,49 @@ LIES = (
         told="/usr/bin/env is setuid or setgid",
     ),
     Lie(
+        name="a program with capabilities",
+        instructions=root(
+            f'RUN python -c \'import os; os.setxattr("/usr/bin/env", "security.capability", bytes.fromhex("{CAP_NET_RAW}"))\'',
+        ),
+        check="files",
+        told="/usr/bin/env has capabilities",
+    ),
+    Lie(
+        name="a package of its user's by a link",
+        instructions=root(
+            f"RUN mkdir /data && mv {SITE}/six.py /data && ln -s /data/six.py {SITE} && chown 1000 /data"
+        ),
+        check="files",
+        told=f"/data can be changed by the image's user (owner 1000:0, mode 755), and {SITE}/six.py leads there",
+    ),
+    Lie(
+        name="another working folder by a link",
+        instructions=root(
+            "RUN rm -r /home/tensorflow && mkdir /evil && ln -s /evil /home/tensorflow",
+            put("/evil/tensorflow.py", EVIL),
+        ),
+        check="files",
+        told="the working folder /home/tensorflow is /evil",
+    ),
+    Lie(
+        name="another library beside Python's program",
+        instructions=root(put("/opt/tensorflow/bin/python._pth", "/evil\n")),
+        check="files",
+        told="by /opt/tensorflow/bin/python._pth Python takes another library than its own",
+    ),
+    Lie(
+        name="copts of another instruction set",
+        instructions=("LABEL io.tfbuild.copts=--copt=-march=x86-64-v4",),
+        check="configuration",
+        told="io.tfbuild.copts is --copt=-march=x86-64-v4, not --copt=-mavx --copt=-mf16c",
+    ),
+    Lie(
+        name="a label of nobody's",
+        instructions=("LABEL io.tfbuild.evil=1",),
+        check="configuration",
+        told="io.tfbuild.evil is set (1)",
+    ),
+    Lie(
         name="another python3",
         instructions=root("RUN ln -sf /bin/sh /opt/tensorflow/bin/python3"),
         check="files",
@@ -368,7 +418,7 @@ LIES = (
 
 
 def test_the_honest_image_passes_what_finds_the_lies(checked: Checked) -> None:
-    same = f"LABEL io.tfbuild.test={uuid.uuid4().hex}"
+    same = f"LABEL test={uuid.uuid4().hex}"
     found = checked(same, only=tuple({lie.check for lie in LIES}))
     assert {name: check.status for name, check in found.items()} == dict.fromkeys({lie.check for lie in LIES}, "pass")
 
@@ -641,7 +691,7 @@ def test_somebody_else_s_doing_is_no_verdict(
 ) -> None:
     monkeypatch.setattr(probe, "SECONDS", 15)
     monkeypatch.setattr(session, "CHECKS", [check for check in CHECKS if check.name == "import"])
-    ref = derived(image(RELEASE), *tensorflow(ENDLESS), f"LABEL io.tfbuild.test={uuid.uuid4().hex}")
+    ref = derived(image(RELEASE), *tensorflow(ENDLESS), f"LABEL test={uuid.uuid4().hex}")
     thread = strike_soon(engine, ref, disturbance.strike)
     with pytest.raises(Disturbed) as raised:
         session.verify(engine, ref, progress=Progress())
@@ -657,7 +707,7 @@ def test_a_container_whose_process_was_killed_from_outside_is_asked_again(
 ) -> None:
     """No event tells of it: it looks as if the process had ended itself."""
     monkeypatch.setattr(session, "CHECKS", [check for check in CHECKS if check.name in PROBED])
-    ref = derived(image(RELEASE), f"LABEL io.tfbuild.test={uuid.uuid4().hex}")
+    ref = derived(image(RELEASE), f"LABEL test={uuid.uuid4().hex}")
     thread = strike_soon(engine, ref, lambda box: os.kill(box.attrs["State"]["Pid"], signal.SIGKILL))
     report = session.verify(engine, ref, progress=Progress())
     thread.join()
@@ -671,7 +721,7 @@ def test_a_worker_of_the_throughput_that_was_killed_from_outside_is_no_failure(
     engine: Engine, image: Callable[..., str], derived: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "CHECKS", [check for check in CHECKS if check.name in TIMED])
-    ref = derived(image(RELEASE), f"LABEL io.tfbuild.test={uuid.uuid4().hex}")
+    ref = derived(image(RELEASE), f"LABEL test={uuid.uuid4().hex}")
     id_, killed = engine.image(ref).id, threading.Event()
 
     def strike() -> None:
@@ -738,7 +788,7 @@ def test_a_pruned_sandbox_is_no_verdict_and_leaves_no_volume(
     engine: Engine, image: Callable[..., str], derived: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What `docker container prune` and `docker volume prune` remove: the container that never runs, and its volume."""
-    ref = derived(image(RELEASE), f"LABEL io.tfbuild.test={uuid.uuid4().hex}")
+    ref = derived(image(RELEASE), f"LABEL test={uuid.uuid4().hex}")
     monkeypatch.setattr(session, "CHECKS", [check for check in CHECKS if check.name == "import"])
     with engine.sandbox(ref, {"x": b""}, "/files") as sandbox:
         (holder,) = engine.client.containers.list(all=True, filters={"ancestor": engine.image(ref).id})

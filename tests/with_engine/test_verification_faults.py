@@ -7,6 +7,7 @@ cached, so that it begins to verify at once.
 
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from docker.models.containers import Container
 
 from tests.with_engine.conftest import ROOT
 from tests.with_engine.test_build import ID, RELEASE
@@ -28,7 +30,7 @@ from tfbuild.cli.options import certificates
 from tfbuild.context.labels import UNVERIFIED
 from tfbuild.engine import Engine
 from tfbuild.engine.leases import CONTAINER
-from tfbuild.errors import DiskFull, EngineMissing
+from tfbuild.errors import DiskFull, Disturbed, EngineMissing
 from tfbuild.pipeline import base_image
 from tfbuild.util.progress import Progress
 from tfbuild.verify.checks import CHECKS
@@ -233,6 +235,37 @@ def test_a_verification_that_is_struck_at_any_check_is_no_verdict(victim: Victim
     assert kept(victim) == {NAME}
     assert command.reports == REPORTS
     assert not [*Path(command.env["TMPDIR"]).iterdir()]
+
+
+def test_what_is_done_to_a_verification_from_outside_is_no_verdict(victim: Victim, command: Command) -> None:
+    """Its container is removed, killed or paused, or no larger file can be written: the image keeps its name."""
+    forget(victim, command)
+
+    def each(act: Callable[[Container], None]) -> Strike:
+        def strike(_: "subprocess.Popen[str]") -> None:
+            there = Engine.connect(victim.found.host)
+            for container in there.client.containers.list(filters={"label": CONTAINER}):
+                act(container)
+            there.client.close()
+
+        return strike
+
+    def limit(process: "subprocess.Popen[str]") -> None:
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (4096, 4096))
+
+    for step, strike in (
+        ("import", each(lambda container: container.remove(force=True))),
+        ("onednn", each(Container.kill)),
+        ("throughput", each(Container.pause)),
+        ("code", limit),
+    ):
+        code, output = command.run(step, at_work(victim, step, strike))
+        assert code == Disturbed.exit_code == 34, output[-3000:]
+        assert one_message(output).startswith("error: the image was not judged: "), output[-3000:]
+        assert (kept(victim), command.reports) == ({UNNAMED}, [])
+    code, output = command.run()
+    assert code == 0, output[-6000:]
+    assert (kept(victim), command.reports) == ({NAME}, REPORTS)
 
 
 def test_a_tagging_that_is_struck_is_done_by_the_next_run(victim: Victim, command: Command) -> None:

@@ -292,7 +292,7 @@ def test_a_baseline_that_cannot_be_timed_fails_the_check_with_its_reason(
     """
     monkeypatch.setattr(session, "CHECKS", [check for check in CHECKS if check.name in TIMED])
     baseline = Baseline(ref="tfbuild-base:bookworm", env={})
-    ref = derived(image("2.21.0"), f"LABEL io.tfbuild.test={uuid.uuid4().hex}")
+    ref = derived(image("2.21.0"), f"LABEL test={uuid.uuid4().hex}")
     report = verify(engine, ref, baseline=baseline, progress=Progress())
     check = next(check for check in report.checks if check.name == "throughput")
     assert check.status == "fail", shown(report)

@@ -30,6 +30,15 @@ ALLOCATOR = "tcmalloc"
 ID = f"{PREFIX}id"
 # Of a base image made from a distribution's packages.
 BASE = f"{PREFIX}base"
+# All that an image of this version can have.
+OWN = frozenset(
+    f"{PREFIX}{name}"
+    for name in (
+        *("schema", "version", "id", "release", "python", "target", "platform", "instruction-set", "features", "copts"),
+        *("compiler", "bazel", "allocator", "threading", "onednn", "wheel", "requirement", "context", "reused", "base"),
+        *("compute-capabilities", "cuda", "cudnn", "source"),
+    )
+)
 OCI = "org.opencontainers.image."
 BASE_NAME = f"{OCI}base.name"
 BASE_DIGEST = f"{OCI}base.digest"
@@ -73,7 +82,7 @@ def labels_of(build: Build) -> dict[str, str]:
             "bazel": build.bazel,
             "allocator": ALLOCATOR,
             "threading": build.threading,
-            "onednn": "on" if build.runtime.onednn else "default",
+            "onednn": onednn(build.runtime),
             "wheel": build.wheel.kind,
             "requirement": build.wheel.requirement,
             "context": "${CONTEXT_DIGEST}",
@@ -82,6 +91,11 @@ def labels_of(build: Build) -> dict[str, str]:
         | (_gpus(build) if build.runtime.cuda else {})
         | _source(build)
     )
+
+
+def onednn(runtime: Runtime) -> str:
+    """Return the label that says whether the image switches oneDNN on, or leaves that to TensorFlow."""
+    return "on" if runtime.onednn else "default"
 
 
 def descriptions(own_id: str, release: str, target: str, python: str, instruction_set: str) -> dict[str, str]:
@@ -229,6 +243,7 @@ class Planned:
     wheel: str = ""
     requirement: str = ""
     instruction_set: str = ""
+    compiler: str = ""
     compute_capabilities: tuple[str, ...] = ()
     version: str = ""
 
@@ -261,6 +276,7 @@ class Planned:
             wheel=values["wheel"],
             requirement=image.get("requirement"),
             instruction_set=image.get("instruction-set"),
+            compiler=image.get("compiler"),
             compute_capabilities=tuple(image.get("compute-capabilities").split()),
             version=image.get("version"),
         )

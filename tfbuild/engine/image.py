@@ -41,6 +41,8 @@ class Image:
     created: str = ""
     # All of its configuration, by the engine's names: User, Cmd, Volumes and so on.
     config: Mapping[str, Any] = field(default_factory=dict)
+    # The digests of its layers without compression, the lowest first.
+    layers: tuple[str, ...] = ()
 
     @property
     def digests(self) -> frozenset[str]:
@@ -62,6 +64,7 @@ def parse_image(attrs: Mapping[str, Any]) -> Image:
         tags=tuple(attrs.get("RepoTags") or ()),
         created=attrs.get("Created", ""),
         config=config,
+        layers=tuple(attrs.get("RootFS", {}).get("Layers") or ()),
     )
 
 
@@ -97,12 +100,16 @@ def named_if_removed(engine: Holder, image_id: str, ref: str, use: str) -> Itera
 # --- its files --------------------------------------------------------------------------------------------------------
 
 MOST_LINKS = 16
+# On the way to a file, links and folders alike. The kernel itself follows 40 links.
+MOST_STEPS = 100
 STREAM_BYTES = 1 << 20
 # TensorFlow's largest image has 60,000 files with 6 MB of names and 10 GB of content. Holes in files count as content:
 # the engine sends them as zeros, so that a small image can have terabytes.
 MOST_ENTRIES = 1_000_000
 MOST_NAMES = 128 * 1024**2
 MOST_CONTENT = 32 * 1024**3
+# How the engine writes a file's capabilities into a tar (github.com/moby/moby, pkg/archive/archive.go, v20.10.24).
+CAPABILITY = "SCHILY.xattr.security.capability"
 # The mode bit of Go's os.FileMode for a symbolic link, as in the engine's X-Docker-Container-Path-Stat header.
 GO_SYMLINK = 1 << 27
 GO_NOT_REGULAR = sum(1 << bit for bit in (31, 27, 26, 25, 24, 21, 19))
@@ -110,12 +117,16 @@ GO_NOT_REGULAR = sum(1 << bit for bit in (31, 27, 26, 25, 24, 21, 19))
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
-    """One file, folder or link of an image, with its owner: `mode` as stat(2) has it, `target` of a symbolic link."""
+    """One file, folder or link of an image, with its owner: `mode` as stat(2) has it, `target` of a symbolic link.
+
+    `capable`: it has capabilities of its own (capabilities(7), "File capabilities").
+    """
 
     mode: int
     uid: int
     gid: int
     target: str = ""
+    capable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,19 +142,27 @@ class Files:
 
     def resolve(self, path: str) -> str:
         """Return the path without links in it, as the kernel finds it in the image; "" if links lead nowhere."""
-        rest, found = PurePosixPath(path).parts[:0:-1], PurePosixPath("/")
-        parts, followed = list(rest), 0
-        while parts:
+        *_, last = self.walk(path)
+        return last if last in self.entries else ""
+
+    def walk(self, path: str) -> Iterator[str]:
+        """Yield the folders and links that the kernel passes on the way to a path, and at last what it finds there.
+
+        The last is "" if there is no end in MOST_STEPS steps.
+        """
+        parts, found = list(PurePosixPath(path).parts[:0:-1]), PurePosixPath("/")
+        for _ in range(MOST_STEPS):
+            yield str(found)
+            if not parts:
+                return
             name = parts.pop()
             found = found.parent if name == ".." else found / name
             target = entry.target if (entry := self.entries.get(str(found))) else ""
             if target:
-                followed += 1
-                if followed > MOST_LINKS:
-                    return ""
+                yield str(found)
                 found = PurePosixPath("/") if target.startswith("/") else found.parent
                 parts += [part for part in PurePosixPath(target).parts[::-1] if part != "/"]
-        return str(found) if str(found) in self.entries else ""
+        yield ""
 
 
 def read_file(container: Any, path: str, destination: Path, limit: int) -> None:
@@ -236,7 +255,8 @@ def _entry(member: tarfile.TarInfo, entries: Mapping[str, FileEntry]) -> FileEnt
         return first
     kind = stat.S_IFDIR if member.isdir() else stat.S_IFLNK if member.issym() else stat.S_IFREG
     target = member.linkname if member.issym() else ""
-    return FileEntry(mode=kind | member.mode & 0o7777, uid=member.uid, gid=member.gid, target=target)
+    capable = CAPABILITY in member.pax_headers
+    return FileEntry(mode=kind | member.mode & 0o7777, uid=member.uid, gid=member.gid, target=target, capable=capable)
 
 
 def _open_file(container: Any, path: str, limit: int) -> Any:

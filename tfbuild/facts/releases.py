@@ -347,6 +347,11 @@ class Defect(Facts, frozen=True):
     reason: str
 
 
+def official_operations(release: str, arch: str) -> frozenset[str]:
+    """Return those operations that a build may lack and the official wheel of the release has."""
+    return frozenset(row.name for row in table().official_operation if row.arch == arch and row.covers(release))
+
+
 def known_defects(release: str) -> tuple[str, ...]:
     """Return the parts of the numerics check that a release is known to get wrong."""
     rows = facts.rows("defects", Defect)

@@ -73,7 +73,7 @@ def error_in(
         return "it did not answer this run's challenge"
     for answer, operation in zip(answers, operations.values(), strict=True):
         values = operation(challenge)
-        if answer.name in OPTIONAL and not answer.values and answer.note == ABSENT:
+        if is_absent(answer):
             continue
         if len(answer.values) != len(values):
             why = answer.note or f"{len(answer.values)} numbers in place of {len(values)}"
@@ -83,6 +83,11 @@ def error_in(
             limit = limits[answer.name]
             return f"its answer to this run's challenge is wrong: {answer.name} is off by {error:.2g} (limit {limit:g})"
     return ""
+
+
+def is_absent(answer: OperationAnswer) -> bool:
+    """Whether the build has no such operation, and may lack it."""
+    return answer.name in OPTIONAL and not answer.values and answer.note == ABSENT
 
 
 def _error(found: Sequence[float], right: Sequence[float], *, each: bool) -> float:

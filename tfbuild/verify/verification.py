@@ -37,11 +37,15 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
-    """The result of a probe: its records without the answers, and what is `wrong` with the answers, else ""."""
+    """The result of a probe: its records without the answers, and what is `wrong` with the answers, else "".
+
+    `absent`: the operations that the build says it has not.
+    """
 
     outcome: Outcome
     challenge: Challenge
     wrong: str
+    absent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +122,8 @@ class Verification:
         outcome = probe.ask(self.engine, self.ref, check.probe, wanted, check.env, gpus=gpus, untrusted=untrusted)
         sent, answers = outcome.records[: len(check.kinds)], outcome.records[len(check.kinds) :]
         wrong = challenges.error_in(check.probe, challenge, answers, limits)
-        return Answered(outcome=replace(outcome, records=sent), challenge=challenge, wrong=wrong)
+        absent = tuple(answer.name for answer in answers if challenges.is_absent(answer))
+        return Answered(outcome=replace(outcome, records=sent), challenge=challenge, wrong=wrong, absent=absent)
 
     def judge(self, check: ProbeCheck, result: Answered) -> Judgement:
         """Judge a probe's results: a failure if they cannot be trusted, or would pass without the right answers."""

@@ -3,19 +3,36 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tfbuild import __version__
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import PREFIX, Planned, descriptions, read_labels
+from tfbuild.context.labels import (
+    BASE,
+    BASE_DIGEST,
+    BASE_NAME,
+    ID,
+    OCI,
+    OWN,
+    PREFIX,
+    SCHEMA,
+    Planned,
+    descriptions,
+    labels_of,
+    onednn,
+    prefixed,
+    read_labels,
+)
 from tfbuild.cpu import isa
 from tfbuild.engine import Engine, Image
 from tfbuild.errors import TfbuildError, UnknownImage
 from tfbuild.facts import releases, toolchains
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
+from tfbuild.plan import Request, select
 from tfbuild.verify.verification import Verification, VerificationCheck
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -30,31 +47,80 @@ _PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
 _NAME = rf"{_PART}(?::[0-9]+)?(?:/{_PART})*"
 REFERENCE = re.compile(rf"{_NAME}(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?", re.ASCII)
 SHOWN = 100
+# Labels that do not follow from a plan: they say how and on what its builder made the image.
+GIVEN = {ID, f"{OCI}version", f"{PREFIX}context", f"{PREFIX}reused", BASE, BASE_NAME, BASE_DIGEST}
+# In an identifier, the value of --prefer-vector-width.
+WIDTH = re.compile(r"-prefer(\d+)")
 
 
 def compare(image: Image, planned: Planned, base: Image | None) -> Judgement:
     """Judge the labels and the configuration of an image; `base`: the image that it is based on, if it is here."""
     own = base.config if base else {}
-    faults = [*_labels(image, planned), *_settings(image.config, own), *_environment(image, planned, base)]
+    faults = [
+        *contradictions(image.labels, planned),
+        *_base_layers(image, base),
+        *_settings(image.config, own),
+        *_environment(image, planned, base),
+    ]
     if faults:
         return Judgement(judge.FAIL, "; ".join(faults))
     return Judgement(judge.PASS, "it is what the labels ask for, and they agree with each other")
 
 
-def _labels(image: Image, planned: Planned) -> Iterator[str]:
+def contradictions(labels: Mapping[str, str], planned: Planned) -> Iterator[str]:
     """Yield the labels that contradict others."""
-    rendered = descriptions(planned.id, planned.release, planned.target, planned.python, planned.instruction_set)
-    rendered[f"{PREFIX}features"] = " ".join(sorted(planned.features))
-    yield from _differences({name: image.labels.get(name) for name in rendered}, rendered)
+    rendered: dict[str, str | None] = {f"{PREFIX}features": " ".join(sorted(planned.features))}
+    rendered |= descriptions(planned.id, planned.release, planned.target, planned.python, planned.instruction_set)
     start = "-".join((planned.release, planned.target, f"py{planned.python}", planned.instruction_set))
     if planned.id != start and not planned.id.startswith(f"{start}-"):
         yield f"{PREFIX}id is {planned.id[:SHOWN]}, but its other labels say {start[:SHOWN]}"
     if (named := _release_of(planned)) not in ("", planned.release):
         yield f"{PREFIX}requirement is for {named[:SHOWN]}, but {PREFIX}release is {planned.release}"
-    # Other versions may have other names.
-    name = _name(planned)
-    if planned.version == __version__ and name != planned.instruction_set:
-        yield f"{PREFIX}instruction-set is {planned.instruction_set[:SHOWN]}, but its features are {name}"
+    # Other versions may have other names, labels and plans.
+    if planned.version == __version__:
+        name = _name(planned)
+        if name != planned.instruction_set:
+            yield f"{PREFIX}instruction-set is {planned.instruction_set[:SHOWN]}, but its features are {name}"
+        try:
+            rendered |= _following(planned)
+        except TfbuildError as error:
+            yield f"no build has such labels: {error.reason}"
+        rendered |= dict.fromkeys(name for name in labels if name.startswith(PREFIX) and name not in OWN)
+    yield from _differences({name: labels.get(name) for name in rendered}, rendered)
+
+
+def _following(planned: Planned) -> dict[str, str | None]:
+    """Return the labels that follow from others; those of None are not there. Raises TfbuildError if none can.
+
+    With the official wheel, they are all that the release's facts say. Which Bazel, CUDA and source a compile had, its
+    builder alone knows.
+    """
+    if planned.wheel == "official":
+        image = {name: getattr(planned, name) for name in ("release", "target", "python", "platform", "wheel")}
+        # The labels do not depend on the base, which may be one that nobody else has.
+        labels = labels_of(select(Request(**image, base="any"), None))
+        return dict.fromkeys(OWN - GIVEN) | {name: value for name, value in labels.items() if name not in GIVEN}
+    gpus = () if planned.runtime.cuda else ("compute-capabilities", "cuda", "cudnn")
+    own = {"schema": SCHEMA, "onednn": onednn(planned.runtime)}
+    if planned.wheel == "file":
+        own |= {"copts": "", "compiler": "", "bazel": ""}
+    else:
+        own |= {"wheel": "source", "copts": " ".join(_copts(planned))}
+    return dict.fromkeys(f"{PREFIX}{name}" for name in gpus) | prefixed(own)
+
+
+def _copts(planned: Planned) -> tuple[str, ...]:
+    """Return Bazel's options for the features of a compile."""
+    width, features = WIDTH.search(planned.id), isa.instruction_set(planned.features, planned.arch)
+    flags = partial(isa.flags, features, planned.compiler, release=planned.release)
+    return flags(prefer_vector_width=width[1] if width else "").copts
+
+
+def _base_layers(image: Image, base: Image | None) -> Iterator[str]:
+    """Yield that an image does not stand on the base whose digest its labels have."""
+    labels = read_labels(image.labels)
+    if base and labels.base_digest in base.digests and image.layers[: len(base.layers)] != base.layers:
+        yield f"its layers are not those of {labels.base_name[:SHOWN]}, which its labels name as its base"
 
 
 def _name(planned: Planned) -> str:
@@ -133,8 +199,9 @@ def _run(verification: Verification) -> Judgement:
 
 CHECK = VerificationCheck(
     name="configuration",
-    proves="The image's labels agree with each other, and it starts as they ask: its environment, user, working "
-    "folder, entry point and command are the rendered ones, and nothing else is configured.",
+    proves="The image's labels agree with each other and with the facts of the release, it stands on the base that "
+    "they name, and it starts as they ask: its environment, user, working folder, entry point and command are the "
+    "rendered ones, and nothing else is configured.",
     how="The image's configuration was compared with the one that this tfbuild renders for its labels, field by "
     "field. A base image on this engine may set variables and other fields of its own, but none from which Python "
     "or the dynamic linker takes code.",

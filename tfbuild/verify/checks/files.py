@@ -2,7 +2,8 @@
 
 import re
 import stat
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from packaging.utils import canonicalize_name
@@ -21,6 +22,10 @@ VENV, HOME = dockerfile.VENV, dockerfile.CONFIGURATION["WorkingDir"]
 USER, GROUP = map(int, dockerfile.CONFIGURATION["User"].split(":"))
 PROGRAMS = f"{VENV}/bin"
 SETTINGS = "pyvenv.cfg"
+# By these, beside its program, Python takes another library than its own. Source: github.com/python/cpython,
+# Modules/getpath.py, v3.13.0.
+DIVERTING = (SETTINGS, "pybuilddir.txt", "Modules/Setup.local")
+DIVERTING_SUFFIX = "._pth"
 # Of all files that are read.
 MOST_BYTES = 4 * 1024 * 1024
 # What programs are run from.
@@ -53,7 +58,15 @@ PTH = re.compile(
 
 def compare(planned: Planned, found: Files) -> Judgement:
     """Judge the files of an image by their folders, owners and modes, and by what a start of Python runs of them."""
-    faults = [*_modes(found), *_programs(planned, found), *_working_folder(found), *_metadata(planned, found)]
+    settings = {"home": "/", **dict(_settings(found.files.get(f"{VENV}/{SETTINGS}", b"")))}
+    library = f"{PurePosixPath(settings['home']).parent}/lib/python{planned.python}"
+    faults = [
+        *_modes(found, (library, settings["home"])),
+        *_programs(planned, found, settings),
+        *_startup(found, library, f"{VENV}/lib/python{planned.python}/site-packages"),
+        *_working_folder(found),
+        *_metadata(planned, found),
+    ]
     if faults:
         return Judgement(judge.FAIL, "; ".join(faults[:MOST_FAULTS]))
     return Judgement(judge.PASS, f"{len(found.entries)} files, none of which the image's user can change")
@@ -66,14 +79,40 @@ def wanted(path: str) -> bool:
     return own or name.endswith(".pth") or name in {f"{module}.py" for module in CUSTOM}
 
 
-def _modes(found: Files) -> Iterator[str]:
+def _modes(found: Files, folders: Iterable[str]) -> Iterator[str]:
     """Yield the files that give their user rights, and those that the image's user can change."""
+    elsewhere = _elsewhere(found, folders)
     for path, entry in found.entries.items():
-        if stat.S_ISREG(entry.mode) and entry.mode & (stat.S_ISUID | stat.S_ISGID):
-            yield f"{path} is setuid or setgid"
-        if SYSTEM.fullmatch(path) and _is_changeable(entry):
+        if stat.S_ISREG(entry.mode) and (entry.capable or entry.mode & (stat.S_ISUID | stat.S_ISGID)):
+            yield f"{path} {'has capabilities' if entry.capable else 'is setuid or setgid'}"
+        way = elsewhere.get(path)
+        if _is_changeable(entry) and (way or SYSTEM.fullmatch(path)):
             owner = f"owner {entry.uid}:{entry.gid}, mode {entry.mode & 0o7777:o}"
-            yield f"{path} can be changed by the image's user ({owner})"
+            yield f"{path} can be changed by the image's user ({owner}){f', and {way} leads there' if way else ''}"
+
+
+def _elsewhere(found: Files, folders: Iterable[str]) -> dict[str, str]:
+    """Return the paths outside the system that the system's links or Python's `folders` lead to, with that link.
+
+    They are what is there, all that is in it, and what is passed on the way: by changing it, one changes what runs.
+    """
+    inside = defaultdict(list)
+    for path in found.entries:
+        inside[path.rpartition("/")[0]].append(path)
+    links = (path for path, entry in found.entries.items() if entry.target and SYSTEM.fullmatch(path))
+    todo = [(start, start) for start in (*links, *folders)]
+    ways: dict[str, str] = {}
+    opened: set[str] = set()
+    while todo:
+        path, start = todo.pop()
+        *passed, end = found.walk(path)
+        for place in (*passed, end):
+            if not SYSTEM.fullmatch(place):
+                ways.setdefault(place, start)
+        if end in ways and end not in opened:
+            opened.add(end)
+            todo += [(child, start) for child in inside[end] if end]
+    return ways
 
 
 def _is_changeable(entry: FileEntry) -> bool:
@@ -83,24 +122,22 @@ def _is_changeable(entry: FileEntry) -> bool:
     return bool(entry.uid == USER or by_group or entry.mode & stat.S_IWOTH)
 
 
-def _programs(planned: Planned, found: Files) -> Iterator[str]:
+def _programs(planned: Planned, found: Files, settings: Mapping[str, str]) -> Iterator[str]:
     """Yield what `python` runs besides the one program and its own library."""
-    program = found.resolve(f"{PROGRAMS}/python")
+    program, home = found.resolve(f"{PROGRAMS}/python"), settings["home"]
     names = {path for path in found.entries if re.fullmatch(rf"{PROGRAMS}/python[\d.]*", path)}
     names |= {f"{PROGRAMS}/python3", f"{PROGRAMS}/python{planned.python}"}
     yield from (f"{path} is not {PROGRAMS}/python" for path in sorted(names) if found.resolve(path) != program)
-    if f"{PROGRAMS}/{SETTINGS}" in found.entries:
-        yield f"{PROGRAMS}/{SETTINGS} is read in place of {VENV}/{SETTINGS}"
-    settings = dict(_settings(found.files.get(f"{VENV}/{SETTINGS}", b"")))
     if settings.get("include-system-site-packages") != "false":
         yield f"{VENV}/{SETTINGS} includes packages from elsewhere"
-    home = PurePosixPath(settings.get("home", "/"))
     if found.resolve(f"{home}/python{planned.python}") != program:
         yield f"{VENV}/{SETTINGS} has Python's home in {home}, which is not that of {PROGRAMS}/python"
-    library = f"{home.parent}/lib/python{planned.python}"
-    if (archive := f"{home.parent}/lib/python{planned.python.replace('.', '')}.zip") in found.entries:
-        yield f"{archive} comes before Python's own library"
-    yield from _startup(found, (library, f"{library}/lib-dynload", f"{VENV}/lib/python{planned.python}/site-packages"))
+    folders = {PROGRAMS, found.resolve(home), program.rpartition("/")[0]}
+    names = {f"{folder}/{name}" for folder in folders for name in DIVERTING}
+    for path in found.entries:
+        beside = path.endswith(DIVERTING_SUFFIX) and path.rpartition("/")[0] in folders
+        if beside or path in names:
+            yield f"by {path} Python takes another library than its own"
 
 
 def _settings(content: bytes) -> Iterator[tuple[str, str]]:
@@ -112,8 +149,11 @@ def _settings(content: bytes) -> Iterator[tuple[str, str]]:
         seen.add(name.lower())
 
 
-def _startup(found: Files, folders: tuple[str, ...]) -> Iterator[str]:
-    """Yield the files in Python's folders whose code runs at every start."""
+def _startup(found: Files, library: str, packages: str) -> Iterator[str]:
+    """Yield the files in Python's folders whose code runs at every start, or before its own library or packages."""
+    folders = (library, f"{library}/lib-dynload", packages)
+    if (archive := f"{library.replace('.', '')}.zip") in found.entries:
+        yield f"{archive} comes before Python's own library"
     places = {found.resolve(folder) or folder for folder in folders}
     for path in found.entries:
         at = PurePosixPath(path)
@@ -124,9 +164,9 @@ def _startup(found: Files, folders: tuple[str, ...]) -> Iterator[str]:
         lines = found.files.get(found.resolve(path), b"\xff").decode(errors="replace").splitlines()
         if at.suffix == ".pth" and not all(PTH.fullmatch(line) or not line.strip() for line in lines):
             yield f"at every start Python also runs or adds what {path} says"
-    library, binaries, packages = (_modules(found, folder) for folder in folders)
-    hidden = sorted((library | binaries) & packages)
-    yield from (f"{folders[0]} has {name}, which hides the package" for name in hidden)
+    own, binaries, others = (_modules(found, folder) for folder in folders)
+    hidden = sorted((own | binaries) & others)
+    yield from (f"{library} has {name}, which hides the package" for name in hidden)
 
 
 def _modules(found: Files, folder: str) -> set[str]:
@@ -141,6 +181,8 @@ def _modules(found: Files, folder: str) -> set[str]:
 
 def _working_folder(found: Files) -> Iterator[str]:
     """Yield what Python could import from the working folder: it comes first, and no module begins with a dot."""
+    if (place := found.resolve(HOME)) != HOME:
+        yield f"the working folder {HOME} is {place or 'nowhere'}"
     for path, entry in found.entries.items():
         at = PurePosixPath(path)
         if str(at.parent) == HOME and not (at.name.startswith(".") and stat.S_ISREG(entry.mode)):

@@ -1,15 +1,17 @@
 """The import check: TensorFlow imports and computes; if it does not, all checks that need it are skipped."""
 
+import re
 from dataclasses import replace
 
 from tfbuild.engine import Process
 from tfbuild.facts import releases
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
+from tfbuild.in_container.smoke.records import TensorFlow
 from tfbuild.measure import probe
 from tfbuild.plan import failures
 from tfbuild.verify import libraries
-from tfbuild.verify.verification import Start, Verification, VerificationCheck, needs_start
+from tfbuild.verify.verification import Start, Verification, VerificationCheck, fail_if, needs_start
 
 
 def _run(verification: Verification) -> Judgement:
@@ -17,10 +19,22 @@ def _run(verification: Verification) -> Judgement:
     result = verification.ask(judge.IMPORT, look=seen.append)
     start, process = Start(outcome=result.outcome), seen[0] if seen else None
     judged = with_known_failure(verification.judge(judge.IMPORT, result), verification.planned.release)
+    judged = fail_if(other_compiler(verification.planned.compiler, start.tensorflow), judged)
     if judged.status == judge.FAIL and not start.tensorflow:
         start = replace(start, why="TensorFlow does not import (see import)")
     verification.start, verification.process = start, process
     return check_process(judged, verification, process)
+
+
+def other_compiler(planned: str, tensorflow: TensorFlow | None) -> str:
+    """Return that TensorFlow says it was compiled by another compiler than the `planned` one ("clang-18"), else "".
+
+    It says what the compiler's macro __VERSION__ has: "Ubuntu Clang 16.0.6 (++2023...)", but "9.3.1 20200408" of GCC.
+    """
+    said = tensorflow.compiler if tensorflow else ""
+    number = re.search(r"\d+", said, re.ASCII)
+    compiler = f"{'clang' if 'clang' in said.lower() else 'gcc'}-{number[0]}" if number else planned
+    return "" if planned in ("", compiler) else f"TensorFlow was compiled by {compiler}, but its label says {planned}"
 
 
 def with_known_failure(judged: Judgement, release: str) -> Judgement:
@@ -47,7 +61,7 @@ def check_process(judged: Judgement, verification: Verification, process: Proces
 
 CHECK = VerificationCheck(
     name="import",
-    proves="TensorFlow imports and computes, and its version, Python and CUDA support are the plan's.",
+    proves="TensorFlow imports and computes, and its version, compiler, Python and CUDA support are the plan's.",
     how="Imported in a process of its own, so that a death by signal is read as one; compared with the labels. It "
     "multiplied matrices that the host chose for this run. If the engine is on this machine, the kernel was asked "
     "which program the process runs, and whether it has loaded TensorFlow's library.",

@@ -4,8 +4,10 @@ What the host can see for itself (oneDNN's lines, the loaded files) has to agree
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import PurePosixPath
 
+from tfbuild.facts import releases
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement, ProbeCheck
 from tfbuild.verify import challenges
@@ -45,7 +47,17 @@ def _cuda(verification: Verification) -> Judgement:
 
 
 def _numerics(verification: Verification) -> Judgement:
-    return verification.judge(judge.NUMERICS, verification.ask(judge.NUMERICS))
+    result = verification.ask(judge.NUMERICS)
+    judged = verification.judge(judge.NUMERICS, result)
+    if not result.absent:
+        return judged
+    planned, says = verification.planned, f"it says that it has no {' and no '.join(result.absent)} operations"
+    official = (
+        releases.official_operations(planned.release, planned.arch) if planned.wheel == "official" else frozenset()
+    )
+    if not official.isdisjoint(result.absent):
+        return fail_if(f"{says}, and the official wheel of {planned.release} has them", judged)
+    return replace(judged, detail=f"{judged.detail}; {says}")
 
 
 BYTECODE = VerificationCheck(
