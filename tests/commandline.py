@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
@@ -32,16 +32,19 @@ def answer(
     env: Mapping[str, str] | None = None,
     terminal: bool = False,
     root: Path = ROOT,
+    run: Callable[[list[str]], None] | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """What `invoke WORDS...` prints and leaves with, whatever that is.
 
     `terminal`: stdout and stderr are one of eighty columns.
     `root`: the clone whose tasks.py it is.
+    `run`: what runs the words in place of Invoke.
 
     tasks.py is read anew, as by a new process.
     """
     settings = {"COLUMNS": "80", "TERM": "xterm"} if terminal else {}
-    command = ["invoke", "--search-root", str(root), *map(str, words)]
+    typed = [*map(str, words)]
+    command = ["invoke", "--search-root", str(root), *typed]
     made = Terminal if terminal else io.StringIO
     stdout, stderr = made(), made()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
@@ -54,7 +57,7 @@ def answer(
         redirect_stderr(stderr),
     ):
         try:
-            left = _run(command)
+            left = _left(run, typed) if run else _left(Program(name="Invoke", binary_names=["invoke"]).run, command)
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
@@ -64,9 +67,9 @@ def answer(
     return subprocess.CompletedProcess(command, left, plain(stdout.getvalue()), plain(stderr.getvalue()))
 
 
-def _run(command: list[str]) -> int:
+def _left(run: Callable[[list[str]], None], words: list[str]) -> int:
     try:
-        Program(name="Invoke", binary_names=["invoke"]).run(command)
+        run(words)
     except SystemExit as end:
         return int(end.code or 0)
     return 0
