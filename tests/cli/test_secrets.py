@@ -10,14 +10,19 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
+from unittest.mock import patch
 
 import pytest
+import requests
 
 from tests.cli import hostile
 from tests.cli.hostile import Pair, Place
 from tests.commandline import answer
 from tests.rows import each
-from tfbuild.errors import TfbuildError, conceal, without_secrets
+from tfbuild import errors
+from tfbuild.errors import BuildFailed, TfbuildError, conceal, without_secrets
+from tfbuild.pipeline import bundle, mirror
+from tfbuild.pipeline.mirror import Upstream
 from tfbuild.util import logins
 
 CANARY = "tw33t-s3cr3t"
@@ -132,7 +137,7 @@ ADDRESS = f"http://u:{CANARY}@127.0.0.1:1/x?k={CANARY}"
 
 
 class Echo(BaseHTTPRequestHandler):
-    """A registry that repeats what it is sent, or names an address with a secret, as its `kind` says."""
+    """A server that repeats what it is sent, or names an address with a secret, as its `kind` says."""
 
     kind: ClassVar[str]
 
@@ -148,6 +153,12 @@ class Echo(BaseHTTPRequestHandler):
             self.answer(401, "", ("WWW-Authenticate", 'Basic realm="x"' if self.kind == "a refusal" else bearer))
         elif self.kind == "a redirection":
             self.answer(307, "", ("Location", ADDRESS))
+        elif self.kind == "a moved file" and "k=" in self.path:
+            self.answer(200, "x")
+        elif self.kind == "a moved file":
+            self.answer(307, "", ("Location", f"http://u:{CANARY}@127.0.0.1:{port}/x?k={CANARY}"))
+        elif self.kind == "a list":
+            self.answer(200, json.dumps({"schema": f"{sent} {ADDRESS}"}))
         elif self.kind == "a page":
             self.answer(500, f"<html>{sent} {ADDRESS}</html>")
         else:
@@ -168,14 +179,27 @@ class Echo(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def echo(kind: str, folder: Path) -> Iterator[dict[str, str]]:
-    """The variables with which such a registry is named, and the login that Docker has for it."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Kind", (Echo,), {"kind": kind})) as server:
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address of a server. What earlier commands have sent is not hidden any more, as in a new process."""
+    with patch.dict(errors._sent, clear=True), ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        host = f"127.0.0.1:{server.server_port}"
-        (folder / "config.json").write_text(json.dumps({"auths": {host: {"auth": LOGIN}}}))
-        yield {"DOCKER_CONFIG": str(folder), "TFBUILD_REGISTRY": f"{host}/us/x", "DOCKER_HOST": "unix:///none"}
+        yield f"127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+@contextmanager
+def echo(kind: str, folder: Path) -> Iterator[dict[str, str]]:
+    """The variables with which such a server is named, and the logins for it: Docker's, and that of ~/.netrc."""
+    with serving(type("Kind", (Echo,), {"kind": kind})) as host:
+        (folder / "config.json").write_text(json.dumps({"auths": {host: {"auth": LOGIN}}}))
+        (folder / "netrc").write_text(f"machine 127.0.0.1 login robot-name password {CANARY}\n")
+        yield {
+            "DOCKER_CONFIG": str(folder),
+            "NETRC": str(folder / "netrc"),
+            "TFBUILD_REGISTRY": f"{host}/us/x",
+            "TFBUILD_INDEX": f"http://{host}/x",
+            "DOCKER_HOST": "unix:///none",
+        }
 
 
 ANSWERS = (
@@ -200,6 +224,42 @@ def test_no_command_repeats_a_secret_of_a_registry_s_answer(kind: str, words: tu
     assert not [secret for secret in (CANARY, "robot-name", LOGIN) if secret in said], said
     assert "no access for ***" in said or kind != "a refusal", said
     assert "127.0.0.1:" in said, said
+
+
+INDEXED = (
+    ("install", "--index", "{index}"),
+    ("install", "--index", f"{{index}}?k={CANARY}"),
+    ("install", "--index", "{index}", "--signed", "--key x"),
+    ("plan", "--target", "mkl", "--wheel", "index:{index}"),
+    ("build", "--target", "mkl", "--wheel", "index:{index}", "--dry-run"),
+)
+
+
+@each("kind, words", itertools.product((*ANSWERS, "a moved file", "a list"), INDEXED))
+def test_no_command_repeats_a_secret_of_an_index_s_answer(kind: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    with echo(kind, tmp_path) as env:
+        done = answer(*(word.format(index=env["TFBUILD_INDEX"]) for word in words), cwd=tmp_path, env=env)
+    said = done.stdout + done.stderr
+    assert not [secret for secret in (CANARY, LOGIN) if secret in said], said
+    assert "answers 403" in said or kind != "a refusal", said
+    assert "Basic ***" in said or kind != "a list" or "--signed" in words, said
+
+
+@each("kind", (*ANSWERS, "a moved file"))
+def test_a_mirror_passes_on_no_secret_of_a_host_s_answer(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with echo(kind, tmp_path) as env:
+        monkeypatch.setenv("NETRC", env["NETRC"])
+        logins.conceal_stored()
+        new = bundle.fill(tmp_path / kind)
+        with mirror.serve(new, Upstream(base=env["TFBUILD_INDEX"])) as server:
+            got = requests.get(f"{server.url}/host.invalid/x", auth=lambda request: request, timeout=30)
+            error = server.explain(BuildFailed("HTTP error 403"))
+        new.write("x")
+        said = f"{got.reason} {got.text} {error} {(new.folder / bundle.LIST).read_text()}"
+    assert not [secret for secret in (CANARY, "robot-name", LOGIN) if secret in said], said
+    assert f"{got.status_code} No access for Basic ***" in said or "refusal" not in kind, said
 
 
 class Proxy(BaseHTTPRequestHandler):
@@ -228,13 +288,11 @@ BEHIND = (
 
 @each("words", BEHIND)
 def test_no_command_repeats_the_login_of_a_proxy(words: tuple[str, ...], tmp_path: Path) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        proxy = f"http://robot-name:{CANARY}@127.0.0.1:{server.server_port}"
+    with serving(Proxy) as host:
+        proxy = f"http://robot-name:{CANARY}@{host}"
         names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
         env = {**dict.fromkeys(names, proxy), "NO_PROXY": "", "no_proxy": "", "DOCKER_HOST": "unix:///none"}
         done = answer(*words, cwd=tmp_path, env=env)
-        server.shutdown()
     said = done.stdout + done.stderr
     assert not [secret for secret in (CANARY, LOGIN) if secret in said], said
     assert "No access for " in said, said

@@ -24,7 +24,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError
+from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, without_secrets
 from tfbuild.pipeline.bundle import Bundle, File, PartialFile, is_repository, keep_clone
 from tfbuild.util.terminal import cause
 
@@ -267,7 +267,8 @@ class Handler(BaseHTTPRequestHandler):
         try:
             with upstream.get(requested, signed=APT in self.headers.get("User-Agent", "")) as response:
                 if response.status_code != HTTPStatus.OK:
-                    why = f"{response.status_code} {response.reason}"
+                    # The build's programs print it, and may be anybody's: a server may repeat the login of ~/.netrc.
+                    why = f"{response.status_code} {without_secrets(str(response.reason), foreign=True)}"
                     return self._fail(requested, why, response.status_code)
                 length = response.headers.get("Content-Length", "")
                 # A client waits only so long for the first bytes, so a file of known size is passed on as it arrives.
@@ -279,7 +280,7 @@ class Handler(BaseHTTPRequestHandler):
                 )
                 if started:
                     self._head(int(length), stored)
-                with self.server.bundle.new_file(stored, response.url) as part:
+                with self.server.bundle.new_file(stored, without_secrets(response.url)) as part:
                     rest = self._copy(response, part, upstream if stored.endswith(INDEX) else None, started=started)
         except requests.RequestException as error:
             self._broken(requested, cause(error), HTTPStatus.BAD_GATEWAY, started=started)
