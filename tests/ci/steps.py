@@ -129,7 +129,8 @@ def gitlab_job(name: str) -> dict[str, Any]:
     """A job with what it takes from the one that it extends."""
     jobs = read(GITLAB)
     job: dict[str, Any] = jobs[name]
-    return {**(gitlab_job(job["extends"]) if "extends" in job else {}), **job}
+    base = gitlab_job(job["extends"]) if "extends" in job else {}
+    return {**base, **job, "variables": {**base.get("variables", {}), **job.get("variables", {})}}
 
 
 def scripts() -> Iterator[tuple[str, str]]:
