@@ -211,6 +211,7 @@ def test_a_library_that_is_loaded_before_all_others_is_named(checked: Checked) -
 EVIL = "import os\nprint('evil')\n"
 # As setcap(8) writes cap_net_raw+ep: version 2 with the effective bit, then what is permitted.
 CAP_NET_RAW = "0100000200200000" + 24 * "0"
+SETCAP = f'import os; os.setxattr("/usr/bin/env", "security.capability", bytes.fromhex("{CAP_NET_RAW}"))'
 CACHED = f"{SITE}/__pycache__/six.cpython-311.pyc"
 
 
@@ -368,7 +369,7 @@ LIES = (
     Lie(
         name="a program with capabilities",
         instructions=root(
-            f'RUN python -c \'import os; os.setxattr("/usr/bin/env", "security.capability", bytes.fromhex("{CAP_NET_RAW}"))\'',
+            f"RUN python -c '{SETCAP}'",
         ),
         check="files",
         told="/usr/bin/env has capabilities",
