@@ -88,6 +88,8 @@ def test_a_recorded_build_is_followed_to_its_end() -> None:
         "Server terminated abruptly (error code: 14, error message: 'Socket closed', log file: '/x/server/jvm.out')",
         "collect2: fatal error: ld terminated with signal 9 [Killed]",
         "java.lang.OutOfMemoryError: Java heap space",
+        "ERROR: /src/BUILD:36:1: Executing genrule //x:y failed (Killed): bash failed: error executing command",
+        "ERROR: /src/BUILD:36:8: Executing genrule //x:y failed: (Exit 137): bash failed: error executing command",
     ],
 )
 def test_a_lack_of_memory_is_recognised(line: str) -> None:

@@ -10,8 +10,12 @@ import os
 import shutil
 import subprocess
 import tarfile
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+import requests
 
 from tests.contract import newbazel
 from tfbuild.cli.options import certificates
@@ -53,6 +57,44 @@ def serve(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Serves `folder`, and what it lacks from where that is: the URL, and the paths asked for, which grow."""
     with mirror.serve(bundle.fill(folder), Upstream(ca=certificates(""))) as server:
         yield server.url, server.requested
+
+
+class Breaking(ThreadingHTTPServer):
+    """A proxy of the mirror at `url`, which ends the transfer of each path with the end `broken` half-way."""
+
+    def __init__(self, url: str, broken: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Relay)
+        self.mirror, self.broken = url, broken
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class _Relay(BaseHTTPRequestHandler):
+    server: Breaking
+
+    def do_GET(self) -> None:
+        with requests.get(
+            f"{self.server.mirror}{self.path}", headers={"User-Agent": self.headers["User-Agent"]}
+        ) as answer:
+            self.send_response(answer.status_code)
+            self.send_header("Content-Length", str(len(answer.content)))
+            self.send_header("Content-Type", answer.headers.get("Content-Type", ""))
+            self.end_headers()
+            half = self.server.broken and self.path.endswith(self.server.broken)
+            self.wfile.write(answer.content[: len(answer.content) // 2] if half else answer.content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def breaking(url: str, broken: str) -> Iterator[Breaking]:
+    """Serve such a proxy, which passes everything on whole as soon as its `broken` is empty."""
+    with Breaking(url, broken) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
 
 
 def _from_npm(package: str, version: str, member: str, sha256: str) -> Path:

@@ -33,7 +33,7 @@ from tfbuild.cli.options import certificates
 from tfbuild.context.labels import read_labels
 from tfbuild.cpu import isa
 from tfbuild.engine import Engine
-from tfbuild.errors import BadInput, BuildFailed, Stale, Unsupported, VerificationFailed
+from tfbuild.errors import BadInput, BadMirror, BuildFailed, Stale, Unsupported, VerificationFailed
 from tfbuild.facts import toolchains
 from tfbuild.pipeline import Maker, bazel
 from tfbuild.pipeline.run import run_of
@@ -470,6 +470,23 @@ def test_the_builder_asks_the_mirror_for_everything_and_names_what_it_lacks(whee
         "/github.com/bazelbuild/bazel/releases/download/0.26.0/bazel-0.26.0-linux-x86_64",
     ):
         assert path in site.asked
+
+
+@pytest.mark.nightly
+def test_a_download_that_breaks_off_is_named_and_the_next_run_goes_on(site: Site, fresh: Fresh, tmp_path: Path) -> None:
+    def run(url: str, *options: str) -> "subprocess.CompletedProcess[str]":
+        there = replace(site, url=url).options()
+        words = command("x86-64-v3", tmp_path / "dist", *there, "--source", str(fresh.tree), *options)
+        return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    with mirror.breaking(site.url, f"/bazel-{mirror.BAZEL}-linux-x86_64") as proxy:
+        done = run(proxy.url, "--no-cache")
+        assert done.returncode == BadMirror.exit_code, done.stderr[-6000:]
+        assert f"the mirror {proxy.url} lacks something, or broke off" in done.stderr
+        assert "Traceback" not in done.stderr
+        proxy.broken = ""
+        done = run(proxy.url)
+        assert done.returncode == 0, done.stderr[-6000:]
 
 
 @pytest.mark.nightly

@@ -20,7 +20,7 @@ COUNT = re.compile(r"\[(?P<done>\d[\d,]{,20}) / (?P<total>\d[\d,]{,20})\]\s*(?P<
 KILLED = re.compile(
     r"Killed signal terminated program|internal compiler error: Killed|unable to execute command: Killed"
     r"|clang frontend command failed due to signal|Server terminated abruptly|java\.lang\.OutOfMemoryError"
-    r"|collect2: fatal error: ld terminated with signal 9"
+    r"|collect2: fatal error: ld terminated with signal 9|failed:? \((Killed|Exit 137)\)"
 )
 TIME_LIMIT = "tfbuild: the time limit is reached"
 # What compile.sh and Bazel print where a remote cache or executor cannot be reached.
