@@ -283,4 +283,4 @@ def test_every_build_renders_what_the_check_compares() -> None:
 )
 def test_the_engine_is_asked_only_for_what_can_be_an_image(name: str, can: bool) -> None:
     """Labels may say anything, and an engine refuses what is not a name."""
-    assert bool(configuration.REFERENCE.fullmatch(name)) is can
+    assert bool(configuration.IMAGE_NAME.fullmatch(name)) is can

@@ -33,6 +33,7 @@ from tfbuild.facts import releases, toolchains
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.plan import Request, select
+from tfbuild.plan.request import BASE as IMAGE_NAME
 from tfbuild.verify.verification import Verification, VerificationCheck
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -42,10 +43,6 @@ NOTED = {"ArgsEscaped", "Image", "Env", "Labels"}
 DIVERTING = re.compile(
     r"PYTHON.*|LD_(?!LIBRARY_PATH$).*|GLIBC_TUNABLES|GCONV_PATH|OPENSSL_(CONF|ENGINES|MODULES)|BASH_ENV"
 )
-# A name that an engine accepts (github.com/distribution/reference, regexp.go, v0.6.0); labels may say anything.
-_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
-_NAME = rf"{_PART}(?::[0-9]+)?(?:/{_PART})*"
-REFERENCE = re.compile(rf"{_NAME}(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?", re.ASCII)
 SHOWN = 100
 # Labels that do not follow from a plan: they say how and on what its builder made the image.
 GIVEN = {ID, f"{OCI}version", f"{PREFIX}context", f"{PREFIX}reused", BASE, BASE_NAME, BASE_DIGEST}
@@ -187,7 +184,7 @@ def _base(engine: Engine, image: Image) -> Image | None:
     name, digest = labels.base_name, labels.base_digest
     for ref in (f"{name.rpartition(':')[0]}@{digest}", name):
         with suppress(UnknownImage):
-            if REFERENCE.fullmatch(ref):
+            if IMAGE_NAME.fullmatch(ref):
                 return engine.image(ref)
     return None
 
