@@ -32,9 +32,10 @@ LIMITS = {
     "avg_pool_nchw_after_nhwc": 1e-6,
     "xla": 1e-4,
     "training": 0.6,
+    "quantized": 0.0,
 }
 # Parts that a build may lack.
-OPTIONAL = ("max_pool_nchw_after_nhwc", "avg_pool_nchw_after_nhwc", "xla")
+OPTIONAL = ("max_pool_nchw_after_nhwc", "avg_pool_nchw_after_nhwc", "quantized", "xla")
 # What the name of oneDNN's implementation must contain on a CPU with all of these features, best first.
 ONEDNN_ISAS = (
     ("avx512_core", ("avx512f", "avx512bw", "avx512dq", "avx512vl")),

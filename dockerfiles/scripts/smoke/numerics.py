@@ -160,6 +160,11 @@ def jit_compiled(body: Callable[..., Any]) -> Callable[..., Any]:
     return compiled
 
 
+def eight_bit_product(random: Any) -> float:
+    x = random.integers(0, 256, (64, 96))
+    return relative(quantized(x), x @ x.T)
+
+
 def training(random: Any) -> float:
     """Return the last loss over the first one of a small network that learns a product's sign."""
     x = single(normal(random, 512, 16))
@@ -192,6 +197,7 @@ CHECKS: Tuple[Tuple[str, Callable[[Any], float]], ...] = (
     ("avg_pool_nchw_after_nhwc", pooling("avg", "NCHW")),
     ("xla", xla),
     ("training", training),
+    ("quantized", eight_bit_product),
 )
 
 
@@ -225,7 +231,7 @@ def attempted(compute: Callable[[], Any]) -> Any:
         return None
 
 
-def quantized(matrix: List[List[int]]) -> Any:
+def quantized(matrix: Any) -> Any:
     """Return the product of a matrix of 8-bit numbers with its transpose, as 32-bit ones: all of it is exact."""
     eight = tf.quantization.quantize(single(matrix), 0.0, 255.0, tf.quint8).output
     multiply = tf.function(

@@ -46,7 +46,7 @@ DIVERTING = re.compile(
 SHOWN = 100
 # Labels that do not follow from a plan: they say how and on what its builder made the image.
 GIVEN = {ID, f"{OCI}version", f"{PREFIX}context", f"{PREFIX}reused", BASE, BASE_NAME, BASE_DIGEST}
-# In an identifier, the value of --prefer-vector-width.
+# In an identifier, the value of prefer-vector-width.
 WIDTH = re.compile(r"-prefer(\d+)")
 
 
