@@ -328,11 +328,12 @@ def test_what_no_package_url_can_name_has_a_reference_of_its_own() -> None:
 def test_the_components_of_any_document_are_compared_by_their_references() -> None:
     bill = sbom.document(image(), image_contents.of_files(files()))
     assert sbom.component_names(bill) == {str(row["bom-ref"]) for row in rows(bill).values()}
-    assert sbom.component_names(b"[]") == sbom.component_names(b"{}") == set()
+    assert sbom.component_names(b"{}") == set()
     assert sbom.component_names(b'{"components": {"bom-ref": "a"}}') == {"a"}
     assert sbom.component_names(b'{"components": ["x", {"bom-ref": "y"}]}') == {"x", "y"}
-    with pytest.raises(ValueError, match="not an SBOM"):
-        sbom.component_names(b"[" * 1_000_000)
+    for other in (b"[]", b"[" * 1_000_000):
+        with pytest.raises(ValueError):
+            sbom.component_names(other)
 
 
 @pytest.mark.parametrize(
