@@ -1,7 +1,9 @@
 """Images by their names and labels, and the links among their files."""
 
 import errno
+import io
 import stat
+import tarfile
 from types import SimpleNamespace
 from typing import Any
 
@@ -98,6 +100,25 @@ def test_as_much_of_an_image_is_read_as_is_allowed() -> None:
     with pytest.raises(OSError, match="larger than what is left of the limit") as error:
         read_files(image, {"/a", "/b"}.__contains__, 6)
     assert (error.value.errno, error.value.filename) == (errno.EFBIG, "/b")
+
+
+def test_the_kind_the_owner_and_the_capabilities_of_each_file_are_read() -> None:
+    kinds = {"d": tarfile.DIRTYPE, "l": tarfile.SYMTYPE, "null": tarfile.CHRTYPE, "ping": tarfile.REGTYPE}
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as out:
+        for name, kind in kinds.items():
+            member = tarfile.TarInfo(name)
+            member.type, member.mode, member.uid, member.gid = kind, 0o640, 1, 2
+            member.linkname = "d" if name == "l" else ""
+            member.pax_headers = {"SCHILY.xattr.security.capability": "x"} if name == "ping" else {}
+            out.addfile(member)
+    found = read_files(SimpleNamespace(export=lambda _: iter([stream.getvalue()])), lambda _: False, 0).entries
+    assert found == {
+        "/d": FileEntry(mode=stat.S_IFDIR | 0o640, uid=1, gid=2),
+        "/l": FileEntry(mode=stat.S_IFLNK | 0o640, uid=1, gid=2, target="d"),
+        "/null": FileEntry(mode=stat.S_IFCHR | 0o640, uid=1, gid=2),
+        "/ping": FileEntry(mode=stat.S_IFREG | 0o640, uid=1, gid=2, capable=True),
+    }
 
 
 @each(

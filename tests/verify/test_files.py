@@ -187,11 +187,13 @@ def test_a_python_elsewhere_is_judged_as_the_system_s() -> None:
         {"/etc/mtab": "/proc/mounts"},
         {f"{SITE}/six.py": "/data/six.py", "/data/six.py": b""},
         {"/usr/all": "/"},
+        {"/etc/systemd/system/off.service": "/dev/null"},
         {"/usr/x": "y", "/usr/y": "x"},
     ],
 )
 def test_links_to_what_root_alone_can_change_are_no_fault(changed: dict[str, bytes | str]) -> None:
-    assert told(changed, {"/tmp": owned(0o1777, kind=stat.S_IFDIR)}) == ""
+    null = owned(0o666, kind=stat.S_IFCHR)
+    assert told(changed, {"/tmp": owned(0o1777, kind=stat.S_IFDIR), "/dev/null": null}) == ""
 
 
 def settings(text: str) -> dict[str, bytes | str]:

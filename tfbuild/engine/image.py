@@ -108,6 +108,7 @@ STREAM_BYTES = 1 << 20
 MOST_ENTRIES = 1_000_000
 MOST_NAMES = 128 * 1024**2
 MOST_CONTENT = 32 * 1024**3
+KINDS = {tarfile.DIRTYPE: stat.S_IFDIR, tarfile.SYMTYPE: stat.S_IFLNK, tarfile.CHRTYPE: stat.S_IFCHR}
 # How the engine writes a file's capabilities into a tar (github.com/moby/moby, pkg/archive/archive.go, v20.10.24).
 CAPABILITY = "SCHILY.xattr.security.capability"
 # The mode bit of Go's os.FileMode for a symbolic link, as in the engine's X-Docker-Container-Path-Stat header.
@@ -253,7 +254,7 @@ def _entry(member: tarfile.TarInfo, entries: Mapping[str, FileEntry]) -> FileEnt
     # A second name of a file is listed without the file's own kind.
     if member.islnk() and (first := entries.get(_path(member.linkname))):
         return first
-    kind = stat.S_IFDIR if member.isdir() else stat.S_IFLNK if member.issym() else stat.S_IFREG
+    kind = KINDS.get(member.type, stat.S_IFREG)
     target = member.linkname if member.issym() else ""
     capable = CAPABILITY in member.pax_headers
     return FileEntry(mode=kind | member.mode & 0o7777, uid=member.uid, gid=member.gid, target=target, capable=capable)

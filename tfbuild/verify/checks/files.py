@@ -116,6 +116,9 @@ def _elsewhere(found: Files, folders: Iterable[str]) -> dict[str, str]:
 
 
 def _is_changeable(entry: FileEntry) -> bool:
+    # /dev/null has no content that could run, and what is switched off in a system is often a link to it.
+    if stat.S_ISCHR(entry.mode):
+        return False
     if stat.S_ISLNK(entry.mode):
         return entry.uid == USER
     by_group = entry.gid == GROUP and entry.mode & stat.S_IWGRP
