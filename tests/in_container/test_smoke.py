@@ -109,7 +109,8 @@ def test_the_official_tensorflow_passes(python: str, tmp_path: Path) -> None:
     measures = checks["numerics"]["measures"]
     assert measures.pop("training") == pytest.approx(TRAINED, abs=5e-4)
     # No sum of rounded numbers comes to exactly the same.
-    assert [name for name, error in measures.items() if error == 0] == ["max_pool_nhwc", "max_pool_nchw_after_nhwc"]
+    exact = ["max_pool_nhwc", "max_pool_nchw_after_nhwc", "quantized"]
+    assert [name for name, error in measures.items() if error == 0] == exact
 
 
 def test_without_tensorflow_the_import_fails_and_the_rest_is_skipped() -> None:
