@@ -12,6 +12,7 @@ from tfbuild.engine import Image
 from tfbuild.engine.image import parse_image
 from tfbuild.plan import Build, Request, select
 from tfbuild.plan.build import Wheel
+from tfbuild.plan.request import IMAGE_NAME
 from tfbuild.verify.checks import configuration
 
 BUILD: Build = select(Request(release="2.21.0", target="mkl", wheel="official", python="3.11"), None)
@@ -278,9 +279,14 @@ def test_every_build_renders_what_the_check_compares() -> None:
         ("a@sha256:x", False),
         ("-x", False),
         ("a//b", False),
+        ("Registry.local/us/x:V1", True),
+        ("Registry:5000/us/x", True),
+        ("Registry/us/x", False),
+        ("a.-b:5/c", False),
+        ("a-/b", False),
         ("x:\n", False),
     ],
 )
 def test_the_engine_is_asked_only_for_what_can_be_an_image(name: str, can: bool) -> None:
     """Labels may say anything, and an engine refuses what is not a name."""
-    assert bool(configuration.IMAGE_NAME.fullmatch(name)) is can
+    assert bool(IMAGE_NAME.fullmatch(name)) is can

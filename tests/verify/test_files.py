@@ -214,6 +214,17 @@ def settings(text: str) -> dict[str, bytes | str]:
         ({"/usr/bin/python3.11._pth": b""}, "by /usr/bin/python3.11._pth Python takes another library"),
         ({"/usr/bin/pybuilddir.txt": b""}, "by /usr/bin/pybuilddir.txt Python takes another library"),
         ({"/usr/bin/Modules/Setup.local": b""}, "by /usr/bin/Modules/Setup.local Python takes another library"),
+        (
+            {"/usr/bin/Modules": "/usr/x", "/usr/x/Setup.local": b""},
+            "by /usr/bin/Modules/Setup.local Python takes another library",
+        ),
+        (
+            {
+                **settings("home = /opt/tensorflow/3.11.7/bin\ninclude-system-site-packages = false\n"),
+                "/opt/tensorflow/3.11.7/lib/python311.zip": b"",
+            },
+            "/opt/tensorflow/3.11.7/lib/python311.zip comes before Python's own library",
+        ),
         (settings("home = /usr/bin\ninclude-system-site-packages = true\n"), "includes packages from elsewhere"),
         (
             settings("home = /usr/bin\nInclude-System-Site-Packages=false\ninclude-system-site-packages = true"),

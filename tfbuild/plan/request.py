@@ -23,11 +23,14 @@ ENGINE = "Engine, base image and downloads"
 # Values of --base that mean a row of facts/images.toml; everything else names an unknown image.
 BASES = ("auto", "bootstrap", "registry")
 BAZEL = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?(rc[0-9]{1,4})?(=.+)?")
-# As Docker reads it (https://pkg.go.dev/github.com/distribution/reference): only hosts and tags have capitals. Only
-# ASCII: letters that look like others would name an image or a config that nobody sees to be another one.
-BASE = re.compile(
-    r"([a-zA-Z0-9][a-zA-Z0-9.-]*(:\d+)?/)?[a-z0-9]+(([._]|__|-+|/)[a-z0-9]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?",
-    re.ASCII,
+# What every engine takes for an image's name (github.com/distribution/reference, regexp.go, v0.6.0): only tags and
+# hosts have capitals, and a host without a port has a dot. Only ASCII: letters that look like others would name an
+# image that nobody sees to be another one.
+_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+_LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
+_HOST = rf"{_LABEL}(?:(?:\.{_LABEL})+(?::\d+)?|:\d+)"
+IMAGE_NAME = re.compile(
+    rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?", re.ASCII
 )
 SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 FOLDER = r"(?:/[\w.+-]+)+"
@@ -249,7 +252,7 @@ class Request:
         "base image: registry, bootstrap (by mmdebstrap), an image's name, or auto (default: registry, else bootstrap)",
         "IMAGE",
         group=ENGINE,
-        pattern=BASE,
+        pattern=IMAGE_NAME,
         what="an image's name",
         form=f"{', '.join(BASES)} or NAME[:TAG][@sha256:DIGEST], with capitals only in TAG",
         identifier=Identifier.NEUTRAL,  # labels name it, and the image's key has its digest

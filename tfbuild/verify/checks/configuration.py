@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -33,7 +32,7 @@ from tfbuild.facts import releases, toolchains
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.plan import Request, select
-from tfbuild.plan.request import BASE as IMAGE_NAME
+from tfbuild.plan.request import IMAGE_NAME
 from tfbuild.verify.verification import Verification, VerificationCheck
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -108,9 +107,9 @@ def _following(planned: Planned) -> dict[str, str | None]:
 
 def _copts(planned: Planned) -> tuple[str, ...]:
     """Return Bazel's options for the features of a compile."""
-    width, features = WIDTH.search(planned.id), isa.instruction_set(planned.features, planned.arch)
-    flags = partial(isa.flags, features, planned.compiler, release=planned.release)
-    return flags(prefer_vector_width=width[1] if width else "").copts
+    features, match = isa.instruction_set(planned.features, planned.arch), WIDTH.search(planned.id)
+    width = match[1] if match else ""
+    return isa.flags(features, planned.compiler, release=planned.release, prefer_vector_width=width).copts
 
 
 def _base_layers(image: Image, base: Image | None) -> Iterator[str]:

@@ -22,10 +22,9 @@ VENV, HOME = dockerfile.VENV, dockerfile.CONFIGURATION["WorkingDir"]
 USER, GROUP = map(int, dockerfile.CONFIGURATION["User"].split(":"))
 PROGRAMS = f"{VENV}/bin"
 SETTINGS = "pyvenv.cfg"
-# By these, beside its program, Python takes another library than its own. Source: github.com/python/cpython,
-# Modules/getpath.py, v3.13.0.
+# By these, and by PROGRAM._pth, Python takes another library than its own if they are beside its program. Source:
+# github.com/python/cpython, Modules/getpath.py, v3.13.0.
 DIVERTING = (SETTINGS, "pybuilddir.txt", "Modules/Setup.local")
-DIVERTING_SUFFIX = "._pth"
 # Of all files that are read.
 MOST_BYTES = 4 * 1024 * 1024
 # What programs are run from.
@@ -92,9 +91,9 @@ def _modes(found: Files, folders: Iterable[str]) -> Iterator[str]:
 
 
 def _elsewhere(found: Files, folders: Iterable[str]) -> dict[str, str]:
-    """Return the paths outside the system that the system's links or Python's `folders` lead to, with that link.
+    """Return what the system's links and Python's `folders` lead to outside the system, each path with its first way.
 
-    They are what is there, all that is in it, and what is passed on the way: by changing it, one changes what runs.
+    That is what is there, all that is in it, and what is passed on the way: who can change it, can change what runs.
     """
     inside = defaultdict(list)
     for path in found.entries:
@@ -109,9 +108,9 @@ def _elsewhere(found: Files, folders: Iterable[str]) -> dict[str, str]:
         for place in (*passed, end):
             if not SYSTEM.fullmatch(place):
                 ways.setdefault(place, start)
-        if end in ways and end not in opened:
+        if end and end in ways and end not in opened:
             opened.add(end)
-            todo += [(child, start) for child in inside[end] if end]
+            todo += [(child, start) for child in inside[end]]
     return ways
 
 
@@ -135,12 +134,10 @@ def _programs(planned: Planned, found: Files, settings: Mapping[str, str]) -> It
         yield f"{VENV}/{SETTINGS} includes packages from elsewhere"
     if found.resolve(f"{home}/python{planned.python}") != program:
         yield f"{VENV}/{SETTINGS} has Python's home in {home}, which is not that of {PROGRAMS}/python"
-    folders = {PROGRAMS, found.resolve(home), program.rpartition("/")[0]}
-    names = {f"{folder}/{name}" for folder in folders for name in DIVERTING}
-    for path in found.entries:
-        beside = path.endswith(DIVERTING_SUFFIX) and path.rpartition("/")[0] in folders
-        if beside or path in names:
-            yield f"by {path} Python takes another library than its own"
+    folders = {found.resolve(PROGRAMS), found.resolve(home), program.rpartition("/")[0]}
+    diverting = {path for path in found.entries if path.endswith("._pth") and path.rpartition("/")[0] in folders}
+    diverting |= {path for folder in folders for name in DIVERTING if found.resolve(path := f"{folder}/{name}")}
+    yield from (f"by {path} Python takes another library than its own" for path in sorted(diverting))
 
 
 def _settings(content: bytes) -> Iterator[tuple[str, str]]:
@@ -154,8 +151,8 @@ def _settings(content: bytes) -> Iterator[tuple[str, str]]:
 
 def _startup(found: Files, library: str, packages: str) -> Iterator[str]:
     """Yield the files in Python's folders whose code runs at every start, or before its own library or packages."""
-    folders = (library, f"{library}/lib-dynload", packages)
-    if (archive := f"{library.replace('.', '')}.zip") in found.entries:
+    folders, at = (library, f"{library}/lib-dynload", packages), PurePosixPath(library)
+    if (archive := str(at.with_name(f"{at.name.replace('.', '')}.zip"))) in found.entries:
         yield f"{archive} comes before Python's own library"
     places = {found.resolve(folder) or folder for folder in folders}
     for path in found.entries:
