@@ -334,7 +334,7 @@ class LocalBuilder:
 def _packages() -> str:
     """Return those of COMPILED_WITH that are installed, with their versions.
 
-    dpkg also lists packages by such patterns that others only mention: any package that is installed would bring some.
+    By patterns, dpkg also lists packages that are not installed but that installed ones mention.
     """
     form = "${db:Status-Status} ${binary:Package} ${Version}\n"
     query = ["dpkg-query", "--show", f"--showformat={form}", *COMPILED_WITH]
