@@ -112,6 +112,13 @@ def test_only_what_a_pull_would_take_is_locked(
     assert not Path("tfbuild.lock").exists()
 
 
+def test_an_image_that_is_skipped_is_not_locked(names: dict[str, str], tfbuild: Callable[..., Answer]) -> None:
+    skipped = [f"--skip={names[level]}" for level in ("x86-64-v4", "x86-64-v2")]
+    assert pulled(tfbuild, "x86-64-v3", *skipped) == names["x86-64-v3"]
+    assert [row["id"] for row in json.loads(Path("tfbuild.lock").read_text())["images"]] == [names["x86-64-v3"]]
+    assert pulled(tfbuild, "x86-64-v4") == names["x86-64-v3"]
+
+
 def test_sets_without_a_signed_image_are_not_locked(
     fake: type[FakeRegistry], names: dict[str, str], tmp_path: Path
 ) -> None:

@@ -84,6 +84,8 @@ def select(
         for position, image in enumerate(choice.fitting)
         if image.id in names
     ]
+    # A lock is written from these, too.
+    choice = replace(choice, newest=tuple(image for image in choice.newest if image.id not in names))
     return choice.among(left).passing([*rows, *_unreadable(index)])
 
 
