@@ -132,8 +132,8 @@ grep -q '^ *"io\.tfbuild\.' "$work/index" || die "$repository:$tag is not an ind
 
 # A terminal may take bytes beyond ASCII for commands, too.
 tr -d '\001-\010\013-\037\177' < "$work/index" | LC_ALL=C tr '\200-\377' '?' > "$work/clean"
-awk -v features=" $features" -v platform="$platform" -v python="$python" -v release="$release" -v skip=" ${SKIP:-} " \
-    -v again="pull.sh $repository any $target${python:+ $python}" '
+awk -v features=" $features" -v platform="$platform" -v python="$python" -v release="$release" -v target="$target" \
+    -v skip=" ${SKIP:-} " -v again="pull.sh $repository any $target${python:+ $python}" '
     function value() { sub(/^[^:]*: *"/, ""); sub(/",? *$/, ""); return $0 }
     function number(text, parts) { split(text, parts, "."); return parts[1] * 1e8 + parts[2] * 1e4 + parts[3] }
     # The fastest image of those that are old or not; of equally fast ones the first.
@@ -153,6 +153,10 @@ awk -v features=" $features" -v platform="$platform" -v python="$python" -v rele
         # It becomes a name of an image, and part of a command to type.
         if (id !~ /^[A-Za-z0-9_][A-Za-z0-9._-]*$/ || length(id) > 128) {
             if (!strange++) print "pull.sh: an image whose identifier cannot be one is passed over" > "/dev/stderr"
+            next
+        }
+        if (index(id, its_release "-" target "-py" its_python "-") != 1) {
+            printf "pull.sh: not %s: the index says another release, target or Python\n", id > "/dev/stderr"
             next
         }
         # Compared as text: as numbers, Python 3.1 and 3.10 are equal.
@@ -219,7 +223,10 @@ described() {
         sed -n 's/.*"digest":"\(sha256:[0-9a-f]*\)".*/\1/p')
     [ -n "$config" ] || return 2
     fetch blobs "$config" config || return
-    labelled "$work/config"
+    labelled "$work/config" || return
+    # Labels of a base image may have these names too.
+    grep -q "\"os\":\"${its_platform%/*}\"" "$work/labels" || return 2
+    grep -q "\"architecture\":\"${its_platform#*/}\"" "$work/labels" || return 2
 }
 altered=
 reason='it is not what its index says, so one of the two was changed: tell whoever publishes it'

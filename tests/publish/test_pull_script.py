@@ -21,6 +21,7 @@ from tfbuild import facts
 from tfbuild.oci.manifests import digest_of
 
 ROOT = Path(__file__).parents[2]
+PREFIX = "2.20.0-mkl-py3.13-"
 PLATFORM = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
 
 
@@ -118,14 +119,15 @@ MEMBERS: dict[str, bytes] = {}
 
 
 def row(name: str, features: str | None = None, labels: Mapping[str, str] = {}, **said: str) -> dict[str, object]:
-    """Return the row of an image whose label has `features`, by default those that the row itself says.
+    """Return the row of the image PREFIX + `name`, whose label has `features`, by default those that the row says.
 
     The other labels, too, are what the row says, but for those in `labels`.
     """
-    annotations = {"id": name, "release": "2.20.0", "python": "3.13", "platform": PLATFORM, **said}
+    annotations = {"id": f"{PREFIX}{name}", "release": "2.20.0", "python": "3.13", "platform": PLATFORM, **said}
     own = {"features": said["cpuinfo"] if features is None else features, **annotations, **labels}
     texts = {f"io.tfbuild.{key}": text for key, text in own.items() if key != "cpuinfo"}
-    config = json.dumps({"x": name, "config": {"Labels": texts}}).encode()
+    system, _, architecture = own["platform"].partition("/")
+    config = json.dumps({"os": system, "architecture": architecture, "config": {"Labels": texts}}).encode()
     # The row's `cpuinfo` stands behind all that pull.sh needs of it.
     ordered = {key: text for key, text in annotations.items() if key != "cpuinfo"} | {"cpuinfo": said["cpuinfo"]}
     return {"digest": member_of(config), "annotations": {f"io.tfbuild.{key}": text for key, text in ordered.items()}}
@@ -144,15 +146,15 @@ def test_an_identifier_that_cannot_be_one_is_passed_over_and_not_printed(
     """It would be part of a command to type."""
     names = ("one\x1b[31m", "x';touch${IFS}y;'", "-x", ".x", "x y", "\u0445", 129 * "x", "")
     rows = [row(str(number), labels={"id": name}, id=name, cpuinfo="avx") for number, name in enumerate(names)]
-    rows += [row("four", id="four", cpuinfo="avx"), row("five", id="five", cpuinfo="avx512f\x9b31m")]
+    rows += [row("four", cpuinfo="avx"), row("five", cpuinfo="avx512f\x9b31m")]
     rows += [without_platform("three")]  # that of the previous row must not apply
     hostile.index = json.dumps({"manifests": rows}, indent=2, ensure_ascii=False).replace("\\u001b", "\x1b").encode()
     done = shell(hostile, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith(f"@{rows[len(names)]['digest']} four\n")
+    assert done.stdout.endswith(f"@{rows[len(names)]['digest']} {PREFIX}four\n")
     assert done.stderr.splitlines() == [
         "pull.sh: an image whose identifier cannot be one is passed over",
-        "pull.sh: not five: this CPU lacks avx512f??31m",
+        f"pull.sh: not {PREFIX}five: this CPU lacks avx512f??31m",
     ]
 
 
@@ -174,11 +176,11 @@ def test_an_image_with_other_features_than_its_index_says_is_refused_and_a_secon
     hostile.index = json.dumps({"manifests": rows}, indent=2).encode()
     done = shell(hostile, tmp_path)
     assert (done.returncode, done.stdout) == (24, "")
-    assert "altered is refused: it is not what its index says" in done.stderr
-    assert done.stderr.endswith("second choice: sound, with SKIP='altered'\n")
-    done = shell(hostile, tmp_path, {"SKIP": "altered"})
-    assert (done.returncode, done.stdout.split()[1:]) == (0, ["sound"])
-    done = shell(hostile, tmp_path, {"SKIP": "sound"})
+    assert f"{PREFIX}altered is refused: it is not what its index says" in done.stderr
+    assert done.stderr.endswith(f"second choice: {PREFIX}sound, with SKIP='{PREFIX}altered'\n")
+    done = shell(hostile, tmp_path, {"SKIP": f"{PREFIX}altered"})
+    assert (done.returncode, done.stdout.split()[1:]) == (0, [f"{PREFIX}sound"])
+    done = shell(hostile, tmp_path, {"SKIP": f"{PREFIX}sound"})
     assert (done.returncode, done.stderr.endswith("no other image fits and is intact\n")) == (24, True)
 
 
@@ -187,8 +189,8 @@ def test_content_that_does_not_match_its_digest_is_passed_over(hostile: type[Hos
     MEMBERS[str(forged["digest"])] += b" "
     hostile.index = json.dumps({"manifests": [member("sound", "01"), forged]}, indent=2).encode()
     done = shell(hostile, tmp_path)
-    assert (done.returncode, done.stdout.split()[1:]) == (0, ["sound"])
-    assert "not forged: it is missing in the registry, or the registry sends something else" in done.stderr
+    assert (done.returncode, done.stdout.split()[1:]) == (0, [f"{PREFIX}sound"])
+    assert f"not {PREFIX}forged: it is missing in the registry, or the registry sends something else" in done.stderr
 
 
 def test_an_image_with_two_lists_of_features_is_refused(hostile: type[Hostile], tmp_path: Path) -> None:
@@ -218,7 +220,31 @@ def test_an_image_with_other_labels_than_its_index_says_is_refused(
     hostile.index = json.dumps({"manifests": rows}, indent=2).encode()
     done = shell(hostile, tmp_path)
     assert (done.returncode, done.stdout) == (24, "")
-    assert done.stderr.endswith("second choice: sound, with SKIP='altered'\n")
+    assert done.stderr.endswith(f"second choice: {PREFIX}sound, with SKIP='{PREFIX}altered'\n")
+
+
+@pytest.mark.parametrize("changed", [{"os": "windows"}, {"architecture": "s390x"}])
+def test_an_image_whose_configuration_is_of_another_platform_than_its_label_is_refused(
+    changed: dict[str, object], hostile: type[Hostile], tmp_path: Path
+) -> None:
+    one = member("altered", "11")
+    one["digest"] = member_of(json.dumps(configuration_of(one) | changed).encode())
+    hostile.index = json.dumps({"manifests": [member("sound", "01"), one]}, indent=2).encode()
+    done = shell(hostile, tmp_path)
+    assert (done.returncode, done.stdout) == (24, "")
+    assert f"{PREFIX}altered is refused" in done.stderr
+
+
+@pytest.mark.parametrize(("release", "python"), [("2.99.0", "3.13"), ("2.20.0", "3.14")])
+def test_an_image_that_is_not_what_its_identifier_says_is_passed_over(
+    release: str, python: str, hostile: type[Hostile], tmp_path: Path
+) -> None:
+    """Its labels say so too: otherwise it would be of the newest release."""
+    rows = [member("sound", "01"), row("other", speed="11", cpuinfo="avx", release=release, python=python)]
+    hostile.index = json.dumps({"manifests": rows}, indent=2).encode()
+    done = shell(hostile, tmp_path)
+    assert (done.returncode, done.stdout.split()[1:]) == (0, [f"{PREFIX}sound"])
+    assert done.stderr == f"pull.sh: not {PREFIX}other: the index says another release, target or Python\n"
 
 
 def test_an_image_without_labels_is_refused(hostile: type[Hostile], tmp_path: Path) -> None:
@@ -257,7 +283,7 @@ def test_a_manifest_that_readers_may_take_for_another_is_refused(
     hostile.index = json.dumps({"manifests": [member("sound", "01"), one]}, indent=2).encode()
     done = shell(hostile, tmp_path)
     assert (done.returncode, done.stdout) == (24, "")
-    assert "one is refused" in done.stderr
+    assert f"{PREFIX}one is refused" in done.stderr
 
 
 def test_it_knows_what_the_kernel_calls_by_another_name() -> None:
@@ -272,7 +298,7 @@ def test_an_invalid_index_is_not_mistaken_for_one_without_a_fit(hostile: type[Ho
         done = shell(hostile, tmp_path)
         assert (done.returncode, done.stdout) == (26, "")
         assert "is not an index of tfbuild" in done.stderr
-    hostile.index = json.dumps({"manifests": [row("1", id="one", platform="linux/riscv64", cpuinfo="avx")]}).encode()
+    hostile.index = json.dumps({"manifests": [row("one", platform="linux/riscv64", cpuinfo="avx")]}).encode()
     assert shell(hostile, tmp_path).returncode == 26
     hostile.index = json.dumps({"manifests": [without_platform("one")]}, indent=2).encode()
     assert shell(hostile, tmp_path).returncode == 27
@@ -323,7 +349,7 @@ def test_a_token_with_both_of_its_names_is_sent_once(
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         hostile.realm = f"http://127.0.0.1:{server.server_port}/token"
         platform = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
-        rows = [row("1", id="one", platform=platform, cpuinfo="avx")]
+        rows = [row("one", platform=platform, cpuinfo="avx")]
         hostile.index = json.dumps({"manifests": rows}, indent=2).encode()
         done = shell(hostile, tmp_path)
         server.shutdown()
@@ -348,7 +374,7 @@ LOGIN = base64.b64encode(b"somebody:a password").decode()
 
 def index() -> bytes:
     platform = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
-    return json.dumps({"manifests": [row("1", id="one", platform=platform, cpuinfo="avx")]}, indent=2).encode()
+    return json.dumps({"manifests": [row("one", platform=platform, cpuinfo="avx")]}, indent=2).encode()
 
 
 def store_login(tmp_path: Path, host: str, place: str) -> dict[str, str]:
@@ -395,7 +421,7 @@ def test_a_private_registry_is_read_with_dockers_login(
     hostile.do_GET = answer  # type: ignore[method-assign]
     done = shell(hostile, tmp_path, store_login(tmp_path, host, place))
     digest = json.loads(hostile.index)["manifests"][0]["digest"]
-    assert done.stdout == f"{host}/us/x@{digest} one\n", done.stderr
+    assert done.stdout == f"{host}/us/x@{digest} {PREFIX}one\n", done.stderr
     tokens = 3 * ["Bearer issued"] if scheme == "Bearer" else 2 * [f"Basic {LOGIN}"]
     assert hostile.tokens == ["", f"Basic {LOGIN}", *tokens]
 
