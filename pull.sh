@@ -228,16 +228,21 @@ described() {
     grep -q "\"os\":\"${its_platform%/*}\"" "$work/labels" || return 2
     grep -q "\"architecture\":\"${its_platform#*/}\"" "$work/labels" || return 2
 }
-altered=
+# lost: says which images are passed over; one line, however many there are.
+lost() {
+    [ "$losses" -eq 0 ] || echo "pull.sh: not $first_lost$([ "$losses" -eq 1 ] || echo " and $((losses - 1)) more"): \
+it is missing in the registry, or the registry sends something else; tell whoever publishes it" >&2
+}
+altered='' first_lost='' losses=0
 reason='it is not what its index says, so one of the two was changed: tell whoever publishes it'
 while read -r digest id its_release its_python its_platform needs; do
     printf '%s\n' "$digest" | grep -Eqx 'sha256:[0-9a-f]{64}' || die "$repository:$tag is not an index of tfbuild" 26
     code=0
     described || code=$?
     case $code in
-        0) [ -z "$altered" ] || die "$altered is refused: $reason; second choice: $id, with \
+        0) lost && [ -z "$altered" ] || die "$altered is refused: $reason; second choice: $id, with \
 SKIP='${SKIP:+$SKIP }$altered'" 24 ;;
-        1) echo "pull.sh: not $id: it is missing in the registry, or the registry sends something else; tell whoever publishes it" >&2 && continue ;;
+        1) first_lost=${first_lost:-$id} losses=$((losses + 1)) && continue ;;
         *) altered=${altered:-$id} && continue ;;
     esac
     if [ -n "${DRY_RUN:-}" ]; then
@@ -251,5 +256,6 @@ SKIP='${SKIP:+$SKIP }$altered'" 24 ;;
     echo "$repository:$id"
     exit 0
 done < "$work/candidates"
+lost
 [ -z "$altered" ] || die "$altered is refused: $reason; no other image fits and is intact" 24
 die "$repository has no image that can be pulled" 26

@@ -193,6 +193,18 @@ def test_content_that_does_not_match_its_digest_is_passed_over(hostile: type[Hos
     assert f"not {PREFIX}forged: it is missing in the registry, or the registry sends something else" in done.stderr
 
 
+def test_many_lost_images_are_one_line(hostile: type[Hostile], tmp_path: Path) -> None:
+    gone = [member(f"gone{number}", "11") for number in range(20)]
+    for one in gone:
+        MEMBERS[str(one["digest"])] = b""
+    for rows, code in (([*gone, member("sound", "01")], 0), (gone, 26)):
+        hostile.index = json.dumps({"manifests": rows}, indent=2).encode()
+        done = shell(hostile, tmp_path)
+        assert done.returncode == code
+        assert done.stderr.splitlines()[0].startswith(f"pull.sh: not {PREFIX}gone0 and 19 more: it is missing")
+        assert len(done.stderr.splitlines()) == (1 if code == 0 else 2)
+
+
 def test_an_image_with_two_lists_of_features_is_refused(hostile: type[Hostile], tmp_path: Path) -> None:
     two = member("two", "11")
     config = configuration_of(two)
