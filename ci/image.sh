@@ -4,7 +4,8 @@
 # A published image is replaced if it was made from another context than this checkout's (a fact, a template or tfbuild
 # itself has changed), if its base was updated, if it is too old, or if it was not pushed by `invoke push`. Where only the
 # base or the age is the reason, nothing is compiled: TensorFlow is taken from the published image. If only its indexes
-# are missing, they are added. A yanked image is left alone until its context changes.
+# are missing, they are added; if a layer, its configuration or its attestations are, it is built again. A yanked image
+# is left alone until its context changes.
 #
 # TFBUILD_REGISTRY            where to publish; empty: build and verify only
 # TFBUILD_TIME_LIMIT          when to stop a compile cleanly (default 5h20m)
@@ -39,14 +40,14 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
             force=--force
             ;;
         finish)
-            # If it has its SBOM and provenance, only its indexes are missing.
+            # Often only its indexes are missing.
             code=0
             # shellcheck disable=SC2086
             $invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes ${TFBUILD_PUSH_OPTIONS:-} \
                 ${TFBUILD_SIGNED:+--signed "$TFBUILD_SIGNED"} >&2 || code=$?
             # A failing registry, or a conflict with another push, is no reason to compile again.
             [ "$code" = 30 ] || exit "$code"
-            echo "$TFBUILD_REGISTRY:$id has no SBOM or no provenance and is replaced" >&2
+            echo "$TFBUILD_REGISTRY:$id is not whole, as said above, and is built again" >&2
             force=--force
             ;;
     esac

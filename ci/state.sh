@@ -3,7 +3,7 @@
 #
 #   build              it is not published yet
 #   replace [OPTIONS]  it is to be built again, with these further options of `invoke build`, and pushed with --force
-#   finish             only its indexes are missing
+#   finish             its indexes or a part of it are missing, or its indexes are written otherwise
 #   published          nothing: it is there as a whole, from this checkout's context, on the base image of today
 #   yanked             nothing: this checkout's context would give the same image again
 #

@@ -375,6 +375,27 @@ def test_the_digest_of_what_was_pushed_is_attested(runner: Callable[..., Github]
     assert attested["if"].startswith("steps.image.outputs.digest != ''")
 
 
+def test_an_image_without_a_layer_is_built_again_for_the_reason_that_the_push_gives(tmp_path: Path) -> None:
+    """`verify` and `push --indexes` exit with 30 for it, as they do for one without attestations."""
+    program = tmp_path / "invoke"
+    program.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in\n'
+        """*--dry-run*) echo '"context_digest": "sha256:x"' ;;\n"""
+        "verify*) exit 30 ;;\n"
+        "*--indexes*) echo 'its layer is missing in the registry' >&2; exit 30 ;;\n"
+        '*) echo "$*" >&2 ;;\n'
+        "esac\n"
+    )
+    program.chmod(0o755)
+    done = run(ROOT / "ci/image.sh", "x", "--target mkl", INVOKE=str(program), TFBUILD_REGISTRY="localhost/us/x")
+    assert done.returncode == 0, done.stderr
+    missing, why, access, build, push = done.stderr.splitlines()
+    assert missing == "its layer is missing in the registry"
+    assert why == "localhost/us/x:x is not whole, as said above, and is built again"
+    assert (access.split()[-1], build.split()[0], push) == ("--access", "build", "push tfbuild:x --force")
+
+
 def test_credentials_of_the_cache_are_in_a_file_that_only_the_job_can_read(
     runner: Callable[..., Github], tmp_path: Path
 ) -> None:
