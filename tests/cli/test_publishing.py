@@ -27,7 +27,7 @@ from tests.publish.fake_images import image as published_image
 from tests.publish.test_local_images import LABELS, NAME, last_step
 from tests.terminal import Terminal
 from tests.verify.test_report import report
-from tfbuild.errors import EngineMissing, Interrupted, TfbuildError, Unfinished, UsageError, VerificationFailed
+from tfbuild.errors import EngineMissing, Interrupted, Stale, TfbuildError, Unfinished, UsageError, VerificationFailed
 from tfbuild.oci.manifests import digest_of
 from tfbuild.pipeline import Maker
 from tfbuild.publish import image_contents
@@ -209,6 +209,7 @@ def test_a_pull_says_what_it_took_and_how_to_run_it(
         done = answer("pull", "--cpuinfo=cpuinfo", "--dry-run", "--lock=x.lock", *more, cwd=Path.cwd())
         assert (said in done.stderr, done.returncode) == (True, UsageError.exit_code if more else 0)
     other = published_image(fake, "2.21.0")
+    gather(fake, other)
     refusals = {
         f"{names['x86-64-v3']} is not the image that x.lock locks": (reference,),
         f"x.lock does not lock {other}": (other, "--registry", repository),
@@ -251,6 +252,8 @@ def test_a_published_image_is_compared_with_its_papers(repository: str, fake: ty
     name = published_image(fake, "2.20.0")
     words = ("verify", name, "--registry", repository)
     assert "its push did not finish" in run(*words, code=Unfinished.exit_code)[1]
+    # It is old, too: a push that only finished would offer an old image that somebody put back.
+    run(*words, "--max-age", "1d", code=Stale.exit_code)
     gather(fake, name)
     reference = f"{repository}@{connect(fake).digest(name)}"
     output, errors = run(*words)

@@ -91,7 +91,8 @@ def gather(fake: type[FakeRegistry], name: str) -> list[str]:
 
 def push_newer(fake: type[FakeRegistry], name: str) -> str:
     """Put an image of a newer release there, with the Python and instruction set of `name`, an image of 2.14.1."""
-    return image(fake, "2.20.0", {"io.tfbuild.id": name.replace("2.14.1", "2.20.0"), "io.tfbuild.python": "3.11"})
+    own = {"id": name.replace("2.14.1", "2.20.0"), "python": "3.11", "instruction-set": name.partition("-py3.11-")[2]}
+    return image(fake, "2.20.0", {f"io.tfbuild.{label}": value for label, value in own.items()})
 
 
 def signed(fake: type[FakeRegistry], name: str) -> set[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
-from tests.publish.fake_images import gather, image, labels_of_plan, published, signed
+from tests.publish.fake_images import gather, image, labels_of_plan, offered, published, signed
 from tests.publish.test_pulling import (
     huge_referrers,
     manifest,
@@ -26,7 +26,7 @@ from tfbuild.cli import listing
 from tfbuild.errors import Unfinished, VerificationFailed
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.publish import check, inventory
+from tfbuild.publish import check, indexes, inventory
 
 INDEXES = ("2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl")
 Tampering = Callable[[type[FakeRegistry], str], None]
@@ -288,7 +288,7 @@ def test_the_list_names_what_the_registry_lost(fake: type[FakeRegistry], name: s
     notes: list[str] = []
     inventory.remote(connect(fake), None, frozenset(), notes.append)
     (line,) = notes
-    assert f"offers {name}, which is missing in the registry" in line
+    assert f"offers {name}, but no whole image has that tag" in line
 
 
 def edit_row(**changes: object) -> Callable[[dict[str, Any]], None]:
@@ -332,13 +332,59 @@ def test_an_edited_index_is_named_and_written_again(
     index = json.loads(content)
     edit(index)
     fake.content["manifests/any-mkl"] = (kind, json.dumps(index, indent=2).encode())
-    with pytest.raises(Unfinished, match="any-mkl are not as this tfbuild writes them") as refusal:
+    with pytest.raises(Unfinished, match="any-mkl are not as this tfbuild writes and signs them") as refusal:
         check.refuse_unfinished(check.image(connect(fake), name, tmp_path))
     assert refusal.value.exit_code == 30
     assert publish.finish(connect(fake), name, tmp_path, dry_run=True).moved == ("any-mkl",)
     publish.finish(connect(fake), name, tmp_path)
     assert unnumbered(fake.content["manifests/any-mkl"][1]) == unnumbered(content)
     check.refuse_unfinished(check.image(connect(fake), name, tmp_path))
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["a row is added", "a row is gone"])
+def test_a_row_of_another_image_that_was_added_or_removed_is_named_and_written_again(
+    lost: bool, fake: type[FakeRegistry], name: str, tmp_path: Path
+) -> None:
+    """An image with attestations of its own but without a fixed tag is in nobody's push, and `pull` would take it."""
+    other = image(fake, "2.20.0", cpu="x86-64-v3")
+    gather(fake, name)
+    assert other in offered(fake, "any-mkl")
+    tag = fake.content.pop(f"manifests/{other}")
+    if lost:
+        gather(fake, name)
+        fake.content[f"manifests/{other}"] = tag
+    wrong = check.image(connect(fake), name, tmp_path)
+    assert wrong.lacking == ()
+    assert "any-mkl" in wrong.edited
+    with pytest.raises(Unfinished, match="are not as this tfbuild writes and signs them") as refusal:
+        check.refuse_unfinished(wrong)
+    assert refusal.value.hint == f"invoke push {name} --indexes writes them again"
+    publish.finish(connect(fake), name, tmp_path)
+    assert (other in offered(fake, "any-mkl")) == lost
+    assert check.image(connect(fake), name, tmp_path).edited == ()
+
+
+def test_an_index_without_an_accepted_signature_is_signed_again_where_one_is_demanded(
+    fake: type[FakeRegistry], name: str, tmp_path: Path
+) -> None:
+    registry, signed = connect(fake), set[str]()
+    gather(fake, name)
+
+    tags = indexes.tags_of(published(connect(fake), name))
+    digests = {registry.digest(tag) for tag in tags}
+
+    def demand(reference: str) -> None:
+        if reference.rpartition("@")[2] in digests and reference not in signed:
+            raise VerificationFailed(f"{reference} has no signature that cosign accepts")
+
+    assert check.image(connect(fake), name, tmp_path).edited == ()
+    assert check.image(connect(fake), name, tmp_path, demand).edited == tags
+    # A signature of somebody else's does not keep ours away.
+    for digest in digests:
+        fake.content[f"manifests/{referrers.fallback_tag(digest)}.sig"] = (manifests.IMAGES[0], b"{}")
+    publish.finish(connect(fake), name, tmp_path, demand=demand, sign=signed.add)
+    assert {reference.rpartition("@")[2] for reference in signed} == digests
+    assert check.image(connect(fake), name, tmp_path, demand).edited == ()
 
 
 def unnumbered(index: bytes) -> bytes:

@@ -18,7 +18,7 @@ from tfbuild.cpu import isa
 from tfbuild.errors import RegistryRefused, Unfinished, VerificationFailed
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.manifests import digest_of
-from tfbuild.publish import Altered, check, choose, inventory, provenance
+from tfbuild.publish import Altered, check, choose, inventory, provenance, pulling
 from tfbuild.publish.choose import Choice
 from tfbuild.publish.provenance import Statement
 
@@ -290,6 +290,23 @@ def test_an_unsigned_image_of_a_newer_release_does_not_keep_the_signed_ones_from
         publish.accept(connect(fake), choose_signed(), demand=demand)
 
 
+def test_an_index_full_of_unsigned_images_is_not_asked_about_to_its_end(
+    fake: type[FakeRegistry], names: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may push can add any number of newer releases."""
+    monkeypatch.setattr(pulling, "MOST_ASKED", 3)
+    gather(fake, image(fake, "2.21.0"))
+    asked: list[str] = []
+
+    def demand(reference: str) -> None:
+        asked.append(reference)
+        raise VerificationFailed(f"{reference} has no signature that cosign accepts")
+
+    with pytest.raises(VerificationFailed, match=r"none of the first 3 images that any-mkl@sha256:\w+ names has"):
+        publish.select_signed(connect(fake), partial(select, fake), demand)
+    assert len(asked) == 3
+
+
 def test_each_candidate_in_turn_is_asked_for_its_signature(fake: type[FakeRegistry], names: dict[str, str]) -> None:
     known = set[str]().union(*(signed(fake, names[level]) for level in ("x86-64-v2", "x86-64-v3")))
 
@@ -419,3 +436,7 @@ def test_a_row_that_cannot_be_read_is_named(
     assert choice.best.id == second
     why = choose.explanation(choice, any_release=False)[1]
     assert f"not {best}: its row in the index cannot be read" in why
+    # By its digest, where not even that can be read.
+    fake.content["manifests/any-mkl"] = (kind, head + tail.replace(b",", b"", 1))
+    (row,) = [row for row in select(fake).passed_over if row.notable]
+    assert row.id == manifest(fake, best)

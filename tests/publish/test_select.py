@@ -203,6 +203,7 @@ def test_a_fleet_gets_one_release_of_three_and_the_largest_set_of_it_for_each_ho
         arm = {"io.tfbuild.platform": "linux/arm64", "io.tfbuild.features": "asimd crc32"}
         for release in ("2.14.1", "2.20.0"):
             labels = {**arm, "io.tfbuild.id": f"{release}-mkl-py3.9-armv8-a", "io.tfbuild.python": "3.9"}
+            labels["io.tfbuild.instruction-set"] = "armv8-a"
             index_updates.gather(connect(fake), published(connect(fake), image(fake, release, labels)))
         chosen = {name: select(fake, text) for name, text in hosts.items()}
         assert {name: choice.best.id for name, choice in chosen.items() if choice and choice.best} == {

@@ -45,7 +45,7 @@ def test_a_yanked_image_is_not_offered_and_stays_out_of_the_indexes(
     assert publish.accept(connect(fake), select(fake)).image.id == second
     checked = check.image(connect(fake), best, tmp_path)
     with pytest.raises(Yanked, match=rf"{best} was yanked: crashes in MatMul") as refusal:
-        check.refuse_unfinished(checked)
+        check.refuse_yanked(checked)
     assert refusal.value.exit_code == 32
     # CI replaces it if its context has changed.
     with pytest.raises(Stale):

@@ -265,15 +265,19 @@ def verify_published(
         locks.refuse_other(lock, published.id, frozenset({published.digest}))
     if context:
         check.refuse_outdated(published, context)
-    check.refuse_unfinished(published)
+    check.refuse_yanked(published)
     state = freshness.judge(published, compare_base=bool(context), max_age=max_age, ca=published_in.ca)
     if state.base and state.base.note:
         say_note(f"the base {state.base.name} is not compared: {state.base.note}")
-    if json and (state.reasons or not pull):
-        out({**published.to_json(), **state.to_json(), "signed": True if demand else None})
+    described = {**published.to_json(), **state.to_json(), "signed": True if demand else None}
+    if json and state.reasons:
+        out(described)
+    # Before the indexes: an old image that somebody put back is built again, and not offered again.
     freshness.refuse_stale(published, state)
+    check.refuse_unfinished(published)
     if not pull:
         if json:
+            out(described)
             return
         print(f"{published.reference}")
         say(f"{published.id} is the image that its provenance and its SBOM describe")

@@ -115,8 +115,10 @@ def push(
     chosen = connection.choose(engine)
     destination = registry_of(registry, ca_cert, image)
     signs = bool(sign or sign_options)
-    if (indexes or access) and (force or (signs and access) or (indexes and access)):
-        raise UsageError("--indexes and --access push no image", hint="leave out --force and the other one")
+    exclusive = {"--access": access, "--indexes": indexes, "--force": force, "--sign": signs and access}
+    given = [name for name, value in exclusive.items() if value]
+    if (indexes or access) and len(given) > 1:
+        raise UsageError(f"{given[0]} pushes no image", hint=f"leave out {' and '.join(given[1:])}")
     if signed and not indexes:
         raise UsageError("--signed is for --indexes", hint="--sign signs an image that is pushed")
     signer = signing.signer(signing.options(sign_options), destination.ca) if signs else None

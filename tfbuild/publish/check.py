@@ -42,7 +42,7 @@ class CheckedImage:
     """An image that is the one described. `reference`: by digest; `report`: whether the local report was compared.
 
     `lacking`: the indexes that should offer it and do not; `edited`: those that this version of tfbuild would write
-    otherwise; both are () if the image was given by its digest. `yanked`: why it was yanked, or "".
+    otherwise, or sign; both are () if the image was given by its digest. `yanked`: why it was yanked, or "".
     """
 
     id: str
@@ -93,7 +93,7 @@ def image(registry: Registry, name: str, reports: Path, demand: referrers.Demand
     published = indexes.of_config(config, manifest.digest)
     if published is None:
         raise VerificationFailed(f"the labels of {identifier} are invalid", hint="push it again with this tfbuild")
-    indexed = index_updates.compare(registry, published, manifest)
+    indexed = index_updates.compare(registry, published, demand)
     moving = demand is not None and is_arriving(registry, manifest)
     _refuse_contradicted(manifest, identifier, indexed, by_tag=tag == identifier and not moving)
     rows = referrers.listed(registry, manifest.digest)
@@ -149,13 +149,17 @@ def _refuse_contradicted(manifest: Manifest, identifier: str, indexed: IndexStat
         )
 
 
-def refuse_unfinished(image: CheckedImage) -> None:
-    """Raise Yanked if the image was yanked, and Unfinished if an index that should offer it does not."""
+def refuse_yanked(image: CheckedImage) -> None:
+    """Raise Yanked if the image was yanked."""
     if image.yanked:
         raise Yanked(
             f"{image.id} was yanked: {image.yanked}",
             hint=f"push another one with --force, or offer it again: invoke yank {image.id} --undo",
         )
+
+
+def refuse_unfinished(image: CheckedImage) -> None:
+    """Raise Unfinished if an index that should offer the image does not, or is not what tfbuild would write."""
     if image.lacking:
         raise Unfinished(
             f"{image.id} is not offered by {', '.join(image.lacking)}: its push did not finish",
@@ -163,8 +167,8 @@ def refuse_unfinished(image: CheckedImage) -> None:
         )
     if image.edited:
         raise Unfinished(
-            f"{', '.join(image.edited)} are not as this tfbuild writes them: another version did, or somebody changed "
-            "what pull.sh and plain docker choose by",
+            f"{', '.join(image.edited)} are not as this tfbuild writes and signs them: another version wrote them, or "
+            "somebody changed what hosts choose by",
             hint=f"invoke push {image.id} --indexes writes them again",
         )
 

@@ -4,14 +4,14 @@ Indexes are computed from the fixed tags, so the last of several pushes repairs 
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 from packaging.version import Version
 
-from tfbuild.errors import RegistryRefused
+from tfbuild.errors import RegistryRefused, VerificationFailed
 from tfbuild.oci import manifests, referrers, transport
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
@@ -107,7 +107,7 @@ class IndexState:
     another push overwrote them. `named`: whether any of them offers an image with its identifier, even another one.
     `contradicting`: those that describe it otherwise than its labels. `replaced`: those that offer another image with
     its identifier. `moved`: the moving tags that are not indexes. `edited`: those that this version of tfbuild would
-    write otherwise: with another order, variant, speed or size.
+    write otherwise (with other images, another order, variant, speed or size), and with `demand` unsigned ones.
     """
 
     lacking: tuple[str, ...]
@@ -118,33 +118,38 @@ class IndexState:
     edited: tuple[str, ...] = ()
 
 
-def compare(registry: Registry, image: Published, manifest: Manifest) -> IndexState:
-    """Compare an image with the indexes that may name it. `manifest`: its own."""
+def compare(registry: Registry, image: Published, demand: referrers.Demand | None = None) -> IndexState:
+    """Compare an image with the indexes that may name it."""
     tags = indexes.tags_of(image)
     moved: list[str] = []
     contents = read_indexes(registry, tags, moved.append)
     every = {tag: indexes.index_rows(index) for tag, index in contents.items()}
-    entry = IndexEntry(image=image, media_type=manifest.media_type, size=len(manifest.content))
+    wanted = _wanted(registry, image, contents)
 
     def where(wrong: Callable[[IndexRow], bool]) -> tuple[str, ...]:
         return tuple(tag for tag, rows in every.items() if any(map(wrong, rows)))
 
-    unequal = where(lambda row: row.digest == image.digest and row.image == image and row.entry != entry)
+    def as_wanted(tag: str) -> bool:
+        return _is_written(contents[tag], wanted[tag]) and _is_signed(registry, contents[tag].digest, demand)
+
     return IndexState(
         lacking=tuple(tag for tag in tags if not _offers(tag, every.get(tag, []), image)),
         named=any(row.id == image.id for rows in every.values() for row in rows),
         contradicting=where(lambda row: row.digest == image.digest and row.image != image),
         replaced=where(lambda row: row.id == image.id and row.digest != image.digest),
         moved=tuple(moved),
-        edited=tuple(tag for tag in contents if tag in unequal or _edited(contents[tag])),
+        edited=tuple(tag for tag in contents if not as_wanted(tag)),
     )
 
 
-def _edited(index: Manifest) -> bool:
-    """Return whether an index has other bytes than this version of tfbuild gives one of the same images."""
-    entries = [row.entry for row in indexes.index_rows(index)]
-    known = [entry for entry in entries if entry is not None]
-    return len(known) < len(entries) or indexes.index_content(known, indexes.number_of(index)) != index.content
+def _is_signed(registry: Registry, digest: str, demand: referrers.Demand | None) -> bool:
+    """Return whether `demand` accepts the signature of an index; True where none is demanded."""
+    try:
+        if demand is not None:
+            demand(f"{registry.repository}@{digest}")
+    except VerificationFailed:
+        return False
+    return True
 
 
 def _offers(tag: str, rows: Iterable[IndexRow], image: Published) -> bool:
@@ -162,13 +167,17 @@ def _offers(tag: str, rows: Iterable[IndexRow], image: Published) -> bool:
 
 
 def gather(
-    registry: Registry, image: Published, note: Note = indexes.quietly, sign: referrers.Sign | None = None
+    registry: Registry,
+    image: Published,
+    note: Note = indexes.quietly,
+    sign: referrers.Sign | None = None,
+    demand: referrers.Demand | None = None,
 ) -> list[str]:
     """Update the indexes that may name `image`, and return those that offer it.
 
     Raises RegistryRefused if none does, because its fixed tag names another image, or its attestations are gone.
     """
-    rows = update(registry, image, note, sign)
+    rows = update(registry, image, note, sign, demand)
     tags = [tag for tag, entries in rows.items() if any(entry.image.digest == image.digest for entry in entries)]
     if not tags:
         raise RegistryRefused(
@@ -180,48 +189,69 @@ def gather(
 
 
 def update(
-    registry: Registry, image: Published, note: Note = indexes.quietly, sign: referrers.Sign | None = None
+    registry: Registry,
+    image: Published,
+    note: Note = indexes.quietly,
+    sign: referrers.Sign | None = None,
+    demand: referrers.Demand | None = None,
 ) -> dict[str, list[IndexEntry]]:
     """Update the indexes that may name `image` from the current fixed tags, sign them, and return their entries.
 
-    Images without SBOM and provenance are not in any index, because their push did not finish, nor are yanked ones.
-    Damaged images are left out, and reported to `note`.
-
-    What an index says about another image with the same digest is trusted: it was read from that image, and a pull
-    compares it. Otherwise each push would read all images again.
+    Damaged images are left out, and reported to `note`. A signature that `demand` refuses counts as none.
     """
-    tags = indexes.tags_of(image)
     damage: list[str] = []
     for _ in range(referrers.MENDS):
-        current = {tag: _moving_tag(registry, tag) for tag in tags}
-        entries = [row.entry for index in current.values() for row in indexes.index_rows(index)]
-        known = {row.image.digest: row for row in entries if row is not None and row.image.digest != image.digest}
-        view = View(registry, image.target, known, damage.append)
-        rows = {tag: view.rows(tag.removesuffix(f"-{image.target}")) for tag in tags}
-        numbers = {tag: indexes.number_of(old) for tag, old in current.items()}
-        # An index that does not exist yet is not created for nothing.
-        stale = [
-            tag
-            for tag in tags
-            if (old.content != indexes.index_content(rows[tag], numbers[tag]) if (old := current[tag]) else rows[tag])
-        ]
+        current = {tag: _moving_tag(registry, tag) for tag in indexes.tags_of(image)}
+        rows = _wanted(registry, image, current, damage.append)
+        stale = [tag for tag, index in current.items() if not _is_written(index, rows[tag])]
         if not stale:
             for line in sorted(set(damage)):
                 note(line)
-            _sign(registry, current.values(), sign)
+            _sign(registry, current.values(), sign, demand)
             return rows
         for tag in stale:
-            number = max(numbers[tag] + 1, int(time.time()))
+            number = max(indexes.number_of(current[tag]) + 1, int(time.time()))
             registry.put(tag, indexes.index_content(rows[tag], number), manifests.INDEX)
     raise RegistryRefused(
         f"{registry.repository}:{', '.join(stale)} keeps changing", hint="push again when other pushes are done"
     )
 
 
-def _sign(registry: Registry, written: Iterable[Manifest | None], sign: referrers.Sign | None) -> None:
-    """Sign the indexes to which no signature is attached."""
-    for digest in sorted({index.digest for index in written if index is not None}) if sign else ():
-        if sign and not referrers.signed(registry, digest, referrers.types(referrers.listed(registry, digest))):
+def _wanted(
+    registry: Registry, image: Published, current: Mapping[str, Manifest | None], note: Note = indexes.quietly
+) -> dict[str, list[IndexEntry]]:
+    """Return the entries that the indexes which may name `image` should have, by the current fixed tags.
+
+    Images without SBOM and provenance are not among them, because their push did not finish, nor are yanked ones.
+
+    What an index says about another image with the same digest is trusted: it was read from that image, and a pull
+    compares it. Otherwise each push would read all images again.
+    """
+    entries = [row.entry for index in current.values() for row in indexes.index_rows(index)]
+    known = {row.image.digest: row for row in entries if row is not None and row.image.digest != image.digest}
+    view = View(registry, image.target, known, note)
+    return {tag: view.rows(tag.removesuffix(f"-{image.target}")) for tag in current}
+
+
+def _is_written(index: Manifest | None, entries: Sequence[IndexEntry]) -> bool:
+    """Return whether an index has the bytes that this tfbuild gives these entries. One of none need not exist."""
+    if index is None:
+        return not entries
+    return index.content == indexes.index_content(entries, indexes.number_of(index))
+
+
+def _sign(
+    registry: Registry,
+    written: Iterable[Manifest | None],
+    sign: referrers.Sign | None,
+    demand: referrers.Demand | None,
+) -> None:
+    """Sign the indexes to which no signature is attached, or none that `demand` accepts."""
+    if sign is None:
+        return
+    for digest in sorted({index.digest for index in written if index is not None}):
+        attached = referrers.types(referrers.listed(registry, digest))
+        if not referrers.signed(registry, digest, attached) or not _is_signed(registry, digest, demand):
             sign(f"{registry.repository}@{digest}")
 
 

@@ -161,12 +161,13 @@ def of_labels(raw: object, created: object, digest: str) -> Published | None:
         return None
     if own.get("platform") not in plan.PLATFORMS or not all(own.get(name) for name in ("id", "target")):
         return None
+    named_set = f"{own['instruction-set']}-" if own.get("instruction-set") else ""
     # An image without a list of features would fit every host: only that of x86-64-v1 is empty.
     if "features" not in own or not all(VALUE.fullmatch(own.get(name, "")) for name in LABELS):
         return None
     if not references.TAG.fullmatch(own["id"]) or not references.DIGEST.fullmatch(digest):
         return None
-    if not own["id"].startswith(f"{own['release']}-{own['target']}-py{own['python']}-"):
+    if not f"{own['id']}-".startswith(f"{own['release']}-{own['target']}-py{own['python']}-{named_set}"):
         return None
     return Published(
         id=own["id"],

@@ -171,7 +171,10 @@ def remote(
     suspects = [tag for tag in tags if tag not in known and GIVEN_IDENTIFIER.fullmatch(tag)]
     moved = [entry for tag in suspects if (entry := _moved(registry, tag, host, features)) is not None]
     for missing in sorted({row.image.id for row in rows if row.image} - known - {entry.id for entry in moved}):
-        note(f"an index of {place} offers {missing}, which is missing in the registry: push it again, or yank it")
+        note(
+            f"an index of {place} offers {missing}, but no whole image has that tag: push it again, or yank it; the "
+            "next push of another image takes it out"
+        )
 
     def read(pair: tuple[Published, Manifest]) -> Entry:
         image, manifest = pair

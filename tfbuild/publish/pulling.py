@@ -22,9 +22,9 @@ from tfbuild.publish import attachments, check, choose, index_updates, indexes, 
 from tfbuild.publish.choose import Choice, PassedOver, Published
 from tfbuild.util.progress import Progress
 
-# Images of a release that are asked for a signature, images whose manifests are read at once, and letters of an
-# identifier that nobody can read.
-MOST_ASKED = 20
+# Images that are asked for a signature to find the newest release that is signed, images whose manifests are read at
+# once, and letters of an identifier that nobody can read.
+MOST_ASKED = 100
 MOST_READ_AHEAD = 8
 MOST_ID = 128
 MISSING = "it is missing in the registry: push it again, or yank it"
@@ -93,11 +93,19 @@ def select_signed(registry: Registry, selection: Callable[..., Choice], demand: 
     """Return the choice of the newest release of which any image is signed: anybody who may push can add newer ones.
 
     `selection` is `select` with all arguments but `without`. The choice names the releases that were passed over. If
-    none is signed, it is that of the newest release.
+    none is signed, it is that of the newest release. Raises VerificationFailed if so many are unsigned that somebody
+    must have filled the index.
     """
     first = choice = selection()
     without: list[str] = []
-    while choice.newest and not any(_is_signed(registry, image, demand) for image in choice.newest[:MOST_ASKED]):
+    left = MOST_ASKED
+    while choice.newest and not any(_is_signed(registry, image, demand) for image in choice.newest[:left]):
+        left -= len(choice.newest)
+        if left < 0:
+            raise VerificationFailed(
+                f"none of the first {MOST_ASKED} images that {choice.index} names has a signature that cosign accepts",
+                hint="tell whoever publishes it that somebody filled the index; --release takes that of one release",
+            )
         without.append(choice.newest[0].release)
         choice = selection(without=without)
     if not without:
@@ -117,9 +125,9 @@ def _is_signed(registry: Registry, image: Published, demand: referrers.Demand) -
 
 def _unreadable(index: Manifest) -> list[PassedOver]:
     """Return the images whose row in an index this tfbuild cannot read."""
-    rows = [row for row in indexes.index_rows(index) if row.image is None and row.id]
+    names = [row.id or row.digest for row in indexes.index_rows(index) if row.image is None]
     reason = "its row in the index cannot be read: a newer tfbuild wrote it, or somebody changed it"
-    return [PassedOver(id=ascii(row.id)[1:-1][:MOST_ID], reason=reason, notable=True) for row in rows]
+    return [PassedOver(id=ascii(name)[1:-1][:MOST_ID], reason=reason, notable=True) for name in names]
 
 
 # --- checking ---------------------------------------------------------------------------------------------------------

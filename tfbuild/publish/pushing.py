@@ -283,13 +283,12 @@ def finish(
     check.image does; Unfinished if the image or its attestations are missing.
     """
     checked = check.image(registry, image, reports, demand)
-    if checked.yanked:
-        check.refuse_unfinished(checked)
+    check.refuse_yanked(checked)
     if dry_run:
         registry.refuse_unless_writable()
         moved = sorted({*checked.lacking, *checked.edited})
     else:
-        moved = index_updates.gather(registry, checked.published, note, sign)
+        moved = index_updates.gather(registry, checked.published, note, sign, demand)
         manifest = registry.manifest(checked.digest)
         if manifest is not None:
             _discard_arriving(registry, manifest)
