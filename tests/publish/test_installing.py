@@ -138,6 +138,20 @@ def test_requirements_name_the_files_of_the_set_for_every_python(server: Broken,
     assert invoke("install", "--index", server.url, "--cpuinfo", v4, "--print-requirements").stdout == done.stdout
 
 
+@each("change", [{"yanked": "crashes"}, {"sha256": "0\n--index-url https://other.example/simple\n#"}])
+def test_requirements_have_no_file_that_no_environment_would_get(
+    change: dict[str, str], public: Path, v4: Path
+) -> None:
+    document = json.loads((public / "choose.json").read_text())
+    for row in document["wheels"]:
+        row.update(change if row["python"] == OTHER else {})
+    with broken.serve({"/choose.json": json.dumps(document).encode()}) as server:
+        done = invoke("install", "--index", server.url, "--cpuinfo", v4, "--print-requirements")
+    _, version, line = done.stdout.splitlines()
+    assert version == "tensorflow-cpu==2.14.0 \\"
+    assert line == f"    --hash=sha256:{Path(rows(public)['x86-64-v4']).parts[1]}"
+
+
 def test_a_cpu_that_runs_none_gets_27_and_the_nearest(public: Path, tmp_path: Path) -> None:
     done = invoke("install", "--index", public, "--cpuinfo", cpuinfo(tmp_path / "v2", "x86-64-v2"), code=27)
     assert "fits this CPU and this environment: for avx/tensorflow_cpu-2.14.0-" in done.stderr

@@ -211,13 +211,18 @@ def chosen_row(
 
 
 def requirements(rows: Iterable[IndexedWheel], chosen: IndexedWheel, source: WheelSource) -> list[str]:
-    """Return the lines of a requirements file: the set's index, the version, and its files for every Python."""
+    """Return the lines of a requirements file: the set's index, the version, and its files for every Python.
+
+    Without the files of rows that are not chosen for any Python either: what is yanked or contradicts itself.
+    """
     page = source.address(f"{chosen.instruction_set}/simple/")
     address = page if "://" in page else Path(page).resolve().as_uri()
     like = {
         row.sha256
         for row in rows
         if (row.instruction_set, row.project, row.version) == (chosen.instruction_set, chosen.project, chosen.version)
+        and wheel_rows.is_sound(row)
+        and not row.yanked
     }
     hashes = [f"    --hash=sha256:{digest}" for digest in sorted(like)]
     return [f"--extra-index-url {address}", " \\\n".join([f"{chosen.project}=={chosen.version}", *hashes])]
