@@ -133,6 +133,16 @@ def test_the_wheels_of_another_run_become_an_index(site: str, url: str, tmp_path
     assert list((tmp_path / "temp" / "public").glob("pool/*/tensorflow-2.14.0+tfbuild.x86.64.v4-*.whl"))
 
 
+def test_the_only_artifact_of_a_run_is_not_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    """As download-artifact has it from version 5 on."""
+    wheels.wheel(tmp_path / "temp" / "wheels")
+    values = {"inputs.options": "", "vars.TFBUILD_WHEELS_URL": ""}
+    env = {"GITHUB_REPOSITORY": "Us/TF"}
+    done = Github(checkout=ROOT, temp=tmp_path / "temp", values=values, env=env).run("wheels.yml", "Index")
+    assert done.code == 0, done.stderr
+    assert done.stdout.splitlines() == ["https://us.github.io/TF/avx/simple/"]
+
+
 def locks() -> list[str]:
     """The files of this repository that pin packages by hash."""
     outside = (":!tests", ":!*.py")
