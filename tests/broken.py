@@ -59,7 +59,8 @@ class Broken:
         elif (body := self.content.get(path)) is None:
             end.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         else:
-            kind = "text/html" if path.endswith("/") else "application/octet-stream"
+            page = "application/vnd.pypi.simple.v1+json" if body.startswith(b"{") else "text/html"
+            kind = page if path.endswith("/") else "application/octet-stream"
             # As PyPI's files: whoever keeps half of one never asks again. Without a date pip keeps nothing.
             kept = f"Date: {formatdate(usegmt=True)}\r\nCache-Control: max-age=365000000, immutable, public"
             head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{kept}\r\n"

@@ -154,6 +154,26 @@ def test_each_sets_index_gives_its_own_wheel(
 
 
 @each("client", CLIENTS)
+def test_the_json_of_a_project_serves_as_its_page(client: str, environments: Environments, server: Broken) -> None:
+    """A server that answers with PEP 691's document, from which come the wheel's address and what is yanked."""
+    whole = dict(server.content)
+    try:
+        for place in ("plain/x86-64-v4", "yanked/avx"):
+            page = f"/{place}/simple/tensorflow-cpu/"
+            server.content[page] = server.content[f"{page}index.json"]
+        for place, compiled, release in (("plain", "x86-64-v4", "2.14.0"), ("yanked", "avx", "2.13.0")):
+            environments.empty(client)
+            index = simple(server, place, compiled)
+            done = environments.install(client, "--no-deps", "--index-url", index, "tensorflow-cpu")
+            assert done.returncode == 0, done.stderr
+            assert environments.installed(client) == compiled
+            (info,) = environments.site(client).glob("tensorflow_cpu-*.dist-info")
+            assert info.name == f"tensorflow_cpu-{release}.dist-info"
+    finally:
+        server.content.update(whole)
+
+
+@each("client", CLIENTS)
 def test_the_manuals_commands_take_the_wheel_of_the_set_and_everything_else_from_pypi(
     client: str, environments: Environments, server: Broken
 ) -> None:
