@@ -53,11 +53,13 @@ trap 'rm -rf "$work"' EXIT
 # Without these, some shells skip the EXIT trap when a signal ends them.
 trap 'exit 130' INT
 trap 'exit 143' HUP TERM
+# Anybody on the way could change what an https address redirects to without TLS.
+case $url in https://*) protocols=https ;; *) protocols=http,https ;; esac
 # request ADDRESS FILE MOST OPTION...: downloads at most MOST bytes.
 request() {
     from=$1 to=$2 most=$3
     shift 3
-    status=$(curl --silent --show-error --location --proto =http,https --connect-timeout 30 --max-filesize "$most" \
+    status=$(curl --silent --show-error --location --proto "=$protocols" --connect-timeout 30 --max-filesize "$most" \
         --write-out '%{http_code}' --output "$to" "$@" --url "$from") || {
         [ $? -ne 23 ] || die "no space is left for $to: name another folder with TMPDIR=" 21
         die "the download of $from failed" 26

@@ -4,8 +4,11 @@ import hashlib
 import importlib.metadata
 import os
 import shutil
+import socket
+import ssl
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -164,6 +167,30 @@ def test_a_wheel_for_a_newer_glibc_is_passed_over(tmp_path: Path) -> None:
         done = install(server.url, wheels.cpuinfo(tmp_path / "cpuinfo", "x86-64-v3"), more={"DRY_RUN": "1"})
     assert done.stdout == f"{server.url}/{index.rows[1].file}\n"
     assert "not x86-64-v3: it needs glibc 2.99 and this system has 2." in done.stderr
+
+
+def test_an_https_index_that_redirects_to_http_is_not_followed(tmp_path: Path) -> None:
+    key = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run([*key.split(), "-keyout", "key", "-out", "cert"], cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    more = {"CURL_CA_BUNDLE": str(tmp_path / "cert"), "DRY_RUN": "1"}
+    with serve(Index(row("2.20.0", "x86-64-v2")).content) as plain, socket.create_server(("127.0.0.1", 0)) as port:
+
+        def redirect() -> None:
+            with context.wrap_socket(port.accept()[0], server_side=True) as end:
+                end.recv(1 << 16)
+                head = f"HTTP/1.1 302 Found\r\nLocation: {plain.url}/choose.tsv\r\nContent-Length: 0\r\n"
+                end.sendall(f"{head}Connection: close\r\n\r\n".encode())
+
+        thread = threading.Thread(target=redirect)
+        thread.start()
+        address = f"https://127.0.0.1:{port.getsockname()[1]}"
+        done = install(address, wheels.cpuinfo(tmp_path / "cpuinfo", "x86-64-v3"), more=more)
+        thread.join()
+    assert (done.returncode, done.stdout) == (26, ""), done.stderr
+    assert f"install.sh: the download of {address}/choose.tsv failed\n" in done.stderr
+    assert plain.requested == []
 
 
 @each("given, release", [("2.14", "2.14.1"), ("2.14.1", "2.14.1"), ("2.21.0rc1", "2.21.0rc1"), ("2.2", "")])
