@@ -87,6 +87,7 @@ def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
         ({"cache": "grpc://h", "certificate": "x"}, "needs its key", "--set remote-client-key=FILE"),
         ({"cache": "grpc://h", "key": "x"}, "needs its key", "--set remote-client-cert=FILE"),
         ({"cache": "grpc://h", "instance": "a b"}, "is not an instance name", "--set remote-instance=main"),
+        ({"executor": "grpc://h", "fallback": "No"}, "'No' is not yes or no", "--set remote-fallback=no"),
         ({"cache": "grpc://me@h"}, "holds a user or a password", "--remote-header-file"),
         ({"cache": "grpc://h", "properties": ("x",)}, "is not NAME=VALUE", "container-image=docker"),
         ({"cache": "grpc://h", "properties": ("cache-silo-key=x",)}, "sets cache-silo-key", "leave it out"),

@@ -134,6 +134,8 @@ class RunRequest:
         "no: an action that the executor does not run is an error, and is not run here",
         "yes|no",
         pattern=re.compile("yes|no"),
+        what="yes or no",
+        form="no",
         rare=True,
     )
     remote_readonly: bool = _remote(
