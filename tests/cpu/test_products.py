@@ -66,6 +66,8 @@ def test_a_recorded_machine_s_model_name_is_its_microarchitecture(model: str, mi
         ("Intel(R) Xeon(R) Platinum 8272CL CPU @ 2.60GHz", "cascadelake"),
         ("Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz", "icelake-server"),
         ("Intel(R) Xeon(R) Gold 6348H CPU @ 2.30GHz", "cooperlake"),
+        ("Intel(R) Xeon(R) Platinum 8361HC CPU @ 2.60GHz", "cooperlake"),
+        ("Intel(R) Xeon(R) Platinum 8369HB CPU @ 3.30GHz", "cooperlake"),
         ("Intel(R) Xeon(R) Gold 6348 CPU @ 2.60GHz", "icelake-server"),
         ("Intel(R) Xeon(R) Platinum 8488C", "sapphirerapids"),
         ("INTEL(R) XEON(R) PLATINUM 8581C CPU @ 2.30GHz", "emeraldrapids"),
