@@ -146,6 +146,8 @@ def test_a_number_beside_a_family_s_is_not_taken_for_one_with_avx512(name: str) 
     ("name", "meant"),
     [
         ("i5", ["broadwell", "skylake", "alderlake"]),
+        ("Core i7", ["broadwell", "alderlake", "skylake", "nehalem"]),
+        ("Core i7 12th gen", ["broadwell", "alderlake", "skylake", "nehalem"]),
         ("Xeon Gold", ["skylake_avx512", "cascadelake", "icelake-server", "sapphirerapids"]),
         ("AMD EPYC", ["zen", "zen2", "zen3", "zen4"]),
         ("graviton", ["cortex_a72", "neoverse_v2"]),

@@ -290,7 +290,12 @@ def is_known(name: str, arch: str) -> bool:
 
 
 def _of_name(word: str, arch: str) -> frozenset[str] | None:
-    """Return the features of archspec's and the compilers' names, also with a vendor in front: "AMD Zen 4"."""
+    """Return the features of archspec's and the compilers' names, also with a vendor in front: "AMD Zen 4".
+
+    GCC's "corei7" is the first Core i7; as people write it, it may be any.
+    """
+    if word.lower() != facts.squeeze(word) and len(names.models_beginning(word)) > 1:
+        return None
     return names.features(word, arch) or names.features(names.normalize(word), arch)
 
 
