@@ -157,6 +157,7 @@ def test_every_fact_of_use_names_features_that_exist_and_its_source() -> None:
     ("request_", "note"),
     [
         (Request(cpu="haswel"), "nearest: haswell"),
+        (Request(cpu="amx_tile", platform="linux/amd64"), "every CPU with amx_tile has all of x86-64-v4"),
         (Request(cpu="x86-64-v3", compiler="gcc-99"), "unknown compiler 'gcc-99'; base images have: gcc-9, "),
         (Request(cpu="x86-64-v3", compiler="icc"), "unknown compiler 'icc'"),
         (Request(cpu="x86-64-v3", release="2.9999"), f"nearest: {releases.newest_first()[1]}, {newest.RELEASE}"),

@@ -157,6 +157,7 @@ def _requested(
         return host.arch, resolve(cpu, host.arch, notes), resolve(exact, host.arch, [])
     if other := rules.named_architecture(request):
         notes.append(f"{request.cpu} is for {other}: shown for {MACHINES[other]}")
+    _attempt(notes, lambda: isa.refuse_without_level(cpu, other or arch))
     return other or arch, resolve(cpu, other or arch, notes), resolve(exact, other or arch, [])
 
 
