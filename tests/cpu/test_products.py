@@ -101,6 +101,9 @@ def test_a_recorded_machine_s_model_name_is_its_microarchitecture(model: str, mi
         ("Altra Q64-22", "neoverse_n1"),
         ("Apple M2 Pro", "m2"),
         ("Raspberry Pi 4 Model B Rev 1.4", "armv8-a,crc32"),
+        ("Raspberry Pi Zero 2 W Rev 1.0", "armv8-a,crc32"),
+        ("NVIDIA Jetson AGX Orin Developer Kit", "armv8.2-a,fphp,asimdhp,asimddp,lrcpc"),
+        ("Jetson Orin Nano", "armv8.2-a,fphp,asimdhp,asimddp,lrcpc"),
     ],
 )
 def test_a_model_is_the_cpu_that_its_maker_says(model: str, cpu: str) -> None:
