@@ -95,6 +95,8 @@ def test_a_recorded_machine_s_model_name_is_its_microarchitecture(model: str, mi
         ("Ryzen 9 7945HX", "zen4"),
         ("Ryzen AI Max+ 395", "zen5"),
         ("AMD Opteron(tm) Processor 6274", "bulldozer"),
+        ("AMD FX-8800P Radeon R7, 12 Compute Cores 4C+8G", "excavator"),
+        ("AMD A10-9700 RADEON R7, 10 COMPUTE CORES 4C+6G", "excavator"),
         ("kaby lake", "skylake"),
         ("SPR", "sapphirerapids"),
         ("Zen+", "zen"),

@@ -35,8 +35,9 @@ MEANING_ALL = ("all", "max", "full", "everything")
 MEANING_SMALLEST = ("none", "generic", "baseline", "any", "portable", "min", "minimal", "default")
 # Models in the refusal of a name that many CPUs have.
 MOST_MODELS = 4
-# Between the words of --cpu; a model's name may have one in brackets: Intel Xeon Processor (Skylake, IBRS).
-COMMA = re.compile(r",(?![^()]*\))")
+# Between the words of --cpu; a model's name may have one itself: Intel Xeon Processor (Skylake, IBRS), and
+# AMD FX-8800P Radeon R7, 12 Compute Cores 4C+8G.
+COMMA = re.compile(r",(?![^()]*\)|\s*\d+ compute cores\b)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,7 +86,8 @@ def _targets(arch: str) -> dict[str, Any]:
 
 # What a name has beside the processor: marks, the clock, graphics, the number of cores, the generation, the vendor.
 FILLING = re.compile(
-    r"\((r|tm)\)|[®™]|@.*|\b(with|w/) .*\bradeon\b.*|\b\d+\w\w gen\b|\b(\d+|dual|triple|quad|six|eight)-cores?\b"
+    r"\((r|tm)\)|[®™]|@.*|\b(with|w/) .*\bradeon\b.*|\bradeon r\d\b.*|\b\d+\w\w gen\b"
+    r"|\b(\d+|dual|triple|quad|six|eight)-cores?\b"
     r"|\b(intel|amd|apple|ampere|aws|amazon|google|microsoft|azure|nvidia|cpu|apu|processors?|series|surface|edition)\b"
 )
 # Words in front of a number that people leave out.
