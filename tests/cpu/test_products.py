@@ -167,7 +167,7 @@ def test_a_number_beside_a_family_s_is_not_taken_for_one_with_avx512(name: str) 
 def test_a_name_of_several_cpus_is_refused_with_them(name: str, meant: list[str]) -> None:
     with pytest.raises(Unsupported, match=" several CPUs, such as ") as refusal:
         isa.resolve(name, arch="x86_64")
-    assert refusal.value.hint == "name the whole model, as lscpu prints it"
+    assert refusal.value.hint == "name the whole model; or --cpu FILE, with that machine's lscpu"
     assert [cpu for cpu in meant if cpu in names.models_beginning(name)] == meant
 
 

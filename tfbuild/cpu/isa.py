@@ -211,7 +211,7 @@ def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[s
         known = ", ".join(f"{model} ({cpu})" for cpu, model in [*models.items()][:MOST_MODELS])
         raise Unsupported(
             f"{word} is the name of several CPUs, such as {known}",
-            hint="name the whole model, as lscpu prints it",
+            hint="name the whole model; or --cpu FILE, with that machine's lscpu",
         )
     raise Unsupported(f"unknown CPU, level or feature {word!r} for {arch}", hint=_nearest(word, arch))
 
@@ -279,7 +279,7 @@ def _nearest(name: str, arch: str) -> str:
     begun = [known for known in candidates if len(name) > 1 and known.startswith(name.lower())]
     near = begun[:MOST_MODELS] or get_close_matches(name.lower(), candidates, n=3, cutoff=0.6)
     if not near:
-        return f"a level ({', '.join(levels)}), a compiler's name for a CPU, or --cpu host"
+        return f"a level ({', '.join(levels)}), a CPU such as 'EPYC 7763', or --cpu host; invoke cpus lists all"
     return f"nearest: {', '.join(near)}; or --cpu host"
 
 
