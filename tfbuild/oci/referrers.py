@@ -143,6 +143,16 @@ def signed(registry: Registry, digest: str, attached: Set[str]) -> bool:
     return any(kind.startswith(SIGNATURES) for kind in attached) or bool(registry.digest(f"{fallback_tag(digest)}.sig"))
 
 
+def accepted(registry: Registry, digest: str, demand: Demand | None) -> bool:
+    """Return whether `demand` accepts the signature of what has this digest; True where none is demanded."""
+    try:
+        if demand is not None:
+            demand(f"{registry.repository}@{digest}")
+    except VerificationFailed:
+        return False
+    return True
+
+
 def _rows(index: Manifest | None) -> list[dict[str, Any]]:
     return manifests.descriptors(index.json()) if index is not None else []
 

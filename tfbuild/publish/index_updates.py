@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from packaging.version import Version
 
-from tfbuild.errors import RegistryRefused, VerificationFailed
+from tfbuild.errors import RegistryRefused
 from tfbuild.oci import manifests, referrers, transport
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
@@ -130,7 +130,7 @@ def compare(registry: Registry, image: Published, demand: referrers.Demand | Non
         return tuple(tag for tag, rows in every.items() if any(map(wrong, rows)))
 
     def as_wanted(tag: str) -> bool:
-        return _is_written(contents[tag], wanted[tag]) and _is_signed(registry, contents[tag].digest, demand)
+        return _is_written(contents[tag], wanted[tag]) and referrers.accepted(registry, contents[tag].digest, demand)
 
     return IndexState(
         lacking=tuple(tag for tag in tags if not _offers(tag, every.get(tag, []), image)),
@@ -140,16 +140,6 @@ def compare(registry: Registry, image: Published, demand: referrers.Demand | Non
         moved=tuple(moved),
         edited=tuple(tag for tag in contents if not as_wanted(tag)),
     )
-
-
-def _is_signed(registry: Registry, digest: str, demand: referrers.Demand | None) -> bool:
-    """Return whether `demand` accepts the signature of an index; True where none is demanded."""
-    try:
-        if demand is not None:
-            demand(f"{registry.repository}@{digest}")
-    except VerificationFailed:
-        return False
-    return True
 
 
 def _offers(tag: str, rows: Iterable[IndexRow], image: Published) -> bool:
@@ -251,7 +241,7 @@ def _sign(
         return
     for digest in sorted({index.digest for index in written if index is not None}):
         attached = referrers.types(referrers.listed(registry, digest))
-        if not referrers.signed(registry, digest, attached) or not _is_signed(registry, digest, demand):
+        if not referrers.signed(registry, digest, attached) or not referrers.accepted(registry, digest, demand):
             sign(f"{registry.repository}@{digest}")
 
 

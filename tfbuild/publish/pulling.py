@@ -99,7 +99,7 @@ def select_signed(registry: Registry, selection: Callable[..., Choice], demand: 
     first = choice = selection()
     without: list[str] = []
     left = MOST_ASKED
-    while choice.newest and not any(_is_signed(registry, image, demand) for image in choice.newest[:left]):
+    while choice.newest and not any(referrers.accepted(registry, row.digest, demand) for row in choice.newest[:left]):
         left -= len(choice.newest)
         if left < 0:
             raise VerificationFailed(
@@ -113,14 +113,6 @@ def select_signed(registry: Registry, selection: Callable[..., Choice], demand: 
     reason = "no image of this release has a signature that cosign accepts"
     rows = [PassedOver(id=f"TensorFlow {release}", reason=reason, notable=True) for release in without]
     return choice.passing(rows) if choice.newest else first
-
-
-def _is_signed(registry: Registry, image: Published, demand: referrers.Demand) -> bool:
-    try:
-        demand(f"{registry.repository}@{image.digest}")
-    except VerificationFailed:
-        return False
-    return True
 
 
 def _unreadable(index: Manifest) -> list[PassedOver]:
