@@ -161,6 +161,14 @@ def test_an_executor_that_ran_nothing_is_an_error_and_one_that_left_something_is
     assert not capsys.readouterr().err
 
 
+@each("kind", ["disk cache hit", "action cache hit"])
+def test_an_executor_may_run_nothing_of_a_compile_that_continues(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    watch = BazelWatch()
+    watch.summary = f"16 processes: 9 {kind}, 6 internal, 1 local."
+    _report_executor(watch, Progress())
+    assert "the executor or its cache had 0 actions; 1 ran here" in capsys.readouterr().err
+
+
 # --- compile.sh, with a script in place of Bazel that writes the same files -------------------------------------------
 
 BAZEL = """#!/bin/sh

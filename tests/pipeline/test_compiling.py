@@ -96,6 +96,19 @@ def test_an_executor_gets_more_actions_than_this_machine_takes(engine: MemoryEng
     assert "the executor or its cache had 3 actions; 6 ran here" in lines
 
 
+def test_a_compile_that_an_executor_left_to_this_machine_is_finished_all_the_same(
+    engine: MemoryEngine, tmp_path: Path
+) -> None:
+    engine.works = watching("INFO: 16 processes: 6 internal, 10 local.")
+    made, said = maker(engine, tmp_path, verify=False, remote=EXECUTOR)
+    with pytest.raises(BuildFailed, match=r"all ran here\. The compile is finished, and the same command continues"):
+        made.build(COMPILED)
+    assert "bazel: 16 processes: 6 internal, 10 local.\n" in said.getvalue()
+    # The engine has the step's result, and Bazel prints nothing.
+    engine.works = lambda _: None
+    made.build(COMPILED)
+
+
 @each(
     "error, why", [(BuildFailed("no stage\nkept"), "error: no stage"), (OSError("x"), "x"), (EOFError(), "EOFError()")]
 )

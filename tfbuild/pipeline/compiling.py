@@ -171,13 +171,13 @@ class BuilderHost:
                 if watch.began and answer is error:
                     answer = _known(job.build, error, job.settings.log, progress)
                 raise answer from None
+            if watch.summary:
+                progress(f"bazel: {watch.summary}")
+            self._keep(job, watch)
             if watch.alone and run.remote:
                 progress(f"lost the remote {run.remote.name}; compiled the rest locally")
             elif run.remote and run.remote.executor:
                 _report_executor(watch, progress)
-            if watch.summary:
-                progress(f"bazel: {watch.summary}")
-            self._keep(job, watch)
 
     @contextmanager
     def _cache_restored(self, job: Compile, watch: BazelWatch, seconds: float | None) -> Iterator[None]:
@@ -339,10 +339,17 @@ def _known(build: Build, error: BuildFailed, log: Path, progress: Progress) -> B
 
 
 def _report_executor(watch: BazelWatch, progress: Progress) -> None:
-    """Report the actions that the executor left to this machine. Raises BuildFailed where it ran none of them."""
+    """Report the actions that the executor left to this machine. Raises BuildFailed where it ran none of them.
+
+    A run that continues from earlier ones may have only local actions left.
+    """
     remote, here = bazel.remote_share(watch.summary)
-    if here and not remote:
-        raise BuildFailed(f"the remote executor ran none of {counted(here, 'action')}: all ran here", hint=USELESS)
+    if here and not remote and "cache hit" not in watch.summary:
+        raise BuildFailed(
+            f"the remote executor ran none of {counted(here, 'action')}: all ran here. The compile is finished, and "
+            "the same command continues from it",
+            hint=USELESS,
+        )
     if here:
         progress(f"the executor or its cache had {counted(remote, 'action')}; {here} ran here")
 
