@@ -67,9 +67,10 @@ def mutation_table(folder: Path) -> str:
 
 
 def scale_table() -> str:
-    """How long the compile of benchmarks.scale took on each number of workers, and what it moved."""
+    """How long the compile of benchmarks.scale took on each number of workers, what it moved, and what limits it."""
     results = read("scale")["results"]
-    simulated = results["simulation"]["seconds"]
+    simulation = results["simulation"]
+    simulated = simulation["seconds"]
     lines = ["| workers | seconds | efficiency | simulated seconds | client sent, received | workers sent, received |"]
     lines.append("|---|---|---|---|---|---|")
     for number, run in results["workers"].items():
@@ -78,6 +79,14 @@ def scale_table() -> str:
         lines.append(f"{row} {moved[0]}, {moved[1]} MB | {moved[2]}, {moved[3]} MB |")
     more = [number for number in simulated if number not in results["workers"]]
     lines += [f"| {number} | | | {simulated[number]:.0f} | | |" for number in more]
+    ran = run["processes"]
+    lines += [
+        "",
+        f"{ran['remote']} actions ran on the workers, {ran['local']} on the client, and "
+        f"{ran['all'] - ran['remote'] - ran['local']} in Bazel itself. An action cost "
+        f"{simulation['overhead_seconds']:.1f} seconds\nbesides its process. With many workers, the longest chain of "
+        f"actions ({simulation['critical_path']:.0f} seconds) is what remains.",
+    ]
     return "\n".join(lines) + "\n"
 
 
