@@ -106,6 +106,14 @@ class Call:
         self.verb.body(**values)
 
 
+# Where a login belongs in place of these addresses.
+STORED_LOGINS = {
+    **dict.fromkeys(
+        ("--index", "--wheel", "TFBUILD_INDEX"),
+        "put the login into ~/.netrc: machine HOST login USER password PASSWORD",
+    ),
+    "--mirror": "use a mirror that needs no login, or a folder that `invoke bundle` filled",
+}
 # Free text, and the names of files.
 UNREAD = ("command", "output", "reason")
 
@@ -131,7 +139,9 @@ def variable(name: str) -> str:
 def _login_in(name: str) -> UsageError:
     return UsageError(
         f"{name} has a user or a password in its address, which others could read",
-        hint="docker login HOST for a registry; --remote-header-file FILE for a cache; ssh's own keys",
+        hint=STORED_LOGINS.get(
+            name, "docker login HOST for a registry; --remote-header-file FILE for a cache; ssh's own keys"
+        ),
     )
 
 
