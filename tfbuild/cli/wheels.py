@@ -92,7 +92,7 @@ def refuse_engine_options(options: Mapping[str, Any]) -> None:
 
 @verb(
     {
-        "wheels": ("dist", "folder with the wheels to add, as `invoke wheel` writes it (default: dist)", "DIR"),
+        "wheels": ("", "folder with the wheels to add, as `invoke wheel` writes it (default: dist)", "DIR"),
         "url": ("", "the address at which FOLDER will be served, for the addresses that are printed", "URL"),
         "name": ("", "name all wheels so: tensorflow, for packages that require that name"),
         "local-version": (False, "end versions with the instruction set: 2.14.1+tfbuild.x86.64.v3"),
@@ -136,7 +136,10 @@ def index(
             f"--yank {unclear} has no reason", hint=f"--yank '{unclear}=REASON'; '{unclear}=' offers them again"
         )
     yanks = {pattern: reason.strip() for pattern, _, reason in (text.partition("=") for text in yank)}
-    files = [] if yanks else wheel_index.of_folder(Path(wheels))
+    adding = {"--wheels": wheels, "--name": name, "--local-version": local_version}
+    if yanks and (unused := next((option for option, value in adding.items() if value), None)):
+        raise UsageError(f"{unused} is for added wheels, and --yank adds none", hint=f"leave out {unused}")
+    files = [] if yanks else wheel_index.of_folder(Path(wheels or "dist"))
     signer = signing.file_signer(signing.options(sign_options)) if sign or sign_options else None
     rows = wheel_index.index(
         Path(folder),
