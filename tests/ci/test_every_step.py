@@ -120,13 +120,18 @@ def test_what_is_attested_for_pypi_is_what_is_published(copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("site", "url"), [("", "https://us.github.io/TF"), ("https://x.example/", "https://x.example")]
+    ("repository", "site", "url"),
+    [
+        ("Us/TF", "", "https://us.github.io/TF"),
+        ("Us/Us.github.io", "", "https://us.github.io"),
+        ("Us/TF", "https://x.example/", "https://x.example"),
+    ],
 )
-def test_the_wheels_of_another_run_become_an_index(site: str, url: str, tmp_path: Path) -> None:
+def test_the_wheels_of_another_run_become_an_index(repository: str, site: str, url: str, tmp_path: Path) -> None:
     for level in ("avx", "x86-64-v4"):
         wheels.wheel(tmp_path / "temp" / "wheels" / f"wheel-{level}", level)
     values = {"inputs.options": "--name tensorflow --local-version", "vars.TFBUILD_WHEELS_URL": site}
-    env = {"GITHUB_REPOSITORY": "Us/TF"}
+    env = {"GITHUB_REPOSITORY": repository}
     done = Github(checkout=ROOT, temp=tmp_path / "temp", values=values, env=env).run("wheels.yml", "Index")
     assert done.code == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == [f"{url}/avx/simple/", f"{url}/x86-64-v4/simple/"]
