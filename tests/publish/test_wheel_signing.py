@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,3 +124,37 @@ def test_nothing_of_an_index_is_believed_without_an_accepted_signature(keys: Pat
                 assert (done.returncode, re.search(told, done.stderr) is not None) == (code, True), done.stderr
         assert [path for path in server.requested if path.startswith("/pool/")] == []
     assert set((tmp_path / "venv").rglob("*")) == before
+
+
+class Replaced(dict[str, bytes]):
+    """The files of an index in which the lists are new, and their signatures are replaced after they were read once."""
+
+    def get(self, path: str, default: Any = None) -> Any:
+        body = super().get(path, default)
+        if path.endswith(signing.BUNDLE):
+            self[path] = self[path.removesuffix(signing.BUNDLE)]
+        return body
+
+
+def test_a_list_whose_signature_is_just_being_replaced_is_read_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a cosign for which a file is its own signature."""
+    cosign = tmp_path / "bin" / "cosign"
+    cosign.parent.mkdir()
+    cosign.write_text('#!/bin/sh\nfor file; do :; done\nexec cmp -s "$file" "$file.sigstore.json"\n')
+    cosign.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{cosign.parent}:{os.environ['PATH']}")
+    public, recorded = tmp_path / "public", cpuinfo(tmp_path / "cpuinfo", "avx")
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    wheel_index.index(public, [wheel(tmp_path / "built", python=python)], print)
+    old = {f"/choose.{kind}{signing.BUNDLE}": b"of the list before" for kind in ("json", "tsv")}
+    env = {**os.environ, "TFBUILD_CPUINFO": str(recorded), "SIGNED": "--key x", "DRY_RUN": "1", "no_proxy": "*"}
+    with broken.serve(Replaced(files(public) | old)) as server:
+        words = ("install", "--index", server.url, "--dry-run", "--signed", "--key x", "--cpuinfo", recorded)
+        script = ["dash", str(public / "install.sh"), server.url]
+        for done in (
+            answer(*words),
+            subprocess.run(script, capture_output=True, text=True, check=False, env=env),
+        ):
+            assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@ until then nothing changes in the environment.
 
 import hashlib
 import os
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,8 @@ from tfbuild.util.terminal import printable
 
 OPTION = "--index"
 INDEX_HINT = "check the --index address: that of the folder with choose.json, not of its SET/simple/"
+# How long a list and its signature may not fit while they are replaced.
+REPLACED_SECONDS = 2.0
 NO_SPACE = "set TMPDIR to a folder with space"
 UNSOUND = "its row in the index contradicts itself: a newer tfbuild wrote it, or somebody changed it"
 
@@ -61,10 +64,19 @@ class WheelSource:
         `signed`: options of `cosign verify-blob`. With them it raises VerificationFailed, before it reads the list, if
         cosign does not accept the list's signature.
         """
+        try:
+            content = self._list(signed)
+        except VerificationFailed:
+            # Perhaps somebody is just replacing the list and its signature, one after the other.
+            time.sleep(REPLACED_SECONDS)
+            content = self._list(signed)
+        return wheel_rows.read_rows(content, self.address(wheel_rows.CHOICES))
+
+    def _list(self, signed: str) -> bytes:
         content = b"".join(self._read(wheel_rows.CHOICES, wheel_rows.MOST_BYTES))
         if signed:
             self._demand_signature(content, signed)
-        return wheel_rows.read_rows(content, self.address(wheel_rows.CHOICES))
+        return content
 
     def _demand_signature(self, content: bytes, options: str) -> None:
         name = f"{wheel_rows.CHOICES}{signing.BUNDLE}"

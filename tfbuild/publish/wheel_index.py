@@ -133,8 +133,9 @@ def index(
                 note(f"{row.name} for {row.instruction_set} leaves the index: {row.file} is gone or cut off")
             for path, text in pages.items():
                 _replace(folder / path, text.encode())
-            for path, signature in signatures.items():
-                _replace(folder / path, signature)
+                # At once: until then, the list has a signature that is not its own.
+                if path + BUNDLE in signatures:
+                    _replace(folder / (path + BUNDLE), signatures[path + BUNDLE])
     return rows
 
 
