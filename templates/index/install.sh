@@ -22,6 +22,8 @@ die() {
 
 [ $# -ge 1 ] && [ $# -le 2 ] || die "usage: install.sh URL [RELEASE], such as: install.sh https://wheels.example 2.20" 2
 url=${1%/} release=${2:-} python=${PYTHON:-python3}
+printf '%s\n' "$url" | grep -Eiqx 'https://.+|http://(localhost|127(\.[0-9]{1,3}){3}|\[::1])(:[0-9]+)?(/.*)?' ||
+    die "$url is not an https address: anybody on the way could send another wheel" 2
 cpuinfo=${TFBUILD_CPUINFO:-/proc/cpuinfo}
 
 # The features that every core has.
@@ -53,14 +55,12 @@ trap 'rm -rf "$work"' EXIT
 # Without these, some shells skip the EXIT trap when a signal ends them.
 trap 'exit 130' INT
 trap 'exit 143' HUP TERM
-# Anybody on the way could change what an https address redirects to without TLS.
-case $url in https://*) protocols=https ;; *) protocols=http,https ;; esac
-# request ADDRESS FILE MOST OPTION...: downloads at most MOST bytes.
+# request ADDRESS FILE MOST OPTION...: downloads at most MOST bytes, and follows redirections to https addresses only.
 request() {
     from=$1 to=$2 most=$3
     shift 3
-    status=$(curl --silent --show-error --location --proto "=$protocols" --connect-timeout 30 --max-filesize "$most" \
-        --write-out '%{http_code}' --output "$to" "$@" --url "$from") || {
+    status=$(curl --silent --show-error --location --proto =http,https --proto-redir =https --connect-timeout 30 \
+        --max-filesize "$most" --write-out '%{http_code}' --output "$to" "$@" --url "$from") || {
         [ $? -ne 23 ] || die "no space is left for $to: name another folder with TMPDIR=" 21
         die "the download of $from failed" 26
     }

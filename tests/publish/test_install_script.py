@@ -193,6 +193,39 @@ def test_an_https_index_that_redirects_to_http_is_not_followed(tmp_path: Path) -
     assert plain.requested == []
 
 
+@each(
+    "address",
+    [
+        "http://wheels.example",
+        "wheels.example",
+        "ftp://127.0.0.1",
+        "http://127.0.0.1.wheels.example",
+        "http://127.0.0.1@wheels.example",
+        "http://localhost:1@wheels.example/",
+        "http://127.0.0.1?@wheels.example",
+        "",
+    ],
+)
+def test_an_address_without_tls_is_refused_as_install_does(address: str, tmp_path: Path) -> None:
+    with serve({}) as proxy:
+        more = {"http_proxy": proxy.url, "ALL_PROXY": proxy.url, "no_proxy": "127.0.0.1"}
+        done = install(address, wheels.cpuinfo(tmp_path / "cpuinfo", "avx"), more=more)
+    told = f"{address.rstrip('/')} is not an https address: anybody on the way could send another wheel\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"install.sh: {told}")
+    assert proxy.requested == []
+    if "://" in address and "@" not in address:
+        assert told in answer("install", "--index", address.rstrip("/"), "--dry-run").stderr
+
+
+def test_a_redirection_to_an_address_without_tls_is_not_followed(tmp_path: Path) -> None:
+    with serve({}) as server, serve({}) as proxy:
+        server.moved = {"/choose.tsv": "http://wheels.example/choose.tsv"}
+        more = {"http_proxy": proxy.url, "no_proxy": "127.0.0.1"}
+        done = install(server.url, wheels.cpuinfo(tmp_path / "cpuinfo", "avx"), more=more)
+    assert (done.returncode, done.stdout) == (26, ""), done.stderr
+    assert proxy.requested == []
+
+
 @each("given, release", [("2.14", "2.14.1"), ("2.14.1", "2.14.1"), ("2.21.0rc1", "2.21.0rc1"), ("2.2", "")])
 def test_a_release_is_chosen_by_its_name_or_series(given: str, release: str, tmp_path: Path) -> None:
     index = Index(*(row(name, "avx") for name in ("2.14.1", "2.20.0", "2.21.0rc1")))
