@@ -20,6 +20,7 @@ from packaging.utils import parse_wheel_filename
 
 from tests.commandline import invoke
 from tests.publish.wheels import BUILT, MANYLINUX, described, wheel
+from tests.rows import each
 from tfbuild.errors import BadInput, TfbuildError, UsageError
 from tfbuild.publish import wheel_index, wheel_rows
 from tfbuild.publish.wheel_rows import IndexedWheel
@@ -373,12 +374,14 @@ def test_the_index_of_variants_stays_with_what_is_offered(built: Path, tmp_path:
     assert contents(public) == before
 
 
-def test_a_second_file_by_the_same_name_is_refused(public: Path, tmp_path: Path) -> None:
+@each("target, hint", [("mkl", "remove the one"), ("cpu", "an index for each target, another name for this one (--na")])
+def test_a_second_file_by_the_same_name_is_refused(target: str, hint: str, public: Path, tmp_path: Path) -> None:
     before = contents(public)
-    wheel(tmp_path / "rebuilt", requires="numpy")
+    wheel(tmp_path / target, requires="numpy", target=target)
     with pytest.raises(BadInput, match=r"two files are called .* for avx: ") as caught:
-        indexed(public, tmp_path / "rebuilt")
-    assert "pool/" in str(caught.value.hint)
+        indexed(public, tmp_path / target)
+    assert caught.value.hint.startswith(hint)
+    assert "pool/" in caught.value.hint
     assert contents(public) == before
 
 
