@@ -233,8 +233,9 @@ def published(name: str, release: str = "2.20.0", created: str = "2026-01-01T00:
 
 SAME_SET = [
     Published(
-        id=f"2.20.0-mkl-py3.11-{number}", digest=f"sha256:{number:064}", release="2.20.0", target="mkl", python="3.11",
-        platform="linux/amd64", instruction_set="avx", features=frozenset(("avx",)), created="2026-01-01T00:00:00Z",
+        id=f"2.20.0-mkl-py3.11-avx-{number}", digest=f"sha256:{number:064}", release="2.20.0", target="mkl",
+        python="3.11", platform="linux/amd64", instruction_set="avx", features=frozenset(("avx",)),
+        created="2026-01-01T00:00:00Z",
     )
     for number in range(3)
 ]  # fmt: skip
