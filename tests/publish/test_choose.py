@@ -115,6 +115,23 @@ def test_if_nothing_fits_the_nearest_image_and_its_missing_features_are_named(
     assert len(choice.missing) == min(len(image.features - features) for image in candidates)
 
 
+@given(images(), feature_sets, st.integers(0, 3), st.booleans())
+def test_without_the_best_images_the_reasons_are_those_without_them_in_the_registry(
+    published: list[Published], features: frozenset[str], lost: int, any_release: bool
+) -> None:
+    def chosen_of(images: list[Published]) -> choose.Choice:
+        return choose.choose(images, platform="linux/amd64", features=features, any_release=any_release)
+
+    choice = chosen_of(published)
+    gone, left = choice.fitting[:lost], choice.fitting[lost:]
+    if left:
+        fresh = chosen_of([image for image in published if image not in gone])
+        names = {image.id for image in left[1:]}
+        assert choice.among(left).best == fresh.best
+        rows = [row for row in choice.among(left).passed_over if row.id in names]
+        assert rows == [row for row in fresh.passed_over if row.id in names]
+
+
 def index(published: list[Published]) -> manifests.Manifest:
     entries = [indexes.IndexEntry(image=image, media_type=manifests.IMAGES[0], size=1) for image in published]
     content = indexes.index_content(entries, 7)

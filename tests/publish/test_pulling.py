@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commandline import answer
 from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
@@ -186,10 +187,9 @@ def test_a_second_choice_is_intact_too(fake: type[FakeRegistry], names: dict[str
 
 def test_a_lost_image_is_passed_over_with_one_line(fake: type[FakeRegistry], names: dict[str, str]) -> None:
     del fake.content[f"manifests/{manifest(fake, names['x86-64-v4'])}"]
-    lines: list[str] = []
-    accepted = publish.accept(connect(fake), select(fake), lines.append)
+    accepted = publish.accept(connect(fake), select(fake))
     assert accepted.image.id == names["x86-64-v3"]
-    (line,) = lines
+    (line,) = choose.passed_over_lines(accepted.passed_over)
     assert line.startswith(f"not {names['x86-64-v4']}: it is missing in the registry")
     for level in ("x86-64-v3", "x86-64-v2"):
         del fake.content[f"manifests/{manifest(fake, names[level])}"]
@@ -197,14 +197,38 @@ def test_a_lost_image_is_passed_over_with_one_line(fake: type[FakeRegistry], nam
         publish.accept(connect(fake), select(fake))
 
 
+@pytest.mark.parametrize(
+    ("lost", "words", "code"),
+    [(1, (), 0), (2, (), 0), (4, (), 26), (1, ("--lock=x.lock",), 0), (4, ("--lock=x.lock",), 26)],
+)
+def test_pull_names_each_lost_image_once_and_with_no_other_reason(
+    lost: int, words: tuple[str, ...], code: int, fake: type[FakeRegistry], tmp_path: Path
+) -> None:
+    """Two of them differ in their builds only."""
+    pushed = [image(fake, "2.20.0", cpu=level) for level in reversed(LEVELS)]
+    pushed.insert(1, image(fake, "2.20.0", {"io.tfbuild.id": f"{pushed[0]}-a"}, cpu="x86-64-v4"))
+    for name in pushed:
+        gather(fake, name)
+    ranked = [row.id for row in select(fake).fitting]
+    for name in ranked[:lost]:
+        del fake.content[f"manifests/{manifest(fake, name)}"]
+    (tmp_path / "cpuinfo").write_text(machine("rocky9-zen5").cpuinfo())
+    place = f"--registry={fake.host}/us/x"  # type: ignore[attr-defined]
+    done = answer("pull", "--dry-run", "--cpuinfo=cpuinfo", place, *words, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("it is missing in the registry")) == (code, 1), done.stderr
+    assert "an older build" not in done.stderr
+    if code == 0 and lost == 2:
+        assert f"not {ranked[3]}: x86-64-v3 uses more of this CPU than x86-64-v2" in done.stderr
+
+
 def test_many_lost_images_are_one_line(fake: type[FakeRegistry], names: dict[str, str]) -> None:
     choice = select(fake)
     best, *_ = choice.fitting
     lost = [replace(best, id=f"{best.id}-{number}", digest=digest_of(str(number).encode())) for number in range(300)]
-    lines: list[str] = []
-    choice = choice.among([*lost, *choice.fitting])
-    assert publish.accept(connect(fake), choice, lines.append).image == best
+    accepted = publish.accept(connect(fake), choice.among([*lost, *choice.fitting]))
+    assert accepted.image == best
     reason = "it is missing in the registry: push it again, or yank it"
+    lines = choose.passed_over_lines(accepted.passed_over)
     assert lines == [f"not {lost[0].id}, {lost[1].id} and 298 more: {reason}"]
 
 
@@ -409,10 +433,8 @@ def test_a_yanked_image_that_an_index_offers_again_is_passed_over(
     assert chosen is not None
     assert chosen.id == names["x86-64-v3"]
     fake.content.update(indexes_before)
-    lines: list[str] = []
-    accepted = publish.accept(connect(fake), select(fake), lines.append)
+    accepted = publish.accept(connect(fake), select(fake))
     assert accepted.image.id == names["x86-64-v3"]
-    assert lines == [f"not {best}: it was yanked: crashes in MatMul"]
     assert [other.reason for other in accepted.passed_over] == ["it was yanked: crashes in MatMul"]
     publish.yank(connect(fake), best, "")
     assert publish.accept(connect(fake), select(fake)).image.id == best

@@ -167,10 +167,10 @@ def show_choice(choice: "Choice", *, any_release: bool, locked_by: str = "") -> 
 
 
 def show_passed_over(choice: "Choice") -> None:
-    """Say what is passed over, and why."""
+    """Say what is passed over, and why; without what `show_choice` says."""
     from tfbuild.publish import choose
 
-    for line in choose.passed_over_lines(choice.passed_over):
+    for line in choose.passed_over_lines(row for row in choice.passed_over if not (choice.best and row.notable)):
         say(line)
 
 

@@ -203,7 +203,7 @@ def pull(
             locked = locks.write_lock(Path(lock), source, choice, say_note, demand)
             say(f"wrote {lock}: TensorFlow {locked.release} in {counted(len(locked.images), 'image')}")
     choice = locks.select(locked, host, features) if locked else choice
-    if dry_run or choice.best is None:
+    if choice.best is None:
         show_passed_over(choice)
     try:
         accepted = locks.accept(source, locked, choice, say_note, demand)
@@ -212,14 +212,18 @@ def pull(
             second = error.second if isinstance(error, publish.Altered) else None
             show_pulled(choice.among(()), second=second.id if second else "")
         raise
-    choice = choice.among([accepted.image]).passing(accepted.passed_over)
+    left = choice.fitting[choice.fitting.index(accepted.image) :]
+    choice = choice.among(left).passing(accepted.passed_over)
     reference = f"{source.repository}@{accepted.image.digest}"
+    if not json:
+        if dry_run:
+            show_passed_over(choice)
+        show_choice(choice, any_release=any_release, locked_by=lock)
     image = "" if dry_run else publish.pull(Engine.connect(chosen=chosen), source, accepted, Progress())
     if json:
         show_pulled(choice, reference=reference, image=image, signed=demand is not None)
     else:
         print(image or reference)
-        show_choice(choice, any_release=any_release, locked_by=lock)
         if image:
             say(f"docker run --rm -it {image} python")
 

@@ -109,8 +109,11 @@ class Choice:
     index: str = field(default="", compare=False)
 
     def among(self, fitting: Sequence[Published]) -> "Choice":
-        """Return the choice among these images only."""
-        return replace(self, best=next(iter(fitting), None), fitting=tuple(fitting))
+        """Return the choice among these of the images that fit; reasons compare them with the best of these."""
+        best = next(iter(fitting), None)
+        compared = {image.id: _passed_over(image, best, "", image.platform, image.features) for image in fitting[1:]}
+        rows = tuple(compared.get(row.id, row) for row in self.passed_over)
+        return replace(self, best=best, fitting=tuple(fitting), passed_over=rows)
 
     def passing(self, others: Sequence[PassedOver]) -> "Choice":
         """Return the choice with the reasons why better images were passed over."""
@@ -146,15 +149,7 @@ def choose(
         None if best else min(for_platform, key=lambda image: (len(image.features - features), image.id), default=None)
     )
     missing = tuple(sorted(nearest.features - features)) if nearest else ()
-    passed_over = tuple(
-        PassedOver(
-            id=image.id,
-            reason=_reason(image, best, newest, platform, features),
-            notable=image in for_platform and _is_notable(image, best, features),
-        )
-        for image in ranked
-        if image != best
-    )
+    passed_over = tuple(_passed_over(image, best, newest, platform, features) for image in ranked if image != best)
     if older and best and speed(older) <= speed(best):
         older = None
     rest = [image for image in ranked if newest and image.release == newest and image not in fitting]
@@ -224,6 +219,17 @@ def _speed(features: frozenset[str], arch: str) -> tuple[tuple[bool, ...], int]:
     rows = facts.load("vectors", VectorTable).vector
     vectors = next(row.features for row in rows if row.arch == arch)
     return tuple(name in features for name in vectors), len(uses.relevant(features, arch))
+
+
+def _passed_over(
+    image: Published, best: Published | None, newest: str, platform: str, features: frozenset[str]
+) -> PassedOver:
+    candidate = image.platform == platform and newest in ("", image.release)
+    return PassedOver(
+        id=image.id,
+        reason=_reason(image, best, newest, platform, features),
+        notable=candidate and _is_notable(image, best, features),
+    )
 
 
 def _is_notable(image: Published, best: Published | None, features: frozenset[str]) -> bool:

@@ -86,11 +86,15 @@ def write_lock(
     for _, images in groupby(ranked, key=_set_of):
         candidates = choice.among(list(images))
         try:
-            locked.append(pulling.accept(registry, candidates, note, demand).image)
+            accepted = pulling.accept(registry, candidates, note, demand)
         except pulling.Altered:
             raise
         except VerificationFailed as error:
             note(f"not locked: {error.reason}")
+        else:
+            locked.append(accepted.image)
+            for line in choose.passed_over_lines(accepted.passed_over):
+                note(line)
     if not locked:
         raise pulling.nothing_fits(registry, choice)
     lock = Lock(path=path, registry=str(registry.repository), index=choice.index, images=tuple(locked))

@@ -191,11 +191,13 @@ def accept(
             if isinstance(manifest, Manifest) and not reason:
                 return Accepted(image=image, manifest=manifest, passed_over=tuple(passed_over))
             passed_over.append(PassedOver(id=image.id, reason=reason, notable=True))
-    finally:
+        if unsigned:
+            raise unsigned[0]
+    except VerificationFailed:
+        # All other ends name them.
         for line in choose.passed_over_lines(passed_over):
             note(line)
-    if unsigned:
-        raise unsigned[0]
+        raise
     reasons = "; ".join(choose.passed_over_lines(passed_over))
     raise RegistryRefused(
         f"{registry.repository} has no image that can be pulled: {reasons}",
