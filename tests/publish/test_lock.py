@@ -176,6 +176,25 @@ def test_a_file_that_is_no_lock_is_refused(
     assert "error: tfbuild.lock is not " in pulled(tfbuild, "x86-64-v4", code=2)
 
 
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("folder", "cannot read folder: Is a directory"),
+        ("no/where", "cannot write to no: No such file or directory"),
+        ("cpuinfo/lock", "cannot read cpuinfo/lock: Not a directory"),
+    ],
+)
+def test_a_place_for_a_lock_that_can_hold_none_is_refused_before_any_request(
+    path: str, reason: str, fake: type[FakeRegistry], names: dict[str, str], tfbuild: Callable[..., Answer]
+) -> None:
+    Path("folder").mkdir()
+    Path("cpuinfo").write_text(machine(HOSTS["x86-64-v4"]).cpuinfo())
+    fake.requests.clear()
+    code, _, errors = tfbuild("pull", "--dry-run", "--cpuinfo=cpuinfo", f"--lock={path}")
+    assert (code, fake.requests) == (2, [])
+    assert errors == f"error: {reason}\nhint: --lock names a file in a folder that exists and is writable\n"
+
+
 def test_what_is_published_or_here_is_compared_with_a_lock(
     fake: type[FakeRegistry], names: dict[str, str], tfbuild: Callable[..., Answer]
 ) -> None:

@@ -188,7 +188,7 @@ def pull(
     from tfbuild.util.progress import Progress
 
     chosen = connection.choose(engine)
-    locked = locks.read_lock(Path(lock)) if lock else None
+    locked = locks.read_lock(Path(lock), to_write=True) if lock else None
     narrowing: dict[str, Any] = {"release": release, "target": target, "python": python, "skip": skip}
     narrowing["any_release"] = any_release
     _refuse_contradiction(lock, locked, narrowing)

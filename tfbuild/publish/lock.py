@@ -23,6 +23,7 @@ from tfbuild.util.files import decode, read_regular, replace_file, writing
 
 SCHEMA = 1
 MOST_BYTES = 4 << 20
+ANOTHER = "--lock names a file in a folder that exists and is writable"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +49,11 @@ class Lock:
         return {**own, "release": self.release, "target": self.target, "images": rows}
 
 
-def read_lock(path: Path) -> Lock | None:
-    """Return the lock in a file; None if there is no such file. Raises UsageError if it is something else."""
-    if not path.exists():
-        return None
+def read_lock(path: Path, *, to_write: bool = False) -> Lock | None:
+    """Return the lock in a file; None if there is no such file. Raises UsageError if it is something else.
+
+    With `to_write`, raises UsageError or DiskFull if there is none, and none can be written.
+    """
     hint = "remove it, and `invoke pull --lock` writes it again"
     try:
         document = decode(read_regular(path, MOST_BYTES), dict[str, Any])
@@ -62,11 +64,25 @@ def read_lock(path: Path) -> Lock | None:
         ]
         images = tuple(row for row in rows if row is not None)
         lock = Lock(path=path, registry=str(document["registry"]), index=str(document["index"]), images=images)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except FileNotFoundError:
+        if to_write:
+            _refuse_unwritable(path.parent)
+        return None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint=ANOTHER) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is not a lock of tfbuild", hint=hint) from error
     if not images or lock.to_json() != document:
         raise UsageError(f"{path} is not as tfbuild writes it, or another version of tfbuild wrote it", hint=hint)
     return lock
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    # Imported here, because most commands need no temporary file.
+    import tempfile
+
+    with writing(folder, ANOTHER), tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def write_lock(
