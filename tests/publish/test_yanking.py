@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from tfbuild import publish
 from tfbuild.cli import VERBS, command_line, listing, publishing
 from tfbuild.errors import RegistryRefused, Stale, UnknownImage, UsageError, Yanked
 from tfbuild.oci import manifests, referrers
-from tfbuild.oci.manifests import digest_of
+from tfbuild.oci.manifests import Manifest, digest_of
 from tfbuild.publish import attachments, check, inventory, yanking
 
+# No date is later.
+LAST = "9999-12-31T23:59:59.999999Z"
 INDEXES = ("2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl")
 
 
@@ -132,28 +135,52 @@ def test_a_yank_that_cannot_be_read_is_one_and_hides_no_other_image(
     assert subject.media_type in manifests.IMAGES
 
 
-@pytest.mark.parametrize(
-    "created", ["2099-01-01T00:00:00Z", "9999-12-31T23:59:59.9999Z", "9999-12-31T23:59:59.999999Z"]
-)
+def attach_record(fake: type[FakeRegistry], subject: Manifest, created: str) -> None:
+    """Attach a record that offers the image, as somebody else."""
+    content = json.dumps({"digest": subject.digest, "reason": "", "created": created}).encode()
+    other = referrers.Attachment(media_type=attachments.YANK, title="x", created="", content=content)
+    referrers.attach(connect(fake), other, subject)
+
+
+@pytest.mark.parametrize("created", ["2099-01-01T00:00:00Z", "9999-12-31T23:59:59.9999Z", LAST])
 def test_a_yank_counts_whatever_the_dates_of_others_or_fails(
     created: str, fake: type[FakeRegistry], names: tuple[str, str]
 ) -> None:
     best, _ = names
     subject = connect(fake).manifest(best)
     assert subject is not None
-    content = json.dumps({"digest": subject.digest, "reason": "", "created": created}).encode()
-    other = referrers.Attachment(media_type=attachments.YANK, title="x", created="", content=content)
-    referrers.attach(connect(fake), other, subject)
-    if created.endswith(".999999Z"):  # nothing is later
-        with pytest.raises(RegistryRefused, match=f"{best} is still offered; another record of a yank") as refusal:
+    attach_record(fake, subject, created)
+    if created == LAST:
+        before = dict(fake.content)
+        with pytest.raises(RegistryRefused, match=f"{best} is still offered; .* \\(nothing was changed\\)") as refusal:
             yanking.yank(connect(fake), best, "crashes")
         assert f"delete the records attached to {subject.digest}" in refusal.value.hint
+        assert fake.content == before
         return
     for _ in range(2):
         yanking.yank(connect(fake), best, "crashes")
         assert best not in offered(fake, "any-mkl")
         yanking.yank(connect(fake), best, "")
         assert best in offered(fake, "any-mkl")
+
+
+def test_a_record_that_another_one_of_the_same_moment_overrides_is_told(
+    fake: type[FakeRegistry], names: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best, _ = names
+    subject = connect(fake).manifest(best)
+    assert subject is not None
+    parse = attachments.yanks
+
+    def yanks(*words: Any) -> list[tuple[datetime, str]]:
+        found = parse(*words)
+        attach_record(fake, subject, LAST)
+        return found
+
+    monkeypatch.setattr(attachments, "yanks", yanks)
+    with pytest.raises(RegistryRefused, match=r"is still offered; .* \(this one is attached too, without effect\)"):
+        yanking.yank(connect(fake), best, "crashes")
+    assert best in offered(fake, "any-mkl")
 
 
 def test_an_image_with_a_yank_that_cannot_be_read_is_not_said_to_be_offered_again(
@@ -163,8 +190,10 @@ def test_an_image_with_a_yank_that_cannot_be_read_is_not_said_to_be_offered_agai
     yanking.yank(connect(fake), best, "crashes")
     (path,) = [path for path, (_, body) in fake.content.items() if b'"reason"' in body]
     fake.content[path] = ("application/octet-stream", b"{")
+    before = dict(fake.content)
     with pytest.raises(RegistryRefused, match=f"{best} is still yanked: the record of its yank cannot be read"):
         yanking.yank(connect(fake), best, "")
+    assert fake.content == before
     assert best not in offered(fake, "any-mkl")
 
 

@@ -1,7 +1,6 @@
 """Yank a published image: no index offers it any more, and the attached record says why."""
 
 import json
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -43,15 +42,7 @@ def yank(
         raise UsageError(f"{name!r} is a digest", hint="name the image by its identifier, from `invoke images`")
     image, manifest = _find(registry, identifier)
     if manifest is not None:
-        _record(registry, manifest, reason)
-        # Whoever may push can attach another record, which may override this one.
-        now = attachments.yank_reason(registry, manifest)
-        if bool(now) != bool(reason):
-            raise RegistryRefused(
-                f"{identifier} is still {f'yanked: {now}' if now else 'offered'}; another record of a yank is attached "
-                "to it, which overrides this one",
-                hint=f"delete the records attached to {manifest.digest} in the registry, and repeat this command",
-            )
+        _record(registry, identifier, manifest, reason)
     index_updates.update(registry, image, note, sign)
     return Yank(
         ref=f"{registry.repository}:{identifier}", digest=image.digest, reason=reason, recorded=manifest is not None
@@ -76,15 +67,33 @@ def _find(registry: Registry, identifier: str) -> tuple[Published, Manifest | No
     return image, manifest
 
 
-def _record(registry: Registry, manifest: Manifest, reason: str) -> None:
-    """Attach a record with a date after those of all others: the last one counts, and theirs may be of the future."""
+def _record(registry: Registry, identifier: str, manifest: Manifest, reason: str) -> None:
+    """Attach a record with a date after those of all others: the last one counts, and theirs may be of the future.
+
+    Raises RegistryRefused if another one overrides it; nothing is attached where that is known before.
+    """
     now = datetime.now(UTC)
-    with suppress(VerificationFailed, Mangled, OverflowError):
+    try:
         dates = (date for date, _ in attachments.yanks(registry, manifest))
         now = max([now, *(date + timedelta(microseconds=1) for date in dates)])
+    except (VerificationFailed, Mangled, OverflowError):
+        _refuse_overridden(registry, identifier, manifest, reason, "nothing was changed")
     created = now.isoformat()
     content = json.dumps({"digest": manifest.digest, "reason": reason, "created": created}, indent=2).encode()
     record = referrers.Attachment(
         media_type=attachments.YANK, title="withdrawal.json", created=created, content=content
     )
     referrers.attach(registry, record, manifest)
+    # Whoever may push can attach one at the same time.
+    _refuse_overridden(registry, identifier, manifest, reason, "this one is attached too, without effect")
+
+
+def _refuse_overridden(registry: Registry, identifier: str, manifest: Manifest, reason: str, left: str) -> None:
+    """Raise RegistryRefused unless the record that counts offers the image, or with a `reason` yanks it."""
+    now = attachments.yank_reason(registry, manifest)
+    if bool(now) != bool(reason):
+        raise RegistryRefused(
+            f"{identifier} is still {f'yanked: {now}' if now else 'offered'}; another record of a yank is attached to "
+            f"it, which overrides this one ({left})",
+            hint=f"delete the records attached to {manifest.digest} in the registry, and repeat this command",
+        )
