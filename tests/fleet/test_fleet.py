@@ -357,12 +357,19 @@ def test_a_file_without_a_fleet_is_refused(text: str, tmp_path: Path) -> None:
         fleet.read_fleet(file)
 
 
-def test_a_fleet_of_another_version_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"schema": "tfbuild.fleet/2"}, "has schema 'tfbuild.fleet/2'"), ({"images": []}, "no images")],
+)
+def test_a_fleet_of_another_version_or_without_images_is_refused(
+    change: dict[str, object], reason: str, tmp_path: Path
+) -> None:
     file = tmp_path / "fleet.json"
-    chosen = fleet.choose([host("rhel7-haswell")], 1)
-    file.write_text(fleet.to_json(chosen).replace("fleet/1", "fleet/2"))
-    with pytest.raises(UsageError, match=r"has schema 'tfbuild\.fleet/2'"):
+    chosen = json.loads(fleet.to_json(fleet.choose([host("rhel7-haswell")], 1)))
+    file.write_text(json.dumps(chosen | change))
+    with pytest.raises(UsageError) as refusal:
         fleet.read_fleet(file)
+    assert reason in refusal.value.reason
 
 
 def test_what_was_not_measured_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

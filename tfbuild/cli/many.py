@@ -1,5 +1,6 @@
 """The verbs that plan many builds: for a fleet of hosts, for CI, and all that are supported."""
 
+import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,9 @@ from tfbuild.util.quantities import counted, positive
 
 if TYPE_CHECKING:
     from tfbuild.ci.matrix import Matrix
+
+# What the images of a fleet have of their own.
+OF_IMAGES = ("cpu", "platform", "wheel")
 
 
 @verb(
@@ -63,7 +67,7 @@ def fleet(
         "wheel": ([], "official or source (default: both)"),
         "options": replace(
             SETTINGS["options"],
-            help="file whose [[build]] are the rows (default: tfbuild.toml or pyproject.toml)",
+            help="file whose [[build]] or fleet are the rows (default: tfbuild.toml or pyproject.toml)",
         ),
         "fleet": (
             "",
@@ -101,7 +105,7 @@ def matrix(
     root: Path = ROOT,
     **chosen: list[str],
 ) -> None:
-    """Print the rows of a CI matrix, in a stable order: every combination that can be built, or a file's [[build]]s."""
+    """Print the rows of a CI matrix, in a stable order: all combinations that can be built, or a file's list."""
     from tfbuild.ci import formats
     from tfbuild.ci import matrix as rows
 
@@ -129,16 +133,21 @@ def matrix(
 
 
 def _listed(file: str, chosen: Mapping[str, Sequence[str]]) -> OptionsFile:
-    """Return the file with the list of builds. Raises UsageError for options that choose other rows."""
+    """Return the file with the list of builds, for its fleet's images. Raises UsageError for options of other rows."""
     listed = options_file.find(file)
     used = [f"--{name}" for name, values in chosen.items() if any(values) and name != "only"]
     if listed.builds and used:
         raise UsageError(
-            f"{', '.join(used)} cannot be combined with the [[build]] tables of {listed.path}",
+            f"{', '.join(used)} cannot be combined with the builds that {listed.path} lists",
             hint="--only GLOB keeps some of them; in another folder, or with another --options, they do not count",
         )
     if not listed.builds and (file or (listed.values and not used)):
         say_note(f"{listed.path} has no [[build]]: its options are for one build, and change no row")
+    if listed.fleet:
+        own = {name: [value for build in listed.builds if (value := getattr(build, name))] for name in OF_IMAGES}
+        images = itertools.product(listed.builds, _images(listed.fleet, own))
+        builds = tuple(replace(build, platform=platform, cpu=cpu) for build, (platform, cpu) in images)
+        return replace(listed, builds=builds)
     return listed
 
 
@@ -146,7 +155,7 @@ def _images(file: str, options: dict[str, list[str]]) -> tuple[tuple[str, str], 
     """Return platform and instruction set of each image in the file that `invoke fleet --json` wrote."""
     from tfbuild import fleet as fleets
 
-    if used := [f"--{name}" for name in ("cpu", "platform", "wheel") if options[name]]:
+    if used := [f"--{name}" for name in OF_IMAGES if options[name]]:
         raise UsageError(
             f"{', '.join(used)} cannot be combined with --fleet, whose images have their own",
             hint="leave out one of them",

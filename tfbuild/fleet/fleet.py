@@ -145,6 +145,8 @@ def read_fleet(path: Path) -> Fleet:
         ) from error
     if fleet.schema != SCHEMA:
         raise UsageError(f"{path} has schema {fleet.schema!r}, not {SCHEMA!r}", hint="create it again: invoke fleet")
+    if not fleet.images:
+        raise UsageError(f"{path} lists no images", hint="create it again: invoke fleet")
     return fleet
 
 
