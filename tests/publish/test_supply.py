@@ -193,14 +193,26 @@ def test_an_official_wheel_is_named_with_its_digest_on_pypi() -> None:
     row = rows(sbom.document(given, image_contents.of_files(files())))["tensorflow"]
     assert row["hashes"] == [{"alg": "SHA-256", "content": build.wheel.sha256}]
     digest = sbom.wheel_digest(image_contents.of_files(files()), given.labels)
-    statement = provenance.statement(
+    official = provenance.Resource(
+        name="tensorflow-cpu==2.21.0", uri="pkg:pypi/tensorflow-cpu@2.21.0", digest={"sha256": build.wheel.sha256}
+    )
+    assert dependency_on_wheel(given, digest) == official
+    # The facts do not have the digest of a release that is newer than they are.
+    assert dependency_on_wheel(given, "") == msgspec.structs.replace(official, digest={})
+
+
+def dependency_on_wheel(given: Image, digest: str) -> provenance.Resource:
+    made = provenance.statement(
         given, repository="us/x", digest=DIGEST, built={}, wheel_sha256=digest, git_version="", report=b"", verified="",
         sbom=b"", run=None,
     )  # fmt: skip
-    (dependency,) = [
-        item for item in statement.predicate.build_definition.resolved_dependencies if item.name == "tensorflow wheel"
-    ]
-    assert (dependency.uri, dependency.digest) == ("pkg:pypi/tensorflow-cpu@2.21.0", {"sha256": build.wheel.sha256})
+    return made.predicate.build_definition.resolved_dependencies[-1]
+
+
+def test_a_wheel_from_a_file_is_named_by_it() -> None:
+    file = "tensorflow-2.20.0-cp311-cp311-linux_x86_64.whl"
+    given = image(labels=labels() | {"io.tfbuild.wheel": "file", "io.tfbuild.requirement": file})
+    assert dependency_on_wheel(given, 64 * "e") == provenance.Resource(name=file, digest={"sha256": 64 * "e"})
 
 
 def test_the_sbom_of_an_empty_image_says_so() -> None:

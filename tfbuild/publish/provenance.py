@@ -171,8 +171,11 @@ def _dependencies(
         resources.append(_resource(f"reused {name}", image_digest))
     if commit := built.get("source_commit", ""):
         resources.append(Resource(name="tensorflow source", uri=TENSORFLOW, digest={"gitCommit": commit}))
-    if wheel_sha256:
-        resources.append(Resource(name="tensorflow wheel", uri=_on_pypi(labels), digest={"sha256": wheel_sha256}))
+    if wheel_sha256 or _on_pypi(labels):
+        # pip's requirement of an official wheel, or a file's name; no label names a compiled one.
+        name = labels.get("requirement") or "tensorflow wheel"
+        digest = {"sha256": wheel_sha256} if wheel_sha256 else {}
+        resources.append(Resource(name=name, uri=_on_pypi(labels), digest=digest))
     if run is not None:
         resources.append(Resource(name="checkout", uri=run.source, digest={"gitCommit": run.commit}))
     return resources
