@@ -10,7 +10,8 @@
 # It reads /proc/cpuinfo and the index REPOSITORY:RELEASE-TARGET (any-TARGET for `latest`). In the index, `invoke push`
 # wrote the features that each image needs and the speed of its instruction set; of equal speeds, the newest release and
 # Python come first. The image must have the features that the index says, by its labels: one that does not was changed
-# by somebody and is refused (24). One that is missing or garbled is passed over. `invoke pull` checks and explains more.
+# by somebody and is refused (24). One that is missing or garbled is passed over, up to a hundred of them. `invoke pull`
+# checks and explains more.
 #
 # DRY_RUN=1   print the image without pulling it
 # SKIP='ID ID'   pass over these images
@@ -180,7 +181,7 @@ awk -v features=" $features" -v platform="$platform" -v python="$python" -v rele
         if (older && (!best || speeds[older] > speeds[best]))
             printf "pull.sh: %s, of an older release, %s: %s\n", ids[older],
                 best ? "uses more of this CPU" : "runs on this host", again > "/dev/stderr"
-        for (row = best; row; row = fastest("new")) { print lines[row]; fits[row] = "" }
+        for (row = best; row && ++named <= 100; row = fastest("new")) { print lines[row]; fits[row] = "" }
     }
 ' "$work/clean" > "$work/candidates"
 [ -s "$work/candidates" ] || die "nothing in $repository:$tag${python:+ with Python $python} runs on this host" 27
@@ -257,5 +258,6 @@ SKIP='${SKIP:+$SKIP }$altered'" 24 ;;
     exit 0
 done < "$work/candidates"
 lost
-[ -z "$altered" ] || die "$altered is refused: $reason; no other image fits and is intact" 24
+[ -z "$altered" ] || die "$altered is refused: $reason; no second choice was found" 24
+[ "$(wc -l < "$work/candidates")" -lt 100 ] || die "$repository: none of the first 100 images that fit can be pulled" 26
 die "$repository has no image that can be pulled" 26

@@ -181,7 +181,7 @@ def test_a_second_choice_is_intact_too(fake: type[FakeRegistry], names: dict[str
     with pytest.raises(Altered, match=f"second choice: {names['x86-64-v2']}"):
         publish.accept(connect(fake), select(fake))
     without(referrers.SBOM)(fake, names["x86-64-v2"])
-    with pytest.raises(Altered, match="no other image of this release fits and is intact"):
+    with pytest.raises(Altered, match="no second choice was found"):
         publish.accept(connect(fake), select(fake))
 
 
@@ -222,14 +222,29 @@ def test_pull_names_each_lost_image_once_and_with_no_other_reason(
 
 
 def test_many_lost_images_are_one_line(fake: type[FakeRegistry], names: dict[str, str]) -> None:
+    """Whoever may push can add any number of them."""
     choice = select(fake)
     best, *_ = choice.fitting
-    lost = [replace(best, id=f"{best.id}-{number}", digest=digest_of(str(number).encode())) for number in range(300)]
-    accepted = publish.accept(connect(fake), choice.among([*lost, *choice.fitting]))
+    lost = [replace(best, id=f"{best.id}-{number}", digest=digest_of(str(number).encode())) for number in range(3000)]
+    accepted = publish.accept(connect(fake), choice.among([*lost[:99], *choice.fitting]))
     assert accepted.image == best
     reason = "it is missing in the registry: push it again, or yank it"
     lines = choose.passed_over_lines(accepted.passed_over)
-    assert lines == [f"not {lost[0].id}, {lost[1].id} and 298 more: {reason}"]
+    assert lines == [f"not {lost[0].id}, {lost[1].id} and 97 more: {reason}"]
+    fake.requests.clear()
+    said = rf"none of the first 100 images of .* that fit can be pulled: not {lost[0].id}, {lost[1].id} and 98 more"
+    with pytest.raises(RegistryRefused, match=said):
+        publish.accept(connect(fake), choice.among([*lost, *choice.fitting]))
+    assert len(fake.requests) == 100
+
+
+def test_many_changed_images_end_too(fake: type[FakeRegistry], names: dict[str, str]) -> None:
+    choice = select(fake)
+    best, *_ = choice.fitting
+    changed = [replace(best, id=f"{best.id}-{number}") for number in range(3000)]
+    with pytest.raises(Altered, match=f"{changed[0].id} is refused: .*") as refusal:
+        publish.accept(connect(fake), choice.among([*changed, *choice.fitting]))
+    assert refusal.value.hint.endswith("; no second choice was found")
 
 
 def with_layers(fake: type[FakeRegistry], release: str, level: str) -> str:
@@ -344,7 +359,7 @@ def test_each_candidate_in_turn_is_asked_for_its_signature(fake: type[FakeRegist
     # Neither does an image without a signature become the second choice.
     without(referrers.SBOM)(fake, names["x86-64-v3"])
     known.remove(f"{connect(fake).repository}@{manifest(fake, names['x86-64-v2'])}")
-    with pytest.raises(Altered, match="no other image of this release fits"):
+    with pytest.raises(Altered, match="no second choice was found"):
         publish.accept(connect(fake), select(fake), demand=demand)
     known.clear()
     with pytest.raises(VerificationFailed, match=f"{manifest(fake, names['x86-64-v4'])} has no signature"):

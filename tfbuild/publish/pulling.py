@@ -22,8 +22,8 @@ from tfbuild.publish import attachments, check, choose, index_updates, indexes, 
 from tfbuild.publish.choose import Choice, PassedOver, Published
 from tfbuild.util.progress import Progress
 
-# Images that are asked for a signature to find the newest release that is signed, images whose manifests are read at
-# once, and letters of an identifier that nobody can read.
+# Images that are read in vain, or asked for a signature to find the newest release that is signed; images whose
+# manifests are read at once; letters of an identifier that nobody can read.
 MOST_ASKED = 100
 MOST_READ_AHEAD = 8
 MOST_ID = 128
@@ -141,7 +141,7 @@ class Altered(VerificationFailed):
         offer = (
             f"second choice: {second.id}, by the same command with --skip {image.id}"
             if second
-            else "no other image of this release fits and is intact"
+            else "no second choice was found"
         )
         super().__init__(
             f"{image.id} is refused: {error.reason}", hint=f"tell whoever publishes it that it was changed; {offer}"
@@ -171,20 +171,22 @@ def accept(
     """Return the best image that fits and is there, offered, signed (with `demand`) and the one described.
 
     Raises NothingFits if nothing was chosen, Altered if the best one was changed, VerificationFailed if none is signed,
-    RegistryRefused if all are missing, damaged or yanked.
+    RegistryRefused if all are missing, damaged or yanked. Whoever may push can add any number of rows to an index, so
+    that all means the first hundred.
     """
     if choice.best is None:
         raise nothing_fits(registry, choice)
+    fitting = choice.fitting[:MOST_ASKED]
     passed_over: list[PassedOver] = []
     unsigned: list[VerificationFailed] = []
     try:
-        for position, (image, manifest) in enumerate(_read_ahead(registry, choice.fitting)):
+        for position, (image, manifest) in enumerate(_read_ahead(registry, fitting)):
             try:
                 if isinstance(manifest, Exception):
                     raise manifest
                 reason = _against(registry, image, manifest, demand, unsigned)
             except VerificationFailed as error:
-                rest = choice.among(choice.fitting[position + 1 :])
+                rest = choice.among(fitting[position + 1 :])
                 raise Altered(error, image, _second(registry, rest, demand)) from error
             except Damaged:
                 reason = DAMAGED
@@ -198,9 +200,15 @@ def accept(
         for line in choose.passed_over_lines(passed_over):
             note(line)
         raise
-    reasons = "; ".join(choose.passed_over_lines(passed_over))
-    raise RegistryRefused(
-        f"{registry.repository} has no image that can be pulled: {reasons}",
+    raise _none_left(registry, passed_over)
+
+
+def _none_left(registry: Registry, passed_over: Sequence[PassedOver]) -> RegistryRefused:
+    what = f"{registry.repository} has no image that can be pulled"
+    if len(passed_over) == MOST_ASKED:
+        what = f"none of the first {MOST_ASKED} images of {registry.repository} that fit can be pulled"
+    return RegistryRefused(
+        f"{what}: {'; '.join(choose.passed_over_lines(passed_over))}",
         hint="push one of them again; or try again later, or from another network",
     )
 
