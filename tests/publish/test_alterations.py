@@ -378,7 +378,10 @@ def test_an_index_without_an_accepted_signature_is_signed_again_where_one_is_dem
             raise VerificationFailed(f"{reference} has no signature that cosign accepts")
 
     assert check.image(connect(fake), name, tmp_path).edited == ()
-    assert check.image(connect(fake), name, tmp_path, demand).edited == tags
+    found = check.image(connect(fake), name, tmp_path, demand)
+    assert found.edited == tags
+    with pytest.raises(Unfinished):
+        check.refuse_unfinished(found)
     # A signature of somebody else's does not keep ours away.
     for digest in digests:
         fake.content[f"manifests/{referrers.fallback_tag(digest)}.sig"] = (manifests.IMAGES[0], b"{}")
