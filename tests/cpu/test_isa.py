@@ -67,7 +67,7 @@ def test_unknown_names_are_refused_with_the_nearest(requested: str) -> None:
     assert "hint: nearest: " in str(refusal.value)
 
 
-@pytest.mark.parametrize("requested", ["", ",", "exact", "Intel", "VIA Nano"])
+@pytest.mark.parametrize("requested", ["", ",", "exact", "VIA Nano"])
 def test_what_is_like_no_name_is_refused_with_the_kinds_of_names(requested: str) -> None:
     with pytest.raises(Unsupported, match=r"hint: a level \(x86-64-v1, .*, or --cpu host; invoke cpus lists all"):
         isa.resolve(requested, arch="x86_64")

@@ -1,5 +1,6 @@
 """Processors' names: each is one CPU, as recorded machines of that name show, and none is a larger one than it is."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def test_a_recorded_machine_s_model_name_is_its_microarchitecture(model: str, mi
         ("INTEL(R) XEON(R) PLATINUM 8581C CPU @ 2.30GHz", "emeraldrapids"),
         ("Intel Xeon Processor (Skylake, IBRS)", "skylake_avx512"),
         ("Intel Core Processor (Haswell, no TSX)", "haswell"),
-        ("AMD EPYC-Milan Processor", "zen3"),
+        ("AMD EPYC-Milan Processor", "zen2"),
         ("AMD EPYC 7B12", "zen2"),
         ("AMD EPYC 7V73X 64-Core Processor", "zen3"),
         ("AMD EPYC 74F3 24-Core Processor", "zen3"),
@@ -106,6 +107,43 @@ def test_a_recorded_machine_s_model_name_is_its_microarchitecture(model: str, mi
         ("Raspberry Pi Zero 2 W Rev 1.0", "armv8-a,crc32"),
         ("NVIDIA Jetson AGX Orin Developer Kit", "armv8.2-a,fphp,asimdhp,asimddp,lrcpc"),
         ("Jetson Orin Nano", "armv8.2-a,fphp,asimdhp,asimddp,lrcpc"),
+        ("Jetson AGX Xavier", "armv8.2-a,fphp,asimdhp"),
+        ("NVIDIA Jetson Nano Developer Kit", "armv8-a,crc32"),
+        ("TX2", "armv8-a,crc32"),
+        ("Cortex-A55", "armv8.2-a,fphp,asimdhp,asimddp,lrcpc"),
+        ("Orange Pi 5", "armv8.2-a,fphp,asimdhp,asimddp,lrcpc"),
+        ("Intel(R) Pentium(R) CPU 4415U @ 2.30GHz", "x86-64-v2"),
+        ("Intel(R) Celeron(R) CPU 5205U @ 1.90GHz", "x86-64-v2"),
+        ("Intel(R) Celeron(R) CPU 847 @ 1.10GHz", "x86-64-v2"),
+        ("11th Gen Intel(R) Celeron(R) 6305 @ 1.80GHz", "x86-64-v3"),
+        ("Intel(R) Atom(TM) CPU C3758 @ 2.20GHz", "goldmont"),
+        ("Intel(R) Atom(TM) CPU  C2758  @ 2.40GHz", "silvermont"),
+        ("Intel Atom(R) x6425E Processor @ 2.00GHz", "tremont"),
+        ("N5105", "x86-64-v2"),
+        ("J4125", "x86-64-v2"),
+        ("AMD A10-7850K Radeon R7, 12 Compute Cores 4C+8G", "steamroller"),
+        ("AMD Athlon(tm) X4 860K Quad Core Processor", "steamroller"),
+        ("AMD A4-5000 APU with Radeon(TM) HD Graphics", "btver2"),
+        ("AMD GX-412TC SOC", "btver2"),
+        ("AMD 3020e with Radeon Graphics", "zen"),
+        ("AMD Ryzen Embedded V1605B with Radeon Vega Gfx", "zen"),
+        ("AMD Ryzen Embedded R1505G with Radeon Vega Gfx", "zen"),
+        ("AMD Ryzen Embedded V2718 with Radeon Graphics", "zen2"),
+        ("AMD Opteron(tm) X3421 APU", "excavator"),
+        ("Xeon Platinum 8300", "cascadelake"),
+        ("Core Ultra 200V", "lunarlake"),
+        ("E5-26xx v2", "ivybridge"),
+        ("Xeon Gold 61xx", "skylake_avx512"),
+        ("i7-12xxx", "alderlake"),
+        ("7950X3D", "zen4"),
+        ("13900K", "raptorlake"),
+        ("7763", "zen3"),
+        ("Xeon 8280", "cascadelake"),
+        ("r9 7950x", "zen4"),
+        ("TR 3970X", "zen2"),
+        ("Opteron_G5", "bulldozer,f16c,fma"),
+        ("Icelake-Server-noTSX", "cascadelake"),
+        ("EPYC-Milan-v2", "zen2"),
     ],
 )
 def test_a_model_is_the_cpu_that_its_maker_says(model: str, cpu: str) -> None:
@@ -137,8 +175,36 @@ def test_a_family_since_2023_is_refused_with_some_of_its_models(name: str) -> No
 
 @each("row", names.products())
 def test_every_row_fits_its_own_examples_and_names_a_known_cpu(row: Product) -> None:
-    assert isa.resolve(row.cpu, arch=row.arch).features
-    assert all(names.find_product(name) == row for name in (*row.examples, *row.names))
+    assert isa.resolve(row.cpu, arch=row.arch).arch == row.arch
+    assert all(names.find_product(name) == row for name in (*row.examples, *row.names, *row.qemu))
+
+
+@each("level, name", [(level, name) for level, known in SINCE_2023["qemu"].items() for name in known])
+def test_a_qemu_model_has_the_level_that_qemu_says(level: str, name: str) -> None:
+    assert names.find_product(name) is not None
+    assert isa.resolve(name, arch="x86_64").level == level
+
+
+@pytest.mark.parametrize("name", ["Pentium G6950", "Pentium P6100"])
+def test_a_pentium_without_sse4_is_not_taken_for_one_with_it(name: str) -> None:
+    assert names.find_product(name) is None
+
+
+@pytest.mark.parametrize("name", ["bonnel", "Xavierr", "amdd", "snowridges", "skylake-serverr"])
+def test_a_suggestion_is_a_misspelling_and_no_other_cpu(name: str) -> None:
+    with pytest.raises(Unsupported) as refusal:
+        isa.resolve(name, arch="x86_64")
+    others = {"broadwell", "icelake-server", "xsave", "adx", "sandybridge"}
+    assert others.isdisjoint(re.split("[ ,;]+", refusal.value.hint))
+
+
+def test_bonnell_is_an_atom_without_sse4() -> None:
+    assert "sse4_1" not in isa.resolve("bonnell,exact", arch="x86_64").features
+
+
+def test_the_plan_says_whose_m5_it_is() -> None:
+    notes = plan.select(Request(cpu="m5", platform="linux/arm64"), None).notes
+    assert "m5 is m1: Apple's M5; the m5 instances of AWS are Skylake or Cascade Lake" in notes
 
 
 @each("name", ["Core i7-10510", "Phenom II X4 N970", "Xeon Gold 9148", "EPYC 7764", "i7-99", "M24", "Ryzen 3780", "v2"])
@@ -160,6 +226,11 @@ def test_a_number_beside_a_family_s_is_not_taken_for_one_with_avx512(name: str) 
         ("Cortex", ["cortex_a72", "armv8.2-a,fphp,asimdhp,asimddp,lrcpc"]),
         ("apple", ["m1", "m2", "m3", "m4"]),
         ("Ampere", ["neoverse_n1", "ampere1"]),
+        ("intel", ["skylake_avx512", "cascadelake", "cooperlake"]),
+        ("amd", ["zen5", "zen4", "zen3"]),
+        ("atom", ["gracemont", "tremont", "goldmont", "silvermont"]),
+        ("EPYC 7xxx", ["zen", "zen2", "zen3"]),
+        ("7950X", ["skylake", "zen4"]),
         ("Snapdragon", ["armv8.2-a,fphp,asimdhp,asimddp,lrcpc", "armv8.2-a,fphp,asimdhp,asimddp,lrcpc,bf16,i8mm"]),
         ("Intel(R) Xeon(R) Processor", ["skylake_avx512"]),
     ],

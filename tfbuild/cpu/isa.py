@@ -33,6 +33,8 @@ closure = facts.closure
 MEANING_HOST = ("native", "auto", "local", "this", "mine", "current")
 MEANING_ALL = ("all", "max", "full", "everything")
 MEANING_SMALLEST = ("none", "generic", "baseline", "any", "portable", "min", "minimal", "default")
+# How alike a name and its misspelling are (difflib's ratio). Other CPUs' names may be less: bonnell and broadwell.
+ALIKE = 0.8
 # Models in the refusal of a name that many CPUs have.
 MOST_MODELS = 4
 # Between the words of --cpu; a model's name may have one itself: Intel Xeon Processor (Skylake, IBRS), and
@@ -207,7 +209,7 @@ def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[s
         return held
     if (row := names.find_product(word)) is not None and row.arch == arch:
         return frozenset().union(*(_meaning(part, arch, host, exact) for part in row.cpu.split(",")))
-    if len(models := names.models_beginning(word)) > 1:
+    if len(models := names.models_beginning(word)) > 1 or (models and row is None):
         known = ", ".join(f"{model} ({cpu})" for cpu, model in [*models.items()][:MOST_MODELS])
         raise Unsupported(
             f"{word} is the name of several CPUs, such as {known}",
@@ -273,11 +275,12 @@ def _nearest(name: str, arch: str) -> str:
             return f"{name} is for {other}: --platform {platform}"
     levels, features = ([row.name for row in rows] for rows in (facts.levels(arch), facts.features(arch)))
     generic = {facts.squeeze(known) for known in (arch, *levels, *features)}
-    candidates = levels + features + [known for known in names.known(arch) if facts.squeeze(known) not in generic]
+    others = features + [known for known in names.known(arch) if facts.squeeze(known) not in generic]
     from difflib import get_close_matches
 
-    begun = [known for known in candidates if len(name) > 1 and known.startswith(name.lower())]
-    near = begun[:MOST_MODELS] or get_close_matches(name.lower(), candidates, n=3, cutoff=0.6)
+    begun = [known for known in levels + others if len(name) > 1 and known.startswith(name.lower())]
+    near = begun[:MOST_MODELS] or get_close_matches(name.lower(), levels, n=3)
+    near = near or get_close_matches(name.lower(), others, n=3, cutoff=ALIKE)
     if not near:
         return f"a level ({', '.join(levels)}), a CPU such as 'EPYC 7763', or --cpu host; invoke cpus lists all"
     return f"nearest: {', '.join(near)}; or --cpu host"
@@ -429,7 +432,7 @@ def _about_name(named: str, arch: str, name: str, version: int) -> Iterator[str]
         return
     for word in words:
         if (product := names.find_product(word)) is not None and names.features(word, arch) is None:
-            yield f"{word} is {product.cpu}"
+            yield f"{word} is {product.cpu}" + (f": {product.note}" if product.note else "")
     if (row := compilers.slow(words[0], name, version, arch)) is not None:
         yield (
             f"-march={row.name} is not used: with {name}-{version} it runs Eigen's GEMM at {row.ratio:.2f} of plain "

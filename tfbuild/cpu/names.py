@@ -4,6 +4,7 @@ A processor's name is "EPYC 7763", or a model name of /proc/cpuinfo (facts/produ
 """
 
 import re
+from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from typing import Any
 
@@ -87,11 +88,40 @@ def _targets(arch: str) -> dict[str, Any]:
 # What a name has beside the processor: marks, the clock, graphics, the number of cores, the generation, the vendor.
 FILLING = re.compile(
     r"\((r|tm)\)|[®™]|@.*|\b(with|w/) .*\bradeon\b.*|\bradeon r\d\b.*|\b\d+\w\w gen\b"
-    r"|\b(\d+|dual|triple|quad|six|eight)-cores?\b"
-    r"|\b(intel|amd|apple|ampere|aws|amazon|google|microsoft|azure|nvidia|cpu|apu|processors?|series|surface|edition)\b"
+    r"|\b(\d+|dual|triple|quad|six|eight)[- ]cores?\b"
+    r"|\b(intel|amd|apple( silicon)?|ampere|aws|amazon|google|microsoft|azure|nvidia)\b"
+    r"|\b(cpu|apu|soc|processors?|series|surface|edition)\b"
 )
 # Words in front of a number that people leave out.
 FAMILY = "(core|xeon|ryzen|epyc)?"
+# Beginnings of their models' names, for a vendor's name alone.
+VENDORS = {
+    "amd": "epyc|ryzen|threadripper|athlon|opteron|fx",
+    "amazon": "graviton",
+    "applesilicon": "apple",
+    "aws": "graviton",
+    "intel": "core|xeon|pentium|celeron|atom",
+    "nvidia": "jetson|grace|vera",
+}
+# How people shorten the family.
+SHORTENED = ((r"^r([3579])\b", r"ryzen \1"), (r"^tr\b", "threadripper"))
+# The families whose models have a number of such a form, for a number alone.
+NUMBERS = (
+    (r"(\d{3,4}[05]|\d{4,5}[a-oq-z]{1,2})", ("Core i3-", "Core i5-", "Core i7-", "Core i9-")),
+    (r"(\d{3}[056]([a-z]{1,2}|x3d)?)", ("Ryzen ", "Threadripper ")),
+    (r"(\d{4}[muy])", ("Pentium ",)),
+    (r"(\d\w\w\d([fhpsx]|pn|px)?)", ("EPYC ",)),
+    (r"(\d{4})", ("Opteron ", "Xeon ")),
+    (r"(?:xeon)?(8\d{3}[a-z]{0,2})", ("Xeon Platinum ",)),
+    (r"(?:xeon)?([56]\d{3}[a-z]{0,2})", ("Xeon Gold ",)),
+    (r"(?:xeon)?(4\d{3}[a-z]{0,2})", ("Xeon Silver ",)),
+    (r"(?:xeon)?(3\d{3}[a-z]{0,2})", ("Xeon Bronze ",)),
+)
+# Digits left open: "E5-26xx v2", "i7-12xxx". The letters that may follow them make another CPU of some.
+OPEN = re.compile(r"(?<=\d)x{2,3}", re.IGNORECASE)
+LETTERS = ("", "g", "h", "k", "u", "x")
+# Behind the name of a QEMU CPU model: -noTSX-IBRS, -v2, "Skylake, IBRS, no TSX", "IBRS update".
+QEMU_VERSION = r"(notsx|nompx|noxsaves|ib(rs|pb)|update|v\d)*"
 # Letters of a name, more than any has.
 MOST_LETTERS = 100
 # A text that may be the beginning of a processor's name.
@@ -106,6 +136,8 @@ class Product(Facts, frozen=True):
     arch: str = "x86_64"
     models: str = ""
     names: tuple[str, ...] = ()
+    qemu: tuple[str, ...] = ()
+    note: str = ""
     source: str = ""
 
 
@@ -120,14 +152,23 @@ def products() -> tuple[Product, ...]:
 
 def normalize(text: str) -> str:
     """Return a name as the patterns spell it: without filling words, and with a "-" only between two digits."""
-    words = re.findall(r"[a-z0-9]+", FILLING.sub(" ", text[:MOST_LETTERS].lower()))
+    text = FILLING.sub(" ", text[:MOST_LETTERS].lower()).strip()
+    for short, long in SHORTENED:
+        text = re.sub(short, long, text)
+    words = re.findall(r"[a-z0-9]+", text)
     return re.sub(r"(?<!\d)-|-(?!\d)", "", "-".join(words))
 
 
 # A CPU's name is looked up for each architecture, and for each release that may be planned.
 @lru_cache(maxsize=2**8)
 def find_product(text: str) -> Product | None:
-    """Return the processors that `text` names."""
+    """Return the processors that `text` names, or may stand for if they all are one CPU."""
+    if (row := _fitting(text)) is None and len(meant := _meant(text)) == 1:
+        return _fitting(*meant.values())
+    return row
+
+
+def _fitting(text: str) -> Product | None:
     name = normalize(text)
     return next((row for row, pattern in _patterns() if pattern.fullmatch(name)), None)
 
@@ -135,17 +176,46 @@ def find_product(text: str) -> Product | None:
 @cache
 def _patterns() -> tuple[tuple[Product, re.Pattern[str]], ...]:
     def pattern(row: Product) -> str:
-        return "|".join(filter(None, (row.models, *map(normalize, row.names))))
+        models = (f"{normalize(name)}{QEMU_VERSION}" for name in row.qemu)
+        return "|".join(filter(None, (row.models, *map(normalize, row.names), *models)))
 
     return tuple((row, re.compile(pattern(row))) for row in products())
 
 
+@lru_cache(maxsize=2**8)
+def _meant(text: str) -> dict[str, str]:
+    """Return the CPUs that a name with open digits, or a number alone, may stand for, each with such a name."""
+    return _first_of_each((row.cpu, model) for model in _completed(text) if (row := _fitting(model)) is not None)
+
+
+def _completed(text: str) -> Iterator[str]:
+    if len(text) <= MOST_LETTERS and (digits := OPEN.search(text)):
+        before, after = text[: digits.start()], text[digits.end() :]
+        for number in range(10 ** len(digits[0])):
+            yield from (f"{before}{number:0{len(digits[0])}}{rest}" for rest in ([after] if after else LETTERS))
+    else:
+        name = normalize(text)
+        matches = ((re.fullmatch(form, name), families) for form, families in NUMBERS)
+        yield from (f"{family}{match[1].upper()}" for match, families in matches if match for family in families)
+
+
 def models_beginning(text: str) -> dict[str, str]:
-    """Return the CPUs of the models whose names `text` begins ("i5", "Apple"), each with one of those models."""
+    """Return the CPUs of the models whose names `text` begins ("i5", "Apple"), each with one of those models.
+
+    Likewise of a name with open digits, and of a number alone.
+    """
     # A vendor alone is normalized to nothing.
     name = normalize(text) or facts.squeeze(text)
     if not WORDY.fullmatch(name):
-        return {}
-    beginning = re.compile(FAMILY + re.escape(name))
+        return _meant(text)
+    beginning = re.compile(f"{FAMILY}({VENDORS.get(name, re.escape(name))})")
     models = ((row.cpu, model) for row in products() for model in row.examples)
-    return {cpu: model for cpu, model in models if any(map(beginning.match, (normalize(model), facts.squeeze(model))))}
+    begun = (row for row in models if any(map(beginning.match, (normalize(row[1]), facts.squeeze(row[1])))))
+    return _first_of_each(begun) or _meant(text)
+
+
+def _first_of_each(models: Iterable[tuple[str, str]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for cpu, model in models:
+        found.setdefault(cpu, model)
+    return found
