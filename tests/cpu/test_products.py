@@ -288,6 +288,7 @@ def test_the_list_has_every_level_feature_and_processor() -> None:
         ("avx2,fma", ["avx2,fma"]),
         ("G640", ["x86-64-v2"]),
         ("Raspberry Pi 4", ["armv8-a,crc32"]),
+        ("endocin", ["zen2"]),
     ],
 )
 def test_a_search_finds_names_processors_and_features(text: str, names: list[str]) -> None:
@@ -298,3 +299,9 @@ def test_a_search_that_finds_nothing_has_the_nearest_names() -> None:
     with pytest.raises(Unsupported, match="unknown CPU, level or feature 'haswelll'") as refusal:
         catalogue.search("haswelll")
     assert "haswell" in refusal.value.hint
+
+
+def test_a_search_does_not_match_the_end_of_a_word_and_the_next_one() -> None:
+    assert {"Ryzen 9 7950X"} <= {name for entry in catalogue.entries() for name in entry.processors}
+    with pytest.raises(Unsupported, match="unknown CPU, level or feature 'zen9'"):
+        catalogue.search("zen9")

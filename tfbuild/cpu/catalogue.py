@@ -1,5 +1,6 @@
 """Every value of --cpu: the levels, CPUs with the processors that they are in, and features, to list and to search."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -27,13 +28,19 @@ def search(text: str) -> tuple[CpuEntry, ...]:
         entry
         for entry in entries()
         if (named is not None and facts.squeeze(named.cpu) == facts.squeeze(entry.name))
-        or any(part in facts.squeeze(name) for name in (entry.name, *entry.processors))
+        or any(_has(name, part) for name in (entry.name, *entry.processors))
     )
     if hits:
         return hits
     arch = next((arch for arch in isa.MACHINES if isa.is_known(text, arch)), "x86_64")
     resolved = isa.resolve(text, arch=arch)
     return (CpuEntry(name=text, kind="set", platform=isa.MACHINES[arch], compiled_for=resolved.name),)
+
+
+def _has(name: str, part: str) -> bool:
+    """Whether a word of the name contains `part`, or its words from one on begin with it: "ryzen9", not "zen9"."""
+    words = re.split(r"[-_.\s]+", name.lower())
+    return any(part in word or "".join(words[index:]).startswith(part) for index, word in enumerate(words))
 
 
 @cache
