@@ -112,6 +112,17 @@ def test_what_lscpu_prints_is_read(name: str) -> None:
     read = cpu.parse(text)
     assert read.features == cpu.parse(row.cpuinfo()).features
     assert (read.arch, read.vendor, read.model) == (row.arch, vendor, row.model or "Neoverse-N1")
+    fields = [
+        {"field": f"{key.strip()}:", "data": value.strip()}
+        for key, _, value in (line.partition(":") for line in text.splitlines())
+    ]
+    assert cpu.parse(json.dumps({"lscpu": [{"field": "CPU:", "data": None, "children": fields}]})) == read
+
+
+def test_json_of_lscpu_that_cannot_be_read_is_refused() -> None:
+    for text in ('{"lscpu": 1}', '{"lscpu": [' + '{"field": "", "children": [' * 2000, '{"lscpu": []}'):
+        with pytest.raises(Unsupported, match="does not describe a CPU"):
+            cpu.parse(text)
 
 
 def test_a_dash_is_stdin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """Read a text that describes a CPU, whichever tool printed it.
 
 There are five formats, recognised by their content: Linux's /proc/cpuinfo (followed by the output of
-``ld.so --list-diagnostics``, if there is any), the output of lscpu, macOS's ``sysctl -a``, raw CPUID leaves
-(archspec's recordings of Windows machines), and ``python -m cpuinfo --json`` (py-cpuinfo, anywhere).
+``ld.so --list-diagnostics``, if there is any), the output of lscpu (also with ``-J``), macOS's ``sysctl -a``, raw CPUID
+leaves (archspec's recordings of Windows machines), and ``python -m cpuinfo --json`` (py-cpuinfo, anywhere).
 """
 
 import re
@@ -90,11 +90,25 @@ class RecordedLibrary(msgspec.Struct):
     brand_raw: str = "unknown"
 
 
+class LscpuField(msgspec.Struct):
+    """A line of lscpu's output in JSON."""
+
+    field: str
+    data: str | None = None
+    children: list["LscpuField"] = []
+
+
+class LscpuFields(msgspec.Struct):
+    """The output of ``lscpu -J``."""
+
+    lscpu: list[LscpuField]
+
+
 def parse_recording(text: str, *, origin: str, machine: str = "") -> Reading:
     """Read `text`; raises Unsupported if it describes no x86-64 or aarch64 CPU. `machine`: uname's name for it."""
     text = text.replace("\r\n", "\n")
     if text.lstrip().startswith("{"):
-        return _library(text, origin)
+        return _kernel(_lscpu(text, origin), origin, machine) if '"lscpu"' in text else _library(text, origin)
     if words := leaves(text):
         return _leaves(words, origin)
     if pairs := dict(SYSCTL.findall(text)):
@@ -146,6 +160,20 @@ def _kernel(text: str, origin: str, machine: str) -> Reading:
         kernel=True,
         diagnostics=diagnostics(text) if arch == "x86_64" else None,
     )
+
+
+def _lscpu(text: str, origin: str) -> str:
+    """Return the lines that lscpu prints without -J."""
+
+    def lines(fields: Iterable[LscpuField]) -> Iterable[str]:
+        for row in fields:
+            yield f"{row.field} {row.data or ''}"
+            yield from lines(row.children)
+
+    try:
+        return "\n".join(lines(decode(text, LscpuFields).lscpu)) + "\n"
+    except (ValueError, RecursionError) as error:
+        raise refusal(origin, f"it looks like the output of lscpu -J, but cannot be read: {error}") from error
 
 
 def _first_core(text: str) -> dict[str, str]:
