@@ -75,7 +75,7 @@ def _requested(words: Sequence[str], verbs: Mapping[str, Verb], *, by_invoke: bo
         print(*_completions(words, verbs), sep="\n")
     elif words[:1] == [COMPLETION_SCRIPT]:
         _print_completion_script("".join(words[1:2]))
-    elif {"--version", "-V"} & {*words}:
+    elif {"--version", "-V"} & {*words} and not _names_version(words):
         print(COMMAND, __version__)
     else:
         leading = _leading(words, verbs, by_invoke=by_invoke)
@@ -84,6 +84,12 @@ def _requested(words: Sequence[str], verbs: Mapping[str, Verb], *, by_invoke: bo
             return calls(words[leading:], verbs)
         print(help_pages.of_verb(verbs[name]) if name else help_pages.overview(verbs))
     return []
+
+
+def _names_version(words: Sequence[str]) -> bool:
+    """Whether --version has a value behind a verb: `build --version 2.15` means TensorFlow's."""
+    index = words.index("--version") if "--version" in words else 0
+    return index > 0 and "".join(words[index + 1 :])[:1].isdigit()
 
 
 def _completions(words: Sequence[str], verbs: Mapping[str, Verb]) -> list[str]:

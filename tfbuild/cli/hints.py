@@ -21,6 +21,7 @@ VALUES = (
     (r"official|source|.*\.whl", "wheel", r"\g<0>"),
     (r"(?:\[[^]]+\]|[\w-]+(?:\.[\w-]+)+|localhost)(?::\d+)?/.+", "registry", r"\g<0>"),
     (r"native", "cpu", "host"),
+    (r"avx-?512", "cpu", "x86-64-v4"),
 )
 # How alike two words must be for one to be a misspelling of the other (difflib's ratio).
 ALIKE, MUCH_ALIKE = 0.6, 0.75
@@ -48,12 +49,16 @@ OTHER_VERBS = {
     "start": "engine",
     "upload": "push",
 }
-# Verbs and options that only other programs have, with what to do instead.
+# Verbs and options that only other programs have, or only other verbs, with what to do instead.
 ELSEWHERE = {
+    "detect cpu": "invoke explain --cpu CPU, for a CPU by its name",
     "dry-run": "invoke plan makes nothing, and takes the same options",
+    "gain cpu": "--cpuinfo FILE, with that machine's lscpu",
     "name": "an image is named by its identifier; `docker tag` gives it a second name",
     "run": "docker run --rm IMAGE python -c 'import tensorflow'; invoke images lists the images",
+    "support release": "invoke plan --release RELEASE: what is built of it, and how certain that is",
     "tag": "an image is named by its identifier; `docker tag` gives it a second name",
+    "uninstall": "invoke prune --keep none, for its images; pipx uninstall tensorflow-tfbuild, or delete the clone",
     "user": "an image runs as any user: docker run --user $(id -u) IMAGE",
 }
 # Names of other programs' options.
@@ -64,13 +69,17 @@ SYNONYMS = {
     "image": "base",
     "march": "cpu",
     "mtune": "cpu",
+    "no-docker": "no-container",
     "o": "output",
     "output-dir": "output",
     "parallel": "jobs",
     "tensorflow": "release",
+    "tf": "release",
     "tf-version": "release",
     "threads": "jobs",
     "version": "release",
+    "without-container": "no-container",
+    "without-docker": "no-container",
 }
 
 
@@ -106,7 +115,8 @@ def unknown_option(verb: Verb, words: Sequence[str], verbs: Mapping[str, Verb]) 
     if name in {row.name for row in verb.positional}:
         word = name.upper()
         return UsageError(message, hint=f"{word} is given without an option: invoke {verb.name} {word}")
-    if hint := _opposite(verb, name) or ELSEWHERE.get(name) or _rare(verb, words) or option_of(name, verb, further=()):
+    elsewhere = ELSEWHERE.get(f"{verb.name} {name}") or ELSEWHERE.get(name)
+    if hint := _opposite(verb, name) or elsewhere or _rare(verb, words) or option_of(name, verb, further=()):
         return UsageError(message, hint=hint)
     wanted = SYNONYMS.get(name, name)
     near = [wanted] if wanted in verb.options else nearest(wanted, verb.options)

@@ -107,7 +107,7 @@ VENDORS = {
 SHORTENED = ((r"^r([3579])\b", r"ryzen \1"), (r"^tr\b", "threadripper"))
 # The families whose models have a number of such a form, for a number alone.
 NUMBERS = (
-    (r"(\d{3,4}[05]|\d{4,5}[a-oq-z]{1,2})", ("Core i3-", "Core i5-", "Core i7-", "Core i9-")),
+    (r"(\d{3,4}[05]|\d{4,5}[a-oq-z]{1,2})", ("Core i7-", "Core i9-")),
     (r"(\d{3}[056]([a-z]{1,2}|x3d)?)", ("Ryzen ", "Threadripper ")),
     (r"(\d{4}[muy])", ("Pentium ",)),
     (r"(\d\w\w\d([fhpsx]|pn|px)?)", ("EPYC ",)),
