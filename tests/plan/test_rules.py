@@ -127,6 +127,9 @@ def test_what_cannot_be_a_flag_of_bazel_is_refused(flag: str) -> None:
         ({"configure": ("CC_OPT_FLAGS=-march=native",)}, "host"),
         ({"bazel_flag": ("--copt=-mavx512f",)}, "x86-64-v3,avx512f"),
         ({"bazel_flag": ("--conlyopt=-mno-fma",)}, "x86-64-v2"),
+        ({"bazel_flag": ("--repo_env=CC_OPT_FLAGS=-march=native",)}, "host"),
+        ({"bazel_flag": ("--action_env=CC_OPT_FLAGS=-O3 -march=native",)}, "host"),
+        ({"bazel_flag": ("--repo_env", "BAZEL_CXXOPTS=-std=c++17:-march=haswell")}, "haswell"),
     ],
 )
 def test_what_compiles_for_another_cpu_than_the_label_says_is_refused(options: dict[str, Any], cpu: str) -> None:
@@ -139,7 +142,7 @@ def test_what_compiles_for_another_cpu_than_the_label_says_is_refused(options: d
     "flag",
     [
         "--host_copt=-march=native", "--copt=-mtune=haswell", "--copt=-mavx2", "--copt=-mno-avx512f",
-        "--copt=-mcmodel=medium", "--config=avx2_linux", "--define=x=-march=native",
+        "--copt=-mcmodel=medium", "--config=avx2_linux", "--define=x=-march=native", "--repo_env=CC=/opt/x-march=a/gcc",
     ],
 )  # fmt: skip
 def test_what_leaves_the_cpu_as_it_is_is_taken(flag: str) -> None:

@@ -28,9 +28,10 @@ from tfbuild.plan.tree import Difference, TreeFacts
 
 FLAG = re.compile(r"--?[\w@/][\w@/:.,+~-]*", re.ASCII)
 # A compiler's flag for the machine, in a word of Bazel's; what follows -march= or -mcpu= is the CPU.
-MACHINE_FLAG = re.compile(r"""(?:^|(?<=[=@,'"]))(-m(?:(?:arch|cpu)=)?([\w.+-]+))""", re.ASCII)
-# Bazel's options with flags for the wheel's code. --host_copt is for tools that only run during the build.
-FOR_COMPILER = ("--copt", "--cxxopt", "--conlyopt", "--per_file_copt")
+MACHINE_FLAG = re.compile(r"""(?:^|(?<=[=@,:'"]))(-m(?:(?:arch|cpu)=)?([\w.+-]+))""", re.ASCII)
+# Bazel's options with flags for the wheel's code. --host_copt is for tools that only run during the build. Bazel's C++
+# toolchain reads BAZEL_COPT, BAZEL_CXXOPTS and BAZEL_CONLYOPTS (unix_cc_configure.bzl), also from --action_env.
+FOR_COMPILER = ("--copt", "--cxxopt", "--conlyopt", "--per_file_copt", "--repo_env", "--action_env")
 # The configs of TensorFlow's .bazelrc that choose a CPU, and how.
 CPU_CONFIGS = {"native_arch_linux": "-march=native", "avx_linux": "-mavx", "avx2_linux": "-mavx2"}
 SYSTEM_LIBS = "TF_SYSTEM_LIBS"
