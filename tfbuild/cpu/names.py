@@ -108,14 +108,15 @@ SHORTENED = ((r"^r([3579])\b", r"ryzen \1"), (r"^tr\b", "threadripper"))
 # The families whose models have a number of such a form, for a number alone.
 NUMBERS = (
     (r"(\d{3,4}[05]|\d{4,5}[a-oq-z]{1,2})", ("Core i7-", "Core i9-")),
-    (r"(\d{3}[056]([a-z]{1,2}|x3d)?)", ("Ryzen ", "Threadripper ")),
-    (r"(\d{4}[muy])", ("Pentium ",)),
+    (r"(\d{3}[056]([a-oq-z]{1,2}|x3d)?)", ("Ryzen ", "Threadripper ")),
+    (r"(\d{3}0[pk])", ("A10-", "FX-")),
+    (r"(\d{4}[emuy])", ("Pentium ",)),
     (r"(\d\w\w\d([fhpsx]|pn|px)?)", ("EPYC ",)),
     (r"(\d{4})", ("Opteron ", "Xeon ")),
-    (r"(?:xeon)?(8\d{3}[a-z]{0,2})", ("Xeon Platinum ",)),
-    (r"(?:xeon)?([56]\d{3}[a-z]{0,2})", ("Xeon Gold ",)),
-    (r"(?:xeon)?(4\d{3}[a-z]{0,2})", ("Xeon Silver ",)),
-    (r"(?:xeon)?(3\d{3}[a-z]{0,2})", ("Xeon Bronze ",)),
+    (r"(?:xeon)?(8\d{3}[a-oq-z]{0,2})", ("Xeon Platinum ",)),
+    (r"(?:xeon)?([56]\d{3}[a-oq-z]{0,2})", ("Xeon Gold ",)),
+    (r"(?:xeon)?(4\d{3}[a-oq-z]{0,2})", ("Xeon Silver ",)),
+    (r"(?:xeon)?(3\d{3}[a-oq-z]{0,2})", ("Xeon Bronze ",)),
 )
 # Digits left open: "E5-26xx v2", "i7-12xxx". The letters that may follow them make another CPU of some.
 OPEN = re.compile(r"(?<=\d)x{2,3}", re.IGNORECASE)
@@ -191,8 +192,8 @@ def _meant(text: str) -> dict[str, str]:
 def _completed(text: str) -> Iterator[str]:
     if len(text) <= MOST_LETTERS and (digits := OPEN.search(text)):
         before, after = text[: digits.start()], text[digits.end() :]
-        for number in range(10 ** len(digits[0])):
-            yield from (f"{before}{number:0{len(digits[0])}}{rest}" for rest in ([after] if after else LETTERS))
+        for width, letters in ((len(digits[0]), [after] if after else LETTERS), (len(digits[0]) - 1, [f"x{after}"])):
+            yield from (f"{before}{number:0{width}}{rest}" for number in range(10**width) for rest in letters)
     else:
         name = normalize(text)
         matches = ((re.fullmatch(form, name), families) for form, families in NUMBERS)
