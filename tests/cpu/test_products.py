@@ -107,9 +107,8 @@ def test_a_recorded_machine_s_model_name_is_its_microarchitecture(model: str, mi
         ("Raspberry Pi Zero 2 W Rev 1.0", "armv8-a,crc32"),
         ("NVIDIA Jetson AGX Orin Developer Kit", "armv8.2-a,fphp,asimdhp,asimddp,lrcpc"),
         ("Jetson Orin Nano", "armv8.2-a,fphp,asimdhp,asimddp,lrcpc"),
-        ("Jetson AGX Xavier", "armv8.2-a,fphp,asimdhp"),
         ("NVIDIA Jetson Nano Developer Kit", "armv8-a,crc32"),
-        ("TX2", "armv8-a,crc32"),
+        ("TX2", "armv8-a"),
         ("Cortex-A55", "armv8.2-a,fphp,asimdhp,asimddp,lrcpc"),
         ("Orange Pi 5", "armv8.2-a,fphp,asimdhp,asimddp,lrcpc"),
         ("Intel(R) Pentium(R) CPU        G6950  @ 2.80GHz", "core2"),
@@ -187,7 +186,7 @@ def test_a_qemu_model_has_the_level_that_qemu_says(level: str, name: str) -> Non
     assert isa.resolve(name, arch="x86_64").level == level
 
 
-@pytest.mark.parametrize("name", ["bonnel", "Xavierr", "amdd", "snowridges", "skylake-serverr"])
+@pytest.mark.parametrize("name", ["bonnel", "amdd", "snowridges", "skylake-serverr"])
 def test_a_suggestion_is_a_misspelling_and_no_other_cpu(name: str) -> None:
     with pytest.raises(Unsupported) as refusal:
         isa.resolve(name, arch="x86_64")
