@@ -111,7 +111,8 @@ TABLE = {
     # Nothing of tfbuild's is left in the row, as if the image had been taken out of the index.
     other_case: Outcome(by_pull=SECOND, by_shell=SECOND, says=""),
     other_white_space: Outcome(by_pull=SECOND, by_shell="", says=UNREADABLE),
-    control_characters: Outcome(by_pull=SECOND, by_shell="", says=UNREADABLE),
+    # A Python that its identifier does not name.
+    control_characters: Outcome(by_pull=SECOND, by_shell=SECOND, says=UNREADABLE),
     two_platforms: Outcome(by_pull="", by_shell="", says=f"{BEST} is refused: it is not an image"),
     another_media_type: Outcome(by_pull="", by_shell=BEST, says=f"{BEST} is refused: no provenance is attached"),
     two_configurations: Outcome(

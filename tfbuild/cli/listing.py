@@ -166,11 +166,12 @@ def show_choice(choice: "Choice", *, any_release: bool, locked_by: str = "") -> 
         say_note(f"{choice.older.id}, of an older release, uses more of this CPU: --any-release chooses it")
 
 
-def show_passed_over(choice: "Choice") -> None:
-    """Say what is passed over, and why; without what `show_choice` says."""
+def show_passed_over(choice: "Choice", *, notable: bool = False) -> None:
+    """Say what is passed over, and why: all of it where nothing fits, else what `show_choice` says too, or the rest."""
     from tfbuild.publish import choose
 
-    for line in choose.passed_over_lines(row for row in choice.passed_over if not (choice.best and row.notable)):
+    rows = (row for row in choice.passed_over if choice.best is None or row.notable == notable)
+    for line in choose.passed_over_lines(rows):
         say(line)
 
 

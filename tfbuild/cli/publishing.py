@@ -215,9 +215,9 @@ def pull(
     left = choice.fitting[choice.fitting.index(accepted.image) :]
     choice = choice.among(left).passing(accepted.passed_over)
     reference = f"{source.repository}@{accepted.image.digest}"
+    if dry_run or json:
+        show_passed_over(choice, notable=json)
     if not json:
-        if dry_run:
-            show_passed_over(choice)
         show_choice(choice, any_release=any_release, locked_by=lock)
     image = "" if dry_run else publish.pull(Engine.connect(chosen=chosen), source, accepted, Progress())
     if json:
