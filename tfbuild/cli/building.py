@@ -269,15 +269,14 @@ def verify_published(
     state = freshness.judge(published, compare_base=bool(context), max_age=max_age, ca=published_in.ca)
     if state.base and state.base.note:
         say_note(f"the base {state.base.name} is not compared: {state.base.note}")
-    described = {**published.to_json(), **state.to_json(), "signed": True if demand else None}
-    if json and state.reasons:
-        out(described)
-    # Before the indexes: an old image that somebody put back is built again, and not offered again.
+    # Not of an image that should be rebuilt: to finish its push would offer an old image that somebody put back.
+    if not state.reasons:
+        check.refuse_unfinished(published)
+    if json and (state.reasons or not pull):
+        out({**published.to_json(), **state.to_json(), "signed": True if demand else None})
     freshness.refuse_stale(published, state)
-    check.refuse_unfinished(published)
     if not pull:
         if json:
-            out(described)
             return
         print(f"{published.reference}")
         say(f"{published.id} is the image that its provenance and its SBOM describe")

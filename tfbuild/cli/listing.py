@@ -167,7 +167,7 @@ def show_choice(choice: "Choice", *, any_release: bool, locked_by: str = "") -> 
 
 
 def show_passed_over(choice: "Choice", *, notable: bool = False) -> None:
-    """Say what is passed over, and why: all of it where nothing fits, else what `show_choice` says too, or the rest."""
+    """Say what is passed over, and why. If an image fits, only what `show_choice` says (`notable`), or the rest."""
     from tfbuild.publish import choose
 
     rows = (row for row in choice.passed_over if choice.best is None or row.notable == notable)

@@ -38,7 +38,7 @@ def search(text: str) -> tuple[CpuEntry, ...]:
 
 
 def _has(name: str, part: str) -> bool:
-    """Whether a word of the name contains `part`, or its words from one on begin with it: "ryzen9", not "zen9"."""
+    """Whether `part` is within a word of the name, or begins with one: "Ryzen 9 5950X" has "ryzen9", but not "zen9"."""
     words = re.split(r"[-_.\s]+", name.lower())
     return any(part in word or "".join(words[index:]).startswith(part) for index, word in enumerate(words))
 

@@ -118,7 +118,7 @@ NUMBERS = (
     (r"(?:xeon)?(4\d{3}[a-oq-z]{0,2})", ("Xeon Silver ",)),
     (r"(?:xeon)?(3\d{3}[a-oq-z]{0,2})", ("Xeon Bronze ",)),
 )
-# Digits left open: "E5-26xx v2", "i7-12xxx". The letters that may follow them make another CPU of some.
+# Digits left open: "E5-26xx v2", "i7-12xxx". With one of LETTERS behind them, some models are another CPU.
 OPEN = re.compile(r"(?<=\d)x{2,3}", re.IGNORECASE)
 LETTERS = ("", "g", "h", "k", "u", "x")
 # Behind the name of a QEMU CPU model: -noTSX-IBRS, -v2, "Skylake, IBRS, no TSX", "IBRS update".
@@ -201,9 +201,9 @@ def _completed(text: str) -> Iterator[str]:
 
 
 def models_beginning(text: str) -> dict[str, str]:
-    """Return the CPUs of the models whose names `text` begins ("i5", "Apple"), each with one of those models.
+    """Return the CPUs of the models that `text` may mean, each with one of those models.
 
-    Likewise of a name with open digits, and of a number alone.
+    It is the beginning of their names ("i5", "Apple"), a name with open digits, or a number alone.
     """
     # A vendor alone is normalized to nothing.
     name = normalize(text) or facts.squeeze(text)

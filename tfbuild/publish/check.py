@@ -41,8 +41,8 @@ HINT = "it was changed after the push: do not use it, find out who changed it, a
 class CheckedImage:
     """An image that is the one described. `reference`: by digest; `report`: whether the local report was compared.
 
-    `lacking`: the indexes that should offer it and do not; `edited`: those that this version of tfbuild would write
-    otherwise, or sign; both are () if the image was given by its digest. `yanked`: why it was yanked, or "".
+    `lacking`: the indexes that should offer it and do not; `edited`: those that this version of tfbuild would write or
+    sign again; both are () if the image was given by its digest. `yanked`: why it was yanked, or "".
     """
 
     id: str
@@ -93,7 +93,7 @@ def image(registry: Registry, name: str, reports: Path, demand: referrers.Demand
     published = indexes.of_config(config, manifest.digest)
     if published is None:
         raise VerificationFailed(f"the labels of {identifier} are invalid", hint="push it again with this tfbuild")
-    indexed = index_updates.compare(registry, published, demand)
+    indexed = index_updates.compare(registry, published)
     moving = demand is not None and is_arriving(registry, manifest)
     _refuse_contradicted(manifest, identifier, indexed, by_tag=tag == identifier and not moving)
     rows = referrers.listed(registry, manifest.digest)
@@ -118,7 +118,7 @@ def image(registry: Registry, name: str, reports: Path, demand: referrers.Demand
         bill=bill,
         report=compared,
         lacking=() if tag == manifest.digest else indexed.lacking,
-        edited=() if tag == manifest.digest else indexed.edited,
+        edited=() if tag == manifest.digest else index_updates.edited(registry, published, indexed.contents, demand),
         yanked=attachments.yank_reason(registry, manifest, rows),
         notes=tuple(filter(None, (note, several if len(about) > 1 else ""))),
     )

@@ -6,7 +6,7 @@ Indexes are computed from the fixed tags, so the last of several pushes repairs 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from packaging.version import Version
@@ -106,8 +106,7 @@ class IndexState:
     `lacking`: those that should offer it exactly as its labels describe it, and do not: its push did not finish, or
     another push overwrote them. `named`: whether any of them offers an image with its identifier, even another one.
     `contradicting`: those that describe it otherwise than its labels. `replaced`: those that offer another image with
-    its identifier. `moved`: the moving tags that are not indexes. `edited`: those that this version of tfbuild would
-    write otherwise (with other images, another order, variant, speed or size), and with `demand` unsigned ones.
+    its identifier. `moved`: the moving tags that are not indexes. `contents`: the indexes, by tag.
     """
 
     lacking: tuple[str, ...]
@@ -115,22 +114,18 @@ class IndexState:
     contradicting: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
-    edited: tuple[str, ...] = ()
+    contents: Mapping[str, Manifest] = field(default_factory=dict, compare=False)
 
 
-def compare(registry: Registry, image: Published, demand: referrers.Demand | None = None) -> IndexState:
+def compare(registry: Registry, image: Published) -> IndexState:
     """Compare an image with the indexes that may name it."""
     tags = indexes.tags_of(image)
     moved: list[str] = []
     contents = read_indexes(registry, tags, moved.append)
     every = {tag: indexes.index_rows(index) for tag, index in contents.items()}
-    wanted = _wanted(registry, image, contents)
 
     def where(wrong: Callable[[IndexRow], bool]) -> tuple[str, ...]:
         return tuple(tag for tag, rows in every.items() if any(map(wrong, rows)))
-
-    def as_wanted(tag: str) -> bool:
-        return _is_written(contents[tag], wanted[tag]) and referrers.accepted(registry, contents[tag].digest, demand)
 
     return IndexState(
         lacking=tuple(tag for tag in tags if not _offers(tag, every.get(tag, []), image)),
@@ -138,7 +133,22 @@ def compare(registry: Registry, image: Published, demand: referrers.Demand | Non
         contradicting=where(lambda row: row.digest == image.digest and row.image != image),
         replaced=where(lambda row: row.id == image.id and row.digest != image.digest),
         moved=tuple(moved),
-        edited=tuple(tag for tag in contents if not as_wanted(tag)),
+        contents=contents,
+    )
+
+
+def edited(
+    registry: Registry, image: Published, contents: Mapping[str, Manifest], demand: referrers.Demand | None = None
+) -> tuple[str, ...]:
+    """Return the tags of those indexes that may name an image which an update would write or sign again.
+
+    They have other images, another order, variant, speed or size, or no signature that `demand` accepts.
+    """
+    wanted = _wanted(registry, image, contents)
+    return tuple(
+        tag
+        for tag, index in contents.items()
+        if not _is_written(index, wanted[tag]) or not referrers.accepted(registry, index.digest, demand)
     )
 
 
@@ -224,7 +234,7 @@ def _wanted(
 
 
 def _is_written(index: Manifest | None, entries: Sequence[IndexEntry]) -> bool:
-    """Return whether an index has the bytes that this tfbuild gives these entries. One of none need not exist."""
+    """Return whether an index has the bytes that this tfbuild gives these entries; without any, it need not exist."""
     if index is None:
         return not entries
     return index.content == indexes.index_content(entries, indexes.number_of(index))

@@ -196,7 +196,7 @@ def accept(
         if unsigned:
             raise unsigned[0]
     except VerificationFailed:
-        # All other ends name them.
+        # The error does not say what was passed over; every other result does.
         for line in choose.passed_over_lines(passed_over):
             note(line)
         raise
