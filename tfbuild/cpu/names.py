@@ -94,30 +94,8 @@ FILLING = re.compile(
 )
 # Words in front of a number that people leave out.
 FAMILY = "(core|xeon|ryzen|epyc)?"
-# Beginnings of their models' names, for a vendor's name alone.
-VENDORS = {
-    "amd": "epyc|ryzen|threadripper|athlon|opteron|fx",
-    "amazon": "graviton",
-    "applesilicon": "apple",
-    "aws": "graviton",
-    "intel": "core|xeon|pentium|celeron|atom",
-    "nvidia": "jetson|grace|vera",
-}
 # How people shorten the family.
 SHORTENED = ((r"^r([3579])\b", r"ryzen \1"), (r"^tr\b", "threadripper"))
-# The families whose models have a number of such a form, for a number alone.
-NUMBERS = (
-    (r"(\d{3,4}[05]|\d{4,5}[a-oq-z]{1,2})", ("Core i7-", "Core i9-")),
-    (r"(\d{3}[056]([a-oq-z]{1,2}|x3d)?)", ("Ryzen ", "Threadripper ")),
-    (r"(\d{3}0[pk])", ("A10-", "FX-")),
-    (r"(\d{4}[emuy])", ("Pentium ",)),
-    (r"(\d\w\w\d([fhpsx]|pn|px)?)", ("EPYC ",)),
-    (r"(\d{4})", ("Opteron ", "Xeon ")),
-    (r"(?:xeon)?(8\d{3}[a-oq-z]{0,2})", ("Xeon Platinum ",)),
-    (r"(?:xeon)?([56]\d{3}[a-oq-z]{0,2})", ("Xeon Gold ",)),
-    (r"(?:xeon)?(4\d{3}[a-oq-z]{0,2})", ("Xeon Silver ",)),
-    (r"(?:xeon)?(3\d{3}[a-oq-z]{0,2})", ("Xeon Bronze ",)),
-)
 # Digits left open: "E5-26xx v2", "i7-12xxx". With one of LETTERS behind them, some models are another CPU.
 OPEN = re.compile(r"(?<=\d)x{2,3}", re.IGNORECASE)
 LETTERS = ("", "g", "h", "k", "u", "x")
@@ -142,13 +120,33 @@ class Product(Facts, frozen=True):
     source: str = ""
 
 
+class Vendor(Facts, frozen=True):
+    """What the names of a vendor's models begin with, for its `name` alone; `families`: a regular expression."""
+
+    name: str
+    families: str
+
+
+class Number(Facts, frozen=True):
+    """What stands before a number of such a form in models' names, for a number alone; `form`: a regular expression."""
+
+    form: str
+    families: tuple[str, ...]
+
+
 class ProductTable(Facts, frozen=True):
+    vendor: tuple[Vendor, ...]
+    number: tuple[Number, ...]
     product: tuple[Product, ...]
 
 
+def _table() -> ProductTable:
+    return facts.load("products", ProductTable)
+
+
 def products() -> tuple[Product, ...]:
-    """Return the rows of facts/products.toml."""
-    return facts.load("products", ProductTable).product
+    """Return the processors of facts/products.toml."""
+    return _table().product
 
 
 def normalize(text: str) -> str:
@@ -196,7 +194,7 @@ def _completed(text: str) -> Iterator[str]:
             yield from (f"{before}{number:0{width}}{rest}" for number in range(10**width) for rest in letters)
     else:
         name = normalize(text)
-        matches = ((re.fullmatch(form, name), families) for form, families in NUMBERS)
+        matches = ((re.fullmatch(row.form, name), row.families) for row in _table().number)
         yield from (f"{family}{match[1].upper()}" for match, families in matches if match for family in families)
 
 
@@ -209,7 +207,8 @@ def models_beginning(text: str) -> dict[str, str]:
     name = normalize(text) or facts.squeeze(text)
     if not WORDY.fullmatch(name):
         return _meant(text)
-    beginning = re.compile(f"{FAMILY}({VENDORS.get(name, re.escape(name))})")
+    families = next((row.families for row in _table().vendor if row.name == name), re.escape(name))
+    beginning = re.compile(f"{FAMILY}({families})")
     models = ((row.cpu, model) for row in products() for model in row.examples)
     begun = (row for row in models if any(map(beginning.match, (normalize(row[1]), facts.squeeze(row[1])))))
     return _first_of_each(begun) or _meant(text)
