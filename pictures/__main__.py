@@ -11,7 +11,7 @@ from pictures import FOLDER, ROOT, bars, pages, shots
 
 
 def main(names: list[str]) -> None:
-    if unknown := set(names) - {*shots.SHOTS, "avx512", "report"}:
+    if unknown := set(names) - {*shots.SHOTS, *bars.REPORTS, "report"}:
         raise SystemExit(f"no such picture: {', '.join(sorted(unknown))}")
     FOLDER.mkdir(exist_ok=True)
     for name, shot in shots.SHOTS.items():
@@ -19,8 +19,9 @@ def main(names: list[str]) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 for file, svg in shot.draw(name, Path(folder)):
                     write(file, svg)
-    if not names or "avx512" in names:
-        write("avx512.svg", bars.to_svg(ROOT))
+    for name in bars.REPORTS:
+        if not names or name in names:
+            write(f"{name}.svg", bars.to_svg(name))
     if not names or "report" in names:
         pages.shoot(ROOT, FOLDER)
 

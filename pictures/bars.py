@@ -1,13 +1,14 @@
-"""Bars of what AVX-512 gains, operation by operation, from the committed report benchmarks/results/isa.json."""
+"""Bars of what a compile gained, operation by operation: the rows of tfbuild/facts/operations.toml."""
 
-import json
 import re
-from pathlib import Path
 from typing import Any
 
 from tfbuild.pages.charts import VEGA_LITE, marks, name, number
+from tfbuild.plan import gain
+from tfbuild.plan.gain import ReportRow
 
-REPORT = Path("benchmarks") / "results" / "isa.json"
+# Each picture's report, by its file in benchmarks/results/.
+REPORTS = {"avx512": "isa"}
 # Dark enough on white and light enough on black to be read on both.
 FASTER, SLOWER, SAME = "#2e9e5b", "#d1584b", "#8590a0"
 TEXT = "#77808c"
@@ -17,18 +18,24 @@ WIDTH, BAR = 155, 17
 SIZE = re.compile(r",.*| \(.*| (?:of |to )?\d+x\d+(?=$| )(?: \(.*)?")
 
 
-def rows(root: Path) -> list[dict[str, Any]]:
-    """Return the ratio and the interval of each measured operation, the largest gain first."""
-    report = json.loads((root / REPORT).read_text(encoding="utf-8"))
+def report(picture: str) -> ReportRow:
+    """Return what a picture shows."""
+    return next(row for row in gain.reports() if row.file == REPORTS[picture])
+
+
+def rows(measured: ReportRow) -> list[dict[str, Any]]:
+    """Return the ratio and the interval of each operation, the largest gain first."""
+    effects = {"faster": measured.faster, "slower": measured.slower, "no difference shown": measured.equal}
     found = []
-    for case in report["experiments"][0]["cases"]:
-        arm = case["arms"][-1]
-        if case["status"] == "measured" and arm["cpu"] and not case["noisy"]:
-            found.append({"name": SIZE.sub("", case["name"]), "effect": arm["effect"], **arm["cpu"]})
+    for effect, operations in effects.items():
+        for operation in operations:
+            median, low, high = operation.ratio
+            operation_name = SIZE.sub("", operation.name)
+            found.append({"name": operation_name, "effect": effect, "median": median, "low": low, "high": high})
     return sorted(found, key=lambda row: -row["median"])
 
 
-def to_svg(root: Path) -> str:
+def to_svg(picture: str) -> str:
     """Draw the bars with their intervals; a line marks the official wheel's speed."""
     import vl_convert
 
@@ -39,7 +46,7 @@ def to_svg(root: Path) -> str:
     colour = name("effect", scale=effects, legend={"title": None, "orient": "top"})
     span = {"y": y, "x": number("low"), "x2": {"field": "high"}}
     figure = {"y": y, "x": number("high"), "text": number("median", format=".2f")}
-    found = rows(root)
+    found = rows(report(picture))
     layers = [
         marks(found, "bar", {"y": y, "x": speed, "color": colour}),
         marks(found, "rule", span, color=TEXT, strokeWidth=1.5),

@@ -7,6 +7,7 @@ import pytest
 from rich.text import Text
 
 from pictures import FOLDER, ROOT, bars, shots
+from tests.rows import each
 
 PICTURES = sorted(FOLDER.iterdir())
 # Bytes of one picture.
@@ -31,9 +32,10 @@ def test_a_line_about_the_network_is_left_out_with_what_was_wrapped_of_it() -> N
     assert "dial tcp" not in "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.svg"))
 
 
-def test_the_bars_are_those_of_the_report() -> None:
-    texts = re.findall(r"<text[^>]*>([^<]+)</text>", (FOLDER / "avx512.svg").read_text(encoding="utf-8"))
-    rows = bars.rows(ROOT)
+@each("name", bars.REPORTS)
+def test_the_bars_are_those_of_the_report(name: str) -> None:
+    texts = re.findall(r"<text[^>]*>([^<]+)</text>", (FOLDER / f"{name}.svg").read_text(encoding="utf-8"))
+    rows = bars.rows(bars.report(name))
     assert [text for text in texts if text in {row["name"] for row in rows}] == [row["name"] for row in rows]
     assert [text for text in texts if re.fullmatch(r"\d\.\d\d", text)] == [f"{row['median']:.2f}" for row in rows]
 
