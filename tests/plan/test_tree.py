@@ -108,6 +108,7 @@ def test_a_cuda_of_another_major_version_gets_the_cudnn_that_the_tree_names_with
         (".bazelrc", b"build --copt='x\n", ".bazelrc: No closing quotation: build --copt='x"),
         (".bazelrc", b"\xff\xfe", ".bazelrc cannot be read: it is not text"),
         ("configure.py", b"def main(:\n", "cannot be planned: "),
+        (".bazelversion", b"latest\n", "cannot be planned: .bazelversion: 'latest' is not a version of Bazel"),
     ],
 )
 def test_a_tree_that_cannot_be_read_is_one_error_with_its_hint(
@@ -117,6 +118,27 @@ def test_a_tree_that_cannot_be_read_is_one_error_with_its_hint(
     with pytest.raises(BadInput, match=re.escape(reason)) as refusal:
         planned(folder)
     assert "restore that file" in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (' --repo_env=HERMETIC_CUDNN_VERSION="9.12.0"', ""),
+        ("13.0.0", "latest"),
+        ('--repo_env=HERMETIC_CUDA_VERSION="13.0.0"', "--config=cuda13_version"),
+    ],
+)
+def test_a_config_that_does_not_name_a_cuda_and_its_cudnn_says_nothing_about_them(
+    old: str, new: str, folder: Path
+) -> None:
+    (folder / ".bazelrc").write_text(BAZELRC.replace(old, new))
+    build = planned(folder, target="cuda", compute_capabilities="9.0")
+    assert (build.cuda, build.cudnn) == ("12.5.1", "9.3.0")
+
+
+def test_configs_that_stand_for_each_other_name_no_cuda(folder: Path) -> None:
+    (folder / ".bazelrc").write_text("common:cuda --config=cuda_version\ncommon:cuda_version --config=cuda\n")
+    assert not [row for row in source_tree.differences(source_tree.read_folder(folder), NEXT) if row.table == "cuda"]
 
 
 def test_a_bazel_that_the_tree_refuses_is_known_at_once(folder: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from tfbuild.errors import BadInput
 from tfbuild.facts import releases
@@ -135,20 +135,26 @@ def read_folder(folder: Path) -> TreeFacts:
 def read_tree(read_text: ReadText, names: Iterable[str]) -> TreeFacts:
     """Return the facts of one tree; `names`: the paths of its files.
 
-    Raises ValueError for a .bazelrc that cannot be parsed, SyntaxError or ValueError for such a configure.py.
+    Raises ValueError for a .bazelrc or a version of Bazel that cannot be parsed, SyntaxError or ValueError for such a
+    configure.py.
     """
     rc = parse_rc(read_text(".bazelrc") or "")
     configure = ast.parse(read_text("configure.py") or "", "configure.py")
     questions, reads = _variables(configure)
     insists = any(_called(node) == "check_bazel_version" for node in ast.walk(configure))
     limits = constants(configure) if insists else {}
+    bazelversion = (read_text(".bazelversion") or "").partition("\n")[0].strip()
+    oldest, newest = limits.get("_TF_MIN_BAZEL_VERSION", ""), limits.get("_TF_MAX_BAZEL_VERSION", "")
+    for file, text in ((".bazelversion", bazelversion), ("configure.py", oldest), ("configure.py", newest)):
+        if text and not is_version(text):
+            raise ValueError(f"{file}: {text!r} is not a version of Bazel")
     clangs = [int(match[1]) for words in rc.options.values() for match in map(CLANG.fullmatch, words) if match]
     known_targets = sorted({row.target for row in table().wheel_target})
     return TreeFacts(
         version=_version(read_text),
-        bazelversion=(read_text(".bazelversion") or "").partition("\n")[0].strip(),
-        oldest_bazel=limits.get("_TF_MIN_BAZEL_VERSION", ""),
-        newest_bazel=limits.get("_TF_MAX_BAZEL_VERSION", ""),
+        bazelversion=bazelversion,
+        oldest_bazel=oldest,
+        newest_bazel=newest,
         configs={name: rc.options.get(f"common:{name}", ()) + rc.build(name) for name in sorted(rc.configs)},
         wheel_targets=tuple(target for target in known_targets if _has_target(read_text, target)),
         questions=questions,
@@ -184,6 +190,15 @@ def constants(module: ast.Module) -> dict[str, str]:
         for name in node.targets
         if isinstance(name, ast.Name)
     }
+
+
+def is_version(text: str) -> bool:
+    """Whether packaging can compare it with other versions."""
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
 
 
 def _called(node: ast.AST) -> str:
@@ -341,9 +356,9 @@ def _compiler(tree: TreeFacts, release: str, since: str) -> Iterator[Difference]
 def _cuda(tree: TreeFacts, release: str, since: str) -> Iterator[Difference]:
     """Yield the CUDA of `--config=cuda`, with those of other major versions that .bazelrc has configs for."""
     known = releases.cuda(release)
-    own = _settings(tree, "cuda_version") or _settings(tree, "cuda")
-    pairs = [_settings(tree, name) for name in tree.configs if CUDA_CONFIG.fullmatch(name)]
-    if not known.hermetic or not own.get("CUDNN"):
+    own = _versions(tree, "cuda_version") or _versions(tree, "cuda")
+    pairs = [pair for name in tree.configs if CUDA_CONFIG.fullmatch(name) and (pair := _versions(tree, name))]
+    if not known.hermetic or not own:
         return
     said = {
         "version": own["CUDA"],
@@ -366,9 +381,20 @@ def _sorted(versions: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(versions, key=Version))
 
 
-def _settings(tree: TreeFacts, config: str) -> dict[str, str]:
-    """Return what a config sets of CUDA, CUDNN and CUDA_COMPUTE, or the one that it stands for."""
+def _versions(tree: TreeFacts, config: str) -> dict[str, str]:
+    """Return the CUDA and CUDNN of a config; {} where it does not name the versions of both."""
+    settings = _settings(tree, config)
+    return settings if all(is_version(settings.get(name, "")) for name in ("CUDA", "CUDNN")) else {}
+
+
+def _settings(tree: TreeFacts, config: str, through: tuple[str, ...] = ()) -> dict[str, str]:
+    """Return what a config sets of CUDA, CUDNN and CUDA_COMPUTE, or the one that it stands for.
+
+    `through`: the configs that stand for it, which it may name itself.
+    """
     options = tree.configs.get(config, ())
     settings = {match[1]: match[2] for match in map(CUDA_SETTING.fullmatch, options) if match}
+    through = (*through, config)
     named = [text.removeprefix("--config=") for text in options if text.startswith("--config=")]
-    return settings or next((found for name in named if name != config and (found := _settings(tree, name))), {})
+    others = (found for name in named if name not in through and (found := _settings(tree, name, through)))
+    return settings or next(others, {})
