@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import releases, targets, toolchains
-from tfbuild.facts.release_table import table
+from tfbuild.facts.release_table import Threading, table
 from tfbuild.plan import failures, remote_cache
 from tfbuild.plan.build import BUILD_PYTHON, PLATFORMS, Decision, Toolchain
 from tfbuild.plan.cuda import Capability, CudaChoice
@@ -23,20 +23,30 @@ CUDA_PATH = "/usr/local/cuda"
 def threading(release: str, arch: str, requested: str = "") -> str:
     """Return the runtime of oneDNN, "openmp" or "threadpool", in a build that promises it; `requested` overrides it."""
     fact = releases.threading_row(release, arch)
-    runtimes = [name for name, config in (("openmp", fact.openmp), ("threadpool", fact.threadpool)) if config]
+    possible = _by_runtime(fact)
     if requested and requested not in ("openmp", "threadpool"):
         raise UsageError(f"unknown threading {requested!r}", hint="one of: openmp, threadpool")
-    if requested and requested not in runtimes:
+    if requested and requested not in possible:
         raise Unsupported(
             f"TensorFlow {release} has no {arch} build with oneDNN on {requested}{fact.note and f': {fact.note}'}",
-            hint=f"it has: {', '.join(runtimes)}",
+            hint=f"it has: {', '.join(possible)}",
         )
     if not requested and not fact.default:
         raise Unsupported(
             f"what oneDNN runs on in TensorFlow {release} for {arch} is not certain: {fact.source}",
-            hint=" or ".join(f"--set threading={name}" for name in runtimes),
+            hint=" or ".join(f"--set threading={name}" for name in possible),
         )
     return requested or fact.default
+
+
+def _by_runtime(fact: Threading) -> dict[str, str]:
+    configs = {"openmp": fact.openmp, "threadpool": fact.threadpool}
+    return {name: config for name, config in configs.items() if config}
+
+
+def runtimes() -> dict[str, str]:
+    """Return the runtime of oneDNN by the config that chooses it in any release."""
+    return {config: name for row in table().threading for name, config in _by_runtime(row).items()}
 
 
 def configs(release: str, target: str, arch: str, threading: str) -> tuple[str, ...]:

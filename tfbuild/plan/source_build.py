@@ -162,13 +162,27 @@ def _decide(
 
 
 def _threading(request: Request, target: str, release: str, arch: str) -> str:
-    """Return the runtime of oneDNN."""
-    onednn = targets.get(target).onednn
-    if request.threading and not onednn:
-        raise UsageError(
-            f"threading is for oneDNN, which --target {target} does not promise", hint=targets.options("onednn")
-        )
-    return configuration.threading(release, arch, request.threading) if onednn else "threadpool"
+    """Return the runtime of oneDNN. Raises UsageError for a --config of another one."""
+    if not targets.get(target).onednn:
+        if request.threading:
+            raise UsageError(
+                f"threading is for oneDNN, which --target {target} does not promise", hint=targets.options("onednn")
+            )
+        return "threadpool"
+    chosen = configuration.threading(release, arch, request.threading)
+    runtimes = configuration.runtimes()
+    for name in _configs_named(request):
+        runtime = runtimes.get(name, chosen)
+        if configuration.threading(release, arch, runtime) != chosen:
+            raise UsageError(
+                f"--config {name} runs oneDNN on {runtime}, and the plan on {chosen}", hint=f"--set threading={runtime}"
+            )
+    return chosen
+
+
+def _configs_named(request: Request) -> list[str]:
+    """Return the configs that the user asks Bazel for."""
+    return [*request.config, *re.findall(r"--config[= ](\S+)", " ".join(request.bazel_flag))]
 
 
 def _refuse_bazel(bazel: str, own: str, release: str, tree: TreeFacts | None, answers: tuple[str, ...]) -> None:
