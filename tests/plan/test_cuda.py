@@ -204,6 +204,22 @@ def test_they_are_for_cuda_builds_from_source_alone(name: str) -> None:
         plan.select(replace(REQUEST, release="2.20.0", cpu="", wheel="official", **options), None)
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ({"config": ("cuda13_version",)}, "--cuda 13.0"),
+        ({"bazel_flag": ("--config=cuda12_version",)}, "--cuda 12.0"),
+        ({"configure": ("HERMETIC_CUDA_COMPUTE_CAPABILITIES=12.0",)}, "--compute-capabilities 12.0"),
+        ({"bazel_flag": ("--repo_env=TF_CUDA_COMPUTE_CAPABILITIES=8.6",)}, "--compute-capabilities 8.6"),
+    ],
+)
+def test_a_word_for_other_gpus_than_the_labels_say_is_refused(words: dict[str, Any], hint: str) -> None:
+    """The entry point would refuse the GPUs that the kernels are for."""
+    with pytest.raises(UsageError, match="than the plan and the labels say") as refusal:
+        planned("2.20.0", **words)
+    assert refusal.value.hint == hint
+
+
 def test_a_cuda_and_a_cudnn_chosen_by_hand_are_in_the_plan_and_in_the_command() -> None:
     build = planned("2.20.0", cuda="12.8", cudnn="9.7")
     assert (build.cuda, build.cudnn, build.variant) == ("12.8.1", "9.7.1", ("cuda12.8.1", "cudnn9.7.1"))

@@ -102,6 +102,7 @@ def _decide(
     circumstances = Circumstances(release=release, target=target, arch=arch, gpus=gpus, bazel=bazel, cuda=likely)
     choice = base_choice.choose(request, circumstances, machine)
     cuda = cuda_of(request, target, release, gpus, choice.compiler)
+    _refuse_other_gpus(request)
     flags = isa.flags(
         wanted, choice.compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
     )
@@ -252,6 +253,21 @@ def _refuse_another_cpu(request: Request, own: InstructionSet) -> None:
             raise UsageError(
                 f"{word!r} compiles for another CPU than the plan, the labels and the verification say",
                 hint=f"--cpu {cpu}",
+            )
+
+
+def _refuse_other_gpus(request: Request) -> None:
+    """Raise UsageError for a word that sets other GPUs or another CUDA than the plan and the labels say."""
+    for name in _configs_named(request):
+        if match := source_tree.CUDA_CONFIG.fullmatch(name):
+            raise UsageError(
+                f"--config {name} takes another CUDA than the plan and the labels say", hint=f"--cuda {match[1]}.0"
+            )
+    for word in " ".join((*request.bazel_flag, *request.configure)).split():
+        if (match := source_tree.CUDA_SETTING.fullmatch(word)) and match[1] == "CUDA_COMPUTE":
+            raise UsageError(
+                f"{word!r} compiles for other GPUs than the plan and the labels say",
+                hint=f"--compute-capabilities {match[2]}",
             )
 
 
