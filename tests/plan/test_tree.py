@@ -141,6 +141,12 @@ def test_configs_that_stand_for_each_other_name_no_cuda(folder: Path) -> None:
     assert not [row for row in source_tree.differences(source_tree.read_folder(folder), NEXT) if row.table == "cuda"]
 
 
+def test_each_of_two_trees_of_a_release_is_planned_with_its_own_compiler(folder: Path) -> None:
+    assert planned(folder).compiler == "clang-19"
+    (folder / ".bazelrc").write_text(BAZELRC.replace("llvm-19", "llvm-17"))
+    assert planned(folder).compiler == "clang-17"
+
+
 def test_a_bazel_that_the_tree_refuses_is_known_at_once(folder: Path) -> None:
     text = "_TF_MIN_BAZEL_VERSION = '4.2.2'\n_TF_MAX_BAZEL_VERSION = '8.99.0'\n" + CONFIGURE
     (folder / "configure.py").write_text(f"{text}  check_bazel_version(_TF_MIN_BAZEL_VERSION, _TF_MAX_BAZEL_VERSION)\n")

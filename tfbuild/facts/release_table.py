@@ -361,6 +361,11 @@ def table() -> ReleaseTable:
 _extended: ContextVar[ReleaseTable | None] = ContextVar("extended", default=None)
 
 
+def is_extended() -> bool:
+    """Whether the facts are those of a source tree too, so that they hold for this plan alone."""
+    return _extended.get() is not None
+
+
 @contextmanager
 def using(releases: ReleaseTable) -> Iterator[None]:
     """Look facts up in `releases` instead of in the file."""

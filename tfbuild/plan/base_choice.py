@@ -15,6 +15,7 @@ from packaging.version import Version
 from tfbuild.cpu import compilers
 from tfbuild.errors import Unsupported
 from tfbuild.facts import releases, toolchains
+from tfbuild.facts.release_table import is_extended
 from tfbuild.facts.toolchains import BaseImage, Distribution
 from tfbuild.plan import failures
 from tfbuild.plan.failures import Circumstances, Failure
@@ -114,7 +115,6 @@ def named_compiler(text: str, release: str) -> str:
         raise Unsupported(error.reason, hint=f"base images have: {', '.join(of_family or known)}") from None
 
 
-@cache
 def first_base(
     release: str,
     pythons: tuple[str, ...],
@@ -128,6 +128,14 @@ def first_base(
     `bootstrap`: prefer bases that can be made without a registry. `circumstances`: pass over what is known to fail.
     Raises Unsupported if no base has the compiler or the Python.
     """
+    choose = _first_base.__wrapped__ if is_extended() else _first_base
+    return choose(release, pythons, compiler, bootstrap, circumstances)
+
+
+@cache
+def _first_base(
+    release: str, pythons: tuple[str, ...], compiler: str, bootstrap: bool, circumstances: Circumstances | None
+) -> BaseChoice:
     names = [compiler] if compiler else [row.name for row in releases.compilers(release)]
     able = [(row, name) for python in pythons for name in names for row in _bases_with(python, name, bootstrap)]
     failing = {one: row for one in able if circumstances and (row := _failure(circumstances, one[0].debian, one[1]))}
