@@ -147,6 +147,19 @@ def test_each_of_two_trees_of_a_release_is_planned_with_its_own_compiler(folder:
     assert planned(folder).compiler == "clang-17"
 
 
+def test_a_tree_whose_compiler_or_python_no_base_has_says_what_to_name(folder: Path) -> None:
+    (folder / ".bazelrc").write_text(BAZELRC.replace("llvm-19", "llvm-99"))
+    with pytest.raises(Unsupported, match=f"no compiler that is known to build TensorFlow {NEXT} is in") as refusal:
+        planned(folder)
+    assert refusal.value.hint.startswith("--compiler with one of: gcc-")
+    for path in folder.glob("requirements_lock_*"):
+        path.unlink()
+    (folder / "requirements_lock_3_99.txt").touch()
+    with pytest.raises(Unsupported, match=r"no base image with Python 3\.99 is known") as refusal:
+        planned(folder)
+    assert refusal.value.hint == "--base NAME, with an image that has it"
+
+
 def test_a_bazel_that_the_tree_refuses_is_known_at_once(folder: Path) -> None:
     text = "_TF_MIN_BAZEL_VERSION = '4.2.2'\n_TF_MAX_BAZEL_VERSION = '8.99.0'\n" + CONFIGURE
     (folder / "configure.py").write_text(f"{text}  check_bazel_version(_TF_MIN_BAZEL_VERSION, _TF_MAX_BAZEL_VERSION)\n")

@@ -191,12 +191,12 @@ def _refusal(release: str, wanted: Sequence[str], compiler: str) -> Unsupported:
         known = [name for name in releases.pythons(release) if name in toolchains.base_pythons()]
         return Unsupported(
             f"no base image with Python {' or '.join(wanted)} is known",
-            hint=f"one of: {', '.join(known)}; or --base NAME",
+            hint=f"one of: {', '.join(known)}; or --base NAME" if known else "--base NAME, with an image that has it",
         )
     distributions = ", ".join(row.distribution for row in toolchains.bases_with(python))
+    missing = f"{compiler} is not in" if compiler else f"no compiler that is known to build TensorFlow {release} is in"
     return Unsupported(
-        f"{compiler or 'no compiler of the release'} is not in {distributions}, "
-        f"on which the base images with Python {python} are based",
+        f"{missing} {distributions}, on which the base images with Python {python} are based",
         hint=f"--compiler with one of: {', '.join(_installable(python))}",
     )
 
