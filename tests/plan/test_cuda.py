@@ -28,12 +28,10 @@ REQUEST = Request(target="cuda", cpu="x86-64-v3", platform="linux/amd64", base="
 RELEASES = [row.version for row in releases.releases()]
 # A CUDA in the base image.
 OWN: dict[str, Any] = {"cuda_path": "/opt/cuda", "cuda": "13.0.2", "cudnn": "9.12"}
-# 2.19's Bazel is not certain, so that it is forced.
-BAZEL = {"2.19.0": "6.5.0", "2.19.1": "6.5.0"}
 
 
 def planned(release: str, gpus: str = "", **options: Any) -> Build:
-    request = replace(REQUEST, release=release, compute_capabilities=gpus, bazel=BAZEL.get(release, ""), **options)
+    request = replace(REQUEST, release=release, compute_capabilities=gpus, **options)
     return plan.select(request, None)
 
 
