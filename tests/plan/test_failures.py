@@ -131,6 +131,14 @@ def test_what_a_report_shows_is_named(row: dict[str, str]) -> None:
     assert all(row["failure"] in text for text in known)
 
 
+@pytest.mark.parametrize(
+    "text", ["gold: error: undefined reference to 'SSL_new'", "ld.lld: error: undefined symbol: SSL_new"]
+)
+def test_a_missing_symbol_is_known_from_every_linker(text: str) -> None:
+    """Plans with Clang link with LLVM's."""
+    assert matching("2.21.0", log(text)) == ["system-pywrap"]
+
+
 def log(line: str) -> str:
     return f"#12 3.4 INFO: Analyzed target\n#12 5.678 {line}\n#12 9.0 Target failed to build\n"
 
