@@ -70,6 +70,16 @@ def test_a_release_has_the_version_as_its_tag(tag: str, code: int, copy: Path) -
     assert ("::error::" in done.stdout) == bool(code)
 
 
+def test_a_compile_gets_the_room_of_software_that_nothing_here_uses(copy: Path) -> None:
+    program(copy.parent / "bin", "sudo")
+    path = f"{copy.parent / 'bin'}:{os.environ['PATH']}"
+    assert runner(copy, PATH=path).run("image.yml", "Make room for a compile").code == 0
+    words = (copy / "words").read_text().split()
+    assert words[:3] == ["sudo", "rm", "-rf"]
+    needed = (".venv", "/usr/bin", "/usr/lib/docker", "/usr/local/bin", str(copy))
+    assert not [one for one in needed for gone in words[3:] if Path(one).is_relative_to(gone)]
+
+
 @pytest.mark.parametrize("path", ["pull.sh", "docs/publishing.md"])
 def test_the_script_that_pulls_is_fetched_by_this_version(path: str) -> None:
     text = (ROOT / path).read_text(encoding="utf-8")

@@ -39,14 +39,22 @@ class System(Facts, frozen=True):
     encoding: str
 
 
-class Runner(Facts, frozen=True):
-    """A machine that a CI system offers to everybody; `disk` in gigabytes, `cost`: what it is counted against."""
+class Runner(Facts, frozen=True, kw_only=True):
+    """A machine that a CI system offers to everybody; `cost`: what it is counted against.
+
+    Gigabytes: `disk`, and `removable`, which software takes that the workflow removes before a compile.
+    """
 
     system: str
     platform: str
     label: str
     disk: int
+    removable: int = 0
     cost: str
+
+    def room(self, kind: str) -> int:
+        """Return the bytes that a build with this kind of wheel can have."""
+        return (self.disk + (self.removable if kind == "source" else 0)) * 10**9
 
 
 class MatrixTable(Facts, frozen=True):

@@ -50,7 +50,7 @@ def schedule(matrix: Matrix, system: str, own: Sequence[str]) -> Schedule:
     without: Counter[tuple[str, str, int]] = Counter()
     for build in matrix.rows:
         kind, need = build.wheel.kind, pipeline.needed_disk(build)
-        able = (row.label for row in hosted if row.platform == build.platform and row.disk * 10**9 >= need)
+        able = (row.label for row in hosted if row.platform == build.platform and row.room(kind) >= need)
         label = labels.get((kind, build.platform)) or labels.get((kind, "")) or next(able, "")
         if label:
             rows.append((build, label))
