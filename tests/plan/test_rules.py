@@ -189,15 +189,25 @@ def test_a_config_of_the_own_target_is_taken() -> None:
     assert chosen(**options, config=("mkl_threadpool",)).configs == ("mkl_threadpool",)
 
 
-@pytest.mark.parametrize("words", [{"config": ("mkl",)}, {"bazel_flag": ("--config=mkl",)}])
-def test_a_config_of_another_runtime_of_onednn_is_refused(words: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ({"config": ("mkl",)}, "--config mkl"),
+        ({"bazel_flag": ("--config=mkl",)}, "--config mkl"),
+        ({"bazel_flag": ("--define=build_with_openmp=true",)}, "--define=build_with_openmp=true"),
+        ({"bazel_flag": ("--define", "build_with_openmp=true")}, "--define build_with_openmp=true"),
+    ],
+)
+def test_a_word_for_another_runtime_of_onednn_is_refused(words: dict[str, Any], named: str) -> None:
     """The plan and the labels would say another one than Bazel takes."""
     options = {"target": "mkl", "cpu": "x86-64-v3", **words}
     reason, hint = refused(UsageError, release="2.14.1", **options)
-    assert reason == "--config mkl runs oneDNN on openmp, and the plan on threadpool"
+    assert reason == f"{named} runs oneDNN on openmp, and the plan on threadpool"
     assert hint == "--set threading=openmp"
     reason, _ = refused(Unsupported, release="2.16.1", **options)
     assert "has no x86_64 build with oneDNN on openmp: XLA's oneDNN code" in reason
+    without = ("--define=build_with_openmp=false",)
+    assert chosen(release="2.16.1", target="mkl", cpu="x86-64-v3", bazel_flag=without).threading == "threadpool"
 
 
 def test_a_cpu_that_cannot_run_the_official_wheel_is_told_what_it_lacks() -> None:

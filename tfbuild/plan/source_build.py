@@ -35,6 +35,8 @@ FOR_COMPILER = ("--copt", "--cxxopt", "--conlyopt", "--per_file_copt", "--repo_e
 # The configs of TensorFlow's .bazelrc that choose a CPU, and how.
 CPU_CONFIGS = {"native_arch_linux": "-march=native", "avx_linux": "-mavx", "avx2_linux": "-mavx2"}
 SYSTEM_LIBS = "TF_SYSTEM_LIBS"
+# What the configs with OpenMP set, and those without it leave out.
+OPENMP = re.compile(r"--define[= ]build_with_openmp=(\w+)")
 
 
 def from_source(
@@ -163,7 +165,7 @@ def _decide(
 
 
 def _threading(request: Request, target: str, release: str, arch: str) -> str:
-    """Return the runtime of oneDNN. Raises UsageError for a --config of another one."""
+    """Return the runtime of oneDNN. Raises UsageError for a --config or a --define of another one."""
     if not targets.get(target).onednn:
         if request.threading:
             raise UsageError(
@@ -171,14 +173,22 @@ def _threading(request: Request, target: str, release: str, arch: str) -> str:
             )
         return "threadpool"
     chosen = configuration.threading(release, arch, request.threading)
-    runtimes = configuration.runtimes()
-    for name in _configs_named(request):
-        runtime = runtimes.get(name, chosen)
+    for word, runtime in _runtimes_named(request):
         if configuration.threading(release, arch, runtime) != chosen:
             raise UsageError(
-                f"--config {name} runs oneDNN on {runtime}, and the plan on {chosen}", hint=f"--set threading={runtime}"
+                f"{word} runs oneDNN on {runtime}, and the plan on {chosen}", hint=f"--set threading={runtime}"
             )
     return chosen
+
+
+def _runtimes_named(request: Request) -> Iterator[tuple[str, str]]:
+    """Yield the words that choose a runtime of oneDNN, and which."""
+    runtimes = configuration.runtimes()
+    for name in _configs_named(request):
+        if name in runtimes:
+            yield f"--config {name}", runtimes[name]
+    for match in OPENMP.finditer(" ".join(request.bazel_flag)):
+        yield match[0], "openmp" if match[1] == "true" else "threadpool"
 
 
 def _configs_named(request: Request) -> list[str]:
