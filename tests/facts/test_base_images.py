@@ -1,6 +1,7 @@
 """Which base, Python and compiler a release gets, what is said of the choice, and where the compiler comes from."""
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ LLVM = toolchains.table().llvm
 
 
 def chosen(release: str, **options: Any) -> Build:
-    request = Request(release=release, target="mkl", cpu="x86-64-v3", platform="linux/amd64", **options)
-    return plan.select(request, None)
+    request = Request(release=release, target="mkl", cpu="x86-64-v3", platform="linux/amd64")
+    return plan.select(replace(request, **options), None)
 
 
 # --- the facts --------------------------------------------------------------------------------------------------------
@@ -113,9 +114,36 @@ def test_a_compiler_that_is_named_decides_the_base_and_stands_in_the_identifier(
     assert chosen("2.0.4", compiler="gcc-9", python="3.7").id == chosen("2.0.4").id
 
 
-def test_bases_that_can_be_made_here_come_first_where_that_was_asked_for() -> None:
-    build = chosen("2.15.1", base="bootstrap")
-    assert (build.base_image, build.base_distribution) == ("python:3.11-slim-bookworm", "bookworm")
+@pytest.mark.parametrize(
+    ("release", "options", "base"),
+    [
+        ("2.15.1", {}, "python:3.11-slim-bookworm"),
+        ("2.11.1", {}, "python:3.9-slim-bullseye"),
+        # nvcc and trixie's glibc do not go together.
+        ("2.20.0", {"target": "cuda", "compute_capabilities": "12.0"}, "python:3.11-slim-bookworm"),
+    ],
+)
+def test_only_bases_that_can_be_made_here_are_taken_where_that_was_asked_for(
+    release: str, options: dict[str, Any], base: str
+) -> None:
+    build = chosen(release, base="bootstrap", **options)
+    assert (build.base_image, build.base_distribution) == (base, base.rpartition("-")[2])
+
+
+def test_a_compiler_of_such_a_base_stands_in_the_identifier() -> None:
+    """The same Python from a registry has another one."""
+    identifiers = {chosen("2.11.1", python="3.9", base=base).id for base in ("bootstrap", "registry")}
+    assert len(identifiers) == 2
+
+
+def test_a_python_without_such_a_base_is_refused() -> None:
+    with pytest.raises(Unsupported, match=r"no base image with Python 3\.12 can be made by mmdebstrap") as refusal:
+        chosen("2.20.0", python="3.12", base="bootstrap")
+    assert refusal.value.hint == "one of: 3.9, 3.11, 3.13; or --base registry"
+    with pytest.raises(Unsupported, match=r"no base image with Python 3\.8 or 3\.7 or .* by mmdebstrap"):
+        chosen("2.4.4", base="bootstrap")
+    with pytest.raises(Unsupported, match="gcc-14 is not in bookworm, on which"):
+        chosen("2.20.0", python="3.11", compiler="gcc-14", base="bootstrap")
 
 
 def test_a_base_of_ones_own_has_the_official_wheels_compiler() -> None:

@@ -125,7 +125,7 @@ def first_base(
 ) -> BaseChoice:
     """Return the first of `pythons` that has a base with `compiler` (default: with a compiler of the release).
 
-    `bootstrap`: prefer bases that can be made without a registry. `circumstances`: pass over what is known to fail.
+    `bootstrap`: only bases that can be made without a registry. `circumstances`: pass over what is known to fail.
     Raises Unsupported if no base has the compiler or the Python.
     """
     choose = _first_base.__wrapped__ if is_extended() else _first_base
@@ -140,7 +140,7 @@ def _first_base(
     able = [(row, name) for python in pythons for name in names for row in _bases_with(python, name, bootstrap)]
     failing = {one: row for one in able if circumstances and (row := _failure(circumstances, one[0].debian, one[1]))}
     if not able:
-        raise _refusal(release, pythons, compiler)
+        raise _refusal(release, pythons, compiler, bootstrap)
     base, name = next((one for one in able if one not in failing), able[0])
     beside = [row for row, other in able if other == name and row.python == base.python and (row, other) not in failing]
     untried = _notes(release, beside or [base], name, failing=(base, name) in failing)
@@ -178,32 +178,42 @@ def _on_machine(machine: HostSystem, circumstances: Circumstances, pythons: Sequ
 def _bases_with(python: str, compiler: str, bootstrap: bool = False) -> list[BaseImage]:
     """Return the bases with that Python that can install the compiler, the best first."""
 
-    def penalties(row: BaseImage) -> tuple[bool, bool, bool]:
-        return bootstrap and not row.bootstrap, compiler not in row.debian.compilers, bool(row.debian.ended)
+    def penalties(row: BaseImage) -> tuple[bool, bool]:
+        return compiler not in row.debian.compilers, bool(row.debian.ended)
 
-    able = [row for row in toolchains.bases() if row.python == python and compiler in toolchains.compilers(row.debian)]
+    able = [row for row in _bases(bootstrap) if row.python == python and compiler in toolchains.compilers(row.debian)]
     return sorted(able, key=penalties)
 
 
-def _refusal(release: str, wanted: Sequence[str], compiler: str) -> Unsupported:
-    python = next((name for name in wanted if name in toolchains.base_pythons()), "")
+def _bases(bootstrap: bool) -> list[BaseImage]:
+    """Return the known bases; `bootstrap`: those that can be made without a registry."""
+    return [row for row in toolchains.bases() if row.bootstrap or not bootstrap]
+
+
+def _refusal(release: str, wanted: Sequence[str], compiler: str, bootstrap: bool) -> Unsupported:
+    bases = _bases(bootstrap)
+    pythons = {row.python for row in bases}
+    python = next((name for name in wanted if name in pythons), "")
     if not python:
-        known = [name for name in releases.pythons(release) if name in toolchains.base_pythons()]
+        known = [name for name in releases.pythons(release) if name in pythons]
+        other = "--base registry" if bootstrap else "--base NAME, with an image that has it"
+        how = "can be made by mmdebstrap" if bootstrap else "is known"
         return Unsupported(
-            f"no base image with Python {' or '.join(wanted)} is known",
-            hint=f"one of: {', '.join(known)}; or --base NAME" if known else "--base NAME, with an image that has it",
+            f"no base image with Python {' or '.join(wanted)} {how}",
+            hint=f"one of: {', '.join(known)}; or {other.partition(',')[0]}" if known else other,
         )
-    distributions = ", ".join(row.distribution for row in toolchains.bases_with(python))
+    distributions = ", ".join(row.distribution for row in bases if row.python == python)
     missing = f"{compiler} is not in" if compiler else f"no compiler that is known to build TensorFlow {release} is in"
     return Unsupported(
         f"{missing} {distributions}, on which the base images with Python {python} are based",
-        hint=f"--compiler with one of: {', '.join(_installable(python))}",
+        hint=f"--compiler with one of: {', '.join(_installable(python, bootstrap))}",
     )
 
 
-def _installable(python: str) -> tuple[str, ...]:
+def _installable(python: str, bootstrap: bool = False) -> tuple[str, ...]:
     """Return the compilers that the base images with that Python can install, GCC first, oldest first."""
-    names = {name for row in toolchains.bases_with(python) for name in toolchains.compilers(row.debian)}
+    able = (row for row in _bases(bootstrap) if row.python == python)
+    names = {name for row in able for name in toolchains.compilers(row.debian)}
     return tuple(sorted(names, key=lambda name: (name.startswith("clang"), int(name.rpartition("-")[2]))))
 
 
@@ -237,9 +247,7 @@ def _notes(release: str, able: Sequence[BaseImage], compiler: str, *, failing: b
 def _why_not(base: BaseImage, compiler: str) -> str:
     if base.debian.ended:
         return f"support of {base.distribution} ended on {base.debian.ended}"
-    if compiler not in base.debian.compilers:
-        return f"{base.distribution} has no {compiler} itself"
-    return "mmdebstrap cannot make it"
+    return f"{base.distribution} has no {compiler} itself"
 
 
 def _about_python(release: str, python: str) -> Iterator[str]:

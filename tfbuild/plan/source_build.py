@@ -317,7 +317,8 @@ def _own_notes(decision: Decision, choice: BaseChoice) -> Iterator[str]:
     yield from choice.notes
     if not choice.machine and (official := _other_python(decision)):
         python = decision.python
-        yield f"Python {python} is the newest of this release with a base; official wheels default to {official}"
+        base = "a base that mmdebstrap makes" if decision.request.base == "bootstrap" else "a base"
+        yield f"Python {python} is the newest of this release with {base}; official wheels default to {official}"
     if decision.request.base in BASES and releases.cuda_from_base(release, decision.target):
         yield (f"no known base image has CUDA: name one with CUDA {decision.cuda} and cuDNN {decision.cudnn} by --base")
     yield from sources.other_llvm(decision.overrides, release)
@@ -362,7 +363,8 @@ def _variant(decision: Decision, gpus: tuple[Capability, ...]) -> tuple[str, ...
     bazel = _default(lambda: toolchains.bazel(release, arch))
     threading = _default(lambda: configuration.threading(release, arch) if targets.get(target).onednn else "")
     circumstances = Circumstances(release=release, target=target, arch=arch, gpus=gpus, cuda=decision.cuda)
-    usual = base_choice.choose(replace(request, python=decision.python, compiler=""), circumstances)
+    base = "auto" if request.base in BASES else request.base
+    usual = base_choice.choose(replace(request, python=decision.python, compiler="", base=base), circumstances)
     own = releases.cuda(release) if decision.cuda else None
     capabilities = own.capabilities if own else ""
     words = (
