@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -65,6 +66,26 @@ def test_a_row_of_a_file_that_cannot_be_planned_is_refused_and_never_left_out() 
     good, bad = (Request(release=release, cpu="avx", platform="linux/amd64") for release in ("2.20.0", "9.9"))
     with pytest.raises(Unsupported, match="error: build 2 of the list: "):
         matrix.select(MatrixRequest(builds=(good, bad)))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("source", ("{}/one", "{}/two"), "source {}/one, and {}/two"),
+        ("base", ("debian:bookworm", "debian:trixie"), "base debian:bookworm, and debian:trixie"),
+    ],
+)
+def test_two_builds_of_a_list_with_one_identifier_are_refused(
+    name: str, values: tuple[str, str], said: str, tmp_path: Path
+) -> None:
+    """One of them was left out without a word."""
+    for folder in ("one", "two"):
+        shutil.copytree(ROOT / "tests" / "data" / "double", tmp_path / folder)
+    usual: dict[str, Any] = {"release": "2.13.1", "target": "cpu", "cpu": "avx", "platform": "linux/amd64"}
+    first, second = (Request(**{**usual, name: value.format(tmp_path)}) for value in values)
+    with pytest.raises(UsageError, match=r"builds 1 and 3 of the list are both called 2\.13\.1-cpu-") as refusal:
+        matrix.select(MatrixRequest(builds=(first, first, second)))
+    assert refusal.value.reason.endswith(f": {said.replace('{}', str(tmp_path))}")
 
 
 def test_pythons_without_an_official_wheel_have_no_row_for_one() -> None:

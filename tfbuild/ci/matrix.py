@@ -118,6 +118,7 @@ def select(request: MatrixRequest) -> Matrix:
                 raise
             refused.append(Refused(request=combination, reason=error.reason))
         else:
+            _refuse_two_of_one_name(rows.get(build.id, build), build, request.builds)
             rows[build.id] = build
     globs = request.only or ("*",)
     kept = [build for build in rows.values() if any(fnmatchcase(build.id, glob) for glob in globs)]
@@ -125,6 +126,23 @@ def select(request: MatrixRequest) -> Matrix:
         reason = f"--only {' '.join(request.only)} matches none of {len(rows)} rows" if rows else refused[0].reason
         raise UsageError(f"the matrix is empty: {reason}", hint="invoke matrix --format json lists all rows")
     return Matrix(rows=tuple(sorted(kept, key=_order)), refused=tuple(refused))
+
+
+def _refuse_two_of_one_name(first: Build, second: Build, listed: tuple[Request, ...]) -> None:
+    """Raise UsageError for two builds of a list with one identifier, but two trees, own Bazels or bases."""
+    there, here = _outside(first), _outside(second)
+    if name := next((name for name in here if here[name] != there[name]), ""):
+        numbers = " and ".join(str(listed.index(build.request) + 1) for build in (first, second))
+        raise UsageError(
+            f"builds {numbers} of the list are both called {second.id}: {name} {there[name]}, and {here[name]}",
+            hint="list one of them in another file",
+        )
+
+
+def _outside(build: Build) -> dict[str, object]:
+    """Return what an identifier does not tell apart, by the options that name it."""
+    source, bazel = build.source, build.own_bazel
+    return {"source": source and source.path, "bazel": bazel and bazel.path, "base": build.base_image}
 
 
 def _order(build: Build) -> tuple[Version, str, Version, str, str]:
