@@ -209,6 +209,11 @@ def test_they_are_for_cuda_builds_from_source_alone(name: str) -> None:
         ({"bazel_flag": ("--config=cuda12_version",)}, "--cuda 12.0"),
         ({"configure": ("HERMETIC_CUDA_COMPUTE_CAPABILITIES=12.0",)}, "--compute-capabilities 12.0"),
         ({"bazel_flag": ("--repo_env=TF_CUDA_COMPUTE_CAPABILITIES=8.6",)}, "--compute-capabilities 8.6"),
+        ({"configure": ("LOCAL_CUDA_PATH=/opt/cuda",)}, "--set cuda-path=/opt/cuda --cuda VERSION --set cudnn=VERSION"),
+        (
+            {"bazel_flag": ("--repo_env=LOCAL_CUDNN_PATH=/opt/cudnn",)},
+            "--set cuda-path=/opt/cudnn --cuda VERSION --set cudnn=VERSION",
+        ),
     ],
 )
 def test_a_word_for_other_gpus_than_the_labels_say_is_refused(words: dict[str, Any], hint: str) -> None:

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from contextlib import suppress
+from pathlib import Path
 
 from tfbuild.engine import debian
 from tfbuild.errors import Unsupported
@@ -66,7 +67,10 @@ def require(build: Build, machine: HostSystem) -> None:
     assert build.toolchain is not None
     if build.platform != MACHINES.get(os.uname().machine):
         raise Unsupported(f"the plan is for {build.platform}, and this machine is {os.uname().machine}", hint=INSTEAD)
-    if build.toolchain.cuda_base:
+    folders = build.request.cuda_path.split(",") if build.request.cuda_path else []
+    if missing := [name for name in folders if not Path(name).is_dir()]:
+        raise Unsupported(f"this machine has no folder {missing[0]}", hint="cuda-path names where its CUDA is")
+    if build.toolchain.cuda_base and not folders:
         raise Unsupported(
             f"TensorFlow {build.release} takes {build.toolchain.cuda_base} of its base image",
             hint="leave out --no-container and name a base by --base; from 2.18 on, Bazel downloads CUDA",

@@ -20,7 +20,7 @@ from tfbuild import facts
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import Facts, releases, targets
 from tfbuild.facts.release_table import Cuda, version
-from tfbuild.plan.request import BASES, Request
+from tfbuild.plan.request import Request
 
 SPELLED = re.compile(r"(?P<kind>sm_|compute_)?(?P<major>\d{1,2}?)(?(kind)|\.)(?P<minor>\d)", re.ASCII)
 # "TensorFlow only supports compute capabilities >= 3.5" (configure.py, v2.2.0 to v2.20.0).
@@ -168,7 +168,9 @@ def choose_cuda(
     )
 
 
-def _installed(release: str, gpus: tuple[Capability, ...], compiler: str, request: Request) -> CudaChoice:
+def _installed(
+    release: str, gpus: tuple[Capability, ...], compiler: str, request: Request, *, own_place: bool
+) -> CudaChoice:
     """Return the CUDA and cuDNN in the folders that the user names; it may be a version that Bazel cannot download."""
     own = releases.cuda(release)
     if not own.hermetic:
@@ -176,7 +178,7 @@ def _installed(release: str, gpus: tuple[Capability, ...], compiler: str, reques
             f"TensorFlow {release} takes CUDA from its base image anyway",
             hint="leave out cuda-path; --configure TF_CUDA_PATHS=FOLDER,FOLDER says where it is there",
         )
-    if request.base in BASES:
+    if not own_place:
         raise UsageError(
             "cuda-path names a folder of the base image, and no known one has CUDA",
             hint="--base with an image that has CUDA, cuDNN and NCCL",
@@ -344,9 +346,18 @@ def capabilities(request: Request, target: str, release: str) -> tuple[Capabilit
 
 
 def cuda_of(
-    request: Request, target: str, release: str, gpus: tuple[Capability, ...] = (), compiler: str = ""
+    request: Request,
+    target: str,
+    release: str,
+    gpus: tuple[Capability, ...] = (),
+    compiler: str = "",
+    *,
+    own_place: bool = False,
 ) -> CudaChoice:
-    """Return the CUDA to compile with; an official wheel has the release's own, and a target without CUDA none."""
+    """Return the CUDA to compile with; an official wheel has the release's own, and a target without CUDA none.
+
+    `own_place`: it is compiled on a base that the user named, or on a machine. Only those have a CUDA.
+    """
     if not targets.get(target).cuda:
         given = {"--cuda": request.cuda, "cudnn": request.cudnn, "cuda-path": request.cuda_path}
         if name := next((name for name, value in given.items() if value), ""):
@@ -356,7 +367,7 @@ def cuda_of(
         own = releases.cuda(release)
         return CudaChoice(cuda=own.version, cudnn=own.cudnn)
     if request.cuda_path:
-        return _installed(release, gpus, compiler, request)
+        return _installed(release, gpus, compiler, request, own_place=own_place)
     return choose_cuda(release, gpus, compiler=compiler, cuda=request.cuda, cudnn=request.cudnn)
 
 

@@ -162,8 +162,8 @@ class Request:
     )
     cuda_path: str = _gpus(
         "",
-        "folder of the base image with a CUDA of your own, in place of the one that Bazel downloads (from 2.18 on); or "
-        "three, with CUDA, cuDNN and NCCL",
+        "folder of the base image, or of the machine with --no-container, with a CUDA of your own, in place of the one "
+        "that Bazel downloads (from 2.18 on); or three, with CUDA, cuDNN and NCCL",
         "FOLDER[,FOLDER,FOLDER]",
         pattern=CUDA_PATH,
         what="one absolute path, or three",

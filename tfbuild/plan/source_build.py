@@ -35,6 +35,8 @@ FOR_COMPILER = ("--copt", "--cxxopt", "--conlyopt", "--per_file_copt", "--repo_e
 # The configs of TensorFlow's .bazelrc that choose a CPU, and how.
 CPU_CONFIGS = {"native_arch_linux": "-march=native", "avx_linux": "-mavx", "avx2_linux": "-mavx2"}
 SYSTEM_LIBS = "TF_SYSTEM_LIBS"
+# Where a CUDA and a cuDNN are that Bazel then does not download.
+OWN_CUDA = re.compile(r"(?:--(?:action|repo)_env=)?LOCAL_(?:CUDA|CUDNN)_PATH=(.+)")
 # What the configs with OpenMP set, and those without it leave out.
 OPENMP = re.compile(r"--define[= ]build_with_openmp=(\w+)")
 
@@ -103,7 +105,7 @@ def _decide(
     likely = likely_cuda(request, target, release, gpus)
     circumstances = Circumstances(release=release, target=target, arch=arch, gpus=gpus, bazel=bazel, cuda=likely)
     choice = base_choice.choose(request, circumstances, machine)
-    cuda = cuda_of(request, target, release, gpus, choice.compiler)
+    cuda = cuda_of(request, target, release, gpus, choice.compiler, own_place=not choice.base)
     _refuse_other_gpus(request)
     flags = isa.flags(
         wanted, choice.compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
@@ -278,6 +280,11 @@ def _refuse_other_gpus(request: Request) -> None:
             raise UsageError(
                 f"{word!r} compiles for other GPUs than the plan and the labels say",
                 hint=f"--compute-capabilities {match[2]}",
+            )
+        if not request.cuda_path and (match := OWN_CUDA.fullmatch(word)):
+            raise UsageError(
+                f"{word!r} takes another CUDA than the plan and the labels say",
+                hint=f"--set cuda-path={match[1]} --cuda VERSION --set cudnn=VERSION",
             )
 
 
