@@ -343,6 +343,8 @@ def test_facts_of_an_unknown_release_are_refused() -> None:
         ("v2.99.1", "2.99.1", "2.99.1"),
         ("2.99.0rc0", "2.99.0rc0", "2.99.0-rc0"),
         ("v2.99.0-rc0", "2.99.0rc0", "2.99.0-rc0"),
+        ("2.99rc0", "2.99.0rc0", "2.99.0-rc0"),
+        ("2.99-rc1", "2.99.0rc1", "2.99.0-rc1"),
         ("2.99.0.dev20261026", "2.99.0.dev20261026", "2.99.0-dev20261026"),
         ("2.99.0-dev20261026", "2.99.0.dev20261026", "2.99.0-dev20261026"),
         ("2.14.0rc1", "2.14.0rc1", "2.14.0-rc1"),
@@ -362,6 +364,12 @@ def test_a_newer_release_a_candidate_and_a_nightly_are_found_where_they_are_allo
         else f"TensorFlow {release} is not a final release"
     )
     assert refusal.value.hint == "--source FOLDER builds its tree, --wheel official takes its wheel"
+
+
+def test_a_release_of_the_next_major_version_is_newer_even_where_newer_ones_are_allowed() -> None:
+    with pytest.raises(Unsupported, match=r"TensorFlow 3\.0\.0 is newer than this tfbuild") as refusal:
+        rules.find_release("3.0.0", newer=True)
+    assert refusal.value.hint.startswith("upgrade tfbuild")
 
 
 def test_a_candidate_has_the_facts_of_its_release_and_a_newer_one_those_of_the_newest() -> None:

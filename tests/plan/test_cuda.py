@@ -140,7 +140,7 @@ def test_the_nearest_cuda_of_the_release_is_taken(release: str, gpus: str, cuda:
         ("2.17.1", "9.0", OWN, Unsupported, "takes CUDA from its base image anyway", "leave out cuda-path"),
         ("2.21.0", "9.0", {**OWN, "base": "auto"}, UsageError, "no known one has CUDA", "--base with an image"),
         ("2.21.0", "9.0", {**OWN, "cudnn": ""}, UsageError, "which cuDNN cuda-path has is not known", "name both"),
-        ("2.21.0", "9.0", {**OWN, "cuda": "13"}, UsageError, "'13' is not a CUDA version", "--cuda 12.8"),
+        ("2.21.0", "9.0", {**OWN, "cuda": "13"}, UsageError, "'13' is not a CUDA version", "--cuda 12.8 or 13.0"),
         ("2.21.0", "6.0", OWN, Unsupported, "CUDA 13.0.2 does not compile for compute capability 6.0", "ask for other"),
         ("2.14.1", "", {"cudnn": "9.8"}, Unsupported, "not known to build with cuDNN 9.8", "it takes 8.7"),
         ("2.17.1", "9.0", {"compiler": "clang-15"}, Unsupported, "clang-15 does not compile for compute capability "

@@ -36,7 +36,7 @@ from tfbuild.facts.release_table import (
 R = TypeVar("R", bound=RangeRow)
 DEFAULT_COMPILER = "gcc-12"
 # A release, a candidate and a nightly, as pip and as TensorFlow spell them.
-NEWER = re.compile(r"\d\.\d{1,3}(\.\d{1,3}([-.]?(rc\d{1,2}|dev\d{0,8}))?)?", re.ASCII)
+NEWER = re.compile(r"(\d\.\d{1,3})(\.\d{1,3})?([-.]?(?:rc\d{1,2}|dev\d{0,8}))?", re.ASCII)
 
 
 # --- releases --------------------------------------------------------------------------------------------------------
@@ -69,13 +69,24 @@ def known(release: str) -> bool:
 
 def newer(text: str) -> str:
     """Return the release that `text` means if it is newer than the facts, a candidate or a nightly; else ""."""
-    if not NEWER.fullmatch(text):
+    name = _full(text)
+    if not name or too_new(text):
         return ""
-    number = version(text)
-    name = str(number) if text.count(".") > 1 else f"{number}.0"
     final = base(name)
-    unknown = final > version(newest_first()[0]) or (number.is_prerelease and known(str(final)))
-    return name if unknown and final < version(table().known_until) else ""
+    unknown = final > version(newest_first()[0]) or (version(name).is_prerelease and known(str(final)))
+    return name if unknown else ""
+
+
+def too_new(text: str) -> bool:
+    """Whether `text` means a release that the facts of another cannot stand in for."""
+    name = _full(text)
+    return bool(name) and base(name) >= version(table().known_until)
+
+
+def _full(text: str) -> str:
+    """Return a release with all of its numbers as packaging spells it: 2.22.0rc0 for 2.22-rc0; "" for another text."""
+    match = NEWER.fullmatch(text)
+    return str(version(f"{match[1]}{match[2] or '.0'}{match[3] or ''}")) if match else ""
 
 
 def nearest(release: str) -> str:

@@ -147,7 +147,7 @@ class Request:
         "VERSION",
         pattern=VERSION,
         what="a CUDA version",
-        form="12.8",
+        form="12.8 or 13.0",
         identifier=Identifier.WORD,
     )
     cudnn: str = _gpus(

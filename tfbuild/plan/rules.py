@@ -126,6 +126,11 @@ def find_release(text: str, *, newer: bool = False) -> str:
         return patches[0]
     if (later := releases.newer(name)) and newer:
         return later
+    if newer and releases.too_new(name):
+        raise Unsupported(
+            f"TensorFlow {name} is newer than this tfbuild (knows up to {releases.newest_first()[0]})",
+            hint="upgrade tfbuild: only within a major version are newer releases planned like those before them",
+        )
     if later:
         final = not version(later).is_prerelease
         why = f"newer than this tfbuild (knows up to {releases.newest_first()[0]})" if final else "not a final release"
