@@ -144,7 +144,11 @@ def test_the_nearest_cuda_of_the_release_is_taken(release: str, gpus: str, cuda:
         ("2.21.0", "6.0", OWN, Unsupported, "CUDA 13.0.2 does not compile for compute capability 6.0", "ask for other"),
         ("2.14.1", "", {"cudnn": "9.8"}, Unsupported, "not known to build with cuDNN 9.8", "it takes 8.7"),
         ("2.17.1", "9.0", {"compiler": "clang-15"}, Unsupported, "clang-15 does not compile for compute capability "
-         "9.0", "--compiler gcc-N"),
+         "9.0", "leave out --compiler"),
+        # GCC is known to fail there.
+        ("2.18.0", "9.0", {"compiler": "clang-15"}, Unsupported, "clang-15 does not compile for", "leave out --comp"),
+        ("2.18.0", "12.0", {**OWN, "cuda": "12.8"}, Unsupported, "clang-18 does not compile", "--compiler clang-20"),
+        ("2.18.0", "10.3", {**OWN, "cuda": "12.9"}, Unsupported, "clang-18 does not compile", "ask for other GPUs"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused_with_what_does(

@@ -312,9 +312,18 @@ def _device_compiler(
     if not releases.config(NVCC, release):
         raise Unsupported(
             f"{compiler} does not compile for compute capability {_figures(missing)}",
-            hint="--compiler gcc-N: then nvcc compiles the kernels",
+            hint=_other_compiler(release, gpus),
         )
     return (NVCC,), (f"nvcc compiles the kernels (--config={NVCC}): {compiler} cannot for {_figures(missing)}",)
+
+
+def _other_compiler(release: str, gpus: tuple[Capability, ...]) -> str:
+    """Suggest what compiles for `gpus`: the plan's own compiler, else a Clang; nvcc with GCC may be known to fail."""
+    if not (missing := _not_by_clang(gpus, releases.compiler(release))):
+        return "leave out --compiler: the plan takes one that does"
+    first = {row.name: row.clang for row in table().capability}
+    needed = [first[gpu.figure] for gpu in missing]
+    return f"--compiler clang-{max(needed)}, or newer" if all(needed) else "ask for other GPUs (--compute-capabilities)"
 
 
 def _not_by_clang(gpus: tuple[Capability, ...], compiler: str) -> list[Capability]:
