@@ -25,6 +25,7 @@ from packaging.version import Version
 from tests.facts import digests, trees
 from tfbuild.binary import inspector
 from tfbuild.cpu import isa
+from tfbuild.errors import BadInput, TfbuildError
 from tfbuild.facts import release_table, releases
 from tfbuild.plan import tree as source_tree
 from tfbuild.plan.wheel import ARCHES, CPYTHON
@@ -37,6 +38,8 @@ FILES = "PyPI, files of {}"
 def proposed(folder: Path) -> str:
     """Return TOML: a table for each fact that the tree says otherwise than the newest known release."""
     tree = trees.folder_record(folder)
+    if not tree.version:
+        raise BadInput(f"{folder} does not say which release it is", hint="name the root of TensorFlow's tree")
     rows = source_tree.differences(tree, tree.version)
     new = (f"# {row.file}\n{_table(row.table, row.row)}" for row in rows if row.row)
     gone = (f"# {row.file} has {row.what}: end the row {row.table} {row.key}".rstrip() for row in rows if not row.row)
@@ -139,7 +142,18 @@ def _toml(row: msgspec.Struct) -> str:
     return "".join(f"{names[name]} = {msgspec.json.encode(value).decode()}\n" for name, value in own.items())
 
 
+def main(arguments: list[str]) -> str | None:
+    """Print what is proposed; return the error that ends it, if there is one."""
+    if len(arguments) != 1:
+        return "usage: python -m tests.facts.propose FOLDER|RELEASE"
+    (given,) = arguments
+    try:
+        for text in [proposed(Path(given))] if os.path.isdir(given) else of_pypi(given):
+            print(text, end="", flush=True)
+    except TfbuildError as error:
+        return str(error)
+    return None
+
+
 if __name__ == "__main__":
-    given = sys.argv[1]
-    for text in [proposed(Path(given))] if os.path.isdir(given) else of_pypi(given):
-        print(text, end="", flush=True)
+    sys.exit(main(sys.argv[1:]))

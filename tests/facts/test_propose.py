@@ -6,6 +6,7 @@ from pathlib import Path
 from tests.binary import libraries
 from tests.binary.test_scan import AVX, AVX2, everywhere, function, library, zipped
 from tests.facts import newest, propose
+from tests.rows import each
 from tfbuild.facts import releases
 
 NEXT = "2.99.0rc0"
@@ -32,6 +33,18 @@ def test_what_a_wheel_says_otherwise_becomes_rows(tmp_path: Path) -> None:
     assert rows["compiler"] == {**source, "wheel": "clang-21.1.8", "measured": [NEXT], "sure": "wheel"}
     assert (rows["official_wheel"]["from"], rows["official_wheel"]["features"]) == ("2.99.0", ["avx", "avx2"])
     assert text.endswith("# [and-cuda] requires nvidia-cudnn-cu13<10.0,>=9.12: compare [[cuda]]\n")
+
+
+@each(
+    "arguments, said",
+    [
+        ([], "usage: python -m tests.facts.propose"),
+        (["{}"], "does not say which release it is"),
+        (["none"], "unknown TensorFlow release 'none'"),
+    ],
+)
+def test_what_nothing_can_be_proposed_for_is_one_error(arguments: list[str], said: str, tmp_path: Path) -> None:
+    assert said in (propose.main([argument.format(tmp_path) for argument in arguments]) or "")
 
 
 def test_what_it_says_as_the_facts_do_does_not(tmp_path: Path) -> None:
