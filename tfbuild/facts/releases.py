@@ -57,7 +57,7 @@ def get(release: str) -> Release:
     """Return the release of that exact version, known or `newer`; raises Unsupported."""
     if row := _by_version().get(release):
         return row
-    if release and newer(release) == release:
+    if has_facts(release):
         return Release(version=release, sure="newer")
     raise Unsupported(f"unknown TensorFlow release {release!r}", hint=f"one of: {', '.join(newest_first())}")
 
@@ -65,6 +65,11 @@ def get(release: str) -> Release:
 def known(release: str) -> bool:
     """Whether the facts include the release itself; a newer one, a candidate or a nightly uses those of another."""
     return release in _by_version()
+
+
+def has_facts(release: str) -> bool:
+    """Whether there are facts for that exact version: its own, or those of another that stand in."""
+    return known(release) or (release != "" and newer(release) == release)
 
 
 def newer(text: str) -> str:
