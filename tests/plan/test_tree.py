@@ -93,6 +93,8 @@ def test_a_cuda_of_another_major_version_gets_the_cudnn_that_the_tree_names_with
     assert [note for note in build.notes if "CUDA 12.5.1 with cuDNN 9.3.0, or 13.0.0 with 9.12.0, for sm_60" in note]
     assert f"not certain: that TensorFlow {NEXT} builds with CUDA 13.0.0; its .bazelrc names that CUDA" in build.notes
     assert planned(folder, target="cuda", compute_capabilities="9.0").cudnn == "9.3.0"
+    older = planned(folder, target="cuda", cuda="12.9", compute_capabilities="9.0").notes
+    assert any(f"builds with CUDA 12.9.1; of {newest.RELEASE}: its tree can" in note for note in older)
     assert planned(folder, target="cuda", cuda="13.0", compute_capabilities="9.0", cudnn="9.11").cudnn == "9.11.0"
     with (
         release_table.using(msgspec.structs.replace(release_table.table(), cuda=(CUDA_14,))),

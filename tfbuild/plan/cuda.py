@@ -295,7 +295,8 @@ def _newer(release: str, fact: Cuda, cuda: str, gpus: tuple[Capability, ...]) ->
     if missing := _missing(fact.version, gpus):
         yield f"CUDA {cuda} is taken: the release's own, {fact.version}, does not compile for {_figures(missing)}"
     named = any(pair.startswith(f"{cuda}/") for pair in fact.pairs)
-    evidence = "its .bazelrc names that CUDA" if named else fact.evidence
+    of = "" if releases.known(release) else f"of {releases.nearest(release)}: "
+    evidence = "its .bazelrc names that CUDA" if named else f"{of}{fact.evidence}"
     yield f"not certain: that TensorFlow {release} builds with CUDA {cuda}; {evidence}"
 
 
