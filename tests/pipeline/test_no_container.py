@@ -213,6 +213,14 @@ def test_a_plan_for_another_platform_or_with_the_cuda_of_a_base_is_refused() -> 
         machines.require(build, BOOKWORM)
 
 
+@each("glibc, told", [("2.39", 0), ("2.41", 1)])
+def test_the_glibc_of_a_machine_decides_what_is_known_to_fail(glibc: str, told: int) -> None:
+    """No facts are there on releases of Ubuntu."""
+    ubuntu = dataclasses.replace(BOOKWORM, distribution="noble", glibc=glibc)
+    build = planned(ubuntu, target="cuda", release="2.20.0", compute_capabilities="12.0")
+    assert len([note for note in build.notes if "known to fail (cuda-glibc241)" in note]) == told
+
+
 def test_the_cuda_of_the_machine_is_taken_where_it_is(tmp_path: Path) -> None:
     own: dict[str, Any] = {
         "target": "cuda",

@@ -183,6 +183,12 @@ def bases_with(python: str) -> tuple[BaseImage, ...]:
     return matches
 
 
+def debian_of(image: str) -> Distribution | None:
+    """Return the Debian release of an image: a known base, or another one of Debian's or Python's; None if unknown."""
+    match = re.fullmatch(r"(?:\S+/)?(?:debian:|python:[\w.]+-(?:slim-)?)([a-z]+)(?:-\d{8})?(?:-slim)?(?:@\S+)?", image)
+    return distribution(match[1]) if match else None
+
+
 def find_base(image: str) -> BaseImage | None:
     """Return the base of that name, or None for an image that is not known."""
     return next((row for row in bases() if row.image == image), None)

@@ -45,6 +45,7 @@ class Failure(Sourced, frozen=True, kw_only=True):
     flags: tuple[str, ...] = ()
     patch: bool = False
     edits: tuple[Edit, ...] = ()
+    untried: bool = False
 
     @property
     def fixed(self) -> bool:
@@ -58,7 +59,7 @@ class Failure(Sourced, frozen=True, kw_only=True):
     @property
     def expected(self) -> bool:
         """Whether a build that it concerns is expected to fail."""
-        return not self.fixed and bool(self.compiler or self.nvcc)
+        return not self.fixed and not self.untried and bool(self.compiler or self.nvcc)
 
     @property
     def fix(self) -> str:
@@ -75,6 +76,7 @@ class Failure(Sourced, frozen=True, kw_only=True):
 class Circumstances:
     """The conditions of a build that failures depend on. `base`: its Debian release, None if it is not known.
 
+    `machine_glibc`: that of a machine in a base's place, else "".
     `bazel`: the version that builds it, "" for the release's own. `cuda`: the version that it takes, "" where that is
     not known.
     """
@@ -88,6 +90,12 @@ class Circumstances:
     gpus: tuple[Capability, ...] = ()
     bazel: str = ""
     cuda: str = ""
+    machine_glibc: str = ""
+
+    @property
+    def glibc(self) -> str:
+        """The glibc that it is compiled with, "" if it is not known."""
+        return self.machine_glibc or (self.base.glibc if self.base else "")
 
 
 def known(release: str) -> tuple[Failure, ...]:
@@ -118,7 +126,7 @@ def _concerns(row: Failure, build: Circumstances) -> bool:
         and row.compiler_from <= number
         and (not row.compiler_before or number < row.compiler_before)
         and (library is None or row.libstdcxx <= library)
-        and (not row.glibc or build.base is None or version(row.glibc) <= version(build.base.glibc))
+        and (not row.glibc or not build.glibc or version(row.glibc) <= version(build.glibc))
         and (not row.features or bool(set(row.features) & set(build.features)))
         and (not row.targets or build.target in row.targets)
         and row.arch in ("", build.arch)
@@ -129,11 +137,13 @@ def _concerns(row: Failure, build: Circumstances) -> bool:
     )
 
 
-def notes(rows: Iterable[Failure], base: Distribution | None = None) -> Iterator[str]:
-    """Yield the notes of a plan: each fix with its reason, and expected failures. `base` is None if not known."""
+def notes(rows: Iterable[Failure], glibc: str = "") -> Iterator[str]:
+    """Yield the notes of a plan: each fix with its reason, and expected failures. `glibc` is "" if not known."""
     for row in rows:
         if row.fixed:
             yield f"fix {row.id}: {row.symptom}: {row.fix}"
         elif row.expected:
-            condition = f" if the base has glibc {row.glibc} or newer" if row.glibc and base is None else ""
+            condition = f" if the base has glibc {row.glibc} or newer" if row.glibc and not glibc else ""
             yield f"known to fail{condition} ({row.id}): {row.symptom}; workaround: {row.workaround}"
+        elif row.untried:
+            yield f"not certain ({row.id}): {row.symptom}; workaround: {row.workaround}"

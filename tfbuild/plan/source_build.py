@@ -103,7 +103,15 @@ def _decide(
         _refuse_bazel(bazel, own, release, tree, request.configure)
     gpus = capabilities(request, target, release)
     likely = likely_cuda(request, target, release, gpus)
-    circumstances = Circumstances(release=release, target=target, arch=arch, gpus=gpus, bazel=bazel, cuda=likely)
+    circumstances = Circumstances(
+        release=release,
+        target=target,
+        arch=arch,
+        gpus=gpus,
+        bazel=bazel,
+        cuda=likely,
+        machine_glibc=machine.glibc if machine else "",
+    )
     choice = base_choice.choose(request, circumstances, machine)
     cuda = cuda_of(request, target, release, gpus, choice.compiler, own_place=not choice.base)
     _refuse_other_gpus(request)
@@ -112,11 +120,11 @@ def _decide(
     )
     _refuse_another_cpu(request, flags.instruction_set)
     changes = _changes(request, release)
-    base = machine or choice.base or toolchains.find_base(request.base)
+    place = machine or choice.base
     circumstances = replace(
         circumstances,
         compiler=flags.compiler,
-        base=base.debian if base else None,
+        base=place.debian if place else toolchains.debian_of(request.base),
         features=flags.instruction_set.features,
     )
     known_failures = failures.concerning(circumstances, request.without_fix)
@@ -157,7 +165,7 @@ def _decide(
             *flags.notes,
             *cuda.notes,
             *_about_bazel(decision, own),
-            *failures.notes(known_failures, circumstances.base),
+            *failures.notes(known_failures, circumstances.glibc),
             *_own_notes(decision, choice),
         ),
     )
