@@ -8,7 +8,7 @@ from tfbuild.plan import gain
 from tfbuild.plan.gain import ReportRow
 
 # Each picture's report, by its file in benchmarks/results/.
-REPORTS = {"avx512": "isa"}
+REPORTS = {"avx512": "isa", "compiled": "compiled-2.14.1"}
 # Dark enough on white and light enough on black to be read on both.
 FASTER, SLOWER, SAME = "#2e9e5b", "#d1584b", "#8590a0"
 TEXT = "#77808c"

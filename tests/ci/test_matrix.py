@@ -192,11 +192,11 @@ def test_a_row_without_a_machine_that_can_hold_it_is_left_out(system: str) -> No
     assert left_out == sum(int(note.split()[0]) for note in schedule.notes)
     assert all("--runner source:linux/" in note for note in schedule.notes)
     needs = {note.partition(" GB that --wheel source needs")[0].rpartition(" ")[2] for note in schedule.notes}
-    assert needs == {"github": {"34"}, "gitlab": set()}[system]
+    assert needs == {"github": {"20"}, "gitlab": set()}[system]
 
 
 def test_a_matrix_is_refused_if_no_machine_can_hold_any_row() -> None:
-    compiled = matrix.select(MatrixRequest(wheels=("source",)))
+    compiled = matrix.select(MatrixRequest(wheels=("source",), platforms=("linux/arm64",)))
     with pytest.raises(UsageError, match=r"the matrix is empty: .* rows left out: no .* runner hosted by github"):
         runners.schedule(compiled, "github", ())
     assert len(runners.schedule(compiled, "github", ["source=large"]).rows) == len(compiled.rows)
@@ -405,8 +405,8 @@ def test_what_rows_take_is_said_before_they_start() -> None:
     assert lines[-2:] == [
         "a compile of 2.0.4: 6.3 hours of one processor, 9 GB of disk, 6.3 GB of memory, recorded for 2.0.4 on two "
         "processors of an AMD EPYC, without CUDA",
-        "a compile of 2.20.0: about 11.8 hours of one processor, 17 GB of disk, 6.3 GB of memory: recorded for 2.0.4 "
-        "on two processors of an AMD EPYC, without CUDA, scaled to the actions of 2.14.1",
+        "a compile of 2.20.0: 13.9 hours of one processor, 7.5 GB of disk, 6.5 GB of memory, recorded for 2.14.1 on "
+        "two processors of an Intel Xeon, without CUDA",
     ]
 
 
@@ -416,7 +416,6 @@ def test_recorded_compiles_are_those_of_the_project() -> None:
         builds = json.loads(path.read_text())["results"]["builds"]
         hours = [sum(one["cpu_seconds"] or 0 for one in build["sittings"]) / 3600 for build in builds]
         assert row.cpu_hours == round(max(hours), 1)
-        assert row.actions in {one["actions_total"] for build in builds for one in build["sittings"]}
         peaks = [one["peak_bytes"] or 0 for build in builds for one in build["sittings"]]
         assert row.memory == round(max(peaks) / 10**9, 1)
         assert row.covers(row.recorded)

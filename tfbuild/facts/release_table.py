@@ -169,36 +169,23 @@ class LinkedLlvm(Sourced, frozen=True, kw_only=True):
 class CompileCost(RangeRow, frozen=True, kw_only=True):
     """What a compile takes, as recorded when `recorded`, one of these releases, was compiled on `machine`.
 
-    `actions`: Bazel's; `cpu_hours`: of all processes together; `disk`: gigabytes of sources, caches and results at its
-    end; `memory`: gigabytes of all processes at most. `scaled`: the release whose actions the first three are scaled
-    to, "" if they are the record.
+    `cpu_hours`: of all processes together; `disk`: gigabytes of sources, caches and results at its end; `memory`:
+    gigabytes of all processes at most.
     """
 
     recorded: str
     machine: str
-    actions: int
     cpu_hours: float
     disk: float
     memory: float
-    scaled: str = ""
 
     @property
     def described(self) -> str:
         """Say what a compile takes, and where that is from."""
-        took = f"{self.cpu_hours:.1f} hours of one processor, {self.disk:.0f} GB of disk, {self.memory} GB of memory"
-        recorded = f"recorded for {self.recorded} on {self.machine}"
         return (
-            f"about {took}: {recorded}, scaled to the actions of {self.scaled}"
-            if self.scaled
-            else f"{took}, {recorded}"
+            f"{self.cpu_hours:.1f} hours of one processor, {self.disk:g} GB of disk, {self.memory} GB of memory, "
+            f"recorded for {self.recorded} on {self.machine}"
         )
-
-
-class AnalysedBuild(RangeRow, frozen=True, kw_only=True):
-    """How many actions Bazel's analysis of `release` found."""
-
-    release: str
-    actions: int
 
 
 class HermeticPython(Sourced, frozen=True, kw_only=True):
@@ -337,7 +324,6 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
     wheel_flag: tuple[WheelFlag, ...]
     llvm: tuple[LinkedLlvm, ...]
     compile: tuple[CompileCost, ...]
-    analysed: tuple[AnalysedBuild, ...]
     hermetic_python: tuple[HermeticPython, ...]
     host_tool: tuple[HostTool, ...]
     constraint: tuple[Constraint, ...]

@@ -198,18 +198,8 @@ def llvm(release: str) -> str:
 
 
 def compile_cost(release: str) -> CompileCost:
-    """Return what a compile takes: as recorded, and scaled where a build with more actions stands for the release."""
-    record = row(table().compile, release)
-    for analysed in rows(table().analysed, release):
-        factor = analysed.actions / record.actions
-        return msgspec.structs.replace(
-            record,
-            actions=analysed.actions,
-            cpu_hours=record.cpu_hours * factor,
-            disk=record.disk * factor,
-            scaled=analysed.release,
-        )
-    return record
+    """Return what a compile takes, as recorded for this release or the nearest one that was compiled."""
+    return row(table().compile, release)
 
 
 def hermetic(release: str) -> bool:
