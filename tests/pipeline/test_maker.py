@@ -181,7 +181,7 @@ def test_a_base_that_does_not_fit_on_the_disk_leaves_nothing_there(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("run", "needed"),
-    [({}, int(1.5 * 9e9 * 15340 / 8189) + (8 << 30)), ({"recording": True}, 8 << 30), ({"disk": 5}, 5)],
+    [({}, int(1.5 * 7.5e9) + (8 << 30)), ({"recording": True}, 8 << 30), ({"disk": 5}, 5)],
 )
 def test_a_bundle_of_a_source_build_needs_no_disk_for_a_compile(
     run: dict[str, Any], needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

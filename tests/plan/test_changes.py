@@ -184,8 +184,8 @@ def test_a_bazel_of_ones_own_is_packed_and_brings_the_edits_that_it_needs(tmp_pa
         assert "--mount=type=bind,source=bazel,target=/mnt/bazel \\\n    sh /mnt/toolchain.sh bazel" in text
         assert f"--bazel 7.7.1={path.name}" in text
         assert [row.id for row in build.fixes if row.bazel_from] == [
-            "bazel7-workspace", "bazel7-licenses", "bazel7-execution-info", "bazel7-allowlist",
-            "bazel7-host-features",
+            "bazel7-workspace", "bazel7-licenses", "bazel7-execution-info", "bazel7-link-words",
+            "bazel7-system-sqlite", "bazel7-allowlist", "bazel7-host-features",
         ]  # fmt: skip
     assert installed.is_file()
     # What it is called where does not matter, that it is not the release's own does.
