@@ -38,7 +38,7 @@ def main() -> None:
     for name, build in zip(options.id, builds, strict=True):
         build["commit"] = build["commit"] or options.commit
         build["overrides"] = {repository: versions.get(repository) for repository in build["overrides"]}
-        build["second_builder"] = second(options.second / name) if options.second else None
+        build["second_builder"] = second(options.second / name, build["sittings"]) if options.second else None
     [release] = {build["release"] for build in builds}
     results: dict[str, object] = {"builds": builds}
     print(record(f"compiled-{release}", results))
@@ -74,9 +74,12 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "sittings.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def second(folder: Path) -> list[dict[str, object]] | None:
-    """The sittings of the second builder, None where it did not compile this."""
-    return [sitting(row) for row in recorded(folder)] if (folder / "sittings.jsonl").is_file() else None
+def second(folder: Path, first: list[dict[str, Any]]) -> list[dict[str, object]] | None:
+    """The second builder's own sittings, None where it compiled nothing; a cache brings along those of the first."""
+    if not (folder / "sittings.jsonl").is_file():
+        return None
+    known = {row["began"] for row in first}
+    return [sitting(row) for row in recorded(folder) if row["began"] not in known]
 
 
 def sitting(row: dict[str, Any]) -> dict[str, object]:

@@ -143,7 +143,9 @@ def test_what_is_in_the_libraries_is_that_for_which_they_were_compiled(folder: P
 
 
 def test_a_second_builder_is_told_by_its_own_sittings(folder: Path) -> None:
-    assert compiled.second(folder) is None
-    (folder / "sittings.jsonl").write_text(json.dumps(DONE | {"processes": 90, "from_cache": 88}))
-    [row] = compiled.second(folder) or []
+    """The cache brought those of the first along."""
+    assert compiled.second(folder, []) is None
+    rows = [STOPPED, DONE | {"processes": 90, "from_cache": 88}]
+    (folder / "sittings.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    [row] = compiled.second(folder, [STOPPED]) or []
     assert (row["wall_seconds"], row["cpu_seconds"], row["processes"], row["from_cache"]) == (500, 600.0, 90, 88)
