@@ -111,6 +111,7 @@ def test_a_cuda_of_another_major_version_gets_the_cudnn_that_the_tree_names_with
         (".bazelrc", b"\xff\xfe", ".bazelrc cannot be read: it is not text"),
         ("configure.py", b"def main(:\n", "cannot be planned: "),
         (".bazelversion", b"latest\n", "cannot be planned: .bazelversion: 'latest' is not a version of Bazel"),
+        (".bazelversion", b"9" * 5000, f"cannot be planned: .bazelversion: '{'9' * 50}' is not a version of Bazel"),
     ],
 )
 def test_a_tree_that_cannot_be_read_is_one_error_with_its_hint(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from tfbuild.errors import BadInput
 from tfbuild.facts import releases
@@ -147,7 +147,7 @@ def read_tree(read_text: ReadText, names: Iterable[str]) -> TreeFacts:
     oldest, newest = limits.get("_TF_MIN_BAZEL_VERSION", ""), limits.get("_TF_MAX_BAZEL_VERSION", "")
     for file, text in ((".bazelversion", bazelversion), ("configure.py", oldest), ("configure.py", newest)):
         if text and not is_version(text):
-            raise ValueError(f"{file}: {text!r} is not a version of Bazel")
+            raise ValueError(f"{file}: {text[:50]!r} is not a version of Bazel")
     clangs = [int(match[1]) for words in rc.options.values() for match in map(CLANG.fullmatch, words) if match]
     known_targets = sorted({row.target for row in table().wheel_target})
     return TreeFacts(
@@ -196,7 +196,7 @@ def is_version(text: str) -> bool:
     """Whether packaging can compare it with other versions."""
     try:
         Version(text)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion is one, and so is a number with more digits than Python reads
         return False
     return True
 
