@@ -3,10 +3,11 @@
     .venv/bin/python -m benchmarks.compiled ID [ID ...]
 
 For each identifier (all are of one release): `build/ID/plan.json`, `build/ID/sittings.jsonl` (the builder's record of
-each run), `reports/ID.json` (verification, once the image is built), `reports/bench-ID.json` (from `invoke bench
---only isa --against`, where that was run), `reports/inspect-ID.json` (from `invoke inspect WHEEL --json`, likewise) and
-the wheel beside its sidecar in a folder below `dist/` (from `invoke wheel`: a release's wheels have one file name, so
-that each needs a folder of its own). A compile without an end is written down as one that is under way.
+each run), `reports/ID.json` (verification, once the image is built; for an image of the wheel file, copy its report
+there), `reports/bench-ID.json` (from `invoke bench --only isa --against`, where that was run),
+`reports/inspect-ID.json` (from `invoke inspect WHEEL --json`, likewise) and the wheel beside its sidecar in a folder
+below `dist/` (from `invoke wheel`: a release's wheels have one file name, so that each needs a folder of its own). A
+compile without an end is written down as one that is under way.
 
 `--overrides` names a file of JSON that says what each folder is that took a repository's place, such as "0.0.10 of
 Debian: not the pinned 0.0.6". `--second` names the working folder of another builder: one with empty disks, which

@@ -1,6 +1,5 @@
 """A build from source: the tree, its Python, base, compiler and Bazel, its flags and configs, and what they note."""
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +25,6 @@ from tfbuild.plan.source import Source
 from tfbuild.plan.tree import Difference, TreeFacts
 
 SYSTEM_LIBS = "TF_SYSTEM_LIBS"
-# What the configs with OpenMP set, and those without it leave out.
-OPENMP = re.compile(r"--define[= ]build_with_openmp=(\w+)")
 
 
 def from_source(
@@ -172,22 +169,12 @@ def _threading(request: Request, target: str, release: str, arch: str) -> str:
             )
         return "threadpool"
     chosen = configuration.threading(release, arch, request.threading)
-    for word, runtime in _runtimes_named(request):
+    for word, runtime in words.runtimes_named(request):
         if configuration.threading(release, arch, runtime) != chosen:
             raise UsageError(
                 f"{word} runs oneDNN on {runtime}, and the plan on {chosen}", hint=f"--set threading={runtime}"
             )
     return chosen
-
-
-def _runtimes_named(request: Request) -> Iterator[tuple[str, str]]:
-    """Yield the words that choose a runtime of oneDNN, and which."""
-    runtimes = configuration.runtimes()
-    for name in words.configs_named(request):
-        if name in runtimes:
-            yield f"--config {name}", runtimes[name]
-    for match in OPENMP.finditer(" ".join(request.bazel_flag)):
-        yield match[0], "openmp" if match[1] == "true" else "threadpool"
 
 
 def _refuse_bazel(bazel: str, own: str, release: str, tree: TreeFacts | None, answers: tuple[str, ...]) -> None:
@@ -238,6 +225,9 @@ def _configure_env(
     given = (text.partition("=") for text in decision.request.configure)
     users = dict(cuda.answers) | {name: value for name, _, value in given}
     return tuple((dict(answers) | ({SYSTEM_LIBS: names} if names else {}) | users).items())
+
+
+# --- notes ------------------------------------------------------------------------------------------------------------
 
 
 def _own_notes(decision: Decision, choice: BaseChoice) -> Iterator[str]:
@@ -299,7 +289,7 @@ def _variant(decision: Decision, gpus: tuple[Capability, ...]) -> tuple[str, ...
     usual = base_choice.choose(replace(request, python=decision.python, compiler="", base=base), circumstances)
     own = releases.cuda(release) if decision.cuda else None
     capabilities = own.capabilities if own else ""
-    words = (
+    differences = (
         "source" if _is_like_official(decision) else "",
         request.threading if request.threading != threading else "",
         decision.compiler if decision.compiler != usual.compiler else "",
@@ -317,7 +307,7 @@ def _variant(decision: Decision, gpus: tuple[Capability, ...]) -> tuple[str, ...
         f"cudnn{decision.cudnn}" if own and decision.cudnn != own.cudnn else "",
         *headers_word(request),
     )
-    return tuple(word for word in words if word)
+    return tuple(word for word in differences if word)
 
 
 def _default(look_up: Callable[[], str]) -> str:

@@ -7,6 +7,7 @@ from itertools import chain, pairwise
 from tfbuild import facts
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import UsageError
+from tfbuild.plan import configuration
 from tfbuild.plan import tree as source_tree
 from tfbuild.plan.request import Request
 
@@ -20,6 +21,8 @@ FOR_COMPILER = ("--copt", "--cxxopt", "--conlyopt", "--per_file_copt", "--repo_e
 CPU_CONFIGS = {"native_arch_linux": "-march=native", "avx_linux": "-mavx", "avx2_linux": "-mavx2"}
 # Where a CUDA and a cuDNN are that Bazel then does not download.
 OWN_CUDA = re.compile(r"(?:--(?:action|repo)_env=)?LOCAL_(?:CUDA|CUDNN)_PATH=(.+)")
+# What the configs with OpenMP set, and those without it leave out.
+OPENMP = re.compile(r"--define[= ]build_with_openmp=(\w+)")
 
 
 def refuse_flags(flags: tuple[str, ...]) -> None:
@@ -62,6 +65,16 @@ def refuse_other_gpus(request: Request) -> None:
             )
 
 
+def runtimes_named(request: Request) -> Iterator[tuple[str, str]]:
+    """Yield the words that choose a runtime of oneDNN, and which."""
+    runtimes = configuration.runtimes()
+    for name in configs_named(request):
+        if name in runtimes:
+            yield f"--config {name}", runtimes[name]
+    for match in OPENMP.finditer(" ".join(request.bazel_flag)):
+        yield match[0], "openmp" if match[1] == "true" else "threadpool"
+
+
 def configs_named(request: Request) -> list[str]:
     """Return the configs that the user asks Bazel for."""
     return [*request.config, *re.findall(r"--config[= ](\S+)", " ".join(request.bazel_flag))]
@@ -89,6 +102,3 @@ def _another_cpu(flag: str, value: str, own: InstructionSet) -> str:
         smaller = [row.name for row in facts.levels(own.arch) if removed not in row.features]
         return smaller[-1] if removed in own.features else ""
     return ""
-
-
-# --- notes ------------------------------------------------------------------------------------------------------------
