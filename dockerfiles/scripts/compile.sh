@@ -197,11 +197,14 @@ if grep '[Ee]xpected \(hash\|digest\).* not match' "$kept/bazel.log" > /dev/null
         compile
     fi
 fi
+pack() {
+    mkdir -p "$top/wheel"
+    "$@" && python3 "$top/mnt/repack.py" "$top"/wheel/*.whl && chmod 644 "$top"/wheel/*.whl
+}
 why="done"
 if [ "$code" = 0 ]; then
     echo packing > "$top/mnt/stage"
-    mkdir -p "$top/wheel"
-    if ! "$@"; then
+    if ! pack "$@"; then
         code=1 why=failed
         echo "tfbuild: all is compiled, but the wheel could not be packed"
     fi
@@ -220,8 +223,6 @@ if [ "$code" != 0 ]; then
     exit "$code"
 fi
 
-# Bazel's outputs are read-only.
-chmod 644 "$top"/wheel/*.whl
 for wheel in "$top"/wheel/*.whl; do
     sh "$top/mnt/system.sh" list "$wheel"
 done > "$top/mnt/packages.txt"

@@ -1,4 +1,4 @@
-"""system.sh and sitting.py, which run in the builder: the scripts themselves, on this system's own files."""
+"""system.sh, repack.py and sitting.py, which run in the builder: the scripts themselves, on this system's own files."""
 
 import json
 import os
@@ -14,6 +14,7 @@ from tfbuild.context import dockerfile
 
 SYSTEM = dockerfile.TEMPLATES / "system.sh"
 SITTING = dockerfile.TEMPLATES / "sitting.py"
+REPACK = dockerfile.TEMPLATES / "repack.py"
 LOG = """Analyzing: target //:wheel (12 packages loaded)
 [1 / 4] 1 action
 (03:51:02) [1,218 / 3,831] 2 actions running
@@ -262,3 +263,30 @@ def test_a_sitting_is_divided_into_its_stages_whatever_is_done_to_the_clock(tmp_
     analysis, compile_ = stages["analysis"]["disk_bytes"], stages["compile"]["disk_bytes"]
     assert 2**20 <= analysis < 2 * 2**20 <= compile_ < 3 * 2**20
     assert watch.returncode == 0
+
+
+# --- repack.py --------------------------------------------------------------------------------------------------------
+
+
+def packed(wheel: Path, year: int, modes: dict[str, int]) -> Path:
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, mode in modes.items():
+            entry = zipfile.ZipInfo(name, (year, 1, 1, 0, 0, 0))
+            entry.external_attr = mode << 16
+            archive.writestr(entry, name * 100, zipfile.ZIP_DEFLATED)
+    return wheel
+
+
+def test_equal_files_make_equal_wheels_whenever_and_wherever_they_were_packed(tmp_path: Path) -> None:
+    wheels = [
+        packed(tmp_path / "compiled.whl", 2024, {"t/lib.so": 0o100755, "t/a.py": 0o100644, "t/tool": 0o100555}),
+        packed(tmp_path / "cached.whl", 2025, {"t/lib.so": 0o100744, "t/a.py": 0o100664, "t/tool": 0o100544}),
+    ]
+    subprocess.run([sys.executable, REPACK, *wheels], check=True)
+    assert wheels[0].read_bytes() == wheels[1].read_bytes()
+    with zipfile.ZipFile(wheels[0]) as archive:
+        modes = {entry.filename: entry.external_attr >> 16 for entry in archive.infolist()}
+        assert modes == {"t/lib.so": 0o100755, "t/a.py": 0o100644, "t/tool": 0o100755}
+        assert archive.read("t/a.py") == b"t/a.py" * 100
+        assert {entry.compress_type for entry in archive.infolist()} == {zipfile.ZIP_DEFLATED}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cached.whl", "compiled.whl"]

@@ -30,8 +30,7 @@ COMPILE = {
     f"scripts/{name}"
     for name in (
         "toolchain.sh", "source.sh", "edit.py", "archives.py", "cached.sh", "compile.sh", "relay.py", "remote.py",
-        "sitting.py",
-        "system.sh", "truststore.py",
+        "repack.py", "sitting.py", "system.sh", "truststore.py",
     )
 }  # fmt: skip
 OWN = {"Dockerfile", "constraints.txt", "entrypoint.sh", "plan.json"}

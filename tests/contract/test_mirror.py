@@ -23,7 +23,7 @@ from tfbuild.pipeline.mirror import Mirror, Upstream
 
 pytestmark = pytest.mark.engine
 
-SCRIPTS = ("network.sh", "compile.sh", "relay.py", "sitting.py", "system.sh")
+SCRIPTS = ("network.sh", "compile.sh", "relay.py", "repack.py", "sitting.py", "system.sh")
 LIBRARY = {
     "lib-1/WORKSPACE": "",
     "lib-1/BUILD": 'cc_library(name = "lib", srcs = ["lib.cc"], visibility = ["//visibility:public"])',

@@ -207,7 +207,7 @@ def compile_in(
     # A version manager's `python3` takes eight times as long to start.
     (root / "bin/python3").unlink(missing_ok=True)
     (root / "bin/python3").symlink_to(sys.executable)
-    for name in ("archives.py", "relay.py", "remote.py", "sitting.py", "system.sh"):
+    for name in ("archives.py", "relay.py", "remote.py", "repack.py", "sitting.py", "system.sh"):
         (root / "mnt" / name).write_bytes((dockerfile.TEMPLATES / name).read_bytes())
     for name, text in (secrets or {}).items():
         (root / "mnt" / name).write_text(text)

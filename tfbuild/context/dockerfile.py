@@ -57,6 +57,7 @@ COMPILE_FILES = (
     "compile.sh",
     "relay.py",
     "remote.py",
+    "repack.py",
     "sitting.py",
     "system.sh",
     "truststore.py",
