@@ -1,7 +1,7 @@
-"""archives.py MIRROR TREE CACHE: what the tree downloads, out of a mirror and into Bazel's repository cache.
+"""archives.py MIRROR TREE CACHE: copies the archives that a tree downloads from a mirror into Bazel's repository cache.
 
-For Bazels that know no mirror (before 4). An archive is taken by the sha256 that the tree names, as Bazel itself takes
-it, and asked for at MIRROR/HOST/PATH by each of its URLs in turn. One that the mirror lacks is left to Bazel: not every
+For Bazel before 4, which has no option for a mirror. Like Bazel, it identifies an archive by the sha256 in the tree. It
+requests each of its URLs as MIRROR/HOST/PATH until one works. Archives that the mirror lacks are left to Bazel: no
 build needs all of them.
 """
 
@@ -22,12 +22,12 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 AT_ONCE = 8
 SECONDS = 60
 MISSING = "missing"
-# A mirror that did not answer so often is asked nothing more: a tree names hundreds of archives.
+# After this many requests without an answer, give up on the mirror: a tree names hundreds of archives.
 MOST_SILENCES = 3
 
 
 def found(tree):
-    """The URLs of each archive that the tree's rules name, by sha256."""
+    """Return the URLs of each archive that the tree's rules name, by sha256."""
     archives = {}
     for folder, names, files in os.walk(tree):
         names[:] = sorted(name for name in names if not name.startswith((".git", "bazel-")))
@@ -40,7 +40,7 @@ def found(tree):
 
 
 def named(path):
-    """The sha256 and URLs of each call in a file of Starlark, which Python's parser reads."""
+    """Yield the sha256 and URLs of each call in a Starlark file, which Python can parse."""
     with open(path, encoding="utf-8") as file:
         try:
             nodes = list(ast.walk(ast.parse(file.read())))
@@ -67,18 +67,18 @@ def named(path):
 
 
 def texts(node, names):
-    """The strings in an expression, those of a variable by its value."""
+    """Return the strings in an expression; a variable counts as its value."""
     parts = list(ast.walk(node))
     parts += [
         part for name in parts if isinstance(name, ast.Name) and name.id in names for part in ast.walk(names[name.id])
     ]
-    # The builder's Python can be 3.7, where a string is an ast.Str.
+    # In Python 3.7, which a builder may have, a string is an ast.Str.
     values = [getattr(part, "value", getattr(part, "s", None)) for part in parts]
     return [value for value in values if isinstance(value, str)]
 
 
 class Silences:
-    """How often the mirror did not answer, and why it last did not."""
+    """Counts the requests that the mirror did not answer, and keeps the last reason."""
 
     def __init__(self):
         self.lock, self.count, self.why = threading.Lock(), 0, ""
@@ -89,7 +89,7 @@ class Silences:
 
 
 def fetch(mirror, sha256, urls, cache, silences):
-    """Puts the archive where Bazel looks for it; what to tell about it, "" where all is well."""
+    """Put the archive where Bazel looks for it. Return "", MISSING, or what is wrong."""
     target = os.path.join(cache, "content_addressable", "sha256", sha256, "file")
     if here(target, sha256):
         return ""
@@ -117,7 +117,7 @@ def fetch(mirror, sha256, urls, cache, silences):
 
 
 def here(target, sha256):
-    """Whether the archive is there and whole; what else is there is removed, and its folder with it."""
+    """Return whether the archive is there and intact. Remove anything else from its place."""
     try:
         if os.path.isfile(target):
             with open(target, "rb") as file:

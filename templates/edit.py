@@ -1,7 +1,7 @@
-"""edit.py TREE EDITS: replaces text in the tree's files, or ends with what does not apply.
+"""edit.py TREE EDITS: replaces text in the tree's files; fails if an edit changes no file.
 
-EDITS is a JSON list of {"fix", "files", "find", "replace"}: in every file of that pattern, every time. Runs in the
-builder, on whatever Python that has.
+EDITS is a JSON list of {"fix", "files", "find", "replace"}. Each edit replaces every occurrence in every file that
+matches the pattern. Runs in the builder, on any Python 3.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def edit(tree, files, find, replace):
-    """How many files had the text."""
+    """Return how many files contained the text."""
     count = 0
     for path in sorted(Path(tree).glob(files)):
         if not path.is_file() or path.is_symlink():

@@ -1,6 +1,6 @@
 #!/bin/sh
-# llvm.sh URL SUITE KEY FINGERPRINT: makes apt know LLVM's own repository, by the one key of that fingerprint.
-# Run after `apt-get update`; leaves the packages of both in apt's lists. SUITE: llvm-toolchain-NAME-VERSION.
+# llvm.sh URL SUITE KEY FINGERPRINT: adds LLVM's own repository to apt, trusting only the key with that fingerprint.
+# Run it after `apt-get update`; afterwards apt knows the packages of both. SUITE: llvm-toolchain-NAME-VERSION.
 set -eu
 url=$1 suite=$2 key=$3 fingerprint=$4
 # shellcheck source=/dev/null
@@ -21,7 +21,7 @@ cp /mnt/llvm.asc /etc/apt/keyrings/llvm.asc
 
 name=${suite#llvm-toolchain-}
 echo "deb [signed-by=/etc/apt/keyrings/llvm.asc] $url/${name%-*}/ $suite main" > /etc/apt/sources.list.d/llvm.list
-# Once more: puts the new source under the mirror, where there is one.
+# Again, so that the new source goes through the mirror, if there is one.
 # shellcheck source=/dev/null
 . /mnt/network.sh
 apt-get update

@@ -1,7 +1,7 @@
 #!/bin/sh
-# pip.sh WORD...: pip install WORD... into the virtual environment, from pip's cache in /mnt/pip where that has it.
-# pip does not recover from a damaged cache: every build would fail (github.com/pypa/pip/issues/3127). If pip fails, and
-# the network is not the cause, it is tried without the cache, which is emptied if that helps.
+# pip.sh WORD...: runs `pip install WORD...` in the virtual environment, with pip's cache in /mnt/pip.
+# pip does not recover from a damaged cache: every build would fail (github.com/pypa/pip/issues/3127). If pip fails and
+# the network is not the cause, this tries again without the cache, and empties the cache if that helps.
 set -eu
 install() {
     /opt/tensorflow/bin/pip --disable-pip-version-check --log /mnt/pip.log install --no-compile "$@"
@@ -18,5 +18,5 @@ if grep 'Retrying (' /mnt/pip.log > /dev/null; then
 fi
 echo "tfbuild: note: pip failed; trying again without its cache" >&2
 install --no-cache-dir "$@"
-echo "tfbuild: note: pip's cache was damaged, and is emptied" >&2
+echo "tfbuild: note: pip's cache was damaged and has been emptied" >&2
 rm -rf /mnt/pip/* || true

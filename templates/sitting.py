@@ -1,12 +1,12 @@
 """sitting.py begin FILE | watch FILE STAGE FOLDER... | end FILE LOG PROFILE WHY: what a run of a compile cost.
 
-A compile can take several sittings, each stopped by a time limit or a fault and resumed from Bazel's cache: FILE is in
-that cache, and has a line of JSON for each. CPU time and memory are those of this step's cgroup (v1 or v2), so that
-Bazel's server and all compilers count. Without a container (TFBUILD_ROOT is set) that has all of the machine in it, and
-they are those of compile.sh, of Bazel's server in one of the FOLDERs, and of what these started. `watch` writes both
-into the last line every few seconds, and when it was: whatever kills a sitting leaves that much of it. The file STAGE
-names the stage that it is in (analysis, compile, packing), by which `watch` divides them; what the FOLDERs take on disk
-is measured where a stage ends.
+A compile can take several runs, each stopped by a time limit or a fault and resumed from Bazel's cache. FILE is in that
+cache, and has a line of JSON for each run. CPU time and memory are those of this step's cgroup (v1 or v2), which
+includes Bazel's server and all compilers. Without a container (TFBUILD_ROOT is set) the cgroup may be the whole
+machine's; then they are those of compile.sh, of Bazel's server in one of the FOLDERs, and of their children. `watch`
+updates the last line every few seconds, so that a run that is killed leaves its record up to then. The file STAGE names
+the current stage (analysis, compile, packing); `watch` records each stage separately, with the disk that the
+FOLDERs take at its end.
 """
 
 import glob
@@ -19,7 +19,7 @@ import time
 
 SAMPLE_SECONDS = 5
 SLOWEST = 10
-# How Bazel names an action for a program that runs while it builds; older ones say host.
+# How Bazel marks an action for a program that runs during the build; older versions say host.
 TOOL = ("[for tool]", "[for host]")
 COUNT = re.compile(rb"\[(\d[\d,]{,20}) / (\d[\d,]{,20})\]")
 PROCESSES = re.compile(rb"^INFO: (\d[\d,]{,20}) process(?:es)?(?:: (.*?))?\.?$", re.MULTILINE)
@@ -35,7 +35,7 @@ def read(path):
 
 
 def group(controller):
-    """The folder of this process's cgroup; "" stands for version 2. In a container that is the top one."""
+    """Return the folder of this process's cgroup ("": version 2). In a container that is the top one."""
     top = "/sys/fs/cgroup/" + controller
     for line in read("/proc/self/cgroup").decode().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -45,7 +45,7 @@ def group(controller):
 
 
 def cpu_seconds():
-    """Of everything in this cgroup so far, None where there is none to ask."""
+    """Return the CPU time of this cgroup so far, None if it cannot be read."""
     usage = read(group("cpuacct") + "/cpuacct.usage")
     if usage:
         return round(int(usage) / 1e9, 1)
@@ -54,7 +54,7 @@ def cpu_seconds():
 
 
 def memory():
-    """Bytes that processes hold now, without files that the kernel merely keeps; 0 where that is not known."""
+    """Return the bytes that processes hold now, without the page cache; 0 if unknown."""
     for controller, name in (("memory", b"total_rss"), ("", b"anon")):
         found = re.search(rb"^" + name + rb" (\d+)$", read(group(controller) + "/memory.stat"), re.MULTILINE)
         if found:
@@ -63,7 +63,7 @@ def memory():
 
 
 def processes(folders):
-    """The numbers in /proc/PID/stat after the name, by PID: of compile.sh, Bazel's server, and what these started."""
+    """Return the numbers in /proc/PID/stat after the name, by PID, of compile.sh, Bazel's server and their children."""
     rows = {}
     for name in os.listdir("/proc"):
         numbers = read("/proc/" + name + "/stat").rpartition(b")")[2].split() if name.isdigit() else []
@@ -81,11 +81,11 @@ def processes(folders):
 
 
 def used(folders):
-    """CPU seconds so far, and bytes of memory now."""
+    """Return the CPU seconds so far and the bytes of memory now."""
     if not os.environ.get("TFBUILD_ROOT"):
         return cpu_seconds() or 0, memory()
     found = processes(folders)
-    # Of each, and of those of its children that ended.
+    # Each process's own, and its ended children's.
     ticks = sum(int(part) for numbers in found.values() for part in numbers[11:15])
     texts = [read("/proc/" + str(pid) + "/status") for pid in found]
     held = [re.search(rb"^RssAnon:\s*(\d+) kB$", text, re.MULTILINE) for text in texts]
@@ -96,8 +96,8 @@ def number(text):
     return int(text.replace(b",", b""))
 
 
-def told(log):
-    """What Bazel's log says: actions done and known, and of its processes how many were taken from a cache."""
+def counts_in(log):
+    """Return what Bazel's log says: actions done and in all, processes, and how many of these came from a cache."""
     text = read(log)
     counts = [(number(done), number(total)) for done, total in COUNT.findall(text)]
     done, total = counts[-1] if counts else (0, 0)
@@ -114,12 +114,12 @@ def told(log):
 def write(path, content):
     with open(path + ".part", "wb") as file:
         file.write(content)
-    # Renamed: a sitting that is killed meanwhile loses nothing of the earlier ones.
+    # Renamed into place: a run that is killed meanwhile loses no earlier record.
     os.replace(path + ".part", path)
 
 
 def whole(line):
-    """Whether it is a line that this script wrote: a power failure may leave half of one."""
+    """Return whether the line is intact: a power failure may leave half of one."""
     try:
         return line.endswith(b"\n") and isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
@@ -135,7 +135,7 @@ def begin(path):
 
 
 def update(path, **more):
-    """Add to the last line."""
+    """Add to the last line's object."""
     before, newline, last = read(path).rstrip(b"\n").rpartition(b"\n")
     row = json.loads(last)
     row.update(more)
@@ -143,7 +143,7 @@ def update(path, **more):
 
 
 def disk_bytes(folders):
-    """What the files below take on disk; a file with several names counts once."""
+    """Return what the files in the folders take on disk; a file with several names counts once."""
     sizes = {}
     for folder in folders:
         for top, _, names in os.walk(folder):
@@ -157,20 +157,20 @@ def disk_bytes(folders):
 
 
 def watch(path, stage, *folders):
-    """Sample until SIGTERM, and once more then: that ends the last stage."""
+    """Sample until SIGTERM, and once more then, which ends the last stage."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    # The clock of dates may be set meanwhile.
+    # Monotonic: the wall clock may be set meanwhile.
     stages, name, first, cpu = {}, "", time.monotonic(), used(folders)[0]
     last, spent, ends = first, 0, None
     while not ends:
         ends = signal.sigtimedwait([signal.SIGTERM], SAMPLE_SECONDS if stages else 0)
-        # Empty for the moment in which the shell writes it.
+        # Empty while the shell writes it.
         ended, name = name, read(stage).decode().strip() or name
         if ended and name != ended:
             stages[ended]["disk_bytes"] = disk_bytes(folders)
         row = stages.setdefault(name, {"seconds": 0, "cpu_seconds": 0, "peak_bytes": 0})
         now, (total, held) = time.monotonic(), used(folders)
-        # What a server of Bazel's used goes with it.
+        # The total shrinks when a Bazel server ends.
         more = max(0, total - cpu)
         row["seconds"] = round(row["seconds"] + now - last, 1)
         row["cpu_seconds"] = round(row["cpu_seconds"] + more, 1)
@@ -184,7 +184,7 @@ def watch(path, stage, *folders):
 
 
 def profiled(profile):
-    """The seconds of all actions, those for host tools apart, and the longest ones: Bazel's trace has one a line."""
+    """Return the seconds of all actions, those of host tools, and the longest ones. Bazel's trace has one per line."""
     actions = []
     for line in read(profile).decode(errors="replace").splitlines():
         try:
@@ -201,7 +201,7 @@ def profiled(profile):
 
 
 def end(path, log, profile, why):
-    update(path, ended=int(time.time()), why=why, **profiled(profile), **told(log))
+    update(path, ended=int(time.time()), why=why, **profiled(profile), **counts_in(log))
 
 
 {"begin": begin, "watch": watch, "end": end}[sys.argv[1]](*sys.argv[2:])

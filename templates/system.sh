@@ -1,12 +1,12 @@
 #!/bin/sh
-# system.sh list WHEEL | install FILE: the distribution's packages that a wheel's libraries load at run time. `list`
-# prints them, in the system that compiled the wheel; `install` installs those of a list that this system lacks.
+# system.sh list WHEEL | install FILE: handles the distribution's packages that a wheel's libraries load at run time.
+# `list` prints them on the system that compiled the wheel; `install` installs those of a list that are missing.
 set -eu
 
 if [ "$1" = list ]; then
     folder=$(mktemp -d)
     python3 -m zipfile -e "$2" "$folder"
-    # Libraries of the wheel itself and of Python are no package's; dpkg knows files by the path they really have.
+    # No package owns the wheel's own libraries or Python's. dpkg may know a file only by its path without symlinks.
     find "$folder" -type f -name '*.so*' -exec ldd {} + 2> /dev/null |
         awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u | while read -r library; do
         dpkg-query --search "$library" 2> /dev/null || dpkg-query --search "$(readlink -f "$library")" 2> /dev/null || true

@@ -1,6 +1,6 @@
 #!/bin/sh
-# times.sh start|end: around a step of a stage whose layers are the image's. What the step changed gets one fixed time,
-# so that two builds of one context make the same layers (1980-01-01: zip knows no earlier one).
+# times.sh start|end: runs around a step whose layer becomes the image's. What the step changed gets one fixed time, so
+# that two builds of one context make the same layers (1980-01-01, the earliest in a zip file).
 set -eu
 if [ "$1" = start ]; then
     touch /mnt/start

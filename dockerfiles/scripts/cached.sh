@@ -1,7 +1,7 @@
 #!/bin/sh
-# cached.sh restore|save: carries Bazel's cache over in an image, for machines that start with empty disks.
+# cached.sh restore|save: keeps Bazel's cache in an image, for machines that start with empty disks.
 #
-# restore fills the cache from that image's files, in /mnt/cached. save copies what they lack to /saved.
+# restore fills the cache from the image's files in /mnt/cached. save copies to /saved what that image lacks.
 set -eu
 builder=$(cat /opt/tfbuild/builder)
 cache=/mnt/cache/$builder cached=/mnt/cached/$builder
@@ -16,7 +16,7 @@ restore)
     ;;
 save)
     cd "$cache"
-    # Digests name the files in disk: what has the same name is the same. A record has a line more after each run.
+    # Files in disk/ are named by digest: the same name means the same content. Records grow by a line with each run.
     find disk sittings -type f | while read -r name; do
         case $name in
         disk/*) [ -e "$cached/$name" ] || echo "$name" ;;

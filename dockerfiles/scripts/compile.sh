@@ -1,8 +1,8 @@
 #!/bin/sh
-# compile.sh NAME TARGET COLLECT...: configures /src, lets Bazel build TARGET, and runs COLLECT, which puts the wheel into
-# /wheel; without COLLECT all that Bazel downloads for TARGET is downloaded, and nothing kept. /mnt/cache outlives a
-# build that fails, and has a record of the compile's runs by NAME; /mnt/machine (a secret, so that it shapes no cache
-# key) has this machine's Bazel flags, and /mnt/deadline the second since 1970 at which to stop.
+# compile.sh NAME TARGET COLLECT...: configures /src, builds TARGET with Bazel, and runs COLLECT, which puts the wheel
+# into /wheel. Without COLLECT, Bazel only downloads what TARGET needs, and nothing is kept. /mnt/cache survives a
+# failed build, and has a record of the compile's runs by NAME. /mnt/machine has this machine's Bazel flags (a secret,
+# since secrets are not part of a cache key), and /mnt/deadline the Unix time at which to stop.
 set -eu
 name=$1 target=$2
 shift 2
@@ -11,40 +11,39 @@ top=${TFBUILD_ROOT:-}
 . "$top/mnt/network.sh"
 cd "$top/src"
 
-# Nobody is here to answer a question.
+# It must not prompt.
 "$PYTHON_BIN_PATH" configure.py < /dev/null || {
     echo "tfbuild: this tree's configure.py failed" >&2
     exit 1
 }
 
-# Read after the tree's own files, so that the plan has the last word.
 builder=$(cat "$top/opt/tfbuild/builder")
 cache=$top/mnt/cache/$builder
 [ "$#" != 0 ] || cache=$top/var/tmp/bazel/cache
-# An earlier build or a power failure may have damaged the caches. Bazel compares digests and makes again what is wrong.
-# But it stops at a file in place of a folder, and before 5.1 at an action's empty result, which it takes for one that
-# has no outputs. Only the file with this digest may be empty.
+# An earlier build or a power failure may have damaged the caches. Bazel compares digests and rebuilds what is wrong.
+# But it fails if a folder is a file, and before 5.1 if an action's result is empty, which it reads as one without
+# outputs. Only the file with the digest below may be empty.
 for folder in "$top/mnt/cache/runs" "$cache" "$cache/disk" "$cache/repository" "$cache/sittings"; do
     mkdir -p "$folder" 2> /dev/null || rm -rf "$folder"
     mkdir -p "$folder"
 done
 sittings=$cache/sittings/$name.jsonl
-# However this run ends, Bazel's profile and its whole log are there for the stage `kept`.
+# Bazel's profile and its whole log, for the stage `kept`, however this run ends.
 run=$(sha256sum "$top/mnt/bazelrc")
 kept=$top/mnt/cache/runs/${run%% *}
 for file in "$cache/lock" "$kept.lock" "$sittings" "$sittings.part"; do
     if [ ! -f "$file" ] && [ -e "$file" ]; then
-        echo "tfbuild: note: $file is not a file; it is made anew"
+        echo "tfbuild: note: $file is not a file; replacing it"
         rm -rf "$file"
     fi
 done
-# A compile for another instruction set may be writing one that is empty still.
+# Only without another compile in this cache, which may just be writing a file that is still empty.
 exec 8> "$cache/lock"
 if flock --nonblock 8; then
     find "$cache/disk" -type f -size 0 ! -name 'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855' -delete
 fi
 flock --shared 8
-# Held until this step ends: another one of the same flags would take the files away from under this one.
+# Held until this step ends: a second compile with the same flags would remove this one's files.
 exec 9> "$kept.lock"
 if ! flock --nonblock 9; then
     echo "tfbuild: note: another compile with the same flags is running; the profile and the log kept are that one's"
@@ -62,15 +61,16 @@ build --curses=no --color=no --show_progress_rate_limit=2
 build --profile=$kept/profile.json
 END
 
+# Read after the tree's .bazelrc, so the plan has the last word.
 rc="--bazelrc=$top/mnt/all.bazelrc" root="--output_user_root=$top/var/tmp/bazel"
 if [ -n "$mirror" ]; then
-    # Since Bazel 4; since 8.2 it is called --downloader_config, and this name still taken.
+    # Since Bazel 4. Bazel 8.2 renamed it to --downloader_config and still takes this name.
     if bazel "$rc" "$root" help build --short | grep downloader_config > /dev/null; then
         echo "build --experimental_downloader_config=$top/mnt/mirror.downloads" >> "$top/mnt/all.bazelrc"
     else
         python3 "$top/mnt/archives.py" "$mirror" "$top/src" "$cache/repository"
     fi
-    # What a tree clones: Bazel's repository rules leave no other setting of git's alone.
+    # For repositories that a tree clones: Bazel's rules reset every other setting of git.
     printf '[url "%s/github.com/"]\n\tinsteadOf = https://github.com/\n' "$mirror" >> "$top/etc/gitconfig"
 fi
 if [ "$#" = 0 ]; then
@@ -80,8 +80,8 @@ if [ "$#" = 0 ]; then
     exit
 fi
 
-# The secret `remote`: Bazel's lines for a cache or executor that machines share, with credentials in them. Bazel prints
-# all its options where one of them is wrong or the tree asks for it, so that what it says is filtered.
+# The secret `remote` has Bazel's lines for a shared cache or executor, with credentials. Bazel prints all its options
+# if one of them is wrong or the tree asks for it, so its output is filtered.
 hide='cat' guard=''
 if [ -s "$top/mnt/remote" ]; then
     python3 "$top/mnt/remote.py" reach "$top/mnt/remote"
@@ -90,7 +90,7 @@ if [ -s "$top/mnt/remote" ]; then
     hide="python3 $top/mnt/remote.py hide $top/mnt/remote" guard="python3 $top/mnt/remote.py guard $top/mnt/remote $kept/bazel.log"
 fi
 
-# A clock that is set meanwhile changes nothing about the time that is left.
+# Not the wall clock, which may be set meanwhile.
 uptime() {
     cut -d. -f1 /proc/uptime
 }
@@ -104,7 +104,7 @@ bazel_build() {
         seconds=$((end - $(uptime)))
         [ "$seconds" -gt 0 ] || seconds=1
     fi
-    # Bazel takes the first SIGINT as "finish in good order": what is compiled is in the cache.
+    # At the first SIGINT Bazel stops cleanly: what is compiled is in the cache.
     echo 0 > "$top/mnt/code"
     {
         $guard timeout --foreground --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$@" 2>&1 ||
@@ -121,8 +121,8 @@ late() {
 executes() {
     grep '^build --remote_executor=' "$top/mnt/all.bazelrc" > /dev/null
 }
-# An executor that refuses actions, or whose worker is not this builder, is known before hours of compile. No cache has
-# the answer: the time is part of the action.
+# Finds out before hours of compiling whether the executor runs actions, and in this builder's image. The time in the
+# command keeps any cache from answering.
 probe() {
     mkdir -p "$top/src/tfbuild_probe"
     cat > "$top/src/tfbuild_probe/BUILD" << END
@@ -142,7 +142,7 @@ END
         echo "tfbuild: the remote executor is of no use: $why"
     fi
 }
-# A wrong Bazel, config, variable or target is known within minutes, before anything is compiled.
+# Analysis first: a wrong Bazel, config, variable or target fails within minutes, before anything is compiled.
 compile() {
     echo analysis > "$top/mnt/stage"
     bazel_build --nobuild --profile="$top/mnt/analysis.json" "$target"
@@ -165,15 +165,15 @@ trap 'kill "$watch" 2> /dev/null || true' EXIT
 recorded() {
     kill "$watch" || true
     wait "$watch" || true
-    # A compile never fails for its record's sake.
+    # A record that cannot be written does not fail the compile.
     python3 "$top/mnt/sitting.py" end "$sittings" "$kept/bazel.log" "$kept/profile.json" "$1" &&
         cp "$sittings" "$kept/sittings.jsonl" || echo "tfbuild: note: there is no record of what this run cost"
 }
-# Without a container, Ctrl-C reaches all of this group: Bazel ends in good order, and then this script.
+# Without a container, Ctrl-C reaches the whole process group: Bazel stops cleanly, and then this script.
 trap 'recorded interrupted; exit 130' INT
 compile
-# Some Bazels end where a remote cache dies on the way (0.26.1 with code 37), and the guard ends any whose cache goes
-# silent. What is compiled is here.
+# Some versions of Bazel fail if a remote cache dies midway (0.26.1 with code 37), and the guard interrupts any whose
+# cache goes silent. What is compiled is in the local cache.
 lost() {
     cat "$top/mnt/remote.lost" 2> /dev/null || ! python3 "$top/mnt/remote.py" reach "$top/mnt/remote"
 }
@@ -186,7 +186,7 @@ if [ "$code" != 0 ] && [ -s "$top/mnt/remote" ] && ! late && lost && alone; then
     mv "$top/mnt/alone.bazelrc" "$top/mnt/all.bazelrc"
     compile
 fi
-# Bazel keeps a file whose digest is wrong: from then on it compiles that again each time, or from 7 on may fail.
+# Bazel keeps files whose digest is wrong: it then compiles them again each time, and from 7 on may fail.
 if grep '[Ee]xpected \(hash\|digest\).* not match' "$kept/bazel.log" > /dev/null; then
     echo "tfbuild: note: removing damaged files from the compile cache"
     find "$cache/disk" -type f -regex '.*/[0-9a-f]*' ! -path '*/ac/*' -exec sha256sum {} + |
@@ -214,7 +214,7 @@ else
     why=failed
 fi
 recorded "$why"
-# A compile never fails for its profile's sake.
+# A damaged profile does not fail the compile.
 [ ! -f "$kept/profile.json" ] || gzip --force "$kept/profile.json" || true
 if [ "$code" != 0 ]; then
     if [ "$why" = 'time limit' ]; then
@@ -228,7 +228,7 @@ for wheel in "$top"/wheel/*.whl; do
 done > "$top/mnt/packages.txt"
 sort -u "$top/mnt/packages.txt" > "$top/wheel/packages.txt"
 version=$(bazel "$rc" "$root" version | sed -n 's/^Build label: //p')
-# Debian's says it nowhere else.
+# Debian's prints no build label.
 [ -n "$version" ] || version=$(bazel --version | sed -n 's/^bazel \([0-9.]*\).*/\1/p')
 {
     echo "builder=sha256:$(cat "$top/opt/tfbuild/builder")"
@@ -238,6 +238,6 @@ version=$(bazel "$rc" "$root" version | sed -n 's/^Build label: //p')
     sha256sum "$top"/wheel/*.whl | sed "s|\(.*\)  $top/wheel/\(.*\)|wheel=\1 \2|"
 } > "$top/wheel/build.txt"
 bazel "$rc" "$root" shutdown
-# Gigabytes that no layer needs. Bazel makes folders read-only, which stops everybody but root.
+# Gigabytes that no layer needs. Bazel makes folders read-only, which would stop everybody but root.
 find "$top/var/tmp/bazel" -type d ! -perm -200 -exec chmod u+w {} +
 rm -rf "$top/var/tmp/bazel"

@@ -1,12 +1,12 @@
 # shellcheck shell=sh
-# Sourced by every step that reaches the network. A company's CA comes as BuildKit's secret `ca`, in /mnt/ca, a mirror
-# as `mirror`. /mnt is a tmpfs, so nothing of it gets into a layer. Without a container, TFBUILD_ROOT is the folder that
-# has /mnt, /opt, /src and all else that a builder writes to.
+# Sourced by every step that uses the network. A company's CA is BuildKit's secret `ca`, in /mnt/ca; a mirror is the
+# secret `mirror`. /mnt is a tmpfs, so neither gets into a layer. Without a container, TFBUILD_ROOT is the folder with
+# /mnt, /opt, /src and everything else that a builder writes to.
 top=${TFBUILD_ROOT:-}
-# Without this, apt-get update succeeds although it could not reach a source, and packages seem not to exist.
+# Without this, apt-get update succeeds even if it cannot reach a source, and packages then seem not to exist.
 echo 'APT::Update::Error-Mode "any";' > "$top/mnt/apt.conf"
 export APT_CONFIG="$top/mnt/apt.conf"
-# git waits without end for a server that sends nothing; one that packs a repository sends nothing for minutes.
+# By default git waits forever for a silent server. Five minutes, since a server that packs a repository is silent too.
 export GIT_HTTP_LOW_SPEED_LIMIT=1 GIT_HTTP_LOW_SPEED_TIME=300
 if [ -s "$top/mnt/ca" ]; then
     bundle="$top/mnt/bundle.pem"
@@ -21,7 +21,7 @@ if [ -s "$top/mnt/ca" ]; then
     export SSL_CERT_FILE="$bundle" CURL_CA_BUNDLE="$bundle" GIT_SSL_CAINFO="$bundle"
     export PIP_CERT="$bundle" REQUESTS_CA_BUNDLE="$bundle"
     echo "Acquire::https::CAInfo \"$bundle\";" >> "$top/mnt/apt.conf"
-    # Bazel reads neither the variables nor PEM files. The script is there in steps that run Bazel.
+    # Bazel reads neither these variables nor PEM files. Only steps that run Bazel mount the script.
     if [ -f "$top/mnt/truststore.py" ]; then
         python3 "$top/mnt/truststore.py" "$bundle" "$top/mnt/truststore.jks"
         for option in trustStore="$top/mnt/truststore.jks" trustStoreType=JKS trustStorePassword=changeit; do
@@ -29,8 +29,8 @@ if [ -s "$top/mnt/ca" ]; then
         done > "$top/mnt/ca.bazelrc"
     fi
 fi
-# What is at https://HOST/PATH is asked for at MIRROR/HOST/PATH. The secret's first line is MIRROR; the second one says
-# that it is a folder on this machine: `bundle`, made beforehand, or `recording`, being made.
+# https://HOST/PATH is requested as MIRROR/HOST/PATH. The secret's first line is MIRROR. A second line means that it is
+# a folder on this machine: a finished `bundle`, or a `recording` in progress.
 mirror=
 if [ -s "$top/mnt/mirror" ]; then
     mirror=$(sed -n 1p "$top/mnt/mirror")
@@ -38,14 +38,14 @@ if [ -s "$top/mnt/mirror" ]; then
     host=${host%%/*}
     export BAZELISK_BASE_URL="$mirror/github.com/bazelbuild/bazel/releases/download"
     export PIP_INDEX_URL="$mirror/pypi.org/simple"
-    # Bazel's rules run pip with --isolated: then it reads this file, but none of the variables.
+    # Bazel's rules run pip with --isolated, which ignores the variables but reads this file.
     export PIP_CONFIG_FILE="$top/mnt/pip.conf"
     printf '[global]\nindex-url = %s\n' "$PIP_INDEX_URL" > "$PIP_CONFIG_FILE"
     if [ "${mirror%%://*}" = http ]; then
         export PIP_TRUSTED_HOST="$host"
         echo "trusted-host = $host" >> "$PIP_CONFIG_FILE"
     fi
-    # apt's own sources, under the mirror; whose they are is still checked by the base's keys.
+    # apt's sources, through the mirror; their signatures are still checked with the base's keys.
     mkdir -p "$top/mnt/sources"
     for file in /etc/apt/sources.list /etc/apt/sources.list.d/*; do
         case $file in
@@ -54,21 +54,21 @@ if [ -s "$top/mnt/mirror" ]; then
     done
     echo "Dir::Etc::SourceList \"/dev/null\"; Dir::Etc::SourceParts \"$top/mnt/sources\";" >> "$top/mnt/apt.conf"
     kind=$(sed -n 2p "$top/mnt/mirror")
-    # Old on purpose: what it had when it was made is what it has.
+    # A bundle is old on purpose: it has what there was when it was made.
     [ "$kind" != bundle ] || echo 'Acquire::Check-Valid-Until "false";' >> "$top/mnt/apt.conf"
     if [ -n "$kind" ]; then
-        # Its port is another one each time, and pip would keep everything under that anew.
+        # Its port changes each time, so pip would cache everything again.
         export PIP_NO_CACHE_DIR=1
         export no_proxy="${host%:*}${no_proxy:+,$no_proxy}" NO_PROXY="${host%:*}${NO_PROXY:+,$NO_PROXY}"
     fi
-    # What Bazel fetches for the tree; compile.sh hands it over where Bazel knows the option.
+    # For Bazel's own downloads; compile.sh passes it on if Bazel has the option.
     echo "rewrite (.*) $mirror/\$1" > "$top/mnt/mirror.downloads"
 fi
-# from URL: where to get it.
+# from URL: prints the URL to request, on the mirror if there is one.
 from() {
     echo "${mirror:+$mirror/}${1#"${mirror:+https://}"}"
 }
-# download URL FILE: gives up on a server that sends nothing for a minute, or that asks for more patience than that.
+# download URL FILE: gives up on a server that is silent for a minute, or that asks to retry later than that.
 download() {
     curl --fail --location --silent --show-error --retry 3 --retry-max-time 60 --connect-timeout 30 \
         --speed-limit 1 --speed-time 60 --output "$2" "$1"

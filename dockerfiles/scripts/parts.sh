@@ -1,6 +1,6 @@
 #!/bin/sh
-# parts.sh VENV LIBRARIES: moves what depends on the instruction set out of a virtual environment, to the same paths in
-# LIBRARIES: TensorFlow's own libraries, and the record with their digests. Does nothing where LIBRARIES is there.
+# parts.sh VENV LIBRARIES: moves what depends on the instruction set (TensorFlow's own libraries, and the record with
+# their digests) from a virtual environment to the same paths in LIBRARIES. Does nothing if LIBRARIES exists.
 set -eu
 venv=$1
 libraries=$2
@@ -12,5 +12,5 @@ find . -path './lib/*/site-packages/tensorflow*' -type f \( -name '*.so*' -o -pa
         mkdir -p "$libraries/${file%/*}"
         mv "$file" "$libraries/$file"
     done
-# The time that slim.sh gave to everything.
+# As in slim.sh.
 find "$venv" "$libraries" -type d -exec touch --date=@315532800 {} +

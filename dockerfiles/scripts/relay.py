@@ -1,7 +1,7 @@
-"""relay.py LOG: what Bazel prints goes into LOG, all of it, and to stdout as much of it as a builder's log takes.
+"""relay.py LOG: copies stdin to LOG, and to stdout as much of it as BuildKit keeps of a step's output.
 
-BuildKit cuts a step's output at 200 KiB a second and at 2 MiB (1 MiB by some versions), and what comes after, which
-says how the step ended, is lost. Here what tells least goes first, and the last lines always arrive.
+BuildKit cuts that at 200 KiB a second and at 2 MiB (some versions at 1 MiB), and then loses the end, which says how the
+step ended. This drops the least useful lines first, and always passes on the last ones.
 """
 
 import collections
@@ -9,7 +9,7 @@ import re
 import sys
 import time
 
-# Bytes: of all lines, of those that tell of trouble besides, and of any within a second.
+# Limits in bytes: for ordinary lines, for lines about errors, and for a second.
 ANY, TROUBLE, SECOND = 400 << 10, 800 << 10, 64 << 10
 PROGRESS = re.compile(rb"(\(.*\) )?\[[\d,]+ / [\d,]+\]")
 PROGRESS_SECONDS = 60
@@ -41,7 +41,7 @@ def main(path):
             last.append((fits, line))
     if left_out:
         show(b"tfbuild: %d lines are in Bazel's own log alone\n" % left_out)
-        # In one piece: what was let through and what was not explain each other.
+        # All of the last lines, including those already shown: they explain each other.
         for _, line in last if not all(fits for fits, _ in last) else ():
             show(line[:2000].rstrip(b"\n") + b"\n")
 

@@ -1,9 +1,9 @@
 """remote.py reach|guard|hide FILE [LOG COMMAND...]: helps compile.sh with the remote cache or executor in FILE, an rc.
 
-reach: ends with an error where one of them does not answer. guard: runs the command, which writes Bazel's log to LOG,
-and ends with its exit code; where one of them stops answering meanwhile, or the executor runs nothing, interrupts the
-command and writes the reason to FILE.lost. hide: copies stdin to stdout without the headers' values, which Bazel prints
-with all its options where one of them is wrong.
+reach: fails if one of them does not answer. guard: runs the command, which writes Bazel's log to LOG, and exits with
+its exit code; if one of them stops answering, or the executor runs nothing, it interrupts the command and writes the
+reason to FILE.lost. hide: copies stdin to stdout without the headers' values, which Bazel prints with all its options
+if one of them is wrong.
 """
 
 import os
@@ -18,28 +18,28 @@ from urllib.parse import urlsplit
 
 PORTS = {"http": 80, "grpc": 80, "https": 443, "grpcs": 443}
 SECONDS = 15
-# Seconds between two checks of a server, and how many it may fail. Bazel 0.26.1 itself waits six minutes for the first
-# answer of a server that hangs (measured with one that was stopped).
+# Seconds between two checks of a server, and how many it may fail. Bazel 0.26.1 itself waits six minutes for a server
+# that hangs (measured with a stopped process).
 EVERY = 30
 TRIES = 2
-# Seconds for which an executor may run nothing, though actions wait for it: until that is told, and until it is lost.
+# Seconds for which an executor may run nothing while actions wait: until a note, and until it counts as lost.
 IDLE_NOTE, IDLE_LIMIT = 300, 900
 # Bazel's lines about actions that wait: "[6 / 16] [Sched] Compiling a.cc; 41s ... (4 actions, 0 running)", without the
 # part in parentheses where it is one.
 PROGRESS = re.compile(rb"\[([\d,]+) / [\d,]+\](.*)")
 RUNNING = re.compile(rb"[1-9]\d* running\)")
 TAIL = 1 << 16
-# What every server answers at once: HTTP/2's preface with empty settings (RFC 9113, 3.4), or a request. That it accepts
-# connections proves nothing: the kernel does that for a server that hangs.
+# Every server answers these at once: HTTP/2's preface with empty settings (RFC 9113, 3.4), or a request. An accepted
+# connection proves nothing: the kernel accepts it even if the server hangs.
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 HELLO = {"grpc": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS, "http": b"HEAD / HTTP/1.0\r\n\r\n"}
 CLIENT = ("build --tls_client_certificate", "build --tls_client_key")
-# A shorter word of a header's value hides nothing, and would blot out half of the log.
+# Shorter words of a header's value are no secrets, and hiding them would blot out half of the log.
 LEAST = 6
 
 
 def silent(lines):
-    """Which of them does not answer, and why; "" where all do."""
+    """Say which of them does not answer, and why; "" if all do."""
     for line in lines:
         found = re.fullmatch(r"build --remote_(cache|executor)=(.+)", line)
         if found is None:
@@ -55,13 +55,13 @@ def silent(lines):
 
 
 def credentials(lines):
-    """The files with the client certificate and its key; empty without them."""
+    """Return the files with the client certificate and its key, if there are any."""
     options = dict(line.partition("=")[::2] for line in lines)
     return [options[name] for name in CLIENT if name in options]
 
 
 def ask(url, client):
-    """Raises OSError where nothing comes back."""
+    """Raise OSError if nothing comes back."""
     tls = url.scheme.endswith("s")
     end = socket.create_connection((url.hostname, url.port or PORTS[url.scheme]), timeout=SECONDS)
     with end, encrypted(end, url, client) if tls else end as stream:
@@ -87,7 +87,7 @@ def reach(lines):
 
 
 def guard(lines):
-    # Ctrl-C is for the command, which then ends in good order; unlike SIG_IGN, this is not passed on to it.
+    # Ctrl-C is for the command, which then stops cleanly. Unlike SIG_IGN, a handler is not inherited.
     signal.signal(signal.SIGINT, lambda *_: None)
     process, missed, lost = subprocess.Popen(sys.argv[4:]), 0, False
     executor = next((line.partition("=")[2] for line in lines if line.startswith("build --remote_executor=")), "")
@@ -112,7 +112,7 @@ def guard(lines):
 
 
 class Idle:
-    """How long an executor has run nothing though actions wait for it, by Bazel's log."""
+    """Reads from Bazel's log for how long an executor has run nothing while actions wait."""
 
     def __init__(self, log):
         self.log, self.done, self.since = log, b"", time.monotonic()
@@ -134,7 +134,7 @@ class Idle:
 
 
 def words(lines):
-    """The headers' values, whole and by the word, longest first."""
+    """Return the headers' values and the words in them, longest first."""
     values = [
         line.partition("=")[2].partition("=")[2][:-1] for line in lines if line.startswith("build --remote_header=")
     ]

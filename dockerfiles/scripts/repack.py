@@ -1,4 +1,4 @@
-"""repack.py WHEEL...: writes each wheel again with fixed dates and modes, so that the same files give the same bytes.
+"""repack.py WHEEL...: rewrites each wheel with fixed dates and modes, so that the same files give the same bytes.
 
 TensorFlow's own packing takes both from Bazel's outputs, where they depend on whether a file was compiled or came from
 a cache (2.14.1 packed by two builders: 9,404 equal files, of which 9,214 had other dates and 68 other modes).
@@ -20,7 +20,7 @@ def repack(wheel):
             same = zipfile.ZipInfo(entry.filename, DATE)
             same.external_attr = mode << 16
             same.compress_type = entry.compress_type
-            # By its size zipfile chooses ZIP64.
+            # zipfile decides by the size whether to use ZIP64.
             same.file_size = entry.file_size
             with old.open(entry) as source, new.open(same, "w") as target:
                 shutil.copyfileobj(source, target, 1 << 20)

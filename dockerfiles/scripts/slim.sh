@@ -1,5 +1,5 @@
 #!/bin/sh
-# slim.sh VENV headers|no-headers: takes out of a virtual environment what TensorFlow never reads when it runs.
+# slim.sh VENV headers|no-headers: removes from a virtual environment what TensorFlow never reads at run time.
 set -eu
 venv=$1
 headers=$2
@@ -8,8 +8,8 @@ cd "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib
 package=tensorflow
 [ ! -d tensorflow_core ] || package=tensorflow_core
 
-# Headers serve custom ops alone. cpu_info.h stays: it numbers the CPU features, and with it the guard in
-# libtensorflow_framework can be read.
+# Only custom ops need headers. cpu_info.h stays: it numbers the CPU features, which `invoke inspect` needs to read the
+# guard in libtensorflow_framework.
 if [ "$headers" = no-headers ]; then
     find "$package/include" -type f ! -name cpu_info.h -delete
     find "$package/include" -type d -empty -delete
@@ -18,12 +18,12 @@ fi
 # TensorFlow requires libclang and never imports it. The package stays, for `pip check`; its 60 MB library goes.
 rm -rf clang/native
 
-# Other packages' own tests. TensorFlow has modules under such names that it imports, so it keeps them.
+# Other packages' tests. TensorFlow's stay, since it imports modules with such names.
 find . -type d -name tests ! -path "./$package/*" -prune -exec rm -rf {} +
 find . -type f \( -name '*_test.py' -o -name '*_test.*.pyc' \) ! -path "./$package/*" -delete
 
-# Symbols that only a debugger reads: a sixth of all libraries. The guard's, by which the instruction set that a
-# library was compiled for can be checked, stay. Vendored libraries (*.libs, moved about by patchelf) are left alone.
+# Symbols that only a debugger reads: a sixth of all libraries. The guard's stay, since they show which instruction set
+# a library was compiled for. Vendored libraries (*.libs, rewritten by patchelf) are left alone.
 strip_libraries() {
     framework='libtensorflow_framework.so*'
     find "$package" -type f -name '*.so*' ! -name "$framework" -exec strip --preserve-dates --strip-unneeded {} +
@@ -33,14 +33,14 @@ strip_libraries() {
     # The loader must still take each of them.
     find "$package" -type f -name '*.so*' -exec ldd {} + > /dev/null
 }
-# What an installer compiled goes before: `find` fails where a folder disappears while it looks for libraries.
+# Remove compiled bytecode first: `find` fails if a folder disappears while it looks for libraries.
 find "$venv" -type d -name __pycache__ -prune -exec rm -rf {} +
 strip_libraries &
 stripping=$!
 
-# Bytecode that holds the hash of its source, not its time, and does not look at the source again: the same bytes in
-# each build. Some packages have files that are no Python of this version; pip passes over them, too. -B: what Python
-# imports when it starts (*.pth) must not be there already.
+# Bytecode with its source's hash instead of its time, never checked against the source: the same bytes in each build.
+# Some packages have files for other versions of Python; pip ignores those, too. -B: what Python imports at its start
+# (*.pth) must not be compiled already.
 PYTHONHASHSEED=0 "$venv/bin/python" -B -m compileall -qq --invalidation-mode unchecked-hash "$venv/lib" || true
 wait "$stripping"
 find "$venv" -exec touch --no-dereference --date=@315532800 {} +

@@ -1,7 +1,7 @@
 #!/bin/sh
-# source.sh git TAG COMMIT | archive: TensorFlow's source into /src. COMMIT may be abbreviated or empty (not known).
-# /mnt/source has source.tar and its digest, whatever compressed it; /mnt/fixes and /mnt/patches what to change in it,
-# /mnt/overrides the folders that take external repositories' places.
+# source.sh git TAG COMMIT | archive: puts TensorFlow's source into /src. COMMIT may be abbreviated or empty (unknown).
+# /mnt/source has source.tar and its digest; /mnt/fixes and /mnt/patches have changes to it, and /mnt/overrides the
+# folders that replace external repositories.
 set -eu
 top=${TFBUILD_ROOT:-}
 # shellcheck source=/dev/null
@@ -33,8 +33,8 @@ for name in configure.py .bazelrc tensorflow/tools/pip_package; do
 done
 echo "source_commit=$commit" > "$top/opt/tfbuild/source"
 
-# What known failures need changed, then the user's patches by number: all of each or nothing of it. In a folder of no
-# repository git applies every path of a patch.
+# First the fixes of known failures, then the user's patches in order. Each applies whole or not at all. Outside a
+# repository, git applies every path of a patch.
 apply() {
     (cd "$top/src" && GIT_CEILING_DIRECTORIES="$top/" git apply --whitespace=nowarn "$1")
 }

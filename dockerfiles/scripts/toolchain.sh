@@ -1,9 +1,9 @@
 #!/bin/sh
-# toolchain.sh python PYTHON: its headers and venv, after `apt-get update` and the distribution's other packages.
-# toolchain.sh bazel PYTHON BAZEL BAZEL_SHA256 BAZELISK BAZELISK_SHA256 ARCH: Bazel, and Python's packages as
-# TensorFlow's build wants them. An empty BAZEL_SHA256 is not known; /mnt/bazel has a Bazel of the user's own, if any.
-# Leaves in /opt/tfbuild/builder a digest of all that is installed, by which Bazel's caches are kept apart. Without a
-# container, TFBUILD_PACKAGES are the packages that matter to a compile.
+# toolchain.sh python PYTHON: installs Python's headers and venv; run it after `apt-get update`.
+# toolchain.sh bazel PYTHON BAZEL BAZEL_SHA256 BAZELISK BAZELISK_SHA256 ARCH: installs Bazel, and the Python packages
+# that TensorFlow's build needs. BAZEL_SHA256 is empty if unknown; /mnt/bazel has the user's own Bazel, if any. Writes a
+# digest of everything installed to /opt/tfbuild/builder; each builder has Bazel caches of its own. Without a container,
+# TFBUILD_PACKAGES lists the packages that matter to a compile.
 set -eu
 python=$2
 top=${TFBUILD_ROOT:-}
@@ -11,7 +11,7 @@ top=${TFBUILD_ROOT:-}
 . "$top/mnt/network.sh"
 
 if [ "$1" = python ]; then
-    # A wheel is compiled against the headers of its Python. The official Python images have them already.
+    # A wheel is compiled against its Python's headers. The official Python images include them.
     if ! [ -e "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; then
         apt-get install --yes --no-install-recommends "$python-dev"
     fi
@@ -27,7 +27,7 @@ if [ -f "$top/mnt/bazel/bazel.tar" ]; then
     mkdir "$top/opt/bazel"
     tar --extract --file "$top/mnt/bazel/bazel.tar" --directory "$top/opt/bazel" --strip-components 1 --no-same-owner
     program="$top/opt/bazel/bin/bazel"
-    # One that was compiled without a version says nothing, or "6.1.0- (@non-git)".
+    # A Bazel that was built without a version prints nothing, or "6.1.0- (@non-git)".
     said=$("$program" --batch --output_user_root="$top/var/tmp/bazel" version | sed -n 's/^Build label: //p')
     case $said in
     "$bazel"* | "") ;;
@@ -45,8 +45,8 @@ else
     fi
     chmod 755 "$top/usr/local/bin/bazelisk"
 
-    # Bazelisk fetches Bazel when it runs it, and waits without end for a server that sends nothing; the compile runs that
-    # program itself, which takes signals in one piece.
+    # Bazelisk downloads Bazel when it first runs it, and waits forever for a silent server. The compile runs Bazel
+    # directly, which handles signals better.
     export BAZELISK_HOME="$top/opt/bazelisk" USE_BAZEL_VERSION="$bazel"
     [ -z "$bazel_sha256" ] || export BAZELISK_VERIFY_SHA256="$bazel_sha256"
     code=0

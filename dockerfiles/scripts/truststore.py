@@ -1,6 +1,6 @@
-"""truststore.py PEM JKS: the certificates of a PEM bundle as a Java trust store, which is all that Bazel reads.
+"""truststore.py PEM JKS: writes the certificates of a PEM bundle as a Java trust store, the only kind that Bazel reads.
 
-The format is Java's own (JKS, version 2); Java checks the digest at its end with the password that Bazel is given.
+The format is JKS, version 2. Java checks the digest at its end with the password in Bazel's options.
 """
 
 import hashlib

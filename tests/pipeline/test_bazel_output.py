@@ -248,7 +248,7 @@ def test_a_record_of_the_cache_that_is_not_a_file_is_made_anew(
     make(path)
     completed = compile_in(tmp_path)
     assert completed.returncode == 0, completed.stderr
-    assert f"tfbuild: note: {path} is not a file; it is made anew\n" in completed.stdout
+    assert f"tfbuild: note: {path} is not a file; replacing it\n" in completed.stdout
     (row,) = (tmp_path / "mnt/cache/runs" / RUN / "sittings.jsonl").read_text().splitlines()[-1:]
     assert json.loads(row)["why"] == "done"
 
