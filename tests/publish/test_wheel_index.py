@@ -311,10 +311,18 @@ def test_a_wheel_that_was_cut_off_in_the_pool_leaves_the_index_or_comes_whole_ag
 
 
 @pytest.mark.parametrize(
-    "url", ["wheels.example.com", "javascript:alert(1)", "https://", "https://x;reboot", "https://x\n"]
+    "url",
+    [
+        "wheels.example.com",
+        "javascript:alert(1)",
+        "https://",
+        "https://x;reboot",
+        "https://x\n",
+        "http://wheels.example.com",
+    ],
 )
-def test_what_is_not_an_address_is_refused(url: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not an address"):
+def test_an_address_that_no_client_takes_is_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not an https address"):
         wheel_index.index(tmp_path / "public", [], print, url=url)
     assert not (tmp_path / "public").exists()
 

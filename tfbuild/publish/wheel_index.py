@@ -29,6 +29,7 @@ from tfbuild.binary.inspector import open_archive
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import MACHINES
 from tfbuild.errors import BadInput, UsageError
+from tfbuild.oci.references import is_secure
 from tfbuild.pipeline.wheel import SCHEMA as SIDECAR
 from tfbuild.pipeline.wheel import Audit, audit_wheel, glibc
 from tfbuild.plan import source
@@ -111,8 +112,8 @@ def index(
     known = wheel_files.projects()
     if project and project not in known:
         raise UsageError(f"--name {project} is not a name of TensorFlow's", hint=f"one of: {', '.join(known)}")
-    if url and not ADDRESS.fullmatch(url):
-        raise UsageError(f"--url {url} is not an address", hint="--url https://HOST/PATH, or leave it out")
+    if url and not (ADDRESS.fullmatch(url) and is_secure(url)):
+        raise UsageError(f"--url {url} is not an https address", hint="--url https://HOST/PATH, or leave it out")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder, lambda: note(f"waiting for another process that writes {folder}")):
