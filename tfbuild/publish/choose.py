@@ -111,7 +111,7 @@ class Choice:
     def among(self, fitting: Sequence[Published]) -> "Choice":
         """Return the choice among these of the images that fit; reasons compare them with the best of these."""
         best = next(iter(fitting), None)
-        compared = {image.id: _passed_over(image, best, "", image.platform, image.features) for image in fitting[1:]}
+        compared = {image.id: _inferior(image, fitting[0]) for image in fitting[1:]}
         rows = tuple(compared.get(row.id, row) for row in self.passed_over)
         return replace(self, best=best, fitting=tuple(fitting), passed_over=rows)
 
@@ -224,30 +224,24 @@ def _speed(features: frozenset[str], arch: str) -> tuple[tuple[bool, ...], int]:
 def _passed_over(
     image: Published, best: Published | None, newest: str, platform: str, features: frozenset[str]
 ) -> PassedOver:
-    candidate = image.platform == platform and newest in ("", image.release)
-    return PassedOver(
-        id=image.id,
-        reason=_reason(image, best, newest, platform, features),
-        notable=candidate and _is_notable(image, best, features),
-    )
-
-
-def _is_notable(image: Published, best: Published | None, features: frozenset[str]) -> bool:
-    """Whether somebody may miss an image: a CPU lacks something for it, or it is as good and for another target."""
-    if not image.features <= features:
-        return best is None or rank(image) > rank(best)
-    assert best is not None  # this one fits, so there is a best one
-    return image.target != best.target and (speed(image), image.python) == (speed(best), best.python)
-
-
-def _reason(image: Published, best: Published | None, newest: str, platform: str, features: frozenset[str]) -> str:
     if image.platform != platform:
-        return f"for {image.platform}"
+        return PassedOver(id=image.id, reason=f"for {image.platform}")
     if lacking := sorted(image.features - features):
-        return f"this CPU lacks {' '.join(lacking)}"
+        notable = newest in ("", image.release) and (best is None or rank(image) > rank(best))
+        return PassedOver(id=image.id, reason=f"this CPU lacks {' '.join(lacking)}", notable=notable)
     if newest not in ("", image.release):
-        return f"{newest} is newer"
+        return PassedOver(id=image.id, reason=f"{newest} is newer")
     assert best is not None  # this one fits, so there is a best one
+    return _inferior(image, best)
+
+
+def _inferior(image: Published, best: Published) -> PassedOver:
+    """Say why an image that fits was not chosen; notable is one that is as good, and for another target."""
+    as_good = (speed(image), image.python) == (speed(best), best.python)
+    return PassedOver(id=image.id, reason=_reason(image, best), notable=as_good and image.target != best.target)
+
+
+def _reason(image: Published, best: Published) -> str:
     if speed(image) < speed(best):
         newer = Version(image.release) > Version(best.release)
         advice = f"; --release {image.release} chooses among its images" if newer else ""
