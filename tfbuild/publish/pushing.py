@@ -64,45 +64,32 @@ def push(
     image and `force` is not set, Yanked if this image was yanked.
     """
     ready = prepare(engine, image, registry, reports, force=force)
-    with named_if_removed(engine, ready.image.id, image, "pushed"):
-        return _push(engine, ready, registry, reports, force=force, sign=sign, progress=progress)
-
-
-def _push(
-    engine: Engine,
-    ready: "Rehearsal",
-    registry: Registry,
-    reports: Path,
-    *,
-    force: bool,
-    sign: referrers.Sign | None,
-    progress: Progress,
-) -> Pushed:
     local, ref, identifier = ready.image, ready.ref, ready.identifier
     manifest, uploaded = ready.existing, False
-    if manifest is None:
-        manifest, uploaded = _upload(engine, local.id, registry, identifier, progress), True
-        # It may have been there before, under the fixed tag that is another image now.
-        _refuse_yanked(registry, manifest, identifier)
-    published = _published(registry, ref, manifest)
-    if sign is not None:
-        sign(f"{registry.repository}@{manifest.digest}")
-    with progress.step("push: SBOM and provenance"):
-        attestations = attachments.attach(engine, local, registry, manifest, reports)
-    if sign is not None:
-        # It names the SBOM and the report by their digests, so that all of these are bound to the signature.
-        sign(f"{registry.repository}@{attestations.provenance}")
-    with progress.step("push: tags and indexes"):
-        if uploaded:
-            _tag(registry, ref, manifest, force=force)
-        try:
-            moved = index_updates.gather(registry, published, progress, sign)
-        except RegistryRefused:
-            # Another push of the same image may have overwritten what was attached: neither locks the registry.
-            attachments.attach(engine, local, registry, manifest, reports)
-            moved = index_updates.gather(registry, published, progress, sign)
-        # Last, because it tells an unfinished push from a tag that somebody moved.
-        _discard_arriving(registry, manifest)
+    with named_if_removed(engine, local.id, image, "pushed"):
+        if manifest is None:
+            manifest, uploaded = _upload(engine, local.id, registry, identifier, progress), True
+            # It may have been there before, under the fixed tag that is another image now.
+            _refuse_yanked(registry, manifest, identifier)
+        published = _published(registry, ref, manifest)
+        if sign is not None:
+            sign(f"{registry.repository}@{manifest.digest}")
+        with progress.step("push: SBOM and provenance"):
+            attestations = attachments.attach(engine, local, registry, manifest, reports)
+        if sign is not None:
+            # It names the SBOM and the report by their digests, so that all of these are bound to the signature.
+            sign(f"{registry.repository}@{attestations.provenance}")
+        with progress.step("push: tags and indexes"):
+            if uploaded:
+                _tag(registry, ref, manifest, force=force)
+            try:
+                moved = index_updates.gather(registry, published, progress, sign)
+            except RegistryRefused:
+                # Another push of the same image may have overwritten what was attached: neither locks the registry.
+                attachments.attach(engine, local, registry, manifest, reports)
+                moved = index_updates.gather(registry, published, progress, sign)
+            # Last, because it tells an unfinished push from a tag that somebody moved.
+            _discard_arriving(registry, manifest)
     if registry.digest(identifier) != manifest.digest:
         raise RegistryRefused(
             f"{ref} was changed to another image during the push", hint="somebody else may be pushing it"
