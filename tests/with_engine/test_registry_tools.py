@@ -136,7 +136,7 @@ def test_a_signature_by_cosign_is_seen_in_a_registry_without_referrers(
     digest = place.digest(BEST)
 
     def signed() -> bool:
-        return referrers.signed(place, digest, referrers.types(referrers.listed(place, digest)))
+        return referrers.signed(place, digest, referrers.listed(place, digest))
 
     assert not signed()
     offline = ("--use-signing-config=false", "--tlog-upload=false")

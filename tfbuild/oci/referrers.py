@@ -5,7 +5,7 @@ Subject" and "Referrers Tag Schema": a registry without subjects gets an index u
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -128,19 +128,20 @@ def _typed(registry: Registry, row: dict[str, Any]) -> dict[str, Any]:
         return row
 
 
-def complete(rows: Iterable[Mapping[str, Any]]) -> bool:
+def complete(rows: Rows) -> bool:
     """Return whether an SBOM and a provenance are attached to an image, of which `rows` were `listed`."""
     return types(rows) >= {*NEEDED}
 
 
-def types(rows: Iterable[Mapping[str, Any]]) -> set[str]:
+def types(rows: Rows) -> set[str]:
     """Return the types of the documents attached to an image, which are `listed`."""
     return {str(row.get("artifactType")) for row in rows}
 
 
-def signed(registry: Registry, digest: str, attached: Set[str]) -> bool:
-    """Return whether a signature is among the types that are `attached` to an image, or under its tag; checks none."""
-    return any(kind.startswith(SIGNATURES) for kind in attached) or bool(registry.digest(f"{fallback_tag(digest)}.sig"))
+def signed(registry: Registry, digest: str, rows: Rows) -> bool:
+    """Return whether a signature is among what is attached to an image (`rows`), or under its tag; checks none."""
+    attached = any(kind.startswith(SIGNATURES) for kind in types(rows))
+    return attached or bool(registry.digest(f"{fallback_tag(digest)}.sig"))
 
 
 def accepted(registry: Registry, digest: str, demand: Demand | None) -> bool:

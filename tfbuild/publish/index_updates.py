@@ -250,7 +250,7 @@ def _sign(
     if sign is None:
         return
     for digest in sorted({index.digest for index in written if index is not None}):
-        attached = referrers.types(referrers.listed(registry, digest))
+        attached = referrers.listed(registry, digest)
         if not referrers.signed(registry, digest, attached) or not referrers.accepted(registry, digest, demand):
             sign(f"{registry.repository}@{digest}")
 

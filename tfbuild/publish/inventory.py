@@ -185,7 +185,7 @@ def remote(
             offered=any(row.image == image for row in rows),
             altered=altered or registry.damage(manifest),
             yanked=attachments.yank_reason(registry, manifest, attached),
-            signed=referrers.signed(registry, manifest.digest, referrers.types(attached)),
+            signed=referrers.signed(registry, manifest.digest, attached),
         )
 
     return sorted([*index_updates.parallel(read, pairs), *moved], key=lambda entry: entry.name)
