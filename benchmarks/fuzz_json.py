@@ -108,7 +108,7 @@ def probe_lines(content: bytes) -> None:
 
 
 def wheel_list(content: bytes) -> None:
-    for row in wheel_rows.read_rows(content, "x"):
+    for row in wheel_rows.read_list(content, "x").wheels:
         wheel_rows.is_sound(row)
 
 

@@ -241,7 +241,7 @@ def test_a_wheel_for_an_accelerator_is_chosen_only_by_its_target(target: str, ch
         made = wheels.wheel(tmp_path / name, python=PYTHON, target=name, project=project)
         wheel_index.index(tmp_path / "public", [made], print)
     recorded = wheels.cpuinfo(tmp_path / "cpuinfo", "avx")
-    listed = wheel_rows.read_rows((tmp_path / "public" / "choose.json").read_bytes(), "here")
+    listed = wheel_rows.read_list((tmp_path / "public" / "choose.json").read_bytes(), "here").wheels
     expected = next((f"/{row.file}\n" for row in listed if row.target == chosen), "")
     words: list[str | Path] = ["install", "--index", tmp_path / "public", "--dry-run", "--cpuinfo", recorded]
     done = answer(*words, *(["--target", target] if target else []))

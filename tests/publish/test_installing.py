@@ -75,7 +75,7 @@ def v4(tmp_path: Path) -> Path:
 
 def rows(folder: Path) -> dict[str, str]:
     """The file of each set for this Python."""
-    every = wheel_rows.read_rows((folder / "choose.json").read_bytes(), "here")
+    every = wheel_rows.read_list((folder / "choose.json").read_bytes(), "here").wheels
     return {row.instruction_set: row.file for row in every if row.python == PYTHON and row.glibc == "2.28"}
 
 

@@ -71,7 +71,7 @@ def digest(path: Path) -> str:
 
 
 def test_each_set_has_an_index_with_its_own_wheel_by_the_same_name(public: Path) -> None:
-    rows = wheel_rows.read_rows((public / "choose.json").read_bytes(), "here")
+    rows = wheel_rows.read_list((public / "choose.json").read_bytes(), "here").wheels
     assert {row.instruction_set for row in rows} == {"avx", "x86-64-v4"}
     assert len({row.name for row in rows}) == 1
     for row in rows:
@@ -164,7 +164,7 @@ def test_the_page_at_the_top_lists_every_wheel_and_its_links_lead_somewhere(publ
     assert [link for link in links if link.startswith("pool/")] == [
         row.file
         for row in sorted(
-            wheel_rows.read_rows((public / "choose.json").read_bytes(), "here"),
+            wheel_rows.read_list((public / "choose.json").read_bytes(), "here").wheels,
             key=lambda row: (row.release, row.instruction_set != "avx"), reverse=True,
         )
     ]  # fmt: skip
@@ -176,7 +176,7 @@ def test_the_page_at_the_top_lists_every_wheel_and_its_links_lead_somewhere(publ
 
 
 def test_a_name_that_promises_too_much_becomes_what_the_audit_proved(public: Path, tmp_path: Path) -> None:
-    rows = wheel_rows.read_rows((public / "choose.json").read_bytes(), "here")
+    rows = wheel_rows.read_list((public / "choose.json").read_bytes(), "here").wheels
     assert {row.name for row in rows} == {f"tensorflow_cpu-2.14.0-cp311-cp311-{MANYLINUX}.whl"}
     wheel(tmp_path / "more", platform="manylinux_2_17_x86_64", python="3.10")
     wheel(tmp_path / "more", platform="manylinux_2_31_x86_64", python="3.9")
@@ -213,7 +213,7 @@ def _urlsafe(content: bytes) -> str:
 
 def test_a_file_that_is_removed_from_the_pool_leaves_the_index(public: Path) -> None:
     notes: list[str] = []
-    rows = wheel_rows.read_rows((public / "choose.json").read_bytes(), "here")
+    rows = wheel_rows.read_list((public / "choose.json").read_bytes(), "here").wheels
     shutil.rmtree((public / rows[0].file).parent)
     wheel(public.parent / "more", "x86-64-v4", python="3.10")
     left = wheel_index.index(public, wheel_index.of_folder(public.parent / "more"), notes.append)
@@ -301,7 +301,7 @@ def test_the_page_at_the_top_shows_what_was_measured_of_code_for_a_set(public: P
 def test_a_wheel_that_was_cut_off_in_the_pool_leaves_the_index_or_comes_whole_again(public: Path, built: Path) -> None:
     before = contents(public)
     notes: list[str] = []
-    rows = wheel_rows.read_rows((public / "choose.json").read_bytes(), "here")
+    rows = wheel_rows.read_list((public / "choose.json").read_bytes(), "here").wheels
     os.truncate(public / rows[0].file, 100)
     left = wheel_index.index(public, [], notes.append)
     assert [row.instruction_set for row in left] == ["x86-64-v4"]

@@ -70,7 +70,7 @@ class WheelSource:
             # Perhaps somebody is just replacing the list and its signature, one after the other.
             time.sleep(REPLACED_SECONDS)
             content = self._list(signed)
-        return wheel_rows.read_rows(content, self.address(wheel_rows.CHOICES))
+        return wheel_rows.read_list(content, self.address(wheel_rows.CHOICES)).wheels
 
     def _list(self, signed: str) -> bytes:
         content = b"".join(self._read(wheel_rows.CHOICES, wheel_rows.MOST_BYTES))

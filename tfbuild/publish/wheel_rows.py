@@ -113,11 +113,6 @@ def is_sound(row: IndexedWheel) -> bool:
     return said == (*named, compiled.name) and row.file == place and sized
 
 
-def read_rows(content: bytes, origin: str) -> tuple[IndexedWheel, ...]:
-    """Return the rows of a choose.json; raises BadInput as `read_list` does."""
-    return read_list(content, origin).wheels
-
-
 def read_list(content: bytes, origin: str) -> WheelList:
     """Return what is in a choose.json; raises BadInput with `origin` if it is not one that this tfbuild can read."""
     try:

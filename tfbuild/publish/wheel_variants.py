@@ -33,10 +33,9 @@ class VariantFacts(Facts, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class VariantRelease:
-    """The files of one version of a project: plain ones and variants as rows, and its variants.json; "" for none."""
+    """One version of a project: its files, plain ones and variants, and its variants.json by name; "" for none."""
 
     project: str
-    version: str
     files: tuple[IndexedWheel, ...]
     name: str
     document: str
@@ -59,15 +58,14 @@ def releases(rows: Iterable[IndexedWheel]) -> list[VariantRelease]:
     versions: dict[tuple[str, str], list[IndexedWheel]] = defaultdict(list)
     for (project, version, *_), group in _groups(rows).items():
         versions[project, version] += [group[0], *(row for row in group[1:] if row.variant)]
-    return [_release(project, version, group) for (project, version), group in versions.items()]
+    return [_release(group) for group in versions.values()]
 
 
-def _release(project: str, version: str, rows: list[IndexedWheel]) -> VariantRelease:
+def _release(rows: list[IndexedWheel]) -> VariantRelease:
     variants = [row for row in rows if row.variant]
     files = [row.variant.row(row) if row.variant else row for row in rows]
     return VariantRelease(
-        project=project,
-        version=version,
+        project=rows[0].project,
         files=tuple(files),
         name=f"{Parts.parse(rows[0].name).stem}-variants.json",
         document=_document(variants) if variants else "",
