@@ -53,11 +53,6 @@ def _table() -> tuple[CommittedBuild, ...]:
     return facts.parse(ROWS.read_text(encoding="utf-8"), CommittedTable, ROWS.name).build
 
 
-def rows() -> dict[str, CommittedBuild]:
-    """Return the rows of committed.toml by the identifiers of their builds, in their order."""
-    return {row.plan().id: row for row in _table()}
-
-
 def builds() -> tuple[Build, ...]:
     """Return the committed builds, in the order of committed.toml."""
     return tuple(row.plan() for row in _table())
@@ -108,18 +103,12 @@ def expected(digests: Mapping[str, str]) -> dict[str, str]:
 
 
 def readme() -> str:
-    table = rows()
+    chosen = builds()
     contexts = [
-        {
-            "build": build,
-            "shows": table[build.id].shows,
-            "command": command(build),
-            "image": tag(build),
-            "options": dockerfile.options(build),
-        }
-        for build in builds()
+        {"build": build, "shows": row.shows, "command": command(build), "image": tag(build)}
+        for build, row in zip(chosen, _table(), strict=True)
     ]
-    disk = {build.wheel.kind: f"{needed_disk(build) / 10**9:.2g}" for build in builds()}
+    disk = {build.wheel.kind: f"{needed_disk(build) / 10**9:.2g}" for build in chosen}
     text = Path(__file__).with_name("dockerfiles.md.j2").read_text(encoding="utf-8")
     return dockerfile.environment_of_templates().from_string(text).render(command=COMMAND, contexts=contexts, disk=disk)
 
@@ -162,22 +151,16 @@ def write(folder: Path, digests: Mapping[str, str] | None = None) -> list[str]:
     Raises UsageError or DiskFull.
     """
     with writing(folder):
-        return _write(folder, digests)
-
-
-def _write(folder: Path, digests: Mapping[str, str] | None) -> list[str]:
-    digests = pins(folder) if digests is None else digests
-    wanted, changed = expected(digests), stale(folder, digests)
-    for name in changed:
-        path = folder / name
-        if path.is_dir() or path.is_symlink():
-            remove(path)
-        if name in wanted:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, wanted[name])
-        else:
-            path.unlink(missing_ok=True)
-    for child in folder.iterdir():
-        if child.is_dir() and not any(path.is_file() for path in child.rglob("*")):
-            shutil.rmtree(child)
-    return changed
+        digests = pins(folder) if digests is None else digests
+        wanted, changed = expected(digests), stale(folder, digests)
+        for name in changed:
+            path = folder / name
+            if path.is_dir() or path.is_symlink() or name not in wanted:
+                remove(path)
+            if name in wanted:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(path, wanted[name])
+        for child in folder.iterdir():
+            if child.is_dir() and not any(path.is_file() for path in child.rglob("*")):
+                shutil.rmtree(child)
+        return changed
