@@ -16,7 +16,8 @@ from packaging.utils import canonicalize_name
 
 from tfbuild.engine import Engine, Files
 from tfbuild.errors import BadInput, TfbuildError
-from tfbuild.publish.wheel_names import noted_digest
+from tfbuild.oci.references import DIGEST
+from tfbuild.publish.wheel_names import SHA256, noted_digest
 from tfbuild.util.terminal import cause
 
 STATUS = "/var/lib/dpkg/status"
@@ -33,7 +34,7 @@ DIRECT_URL = re.compile(r".*\.dist-info/direct_url\.json")
 BUNDLED = re.compile(r"(?P<site>.*)/(?P<package>[^/]+)\.libs/(?P<library>[^/]+)")
 NOTICES = re.compile(r".*/tensorflow/THIRD_PARTY_NOTICES\.txt")
 NOTICE = re.compile(r"^== (?P<name>.+)$", re.MULTILINE)
-SHA256, DIGEST, COMMIT = (re.compile(shape) for shape in ("[0-9a-f]{64}", "sha256:[0-9a-f]{64}", "[0-9a-f]{40}"))
+COMMIT = re.compile("[0-9a-f]{40}")
 # The most that is read of an image. The image of 2.21.0 has 34 MB of libraries bundled in wheels.
 MOST_BYTES = 512 << 20
 # A License field may hold the whole text of a licence; anything longer than this is not a name.

@@ -21,6 +21,7 @@ from packageurl import PackageURL
 from tfbuild import __version__
 from tfbuild.context.labels import read_labels
 from tfbuild.engine import Engine, Image
+from tfbuild.oci import references
 from tfbuild.plan import PLATFORMS, wheel
 from tfbuild.publish import choose, image_contents
 from tfbuild.publish.image_contents import Contents, DebianPackage, PythonPackage
@@ -119,7 +120,7 @@ def notes(labels: Mapping[str, str], contents: Contents) -> list[str]:
 def _base(labels: Mapping[str, str]) -> Iterator[Component]:
     known = read_labels(labels)
     digest = known.base_digest
-    if image_contents.DIGEST.fullmatch(digest):
+    if references.DIGEST.fullmatch(digest):
         yield Component(
             type=ComponentType.CONTAINER,
             name=known.base_name or "base",
