@@ -65,13 +65,13 @@ class Recording:
     exit_code: int
 
 
-def record(command: str, *, folder: Path, columns: int = COLUMNS) -> Recording:
+def record(command: str, *, folder: Path) -> Recording:
     """Run a shell command in `folder` to its end."""
-    screen = pyte.Screen(columns, LINES)
+    screen = pyte.Screen(COLUMNS, LINES)
     stream = pyte.ByteStream(screen)
     master, slave = pty.openpty()
-    ioctl(slave, TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LANG": "C.UTF-8"}
+    ioctl(slave, TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LANG": "C.UTF-8"}
     env.pop("NO_COLOR", None)
     with subprocess.Popen(
         ["bash", "-c", command], stdin=slave, stdout=slave, stderr=slave, cwd=folder, env=env, start_new_session=True
@@ -135,9 +135,9 @@ def _colour(name: str) -> str | None:
     return {"brown": "yellow"}.get(name.removeprefix("bright"), name.removeprefix("bright"))
 
 
-def to_svg(title: str, command: str, lines: list[Text], columns: int = COLUMNS) -> str:
+def to_svg(title: str, command: str, lines: list[Text]) -> str:
     """Draw the lines below the command that printed them."""
-    console = Console(record=True, width=columns, file=StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True, color_system="truecolor")
     for line in (prompt(command), *lines):
         console.print(line, soft_wrap=True, highlight=False)
     svg = console.export_svg(theme=THEME, code_format=FORMAT).replace("@TITLE", escape(title))

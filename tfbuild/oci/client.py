@@ -138,14 +138,14 @@ class Registry:
         self._refuse_mangled(digest_of(content), digest, name)
         return content
 
-    def download(self, digest: str, size: int, target: Path, name: str = "layer") -> None:
-        """Write a blob of at most `size` bytes to a file, checked as in `blob`. Raises Forged if it is longer."""
+    def download(self, digest: str, size: int, target: Path) -> None:
+        """Write a layer of at most `size` bytes to a file, checked as in `blob`. Raises Forged if it is longer."""
         total = hashlib.sha256()
         with target.open("wb") as file:
-            for chunk in chunks(self._blob(digest, name), size):
+            for chunk in chunks(self._blob(digest, "layer"), size):
                 total.update(chunk)
                 file.write(chunk)
-        self._refuse_mangled(f"sha256:{total.hexdigest()}", digest, name)
+        self._refuse_mangled(f"sha256:{total.hexdigest()}", digest, "layer")
 
     def _blob(self, digest: str, name: str) -> requests.Response:
         answer = self._request("GET", f"blobs/{digest}", accept=(404,)) if DIGEST.fullmatch(digest) else None

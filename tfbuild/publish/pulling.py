@@ -265,7 +265,7 @@ def _second(registry: Registry, choice: Choice, demand: referrers.Demand | None)
 
 
 def _refuse_other(
-    registry: Registry, indexed: Published, manifest: Manifest, demand: referrers.Demand | None = None
+    registry: Registry, indexed: Published, manifest: Manifest, demand: referrers.Demand | None
 ) -> referrers.Rows:
     """Return what is attached to an image that has the labels that its index names, and attestations that are about it.
 

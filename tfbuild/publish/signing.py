@@ -138,11 +138,10 @@ def refuse_older(
     tag: str,
     index: Manifest,
     demand: Demand,
-    note: indexes.Note = indexes.quietly,
-    env: Mapping[str, str] = os.environ,
+    note: indexes.Note,
 ) -> None:
     """Raise VerificationFailed if an index is older than a signed one that was seen, or is not signed any more."""
-    name, path = f"{registry.repository}:{tag}", seen_file(env)
+    name, path = f"{registry.repository}:{tag}", seen_file(os.environ)
     seen = _read(path)
     last, number = seen.get(name, 0), indexes.number_of(index)
     hint = f"do not use it, and tell whoever publishes it; to accept it, remove {path}"
