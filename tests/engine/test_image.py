@@ -14,7 +14,7 @@ from tests.rows import each
 from tfbuild.engine import Engine, FileEntry, Files
 from tfbuild.engine import image as images
 from tfbuild.engine.containers import archive
-from tfbuild.engine.image import MOST_STEPS, parse_image, read_files, split_tag
+from tfbuild.engine.image import MOST_STEPS, parse_image, read_files
 
 LINKS = {"/lib": "usr/lib", "/opt/python": "/usr/bin/python3", "/usr/bin/python3": "python3.11"} | {
     "/circle": "/round",
@@ -48,18 +48,6 @@ def test_only_so_many_links_are_followed() -> None:
     end = f"/{MOST_STEPS - 2}"
     assert files(end, links=CHAIN).resolve("/0") == end
     assert files(end, links={**CHAIN, "/more": "/0"}).resolve("/more") == ""
-
-
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [
-        ("a/b:c", ("a/b", "c")),
-        ("localhost:5000/a", ("localhost:5000/a", "latest")),
-        ("localhost:5000/a:c", ("localhost:5000/a", "c")),
-    ],
-)
-def test_names_are_split_at_the_tag(name: str, parts: tuple[str, str]) -> None:
-    assert split_tag(name) == parts
 
 
 def test_an_image_is_known_by_its_id_and_by_its_digests_in_registries() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from tfbuild.errors import UsageError
-from tfbuild.oci.references import Repository, arriving_tag, loopback, names_an_image, parse_image
+from tfbuild.oci.references import Repository, arriving_tag, loopback, names_an_image, parse_image, split_tag
 
 HUB = "https://registry-1.docker.io/v2"
 DIGEST = f"sha256:{'0' * 64}"
@@ -25,6 +25,18 @@ DIGEST = f"sha256:{'0' * 64}"
 def test_an_image_s_name_is_a_repository_and_a_tag(name: str, url: str, tag: str) -> None:
     repository, found = parse_image(name)
     assert (repository.url, found) == (url, tag)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("a/b:c", ("a/b", "c")),
+        ("localhost:5000/a", ("localhost:5000/a", "latest")),
+        ("localhost:5000/a:c", ("localhost:5000/a", "c")),
+    ],
+)
+def test_names_are_split_at_the_tag(name: str, parts: tuple[str, str]) -> None:
+    assert split_tag(name) == parts
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import pytest
 from tfbuild import plan
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
-from tfbuild.engine.image import split_tag
+from tfbuild.oci.references import split_tag
 from tfbuild.pipeline import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, Request

@@ -15,6 +15,7 @@ from packaging.version import InvalidVersion, Version
 from tfbuild import __version__, plan
 from tfbuild.errors import UnknownImage, UsageError
 from tfbuild.in_container.smoke import judge
+from tfbuild.oci import references
 from tfbuild.plan import Build, Comparison, Runtime, RuntimeCheck
 from tfbuild.util.terminal import as_text
 
@@ -341,7 +342,7 @@ class ImageName:
     def registry(self) -> str:
         """The repository if it is in a registry, else ""."""
         host, slash, _ = self.repository.partition("/")
-        return self.repository if slash and ("." in host or ":" in host or host == "localhost") else ""
+        return self.repository if slash and references.is_host(host) else ""
 
 
 def parse_name(name: str) -> ImageName:

@@ -22,10 +22,11 @@ from tfbuild.engine.build import Builder, BuildSettings
 from tfbuild.engine.connection import CALL_SECONDS, USUAL, EngineChoice
 from tfbuild.engine.containers import AttachedContainer, ContainerRun, Process, Worker, process_of
 from tfbuild.engine.faults import translated
-from tfbuild.engine.image import Files, Image, parse_image, split_tag
+from tfbuild.engine.image import Files, Image, parse_image
 from tfbuild.engine.sandbox import Offer, Sandbox
 from tfbuild.errors import TfbuildError, UnknownImage
 from tfbuild.oci import credentials
+from tfbuild.oci.references import split_tag
 from tfbuild.util import files
 from tfbuild.util.process import Attached, interruptible
 from tfbuild.util.progress import Progress

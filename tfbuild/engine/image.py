@@ -68,15 +68,6 @@ def parse_image(attrs: Mapping[str, Any]) -> Image:
     )
 
 
-def split_tag(ref: str) -> tuple[str, str]:
-    """Split "localhost:5000/tfbuild:x" into its repository and its tag; without a tag, that is "latest".
-
-    A colon before the last slash belongs to a port.
-    """
-    repository, colon, tag = ref.rpartition(":")
-    return (repository, tag) if colon and "/" not in tag else (ref, "latest")
-
-
 class Holder(Protocol):
     """An engine, as far as its images are concerned."""
 

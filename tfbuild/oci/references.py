@@ -37,7 +37,7 @@ class Repository:
                 hint="give the registry a name, for example in /etc/hosts",
             )
         match = NAME.fullmatch(text)
-        if match is None or not ("." in match["host"] or ":" in match["host"] or match["host"] == "localhost"):
+        if match is None or not is_host(match["host"]):
             raise UsageError(
                 f"{text!r} is not a repository in a registry",
                 hint="--registry HOST/PATH, for example ghcr.io/us/tfbuild",
@@ -59,18 +59,30 @@ def parse_image(name: str) -> tuple[Repository, str]:
 
     Raises UsageError if it is not a valid name with a tag.
     """
-    path, colon, tag = name.rpartition(":")
-    if not colon or "/" in tag:
-        path, tag = name, "latest"
+    path, tag = split_tag(name)
     first, slash, _ = path.partition("/")
     if not slash:
         path = f"{DOCKER_HUB}/library/{path}"
-    elif not ("." in first or ":" in first or first == "localhost"):
+    elif not is_host(first):
         path = f"{DOCKER_HUB}/{path}"
     match = NAME.fullmatch(path)
     if match is None or not TAG.fullmatch(tag):
         raise UsageError(f"{name!r} is not an image with a tag in a registry", hint="NAME:TAG, or HOST/PATH:TAG")
     return Repository(host=match["host"], path=match["path"]), tag
+
+
+def split_tag(name: str) -> tuple[str, str]:
+    """Split "localhost:5000/tfbuild:x" into its repository and its tag; without a tag, that is "latest".
+
+    A colon before the last slash belongs to a port.
+    """
+    repository, colon, tag = name.rpartition(":")
+    return (repository, tag) if colon and "/" not in tag else (name, "latest")
+
+
+def is_host(first: str) -> bool:
+    """Return whether the first part of a name is a registry's host, by Docker's rule; else it is Docker Hub's."""
+    return "." in first or ":" in first or first == "localhost"
 
 
 def loopback(host: str) -> bool:

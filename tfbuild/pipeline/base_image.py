@@ -11,8 +11,8 @@ from tfbuild.context import labels
 from tfbuild.context.dockerfile import Base, Context, image_digest
 from tfbuild.engine import Engine, Image, debian, transfer
 from tfbuild.engine.faults import REFUSED, reason, translated
-from tfbuild.engine.image import split_tag
 from tfbuild.errors import RegistryRefused, Stale, UnknownImage, Unsupported, UsageError
+from tfbuild.oci.references import split_tag
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.plan import Build, debian_pythons
 from tfbuild.util import files

@@ -18,7 +18,6 @@ from tfbuild.context import labels
 from tfbuild.context.labels import GIVEN_IDENTIFIER, REPOSITORY, UNVERIFIED
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine
-from tfbuild.engine.image import split_tag
 from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage, UsageError
 from tfbuild.oci import references, referrers
 from tfbuild.oci.client import Registry
@@ -78,7 +77,7 @@ class Entry:
     @property
     def tag(self) -> str:
         """The tag in its name; for a name by digest, that of its identifier."""
-        return self.id if "@" in self.name else split_tag(self.name)[1]
+        return self.id if "@" in self.name else references.split_tag(self.name)[1]
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -146,12 +145,13 @@ def _name_given(name: str, image: Published) -> bool:
     or none."""
     if name == UNNAMED or "@" in name or _is_arriving(name):
         return True
-    return split_tag(name)[1] in (image.id, *(f"{image.id}{suffix}" for suffix in UNPROVEN), *indexes.tags_of(image))
+    given = {*(f"{image.id}{suffix}" for suffix in ("", *UNPROVEN)), *indexes.tags_of(image)}
+    return references.split_tag(name)[1] in given
 
 
 def _is_arriving(name: str) -> bool:
     """Return whether a push gave a name, which it removes at its end unless it is killed."""
-    return bool(references.ARRIVING_TAG.fullmatch(split_tag(name)[1]))
+    return bool(references.ARRIVING_TAG.fullmatch(references.split_tag(name)[1]))
 
 
 def remote(
