@@ -41,8 +41,7 @@ def main() -> None:
         build["overrides"] = {repository: versions.get(repository) for repository in build["overrides"]}
         build["second_builder"] = second(options.second / name, build["sittings"]) if options.second else None
     [release] = {build["release"] for build in builds}
-    results: dict[str, object] = {"builds": builds}
-    print(record(f"compiled-{release}", results))
+    print(record(f"compiled-{release}", {"builds": builds}))
 
 
 def read(name: str, folder: Path, reports: Path, dist: Path) -> dict[str, Any]:

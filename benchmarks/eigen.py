@@ -162,8 +162,7 @@ def main() -> None:
     comparisons = [compare(measured, compiler, *pair) for compiler in compilers for pair in PAIRS]
     for one in comparisons:
         print(one)
-    results: dict[str, object] = {"flags": flags, "speed": [asdict(one) for one in comparisons]}
-    print(record(chosen.record, results))
+    print(record(chosen.record, {"flags": flags, "speed": [asdict(one) for one in comparisons]}))
 
 
 if __name__ == "__main__":

@@ -45,8 +45,7 @@ def main() -> None:
     outcomes = {}
     for image in images:
         outcomes[image] = [{"cpu": name, **outcome(engine, image, qemu, name, descriptions[name])} for name in CPUS]
-    results: dict[str, object] = {"qemu": version(qemu), "images": outcomes}
-    print(record("emulated", results))
+    print(record("emulated", {"qemu": version(qemu), "images": outcomes}))
 
 
 def version(qemu: Path) -> str:

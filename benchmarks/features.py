@@ -109,8 +109,7 @@ def main() -> None:
         if compiler.startswith("gcc") and not arch:
             found[name]["same code"] = of_sets(program, compiler)
         print(name, found[name], flush=True)
-    results: dict[str, object] = {**found}
-    print(record("features", results))
+    print(record("features", found))
 
 
 if __name__ == "__main__":

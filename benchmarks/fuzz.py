@@ -18,8 +18,8 @@ import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from unittest.mock import patch
 
@@ -298,19 +298,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         fuzzed = {name: run(name, chosen.seconds, Path(folder)) for name in chosen.parser or PARSERS}
     if set(fuzzed) == set(PARSERS):
-        print(record("fuzz", recorded(fuzzed)))
+        rows = {name: asdict(result) for name, result in fuzzed.items()}
+        total = {key: sum(row[key] for row in rows.values()) for key in ("inputs", "seconds", "not_taken")}
+        print(record("fuzz", {"parsers": rows, "all": total}))
     sys.exit(any(result.not_taken for result in fuzzed.values()))
-
-
-def recorded(fuzzed: Mapping[str, Fuzzed]) -> dict[str, object]:
-    def row(*results: Fuzzed) -> dict[str, int]:
-        return {
-            "inputs": sum(result.inputs for result in results),
-            "seconds": sum(result.seconds for result in results),
-            "not_taken": sum(result.not_taken for result in results),
-        }
-
-    return {"parsers": {name: row(result) for name, result in fuzzed.items()}, "all": row(*fuzzed.values())}
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ def main() -> None:
         print(
             f"import, {name} time: {found.median:.3f} [{found.low:.3f}, {found.high:.3f}] of naive, {len(pairs)} rounds"
         )
-    results: dict[str, object] = {
+    results = {
         "requirement": build.wheel.requirement,
         "bytes": size,
         "wheel_ratio": size["tfbuild"] / size["wheel_stripped"],

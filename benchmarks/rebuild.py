@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import Ratio, ratio, record
+from benchmarks.harness import ratio, record
 from tests.checkout import copy
 
 BUILD = [sys.executable, "-m", "invoke", "build", "--target", "mkl", "--wheel", "official"]
@@ -64,9 +64,7 @@ def main() -> None:
         seconds(folder, "--no-verify")
         rounds = [measured(folder) for _ in range(ROUNDS)]
     whole = {"second build": EVERYTHING, **dict.fromkeys(CHANGES, UNVERIFIED)}
-    results: dict[str, Ratio] = {
-        name: ratio([(took[name], took[base]) for took in rounds]) for name, base in whole.items()
-    }
+    results = {name: ratio([(took[name], took[base]) for took in rounds]) for name, base in whole.items()}
     for name, result in results.items():
         print(f"{name}: {result} of a whole build")
     print(record("rebuild", results))

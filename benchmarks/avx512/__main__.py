@@ -36,8 +36,7 @@ def main() -> None:
             machine.write_boot_image(image, modules, PROGRAM, folder)
             with machine.disk(image, folder) as disk:
                 outcomes[image] = [outcome(image, name, disk, folder) for name in CPUS]
-    results: dict[str, object] = {"bochs": machine.version(), "kernel": modules.name, "images": outcomes}
-    print(record("avx512", results))
+    print(record("avx512", {"bochs": machine.version(), "kernel": modules.name, "images": outcomes}))
 
 
 def outcome(image: str, name: str, disk: Path, folder: Path) -> dict[str, object]:
