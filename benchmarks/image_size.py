@@ -11,7 +11,6 @@ Needs binutils and Internet access.
 """
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from benchmarks.harness import record, rounds
 from tfbuild import plan
+from tfbuild.cli.options import certificates
 from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import Base
 from tfbuild.engine import Engine, Progress
@@ -135,8 +135,7 @@ def main() -> None:
     chosen = options()
     engine = Engine.connect()
     build = plan.select(Request(wheel="official", target="cpu", platform=engine.platform), None)
-    certificates = os.environ.get("SSL_CERT_FILE", "")
-    ca = Path(certificates) if certificates else None
+    ca = certificates("")
     with tempfile.TemporaryDirectory(prefix="tfbuild-benchmark-") as scratch:
         folder = Path(scratch)
         site = Site(folder=folder, network=chosen.network, ca=ca)
