@@ -7,7 +7,6 @@ has a digest is checked against it, and every read is bounded.
 import hashlib
 import random
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -163,8 +162,7 @@ class Registry:
     def damage(self, manifest: Manifest) -> str:
         """Say what the registry does not have of an image's layers, or "". By requests without a body, one a layer."""
         layers = sorted({*manifest.layers} - {*self._layers})
-        with ThreadPoolExecutor(transport.WORKERS) as pool:
-            self._layers.update(zip(layers, pool.map(self._damage_of_layer, layers), strict=True))
+        self._layers.update(zip(layers, transport.parallel(self._damage_of_layer, layers), strict=True))
         return next(filter(None, (self._layers[layer] for layer in manifest.layers)), "")
 
     def _damage_of_layer(self, layer: tuple[str, int]) -> str:

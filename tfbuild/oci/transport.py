@@ -5,10 +5,11 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import requests
@@ -77,6 +78,8 @@ HINTS = {
 }
 SERVER_ERROR = "the registry has an internal error: try again later"
 UNSUPPORTED = "the registry does not support this request, as it says above: check the --registry address"
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class _Deadline(HTTPConnection):
@@ -155,6 +158,12 @@ class _Patience(Retry):
         if error is not None and self._until and time.monotonic() > self._until:
             self.total = 0
         return super().increment(method, url, response, error, _pool, _stacktrace)
+
+
+def parallel(read: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Return the results of `read` for each item, in their order, from several requests at once."""
+    with ThreadPoolExecutor(WORKERS) as pool:
+        return list(pool.map(read, items))
 
 
 def session() -> requests.Session:

@@ -5,32 +5,23 @@ Indexes are computed from the fixed tags, so the last of several pushes repairs 
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from packaging.version import Version
 
 from tfbuild.errors import RegistryRefused
-from tfbuild.oci import manifests, referrers, transport
+from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
+from tfbuild.oci.transport import parallel
 from tfbuild.publish import attachments, indexes
 from tfbuild.publish.choose import Published
 from tfbuild.publish.indexes import ANY, LATEST, IndexEntry, IndexRow, Note
 
 UNREADABLE = Manifest(digest="", media_type="", content=b"{}")
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
-
-
-def parallel(read: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Return the results of `read` for each item, in their order, from several requests at once."""
-    with ThreadPoolExecutor(transport.WORKERS) as pool:
-        return list(pool.map(read, items))
 
 
 def images(registry: Registry, tags: Iterable[str], note: Note = indexes.quietly) -> list[tuple[Published, Manifest]]:

@@ -22,6 +22,7 @@ from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage, 
 from tfbuild.oci import references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
+from tfbuild.oci.transport import parallel
 from tfbuild.plan import MACHINES
 from tfbuild.publish import attachments, choose, index_updates, indexes
 from tfbuild.publish.choose import Published
@@ -188,7 +189,7 @@ def remote(
             signed=referrers.signed(registry, manifest.digest, attached),
         )
 
-    return sorted([*index_updates.parallel(read, pairs), *moved], key=lambda entry: entry.name)
+    return sorted([*parallel(read, pairs), *moved], key=lambda entry: entry.name)
 
 
 def outdated(here: Iterable[Entry], published: Sequence[Entry]) -> list[Entry]:

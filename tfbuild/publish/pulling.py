@@ -17,8 +17,9 @@ from tfbuild.errors import NothingFits, RegistryRefused, TfbuildError, Verificat
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
+from tfbuild.oci.transport import parallel
 from tfbuild.plan import MACHINES
-from tfbuild.publish import attachments, check, choose, index_updates, indexes, provenance, signing
+from tfbuild.publish import attachments, check, choose, indexes, provenance, signing
 from tfbuild.publish.choose import Choice, PassedOver, Published
 from tfbuild.util.progress import Progress
 
@@ -227,7 +228,7 @@ def _read_ahead(
     begin, count = 0, 1
     while begin < len(images):
         some = images[begin : begin + count]
-        yield from zip(some, index_updates.parallel(read, [image.digest for image in some]), strict=True)
+        yield from zip(some, parallel(read, [image.digest for image in some]), strict=True)
         begin, count = begin + count, min(2 * count, MOST_READ_AHEAD)
 
 
