@@ -1,13 +1,14 @@
 """Images in a fake registry, with the labels of real plans."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import cache
 
 from tests.oci.fake_registry import FakeRegistry, connect
 from tfbuild import plan
 from tfbuild.context.labels import labels_of
 from tfbuild.engine import Image
+from tfbuild.errors import VerificationFailed
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest, digest_of
@@ -101,6 +102,16 @@ def signed(fake: type[FakeRegistry], name: str) -> set[str]:
     rows = json.loads(fake.content[f"referrers/{digest}"][1])["manifests"]
     attestations = [row["digest"] for row in rows if row["artifactType"] == referrers.PROVENANCE]
     return {f"{connect(fake).repository}@{one}" for one in (digest, *attestations)}
+
+
+def demand_for(known: Set[str]) -> referrers.Demand:
+    """Return what demands a signature where cosign accepts those of the references that are `known` then."""
+
+    def demand(reference: str) -> None:
+        if reference not in known:
+            raise VerificationFailed(f"{reference} has no signature that cosign accepts")
+
+    return demand
 
 
 def empty_referrers(fake: type[FakeRegistry], name: str) -> None:

@@ -10,7 +10,7 @@ from tests.commandline import answer
 from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
-from tests.publish.fake_images import gather, image, push_newer, signed
+from tests.publish.fake_images import demand_for, gather, image, push_newer, signed
 from tests.publish.test_local_images import DIGESTS, Here
 from tests.publish.test_local_images import image as local_image
 from tests.publish.test_pulling import changed_configuration, manifest, without
@@ -123,10 +123,7 @@ def test_sets_without_a_signed_image_are_not_locked(
     fake: type[FakeRegistry], names: dict[str, str], tmp_path: Path
 ) -> None:
     known = set[str]().union(*(signed(fake, names[level]) for level in ("x86-64-v2", "x86-64-v3")))
-
-    def demand(reference: str) -> None:
-        if reference not in known:
-            raise VerificationFailed(f"{reference} has no signature that cosign accepts")
+    demand = demand_for(known)
 
     host = cpu.parse(machine("rocky9-zen5").cpuinfo())
     features = frozenset(isa.all_of_cpu(host).features)

@@ -12,7 +12,7 @@ from tests.commandline import answer
 from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
-from tests.publish.fake_images import attest, empty_referrers, gather, image, labels_of_plan, signed
+from tests.publish.fake_images import attest, demand_for, empty_referrers, gather, image, labels_of_plan, signed
 from tfbuild import cpu, publish
 from tfbuild.context.labels import configured_labels
 from tfbuild.cpu import isa
@@ -304,10 +304,7 @@ def test_an_unsigned_image_of_a_newer_release_does_not_keep_the_signed_ones_from
     fake: type[FakeRegistry], names: dict[str, str]
 ) -> None:
     known = set[str]().union(*(signed(fake, name) for name in names.values()))
-
-    def demand(reference: str) -> None:
-        if reference not in known:
-            raise VerificationFailed(f"{reference} has no signature that cosign accepts")
+    demand = demand_for(known)
 
     def choose_signed() -> Choice:
         return publish.select_signed(connect(fake), partial(select, fake), demand)
@@ -348,11 +345,7 @@ def test_an_index_full_of_unsigned_images_is_not_asked_about_to_its_end(
 
 def test_each_candidate_in_turn_is_asked_for_its_signature(fake: type[FakeRegistry], names: dict[str, str]) -> None:
     known = set[str]().union(*(signed(fake, names[level]) for level in ("x86-64-v2", "x86-64-v3")))
-
-    def demand(reference: str) -> None:
-        if reference not in known:
-            raise VerificationFailed(f"{reference} has no signature that cosign accepts")
-
+    demand = demand_for(known)
     accepted = publish.accept(connect(fake), select(fake), demand=demand)
     assert accepted.image.id == names["x86-64-v3"]
     assert [other.id for other in accepted.passed_over] == [names["x86-64-v4"]]
@@ -372,11 +365,7 @@ def test_a_provenance_without_a_signature_does_not_count_if_one_is_required(
     """A genuine, signed image to which somebody attached a provenance of their own, of a later verification."""
     best = names["x86-64-v4"]
     known = signed(fake, best)
-
-    def demand(reference: str) -> None:
-        if reference not in known:
-            raise VerificationFailed(f"{reference} has no signature that cosign accepts")
-
+    demand = demand_for(known)
     subject = connect(fake).manifest(best)
     assert subject is not None
     (own,) = referrers.documents(connect(fake), subject, referrers.PROVENANCE)

@@ -1,6 +1,5 @@
 """An index of wheels: its pages follow the PEPs, the same wheels give the same bytes, and no bad wheel gets into it."""
 
-import base64
 import hashlib
 import json
 import os
@@ -20,7 +19,7 @@ from packaging.metadata import Metadata
 from packaging.utils import parse_wheel_filename
 
 from tests.commandline import invoke
-from tests.publish.wheels import BUILT, MANYLINUX, described, wheel
+from tests.publish.wheels import BUILT, MANYLINUX, described, record_digest, wheel
 from tests.rows import each
 from tfbuild.errors import BadInput, TfbuildError, UsageError
 from tfbuild.publish import wheel_index, wheel_rows
@@ -202,13 +201,9 @@ def test_a_renamed_wheel_is_whole(built: Path, tmp_path: Path) -> None:
             content = archive.read(name)
             kind, size = recorded[name].split(",")
             assert int(size) == len(content)
-            assert kind == f"sha256={_urlsafe(content)}"
+            assert kind == f"sha256={record_digest(content)}"
     page = (tmp_path / "public" / "x86-64-v4" / "simple" / "tensorflow" / "index.html").read_text()
     assert "tensorflow-2.14.0%2Btfbuild.x86.64.v4-cp311" in page
-
-
-def _urlsafe(content: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
 def test_a_file_that_is_removed_from_the_pool_leaves_the_index(public: Path) -> None:

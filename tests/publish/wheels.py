@@ -64,7 +64,7 @@ def wheel(
 def zipped(path: Path, members: Mapping[str, bytes], method: int | None = None) -> Path:
     """A wheel of these members and its RECORD."""
     record = f"{next(name for name in members if name.endswith('METADATA')).rpartition('/')[0]}/RECORD"
-    rows = [f"{name},sha256={_digest(content)},{len(content)}" for name, content in members.items()]
+    rows = [f"{name},sha256={record_digest(content)},{len(content)}" for name, content in members.items()]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in {**members, record: "\n".join([*rows, f"{record},,\n"]).encode()}.items():
             archive.writestr(zipfile.ZipInfo(name, (2026, 3, 1, 12, 0, 0)), content, method)
@@ -97,7 +97,8 @@ def described(path: Path, compiled: str, *, audited: str = MANYLINUX, target: st
     return path
 
 
-def _digest(content: bytes) -> str:
+def record_digest(content: bytes) -> str:
+    """The digest of a file as a wheel's RECORD has it."""
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
