@@ -73,9 +73,9 @@ def test_what_a_check_of_a_sound_image_answers(fake: type[FakeRegistry], name: s
     sound = replace(checked, notes=("no report of it is here",))
     assert sound.to_json() == {
         "id": name,
-        "reference": f"{connect(fake).repository}@{checked.digest}",
+        "reference": f"{connect(fake).repository}@{checked.manifest.digest}",
         "digest": manifests.digest_of(fake.content[f"manifests/{name}"][1]),
-        "config": checked.config,
+        "config": checked.manifest.config,
         "sbom": manifests.digest_of(checked.bill),
         "report_compared": False,
         "notes": ["no report of it is here"],
@@ -139,7 +139,7 @@ def test_a_replacement_whose_indexes_are_missing_is_unfinished_and_can_be_comple
             check.image(connect(fake), name, tmp_path, unsigned)
         assert refusal.value.exit_code == 24
         # The image that it replaces is still offered, and still the one described.
-        assert check.image(connect(fake), old, tmp_path).digest == old
+        assert check.image(connect(fake), old, tmp_path).manifest.digest == old
         del fake.content[tag]
     assert set(demanded) == signed(fake, name)
     fake.content[tag] = fake.content[f"manifests/{name}"]

@@ -437,19 +437,19 @@ def test_a_report_is_compared_with_the_one_that_was_published(host: Host, tmp_pa
 def test_a_pulled_image_is_compared_with_its_sbom(host: Host, tmp_path: Path) -> None:
     push(host, tmp_path)
     checked = check.image(connect(host.fake), host.identifier, tmp_path)
-    check.pull(host, connect(host.fake), checked, Progress())
+    check.pull(host, checked, Progress())
     assert host.pushed[-1] == f"pulled {checked.reference}"
     extra = f"{'/opt/tensorflow'}/lib/python3.13/site-packages/evil-1.dist-info/METADATA"
     host.files = files(**{extra: b"Metadata-Version: 2.4\nName: evil\nVersion: 1\n"})
     with pytest.raises(VerificationFailed, match=r"differs from the image in 1 components, such as pkg:pypi/evil@1"):
-        check.pull(host, connect(host.fake), checked, Progress())
+        check.pull(host, checked, Progress())
     host.own_id = digest_of(b"another")
     with pytest.raises(RegistryRefused, match="is another image on this engine") as refusal:
-        check.pull(host, connect(host.fake), checked, Progress())
+        check.pull(host, checked, Progress())
     assert refusal.value.hint == f"docker image rm {checked.reference}"
     # Under containerd an engine knows an image by its manifest.
-    host.files, host.own_id = files(), checked.digest
-    check.pull(host, connect(host.fake), replace(checked, bill=sbom_of(host)), Progress())
+    host.files, host.own_id = files(), checked.manifest.digest
+    check.pull(host, replace(checked, bill=sbom_of(host)), Progress())
 
 
 def sbom_of(host: Host) -> bytes:
@@ -481,7 +481,7 @@ def test_an_image_is_checked_by_any_of_its_names_and_no_other(host: Host, tmp_pa
     digest = push(host, tmp_path).digest
     repository = connect(host.fake).repository
     for name in (host.identifier, digest, f"{repository}@{digest}", f"{repository}:{host.identifier}"):
-        assert check.image(connect(host.fake), name, tmp_path).digest == digest
+        assert check.image(connect(host.fake), name, tmp_path).manifest.digest == digest
     host.arrive("mine")
     with pytest.raises(VerificationFailed, match=f":mine has the labels of {host.identifier}"):
         check.image(connect(host.fake), "mine", tmp_path)

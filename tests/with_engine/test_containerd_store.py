@@ -40,10 +40,10 @@ def test_what_is_pushed_from_there_is_described_and_pulled_here(
     assert done.digest == newer.image(name).id
     assert not push(newer, name, place, tmp_path).uploaded
     published = check.image(place, one.id, tmp_path / "reports")
-    assert (published.digest, published.report) == (done.digest, True)
-    check.pull(engine, place, published, Progress())
+    assert (published.manifest.digest, published.report) == (done.digest, True)
+    check.pull(engine, published, Progress())
     try:
-        assert engine.image(published.reference).id == published.config != done.digest
+        assert engine.image(published.reference).id == published.manifest.config != done.digest
     finally:
         engine.remove(published.reference)
 

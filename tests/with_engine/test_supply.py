@@ -111,7 +111,7 @@ def test_what_pip_and_the_builder_noted_is_in_the_bill(engine: Engine, derived: 
 def test_a_push_attaches_both_and_verify_agrees(engine: Engine, made: Made, place: Registry, tmp_path: Path) -> None:
     name, manifest = pushed(engine, made, place, tmp_path)
     published = checked(place, name, tmp_path)
-    assert (published.digest, published.config, published.report) == (manifest.digest, manifest.config, True)
+    assert (published.manifest.digest, published.report) == (manifest.digest, True)
     for reference in (manifest.digest, f"{place.repository}:{name}", f"{place.repository}@{manifest.digest}"):
         assert checked(place, reference, tmp_path) == published
     reports = tmp_path / "reports"
@@ -347,11 +347,11 @@ def test_pulled_files_that_the_bill_does_not_name_are_found_out(
     name, _ = pushed(engine, made, place, tmp_path)
     published = checked(place, name, tmp_path)
     try:
-        check.pull(engine, place, published, Progress())
+        check.pull(engine, published, Progress())
         bill = json.loads(published.bill)
         bill["components"] = [{"type": "library", "name": "left-pad", "bom-ref": "left-pad"}]
         with pytest.raises(VerificationFailed, match="left-pad"):
-            check.pull(engine, place, replace(published, bill=json.dumps(bill).encode()), Progress())
+            check.pull(engine, replace(published, bill=json.dumps(bill).encode()), Progress())
     finally:
         engine.remove(published.reference)
 

@@ -262,7 +262,7 @@ def verify_published(
     for note in published.notes:
         say_note(note)
     if lock:
-        locks.refuse_other(lock, published.id, frozenset({published.digest}))
+        locks.refuse_other(lock, published.id, frozenset({published.manifest.digest}))
     if context:
         check.refuse_outdated(published, context)
     check.refuse_yanked(published)
@@ -282,7 +282,7 @@ def verify_published(
         say(f"{published.id} is the image that its provenance and its SBOM describe")
         return
     maker = Maker(run=run)
-    check.pull(maker.engine, published_in, published, maker.progress)
+    check.pull(maker.engine, published, maker.progress)
     finish(maker.verify(published.reference), published.reference, json=json)
 
 

@@ -48,8 +48,7 @@ class CheckedImage:
     id: str
     published: Published
     reference: str
-    digest: str
-    config: str
+    manifest: Manifest
     labels: Mapping[str, str]
     bill: bytes
     report: bool
@@ -62,8 +61,8 @@ class CheckedImage:
         return {
             "id": self.id,
             "reference": self.reference,
-            "digest": self.digest,
-            "config": self.config,
+            "digest": self.manifest.digest,
+            "config": self.manifest.config,
             "sbom": manifests.digest_of(self.bill),
             "report_compared": self.report,
             "notes": list(self.notes),
@@ -112,8 +111,7 @@ def image(registry: Registry, name: str, reports: Path, demand: referrers.Demand
         id=identifier,
         published=published,
         reference=f"{registry.repository}@{manifest.digest}",
-        digest=manifest.digest,
-        config=manifest.config,
+        manifest=manifest,
         labels=labels,
         bill=bill,
         report=compared,
@@ -293,13 +291,13 @@ def _compare_report(reports: Path, identifier: str, manifest: Manifest, statemen
     )
 
 
-def pull(engine: Engine, registry: Registry, described: CheckedImage, progress: Progress) -> None:
+def pull(engine: Engine, described: CheckedImage, progress: Progress) -> None:
     """Download the image, and compare its SBOM with its files. Raises VerificationFailed."""
     from tfbuild.publish import sbom
 
     transfer.again(lambda: engine.pull(described.reference, progress), progress)
     image = engine.image(described.reference)
-    if image.id not in (described.config, described.digest):
+    if image.id not in described.manifest.ids:
         raise RegistryRefused(
             f"{described.reference} is another image on this engine", hint=f"docker image rm {described.reference}"
         )

@@ -276,12 +276,10 @@ def finish(
         moved = sorted({*checked.lacking, *checked.edited})
     else:
         moved = index_updates.gather(registry, checked.published, note, sign, demand)
-        manifest = registry.manifest(checked.digest)
-        if manifest is not None:
-            _discard_arriving(registry, manifest)
+        _discard_arriving(registry, checked.manifest)
     return Pushed(
         ref=f"{registry.repository}:{checked.id}",
-        digest=checked.digest,
+        digest=checked.manifest.digest,
         moved=tuple(moved),
         uploaded=False,
         attestations=None,
