@@ -1,7 +1,7 @@
 """Generate the reference, the support tables and the actions' inputs from the code; `invoke docs` writes them."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def pages(of_clone: Mapping[str, Verb]) -> dict[Path, Callable[[], str]]:
     } | {file: lambda file=file, verb=verb: action(file, verb) for file, verb in ACTIONS.items()}
 
 
-def _table(titles: str, rows: Iterator[tuple[object, ...]]) -> str:
+def _table(titles: str, rows: Iterable[tuple[object, ...]]) -> str:
     """Return a Markdown table; `titles`: those of the columns, with " | " between them."""
     lines = (f"| {' | '.join(map(str, cells))} |\n" for cells in rows)
     return f"| {titles} |\n|{'---|' * (titles.count(' | ') + 1)}\n{''.join(lines)}"
@@ -130,7 +130,7 @@ def exit_codes() -> str:
         for kind in kinds
         if kind is not TfbuildError
     ]
-    return EXIT_CODES + _table("code | error | meaning", iter(sorted((*OTHERS, *rows)))) + EXIT_CODES_END
+    return EXIT_CODES + _table("code | error | meaning", sorted((*OTHERS, *rows))) + EXIT_CODES_END
 
 
 # --- docs/reference/json.md -------------------------------------------------------------------------------------------
