@@ -44,8 +44,7 @@ class Manifest:
     @property
     def layers(self) -> list[tuple[str, int]]:
         """The digest of each of an image's layers, and its bytes as it is transferred (compressed)."""
-        rows = self.json().get("layers")
-        layers = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        layers = descriptors(self.json(), "layers")
         return [(str(row.get("digest", "")), size if isinstance(size := row.get("size"), int) else 0) for row in layers]
 
     @property
@@ -116,7 +115,7 @@ def _unambiguous(pairs: Pairs) -> dict[str, Any]:
     return dict(pairs)
 
 
-def descriptors(index: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the descriptors in an index; [] if it has none."""
-    rows = index.get("manifests")
+def descriptors(document: dict[str, Any], name: str = "manifests") -> list[dict[str, Any]]:
+    """Return the descriptors in a list of an index, or of an image ("layers"); [] if it has none."""
+    rows = document.get(name)
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
