@@ -281,7 +281,7 @@ def test_nothing_is_mounted_where_it_would_leave_a_file_in_the_image(tmp_path: P
 def test_a_name_that_nobody_gives_is_an_error() -> None:
     assert dockerfile.environment_of_templates().undefined is StrictUndefined
     layout = dockerfile.ContextLayout(origin="", place="", usage="")
-    given: dict[str, object] = {"header": "", "build": official(), "layout": layout, "options": "", "base_name": ""}
+    given: dict[str, object] = {"header": "", "build": official(), "layout": layout, "options": ""}
     with pytest.raises(UndefinedError, match="'requirement' is undefined"):
         dockerfile.render("Dockerfile.j2", **given, environment=[], labels=[])
 
@@ -470,7 +470,7 @@ CPUINFO = "/where/cpuinfo/is"
 
 @cache
 def entrypoint(build: Build) -> str:
-    return dockerfile.entrypoint(build, cpuinfo=CPUINFO)
+    return dockerfile.files(build)["entrypoint.sh"].replace("/proc/cpuinfo", CPUINFO)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -527,7 +527,8 @@ def read_only(shell: str, script: str, hidden: str, **environment: str) -> subpr
 
 @pytest.mark.parametrize("shell", [name for name in SHELLS if name != "busybox"])
 def test_a_read_only_root_gets_temporary_files_elsewhere(shell: str) -> None:
-    script = dockerfile.entrypoint(official(release="2.14.1", instruction_set=isa.resolve("x86-64-v1", arch="x86_64")))
+    build = official(release="2.14.1", instruction_set=isa.resolve("x86-64-v1", arch="x86_64"))
+    script = dockerfile.files(build)["entrypoint.sh"]
     done = read_only(shell, script, "/tmp")
     assert (done.returncode, done.stdout, done.stderr) == (0, "TMPDIR=/dev/shm\n", "")
     assert read_only(shell, script, "/tmp", TMPDIR="/data").stdout == "TMPDIR=/data\n", "the user's choice stays"
@@ -670,8 +671,8 @@ def test_without_a_gpu_the_image_starts(tmp_path: Path) -> None:
 
 
 def test_the_guard_of_another_target_asks_for_no_gpu() -> None:
-    assert "nvidia-smi" in dockerfile.entrypoint(cuda_image(GPUS))
-    assert "nvidia-smi" not in dockerfile.entrypoint(image("avx"))
+    assert "nvidia-smi" in entrypoint(cuda_image(GPUS))
+    assert "nvidia-smi" not in entrypoint(image("avx"))
 
 
 def test_compute_capabilities_reach_configure_the_label_and_the_identifier() -> None:

@@ -452,7 +452,7 @@ def test_an_image_suggests_those_of_the_same_release_for_other_cpus() -> None:
     sizes = [len(one.features) for one in found]
     assert sizes == sorted(sizes, reverse=True)
     assert facts.cpuinfo_names(["sse3", "avx", "avx_ifma"]) == ("avx", "pni"), "no kernel prints the last"
-    text = dockerfile.entrypoint(build)
+    text = dockerfile.files(build)["entrypoint.sh"]
     assert all(one.id in text for one in found)
     assert "/proc/cpuinfo" in text
 

@@ -32,6 +32,10 @@ def of(request: Request) -> tuple[plan.Build, Planned]:
     return build, Planned.from_labels("x", labels_of(build), build.platform.removeprefix("linux/"))
 
 
+def script_of(build: plan.Build) -> str:
+    return dockerfile.files(build)["entrypoint.sh"]
+
+
 def rendered(labelled: Planned) -> str:
     """The entry point that the labels ask for."""
     return dockerfile.render_entrypoint(labelled.check(), header="#")
@@ -40,7 +44,7 @@ def rendered(labelled: Planned) -> str:
 @pytest.mark.parametrize("name", REQUESTS)
 def test_the_labels_alone_tell_the_entry_point(name: str) -> None:
     build, labelled = of(REQUESTS[name])
-    script = dockerfile.entrypoint(build)
+    script = script_of(build)
     assert guard.same(script.encode(), rendered(labelled))
     assert not guard.same(script.encode(), rendered(replace(labelled, id="2.0.0-x")))
 
@@ -61,14 +65,14 @@ def test_the_labels_alone_tell_the_entry_point(name: str) -> None:
 )
 def test_any_other_script_is_told_from_it(old: str, new: str) -> None:
     build, labelled = of(REQUESTS["an official wheel"])
-    script = dockerfile.entrypoint(build)
+    script = script_of(build)
     assert old in script
     assert not guard.same(script.replace(old, new, 1).encode(), rendered(labelled))
 
 
 def test_only_a_comment_may_stand_where_the_command_is_named() -> None:
     build, labelled = of(REQUESTS["an official wheel"])
-    lines = dockerfile.entrypoint(build).split("\n")
+    lines = script_of(build).split("\n")
     text = rendered(labelled)
     assert guard.same("\n".join([lines[0], "# any other command", *lines[2:]]).encode(), text)
     assert not guard.same("\n".join([lines[0], 'exec "$@"', *lines[2:]]).encode(), text)
@@ -96,7 +100,7 @@ def wrong(labelled: Planned, script: str, folder: Path, seed: int = 0) -> set[st
 @pytest.mark.parametrize("name", ["an official wheel", "aarch64"])
 def test_the_rendered_entry_point_passes_all_trials(name: str, tmp_path: Path) -> None:
     build, labelled = of(REQUESTS[name])
-    script = dockerfile.entrypoint(build, cpuinfo=str(tmp_path / "cpuinfo"))
+    script = script_of(build).replace("/proc/cpuinfo", str(tmp_path / "cpuinfo"))
     assert [wrong(labelled, script, tmp_path, seed) for seed in range(2)] == [set(), set()]
     required = facts.cpuinfo_names(build.instruction_set.features)
     lacking = {trial.lacks for trial in guard.trials(labelled, random.Random(1)) if trial.lacks}
@@ -105,7 +109,7 @@ def test_the_rendered_entry_point_passes_all_trials(name: str, tmp_path: Path) -
 
 def test_an_entry_point_that_asks_for_less_is_found_by_what_it_leaves_out(tmp_path: Path) -> None:
     build, labelled = of(REQUESTS["an official wheel"])
-    script = dockerfile.entrypoint(build, cpuinfo=str(tmp_path / "cpuinfo"))
+    script = script_of(build).replace("/proc/cpuinfo", str(tmp_path / "cpuinfo"))
     required = " ".join(facts.cpuinfo_names(build.instruction_set.features))
     assert f"\ncompare {required}\n" in script
     without = required.replace(" popcnt", "")
@@ -118,7 +122,7 @@ def test_an_entry_point_that_asks_for_less_is_found_by_what_it_leaves_out(tmp_pa
 
 def test_an_entry_point_that_asks_for_more_is_found(tmp_path: Path) -> None:
     build, labelled = of(REQUESTS["an official wheel"])
-    script = dockerfile.entrypoint(build, cpuinfo=str(tmp_path / "cpuinfo"))
+    script = script_of(build).replace("/proc/cpuinfo", str(tmp_path / "cpuinfo"))
     assert wrong(labelled, script.replace("\ncompare avx ", "\ncompare avx avx2 "), tmp_path) == {"full"}
 
 

@@ -57,6 +57,10 @@ def planned(requested: str, compiler: str, platform: str) -> Build:
     return plan.select(request, None)
 
 
+def entrypoint(build: Build, cpuinfo: str) -> bytes:
+    return dockerfile.files(build)["entrypoint.sh"].replace("/proc/cpuinfo", cpuinfo).encode()
+
+
 @pytest.fixture(scope="module")
 def emulate(engine: Engine, compilers: str) -> Emulate:
     """Compiles the program for a plan and runs it on every emulated CPU of the platform."""
@@ -71,7 +75,7 @@ def emulate(engine: Engine, compilers: str) -> Emulate:
             "/run.sh": (DATA / "run.sh").read_bytes(),
             "/program.cc": (DATA / "program.cc").read_bytes(),
             "/cpuinfo.c": (DATA / f"cpuinfo_{arch}.c").read_bytes(),
-            "/entrypoint.sh": dockerfile.entrypoint(build, cpuinfo="/tmp/emulated.cpuinfo").encode(),
+            "/entrypoint.sh": entrypoint(build, "/tmp/emulated.cpuinfo"),
         }
         flags = [copt.removeprefix("--copt=") for copt in build.copts]
         command = ["/run.sh", f"qemu-{arch}-static", f"{prefix}gcc-12", program, *flags]
@@ -153,7 +157,7 @@ def test_without_the_guard_the_next_older_cpu_dies_of_an_illegal_instruction(
 def test_the_entry_point_runs_in_an_arm64_shell(name: str, code: int, engine: Engine, compilers: str) -> None:
     build = planned("neoverse-v1,exact", "gcc-12", "linux/arm64")
     files = {
-        "/entrypoint.sh": dockerfile.entrypoint(build, cpuinfo="/recorded").encode(),
+        "/entrypoint.sh": entrypoint(build, "/recorded"),
         "/recorded": machine(name).cpuinfo().encode(),
     }
     done = engine.run(compilers, ["sh", "-c", ARM_SHELL], files=files)

@@ -202,15 +202,15 @@ def files(build: Build, *, base_digest: str = "") -> dict[str, str]:
 
 def own_files(build: Build, layout: ContextLayout) -> dict[str, str]:
     """Return the files of this build alone, by their paths below `layout.own`."""
+    header = f"{MARKER}: {command(build)}"
     texts = {
         "Dockerfile": render("Dockerfile.j2", header=f"{MARKER}: {layout.origin}", **_dockerfile(build, layout)),
         "constraints.txt": "".join(f"{line}\n" for line in sorted(build.wheel.constraints)),
-        "entrypoint.sh": entrypoint(build),
+        "entrypoint.sh": render_entrypoint(build.check, header=header),
         "plan.json": smoke_plan(build),
     }
     if build.toolchain is not None:
         overrides = [f"{row.name}={OVERRIDES}/{row.name}" for row in build.overrides]
-        header = f"{MARKER}: {command(build)}"
         texts["bazelrc"] = render("bazelrc.j2", header=header, build=build, overrides=overrides)
         texts["requirements.txt"] = "".join(f"{line}\n" for line in build.toolchain.requirements)
         texts |= fixes(build)
@@ -271,14 +271,9 @@ def options(build: Build) -> str:
     return shlex.join(build.words)
 
 
-def entrypoint(build: Build, *, cpuinfo: str = "/proc/cpuinfo") -> str:
-    """Return the entry point. Only tests of the script give another `cpuinfo`."""
-    return render_entrypoint(build.check, header=f"{MARKER}: {command(build)}", cpuinfo=cpuinfo)
-
-
-def render_entrypoint(check: RuntimeCheck, *, header: str, cpuinfo: str = "/proc/cpuinfo") -> str:
+def render_entrypoint(check: RuntimeCheck, *, header: str) -> str:
     """Return the entry point that makes this check; `header`: its comment about who wrote it."""
-    return render("entrypoint.sh.j2", header=header, check=check, cpuinfo=cpuinfo)
+    return render("entrypoint.sh.j2", header=header, check=check)
 
 
 def _dockerfile(build: Build, layout: ContextLayout) -> dict[str, object]:
@@ -286,7 +281,6 @@ def _dockerfile(build: Build, layout: ContextLayout) -> dict[str, object]:
         "build": build,
         "layout": layout,
         "options": options(build),
-        "base_name": build.base_image,
         "fixes": bool(fixes(build)),
         "requirement": requirement(build),
         "environment": sorted(environment(build).items()),
