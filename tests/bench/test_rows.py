@@ -63,7 +63,7 @@ OTHERS = {
 
 
 def parsed(text: str) -> tuple[Experiment, ...]:
-    return facts.parse(text, experiments.Table, FILE.name).experiment
+    return facts.parse(text, dict[str, tuple[Experiment, ...]], FILE.name)["experiment"]
 
 
 def measured() -> CaseResult:

@@ -561,7 +561,7 @@ def test_rows_name_features_and_compilers_that_exist() -> None:
 
 
 def test_rows_of_names_are_closed_and_archspec_has_none_of_them() -> None:
-    for row in facts.load("names", names.CpuNameTable).name:
+    for row in facts.rows("names", names.CpuName):
         held = names.features(row.name, row.arch)
         assert held is not None
         assert facts.closure(held) == held

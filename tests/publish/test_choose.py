@@ -370,7 +370,7 @@ def test_a_candidate_is_chosen_by_its_own_release_alone() -> None:
 
 
 def test_the_features_for_vectors_exist() -> None:
-    for row in facts.load("vectors", choose.VectorTable).vector:
+    for row in facts.rows("vectors", choose.Vector):
         assert set(row.features) <= {feature.name for feature in facts.features(row.arch)}
 
 

@@ -22,10 +22,6 @@ class CpuName(Facts, frozen=True):
     same: str = ""
 
 
-class CpuNameTable(Facts, frozen=True):
-    name: tuple[CpuName, ...]
-
-
 def features(name: str, arch: str) -> frozenset[str] | None:
     """Return the features of that CPU that tfbuild uses (`use` of facts/features.toml); None for an unknown name."""
     row = _rows(arch).get(facts.squeeze(name), CpuName(name=name, arch=arch, same=name))
@@ -63,7 +59,7 @@ def _has_features(target: Any, arch: str) -> bool:
 
 @cache
 def _rows(arch: str) -> dict[str, CpuName]:
-    return {facts.squeeze(row.name): row for row in facts.load("names", CpuNameTable).name if row.arch == arch}
+    return {facts.squeeze(row.name): row for row in facts.rows("names", CpuName) if row.arch == arch}
 
 
 @cache

@@ -128,14 +128,10 @@ class Experiment(Purpose, frozen=True):
         return tuple(case for case in self.case if case.quick or not quick)
 
 
-class Table(Facts, frozen=True):
-    experiment: tuple[Experiment, ...]
-
-
 @cache
 def known() -> tuple[Experiment, ...]:
     """Return all experiments in the order in which they run; a test checks that no row contradicts itself."""
-    return facts.load("experiments", Table).experiment
+    return facts.rows("experiments", Experiment)
 
 
 def purpose(name: str) -> Purpose:
@@ -178,13 +174,9 @@ class Model(Facts, frozen=True):
     xla: bool = False
 
 
-class ModelTable(Facts, frozen=True):
-    model: tuple[Model, ...]
-
-
 def known_models() -> dict[str, Model]:
     """Return all models by name."""
-    return {model.name: model for model in facts.load("models", ModelTable).model}
+    return {model.name: model for model in facts.rows("models", Model)}
 
 
 def model_row(names: Sequence[str], batch: int = 0) -> Experiment:

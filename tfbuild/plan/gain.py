@@ -37,10 +37,6 @@ class ReportRow(Facts, frozen=True):
         return f"TensorFlow {self.release} for {self.cpu}, by CPU time, relative to {self.over}, on {self.machine}"
 
 
-class ReportTable(Facts, frozen=True):
-    report: tuple[ReportRow, ...]
-
-
 @dataclass(frozen=True, kw_only=True)
 class MeasuredGain:
     """The answer for one CPU. `report` is None where nothing was measured of code that it runs.
@@ -63,7 +59,7 @@ class MeasuredGain:
 
 def reports() -> tuple[ReportRow, ...]:
     """Return the facts, read once a process."""
-    return facts.load("operations", ReportTable).report
+    return facts.rows("operations", ReportRow)
 
 
 def report_of(compiled: isa.InstructionSet) -> ReportRow | None:

@@ -28,10 +28,6 @@ class Vector(Facts, frozen=True):
     features: tuple[str, ...]
 
 
-class VectorTable(Facts, frozen=True):
-    vector: tuple[Vector, ...]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Published:
     """An image in a registry. `features`: canonical names; `created`: RFC 3339; `digest`: of its manifest."""
@@ -216,7 +212,7 @@ def speed(image: Published) -> tuple[tuple[bool, ...], int]:
 
 @cache
 def _speed(features: frozenset[str], arch: str) -> tuple[tuple[bool, ...], int]:
-    rows = facts.load("vectors", VectorTable).vector
+    rows = facts.rows("vectors", Vector)
     vectors = next(row.features for row in rows if row.arch == arch)
     return tuple(name in features for name in vectors), len(uses.relevant(features, arch))
 
