@@ -24,7 +24,7 @@ from tfbuild.cpu import compilers, isa
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import releases, toolchains
 from tfbuild.facts.release_table import Config, RangeRow, ReleaseTable, Sourced, spelled, table
-from tfbuild.plan import BUILD_PYTHON, Request, configuration, failures, rules, select, wheel
+from tfbuild.plan import BUILD_PYTHON, Request, configuration, cuda, failures, rules, select, wheel
 
 FILE = resources.files("tfbuild.facts") / "releases.toml"
 ALL = tuple(row.version for row in releases.releases())
@@ -139,12 +139,18 @@ def test_threading_that_a_release_lacks_is_refused(
 # --- configure -------------------------------------------------------------------------------------------------------
 
 
+def configured(release: str, target: str, compiler: str) -> tuple[tuple[str, str], ...]:
+    gpus = cuda.parse_capabilities("9.0") if target == "cuda" else ()
+    choice = cuda.CudaChoice(cuda="12.3", cudnn="8.9") if gpus else cuda.CudaChoice()
+    return configuration.configure_env(release, target, compiler, gpus, choice)
+
+
 @each("compiler", ["gcc-12", "clang-18"])
 @each("target", ["cpu", "mkl", "cuda"])
 @each("release", ALL)
 def test_configure_is_answered_once_and_for_the_target(release: str, target: str, compiler: str) -> None:
-    answers = dict(configuration.configure_env(release, target, compiler=compiler))
-    assert len(answers) == len(configuration.configure_env(release, target, compiler=compiler))
+    answers = dict(configured(release, target, compiler))
+    assert len(answers) == len(configured(release, target, compiler))
     assert "TF_DOWNLOAD_CLANG" not in answers or Version(release) < Version("2.14"), "nothing asks for it since"
     local = {name for name in answers if name.startswith("LOCAL_")}
     assert bool(local) == (target == "cuda" and releases.cuda(release).hermetic)
@@ -154,11 +160,11 @@ def test_configure_is_answered_once_and_for_the_target(release: str, target: str
 
 
 def test_configure_gets_the_builders_paths_and_the_releases_own_compiler() -> None:
-    answers = dict(configuration.configure_env("2.14.1", "cpu"))
+    answers = dict(configured("2.14.1", "cpu", releases.compiler("2.14.1")))
     assert answers["PYTHON_BIN_PATH"] == BUILD_PYTHON
     own = f"/usr/bin/{releases.compiler('2.14.1')}"
     assert (answers["TF_NEED_CLANG"], answers["CLANG_COMPILER_PATH"]) == ("1", own)
-    assert dict(configuration.configure_env("2.14.1", "cpu", compiler="gcc-12"))["TF_NEED_CLANG"] == "0"
+    assert dict(configured("2.14.1", "cpu", "gcc-12"))["TF_NEED_CLANG"] == "0"
 
 
 def test_the_hermetic_pythons_variable() -> None:

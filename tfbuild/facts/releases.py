@@ -34,7 +34,6 @@ from tfbuild.facts.release_table import (
 )
 
 R = TypeVar("R", bound=RangeRow)
-DEFAULT_COMPILER = "gcc-12"
 # A release, a candidate and a nightly, as pip and as TensorFlow spell them.
 NEWER = re.compile(r"(\d\.\d{1,3})(\.\d{1,3})?([-.]?(?:rc\d{1,2}|dev\d{0,8}))?", re.ASCII)
 
@@ -168,8 +167,8 @@ def compilers(release: str) -> tuple[KnownCompiler, ...]:
 
 
 def compiler(release: str) -> str:
-    """Return the surest compiler of a release, such as "clang-18"; Debian 12's own for no release ("")."""
-    return compilers(release)[0].name if release else DEFAULT_COMPILER
+    """Return the surest compiler of a release, such as "clang-18"."""
+    return compilers(release)[0].name
 
 
 def wheel_compiler(release: str) -> str:

@@ -83,30 +83,20 @@ def _existing(name: str, release: str) -> str:
 
 
 def configure_env(
-    release: str,
-    target: str,
-    *,
-    compiler: str = "",
-    gpus: tuple[Capability, ...] = (),
-    cuda: CudaChoice | None = None,
+    release: str, target: str, compiler: str, gpus: tuple[Capability, ...], cuda: CudaChoice
 ) -> tuple[tuple[str, str], ...]:
-    """Return the variables that answer every question of configure.py, in the order of its questions.
-
-    `compiler`: "clang-18", "gcc-12". The release's own where empty.
-    """
-    compiler = compiler or releases.compiler(release)
+    """Return the variables that answer every question of configure.py, in the order of its questions."""
     program, row, own = f"/usr/bin/{compiler}", targets.get(target), releases.cuda(release)
-    cudnn = cuda.cudnn if cuda else ""
     # Up to 2.17 configure.py looks for the library by its major version: a CUDA image may not be more precise.
-    exact = own.hermetic or cudnn not in ("", own.cudnn)
+    exact = own.hermetic or cuda.cudnn != own.cudnn
     values = {
         "python": BUILD_PYTHON,
         "clang": program,
         "gcc": program,
         "cuda_path": CUDA_PATH,
-        "cuda": (cuda and cuda.cuda) or own.version,
-        "cudnn": (cudnn or own.cudnn) if exact else own.cudnn.partition(".")[0],
-        "capabilities": ",".join(gpu.code for gpu in gpus) or own.capabilities,
+        "cuda": cuda.cuda,
+        "cudnn": cuda.cudnn if exact else cuda.cudnn.partition(".")[0],
+        "capabilities": ",".join(gpu.code for gpu in gpus),
     }
     return tuple(
         (question.variable, row.answers.get(question.variable, question.value).format(**values))

@@ -115,7 +115,7 @@ def _decide(
     )
     known_failures = failures.concerning(circumstances, request.without_fix)
     fixes = tuple(row for row in known_failures if row.fixed)
-    answers = configuration.configure_env(release, target, compiler=flags.compiler, gpus=gpus, cuda=cuda)
+    answers = configuration.configure_env(release, target, flags.compiler, gpus, cuda)
     decision = Decision(
         release=release,
         python=choice.python,
