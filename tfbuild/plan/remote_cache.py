@@ -18,6 +18,7 @@ from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import Facts
 from tfbuild.plan.run_request import RunRequest
 from tfbuild.util.files import read_named, read_regular
+from tfbuild.util.options import given
 
 if TYPE_CHECKING:
     from tfbuild.oci.references import Repository
@@ -106,8 +107,7 @@ def named_cache_images(request: RunRequest) -> CacheImages | None:
     """
     if not request.remote_cache.startswith(IMAGE):
         return None
-    alone = RunRequest(remote_cache=request.remote_cache, remote_readonly=request.remote_readonly)
-    if any(getattr(request, name) != getattr(alone, name) for name in _options()):
+    if _given(request) - {"remote-cache", "remote-readonly"}:
         raise UsageError(
             "a cache in a registry takes no other --remote-... option than remote-readonly",
             hint="leave them out; `docker login` stores the registry's credentials",
@@ -123,8 +123,9 @@ def named_cache_images(request: RunRequest) -> CacheImages | None:
     return CacheImages(repository=repository, readonly=request.remote_readonly)
 
 
-def _options() -> tuple[str, ...]:
-    return tuple(name for name in RunRequest.__dataclass_fields__ if name.startswith("remote_"))
+def _given(request: RunRequest) -> set[str]:
+    """Return the --remote-... options that are given, by their names."""
+    return {name for name, *_ in given(request) if name.startswith("remote-")}
 
 
 def named_remote(request: RunRequest) -> Remote | None:
@@ -135,7 +136,7 @@ def named_remote(request: RunRequest) -> Remote | None:
     if request.remote_cache.startswith(IMAGE):
         return None
     if not request.remote_cache and not request.remote_executor:
-        if any(getattr(request, name) != RunRequest.__dataclass_fields__[name].default for name in _options()):
+        if _given(request):
             raise UsageError(
                 "the other --remote-... options need a remote cache or a remote executor",
                 hint="--remote-cache grpcs://HOST:PORT",
