@@ -15,8 +15,8 @@ from tests import examples
 from tests.binary import assembled
 from tests.binary.assembled import Row, recognised
 from tests.rows import each
+from tfbuild import facts
 from tfbuild.binary import machinecode
-from tfbuild.cpu import isa
 
 ARCHES = ("x86_64", "aarch64")
 ROWS = [(arch, row) for arch in ARCHES for row in assembled.recorded(arch)]
@@ -33,7 +33,7 @@ def test_an_instruction_needs_what_gnu_as_wants_for_it(arch: str, row: Row) -> N
     needed = frozenset(counted.needing)
     assert needed <= row.needs
     extra = frozenset[str]().union(*(GNU_ALONE.get(name, frozenset()) for name in needed))
-    assert row.needs <= isa.closure(needed) | extra
+    assert row.needs <= facts.closure(needed) | extra
 
 
 @pytest.mark.parametrize("arch", ARCHES)

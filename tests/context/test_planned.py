@@ -3,9 +3,8 @@
 import pytest
 
 from tfbuild.context.labels import PREFIX, Planned
-from tfbuild.cpu.isa import closure
 from tfbuild.errors import UnknownImage
-from tfbuild.facts import releases
+from tfbuild.facts import closure, releases
 
 LABELS = {
     PREFIX + name: value

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tfbuild import facts
 from tfbuild.cpu import compilers, isa
 from tfbuild.cpu.compilers import Broken
 from tfbuild.errors import Unsupported
@@ -102,7 +103,7 @@ def test_what_needs_a_dropped_feature_goes_with_it() -> None:
 
 
 def test_each_width_is_one_and_others_are_told_which_are() -> None:
-    held = isa.closure(["avx512f"])
+    held = facts.closure(["avx512f"])
     for width in ("128", "256", "512"):
         isa.refuse_vector_width(held, "gcc", 12, width)
     with pytest.raises(Exception, match="'64' is not a vector width") as refused:

@@ -145,7 +145,7 @@ def test_without_a_host_the_levels_of_the_architecture_are_named() -> None:
 
 
 def test_avx512f_brings_fma_since_gcc_refuses_eigen_without_it() -> None:
-    assert {"fma", "f16c", "avx2"} <= isa.closure(["avx512f"])
+    assert {"fma", "f16c", "avx2"} <= facts.closure(["avx512f"])
     assert "-mfma" in isa.flags(isa.resolve("avx512f", arch="x86_64"), "gcc-12").flags
 
 
@@ -221,7 +221,7 @@ def test_every_recorded_machine_gets_a_level_and_only_its_own_features(row: obje
 def test_flags_are_monotone_in_features(row: tuple[str, set[str]], compiler: str) -> None:
     arch, names = row
     whole = isa.instruction_set(names, arch)
-    covered = {needed for name in names for needed in isa.closure([name])}
+    covered = {needed for name in names for needed in facts.closure([name])}
     assert set(whole.features) == covered
     for name in names:
         part = isa.instruction_set(names - {name}, arch)
@@ -296,7 +296,7 @@ def test_intersection_is_commutative_associative_idempotent_and_never_wider_than
     for member in (a, b, c):
         assert set(whole.features) <= set(member.features)
     assert set(both.features) == set(a.features) & set(b.features)
-    assert isa.closure(whole.features) == set(whole.features)
+    assert facts.closure(whole.features) == set(whole.features)
 
 
 @each("name", [*names.known("x86_64"), *names.known("aarch64")])
@@ -348,10 +348,10 @@ def test_every_row_of_facts_is_closed_and_spelled_once() -> None:
     assert len(names) == len(rows)
     for row in rows:
         assert {*row.implies, *row.needs} <= {other.name for other in facts.features(row.arch)}
-        assert row.name not in isa.closure([*row.implies, *row.needs])
+        assert row.name not in facts.closure([*row.implies, *row.needs])
     for arch in ("x86_64", "aarch64"):
         for level in facts.levels(arch):
-            assert isa.closure(level.features) == level.features, level.name
+            assert facts.closure(level.features) == level.features, level.name
 
 
 # --- names and files --------------------------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from tests.facts import digests, trees
+from tfbuild import facts
 from tfbuild.binary import inspector
-from tfbuild.cpu import isa
 from tfbuild.errors import BadInput, TfbuildError
 from tfbuild.facts import release_table, releases
 from tfbuild.plan import tree as source_tree
@@ -88,7 +88,7 @@ def of_wheel(wheel: Path, release: str, arch: str, pythons: list[str]) -> Iterat
         )
     compiled = inspector.wheel(wheel).compiled if arch == "x86_64" else frozenset[str]()
     official = next(row for row in release_table.table().official_wheel if row.key == arch and row.covers(known))
-    if compiled and isa.closure(compiled) != isa.closure(official.features):
+    if compiled and facts.closure(compiled) != facts.closure(official.features):
         yield _table(
             "official_wheel",
             msgspec.structs.replace(official, since=since, features=tuple(sorted(compiled)), flags=(), source=source),

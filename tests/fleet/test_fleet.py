@@ -134,7 +134,7 @@ def test_every_image_can_be_planned(members: list[FleetHost], most: int) -> None
 
 @given(st.sets(st.sampled_from(X86)), st.sets(st.sampled_from(X86)))
 def test_more_features_never_count_for_less(some: set[str], more: set[str]) -> None:
-    own, image = isa.closure(some | more), isa.closure(some)
+    own, image = facts.closure(some | more), facts.closure(some)
     for measure in estimates.speed_rows("x86_64"):
         share = estimates.speed_loss(own, image, measure)
         assert share is None or 0 <= share < 1

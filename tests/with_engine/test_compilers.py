@@ -63,7 +63,7 @@ def bare(row: Feature) -> str:
     """The flag of one feature alone, in front of the largest level that the feature needs."""
     if row.arch == "x86_64":
         return row.flag
-    level = isa.largest_level(isa.closure([row.name]), row.arch).march
+    level = isa.largest_level(facts.closure([row.name]), row.arch).march
     return f"-march={level}+{row.flag}" if row.flag else f"-march={level}"
 
 
@@ -174,7 +174,7 @@ def test_every_known_flag_switches_on_its_features_and_none_beyond(each: Compile
         if row.flag and each.knows(row):
             acceptance = each.takes(bare(row))
             assert brought(row.name) <= acceptance.on, row.name
-            assert acceptance.traces <= isa.closure([row.name, *smallest]), row.name
+            assert acceptance.traces <= facts.closure([row.name, *smallest]), row.name
 
 
 @of_each

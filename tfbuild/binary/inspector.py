@@ -20,10 +20,10 @@ from typing import Any
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from tfbuild import facts
 from tfbuild.binary import scan
 from tfbuild.binary.guard import Guard, GuardUnreadable, read_guard
 from tfbuild.binary.scan import ScannedCode
-from tfbuild.cpu import isa
 from tfbuild.errors import BadInput, TfbuildError, limit_reached
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import Package
@@ -74,7 +74,7 @@ class Inspection:
         if self.guard is None or not self.release or self.main.arch != "x86_64":
             return ()
         judged = releases.guard_features(self.release)
-        beyond = sorted((self.main.compiled & judged) - isa.closure(self.guard.features))
+        beyond = sorted((self.main.compiled & judged) - facts.closure(self.guard.features))
         absent = sorted((self.guard.features & judged & scan.written()) - self.main.compiled)
         return tuple(
             [f"the guard was compiled without {name}, and the code has it" for name in beyond]

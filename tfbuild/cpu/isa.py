@@ -27,7 +27,6 @@ MOST_NAME = 48
 EXACT = "exact"
 WIDTH = "-mprefer-vector-width="
 MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
-closure = facts.closure
 
 # What other tools call the CPU of this machine, all that it has, and what every CPU has.
 MEANING_HOST = ("native", "auto", "local", "this", "mine", "current")
@@ -86,7 +85,7 @@ class Flags:
 
 def instruction_set(names: Iterable[str], arch: str) -> InstructionSet:
     """Return the smallest instruction set with `names`, named after its level and the features beyond it."""
-    held = closure(names)
+    held = facts.closure(names)
     level = largest_level(held, arch)
     beyond = held - level.features
     explicit = beyond - _implied(beyond)
@@ -131,12 +130,12 @@ def _name(beyond: frozenset[str], explicit: frozenset[str], level: Level) -> str
 
 
 def _implied(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(needed for name in names for needed in closure([name]) - {name})
+    return frozenset(needed for name in names for needed in facts.closure([name]) - {name})
 
 
 def of_cpu(cpu: Cpu) -> InstructionSet:
     """Return what to compile for this CPU: what makes a difference to TensorFlow of `all_of_cpu`."""
-    return instruction_set(uses.relevant(closure(_usable(cpu)), cpu.arch), cpu.arch)
+    return instruction_set(uses.relevant(facts.closure(_usable(cpu)), cpu.arch), cpu.arch)
 
 
 def all_of_cpu(cpu: Cpu) -> InstructionSet:
@@ -152,7 +151,7 @@ def _usable(cpu: Cpu) -> list[str]:
 def hidden(cpu: Cpu) -> tuple[DroppedFeature, ...]:
     """Return the features of this CPU that cannot be used because one that they need is masked."""
     held = frozenset(cpu.features)
-    lacking = ((name, sorted(closure([name]) - held)) for name in cpu.features)
+    lacking = ((name, sorted(facts.closure([name]) - held)) for name in cpu.features)
     return tuple(
         DroppedFeature(feature=name, reason=f"needs {', '.join(miss)}, which is masked")
         for name, miss in lacking
@@ -249,7 +248,7 @@ def refuse_without_level(text: str, arch: str) -> None:
     beyond = {row.name for row in rows} - facts.levels(arch)[-1].features
     if len(rows) < len(words) or not beyond:
         return
-    own = largest_level(closure(row.name for row in rows), arch)
+    own = largest_level(facts.closure(row.name for row in rows), arch)
     sets = (held for name in names.known(arch) if (held := names.features(name, arch)) is not None and beyond <= held)
     smallest = min((largest_level(held, arch) for held in sets), key=lambda level: len(level.features), default=own)
     if not smallest.features <= own.features:
@@ -371,7 +370,7 @@ def _unknown(features: frozenset[str], name: str, version: int) -> Iterator[tupl
 
 def _without(isa: InstructionSet, dropped: dict[str, str]) -> dict[str, str]:
     """Return the features that need a dropped one, with the reason."""
-    lacking = {name: sorted((closure([name]) - {name}) & dropped.keys()) for name in isa.features}
+    lacking = {name: sorted((facts.closure([name]) - {name}) & dropped.keys()) for name in isa.features}
     return {
         name: f"needs {', '.join(miss)}, which is dropped"
         for name, miss in lacking.items()

@@ -269,7 +269,7 @@ def _image(compiled: InstructionSet, hosts: tuple[str, ...]) -> FleetImage:
 
 def _official(arch: str) -> frozenset[str]:
     """Return the features that the newest official wheel needs."""
-    return isa.closure(releases.official_wheel(newest_official(arch), arch).features)
+    return facts.closure(releases.official_wheel(newest_official(arch), arch).features)
 
 
 def _fields(compiled: InstructionSet) -> dict[str, Any]:

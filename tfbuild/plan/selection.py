@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from tfbuild import facts
-from tfbuild.cpu import Cpu, isa
+from tfbuild.cpu import Cpu
 from tfbuild.errors import TfbuildError, Unsupported
 from tfbuild.facts import releases, targets
 from tfbuild.facts.release_table import spelled
@@ -198,5 +198,5 @@ def unused_by_official_wheel(cpu: Cpu) -> tuple[str, ...]:
     In TensorFlow's names and order, for the newest release that has an official wheel for this architecture.
     """
     release = wheel.newest_official(cpu.arch)
-    compiled = isa.closure(releases.official_wheel(release, cpu.arch).features)
+    compiled = facts.closure(releases.official_wheel(release, cpu.arch).features)
     return releases.guard_spelling(release, set(cpu.features) - compiled)

@@ -325,4 +325,4 @@ def _is_like_official(decision: Decision) -> bool:
         official = releases.official_wheel(decision.release, compiled.arch)
     except Unsupported:
         return False
-    return isa.closure(official.features) == frozenset(compiled.features)
+    return facts.closure(official.features) == frozenset(compiled.features)

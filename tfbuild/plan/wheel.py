@@ -209,7 +209,7 @@ def _rounded(held: frozenset[str], arch: str) -> frozenset[str]:
 
     levels = (level.features for level in facts.levels(arch) if arch == "x86_64")
     level = next((features for features in levels if held <= features), held)
-    return held if (level - isa.closure(held)) & scan.written() else level
+    return held if (level - facts.closure(held)) & scan.written() else level
 
 
 def _code(file: WheelFile) -> frozenset[str]:
