@@ -252,29 +252,28 @@ class Planned:
     def from_labels(cls, ref: str, labels: Mapping[str, str], architecture: str) -> "Planned":
         """Read the labels; raises UnknownImage if tfbuild made no such image for that architecture ("amd64")."""
         image = read_labels(labels)
-        values = {name: image.get(name) for name in (*NEEDED, "threading", "wheel")}
         if missing := [PREFIX + name for name in NEEDED if name not in image.own]:
             raise UnknownImage(f"{ref} was not made by tfbuild: it has no label {missing[0]}", hint="invoke build")
         readable = {
-            "id": bool(IDENTIFIER.fullmatch(values["id"])),
-            "python": bool(PYTHON.fullmatch(values["python"])),
-            "release": is_version(values["release"]),
-            "target": plan.is_target(values["target"]),
-            "allocator": values["allocator"] == ALLOCATOR,
-            "platform": values["platform"] == f"linux/{architecture}",
+            "id": bool(IDENTIFIER.fullmatch(image.id)),
+            "python": bool(PYTHON.fullmatch(image.get("python"))),
+            "release": is_version(image.get("release")),
+            "target": plan.is_target(image.get("target")),
+            "allocator": image.get("allocator") == ALLOCATOR,
+            "platform": image.get("platform") == f"linux/{architecture}",
         }
         if bad := [name for name, good in readable.items() if not good]:
-            raise UnknownImage(f"{ref} has an unreadable label {PREFIX}{bad[0]}: {values[bad[0]][:40]!r}")
+            raise UnknownImage(f"{ref} has an unreadable label {PREFIX}{bad[0]}: {image.get(bad[0])[:40]!r}")
         return cls(
-            id=values["id"],
-            release=values["release"],
-            python=values["python"],
-            target=values["target"],
-            arch="aarch64" if values["platform"].endswith("arm64") else "x86_64",
-            features=frozenset(values["features"].split()),
-            threading=values["threading"],
-            allocator=values["allocator"],
-            wheel=values["wheel"],
+            id=image.id,
+            release=image.get("release"),
+            python=image.get("python"),
+            target=image.get("target"),
+            arch="aarch64" if architecture == "arm64" else "x86_64",
+            features=frozenset(image.get("features").split()),
+            threading=image.get("threading"),
+            allocator=image.get("allocator"),
+            wheel=image.get("wheel"),
             requirement=image.get("requirement"),
             instruction_set=image.get("instruction-set"),
             compiler=image.get("compiler"),
@@ -370,19 +369,17 @@ def find_image(engine: "Engine", name: str) -> str:
         raise UsageError(f"{name!r} is not an image's name", hint="invoke images lists all images")
     if not GIVEN_IDENTIFIER.fullmatch(identifier):
         return name
-    own = f"{REPOSITORY}:{identifier}"
-    for exact in (name,) if parsed.repository else (own,):
-        if engine.exists(exact):
-            return exact
+    exact = name if parsed.repository else f"{REPOSITORY}:{identifier}"
+    if engine.exists(exact):
+        return exact
     images = {image.id: _tagged(image.tags, identifier) for image in engine.labelled(ID)}
-    names = {image: found for image, found in images.items() if found}
-    if parsed.repository in ("", REPOSITORY) and len(names) == 1:
-        return next(iter(names.values()))
-    if parsed.repository in ("", REPOSITORY) and names:
-        raise UsageError(
-            f"{name} may be any of several images: {', '.join(sorted(names.values()))}", hint="give one of these names"
-        )
-    here = f"here is {', '.join(sorted(names.values()))}" if names else "invoke images lists all images"
+    names = sorted(filter(None, images.values()))
+    anywhere = parsed.repository in ("", REPOSITORY)
+    if anywhere and len(names) == 1:
+        return names[0]
+    if anywhere and names:
+        raise UsageError(f"{name} may be any of several images: {', '.join(names)}", hint="give one of these names")
+    here = f"here is {', '.join(names)}" if names else "invoke images lists all images"
     raise UnknownImage(f"no image {name!r} on this engine", hint=here)
 
 
