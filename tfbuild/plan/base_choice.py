@@ -94,13 +94,12 @@ def choose(request: Request, circumstances: Circumstances, machine: HostSystem |
     release = circumstances.release
     compiler = named_compiler(request.compiler, release) if request.compiler else ""
     supported = releases.pythons(release)
-    if machine:
-        pythons = (choose_python(request, release, supported),) if request.python else supported[::-1]
-        return _on_machine(machine, circumstances, pythons, compiler)
-    if request.base not in BASES:
+    if not machine and request.base not in BASES:
         python = choose_python(request, release, supported)
         return BaseChoice(python=python, compiler=compiler or releases.compiler(release))
     pythons = (choose_python(request, release, supported),) if request.python else supported[::-1]
+    if machine:
+        return _on_machine(machine, circumstances, pythons, compiler)
     return first_base(release, pythons, compiler, bootstrap=request.base == "bootstrap", circumstances=circumstances)
 
 

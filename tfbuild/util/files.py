@@ -57,11 +57,11 @@ def open_regular(path: Path) -> BufferedReader:
     return file
 
 
-def read_named(path: Path, most: int = MOST_NAMED) -> bytes:
-    """Read at most `most` bytes of a file that a user names, which may be a shell's `<(command)`. Raises OSError."""
+def read_named(path: Path) -> bytes:
+    """Read at most MOST_NAMED bytes of a file that a user names, or of a shell's `<(command)`. Raises OSError."""
     with open(path, "rb", opener=_unblocked) as file:
         os.set_blocking(file.fileno(), True)
-        content = file.read(most)
+        content = file.read(MOST_NAMED)
         if not content and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EPIPE, "a pipe that nobody writes to", str(path))
         return content
