@@ -138,7 +138,7 @@ def test_labels_that_are_no_texts_become_texts() -> None:
 
 @pytest.mark.parametrize(("text", "version"), [("1" * 64, True), ("1" * 65, False), ("2.20.0", True), ("two", False)])
 def test_a_version_is_short_enough_to_be_read(text: str, version: bool) -> None:
-    assert labels.is_version(text) is version
+    assert plan.is_version(text) is version
 
 
 # --- the plan in them -------------------------------------------------------------------------------------------------

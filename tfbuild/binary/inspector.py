@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from tfbuild import facts
 from tfbuild.binary import scan
@@ -26,7 +26,7 @@ from tfbuild.binary.guard import Guard, GuardUnreadable, read_guard
 from tfbuild.binary.scan import ScannedCode
 from tfbuild.errors import BadInput, TfbuildError, limit_reached
 from tfbuild.facts import releases
-from tfbuild.facts.release_table import Package
+from tfbuild.facts.release_table import Package, is_version
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
 
@@ -283,10 +283,8 @@ def _release(path: Path) -> str:
 
 def _release_of(project: str, version: str) -> str:
     """Return TensorFlow's release of a package, or "" if it is not TensorFlow's."""
-    try:
-        return releases.release_of_wheel(Version(version)) if re.search("tensorflow|tf.nightly", project) else ""
-    except InvalidVersion:
-        return ""
+    own = re.search("tensorflow|tf.nightly", project) and is_version(version)
+    return releases.release_of_wheel(Version(version)) if own else ""
 
 
 def _members(archive: zipfile.ZipFile, package: Package) -> list[str]:

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
-
 from tfbuild import __version__, plan
 from tfbuild.errors import UnknownImage, UsageError
 from tfbuild.in_container.smoke import judge
@@ -47,8 +45,6 @@ BASE_DIGEST = f"{OCI}base.digest"
 SOURCE = f"{OCI}source"
 SOURCE_VARIABLE = "TFBUILD_IMAGE_SOURCE"
 WEB_ADDRESS = re.compile(r"https?://[^\s\"'\\$]+")
-# Python raises another error than InvalidVersion for more than 4300 digits. No release is nearly that long.
-MOST_VERSION = 64
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -210,17 +206,6 @@ def identifier(image: str, labels: object) -> str:
     return own_id
 
 
-def is_version(text: str) -> bool:
-    """Whether a label is a version, and short enough to be read."""
-    if len(text) > MOST_VERSION:
-        return False
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True
-
-
 # --- the plan in them -------------------------------------------------------------------------------------------------
 
 # The identifier names the report's files.
@@ -257,7 +242,7 @@ class Planned:
         readable = {
             "id": bool(IDENTIFIER.fullmatch(image.id)),
             "python": bool(PYTHON.fullmatch(image.get("python"))),
-            "release": is_version(image.get("release")),
+            "release": plan.is_version(image.get("release")),
             "target": plan.is_target(image.get("target")),
             "allocator": image.get("allocator") == ALLOCATOR,
             "platform": image.get("platform") == f"linux/{architecture}",

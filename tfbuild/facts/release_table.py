@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from typing import ClassVar, Literal
 
 import msgspec
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from tfbuild import facts
 from tfbuild.facts import Facts
@@ -17,12 +17,25 @@ Sure = Literal["tree", "docs", "wheel", "index", "packagers", "reports", "measur
 # A build that relies on such a row is planned with a note.
 UNCERTAIN = ("reports", "unknown")
 Step = Literal["run", "build"]
+# Python raises another error than InvalidVersion for more than 4300 digits. No version is nearly that long.
+MOST_VERSION = 64
 
 
 @cache
 def version(text: str) -> Version:
     """Return a version that compares by its numbers; raises InvalidVersion, a ValueError."""
     return Version(text)
+
+
+def is_version(text: str) -> bool:
+    """Whether a text by others is a version, and short enough to be read."""
+    if len(text) > MOST_VERSION:
+        return False
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
 
 
 class Release(Facts, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 """Request + facts + CPU -> a `Build` or a refusal. Nothing is started."""
 
+from tfbuild.facts.release_table import is_version
 from tfbuild.plan.base_choice import HostSystem, Interpreter, debian_pythons, default_base
 from tfbuild.plan.build import BUILD_PYTHON, MACHINES, PLATFORMS, Build, Comparison, Runtime, RuntimeCheck
 from tfbuild.plan.request import BASES, Request
@@ -36,6 +37,7 @@ __all__ = [
     "default_base",
     "find_release",
     "is_target",
+    "is_version",
     "named_architecture",
     "newest_official",
     "requested_set",

@@ -24,6 +24,7 @@ from tfbuild.facts.release_table import (
     RangeRow,
     ReleaseTable,
     base,
+    is_version,
     table,
 )
 from tfbuild.util.files import open_regular
@@ -190,15 +191,6 @@ def constants(module: ast.Module) -> dict[str, str]:
         for name in node.targets
         if isinstance(name, ast.Name)
     }
-
-
-def is_version(text: str) -> bool:
-    """Whether packaging can compare it with other versions."""
-    try:
-        Version(text)
-    except ValueError:  # InvalidVersion is one, and so is a number with more digits than Python reads
-        return False
-    return True
 
 
 def _called(node: ast.AST) -> str:

@@ -78,7 +78,7 @@ def kind(tag: str) -> str:
 def release_of(tag: str) -> Version | None:
     """Return the release of a fixed tag; None if it begins with none."""
     release = tag.partition("-")[0]
-    return Version(release) if labels.is_version(release) else None
+    return Version(release) if plan.is_version(release) else None
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def of_config(config: dict[str, Any], digest: str) -> Published | None:
 def of_labels(raw: object, created: object, digest: str) -> Published | None:
     """Return the image that labels or annotations describe; None if they are not tfbuild's, or incomplete."""
     own = labels.read_labels(raw).own
-    if not all(labels.is_version(own.get(name, "")) for name in ("release", "python")):
+    if not all(plan.is_version(own.get(name, "")) for name in ("release", "python")):
         return None
     if own.get("platform") not in plan.PLATFORMS or not all(own.get(name) for name in ("id", "target")):
         return None

@@ -10,9 +10,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import Planned, is_version
+from tfbuild.context.labels import Planned
 from tfbuild.engine import FileEntry, Files
 from tfbuild.facts import releases
+from tfbuild.facts.release_table import is_version
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.plan import wheel
