@@ -24,6 +24,7 @@ from tfbuild.plan.cuda import capabilities, cuda_of, gpu_fields
 from tfbuild.plan.request import BASES, Request, fingerprint
 from tfbuild.plan.rules import choose_python, find_release, headers_word, image_fields, requested_set
 from tfbuild.plan.source import digest
+from tfbuild.util.files import decode, read_regular, temporary_folder
 from tfbuild.util.options import given_to_compile
 
 # The values of --wheel that are not a file.
@@ -36,8 +37,6 @@ CPYTHON = re.compile(r"cp3(\d+)")
 # What people name in place of a file: a requirement of pip's, and an address, of which a path keeps one slash.
 REQUIREMENT = re.compile(r"(?:tensorflow|tf)(?:[-_]cpu)?==([\d.]+)")
 ADDRESS = re.compile(r"(https?:)/(.+)")
-# TensorFlow's framework library has 20 to 70 MB; ten times that is not TensorFlow's.
-MOST_BYTES = 700 * 1024 * 1024
 MOST_SIDECAR = 1 << 20
 
 
@@ -186,14 +185,13 @@ def _difference(expected: frozenset[str], compiled: frozenset[str]) -> str:
 
 def _guard(file: WheelFile, release: str) -> frozenset[str]:
     from tfbuild.binary import guard, inspector
-    from tfbuild.util import files
 
-    with inspector.open_archive(file.path) as archive, files.temporary_folder() as folder:
+    with inspector.open_archive(file.path) as archive, temporary_folder() as folder:
         package = releases.package(release)
         library = f"{package.folder}/{package.framework}"
         if library not in archive.namelist():
             raise BadInput(f"{file.path.name} has no {library} in it", hint="this is not a TensorFlow wheel for Linux")
-        if archive.getinfo(library).file_size > MOST_BYTES:
+        if archive.getinfo(library).file_size > guard.MOST_BYTES:
             raise BadInput(f"{file.path.name}: {library} is too large to be TensorFlow's")
         return guard.read_guard(Path(archive.extract(library, folder)), release).features
 
@@ -360,8 +358,6 @@ def decide_file(request: Request, target: str, platform: str, host: Cpu | None) 
 
 def _without_container(path: Path, sha256: str) -> tuple[str, ...]:
     """Return a note on a wheel whose sidecar says that a machine compiled it without a container."""
-    from tfbuild.util.files import decode, read_regular
-
     try:
         record = decode(read_regular(path.with_name(f"{path.name}.json"), MOST_SIDECAR), CompileRecord)
     except (OSError, ValueError):
