@@ -14,6 +14,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -252,14 +253,12 @@ def _tested(library: Library, functions: tuple[Function, ...], *parts: bytes) ->
 
 def _arguments(library: Library, body: Function, direct: frozenset[int], slots: frozenset[int]) -> Iterator[int]:
     """Yield the constant in %edi at each call of a test function, in one function's code."""
-    from capstone import CS_ARCH_X86, CS_GRP_CALL, CS_GRP_JUMP, CS_MODE_64, Cs
+    from capstone import CS_GRP_CALL, CS_GRP_JUMP
     from capstone.x86 import X86_OP_IMM, X86_REG_DI, X86_REG_DIL, X86_REG_EDI, X86_REG_RDI
 
-    decoder = Cs(CS_ARCH_X86, CS_MODE_64)
-    decoder.detail = True
     first_argument = {X86_REG_EDI, X86_REG_RDI, X86_REG_DI, X86_REG_DIL}
     constant: int | None = None
-    for step in decoder.disasm(library.code(body.address, body.size), body.address):
+    for step in _instructions(library, body.address, body.size):
         if step.group(CS_GRP_CALL):
             if _called(library, step, direct, slots):
                 if constant is None:
@@ -271,6 +270,15 @@ def _arguments(library: Library, body: Function, direct: frozenset[int], slots: 
         elif first_argument & set(step.regs_access()[1]):
             loads = step.mnemonic == "mov" and step.operands[1].type == X86_OP_IMM
             constant = step.operands[1].imm if loads else None
+
+
+def _instructions(library: Library, address: int, size: int) -> Iterator[Any]:
+    """Yield the decoded instructions of at most `size` bytes at an address, with their operands."""
+    from capstone import CS_ARCH_X86, CS_MODE_64, Cs
+
+    decoder = Cs(CS_ARCH_X86, CS_MODE_64)
+    decoder.detail = True
+    yield from decoder.disasm(library.code(address, size), address)
 
 
 def _called(library: Library, step: Any, direct: frozenset[int], slots: frozenset[int]) -> bool:
@@ -285,11 +293,7 @@ def _called(library: Library, step: Any, direct: frozenset[int], slots: frozense
 
 def _through_plt(library: Library, address: int) -> int:
     """Return the GOT slot that the PLT entry at `address` jumps through, or -1 if there is no such entry."""
-    from capstone import CS_ARCH_X86, CS_MODE_64, Cs
-
-    decoder = Cs(CS_ARCH_X86, CS_MODE_64)
-    decoder.detail = True
-    for step in decoder.disasm(library.code(address, 16), address, 2):
+    for step in islice(_instructions(library, address, 16), 2):
         if step.mnemonic in ("jmp", "bnd jmp"):
             return _slot(step)
         if step.mnemonic != "endbr64":
