@@ -1,21 +1,35 @@
-"""Read the machines of a fleet: recorded /proc/cpuinfo files, folders of them, and hosts reached by ssh."""
+"""Read the machines of a fleet: recorded /proc/cpuinfo files, folders of them, and hosts reached by ssh.
+
+Nothing is installed on a host. It runs `cat` and, where glibc has it, the loader's list of CPUID words, because kernels
+do not print all features.
+"""
 
 import os
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfbuild import cpu as cpus
 from tfbuild import facts
-from tfbuild.cpu import Cpu
+from tfbuild.cpu import Cpu, recordings
 from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.util import ssh
 from tfbuild.util.ssh import Destination
 
 BY_SSH = re.compile(r"ssh(://|\s+\S)")
 SECONDS = 20
+# Hosts that are asked at a time.
+AT_ONCE = 16
+# Run by sh, whatever the user's shell. The empty line separates the loader's output from the last core's block.
+COMMAND = (
+    f"sh -c 'cat /proc/cpuinfo && echo && {{ env -i {recordings.LOADER} --list-diagnostics 2>/dev/null || true; }}'"
+)
+NO_LINUX = ("/proc/cpuinfo", "it does not run Linux: record its CPU there, and give the file")
+OTHERWISE = "see what this prints: ssh -o BatchMode=yes {host} cat /proc/cpuinfo"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +70,8 @@ def gather(
         }.values()
     ]
     destinations = [location for location in locations if isinstance(location, Destination)]
-    answers: dict[Path | Destination, ssh.Answer] = dict(
-        zip(destinations, ssh.fetch(destinations, timeout=timeout, config=config), strict=True)
+    answers: dict[Path | Destination, str | Skipped] = dict(
+        zip(destinations, fetch(destinations, timeout=timeout, config=config), strict=True)
     )
     names = _names(locations)
     machines = [_read(names[location], location, answers.get(location)) for location in locations]
@@ -123,16 +137,58 @@ def _names(locations: Sequence[Path | Destination]) -> dict[Path | Destination, 
     }
 
 
-def _read(name: str, location: Path | Destination, answer: ssh.Answer | None) -> FleetHost | Skipped:
-    if answer is not None and answer.reason:
-        return Skipped(name=name, reason=answer.reason, hint=answer.hint)
+def _read(name: str, location: Path | Destination, answer: str | Skipped | None) -> FleetHost | Skipped:
+    if isinstance(answer, Skipped):
+        return answer
     try:
-        cpu = cpus.parse(answer.text if answer else cpus.read_text(Path(str(location))), origin=name)
+        cpu = cpus.parse(cpus.read_text(Path(str(location))) if answer is None else answer, origin=name)
     except TfbuildError as error:
-        list_hint = "" if answer else "; a list of hosts has lines such as: ssh web1"
+        list_hint = "" if answer is not None else "; a list of hosts has lines such as: ssh web1"
         return Skipped(name=name, reason=error.reason, hint=f"{error.hint}{list_hint}")
     if not cpu.level:
         lowest = facts.levels(cpu.arch)[0]
         reason = f"its CPU is below {lowest.name}, for which no TensorFlow is built"
         return Skipped(name=name, reason=reason, hint="")
     return FleetHost(name=name, cpu=cpu)
+
+
+# --- ssh --------------------------------------------------------------------------------------------------------------
+
+
+def fetch(destinations: Sequence[Destination], *, timeout: int, config: Path | None = None) -> list[str | Skipped]:
+    """Return the recordings of all hosts in order; AT_ONCE run at a time, for at most `timeout` seconds each.
+
+    `config` replaces the user's ~/.ssh/config. Raises UsageError where there is no ssh.
+    """
+    if not destinations:
+        return []
+    program = ssh.find()
+    if program is None:
+        raise UsageError("there is no ssh on PATH", hint="apt-get install openssh-client, or record the CPUs in files")
+    # On an interrupt, `map` skips the machines still waiting.
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        return list(pool.map(lambda machine: _ask(program, machine, timeout, config), destinations))
+
+
+def _ask(program: str, machine: Destination, timeout: int, config: Path | None) -> str | Skipped:
+    options = ("-F", str(config)) if config else ()
+    try:
+        completed = subprocess.run(
+            ssh.command(program, machine, COMMAND, *options, timeout=timeout),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return _failed(machine, f"timed out: no answer within {timeout} s")
+    if completed.returncode == 0:
+        return completed.stdout
+    return _failed(machine, ssh.reason(completed.stderr, completed.returncode))
+
+
+def _failed(machine: Destination, reason: str) -> Skipped:
+    hint = ssh.advice(machine, reason, (*ssh.HINTS, NO_LINUX), OTHERWISE)
+    return Skipped(name=str(machine), reason=reason, hint=hint)
