@@ -430,17 +430,6 @@ def test_a_build_from_source_compiles_with_the_plans_bazel_compiler_and_settings
     assert "cp -r bazel-bin/tensorflow/tools/pip_package/wheel_house/. /wheel/" in text
 
 
-def test_a_hermetic_cuda_wheel_brings_cuda_by_its_extra() -> None:
-    assert dockerfile.requirement(from_source(target="cuda")) == '"$(echo /mnt/wheel/*.whl)[and-cuda]"'
-    assert dockerfile.requirement(from_source(target="cuda", release="2.14.1")) == "/mnt/wheel/*.whl"
-    assert dockerfile.requirement(from_source()) == "/mnt/wheel/*.whl"
-
-
-def test_up_to_2_16_bazel_makes_a_tool_that_makes_the_wheel() -> None:
-    target = "//tensorflow/tools/pip_package:build_pip_package"
-    assert dockerfile.collect(target) == "bazel-bin/tensorflow/tools/pip_package/build_pip_package /wheel"
-
-
 def test_a_trust_store_holds_every_certificate_once(tmp_path: Path) -> None:
     """Read back by the format's own rules; that Java takes it was tried with keytool 17."""
     pems = (machine_made("a"), machine_made("b"))
