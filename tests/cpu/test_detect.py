@@ -362,7 +362,7 @@ def test_detect_prints_each_disagreement_with_its_rule(tmp_path: Path, capsys: p
         "rdseed": False,
     }
     planning.detect(cpuinfo=str(file), json=False)
-    assert f"disputed  rdseed: {cpu.RULES['kernel']}" in capsys.readouterr().out
+    assert f"disputed  rdseed: {detection.RULES['kernel']}" in capsys.readouterr().out
 
 
 @given(st.sampled_from(recordings()), st.integers(0, 5000), st.integers(0, 5000), st.text(max_size=20))
