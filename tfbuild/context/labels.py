@@ -236,7 +236,7 @@ class Planned:
     @classmethod
     def from_labels(cls, ref: str, labels: Mapping[str, str], architecture: str) -> "Planned":
         """Read the labels; raises UnknownImage if tfbuild made no such image for that architecture ("amd64")."""
-        image = read_labels(labels)
+        image, platform = read_labels(labels), f"linux/{architecture}"
         if missing := [PREFIX + name for name in NEEDED if name not in image.own]:
             raise UnknownImage(f"{ref} was not made by tfbuild: it has no label {missing[0]}", hint="invoke build")
         readable = {
@@ -245,7 +245,7 @@ class Planned:
             "release": plan.is_version(image.get("release")),
             "target": plan.is_target(image.get("target")),
             "allocator": image.get("allocator") == ALLOCATOR,
-            "platform": image.get("platform") == f"linux/{architecture}",
+            "platform": image.get("platform") == platform and platform in plan.PLATFORMS,
         }
         if bad := [name for name, good in readable.items() if not good]:
             raise UnknownImage(f"{ref} has an unreadable label {PREFIX}{bad[0]}: {image.get(bad[0])[:40]!r}")
@@ -254,7 +254,7 @@ class Planned:
             release=image.get("release"),
             python=image.get("python"),
             target=image.get("target"),
-            arch="aarch64" if architecture == "arm64" else "x86_64",
+            arch=plan.PLATFORMS[platform],
             features=frozenset(image.get("features").split()),
             threading=image.get("threading"),
             allocator=image.get("allocator"),
@@ -268,7 +268,7 @@ class Planned:
 
     @property
     def platform(self) -> str:
-        return f"linux/{'arm64' if self.arch == 'aarch64' else 'amd64'}"
+        return plan.MACHINES[self.arch]
 
     @cached_property
     def runtime(self) -> Runtime:
