@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from tfbuild.errors import DiskFull, TfbuildError, UsageError, limit_reached
 
@@ -210,10 +210,16 @@ def temporary_folder(prefix: str = PREFIX, parent: Path | None = None) -> Iterat
     It is removed when the block ends. Also removes the folders there with this `prefix` that killed processes left.
     Raises OSError.
     """
+    import shutil
+
     parent = parent or system_folder()
     sweep(prefix, parent)
-    with ExitStack() as stack:
-        yield _new_folder(prefix, parent, stack)
+    path, lock = _new_folder(prefix, parent)
+    with lock:
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def system_folder() -> Path:
@@ -224,8 +230,8 @@ def system_folder() -> Path:
     return Path(tempfile.gettempdir())
 
 
-def _new_folder(prefix: str, parent: Path, stack: ExitStack) -> Path:
-    import shutil
+def _new_folder(prefix: str, parent: Path) -> tuple[Path, IO[str]]:
+    """Return a new folder, and the file in it that this process keeps locked."""
     import tempfile
 
     while True:
@@ -236,9 +242,7 @@ def _new_folder(prefix: str, parent: Path, stack: ExitStack) -> Path:
             fcntl.flock(lock, fcntl.LOCK_EX)
         # A sweep may have come between the two lines.
         if (path / OWNER).exists():
-            stack.enter_context(lock)
-            stack.callback(shutil.rmtree, path, ignore_errors=True)
-            return path
+            return path, lock
         lock.close()
 
 
