@@ -98,10 +98,10 @@ def instruction_set(names: Iterable[str], arch: str) -> InstructionSet:
     )
 
 
-def largest_level(held: frozenset[str], arch: str) -> Level:
-    """Return the largest level within `held`, or the architecture's smallest if none is."""
-    known = facts.levels(arch)
-    return next((level for level in reversed(known) if level.features <= held), known[0])
+def largest_level(held: frozenset[str], arch: str, compiler: str = "", version: int = 0) -> Level:
+    """Return the largest level within `held` that `compiler` ("": any) knows; the smallest one is always known."""
+    known = [level for level in facts.levels(arch) if not compiler or getattr(level, compiler) <= version]
+    return next((level for level in reversed(known) if level.features <= held), facts.levels(arch)[0])
 
 
 def intersection(sets: Iterable[InstructionSet]) -> InstructionSet:
@@ -318,7 +318,7 @@ def flags(
     """
     name, version = compilers.find(compiler)
     dropped = dict(_unusable(isa, name, version, release))
-    level = _level_for(frozenset(isa.features) - dropped.keys(), isa.arch, name, version)
+    level = largest_level(frozenset(isa.features) - dropped.keys(), isa.arch, name, version)
     dropped |= dict(_unknown(frozenset(isa.features) - level.features - dropped.keys(), name, version))
     dropped |= _without(isa, dropped)
     kept = (frozenset(isa.features) - dropped.keys()) | level.features
@@ -351,12 +351,6 @@ def _has_flag(feature: str, held: frozenset[str], arch: str) -> bool:
     if facts.feature(feature).flag or feature in largest_level(held, arch).features:
         return True
     return any(feature in switched_on(other) for other in held)
-
-
-def _level_for(held: frozenset[str], arch: str, name: str, version: int) -> Level:
-    """Return the largest level within `held` that the compiler knows; the smallest is the architecture itself."""
-    known = [level for level in facts.levels(arch) if getattr(level, name) <= version]
-    return next((level for level in reversed(known) if level.features <= held), facts.levels(arch)[0])
 
 
 def _unknown(features: frozenset[str], name: str, version: int) -> Iterator[tuple[str, str]]:
