@@ -21,8 +21,8 @@ from tfbuild.bench import session
 from tfbuild.bench.session import Settings
 from tfbuild.bench.wording import judged_ratio
 from tfbuild.engine import Engine
-from tfbuild.measure import evaluate
 from tfbuild.measure.experiments import Arm, Case, Experiment, Metric, Value
+from tfbuild.measure.intervals import sure
 from tfbuild.measure.records import NO_DIFFERENCE, SLOWER, BenchReport, CaseResult, ExperimentResult
 from tfbuild.measure.workers import FOLDER
 from tfbuild.util.progress import Progress
@@ -103,7 +103,7 @@ def middle(row: ExperimentResult) -> float | None:
 def words(row: ExperimentResult) -> list[str]:
     """The verdicts of the repeats that had rounds enough for one."""
     arms = [(case.arms[-1], case) for case in row.cases if case.arms and case.rounds]
-    return [arm.effect for arm, case in arms if evaluate.sure(judged_ratio(arm, case))]
+    return [arm.effect for arm, case in arms if sure(judged_ratio(arm, case))]
 
 
 def summary(report: BenchReport, rows: Sequence[ExperimentResult]) -> dict[str, object]:

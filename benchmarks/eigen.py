@@ -92,11 +92,13 @@ def compare(found: list[dict[str, Times]], compiler: str, flags: str, over: str)
     one, other = f"{compiler} {flags}", f"{compiler} {over}"
     speed = [{kernel: each[other][kernel] / each[one][kernel] for kernel in each[one]} for each in found]
     means = tuple(geometric_mean(kernels.values()) for kernels in speed)
+    mean = interval(means)
+    assert mean
     return Comparison(
         compiler=compiler,
         flags=flags,
         over=over,
-        mean=interval(means),
+        mean=mean,
         rounds=means,
         kernels={kernel: median(each[kernel] for each in speed) for kernel in speed[0]},
     )

@@ -158,6 +158,8 @@ def main() -> None:
     pairs = rounds(measurements, chosen.rounds)
     wall = interval([pair[slim].wall / pair[naive].wall for pair in pairs])
     cpu = interval([pair[slim].cpu / pair[naive].cpu for pair in pairs])
+    assert wall
+    assert cpu
     for name, found in (("wall", wall), ("CPU", cpu)):
         print(
             f"import, {name} time: {found.median:.3f} [{found.low:.3f}, {found.high:.3f}] of naive, {len(pairs)} rounds"

@@ -14,7 +14,8 @@ from tfbuild.bench import command, compare, matching, page
 from tfbuild.bench import report as reporting
 from tfbuild.errors import RegressionFound, UsageError
 from tfbuild.measure import intervals, records
-from tfbuild.measure.evaluate import interval, undisturbed_rounds
+from tfbuild.measure.evaluate import undisturbed_rounds
+from tfbuild.measure.intervals import interval
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult, Round, Sample
 
 # Real runs. The guide's is shortened; benchmarks/results changes when it is measured again.

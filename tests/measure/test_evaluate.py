@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.measure.evaluate import AGAIN, Evaluation, compare_arms, evaluate, interval
+from tfbuild.measure.evaluate import AGAIN, Evaluation, compare_arms, evaluate
+from tfbuild.measure.intervals import interval
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, CaseResult, Round, Sample
 
 RECORDED = Path(__file__).parents[1] / "data" / "bench" / "same.json"

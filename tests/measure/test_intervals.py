@@ -7,7 +7,7 @@ from statistics import NormalDist
 import msgspec
 import pytest
 
-from tfbuild.measure import evaluate, intervals, records
+from tfbuild.measure import intervals, records
 from tfbuild.measure.intervals import CaseRatio
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, Interval
 
@@ -26,19 +26,18 @@ def between(low: float, high: float, median: float = 1.0, coverage: float = 0.97
 )
 def test_the_interval_is_the_narrowest_with_enough_confidence(count: int, cut: int, coverage: float) -> None:
     found = intervals.interval([float(number) for number in reversed(range(count))])
+    assert found
     assert (found.low, found.high) == (cut, count - 1 - cut)
     assert found.median == (count - 1) / 2
     assert found.coverage == pytest.approx(coverage)
     assert found.coverage >= 0.95
 
 
-def test_too_few_ratios_have_no_interval_of_their_own() -> None:
-    with pytest.raises(ValueError, match="5 rounds are too few for an interval"):
-        intervals.interval([1.0] * 5)
-    assert evaluate.interval([]) is evaluate.interval([1.0]) is None
-    assert evaluate.interval([1.0, 3.0]) == between(1.0, 3.0, 2.0, 0.5)
-    assert evaluate.interval([3.0, 1.0, 2.0, 4.0, 5.0]) == between(1.0, 5.0, 3.0, 1 - 2 / 32)
-    six = evaluate.interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+def test_the_interval_of_few_ratios_is_their_range() -> None:
+    assert intervals.interval([]) is intervals.interval([1.0]) is None
+    assert intervals.interval([1.0, 3.0]) == between(1.0, 3.0, 2.0, 0.5)
+    assert intervals.interval([3.0, 1.0, 2.0, 4.0, 5.0]) == between(1.0, 5.0, 3.0, 1 - 2 / 32)
+    six = intervals.interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     assert six == between(1.0, 6.0, 3.5, 1 - 2 / 64)
 
 
@@ -64,20 +63,19 @@ def test_a_difference_lies_beyond_1_and_beyond_the_noise(
     ratio: tuple[float, float], band: tuple[float, float], effect: str
 ) -> None:
     assert intervals.effect(between(*ratio), between(*band)) == effect
-    assert evaluate.effect(between(*ratio), between(*band)) == effect
     unsure = between(*ratio, coverage=0.94)
-    assert evaluate.effect(unsure, between(*band)) == NO_DIFFERENCE
-    assert evaluate.effect(between(*ratio), between(*band, coverage=0.94)) == NO_DIFFERENCE
-    assert evaluate.effect(None, between(*band)) == evaluate.effect(between(*ratio), None) == NO_DIFFERENCE
+    assert intervals.effect(unsure, between(*band)) == NO_DIFFERENCE
+    assert intervals.effect(between(*ratio), between(*band, coverage=0.94)) == NO_DIFFERENCE
+    assert intervals.effect(None, between(*band)) == intervals.effect(between(*ratio), None) == NO_DIFFERENCE
 
 
 def test_confidence_is_spelled_where_it_is_less_than_usual() -> None:
     assert intervals.interval_text(None) == ""
     assert intervals.interval_text(between(1.357, 1.412, 1.388, 0.95)) == "x1.39 [1.36, 1.41]"
     assert intervals.interval_text(between(1.0, 2.0, 1.5, 0.75)) == "x1.50 [1.00, 2.00] at 75%"
-    assert evaluate.sure(between(1, 2, coverage=0.95))
-    assert not evaluate.sure(between(1, 2, coverage=0.9499))
-    assert not evaluate.sure(None)
+    assert intervals.sure(between(1, 2, coverage=0.95))
+    assert not intervals.sure(between(1, 2, coverage=0.9499))
+    assert not intervals.sure(None)
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,7 @@ def test_one_slow_workload_of_four_shows_alone_and_in_the_mean() -> None:
 @given(st.lists(st.floats(0.01, 100), min_size=6, max_size=40))
 def test_the_interval_contains_its_median(ratios: list[float]) -> None:
     interval = intervals.interval(ratios)
+    assert interval
     assert min(ratios) <= interval.low <= interval.median <= interval.high <= max(ratios)
     assert interval.coverage >= 0.95
 
@@ -152,6 +153,7 @@ def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
     hits = 0
     for _ in range(1000):
         interval = intervals.interval([math.exp(noise.gauss(0, 0.1)) for _ in range(9)])
+        assert interval
         hits += interval.low <= 1 <= interval.high
     assert 940 <= hits <= 980
 

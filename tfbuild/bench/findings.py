@@ -7,17 +7,9 @@ from statistics import median
 
 from tfbuild.bench import wording
 from tfbuild.measure import intervals
-from tfbuild.measure.evaluate import (
-    TIMES,
-    compare_arms,
-    interval,
-    ratios,
-    seconds_per_item,
-    sure,
-    used_rounds,
-    wall,
-)
+from tfbuild.measure.evaluate import TIMES, compare_arms, ratios, seconds_per_item, used_rounds, wall
 from tfbuild.measure.experiments import FindingKind
+from tfbuild.measure.intervals import interval, sure
 from tfbuild.measure.records import FASTER, SLOWER, ArmResult, CaseResult, Finding, Interval, Sample
 
 # Limits for the time of a step with its pipeline over the step alone (the tf.data guide's question); they held in

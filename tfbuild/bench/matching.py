@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import msgspec
 
 from tfbuild.measure import intervals, records
-from tfbuild.measure.evaluate import TIMES, interval, undisturbed_rounds
+from tfbuild.measure.evaluate import TIMES, undisturbed_rounds
+from tfbuild.measure.intervals import interval
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult, Interval, Sample
 
 TOO_FEW, DISTURBED = "too few rounds", "disturbed"

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from tfbuild.measure import evaluate, records
-from tfbuild.measure.intervals import interval_text
+from tfbuild.measure import records
+from tfbuild.measure.intervals import interval_text, sure
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, Interval
 
 COLOURS = {records.FASTER: "green", records.SLOWER: "red", records.NO_DIFFERENCE: "dim"}
@@ -38,7 +38,7 @@ def verdict(arm: ArmResult, case: CaseResult) -> str:
 
 def undecided(arm: ArmResult, case: CaseResult) -> bool:
     """Whether no difference is shown because there were too few rounds to show one."""
-    return arm.effect == records.NO_DIFFERENCE and not evaluate.sure(judged_ratio(arm, case))
+    return arm.effect == records.NO_DIFFERENCE and not sure(judged_ratio(arm, case))
 
 
 def judged_ratio(arm: ArmResult, case: CaseResult) -> Interval | None:
@@ -106,7 +106,7 @@ def join(*texts: str) -> str:
 
 def _off(band: Interval | None) -> bool:
     """Whether the baseline surely differs from itself, to the digits shown; other arms may be off by as much."""
-    return band is not None and evaluate.sure(band) and not round(band.low, 2) <= 1 <= round(band.high, 2)
+    return band is not None and sure(band) and not round(band.low, 2) <= 1 <= round(band.high, 2)
 
 
 def log_lines(cases: Sequence[CaseResult]) -> list[str]:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import geometric_mean, median
+from statistics import geometric_mean
 
-from tfbuild.measure import intervals
+from tfbuild.measure.intervals import effect, interval, interval_text
 from tfbuild.measure.records import NO_DIFFERENCE, ArmResult, CaseResult, Finding, Interval, Round, Sample
 
 Time = Callable[[Sample], float]
@@ -16,8 +16,6 @@ AGAIN = "again"
 MOST_FOREIGN = 0.12
 # With this many clean rounds, the others are left out.
 FEWEST_CLEAN = 7
-# Fewer ratios give no interval at all, not even one of low confidence.
-FEWEST = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,28 +121,6 @@ def seconds_per_item(case: CaseResult, arm: ArmResult) -> Interval | None:
     return interval([time(samples[arm.name]) / arm.items for samples in rounds])
 
 
-def sure(ratio: Interval | None) -> bool:
-    """Whether the ratio has enough rounds for a verdict."""
-    return ratio is not None and ratio.coverage >= intervals.CONFIDENCE
-
-
-def interval(ratios: Sequence[float]) -> Interval | None:
-    """Return intervals.interval; for two to five ratios their whole range, which has less confidence."""
-    if len(ratios) < FEWEST:
-        return None
-    if len(ratios) >= intervals.FEWEST:
-        return intervals.interval(ratios)
-    coverage = 1 - 2 / 2 ** len(ratios)
-    return Interval(median=median(ratios), low=min(ratios), high=max(ratios), coverage=coverage)
-
-
-def effect(ratio: Interval | None, band: Interval | None) -> str:
-    """Return the verdict. A difference must lie beyond 1 and beyond the baseline against itself, at full confidence."""
-    if ratio is None or band is None or not (sure(ratio) and sure(band)):
-        return NO_DIFFERENCE
-    return intervals.effect(ratio, band)
-
-
 # --- cases that took turns: the geometric mean of each round ---------------------------------------------------------
 
 
@@ -212,7 +188,7 @@ def findings(cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
 def _finding(cases: Sequence[CaseResult], arm: str, pooled: Mean) -> Finding:
     ratio = pooled.cpu if cases[0].metric == "cpu" else pooled.wall
     text = (
-        f"all {len(cases)} together (geometric mean): {arm}: {pooled.effect}, {intervals.interval_text(ratio)} of the "
+        f"all {len(cases)} together (geometric mean): {arm}: {pooled.effect}, {interval_text(ratio)} of the "
         f"speed of {cases[0].baseline}"
     )
     if pooled.clean < min(pooled.rounds, FEWEST_CLEAN):

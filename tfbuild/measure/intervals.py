@@ -12,17 +12,19 @@ from tfbuild.measure.records import Interval
 CONFIDENCE = 0.95
 # With fewer than six samples, no two of them enclose the median with 95 % confidence.
 FEWEST = 6
+# Fewer give no interval at all, not even one of low confidence.
+FEWEST_RANGE = 2
 SLOWER = 0.95
 
 
-def interval(ratios: Sequence[float]) -> Interval:
+def interval(ratios: Sequence[float]) -> Interval | None:
     """Return the median and the order statistics around it, which assumes nothing about the distribution.
 
-    Raises ValueError for fewer than six ratios.
+    For two to five ratios that is their whole range, which has less confidence; None for fewer.
     """
     ordered, count = sorted(ratios), len(ratios)
-    if count < FEWEST:
-        raise ValueError(f"{count} rounds are too few for an interval")
+    if count < FEWEST_RANGE:
+        return None
     cut, coverage = 0, _coverage(count, 0)
     while (next_coverage := _coverage(count, cut + 1)) >= CONFIDENCE:
         cut, coverage = cut + 1, next_coverage
@@ -35,8 +37,15 @@ def _coverage(count: int, cut: int) -> float:
     return float(sum(math.comb(count, index) for index in range(cut + 1, count - cut)) / 2**count)
 
 
-def effect(ratio: Interval, band: Interval) -> str:
-    """Return "faster" or "slower" only beyond 1 and beyond the `band` of the same image against itself in this run."""
+def sure(ratio: Interval | None) -> bool:
+    """Whether the ratio has enough rounds for a verdict."""
+    return ratio is not None and ratio.coverage >= CONFIDENCE
+
+
+def effect(ratio: Interval | None, band: Interval | None) -> str:
+    """Return the verdict. A difference must lie beyond 1 and beyond the baseline against itself, at full confidence."""
+    if ratio is None or band is None or not (sure(ratio) and sure(band)):
+        return records.NO_DIFFERENCE
     if ratio.low > max(1.0, band.high):
         return records.FASTER
     if ratio.high < min(1.0, band.low):

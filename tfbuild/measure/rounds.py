@@ -16,7 +16,7 @@ from typing import TypeVar
 from tfbuild.errors import TfbuildError
 from tfbuild.in_container.bench.records import Calibrated, Hello, Idle, Ready, WorkerSample
 from tfbuild.measure import intervals, records, workers
-from tfbuild.measure.evaluate import AGAIN, FEWEST, MOST_FOREIGN, Verdict, cpu, evaluate, wall
+from tfbuild.measure.evaluate import AGAIN, MOST_FOREIGN, Verdict, cpu, evaluate, wall
 from tfbuild.measure.experiments import Case, Experiment
 from tfbuild.measure.records import ArmResult, CaseResult, Round, Sample
 from tfbuild.measure.sides import Machine, Side, line_up, wrong_allocator
@@ -324,7 +324,7 @@ def _raw(inner: int, sample: WorkerSample) -> Sample:
 def _arm(side: Side, used: Sequence[Round], verdict: Verdict | None, same: bool | None, unmeasured: str) -> ArmResult:
     """`unmeasured`: the status of an arm without a number although nothing is wrong with it."""
     samples = [row.samples[side.name] for row in used if side.name in row.samples]
-    measured = side.live and len(samples) >= FEWEST
+    measured = side.live and len(samples) >= intervals.FEWEST_RANGE
 
     def middle(value: Callable[[Sample], float]) -> float | None:
         return median(value(sample) for sample in samples) if measured else None
