@@ -16,7 +16,7 @@ from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.image import parse_image
 from tfbuild.errors import BuildFailed, DiskFull, TimeUp
 from tfbuild.pipeline import base_image, bazel, compiling
-from tfbuild.pipeline.compiling import BuilderHost, BuilderWork, Compile
+from tfbuild.pipeline.compiling import BuilderHost, Compile
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
 from tfbuild.plan.remote_cache import Remote
@@ -52,7 +52,8 @@ def compile_on(engine: Any, folder: Path, mirror: str = "", remote: Remote | Non
     job = Compile(
         build=plan.select(request, None),
         settings=BuildSettings(log=folder / "log", progress=Progress()),
-        work=BuilderWork(context=folder, tag="x"),
+        context=folder,
+        tag="x",
     )
     run = Run(seconds=LIMIT, work=folder, started=1000.0, mirror=mirror, remote=remote)
     BuilderHost(engine=engine, run=run).run_job(job)
@@ -134,7 +135,9 @@ def test_a_run_that_only_downloads_is_not_asked_for_a_profile(
     job = Compile(
         build=plan.select(Request(target="cpu", release="2.13.1", cpu="x86-64-v3", platform="linux/amd64"), None),
         settings=BuildSettings(log=tmp_path / "log", progress=Progress()),
-        work=BuilderWork(context=tmp_path, stage="wheel", output=tmp_path / "output"),
+        context=tmp_path,
+        stage="wheel",
+        output=tmp_path / "output",
     )
     BuilderHost(engine=cast("Any", engine), run=Run(work=tmp_path, recording=recording)).run_job(job)
     assert exported == stages

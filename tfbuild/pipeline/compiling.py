@@ -50,22 +50,6 @@ USELESS = (
 SHOWN = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuilderWork:
-    """What the builder makes of a context: the image `tag`, of `stage` if given, or the stage's files in `output`."""
-
-    context: Path
-    tag: str = ""
-    stage: str = ""
-    output: Path | None = None
-
-    def start(self, engine: "Exporter", settings: BuildSettings) -> None:
-        if self.output is None:
-            cast("Engine", engine).build(self.context, settings, tag=self.tag, stage=self.stage)
-        else:
-            engine.export(self.context, settings, stage=self.stage, output=self.output)
-
-
 class Exporter(WithDisk, Protocol):
     """What runs a builder's stage and writes its files to a folder: a container engine, or this machine (host.py)."""
 
@@ -82,15 +66,24 @@ class Exporter(WithDisk, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Compile:
-    """One run of the builder."""
+    """One run of the builder: it makes the image `tag`, of `stage` if given, or the files of `stage` in `output`."""
 
     build: Build
     settings: BuildSettings
-    work: BuilderWork
+    context: Path
+    tag: str = ""
+    stage: str = ""
+    output: Path | None = None
 
     def compiles(self, run: Run) -> bool:
         """Whether Bazel compiles in it, if it has not done so before."""
-        return self.build.toolchain is not None and not run.reuse and self.work.stage != TOOLCHAIN
+        return self.build.toolchain is not None and not run.reuse and self.stage != TOOLCHAIN
+
+    def start(self, engine: Exporter, settings: BuildSettings) -> None:
+        if self.output is None:
+            cast("Engine", engine).build(self.context, settings, tag=self.tag, stage=self.stage)
+        else:
+            engine.export(self.context, settings, stage=self.stage, output=self.output)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +152,7 @@ class BuilderHost:
             job = replace(job, settings=replace(job.settings, secrets=secrets, network=run.network))
             try:
                 with self._cache_restored(job, watch, left):
-                    job.work.start(self.engine, replace(job.settings, watch=watch, seconds=left))
+                    job.start(self.engine, replace(job.settings, watch=watch, seconds=left))
             except TimeoutError:
                 self._keep(job, watch)
                 raise _time_up(run, watch) from None
@@ -201,8 +194,7 @@ class BuilderHost:
 
     def _cache(self, job: Compile, images: CacheImages) -> CacheImage | CacheLayers:
         if isinstance(self.engine, Engine):
-            context = job.work.context
-            return CacheImage(engine=self.engine, images=images, tag=job.build.id, context=context, ca=self.run.ca)
+            return CacheImage(engine=self.engine, images=images, tag=job.build.id, context=job.context, ca=self.run.ca)
         return CacheLayers(images=images, build_id=job.build.id, root=self.engine.data_root, ca=self.run.ca)
 
     def _introduce(self, job: Compile, share: MachineShare) -> None:
@@ -286,7 +278,7 @@ class BuilderHost:
             no_cache=False,
             seconds=FETCH_SECONDS,
         )
-        self.engine.export(job.work.context, settings, stage="kept", output=output)
+        self.engine.export(job.context, settings, stage="kept", output=output)
 
     def _answer(self, error: BuildFailed, watch: BazelWatch) -> TfbuildError:
         """Return the error with what to do about it, where that is known."""

@@ -27,7 +27,7 @@ from tfbuild.engine.build import NO_SPACE, PROXIES, BuildSettings
 from tfbuild.errors import BuildFailed, DiskFull, UsageError
 from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline import wheel as wheels
-from tfbuild.pipeline.compiling import BuilderHost, BuilderWork, Compile
+from tfbuild.pipeline.compiling import BuilderHost, Compile
 from tfbuild.pipeline.maker import Maker, needed_disk
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.wheel import Exported
@@ -63,7 +63,9 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
         job = Compile(
             build=build,
             settings=BuildSettings(log=log, progress=progress, no_cache=run.no_cache),
-            work=BuilderWork(context=context.folder, stage="export", output=scratch),
+            context=context.folder,
+            stage="export",
+            output=scratch,
         )
         BuilderHost(
             engine=host,

@@ -25,7 +25,7 @@ from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline import wheel
 from tfbuild.pipeline.bundle import Bundle
-from tfbuild.pipeline.compiling import BUILDER, TOOLCHAIN, BuilderHost, BuilderWork, Compile, lacking_features
+from tfbuild.pipeline.compiling import BUILDER, TOOLCHAIN, BuilderHost, Compile, lacking_features
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.verification import Result, Verifier
 from tfbuild.pipeline.wheel import Exported
@@ -126,7 +126,7 @@ class Maker:
         self.need_disk(build)
         name, reuse = image_name(build, UNVERIFIED), self.run.reuse
         reused = bases.reused(self.engine, build, context, reuse, self.progress) if reuse else None
-        self.run_builder(build, base, context, BuilderWork(context=context.folder, tag=name), reused)
+        self.run_builder(build, base, context, tag=name, reused=reused)
         return name
 
     def _proven(self, build: Build, image: str) -> Result | None:
@@ -166,7 +166,7 @@ class Maker:
             with files.writing(scratch.parent):
                 # A wheel of an earlier run would be taken for this one's.
                 files.remove(scratch)
-            self.run_builder(build, base, context, BuilderWork(context=context.folder, stage="export", output=scratch))
+            self.run_builder(build, base, context, stage="export", output=scratch)
             with files.writing(output, OUTPUT_HINT):
                 exported = wheel.collect(build, scratch, output, context=context.digest, base=base.digest)
         for line in exported.audit.lines():
@@ -185,7 +185,7 @@ class Maker:
             self.need_disk(build)
             base = self.base(build)
             unnamed = f"{WORKER}:{build.id}"
-            self.run_builder(build, base, context, BuilderWork(context=context.folder, stage=TOOLCHAIN, tag=unnamed))
+            self.run_builder(build, base, context, stage=TOOLCHAIN, tag=unnamed)
             builder = self.engine.read_contents(unnamed, [BUILDER], BUILDER_BYTES)[BUILDER].decode().strip()
             name = f"{repository or WORKER}:{builder[:12]}"
             self.engine.tag(unnamed, name)
@@ -231,7 +231,7 @@ class Maker:
             with self.progress.step(f"bundle: keep the source, {build.source.tag}"):
                 bundles.keep_tag(filled, url, path, build.source.tag, build.source.commit, self.run.ca)
         scratch = self.run.work / build.id / "downloads"
-        self.run_builder(build, base, context, BuilderWork(context=context.folder, stage="downloads", output=scratch))
+        self.run_builder(build, base, context, stage="downloads", output=scratch)
 
     # --- the steps that they share ------------------------------------------------------------------------------------
 
@@ -313,10 +313,13 @@ class Maker:
         build: Build,
         base: Base,
         context: Context,
-        work: BuilderWork,
+        *,
+        tag: str = "",
+        stage: str = "",
+        output: Path | None = None,
         reused: Base | None = None,
     ) -> None:
-        """Do `work` in the builder; `reused`: the image from which TensorFlow is taken.
+        """Run the builder (see Compile); `reused`: the image from which TensorFlow is taken.
 
         Raises what BuilderHost.run_job raises.
         """
@@ -330,7 +333,8 @@ class Maker:
                 no_cache=self.run.no_cache,
             )
             host = BuilderHost(engine=self.engine, run=self.run, cpu=cpu.detect if self.engine.local else self.cpu)
-            host.run_job(Compile(build=build, settings=settings, work=work))
+            job = Compile(build=build, settings=settings, context=context.folder, tag=tag, stage=stage, output=output)
+            host.run_job(job)
 
     @contextmanager
     def _named_contexts(self, build: Build, *images: Base) -> Iterator[Mapping[str, str]]:
