@@ -33,16 +33,6 @@ SYMBOL = re.compile(r"([A-Z]+)_(\d+(?:\.\d+)*)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Built:
-    """What the builder recorded: its own digest, and the versions that the compiler and Bazel print."""
-
-    builder: str
-    compiler: str
-    bazel: str
-    source_commit: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Exported:
     wheel: Path
     sidecar: Path
@@ -75,17 +65,17 @@ def collect(
         # The sidecar of an earlier wheel must not stay beside this one, should this one be refused below.
         sidecar.unlink(missing_ok=True)
     sha256 = source.digest(wheel)
-    built = _read(scratch / "build.txt")
+    built = _recorded(scratch / "build.txt")
     audit = audit_wheel(wheel)
     content = {
         "schema": SCHEMA,
         "tfbuild": __version__,
         "wheel": wheel.name,
         "sha256": sha256,
-        "builder": built.builder,
-        "compiler": built.compiler,
-        "bazel": built.bazel or None,
-        "source_commit": built.source_commit or None,
+        "builder": built.get("builder", ""),
+        "compiler": built.get("compiler", ""),
+        "bazel": built.get("bazel") or None,
+        "source_commit": built.get("source_commit") or None,
         "base": base or None,
         "host": host,
         "context": context,
@@ -96,10 +86,9 @@ def collect(
     return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256, audit=audit)
 
 
-def _read(path: Path) -> Built:
-    lines = (line.partition("=") for line in path.read_text(encoding="utf-8").splitlines())
-    recorded = {name: value for name, _, value in lines}
-    return Built(**{name: recorded.get(name, "") for name in Built.__dataclass_fields__})
+def _recorded(path: Path) -> dict[str, str]:
+    """Return what the builder recorded: its own digest, and the versions that the compiler and Bazel print."""
+    return dict(line.partition("=")[::2] for line in path.read_text(encoding="utf-8").splitlines())
 
 
 # --- the audit --------------------------------------------------------------------------------------------------------
