@@ -184,10 +184,6 @@ def test_the_builder_gets_the_time_that_is_left_on_its_own_clock(
 def test_a_base_that_a_wrong_clock_dated_far_ahead_is_made_again(age: timedelta, fresh: bool) -> None:
     created = (datetime.now(UTC) - age).isoformat()
     config = {"Labels": {labels.BASE: "bookworm"}}
-    image = parse_image({"Id": "sha256:1", "Config": config, "Size": 1, "Architecture": "amd64"})
-    engine: Any = SimpleNamespace(
-        platform="linux/amd64",
-        image=lambda _: image,
-        client=SimpleNamespace(images=SimpleNamespace(get=lambda _: SimpleNamespace(attrs={"Created": created}))),
-    )
+    image = parse_image({"Id": "sha256:1", "Config": config, "Size": 1, "Architecture": "amd64", "Created": created})
+    engine: Any = SimpleNamespace(platform="linux/amd64", image=lambda _: image)
     assert base_image._fresh(engine, "tfbuild-base:bookworm", "bookworm") == fresh

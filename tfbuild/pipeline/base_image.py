@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfbuild.context import labels
 from tfbuild.context.dockerfile import Base, Context, image_digest
-from tfbuild.engine import Engine, Image, debian, transfer
+from tfbuild.engine import Engine, debian, transfer
 from tfbuild.engine.faults import REFUSED, reason, translated
 from tfbuild.errors import RegistryRefused, Stale, UnknownImage, Unsupported, UsageError
 from tfbuild.oci.references import split_tag
@@ -229,9 +229,7 @@ def bootstrap(engine: Engine, distribution: str, *, progress: Progress, log: Pat
                 _mmdebstrap(archive, distribution, engine.platform, log, ca_cert)
             with progress.step(f"base: import {name}"):
                 _import(engine, archive, name, distribution)
-    with translated(name):
-        layer: str = engine.client.images.get(name).attrs["RootFS"]["Layers"][0]
-    return Base(reference=name, name=name, digest=layer)
+    return Base(reference=name, name=name, digest=engine.image(name).layers[0])
 
 
 def made_before(engine: Engine) -> str:
@@ -242,12 +240,10 @@ def made_before(engine: Engine) -> str:
 
 
 def _fresh(engine: Engine, name: str, distribution: str) -> bool:
-    image: Image = engine.image(name)
-    with translated(name):
-        created = datetime.fromisoformat(engine.client.images.get(name).attrs["Created"])
+    image = engine.image(name)
     fits = image.labels.get(labels.BASE) == distribution and image.architecture == engine.platform.partition("/")[2]
     # One that a wrong clock dated far ahead would never get old.
-    return fits and abs(datetime.now(UTC) - created) < FRESH
+    return fits and abs(datetime.now(UTC) - datetime.fromisoformat(image.created)) < FRESH
 
 
 def _need_mmdebstrap(log: Path, progress: Progress) -> None:
