@@ -14,7 +14,7 @@ from tfbuild.engine.faults import REFUSED, reason, translated
 from tfbuild.errors import RegistryRefused, Stale, UnknownImage, Unsupported, UsageError
 from tfbuild.oci.references import split_tag
 from tfbuild.pipeline import bundle as bundles
-from tfbuild.plan import Build, debian_pythons
+from tfbuild.plan import BASES, Build, debian_pythons
 from tfbuild.util import files
 from tfbuild.util.process import discard, last_lines, logged
 from tfbuild.util.progress import Progress
@@ -45,13 +45,13 @@ def resolve(
     ca_cert: Path | None = None,
     follow: bool = False,
 ) -> Base:
-    """Make sure that the engine has the base image. `mode`: "auto", "registry", "bootstrap", or an image's name.
+    """Make sure that the engine has the base image. `mode`: one of BASES, or an image's name.
 
     `image_name` comes from a registry, `distribution` ("bookworm") is bootstrapped; mmdebstrap's output goes to `log`.
     `follow`: of an image that the user named, take what its tag names in its registry now, not the engine's copy.
     Raises RegistryRefused if it can neither be pulled nor be made of packages, Unsupported if no Debian has its Python.
     """
-    if mode not in ("auto", "registry", "bootstrap"):
+    if mode not in BASES:
         return by_name(engine, mode, progress, follow=follow)
     why = ""
     if mode != "bootstrap":
@@ -105,7 +105,7 @@ def reused(engine: Engine, build: Build, context: Context, name: str, progress: 
 
 def bundle_key(image_name: str, mode: str) -> str:
     """Return the name under which a bundle lists a base: the plan's image, or the one that the user named."""
-    return image_name if mode in ("auto", "registry", "bootstrap") else mode
+    return image_name if mode in BASES else mode
 
 
 def keep(engine: Engine, base: Base, key: str, bundle: bundles.Bundle) -> None:
