@@ -41,12 +41,9 @@ def _with_caveat(finding: Finding, case: CaseResult) -> Finding:
     return replace(finding, text=f"{finding.text} ({caveat})") if caveat else finding
 
 
-def bottleneck(slower: float, low: float = 0.0, high: float = 0.0) -> str:
-    """Say what limits a training whose step takes `slower` times as long as the step alone.
-
-    `low` and `high`: the ends of that number's interval, if it has one; both must agree.
-    """
-    first, last = (_bound(end or slower) for end in (low, high))
+def bottleneck(low: float, high: float) -> str:
+    """Say what limits a training whose step takes `low` to `high` times as long as the step alone; both must agree."""
+    first, last = _bound(low), _bound(high)
     if first == last:
         return BOUNDS[first]
     return f"not sure, from {BOUNDS[first]} to {BOUNDS[last]}"
@@ -147,7 +144,7 @@ def _limit(arm: ArmResult, ratio: Interval) -> str:
     """Say what limits the arm, as far as its rounds show it."""
     if not sure(ratio):
         return "too few rounds to say what limits it"
-    limit = bottleneck(1 / ratio.median, 1 / ratio.high, 1 / ratio.low)
+    limit = bottleneck(1 / ratio.high, 1 / ratio.low)
     if limit == BOUNDS[-1] and arm.effect != SLOWER:
         return "not sure, the step alone differs from itself as much"
     return limit

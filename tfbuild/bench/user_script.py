@@ -178,7 +178,7 @@ def _slower(waiting: float) -> float:
 def _limit(profile: Profiled, slower: float, *, gpu: bool, idle: bool) -> str:
     """Say what all windows agree on; a script that is mostly idle is not bound by computing."""
     by_window = [_slower(one.waiting / one.span) for one in profile.windows]
-    limit = findings.bottleneck(slower, min(by_window), max(by_window))
+    limit = findings.bottleneck(min(by_window), max(by_window))
     if limit == findings.BOUNDS[0]:
         limit = "not input-bound" if idle else f"{limit} (GPU)" if gpu else limit
     ends = f" [{min(by_window):.2f} to {max(by_window):.2f} by window]" if len(by_window) > 1 else ""
