@@ -55,7 +55,6 @@ class Settings:
     against: str = ""
     more: Mapping[str, bytes] = field(default_factory=dict)
     ca: Path | None = None
-    seed: int = 0
     command: user_script.Command | None = None
     rounds: int = 0
 
@@ -190,7 +189,7 @@ class Session:
         """Measure the experiment's groups until `end`; `last`: when (monotonic) the whole run must end."""
         weights = [sum(self._seconds(run.row, case) for case in group.cases) for group in run.groups]
         clock = Clock(end, weights)
-        shuffled = random.Random(f"{self.settings.seed} {run.row.name}")
+        shuffled = random.Random(run.row.name)
         for turn, group in enumerate(run.groups):
             if turn and time.monotonic() > end:
                 group.not_begun(self.machine)
@@ -235,7 +234,7 @@ class Session:
 
     def _go_on(self, run: ExperimentRun, group: CaseGroup, pool: Pool, limits: RoundLimits) -> None:
         begin, before = time.monotonic(), group.progress
-        shuffled = random.Random(f"{self.settings.seed} {run.row.name} {before}")
+        shuffled = random.Random(f"{run.row.name} {before}")
         try:
             with self.progress.step(f"bench: {run.row.name}, continued") as step:
                 self._measure(group, pool, limits, shuffled, step)

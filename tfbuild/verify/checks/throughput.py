@@ -37,7 +37,7 @@ class TooBusyError(Exception):
     """The machine is so busy that too few rounds fitted into the time to judge the image."""
 
 
-def measure(engine: Engine, ref: str, baseline: Baseline, *, seed: int = 0) -> Throughput:
+def measure(engine: Engine, ref: str, baseline: Baseline) -> Throughput:
     """Measure the image against its baseline. Raises MeasurementError, TooBusyError, WorkerDied or TimeoutError."""
     row = against(baseline)
     # No placeholder in the row depends on the machine's numbers.
@@ -51,7 +51,7 @@ def measure(engine: Engine, ref: str, baseline: Baseline, *, seed: int = 0) -> T
         begin = time.monotonic()
         limits = RoundLimits(rounds=ROUNDS, end=begin + SECONDS, latest=begin + LONGEST)
         with pool.observed():
-            rounds.run(runs, limits, random.Random(seed))
+            rounds.run(runs, limits, random.Random(0))
     done = min(len(run.rounds) for run in runs)
     if done < intervals.FEWEST:
         raise TooBusyError(f"the machine is too busy: only {done} rounds fitted into {LONGEST:g} s")
