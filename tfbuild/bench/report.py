@@ -219,14 +219,14 @@ def _changes(advices: Sequence[Advice]) -> Iterator[str]:
     yield ""
 
 
-def show_experiments(rows: tuple[Experiment, ...], *, quick: bool, stream: IO[str] | None = None) -> None:
+def show_experiments(rows: tuple[Experiment, ...], *, quick: bool) -> None:
     """Print the experiments with their questions and cases as a table."""
     for row in rows:
-        print(f"{row.name:12}{row.question}", file=stream)
-        print(f"{'':12}{row.compares}", file=stream)
+        print(f"{row.name:12}{row.question}")
+        print(f"{'':12}{row.compares}")
         for case in row.cases(quick) or row.case:
             arms = ", ".join(arm.name for arm in row.arms(case))
-            print(f"{'':14}- {case.name}: {arms}{f' (needs: {case.needs})' if case.needs else ''}", file=stream)
+            print(f"{'':14}- {case.name}: {arms}{f' (needs: {case.needs})' if case.needs else ''}")
 
 
 if __name__ == "__main__":

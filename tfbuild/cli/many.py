@@ -102,7 +102,6 @@ def matrix(
     runner: Sequence[str] = (),
     fleet: str = "",
     options: str = "",
-    root: Path = ROOT,
     **chosen: list[str],
 ) -> None:
     """Print the rows of a CI matrix, in a stable order: all combinations that can be built, or a file's list."""
@@ -122,7 +121,7 @@ def matrix(
         arguments = [f"--{name}={value}" for name, values in chosen.items() for value in values]
         arguments += [f"--fleet={Path(fleet).resolve()}"] if fleet else []
         arguments += [f"--options={Path(listed.path).resolve()}"] if listed.builds else []
-        selected = rows.changed(selected, changed, arguments, root)
+        selected = rows.changed(selected, changed, arguments, ROOT)
     for line in rows.refusals(selected):
         say(line)
     if format in PRINTERS:

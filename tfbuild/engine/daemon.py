@@ -219,9 +219,9 @@ def _poll(host: str, alive: Callable[[], bool]) -> Engine | None:
     return None
 
 
-def running_containers(place: DaemonPlace | None = None) -> int:
+def running_containers() -> int:
     """Return how many containers run on the engine that tfbuild started; 0 if it does not run."""
-    place = place or DaemonPlace()
+    place = DaemonPlace()
     if not place.folder.is_dir() or running(place.pid_file, str(place.pid_file)) is None:
         return 0
     engine = Engine.connect(place.host)

@@ -25,10 +25,10 @@ def os_release(text: str) -> dict[str, str]:
     return {key.strip(): "".join(shlex.split(value)[:1]) for key, _, value in pairs}
 
 
-def this_system(path: Path = OS_RELEASE) -> dict[str, str]:
+def this_system() -> dict[str, str]:
     """Parse this machine's os-release; return an empty dict where there is none (macOS)."""
     try:
-        return os_release(path.read_text(errors="replace"))
+        return os_release(OS_RELEASE.read_text(errors="replace"))
     except (OSError, ValueError):
         return {}
 
