@@ -41,7 +41,7 @@ from tfbuild.util.progress import Progress
 ID = "sha256:0123456789abcdef"
 IMAGE = Image(
     id=ID, labels={"io.tfbuild.id": "2.21.0-mkl"}, size=1, env=("PATH=/bin", "TF_ENABLE_ONEDNN_OPTS=1", "LD_PRELOAD=x"),
-    entrypoint=(), architecture="amd64", repo_digests=(), tags=("tfbuild:x",),
+    architecture="amd64", repo_digests=(), tags=("tfbuild:x",),
 )  # fmt: skip
 
 

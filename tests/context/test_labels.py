@@ -81,7 +81,7 @@ class Holding(Engine):
 
 def image(given: dict[str, str], *tags: str) -> Image:
     return Image(
-        id=DIGEST, labels=given, size=1, env=(), entrypoint=(), architecture="amd64", repo_digests=(), tags=tags,
+        id=DIGEST, labels=given, size=1, env=(), architecture="amd64", repo_digests=(), tags=tags,
         created="2026-11-01T00:00:00Z",
     )  # fmt: skip
 

@@ -54,9 +54,7 @@ def attest(fake: type[FakeRegistry], labels: dict[str, str], subject: Manifest) 
     """Attach a provenance about the image with these labels, and what it names as the image's SBOM."""
     about = {"component": {"properties": [{"name": sbom.CONFIG, "value": subject.config}]}}
     bill = json.dumps({"bomFormat": "CycloneDX", "metadata": about}).encode()
-    local = Image(
-        id=subject.config, labels=labels, size=1, env=(), entrypoint=(), architecture="amd64", repo_digests=()
-    )
+    local = Image(id=subject.config, labels=labels, size=1, env=(), architecture="amd64", repo_digests=())
     statement = provenance.statement(
         local, repository="us/x", digest=subject.digest, built={}, wheel_sha256="", git_version="", report=b"{}",
         verified="2026-11-01T00:00:00Z", sbom=bill, run=None,

@@ -48,7 +48,7 @@ class Here(Engine):
 
 def image(name: str, *tags: str, labels: Mapping[str, str] = LABELS, digests: tuple[str, ...] = ()) -> Image:
     return Image(
-        id=DIGESTS[name], labels=labels, size=7, env=(), entrypoint=(), architecture="amd64", repo_digests=digests,
+        id=DIGESTS[name], labels=labels, size=7, env=(), architecture="amd64", repo_digests=digests,
         tags=tags, created="2026-11-01T00:00:00Z",
     )  # fmt: skip
 

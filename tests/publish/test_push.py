@@ -63,7 +63,7 @@ class Host(Engine):
         if not self.exists(ref) and not ref.startswith(f"{connect(self.fake).repository}@"):
             raise UnknownImage(f"no image {ref}", hint="")
         return Image(
-            id=self.own_id, labels=self.labels, size=1, env=(), entrypoint=(), architecture="amd64",
+            id=self.own_id, labels=self.labels, size=1, env=(), architecture="amd64",
             repo_digests=self.repo_digests, tags=tuple(self.names), created=CREATED,
         )  # fmt: skip
 

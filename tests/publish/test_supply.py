@@ -91,7 +91,6 @@ def image(**changes: object) -> Image:
         labels=labels(),
         size=1,
         env=("PATH=/bin", "PYTHON_VERSION=3.13.1"),
-        entrypoint=(),
         architecture="amd64",
         repo_digests=(),
         created="2026-11-21T12:57:41.307157286Z",

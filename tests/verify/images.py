@@ -24,7 +24,7 @@ class LibraryEngine:
 
     def image(self, ref: str) -> Image:
         return Image(
-            id="sha256:0a", labels=dict(self.labels), size=1, env=(), entrypoint=(), architecture="amd64",
+            id="sha256:0a", labels=dict(self.labels), size=1, env=(), architecture="amd64",
             repo_digests=(),
         )  # fmt: skip
 

@@ -258,7 +258,6 @@ class GuardedEngine:
 
     folder: Path
     script: str
-    named: tuple[str, ...] = (guard.PATH,)
     files: dict[str, bytes] | None = None
     cannot_replace: bool = False
     started: ContainerRun | None = None
@@ -267,9 +266,7 @@ class GuardedEngine:
     version: str = __version__
 
     def image(self, ref: str) -> Image:
-        return Image(
-            id="sha256:0a", labels=LABELS, size=1, env=(), entrypoint=self.named, architecture="amd64", repo_digests=()
-        )
+        return Image(id="sha256:0a", labels=LABELS, size=1, env=(), architecture="amd64", repo_digests=())
 
     def read_contents(self, ref: str, paths: Sequence[str], limit: int) -> dict[str, bytes]:
         assert (paths, limit > 2 * len(self.script)) == ([guard.PATH], True)

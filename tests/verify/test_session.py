@@ -30,7 +30,6 @@ IMAGE = Image(
     labels={**LABELS, f"{PREFIX}copts": "--copt=-mavx --copt=-O2", f"{PREFIX}compiler": "clang\x1b[2J-16"},
     size=123,
     env=(),
-    entrypoint=(),
     architecture="amd64",
     repo_digests=("x@sha256:1",),
 )

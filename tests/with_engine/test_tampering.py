@@ -65,7 +65,7 @@ def publish(place: Registry, level: str, *, created: str = "2026-11-01T00:00:00Z
         "size": len(config),
     }  # fmt: skip
     image = Image(
-        id=manifests.digest_of(config), labels=labels, size=1, env=(), entrypoint=(), architecture="amd64",
+        id=manifests.digest_of(config), labels=labels, size=1, env=(), architecture="amd64",
         repo_digests=(), created=created,
     )  # fmt: skip
     subject = place.manifest(place.put(build(level).id, json.dumps(document).encode(), manifests.IMAGES[1]))

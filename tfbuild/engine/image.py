@@ -34,7 +34,6 @@ class Image:
     labels: Mapping[str, str]
     size: int
     env: tuple[str, ...]
-    entrypoint: tuple[str, ...]
     architecture: str
     repo_digests: tuple[str, ...]
     tags: tuple[str, ...] = ()
@@ -58,7 +57,6 @@ def parse_image(attrs: Mapping[str, Any]) -> Image:
         labels=as_text(config.get("Labels")),
         size=attrs["Size"],
         env=tuple(config.get("Env") or ()),
-        entrypoint=tuple(config.get("Entrypoint") or ()),
         architecture=attrs["Architecture"],
         repo_digests=tuple(attrs.get("RepoDigests") or ()),
         tags=tuple(attrs.get("RepoTags") or ()),
