@@ -43,9 +43,8 @@ def with_gradients(loss: Callable[..., Any], variables: Any = ()) -> Callable[..
 
 
 @workload
-def matmul(size: int = 768, xla: bool = False) -> FunctionWork:
-    product = lambda a, b: tf.reduce_sum(tf.matmul(a, b))  # noqa: E731
-    return FunctionWork(product, normal(1, size, size), normal(2, size, size), **compiled(xla))
+def matmul(size: int = 768) -> FunctionWork:
+    return FunctionWork(lambda a, b: tf.reduce_sum(tf.matmul(a, b)), normal(1, size, size), normal(2, size, size))
 
 
 @workload
@@ -57,8 +56,8 @@ def elementwise(size: int = 2**20, xla: bool = False) -> FunctionWork:
 
 
 @workload
-def exponential(size: int = 2**20, xla: bool = False) -> FunctionWork:
-    return FunctionWork(lambda x: tf.reduce_sum(tf.exp(x)), normal(3, size), **compiled(xla))
+def exponential(size: int = 2**20) -> FunctionWork:
+    return FunctionWork(lambda x: tf.reduce_sum(tf.exp(x)), normal(3, size))
 
 
 def _first(y: Any) -> Any:
@@ -89,11 +88,11 @@ FAMILIES: dict[str, Callable[[Any], Any]] = {
 
 
 @workload
-def operation(family: str, rows: int = 1024, xla: bool = False) -> FunctionWork:
+def operation(family: str, rows: int = 1024) -> FunctionWork:
     """One operation, or a few that belong together, on [rows, 1024] numbers."""
     if family not in FAMILIES:
         raise Unfit("unknown operation family {}; one of: {}".format(family, ", ".join(FAMILIES)))
-    return FunctionWork(lambda x: _first(FAMILIES[family](x)), normal(3, rows, 1024), **compiled(xla))
+    return FunctionWork(lambda x: _first(FAMILIES[family](x)), normal(3, rows, 1024))
 
 
 @workload

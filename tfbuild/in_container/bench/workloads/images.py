@@ -81,10 +81,9 @@ class Batches(Work):
         batches: Any,
         items: int,
         step: Callable[[Any], Any] | None = None,
-        note: str = "",
         discarded: int = BATCHES_DISCARDED,
     ) -> None:
-        self.batches, self.items, self.step, self.note, self.discarded = batches, items, step, note, discarded
+        self.batches, self.items, self.step, self.discarded = batches, items, step, discarded
 
     def call(self) -> None:
         self.sample(1)
@@ -208,13 +207,13 @@ def photographs_of(size: int, batch: int) -> Any:
 
 
 @workload
-def python_feed(batch: int = 16, fused_norm: bool = True, step: bool = True) -> Batches:
+def python_feed(step: bool = True) -> Batches:
     """Feed as feed_dict did: Python reads and decodes one picture after another and passes NumPy arrays."""
     files = [bytes(picture) for picture in pictures().numpy()]
 
     def feed() -> Any:
         while True:
-            images = [cropped(data, CROP, False) for data in files[:batch]]
+            images = [cropped(data, CROP, False) for data in files]
             small = [tf.image.resize(tf.image.convert_image_dtype(image, tf.float32), [SIZE, SIZE]) for image in images]
             yield tf.constant(np.stack([image.numpy() for image in small]))
 
@@ -222,14 +221,14 @@ def python_feed(batch: int = 16, fused_norm: bool = True, step: bool = True) -> 
         def __iter__(self) -> Any:
             return feed()
 
-    return Batches(Endless(), batch, network(fused_norm) if step else None)
+    return Batches(Endless(), IMAGES, network(True) if step else None)
 
 
 @workload
-def synthetic(batch: int = 16, fused_norm: bool = True) -> FunctionWork:
+def synthetic() -> FunctionWork:
     """Run the step on one batch that is ready in memory, as if the input pipeline cost nothing."""
-    step = network(fused_norm)
-    return FunctionWork(lambda x: step(x), normal(5, batch, SIZE, SIZE, 3), items=batch)
+    step = network(True)
+    return FunctionWork(lambda x: step(x), normal(5, IMAGES, SIZE, SIZE, 3), items=IMAGES)
 
 
 @workload
