@@ -37,20 +37,12 @@ class MeasurementError(Exception):
     """A worker violated the protocol or the method, so its numbers must not be used."""
 
 
-def ask(worker: Worker, kind: type[T], timeout: float = SECONDS, **question: object) -> T:
+def ask(worker: Worker, kind: type[T], timeout: float, **question: object) -> T:
     """Ask a worker, and check its answer; raise MeasurementError if it cannot be trusted."""
     try:
         return probe.record(worker.ask(json.dumps(question), timeout), kind)
     except probe.UntrustedError as error:
         raise MeasurementError(f"a worker's answer cannot be trusted: {error}") from error
-
-
-def ask_alone(worker: Worker, kind: type[T], timeout: float = SECONDS, **question: object) -> T:
-    """Resume a paused worker, ask it, and pause it again."""
-    worker.resume()
-    answer = ask(worker, kind, timeout, **question)
-    worker.pause()
-    return answer
 
 
 def whole_calls(inner: float) -> int:
@@ -153,10 +145,13 @@ class Pool:
         return self._turns[key] if key in self._running else 0
 
     def ask(self, key: Key, kind: type[T], timeout: float = SECONDS, /, **question: object) -> T:
-        """Ask a running worker while the others are paused; close it after an error."""
+        """Ask a running worker, which is paused before and after; close it after an error."""
         worker = self._running[key][0]
         try:
-            return ask_alone(worker, kind, timeout, **question)
+            worker.resume()
+            answer = ask(worker, kind, timeout, **question)
+            worker.pause()
+            return answer
         except BaseException:
             self.close(key)
             raise
