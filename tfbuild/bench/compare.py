@@ -70,6 +70,11 @@ class ReportComparison:
     others: tuple["ReportComparison", ...] = ()
 
     @property
+    def pairs(self) -> tuple["ReportComparison", ...]:
+        """Return the comparisons of the first report with each other one, this one first."""
+        return self, *self.others
+
+    @property
     def totals(self) -> dict[str, Interval]:
         """Return all totals by name: throughput, CPU time and each experiment."""
         both = {THROUGHPUT: self.throughput, CPU: self.cpu}
@@ -311,7 +316,7 @@ def judge(comparison: ReportComparison, gates: Sequence[Gate]) -> tuple[GateVerd
 
     Raises UsageError if the first report lacks what a gate judges.
     """
-    pairs = (comparison, *comparison.others)
+    pairs = comparison.pairs
     known = dict.fromkeys(name for pair in pairs for name in (*pair.totals, *pair.unjudged))
     if unknown := [gate.name for gate in gates if gate.name not in known]:
         raise UsageError(f"--fail-if {unknown[0]}: report 1 did not measure that", hint=f"one of: {', '.join(known)}")
@@ -367,7 +372,7 @@ def show(comparison: ReportComparison, verdicts: Sequence[GateVerdict] = (), str
     """Print the reports side by side, then the verdicts of the gates, to `stream` (default: stdout)."""
     from rich.text import Text
 
-    pairs = (comparison, *comparison.others)
+    pairs = comparison.pairs
     parts: list[RenderableType] = [Text(f"1  {comparison.first}")]
     for number, pair in enumerate(pairs, 2):
         parts.append(Text(f"{number}  {pair.second}"))
@@ -393,8 +398,7 @@ def show(comparison: ReportComparison, verdicts: Sequence[GateVerdict] = (), str
 
 def side_by_side(comparison: ReportComparison) -> list[tuple[tuple[str, str, str], list[ArmRatio | None]]]:
     """Return each arm with its row in every comparison (None: not measured in that report)."""
-    pairs = (comparison, *comparison.others)
-    tables = [{(row.experiment, row.case, row.arm): row for row in pair.rows} for pair in pairs]
+    tables = [{(row.experiment, row.case, row.arm): row for row in pair.rows} for pair in comparison.pairs]
     return [(key, [table.get(key) for table in tables]) for key in dict.fromkeys(key for t in tables for key in t)]
 
 
@@ -408,4 +412,4 @@ def cells(row: ArmRatio | None) -> tuple[str, str]:
 
 def notes(comparison: ReportComparison) -> list[str]:
     """Return what else a reader has to know, each note once."""
-    return list(dict.fromkeys(note for pair in (comparison, *comparison.others) for note in pair.notes))
+    return list(dict.fromkeys(note for pair in comparison.pairs for note in pair.notes))

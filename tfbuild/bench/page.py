@@ -64,7 +64,7 @@ def _content(report: BenchReport) -> dict[str, Any]:
 
 def comparison(reports: ReportComparison, verdicts: Sequence[GateVerdict] = ()) -> str:
     """Render reports side by side as one page, with the verdicts of the gates."""
-    pairs = (reports, *reports.others)
+    pairs = reports.pairs
     groups = _totals(pairs)
     return rendering.render(
         "bench/compare.html",
