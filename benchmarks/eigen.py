@@ -27,11 +27,12 @@ from tfbuild.cli.options import certificates
 from tfbuild.context import dockerfile
 from tfbuild.cpu import isa
 from tfbuild.cpu.compilers import find
-from tfbuild.engine import Engine, Progress, Worker
+from tfbuild.engine import Engine, Worker
 from tfbuild.engine.build import BuildSettings
 from tfbuild.measure.intervals import interval
 from tfbuild.measure.records import Interval
 from tfbuild.pipeline import base_image
+from tfbuild.util.progress import Progress
 
 HERE = Path(__file__).parent
 TAG = "tfbuild-benchmark:eigen"

@@ -25,11 +25,12 @@ from tfbuild import plan
 from tfbuild.cli.options import certificates
 from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import Base
-from tfbuild.engine import Engine, Progress
+from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
 from tfbuild.measure.intervals import interval
 from tfbuild.pipeline import base_image
 from tfbuild.plan import Build, Request
+from tfbuild.util.progress import Progress
 
 TAG = "tfbuild-benchmark"
 # Wall and CPU seconds of the import alone; on a busy machine the latter is the steadier one.

@@ -17,7 +17,7 @@ from tests.publish.test_signing import words
 from tests.publish.test_supply import files
 from tests.verify.test_report import report
 from tfbuild import publish
-from tfbuild.engine import Engine, Files, Image, Progress
+from tfbuild.engine import Engine, Files, Image
 from tfbuild.errors import (
     RegistryRefused,
     Stale,
@@ -33,6 +33,7 @@ from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import digest_of
 from tfbuild.publish import check, signing
 from tfbuild.publish.pushing import Pushed
+from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
 
 PLATFORM = {"os": "linux", "architecture": "amd64"}

@@ -14,13 +14,14 @@ from tfbuild import cpu, plan, publish
 from tfbuild.cli import publishing
 from tfbuild.context.labels import labels_of
 from tfbuild.cpu import isa
-from tfbuild.engine import Engine, Progress
+from tfbuild.engine import Engine
 from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage
 from tfbuild.oci import client, manifests, references, transport
 from tfbuild.oci.manifests import Manifest, digest_of
 from tfbuild.plan import Request
 from tfbuild.publish import check, index_updates, indexes
 from tfbuild.publish.choose import Choice
+from tfbuild.util.progress import Progress
 
 
 def test_an_unfinished_push_of_a_newer_release_does_not_empty_latest(fake: type[FakeRegistry]) -> None:

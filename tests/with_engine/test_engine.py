@@ -23,11 +23,12 @@ import pytest
 from tests.commandline import answer
 from tests.ports import free_port
 from tfbuild.context.dockerfile import Base
-from tfbuild.engine import Engine, Progress, WorkerDied, daemon, faults
+from tfbuild.engine import Engine, WorkerDied, daemon, faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.leases import CONTAINER
 from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, RegistryRefused, UnknownImage
 from tfbuild.pipeline import base_image
+from tfbuild.util.progress import Progress
 
 pytestmark = pytest.mark.engine
 ROOT = Path(__file__).parents[2]
@@ -313,7 +314,8 @@ def test_an_interrupted_build_stops_inside_the_engine(engine: Engine, own: str, 
     seconds = str(10_000_000 + uuid.uuid4().int % 10_000_000)
     (tmp_path / "Dockerfile").write_text(f"FROM {own}\nRUN sleep {seconds}\n")
     code = (
-        "from pathlib import Path; from tfbuild.engine import Engine, Progress;"
+        "from pathlib import Path; from tfbuild.engine import Engine;"
+        "from tfbuild.util.progress import Progress;"
         "from tfbuild.engine.build import BuildSettings;"
         f"settings = BuildSettings(log=Path({str(tmp_path / 'log')!r}), progress=Progress());"
         f"Engine.connect().build(Path({str(tmp_path)!r}), settings, tag={tag!r})"
@@ -453,7 +455,7 @@ def test_a_base_from_a_registry_is_named_by_digest(
 # In a network of its own: a second dockerd beside the first would share docker0, or with --bridge=none even delete it.
 START = """
 from pathlib import Path
-from tfbuild.engine import Progress
+from tfbuild.util.progress import Progress
 from tfbuild.engine.daemon import DaemonPlace, ensure
 print(ensure(Progress(), DaemonPlace(socket=Path({socket!r}), folder=Path({folder!r}), disk={disk})).version)
 """

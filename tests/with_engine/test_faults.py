@@ -20,11 +20,12 @@ from tests.with_engine import second as seconds
 from tests.with_engine.conftest import ROOT
 from tests.with_engine.second import Second
 from tfbuild.cli.options import certificates
-from tfbuild.engine import Engine, Progress
+from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.leases import CONTAINER, LEASE, OWNER
 from tfbuild.errors import EngineMissing
 from tfbuild.pipeline import base_image
+from tfbuild.util.progress import Progress
 
 pytestmark = [pytest.mark.engine]
 SECONDS = 60.0
@@ -200,7 +201,7 @@ def test_a_closed_terminal_leaves_no_container(engine: Engine, base: str) -> Non
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(ROOT)
-        code = "from tfbuild.engine import Engine, Progress\nprogress = Progress()\n"
+        code = "from tfbuild.engine import Engine\nfrom tfbuild.util.progress import Progress\nprogress = Progress()\n"
         code += f"with progress.step('x'): Engine.connect().run({base!r}, ['sleep', '600'], timeout=600)"
         os.execv(sys.executable, [sys.executable, "-c", code])
     wait_until(lambda: {*names(engine)} - before)

@@ -32,11 +32,12 @@ from tests.with_engine.conftest import ROOT
 from tfbuild import plan
 from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import Base
-from tfbuild.engine import Engine, Progress
+from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings, find_program
 from tfbuild.errors import BuildFailed
 from tfbuild.pipeline import base_image
 from tfbuild.plan import Build, Request
+from tfbuild.util.progress import Progress
 
 pytestmark = pytest.mark.engine
 

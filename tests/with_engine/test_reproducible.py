@@ -22,11 +22,12 @@ from tests.with_engine import saved
 from tfbuild import plan
 from tfbuild.cli.options import certificates
 from tfbuild.context import dockerfile
-from tfbuild.engine import Engine, Progress
+from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
 from tfbuild.pipeline import base_image, bundle, mirror
 from tfbuild.plan import Build, Request, source
 from tfbuild.plan.build import Wheel
+from tfbuild.util.progress import Progress
 
 pytestmark = pytest.mark.engine
 NAME = "tensorflow-0.1-py3-none-any.whl"

@@ -29,11 +29,12 @@ from tests.with_engine.test_choice import carry
 from tests.with_engine.test_registry import label
 from tfbuild import cpu, plan, publish
 from tfbuild.cli.options import certificates
-from tfbuild.engine import Engine, Progress, connection, transfer
+from tfbuild.engine import Engine, connection, transfer
 from tfbuild.engine.build import BuildSettings, find_program
 from tfbuild.errors import EngineMissing
 from tfbuild.pipeline import base_image
 from tfbuild.plan import Request
+from tfbuild.util.progress import Progress
 from tfbuild.util.ssh import Destination
 
 pytestmark = [pytest.mark.engine, pytest.mark.sshd, pytest.mark.nightly]

@@ -4,7 +4,6 @@ from tfbuild.engine.client import MOST_OUTPUT, Engine
 from tfbuild.engine.containers import ContainerRun, Process, Worker, WorkerDied
 from tfbuild.engine.image import FileEntry, Files, Image
 from tfbuild.engine.sandbox import Sandbox
-from tfbuild.util.progress import Progress
 
 __all__ = [
     "MOST_OUTPUT",
@@ -14,7 +13,6 @@ __all__ = [
     "Files",
     "Image",
     "Process",
-    "Progress",
     "Sandbox",
     "Worker",
     "WorkerDied",
