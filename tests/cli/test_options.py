@@ -19,7 +19,6 @@ from tests.cpu.machines import machine
 from tests.plan.test_source import DOUBLE, archive
 from tests.rows import each
 from tfbuild.cli import VERBS, command_line, planning
-from tfbuild.cli.options import request_of
 from tfbuild.context import dockerfile
 from tfbuild.errors import TfbuildError
 from tfbuild.pipeline import Maker
@@ -169,7 +168,7 @@ def test_the_command_in_a_dockerfile_makes_the_same_build(name: str) -> None:
         command = dockerfile.command(build)
         again = read_again(shlex.split(command)[1:], Request)
         assert again == resolved(build)
-        rebuilt = planning.select(request_of(vars(again)))
+        rebuilt = planning.select(options.make(Request, vars(again)))
         assert replace(rebuilt, request=build.request, notes=build.notes) == build
         assert dockerfile.files(rebuilt) == dockerfile.files(build)
 

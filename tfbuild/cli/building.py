@@ -18,7 +18,6 @@ from tfbuild.cli.options import (
     engine_of,
     image_on,
     registry_of,
-    request_of,
     require_extra,
     run_of,
 )
@@ -26,7 +25,7 @@ from tfbuild.cli.output import confirmed, out, say, say_note
 from tfbuild.cli.planning import select_and_print_notes
 from tfbuild.cli.verbs import verb
 from tfbuild.errors import Interrupted, UsageError
-from tfbuild.plan import Build, RunRequest
+from tfbuild.plan import Build, Request, RunRequest
 from tfbuild.util.files import REPORTS
 from tfbuild.util.options import given_to_compile, make
 from tfbuild.util.progress import Progress
@@ -54,7 +53,7 @@ def build(*, json: bool, dry_run: bool, **options: Any) -> None:
     from tfbuild.pipeline import Maker
 
     run = run_of(options)
-    chosen = select_and_print_notes(request_of(options), run)
+    chosen = select_and_print_notes(make(Request, options), run)
     maker = Maker(run=run)
     for note in ignored_options(chosen, options):
         say_note(note)
@@ -106,7 +105,7 @@ def worker_image(*, repository: str, json: bool, **options: Any) -> None:
 
     run = run_of(options)
     maker = Maker(run=run)
-    image, builder = maker.worker_image(select_and_print_notes(request_of(options), run), repository)
+    image, builder = maker.worker_image(select_and_print_notes(make(Request, options), run), repository)
     if repository:
         maker.engine.push(image, maker.progress)
     command = WORKER.format(image=image, url="http://SCHEDULER:50051")
@@ -140,7 +139,7 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
     from tfbuild import pipeline
 
     run = run_of(options)
-    chosen = select_and_print_notes(request_of(options), run)
+    chosen = select_and_print_notes(make(Request, options), run)
     if run.bundle:
         raise UsageError("a bundle cannot be filled from another one", hint="copy the folder, or use --mirror URL")
     if run.network not in ("", "host"):

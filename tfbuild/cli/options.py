@@ -79,11 +79,6 @@ def host_cpu(cpuinfo: str) -> Cpu | None:
         return None
 
 
-def request_of(options: Mapping[str, Any]) -> Request:
-    """Return the request that the planning options make."""
-    return make(Request, options)
-
-
 def run_of(options: Mapping[str, Any]) -> "Run":
     """Return the run that the other options of the verbs that make images describe."""
     from tfbuild.pipeline import run

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfbuild import facts
 from tfbuild.cli.listing import show_choice, show_cpus, show_fields, show_flags, show_gain, show_plan
-from tfbuild.cli.options import HOST, JSON, PLAN, RUN, SETTINGS, certificates, host_cpu, request_of
+from tfbuild.cli.options import HOST, JSON, PLAN, RUN, SETTINGS, certificates, host_cpu
 from tfbuild.cli.output import out, say, say_note
 from tfbuild.cli.verbs import COMMAND_LINE, Rows, verb
 from tfbuild.cpu import Cpu, isa
@@ -27,6 +27,7 @@ from tfbuild.plan import (
 )
 from tfbuild.plan import select as select_build
 from tfbuild.util.files import WORK
+from tfbuild.util.options import make
 
 if TYPE_CHECKING:
     from tfbuild.pipeline.run import Run
@@ -200,7 +201,7 @@ def cpus(text: str = "", *, json: bool) -> None:
 def plan(*, json: bool, **options: Any) -> None:
     """Show the resolved build, without needing an engine."""
     origins = options["origins"]
-    request = request_of(options)
+    request = make(Request, options)
     chosen = select_and_note_lacks(request) if options["no_container"] else select(request)
     if json:
         values = {name: {"value": options[name.replace("-", "_")], "from": origin} for name, origin in origins.items()}
@@ -233,7 +234,7 @@ def dockerfile(*, output: str, pin: bool, ca_cert: str, json: bool, **options: A
     """Write the build context: a folder that plain `docker build` accepts."""
     from tfbuild.context import dockerfile as rendering
 
-    chosen = select(request_of(options), ca=certificates(ca_cert))
+    chosen = select(make(Request, options), ca=certificates(ca_cert))
     digest = ""
     if pin:
         from tfbuild.oci.client import image_digest

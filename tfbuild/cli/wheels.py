@@ -15,7 +15,6 @@ from tfbuild.cli.options import (
     REGISTRY,
     SETTINGS,
     certificates,
-    request_of,
     run_of,
 )
 from tfbuild.cli.output import out, say, say_note
@@ -24,7 +23,8 @@ from tfbuild.cli.verbs import OF_REQUESTS, variable, verb
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import UsageError
 from tfbuild.facts import targets
-from tfbuild.util.options import flag
+from tfbuild.plan import Request
+from tfbuild.util.options import flag, make
 from tfbuild.util.quantities import counted
 
 
@@ -51,11 +51,11 @@ def wheel(*, output: str, no_container: bool, json: bool, **options: Any) -> Non
         refuse_engine_options(options)
     run = run_of(options)
     if no_container:
-        chosen, machine = select_on_host(request_of(options))
+        chosen, machine = select_on_host(make(Request, options))
         print_notes(chosen)
         exported = host.wheel(chosen, machine, run, Path(output), Progress())
     else:
-        chosen = select_and_print_notes(request_of(options), run)
+        chosen = select_and_print_notes(make(Request, options), run)
         exported = Maker(run=run).wheel(chosen, Path(output))
     if json:
         out(
