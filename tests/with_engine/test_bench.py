@@ -24,8 +24,8 @@ from tfbuild.cli.options import certificates
 from tfbuild.engine import Engine, leases
 from tfbuild.engine.sandbox import Offer
 from tfbuild.measure import experiments, intervals, workers
-from tfbuild.measure.experiments import Arm, Case, Experiment, Metric, Value
-from tfbuild.measure.records import CaseResult, Finding
+from tfbuild.measure.experiments import Arm, Case, Experiment, Metric
+from tfbuild.measure.records import CaseResult, Finding, Value
 from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import FOLDER, Key
 from tfbuild.util.progress import Progress

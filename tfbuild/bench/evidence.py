@@ -11,8 +11,8 @@ from tfbuild.errors import TfbuildError
 from tfbuild.in_container.bench.records import Peak
 from tfbuild.in_container.smoke import judge
 from tfbuild.measure import workers
-from tfbuild.measure.experiments import Arm, Case, EvidenceKind, Experiment, Value
-from tfbuild.measure.records import Finding
+from tfbuild.measure.experiments import Arm, Case, EvidenceKind, Experiment
+from tfbuild.measure.records import Finding, Value
 from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import FOLDER, Key, MeasurementError, Pool, files
 

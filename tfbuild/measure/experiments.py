@@ -12,9 +12,9 @@ from msgspec import field, structs
 from tfbuild import facts
 from tfbuild.errors import UsageError
 from tfbuild.facts import Facts
+from tfbuild.measure.records import Value
 from tfbuild.util.quantities import COUNT
 
-Value = bool | int | float | str | list[int]
 Metric = Literal["cpu", "wall"]
 # What a case may need: a GPU, which only its workers get; the image of --against; "tuning": variables set by the image
 # that an arm unsets.
