@@ -140,7 +140,8 @@ def test_the_rest_of_the_time_goes_to_what_has_least_and_only_to_what_was_cut(st
     run = recording_session(10, whole, cut, bare)
     stream = io.StringIO()
     run.progress = Progress(stream)
-    run._rest(Pool(cast(Engine, None)), stopped.now + 60)
+    run.end = stopped.now + 60
+    run._rest(Pool(cast(Engine, None)))
     assert run.requests == [("x", 15), ("x", 7), ("x", 5)], (
         "the one without a round first, and once more for its last five"
     )
@@ -151,10 +152,12 @@ def test_the_rest_of_the_time_goes_to_what_has_least_and_only_to_what_was_cut(st
 
 def test_the_rest_ends_where_it_brings_nothing_further_or_is_over(stopped: Stopped) -> None:
     run = recording_session(0, group(8))
-    run._rest(Pool(cast(Engine, None)), stopped.now + 60)
+    run.end = stopped.now + 60
+    run._rest(Pool(cast(Engine, None)))
     assert len(run.requests) == 1
     run = recording_session(10, group(8))
-    run._rest(Pool(cast(Engine, None)), stopped.now + session.LEAST_SECONDS - 1)
+    run.end = stopped.now + session.LEAST_SECONDS - 1
+    run._rest(Pool(cast(Engine, None)))
     assert run.requests == []
     assert run.done[0].status == "truncated"
 

@@ -103,15 +103,15 @@ class Session:
 
     def run(self, rows: Sequence[Experiment]) -> None:
         """Measure the experiments in order, then continue those that were cut short; Ctrl-C ends it."""
-        clock = Clock(time.monotonic() + self.settings.budget, [self._weight(row) for row in rows])
-        self.end = clock.end
+        self.end = time.monotonic() + self.settings.budget
+        clock = Clock(self.end, [self._weight(row) for row in rows])
         try:
             with interruptible(), workers.pool(self.engine, self.settings.more) as pool:
                 pool.require_image = self._require_image
                 for row in rows:
                     self._require_image()
                     self._experiment(row, pool, clock)
-                self._rest(pool, clock.end)
+                self._rest(pool)
         except (KeyboardInterrupt, *LOST):
             self.interrupted = True
 
@@ -163,7 +163,7 @@ class Session:
                 else:
                     step.detail = "observing"
                     run.observed += self._observe(row, pool, share)
-                    self._groups(run, pool, begin + share, clock.end, step)
+                    self._groups(run, pool, begin + share, step)
                     _close_special(pool)
                     run.status = ""
                 status = run.result().status
@@ -185,8 +185,8 @@ class Session:
         pool.more = {**pool.more, **files}
         return (*observed, origin)
 
-    def _groups(self, run: ExperimentRun, pool: Pool, end: float, last: float, step: Step) -> None:
-        """Measure the experiment's groups until `end`; `last`: when (monotonic) the whole run must end."""
+    def _groups(self, run: ExperimentRun, pool: Pool, end: float, step: Step) -> None:
+        """Measure the experiment's groups until `end` (monotonic)."""
         weights = [sum(self._seconds(run.row, case) for case in group.cases) for group in run.groups]
         clock = Clock(end, weights)
         shuffled = random.Random(run.row.name)
@@ -194,7 +194,7 @@ class Session:
             if turn and time.monotonic() > end:
                 group.not_begun(self.machine)
             else:
-                self._measure(group, pool, self._limits(clock.share(), last), shuffled, step)
+                self._measure(group, pool, self._limits(clock.share()), shuffled, step)
 
     def _measure(self, group: CaseGroup, pool: Pool, limits: RoundLimits, shuffled: random.Random, step: Step) -> None:
         def tell(text: str) -> None:
@@ -214,8 +214,8 @@ class Session:
         if group.row.fresh:
             _close_special(pool)
 
-    def _rest(self, pool: Pool, end: float) -> None:
-        """Spend the time left until `end` on the cases that were cut, as long as they make progress.
+    def _rest(self, pool: Pool) -> None:
+        """Spend the time that is left on the cases that were cut, as long as they make progress.
 
         Cases with the least results go first: a first interval is worth more than a narrower one.
         """
@@ -226,11 +226,11 @@ class Session:
                 return
             before = progress
             cut.sort(key=lambda pair: pair[1].progress)
-            clock = Clock(end, [group.missing(self.settings.most_rounds) for _, group in cut])
+            clock = Clock(self.end, [group.missing(self.settings.most_rounds) for _, group in cut])
             for run, group in cut:
-                if end - time.monotonic() < LEAST_SECONDS:
+                if self.end - time.monotonic() < LEAST_SECONDS:
                     return
-                self._go_on(run, group, pool, self._limits(clock.share(), end))
+                self._go_on(run, group, pool, self._limits(clock.share()))
 
     def _go_on(self, run: ExperimentRun, group: CaseGroup, pool: Pool, limits: RoundLimits) -> None:
         begin, before = time.monotonic(), group.progress
@@ -246,9 +246,9 @@ class Session:
                     self.progress(line)
             run.seconds += time.monotonic() - begin
 
-    def _limits(self, seconds: float, last: float) -> RoundLimits:
+    def _limits(self, seconds: float) -> RoundLimits:
         end = time.monotonic() + max(0.0, seconds)
-        latest = min(last, end + max(GRACE_SECONDS, GRACE * max(0.0, seconds)))
+        latest = min(self.end, end + max(GRACE_SECONDS, GRACE * max(0.0, seconds)))
         return RoundLimits(rounds=self.settings.most_rounds, end=min(end, latest), latest=latest)
 
 
