@@ -87,7 +87,7 @@ def prepared(ask: Ask, workload: str, **params: Any) -> records.Ready:
 def test_a_worker_prepares_times_and_drops_its_work(running: tuple[Ask, int]) -> None:
     ask, process = running
     hello = records.Hello(**ask("hello"))
-    assert (hello.tensorflow, Path(hello.malloc).name, hello.gpus) == ("2.21.0", "libc.so.6", 0)
+    assert Path(hello.malloc).name == "libc.so.6"
     ready = prepared(ask, "plain", size=64)
     assert (ready.reason, ready.guard, ready.items, ready.error, ready.note) == ("", "", 1, None, "")
     assert ready.value == pytest.approx(518.0156)

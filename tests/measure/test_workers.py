@@ -107,7 +107,7 @@ class MadeUpWorker:
     def answer(self, kind: str, name: str, question: dict[str, Any]) -> Any:
         script = self.script
         if kind == "hello":
-            return Hello(tensorflow="2.21.0", malloc=script.malloc, gpus=0)
+            return Hello(malloc=script.malloc)
         if kind == "prepare":
             self.built.add(name)
             return script.ready.get(name, Ready(value=1.0))

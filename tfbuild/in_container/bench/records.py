@@ -8,11 +8,9 @@ from typing import Optional, Tuple
 
 @dataclass(frozen=True)
 class Hello:
-    """The worker has imported TensorFlow. `malloc`: the file that holds malloc; `gpus`: how many TensorFlow sees."""
+    """The worker has imported TensorFlow. `malloc`: the file that holds malloc."""
 
-    tensorflow: str
     malloc: str
-    gpus: int
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..smoke.probes import EAGER, allocator
-from ..smoke.probes import gpus as gpus_of
 from ..smoke.records import open_channel, send
 from . import validity
 from .records import Calibrated, Dropped, Hello, Idle, Peak, Ready, WorkerSample, printable
@@ -28,12 +27,10 @@ def main(arguments: list[str]) -> int:
     for name in arguments:
         os.environ.pop(name, None)
     channel = open_channel()
-    import tensorflow as tf
-
     from . import workloads
 
     handler = QuestionHandler(workloads.registered(), workloads.missing())
-    hello = Hello(tensorflow=tf.__version__, malloc=allocator(), gpus=len(gpus_of(tf)))
+    hello = Hello(malloc=allocator())
     for line in sys.stdin:
         question = json.loads(line)
         ask = question.pop("ask")
