@@ -34,7 +34,7 @@ def ended() -> Owner:
 
 
 def test_a_lease_is_read_as_it_was_written() -> None:
-    written = leases.lease(NAME, 12.6)
+    written = leases.lease(leases.CONTAINER, NAME, 12.6)
     assert (written[CONTAINER], written[LEASE]) == (NAME, "13")
     assert leases.read_owner(written[OWNER]) == me()
     assert me().pid == os.getpid()

@@ -32,7 +32,7 @@ def test_an_hours_draws_strike_each_important_verb_with_most_faults(seed: int) -
 
 
 def test_what_a_run_leaves_has_the_labels_by_which_the_soak_looks_for_it() -> None:
-    assert LABELS["container"] in leases.lease("x", 1)
+    assert LABELS["container"] in leases.lease(leases.CONTAINER, "x", 1)
     assert LABELS["volume"] in sandbox.volume("/x")["VolumeOptions"]["Labels"]
 
 

@@ -379,7 +379,7 @@ class Engine:
                     image.id,
                     list(command),
                     name=name,
-                    labels=leases.lease(name, seconds),
+                    labels=leases.lease(leases.CONTAINER, name, seconds),
                     # The engine takes an empty list for the image's own entrypoint; [""] clears it.
                     entrypoint=None if entrypoint is None else list(entrypoint) or [""],
                     environment=dict(env),

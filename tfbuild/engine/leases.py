@@ -83,14 +83,9 @@ def read_owner(text: str) -> Owner | None:
     return Owner(boot=boot, namespace=namespace, user=int(user), pid=int(pid), start=start)
 
 
-def lease(name: str, seconds: float) -> dict[str, str]:
-    """Return the labels of a container that this process needs for at most `seconds`."""
-    return {CONTAINER: name, OWNER: str(this_process() or ""), LEASE: f"{seconds:.0f}"}
-
-
-def lease_of_volume() -> dict[str, str]:
-    """Return the labels of a volume that this process needs."""
-    return {VOLUME: "", OWNER: str(this_process() or ""), LEASE: f"{LONGEST_SECONDS}"}
+def lease(kind: str, name: str = "", seconds: float = LONGEST_SECONDS) -> dict[str, str]:
+    """Return the labels of a CONTAINER `name`, or of a VOLUME, that this process needs for at most `seconds`."""
+    return {kind: name, OWNER: str(this_process() or ""), LEASE: f"{seconds:.0f}"}
 
 
 def is_over(labels: Mapping[str, str], me: Owner | None, age: float) -> bool:

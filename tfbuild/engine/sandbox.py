@@ -105,7 +105,7 @@ def processes(cpus: int) -> int:
 
 def volume(path: str) -> docker.types.Mount:
     """Return a new volume at `path`, which starts empty whatever the image has there."""
-    return docker.types.Mount(path, None, type="volume", no_copy=True, labels=leases.lease_of_volume())
+    return docker.types.Mount(path, None, type="volume", no_copy=True, labels=leases.lease(leases.VOLUME))
 
 
 def require_volume(client: Any, sandbox: Sandbox) -> None:
