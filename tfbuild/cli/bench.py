@@ -3,35 +3,21 @@
 from typing import Any
 
 from tfbuild.cli.options import JSON, certificates, require_extra
-from tfbuild.cli.verbs import Rows, verb
+from tfbuild.cli.verbs import verb
 from tfbuild.util.files import REPORTS
-
-MEASURED: Rows = {
-    "only": ([], "only this experiment (repeatable)", "NAME"),
-    "quick": (False, "about a minute: one or two cases of the main experiments"),
-    "model": (
-        [],
-        "this whole model, such as resnet50, at its real size, and its reading of JPEGs (repeatable)",
-    ),
-    "batch-size": ("", "items per step of --model (default: each model's own)", "N"),
-}
 
 
 @verb(
-    MEASURED,
     {
+        "only": ([], "only this experiment (repeatable)", "NAME"),
+        "quick": (False, "about a minute: one or two cases of the main experiments"),
+        "model": ([], "this whole model, such as resnet50, at its real size, and its reading of JPEGs (repeatable)"),
+        "batch-size": ("", "items per step of --model (default: each model's own)", "N"),
         "full": (False, "up to fifty minutes: every case, with the narrowest intervals"),
         "budget": ("", "time limit of the whole run, such as 90s, 5m or 1h (default: 5m)", "TIME"),
-        "command": (
-            "",
-            "profile your own script, such as 'python train.py', and name its bottleneck",
-        ),
+        "command": ("", "profile your own script, such as 'python train.py', and name its bottleneck"),
         "mount": ("", "folder in which --command runs, mounted read-only (default: the current one)", "FOLDER"),
-        "against": (
-            "",
-            "image of the same release, for the experiments `isa` and `all` to compare with",
-            "IMAGE",
-        ),
+        "against": ("", "image of the same release, for the experiments `isa` and `all` to compare with", "IMAGE"),
         "name": ("", "name of the report, reports/NAME.json (default: bench-IDENTIFIER, which replaces an older one)"),
         "pyperf": ("", "also write all samples to this file, for python -m pyperf stats or compare_to", "FILE"),
         "dry-run": (False, "only show what would be compared, for which question and how long; IMAGE need not exist"),
