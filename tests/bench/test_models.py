@@ -95,7 +95,7 @@ def test_every_model_is_one_that_the_workload_can_make() -> None:
 
 
 def test_the_list_has_the_models(capsys: pytest.CaptureFixture[str]) -> None:
-    command.show_rows((), SETTINGS, json=True, named=["inception3"])
+    command.show_rows([experiments.model_row(["inception3"])], SETTINGS, json=True)
     (shown,) = json.loads(capsys.readouterr().out)
     assert shown["case"][0]["params"]["size"] == 299
 

@@ -128,9 +128,11 @@ def listed() -> str:
     with redirect_stdout(stream), redirect_stderr(stream):
         for against in ("", "tfbuild:y"):
             chosen = command.settings(quick=False, full=True, budget="", against=against)
-            command.show_rows(("tuning", "jpeg", "isa"), chosen, json=False)
-        command.show_rows((), command.settings(quick=True, full=False, budget="", against=""), json=False)
-        command.show_rows(("files",), command.settings(quick=False, full=False, budget="3m", against=""), json=True)
+            command.show_rows(experiments.select(("tuning", "jpeg", "isa"), quick=False), chosen, json=False)
+        chosen = command.settings(quick=True, full=False, budget="", against="")
+        command.show_rows(experiments.select((), quick=True), chosen, json=False)
+        chosen = command.settings(quick=False, full=False, budget="3m", against="")
+        command.show_rows(experiments.select(("files",), quick=False), chosen, json=True)
     return stream.getvalue()
 
 

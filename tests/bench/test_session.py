@@ -183,8 +183,8 @@ def test_the_verb_prints_and_writes_what_was_measured(
     engines = [BenchEngine(Script(), clock=stopped, interrupted_by=most) for most in (10**9, 10**9, 20)]
     monkeypatch.setattr(Engine, "connect", lambda: engines.pop(0))
     monkeypatch.setattr(labels, "find_image", lambda _, name: name)
-    chosen = Settings(mode="full", budget=3000.0)
-    command.run("tfbuild:x", ["jpeg"], chosen, reports, json=False, name="before", pyperf=str(exported))
+    chosen, jpeg = Settings(mode="full", budget=3000.0), experiments.select(["jpeg"], quick=False)
+    command.run("tfbuild:x", jpeg, chosen, reports, json=False, name="before", pyperf=str(exported))
     printed = capsys.readouterr()
     assert printed.out.count("decode_and_crop") == 5
     assert printed.err.endswith(f"\nreport {reports}/before.html\n")
@@ -194,15 +194,15 @@ def test_the_verb_prints_and_writes_what_was_measured(
     command.export(str(reports / "before.json"), html=str(tmp_path / "p.html"), pyperf=str(tmp_path / "again.json"))
     assert (tmp_path / "p.html").read_text() == (reports / "before.html").read_text()
     assert (tmp_path / "again.json").read_text() == exported.read_text() == reporting.to_pyperf(report)
-    command.run("tfbuild:x", ["jpeg"], chosen, reports, json=True)
+    command.run("tfbuild:x", jpeg, chosen, reports, json=True)
     printed = capsys.readouterr()
     (written,) = reports.glob("bench-2.21.0-mkl.json")
     assert written.read_text() == printed.out
     assert "report " not in printed.err
     with pytest.raises(Interrupted, match=rf"interrupted; the results so far are in {written}"):
-        command.run("tfbuild:x", ["jpeg"], chosen, reports, json=True)
+        command.run("tfbuild:x", jpeg, chosen, reports, json=True)
     with pytest.raises(UsageError, match=r"--name '\.\./x' is not a valid name"):
-        command.run("tfbuild:x", ["jpeg"], chosen, reports, json=True, name="../x")
+        command.run("tfbuild:x", jpeg, chosen, reports, json=True, name="../x")
 
 
 # --- the budget -------------------------------------------------------------------------------------------------------
@@ -237,10 +237,10 @@ def test_times_that_contradict_each_other_or_cannot_be_read_are_refused() -> Non
 
 def test_the_list_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
     chosen = command.settings(quick=False, full=False, budget="", against="")
-    command.show_rows((), chosen, json=True)
+    command.show_rows(experiments.known(), chosen, json=True)
     shown = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in shown] == [row.name for row in experiments.known()]
-    command.show_rows(("jpeg",), chosen, json=False)
+    command.show_rows(experiments.select(["jpeg"], quick=False), chosen, json=False)
     printed = capsys.readouterr()
     assert "decode_and_crop_jpeg is said to be up to 30 percent faster" in printed.out
     assert "nothing was started; of 300 s: jpeg 300 s" in printed.err

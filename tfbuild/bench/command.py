@@ -72,15 +72,13 @@ def rows_of(only: Sequence[str], chosen: Settings, named: Sequence[str], batch: 
 
 def run(
     image: str,
-    only: Sequence[str],
+    rows: Sequence[Experiment],
     chosen: Settings,
     reports: Path,
     *,
     json: bool,
     name: str = "",
     pyperf: str = "",
-    named: Sequence[str] = (),
-    batch: str = "",
 ) -> None:
     """Measure, write the report and print it; raise Interrupted afterwards if Ctrl-C ended the run.
 
@@ -91,7 +89,6 @@ def run(
             f"--name {name!r} is not a valid name",
             hint="use letters, digits and ._+-, as in --name before for reports/before.json",
         )
-    rows = rows_of(only, chosen, named, batch)
     files.check_writable(reports)
     progress = Progress()
     engine = Engine.connect()
@@ -145,16 +142,8 @@ def export(report: str, *, html: str, pyperf: str) -> None:
         rendering.write(reporting.to_pyperf(reporting.read_report(Path(report))), Path(pyperf), "--pyperf")
 
 
-def show_rows(
-    only: Sequence[str],
-    chosen: Settings,
-    *,
-    json: bool,
-    named: Sequence[str] = (),
-    batch: str = "",
-) -> None:
+def show_rows(rows: Sequence[Experiment], chosen: Settings, *, json: bool) -> None:
     """Print the experiments, and on stderr for how long each would run."""
-    rows = rows_of(only, chosen, named, batch)
     if json:
         # The fields of Purpose are internal.
         public = [

@@ -219,7 +219,7 @@ def _changes(advices: Sequence[Advice]) -> Iterator[str]:
     yield ""
 
 
-def show_experiments(rows: tuple[Experiment, ...], *, quick: bool) -> None:
+def show_experiments(rows: Sequence[Experiment], *, quick: bool) -> None:
     """Print the experiments with their questions and cases as a table."""
     for row in rows:
         print(f"{row.name:12}{row.question}")

@@ -46,11 +46,13 @@ def bench(
     from tfbuild.bench import command
 
     settings = command.settings(**options, ca=certificates(""))
-    if dry_run:
-        command.show_rows(only, settings, json=json, named=model, batch=batch_size)
-    else:
+    if not dry_run:
         require_extra("bench", "a benchmark")
-        command.run(image, only, settings, REPORTS, json=json, name=name, pyperf=pyperf, named=model, batch=batch_size)
+    rows = command.rows_of(only, settings, model, batch_size)
+    if dry_run:
+        command.show_rows(rows, settings, json=json)
+    else:
+        command.run(image, rows, settings, REPORTS, json=json, name=name, pyperf=pyperf)
 
 
 @verb(
