@@ -101,7 +101,7 @@ def _temporary_files(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class BuilderStep:
-    """A script with its arguments, what it reads of /mnt ((): all), and what it makes; see LocalBuilder._do."""
+    """A script with its arguments, what it reads of /mnt ((): it is done each time), and what it makes."""
 
     name: str
     words: tuple[str, ...]
