@@ -313,7 +313,9 @@ def test_a_damaged_cache_of_pip_s_is_not_installed_from_and_fails_no_build(damag
         assert any(path.read_bytes() != before[path] for path in files)
         output = install()
         assert "/x-1.0-py3-none-any.whl" in server.requested
-        assert ("tfbuild: note: pip's cache was damaged and has been emptied" in output) == (damage in ("changed", "keys"))
+        assert ("tfbuild: note: pip's cache was damaged and has been emptied" in output) == (
+            damage in ("changed", "keys")
+        )
         install()
 
 
