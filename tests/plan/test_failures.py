@@ -166,7 +166,7 @@ def test_a_compile_that_dies_of_a_known_failure_says_so(tmp_path: Path) -> None:
     assert error.hint.startswith("a known failure (grpc-gettid): the patch renames gRPC's")
     assert error.hint.endswith("; the full log: x.log")
     assert messages == [
-        "known failure of TensorFlow 2.1.0 (grpc-gettid): gRPC's own gettid() is in the way of the one that glibc has "
+        "known failure of TensorFlow 2.1.0 (grpc-gettid): gRPC's own gettid() conflicts with glibc's, which exists "
         "from 2.30 on; workaround: the patch renames gRPC's; or a base with an older glibc"
     ]
     # Of a release that does not have it, it is another failure.
