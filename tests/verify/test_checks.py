@@ -115,7 +115,7 @@ def test_the_guard_of_tensorflow_is_read_only_on_x86_64() -> None:
         ((), BASELINE, ""),
         ((), "not requested", "not requested"),
         (("numerics",), BASELINE, ""),
-        (("onednn",), BASELINE, "oneDNN is not what was planned (see onednn), and a time would only show the same"),
+        (("onednn",), BASELINE, "oneDNN is not as planned (see onednn), and times would only show that"),
     ],
 )
 def test_throughput_is_measured_only_if_it_can_show_something(
@@ -139,7 +139,7 @@ SEEN = Process(program="d1", code=frozenset({"/usr/bin/python3.11", LIBRARY}))
     ("process", "status", "detail"),
     [
         (SEEN, "pass", "as seen"),
-        (None, "pass", "as seen; its process cannot be looked at from here"),
+        (None, "pass", "as seen; its process cannot be inspected from here"),
         (replace(SEEN, program="d2"), "fail", "the process that answered does not run /opt/tensorflow/bin/python"),
         (replace(SEEN, code=frozenset()), "fail", f"the process that answered has not loaded {LIBRARY}"),
     ],

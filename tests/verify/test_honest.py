@@ -203,7 +203,7 @@ def test_another_process_than_the_probe_says_fails(process: Process, told: str) 
 def test_where_the_process_cannot_be_seen_the_report_says_so() -> None:
     status, detail = judged(imports.CHECK, engine(looked=None))
     assert status == "pass"
-    assert detail.endswith("; its process cannot be looked at from here")
+    assert detail.endswith("; its process cannot be inspected from here")
 
 
 def test_without_tensorflow_later_checks_have_a_reason() -> None:

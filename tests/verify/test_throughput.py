@@ -346,16 +346,16 @@ def tell(kind: type[Any], **fields: float) -> Lie:
 UNTRUSTED = "a worker's answer cannot be trusted: "
 NO_TIME = f"{IMAGE} took no time at all"
 COUNTED = "a worker says that its samples took "
-ITEMS = "a call of it has "
+ITEMS = "its calls have "
 # What a slow image and its baseline may say of their times, and the answer; "": it is believed.
 LIES: tuple[tuple[str, Lie, str], ...] = (
     ("the truth", times(1), "slower: 0.500 "),
     ("a tenth of the time", times(0.1), COUNTED),
     ("a tenth of the CPU time", times(1, 0.1), COUNTED),
     ("always the same time", tell(WorkerSample, wall=0.12, cpu=0.12), COUNTED),
-    ("ten times the time for the baseline", times(10, sides=[OTHER]), "the workers say that their samples took "),
+    ("ten times the time for the baseline", times(10, sides=[OTHER]), "the workers report samples of "),
     ("ten times the CPU time for the baseline", times(1, 10, sides=[OTHER]), COUNTED),
-    ("more than has passed, by all", times(1.5, 1, sides=[IMAGE, AGAIN, OTHER]), "the workers say that their samples "),
+    ("more than has passed, by all", times(1.5, 1, sides=[IMAGE, AGAIN, OTHER]), "the workers report samples of "),
     ("no time", tell(WorkerSample, wall=0, cpu=0), NO_TIME),
     ("negative times", times(-1), NO_TIME),
     ("the shortest time that there is", tell(WorkerSample, cpu=5e-324), NO_TIME),

@@ -195,14 +195,14 @@ def _run(verification: Verification) -> Judgement:
 
 CHECK = VerificationCheck(
     name="configuration",
-    proves="The image's labels agree with each other and with the facts of the release, it stands on the base that "
-    "they name, and it starts as they ask: its environment, user, working folder, entry point and command are the "
-    "rendered ones, and nothing else is configured.",
+    proves="The image's labels agree with each other and with the facts of the release. It is built on the base that "
+    "they name. Its environment, user, working folder, entry point and command are those that tfbuild renders for "
+    "the labels, and nothing else is configured.",
     how="The image's configuration was compared with the one that this tfbuild renders for its labels, field by "
-    "field. A base image on this engine may set variables and other fields of its own, but none from which Python "
-    "or the dynamic linker takes code.",
-    fix="build the image again; if the base image sets what is named, take that out there, or pull the base image, "
-    "so that it can be compared",
+    "field. A base image on this engine may set variables and other fields of its own, but none that make Python or "
+    "the dynamic linker load code.",
+    fix="build the image again; if the base image sets what is named, remove it there, or pull the base image so that "
+    "it can be compared",
     run=_run,
     first=True,
 )

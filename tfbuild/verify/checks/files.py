@@ -222,12 +222,12 @@ def _run(verification: Verification) -> Judgement:
 
 CHECK = VerificationCheck(
     name="files",
-    proves="No file gives its user other rights, and the image's user can change nothing that runs. A plain start "
-    "of Python finds this Python, its own library and TensorFlow's packages, and runs nothing else before them.",
+    proves="No file is setuid or setgid or has capabilities, and the image's user can change nothing that runs. A "
+    "plain start of Python finds this Python, its own library and TensorFlow's packages, and runs nothing before them.",
     how="All files of the image were listed without starting it, with their owners and modes. pyvenv.cfg, .pth "
     "files, sitecustomize and usercustomize, Python's folders and the working folder were compared with those of "
     "an image that tfbuild builds.",
-    fix="build the image again; what is named has to leave the image, or its base image",
+    fix="remove what is named from the image, or from its base image, and build the image again",
     run=_run,
     beside=True,
 )

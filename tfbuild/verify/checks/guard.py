@@ -53,7 +53,7 @@ def judge_trials(trials: Sequence["Trial"], codes: Sequence[int], difference: st
     if wrong := next(filter(None, map(_wrong, trials, codes)), ""):
         return Judgement(judge.FAIL, wrong)
     if difference:
-        made = f"tfbuild {version[:40] or 'unknown'} made it, so it was judged by what it does alone"
+        made = f"tfbuild {version[:40] or 'unknown'} made it, so it was judged only by what it does"
         return Judgement(judge.WARN, f"{started}; {difference}: {made}")
     return Judgement(judge.PASS, started)
 
@@ -199,7 +199,7 @@ CHECK = VerificationCheck(
     how="The image's own entry point was started with a one-line Python program, then once for each labelled feature "
     "with a /proc/cpuinfo in which one core lacks that feature. Its text, read without starting the image, was "
     "compared with the one that this tfbuild renders for the labels.",
-    fix="run the image that the message names, or build one for this CPU: invoke build --cpu host; build an image "
-    "again whose entry point was changed",
+    fix="run the image that the message names, or build one for this CPU: invoke build --cpu host; if the "
+    "entry point was changed, build the image again",
     run=_run,
 )

@@ -50,7 +50,7 @@ def check_process(judged: Judgement, verification: Verification, process: Proces
     if judged.status != judge.PASS:
         return judged
     if process is None:
-        return replace(judged, detail=f"{judged.detail}; its process cannot be looked at from here")
+        return replace(judged, detail=f"{judged.detail}; its process cannot be inspected from here")
     library = libraries.framework_path(verification.planned)
     if process.program != verification.program:
         return Judgement(judge.FAIL, f"the process that answered does not run {probe.PYTHON}")
@@ -62,11 +62,11 @@ def check_process(judged: Judgement, verification: Verification, process: Proces
 CHECK = VerificationCheck(
     name="import",
     proves="TensorFlow imports and computes, and its version, compiler, Python and CUDA support are the plan's.",
-    how="Imported in a process of its own, so that a death by signal is read as one; compared with the labels. It "
+    how="Imported in a process of its own, so that a crash by a signal is recognised; compared with the labels. It "
     "multiplied matrices that the host chose for this run. If the engine is on this machine, the kernel was asked "
     "which program the process runs, and whether it has loaded TensorFlow's library.",
-    fix="read the message: SIGILL means a wrong instruction set, an error under NumPy 2 the need of numpy<2; files "
-    "that Python runs at every start have to leave the image, or its base image",
+    fix="read the message: SIGILL means a wrong instruction set; an error with NumPy 2 means that it needs numpy<2; "
+    "remove files that Python runs at every start from the image, or from its base image",
     skip=needs_start,
     run=_run,
 )

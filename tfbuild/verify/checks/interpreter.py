@@ -65,7 +65,7 @@ def _run(verification: Verification) -> Judgement:
 
 CHECK = VerificationCheck(
     name="interpreter",
-    proves="What starts as `python` is CPython of the planned version, and the loader adds TCMalloc alone.",
+    proves="`python` is CPython of the planned version, and the loader preloads only TCMalloc.",
     how="The program and the preloaded library were read without starting the image. While the probe of the check "
     "import ran, the kernel was asked for the digest of its program.",
     fix="build the image again",

@@ -60,12 +60,12 @@ def _run(verification: Verification) -> Judgement:
 
 CHECK = VerificationCheck(
     name="code",
-    proves="The machine code of TensorFlow's libraries needs the labelled instruction set: nothing beyond it, and "
-    "all of it that compilers use by themselves. The CPU guard knows a dozen features; this sees the others too.",
+    proves="The machine code of TensorFlow's libraries needs no feature beyond the labelled ones, and uses all of them "
+    "that compilers use on their own. The CPU guard knows a dozen features; this check sees the others too.",
     how="Two million instructions of each library, in windows spread evenly over it, were decoded on the host. "
     "What is chosen at run time (oneDNN, XNNPACK, BoringSSL) does not count: its symbols show it or, where "
     "those were stripped, that it lies in a few places, while a compiler uses a feature all over a library.",
-    fix="see what the code needs (invoke inspect IMAGE), and give --cpu that, or build for the CPU that was meant",
+    fix="see what the code needs (invoke inspect IMAGE): give that to --cpu, or build for the intended CPU",
     run=_run,
     beside=True,
 )

@@ -64,7 +64,7 @@ BYTECODE = VerificationCheck(
     "sources tells what runs.",
     how="The image's own Python, which loaded no bytecode itself, compiled each source and compared the results with "
     "the files in __pycache__.",
-    fix="compile changed sources again: python -m compileall -f FILE; build an image again that was not changed",
+    fix="if you changed sources, compile them: python -m compileall -f FILE; otherwise build the image again",
     skip=needs_start,
     run=_bytecode,
 )
@@ -80,7 +80,7 @@ ONEDNN = VerificationCheck(
 )
 TCMALLOC = VerificationCheck(
     name="tcmalloc",
-    proves="TCMalloc is the allocator in use, and it takes the page faults out of large tensors.",
+    proves="TCMalloc is the allocator in use, and large tensors cause no page faults.",
     how="The mapping that malloc resolves into, the loader's messages, and a count of page faults per 40 MiB tensor "
     "with oneDNN's pool out of the way (TF_ENABLE_ONEDNN_OPTS=0, TF_DISABLE_MKL=1). A count, not a time: no load "
     "changes it.",
@@ -90,7 +90,7 @@ TCMALLOC = VerificationCheck(
 )
 CUDA = VerificationCheck(
     name="cuda",
-    proves="TensorFlow reaches the GPU, and a convolution there gives what the CPU gives.",
+    proves="TensorFlow finds the GPU, and a convolution gives the same result there as on the CPU.",
     how="The same convolution on both, TensorFloat-32 off.",
     fix="check the driver and the container toolkit on the host: docker run --gpus all IMAGE nvidia-smi",
     skip=_skip(judge.CUDA),
@@ -98,8 +98,8 @@ CUDA = VerificationCheck(
 )
 NUMERICS = VerificationCheck(
     name="numerics",
-    proves="Results are right: products, convolution, pooling in both layouts, batch norm, exp, softmax, a gradient, a "
-    "product of 8-bit numbers, XLA, and a small training converges.",
+    proves="The results of products, convolution, pooling in both layouts, batch norm, exp, softmax, a gradient, a "
+    "product of 8-bit numbers and XLA are right, and a small training converges.",
     how="Compared with float64 references in NumPy, and, on random numbers and sizes that the host chose for this run, "
     "with the host's own float64 results; limits are ten times what seven real wheels gave.",
     fix="do not use this build; if a row of tfbuild/facts/defects.toml names the release, take a newer one",

@@ -126,7 +126,7 @@ def _timing(sample: Sample, inner: int) -> Timing:
 
 def _skip(verification: Verification) -> str:
     if verification.failed("onednn"):
-        return "oneDNN is not what was planned (see onednn), and a time would only show the same"
+        return "oneDNN is not as planned (see onednn), and times would only show that"
     baseline = verification.baseline
     return needs_tensorflow(verification) or (baseline if isinstance(baseline, str) else "")
 
