@@ -155,13 +155,13 @@ class UsageError(TfbuildError):
 
 
 class Unsupported(TfbuildError):
-    """A release, Python, CPU, compiler or target is unknown, does not fit the others, or is not certain to."""
+    """A release, Python, CPU, compiler or target is unknown, does not fit the others, or is not known to."""
 
     exit_code = 12
 
 
 class BadInput(TfbuildError):
-    """A wheel, library, source or patch is missing, is not one, or contradicts the plan or its digest."""
+    """A wheel, library, source or patch is missing or invalid, or contradicts the plan or its digest."""
 
     exit_code = 16
 
@@ -197,19 +197,19 @@ class DiskFull(TfbuildError):
 
 
 class BuildFailed(TfbuildError):
-    """The engine could not build the image."""
+    """An image or a wheel could not be built."""
 
     exit_code = 23
 
 
 class VerificationFailed(TfbuildError):
-    """An image or a wheel is not what its plan, provenance or index claims, or what belongs to it was altered."""
+    """An image or a wheel was altered, or is not what its plan, provenance or index claims."""
 
     exit_code = 24
 
 
 class Disturbed(TfbuildError):
-    """A limit of this machine, its load, or somebody who stopped or killed what ran, prevented a result."""
+    """There is no result, because of a limit of this machine, its load, or somebody who stopped or killed a process."""
 
     exit_code = 34
 
@@ -233,13 +233,13 @@ class NothingFits(TfbuildError):
 
 
 class RegressionFound(TfbuildError):
-    """A comparison of benchmarks exceeds a limit of `--fail-if`, or cannot be judged by it."""
+    """A comparison of benchmarks fails a gate of `--fail-if`, or cannot be judged by it."""
 
     exit_code = 28
 
 
 class Unfinished(TfbuildError):
-    """The push of an image did not finish: it is in the registry, but not in all of its indexes."""
+    """A published image is not complete: an index does not offer it as it should, or a part of it is missing."""
 
     exit_code = 30
 
@@ -251,6 +251,6 @@ class Yanked(TfbuildError):
 
 
 class Stale(TfbuildError):
-    """An image should be rebuilt: its context or its base image changed since, or it is older than `--max-age`."""
+    """An image should be rebuilt: its context or its base image changed, or it is older than `--max-age`."""
 
     exit_code = 33

@@ -117,7 +117,7 @@ Any other code is that of the command that ran in the container.
 # Codes without an error class of their own.
 OTHERS = (
     (0, "", "Done, and verified where verification was requested."),
-    (1, "`TfbuildError`", "Any other failure, or an unknown option."),
+    (1, "`TfbuildError`", "Any other failure."),
     (141, "", "The program that read the output closed the pipe, as `head` does."),
 )
 
