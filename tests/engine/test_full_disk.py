@@ -115,6 +115,6 @@ def test_no_space_here_for_a_file_of_the_image_is_not_the_image_s_fault(
         assert raised.value.reason == f"no space is left in {tmp_path} for a copy of the image's /x"
         assert "TMPDIR" in raised.value.hint
     elif isinstance(raised.value, Disturbed):
-        told = f"the image was not judged: {tmp_path} takes no copy of its /x: {os.strerror(code)}"
+        told = f"the image was not judged: {tmp_path} cannot hold a copy of the image's /x: {os.strerror(code)}"
         assert raised.value.reason == told + (" (ulimit -f)" if code == errno.EFBIG else "")
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]

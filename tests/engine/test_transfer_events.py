@@ -31,7 +31,7 @@ def events(error: Exception | None = None, *more: dict[str, Any]) -> Iterator[di
         ),
         (
             events(ConnectionResetError(104, "Connection reset by peer")),
-            "the engine broke off: Connection reset by peer",
+            "the engine aborted the transfer: Connection reset by peer",
         ),
         (events(None, {"error": "unexpected EOF"}, BEGUN), "unexpected EOF"),
     ],
@@ -42,7 +42,7 @@ def test_a_broken_transfer_says_why_and_that_it_goes_on(broken: Iterator[dict[st
         transfer.follow(broken, step, pushing=False)
     assert error.value.reason == message
     assert error.value.passing
-    assert error.value.hint.startswith("the same command goes on where it stopped")
+    assert error.value.hint.startswith("the same command continues where it stopped")
     assert step.share == 0.5
 
 

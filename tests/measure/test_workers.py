@@ -288,7 +288,7 @@ def test_a_process_that_dies_in_a_round_takes_those_with_it_that_shared_it() -> 
     status = states(run.result())
     assert status["baseline"] == status["other"] == ("measured", "")
     assert status["twin"] == ("failed", "its process was lost: the worker ended: ... Segmentation fault")
-    assert status["arm"] == ("failed", "its process was lost with twin's")
+    assert status["arm"] == ("failed", "it shared the process of twin, which was lost")
 
 
 def test_an_engine_that_ended_is_to_blame_and_the_rounds_so_far_stay() -> None:

@@ -112,7 +112,7 @@ def test_another_builder_s_cache_is_replaced_and_noted(fake: type[FakeRegistry],
     second.cache.restore(second.settings)
     second.write(OTHER, bb="new")
     second.cache.save(second.settings)
-    assert "another builder's, and was of no use here" in second.said.getvalue()
+    assert "made by another builder and could not be used" in second.said.getvalue()
     assert layers(fake) == [["disk/cas/bb/bb", RECORD]]
 
 

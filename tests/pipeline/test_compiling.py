@@ -92,7 +92,7 @@ def test_an_executor_gets_more_actions_than_this_machine_takes(engine: MemoryEng
     made.build(COMPILED)
     assert engine.jobs[0][3]["machine"].startswith("build --jobs=100\n")
     lines = said.getvalue().splitlines()
-    assert "note: that is for the engine's machine; give --jobs if that of farm is another one" in lines
+    assert "note: --jobs was derived for the engine's machine; set it if farm runs on another one" in lines
     assert "the executor or its cache had 3 actions; 6 ran here" in lines
 
 

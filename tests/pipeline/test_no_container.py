@@ -124,11 +124,17 @@ def test_the_surest_compiler_is_named_where_another_one_is_installed() -> None:
 @each(
     "options, message",
     [
-        ({"engine": "ssh://host"}, "--engine does not go with --no-container: no engine is used"),
-        ({"base": "debian:12"}, "--base does not go with --no-container: this machine is in the place of a base image"),
-        ({"network": "host"}, "--network does not go with --no-container: this machine's network is used"),
-        ({"set": ["builder=x"]}, "--set builder does not go with --no-container: no engine is used"),
-        ({"set": ["remote-executor=grpc://x:1"]}, "--set remote-executor does not go with --no-container: its workers"),
+        ({"engine": "ssh://host"}, "--engine cannot be combined with --no-container: no engine is used"),
+        (
+            {"base": "debian:12"},
+            "--base cannot be combined with --no-container: this machine takes the place of a base image",
+        ),
+        ({"network": "host"}, "--network cannot be combined with --no-container: this machine's network is used"),
+        ({"set": ["builder=x"]}, "--set builder cannot be combined with --no-container: no engine is used"),
+        (
+            {"set": ["remote-executor=grpc://x:1"]},
+            "--set remote-executor cannot be combined with --no-container: its workers",
+        ),
         ({"wheel": "official"}, "--no-container is for compiles"),
     ],
 )
@@ -143,7 +149,7 @@ def test_another_system_is_refused_with_what_takes_its_place(
     system: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(debian, "this_system", lambda: system)
-    with pytest.raises(Unsupported, match=f"packages of Debian or Ubuntu, and this is {name}") as error:
+    with pytest.raises(Unsupported, match=f"packages of Debian or Ubuntu, but this is {name}") as error:
         machines.read()
     assert "compile in a container, or take Debian, Ubuntu" in error.value.hint
 
@@ -209,7 +215,7 @@ def test_a_plan_for_another_platform_or_with_the_cuda_of_a_base_is_refused() -> 
     with pytest.raises(Unsupported, match=f"the plan is for {other}, and this machine is {os.uname().machine}"):
         machines.require(dataclasses.replace(planned(), platform=other), BOOKWORM)
     build = dataclasses.replace(planned(target="cuda"), platform=plan.MACHINES[os.uname().machine])
-    with pytest.raises(Unsupported, match=r"takes CUDA 11\.8, cuDNN .* of its base image"):
+    with pytest.raises(Unsupported, match=r"takes CUDA 11\.8, cuDNN .* from its base image"):
         machines.require(build, BOOKWORM)
 
 
@@ -578,7 +584,7 @@ def test_a_step_that_fails_says_why(script: str, error: type[BuildFailed], messa
 
 
 def test_a_path_that_bazel_does_not_take_and_a_full_disk_are_refused(host: LocalBuilder, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="Bazel takes no such characters in a path"):
+    with pytest.raises(UsageError, match="Bazel cannot run in a path with such characters"):
         dataclasses.replace(host, root=tmp_path / "a b")
     host.root.mkdir()
     with pytest.raises(DiskFull, match=rf"GB are needed on {host.root}, .* GB are free") as error:

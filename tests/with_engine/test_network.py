@@ -55,7 +55,7 @@ def test_a_base_whose_pull_breaks_is_told_by_its_cause_and_the_next_run_has_it(
         assert error.value.exit_code == 26
         assert error.value.reason.startswith(f"image {name} is not on this engine and cannot be pulled (")
         assert cause in error.value.reason
-        assert error.value.hint.startswith("the same command goes on where it stopped")
+        assert error.value.hint.startswith("the same command continues where it stopped")
         assert not engine.exists(name)
         if stalls:
             narrow.opened.set()

@@ -235,7 +235,7 @@ def test_an_engine_s_own_ca_holds_whatever_the_web_s_is(by_context: Invoke, seco
     ("engine_name", "env", "reason", "hint"),
     [
         ("strange-tls", {}, "certificate verify failed", "of the context strange-tls must be"),
-        ("tcp://127.0.0.1:{port}", {}, "Bad Request", "it may want TLS"),
+        ("tcp://127.0.0.1:{port}", {}, "Bad Request", "it may require TLS"),
         (
             "tcp://127.0.0.1:{port}",
             {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "{folder}"},
@@ -385,7 +385,7 @@ def test_a_base_that_the_engine_alone_has_is_a_layout_with_the_same_image_in_it(
     ("name", "reason", "hint"),
     [
         ("nobody", 'no builder "nobody" found', "docker buildx ls"),
-        ("second", "another engine's own, in which the image would stay", "--engine second builds"),
+        ("second", "belongs to another engine, and the image would stay there", "--engine second builds"),
     ],
 )
 def test_a_builder_that_is_none_of_this_engine_s_is_refused(

@@ -203,7 +203,7 @@ TABLE = {
     ),
     deleted_manifest: Said(
         by_pull=SECOND, by_shell=SECOND, verify=25, ci=99, why=f"has no {BEST}",
-        listed=f"offers {BEST}, but no whole image has that tag",
+        listed=f"offers {BEST}, which is missing or incomplete",
     ),
 }  # fmt: skip
 

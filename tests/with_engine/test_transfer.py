@@ -106,7 +106,7 @@ def test_a_push_whose_engine_always_breaks_off_says_so(
     names = engine.image(image).tags
     with (
         relayed(engine, cuts=transfer.TRIES) as between,
-        pytest.raises(TransferFailed, match=r"(?s)the engine broke off: .*hint: the same command goes on"),
+        pytest.raises(TransferFailed, match=r"(?s)the engine aborted the transfer: .*hint: the same command continues"),
     ):
         push(between, image, place, tmp_path)
     assert place.digest(build("avx").id) == ""

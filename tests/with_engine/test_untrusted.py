@@ -187,7 +187,7 @@ def test_replayed_answers_are_wrong(checked: Checked) -> None:
 
 def test_right_answers_without_tensorflow_are_seen_from_outside(engine: Engine, checked: Checked) -> None:
     found = checked(*tensorflow(IMITATION), only=("interpreter", "import"))
-    if "cannot be looked at" in found["import"].detail:
+    if "cannot be inspected" in found["import"].detail:
         pytest.skip("this machine's /proc does not show the engine's processes")
     assert found["import"].status == "fail"
     assert found["import"].detail == (
@@ -477,7 +477,7 @@ def test_another_version_s_entry_point_is_judged_by_what_it_does_and_said_to_be(
     edit = f"RUN sed -i 's/^set -eu$/set -eu # as it was/' {ENTRYPOINT}"
     found = checked("USER root", edit, "USER 1000:1000", OTHER_VERSION, only=("guard",))
     assert found["guard"].status == "warn"
-    assert "tfbuild 0.0.0 made it, so it was judged by what it does alone" in found["guard"].detail
+    assert "tfbuild 0.0.0 made it, so it was judged only by what it does" in found["guard"].detail
 
 
 # --- images that take all they can get --------------------------------------------------------------------------------
@@ -760,10 +760,10 @@ json.dumps = lambda row, **more: dumps({{**row, **{{key: {0}[key] for key in row
 COUNTED = "a worker says that its samples took "
 FORGED = (
     ("a slow clock", CLOCK.format(0.1), COUNTED),
-    ("a fast clock", CLOCK.format(10), (COUNTED, "the workers say that their samples took ")),
+    ("a fast clock", CLOCK.format(10), (COUNTED, "the workers report samples of ")),
     ("CPU time of years", RECORDS.format({"cpu": 1e9}), COUNTED),
     ("hardly any CPU time", RECORDS.format({"cpu": 1e-3}), COUNTED),
-    ("no item in a call", RECORDS.format({"items": 0}), "a call of it has "),
+    ("no item in a call", RECORDS.format({"items": 0}), "its calls have "),
 )
 
 
@@ -826,5 +826,5 @@ def test_a_limit_on_the_size_of_files_here_is_no_verdict(engine: Engine, image: 
     )
     done = subprocess.run([sys.executable, "-c", script, image(RELEASE)], capture_output=True, text=True, check=False)
     assert "Disturbed: error: the image was not judged: " in done.stderr
-    assert "takes no copy of its /opt/tensorflow/lib" in done.stderr
+    assert "cannot hold a copy of the image's /opt/tensorflow/lib" in done.stderr
     assert "File too large (ulimit -f)" in done.stderr

@@ -143,7 +143,7 @@ def find_builder(name: str, environ: Mapping[str, str]) -> Builder:
         raise EngineMissing(f"the buildx builder {name!r} cannot be used: {_reason(printed)}", hint="docker buildx ls")
     if driver == INSIDE:
         raise EngineMissing(
-            f"the builder {name} is another engine's own, in which the image would stay",
+            f"the builder {name} belongs to another engine, and the image would stay there",
             hint=f"--engine {fields.get('Endpoint') or name} builds and verifies there",
         )
     builder = Builder(name=name, driver=driver)

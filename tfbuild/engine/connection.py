@@ -289,7 +289,7 @@ def _advice(endpoint: Endpoint, reason: str) -> str:
     command = f"docker {option} version"
     if "400 Client Error" in reason:
         return (
-            "it may want TLS: DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH=FOLDER, or a context with certificates; "
+            "it may require TLS: DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH=FOLDER, or a context with certificates; "
             f"{command}"
         )
     if "certificate" in reason:

@@ -28,7 +28,7 @@ KILLED = 137
 SIGNALS = 128
 # The signals by which tfbuild itself stops idle workers and continues them.
 RESTING = ("18", "19", "SIGCONT", "SIGSTOP")
-BUSY = "run the same command again when this machine has less to do"
+BUSY = "run the same command again when this machine is less busy"
 # What is left to the attached program after the container's streams have ended.
 END_SECONDS = 10
 

@@ -83,7 +83,7 @@ def advice(cause: BaseException, named: str, *, system: str, apt: bool, root: bo
     `cause`: why no engine answers; `named`: how the user named another engine; `dockerd`: whether one is installed.
     """
     rows: tuple[tuple[bool, str], ...] = (
-        (bool(named), f"{named} names that engine: start it, or choose the engine of this machine"),
+        (bool(named), f"{named} names that engine: start it, or use this machine's engine"),
         (system == "darwin", "start Docker Desktop, or: brew install colima docker && colima start"),
         (system != "linux", "start Docker Desktop"),
         (unanswered(cause) == DENIED, DENIED),

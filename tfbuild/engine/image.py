@@ -178,7 +178,7 @@ def _not_copied(error: OSError, folder: Path, path: str) -> TfbuildError:
     if error.errno in FULL:
         return DiskFull(f"no space is left in {folder} for a copy of the image's {path}", hint=hint)
     limit = " (ulimit -f)" if error.errno == errno.EFBIG else ""
-    why = f"{folder} takes no copy of its {path}: {error.strerror or error}{limit}"
+    why = f"{folder} cannot hold a copy of the image's {path}: {error.strerror or error}{limit}"
     return Disturbed(f"the image was not judged: {why}", hint="run the same command again without that limit")
 
 

@@ -63,9 +63,7 @@ REFUSALS = (
         hint="serve that registry with TLS, or add it to the engine's insecure-registries",
     ),
 )
-UNKNOWN = Refusal(
-    phrase="", hint="the same command goes on where it stopped: layers that arrived are kept", passing=True
-)
+UNKNOWN = Refusal(phrase="", hint="the same command continues where it stopped: complete layers are kept", passing=True)
 NOT_BEGUN = Refusal(phrase="", hint="does the engine reach that registry, and does it have the image?")
 
 
@@ -130,7 +128,7 @@ def follow(events: Iterable[dict[str, Any]], step: Step, *, pushing: bool) -> No
     except urllib3.exceptions.ReadTimeoutError:
         failures.append(TransferFailed("the transfer stalled: the engine reports no progress"))
     except (urllib3.exceptions.HTTPError, docker.errors.StreamParseError, OSError) as broken:
-        failures.append(TransferFailed(f"the engine broke off: {reason(broken)}"))
+        failures.append(TransferFailed(f"the engine aborted the transfer: {reason(broken)}"))
     if failures:
         raise failures[0]
 

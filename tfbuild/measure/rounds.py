@@ -185,7 +185,9 @@ class CaseRun:
         """Choose the calls for a sample: those of a side with the same work, if they take about as long here."""
         built = [other.ready.items for other in self.live if other.home and other.same_work(side)]
         if {*built} != {max(1, side.ready.items)}:
-            raise MeasurementError(f"a call of it has {built} items: the same work has as many in each process")
+            raise MeasurementError(
+                f"its calls have {built} items: the same work must have the same number in each process"
+            )
         alike = [other for other in self.live if other.inner > 1 and other is not side and other.same_work(side)]
         if alike:
             side.inner = alike[0].inner
@@ -199,7 +201,7 @@ class CaseRun:
     def sample(self, side: Side) -> WorkerSample:
         """Take a sample of a tenth of a second or more; if it is shorter, try again with more calls."""
         if not self._at_home(side):
-            raise MeasurementError("its process was lost with another case's")
+            raise MeasurementError("another case that shared its process was lost")
         for _ in range(MOST_TRIES):
             taken = self._ask(side, WorkerSample, ask="sample", inner=side.inner)
             self.pool.samples.append((side.key, taken))
@@ -245,7 +247,7 @@ class CaseRun:
             return
         for other in self.live:
             if other.key == side.key:
-                other.give_up(records.FAILED, f"its process was lost with {side.name}'s")
+                other.give_up(records.FAILED, f"it shared the process of {side.name}, which was lost")
 
     # --- the result --------------------------------------------------------------------------------------------------
 

@@ -170,7 +170,7 @@ class Pool:
         elapsed, samples = time.monotonic() - begin, self.samples[taken:]
         used = {key: seconds - before[key] for key, seconds in self._cpu_seconds().items()}
         if (wall := sum(sample.wall for _, sample in samples)) > elapsed * CLOCKS:
-            raise MeasurementError(f"the workers say that their samples took {wall:.3f} s, of {elapsed:.3f} s in all")
+            raise MeasurementError(f"the workers report samples of {wall:.3f} s, of {elapsed:.3f} s in all")
         for key in dict(samples):
             cpu = sum(sample.cpu for other, sample in samples if other == key)
             if used[key] and not used[key] / MOST_USED <= cpu <= used[key] * CLOCKS:

@@ -308,7 +308,7 @@ def reaching(server: str, option: str = "--registry") -> Iterator[None]:
         ) from error
     except (requests.exceptions.RequestException, ValueError) as error:
         if variable := _variable_of_proxy(error):
-            needs = "; SOCKS needs the Python package PySocks beside tfbuild" if "SOCKS" in str(error) else ""
+            needs = "; SOCKS needs the Python package PySocks in tfbuild's environment" if "SOCKS" in str(error) else ""
             raise RegistryRefused(
                 f"the proxy in {variable} cannot be used to reach {server}: {cause(error)}",
                 hint=f"correct or unset {variable}, or exclude the host by NO_PROXY{needs}",

@@ -121,7 +121,7 @@ class CacheLayers:
     def _push(self, settings: BuildSettings) -> None:
         builder = (self.root / "opt/tfbuild/builder").read_text(encoding="ascii").strip()
         if self._builder not in ("", builder):
-            settings.progress("note: the cache in the registry is another builder's, and was of no use here")
+            settings.progress("note: the cache in the registry was made by another builder and could not be used")
         layers, known = (list(self._layers), self._names) if builder == self._builder else ([], set())
         registry = Registry(self.images.repository, ca=self.ca)
         cache = self.root / "cache" / builder

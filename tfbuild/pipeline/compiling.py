@@ -205,7 +205,7 @@ class BuilderHost:
             progress("bazel compiles host tools and target once: this machine runs what it compiles")
         if self.engine.builder and not run.jobs:
             builder = self.engine.builder
-            progress(f"note: that is for the engine's machine; give --jobs if that of {builder} is another one")
+            progress(f"note: --jobs was derived for the engine's machine; set it if {builder} runs on another one")
         for line in [f"remote {run.remote.name}", *remotes.notes(run.remote, job.build.bazel)] if run.remote else []:
             progress(line)
 

@@ -41,7 +41,7 @@ DOWNLOADS = (
     r"\n[^\n]*could not download Bazel: (?P<why>(?![^\n]*not found)[^\n]*)",
 )
 DOWNLOAD_HINT = (
-    "check the network, the proxy variables and --ca-cert; the same command goes on: the steps before this one are kept"
+    "check the network, the proxy variables and --ca-cert; the same command continues: earlier steps are kept"
 )
 # What the kernel says of files that were damaged, or put in the place of others, and where the builder's caches are.
 DAMAGE = (
@@ -96,8 +96,8 @@ CAUSES = (
         pattern=r"Error downloading \[(?P<where>[^\],]*)[^\n]*: Checksum was (?P<got>\w+) but wanted (?P<wanted>\w+)",
         error=BuildFailed,
         message="{where} is not what TensorFlow pins: its sha256 is {got}, not {wanted}",
-        hint="the server has another file than when the release was made, or something in between changed it: take "
-        "the file with that sha256 from elsewhere, by --mirror",
+        hint="the file on the server changed after the release, or something changed it on the way: get the file with "
+        "that sha256 elsewhere (--mirror)",
     ),
     *(
         Cause(pattern=pattern, error=BuildFailed, message="a download failed: {why}", hint=DOWNLOAD_HINT)
@@ -122,21 +122,21 @@ CAUSES = (
         pattern=r"\n\s*FATAL: couldn't connect to server \(\d+\) after (?P<seconds>\d+) seconds",
         error=BuildFailed,
         message="the machine is too busy: Bazel's own server did not start within {seconds} s",
-        hint="run fewer builds at once; the same command goes on: what is compiled is kept",
+        hint="run fewer builds at once; the same command continues: what is compiled is kept",
     ),
     # What Bazel prints before it compiles anything.
     Cause(
         pattern=r"no such package '@+(?P<name>[\w.+-]+)//(?P<package>[^']*)': BUILD file not found",
         error=BadInput,
         message="the repository {name} has no BUILD file for @{name}//{package}; nothing was compiled",
-        hint="a folder of override-repository needs all that the tree adds to the archive in its place: its "
-        "build_file, as BUILD.bazel, and its patches",
+        hint="an override-repository folder needs what the tree adds to the archive that it replaces: its build_file, "
+        "as BUILD.bazel, and its patches",
     ),
     Cause(
         pattern=r"no such target '@+(?P<name>[\w.+-]+)//(?P<target>[^']+)': target",
         error=BadInput,
         message="the repository {name} has no //{target}, which this tree uses; nothing was compiled",
-        hint="is the folder of override-repository of the version that the tree names, with the tree's patches?",
+        hint="does the override-repository folder have the version that the tree names, with the tree's patches?",
     ),
     Cause(
         pattern=r"Unexpected error reading (?:config|\.blazerc) file '(?P<what>[^'\n]+)'(?P<why>[^\n]*)",
@@ -181,7 +181,8 @@ CAUSES = (
             pattern=pattern,
             error=Unsupported,
             message="this tree refuses the Bazel: {what}; nothing was compiled",
-            hint="leave out --bazel, or name a version that the tree takes; of a Bazel of your own, the program itself",
+            hint="leave out --bazel, or name a version that the tree takes; --bazel VERSION=PATH must name Bazel "
+            "itself, not a wrapper script",
         )
         for pattern in REFUSED_BAZEL
     ),

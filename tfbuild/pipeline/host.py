@@ -125,7 +125,9 @@ class LocalBuilder:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w./+@-]+", str(self.root), re.ASCII):
-            raise UsageError(f"Bazel takes no such characters in a path: {self.root}", hint="run in another folder")
+            raise UsageError(
+                f"Bazel cannot run in a path with such characters: {self.root}", hint="run in another folder"
+            )
 
     @property
     def data_root(self) -> Path:

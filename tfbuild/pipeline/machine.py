@@ -41,9 +41,7 @@ def read() -> HostSystem:
     system = debian.this_system()
     name = system.get("PRETTY_NAME") or os.uname().sysname
     if not debian.has_apt(system) or shutil.which("dpkg-query") is None:
-        raise Unsupported(
-            f"--no-container compiles with the packages of Debian or Ubuntu, and this is {name}", hint=INSTEAD
-        )
+        raise Unsupported(f"--no-container needs the packages of Debian or Ubuntu, but this is {name}", hint=INSTEAD)
     compilers: dict[str, str] = {}
     pythons: dict[str, Interpreter | None] = {}
     for folder in os.get_exec_path():
@@ -72,7 +70,7 @@ def require(build: Build, machine: HostSystem) -> None:
         raise Unsupported(f"this machine has no folder {missing[0]}", hint="cuda-path names where its CUDA is")
     if build.toolchain.cuda_base and not folders:
         raise Unsupported(
-            f"TensorFlow {build.release} takes {build.toolchain.cuda_base} of its base image",
+            f"TensorFlow {build.release} takes {build.toolchain.cuda_base} from its base image",
             hint="leave out --no-container and name a base by --base; from 2.18 on, Bazel downloads CUDA",
         )
     if packages := lacking(build, machine):

@@ -143,7 +143,7 @@ class Mirror(ThreadingHTTPServer):
         if self.upstream is not None:
             return BadMirror(
                 f"cannot download what the build needs:{lines}\n{error.reason}",
-                hint="the same command continues from there: what was downloaded is kept. Where a package is gone, the "
+                hint="the same command continues from there: what was downloaded is kept. If a package is gone, the "
                 "lists in the folder are too old: fill a new one",
             )
         return BadMirror(
@@ -176,7 +176,7 @@ def explain(error: BuildFailed, url: str) -> TfbuildError:
     if line := complaint(error):
         return BadMirror(
             f"the mirror {url} lacks something, or broke off: {line}\n{error.reason}",
-            hint="the mirror must serve all of https://HOST/PATH at its own HOST/PATH; then the same command goes on",
+            hint="the mirror must serve all of https://HOST/PATH at its own HOST/PATH; then the same command continues",
         )
     return error
 

@@ -47,7 +47,7 @@ def share(*, cpus: int, memory: int, limits: Limits, jobs: int = 0, remote: bool
     if limits.cpus is not None or limits.memory is not None:
         why += ", within this cgroup's limits"
     if remote:
-        why = f"the executor queues what its workers cannot take yet; here at once: {why}"
+        why = f"the executor queues what its workers cannot take yet; local actions: {why}"
     return MachineShare(jobs=count, ram=ram, reason=f"--jobs={count}: {'as asked for; ' if jobs else ''}{why}")
 
 
