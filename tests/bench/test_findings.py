@@ -176,7 +176,7 @@ def test_a_bottleneck_is_named_only_where_the_whole_interval_says_so() -> None:
     assert stepped(0.98, 0.95, 1.05, effect=records.NO_DIFFERENCE).endswith(": compute-bound")
     assert stepped(1.5, 1.4, 1.6, coverage=0.75).endswith("too few rounds to say what limits it")
     wide = stepped(1.5, 1.4, 1.6, effect=records.NO_DIFFERENCE)
-    assert wide.endswith("not sure, the step alone differs from itself as much"), "the band is as wide"
+    assert wide.endswith("not sure: the step alone varies as much"), "the band is as wide"
 
 
 def threads(*ratios: tuple[float, str], coverage: float = 0.96) -> str:

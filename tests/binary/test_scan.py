@@ -136,7 +136,7 @@ def test_a_stripped_library_is_judged_by_how_far_a_feature_is_spread(scanned: Ca
     assert one_place.compiled == {"avx"}
     assert "no symbols" in one_place.how()
     assert one_place.regions < scan.FEW
-    assert "so few that one function" in one_place.how()
+    assert "too few: one function" in one_place.how()
     # More than all of what is spread in the next one: a rate could not tell them apart.
     spread = scanned(library(everywhere(ZMM), None))
     assert spread.compiled == {"avx", "avx512f"}
@@ -195,9 +195,9 @@ def test_what_was_read_is_told_in_numbers() -> None:
     few = replace(code, regions=1, coverage=1.0).how()
     assert few == (
         "1,234,567 instructions in 1 region, 100.0 % of its code; "
-        "so few that one function chosen at run time can pass for all"
+        "too few: one function chosen at run time can decide the result"
     )
-    assert "so few" in replace(code, regions=scan.FEW - 1).how()
+    assert "too few" in replace(code, regions=scan.FEW - 1).how()
 
 
 def test_rates_and_shares_are_those_of_the_regions(scanned: Callable[..., ScannedCode]) -> None:

@@ -220,7 +220,7 @@ def _notes(first: BenchReport, second: BenchReport, comparison: ReportComparison
     if first.experiments == second.experiments:
         yield f"report {number}: {ONE_RUN}"
     if left := [row.left_out for row in rows if row.left_out]:
-        yield f"report {number}: {len(left)} of {len(rows)} shared rows count in no total: {_counted(left)}"
+        yield f"report {number}: {len(left)} of {len(rows)} shared rows are in no total: {_counted(left)}"
     lost = Counter(lack.experiment for lack in comparison.lacks)
     every = lost + Counter(row.experiment for row in rows)
     if lost:
@@ -242,12 +242,12 @@ def _notes(first: BenchReport, second: BenchReport, comparison: ReportComparison
 def _drift(first: BenchReport, second: BenchReport, rows: Sequence[ArmRatio], number: int) -> Iterator[str]:
     held = sum(bool(row.held) for row in rows)
     if held:
-        yield f"report {number}: {held} of {len(rows)} rows are relative to the same other image in their rounds"
+        yield f"report {number}: {held} of {len(rows)} rows are relative to the other image that both runs measured"
     if first.host.cpu != second.host.cpu or first.host.cpus != second.host.cpus:
-        yield "two machines: the ratios are of machine and image together"
+        yield "different machines: the ratios include the difference between them"
     elif held < len(rows):
         yield (
-            "the runs were not interleaved: a disturbance of a whole run is in the ratios but in no interval "
+            "the runs were not interleaved: load during a whole run changes the ratios, but not their intervals "
             f"({installation.command()} bench --only isa --against IMAGE in both runs cancels it)"
         )
 

@@ -146,7 +146,7 @@ def _limit(arm: ArmResult, ratio: Interval) -> str:
         return "too few rounds to say what limits it"
     limit = bottleneck(1 / ratio.high, 1 / ratio.low)
     if limit == BOUNDS[-1] and arm.effect != SLOWER:
-        return "not sure, the step alone differs from itself as much"
+        return "not sure: the step alone varies as much"
     return limit
 
 

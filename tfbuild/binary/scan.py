@@ -130,7 +130,7 @@ class ScannedCode:
         share = f"{100 * self.coverage:.1f} % of its code"
         read = f"{self.instructions:,} instructions in {self.regions} region{'s' * (self.regions > 1)}, {share}"
         if self.regions < FEW:
-            read += "; so few that one function chosen at run time can pass for all"
+            read += "; too few: one function chosen at run time can decide the result"
         if self.method == "spread":
             return f"{read}; it has no symbols: judged by how far each feature is spread"
         left = ", ".join(self.dispatched)
