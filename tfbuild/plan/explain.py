@@ -336,6 +336,6 @@ def _legend() -> str:
     at_run_time = ", ".join(use.part for use in uses.table().use if use.when == "run time")
     return (
         f"{by_flag}: code chosen by the flags. {at_run_time}: chosen at run time, whatever the flags. guard: named in "
-        "TensorFlow's own message at start. unknown: nothing tells of it in what was read, one version of each library."
+        "TensorFlow's own message at start. unknown: no use found in the one version of each library that was read."
         f" --cpu NAME,{isa.EXACT} also keeps the features without a known effect."
     )
