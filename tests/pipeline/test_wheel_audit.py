@@ -97,7 +97,7 @@ def test_a_library_that_asks_for_an_executable_stack_is_reported(tmp_path: Path)
         "external_libraries": [],
         "executable_stack": ["tensorflow/thing.so"],
     }
-    assert audit.lines()[-1].startswith("warning: tensorflow/thing.so ask for an executable stack, so that importing")
+    assert audit.lines()[-1].startswith("warning: tensorflow/thing.so need an executable stack, so importing")
 
 
 @each(

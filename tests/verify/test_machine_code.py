@@ -23,11 +23,11 @@ def test_code_as_labelled_passes() -> None:
     [
         ("avx", "avx", "avx bmi2", "framework needs bmi2 beyond its labels"),
         # Of these, compilers use bmi2 alone by themselves.
-        ("avx2 bmi2 aes movbe", "avx avx2", "", "it makes no use of bmi2, for which it is labelled"),
+        ("avx2 bmi2 aes movbe", "avx avx2", "", "it does not use bmi2, for which it is labelled"),
         (
             "avx2", "avx fma", "bmi2",
             "cc needs fma beyond its labels; framework needs bmi2 beyond its labels; "
-            "it makes no use of avx2, for which it is labelled",
+            "it does not use avx2, for which it is labelled",
         ),
     ],
 )  # fmt: skip

@@ -110,7 +110,7 @@ FALSE = {
         release="2.14.0",
         instructions=(f'LABEL io.tfbuild.features="{BMI2}"',),
         fails=("guard", "code", "configuration"),
-        told="it makes no use of bmi2, for which it is labelled",
+        told="it does not use bmi2, for which it is labelled",
     ),
     "a wheel for AVX-512, labelled AVX": Untrue(
         release="2.14.0",

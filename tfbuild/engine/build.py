@@ -242,7 +242,7 @@ def build(
         process.discard(settings.log)
         lines = _run(command, env, settings)
         if lines and LOST_SESSION.search(lines[-1]):
-            settings.progress("the engine lost its connection to the client; the build goes on from there")
+            settings.progress("the engine lost its connection to the client; the build continues from there")
             lines = _run(command, env, settings)
         if lines is not None:
             raise failure(lines, settings.log)

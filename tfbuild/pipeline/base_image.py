@@ -91,7 +91,7 @@ def reused(engine: Engine, build: Build, context: Context, name: str, progress: 
     if (own.id, own.context) != (build.id, image_digest(context.digest, own.base_digest)):
         raise Stale(
             f"{name} was not made from the build context of {build.id}: facts, templates, options or tfbuild differ",
-            hint="leave out --reuse to build it anew",
+            hint="leave out --reuse to build it from scratch",
         )
     repository, digest = _repository(name), _digest_of(engine, name)
     # FROM does not accept a bare id.

@@ -138,8 +138,8 @@ class Audit:
             )
         if self.executable_stack:
             lines.append(
-                f"warning: {', '.join(self.executable_stack)} ask for an executable stack, so that importing it fails "
-                "with glibc 2.41 and newer; compile it with --bazel-flag=--linkopt=-Wl,-z,noexecstack"
+                f"warning: {', '.join(self.executable_stack)} need an executable stack, so importing them fails "
+                "with glibc 2.41 and newer; compile with --bazel-flag=--linkopt=-Wl,-z,noexecstack"
             )
         return lines
 

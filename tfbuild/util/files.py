@@ -143,7 +143,7 @@ def writing(folder: Path, hint: str = ELSEWHERE) -> Iterator[None]:
             raise
         # A folder, or a pipe that nobody reads, has the name of a file.
         if error.errno in (errno.EISDIR, errno.ENXIO):
-            folder, hint = Path(error.filename), "a file is written there: move away what has its name"
+            folder, hint = Path(error.filename), "tfbuild writes a file there: move away what has its name"
         raise refusal(error, folder, f"cannot write to {folder}: {error.strerror}", hint) from error
 
 

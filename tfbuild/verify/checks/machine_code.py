@@ -23,7 +23,7 @@ def compare(planned: Planned, libraries: Mapping[str, ScannedCode]) -> Judgement
     beyond = {name: sorted(library.compiled - planned.features) for name, library in libraries.items()}
     faults = [f"{name} needs {' '.join(features)} beyond its labels" for name, features in beyond.items() if features]
     if lacks := sorted((planned.features & scan.written()) - main.compiled):
-        faults.append(f"it makes no use of {' '.join(lacks)}, for which it is labelled")
+        faults.append(f"it does not use {' '.join(lacks)}, for which it is labelled")
     summary = f"compiled for {main.name}; {main.how()}"
     measures = tuple(_measures(planned, main))
     if faults:
