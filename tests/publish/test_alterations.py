@@ -288,7 +288,7 @@ def test_the_list_names_what_the_registry_lost(fake: type[FakeRegistry], name: s
     notes: list[str] = []
     inventory.remote(connect(fake), None, frozenset(), notes.append)
     (line,) = notes
-    assert f"offers {name}, but no whole image has that tag" in line
+    assert f"offers {name}, which is missing or incomplete" in line
 
 
 def edit_row(**changes: object) -> Callable[[dict[str, Any]], None]:

@@ -71,7 +71,9 @@ def test_keep_names_the_remaining_images_by_identifier() -> None:
 
 @pytest.mark.parametrize("keep", [("2.20.0-mkl-*", "2.20-*"), ("nothing",)])
 def test_a_glob_that_keeps_nothing_is_refused_while_images_would_go(keep: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match=rf"--keep '{re.escape(keep[-1])}' fits no image here, and \d images would go"):
+    with pytest.raises(
+        UsageError, match=rf"--keep '{re.escape(keep[-1])}' matches no image here, and \d images would be removed"
+    ):
         going(*keep)
     # A nightly clean-up of an engine without images goes on.
     assert inventory.prunable([entry("r/x:2.20.0-failed", place="r/x")], keep) == []

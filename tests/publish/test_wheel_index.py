@@ -213,7 +213,7 @@ def test_a_file_that_is_removed_from_the_pool_leaves_the_index(public: Path) -> 
     wheel(public.parent / "more", "x86-64-v4", python="3.10")
     left = wheel_index.index(public, wheel_index.of_folder(public.parent / "more"), notes.append)
     assert {row.instruction_set for row in left} == {"x86-64-v4"}
-    assert notes == [f"{rows[0].name} for avx leaves the index: {rows[0].file} is gone or cut off"]
+    assert notes == [f"{rows[0].name} for avx leaves the index: {rows[0].file} is missing or truncated"]
     assert Links(public / "avx" / "simple" / "tensorflow-cpu" / "index.html").rows == []
 
 
@@ -235,8 +235,8 @@ def bad_wheels(folder: Path) -> Iterator[tuple[Path, str]]:
     path = described(path.rename(path.with_name(path.name.replace("2.14.0", "2.13.0"))), "avx")
     yield path, f"{path.name} has the METADATA of another wheel"
     for field, value, told in (
-        ("platform_tag", "manylinux_2_28_aarch64", "would be .*aarch64.whl in the index, which is not its platform"),
-        ("platform_tag", "win_amd64", "is not for CPython on Linux|would be .*win_amd64.whl in the index"),
+        ("platform_tag", "manylinux_2_28_aarch64", "would become .*aarch64.whl in the index, but was not compiled for"),
+        ("platform_tag", "win_amd64", "is not for CPython on Linux|would become .*win_amd64.whl in the index"),
         ("platform_tag", "../x", r"cannot be read: Expected `str` matching regex .* `\$.audit.platform_tag`"),
         ("target", "m\tkl", r"cannot be read: Expected `str` matching regex .* `\$.plan.target`"),
     ):
@@ -300,7 +300,7 @@ def test_a_wheel_that_was_cut_off_in_the_pool_leaves_the_index_or_comes_whole_ag
     os.truncate(public / rows[0].file, 100)
     left = wheel_index.index(public, [], notes.append)
     assert [row.instruction_set for row in left] == ["x86-64-v4"]
-    assert notes == [f"{rows[0].name} for avx leaves the index: {rows[0].file} is gone or cut off"]
+    assert notes == [f"{rows[0].name} for avx leaves the index: {rows[0].file} is missing or truncated"]
     indexed(public, built / "avx")
     assert contents(public) == before
 

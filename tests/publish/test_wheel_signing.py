@@ -68,7 +68,7 @@ def test_a_signed_index_stays_signed(keys: Path, tmp_path: Path) -> None:
     index(public, key, first)
     before = {path: path.read_bytes() for path in public.rglob("*") if path.is_file()}
     index(public, "", first)
-    with pytest.raises(UsageError, match="is signed, and what was added would not be"):
+    with pytest.raises(UsageError, match="is signed, but this change is not"):
         index(public, "", second)
     with pytest.raises(TfbuildError, match=r"cosign did not sign choose\.json"):
         index(public, f"{key}.none", second)

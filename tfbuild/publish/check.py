@@ -166,7 +166,7 @@ def refuse_unfinished(image: CheckedImage) -> None:
     if image.edited:
         raise Unfinished(
             f"{', '.join(image.edited)} are not as this tfbuild writes and signs them: another version wrote them, or "
-            "somebody changed what hosts choose by",
+            "somebody edited them",
             hint=f"invoke push {image.id} --indexes writes them again",
         )
 

@@ -203,7 +203,9 @@ def _stanzas(text: str, path: str) -> Iterator[Deb822]:
     try:
         yield from Deb822.iter_paragraphs(text.splitlines(keepends=True), use_apt_pkg=False)
     except ValueError as error:
-        raise BadInput(f"the image's {path} is no list of packages: {error}", hint="build the image again") from error
+        raise BadInput(
+            f"the image's {path} is not a list of packages: {error}", hint="build the image again"
+        ) from error
 
 
 def _copyright(package: str, text: Mapping[str, str], links: Mapping[str, str]) -> str:

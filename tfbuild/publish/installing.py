@@ -103,7 +103,7 @@ class WheelSource:
             raise VerificationFailed(
                 f"{row.name} has {counted(target.stat().st_size, 'byte')} with sha256 {digest.hexdigest()[:12]}, not "
                 f"{row.size} with {row.sha256[:12]}",
-                hint="try again; if it stays so, tell whoever publishes the index",
+                hint="try again; if that does not help, tell whoever publishes the index",
             )
         return target
 
@@ -291,7 +291,7 @@ def install(source: WheelSource, row: IndexedWheel, environment: PythonEnvironme
         )
     if environment.hiding:
         raise UsageError(
-            f"{environment.interpreter} would import TensorFlow from {environment.hiding} all the same",
+            f"{environment.interpreter} would still import TensorFlow from {environment.hiding}",
             hint="take its folder out of PYTHONPATH",
         )
     info = installed.get(row.project)
@@ -325,7 +325,7 @@ def install(source: WheelSource, row: IndexedWheel, environment: PythonEnvironme
                 f"{row.name} is not in {environment.interpreter}, though the installer reports success",
                 hint=f"a setting keeps it out: {'PIP_* or pip.conf' if environment.pip else 'UV_EXCLUDE or uv.toml'}",
             )
-    why = f", in place of one whose {printable(damaged)} was missing or changed" if damaged else ""
+    why = f", replacing one whose {printable(damaged)} was missing or changed" if damaged else ""
     return f"installed in {environment.interpreter}{why}"
 
 

@@ -173,8 +173,8 @@ def remote(
     moved = [entry for tag in suspects if (entry := _moved(registry, tag, host, features)) is not None]
     for missing in sorted({row.image.id for row in rows if row.image} - known - {entry.id for entry in moved}):
         note(
-            f"an index of {place} offers {missing}, but no whole image has that tag: push it again, or yank it; the "
-            "next push of another image takes it out"
+            f"an index of {place} offers {missing}, which is missing or incomplete: push it again, or yank it; the "
+            "next push of another image removes it from the index"
         )
 
     def read(pair: tuple[Published, Manifest]) -> Entry:
@@ -278,8 +278,8 @@ def prunable(entries: Iterable[Entry], keep: Sequence[str]) -> list[Entry]:
     idle = [glob for glob in keep if not any(_fits(entry, glob) for entry in here)]
     if idle and going:
         raise UsageError(
-            f"--keep {idle[0]!r} fits no image here, and {counted(len(going), 'image')} would go",
-            hint="invoke images lists what is here; prune --dry-run shows what would go",
+            f"--keep {idle[0]!r} matches no image here, and {counted(len(going), 'image')} would be removed",
+            hint="invoke images lists what is here; prune --dry-run shows what would be removed",
         )
     return going
 

@@ -152,7 +152,7 @@ def refuse_older(
             raise VerificationFailed(
                 f"the index {name} has no accepted signature, but this host has seen one: {error.reason}", hint=hint
             ) from error
-        note(f"the index {name} has no accepted signature: an older one cannot be told from it")
+        note(f"the index {name} has no accepted signature, so an older one would not be noticed")
         return
     if number < last:
         raise VerificationFailed(

@@ -131,7 +131,7 @@ def index(
             for row in rows:
                 _restore_metadata(folder, row)
             for row in gone:
-                note(f"{row.name} for {row.instruction_set} leaves the index: {row.file} is gone or cut off")
+                note(f"{row.name} for {row.instruction_set} leaves the index: {row.file} is missing or truncated")
             for path, text in pages.items():
                 _replace(folder / path, text.encode())
                 # At once: until then, the list has a signature that is not its own.
@@ -147,7 +147,7 @@ def of_folder(folder: Path) -> list[Path]:
         below = next((path.parent for path in sorted(folder.glob("*/*.whl"))), None)
         hint = "--wheels DIR, for example dist, where `invoke wheel` writes them"
         if below:
-            hint = f"they are in folders below it, which are added one by one: --wheels {below}"
+            hint = f"they are in folders below it: add these one by one, with --wheels {below}"
         raise UsageError(f"no wheels in {folder}", hint=hint)
     return found
 
@@ -200,7 +200,7 @@ def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> _Ready:
     )
     if not is_sound(row):
         raise BadInput(
-            f"{path.name} would be {row.name} in the index, which is not its platform",
+            f"{path.name} would become {row.name} in the index, but was not compiled for that platform",
             hint=f"compile or copy it and {path.name}.json again",
         )
     return _Ready(row=row, path=final, metadata=metadata)
@@ -335,7 +335,7 @@ def _signed(pages: Mapping[str, str], folder: Path, scratch: Path, sign: SignFil
             signatures[name + BUNDLE] = Path(f"{copy}{BUNDLE}").read_bytes()
         elif (folder / (name + BUNDLE)).exists() and not _has(folder / name, copy.read_bytes()):
             raise UsageError(
-                f"the index in {folder} is signed, and what was added would not be",
+                f"the index in {folder} is signed, but this change is not",
                 hint=f"sign it again (--sign or --sign-options), or remove choose.*{BUNDLE} first",
             )
     return signatures
