@@ -199,7 +199,7 @@ def test_a_pull_says_what_it_took_and_how_to_run_it(
     assert document(*words, "--dry-run")["image"] is None
     refusals: dict[str, tuple[str, ...]] = {
         "wrote x.lock: TensorFlow 2.20.0 in 2 images\n": (),
-        "error: x.lock has decided what to pull\nhint: leave out --release and --skip, ": (
+        "error: x.lock already decides what to pull\nhint: leave out --release and --skip, ": (
             "--release=2.20",
             "--skip=x",
         ),

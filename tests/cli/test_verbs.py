@@ -274,8 +274,8 @@ START = building.WORKER.format(image="worker:x", url="http://SCHEDULER:50051")
         (
             ("worker-image",),
             "worker:x\n",
-            f"a worker in it, on each machine:\n{START}\n"
-            "where workers are chosen by their image: --set remote-property=container-image=docker://worker:x\n",
+            f"start a worker on each machine:\n{START}\n"
+            "if the executor chooses workers by image: --set remote-property=container-image=docker://worker:x\n",
             {
                 "image": "worker:x",
                 "builder": "sha256:00",
@@ -322,7 +322,7 @@ def test_what_a_library_is_compiled_for_is_a_table(tmp_path: Path) -> None:
         "lib.so: compiled for avx2",
         "",
         "lib.so: 135,580 instructions in 64 regions, 100.0 % of its code; "
-        "so few that one function chosen at run time can pass for all",
+        "too few: one function chosen at run time can decide the result",
         "feature               per 1000   regions",
         "avx                      7.553   100.0 %  compiled for it",
         "avx2                     0.760   100.0 %  compiled for it",

@@ -69,8 +69,8 @@ def test_the_file_is_that_of_the_folder_or_the_one_that_is_named(tmp_path: Path)
         ("[[build]]\n[[build]]\ncpus = 1", "build 2: there is no option 'cpus'", "cpu"),
         (
             "with-headers = true\n[[build]]\nwith-headers = false",
-            "build 1: with-headers is on above",
-            "put it into the rows",
+            "build 1: with-headers is switched on above",
+            "set it only in the tables",
         ),
         ("release =", "is not TOML", 'release = "2.20"'),
     ],
@@ -229,5 +229,5 @@ def test_a_file_without_a_list_changes_no_matrix_and_says_so(tmp_path: Path) -> 
     done = invoke("matrix", "--wheel", "official", "--format", "json", cwd=tmp_path)
     assert "has no [[build]]" not in done.stderr  # the rows were chosen otherwise
     done = invoke("matrix", "--format", "json", cwd=tmp_path)
-    assert "note: tfbuild.toml has no [[build]]: its options are for one build, and change no row" in done.stderr
+    assert "note: tfbuild.toml has no [[build]]: its options are for a single build and are ignored here" in done.stderr
     assert {row["release"] for row in json.loads(done.stdout)["rows"]} != {"2.19.1"}

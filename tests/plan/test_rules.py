@@ -88,7 +88,7 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
          "one line of plain text"),
         (UsageError, {"config": ("mkl",), "target": "cpu"}, "--config mkl belongs to target mkl, not to cpu",
          "--target mkl"),
-        (UsageError, {"threading": "openmp"}, "threading is for oneDNN, which --target cpu does not promise",
+        (UsageError, {"threading": "openmp"}, "threading is for oneDNN, which --target cpu does not guarantee",
          targets.options("onednn")),
         (UsageError, {"compute_capabilities": "8.0"}, "--compute-capabilities is for GPUs, and --target cpu is not",
          targets.options("cuda")),
@@ -202,7 +202,7 @@ def test_a_word_for_another_runtime_of_onednn_is_refused(words: dict[str, Any], 
     """The plan and the labels would say another one than Bazel takes."""
     options = {"target": "mkl", "cpu": "x86-64-v3", **words}
     reason, hint = refused(UsageError, release="2.14.1", **options)
-    assert reason == f"{named} runs oneDNN on openmp, and the plan on threadpool"
+    assert reason == f"{named} runs oneDNN on openmp, but the plan has threadpool"
     assert hint == "--set threading=openmp"
     reason, _ = refused(Unsupported, release="2.16.1", **options)
     assert "has no x86_64 build with oneDNN on openmp: XLA's oneDNN code" in reason

@@ -231,7 +231,7 @@ def test_the_guard_and_detection_share_one_table_of_features(cpu: str) -> None:
     unprinted = {name for name in build.instruction_set.features if not facts.feature(name).cpuinfo}
     assert set(recordings.canonical(names, arch)) == set(build.instruction_set.features) - unprinted
     assert len(names) == len(build.instruction_set.features) - len(unprinted)
-    assert any("cannot look for" in note for note in build.notes) == bool(unprinted)
+    assert any("cannot check for" in note for note in build.notes) == bool(unprinted)
 
 
 def test_every_feature_is_one_name_to_the_guard_and_to_detection() -> None:

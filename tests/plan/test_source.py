@@ -118,10 +118,10 @@ def test_an_archive_is_linked_and_known_by_its_digest(tmp_path: Path) -> None:
     ("options", "error", "message"),
     [
         ({"source": "/nowhere"}, BadInput, "no source at"),
-        ({"source": "{archive}"}, BadInput, "taken by its digest"),
+        ({"source": "{archive}"}, BadInput, "needs its digest"),
         ({"source": "{archive}", "source_sha256": "0" * 64}, BadInput, "has the sha256"),
         ({"source": "{tmp}"}, BadInput, "has no configure.py"),
-        ({"source": str(DOUBLE), "source_sha256": "0" * 64}, BadInput, "is for an archive"),
+        ({"source": str(DOUBLE), "source_sha256": "0" * 64}, BadInput, "is for archives"),
         ({"source": "{archive}", "source_sha256": "{sha256}", "release": ""}, UsageError, "which release"),
         ({"source": str(DOUBLE), "wheel": "official"}, UsageError, "--source: only for builds from source"),
     ],

@@ -104,7 +104,7 @@ def test_a_name_that_fits_nothing_is_refused(name: str, target: str, told: str, 
     [
         ("offical", "no wheel at offical", "--wheel official"),
         ("tensorflow==2.14.0", "no wheel at", "--wheel official --release 2.14.0"),
-        ("https://example.org/x.whl", "--wheel takes no address: https://example.org/x.whl", "download it"),
+        ("https://example.org/x.whl", "--wheel does not take a URL: https://example.org/x.whl", "download it"),
         ("none.whl", "no wheel at none.whl", "the path of a .whl file"),
     ],
 )

@@ -114,8 +114,8 @@ def worker_image(*, repository: str, json: bool, **options: Any) -> None:
         out({"image": image, "builder": f"sha256:{builder}", "property": chosen_by, "command": command})
         return
     print(image)
-    say(f"a worker in it, on each machine:\n{command}")
-    say(f"where workers are chosen by their image: --set remote-property={chosen_by}")
+    say(f"start a worker on each machine:\n{command}")
+    say(f"if the executor chooses workers by image: --set remote-property={chosen_by}")
 
 
 @verb(
@@ -123,7 +123,7 @@ def worker_image(*, repository: str, json: bool, **options: Any) -> None:
     MAKE,
     SETTINGS,
     {
-        "output": ("bundle", "folder to fill (default: bundle); files that are there are not downloaded again", "PATH"),
+        "output": ("bundle", "folder to fill (default: bundle); existing files are not downloaded again", "PATH"),
         "wheel-only": (False, "only what `invoke wheel` downloads, not what an image needs"),
         "need-disk": RUN["need-disk"],
         "dry-run": (False, "only plan"),
@@ -144,7 +144,7 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
         raise UsageError("a bundle cannot be filled from another one", hint="copy the folder, or use --mirror URL")
     if run.network not in ("", "host"):
         raise UsageError(
-            f"a bundle is filled by a server on this machine, which --network {run.network} cannot reach",
+            f"--network {run.network} cannot reach this machine, which serves the downloads of a bundle",
             hint="leave out --network",
         )
     builds = pipeline.downloads(chosen, wheel_only=wheel_only)
@@ -166,7 +166,7 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
     {
         "base": (
             "auto",
-            "--base of the build, by which the official wheel's image to compare with is found (default: auto)",
+            "the --base of the build, to find the official wheel's image for the speed comparison (default: auto)",
             "IMAGE",
         ),
         "ca-cert": RUN["ca-cert"],
@@ -178,17 +178,17 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
         "pull": (False, "with --registry: also download it, compare its SBOM with its files, and verify it in full"),
         "context": (
             "",
-            "with --registry: require this digest of its build context (`invoke dockerfile --json`), and a base image "
-            "that was not updated since",
+            "with --registry: require this digest of its build context (`invoke dockerfile --json`), and that its base "
+            "image was not updated since",
             "DIGEST",
         ),
-        "max-age": ("", "with --registry: require an image that was built in the last days, such as 30d"),
+        "max-age": ("", "with --registry: require an image that is not older than this, such as 30d"),
         "signed": (
             "",
             "with --registry: require a signature that cosign accepts with these options: '--key cosign.pub'",
             "OPTIONS",
         ),
-        "lock": ("", "require the image that this file of `invoke pull --lock` has", "FILE"),
+        "lock": ("", "require the image that is locked in this file (see `invoke pull --lock`)", "FILE"),
         **TIMED,
     },
     JSON,

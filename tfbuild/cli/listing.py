@@ -87,17 +87,17 @@ def show_gain(answer: "MeasuredGain") -> None:
         return "; ".join(f"{row.name}: {row.ratio[0]:.2f} [{row.ratio[1]:.2f}, {row.ratio[2]:.2f}]" for row in rows)
 
     report = answer.report
-    measured = report.title if report else "nothing of code for such a CPU beyond the official wheel's"
+    measured = report.title if report else "no build for such a CPU that uses more of it than the official wheel"
     rows = [
-        ("CPU", f"{answer.cpu}, for which {answer.instruction_set} is compiled"),
+        ("CPU", f"{answer.cpu}; a build for it: {answer.instruction_set}"),
         ("wheel", f"the official one of {answer.release} is compiled for {answer.wheel}"),
         ("unused", " ".join(answer.unused) or "nothing that TensorFlow's message names"),
         ("measured", measured),
         ("faster", listed(report.faster if report else ())),
         ("slower", listed(report.slower if report else ())),
         ("equal", "; ".join(row.name for row in report.equal) if report else ""),
-        ("yours", "nobody measured your model here; most of matmul and convolution is oneDNN's, which takes what the "
-         "CPU has at run time"),
+        ("yours", "your model was not measured; matmul and convolution mostly run in oneDNN, which uses what the CPU "
+         "has anyway"),
         ("compile", answer.compile),
         ("measure it", as_typed(f"invoke build --release {answer.release} --wheel official, the same without --wheel, "
          "then invoke bench COMPILED --only isa --against OFFICIAL")),

@@ -138,10 +138,10 @@ def _listed(file: str, chosen: Mapping[str, Sequence[str]]) -> OptionsFile:
     if listed.builds and used:
         raise UsageError(
             f"{', '.join(used)} cannot be combined with the builds that {listed.path} lists",
-            hint="--only GLOB keeps some of them; in another folder, or with another --options, they do not count",
+            hint="--only GLOB keeps some of them; to ignore the list, run in another folder or name another --options",
         )
     if not listed.builds and (file or (listed.values and not used)):
-        say_note(f"{listed.path} has no [[build]]: its options are for one build, and change no row")
+        say_note(f"{listed.path} has no [[build]]: its options are for a single build and are ignored here")
     if listed.fleet:
         own = {name: [value for build in listed.builds if (value := getattr(build, name))] for name in OF_IMAGES}
         images = itertools.product(listed.builds, _images(listed.fleet, own))
@@ -213,6 +213,6 @@ def support(*, json: bool) -> None:
         out(table.to_json(rows))
     elif sys.stdout.isatty():
         terminal.show_table(support_titles(), support_rows(rows))
-        say("invoke support > FILE writes all of it, with compilers, Bazel, doubts, reasons")
+        say("invoke support > FILE writes the full table: compilers, Bazel, doubts, reasons")
     else:
         print(as_typed(table.to_markdown(rows)), end="")

@@ -99,7 +99,7 @@ def gain(*, cpuinfo: str, json: bool) -> None:
         "compiler": PLAN["compiler"],
         "release": replace(
             PLAN["release"],
-            help="TensorFlow release, whose compiler is taken, and which some flags break (default: the newest)",
+            help="TensorFlow release, for its compiler and to leave out flags that break it (default: the newest)",
         ),
     },
     JSON,

@@ -234,7 +234,9 @@ def _refuse_contradiction(path: str, lock: "Lock | None", narrowing: Mapping[str
         raise UsageError("--lock locks the images of one release", hint="leave out --any-release")
     given = [f"--{name}" for name, value in narrowing.items() if value and name != "target"]
     if lock and given:
-        raise UsageError(f"{path} has decided what to pull", hint=f"leave out {' and '.join(given)}, or remove {path}")
+        raise UsageError(
+            f"{path} already decides what to pull", hint=f"leave out {' and '.join(given)}, or remove {path}"
+        )
     if lock and lock.target != narrowing["target"]:
         raise UsageError(f"{path} locks images for {lock.target}", hint=f"--target {lock.target}, or remove {path}")
 
@@ -252,7 +254,7 @@ def running_cpu(cpuinfo: str, ca_cert: str, chosen: "EngineChoice") -> Cpu:
 @verb(
     ON_ENGINE,
     REGISTRY,
-    {"outdated": (False, "only images here that the registry yanked, or of which it has another or a newer release")},
+    {"outdated": (False, "only images here that were yanked, or that have a newer build or release in the registry")},
     JSON,
     examples=(
         "invoke images",
@@ -321,7 +323,7 @@ def yank(
     print(f"{done.ref}@{done.digest}")
     say("offered again" if undo else "yanked from its indexes")
     if not done.recorded:
-        say_note("the registry lost this image or a part of it: there is nothing to attach the reason to")
+        say_note("the registry lost this image or a part of it, so the reason cannot be attached")
 
 
 @verb(

@@ -74,9 +74,9 @@ def wheel(*, output: str, no_container: bool, json: bool, **options: Any) -> Non
 OF_ENGINES = {
     "engine": "no engine is used",
     "builder": "no engine is used",
-    "base": "this machine is in the place of a base image",
+    "base": "this machine takes the place of a base image",
     "network": "this machine's network is used",
-    "remote-executor": "its workers run in the builder's image, which this machine is not; --remote-cache is taken",
+    "remote-executor": "its workers run in the builder's image, unlike this machine; --remote-cache works",
 }
 
 
@@ -86,19 +86,19 @@ def refuse_engine_options(options: Mapping[str, Any]) -> None:
         row = OF_REQUESTS[name]
         if options[name.replace("-", "_")] not in ("", row.default):
             raise UsageError(
-                f"{flag(name, row)} does not go with --no-container: {instead}", hint="leave one of them out"
+                f"{flag(name, row)} cannot be combined with --no-container: {instead}", hint="leave one of them out"
             )
 
 
 @verb(
     {
         "wheels": ("", "folder with the wheels to add, as `invoke wheel` writes it (default: dist)", "DIR"),
-        "url": ("", "the address at which FOLDER will be served, for the addresses that are printed", "URL"),
-        "name": ("", "name all wheels so: tensorflow, for packages that require that name"),
+        "url": ("", "the address at which FOLDER will be served, for printed addresses and its page", "URL"),
+        "name": ("", "rename all wheels, such as to tensorflow, for packages that require that name"),
         "local-version": (False, "end versions with the instruction set: 2.14.1+tfbuild.x86.64.v3"),
         "yank": (
             [],
-            "add no wheel, but tell all clients not to install these, for a reason; without a reason, offer them again",
+            "add no wheel, but yank these: clients no longer choose them; with an empty REASON, offer them again",
             "SET/WHEEL=REASON",
         ),
         "variants": (

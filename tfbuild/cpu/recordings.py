@@ -146,7 +146,7 @@ def _kernel(text: str, origin: str, machine: str) -> Reading:
     if not arch:
         raise refusal(origin, "it has no `flags` of an x86-64 or `Features` of an aarch64 CPU")
     if arch != ARCHITECTURES.get(machine.lower(), arch):
-        raise refusal(origin, f"this is {machine}, and it lists an {arch} CPU, as an emulator shows that of its host")
+        raise refusal(origin, f"the machine is {machine}, but it lists an {arch} CPU: an emulator shows its host's")
     if CUT.search(text):
         raise refusal(origin, "it ends in the middle of a list of features")
     first, from_library = _first_core(text), _py_cpuinfo(text)

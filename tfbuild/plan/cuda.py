@@ -176,7 +176,7 @@ def _installed(
     if not own.hermetic:
         raise Unsupported(
             f"TensorFlow {release} takes CUDA from its base image anyway",
-            hint="leave out cuda-path; --configure TF_CUDA_PATHS=FOLDER,FOLDER says where it is there",
+            hint="leave out cuda-path; --configure TF_CUDA_PATHS=FOLDER,FOLDER names its folders there",
         )
     if not own_place:
         raise UsageError(
@@ -186,13 +186,13 @@ def _installed(
     for library, version_there in (("CUDA", request.cuda), ("cuDNN", request.cudnn)):
         if not version_there:
             raise UsageError(
-                f"which {library} cuda-path has is not known", hint="name both: --cuda 12.8.1 --set cudnn=9.8.0"
+                f"the version of {library} in cuda-path is not known", hint="name both: --cuda 12.8.1 --set cudnn=9.8.0"
             )
     refuse_unknown(gpus)
     if missing := _missing(request.cuda, gpus):
         raise Unsupported(
             f"CUDA {request.cuda} does not compile for compute capability {_figures(missing)}",
-            hint="ask for other GPUs (--compute-capabilities)",
+            hint="choose other GPUs (--compute-capabilities)",
         )
     configs, notes = _device_compiler(release, gpus, compiler)
     if not _newest_patch(_takes(own), request.cuda):
@@ -260,15 +260,15 @@ def _requested(release: str, text: str, library: Literal["CUDA", "cuDNN"]) -> st
 def _advice(release: str, gpus: tuple[Capability, ...], cuda: str = "") -> str:
     """Suggest what compiles for `gpus`: another CUDA of the release, else the nearest other release's."""
     if cuda:
-        return f"--cuda {cuda}, which does; or ask for other GPUs (--compute-capabilities)"
+        return f"--cuda {cuda} does; or choose other GPUs (--compute-capabilities)"
     for other in releases.others(release):
         if able := _nearest(releases.cuda(other), gpus):
             which = "first" if version(other) > version(release) else "last"
-            return f"--release {other} is the {which} that takes a CUDA that does, {able}; or ask for other GPUs"
+            return f"--release {other} is the {which} that takes a CUDA which does ({able}); or choose other GPUs"
     cudas = sorted({row.since for row in table().capability if not _missing(row.since, gpus)}, key=version)
     if not cudas:
-        return "no CUDA compiles for all of them: ask for fewer GPUs"
-    return f"CUDA {cudas[0]} is the first that does, and no release is known to take it: ask for other GPUs"
+        return "no CUDA compiles for all of them: choose fewer GPUs"
+    return f"CUDA {cudas[0]} is the first that does, and no release is known to take it: choose other GPUs"
 
 
 def _cudnn(release: str, fact: Cuda, cuda: str, requested: str) -> str:
@@ -324,7 +324,7 @@ def _other_compiler(release: str, gpus: tuple[Capability, ...]) -> str:
         return "leave out --compiler: the plan takes one that does"
     first = {row.name: row.clang for row in table().capability}
     needed = [first[gpu.figure] for gpu in missing]
-    return f"--compiler clang-{max(needed)}, or newer" if all(needed) else "ask for other GPUs (--compute-capabilities)"
+    return f"--compiler clang-{max(needed)}, or newer" if all(needed) else "choose other GPUs (--compute-capabilities)"
 
 
 def _not_by_clang(gpus: tuple[Capability, ...], compiler: str) -> list[Capability]:

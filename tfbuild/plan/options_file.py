@@ -99,6 +99,7 @@ def _build(row: Mapping[str, object], above: Mapping[str, Any], where: str) -> R
     if off := next((name for name, value in own.items() if value is False and above.get(name)), None):
         # A job of CI gets the row's options, which switch nothing off, and the file again.
         raise UsageError(
-            f"{where}: {off} is on above the list", hint=f"put it into the rows that want it: {off} = true"
+            f"{where}: {off} is switched on above the list",
+            hint=f"set it only in the tables that need it: {off} = true",
         )
     return options.make(Request, {name.replace("-", "_"): value for name, value in {**above, **own}.items()})

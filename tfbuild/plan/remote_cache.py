@@ -109,7 +109,7 @@ def named_cache_images(request: RunRequest) -> CacheImages | None:
         return None
     if _given(request) - {"remote-cache", "remote-readonly"}:
         raise UsageError(
-            "a cache in a registry takes no other --remote-... option than remote-readonly",
+            "with a cache in a registry, remote-readonly is the only other --remote-... option",
             hint="leave them out; `docker login` stores the registry's credentials",
         )
     if request.builder:

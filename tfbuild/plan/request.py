@@ -162,8 +162,8 @@ class Request:
     )
     cuda_path: str = _gpus(
         "",
-        "folder of the base image, or of the machine with --no-container, with a CUDA of your own, in place of the one "
-        "that Bazel downloads (from 2.18 on); or three, with CUDA, cuDNN and NCCL",
+        "folder of the base image (with --no-container: of this machine) with your own CUDA, instead of the one that "
+        "Bazel downloads (from 2.18 on); or three folders, with CUDA, cuDNN and NCCL",
         "FOLDER[,FOLDER,FOLDER]",
         pattern=CUDA_PATH,
         what="one absolute path, or three",
@@ -172,8 +172,8 @@ class Request:
     )
     bazel: str = _compiler(
         "",
-        "Bazel version, such as 7.4.1 (default: the release's own), or VERSION=PATH: one of yours, an executable "
-        "or the folder of an installation with bin/bazel",
+        "Bazel version, such as 7.4.1 (default: the release's own), or VERSION=PATH: your own, an executable or an "
+        "installation folder with bin/bazel",
         "VERSION[=PATH]",
         pattern=BAZEL,
         what="a Bazel version",

@@ -129,7 +129,7 @@ def find_release(text: str, *, newer: bool = False) -> str:
     if newer and releases.too_new(name):
         raise Unsupported(
             f"TensorFlow {name} is newer than this tfbuild (knows up to {releases.newest_first()[0]})",
-            hint="upgrade tfbuild: only within a major version are newer releases planned like those before them",
+            hint="upgrade tfbuild: it plans newer releases only within the newest major version that it knows",
         )
     if later:
         final = not version(later).is_prerelease
@@ -149,7 +149,7 @@ def _advice(text: str) -> str:
     if text.lower() in NEWEST:
         return "leave out --release: the newest one that fits is the default"
     if "nightly" in text.lower():
-        return "--wheel official --release 2.X.0.devYYYYMMDD takes the nightly wheel of a day"
+        return "--wheel official --release 2.X.0.devYYYYMMDD takes that day's nightly wheel"
     if likely != text and re.fullmatch(r"[\d.]+", likely) and _starting_with(likely):
         return f"--release {likely}"
     if match := MAJOR.fullmatch(text.lower()):

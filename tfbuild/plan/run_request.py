@@ -131,7 +131,7 @@ class RunRequest:
     )
     remote_fallback: str = _remote(
         "yes",
-        "no: an action that the executor does not run is an error, and is not run here",
+        "no: actions that the executor cannot run are errors, and are not run locally",
         "yes|no",
         pattern=re.compile("yes|no"),
         what="yes or no",
@@ -155,8 +155,8 @@ class RunRequest:
     )
     reuse: str = option(
         "",
-        "take TensorFlow from this image, which the same build context made before: only its base and packages are "
-        "new, and nothing is compiled",
+        "take TensorFlow from this image, built earlier from the same context: nothing is compiled, only the base and "
+        "packages are new",
         "IMAGE",
         group=IMAGE,
         pattern=TEXT,

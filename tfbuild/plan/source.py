@@ -94,13 +94,13 @@ def from_path(path: Path, sha256: str) -> Source:
     if os.path.isdir(path):
         _refuse_foreign(path, [name for name in SIGNS if not (path / name).exists()], "--source names its root")
         if sha256:
-            raise BadInput(f"{path} is a folder, and source-sha256 is for an archive", hint="leave it out")
+            raise BadInput(f"{path} is a folder, but source-sha256 is for archives", hint="leave it out")
         return Source(kind="tree", path=path)
     if not os.path.isfile(path):
         why = absence(path) or "neither a folder nor a file"
         raise BadInput(f"no source at {path}: {why}", hint="--source names a tree of TensorFlow or an archive of one")
     if not sha256:
-        raise BadInput(f"{path.name} is an archive, which is taken by its digest", hint="--set source-sha256=HEX")
+        raise BadInput(f"{path.name} is an archive, which needs its digest", hint="--set source-sha256=HEX")
     actual = digest(path)
     if actual != sha256.lower():
         raise BadInput(

@@ -165,14 +165,14 @@ def _threading(request: Request, target: str, release: str, arch: str) -> str:
     if not targets.get(target).onednn:
         if request.threading:
             raise UsageError(
-                f"threading is for oneDNN, which --target {target} does not promise", hint=targets.options("onednn")
+                f"threading is for oneDNN, which --target {target} does not guarantee", hint=targets.options("onednn")
             )
         return "threadpool"
     chosen = configuration.threading(release, arch, request.threading)
     for word, runtime in words.runtimes_named(request):
         if configuration.threading(release, arch, runtime) != chosen:
             raise UsageError(
-                f"{word} runs oneDNN on {runtime}, and the plan on {chosen}", hint=f"--set threading={runtime}"
+                f"{word} runs oneDNN on {runtime}, but the plan has {chosen}", hint=f"--set threading={runtime}"
             )
     return chosen
 
@@ -235,7 +235,7 @@ def _own_notes(decision: Decision, choice: BaseChoice) -> Iterator[str]:
     release, source = decision.release, decision.source
     if unprinted := [name for name in decision.instruction_set.features if not facts.feature(name).cpuinfo]:
         names = " ".join(unprinted)
-        yield f"the image cannot look for {names} before it starts: no kernel prints that in /proc/cpuinfo"
+        yield f"the entry point cannot check for {names}: no kernel lists it in /proc/cpuinfo"
     yield from choice.notes
     if not choice.machine and (official := _other_python(decision)):
         python = decision.python
@@ -245,7 +245,7 @@ def _own_notes(decision: Decision, choice: BaseChoice) -> Iterator[str]:
         yield (f"no known base image has CUDA: name one with CUDA {decision.cuda} and cuDNN {decision.cudnn} by --base")
     yield from sources.other_llvm(decision.overrides, release)
     if source and source.kind == "git" and not source.commit:
-        yield f"which commit {source.tag} must be is not known: the tag is taken as it is"
+        yield f"the commit of {source.tag} is not known, so the tag is not checked"
 
 
 def _other_python(decision: Decision) -> str:

@@ -121,7 +121,9 @@ def from_path(path: Path, target: str = "") -> WheelFile:
         if match := REQUIREMENT.fullmatch(str(path).lower()):
             hint = f"--wheel official --release {match[1]}"
         if match := ADDRESS.match(str(path)):
-            raise BadInput(f"--wheel takes no address: {match[1]}//{match[2]}", hint="download it, and name the file")
+            raise BadInput(
+                f"--wheel does not take a URL: {match[1]}//{match[2]}", hint="download it, and name the file"
+            )
         raise BadInput(f"no wheel at {path}", hint=hint)
     return from_name(path, target)
 
