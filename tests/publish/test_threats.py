@@ -33,7 +33,7 @@ def lines_of(title: str) -> list[str]:
     return [line for line in table.splitlines() if line.startswith("| ") and not HEAD.match(line)]
 
 
-@each("title, fewest", [("Tamperings that were tried", 62), ("Trials", 22)])
+@each("title, fewest", [("Tampering that was tried", 62), ("Trials", 22)])
 def test_each_row_names_a_test_that_tries_it(title: str, fewest: int) -> None:
     lines = lines_of(title)
     rows = [match for line in lines if (match := ROW.match(line))]
@@ -58,7 +58,7 @@ def codes_in(text: str) -> set[int]:
     return {known[word] for word in re.findall(r"\w+", text) if word in known}
 
 
-@each("line", lines_of("Tamperings that were tried"))
+@each("line", lines_of("Tampering that was tried"))
 def test_the_exit_codes_of_an_answer_are_in_its_test(line: str) -> None:
     """Those of test_answers.py are in the manual's table of faults, with which it compares all verbs."""
     row = ROW.match(line)
