@@ -23,8 +23,8 @@ LANES = {
     "build": ("test_build", "test_installed", "test_rebuild", "test_old_release"),
     # JSON Schema, whose import takes a second.
     "schemas": (
-        "tests/bench/test_report.py", "tests/ci/test_formats.py", "tests/publish/test_supply.py",
-        "tests/verify/test_report.py",
+        "tests/bench/test_report.py", "tests/ci/test_formats.py", "tests/project/test_cluster.py",
+        "tests/publish/test_supply.py", "tests/verify/test_report.py",
     ),
 }  # fmt: skip
 # Long lanes first, so that the short ones fill the processors beside and after them. While Debian is made, for which

@@ -18,6 +18,9 @@ from tests.ports import free_port
 from tests.with_engine import mirror
 
 LOCK = Path(__file__).parent / "buildgrid.lock"
+# What the manual publishes, and its database.
+GRID = Path(__file__).parents[2] / "docs" / "cluster" / "grid.yml"
+DATABASE = "postgresql+psycopg2://grid@database/grid"
 SECONDS = 60
 CONFIG = """
 server:
@@ -37,7 +40,6 @@ caches:
     max-cached-refs: 10000
     allow-updates: true
     cache-failed-actions: false
-{scheduler}
 instances:
   - name: "{instance}"
     services:
@@ -47,24 +49,6 @@ instances:
         storage: *store
       - !bytestream
         storage: *store
-{execution}
-"""
-SCHEDULER = """
-connections:
-  - !sql-connection &sql
-    connection-string: "{database}"
-schedulers:
-  - !sql-scheduler &scheduler
-    sql: *sql
-    storage: *store
-    action-cache: *actions
-    property-set: !dynamic-property-set {{ wildcard-property-keys: [{properties}] }}
-    bot-session-keepalive-timeout: 20
-"""
-EXECUTION = """
-      - !execution
-        scheduler: *scheduler
-        operation-stream-keepalive-timeout: 20
 """
 CREDENTIALS = """    credentials:
       tls-server-key: {key}
@@ -104,13 +88,10 @@ def serve(
     instance: str = "",
     tls: Pair | None = None,
     clients: Path | None = None,
-    database: str = "",
-    properties: tuple[str, ...] = (),
 ) -> Iterator[Server]:
     """An empty server; with `tls` it speaks TLS alone, with an actor it asks for that header.
 
-    `clients`: a file with authorities; it then refuses clients without a certificate of one of them. With a `database`
-    it hands actions with these `properties` to workers.
+    `clients`: a file with authorities; it then refuses clients without a certificate of one of them.
     """
     port = free_port()
     credentials = CREDENTIALS.format(key=tls.key, certificate=tls.certificate) if tls else ""
@@ -120,23 +101,41 @@ def serve(
         instance=instance,
         insecure="false" if tls else "true",
         credentials=credentials + (CLIENTS.format(clients=clients) if clients else ""),
-        scheduler=SCHEDULER.format(database=database, properties=", ".join(properties)) if database else "",
-        execution=EXECUTION if database else "",
         authorization=f"{{ method: headers, acl-config: {folder}/acl.yml }}" if actor else "{ method: none }",
     )
     # Bazel 2.1.0 sends no header with these; an action's result without one is refused all the same.
     allowed = [{"requests": ["GetCapabilities", "QueryWriteStatus", "Write"]}, {"actor": f"{actor}$"}]
     (folder / "acl.yml").write_text(json.dumps({instance: {"allow": allowed}}), encoding="utf-8")
+    with _running(folder, f"grpc{'s' if tls else ''}://127.0.0.1:{port}", text) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def schedule(folder: Path, database: str) -> Iterator[Server]:
+    """The scheduler of the manual's cluster, which knows one property more: tests make actions anew by it."""
+    port, text = free_port(), GRID.read_text(encoding="utf-8")
+    own = {
+        "0.0.0.0:50051": f"127.0.0.1:{port}",
+        "/var/lib/grid": f"{folder}/store",
+        DATABASE: database,
+        "[cache-silo-key]": "[cache-silo-key, run]",
+    }
+    for published, here in own.items():
+        assert text.count(published) == 1, published
+        text = text.replace(published, here)
+    _migrate(_program(), database)
+    with _running(folder, f"grpc://127.0.0.1:{port}", text) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _running(folder: Path, url: str, text: str) -> Iterator[Server]:
     config = folder / "config.yml"
     config.write_text(text, encoding="utf-8")
-    program = str(_installed() / "bin" / "bgd")
-    if database:
-        _migrate(program, database)
-    command = [program, "server", "start", str(config)]
     with (folder / "log").open("wb") as log:
+        command = [_program(), "server", "start", str(config)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    url = f"grpc{'s' if tls else ''}://127.0.0.1:{port}"
-    server = Server(url=url, port=port, folder=folder, process=process)
+    server = Server(url=url, port=int(url.rpartition(":")[2]), folder=folder, process=process)
     try:
         _wait(server)
         yield server
@@ -161,7 +160,7 @@ def _migrate(program: str, database: str) -> None:
         time.sleep(0.5)
 
 
-def _installed() -> Path:
+def _program() -> str:
     digest = hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
     venv = mirror.CACHE / f"buildgrid-{digest}"
     # Written when it is whole: an interrupted installation is begun again.
@@ -171,4 +170,4 @@ def _installed() -> Path:
         pip = [str(venv / "bin" / "pip"), "install", "--quiet", "--require-hashes", "--requirement", str(LOCK)]
         subprocess.run(pip, check=True, stdout=sys.stderr)
         done.touch()
-    return venv
+    return str(venv / "bin" / "bgd")

@@ -18,7 +18,6 @@ from tests.with_engine.conftest import debian
 from tfbuild.cli.building import WORKER
 from tfbuild.engine import Engine
 
-PROPERTIES = ("cache-silo-key", "run")
 TOOLS = ("buildbox-casd", "buildbox-worker", "buildbox-run-hosttools")
 WANTED = "--recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances"
 # sid's programs, each with a script of its own that starts it by sid's loader.
@@ -77,7 +76,7 @@ def docker(*words: str) -> str:
 
 @contextlib.contextmanager
 def start(engine: Engine, folder: Path) -> Iterator[Cluster]:
-    """A cluster without workers, whose scheduler knows only PROPERTIES of actions."""
+    """A cluster without workers."""
     folder.mkdir()
     name, port = f"tfbuild-test-cluster-{uuid.uuid4().hex[:8]}", free_port()
     image = f"tfbuild-test:{name}"
@@ -89,7 +88,7 @@ def start(engine: Engine, folder: Path) -> Iterator[Cluster]:
         start = ("run", "--detach", "--init", "--network", "host", "--name", name, "--entrypoint", "sh")
         docker(*start, image, "-c", script)
         database = f"postgresql+psycopg2://postgres@127.0.0.1:{port}/postgres"
-        with buildgrid.serve(folder, database=database, properties=PROPERTIES) as server:
+        with buildgrid.schedule(folder, database) as server:
             cluster = Cluster(engine=engine, server=server, image=image, volume=name)
             yield cluster
     finally:
