@@ -313,15 +313,18 @@ def _in_git(folder: str, commit: str) -> tuple[TreeRecord, dict[str, int]]:
     def read(path: str) -> str | None:
         return _git(folder, "show", f"{commit}:{path}") if path in names else None
 
-    edited = {
-        name: len(_git(folder, "grep", "-lF", edit.find, commit, "--", f":(glob){edit.files}", allowed=1).splitlines())
-        for name, edit in EDITS.items()
-    }
+    edited = {name: _edited(folder, commit, edit) for name, edit in EDITS.items()}
     patched = {name: _patched(folder, commit, patch) for name, patch in PATCHES.items()}
     facts = read_record(read, names)
     if facts.dated == FROZEN:
         facts = replace(facts, dated=_git(folder, "log", "-1", "--format=%cs", commit, "--", GRAPH_VERSION).strip())
     return facts, {name: count for name, count in {**edited, **patched}.items() if count}
+
+
+def _edited(folder: str, commit: str, edit: failures.Edit) -> int:
+    """How many files the edit changes; git finds those that have any of its lines."""
+    found = _git(folder, "grep", "-lF", edit.find, commit, "--", f":(glob){edit.files}", allowed=1).splitlines()
+    return sum(edit.find in _git(folder, "show", name) for name in found)
 
 
 def _patched(folder: str, commit: str, patch: Path) -> int:

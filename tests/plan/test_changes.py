@@ -194,6 +194,21 @@ def test_a_bazel_of_ones_own_is_packed_and_brings_the_edits_that_it_needs(tmp_pa
     assert not ids & {chosen(**SOURCE).id, chosen(**SOURCE, bazel="7.7.1").id}
 
 
+@pytest.mark.parametrize("release", ["2.15.1", "2.16.2", "2.17.1", "2.18.1", "2.19.1"])
+def test_what_bazel_7_needs_changed_is_changed_up_to_the_release_that_has_it_itself(
+    tmp_path: Path, release: str
+) -> None:
+    bazel = f"7.7.1={program(tmp_path / 'bazel')}"
+    build = chosen(**{**SOURCE, "release": release}, bazel=bazel)
+    assert [row.id for row in build.fixes if row.bazel_from] == [
+        "bazel7-workspace", "bazel7-licenses", "bazel7-execution-info", "bazel7-link-words",
+        "bazel7-system-sqlite", "bazel7-host-features",
+    ]  # fmt: skip
+    assert {"--noenable_bzlmod", "--host_features=-force_no_whole_archive"} <= set(build.bazel_flags)
+    newer = chosen(**{**SOURCE, "release": "2.20.0"}, bazel=bazel)
+    assert not [row for row in newer.fixes if row.bazel_from]
+
+
 def test_other_bazels_change_no_build() -> None:
     for bazel in ("", "6.1.0", "6.5.0"):
         build = chosen(**SOURCE, bazel=bazel)
