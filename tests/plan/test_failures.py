@@ -242,6 +242,17 @@ def test_explain_names_them_too() -> None:
     assert any(note.startswith("fix gcc12-avxvnniint8: XNNPACK asks for") for note in explanation.notes)
 
 
+def test_a_cuda_build_with_the_compiler_that_is_there_names_the_toolchain_that_knows_cuda() -> None:
+    flag = "--crosstool_top=@local_config_cuda//crosstool:toolchain"
+    for platform, cpu in (("linux/amd64", "x86-64-v3"), ("linux/arm64", "armv8.2-a")):
+        named = {
+            (release, target): flag in chosen(release=release, target=target, platform=platform, cpu=cpu).bazel_flags
+            for release in ("2.20.0", "2.21.0")
+            for target in ("mkl", "cuda")
+        }
+        assert [build for build, there in named.items() if there] == [("2.21.0", "cuda")]
+
+
 def test_the_users_own_flags_come_after_those_of_fixes() -> None:
     build = chosen(release="2.20.0", compiler="gcc-12", bazel_flag=("--define=xnn_enable_avxvnniint8=true",))
     assert [flag for flag in build.bazel_flags if "avxvnniint8" in flag] == [
