@@ -35,6 +35,7 @@ CUDA_14 = release_table.Cuda(
     since="1.15", version="12.5.1", cudnn="9.3.0", others=("14.0.0",), others_cudnn=("9.9.0",), capabilities="9.0",
     hermetic=True, source="made up",
 )  # fmt: skip
+CUDA_13_FIRST = msgspec.structs.replace(CUDA_14, version="13.1.1", cudnn="9.19.1", others=("12.5.1",))
 
 
 @pytest.fixture
@@ -102,6 +103,16 @@ def test_a_cuda_of_another_major_version_gets_the_cudnn_that_the_tree_names_with
     ):
         cuda.choose_cuda(newest.RELEASE, cuda.parse_capabilities("9.0"), cuda="14.0")
     assert refusal.value.hint == "--set cudnn=VERSION, one of: 9.9.0"
+    # No --cuda: an older one is taken for the GPUs that the release's own does not compile for.
+    with (
+        release_table.using(msgspec.structs.replace(release_table.table(), cuda=(CUDA_13_FIRST,))),
+        pytest.raises(Unsupported, match=r"no cuDNN is known to work with CUDA 12\.5\.1") as refusal,
+    ):
+        cuda.choose_cuda(newest.RELEASE, cuda.parse_capabilities("sm_60,sm_70,compute_90"))
+    assert refusal.value.hint == (
+        "its own, 13.1.1, does not compile for 6.0, 7.0: leave them out (--compute-capabilities); "
+        "or --set cudnn=VERSION, one of: 9.9.0"
+    )
 
 
 @pytest.mark.parametrize(

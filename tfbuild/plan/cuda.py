@@ -162,7 +162,7 @@ def choose_cuda(
     configs, notes = _device_compiler(release, gpus, compiler)
     return CudaChoice(
         cuda=chosen,
-        cudnn=_cudnn(release, own, chosen, cudnn),
+        cudnn=_cudnn(release, own, chosen, cudnn, gpus),
         configs=configs,
         notes=(*_newer(release, own, chosen, gpus), *notes),
     )
@@ -271,7 +271,7 @@ def _advice(release: str, gpus: tuple[Capability, ...], cuda: str = "") -> str:
     return f"CUDA {cudas[0]} is the first that does, and no release is known to take it: choose other GPUs"
 
 
-def _cudnn(release: str, fact: Cuda, cuda: str, requested: str) -> str:
+def _cudnn(release: str, fact: Cuda, cuda: str, requested: str, gpus: tuple[Capability, ...]) -> str:
     """Return the requested cuDNN, else the one known to work with a CUDA that is not the release's, else its own.
 
     Raises Unsupported for a CUDA of another major version, which the release's own is not made for.
@@ -282,10 +282,11 @@ def _cudnn(release: str, fact: Cuda, cuda: str, requested: str) -> str:
     paired = [row.version for row in table().cudnn if cuda != fact.version and row.covers(cuda)]
     known = named or next((name for name in paired if name in fact.others_cudnn), "")
     if not known and version(cuda).major != version(fact.version).major and fact.hermetic:
-        raise Unsupported(
-            f"no cuDNN is known to work with CUDA {cuda} in TensorFlow {release}",
-            hint=f"--set cudnn=VERSION, one of: {', '.join(fact.others_cudnn)}",
-        )
+        hint = f"--set cudnn=VERSION, one of: {', '.join(fact.others_cudnn)}"
+        if missing := _missing(fact.version, gpus):
+            which = f"its own, {fact.version}, does not compile for {_figures(missing)}"
+            hint = f"{which}: leave them out (--compute-capabilities); or {hint}"
+        raise Unsupported(f"no cuDNN is known to work with CUDA {cuda} in TensorFlow {release}", hint=hint)
     return known or fact.cudnn
 
 
