@@ -242,7 +242,7 @@ def test_explain_names_them_too() -> None:
     assert any(note.startswith("fix gcc12-avxvnniint8: XNNPACK asks for") for note in explanation.notes)
 
 
-def test_a_cuda_build_with_the_compiler_that_is_there_names_the_toolchain_that_knows_cuda() -> None:
+def test_a_cuda_build_with_a_local_compiler_names_the_toolchain_for_cuda() -> None:
     flag = "--crosstool_top=@local_config_cuda//crosstool:toolchain"
     for platform, cpu in (("linux/amd64", "x86-64-v3"), ("linux/arm64", "armv8.2-a")):
         named = {

@@ -110,7 +110,7 @@ def test_a_cuda_of_another_major_version_gets_the_cudnn_that_the_tree_names_with
     ):
         cuda.choose_cuda(newest.RELEASE, cuda.parse_capabilities("sm_60,sm_70,compute_90"))
     assert refusal.value.hint == (
-        "its own, 13.1.1, does not compile for 6.0, 7.0: leave them out (--compute-capabilities); "
+        "its own CUDA, 13.1.1, does not compile for 6.0, 7.0: leave them out (--compute-capabilities); "
         "or --set cudnn=VERSION, one of: 9.9.0"
     )
 

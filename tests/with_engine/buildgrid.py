@@ -112,7 +112,7 @@ def serve(
 
 @contextlib.contextmanager
 def schedule(folder: Path, database: str) -> Iterator[Server]:
-    """The scheduler of the manual's cluster, which knows one property more: tests make actions anew by it."""
+    """Run the scheduler of the manual's cluster; workers also take the property `run`, which keeps actions uncached."""
     port, text = free_port(), GRID.read_text(encoding="utf-8")
     own = {
         "0.0.0.0:50051": f"127.0.0.1:{port}",

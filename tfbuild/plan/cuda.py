@@ -284,7 +284,7 @@ def _cudnn(release: str, fact: Cuda, cuda: str, requested: str, gpus: tuple[Capa
     if not known and version(cuda).major != version(fact.version).major and fact.hermetic:
         hint = f"--set cudnn=VERSION, one of: {', '.join(fact.others_cudnn)}"
         if missing := _missing(fact.version, gpus):
-            which = f"its own, {fact.version}, does not compile for {_figures(missing)}"
+            which = f"its own CUDA, {fact.version}, does not compile for {_figures(missing)}"
             hint = f"{which}: leave them out (--compute-capabilities); or {hint}"
         raise Unsupported(f"no cuDNN is known to work with CUDA {cuda} in TensorFlow {release}", hint=hint)
     return known or fact.cudnn

@@ -47,7 +47,7 @@ def refuse_another_cpu(request: Request, own: InstructionSet) -> None:
 
 def refuse_other_gpus(request: Request) -> None:
     """Raise UsageError for a word that sets other GPUs or another CUDA than the plan and the labels say."""
-    for name in configs_named(request):
+    for name in _configs_named(request):
         if match := source_tree.CUDA_CONFIG.fullmatch(name):
             raise UsageError(
                 f"--config {name} takes another CUDA than the plan and the labels say", hint=f"--cuda {match[1]}.0"
@@ -68,14 +68,14 @@ def refuse_other_gpus(request: Request) -> None:
 def runtimes_named(request: Request) -> Iterator[tuple[str, str]]:
     """Yield the words that choose a runtime of oneDNN, and which."""
     runtimes = configuration.runtimes()
-    for name in configs_named(request):
+    for name in _configs_named(request):
         if name in runtimes:
             yield f"--config {name}", runtimes[name]
     for match in OPENMP.finditer(" ".join(request.bazel_flag)):
         yield match[0], "openmp" if match[1] == "true" else "threadpool"
 
 
-def configs_named(request: Request) -> list[str]:
+def _configs_named(request: Request) -> list[str]:
     """Return the configs that the user asks Bazel for."""
     return [*request.config, *re.findall(r"--config[= ](\S+)", " ".join(request.bazel_flag))]
 
