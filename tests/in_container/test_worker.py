@@ -112,7 +112,7 @@ def test_a_worker_prepares_times_and_drops_its_work(running: tuple[Ask, int]) ->
     assert exact.calls >= validity.FEWEST_CALLS
     sample = records.WorkerSample(**ask("sample", key="exact", inner=5))
     assert 0.1 <= sample.cpu < 0.15
-    assert sample.cpu <= sample.wall
+    assert sample.cpu <= 1.001 * sample.wall, "the kernel's two clocks differ by some millionths"
     assert ask("idle", key="plain")["share"] < validity.MOST_IDLE
     peak = records.Peak(**ask("once", workload="asleep", params={}))
     assert (peak.items, peak.reason, peak.limit) == (3, "", validity.memory())
