@@ -83,7 +83,10 @@ def second(folder: Path, first: list[dict[str, Any]]) -> list[dict[str, object]]
 
 
 def sitting(row: dict[str, Any]) -> dict[str, object]:
-    """Seconds and bytes; of a sitting that was killed, until it was last seen."""
+    """Seconds and bytes; of a sitting that was killed, until it was last seen.
+
+    `processes` includes Bazel's internal ones (symlinks and the like) in records made before 2026-11-27.
+    """
     return {
         "began": row["began"],
         "wall_seconds": wall(row),

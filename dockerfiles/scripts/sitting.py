@@ -24,6 +24,8 @@ TOOL = ("[for tool]", "[for host]")
 COUNT = re.compile(rb"\[(\d[\d,]{,20}) / (\d[\d,]{,20})\]")
 PROCESSES = re.compile(rb"^INFO: (\d[\d,]{,20}) process(?:es)?(?:: (.*?))?\.?$", re.MULTILINE)
 HITS = re.compile(rb"(\d[\d,]{,20}) (?:remote|disk) cache hit")
+# Bazel counts what it does itself, such as symlinks, which no cache holds.
+INTERNAL = re.compile(rb"(\d[\d,]{,20}) internal")
 
 
 def read(path):
@@ -97,17 +99,20 @@ def number(text):
 
 
 def counts_in(log):
-    """Return what Bazel's log says: actions done and in all, processes, and how many of these came from a cache."""
+    """Return what Bazel's log says: actions done and in all, processes, and how many of these came from a cache.
+
+    Processes are those that ran and those that a cache answered.
+    """
     text = read(log)
     counts = [(number(done), number(total)) for done, total in COUNT.findall(text)]
     done, total = counts[-1] if counts else (0, 0)
     summary = [(b"0", b""), *PROCESSES.findall(text)][-1]
-    hits = HITS.search(summary[1])
+    internal, hits = (sum(map(number, kind.findall(summary[1]))) for kind in (INTERNAL, HITS))
     return {
         "actions_done": done,
         "actions_total": total,
-        "processes": number(summary[0]),
-        "from_cache": number(hits.group(1)) if hits else 0,
+        "processes": number(summary[0]) - internal,
+        "from_cache": hits,
     }
 
 

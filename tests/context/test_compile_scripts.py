@@ -96,6 +96,8 @@ def sitting(*arguments: object) -> None:
     [
         ("1,300 processes: 82 remote cache hit, 1,218 local", 1300, 82),
         ("9 processes: 4 disk cache hit, 5 linux-sandbox", 9, 4),
+        ("3,731 processes: 3,178 disk cache hit, 354 internal, 199 local", 3377, 3178),
+        ("20 processes: 4 disk cache hit, 6 remote cache hit, 2 internal, 8 local", 18, 10),
         ("1 process: 1 local", 1, 0),
         ("0 processes", 0, 0),
     ],
