@@ -6,15 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from tests import checkout
 from tests.ci.steps import GITHUB, ROOT, Github, gitlab, read
 from tests.publish import wheels
+from tests.servers import Handler, serving
 from tfbuild import __version__
 
 pytestmark = pytest.mark.slow
@@ -253,37 +252,27 @@ ADVISORY = {
 }
 
 
-class Advisories(BaseHTTPRequestHandler):
+class Advisories(Handler):
     """OSV's answers: nothing is known of any package but one."""
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         found = {"vulns": [ADVISORY]} if asked["package"]["name"] == "jinja2" else {}
-        body = json.dumps(found).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+        self.say(200, json.dumps(found).encode())
 
 
 @pytest.mark.nightly
 def test_pip_audit_is_installed_and_finds_a_vulnerability_of_a_locked_package(tmp_path: Path) -> None:
     """Of another database than PyPI's, in which the next vulnerability may stand at any time."""
     whole = checkout.copy(tmp_path / "whole")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Advisories) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}/"
-        env = {**os.environ, "PIP_AUDIT_VULNERABILITY_SERVICE": "osv", "PIP_AUDIT_OSV_URL": url}
+    with serving(Advisories) as host:
+        env = {**os.environ, "PIP_AUDIT_VULNERABILITY_SERVICE": "osv", "PIP_AUDIT_OSV_URL": f"http://{host}/"}
         for ignored, code in ([], 1), (["--ignore-vuln", "PYSEC-2026-1"], 0):
             done = subprocess.run(
                 [whole / "ci" / "audit.sh", *ignored], env=env, capture_output=True, text=True, check=False
             )
             assert done.returncode == code, done.stderr
             assert ("PYSEC-2026-1 99.0" in done.stdout) == (code == 1)
-        server.shutdown()
 
 
 @pytest.mark.nightly

@@ -7,7 +7,6 @@ import json
 import re
 import socketserver
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
@@ -25,6 +24,7 @@ from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import gather
 from tests.publish.fake_images import image as published_image
 from tests.publish.test_local_images import LABELS, NAME, last_step
+from tests.servers import running, serving
 from tests.terminal import Terminal
 from tests.verify.test_report import report
 from tfbuild.errors import EngineMissing, Interrupted, Stale, TfbuildError, Unfinished, UsageError, VerificationFailed
@@ -87,10 +87,8 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Fak
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/engine.sock")
     monkeypatch.delenv("TFBUILD_REGISTRY", raising=False)
     handler = type("Here", (FakeEngine,), {"images": {}})
-    with socketserver.ThreadingUnixStreamServer(f"{tmp_path}/engine.sock", handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    with running(socketserver.ThreadingUnixStreamServer(f"{tmp_path}/engine.sock", handler)):
         yield handler
-        server.shutdown()
 
 
 def run(*words: str, code: int = 0) -> tuple[str, str]:
@@ -137,7 +135,7 @@ def test_prune_names_what_the_engine_keeps(engine: type[FakeEngine]) -> None:
 
 @pytest.fixture
 def repository(fake: type[FakeRegistry], engine: type[FakeEngine], monkeypatch: pytest.MonkeyPatch) -> str:
-    name = f"{fake.host}/us/x"  # type: ignore[attr-defined]
+    name = f"{fake.host}/us/x"
     monkeypatch.setenv("TFBUILD_REGISTRY", name)
     return name
 
@@ -290,11 +288,9 @@ def test_an_sbom_is_printed_or_written(engine: type[FakeEngine], monkeypatch: py
 
 def test_an_engine_elsewhere_is_planned_for(engine: type[FakeEngine], monkeypatch: pytest.MonkeyPatch) -> None:
     engine.arch = "arm64"
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), engine) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_address[1]}")
+    with serving(engine) as host:
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://{host}")
         (planned,) = document("build", "--dry-run", "--cpu", "armv8.2-a")
         (official,) = document("build", "--dry-run", "--wheel", "official")
-        server.shutdown()
     assert (planned["platform"], planned["instruction_set"]) == ("linux/arm64", "armv8.2-a")
     assert official["platform"] == "linux/arm64"

@@ -4,10 +4,9 @@ import base64
 import itertools
 import json
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import ClassVar
 from unittest.mock import patch
@@ -15,10 +14,12 @@ from unittest.mock import patch
 import pytest
 import requests
 
+from tests import servers
 from tests.cli import hostile
 from tests.cli.hostile import Pair, Place
 from tests.commandline import answer
 from tests.rows import each
+from tests.servers import Handler
 from tfbuild import errors
 from tfbuild.errors import BuildFailed, TfbuildError, conceal, without_secrets
 from tfbuild.pipeline import bundle, mirror
@@ -136,7 +137,7 @@ LOGIN = base64.b64encode(f"robot-name:{CANARY}".encode()).decode()
 ADDRESS = f"http://u:{CANARY}@127.0.0.1:1/x?k={CANARY}"
 
 
-class Echo(BaseHTTPRequestHandler):
+class Echo(Handler):
     """A server that repeats what it is sent, or names an address with a secret, as its `kind` says."""
 
     kind: ClassVar[str]
@@ -167,24 +168,17 @@ class Echo(BaseHTTPRequestHandler):
             self.answer(403, json.dumps({"errors": [error]}))
 
     def answer(self, code: int, body: str, *headers: tuple[str, str]) -> None:
-        self.send_response(code, f"No access for {self.headers.get('Authorization')}")
-        for name, value in (*headers, ("Content-Length", str(len(body)))):
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(b"" if self.command == "HEAD" else body.encode())
+        self.reason = f"No access for {self.headers.get('Authorization')}"
+        self.say(code, body.encode(), dict(headers))
 
-    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815
-
-    def log_message(self, *_: object) -> None: ...
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
 
 
 @contextmanager
 def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     """The address of a server. What earlier commands have sent is not hidden any more, as in a new process."""
-    with patch.dict(errors._sent, clear=True), ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with patch.dict(errors._sent, clear=True), servers.serving(handler) as host:
+        yield host
 
 
 @contextmanager
@@ -262,7 +256,7 @@ def test_a_mirror_passes_on_no_secret_of_a_host_s_answer(
     assert f"{got.status_code} No access for Basic ***" in said or "refusal" not in kind, said
 
 
-class Proxy(BaseHTTPRequestHandler):
+class Proxy(Handler):
     """A proxy that repeats the login that it was sent, as it was sent and in plain text."""
 
     def do_CONNECT(self) -> None:
@@ -270,9 +264,7 @@ class Proxy(BaseHTTPRequestHandler):
         self.send_response(403, f"No access for {base64.b64decode(sent).decode()} ({sent})")
         self.end_headers()
 
-    do_HEAD = do_GET = do_CONNECT  # noqa: N815
-
-    def log_message(self, *_: object) -> None: ...
+    do_HEAD = do_GET = do_CONNECT
 
 
 BEHIND = (

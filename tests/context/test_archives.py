@@ -1,12 +1,10 @@
 """archives.py, which gives Bazels before 4 what a mirror has, and source.sh's patches: the scripts themselves, run."""
 
 import hashlib
-import http.server
 import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,28 +12,19 @@ from pathlib import Path
 import pytest
 
 from tests import broken
+from tests.servers import FileHandler, serving
 from tfbuild.context import dockerfile
 
 SCRIPT = dockerfile.TEMPLATES / "archives.py"
 GOOD, OTHER = b"the archive", b"another file of the same name"
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
 def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     folder = tmp_path / "mirror"
     folder.mkdir()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", folder
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(partial(FileHandler, directory=str(folder))) as host:
+        yield f"http://{host}", folder
 
 
 def tree(folder: Path, *rules: str) -> Path:

@@ -8,14 +8,13 @@ import io
 import tarfile
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from tests.contract.newbazel import OFFLINE
 from tests.contract.test_bazel import SECONDS
-from tests.pipeline.test_mirror import running
+from tests.servers import FileHandler, serving
 from tfbuild.context import dockerfile
 from tfbuild.engine import ContainerRun, Engine
 from tfbuild.pipeline import bundle, mirror
@@ -43,11 +42,6 @@ TOP = "int lib(); int main() { return lib() - 1; }"
 COLLECT = "sh -c 'bazel-bin/top && python3 -m zipfile --create /wheel/top.whl bazel-bin/top'"
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
 def archive() -> bytes:
     buffer = io.BytesIO()
@@ -64,9 +58,8 @@ def internet(archive: bytes, tmp_path: Path) -> Iterator[str]:
     folder = tmp_path / "internet"
     (folder / "files.example.org").mkdir(parents=True)
     (folder / "files.example.org" / "lib-1.tar.gz").write_bytes(archive)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    with running(server):
-        yield f"http://127.0.0.1:{server.server_port}"
+    with serving(partial(FileHandler, directory=str(folder))) as host:
+        yield f"http://{host}"
 
 
 def compiled(engine: Engine, builder: str, server: Mirror, sha256: str, *collect: str) -> ContainerRun:

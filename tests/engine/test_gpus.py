@@ -1,16 +1,16 @@
 """Which GPUs an engine offers and how they are requested, by `docker info` in the API's form. No real GPU is used."""
 
 import json
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import docker
 import pytest
 
 from tests.engine.api import EngineApi
+from tests.servers import serving
 from tfbuild.engine import ContainerRun, Engine, sandbox
 
 RUNC = {"io.containerd.runc.v2": {"path": "runc"}, "runc": {"path": "runc"}}
@@ -91,17 +91,8 @@ class EngineHandler(EngineApi, BaseHTTPRequestHandler):
 def engine(info: dict[str, Any]) -> Iterator[tuple[Engine, list[dict[str, Any]]]]:
     created: list[dict[str, Any]] = []
     handler = type("Handler", (EngineHandler,), {"info": info, "created": created})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    client = docker.DockerClient(base_url=f"tcp://127.0.0.1:{server.server_port}", version="1.43")
-    try:
+    with serving(handler) as host, closing(docker.DockerClient(base_url=f"tcp://{host}", version="1.43")) as client:
         yield Engine(client), created
-    finally:
-        client.close()
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,18 @@
 
 import json
 import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.servers import Handler, serving
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import digest_of
 from tfbuild.oci.references import Repository
 
 
-class FakeRegistry(BaseHTTPRequestHandler):
+class FakeRegistry(Handler):
     """Serves manifests, blobs and tags from `content`, by their path below /v2/us/x/."""
 
     protocol_version = "HTTP/1.1"
@@ -27,7 +25,7 @@ class FakeRegistry(BaseHTTPRequestHandler):
     links: dict[str, dict[str, str]] = {}  # noqa: RUF012
     needs = ""
     realm = ""
-    reason: str | None = None
+    host = ""
 
     def do_GET(self) -> None:
         self.authorizations.append(self.headers.get("Authorization", ""))
@@ -48,7 +46,7 @@ class FakeRegistry(BaseHTTPRequestHandler):
         else:
             self.answer(404, "application/json", b"{}")
 
-    do_HEAD = do_GET  # noqa: N815
+    do_HEAD = do_GET
 
     def do_PUT(self) -> None:
         self.requests.append(f"{self.command} {self.path}")
@@ -74,27 +72,18 @@ class FakeRegistry(BaseHTTPRequestHandler):
         return {"OCI-Subject": subject}
 
     def answer(self, status: int, kind: str, body: bytes, **headers: str) -> None:
-        self.send_response(status, self.reason)
-        for name, value in ({"Content-Type": kind, "Content-Length": str(len(body))} | headers).items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+        self.say(status, body, {"Content-Type": kind, **headers})
 
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeRegistry]]:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    handler = type("Here", (FakeRegistry,), {"content": {}, "authorizations": [], "requests": [], "links": {}})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        handler.host = f"127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
+    handler: type[FakeRegistry] = type(
+        "Here", (FakeRegistry,), {"content": {}, "authorizations": [], "requests": [], "links": {}}
+    )
+    with serving(handler) as handler.host:
         yield handler
-        server.shutdown()
 
 
 def connect(fake: type[FakeRegistry]) -> Registry:
-    return Registry(Repository.parse(f"{fake.host}/us/x"))  # type: ignore[attr-defined]
+    return Registry(Repository.parse(f"{fake.host}/us/x"))

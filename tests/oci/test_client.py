@@ -215,7 +215,7 @@ def test_what_is_read_has_a_limit(length: int, fake: type[FakeRegistry]) -> None
 
 def test_a_tag_of_an_image_has_a_digest_in_its_registry(fake: type[FakeRegistry]) -> None:
     digest = put(fake, "12-slim", {"manifests": []}, kind=INDEX)
-    host: str = fake.host  # type: ignore[attr-defined]
+    host: str = fake.host
     assert client.image_digest(f"{host}/us/x:12-slim") == digest
     with pytest.raises(RegistryRefused, match=f"{host}/us/x has no tag 13") as refusal:
         client.image_digest(f"{host}/us/x:13")
@@ -385,7 +385,7 @@ def test_each_refusal_says_what_to_do(
     answering(fake, "PUT", status, monkeypatch)
     with pytest.raises(RegistryRefused) as refusal:
         connect(fake).put("x", b"{}", INDEX)
-    assert hint.format(host=fake.host) in refusal.value.hint  # type: ignore[attr-defined]
+    assert hint.format(host=fake.host) in refusal.value.hint
 
 
 @pytest.mark.parametrize("status", [400, 415])
@@ -429,7 +429,7 @@ def test_a_token_is_sent_to_its_registry_only(fake: type[FakeRegistry], monkeypa
     registry = connect(fake)
     connection = registry._request.__self__  # type: ignore[attr-defined]
     connection._authorization = "Bearer secret"
-    host: str = fake.host  # type: ignore[attr-defined]
+    host: str = fake.host
     for url, sent in (
         ("manifests/x", "Bearer secret"),
         (f"http://{host}/elsewhere", "Bearer secret"),

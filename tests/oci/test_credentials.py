@@ -3,14 +3,12 @@
 import base64
 import json
 import os
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.oci.fake_registry import FakeRegistry, connect, fake
+from tests.servers import Handler, serving
 from tfbuild.errors import RegistryRefused
 
 __all__ = ["fake"]  # a fixture
@@ -20,7 +18,7 @@ def test_the_engines_credentials_override_those_of_netrc(
     fake: type[FakeRegistry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded = base64.b64encode(b"engine:secret").decode()
-    host: str = fake.host  # type: ignore[attr-defined]
+    host: str = fake.host
     (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": encoded}}}))
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login another password secret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -31,14 +29,14 @@ def test_the_engines_credentials_override_those_of_netrc(
 
 def test_a_password_is_sent_in_utf_8_as_dockers_client_does(fake: type[FakeRegistry], tmp_path: Path) -> None:
     encoded = base64.b64encode("engine:пароль".encode()).decode()
-    host: str = fake.host  # type: ignore[attr-defined]
+    host: str = fake.host
     (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": encoded}}}))
     fake.needs = f"Basic {encoded}"
     assert connect(fake).tags() == []
     assert fake.authorizations == ["", f"Basic {encoded}"]
 
 
-class TokenServer(BaseHTTPRequestHandler):
+class TokenServer(Handler):
     """Issues tokens; `received`: the method, body and credentials of each request."""
 
     received: list[tuple[str, str, str]]
@@ -47,28 +45,18 @@ class TokenServer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", "0"))).decode()
         self.received.append((self.command, body, self.headers.get("Authorization", "")))
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(self.content)))
-        self.end_headers()
-        self.wfile.write(self.content)
+        self.say(200, self.content)
 
-    do_POST = do_GET  # noqa: N815
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+    do_POST = do_GET
 
 
 def token_request(fake: type[FakeRegistry], content: bytes = TokenServer.content) -> tuple[str, str, str]:
     """The request that the token server gets: its method, body and credentials."""
     received: list[tuple[str, str, str]] = []
     handler = type("Here", (TokenServer,), {"received": received, "content": content})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        fake.needs, fake.realm = "Bearer issued", f"http://127.0.0.1:{server.server_port}/token"
-        try:
-            assert connect(fake).tags() == []
-        finally:
-            server.shutdown()
+    with serving(handler) as host:
+        fake.needs, fake.realm = "Bearer issued", f"http://{host}/token"
+        assert connect(fake).tags() == []
     (request,) = received
     return request
 
@@ -95,7 +83,7 @@ IDENTITY = "grant_type=refresh_token&client_id=tfbuild&refresh_token=an+identity
 def test_an_identity_token_in_the_configuration_is_exchanged_for_a_token(
     fake: type[FakeRegistry], tmp_path: Path
 ) -> None:
-    host: str = fake.host  # type: ignore[attr-defined]
+    host: str = fake.host
     entry = {
         "auth": base64.b64encode(b"00000000-0000-0000-0000-000000000000:").decode(),
         "identitytoken": "an identity",
@@ -145,7 +133,7 @@ def test_a_helper_that_fails_is_named(
 
 @pytest.mark.parametrize("entry", [{"auth": "no base64!"}, {"auth": "bm8gY29sb24="}, {"auth": 1}, "x"])
 def test_a_malformed_configuration_is_reported(entry: object, fake: type[FakeRegistry], tmp_path: Path) -> None:
-    host: str = fake.host  # type: ignore[attr-defined]
+    host: str = fake.host
     (tmp_path / "config.json").write_text(json.dumps({"auths": {host: entry}}))
     fake.needs = "Basic x"
     with pytest.raises(RegistryRefused, match="stored credentials cannot be read"):

@@ -2,16 +2,13 @@
 
 import gc
 import json
-import ssl
-import subprocess
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
+from tests.servers import Handler, self_signed, serving
 from tfbuild.errors import RegistryRefused, UsageError, VerificationFailed
 from tfbuild.oci import client, manifests, referrers, transport
 from tfbuild.oci.client import Registry
@@ -26,18 +23,14 @@ def refusal_of_token_server(fake: type[FakeRegistry], status: int, monkeypatch: 
     monkeypatch.setattr(transport, "TRIES", 1)
     monkeypatch.setattr(transport, "BACKOFF", 0)
 
-    def answer(self: BaseHTTPRequestHandler) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+    class TokenServer(Handler):
+        def do_GET(self) -> None:
+            self.say(status)
 
-    quiet = {"do_GET": answer, "log_message": lambda *_: None}
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("TokenServer", (BaseHTTPRequestHandler,), quiet)) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        fake.needs, fake.realm = "a token", f"http://127.0.0.1:{server.server_port}/token"
+    with serving(TokenServer) as host:
+        fake.needs, fake.realm = "a token", f"http://{host}/token"
         with pytest.raises(RegistryRefused) as refusal:
             connect(fake).manifest("x")
-        server.shutdown()
     return refusal.value
 
 
@@ -54,7 +47,7 @@ def test_a_failing_token_server_is_not_mistaken_for_a_wrong_password(
     fake: type[FakeRegistry], status: int, message: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusal = refusal_of_token_server(fake, status, monkeypatch)
-    assert message.format(host=fake.host) in refusal.reason  # type: ignore[attr-defined]
+    assert message.format(host=fake.host) in refusal.reason
     assert hint in refusal.hint
 
 
@@ -83,27 +76,11 @@ def test_a_token_server_without_a_certificate_is_named(
     certified: bool, message: str, fake: type[FakeRegistry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "TRIES", 0)
-    with ThreadingHTTPServer(("127.0.0.1", 0), fake) as server:
-        if certified:
-            server.socket = self_signed(tmp_path).wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        fake.needs, fake.realm = "a token", f"https://127.0.0.1:{server.server_port}/token"
+    with serving(fake, self_signed(tmp_path) if certified else None) as host:
+        fake.needs, fake.realm = "a token", f"https://{host}/token"
         with pytest.raises(RegistryRefused, match=message):
             connect(fake).manifest("x")
-        server.shutdown()
     gc.collect()
-
-
-def self_signed(folder: Path) -> ssl.SSLContext:
-    """The TLS context of a server with a self-signed certificate."""
-    command = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    subject = ("-days", "2", "-subj", "/CN=stranger", "-addext", "subjectAltName=IP:127.0.0.1")
-    subprocess.run(
-        [*command, *subject, "-keyout", "key.pem", "-out", "x.pem"], cwd=folder, check=True, capture_output=True
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "x.pem", folder / "key.pem")
-    return context
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class Machine:
 
 def machine(fake: type[FakeRegistry], root: Path, *, readonly: bool = False) -> Machine:
     root.mkdir()
-    repository = Repository.parse(f"{fake.host}/us/x")  # type: ignore[attr-defined]
+    repository = Repository.parse(f"{fake.host}/us/x")
     images = CacheImages(repository=repository, readonly=readonly)
     return Machine(root, io.StringIO(), CacheLayers(images=images, build_id="2.14.1-mkl", root=root, ca=None))
 

@@ -398,7 +398,7 @@ def test_a_compile_s_cache_comes_from_its_image_and_goes_into_it(
         FakeRegistry.do_POST(self)
 
     fake.do_POST = post  # type: ignore[method-assign]
-    repository = f"{fake.host}/us/x"  # type: ignore[attr-defined]
+    repository = f"{fake.host}/us/x"
     name = f"{repository}:{COMPILED.id}"
     if layers:
         fake.content[f"manifests/{COMPILED.id}"] = ("application/vnd.oci.image.manifest.v1+json", b"{}")
@@ -441,7 +441,7 @@ def test_what_a_compile_made_is_pushed_unless_it_made_nothing_or_somebody_waits(
             raise error
 
     engine.works = work
-    asked = run_of(RunRequest(remote_cache=f"oci://{fake.host}/us/x"), None)  # type: ignore[attr-defined]
+    asked = run_of(RunRequest(remote_cache=f"oci://{fake.host}/us/x"), None)
     made, _ = maker(engine, tmp_path, cache_images=asked.cache_images, verify=False)
     with pytest.raises(type(error)):
         made.build(COMPILED)

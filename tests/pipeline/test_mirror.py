@@ -24,9 +24,9 @@ from urllib3.util import Retry
 
 from tests.commandline import invoke
 from tests.context.test_remote_cache import served
-from tests.oci.test_untrusted import self_signed
 from tests.plan.test_selection import chosen
 from tests.rows import each
+from tests.servers import Handler, running, self_signed, serving
 from tfbuild import pipeline
 from tfbuild.errors import BadInput, BadMirror, BuildFailed, DiskFull, UsageError
 from tfbuild.pipeline import bundle, mirror
@@ -73,18 +73,6 @@ class SiteHandler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body[: len(body) // 2] if self.path.endswith("half") and not self.server.whole else body)
-
-
-@contextmanager
-def running(server: ThreadingHTTPServer) -> Iterator[None]:
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.fixture
@@ -441,26 +429,19 @@ def test_a_refused_wheel_keeps_no_sidecar_of_an_earlier_one(tmp_path: Path) -> N
 # --- where a mirror fetches from --------------------------------------------------------------------------------------
 
 
-class Recorded(BaseHTTPRequestHandler):
+class Recorded(Handler):
     """Answers with the headers of the request, after each of the `refusals`."""
 
     refusals: ClassVar[list[int]] = []
 
     def do_GET(self) -> None:
-        body = json.dumps(dict(self.headers)).encode()
-        self.send_response(self.refusals.pop() if self.refusals else 200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+        self.say(self.refusals.pop() if self.refusals else 200, json.dumps(dict(self.headers)).encode())
 
 
 def test_only_who_checks_signatures_gets_files_without_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Retry, "get_backoff_time", lambda _: 0)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Recorded) as server, running(server):
-        host, upstream = f"127.0.0.1:{server.server_port}", Upstream()
+    upstream = Upstream()
+    with serving(Recorded) as host:
         for _ in range(2):
             with pytest.raises(requests.exceptions.SSLError):
                 upstream.get(f"{host}/x", signed=False)
@@ -470,13 +451,11 @@ def test_only_who_checks_signatures_gets_files_without_tls(monkeypatch: pytest.M
 
 def test_a_host_s_certificate_is_checked_by_the_given_ca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Retry, "get_backoff_time", lambda _: 0)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Recorded) as server:
-        server.socket = self_signed(tmp_path).wrap_socket(server.socket, server_side=True)
-        with running(server):
-            path = f"127.0.0.1:{server.server_port}/x"
-            with pytest.raises(requests.exceptions.SSLError):
-                Upstream().get(path, signed=False)
-            assert Upstream(ca=tmp_path / "x.pem").get(path, signed=False).url == f"https://{path}"
+    with serving(Recorded, self_signed(tmp_path)) as host:
+        path = f"{host}/x"
+        with pytest.raises(requests.exceptions.SSLError):
+            Upstream().get(path, signed=False)
+        assert Upstream(ca=tmp_path / "x.pem").get(path, signed=False).url == f"https://{path}"
 
 
 def test_files_are_requested_as_they_are_and_pages_as_html_and_a_busy_host_again(
@@ -647,9 +626,7 @@ def test_a_repository_whose_tag_was_moved_is_refused(
 
 class Locked(Recorded):
     def do_GET(self) -> None:
-        self.send_response(401)
-        self.send_header("WWW-Authenticate", 'Basic realm="x"')
-        self.end_headers()
+        self.say(401, headers={"WWW-Authenticate": 'Basic realm="x"'})
 
 
 def test_git_never_prompts_and_checks_a_certificate_by_the_given_ca(
@@ -658,12 +635,10 @@ def test_git_never_prompts_and_checks_a_certificate_by_the_given_ca(
     for name in ("GIT_ASKPASS", "SSH_ASKPASS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_PROXY", "*")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Locked) as server:
-        server.socket = self_signed(tmp_path).wrap_socket(server.socket, server_side=True)
-        with running(server):
-            for ca, message in ((tmp_path / "x.pem", "terminal prompts disabled"), (None, "certificate")):
-                with pytest.raises(BadMirror, match=message):
-                    bundle.keep_clone(bundle.fill(folder), f"https://127.0.0.1:{server.server_port}/x", "x", ca)
+    with serving(Locked, self_signed(tmp_path)) as host:
+        for ca, message in ((tmp_path / "x.pem", "terminal prompts disabled"), (None, "certificate")):
+            with pytest.raises(BadMirror, match=message):
+                bundle.keep_clone(bundle.fill(folder), f"https://{host}/x", "x", ca)
 
 
 def test_another_commit_and_a_missing_tag_are_refused(repository: Path, folder: Path) -> None:

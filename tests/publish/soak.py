@@ -229,7 +229,7 @@ class Place:
 
     @property
     def repository(self) -> str:
-        return f"{self.liar.host}/us/x"  # type: ignore[attr-defined]
+        return f"{self.liar.host}/us/x"
 
 
 @dataclass(kw_only=True)
@@ -336,7 +336,7 @@ def serve(folder: Path, seed: str, faults: Mapping[str, Fault] = FAULTS) -> tupl
     server = ThreadingHTTPServer(("127.0.0.1", 0), liar)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
-    liar.host = f"127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
+    liar.host = f"127.0.0.1:{server.server_port}"
     (folder / "cpuinfo").write_text(machine(MACHINE).cpuinfo())
     truth = images_of(liar)
     best = next(digest for digest, level in [*truth.items()][::-1] if level in FITTING)

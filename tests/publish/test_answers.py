@@ -123,7 +123,7 @@ FAULTS: dict[str, Fault] = {
 
 def run(fake: type[FakeRegistry], verb: str, best: str, tmp_path: Path) -> tuple[int, str]:
     """The exit code of a verb, and all that it prints."""
-    repository = f"{fake.host}/us/x"  # type: ignore[attr-defined]
+    repository = f"{fake.host}/us/x"
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(machine("rocky9-zen5").cpuinfo())
     if verb == "pull.sh":

@@ -39,7 +39,7 @@ def names(fake: type[FakeRegistry]) -> dict[str, str]:
 def tfbuild(fake: type[FakeRegistry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
     """Run the command, and return its exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TFBUILD_REGISTRY", f"{fake.host}/us/x")  # type: ignore[attr-defined]
+    monkeypatch.setenv("TFBUILD_REGISTRY", f"{fake.host}/us/x")
 
     def run(*words: str) -> Answer:
         done = answer(*words, cwd=tmp_path)

@@ -7,16 +7,15 @@ import re
 import signal
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import broken
+from tests.servers import Handler, serving
 from tfbuild import facts
 from tfbuild.oci.manifests import digest_of
 
@@ -25,13 +24,14 @@ PREFIX = "2.20.0-mkl-py3.13-"
 PLATFORM = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
 
 
-class Hostile(BaseHTTPRequestHandler):
+class Hostile(Handler):
     """Answers with `index`, or what a row of it names; with a `realm`, only to requests with a token."""
 
     index = b""
     realm = ""
     tokens: list[str] = []  # noqa: RUF012 - each server has a class of its own
     defects: list[object] = []  # noqa: RUF012 - of the headers in requests
+    host = ""
 
     def body(self) -> bytes:
         return MEMBERS.get(self.path.rpartition("/")[2], self.index)
@@ -41,29 +41,20 @@ class Hostile(BaseHTTPRequestHandler):
         token = self.headers.get("Authorization", "")
         self.tokens.append(token)
         denied = bool(self.realm) and not token
-        self.send_response(401 if denied else 200)
-        self.send_header("WWW-Authenticate", f'Bearer realm="{self.realm}",service="here",scope="pull"')
-        self.send_header("Content-Length", str(len(self.body())))
-        self.end_headers()
-        self.wfile.write(self.body())
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+        challenge = f'Bearer realm="{self.realm}",service="here",scope="pull"'
+        self.say(401 if denied else 200, self.body(), {"WWW-Authenticate": challenge})
 
 
 @pytest.fixture
 def hostile() -> Iterator[type[Hostile]]:
-    handler = type("Here", (Hostile,), {"tokens": [], "defects": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        handler.port = server.server_port  # type: ignore[attr-defined]
+    handler: type[Hostile] = type("Here", (Hostile,), {"tokens": [], "defects": []})
+    with serving(handler) as handler.host:
         yield handler
-        server.shutdown()
 
 
 def shell(hostile: type[Hostile], tmp_path: Path, more: Mapping[str, str] = {}) -> "subprocess.CompletedProcess[str]":
     (tmp_path / "cpuinfo").write_text("flags\t\t: fpu sse2 avx\n")
-    repository = f"127.0.0.1:{hostile.port}/us/x"  # type: ignore[attr-defined]
+    repository = f"{hostile.host}/us/x"
     env = {"PATH": os.environ["PATH"], "TFBUILD_CPUINFO": str(tmp_path / "cpuinfo"), "DRY_RUN": "1", "no_proxy": "*"}
     env = {**env, "DOCKER_CONFIG": str(tmp_path), **more}
     return subprocess.run(
@@ -71,7 +62,7 @@ def shell(hostile: type[Hostile], tmp_path: Path, more: Mapping[str, str] = {}) 
     )
 
 
-class Proxy(BaseHTTPRequestHandler):
+class Proxy(Handler):
     """Records what curl requests of a proxy: CONNECT if it wants TLS."""
 
     requests: list[str] = []  # noqa: RUF012 - each server has a class of its own
@@ -80,10 +71,7 @@ class Proxy(BaseHTTPRequestHandler):
         self.requests.append(f"{self.command} {self.path}")
         self.send_error(403)
 
-    do_CONNECT = do_GET  # noqa: N815
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+    do_CONNECT = do_GET
 
 
 @pytest.mark.parametrize(
@@ -100,16 +88,14 @@ class Proxy(BaseHTTPRequestHandler):
 def test_plain_http_is_only_used_for_loopback_addresses(host: str, first_request: str, tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("flags\t\t: fpu sse2 avx\n")
     handler = type("Here", (Proxy,), {"requests": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        proxy = f"http://127.0.0.1:{server.server_port}"
+    with serving(handler) as address:
+        proxy = f"http://{address}"
         env = {"PATH": os.environ["PATH"], "TFBUILD_CPUINFO": str(tmp_path / "cpuinfo"), "DRY_RUN": "1"}
         done = subprocess.run(
             ["dash", ROOT / "pull.sh", f"{host}/us/x"],
             capture_output=True, text=True, check=False, timeout=60,
             env=env | {"http_proxy": proxy, "https_proxy": proxy},
         )  # fmt: skip
-        server.shutdown()
     assert done.returncode == 26
     assert handler.requests[:1] == [first_request]  # type: ignore[attr-defined]
 
@@ -353,22 +339,18 @@ def test_a_token_with_both_of_its_names_is_sent_once(
 ) -> None:
     """By the specification, both fields have the same token."""
 
-    def answer(self: BaseHTTPRequestHandler) -> None:
-        body = json.dumps({"token": "secret", "expires_in": 300, "access_token": "secret"}, indent=indent).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    token = {"token": "secret", "expires_in": 300, "access_token": "secret"}
 
-    quiet = {"do_GET": answer, "log_message": lambda *_: None}
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("TokenServer", (BaseHTTPRequestHandler,), quiet)) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        hostile.realm = f"http://127.0.0.1:{server.server_port}/token"
+    class TokenServer(Handler):
+        def do_GET(self) -> None:
+            self.say(200, json.dumps(token, indent=indent).encode())
+
+    with serving(TokenServer) as host:
+        hostile.realm = f"http://{host}/token"
         platform = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
         rows = [row("one", platform=platform, cpuinfo="avx")]
         hostile.index = json.dumps({"manifests": rows}, indent=2).encode()
         done = shell(hostile, tmp_path)
-        server.shutdown()
     assert done.returncode == 0, done.stderr
     # For the index, a manifest and a configuration.
     assert hostile.tokens == ["", *3 * ["Bearer secret"]]
@@ -418,7 +400,7 @@ def test_a_private_registry_is_read_with_dockers_login(
     hostile: type[Hostile], scheme: str, place: str, tmp_path: Path
 ) -> None:
     hostile.index = index()
-    host = f"127.0.0.1:{hostile.port}"  # type: ignore[attr-defined]
+    host = hostile.host
 
     def answer(self: Hostile) -> None:
         authorization = self.headers.get("Authorization", "")
@@ -446,34 +428,26 @@ def test_no_password_is_sent_to_an_unencrypted_realm(hostile: type[Hostile], tmp
     """Otherwise the registry could choose who receives it."""
     authorizations: list[str] = []
 
-    def answer(self: BaseHTTPRequestHandler) -> None:
-        authorizations.append(self.headers.get("Authorization", ""))
-        self.send_response(200)
-        self.send_header("Content-Length", "16")
-        self.end_headers()
-        self.wfile.write(b'{"token": "any"}')
+    class TokenServer(Handler):
+        def do_GET(self) -> None:
+            authorizations.append(self.headers.get("Authorization", ""))
+            self.say(200, b'{"token": "any"}')
 
-    quiet = {"do_GET": answer, "log_message": lambda *_: None}
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("TokenServer", (BaseHTTPRequestHandler,), quiet)) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        hostile.realm, hostile.index = f"http://127.0.0.1:{server.server_port}/token", index()
-        done = shell(hostile, tmp_path, store_login(tmp_path, f"127.0.0.1:{hostile.port}", "file"))  # type: ignore[attr-defined]
-        server.shutdown()
+    with serving(TokenServer) as host:
+        hostile.realm, hostile.index = f"http://{host}/token", index()
+        done = shell(hostile, tmp_path, store_login(tmp_path, hostile.host, "file"))
     assert done.returncode == 0, done.stderr
     assert authorizations == [""]
     assert hostile.tokens == ["", *3 * ["Bearer any"]]
 
 
 def test_a_denied_login_says_what_to_do(hostile: type[Hostile], tmp_path: Path) -> None:
-    def answer(self: BaseHTTPRequestHandler) -> None:
-        self.send_response(401)
-        self.send_header("WWW-Authenticate", 'Basic realm="here"')
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+    def answer(self: Handler) -> None:
+        self.say(401, headers={"WWW-Authenticate": 'Basic realm="here"'})
 
     hostile.do_GET = answer  # type: ignore[method-assign]
     done = shell(hostile, tmp_path)
-    host = f"127.0.0.1:{hostile.port}"  # type: ignore[attr-defined]
+    host = hostile.host
     assert (done.returncode, done.stdout) == (26, "")
     assert done.stderr.endswith(f"(it answers 401): docker login {host}\n")
 

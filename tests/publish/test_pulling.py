@@ -213,7 +213,7 @@ def test_pull_names_each_lost_image_once_and_with_no_other_reason(
     for name in ranked[:lost]:
         del fake.content[f"manifests/{manifest(fake, name)}"]
     (tmp_path / "cpuinfo").write_text(machine("rocky9-zen5").cpuinfo())
-    place = f"--registry={fake.host}/us/x"  # type: ignore[attr-defined]
+    place = f"--registry={fake.host}/us/x"
     done = answer("pull", "--dry-run", "--cpuinfo=cpuinfo", place, *words, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("it is missing in the registry")) == (code, 1), done.stderr
     assert "an older build" not in done.stderr

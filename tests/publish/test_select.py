@@ -4,11 +4,9 @@ import json
 import os
 import random
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from http.server import ThreadingHTTPServer
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from tests import servers
 from tests.cpu.machines import machine, recording
 from tests.examples import few
 from tests.oci.fake_registry import FakeRegistry, connect
@@ -48,12 +47,9 @@ HOSTS = {
 
 @contextmanager
 def serving() -> Iterator[type[FakeRegistry]]:
-    handler = type("Here", (FakeRegistry,), {"content": {}, "authorizations": [], "requests": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        handler.host = f"127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
+    handler: type[FakeRegistry] = type("Here", (FakeRegistry,), {"content": {}, "authorizations": [], "requests": []})
+    with servers.serving(handler) as handler.host:
         yield handler
-        server.shutdown()
 
 
 def push(fake: type[FakeRegistry], release: str, name: str, python: str, whole: bool) -> Published:
@@ -100,7 +96,7 @@ def shell(
             "DRY_RUN": "1",
             "no_proxy": "*",
         }
-        repository = f"{fake.host}/us/x"  # type: ignore[attr-defined]
+        repository = f"{fake.host}/us/x"
         return subprocess.run(
             ["dash", ROOT / "pull.sh", repository, *arguments],
             capture_output=True, text=True, check=False, env=env, timeout=60,
@@ -239,7 +235,7 @@ def test_a_registry_is_listed_without_an_engine_and_marks_images_that_no_index_o
         half = push(fake, "2.20.0", "x86-64-v3", "3.9", whole=False)
         # An invalid index does not hide what the others offer.
         fake.content["manifests/2.20-mkl"] = fake.content[f"manifests/{half.id}"]
-        options = {"engine": "", "registry": f"{fake.host}/us/x", "ca_cert": ""}  # type: ignore[attr-defined]
+        options = {"engine": "", "registry": f"{fake.host}/us/x", "ca_cert": ""}
         publishing.images(**options, outdated=False, json=True)
         output = capsys.readouterr()
         assert {row["id"]: row["offered"] for row in json.loads(output.out)} == {whole.id: True, half.id: False}
@@ -257,7 +253,7 @@ def test_an_empty_registry_is_said_to_be_empty(
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     with serving() as fake:
-        registry = f"{fake.host}/us/x"  # type: ignore[attr-defined]
+        registry = f"{fake.host}/us/x"
         publishing.images(engine="", registry=registry, ca_cert="", outdated=False, json=True)
         output = capsys.readouterr()
         assert json.loads(output.out) == []

@@ -192,7 +192,7 @@ def test_json_names_the_nearest_image_and_its_missing_features_if_nothing_fits(
     options: dict[str, Any] = {"release": "", "target": "mkl", "python": "", "ca_cert": "", "engine": "", "signed": ""}
     options |= {"lock": ""}
     options |= {"dry_run": True, "json": True, "any_release": False, "skip": []}
-    options["registry"] = f"{fake.host}/us/x"  # type: ignore[attr-defined]
+    options["registry"] = f"{fake.host}/us/x"
 
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu sse sse2 lm\n")
     with pytest.raises(NothingFits):

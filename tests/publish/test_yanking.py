@@ -206,7 +206,7 @@ def test_a_yank_needs_a_reason_and_its_end_none(reason: str, undo: bool) -> None
 def test_an_image_is_yanked_by_its_verb(
     fake: type[FakeRegistry], names: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    registry = f"{fake.host}/us/x"  # type: ignore[attr-defined]
+    registry = f"{fake.host}/us/x"
     yank: Callable[..., Any] = publishing.yank
     yank(names[0], registry=registry, ca_cert="", reason="crashes", undo=False, json=False)
     output = capsys.readouterr()

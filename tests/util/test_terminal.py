@@ -5,15 +5,14 @@ import io
 import re
 import socket
 import sys
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import requests
 
-from tests.oci.test_untrusted import self_signed
 from tests.ports import free_port
+from tests.servers import running, self_signed
 from tests.terminal import Terminal
 from tfbuild.util import terminal
 from tfbuild.util.terminal import cause
@@ -89,8 +88,8 @@ def test_a_server_that_never_answers() -> None:
 
 
 def test_a_server_that_speaks_no_tls_or_has_a_certificate_of_its_own(tmp_path: Path) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    with running(server):
         with pytest.raises(requests.exceptions.SSLError) as error:
             requests.get(f"https://127.0.0.1:{server.server_port}/", timeout=5)
         assert re.fullmatch(r"wrong version number|record layer failure", cause(error.value))

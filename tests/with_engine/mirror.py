@@ -10,14 +10,14 @@ import os
 import shutil
 import subprocess
 import tarfile
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import requests
 
 from tests.contract import newbazel
+from tests.servers import Handler, running
 from tfbuild.cli.options import certificates
 from tfbuild.facts import toolchains
 from tfbuild.pipeline import bundle, mirror
@@ -68,7 +68,7 @@ class Breaking(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
 
 
-class _Relay(BaseHTTPRequestHandler):
+class _Relay(Handler):
     server: Breaking
 
     def do_GET(self) -> None:
@@ -82,19 +82,13 @@ class _Relay(BaseHTTPRequestHandler):
             half = self.server.broken and self.path.endswith(self.server.broken)
             self.wfile.write(answer.content[: len(answer.content) // 2] if half else answer.content)
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @contextlib.contextmanager
 def breaking(url: str, broken: str) -> Iterator[Breaking]:
     """Serve such a proxy, which passes everything on whole as soon as its `broken` is empty."""
-    with Breaking(url, broken) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
+    server = Breaking(url, broken)
+    with running(server):
+        yield server
 
 
 def _from_npm(package: str, version: str, member: str, sha256: str) -> Path:

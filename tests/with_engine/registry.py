@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,6 +26,7 @@ import requests
 
 from tests import debian
 from tests.ports import free_port
+from tests.servers import Handler, serving
 from tfbuild.oci.client import Registry
 from tfbuild.oci.references import Repository
 
@@ -133,7 +133,7 @@ CHANGES = ("POST", "PATCH", "PUT", "DELETE")
 NUMBER = re.compile(r"[0-9a-f-]{36,}|\?.*")
 
 
-class Between(BaseHTTPRequestHandler):
+class Between(Handler):
     """Hands requests on to a registry, and ends that after `left` of those that change something there.
 
     From then on it refuses everything, so that neither the engine nor tfbuild tries again: what stands in the registry
@@ -163,13 +163,13 @@ class Between(BaseHTTPRequestHandler):
         kind, body = type(self), self._body()
         changes = self.command in CHANGES
         if self.login not in ("", self.headers.get("Authorization")):
-            self._say(401, b"{}", {"WWW-Authenticate": 'Basic realm="x"'})
+            self.say(401, b"{}", {"WWW-Authenticate": 'Basic realm="x"'})
             return
         if self._troubled(own="requests" in self.headers["User-Agent"]):
             return
         if kind.left <= 0 and (changes or kind.left < 0):
             kind.left = -1
-            self._say(403, json.dumps({"errors": [ENDS]}).encode(), {"Content-Type": "application/json"})
+            self.say(403, json.dumps({"errors": [ENDS]}).encode(), {"Content-Type": "application/json"})
             return
         answer = requests.request(
             self.command, f"{self.origin}{self.path}", headers=dict(self.headers), data=body, allow_redirects=False,
@@ -185,9 +185,9 @@ class Between(BaseHTTPRequestHandler):
             return
         kept = ("Content-Type", "Location", "Docker-Content-Digest", "Docker-Upload-UUID", "Range", "Content-Length")
         more = {name: answer.headers[name] for name in kept if name in answer.headers}
-        self._say(answer.status_code, answer.content, more)
+        self.say(answer.status_code, answer.content, more)
 
-    do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815
+    do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = do_GET
 
     def _troubled(self, *, own: bool) -> bool:
         """True where the request was answered here."""
@@ -196,14 +196,14 @@ class Between(BaseHTTPRequestHandler):
             path, _, tag = self.path.removeprefix("/v2/").partition("/manifests/")
             tags = self.deletes / "data/docker/registry/v2/repositories" / path / "_manifests/tags"
             shutil.rmtree(tags / tag, ignore_errors=True)
-            self._say(202, b"", {})
+            self.say(202, b"", {})
             return True
         what = f"{self.command} {NUMBER.sub('', self.path)}"
         if self.busy and self.waited[what] < 2 and (manifest or (own and self.command in CHANGES)):
             self.waited[what] += 1
             code = "TOOMANYREQUESTS" if self.busy == 429 else "UNAVAILABLE"
             error = json.dumps({"errors": [{"code": code, "message": "the test wants it"}]})
-            self._say(self.busy, error.encode(), {"Content-Type": "application/json", "Retry-After": "0"})
+            self.say(self.busy, error.encode(), {"Content-Type": "application/json", "Retry-After": "0"})
             return True
         return self.expiring and self._unsold(own=own, manifest=manifest)
 
@@ -211,7 +211,7 @@ class Between(BaseHTTPRequestHandler):
         if self.path.startswith("/token"):
             token = secrets.token_hex(8)
             self.sold[token] = 3
-            self._say(200, json.dumps({"token": token, "expires_in": 300}).encode(), {})
+            self.say(200, json.dumps({"token": token, "expires_in": 300}).encode(), {})
             return True
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if not own and manifest and not self.late:
@@ -224,7 +224,7 @@ class Between(BaseHTTPRequestHandler):
         challenge = f'Bearer realm="{realm}",service="test",scope="repository:{self.path.split("/")[2]}:pull,push"'
         error = {"errors": [{"code": "UNAUTHORIZED", "message": "authentication required"}]}
         more = {"Content-Type": "application/json", "WWW-Authenticate": challenge}
-        self._say(401, json.dumps(error).encode(), more)
+        self.say(401, json.dumps(error).encode(), more)
         return True
 
     def _body(self) -> bytes:
@@ -238,17 +238,6 @@ class Between(BaseHTTPRequestHandler):
         self.rfile.readline()
         return data
 
-    def _say(self, status: int, content: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(content)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
 
 @contextlib.contextmanager
 def between(server: Server, **trouble: Any) -> Iterator[tuple[str, type[Between]]]:
@@ -256,10 +245,8 @@ def between(server: Server, **trouble: Any) -> Iterator[tuple[str, type[Between]
     origin = f"http://127.0.0.1:{server.port}"
     state: dict[str, Any] = {"lost": set(), "uploaded": [], "waited": Counter(), "sold": {}, "late": set()}
     handler = type("Here", (Between,), {"origin": origin, **state, **trouble})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as proxy:
-        threading.Thread(target=proxy.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"127.0.0.1:{proxy.server_port}", handler
-        proxy.shutdown()
+    with serving(handler) as host:
+        yield host, handler
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,6 @@
 One build without cache, with a CA that no other build has seen, serves all tests.
 """
 
-import functools
-import http.server
 import io
 import json
 import os
@@ -14,7 +12,6 @@ import ssl
 import subprocess
 import tarfile
 import tempfile
-import threading
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +24,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from tests.cpu.machines import machine
+from tests.servers import FileHandler, serving
 from tests.with_engine import saved
 from tests.with_engine.conftest import ROOT
 from tfbuild import plan
@@ -390,7 +388,7 @@ def test_the_ca_is_in_no_layer_and_not_in_the_history(
     assert any(saved.found(saved.read(layer), body(certifi.read_text())[0]) for layer in layers)
 
 
-class Site(http.server.SimpleHTTPRequestHandler):
+class Site(FileHandler):
     """An index for pip and a repository for apt, with nothing in either but their front pages."""
 
     def do_GET(self) -> None:
@@ -399,21 +397,14 @@ class Site(http.server.SimpleHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
-
 
 @pytest.fixture
 def site(certificate: Path) -> Iterator[int]:
     """The port of a server on the loopback whose certificate only the test's CA knows."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Site))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, certificate.with_suffix(".key"))
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
+    with serving(Site, context) as host:
+        yield int(host.rpartition(":")[2])
 
 
 REACH = {

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.pipeline.test_mirror import running, small_disk
+from tests.pipeline.test_mirror import small_disk
+from tests.servers import FileHandler, serving
 from tests.with_engine import mirror, objectcode, second
 from tests.with_engine.conftest import ROOT, debian
 from tests.with_engine.test_compile import RELEASE, TREE, features
@@ -181,14 +181,11 @@ def test_a_bundle_that_was_made_for_another_build_says_what_it_lacks(site: Site)
     assert "hint: invoke bundle with the same options" in output
 
 
-class Static(SimpleHTTPRequestHandler):
+class Static(FileHandler):
     """Any web server, with the bundle's folder; `broken`: what the end of a path has that stops half-way."""
 
     broken = ""
     protocol_version = "HTTP/1.1"
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
     def copyfile(self, source: Any, outputfile: Any) -> None:
         if self.broken and self.path.partition("?")[0].endswith(self.broken):
@@ -205,9 +202,8 @@ def test_a_mirror_elsewhere_that_breaks_is_named(broken: str, lacks: str, site: 
         if part.name != lacks:
             (tmp_path / part.name).symlink_to(part)
     handler = type("Broken", (Static,), {"broken": broken})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(tmp_path)))
-    url = f"http://127.0.0.1:{server.server_port}"
-    with running(server):
+    with serving(partial(handler, directory=str(tmp_path))) as host:
+        url = f"http://{host}"
         command = ("build", *OFFICIAL, "--mirror", url, "--network", "host", "--no-cache", "--no-verify")
         _, output = ended(invoke(site.work, *command), 18)
     assert f"the mirror {url} lacks something, or broke off" in output

@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ import pytest
 import requests
 
 from tests.cpu.machines import machine, recording
+from tests.servers import Handler, serving
 from tests.verify.test_report import report
 from tests.with_engine import registry as registries
 from tests.with_engine.conftest import ROOT
@@ -721,21 +721,14 @@ def test_a_registry_that_is_full_is_not_taken_for_one_that_wants_a_login(
     assert refusal.value.hint == "the registry's quota or size limit is reached: make room there"
 
 
-class Trouble(BaseHTTPRequestHandler):
+class Trouble(Handler):
     status = 503
 
     def do_GET(self) -> None:
         body = json.dumps({"errors": [{"code": "X", "message": "as the test\x1b[31m wants"}]}).encode()
-        self.send_response(self.status)
-        self.send_header("Retry-After", "0")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.say(self.status, body, {"Retry-After": "0"})
 
-    do_HEAD = do_PUT = do_GET  # noqa: N815
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+    do_HEAD = do_PUT = do_GET
 
 
 @pytest.mark.parametrize(
@@ -750,18 +743,14 @@ class Trouble(BaseHTTPRequestHandler):
 def test_each_refusal_says_what_to_do(status: int, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "TRIES", 1)
     handler = type("Here", (Trouble,), {"status": status})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        place = Registry(Repository.parse(f"127.0.0.1:{server.server_port}/us/x"))
-        with pytest.raises(RegistryRefused) as refusal:
-            place.manifest("latest-mkl")
-        server.shutdown()
+    with serving(handler) as host, pytest.raises(RegistryRefused) as refusal:
+        Registry(Repository.parse(f"{host}/us/x")).manifest("latest-mkl")
     assert f"answers {status}" in str(refusal.value)
     assert hint in refusal.value.hint
     assert "\x1b" not in str(refusal.value)
 
 
-class Tampering(BaseHTTPRequestHandler):
+class Tampering(Handler):
     """Hands on what a registry says, but for the manifests, in which it changes `old` to `new`."""
 
     origin = ""
@@ -769,17 +758,9 @@ class Tampering(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         answer = requests.get(f"{self.origin}{self.path}", headers={"Accept": self.headers["Accept"]}, timeout=10)
-        content = answer.content.replace(self.old, self.new)
-        self.send_response(answer.status_code)
-        for name in ("Content-Type", "Docker-Content-Digest"):
-            if name in answer.headers:
-                self.send_header(name, answer.headers[name])
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+        names = ("Content-Type", "Docker-Content-Digest")
+        headers = {name: answer.headers[name] for name in names if name in answer.headers}
+        self.say(answer.status_code, answer.content.replace(self.old, self.new), headers)
 
 
 def test_a_tampered_manifest_is_refused(
@@ -788,12 +769,10 @@ def test_a_tampered_manifest_is_refused(
     push(engine, made(build("avx")), place, tmp_path)
     origin = f"http://{place.repository.host}"
     handler = type("Here", (Tampering,), {"origin": origin, "old": b"avx", "new": b"sse"})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        between = Registry(Repository.parse(f"127.0.0.1:{server.server_port}/{place.repository.path}"))
+    with serving(handler) as host:
+        between = Registry(Repository.parse(f"{host}/{place.repository.path}"))
         with pytest.raises(RegistryRefused, match=r"sent a manifest for .* that does not match its digest"):
             choose(between, "rocky9-zen5")
-        server.shutdown()
 
 
 def test_an_index_that_says_other_things_than_the_labels_is_refused(
@@ -822,14 +801,12 @@ def test_a_registry_that_takes_nothing_is_known_before_there_is_an_image(
     assert place.tags() == []
     digest = push(engine, made(one), place, tmp_path).digest
     assert json.loads(invoke(*ask, name).stdout)["there"] == digest
-    with ThreadingHTTPServer(("127.0.0.1", 0), Denied) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        arguments = ("push", "--access", one.id, "--registry", f"127.0.0.1:{server.server_port}/us/x")
+    with serving(Denied) as host:
+        arguments = ("push", "--access", one.id, "--registry", f"{host}/us/x")
         assert "answers 403" in invoke(*arguments, code=26).stderr
-        server.shutdown()
 
 
-class Denied(BaseHTTPRequestHandler):
+class Denied(Handler):
     """Lets everybody read, and nobody write."""
 
     def do_GET(self) -> None:
@@ -837,6 +814,3 @@ class Denied(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.send_error(403)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass

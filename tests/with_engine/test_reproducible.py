@@ -76,7 +76,7 @@ def guarded(folder: Path) -> Iterator[Guarded]:
     sent = base64.b64encode(login.encode())
 
     class Handler(mirror.Handler):
-        def do_GET(self) -> None:  # noqa: N802
+        def do_GET(self) -> None:
             if self.headers["Authorization"] == f"Basic {sent.decode()}":
                 super().do_GET()
             else:

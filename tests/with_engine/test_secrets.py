@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 import requests
 
+from tests.servers import Handler, serving
 from tests.with_engine import registry as registries
 from tests.with_engine.conftest import ROOT
 from tests.with_engine.second import processes
@@ -38,7 +38,7 @@ BUILD = (
 MEGABYTES = 30
 
 
-class Proxy(BaseHTTPRequestHandler):
+class Proxy(Handler):
     """Demands a login. Each tunnel ends after `most` bytes."""
 
     most: ClassVar[float] = math.inf
@@ -61,19 +61,13 @@ class Proxy(BaseHTTPRequestHandler):
             session.trust_env = False
             answer = session.get(self.path, timeout=60, stream=True)
             content = answer.raw.read()
-        self.send_response(answer.status_code)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        self.say(answer.status_code, content)
 
     def _admitted(self) -> bool:
         if self.headers.get("Proxy-Authorization") == LOGIN:
             return True
         self.refused.append(self.path)
-        self.send_response(407)
-        self.send_header("Proxy-Authenticate", 'Basic realm="x"')
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+        self.say(407, headers={"Proxy-Authenticate": 'Basic realm="x"'})
         return False
 
     def _relay(self, there: socket.socket) -> None:
@@ -84,8 +78,6 @@ class Proxy(BaseHTTPRequestHandler):
                     return
                 left -= len(data)
                 ends[end].sendall(data)
-
-    def log_message(self, *_: object) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +134,8 @@ def watched() -> Iterator[set[str]]:
 def place(tmp_path: Path) -> Iterator[Callable[..., Place]]:
     """Makes the place for a registry's host."""
     kind = type("Here", (Proxy,), {"refused": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        proxy = f"http://{USER}:{CANARY}@127.0.0.1:{server.server_port}"
+    with serving(kind) as address:
+        proxy = f"http://{USER}:{CANARY}@{address}"
         variables = {name: proxy for scheme in ("http_proxy", "https_proxy") for name in (scheme, scheme.upper())}
 
         def make(host: str) -> Place:
@@ -157,7 +148,6 @@ def place(tmp_path: Path) -> Iterator[Callable[..., Place]]:
             return Place(folder=work, env={**os.environ, **variables, **more}, proxy=kind)
 
         yield make
-        server.shutdown()
 
 
 def test_no_password_is_seen_while_an_image_is_built_and_pushed_or_in_what_stays(

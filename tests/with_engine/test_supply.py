@@ -4,11 +4,9 @@ import json
 import os
 import secrets
 import shlex
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +15,7 @@ import requests
 
 from tests import debian, schemas
 from tests.cpu.machines import machine
+from tests.servers import Handler, serving
 from tests.with_engine.registry import Server
 from tests.with_engine.test_registry import build, made, place, push, server
 from tfbuild import publish
@@ -177,7 +176,7 @@ def test_the_report_is_compared_where_it_is_here(engine: Engine, made: Made, pla
     assert (published.report, "is missing" in published.notes[0]) == (False, True)
 
 
-class WithReferrers(BaseHTTPRequestHandler):
+class WithReferrers(Handler):
     """The same registry with the referrers API that it lacks: what the specification wants of one that has it."""
 
     origin = ""
@@ -187,7 +186,7 @@ class WithReferrers(BaseHTTPRequestHandler):
         found = self.rows.get(self.path.rpartition("/")[2], [])
         if "/referrers/" in self.path:
             index = {"schemaVersion": 2, "mediaType": manifests.INDEX, "manifests": found}
-            self._say(200, json.dumps(index).encode(), {"Content-Type": manifests.INDEX})
+            self.say(200, json.dumps(index).encode(), {"Content-Type": manifests.INDEX})
             return
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         kept = {name: self.headers[name] for name in ("Accept", "Content-Type", "Host") if name in self.headers}
@@ -200,21 +199,9 @@ class WithReferrers(BaseHTTPRequestHandler):
             row["artifactType"] = json.loads(body)["artifactType"]
             self.rows.setdefault(about["digest"], []).append(row)
             more["OCI-Subject"] = about["digest"]
-        self._say(answer.status_code, answer.content, more)
+        self.say(answer.status_code, answer.content, more)
 
-    do_HEAD = do_PUT = do_POST = do_GET  # noqa: N815
-
-    def _say(self, status: int, content: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+    do_HEAD = do_PUT = do_POST = do_GET
 
 
 def test_a_registry_that_lists_referrers_itself_gets_no_tag_for_them(
@@ -226,15 +213,13 @@ def test_a_registry_that_lists_referrers_itself_gets_no_tag_for_them(
     engine.push(ref, Progress())
     engine.untag(ref)
     handler = type("Here", (WithReferrers,), {"origin": f"http://{place.repository.host}", "rows": {}})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        modern = Registry(Repository.parse(f"127.0.0.1:{server.server_port}/{place.repository.path}"))
+    with serving(handler) as host:
+        modern = Registry(Repository.parse(f"{host}/{place.repository.path}"))
         manifest = modern.manifest(one.id)
         assert manifest is not None
         attachments.attach(engine, engine.image(image), modern, manifest, tmp_path / "reports")
         assert referrers.complete(referrers.listed(modern, manifest.digest))
         assert checked(modern, one.id, tmp_path).report
-        server.shutdown()
     assert place.manifest(referrers.fallback_tag(manifest.digest)) is None
 
 
