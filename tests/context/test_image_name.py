@@ -1,11 +1,9 @@
 """An image has the same names for every verb: ID, tfbuild:ID, R:ID."""
 
-from typing import Any
-
 import pytest
 
+from tests.pipeline.memory_engine import holding
 from tfbuild.context import labels
-from tfbuild.engine import Engine
 from tfbuild.errors import UnknownImage, UsageError
 from tfbuild.oci.client import Registry
 from tfbuild.oci.references import Repository
@@ -14,21 +12,6 @@ from tfbuild.publish import check
 ID = "2.21.0-mkl-py3.11-f16c"
 R = "ghcr.io/us/tfbuild"
 DIGEST = f"sha256:{64 * '0'}"
-
-
-class Names(Engine):
-    """Only the names of an engine."""
-
-    def __init__(self, names: dict[str, str]) -> None:
-        self.names = names
-
-    def exists(self, ref: str) -> bool:
-        return ref in self.names
-
-    def labelled(self, label: str) -> Any:
-        ids = sorted(set(self.names.values()))
-        tags = {image: tuple(name for name, named in self.names.items() if named == image) for image in ids}
-        return [type("Image", (), {"id": image, "tags": names}) for image, names in tags.items()]
 
 
 @pytest.mark.parametrize(
@@ -76,11 +59,11 @@ def test_a_name_has_a_repository_and_a_tag_or_a_digest(
     ],
 )
 def test_an_image_is_found_by_each_of_its_names(here: dict[str, str], name: str, found: str) -> None:
-    assert labels.find_image(Names(here), name) == found
+    assert labels.find_image(holding(here), name) == found
 
 
 def test_a_name_that_may_be_several_images_is_refused_with_all_of_them() -> None:
-    engine = Names({f"{R}:{ID}": "A", f"quay.io/x:{ID}": "B"})
+    engine = holding({f"{R}:{ID}": "A", f"quay.io/x:{ID}": "B"})
     for name in (ID, f"tfbuild:{ID}"):
         with pytest.raises(UsageError, match=rf"any of several images: {R}:{ID}, quay.io/x:{ID}"):
             labels.find_image(engine, name)
@@ -88,9 +71,9 @@ def test_a_name_that_may_be_several_images_is_refused_with_all_of_them() -> None
 
 def test_an_image_of_a_registry_that_was_not_pulled_is_not_replaced_by_another_one() -> None:
     with pytest.raises(UnknownImage, match=rf"hint: here is tfbuild:{ID}"):
-        labels.find_image(Names({f"tfbuild:{ID}": "A"}), f"{R}:{ID}")
+        labels.find_image(holding({f"tfbuild:{ID}": "A"}), f"{R}:{ID}")
     with pytest.raises(UnknownImage, match="hint: invoke images"):
-        labels.find_image(Names({}), ID)
+        labels.find_image(holding({}), ID)
 
 
 @pytest.mark.parametrize("name", [ID, f"tfbuild:{ID}", f"{R}:{ID}"])

@@ -6,7 +6,7 @@ Builds are recorded, and make what is given here; tests/with_engine has the real
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ import docker
 import pytest
 
 from tfbuild import plan
+from tfbuild.context import labels
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
 from tfbuild.oci.references import split_tag
@@ -125,6 +126,11 @@ class MemoryEngine(Engine):
         self.made: dict[str, dict[str, bytes]] = {}
         self.works: Callable[[BuildSettings], object] = lambda _: None
 
+    @property
+    def names(self) -> dict[str, str]:
+        """The id of the image that each name stands for."""
+        return {name: image["Id"] for image in self.images.rows for name in image["RepoTags"]}
+
     def require_buildkit(self) -> None:
         self.asked = True
 
@@ -172,6 +178,15 @@ def engine_at(folder: Path) -> MemoryEngine:
     """An engine whose files are in this folder, and a registry with the bases of both builds."""
     made = MemoryEngine(folder)
     made.images.registry = {OFFICIAL.base_image: BASE, COMPILED.base_image: BASE}
+    return made
+
+
+def holding(names: Mapping[str, str]) -> MemoryEngine:
+    """An engine that only has images of tfbuild's, by their names."""
+    made = MemoryEngine(Path("/"))
+    for image in dict.fromkeys(names.values()):
+        tags = [name for name, other in names.items() if other == image]
+        made.images.rows.append(row(tags[0], Id=image, RepoTags=tags, Config={"Labels": {labels.ID: tags[0]}}))
     return made
 
 

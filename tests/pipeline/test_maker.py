@@ -4,8 +4,7 @@ import errno
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ import pytest
 
 from tests.cpu.machines import machine
 from tests.pipeline import test_wheel_audit as audited
-from tests.pipeline.memory_engine import BASE, COMPILED, MemoryEngine
+from tests.pipeline.memory_engine import BASE, COMPILED, MemoryEngine, holding
 from tests.pipeline.memory_engine import engine as engine
 from tests.pipeline.memory_engine import maker as on_memory
 from tests.rows import each
@@ -36,19 +35,6 @@ from tfbuild.verify import session as verifying
 from tfbuild.verify.verification import Baseline
 
 
-class FakeEngine(Engine):
-    """An engine that only has images, by name."""
-
-    def __init__(self, **names: str) -> None:
-        self.names = names
-
-    def exists(self, ref: str) -> bool:
-        return ref in self.names
-
-    def image(self, ref: str) -> Any:
-        return type("FakeImage", (), {"id": self.names[ref]})
-
-
 def verifier(engine: Any, folder: Path, **run: Any) -> Verifier:
     return Verifier(engine=engine, run=Run(work=folder, reports=folder / "reports", **run), progress=Progress())
 
@@ -67,10 +53,11 @@ def test_a_baseline_stays_valid_when_another_run_renames_it(tmp_path: Path) -> N
     assert official is not None
     assert (official.release, official.python, official.wheel.kind) == ("2.20.0", compiled.python, "official")
     unverified = image_name(official, "-unverified")
-    engine = FakeEngine(**{unverified: "sha256:1"})
+    engine = holding({unverified: "sha256:1"})
     baseline = baseline_of(compiled, engine, tmp_path)
     assert isinstance(baseline, Baseline)
-    engine.names = {image_name(official): "sha256:1"}
+    engine.tag(unverified, image_name(official))
+    engine.untag(unverified)
     # It is run by its id, which stays, and reported by the name that it had.
     assert (baseline.ref, baseline.image) == (unverified, "sha256:1")
     assert baseline.image in engine.names.values()
@@ -189,7 +176,7 @@ def test_a_bundle_of_a_source_build_needs_no_disk_for_a_compile(
     asked = []
     monkeypatch.setattr("tfbuild.engine.faults.require_free", lambda _, needed: asked.append(needed))
     maker = Maker(run=Run(work=tmp_path, **run))
-    monkeypatch.setitem(maker.__dict__, "engine", FakeEngine())
+    monkeypatch.setitem(maker.__dict__, "engine", holding({}))
     maker.need_disk(plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None))
     assert asked == [needed]
 
@@ -201,7 +188,7 @@ def test_a_release_whose_official_wheel_has_no_onednn_is_compared_with_that_of_t
     official = build.comparison.wheel
     assert official is not None
     assert (official.id, official.base_image) == ("2.0.4-cpu-py3.7-avx", base)
-    baseline = baseline_of(build, FakeEngine(**{image_name(official): "sha256:1"}), tmp_path)
+    baseline = baseline_of(build, holding({image_name(official): "sha256:1"}), tmp_path)
     assert isinstance(baseline, Baseline)
     # Before 2.5 nothing switches oneDNN on, so nothing has to be switched off.
     assert (baseline.ref, baseline.env) == ("tfbuild:2.0.4-cpu-py3.7-avx", {"LD_PRELOAD": ""})
@@ -212,7 +199,7 @@ def test_an_official_wheel_is_compared_with_itself_without_its_tuning(tmp_path: 
         build = plan.select(
             Request(wheel="official", release=release, target="cpu", python="3.8", platform="linux/amd64"), None
         )
-        assert baseline_of(build, FakeEngine(), tmp_path) == Baseline(ref="x", env=env)
+        assert baseline_of(build, holding({}), tmp_path) == Baseline(ref="x", env=env)
 
 
 def test_a_verification_without_throughput_has_no_baseline_and_says_why(
@@ -268,32 +255,8 @@ def test_a_verification_builds_nothing_and_says_what_it_lacks(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-class NamingEngine(FakeEngine):
-    """An engine with images by their names. It ends before the step `ends` of a tagging ("tag", "image" or "untag")."""
-
-    def __init__(self, ends: str, **names: str) -> None:
-        self.ends, self.names = ends, names
-
-    @contextmanager
-    def watched(self, use: str) -> Iterator[Callable[[], None]]:
-        yield lambda: None
-
-    def step(self, name: str) -> None:
-        if name == self.ends:
-            raise EngineMissing("no container engine answers")
-
-    def image(self, ref: str) -> Any:
-        self.step("image")
-        id = self.names[ref]
-        return SimpleNamespace(id=id, tags=tuple(name for name, other in self.names.items() if other == id))
-
-    def tag(self, ref: str, new: str) -> None:
-        self.step("tag")
-        self.names[new] = self.names[ref]
-
-    def untag(self, ref: str) -> None:
-        self.step("untag")
-        del self.names[ref]
+def gone(*_: object) -> None:
+    raise EngineMissing("no container engine answers")
 
 
 @pytest.mark.parametrize("ends", ["tag", "image", "untag"])
@@ -304,14 +267,15 @@ def test_a_tagging_that_the_engine_s_end_broke_off_is_done_by_the_next_run(
     build = plan.select(Request(wheel="official", release="2.20.0", platform="linux/amd64"), None)
     unverified, final = image_name(build, "-unverified"), image_name(build, suffix)
     monkeypatch.setattr(verifying, "verify", lambda *_, **__: report(verdict))
-    engine = NamingEngine(ends, **{unverified: "sha256:1", "mine:1": "sha256:1", "tfbuild:other": "sha256:2"})
+    engine = holding({unverified: "sha256:1", "mine:1": "sha256:1", "tfbuild:other": "sha256:2"})
     names = verifier(engine, tmp_path, throughput=False)
-    with pytest.raises(EngineMissing):
-        names.verify_and_name(build, unverified, make_nothing)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, ends, gone)
+        with pytest.raises(EngineMissing):
+            names.verify_and_name(build, unverified, make_nothing)
     assert not (tmp_path / "reports").exists(), "a report is that of a named image"
     assert engine.names[unverified] == "sha256:1"
 
-    engine.ends = ""
     # As build() goes on: from the final name where the image has it, else from the one that the builder gives.
     found = final if final in engine.names and not suffix else unverified
     assert names.verify_and_name(build, found, make_nothing).image == final
@@ -324,6 +288,6 @@ def test_the_unverified_name_of_another_image_stays(tmp_path: Path, monkeypatch:
     build = plan.select(Request(wheel="official", release="2.20.0", platform="linux/amd64"), None)
     names = {image_name(build): "sha256:1", image_name(build, "-unverified"): "sha256:2"}
     monkeypatch.setattr(verifying, "verify", lambda *_, **__: report())
-    engine = NamingEngine("", **names)
+    engine = holding(names)
     verifier(engine, tmp_path, throughput=False).verify_and_name(build, image_name(build), make_nothing)
     assert engine.names == names
