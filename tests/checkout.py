@@ -42,6 +42,13 @@ def copy(folder: Path, *beginnings: str, compiled: bool = True) -> Path:
     return folder
 
 
+def runnable(folder: Path, *beginnings: str) -> Path:
+    """Copy such files to a checkout that uses the environment of this one."""
+    copy(folder, *beginnings)
+    (folder / ".venv").symlink_to(Path(sys.executable).parent.parent)
+    return folder
+
+
 def _copy_file(source: Path, target: Path) -> None:
     """Copy the file if there is one, with its time: byte code is of a source of the same time."""
     if source.is_file():

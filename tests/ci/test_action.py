@@ -90,12 +90,9 @@ def machine(checkout: Path, folder: Path, **values: str) -> Github:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout that uses the environment of this one."""
-    folder = checkout.copy(
+    return checkout.runnable(
         tmp_path_factory.mktemp("action") / "checkout", "tfbuild/", "templates/", "tasks.py", "tools/", "ci/"
     )
-    (folder / ".venv").symlink_to(Path(sys.executable).parent.parent)
-    return folder
 
 
 @pytest.mark.slow

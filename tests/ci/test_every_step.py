@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -49,12 +48,9 @@ def program(folder: Path, name: str) -> None:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A checkout that uses the environment of this one."""
-    folder = checkout.copy(
+    return checkout.runnable(
         tmp_path / "checkout", "tfbuild/", "ci/", "docs/", "pyproject.toml", "CHANGELOG.md", "pull.sh"
     )
-    (folder / ".venv").symlink_to(Path(sys.executable).parent.parent)
-    return folder
 
 
 def runner(copy: Path, **env: str) -> Github:

@@ -217,12 +217,9 @@ def runner(tmp_path: Path) -> Callable[..., Github]:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout that uses the environment of this one."""
-    folder = checkout.copy(
+    return checkout.runnable(
         tmp_path_factory.mktemp("formats") / "checkout", "tfbuild/", "templates/", "tasks.py", "tools/", "ci/"
     )
-    (folder / ".venv").symlink_to(Path(sys.executable).parent.parent)
-    return folder
 
 
 @pytest.mark.slow
