@@ -12,7 +12,7 @@ from tests.context.test_planned import planned
 from tests.rows import each
 from tests.verify.test_judge import ENVIRONMENT
 from tfbuild.context.labels import Planned
-from tfbuild.engine import Engine, Process, Sandbox
+from tfbuild.engine import Engine, Sandbox
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.in_container.smoke.records import TensorFlow
@@ -129,26 +129,6 @@ def test_a_wrong_answer_turns_a_pass_into_a_failure_and_nothing_else() -> None:
     assert [fail_if("", row) for row in rows.values()] == [*rows.values()]
     assert {status for status, row in rows.items() if fail_if("off by 1", row) != row} == {judge.PASS, judge.WARN}
     assert fail_if("off by 1", rows[judge.WARN]) == Judgement(judge.FAIL, "off by 1")
-
-
-LIBRARY = "/opt/tensorflow/lib/python3.11/site-packages/tensorflow/libtensorflow_framework.so.2"
-SEEN = Process(program="d1", code=frozenset({"/usr/bin/python3.11", LIBRARY}))
-
-
-@pytest.mark.parametrize(
-    ("process", "status", "detail"),
-    [
-        (SEEN, "pass", "as seen"),
-        (None, "pass", "as seen; its process cannot be inspected from here"),
-        (replace(SEEN, program="d2"), "fail", "the process that answered does not run /opt/tensorflow/bin/python"),
-        (replace(SEEN, code=frozenset()), "fail", f"the process that answered has not loaded {LIBRARY}"),
-    ],
-)
-def test_the_kernel_s_view_of_the_process_counts(process: Process | None, status: str, detail: str) -> None:
-    state = verification(planned())
-    state.program = "d1"
-    check = imports.check_process(Judgement(judge.PASS, "as seen"), state, process)
-    assert (check.status, check.detail) == (status, detail)
 
 
 @each(
