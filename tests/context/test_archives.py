@@ -1,4 +1,4 @@
-"""archives.py, which gives Bazels before 4 what a mirror has, and source.sh's patches: the scripts themselves, run."""
+"""archives.py, which gives Bazels before 4 what a mirror has: the script itself, run."""
 
 import hashlib
 import os
@@ -173,40 +173,3 @@ def test_rules_that_python_cannot_read_are_passed_over(mirror: tuple[str, Path],
     source_tree = tree(tmp_path / "tree", rule(GOOD, "https://one.example/a.tar.gz"))
     (source_tree / "odd.bzl").write_text("def f(:\n")
     assert "1 of 1" in run(url, source_tree, tmp_path / "cache")
-
-
-def patched(tmp_path: Path, *patches: str) -> subprocess.CompletedProcess[str]:
-    """source.sh on a small tree, with its places below `tmp_path`."""
-    source, mnt = tmp_path / "made", tmp_path / "mnt"
-    for name in ("configure.py", ".bazelrc", "tensorflow/tools/pip_package/setup.py"):
-        place(source, f"top/{name}", b"print(1)\n")
-    (mnt / "source").mkdir(parents=True)
-    (mnt / "patches").mkdir()
-    (tmp_path / "opt/tfbuild").mkdir(parents=True)
-    subprocess.run(["tar", "-cf", mnt / "source/source.tar", "-C", source, "top"], check=True)
-    digest = hashlib.sha256((mnt / "source/source.tar").read_bytes()).hexdigest()
-    (mnt / "source/SHA256SUMS").write_text(f"{digest}  {mnt}/source/source.tar\n")
-    (mnt / "network.sh").write_text("mirror=\n")
-    for number, text in enumerate(patches, 1):
-        (mnt / f"patches/{number:02}-x.patch").write_text(text)
-    script = (dockerfile.TEMPLATES / "source.sh").read_text()
-    for name in ("mnt", "src", "opt"):
-        script = script.replace(f"/{name}", f"{tmp_path}/{name}")
-    return subprocess.run(["sh", "-c", script, "source.sh", "archive"], capture_output=True, text=True, check=False)
-
-
-PATCH = "--- a/configure.py\n+++ b/configure.py\n@@ -1 +1 @@\n-print({})\n+print({})\n"
-
-
-def test_patches_are_applied_in_their_order_and_written_down(tmp_path: Path) -> None:
-    done = patched(tmp_path, PATCH.format(1, 2), PATCH.format(2, 3))
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "src/configure.py").read_text() == "print(3)\n"
-    digest = hashlib.sha256(PATCH.format(1, 2).encode()).hexdigest()
-    assert f"patch/01-x.patch={digest}\n" in (tmp_path / "opt/tfbuild/source").read_text()
-
-
-def test_a_patch_that_does_not_apply_is_named(tmp_path: Path) -> None:
-    done = patched(tmp_path, PATCH.format(1, 2), PATCH.format(1, 2))
-    assert done.returncode != 0
-    assert "tfbuild: 02-x.patch does not apply to this tree" in done.stderr

@@ -1,4 +1,4 @@
-"""What the options of a remote cache or executor mean, and the lines that each Bazel gets for it."""
+"""remote.py in the builder: whether a remote cache or executor answers, and what becomes of a compile without it."""
 
 import socket
 import ssl
@@ -9,201 +9,22 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
-from packaging.version import Version
 
 from tests.context.test_remote_options import remote
 from tests.rows import each
 from tfbuild.context import dockerfile
-from tfbuild.errors import Unsupported, UsageError
-from tfbuild.facts import releases
 from tfbuild.pipeline import bazel
-from tfbuild.plan import RunRequest, remote_cache
-from tfbuild.plan.remote_cache import Remote
+from tfbuild.plan import remote_cache
 
-CACHE = "grpcs://cache.example.org:443"
 SCRIPT = dockerfile.TEMPLATES / "remote.py"
 
 
-def given(**options: Any) -> Remote:
-    return remote(**({"cache": CACHE} | options))
-
-
-def lines(bazel: str, **options: Any) -> list[str]:
-    return [line.removeprefix("build ") for line in remote_cache.bazelrc(given(**options), bazel).splitlines()]
-
-
-@pytest.fixture
-def headers(tmp_path: Path) -> str:
-    path = tmp_path / "headers"
-    path.write_text("# EngFlow\n\nAuthorization=Bearer abc.def-123==\nx-team=a b\n")
-    return str(path)
-
-
-@pytest.fixture
-def pem(tmp_path: Path) -> str:
-    path = tmp_path / "client.pem"
-    path.write_text("-----BEGIN CERTIFICATE-----\n")
-    return str(path)
-
-
-# --- the options ------------------------------------------------------------------------------------------------------
-
-
-def test_without_the_options_there_is_no_remote() -> None:
-    assert remote_cache.named_remote(RunRequest()) is None
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"cache": "cache.example.org:443"},
-        {"cache": "grpc://"},
-        {"cache": "grpc://host:port"},
-        {"cache": "grpc://host/path"},
-        {"cache": "unix:///run/cache"},
-        {"cache": "https://host/path?key=1"},
-        {"cache": "grpc://host\nbuild --x"},
-        {"cache": "grpc://ho st"},
-        {"cache": "", "executor": "http://host"},
-        {"cache": "http://host", "executor": "grpc://host"},
-        {"executor": "grpc://host", "readonly": True},
-        {"cache": "", "readonly": True},
-        {"cache": "", "header_file": "x"},
-        {"instance": "a b"},
-        {"properties": ("no-value",)},
-        {"properties": ("a='b'",)},
-        {"properties": ("cache-silo-key=mine",)},
-        {"certificate": "x.pem"},
-        {"certificate": "/nowhere", "key": "/nowhere"},
-        {"header_file": "/nowhere"},
-    ],
-)
-def test_what_cannot_be_read_or_does_not_go_together_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError) as refusal:
-        given(**options)
-    assert refusal.value.hint
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "# none",
-        "secret",
-        "=secret",
-        "Authorization=",
-        "Authorization=sec'ret",
-        "a b=secret",
-        "a=secret\\",
-        "a=sécret",
-    ],
-)
-def test_a_header_file_that_is_none_is_refused_by_its_line_alone(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "headers"
-    path.write_text(text)
-    with pytest.raises(UsageError) as refusal:
-        given(header_file=str(path))
-    assert "cret" not in str(refusal.value)
-
-
-def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
-    with pytest.raises(UsageError) as refusal:
-        given(cache="https://me:secret@cache.example.org/")
-    assert "secret" not in str(refusal.value)
-
-
-def test_credentials_are_not_shown_with_the_rest(headers: str) -> None:
-    shown = given(header_file=headers)
-    assert "abc.def" not in repr(shown)
-    assert "abc.def" not in shown.name
-
-
-# --- Bazel's lines ----------------------------------------------------------------------------------------------------
-
-
-def test_a_cache_over_grpc_keeps_the_disk_cache_where_bazel_can() -> None:
-    assert lines("0.26.1") == [f"--remote_cache={CACHE}", "--disk_cache="]
-    assert lines("0.26.1", cache="http://127.0.0.1:8080/cache") == ["--remote_cache=http://127.0.0.1:8080/cache"]
-    assert lines("7.4.1") == [f"--remote_cache={CACHE}"]
-    assert remote_cache.notes(given(), "0.26.1")
-    assert not remote_cache.notes(given(), "7.4.1")
-
-
-def test_read_only_fills_the_disk_cache_all_the_same() -> None:
-    ignore = "--incompatible_remote_results_ignore_disk"
-    assert lines("5.3.0", readonly=True) == [f"--remote_cache={CACHE}", "--noremote_upload_local_results", ignore]
-    assert ignore not in lines("6.5.0", readonly=True)
-    assert ignore not in lines("2.0.0", readonly=True)
-
-
-def test_an_executor_falls_back_to_this_machine() -> None:
-    got = lines(
-        "6.5.0", executor="grpcs://host:8980", instance="main", properties=("container-image=docker://x@sha256:1",)
-    )
-    assert got == [
-        "--remote_executor=grpcs://host:8980",
-        "--remote_local_fallback",
-        "--spawn_strategy=remote,local",
-        "--strategy=Genrule=remote,local",
-        f"--remote_cache={CACHE}",
-        "--remote_instance_name=main",
-        "--remote_default_exec_properties='container-image=docker://x@sha256:1'",
-    ]
-    assert lines("4.2.2", cache="", executor="grpc://host")[-1] == "--disk_cache="
-    assert "--spawn_strategy=remote" in lines("0.26.1", cache="", executor="grpc://host")
-
-
-def test_credentials_are_quoted_and_refused_where_bazel_has_no_option_for_them(headers: str, pem: str) -> None:
-    got = lines("6.5.0", header_file=headers, certificate=pem, key=pem)
-    assert "--remote_header='Authorization=Bearer abc.def-123=='" in got
-    assert "--remote_header='x-team=a b'" in got
-    assert "--tls_client_certificate=/mnt/remote-certificate" in got
-    for bazel_version, options in (
-        ("0.26.1", {"header_file": headers}),
-        ("2.0.0", {"certificate": pem, "key": pem}),
-        ("4.2.2", {"certificate": pem, "key": pem, "cache": "https://host"}),
-        ("0.26.1", {"properties": ("a=b",)}),
-    ):
-        with pytest.raises(UsageError, match=f"Bazel {bazel_version}"):
-            lines(bazel_version, **options)
-    with pytest.raises(Unsupported, match=r"3\.1\.0"):
-        lines("3.1.0", certificate=pem, key=pem)
-
-
-def test_every_releases_bazel_has_a_silo_for_its_builder() -> None:
-    for release in releases.newest_first():
-        try:
-            version = releases.bazel(release)
-        except Unsupported:
-            continue
-        flag = remote_cache.silo(version, release)
-        assert f"{release}-{remote_cache.BUILDER}" in flag
-        assert ("platform_properties" in flag) == (Version(version) < Version("1.0"))
-        remote_cache.bazelrc(given(readonly=True), version)
-
-
-def test_a_silo_is_of_the_builder_and_the_release() -> None:
-    assert remote_cache.silo("6.5.0", "2.16.1") != remote_cache.silo("6.5.0", "2.17.0")
-    script = (dockerfile.TEMPLATES / "compile.sh").read_text()
-    assert f"s/{remote_cache.BUILDER}/$builder/" in script
-
-
-def test_every_ability_names_versions_in_order() -> None:
-    for row in remote_cache.abilities().values():
-        known = [Version(text) for text in (row.last_without, row.since, row.before) if text]
-        assert known == sorted(known)
-        assert row.source
-
-
-# --- in the builder ---------------------------------------------------------------------------------------------------
-
-
-def test_headers_are_hidden_in_what_bazel_prints(headers: str, tmp_path: Path) -> None:
-    rc = tmp_path / "remote"
-    rc.write_text(remote_cache.bazelrc(given(header_file=headers), "6.5.0"))
+def test_headers_are_hidden_in_what_bazel_prints(tmp_path: Path) -> None:
+    rc, headers = tmp_path / "remote", tmp_path / "headers"
+    headers.write_text("Authorization=Bearer abc.def-123==\nx-team=a b\n")
+    rc.write_text(remote_cache.bazelrc(remote(cache="grpc://h", header_file=str(headers)), "6.5.0"))
     output = "  'build' options: --remote_header=Authorization=Bearer abc.def-123== --x\nabc.def-123==\n[1 / 2] a b\n"
     done = subprocess.run(
         [sys.executable, SCRIPT, "hide", rc], input=output, capture_output=True, text=True, check=True
@@ -396,31 +217,3 @@ def test_an_executor_that_runs_nothing_is_lost(
         assert bazel.NO_REMOTE.search(lost.read_text())
         shown = bazel.BazelWatch()(done.stdout.splitlines()[-1])
         assert shown.startswith("the executor has run no action for 0 min: is a worker up")
-
-
-# --- a cache in a registry --------------------------------------------------------------------------------------------
-
-
-def test_a_registry_as_the_cache_is_no_option_of_bazel() -> None:
-    asked = RunRequest(remote_cache="oci://ghcr.io/us/cache", remote_readonly=True)
-    images = remote_cache.named_cache_images(asked)
-    assert images is not None
-    assert (str(images.repository), images.readonly) == ("ghcr.io/us/cache", True)
-    assert remote_cache.named_remote(asked) is None
-    assert remote_cache.named_cache_images(RunRequest(remote_cache=CACHE)) is None
-
-
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        (RunRequest(remote_cache="oci://cache"), "'cache' is not a repository in a registry"),
-        (RunRequest(remote_cache="oci://u:pw@ghcr.io/us/cache"), "is not a repository in a registry"),
-        (RunRequest(remote_cache="oci://ghcr.io/us/cache", remote_executor="grpc://h:1"), "is the only other"),
-        (RunRequest(remote_cache="oci://ghcr.io/us/cache", remote_header_file="headers"), "is the only other"),
-        (RunRequest(remote_cache="oci://ghcr.io/us/cache", builder="far"), "needs the engine's own builder"),
-    ],
-)
-def test_what_a_cache_in_a_registry_cannot_do_is_refused(asked: RunRequest, message: str) -> None:
-    with pytest.raises(UsageError, match=message) as refused:
-        remote_cache.named_cache_images(asked)
-    assert refused.value.hint

@@ -1,17 +1,21 @@
-"""What each option of a remote cache means, which refusal it ends in, and what Bazel gets for it."""
+"""What the options of a remote cache or executor mean, which refusals they end in, and the lines for each Bazel."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
-from tfbuild.errors import UsageError
+from tfbuild.context import dockerfile
+from tfbuild.errors import Unsupported, UsageError
+from tfbuild.facts import releases
 from tfbuild.plan import RunRequest, remote_cache
 from tfbuild.plan.remote_cache import Remote
 from tfbuild.util.options import refuse_invalid
 
 # Short names of options here; the others have `remote-` in front.
 NAMES = {"properties": "property", "certificate": "client_cert", "key": "client_key"}
+CACHE = "grpcs://cache.example.org:443"
 
 
 def options(**given: Any) -> Remote | None:
@@ -27,7 +31,31 @@ def remote(**given: Any) -> Remote:
     return found
 
 
+def lines(bazel: str, **given: Any) -> list[str]:
+    """Return what Bazel gets, for CACHE unless the options say otherwise."""
+    named = remote(**({"cache": CACHE} | given))
+    return [line.removeprefix("build ") for line in remote_cache.bazelrc(named, bazel).splitlines()]
+
+
+@pytest.fixture
+def headers(tmp_path: Path) -> str:
+    path = tmp_path / "headers"
+    path.write_text("# EngFlow\n\nAuthorization=Bearer abc.def-123==\nx-team=a b\n")
+    return str(path)
+
+
+@pytest.fixture
+def pem(tmp_path: Path) -> Path:
+    path = tmp_path / "client.pem"
+    path.write_text("x\n-----BEGIN CERTIFICATE-----\n")
+    return path
+
+
+# --- the options ------------------------------------------------------------------------------------------------------
+
+
 def test_a_remote_has_a_name_for_people() -> None:
+    assert options() is None
     assert remote(cache="grpc://h:1").name == "cache grpc://h:1"
     assert remote(cache="grpc://h:1", readonly=True).name == "cache grpc://h:1, read only"
     assert remote(executor="grpcs://e").name == "executor grpcs://e"
@@ -63,6 +91,10 @@ def test_an_address_is_kept_as_bazel_reads_it(given: str, kept: str) -> None:
         "http:///x",
         "grpcs://h:1/x",
         "ftp://h",
+        "unix:///run/cache",
+        "h:1",
+        "grpc://",
+        "grpc://h:port",
     ],
 )
 def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
@@ -82,6 +114,8 @@ def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
         ({"properties": ("a=b",)}, "need a remote cache or a remote executor", "--remote-cache"),
         ({"certificate": "x"}, "need a remote cache or a remote executor", "--remote-cache"),
         ({"key": "x"}, "need a remote cache or a remote executor", "--remote-cache"),
+        ({"header_file": "x"}, "need a remote cache or a remote executor", "--remote-cache"),
+        ({"executor": "http://h"}, "is not a valid address", "grpc://HOST:PORT or grpcs://HOST:PORT"),
         ({"cache": "grpc://h", "executor": "grpc://h", "readonly": True}, "an executor stores", "leave out one"),
         ({"cache": "https://h", "executor": "grpc://h"}, "needs a cache over gRPC", "leave out --remote-cache"),
         ({"cache": "grpc://h", "certificate": "x"}, "needs its key", "--set remote-client-key=FILE"),
@@ -90,6 +124,7 @@ def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
         ({"executor": "grpc://h", "fallback": "No"}, "'No' is not yes or no", "--set remote-fallback=no"),
         ({"cache": "grpc://me@h"}, "holds a user or a password", "--remote-header-file"),
         ({"cache": "grpc://h", "properties": ("x",)}, "is not NAME=VALUE", "container-image=docker"),
+        ({"cache": "grpc://h", "properties": ("a='b'",)}, "is not NAME=VALUE", "container-image=docker"),
         ({"cache": "grpc://h", "properties": ("cache-silo-key=x",)}, "sets cache-silo-key", "leave it out"),
         ({"cache": "grpc://h", "certificate": "/no", "key": "/no"}, "remote-client-cert /no is not a PEM", "BEGIN"),
         ({"cache": "grpc://h", "header_file": "/no"}, "cannot read --remote-header-file /no", "NAME=VALUE"),
@@ -102,11 +137,9 @@ def test_each_refusal_has_its_reason_and_its_hint(options: dict[str, object], re
     assert hint in refusal.value.hint
 
 
-def test_a_key_that_is_none_is_named_by_its_own_option(tmp_path: Path) -> None:
-    certificate = tmp_path / "certificate.pem"
-    certificate.write_text("-----BEGIN CERTIFICATE-----\n")
+def test_a_key_that_is_none_is_named_by_its_own_option(pem: Path) -> None:
     with pytest.raises(UsageError, match="remote-client-key /no is not a PEM file"):
-        remote(cache="grpc://h", certificate=str(certificate), key="/no")
+        remote(cache="grpc://h", certificate=str(pem), key="/no")
 
 
 def test_a_header_file_has_one_header_a_line_and_names_the_line_that_is_none(tmp_path: Path) -> None:
@@ -124,56 +157,140 @@ def test_a_header_file_has_one_header_a_line_and_names_the_line_that_is_none(tmp
         remote(cache="grpc://h", header_file=str(path))
 
 
-def test_a_certificate_and_its_key_are_secrets_of_the_builder(tmp_path: Path) -> None:
-    pem = tmp_path / "x.pem"
-    pem.write_text("x\n-----BEGIN KEY-----\n")
+@pytest.mark.parametrize(
+    "text",
+    ["secret", "=secret", "Authorization=", "Authorization=sec'ret", "a b=secret", "a=secret\\", "a=s\u00e9cret"],
+)
+def test_a_header_file_that_is_none_is_refused_by_its_line_alone(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "headers"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=r"line 1 of .* is not a header") as refusal:
+        remote(cache="grpc://h", header_file=str(path))
+    assert "cret" not in str(refusal.value)
+
+
+def test_credentials_are_not_shown_with_the_rest(headers: str) -> None:
+    shown = remote(cache="grpc://h", header_file=headers)
+    assert "abc.def" not in repr(shown)
+    assert "abc.def" not in shown.name
+
+
+def test_a_certificate_and_its_key_are_secrets_of_the_builder(pem: Path) -> None:
     both = remote(cache="grpc://h", certificate=str(pem), key=str(pem))
     assert both.secrets() == {"remote-certificate": pem, "remote-key": pem}
     assert str(pem) not in repr(both)
     assert remote(cache="grpc://h").secrets() == {}
-    assert "--tls_client_key=/mnt/remote-key" in remote_cache.bazelrc(both, "6.5.0")
-    with pytest.raises(UsageError, match=r"Bazel 2\.0\.0, which this release is built with, has no") as refusal:
-        remote_cache.bazelrc(both, "2.0.0")
-    assert "Bazel has it from" in refusal.value.hint
+
+
+# --- Bazel's lines ----------------------------------------------------------------------------------------------------
 
 
 def test_an_ability_begins_with_its_version_and_ends_before_another() -> None:
     for row in remote_cache.abilities().values():
+        known = [Version(text) for text in (row.last_without, row.since, row.before) if text]
+        assert known == sorted(known)
+        assert row.source
         assert not remote_cache.can(row.last_without, row.name)
-        if not row.before:
-            assert remote_cache.can(row.since, row.name)
-            assert remote_cache.can("99.0.0", row.name)
-        else:
-            assert not remote_cache.can(row.before, row.name)
-            assert not remote_cache.can("99.0.0", row.name)
+        assert remote_cache.can("99.0.0", row.name) == (not row.before)
+        assert remote_cache.can(row.since, row.name) or row.before
+        assert not row.before or not remote_cache.can(row.before, row.name)
 
 
-def test_an_executor_and_a_cache_over_http_keep_the_disk_cache_where_they_can() -> None:
-    executor, http = remote(executor="grpc://e"), remote(cache="http://h")
-    assert remote_cache.keeps_disk(http, "0.26.1")
-    assert remote_cache.keeps_disk(executor, "7.4.1")
-    assert not remote_cache.keeps_disk(executor, "0.26.1")
+def test_a_cache_over_grpc_keeps_the_disk_cache_where_bazel_can() -> None:
+    assert lines("0.26.1") == [f"--remote_cache={CACHE}", "--disk_cache="]
+    assert lines("0.26.1", cache="http://127.0.0.1:8080/cache") == ["--remote_cache=http://127.0.0.1:8080/cache"]
+    assert lines("7.4.1") == [f"--remote_cache={CACHE}"]
+    assert lines("4.2.2", cache="", executor="grpc://host")[-1] == "--disk_cache="
+    assert remote_cache.keeps_disk(remote(executor="grpc://e"), "7.4.1")
     (kept,) = remote_cache.notes(remote(cache="grpc://h"), "0.26.1")
     assert kept.endswith("results are kept only there")
     (lost,) = remote_cache.notes(remote(cache="grpc://h", readonly=True), "0.26.1")
     assert lost.endswith("nothing is kept of a build that ends early")
+    assert not remote_cache.notes(remote(cache="grpc://h"), "7.4.1")
 
 
-def test_old_and_new_bazels_keep_builders_apart_by_the_flag_that_they_know() -> None:
-    value = "2.1.4-@BUILDER@"
-    assert remote_cache.silo("7.4.1", "2.1.4") == f"--remote_default_exec_properties=cache-silo-key={value}"
-    assert remote_cache.silo("0.26.1", "2.1.4") == (
-        "--remote_default_platform_properties="
-        f"""'properties:{{name:"cache-silo-key" value:"{value}"}}'"""
-    )
+def test_read_only_fills_the_disk_cache_all_the_same() -> None:
+    ignore = "--incompatible_remote_results_ignore_disk"
+    assert lines("5.3.0", readonly=True) == [f"--remote_cache={CACHE}", "--noremote_upload_local_results", ignore]
+    assert ignore not in lines("6.5.0", readonly=True)
+    assert ignore not in lines("2.0.0", readonly=True)
 
 
 def test_an_executor_that_fails_leaves_the_work_to_this_machine_in_every_bazel() -> None:
-    new = remote_cache.bazelrc(remote(executor="grpc://e", properties=("a=b",)), "7.4.1").splitlines()
-    assert new == [
-        "build --remote_executor=grpc://e", "build --remote_local_fallback",
-        "build --spawn_strategy=remote,local", "build --strategy=Genrule=remote,local",
-        "build --remote_default_exec_properties='a=b'",
+    properties = ("container-image=docker://x@sha256:1",)
+    assert lines("6.5.0", executor="grpcs://host:8980", instance="main", properties=properties) == [
+        "--remote_executor=grpcs://host:8980",
+        "--remote_local_fallback",
+        "--spawn_strategy=remote,local",
+        "--strategy=Genrule=remote,local",
+        f"--remote_cache={CACHE}",
+        "--remote_instance_name=main",
+        "--remote_default_exec_properties='container-image=docker://x@sha256:1'",
+    ]
+    assert lines("0.26.1", cache="", executor="grpc://e")[2:] == [
+        "--spawn_strategy=remote", "--genrule_strategy=remote", "--disk_cache="
     ]  # fmt: skip
-    old = remote_cache.bazelrc(remote(executor="grpc://e"), "0.26.1").splitlines()
-    assert old[2:] == ["build --spawn_strategy=remote", "build --genrule_strategy=remote", "build --disk_cache="]
+
+
+def test_credentials_are_quoted_and_refused_where_bazel_has_no_option_for_them(headers: str, pem: Path) -> None:
+    both = {"certificate": str(pem), "key": str(pem)}
+    got = lines("6.5.0", header_file=headers, **both)
+    assert "--remote_header='Authorization=Bearer abc.def-123=='" in got
+    assert "--remote_header='x-team=a b'" in got
+    assert "--tls_client_certificate=/mnt/remote-certificate" in got
+    assert "--tls_client_key=/mnt/remote-key" in got
+    for bazel, given in (
+        ("0.26.1", {"header_file": headers}),
+        ("2.0.0", both),
+        ("4.2.2", {"cache": "https://host", **both}),
+        ("0.26.1", {"properties": ("a=b",)}),
+    ):
+        with pytest.raises(UsageError, match=f"Bazel {bazel}, which this release is built with, has no") as refusal:
+            lines(bazel, **given)
+        assert "Bazel has it from" in refusal.value.hint
+    with pytest.raises(Unsupported, match=r"3\.1\.0"):
+        lines("3.1.0", **both)
+
+
+def test_every_release_s_bazel_has_a_silo_for_its_builder() -> None:
+    for release in releases.newest_first():
+        try:
+            version = releases.bazel(release)
+        except Unsupported:
+            continue
+        value, old = f"{release}-@BUILDER@", Version(version) < Version("1.0")
+        assert remote_cache.silo(version, release) == (
+            f"""--remote_default_platform_properties='properties:{{name:"cache-silo-key" value:"{value}"}}'"""
+            if old
+            else f"--remote_default_exec_properties=cache-silo-key={value}"
+        )
+        lines(version, readonly=True)
+    assert "s/@BUILDER@/$builder/" in (dockerfile.TEMPLATES / "compile.sh").read_text()
+
+
+# --- a cache in a registry --------------------------------------------------------------------------------------------
+
+
+def test_a_registry_as_the_cache_is_no_option_of_bazel() -> None:
+    asked = RunRequest(remote_cache="oci://ghcr.io/us/cache", remote_readonly=True)
+    images = remote_cache.named_cache_images(asked)
+    assert images is not None
+    assert (str(images.repository), images.readonly) == ("ghcr.io/us/cache", True)
+    assert remote_cache.named_remote(asked) is None
+    assert remote_cache.named_cache_images(RunRequest(remote_cache=CACHE)) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (RunRequest(remote_cache="oci://cache"), "'cache' is not a repository in a registry"),
+        (RunRequest(remote_cache="oci://u:pw@ghcr.io/us/cache"), "is not a repository in a registry"),
+        (RunRequest(remote_cache="oci://ghcr.io/us/cache", remote_executor="grpc://h:1"), "is the only other"),
+        (RunRequest(remote_cache="oci://ghcr.io/us/cache", remote_header_file="headers"), "is the only other"),
+        (RunRequest(remote_cache="oci://ghcr.io/us/cache", builder="far"), "needs the engine's own builder"),
+    ],
+)
+def test_what_a_cache_in_a_registry_cannot_do_is_refused(asked: RunRequest, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as refused:
+        remote_cache.named_cache_images(asked)
+    assert refused.value.hint

@@ -139,14 +139,16 @@ def archived(root: Path, name: str, folder: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_an_archive_of_the_planned_digest_is_unpacked(source: Path) -> None:
+def test_an_archive_of_the_planned_digest_is_unpacked_and_patched(source: Path) -> None:
+    """What is unpacked is no repository, and lies in none."""
     tar = source / "mnt/source/source.tar"
     content = archived(source, "mnt/source/source.tar", source / "repository")
     (source / "mnt/source/SHA256SUMS").write_text(f"{sha256(content)}  {tar}\n")
+    files(source, {"mnt/patches/1-mine.patch": PATCH})
     done = sourced(source, "archive")
     assert done.returncode == 0, done.stderr
-    assert record(source) == ["source_commit="]
-    assert (source / "src/configure.py").read_text() == "old\n"
+    assert record(source) == ["source_commit=", f"patch/1-mine.patch={sha256(PATCH.encode())}"]
+    assert (source / "src/configure.py").read_text() == "new\n"
 
 
 def test_an_archive_of_another_digest_stops_the_build(source: Path) -> None:
@@ -159,13 +161,15 @@ def test_an_archive_of_another_digest_stops_the_build(source: Path) -> None:
 
 
 def test_fixes_and_patches_are_applied_in_order_and_recorded(source: Path) -> None:
-    second = PATCH.replace("+new", "+newest").replace("-old", "-new")
-    files(source, {"mnt/fixes/eigen.patch": PATCH, "mnt/patches/1-mine.patch": second})
+    second = PATCH.replace("+new", "+newer").replace("-old", "-new")
+    third = PATCH.replace("+new", "+newest").replace("-old", "-newer")
+    files(source, {"mnt/fixes/eigen.patch": PATCH, "mnt/patches/1-b.patch": second, "mnt/patches/2-a.patch": third})
     done = sourced(source, "git", "v1", "")
     assert done.returncode == 0, done.stderr
     assert (source / "src/configure.py").read_text() == "newest\n"
     assert record(source)[1:] == [
-        f"fix/eigen.patch={sha256(PATCH.encode())}", f"patch/1-mine.patch={sha256(second.encode())}",
+        f"fix/eigen.patch={sha256(PATCH.encode())}", f"patch/1-b.patch={sha256(second.encode())}",
+        f"patch/2-a.patch={sha256(third.encode())}",
     ]  # fmt: skip
 
 
