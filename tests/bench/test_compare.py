@@ -15,7 +15,6 @@ from tfbuild.bench import report as reporting
 from tfbuild.errors import RegressionFound, UsageError
 from tfbuild.measure import intervals, records
 from tfbuild.measure.evaluate import undisturbed_rounds
-from tfbuild.measure.intervals import interval
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult, Round, Sample
 
 # Real runs. The guide's is shortened; benchmarks/results changes when it is measured again.
@@ -486,33 +485,3 @@ def doubled(one: CaseResult) -> CaseResult:
         return replace(row, samples={**row.samples, **{f"{name} too": raw for name, raw in row.samples.items()}})
 
     return replace(one, arms=(*one.arms, *map(more, one.arms)), rounds=tuple(map(samples, one.rounds)))
-
-
-def test_the_ratio_of_two_medians_has_the_confidence_that_it_says() -> None:
-    """The times have a long tail; each median is of fifteen rounds."""
-    chance, repeats = random.Random(5), 400
-
-    def run() -> list[float]:
-        return [math.exp(chance.gauss(0, 0.1)) + (chance.random() < 0.2) * chance.expovariate(2) for _ in range(15)]
-
-    wrong = 0
-    for _ in range(repeats):
-        first, second = interval(run()), interval(run())
-        assert first
-        assert second
-        ratio = intervals.quotient(first, second)
-        wrong += not ratio.low <= 1 <= ratio.high
-    assert wrong <= 0.05 * repeats
-
-
-def test_few_parts_are_averaged_as_if_all_erred_alike() -> None:
-    rows = compare.compare(report(), slower_report(2.0)).rows
-    total = intervals.total([intervals.CaseRatio(experiment="x", case=row.case, ratio=row.wall) for row in rows])
-    assert total
-    assert total.low == pytest.approx(math.sqrt(rows[0].wall.low * rows[1].wall.low))
-    assert intervals.total([]) is None
-
-
-@pytest.mark.parametrize(("freedom", "known"), [(5, 2.571), (9, 2.262), (17, 2.110), (30, 2.042), (10**6, 1.960)])
-def test_student_s_t_is_the_tables(freedom: int, known: float) -> None:
-    assert intervals.students_t(freedom) == pytest.approx(known, rel=2e-3)

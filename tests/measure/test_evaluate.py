@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tfbuild.measure.evaluate import AGAIN, Evaluation, compare_arms, evaluate
-from tfbuild.measure.intervals import interval
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, CaseResult, Round, Sample
 
 RECORDED = Path(__file__).parents[1] / "data" / "bench" / "same.json"
@@ -170,10 +169,3 @@ def test_ratios_are_per_item_and_per_call() -> None:
     verdict = evaluate(rounds, "baseline", {"baseline": 8, "arm": 32}, "wall").arms["arm"]
     assert verdict.wall is not None
     assert verdict.wall.median == pytest.approx(2.0)
-
-
-def test_the_interval_of_few_is_their_range() -> None:
-    assert interval([1.0]) is None
-    ratio = interval([1.0, 3.0, 2.0])
-    assert ratio is not None
-    assert (ratio.low, ratio.median, ratio.high, ratio.coverage) == (1.0, 2.0, 3.0, 0.75)

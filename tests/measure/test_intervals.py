@@ -1,11 +1,14 @@
 """Intervals of ratios, means of them, and documents: the numbers, worked out by hand, and the limits of the words."""
 
 import math
+import random
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tfbuild.measure import intervals, records
 from tfbuild.measure.intervals import CaseRatio
@@ -39,6 +42,24 @@ def test_the_interval_of_few_ratios_is_their_range() -> None:
     assert intervals.interval([3.0, 1.0, 2.0, 4.0, 5.0]) == between(1.0, 5.0, 3.0, 1 - 2 / 32)
     six = intervals.interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     assert six == between(1.0, 6.0, 3.5, 1 - 2 / 64)
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=6, max_size=40))
+def test_the_interval_contains_its_median(ratios: list[float]) -> None:
+    interval = intervals.interval(ratios)
+    assert interval
+    assert min(ratios) <= interval.low <= interval.median <= interval.high <= max(ratios)
+    assert interval.coverage >= 0.95
+
+
+def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
+    noise = random.Random(5)
+    hits = 0
+    for _ in range(1000):
+        interval = intervals.interval([math.exp(noise.gauss(0, 0.1)) for _ in range(9)])
+        assert interval
+        hits += interval.low <= 1 <= interval.high
+    assert 940 <= hits <= 980
 
 
 @pytest.mark.parametrize(
@@ -111,6 +132,23 @@ def test_the_ends_of_a_quotient_add_up_like_errors() -> None:
     assert ratio.coverage == 0.96
 
 
+def test_the_ratio_of_two_medians_has_the_confidence_that_it_says() -> None:
+    """The times have a long tail; each median is of fifteen rounds."""
+    chance, repeats = random.Random(5), 400
+
+    def run() -> list[float]:
+        return [math.exp(chance.gauss(0, 0.1)) + (chance.random() < 0.2) * chance.expovariate(2) for _ in range(15)]
+
+    wrong = 0
+    for _ in range(repeats):
+        first, second = intervals.interval(run()), intervals.interval(run())
+        assert first
+        assert second
+        ratio = intervals.quotient(first, second)
+        wrong += not ratio.low <= 1 <= ratio.high
+    assert wrong <= 0.05 * repeats
+
+
 def test_a_mean_counts_each_experiment_once() -> None:
     """Six experiments or more; one with many cases weighs no more than the others."""
     medians = {"a": 1.0, "b": 2.0, "c": 1.0, "d": 2.0, "e": 1.0, "f": 2.0}
@@ -134,6 +172,7 @@ def test_few_experiments_count_by_their_cases() -> None:
     assert found.median == pytest.approx(4.0)
     assert (found.low, found.high) == pytest.approx((4 / 1.1, 4 * 1.2))
     assert found.coverage == 0.6
+    assert intervals.total([]) is None
     six_cases = [row("a", str(number), 2.0) for number in range(6)]
     spread = intervals.total(six_cases)
     assert spread is not None
@@ -169,6 +208,8 @@ def test_the_smallest_slowdown_that_shows_depends_on_the_width() -> None:
 def test_student_s_t_has_the_chance_that_is_asked_for() -> None:
     assert intervals.students_t(10, 0.99) == pytest.approx(3.169, rel=2e-3)
     assert intervals.students_t(10, 0.9) == pytest.approx(1.812, rel=2e-3)
+    for freedom, known in ((5, 2.571), (9, 2.262), (10**6, 1.960)):
+        assert intervals.students_t(freedom) == pytest.approx(known, rel=2e-3)
     # The more degrees of freedom, the less the formula leaves out.
     assert intervals.students_t(30) == pytest.approx(2.0422725, rel=5e-6)
     assert intervals.students_t(17) == pytest.approx(2.1098156, rel=2e-5)

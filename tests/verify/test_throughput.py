@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests import clock
 from tests.clock import Stopped
@@ -138,24 +136,6 @@ def test_one_slow_workload_of_four_shows_alone_and_in_the_mean() -> None:
     effects = {benchmark.name: benchmark.effect for benchmark in result.benchmarks}
     assert effects["matmul"] == "slower"
     assert result.cpu.median == pytest.approx(0.5 ** (1 / 4), rel=0.02)
-
-
-@given(st.lists(st.floats(0.01, 100), min_size=6, max_size=40))
-def test_the_interval_contains_its_median(ratios: list[float]) -> None:
-    interval = intervals.interval(ratios)
-    assert interval
-    assert min(ratios) <= interval.low <= interval.median <= interval.high <= max(ratios)
-    assert interval.coverage >= 0.95
-
-
-def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
-    noise = random.Random(5)
-    hits = 0
-    for _ in range(1000):
-        interval = intervals.interval([math.exp(noise.gauss(0, 0.1)) for _ in range(9)])
-        assert interval
-        hits += interval.low <= 1 <= interval.high
-    assert 940 <= hits <= 980
 
 
 def test_the_experiment_s_own_baseline_is_what_a_build_is_compared_with() -> None:
