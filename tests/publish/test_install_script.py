@@ -5,7 +5,6 @@ import importlib.metadata
 import os
 import shutil
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ from tests.commandline import answer
 from tests.cpu.machines import machines
 from tests.publish import wheels
 from tests.rows import each
+from tests.servers import self_signed
 from tfbuild import cpu
 from tfbuild.cpu import isa
 from tfbuild.publish import choose, wheel_index, wheel_pages, wheel_rows
@@ -170,11 +170,8 @@ def test_a_wheel_for_a_newer_glibc_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_an_https_index_that_redirects_to_http_is_not_followed(tmp_path: Path) -> None:
-    key = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
-    subprocess.run([*key.split(), "-keyout", "key", "-out", "cert"], cwd=tmp_path, check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
-    more = {"CURL_CA_BUNDLE": str(tmp_path / "cert"), "DRY_RUN": "1"}
+    context = self_signed(tmp_path)
+    more = {"CURL_CA_BUNDLE": str(tmp_path / "x.pem"), "DRY_RUN": "1"}
     with serve(Index(row("2.20.0", "x86-64-v2")).content) as plain, socket.create_server(("127.0.0.1", 0)) as port:
 
         def redirect() -> None:
