@@ -198,12 +198,10 @@ def test_capabilities_are_ascii_digits(bad: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["cuda", "cudnn", "cuda-path"])
-def test_they_are_for_cuda_builds_from_source_alone(name: str) -> None:
+def test_they_are_for_cuda_builds_alone(name: str) -> None:
     options: dict[str, Any] = {"cuda_path": "/opt/cuda"} if name == "cuda-path" else {name: "12.8"}
     with pytest.raises(UsageError, match=f"{name} is for GPUs, and --target mkl is not"):
         plan.select(replace(REQUEST, target="mkl", release="2.20.0", **options), None)
-    with pytest.raises(UsageError, match=f"(--|--set ){name}: only for builds from source"):
-        plan.select(replace(REQUEST, release="2.20.0", cpu="", wheel="official", **options), None)
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,6 @@ def test_an_archive_is_linked_and_known_by_its_digest(tmp_path: Path) -> None:
         ({"source": "{tmp}"}, BadInput, "has no configure.py"),
         ({"source": str(DOUBLE), "source_sha256": "0" * 64}, BadInput, "is for archives"),
         ({"source": "{archive}", "source_sha256": "{sha256}", "release": ""}, UsageError, "which release"),
-        ({"source": str(DOUBLE), "wheel": "official"}, UsageError, "--source: only for builds from source"),
     ],
 )
 def test_a_bad_source_is_refused_before_anything_starts(
