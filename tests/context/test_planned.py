@@ -27,37 +27,63 @@ def planned(*features: str, release: str = "2.14.0", wheel: str = "official") ->
     return Planned.from_labels("x", LABELS | more, "amd64")
 
 
-def test_the_labels_of_an_image() -> None:
-    plan = Planned.from_labels("x", LABELS, "amd64")
-    assert (plan.id, plan.arch, plan.target) == ("2.14.0-mkl-py3.11-avx", "x86_64", "mkl")
-    assert "avx" in plan.features
-    assert plan.smoke().known_defects == ("max_pool_nchw_after_nhwc", "avg_pool_nchw_after_nhwc")
+def test_a_plan_is_read_from_the_labels() -> None:
+    more = {
+        "wheel": "official", "instruction-set": "avx", "compute-capabilities": "8.0 9.0", "version": "0.9",
+        "platform": "linux/arm64", "python": "3.9",
+    }  # fmt: skip
+    read = Planned.from_labels("x", LABELS | {PREFIX + name: value for name, value in more.items()}, "arm64")
+    assert read == Planned(
+        id="2.14.0-mkl-py3.11-avx", release="2.14.0", python="3.9", target="mkl", arch="aarch64",
+        features=frozenset(LABELS[f"{PREFIX}features"].split()), threading="threadpool", allocator="tcmalloc",
+        wheel="official", instruction_set="avx", compute_capabilities=("8.0", "9.0"), version="0.9",
+    )  # fmt: skip
+    assert (read.platform, Planned.from_labels("x", LABELS, "amd64").platform) == ("linux/arm64", "linux/amd64")
+    least = Planned.from_labels(
+        "x", {name: value for name, value in LABELS.items() if "threading" not in name}, "amd64"
+    )
+    assert (least.threading, least.wheel, least.instruction_set, least.version) == ("", "", "", "")
+    smoke = read.smoke()
+    assert (smoke.release, smoke.python, smoke.target, smoke.threading) == ("2.14.0", "3.9", "mkl", "threadpool")
+    assert smoke.allocator == "tcmalloc"
+    assert "onednn" in smoke.checks
+    assert smoke.known_defects == ("max_pool_nchw_after_nhwc", "avg_pool_nchw_after_nhwc")
 
 
-@pytest.mark.parametrize("name", ["id", "release", "features", "allocator"])
-def test_an_image_of_somebody_else_is_refused(name: str) -> None:
-    labels = {key: value for key, value in LABELS.items() if key != PREFIX + name}
-    with pytest.raises(UnknownImage, match=f"no label {PREFIX}{name}"):
-        Planned.from_labels("x", labels, "amd64")
+@pytest.mark.parametrize("name", ["id", "release", "python", "target", "platform", "features", "allocator"])
+def test_each_label_that_a_plan_needs_is_asked_for(name: str) -> None:
+    less = {key: value for key, value in LABELS.items() if key != PREFIX + name}
+    with pytest.raises(UnknownImage, match=rf"x was not made by tfbuild: it has no label io\.tfbuild\.{name}") as error:
+        Planned.from_labels("x", less, "amd64")
+    assert error.value.hint == "invoke build"
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "good"),
     [
-        ("id", "../../etc/passwd"),
-        ("id", ""),
-        ("release", "newest"),
-        ("python", "3.11/../.."),
-        ("id", "a" * 200),
+        ("id", "a" * 128, True),
+        ("id", "a" * 129, False),
+        ("id", ".x", False),
+        ("python", "3.9", True),
+        ("python", "3.100", False),
+        ("python", "2.7", False),
+        ("python", "3.11/../..", False),
+        ("id", "../../etc/passwd", False),
+        ("id", "", False),
+        ("release", "newest", False),
         # Whoever changes these would switch a check off.
-        ("platform", "linux/arm64"),
-        ("allocator", "none"),
-        ("target", "tpu"),
+        ("platform", "linux/arm64", False),
+        ("allocator", "none", False),
+        ("target", "tpu", False),
     ],
 )
-def test_labels_that_cannot_be_meant_are_refused(name: str, value: str) -> None:
-    with pytest.raises(UnknownImage, match="unreadable label"):
-        Planned.from_labels("x", LABELS | {PREFIX + name: value}, "amd64")
+def test_labels_have_a_form(name: str, value: str, good: bool) -> None:
+    given = LABELS | {PREFIX + name: value}
+    if good:
+        assert getattr(Planned.from_labels("x", given, "amd64"), name) == value
+    else:
+        with pytest.raises(UnknownImage, match=rf"unreadable label io\.tfbuild\.{name}: '{value[:40]}'$"):
+            Planned.from_labels("x", given, "amd64")
 
 
 @pytest.mark.parametrize(("release", "count"), [("2.1.4", 0), ("2.2.0", 2), ("2.15.1", 2), ("2.16.1", 0)])

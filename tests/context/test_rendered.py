@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.context.test_dockerfile import WHEEL, contents, from_file, from_source, official
-from tests.context.test_planned import LABELS
+from tests.context.test_dockerfile import WHEEL, from_file, from_source, official
 from tfbuild import __version__, facts, pipeline, plan
 from tfbuild.context import dockerfile, labels
-from tfbuild.context.dockerfile import Base, Context, ContextLayout
-from tfbuild.context.labels import PREFIX, Planned, labels_of
+from tfbuild.context.dockerfile import ContextLayout
+from tfbuild.context.labels import labels_of
 from tfbuild.cpu import isa
 from tfbuild.engine import leases
-from tfbuild.errors import UnknownImage, UsageError
+from tfbuild.errors import UsageError
 from tfbuild.facts import release_table, releases, targets, toolchains
 from tfbuild.pipeline import Maker
 from tfbuild.pipeline.run import Run
@@ -136,64 +135,6 @@ def test_labels_that_are_no_texts_become_texts() -> None:
     assert (dict(read.own), read.base_name, read.base_digest) == ({"a": "1"}, "n", "")
 
 
-@pytest.mark.parametrize(("text", "version"), [("1" * 64, True), ("1" * 65, False), ("2.20.0", True), ("two", False)])
-def test_a_version_is_short_enough_to_be_read(text: str, version: bool) -> None:
-    assert plan.is_version(text) is version
-
-
-# --- the plan in them -------------------------------------------------------------------------------------------------
-
-
-def test_a_plan_is_read_from_the_labels() -> None:
-    more = {
-        "wheel": "official", "instruction-set": "avx", "compute-capabilities": "8.0 9.0", "version": "0.9",
-        "platform": "linux/arm64", "python": "3.9",
-    }  # fmt: skip
-    read = Planned.from_labels("x", LABELS | {PREFIX + name: value for name, value in more.items()}, "arm64")
-    assert read == Planned(
-        id="2.14.0-mkl-py3.11-avx", release="2.14.0", python="3.9", target="mkl", arch="aarch64",
-        features=frozenset(LABELS[f"{PREFIX}features"].split()), threading="threadpool", allocator="tcmalloc",
-        wheel="official", instruction_set="avx", compute_capabilities=("8.0", "9.0"), version="0.9",
-    )  # fmt: skip
-    assert (read.platform, Planned.from_labels("x", LABELS, "amd64").platform) == ("linux/arm64", "linux/amd64")
-    least = Planned.from_labels(
-        "x", {name: value for name, value in LABELS.items() if "threading" not in name}, "amd64"
-    )
-    assert (least.threading, least.wheel, least.instruction_set, least.version) == ("", "", "", "")
-    smoke = read.smoke()
-    assert (smoke.release, smoke.python, smoke.target, smoke.threading) == ("2.14.0", "3.9", "mkl", "threadpool")
-    assert smoke.allocator == "tcmalloc"
-    assert "onednn" in smoke.checks
-
-
-@pytest.mark.parametrize("name", ["id", "release", "python", "target", "platform", "features", "allocator"])
-def test_each_label_that_a_plan_needs_is_asked_for(name: str) -> None:
-    less = {key: value for key, value in LABELS.items() if key != PREFIX + name}
-    with pytest.raises(UnknownImage, match=rf"x was not made by tfbuild: it has no label io\.tfbuild\.{name}") as error:
-        Planned.from_labels("x", less, "amd64")
-    assert error.value.hint == "invoke build"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "good"),
-    [
-        ("id", "a" * 128, True),
-        ("id", "a" * 129, False),
-        ("id", ".x", False),
-        ("python", "3.9", True),
-        ("python", "3.100", False),
-        ("python", "2.7", False),
-    ],
-)
-def test_identifiers_and_pythons_have_a_form(name: str, value: str, good: bool) -> None:
-    given = LABELS | {PREFIX + name: value}
-    if good:
-        assert getattr(Planned.from_labels("x", given, "amd64"), name) == value
-    else:
-        with pytest.raises(UnknownImage, match=rf"unreadable label io\.tfbuild\.{name}: '{value[:40]}'$"):
-            Planned.from_labels("x", given, "amd64")
-
-
 # --- which files ------------------------------------------------------------------------------------------------------
 
 
@@ -219,40 +160,6 @@ def test_the_plan_in_an_image_is_what_its_smoke_benchmark_compares() -> None:
     }  # fmt: skip
     assert text.startswith('{\n  "release"')
     assert text.endswith("}\n")
-
-
-def test_known_failures_bring_their_patches_and_edits() -> None:
-    patched = plan.select(Request(target="mkl", release="2.0.4", cpu="x86-64-v3", platform="linux/amd64"), None)
-    texts = dockerfile.fixes(patched)
-    names = {f"fixes/{row.id}.patch" for row in patched.fixes if row.patch}
-    edits = {"fixes/edits.json"} if any(row.edits for row in patched.fixes) else set()
-    assert set(texts) == names | edits
-    assert names
-    assert edits
-    assert isinstance(json.loads(texts["fixes/edits.json"]), list | dict)
-    assert all("\n+++ " in texts[name] for name in names)
-    assert dockerfile.fixes(from_source()) == {}
-    without = "COPY fixes"
-    assert ("fixes" in dockerfile.files(patched)["Dockerfile"]) is True
-    assert without not in dockerfile.files(from_source())["Dockerfile"]
-
-
-def test_patches_and_overriding_repositories_are_placed_in_their_order(tmp_path: Path) -> None:
-    for name in ("b c.patch", "a.patch"):
-        (tmp_path / name).write_text(name)
-    (tmp_path / "repository").mkdir()
-    (tmp_path / "repository" / "BUILD").write_text("x")
-    build = from_source(
-        patches=tuple(Patch(path=tmp_path / name, sha256="0") for name in ("b c.patch", "a.patch")),
-        overrides=(Override(name="eigen", path=tmp_path / "repository", sha256="0"),),
-    )
-    context = dockerfile.write_context(build, tmp_path / "context")
-    names = set(contents(context.folder))
-    assert {name for name in names if name.startswith(("patches/", "overrides/"))} == {
-        "patches/01-b-c.patch", "patches/02-a.patch", "overrides/eigen.tar"
-    }  # fmt: skip
-    assert (context.folder / "patches" / "01-b-c.patch").read_text() == "b c.patch"
-    assert "build --override_repository=eigen=/opt/overrides/eigen" in dockerfile.files(build)["bazelrc"]
 
 
 def test_a_wheel_is_linked_or_copied_and_does_not_count_for_the_digest(
@@ -321,14 +228,6 @@ def test_the_head_of_a_dockerfile_says_who_wrote_it_and_how_to_build_it() -> Non
     shared = dockerfile.own_files(official(), layout)["Dockerfile"]
     assert shared.startswith(f"{dockerfile.MARKER}: invoke dockerfiles\n")
     assert "x/entrypoint.sh" in shared
-
-
-def test_arguments_name_the_base_and_the_image_that_is_reused() -> None:
-    context = Context(folder=Path(), digest="sha256:c")
-    base, reused = (Base(reference="tfbuild-base:1", name="debian", digest=f"sha256:{letter}") for letter in "ab")
-    given = dockerfile.build_args(base, context, reused)
-    assert (given["INSTALLED"], given["REUSED"]) == ("tfbuild-base:1", "debian@sha256:b")
-    assert set(dockerfile.build_args(base, context)) == {"BASE", "BASE_NAME", "BASE_DIGEST", "CONTEXT_DIGEST"}
 
 
 def test_the_command_repeats_every_option_that_was_given(tmp_path: Path) -> None:
@@ -438,23 +337,6 @@ def test_every_file_ends_with_a_line_end() -> None:
     texts = {name: text for name, text in dockerfile.files(build).items() if text}
     assert {"Dockerfile", "bazelrc", "entrypoint.sh"} < {*texts}
     assert [name for name, text in texts.items() if not text.endswith("\n")] == []
-
-
-# --- what an image suggests instead of itself -------------------------------------------------------------------------
-
-
-def test_an_image_suggests_those_of_the_same_release_for_other_cpus() -> None:
-    build = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
-    found = build.check.alternatives
-    assert build.id not in {one.id for one in found}
-    assert all(one.id.startswith(f"2.20.0-mkl-py{build.python}-") for one in found)
-    assert {one.id.rpartition("x86-64-")[2] for one in found} >= {"v2", "v4"}
-    sizes = [len(one.features) for one in found]
-    assert sizes == sorted(sizes, reverse=True)
-    assert facts.cpuinfo_names(["sse3", "avx", "avx_ifma"]) == ("avx", "pni"), "no kernel prints the last"
-    text = dockerfile.files(build)["entrypoint.sh"]
-    assert all(one.id in text for one in found)
-    assert "/proc/cpuinfo" in text
 
 
 # --- a build is whole -------------------------------------------------------------------------------------------------

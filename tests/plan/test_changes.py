@@ -37,16 +37,18 @@ def eigen(tmp_path: Path) -> Path:
 
 
 def test_they_are_in_the_context_and_in_what_writes_it_again(diff: Path, eigen: Path, tmp_path: Path) -> None:
+    second = tmp_path / "another.patch"
+    second.write_text(DIFF.replace("print(1)", "print(2)").replace("+print(2)", "+print(3)"))
     build = chosen(
         **SOURCE,
-        patch=(str(diff), str(diff)),
+        patch=(str(diff), str(second)),
         override_repository=(f"eigen_archive={eigen}",),
         system_lib=("hwloc", "curl", "zlib=zlib1g-dev"),
         configure=("TF_ENABLE_XLA=0", "TF_NEED_ROCM=1"),
     )
     folder = dockerfile.write_context(build, tmp_path / "context").folder
-    assert [path.name for path in sorted((folder / "patches").iterdir())] == ["01-my-fix.patch", "02-my-fix.patch"]
-    assert (folder / "patches/02-my-fix.patch").read_text() == DIFF
+    assert [path.name for path in sorted((folder / "patches").iterdir())] == ["01-my-fix.patch", "02-another.patch"]
+    assert (folder / "patches/01-my-fix.patch").read_text() == DIFF
     with tarfile.open(folder / "overrides/eigen_archive.tar") as tar:
         assert {member.name.partition("/")[2] for member in tar} >= {"WORKSPACE", "BUILD"}
     assert (
@@ -225,20 +227,14 @@ def test_other_bazels_change_no_build() -> None:
         ({"bazel": "7.7.1=README.md"}, BadInput, "not an executable"),
         ({"bazel": "7.7.1="}, UsageError, "not a Bazel version"),
         ({"bazel": "=tests"}, UsageError, "not a Bazel version"),
-        ({"patch": ("none.patch",)}, BadInput, "No such file"),
-        ({"override_repository": ("../eigen=.",)}, UsageError, "NAME=FOLDER"),
-        ({"system_lib": ("nothing",)}, UsageError, "cannot take 'nothing' from the system"),
-        ({"system_lib": ("zlib=zlib1g dev",)}, UsageError, "not known"),
         ({"system_lib": ("zlib=-o=Dpkg::x",)}, UsageError, "not known"),
         ({"configure": ("tf_enable_xla=0",)}, UsageError, "NAME=VALUE"),
-        ({"configure": ("TF_ENABLE_XLA",)}, UsageError, "NAME=VALUE"),
-        ({"configure": ("TF_ENABLE_XLA=$(id)\n",)}, UsageError, "control characters"),
     ],
 )
 def test_what_cannot_be_used_is_refused(options: dict[str, Any], error: type[TfbuildError], says: str) -> None:
     with pytest.raises(error, match=says) as refusal:
         chosen(**SOURCE, **options)
-    assert refusal.value.hint or "control" in says
+    assert refusal.value.hint
 
 
 def test_a_repository_without_any_build_file_is_refused(eigen: Path) -> None:
@@ -261,10 +257,3 @@ def test_a_patch_that_is_no_diff_is_refused(tmp_path: Path) -> None:
 def test_cuda_by_way_of_configure_is_refused_with_mkl() -> None:
     with pytest.raises(Unsupported):
         chosen(release="2.14.1", target="mkl", cpu="x86-64-v3", configure=("TF_NEED_CUDA=1",))
-
-
-def test_they_are_refused_where_nothing_is_compiled() -> None:
-    for name, value in {"patch": "x", "override_repository": "a=b", "system_lib": "curl", "configure": "A=1"}.items():
-        options: dict[str, Any] = {name: (value,)}
-        with pytest.raises(UsageError, match=name.replace("_", "-")):
-            chosen(release="2.14.1", wheel="official", **options)

@@ -345,13 +345,6 @@ def test_a_context_without_fixes_of_the_tree_has_no_folder_for_them() -> None:
     assert "/mnt/fixes" not in files["Dockerfile"]
 
 
-def test_a_context_with_fixes_is_written(tmp_path: Path) -> None:
-    build = chosen(release="2.1.4", compiler="gcc-10", base="debian:bullseye")
-    first, second = (dockerfile.write_context(build, tmp_path / name) for name in ("a", "b"))
-    assert first.digest == second.digest
-    assert (first.folder / "fixes" / "grpc-gettid.patch").is_file()
-
-
 def edited(tree: Path, *rows: dict[str, str]) -> subprocess.CompletedProcess[str]:
     edits = tree.parent / "edits.json"
     edits.write_text(json.dumps(rows))

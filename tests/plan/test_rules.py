@@ -92,6 +92,8 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
          targets.options("onednn")),
         (UsageError, {"compute_capabilities": "8.0"}, "--compute-capabilities is for GPUs, and --target cpu is not",
          targets.options("cuda")),
+        (UsageError, {"compute_capabilities": "sm_70", "release": "2.3.4", "target": "cuda", "base": "with-cuda:1"},
+         "this release reads 7.0, not sm_70", "write 7.0"),
         (UsageError, {"cudnn": "8.7"}, "cudnn is for GPUs, and --target cpu is not", targets.options("cuda")),
         (UsageError, {"system_lib": ("curl", "curl")}, "system-lib names curl twice", "once is enough"),
         (UsageError, {"configure": ("x",)}, "'x' is not NAME=VALUE", "--configure TF_ENABLE_XLA=0"),
@@ -168,13 +170,6 @@ def test_what_cannot_be_an_image_s_name_is_refused(base: str) -> None:
 )
 def test_an_image_s_name_is_taken(base: str) -> None:
     assert chosen(base=base, python="3.11")
-
-
-@pytest.mark.parametrize("target", ["mkl,cuda", "cuda mkl", "cpu+mkl+cuda"])
-def test_targets_that_exclude_each_other_name_both(target: str) -> None:
-    reason, hint = refused(Unsupported, target=target)
-    assert reason
-    assert hint in ("choose --target mkl or --target cuda", "choose --target cuda or --target mkl")
 
 
 def test_several_targets_that_go_together_are_none_either() -> None:
@@ -259,6 +254,9 @@ def test_an_unknown_compiler_is_told_those_of_its_family() -> None:
     [
         ("3.4", True, "TensorFlow supports compute capabilities from 3.5, not 3.4", "leave it out"),
         ("8.0,x", True, "'x' is not a CUDA compute capability", "--compute-capabilities 8.0,9.0"),
+        ("86", True, "'86' is not a CUDA compute capability", "--compute-capabilities 8.6"),
+        ("8.6,", True, "'' is not a CUDA compute capability", "--compute-capabilities 8.0,9.0"),
+        ("sm_90a", True, "'sm_90a' is not a CUDA compute capability", "--compute-capabilities 8.0,9.0"),
         ("sm_80", False, "this release reads 8.0, not sm_80", "write 8.0"),
         ("compute_121", False, "this release reads 12.1, not compute_121", "write 12.1"),
     ],

@@ -248,20 +248,12 @@ def test_a_vector_width_is_part_of_the_variant_and_of_the_command() -> None:
     default = chosen(cpu="x86-64-v4", release="2.20.0", compiler="clang-19")
     assert default.copts[-1] == "--copt=-mprefer-vector-width=512"
     assert "prefer" not in default.id
-    with pytest.raises(UsageError, match="prefer-vector-width"):
-        chosen(wheel="official", prefer_vector_width="256")
 
 
 def test_a_name_that_tunes_badly_is_noted() -> None:
     build = chosen(cpu="skylake", release="2.20.0", compiler="clang-19")
     assert build.copts[0] == "--copt=-march=x86-64-v3"
     assert any("-march=skylake is not used" in note for note in build.notes)
-
-
-def test_xnnpack_is_told_what_an_older_gcc_does_not_know() -> None:
-    flag = "--define=xnn_enable_avxvnniint8=false"
-    assert flag in chosen(release="2.20.0", compiler="gcc-12").bazel_flags
-    assert flag not in chosen(release="2.20.0").bazel_flags
 
 
 def test_a_recording_of_another_architecture_is_named_as_the_cause() -> None:
@@ -296,7 +288,8 @@ def test_another_architecture_needs_a_cpu() -> None:
         {"target": "mkl", "bazel_flag": ("--config", "cuda")},
         {"target": "cuda", "bazel_flag": ("--config=mkl",), "wheel": "official"},
         {"target": "mkl", "bazel_flag": ("--define=enable_mkl=true", "--config=cuda")},
-        {"target": "mkl+cuda"},
+        {"target": "cuda mkl"},
+        {"target": "cpu+mkl+cuda"},
         {"target": "mkl", "config": ("CUDA",)},
         {"target": "mkl", "bazel_flag": ("--@local_config_cuda//:enable_cuda",)},
         {"target": "mkl", "bazel_flag": ("--define=using_cuda=true",)},
@@ -308,7 +301,7 @@ def test_mkl_and_cuda_are_refused_in_any_spelling(options: dict[str, Any]) -> No
     with pytest.raises(Unsupported) as refusal:
         chosen(**options)
     assert refusal.value.exit_code == 12
-    assert "hint: choose" in str(refusal.value)
+    assert refusal.value.hint in ("choose --target mkl or --target cuda", "choose --target cuda or --target mkl")
 
 
 @pytest.mark.parametrize(
@@ -321,38 +314,6 @@ def test_mkl_and_cuda_are_refused_in_any_spelling(options: dict[str, Any]) -> No
 )
 def test_switching_the_other_one_off_is_no_wish_for_both(options: dict[str, Any]) -> None:
     assert chosen(release="2.20.0", **options).bazel_flags[-1] == options["bazel_flag"][0]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"compiler": "gcc-12"},
-        {"threading": "openmp"},
-        {"bazel": "7.4.1"},
-        {"config": ("v2",)},
-        {"bazel_flag": ("--jobs=1",)},
-    ],
-)
-def test_options_of_a_compile_are_refused_where_nothing_is_compiled(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="compiles nothing"):
-        chosen(wheel="official", **options)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"bazel": "7.4.1\nRUN evil"},
-        {"bazel": "x;id"},
-        {"bazel_flag": ("x\nstartup --foo",)},
-        {"config": ("a b",)},
-        {"base": "x\nRUN evil"},
-        {"base": "$(id)"},
-        {"target": "cpu", "threading": "openmp"},
-    ],
-)
-def test_values_that_are_no_words_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        chosen(release="2.20.0", **options)
 
 
 def test_what_is_chosen_otherwise_has_another_identifier() -> None:
@@ -412,10 +373,7 @@ def test_a_mac_builds_linux_images_when_told_to(monkeypatch: pytest.MonkeyPatch)
         ({"release": "two", "wheel": "official"}, Unsupported, newest.RELEASE),
         ({"release": "2.21.0", "python": "3.9", "wheel": "official"}, Unsupported, "3.10"),
         ({"release": "2.14.0", "python": "3.12", "wheel": "official"}, Unsupported, "3.11"),
-        ({"python": "x", "wheel": "official"}, TfbuildError, ""),
         ({"cpu": "haswel"}, Unsupported, "haswell"),
-        ({"compiler": "gcc-99"}, Unsupported, "gcc-14"),
-        ({"compiler": "icc"}, Unsupported, "gcc-9, "),
         ({"threading": "tbb", "release": "2.20.0"}, UsageError, "openmp"),
     ],
 )
@@ -467,4 +425,4 @@ def test_copts_prints_a_line_to_paste_and_the_rest_aside(capsys: pytest.CaptureF
     planning.copts(cpu="sapphirerapids", cpuinfo="", platform="linux/amd64", json=False, **options)
     printed = capsys.readouterr()
     assert printed.out == " ".join(printed_json["copts"]) + "\n"
-    assert "avx512_fp16 is left out: breaks TensorFlow 2.18.1 with gcc-13" in printed.err
+    assert "\nnote: avx512_fp16 is left out: breaks TensorFlow 2.18.1 with gcc-13" in printed.err

@@ -9,7 +9,6 @@ import pytest
 
 from tests.binary import libraries
 from tests.binary.test_scan import zipped
-from tfbuild.context import dockerfile
 from tfbuild.cpu import isa
 from tfbuild.errors import BadInput
 from tfbuild.plan import Build, Request, select
@@ -45,14 +44,6 @@ def test_a_wheel_is_planned_by_its_name_and_its_guard(wheel: Path) -> None:
 def test_code_that_cannot_be_read_is_for_verification_to_report(wheel: Path) -> None:
     content = libraries.library(libraries.recorded("tensorflow_cpu-2.14.0"))
     assert planned(zipped(wheel, {FRAMEWORK: content, CODE: b"text"})).instruction_set.name == "avx"
-
-
-def test_its_context_installs_the_very_file(wheel: Path, tmp_path: Path) -> None:
-    build = planned(wheel)
-    context = dockerfile.write_context(build, tmp_path / "context").folder
-    assert (context / "wheel" / NAME).read_bytes() == wheel.read_bytes()
-    assert (context / "wheel" / "SHA256SUMS").read_text() == f"{build.wheel.sha256}  /mnt/wheel/{NAME}\n"
-    assert f"/mnt/wheel/{NAME}" in (context / "Dockerfile").read_text()
 
 
 def test_a_cpu_that_agrees_with_the_guard_names_the_set(wheel: Path) -> None:
