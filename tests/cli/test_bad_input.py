@@ -42,41 +42,20 @@ def files(tmp_path: Path) -> dict[str, str]:
     whole = tmp_path / "double.tar.gz"
     with tarfile.open(whole, "w:gz") as tar:
         tar.add(DOUBLE, "double")
-    half = tmp_path / "half.tar.gz"
-    half.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
-    page = tmp_path / "page.tar.gz"
-    page.write_text("<html>404</html>\n")
     (tmp_path / "empty").mkdir()
-    names = {"whole": whole, "half": half, "page": page, "empty": tmp_path / "empty"}
-    digests = {f"{name}_sha256": source.digest(path) for name, path in names.items() if path.is_file()}
-    return {name: str(path) for name, path in names.items()} | digests
+    return {"whole": str(whole), "whole_sha256": source.digest(whole), "empty": str(tmp_path / "empty")}
 
 
 @pytest.mark.parametrize(
     ("options", "code", "error", "hint"),
     [
         (("--release", "2.99.0"), 12, "TensorFlow 2.99.0 is newer than this tfbuild (knows up to", "--source"),
-        (("--release", "2.99.0rc0"), 12, "TensorFlow 2.99.0rc0 is not a final release", "--source"),
-        (("--release", "3.0.0"), 12, "unknown TensorFlow release '3.0.0'", "nearest: "),
-        (("--release", "v2.14.9"), 12, "unknown TensorFlow release '2.14.9'", "nearest: "),
-        (("--release", "2.14.1", "--python", "3.13"), 12, "TensorFlow 2.14.1 does not support Python", "--python 3"),
         (("--source", "{empty}"), 16, "{empty} is not TensorFlow's source: it has no configure.py", "--source names"),
-        (("--source", "/nowhere"), 16, "no source at /nowhere", "--source names a tree"),
-        ((*OF_THE_DOUBLE, "--release", "2.12.1"), 16, f"{DOUBLE} is TensorFlow 2.13.1, and --release says", "leave"),
         (
             ("--release", "2.13.1", "--source", "{whole}", "--set", f"source-sha256={'0' * 64}"),
             16, "double.tar.gz has the sha256 {whole_sha256}, not 000", "fetch it again",
         ),
-        (
-            ("--release", "2.13.1", "--source", "{half}", "--set", "source-sha256={half_sha256}"),
-            16, "half.tar.gz is not a complete tar archive: ", "--source takes what tar",
-        ),
-        (
-            ("--release", "2.13.1", "--source", "{page}", "--set", "source-sha256={page_sha256}"),
-            16, "page.tar.gz is not a complete tar archive", "--source takes what tar",
-        ),
         (("--release", "2.14.1", "--bazel", "newest"), 2, "'newest' is not a Bazel version", "--bazel 7.4.1"),
-        (("--release", "2.14.1", "--python", "3.11", "--compiler", "gcc-16"), 12, "gcc-16 is not in bullseye", "-"),
         (OF_THE_DOUBLE, 20, "", ""),
     ],
 )  # fmt: skip

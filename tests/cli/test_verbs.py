@@ -52,15 +52,6 @@ def test_a_closed_pipe_is_no_error(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_the_command_line_starts_without_what_only_some_verbs_use() -> None:
-    rooms = ("bench", "ci", "context", "engine", "fleet", "measure", "pipeline", "publish", "verify")
-    code = "import sys, tfbuild.cli; print(*sys.modules, sep='\\n')"
-    loaded = set(subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split())
-    assert "tfbuild.cli.planning" in loaded
-    libraries = {"auditwheel", "capstone", "cyclonedx", "docker", "elftools", "invoke", "jinja2", "requests", "rich"}
-    assert loaded & {*libraries, *(f"tfbuild.{room}" for room in rooms)} == set()
-
-
 @pytest.mark.parametrize("name", sorted(EVERY))
 def test_every_verb_takes_the_options_that_it_offers(name: str) -> None:
     body = signature(EVERY[name].body)
