@@ -35,10 +35,11 @@ from benchmarks.harness import record
 from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.publish.fake_images import gather, image
-from tfbuild import cpu, publish
+from tfbuild import cpu
 from tfbuild.cpu import isa
 from tfbuild.errors import NothingFits, RegistryRefused, TfbuildError, VerificationFailed
 from tfbuild.oci.manifests import digest_of
+from tfbuild.publish import pulling
 
 ROOT = Path(__file__).parents[2]
 MACHINE = "ubuntu20.04-zen3"
@@ -268,8 +269,8 @@ def in_process(place: Place) -> tuple[int, str, str]:
     features = frozenset(isa.all_of_cpu(host).features)
     try:
         registry = connect(place.liar)
-        choice = publish.select(registry, host, features, release="", target="mkl", python="")
-        return 0, publish.accept(registry, choice).image.digest, ""
+        choice = pulling.select(registry, host, features, release="", target="mkl", python="")
+        return 0, pulling.accept(registry, choice).image.digest, ""
     except TfbuildError as error:
         return error.exit_code, "", str(error)
     except Exception:

@@ -21,12 +21,11 @@ from tests.publish.test_pulling import (
     with_fewer_features_in_the_index,
     without,
 )
-from tfbuild import publish
 from tfbuild.cli import listing
 from tfbuild.errors import Unfinished, VerificationFailed
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.publish import check, indexes, inventory
+from tfbuild.publish import check, indexes, inventory, pushing
 
 INDEXES = ("2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl")
 Tampering = Callable[[type[FakeRegistry], str], None]
@@ -113,7 +112,7 @@ def test_an_alteration_is_not_taken_for_an_unfinished_push(
     # What CI would repair it with is refused, too, and changes nothing.
     before = dict(fake.content)
     with pytest.raises(VerificationFailed):
-        publish.finish(connect(fake), name, tmp_path)
+        pushing.finish(connect(fake), name, tmp_path)
     assert fake.content == before
 
 
@@ -145,9 +144,9 @@ def test_a_replacement_whose_indexes_are_missing_is_unfinished_and_can_be_comple
     fake.content[tag] = fake.content[f"manifests/{name}"]
     before = dict(fake.content)
     with pytest.raises(VerificationFailed, match="not signed"):
-        publish.finish(connect(fake), name, tmp_path, demand=unsigned)
+        pushing.finish(connect(fake), name, tmp_path, demand=unsigned)
     assert fake.content == before
-    assert publish.finish(connect(fake), name, tmp_path, demand=demanded.append).moved == INDEXES
+    assert pushing.finish(connect(fake), name, tmp_path, demand=demanded.append).moved == INDEXES
     assert fake.content[tag] == (manifests.INDEX, manifests.EMPTY_INDEX)
     check.refuse_unfinished(check.image(connect(fake), name, tmp_path))
 
@@ -170,7 +169,7 @@ def test_an_index_without_the_image_is_unfinished(fake: type[FakeRegistry], name
     del fake.content["manifests/latest-mkl"]
     with pytest.raises(Unfinished, match="not offered by latest-mkl"):
         check.refuse_unfinished(check.image(connect(fake), name, tmp_path))
-    publish.finish(connect(fake), name, tmp_path)
+    pushing.finish(connect(fake), name, tmp_path)
     check.refuse_unfinished(check.image(connect(fake), name, tmp_path))
 
 
@@ -335,8 +334,8 @@ def test_an_edited_index_is_named_and_written_again(
     with pytest.raises(Unfinished, match="any-mkl are not as this tfbuild writes and signs them") as refusal:
         check.refuse_unfinished(check.image(connect(fake), name, tmp_path))
     assert refusal.value.exit_code == 30
-    assert publish.finish(connect(fake), name, tmp_path, dry_run=True).moved == ("any-mkl",)
-    publish.finish(connect(fake), name, tmp_path)
+    assert pushing.finish(connect(fake), name, tmp_path, dry_run=True).moved == ("any-mkl",)
+    pushing.finish(connect(fake), name, tmp_path)
     assert unnumbered(fake.content["manifests/any-mkl"][1]) == unnumbered(content)
     check.refuse_unfinished(check.image(connect(fake), name, tmp_path))
 
@@ -359,7 +358,7 @@ def test_a_row_of_another_image_that_was_added_or_removed_is_named_and_written_a
     with pytest.raises(Unfinished, match="are not as this tfbuild writes and signs them") as refusal:
         check.refuse_unfinished(wrong)
     assert refusal.value.hint == f"invoke push {name} --indexes writes them again"
-    publish.finish(connect(fake), name, tmp_path)
+    pushing.finish(connect(fake), name, tmp_path)
     assert (other in offered(fake, "any-mkl")) == lost
     assert check.image(connect(fake), name, tmp_path).edited == ()
 
@@ -385,7 +384,7 @@ def test_an_index_without_an_accepted_signature_is_signed_again_where_one_is_dem
     # A signature of somebody else's does not keep ours away.
     for digest in digests:
         fake.content[f"manifests/{referrers.fallback_tag(digest)}.sig"] = (manifests.IMAGES[0], b"{}")
-    publish.finish(connect(fake), name, tmp_path, demand=demand, sign=signed.add)
+    pushing.finish(connect(fake), name, tmp_path, demand=demand, sign=signed.add)
     assert {reference.rpartition("@")[2] for reference in signed} == digests
     assert check.image(connect(fake), name, tmp_path, demand).edited == ()
 

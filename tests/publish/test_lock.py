@@ -14,12 +14,12 @@ from tests.publish.fake_images import demand_for, gather, image, push_newer, sig
 from tests.publish.test_local_images import DIGESTS, Here
 from tests.publish.test_local_images import image as local_image
 from tests.publish.test_pulling import changed_configuration, manifest, without
-from tfbuild import cpu, publish
+from tfbuild import cpu
 from tfbuild.context.labels import configured_labels
 from tfbuild.cpu import isa
 from tfbuild.errors import NothingFits, VerificationFailed
 from tfbuild.oci import referrers
-from tfbuild.publish import inventory, lock
+from tfbuild.publish import inventory, lock, pulling, yanking
 
 LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 HOSTS = {"x86-64-v4": "rocky9-zen5", "x86-64-v3": "rhel7-haswell"}
@@ -83,7 +83,7 @@ def test_a_locked_image_has_no_substitute(
     sound = dict(fake.content)
     for change, code, reason in (
         (lambda: fake.content.pop(f"manifests/{manifest(fake, best)}"), 26, "it is missing in the registry"),
-        (lambda: publish.yank(connect(fake), best, "crashes"), 26, "it was yanked: crashes"),
+        (lambda: yanking.yank(connect(fake), best, "crashes"), 26, "it was yanked: crashes"),
         (lambda: changed_configuration(fake, best), 26, "sends something else"),
         (lambda: without(referrers.SBOM)(fake, best), 24, "is refused: the SBOM"),
     ):
@@ -127,7 +127,7 @@ def test_sets_without_a_signed_image_are_not_locked(
 
     host = cpu.parse(machine("rocky9-zen5").cpuinfo())
     features = frozenset(isa.all_of_cpu(host).features)
-    choice = publish.select(connect(fake), host, features, release="", target="mkl", python="")
+    choice = pulling.select(connect(fake), host, features, release="", target="mkl", python="")
     notes: list[str] = []
     locked = lock.write_lock(tmp_path / "lock", connect(fake), choice, notes.append, demand)
     assert {row.id for row in locked.images} == {names["x86-64-v2"], names["x86-64-v3"]}
@@ -246,7 +246,7 @@ def test_an_image_here_is_outdated_if_a_pull_would_bring_another(
     assert reasons() == {}
     moved_and_indexed(fake, best)
     assert reasons() == {best: "the registry has another image of that name, of 2026-11-01T00:00:00Z"}
-    publish.yank(connect(fake), v3, "crashes")
+    yanking.yank(connect(fake), v3, "crashes")
     assert reasons()[v3] == "it was yanked: crashes"
     newer = push_newer(fake, best)
     gather(fake, newer)

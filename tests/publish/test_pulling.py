@@ -13,13 +13,13 @@ from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import attest, demand_for, empty_referrers, gather, image, labels_of_plan, signed
-from tfbuild import cpu, publish
+from tfbuild import cpu
 from tfbuild.context.labels import configured_labels
 from tfbuild.cpu import isa
 from tfbuild.errors import RegistryRefused, Unfinished, VerificationFailed
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.manifests import digest_of
-from tfbuild.publish import Altered, check, choose, inventory, provenance, pulling
+from tfbuild.publish import check, choose, inventory, provenance, pulling, yanking
 from tfbuild.publish.choose import Choice
 from tfbuild.publish.provenance import Statement
 
@@ -38,7 +38,7 @@ def names(fake: type[FakeRegistry]) -> dict[str, str]:
 def select(fake: type[FakeRegistry], *skip: str, without: Sequence[str] = ()) -> Choice:
     host = cpu.parse(machine("rocky9-zen5").cpuinfo())
     features = frozenset(isa.all_of_cpu(host).features)
-    return publish.select(
+    return pulling.select(
         connect(fake), host, features, release="", target="mkl", python="", skip=skip, without=without
     )
 
@@ -163,38 +163,38 @@ def test_a_changed_image_is_refused_and_the_next_one_named(
     tamper: Callable[[type[FakeRegistry], str], None], reason: str, fake: type[FakeRegistry], names: dict[str, str]
 ) -> None:
     best, second = names["x86-64-v4"], names["x86-64-v3"]
-    assert publish.accept(connect(fake), select(fake)).image.id == best
+    assert pulling.accept(connect(fake), select(fake)).image.id == best
     tamper(fake, best)
-    with pytest.raises(Altered, match=reason) as refusal:
-        publish.accept(connect(fake), select(fake))
+    with pytest.raises(pulling.Altered, match=reason) as refusal:
+        pulling.accept(connect(fake), select(fake))
     assert (refusal.value.exit_code, refusal.value.image.id) == (24, best)
     assert refusal.value.second is not None
     assert refusal.value.hint.endswith(f"second choice: {second}, by the same command with --skip {best}")
     choice = select(fake, best)
-    assert publish.accept(connect(fake), choice).image.id == second
+    assert pulling.accept(connect(fake), choice).image.id == second
     assert {other.id: other.reason for other in choice.passed_over}[best] == "--skip"
 
 
 def test_a_second_choice_is_intact_too(fake: type[FakeRegistry], names: dict[str, str]) -> None:
     for level in ("x86-64-v4", "x86-64-v3"):
         without(referrers.SBOM)(fake, names[level])
-    with pytest.raises(Altered, match=f"second choice: {names['x86-64-v2']}"):
-        publish.accept(connect(fake), select(fake))
+    with pytest.raises(pulling.Altered, match=f"second choice: {names['x86-64-v2']}"):
+        pulling.accept(connect(fake), select(fake))
     without(referrers.SBOM)(fake, names["x86-64-v2"])
-    with pytest.raises(Altered, match="no second choice was found"):
-        publish.accept(connect(fake), select(fake))
+    with pytest.raises(pulling.Altered, match="no second choice was found"):
+        pulling.accept(connect(fake), select(fake))
 
 
 def test_a_lost_image_is_passed_over_with_one_line(fake: type[FakeRegistry], names: dict[str, str]) -> None:
     del fake.content[f"manifests/{manifest(fake, names['x86-64-v4'])}"]
-    accepted = publish.accept(connect(fake), select(fake))
+    accepted = pulling.accept(connect(fake), select(fake))
     assert accepted.image.id == names["x86-64-v3"]
     (line,) = choose.passed_over_lines(accepted.passed_over)
     assert line.startswith(f"not {names['x86-64-v4']}: it is missing in the registry")
     for level in ("x86-64-v3", "x86-64-v2"):
         del fake.content[f"manifests/{manifest(fake, names[level])}"]
     with pytest.raises(RegistryRefused, match=r"not .*v4, .*v3 and 1 more: it is missing in the registry"):
-        publish.accept(connect(fake), select(fake))
+        pulling.accept(connect(fake), select(fake))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_many_lost_images_are_one_line(fake: type[FakeRegistry], names: dict[str
     choice = select(fake)
     best, *_ = choice.fitting
     lost = [replace(best, id=f"{best.id}-{number}", digest=digest_of(str(number).encode())) for number in range(3000)]
-    accepted = publish.accept(connect(fake), choice.among([*lost[:99], *choice.fitting]))
+    accepted = pulling.accept(connect(fake), choice.among([*lost[:99], *choice.fitting]))
     assert accepted.image == best
     reason = "it is missing in the registry: push it again, or yank it"
     lines = choose.passed_over_lines(accepted.passed_over)
@@ -234,7 +234,7 @@ def test_many_lost_images_are_one_line(fake: type[FakeRegistry], names: dict[str
     fake.requests.clear()
     said = rf"none of the first 100 images of .* that fit can be pulled: not {lost[0].id}, {lost[1].id} and 98 more"
     with pytest.raises(RegistryRefused, match=said):
-        publish.accept(connect(fake), choice.among([*lost, *choice.fitting]))
+        pulling.accept(connect(fake), choice.among([*lost, *choice.fitting]))
     assert len(fake.requests) == 100
 
 
@@ -242,8 +242,8 @@ def test_many_changed_images_end_too(fake: type[FakeRegistry], names: dict[str, 
     choice = select(fake)
     best, *_ = choice.fitting
     changed = [replace(best, id=f"{best.id}-{number}") for number in range(3000)]
-    with pytest.raises(Altered, match=f"{changed[0].id} is refused: .*") as refusal:
-        publish.accept(connect(fake), choice.among([*changed, *choice.fitting]))
+    with pytest.raises(pulling.Altered, match=f"{changed[0].id} is refused: .*") as refusal:
+        pulling.accept(connect(fake), choice.among([*changed, *choice.fitting]))
     assert refusal.value.hint.endswith("; no second choice was found")
 
 
@@ -267,12 +267,12 @@ def test_an_image_whose_layer_is_gone_or_cut_is_marked_and_passed_over(
     best = with_layers(fake, "2.21.0", "x86-64-v4")
     second = image(fake, "2.21.0", cpu="x86-64-v3")
     gather(fake, second)
-    assert publish.accept(connect(fake), select(fake)).image.id == best
+    assert pulling.accept(connect(fake), select(fake)).image.id == best
     path = f"blobs/{digest_of(b'one layer')}"
     del fake.content[path]
     if content is not None:
         fake.content[path] = ("application/octet-stream", content)
-    accepted = publish.accept(connect(fake), select(fake))
+    accepted = pulling.accept(connect(fake), select(fake))
     assert accepted.image.id == second
     assert [row.id for row in accepted.passed_over] == [best]
     assert reason in accepted.passed_over[0].reason
@@ -297,7 +297,7 @@ def test_an_attachment_of_somebody_elses_changes_nothing(fake: type[FakeRegistry
     for digest in (digest_of(content), digest_of(b"gone")):
         rows += [{"artifactType": kind, "digest": digest} for kind in referrers.NEEDED]
     fake.content[path] = (manifests.INDEX, json.dumps({"manifests": rows}).encode())
-    assert publish.accept(connect(fake), select(fake)).image.id == best
+    assert pulling.accept(connect(fake), select(fake)).image.id == best
 
 
 def test_an_unsigned_image_of_a_newer_release_does_not_keep_the_signed_ones_from_being_chosen(
@@ -307,14 +307,14 @@ def test_an_unsigned_image_of_a_newer_release_does_not_keep_the_signed_ones_from
     demand = demand_for(known)
 
     def choose_signed() -> Choice:
-        return publish.select_signed(connect(fake), partial(select, fake), demand)
+        return pulling.select_signed(connect(fake), partial(select, fake), demand)
 
     assert choose_signed().best == select(fake).best
     for level in ("x86-64-v3", "x86-64-v4-vnni"):  # of which the host runs one
         name = image(fake, "2.21.0", cpu=level)
         gather(fake, name)
         chosen = choose_signed()
-        assert publish.accept(connect(fake), chosen, demand=demand).image.id == names["x86-64-v4"]
+        assert pulling.accept(connect(fake), chosen, demand=demand).image.id == names["x86-64-v4"]
         passed_over = {row.id: row.reason for row in chosen.passed_over if row.notable}
         assert passed_over == {"TensorFlow 2.21.0": "no image of this release has a signature that cosign accepts"}
     known |= signed(fake, name)
@@ -323,7 +323,7 @@ def test_an_unsigned_image_of_a_newer_release_does_not_keep_the_signed_ones_from
     assert best.release == "2.21.0"
     known.clear()
     with pytest.raises(VerificationFailed, match="has no signature"):
-        publish.accept(connect(fake), choose_signed(), demand=demand)
+        pulling.accept(connect(fake), choose_signed(), demand=demand)
 
 
 def test_an_index_full_of_unsigned_images_is_not_asked_about_to_its_end(
@@ -339,24 +339,24 @@ def test_an_index_full_of_unsigned_images_is_not_asked_about_to_its_end(
         raise VerificationFailed(f"{reference} has no signature that cosign accepts")
 
     with pytest.raises(VerificationFailed, match=r"none of the first 3 images that any-mkl@sha256:\w+ names has"):
-        publish.select_signed(connect(fake), partial(select, fake), demand)
+        pulling.select_signed(connect(fake), partial(select, fake), demand)
     assert len(asked) == 3
 
 
 def test_each_candidate_in_turn_is_asked_for_its_signature(fake: type[FakeRegistry], names: dict[str, str]) -> None:
     known = set[str]().union(*(signed(fake, names[level]) for level in ("x86-64-v2", "x86-64-v3")))
     demand = demand_for(known)
-    accepted = publish.accept(connect(fake), select(fake), demand=demand)
+    accepted = pulling.accept(connect(fake), select(fake), demand=demand)
     assert accepted.image.id == names["x86-64-v3"]
     assert [other.id for other in accepted.passed_over] == [names["x86-64-v4"]]
     # Neither does an image without a signature become the second choice.
     without(referrers.SBOM)(fake, names["x86-64-v3"])
     known.remove(f"{connect(fake).repository}@{manifest(fake, names['x86-64-v2'])}")
-    with pytest.raises(Altered, match="no second choice was found"):
-        publish.accept(connect(fake), select(fake), demand=demand)
+    with pytest.raises(pulling.Altered, match="no second choice was found"):
+        pulling.accept(connect(fake), select(fake), demand=demand)
     known.clear()
     with pytest.raises(VerificationFailed, match=f"{manifest(fake, names['x86-64-v4'])} has no signature"):
-        publish.accept(connect(fake), select(fake), demand=demand)
+        pulling.accept(connect(fake), select(fake), demand=demand)
 
 
 def test_a_provenance_without_a_signature_does_not_count_if_one_is_required(
@@ -380,12 +380,12 @@ def test_a_provenance_without_a_signature_does_not_count_if_one_is_required(
     assert len(counts(None)) == 2
     assert len(counts(demand)) == 1
     assert check.image(connect(fake), best, tmp_path, demand).notes != ()
-    assert publish.accept(connect(fake), select(fake), demand=demand).image.id == best
+    assert pulling.accept(connect(fake), select(fake), demand=demand).image.id == best
     # With the forged one alone, it is not the image described.
     known -= signed(fake, best) - {f"{connect(fake).repository}@{subject.digest}", attached}
     for refused in (
         lambda: check.image(connect(fake), best, tmp_path, demand),
-        lambda: publish.accept(connect(fake), select(fake), demand=demand),
+        lambda: pulling.accept(connect(fake), select(fake), demand=demand),
     ):
         with pytest.raises(VerificationFailed, match=r"the attached application/vnd\.in-toto\+json is not signed"):
             refused()
@@ -412,7 +412,7 @@ def test_an_image_is_checked_with_few_requests_and_without_its_sbom(
 ) -> None:
     choice, registry = select(fake), connect(fake)
     fake.requests.clear()
-    publish.accept(registry, choice)
+    pulling.accept(registry, choice)
     assert len(fake.requests) <= 7
     assert len([request for request in fake.requests if "/blobs/" in request]) == 2
 
@@ -422,8 +422,8 @@ def test_attestations_that_name_another_image_do_not_vouch(fake: type[FakeRegist
     subject = connect(fake).manifest(best)
     assert subject is not None
     attest(fake, labels_of_plan("2.20.0", "x86-64-v3"), subject)
-    with pytest.raises(Altered, match="labels differ from its provenance"):
-        publish.accept(connect(fake), select(fake))
+    with pytest.raises(pulling.Altered, match="labels differ from its provenance"):
+        pulling.accept(connect(fake), select(fake))
 
 
 def test_a_yanked_image_that_an_index_offers_again_is_passed_over(
@@ -432,16 +432,16 @@ def test_a_yanked_image_that_an_index_offers_again_is_passed_over(
     """Somebody puts back the indexes of the day before."""
     best = names["x86-64-v4"]
     indexes_before = {path: fake.content[path] for path in fake.content if path.endswith("-mkl")}
-    publish.yank(connect(fake), best, "crashes in MatMul")
+    yanking.yank(connect(fake), best, "crashes in MatMul")
     chosen = select(fake).best
     assert chosen is not None
     assert chosen.id == names["x86-64-v3"]
     fake.content.update(indexes_before)
-    accepted = publish.accept(connect(fake), select(fake))
+    accepted = pulling.accept(connect(fake), select(fake))
     assert accepted.image.id == names["x86-64-v3"]
     assert [other.reason for other in accepted.passed_over] == ["it was yanked: crashes in MatMul"]
-    publish.yank(connect(fake), best, "")
-    assert publish.accept(connect(fake), select(fake)).image.id == best
+    yanking.yank(connect(fake), best, "")
+    assert pulling.accept(connect(fake), select(fake)).image.id == best
 
 
 @pytest.mark.parametrize(

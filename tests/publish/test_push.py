@@ -16,7 +16,6 @@ from tests.publish.test_signing import cosign as cosign
 from tests.publish.test_signing import words
 from tests.publish.test_supply import files
 from tests.verify.test_report import report
-from tfbuild import publish
 from tfbuild.engine import Engine, Files, Image
 from tfbuild.errors import (
     RegistryRefused,
@@ -31,7 +30,7 @@ from tfbuild.errors import (
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import digest_of
-from tfbuild.publish import check, signing
+from tfbuild.publish import check, pushing, signing, yanking
 from tfbuild.publish.pushing import Pushed
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
@@ -120,7 +119,7 @@ def verified(host: Host, reports: Path, verdict: str = "pass", **image: Any) -> 
 def push(host: Host, reports: Path, name: str = "", registry: Registry | None = None, **options: Any) -> Pushed:
     named = name or f"tfbuild:{host.identifier}"
     given = {"force": False, "progress": Progress(), **options}
-    return publish.push(host, named, registry or connect(host.fake), reports, **given)
+    return pushing.push(host, named, registry or connect(host.fake), reports, **given)
 
 
 def other_image(fake: type[FakeRegistry]) -> str:
@@ -177,7 +176,7 @@ def test_an_image_whose_layer_the_registry_lost_is_uploaded_again(host: Host, tm
     first = push(host, tmp_path)
     del host.fake.content[f"blobs/{digest_of(LAYER)}"]
     with pytest.raises(Unfinished, match=r"its layer .* is missing in the registry"):
-        publish.finish(connect(host.fake), host.identifier, tmp_path)
+        pushing.finish(connect(host.fake), host.identifier, tmp_path)
     assert push(host, tmp_path) == replace(first, uploaded=True)
     assert len(host.pushed) == 2
     check.refuse_unfinished(check.image(connect(host.fake), host.identifier, tmp_path))
@@ -299,7 +298,7 @@ def test_two_pushes_of_one_image_at_once_both_end_well(host: Host, tmp_path: Pat
 
 def test_a_yanked_image_is_not_pushed_again(host: Host, tmp_path: Path) -> None:
     done = push(host, tmp_path)
-    publish.yank(connect(host.fake), host.identifier, "crashes")
+    yanking.yank(connect(host.fake), host.identifier, "crashes")
     with pytest.raises(Yanked, match=f"this image, {host.identifier}, was yanked: crashes") as refusal:
         push(host, tmp_path, force=True)
     assert refusal.value.hint == f"invoke yank {host.identifier} --undo"
@@ -340,9 +339,9 @@ def test_a_rehearsal_finds_what_stops_a_push_and_changes_nothing(
 ) -> None:
     registry = connect(host.fake)
 
-    def rehearse(**options: Any) -> publish.Rehearsal:
+    def rehearse(**options: Any) -> pushing.Rehearsal:
         name = f"tfbuild:{host.identifier}"
-        return publish.rehearse(host, name, registry, tmp_path, **{"force": False, **options})
+        return pushing.rehearse(host, name, registry, tmp_path, **{"force": False, **options})
 
     before = dict(host.fake.content)
     ready = rehearse()
@@ -362,25 +361,25 @@ def test_a_rehearsal_finds_what_stops_a_push_and_changes_nothing(
     with pytest.raises(RegistryRefused, match="answers 403"):
         rehearse()
     with pytest.raises(RegistryRefused, match="answers 403"):
-        publish.access(registry, host.identifier)
+        pushing.access(registry, host.identifier)
     with pytest.raises(RegistryRefused, match="answers 403"):
-        publish.finish(registry, host.identifier, tmp_path, dry_run=True)
+        pushing.finish(registry, host.identifier, tmp_path, dry_run=True)
 
 
 def test_ci_learns_which_tag_it_may_write_and_what_that_is_now(host: Host, tmp_path: Path) -> None:
     registry = connect(host.fake)
     ref = f"{registry.repository}:{host.identifier}"
-    assert publish.access(registry, host.identifier) == (ref, "")
+    assert pushing.access(registry, host.identifier) == (ref, "")
     done = push(host, tmp_path)
     for name in (host.identifier, f"tfbuild:{host.identifier}", ref):
-        assert publish.access(registry, name) == (ref, done.digest)
+        assert pushing.access(registry, name) == (ref, done.digest)
     with pytest.raises(UsageError, match="does not name a tag"):
-        publish.access(registry, done.digest)
+        pushing.access(registry, done.digest)
     with pytest.raises(UsageError, match="does not name an image in a repository") as refusal:
-        publish.access(registry, "us/x")
+        pushing.access(registry, "us/x")
     assert "invoke images" in refusal.value.hint
     with pytest.raises(UsageError, match=f"ghcr.io/us/x:{host.identifier} is not in {registry.repository}") as refusal:
-        publish.access(registry, f"ghcr.io/us/x:{host.identifier}")
+        pushing.access(registry, f"ghcr.io/us/x:{host.identifier}")
     assert refusal.value.hint == "--registry ghcr.io/us/x"
 
 
@@ -389,16 +388,16 @@ def test_finishing_a_push_only_writes_indexes(host: Host, tmp_path: Path) -> Non
     registry = connect(host.fake)
     del host.fake.content["manifests/any-mkl"]
     before = dict(host.fake.content)
-    ready = publish.finish(registry, host.identifier, tmp_path, dry_run=True)
+    ready = pushing.finish(registry, host.identifier, tmp_path, dry_run=True)
     assert ready == replace(done, uploaded=False, attestations=None, signed=None, moved=("any-mkl",))
     assert ready.to_json() == done.to_json() | {
         "uploaded": False, "sbom": None, "provenance": None, "signed": None, "indexes": ["any-mkl"]
     }  # fmt: skip
     assert host.fake.content == before
-    assert publish.finish(registry, host.identifier, tmp_path).moved == INDEXES
+    assert pushing.finish(registry, host.identifier, tmp_path).moved == INDEXES
     assert offered(host.fake, "any-mkl") == [host.identifier]
     with pytest.raises(UnknownImage, match=r"has no 2\.20\.0-mkl-py3\.13-gone"):
-        publish.finish(registry, "2.20.0-mkl-py3.13-gone", tmp_path)
+        pushing.finish(registry, "2.20.0-mkl-py3.13-gone", tmp_path)
 
 
 # --- what was pushed is checked ---------------------------------------------------------------------------------------

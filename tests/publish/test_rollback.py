@@ -11,12 +11,12 @@ from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import gather, image, published
-from tfbuild import cpu, publish
+from tfbuild import cpu
 from tfbuild.cpu import isa
 from tfbuild.errors import VerificationFailed
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.manifests import Manifest
-from tfbuild.publish import index_updates, indexes, signing
+from tfbuild.publish import index_updates, indexes, pulling, signing
 
 Select = Callable[[], list[str]]
 
@@ -41,7 +41,7 @@ def select(fake: type[FakeRegistry], signatures: set[str]) -> Select:
         features = frozenset(isa.all_of_cpu(host).features)
         notes: list[str] = []
         options = {"release": "", "target": "mkl", "python": ""}
-        publish.select(connect(fake), host, features, **options, demand=demand, note=notes.append)  # type: ignore[arg-type]
+        pulling.select(connect(fake), host, features, **options, demand=demand, note=notes.append)  # type: ignore[arg-type]
         return notes
 
     return chosen

@@ -21,12 +21,12 @@ from tests.cpu.machines import machine, recording
 from tests.examples import few
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.publish.fake_images import empty_referrers, image, offered, published
-from tfbuild import cpu, publish
+from tfbuild import cpu
 from tfbuild.cli import publishing
 from tfbuild.cpu import isa
 from tfbuild.errors import EngineMissing, NothingFits
 from tfbuild.oci import manifests
-from tfbuild.publish import choose, index_updates, indexes
+from tfbuild.publish import choose, index_updates, indexes, pulling
 from tfbuild.publish.choose import Choice, Published
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +75,7 @@ def select(
     host = parsed(text)
     features = frozenset(isa.all_of_cpu(host).features)
     try:
-        return publish.select(
+        return pulling.select(
             connect(fake), host, features, release=release, target="mkl", python=python, any_release=any_release
         )
     except NothingFits:
@@ -184,7 +184,7 @@ def test_a_new_release_with_one_set_is_the_only_one_that_any_host_gets(name: str
         assert (f"pull.sh: {fastest}, of an older release, " in done.stderr) == (newest != fastest)
         assert shell(fake, HOSTS[name], "any").stdout.split()[1:] == [fastest]
         if not newest:
-            refusal = publish.nothing_fits(connect(fake), choice)
+            refusal = pulling.nothing_fits(connect(fake), choice)
             assert f"--any-release chooses {fastest}, of an older release" in str(refusal)
 
 
@@ -287,6 +287,6 @@ def test_only_options_that_were_given_are_to_be_left_out() -> None:
             ("2.20", "", "; or leave out --release, which excluded images"),
             ("2.20", "3.9", "; or leave out --release and --python, which excluded images"),
         ):
-            choice = publish.select(connect(fake), host, features, release=release, target="mkl", python=python)
-            hint = publish.nothing_fits(connect(fake), choice).hint
+            choice = pulling.select(connect(fake), host, features, release=release, target="mkl", python=python)
+            hint = pulling.nothing_fits(connect(fake), choice).hint
             assert hint == f"build one here: invoke build --cpu host{advice}"

@@ -10,7 +10,7 @@ from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import empty_referrers, gather, image, labels_of_plan, offered, published, push_newer
-from tfbuild import cpu, plan, publish
+from tfbuild import cpu, plan
 from tfbuild.cli import publishing
 from tfbuild.context.labels import labels_of
 from tfbuild.cpu import isa
@@ -19,7 +19,7 @@ from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage
 from tfbuild.oci import client, manifests, references, transport
 from tfbuild.oci.manifests import Manifest, digest_of
 from tfbuild.plan import Request
-from tfbuild.publish import check, index_updates, indexes
+from tfbuild.publish import check, index_updates, indexes, pulling
 from tfbuild.publish.choose import Choice
 from tfbuild.util.progress import Progress
 
@@ -174,7 +174,7 @@ def test_an_unpublished_python_is_not_reported_as_an_unsupported_cpu(fake: type[
 
     def select(python: str) -> Choice:
         features = frozenset(isa.all_of_cpu(host).features)
-        return publish.select(connect(fake), host, features, release="2.20", target="mkl", python=python)
+        return pulling.select(connect(fake), host, features, release="2.20", target="mkl", python=python)
 
     with pytest.raises(NothingFits, match=r"(?s)2.20-mkl has no image with Python 3.10.*hint: it has: 3.9, 3.13"):
         select("3.10")
@@ -295,10 +295,10 @@ def test_a_pulled_image_is_recognized_by_either_digest(fake: type[FakeRegistry])
     name = image(fake, "2.20.0")
     registry = connect(fake)
     best = published(registry, name)
-    accepted = publish.accept(registry, Choice(best=best, nearest=None, missing=(), passed_over=(), fitting=(best,)))
+    accepted = pulling.accept(registry, Choice(best=best, nearest=None, missing=(), passed_over=(), fitting=(best,)))
     for known in accepted.manifest.ids:
         engine = Pulled(known, labels_of_plan("2.20.0", "avx"))
-        assert publish.pull(engine, registry, accepted, Progress()) == f"{registry.repository}:{name}"
+        assert pulling.pull(engine, registry, accepted, Progress()) == f"{registry.repository}:{name}"
         assert engine.names == [f"{registry.repository}:{name}"]
     others = [
         Pulled(digest_of(b"other"), labels_of_plan("2.20.0", "avx")),
@@ -307,7 +307,7 @@ def test_a_pulled_image_is_recognized_by_either_digest(fake: type[FakeRegistry])
     ]
     for other in others:
         with pytest.raises(RegistryRefused, match="is another image on this engine"):
-            publish.pull(other, registry, accepted, Progress())
+            pulling.pull(other, registry, accepted, Progress())
         assert other.names == []
 
 

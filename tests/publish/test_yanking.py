@@ -13,12 +13,11 @@ from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import gather, image, offered
 from tests.publish.test_alterations import unnumbered
 from tests.publish.test_pulling import manifest, select
-from tfbuild import publish
 from tfbuild.cli import VERBS, command_line, listing, publishing
 from tfbuild.errors import RegistryRefused, Stale, UnknownImage, UsageError, Yanked
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.manifests import Manifest, digest_of
-from tfbuild.publish import attachments, check, inventory, yanking
+from tfbuild.publish import attachments, check, inventory, pulling, pushing, yanking
 
 # No date is later.
 LAST = "9999-12-31T23:59:59.999999Z"
@@ -45,7 +44,7 @@ def test_a_yanked_image_is_not_offered_and_stays_out_of_the_indexes(
     gather(fake, other)
     for tag in INDEXES:
         assert sorted(offered(fake, tag)) == sorted((second, other))
-    assert publish.accept(connect(fake), select(fake)).image.id == second
+    assert pulling.accept(connect(fake), select(fake)).image.id == second
     checked = check.image(connect(fake), best, tmp_path)
     with pytest.raises(Yanked, match=rf"{best} was yanked: crashes in MatMul") as refusal:
         check.refuse_yanked(checked)
@@ -54,7 +53,7 @@ def test_a_yanked_image_is_not_offered_and_stays_out_of_the_indexes(
     with pytest.raises(Stale):
         check.refuse_outdated(checked, f"sha256:{64 * '0'}")
     with pytest.raises(Yanked):
-        publish.finish(connect(fake), best, tmp_path)
+        pushing.finish(connect(fake), best, tmp_path)
 
 
 def test_an_image_that_is_offered_again_has_no_reason(fake: type[FakeRegistry], names: tuple[str, str]) -> None:

@@ -13,10 +13,10 @@ import requests
 from tests.with_engine.registry import Server
 from tests.with_engine.test_registry import copy_of, cpuinfo, server, shell
 from tests.with_engine.test_tampering import BEST, INDEXES, SECOND, best_of, published, reindex
-from tfbuild import publish as publishing
 from tfbuild.engine import Engine
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
+from tfbuild.publish import yanking
 
 __all__ = ["published", "server"]  # fixtures
 pytestmark = pytest.mark.engine
@@ -92,7 +92,7 @@ def false_provenance(place: Registry) -> None:
 
 def yanked_and_offered(place: Registry) -> None:
     before = {tag: index for tag in INDEXES if (index := place.manifest(tag)) is not None}
-    publishing.yank(place, BEST, "crashes in MatMul")
+    yanking.yank(place, BEST, "crashes in MatMul")
     for tag, index in before.items():
         place.put(tag, index.content, index.media_type)
 

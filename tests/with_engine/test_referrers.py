@@ -20,11 +20,10 @@ from tests.with_engine import registry as registries
 from tests.with_engine.registry import Server
 from tests.with_engine.test_registry import build, cpuinfo, made
 from tests.with_engine.test_supply import UNLOGGED, UNLOGGED_CHECK, cosign
-from tfbuild import publish
 from tfbuild.engine import Engine
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.publish import attachments, signing
+from tfbuild.publish import attachments, pushing, signing
 from tfbuild.util.progress import Progress
 
 __all__ = ["cosign", "made"]  # fixtures
@@ -79,7 +78,7 @@ class Trial:
 
 def push(trial: Trial, engine: Engine, images: list[str], reports: Path, options: str) -> list[str]:
     sign = signing.signer(signing.options(options), trial.place.ca)
-    arrive = partial(publish.push, engine, force=False, progress=Progress(), sign=sign)
+    arrive = partial(pushing.push, engine, force=False, progress=Progress(), sign=sign)
     return [arrive(image, trial.place, reports).digest for image in images]
 
 

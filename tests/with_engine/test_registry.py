@@ -30,7 +30,7 @@ from tests.verify.test_report import report
 from tests.with_engine import registry as registries
 from tests.with_engine.conftest import ROOT
 from tests.with_engine.registry import Server
-from tfbuild import cpu, plan, publish
+from tfbuild import cpu, plan
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import labels_of
 from tfbuild.cpu import isa
@@ -42,7 +42,7 @@ from tfbuild.oci import manifests, references, referrers, transport
 from tfbuild.oci.client import Registry
 from tfbuild.oci.references import Repository
 from tfbuild.plan import Build, Request
-from tfbuild.publish import attachments, check, image_contents, index_updates, indexes, inventory
+from tfbuild.publish import attachments, check, image_contents, index_updates, indexes, inventory, pulling, pushing
 from tfbuild.publish.choose import Choice
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
@@ -127,14 +127,14 @@ def place(server: Server) -> Registry:
     return Registry(repository)
 
 
-def push(engine: Engine, image: str, place: Registry, tmp_path: Path, *, force: bool = False) -> publish.Pushed:
-    return publish.push(engine, image, place, tmp_path / "reports", force=force, progress=Progress())
+def push(engine: Engine, image: str, place: Registry, tmp_path: Path, *, force: bool = False) -> pushing.Pushed:
+    return pushing.push(engine, image, place, tmp_path / "reports", force=force, progress=Progress())
 
 
 def choose(place: Registry, recorded: str, release: str = "") -> Choice:
     host = parsed(recorded)
     features = frozenset(isa.all_of_cpu(host).features)
-    return publish.select(place, host, features, release=release, target="mkl", python="")
+    return pulling.select(place, host, features, release=release, target="mkl", python="")
 
 
 @cache
@@ -197,7 +197,7 @@ def test_a_host_that_nothing_fits_gets_the_nearest_and_what_is_missing(
     push(engine, made(build("x86-64-v4")), place, tmp_path)
     choice = choose(place, "rhel7-haswell")
     with pytest.raises(NothingFits, match=r"(?s)lacks avx512bw .*hint: build one here") as refusal:
-        publish.accept(place, choice)
+        pulling.accept(place, choice)
     assert refusal.value.exit_code == 27
 
 
@@ -332,7 +332,7 @@ def test_a_fixed_tag_that_somebody_else_took_during_the_upload_is_theirs(
     for image, folder in reports.items():
         passed = replace(report(), id=one.id)
         reporting.write(replace(passed, image=replace(passed.image, id=engine.image(image).id)), folder / "reports")
-    attach, overtaking = attachments.attach, list[publish.Pushed]()
+    attach, overtaking = attachments.attach, list[pushing.Pushed]()
 
     def overtaken(*words: Any) -> attachments.AttachedDigests:
         if not overtaking:
@@ -787,7 +787,7 @@ def test_an_index_that_says_other_things_than_the_labels_is_refused(
     choice = choose(place, "rhel7-haswell")
     assert choice.best is not None
     with pytest.raises(VerificationFailed, match="has other labels than its index says") as refusal:
-        publish.accept(place, choice)
+        pulling.accept(place, choice)
     assert refusal.value.exit_code == 24
 
 

@@ -16,10 +16,9 @@ from tests import debian
 from tests.with_engine import registry as registries
 from tests.with_engine.registry import Server
 from tests.with_engine.test_tampering import BEST, INDEXES, SECOND, publish
-from tfbuild import publish as publishing
 from tfbuild.oci import referrers
 from tfbuild.oci.client import Registry
-from tfbuild.publish import check, choose, indexes
+from tfbuild.publish import check, choose, indexes, pulling
 from tfbuild.publish.pulling import Accepted
 
 pytestmark = pytest.mark.engine
@@ -74,7 +73,7 @@ def best_for_all(place: Registry) -> Accepted:
     assert index is not None
     published = indexes.read_index(index)
     features = frozenset().union(*(image.features for image in published))
-    return publishing.accept(place, choose.choose(published, platform="linux/amd64", features=features))
+    return pulling.accept(place, choose.choose(published, platform="linux/amd64", features=features))
 
 
 def test_skopeo_reads_an_image_and_an_index(place: Registry) -> None:
@@ -103,7 +102,7 @@ def test_skopeo_copy_of_an_index_leaves_the_attachments_behind(place: Registry, 
     source, target = f"docker://{place.repository}:any-mkl", f"docker://{copied.repository}:any-mkl"
     skopeo("copy", "--all", *PLAIN, source, target)
     assert copied.digest("any-mkl") == place.digest("any-mkl")
-    with pytest.raises(publishing.Altered, match="no provenance is attached"):
+    with pytest.raises(pulling.Altered, match="no provenance is attached"):
         best_for_all(copied)
 
 

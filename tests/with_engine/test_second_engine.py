@@ -27,13 +27,14 @@ from tests.with_engine.conftest import ROOT
 from tests.with_engine.second import MACHINE, Second, processes
 from tests.with_engine.test_choice import carry
 from tests.with_engine.test_registry import label
-from tfbuild import cpu, plan, publish
+from tfbuild import cpu, plan
 from tfbuild.cli.options import certificates
 from tfbuild.engine import Engine, connection, transfer
 from tfbuild.engine.build import BuildSettings, find_program
 from tfbuild.errors import EngineMissing
 from tfbuild.pipeline import base_image
 from tfbuild.plan import Request
+from tfbuild.publish import pushing
 from tfbuild.util.progress import Progress
 from tfbuild.util.ssh import Destination
 
@@ -265,7 +266,7 @@ def test_push_and_pull_go_through_the_engine_that_is_named_and_fit_its_cpu(
         place = server.place()
         for cpu_name in ("x86-64-v2", "x86-64-v3", "x86-64-v4"):
             name = labelled(there, tmp_path, cpu_name)
-            publish.push(there, name, place, tmp_path / "reports", force=False, progress=Progress())
+            pushing.push(there, name, place, tmp_path / "reports", force=False, progress=Progress())
             there.remove(name)
         done = by_context("pull", "--engine", "second-tls", "--registry", server.repository, "--json")
     document = json.loads(done.stdout)

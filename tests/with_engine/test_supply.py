@@ -18,7 +18,6 @@ from tests.cpu.machines import machine
 from tests.servers import Handler, serving
 from tests.with_engine.registry import Server
 from tests.with_engine.test_registry import build, made, place, push, server
-from tfbuild import publish
 from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import image_digest
 from tfbuild.engine import Engine
@@ -27,7 +26,7 @@ from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
 from tfbuild.oci.references import Repository
-from tfbuild.publish import attachments, check, indexes, provenance, sbom, signing
+from tfbuild.publish import attachments, check, indexes, provenance, pushing, sbom, signing
 from tfbuild.util.progress import Progress
 
 __all__ = ["made", "place", "server"]  # fixtures
@@ -158,7 +157,7 @@ def test_no_index_offers_an_image_whose_attestations_are_not_there(
         checked(place, half.id, tmp_path)
     assert unfinished.value.exit_code == 30
     with pytest.raises(Unfinished):
-        publish.finish(Registry(place.repository), half.id, tmp_path / "reports")
+        pushing.finish(Registry(place.repository), half.id, tmp_path / "reports")
 
 
 def test_the_report_is_compared_where_it_is_here(engine: Engine, made: Made, place: Registry, tmp_path: Path) -> None:
@@ -385,7 +384,7 @@ def test_a_signature_by_the_real_cosign_is_demanded_and_found(
     options = f"--key {key} {UNLOGGED} --registry-referrers-mode={mode}"
     look = f"{UNLOGGED_CHECK} --experimental-oci11={'true' if mode == 'oci-1-1' else 'false'}"
     signed, by_others = (f"--key {one} {look}" for one in (public, other))
-    arrive = partial(publish.push, engine, image, place, tmp_path / "reports", force=False, progress=Progress())
+    arrive = partial(pushing.push, engine, image, place, tmp_path / "reports", force=False, progress=Progress())
 
     with pytest.raises(TfbuildError, match="cosign did not sign"):
         arrive(sign=signing.signer(("--key", f"{key}.none"), place.ca))

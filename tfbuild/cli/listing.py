@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from tfbuild.cpu.catalogue import CpuEntry
     from tfbuild.plan.gain import MeasuredGain, OperationRow
     from tfbuild.plan.support import Combination
-    from tfbuild.publish import Pushed
     from tfbuild.publish.choose import Choice
     from tfbuild.publish.inventory import Entry
+    from tfbuild.publish.pushing import Pushed
 
 # The fields of a plan that people look for first; the others follow in the order of its JSON.
 FIRST = ("id", "release", "python", "target", "platform", "instruction_set", "compiler", "base_image", "wheel")

@@ -105,9 +105,8 @@ def push(
     json: bool,
 ) -> None:
     """Publish a verified IMAGE with its SBOM and provenance, and add it to its release's indexes."""
-    from tfbuild import publish
     from tfbuild.engine import Engine, connection
-    from tfbuild.publish import signing
+    from tfbuild.publish import pushing, signing
     from tfbuild.util.progress import Progress
 
     if not access:
@@ -123,20 +122,20 @@ def push(
         raise UsageError("--signed is for --indexes", hint="--sign signs an image that is pushed")
     signer = signing.signer(signing.options(sign_options), destination.ca) if signs else None
     if access:
-        ref, digest = publish.access(destination, image)
+        ref, digest = pushing.access(destination, image)
         show_rehearsed(ref, digest, json=json)
     elif indexes:
         demand = signing.demand_of(signed, destination.ca)
-        finished = publish.finish(destination, image, REPORTS, say_note, demand=demand, sign=signer, dry_run=dry_run)
+        finished = pushing.finish(destination, image, REPORTS, say_note, demand=demand, sign=signer, dry_run=dry_run)
         show_pushed(finished, json=json, dry_run=dry_run)
     elif dry_run:
-        ready = publish.rehearse(Engine.connect(chosen=chosen), image, destination, REPORTS, force=force)
+        ready = pushing.rehearse(Engine.connect(chosen=chosen), image, destination, REPORTS, force=force)
         digest = ready.there.digest if ready.there else ""
         show_rehearsed(ready.ref, digest, json=json, uploads=ready.existing is None)
     else:
         connected = Engine.connect(chosen=chosen)
         with connected.watched("the push"):
-            pushed = publish.push(connected, image, destination, REPORTS, force=force, progress=Progress(), sign=signer)
+            pushed = pushing.push(connected, image, destination, REPORTS, force=force, progress=Progress(), sign=signer)
         show_pushed(pushed, json=json)
 
 
@@ -181,10 +180,9 @@ def pull(
     json: bool,
 ) -> None:
     """Pull from a registry the best image that this host can run, and say why it is."""
-    from tfbuild import publish
     from tfbuild.engine import Engine, connection
     from tfbuild.publish import lock as locks
-    from tfbuild.publish import signing
+    from tfbuild.publish import pulling, signing
     from tfbuild.util.progress import Progress
 
     chosen = connection.choose(engine)
@@ -196,9 +194,9 @@ def pull(
     demand = signing.demand_of(signed, source.ca)
     host = running_cpu(cpuinfo, ca_cert, chosen)
     features = frozenset(isa.all_of_cpu(host).features)
-    selected = partial(publish.select, source, host, features, **narrowing, demand=demand, note=say_note)
+    selected = partial(pulling.select, source, host, features, **narrowing, demand=demand, note=say_note)
     if locked is None:
-        choice = publish.select_signed(source, selected, demand) if demand else selected()
+        choice = pulling.select_signed(source, selected, demand) if demand else selected()
         if lock:
             locked = locks.write_lock(Path(lock), source, choice, say_note, demand)
             say(f"wrote {lock}: TensorFlow {locked.release} in {counted(len(locked.images), 'image')}")
@@ -209,7 +207,7 @@ def pull(
         accepted = locks.accept(source, locked, choice, say_note, demand)
     except (NothingFits, VerificationFailed) as error:
         if json:
-            second = error.second if isinstance(error, publish.Altered) else None
+            second = error.second if isinstance(error, pulling.Altered) else None
             show_pulled(choice.among(()), second=second.id if second else "")
         raise
     left = choice.fitting[choice.fitting.index(accepted.image) :]
@@ -219,7 +217,7 @@ def pull(
         show_passed_over(choice, notable=json)
     if not json:
         show_choice(choice, any_release=any_release, locked_by=lock)
-    image = "" if dry_run else publish.pull(Engine.connect(chosen=chosen), source, accepted, Progress())
+    image = "" if dry_run else pulling.pull(Engine.connect(chosen=chosen), source, accepted, Progress())
     if json:
         show_pulled(choice, reference=reference, image=image, signed=demand is not None)
     else:
@@ -307,8 +305,7 @@ def yank(
     image: str, *, registry: str, ca_cert: str, reason: str, undo: bool, sign_options: str = "", json: bool
 ) -> None:
     """Take IMAGE out of the indexes of its registry, so that no host pulls it any more; its own tag stays."""
-    from tfbuild import publish
-    from tfbuild.publish import signing
+    from tfbuild.publish import signing, yanking
 
     if bool(reason.strip()) == undo:
         raise UsageError(
@@ -316,7 +313,7 @@ def yank(
         )
     place = registry_of(registry, ca_cert, image)
     signer = signing.signer(signing.options(sign_options), place.ca) if sign_options else None
-    done = publish.yank(place, image, reason.strip(), say_note, signer)
+    done = yanking.yank(place, image, reason.strip(), say_note, signer)
     if json:
         out(done.to_json())
         return
