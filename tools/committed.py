@@ -17,7 +17,7 @@ from tfbuild.context.dockerfile import ContextLayout
 from tfbuild.context.labels import UNVERIFIED, image_name
 from tfbuild.facts import Facts
 from tfbuild.oci import client
-from tfbuild.pipeline import needed_disk
+from tfbuild.pipeline.maker import needed_disk
 from tfbuild.plan import Build, Request
 from tfbuild.util.files import remove, replace_file, writing
 

@@ -15,7 +15,7 @@ import pytest
 from tests import checkout
 from tests.facts import newest
 from tests.rows import each
-from tfbuild import facts, pipeline, plan
+from tfbuild import facts, plan
 from tfbuild.ci import formats, matrix, runners
 from tfbuild.ci.matrix import MatrixRequest, Refused
 from tfbuild.ci.runners import Schedule
@@ -24,6 +24,7 @@ from tfbuild.cli.verbs import VERBS
 from tfbuild.context import dockerfile
 from tfbuild.errors import Disturbed, TfbuildError, Unsupported, UsageError
 from tfbuild.facts import release_table
+from tfbuild.pipeline.maker import needed_disk
 from tfbuild.plan import Request
 
 ROOT = Path(__file__).parents[2]
@@ -187,7 +188,7 @@ def test_a_row_without_a_machine_that_can_hold_it_is_left_out(system: str) -> No
     schedule = runners.schedule(ALL, system, ())
     for build, label in schedule.rows:
         assert hosted[label].platform == build.platform
-        assert hosted[label].room(build.wheel.kind) >= pipeline.needed_disk(build)
+        assert hosted[label].room(build.wheel.kind) >= needed_disk(build)
     left_out = len(ALL.rows) - len(schedule.rows)
     assert left_out == sum(int(note.split()[0]) for note in schedule.notes)
     assert all("--runner source:linux/" in note for note in schedule.notes)

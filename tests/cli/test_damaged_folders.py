@@ -18,7 +18,8 @@ from tests.users import nobody
 from tests.verify import test_report as reports
 from tfbuild import plan
 from tfbuild.errors import BadMirror, EngineMissing, UsageError
-from tfbuild.pipeline import Maker, bundle, mirror
+from tfbuild.pipeline import bundle, mirror
+from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.mirror import Upstream
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, Request

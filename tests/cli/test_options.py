@@ -21,7 +21,7 @@ from tests.rows import each
 from tfbuild.cli import VERBS, command_line, planning
 from tfbuild.context import dockerfile
 from tfbuild.errors import TfbuildError, UsageError
-from tfbuild.pipeline import Maker
+from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run, run_of
 from tfbuild.plan import Build, Request, RunRequest, source
 from tfbuild.plan.build import resolved

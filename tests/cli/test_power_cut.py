@@ -23,8 +23,9 @@ from tfbuild.bench import page as bench_page
 from tfbuild.context import dockerfile
 from tfbuild.engine import daemon
 from tfbuild.pages import rendering
-from tfbuild.pipeline import Maker, bundle
+from tfbuild.pipeline import bundle
 from tfbuild.pipeline import wheel as wheels
+from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
 from tfbuild.publish import attachments

@@ -29,7 +29,7 @@ from tests.terminal import Terminal
 from tests.verify.test_report import report
 from tfbuild.errors import EngineMissing, Interrupted, Stale, TfbuildError, Unfinished, UsageError, VerificationFailed
 from tfbuild.oci.manifests import digest_of
-from tfbuild.pipeline import Maker
+from tfbuild.pipeline.maker import Maker
 from tfbuild.publish import image_contents
 from tfbuild.verify import report as reporting
 

@@ -29,8 +29,8 @@ from tfbuild.cli.options import EXTRAS
 from tfbuild.cli.verbs import VERBS
 from tfbuild.engine import daemon
 from tfbuild.errors import Interrupted, RegistryRefused, VerificationFailed
-from tfbuild.pipeline import Maker
 from tfbuild.pipeline import machine as machines
+from tfbuild.pipeline.maker import Maker
 from tfbuild.util import installation
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.context.test_dockerfile import WHEEL, from_file, from_source, official
-from tfbuild import __version__, facts, pipeline, plan
+from tfbuild import __version__, facts, plan
 from tfbuild.context import dockerfile, labels
 from tfbuild.context.dockerfile import ContextLayout
 from tfbuild.context.labels import labels_of
@@ -16,7 +16,7 @@ from tfbuild.cpu import isa
 from tfbuild.engine import leases
 from tfbuild.errors import UsageError
 from tfbuild.facts import release_table, releases, targets, toolchains
-from tfbuild.pipeline import Maker
+from tfbuild.pipeline.maker import Maker, downloads
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request, configuration
 from tfbuild.plan.source import Override, Patch, Source
@@ -372,4 +372,4 @@ def test_a_build_is_rendered_without_another_look_at_the_facts(
     assert dockerfile.files(build) == expected
     assert dockerfile.write_context(build, tmp_path / "context").digest.startswith("sha256:")
     Maker(run=Run(work=tmp_path / "work")).render(build)
-    assert pipeline.downloads(build, wheel_only=False)[0] == build
+    assert downloads(build, wheel_only=False)[0] == build

@@ -21,7 +21,7 @@ from tfbuild.context import labels
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
 from tfbuild.oci.references import split_tag
-from tfbuild.pipeline import Maker
+from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, Request
 from tfbuild.util.progress import Progress

@@ -43,7 +43,8 @@ from tfbuild.errors import (
     Unsupported,
     UsageError,
 )
-from tfbuild.pipeline import base_image, bundle, cache_images, refuse_base_without_cuda
+from tfbuild.pipeline import base_image, bundle, cache_images
+from tfbuild.pipeline.maker import refuse_base_without_cuda
 from tfbuild.pipeline.run import run_of
 from tfbuild.plan import RunRequest
 from tfbuild.util.progress import Progress

@@ -25,8 +25,9 @@ from tfbuild.context.labels import image_name, labels_of
 from tfbuild.engine import Engine
 from tfbuild.engine.build import Builder
 from tfbuild.errors import BuildFailed, DiskFull, EngineMissing
-from tfbuild.pipeline import Maker, base_image
+from tfbuild.pipeline import base_image
 from tfbuild.pipeline import wheel as wheels
+from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.verification import Verifier
 from tfbuild.plan import Build, Request

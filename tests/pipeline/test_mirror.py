@@ -27,12 +27,12 @@ from tests.context.test_remote_cache import served
 from tests.plan.test_selection import chosen
 from tests.rows import each
 from tests.servers import Handler, running, self_signed, serving
-from tfbuild import pipeline
 from tfbuild.errors import BadInput, BadMirror, BuildFailed, DiskFull, UsageError
 from tfbuild.pipeline import bundle, mirror
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.base_image import bundle_key
 from tfbuild.pipeline.bundle import Bundle
+from tfbuild.pipeline.maker import downloads
 from tfbuild.pipeline.mirror import Mirror, Upstream
 from tfbuild.pipeline.run import Run, run_of
 from tfbuild.plan import RunRequest
@@ -510,9 +510,9 @@ def test_a_folder_as_mirror_is_checked_before_anything_starts(site: Site, folder
 def test_a_build_from_source_downloads_what_the_official_image_does_too() -> None:
     official = chosen(wheel="official", release="2.14.1", python="3.11")
     compiled = chosen(release="2.14.1", python="3.11", compiler="clang-16")
-    assert pipeline.downloads(official, wheel_only=False) == (official,)
-    assert pipeline.downloads(compiled, wheel_only=True) == (compiled,)
-    builds = pipeline.downloads(compiled, wheel_only=False)
+    assert downloads(official, wheel_only=False) == (official,)
+    assert downloads(compiled, wheel_only=True) == (compiled,)
+    builds = downloads(compiled, wheel_only=False)
     assert [build.wheel.kind for build in builds] == ["source", "official"]
     assert {(build.release, build.python, build.target) for build in builds} == {("2.14.1", "3.11", compiled.target)}
 
@@ -520,7 +520,7 @@ def test_a_build_from_source_downloads_what_the_official_image_does_too() -> Non
 def test_without_an_official_wheel_only_the_wheel_can_be_bundled() -> None:
     compiled = complete(replace(chosen(release="2.14.1", python="3.11", compiler="clang-16"), python="3.13"))
     with pytest.raises(UsageError, match="there is none") as caught:
-        pipeline.downloads(compiled, wheel_only=False)
+        downloads(compiled, wheel_only=False)
     assert "--wheel-only" in caught.value.hint
 
 

@@ -34,12 +34,12 @@ from tfbuild.cpu import Cpu
 from tfbuild.engine import debian, faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BuildFailed, DiskFull, Unsupported, UsageError
-from tfbuild.pipeline import Maker, needed_disk
 from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.compiling import BuilderHost, Compile
 from tfbuild.pipeline.host import MORE_SPACE, LocalBuilder
 from tfbuild.pipeline.host import wheel as compile_here
+from tfbuild.pipeline.maker import Maker, needed_disk
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, HostSystem, Interpreter, Request
 from tfbuild.plan.remote_cache import Remote

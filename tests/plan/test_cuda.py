@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from tests.rows import each
-from tfbuild import facts, pipeline, plan
+from tfbuild import facts, plan
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import labels_of
 from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import Cuda
 from tfbuild.facts.release_table import table as release_table
+from tfbuild.pipeline.maker import refuse_base_without_cuda
 from tfbuild.plan import Build, Request
 from tfbuild.plan import cuda as cuda_rules
 from tfbuild.plan.cuda import CapabilityRow, CudnnRow, table
@@ -238,9 +239,9 @@ def test_up_to_2_17_the_base_must_have_what_is_chosen() -> None:
     env = dict(build.configure_env)
     assert (env["TF_CUDA_VERSION"], env["TF_CUDNN_VERSION"]) == ("11.7", "8.4")
     assert dict(planned("2.11.1").configure_env)["TF_CUDNN_VERSION"] == "8"
-    pipeline.refuse_base_without_cuda(build)
+    refuse_base_without_cuda(build)
     with pytest.raises(Unsupported) as refused:
-        pipeline.refuse_base_without_cuda(replace(build, request=replace(build.request, base="auto")))
+        refuse_base_without_cuda(replace(build, request=replace(build.request, base="auto")))
     assert "has CUDA 11.7, cuDNN 8.4 and " in refused.value.hint
 
 

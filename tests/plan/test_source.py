@@ -12,7 +12,7 @@ from tests.plan.test_selection import chosen
 from tfbuild.context import dockerfile
 from tfbuild.errors import BadInput, TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases
-from tfbuild.pipeline import Maker
+from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import configuration, source
 from tfbuild.plan import tree as source_tree

@@ -16,7 +16,8 @@ import pytest
 from tests.rows import each
 from tfbuild import plan
 from tfbuild.errors import DiskFull, Disturbed, UsageError
-from tfbuild.pipeline import Maker, bundle
+from tfbuild.pipeline import bundle
+from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
 from tfbuild.util import files

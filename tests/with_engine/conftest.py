@@ -22,8 +22,8 @@ from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import EngineMissing, TfbuildError
-from tfbuild.pipeline import Maker
 from tfbuild.pipeline import base_image as bases
+from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
 from tfbuild.util import files

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from tests.with_engine.conftest import ROOT
-from tfbuild import pipeline, plan
+from tfbuild import plan
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings, find_program
 from tfbuild.errors import DiskFull
-from tfbuild.pipeline import Maker
+from tfbuild.pipeline.maker import Maker
 from tfbuild.plan import Request
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
@@ -211,7 +211,7 @@ def test_another_platform_than_the_engines_is_refused(invoke: Invoke, engine: En
 
 
 def test_too_little_disk_is_told_before_the_work(maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline.maker, "IMAGE_DISK", 1 << 60)
+    monkeypatch.setattr("tfbuild.pipeline.maker.IMAGE_DISK", 1 << 60)
     build = plan.select(Request(wheel="official", target="cpu", release="2.18.1"), detect())
     with pytest.raises(DiskFull, match=r"1152921504.* GB are needed"):
         maker.build(build)

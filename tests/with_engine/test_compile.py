@@ -35,7 +35,8 @@ from tfbuild.cpu import isa
 from tfbuild.engine import Engine
 from tfbuild.errors import BadInput, BadMirror, BuildFailed, Stale, Unsupported, VerificationFailed
 from tfbuild.facts import toolchains
-from tfbuild.pipeline import Maker, bazel
+from tfbuild.pipeline import bazel
+from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import run_of
 from tfbuild.plan import Request, RunRequest
 from tfbuild.plan import source as sources

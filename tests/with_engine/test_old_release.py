@@ -18,7 +18,7 @@ from tfbuild.cli.options import certificates
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.errors import RegistryRefused
-from tfbuild.pipeline import Maker
+from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
 from tfbuild.util.progress import Progress

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from tfbuild import pipeline, plan
+from tfbuild import plan
 from tfbuild.ci.matrix import WHEELS, Matrix, table
 from tfbuild.errors import UsageError
+from tfbuild.pipeline.maker import needed_disk
 from tfbuild.plan import Build
 from tfbuild.util.quantities import counted
 
@@ -22,7 +23,7 @@ class Schedule:
 
     def summary(self) -> list[str]:
         """Return lines about what the rows cost: kinds, disk, machines and compile time."""
-        kinds = Counter((build.wheel.kind, pipeline.needed_disk(build)) for build, _ in self.rows)
+        kinds = Counter((build.wheel.kind, needed_disk(build)) for build, _ in self.rows)
         machines = Counter(label for _, label in self.rows)
         costs = {row.label: row.cost for row in table().runner}
         lines = [
@@ -49,7 +50,7 @@ def schedule(matrix: Matrix, system: str, own: Sequence[str]) -> Schedule:
     rows: list[tuple[Build, str]] = []
     without: Counter[tuple[str, str, int]] = Counter()
     for build in matrix.rows:
-        kind, need = build.wheel.kind, pipeline.needed_disk(build)
+        kind, need = build.wheel.kind, needed_disk(build)
         able = (row.label for row in hosted if row.platform == build.platform and row.room(kind) >= need)
         label = labels.get((kind, build.platform)) or labels.get((kind, "")) or next(able, "")
         if label:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 )
 def build(*, json: bool, dry_run: bool, **options: Any) -> None:
     """Build an image for a CPU, verify it, and write a report."""
-    from tfbuild.pipeline import Maker
+    from tfbuild.pipeline.maker import Maker
 
     run = run_of(options)
     chosen = select_and_print_notes(make(Request, options), run)
@@ -101,7 +101,7 @@ docker run --detach --init --restart unless-stopped --network host \\
 )
 def worker_image(*, repository: str, json: bool, **options: Any) -> None:
     """Make the image in which an executor's workers compile: the builder's compiler and libraries, without a source."""
-    from tfbuild.pipeline import Maker
+    from tfbuild.pipeline.maker import Maker
 
     run = run_of(options)
     maker = Maker(run=run)
@@ -136,7 +136,7 @@ def worker_image(*, repository: str, json: bool, **options: Any) -> None:
 )
 def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **options: Any) -> None:
     """Download everything that a build needs into one folder, for building offline with `--mirror FOLDER`."""
-    from tfbuild import pipeline
+    from tfbuild.pipeline.maker import Maker, downloads
 
     run = run_of(options)
     chosen = select_and_print_notes(make(Request, options), run)
@@ -147,13 +147,13 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
             f"--network {run.network} cannot reach this machine, which serves the downloads of a bundle",
             hint="leave out --network",
         )
-    builds = pipeline.downloads(chosen, wheel_only=wheel_only)
+    builds = downloads(chosen, wheel_only=wheel_only)
     identifiers = [build.id for build in builds]
     if dry_run:
         out({"folder": output, "builds": identifiers}) if json else print(*identifiers, sep="\n")
         say(f"dry run: the downloads of these builds would go to {output}; nothing was started")
         return
-    filled = pipeline.Maker(run=run).bundle(builds, Path(output))
+    filled = Maker(run=run).bundle(builds, Path(output))
     if json:
         out({"folder": output, "builds": identifiers, "files": filled.files, "bytes": filled.size})
     else:
@@ -212,7 +212,7 @@ def verify(
         raise UsageError(
             "--pull, --context, --max-age and --signed are for an image in a registry", hint="--registry HOST/PATH"
         )
-    from tfbuild.pipeline import Maker
+    from tfbuild.pipeline.maker import Maker
 
     maker = Maker(run=run_of(options))
     found = image_on(maker.engine, image)
@@ -249,7 +249,7 @@ def verify_published(
     **options: Any,
 ) -> None:
     """Compare a registry's image with its provenance and SBOM; with `pull`, also check its files and verify it."""
-    from tfbuild.pipeline import Maker
+    from tfbuild.pipeline.maker import Maker
     from tfbuild.publish import check, freshness, signing
     from tfbuild.publish import lock as locks
 

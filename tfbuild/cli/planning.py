@@ -297,7 +297,7 @@ def select_for(request: Request, run: "Run") -> Build:
     """Plan the requested build; with an engine on another machine, for that machine's platform and CPU."""
     if not run.engine.elsewhere():
         return select(request, ca=run.ca)
-    from tfbuild.pipeline import Maker
+    from tfbuild.pipeline.maker import Maker
 
     maker = Maker(run=run)
     request = replace(request, platform=request.platform or maker.engine.platform)

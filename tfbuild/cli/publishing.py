@@ -242,7 +242,7 @@ def _refuse_contradiction(path: str, lock: "Lock | None", narrowing: Mapping[str
 def running_cpu(cpuinfo: str, ca_cert: str, chosen: "EngineChoice") -> Cpu:
     """Return the CPU that will run the image: that of --cpuinfo, else that of the engine's machine."""
     if not cpuinfo and chosen.elsewhere():
-        from tfbuild.pipeline import Maker
+        from tfbuild.pipeline.maker import Maker
         from tfbuild.pipeline.run import Run
 
         return Maker(run=Run(engine=chosen, ca=certificates(ca_cert))).cpu()

@@ -44,7 +44,8 @@ from tfbuild.util.quantities import counted
 )
 def wheel(*, output: str, no_container: bool, json: bool, **options: Any) -> None:
     """Compile only the wheel, and write a JSON file beside it that says how it was built."""
-    from tfbuild.pipeline import Maker, host
+    from tfbuild.pipeline import host
+    from tfbuild.pipeline.maker import Maker
     from tfbuild.util.progress import Progress
 
     if no_container:
