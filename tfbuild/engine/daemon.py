@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from tfbuild.engine import debian
 from tfbuild.engine.client import Engine
 from tfbuild.engine.faults import DENIED, translated, unanswered
 from tfbuild.errors import EngineMissing
+from tfbuild.util import process
 from tfbuild.util.files import decode, replace_file
 from tfbuild.util.process import interruptible, last_lines
 from tfbuild.util.progress import Progress
@@ -176,7 +176,7 @@ def _start(place: DaemonPlace, host: str) -> Engine:
         engine = _poll(host, lambda: os.waitpid(pid, os.WNOHANG) == (0, 0))
     finally:
         if engine is None:
-            _end(pid, signal.SIGTERM, STOP_SECONDS, str(place.pid_file))
+            process.end(pid, str(place.pid_file), STOP_SECONDS)
             _stop(place)
     if engine is None:
         raise EngineMissing(f"dockerd did not start{last_lines(place.log)}", hint=f"the full log: {place.log}")
@@ -261,27 +261,10 @@ def _stop(place: DaemonPlace) -> None:
     """End dockerd, then its containerd if that is left."""
     containerd = place.exec_root / "containerd" / "containerd.pid"
     for pid_file, mark in ((place.pid_file, place.pid_file), (containerd, place.exec_root)):
-        for signal_number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 5.0)):
-            pid = running(pid_file, str(mark))
-            if pid is None or _end(pid, signal_number, seconds, str(mark)):
-                break
-        else:
+        pid = running(pid_file, str(mark))
+        if pid is not None and not process.end(pid, str(mark), STOP_SECONDS):
             raise EngineMissing(f"process {pid} of the engine does not end", hint=f"the full log: {place.log}")
     place.pid_file.unlink(missing_ok=True)
-
-
-def _end(pid: int, signal_number: int, seconds: float, mark: str) -> bool:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal_number)
-    deadline = time.monotonic() + seconds
-    while _command_line(pid, mark):
-        # Where this process started it, it stays a zombie until this process waits for it.
-        with suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def running(pid_file: Path, mark: str) -> int | None:
@@ -293,15 +276,7 @@ def running(pid_file: Path, mark: str) -> int | None:
         pid = int(pid_file.read_text())
     except (OSError, ValueError):
         return None
-    return pid if pid > 0 and _command_line(pid, mark) else None
-
-
-def _command_line(pid: int, mark: str) -> bool:
-    """Return whether a process's command line contains `mark`; that of a zombie is empty."""
-    try:
-        return mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
+    return pid if pid > 0 and process.runs(pid, mark) else None
 
 
 # --- its build cache --------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -331,8 +330,7 @@ class LocalBuilder:
         """End Bazel's server, which outlives the script that started it, however that ended."""
         for file in (self.root / "var/tmp/bazel").glob("*/server/server.pid.txt"):
             with suppress(OSError, ValueError):
-                server = int(file.read_text())
-                _end(server, str(self.root))
+                process.end(int(file.read_text()), str(self.root), END_SECONDS)
 
 
 def _packages() -> str:
@@ -344,14 +342,3 @@ def _packages() -> str:
     query = ["dpkg-query", "--show", f"--showformat={form}", *COMPILED_WITH]
     listed = subprocess.run(query, capture_output=True, check=False, text=True).stdout
     return ", ".join(line for line in listed.splitlines() if line.startswith("installed "))
-
-
-def _end(server: int, root: str) -> None:
-    """End a process, if it is the server of a Bazel in `root` (ids of processes are used again)."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + END_SECONDS
-        while root in Path(f"/proc/{server}/cmdline").read_text():
-            os.kill(server, number)
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.2)

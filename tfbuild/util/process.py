@@ -16,6 +16,8 @@ from tfbuild.errors import without_secrets
 from tfbuild.util.files import remove, writing
 
 CHUNK = 65536
+# The kernel takes its time for a process that waits for a disk.
+KILL_SECONDS = 5.0
 
 
 def ending_signals() -> list[signal.Signals]:
@@ -66,6 +68,26 @@ def stop_group(process: subprocess.Popen[bytes], *, first: int = signal.SIGINT, 
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def runs(pid: int, mark: str) -> bool:
+    """Return whether a process runs that has `mark` in its command line: ids are used again. A zombie has none."""
+    try:
+        return mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def end(pid: int, mark: str, seconds: float) -> bool:
+    """End the process with `mark` in its command line, after `seconds` with SIGKILL; return whether it ended."""
+    for number, limit in ((signal.SIGTERM, seconds), (signal.SIGKILL, KILL_SECONDS)):
+        if runs(pid, mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + limit
+        while runs(pid, mark) and time.monotonic() < deadline:
+            time.sleep(0.1)
+    return not runs(pid, mark)
 
 
 def logged(
