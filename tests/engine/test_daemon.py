@@ -1,5 +1,6 @@
 """Choosing a Docker client, advising the user and recognising the daemon's process, without an engine."""
 
+import io
 import os
 import shutil
 import socket
@@ -7,7 +8,8 @@ import stat
 import subprocess
 import sys
 import tempfile
-from contextlib import closing
+import time
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from tfbuild.engine.build import DockerProgram
 from tfbuild.engine.client import Engine
 from tfbuild.engine.daemon import DaemonPlace
 from tfbuild.errors import Disturbed, EngineMissing
+from tfbuild.util import process
 from tfbuild.util.progress import Progress
 
 BUILDX = 'if [ "$1" = buildx ]; then echo github.com/docker/buildx v0.12; exit; fi; '
@@ -216,6 +219,60 @@ def test_a_bad_pid_file_names_no_process(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     assert daemon.running(file, "") is None
     assert daemon.running(tmp_path / "missing", "") is None
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("echo no iptables; exit 1", "dockerd did not start\n  no iptables"),
+        (
+            "echo loading; while :; do sleep 1; done",
+            "dockerd did not start: it wrote nothing to its log for 1 s\n  loading",
+        ),
+        ("while :; do sleep 1; done", ""),
+    ],
+)
+def test_a_start_goes_on_while_dockerd_writes_to_its_log(
+    script: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a script in dockerd's place. The last one answers in the end; each question adds a line to its log."""
+    program = tmp_path / "dockerd"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    slow = "no iptables" not in error
+    place, said, began = DaemonPlace(socket=tmp_path / "s", folder=tmp_path), io.StringIO(), time.monotonic()
+
+    def connect(_: str) -> str:
+        while error and not place.log.read_text():
+            time.sleep(0.01)
+        if not error:
+            with place.log.open("a") as log:
+                log.write("line\n")
+        if error or time.monotonic() - began < 1.5:
+            raise EngineMissing("no answer")
+        return "an engine"
+
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(daemon, "START_SECONDS", 0.0 if slow else 60.0)
+    monkeypatch.setattr(daemon, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(daemon, "_has_cgroups", lambda: True)
+    monkeypatch.setattr(Engine, "connect", connect)
+    with pytest.raises(EngineMissing) if error else nullcontext() as caught:
+        assert str(daemon._start(place, place.host, Progress(said))) == "an engine"
+    if caught:
+        assert caught.value.reason == error
+    assert said.getvalue().count("dockerd is still starting") == slow
+    left = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if str(place.pid_file) in text(path)]
+    assert (left == []) == bool(error)
+    for pid in left:
+        assert process.end(pid, str(place.pid_file), 5)
+
+
+def text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def test_no_second_engine_is_started_beside_a_silent_one(tmp_path: Path) -> None:

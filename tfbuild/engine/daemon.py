@@ -8,6 +8,7 @@ garbage collection, "default policies").
 
 import fcntl
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -36,7 +37,11 @@ PACKAGES = ("docker.io", "ca-certificates")
 # Since Debian 13 the client and its BuildKit plugin are packages of their own, which Debian 12 does not have.
 CLIENT_PACKAGES = ("docker-cli", "docker-buildx")
 CGROUP_MOUNTER = "cgroupfs-mount"
+# dockerd starts in seconds, but on a busy machine in minutes: its own service has no limit (TimeoutSec=0 in github.com/
+# moby/moby, contrib/init/systemd/docker.service). After START_SECONDS a note says what is waited for, and a service is
+# left to itself. A dockerd that has written nothing to its log for SILENT_SECONDS hangs.
 START_SECONDS = 60.0
+SILENT_SECONDS = 300.0
 # dockerd gives its containers 15 s to end before it exits.
 STOP_SECONDS = 40.0
 SOCKET = Path("/var/run/docker.sock")
@@ -127,11 +132,12 @@ def ensure(progress: Progress, place: DaemonPlace | None = None) -> Engine:
             return Engine.connect(host)
         if shutil.which("dockerd") is None:
             _install(place, progress)
-            if Path("/run/systemd/system").exists() and (engine := _poll(host, lambda: True)):
+            end = time.monotonic() + START_SECONDS
+            if Path("/run/systemd/system").exists() and (engine := _poll(host, lambda: time.monotonic() < end)):
                 return engine
         _refuse_beside_another(place)
         with progress.step("engine: start"), interruptible():
-            return _start(place, host)
+            return _start(place, host, progress)
 
 
 def _refuse_beside_another(place: DaemonPlace) -> None:
@@ -168,19 +174,44 @@ def _has_cgroups() -> bool:
     return Path("/run/systemd/system").exists() or any(Path("/sys/fs/cgroup").glob("*"))
 
 
-def _start(place: DaemonPlace, host: str) -> Engine:
+def _start(place: DaemonPlace, host: str, progress: Progress) -> Engine:
     if not _has_cgroups() and (mounter := shutil.which(CGROUP_MOUNTER)):
         subprocess.run([mounter], check=False)
-    pid, engine = _spawn(place), None
+    pid, engine, startup = _spawn(place), None, Startup(place.log, progress)
     try:
-        engine = _poll(host, lambda: os.waitpid(pid, os.WNOHANG) == (0, 0))
+        engine = _poll(host, lambda: os.waitpid(pid, os.WNOHANG) == (0, 0) and startup.proceeds())
     finally:
         if engine is None:
             process.end(pid, str(place.pid_file), STOP_SECONDS)
             _stop(place)
     if engine is None:
-        raise EngineMissing(f"dockerd did not start{last_lines(place.log)}", hint=f"the full log: {place.log}")
+        why = f": it wrote nothing to its log for {SILENT_SECONDS:.0f} s" if startup.silent else ""
+        raise EngineMissing(f"dockerd did not start{why}{last_lines(place.log)}", hint=f"the full log: {place.log}")
     return engine
+
+
+class Startup:
+    """Whether a starting dockerd makes progress, by its log; a start that takes long is noted once.
+
+    `silent`: it has written nothing for so long that it must hang.
+    """
+
+    def __init__(self, log: Path, progress: Progress) -> None:
+        self.silent = False
+        self._log, self._progress = log, progress
+        self._size, self._written = -1, time.monotonic()
+        self._note_at = self._written + START_SECONDS
+
+    def proceeds(self) -> bool:
+        """Look at the log, and return whether to go on waiting."""
+        now = time.monotonic()
+        if (size := os.path.getsize(self._log)) != self._size:
+            self._size, self._written = size, now
+        if now > self._note_at:
+            self._note_at = math.inf
+            self._progress(f"dockerd is still starting, as it may on a busy machine; waiting for it (log: {self._log})")
+        self.silent = now - self._written > SILENT_SECONDS
+        return not self.silent
 
 
 def _spawn(place: DaemonPlace) -> int:
@@ -210,9 +241,9 @@ def _spawn(place: DaemonPlace) -> int:
     return os.posix_spawn(program, command, os.environ, file_actions=streams, setsid=True)
 
 
-def _poll(host: str, alive: Callable[[], bool]) -> Engine | None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and alive():
+def _poll(host: str, waits: Callable[[], bool]) -> Engine | None:
+    """Return the engine as soon as it answers; None once `waits` returns False."""
+    while waits():
         with suppress(EngineMissing):
             return Engine.connect(host)
         time.sleep(0.2)
