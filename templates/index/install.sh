@@ -66,25 +66,23 @@ request() {
     }
     [ "$status" = 200 ] || die "$from is not there: the server answers $status" 26
 }
-request "$url/choose.tsv" "$work/choose.tsv" 4194304 --max-time 60
-# signed OPTION...: whether cosign accepts the signature of choose.tsv with these options.
-signed() {
+# table OPTION...: downloads choose.tsv; with SIGNED, returns whether cosign accepts its signature with these options.
+table() {
+    request "$url/choose.tsv" "$work/choose.tsv" 4194304 --max-time 60
+    [ -n "${SIGNED:-}" ] || return 0
     (request "$url/choose.tsv.sigstore.json" "$work/choose.tsv.sigstore.json" 1048576 --max-time 60) ||
         die "the index has no signature" 24
     cosign verify-blob "$@" --bundle "$work/choose.tsv.sigstore.json" "$work/choose.tsv" > /dev/null 2> "$work/cosign"
 }
+set --
 if [ -n "${SIGNED:-}" ]; then
     command -v cosign > /dev/null || die "SIGNED needs cosign, which is not on PATH" 1
     # Options may be quoted, as in a shell.
     eval "set -- $SIGNED"
-    if ! signed "$@"; then
-        # Perhaps somebody is just replacing the table and its signature, one after the other.
-        sleep 2
-        request "$url/choose.tsv" "$work/choose.tsv" 4194304 --max-time 60
-        signed "$@" ||
-            die "$url/choose.tsv has no signature that cosign accepts: $(tail -n 1 "$work/cosign")" 24
-    fi
 fi
+# If it is refused, somebody may just be replacing the table and its signature, one after the other.
+table "$@" || { sleep 2 && table "$@"; } ||
+    die "$url/choose.tsv has no signature that cosign accepts: $(tail -n 1 "$work/cosign")" 24
 # A terminal may take bytes beyond ASCII for commands, too.
 tr -d '\001-\010\013-\037\177' < "$work/choose.tsv" | LC_ALL=C tr '\200-\377' '?' > "$work/rows"
 awk -F '\t' -v features=" $features" -v platform="$platform" -v version="$version" -v glibc="$glibc" \
