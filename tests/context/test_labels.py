@@ -93,7 +93,7 @@ def test_an_image_with_labels_of_any_content_does_not_break_a_listing(name: str,
     good = labels_of(build())
     foreign = image(good | {labels.PREFIX + name: value}, "foreign:1")
     engine = Holding(foreign, image(good, "tfbuild:x"))
-    listed = inventory.local(engine, tmp_path, None, frozenset())
+    listed = inventory.local(engine, tmp_path, None)
     assert "tfbuild:x" in [entry.name for entry in listed]
 
 

@@ -36,7 +36,6 @@ from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.publish.fake_images import gather, image
 from tfbuild import cpu
-from tfbuild.cpu import isa
 from tfbuild.errors import NothingFits, RegistryRefused, TfbuildError, VerificationFailed
 from tfbuild.oci.manifests import digest_of
 from tfbuild.publish import pulling
@@ -266,10 +265,9 @@ class Findings:
 def in_process(place: Place) -> tuple[int, str, str]:
     """Pull as the verb does; return exit code, digest and messages."""
     host = cpu.parse((place.folder / "cpuinfo").read_text())
-    features = frozenset(isa.all_of_cpu(host).features)
     try:
         registry = connect(place.liar)
-        choice = pulling.select(registry, host, features, release="", target="mkl", python="")
+        choice = pulling.select(registry, host, release="", target="mkl", python="")
         return 0, pulling.accept(registry, choice).image.digest, ""
     except TfbuildError as error:
         return error.exit_code, "", str(error)

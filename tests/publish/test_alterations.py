@@ -189,7 +189,7 @@ def test_the_list_shows_what_was_altered(
     tamper: Tampering, offered: bool, altered: str, fake: type[FakeRegistry], name: str
 ) -> None:
     def listed() -> list[tuple[str, bool | None, str]]:
-        entries = inventory.remote(connect(fake), None, frozenset())
+        entries = inventory.remote(connect(fake), None)
         return [(entry.id, entry.offered, entry.altered) for entry in entries]
 
     half = image(fake, "2.20.0", cpu="x86-64-v2")
@@ -209,7 +209,7 @@ def test_the_list_shows_a_tag_that_was_moved_to_an_image_of_another_name(
             del fake.content[f"manifests/{tag}"]
     fake.content[f"manifests/{name}"] = fake.content[f"manifests/{second}"]
     notes: list[str] = []
-    entries = {entry.id: entry for entry in inventory.remote(connect(fake), None, frozenset(), notes.append)}
+    entries = {entry.id: entry for entry in inventory.remote(connect(fake), None, notes.append)}
     assert entries[name].altered == f"its tag was moved: it is {second}"
     assert (entries[name].offered, entries[name].signed, entries[name].yanked) == (False, False, "")
     assert (entries[name].name, entries[name].digest) == (f"{connect(fake).repository}:{name}", entries[second].digest)
@@ -217,13 +217,13 @@ def test_the_list_shows_a_tag_that_was_moved_to_an_image_of_another_name(
     fake.content[f"manifests/{name}"] = (manifests.IMAGES[0], b'{"config": {}}')
     assert any("is left out" in note for note in listed_notes(fake))
     fake.content[f"manifests/{name}"] = (manifests.INDEX, manifests.EMPTY_INDEX)
-    entries = {entry.id: entry for entry in inventory.remote(connect(fake), None, frozenset())}
+    entries = {entry.id: entry for entry in inventory.remote(connect(fake), None)}
     assert entries[name].altered == "its tag was moved: it is an image that is not tfbuild's"
 
 
 def listed_notes(fake: type[FakeRegistry]) -> list[str]:
     notes: list[str] = []
-    inventory.remote(connect(fake), None, frozenset(), notes.append)
+    inventory.remote(connect(fake), None, notes.append)
     return notes
 
 
@@ -240,7 +240,7 @@ def test_the_list_says_that_a_moving_tag_is_no_index_any_more(
 @pytest.mark.parametrize("kind", [*referrers.SIGNATURES, ".sig"])
 def test_the_list_shows_whether_a_signature_is_attached(kind: str, fake: type[FakeRegistry], name: str) -> None:
     def signed() -> bool | None:
-        (entry,) = inventory.remote(connect(fake), None, frozenset())
+        (entry,) = inventory.remote(connect(fake), None)
         assert entry.to_json()["signature_attached"] == entry.signed
         assert listing._verified(entry) == f"by its publisher, {'signature attached' if entry.signed else 'not signed'}"
         return entry.signed
@@ -285,7 +285,7 @@ def test_the_list_names_what_the_registry_lost(fake: type[FakeRegistry], name: s
     for tag in (name, lost.digest):
         del fake.content[f"manifests/{tag}"]
     notes: list[str] = []
-    inventory.remote(connect(fake), None, frozenset(), notes.append)
+    inventory.remote(connect(fake), None, notes.append)
     (line,) = notes
     assert f"offers {name}, which is missing or incomplete" in line
 

@@ -10,7 +10,6 @@ from tests.cpu.machines import machine
 from tests.publish.fake_images import labels_of_plan
 from tests.verify.test_report import report
 from tfbuild import cpu
-from tfbuild.cpu import isa
 from tfbuild.engine import Engine, Image
 from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage
 from tfbuild.oci.manifests import digest_of
@@ -54,8 +53,7 @@ def image(name: str, *tags: str, labels: Mapping[str, str] = LABELS, digests: tu
 
 
 def listed(engine: Engine, reports: Path, host: cpu.Cpu | None = HASWELL) -> list[Entry]:
-    features = frozenset(isa.all_of_cpu(host).features) if host else frozenset[str]()
-    return inventory.local(engine, reports, host, features)
+    return inventory.local(engine, reports, host)
 
 
 def only(engine: Engine, reports: Path) -> Entry:
@@ -198,8 +196,7 @@ def test_removing_images_ends_where_the_engine_can_remove_none(error: type[Tfbui
 
     engine = Gone()
     entry = inventory._entry(
-        indexes.of_labels(LABELS, "", digest_of(b"")), "here", "x", size=1, host=None,  # type: ignore[arg-type]
-        features=frozenset(),
+        indexes.of_labels(LABELS, "", digest_of(b"")), "here", "x", size=1, host=None  # type: ignore[arg-type]
     )  # fmt: skip
     with pytest.raises(error):
         inventory.remove(engine, [entry, entry])

@@ -16,7 +16,6 @@ from tests.publish.test_local_images import image as local_image
 from tests.publish.test_pulling import changed_configuration, manifest, without
 from tfbuild import cpu
 from tfbuild.context.labels import configured_labels
-from tfbuild.cpu import isa
 from tfbuild.errors import NothingFits, VerificationFailed
 from tfbuild.oci import referrers
 from tfbuild.publish import inventory, lock, pulling, yanking
@@ -126,8 +125,7 @@ def test_sets_without_a_signed_image_are_not_locked(
     demand = demand_for(known)
 
     host = cpu.parse(machine("rocky9-zen5").cpuinfo())
-    features = frozenset(isa.all_of_cpu(host).features)
-    choice = pulling.select(connect(fake), host, features, release="", target="mkl", python="")
+    choice = pulling.select(connect(fake), host, release="", target="mkl", python="")
     notes: list[str] = []
     locked = lock.write_lock(tmp_path / "lock", connect(fake), choice, notes.append, demand)
     assert {row.id for row in locked.images} == {names["x86-64-v2"], names["x86-64-v3"]}
@@ -227,8 +225,8 @@ def test_an_image_here_is_outdated_if_a_pull_would_bring_another(
     best, v3 = names["x86-64-v4"], names["x86-64-v3"]
 
     def reasons() -> dict[str, str]:
-        published = inventory.remote(connect(fake), None, frozenset())
-        here = inventory.local(engine, tmp_path, None, frozenset())
+        published = inventory.remote(connect(fake), None)
+        here = inventory.local(engine, tmp_path, None)
         return {entry.id: entry.outdated for entry in inventory.outdated(here, published)}
 
     repository = connect(fake).repository

@@ -15,7 +15,6 @@ from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import attest, demand_for, empty_referrers, gather, image, labels_of_plan, signed
 from tfbuild import cpu
 from tfbuild.context.labels import configured_labels
-from tfbuild.cpu import isa
 from tfbuild.errors import RegistryRefused, Unfinished, VerificationFailed
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.manifests import digest_of
@@ -37,10 +36,7 @@ def names(fake: type[FakeRegistry]) -> dict[str, str]:
 
 def select(fake: type[FakeRegistry], *skip: str, without: Sequence[str] = ()) -> Choice:
     host = cpu.parse(machine("rocky9-zen5").cpuinfo())
-    features = frozenset(isa.all_of_cpu(host).features)
-    return pulling.select(
-        connect(fake), host, features, release="", target="mkl", python="", skip=skip, without=without
-    )
+    return pulling.select(connect(fake), host, release="", target="mkl", python="", skip=skip, without=without)
 
 
 def manifest(fake: type[FakeRegistry], name: str) -> str:
@@ -279,7 +275,7 @@ def test_an_image_whose_layer_is_gone_or_cut_is_marked_and_passed_over(
     with pytest.raises(Unfinished, match=reason) as refusal:
         check.image(connect(fake), best, tmp_path)
     assert refusal.value.exit_code == 30
-    marks = {entry.id: entry.altered for entry in inventory.remote(connect(fake), None, frozenset())}
+    marks = {entry.id: entry.altered for entry in inventory.remote(connect(fake), None)}
     assert reason in marks[best]
     assert not marks[second]
 

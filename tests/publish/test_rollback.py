@@ -12,7 +12,6 @@ from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import gather, image, published
 from tfbuild import cpu
-from tfbuild.cpu import isa
 from tfbuild.errors import VerificationFailed
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.manifests import Manifest
@@ -38,10 +37,9 @@ def select(fake: type[FakeRegistry], signatures: set[str]) -> Select:
 
     def chosen() -> list[str]:
         host = cpu.parse(machine("rocky9-zen5").cpuinfo())
-        features = frozenset(isa.all_of_cpu(host).features)
         notes: list[str] = []
         options = {"release": "", "target": "mkl", "python": ""}
-        pulling.select(connect(fake), host, features, **options, demand=demand, note=notes.append)  # type: ignore[arg-type]
+        pulling.select(connect(fake), host, **options, demand=demand, note=notes.append)  # type: ignore[arg-type]
         return notes
 
     return chosen

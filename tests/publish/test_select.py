@@ -73,10 +73,9 @@ def select(
 ) -> Choice | None:
     """None if there is no such index, or no image with that Python in it."""
     host = parsed(text)
-    features = frozenset(isa.all_of_cpu(host).features)
     try:
         return pulling.select(
-            connect(fake), host, features, release=release, target="mkl", python=python, any_release=any_release
+            connect(fake), host, release=release, target="mkl", python=python, any_release=any_release
         )
     except NothingFits:
         return None
@@ -281,12 +280,11 @@ def test_only_options_that_were_given_are_to_be_left_out() -> None:
     with serving() as fake:
         push(fake, "2.20.0", "x86-64-v4", "3.9", whole=True)
         host = cpu.parse(HOSTS["AVX"])
-        features = frozenset(isa.all_of_cpu(host).features)
         for release, python, advice in (
             ("", "", ""),
             ("2.20", "", "; or leave out --release, which excluded images"),
             ("2.20", "3.9", "; or leave out --release and --python, which excluded images"),
         ):
-            choice = pulling.select(connect(fake), host, features, release=release, target="mkl", python=python)
+            choice = pulling.select(connect(fake), host, release=release, target="mkl", python=python)
             hint = pulling.nothing_fits(connect(fake), choice).hint
             assert hint == f"build one here: invoke build --cpu host{advice}"

@@ -64,7 +64,7 @@ def test_an_image_that_is_offered_again_has_no_reason(fake: type[FakeRegistry], 
 def test_the_list_says_why_an_image_was_yanked(fake: type[FakeRegistry], names: tuple[str, str]) -> None:
     best, second = names
     yanking.yank(connect(fake), best, "crashes\x1b[31m in MatMul")
-    entries = {entry.id: entry for entry in inventory.remote(connect(fake), None, frozenset())}
+    entries = {entry.id: entry for entry in inventory.remote(connect(fake), None)}
     assert {name: (entry.offered, entry.altered, entry.yanked) for name, entry in entries.items()} == {
         best: (False, "", "crashes [31m in MatMul"), second: (True, "", "")
     }  # fmt: skip

@@ -53,7 +53,7 @@ class Shop:
         self.engine.tag(self.build("other", "FROM scratch", "COPY content /"), f"{self.repository}:{tag}")
 
     def going(self, *keep: str) -> list[inventory.Entry]:
-        entries = inventory.local(self.engine, self.folder / "none", None, frozenset())
+        entries = inventory.local(self.engine, self.folder / "none", None)
         return [one for one in inventory.prunable(entries, keep) if one.digest in self.ids]
 
 

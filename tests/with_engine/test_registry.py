@@ -133,8 +133,7 @@ def push(engine: Engine, image: str, place: Registry, tmp_path: Path, *, force: 
 
 def choose(place: Registry, recorded: str, release: str = "") -> Choice:
     host = parsed(recorded)
-    features = frozenset(isa.all_of_cpu(host).features)
-    return pulling.select(place, host, features, release=release, target="mkl", python="")
+    return pulling.select(place, host, release=release, target="mkl", python="")
 
 
 @cache
@@ -375,15 +374,14 @@ def test_images_are_listed_here_and_in_the_registry(
     verified, unverified = made(build("x86-64-v3")), made(build("x86-64-v4"), verified=False)
     push(engine, verified, place, tmp_path)
     host = cpu.parse(machine("rhel7-haswell").cpuinfo())
-    features = frozenset(isa.all_of_cpu(host).features)
-    listed = {one.name: one for one in inventory.local(engine, tmp_path / "reports", host, features)}
+    listed = {one.name: one for one in inventory.local(engine, tmp_path / "reports", host)}
     assert (listed[verified].verified, listed[verified].runs) == (True, True)
     assert (listed[unverified].verified, listed[unverified].runs) == (None, False)
     assert "avx512f" in listed[unverified].lacks
-    (there,) = inventory.remote(place, host, features)
+    (there,) = inventory.remote(place, host)
     assert (there.name, there.runs, there.offered) == (f"{place.repository}:{build('x86-64-v3').id}", True, True)
     assert 0 < there.size < listed[verified].size + 1000
-    elsewhere = {one.name: one for one in inventory.local(engine, tmp_path, None, features)}
+    elsewhere = {one.name: one for one in inventory.local(engine, tmp_path, None)}
     assert elsewhere[verified].lacks == ("a linux/amd64 CPU",)
 
 

@@ -22,7 +22,7 @@ from tfbuild.cli.options import (
 )
 from tfbuild.cli.output import confirmed, out, say, say_note
 from tfbuild.cli.verbs import variable, verb
-from tfbuild.cpu import Cpu, isa
+from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import EngineMissing, Interrupted, NothingFits, TfbuildError, UsageError, VerificationFailed
 from tfbuild.util.files import REPORTS
@@ -193,14 +193,13 @@ def pull(
     source = registry_of(registry, ca_cert, f"{locked.registry}:x" if locked else "")
     demand = signing.demand_of(signed, source.ca)
     host = running_cpu(cpuinfo, ca_cert, chosen)
-    features = frozenset(isa.all_of_cpu(host).features)
-    selected = partial(pulling.select, source, host, features, **narrowing, demand=demand, note=say_note)
+    selected = partial(pulling.select, source, host, **narrowing, demand=demand, note=say_note)
     if locked is None:
         choice = pulling.select_signed(source, selected, demand) if demand else selected()
         if lock:
             locked = locks.write_lock(Path(lock), source, choice, say_note, demand)
             say(f"wrote {lock}: TensorFlow {locked.release} in {counted(len(locked.images), 'image')}")
-    choice = locks.select(locked, host, features) if locked else choice
+    choice = locks.select(locked, host) if locked else choice
     if choice.best is None:
         show_passed_over(choice)
     try:
@@ -277,10 +276,9 @@ def images(*, engine: str, registry: str, ca_cert: str, outdated: bool, json: bo
             raise
         connected, host = None, host_cpu("")
         say_note(f"{error.reason}; listing only the registry, for the CPU of this machine")
-    features = frozenset(isa.all_of_cpu(host).features) if host else frozenset()
-    entries = inventory.local(connected, REPORTS, host, features) if connected is not None else []
+    entries = inventory.local(connected, REPORTS, host) if connected is not None else []
     if remote is not None:
-        published = inventory.remote(remote, host, features, say_note)
+        published = inventory.remote(remote, host, say_note)
         if not published:
             say_note(f"{remote.repository} has no images of tfbuild")
         entries = inventory.outdated(entries, published) if outdated else entries + published
@@ -347,7 +345,7 @@ def prune(*, engine: str, keep: list[str], dry_run: bool, yes: bool, json: bool)
     connected = engine_of(engine)
     if connected.swept:
         say(f"removed {counted(len(connected.swept), 'container')} of runs that were killed")
-    going = inventory.prunable(inventory.local(connected, REPORTS, None, frozenset()), keep)
+    going = inventory.prunable(inventory.local(connected, REPORTS, None), keep)
     for entry in going:
         say(f"{entry.name if entry.name != inventory.UNNAMED else entry.digest}  {inventory.age(entry.created)}")
     if not (dry_run or yes or not going) and not confirmed(

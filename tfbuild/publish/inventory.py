@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tfbuild.context import labels
 from tfbuild.context.labels import GIVEN_IDENTIFIER, REPOSITORY, UNVERIFIED
-from tfbuild.cpu import Cpu
+from tfbuild.cpu import Cpu, isa
 from tfbuild.engine import Engine
 from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage, UsageError
 from tfbuild.oci import references, referrers
@@ -101,7 +101,7 @@ class Entry:
         }
 
 
-def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[str]) -> list[Entry]:
+def local(engine: Engine, reports: Path, host: Cpu | None) -> list[Entry]:
     """Return the engine's images with tfbuild's labels, sorted by name; unnamed ones come last."""
     entries = []
     for image in engine.labelled(labels.ID):
@@ -119,7 +119,7 @@ def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[s
             continue
         entries += [
             replace(
-                _entry(published, HERE, name, size=image.size, host=host, features=features),
+                _entry(published, HERE, name, size=image.size, host=host),
                 # Its name may say so where no report does.
                 verified=False if passed is None and name.endswith(UNPROVEN) else passed,
                 ours=built_here and _name_given(name, published),
@@ -155,9 +155,7 @@ def _is_arriving(name: str) -> bool:
     return bool(references.ARRIVING_TAG.fullmatch(references.split_tag(name)[1]))
 
 
-def remote(
-    registry: Registry, host: Cpu | None, features: frozenset[str], note: indexes.Note = indexes.quietly
-) -> list[Entry]:
+def remote(registry: Registry, host: Cpu | None, note: indexes.Note = indexes.quietly) -> list[Entry]:
     """Return the images under a repository's fixed tags, sorted by name; damaged ones are reported to `note`."""
     place = str(registry.repository)
     tags = registry.tags()
@@ -170,7 +168,7 @@ def remote(
     rows = [row for index in moving.values() for row in indexes.index_rows(index)]
     known = {image.id for image, _ in pairs}
     suspects = [tag for tag in tags if tag not in known and GIVEN_IDENTIFIER.fullmatch(tag)]
-    moved = [entry for tag in suspects if (entry := _moved(registry, tag, host, features)) is not None]
+    moved = [entry for tag in suspects if (entry := _moved(registry, tag, host)) is not None]
     for missing in sorted({row.image.id for row in rows if row.image} - known - {entry.id for entry in moved}):
         note(
             f"an index of {place} offers {missing}, which is missing or incomplete: push it again, or yank it; the "
@@ -182,7 +180,7 @@ def remote(
         attached = referrers.listed(registry, manifest.digest)
         altered = _alteration(image, rows, complete=referrers.complete(attached))
         return replace(
-            _entry(image, place, f"{place}:{image.id}", size=manifest.size, host=host, features=features),
+            _entry(image, place, f"{place}:{image.id}", size=manifest.size, host=host),
             offered=any(row.image == image for row in rows),
             altered=altered or registry.damage(manifest),
             yanked=attachments.yank_reason(registry, manifest, attached),
@@ -212,7 +210,7 @@ def _newer(entry: Entry, published: Sequence[Entry]) -> str:
     return ""
 
 
-def _moved(registry: Registry, tag: str, host: Cpu | None, features: frozenset[str]) -> Entry | None:
+def _moved(registry: Registry, tag: str, host: Cpu | None) -> Entry | None:
     """Return an entry for a fixed tag that is another image than its name says; None if that is damaged or gone."""
     try:
         manifest = registry.manifest(tag)
@@ -227,7 +225,7 @@ def _moved(registry: Registry, tag: str, host: Cpu | None, features: frozenset[s
         id=tag, digest=manifest.digest, release="", target="", python="", platform="", instruction_set="",
         features=frozenset(), created="",
     )  # fmt: skip
-    entry = _entry(shown, place, f"{place}:{tag}", size=manifest.size, host=host, features=features)
+    entry = _entry(shown, place, f"{place}:{tag}", size=manifest.size, host=host)
     return replace(entry, id=tag, offered=False, altered=f"its tag was moved: it is {now}", signed=False)
 
 
@@ -247,9 +245,11 @@ def _entry(
     *,
     size: int,
     host: Cpu | None,
-    features: frozenset[str],
 ) -> Entry:
-    foreign = host is None or MACHINES[host.arch] != image.platform
+    if host is None or MACHINES[host.arch] != image.platform:
+        lacks: tuple[str, ...] = (f"a {image.platform} CPU",)
+    else:
+        lacks = tuple(sorted(image.features.difference(isa.all_of_cpu(host).features)))
     return Entry(
         place=place,
         name=name,
@@ -260,7 +260,7 @@ def _entry(
         size=size,
         created=image.created,
         verified=None,
-        lacks=(f"a {image.platform} CPU",) if foreign else tuple(sorted(image.features - features)),
+        lacks=lacks,
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tfbuild.context import labels
-from tfbuild.cpu import Cpu
+from tfbuild.cpu import Cpu, isa
 from tfbuild.errors import RegistryRefused, UsageError, VerificationFailed
 from tfbuild.oci import referrers
 from tfbuild.oci.client import Registry
@@ -123,8 +123,9 @@ def _set_of(image: Published) -> tuple[str, list[str]]:
     return image.platform, sorted(image.features)
 
 
-def select(lock: Lock, host: Cpu, features: frozenset[str]) -> Choice:
+def select(lock: Lock, host: Cpu) -> Choice:
     """Return which of the locked images a host should run."""
+    features = frozenset(isa.all_of_cpu(host).features)
     return choose.choose(lock.images, platform=MACHINES[host.arch], features=features)
 
 

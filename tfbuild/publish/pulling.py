@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tfbuild.context import labels
 from tfbuild.context.labels import configured_labels
-from tfbuild.cpu import Cpu
+from tfbuild.cpu import Cpu, isa
 from tfbuild.engine import Engine, transfer
 from tfbuild.errors import NothingFits, RegistryRefused, TfbuildError, VerificationFailed
 from tfbuild.oci import manifests, referrers
@@ -38,7 +38,6 @@ DAMAGED = "its configuration is missing, or the registry sends something else: i
 def select(
     registry: Registry,
     host: Cpu,
-    features: frozenset[str],
     *,
     release: str,
     target: str,
@@ -73,6 +72,7 @@ def select(
         raise NothingFits(
             f"{registry.repository}:{tag} has no image with Python {python}", hint=f"it has: {', '.join(others)}"
         )
+    features = frozenset(isa.all_of_cpu(host).features)
     choice = choose.choose(published, platform=MACHINES[host.arch], features=features, any_release=any_release)
     given = {"--release": release, "--python": python}
     narrowed_by = tuple(name for name, value in given.items() if value)
