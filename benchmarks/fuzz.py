@@ -40,7 +40,7 @@ from tfbuild.oci.manifests import Manifest
 from tfbuild.pipeline import bazel, bundle
 from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.plan import wheel
-from tfbuild.publish import image_contents, indexes, lock, provenance, sbom, signing
+from tfbuild.publish import image_contents, indexes, lock, provenance, pulling, sbom
 from tfbuild.util import terminal
 from tfbuild.verify import report as reports
 
@@ -208,7 +208,7 @@ PARSERS = {
     "probe": document(fuzz_json.probe_lines, "probe"),
     "wheels": document(fuzz_json.wheel_list, "wheels"),
     "sidecar": document(in_folder(fuzz_json.sidecars, "x.whl.json"), "sidecar"),
-    "seen": document(in_file(signing._read), "seen"),
+    "seen": document(in_file(pulling._seen), "seen"),
     "options": Parser(read=in_file(fuzz_json.planned_options), more=lambda: (fuzz_json.TABLES,)),
     "lock": Parser(read=in_file(lock.read_lock)),
     "files": Parser(read=image_files),

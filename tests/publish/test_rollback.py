@@ -15,7 +15,7 @@ from tfbuild import cpu
 from tfbuild.errors import VerificationFailed
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.manifests import Manifest
-from tfbuild.publish import index_updates, indexes, pulling, signing
+from tfbuild.publish import index_updates, indexes, pulling
 
 Select = Callable[[], list[str]]
 
@@ -159,12 +159,12 @@ def test_an_index_is_signed_once(fake: type[FakeRegistry]) -> None:
 
 
 def test_the_memory_is_where_a_users_state_is() -> None:
-    assert signing.seen_file({"XDG_STATE_HOME": "/x"}) == Path("/x/tfbuild/indexes.json")
-    assert signing.seen_file({}) == Path.home() / ".local/state/tfbuild/indexes.json"
+    assert pulling.seen_file({"XDG_STATE_HOME": "/x"}) == Path("/x/tfbuild/indexes.json")
+    assert pulling.seen_file({}) == Path.home() / ".local/state/tfbuild/indexes.json"
 
 
 def test_a_user_without_a_name_and_home_has_such_a_file_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container with `--user 54321`."""
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 54321)
-    assert signing.seen_file({}) == Path("/.local/state/tfbuild/indexes.json")
+    assert pulling.seen_file({}) == Path("/.local/state/tfbuild/indexes.json")

@@ -6,8 +6,11 @@ that its index and its provenance describe was changed by somebody: it is refuse
 as the second choice, for the user to decide.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import json
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tfbuild.context import labels
 from tfbuild.context.labels import configured_labels
@@ -19,15 +22,17 @@ from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
 from tfbuild.oci.transport import parallel
 from tfbuild.plan import MACHINES
-from tfbuild.publish import attachments, check, choose, indexes, provenance, signing
+from tfbuild.publish import attachments, check, choose, indexes, provenance
 from tfbuild.publish.choose import Choice, PassedOver, Published
+from tfbuild.util.files import decode, read_regular, replace_file, writing
 from tfbuild.util.progress import Progress
 
 # Images that are read in vain, or asked for a signature to find the newest release that is signed; images whose
-# manifests are read at once; letters of an identifier that nobody can read.
+# manifests are read at once; letters of an identifier that nobody can read; bytes of the file with the numbers seen.
 MOST_ASKED = 100
 MOST_READ_AHEAD = 8
 MOST_ID = 128
+MOST_SEEN = 1 << 20
 MISSING = "it is missing in the registry: push it again, or yank it"
 DAMAGED = "its configuration is missing, or the registry sends something else: invoke verify --registry says what"
 
@@ -63,7 +68,7 @@ def select(
             hint=f"it has: {', '.join(offered[:12]) or 'no images of tfbuild yet'}",
         )
     if demand is not None and not without:
-        signing.refuse_older(registry, tag, index, demand, note)
+        _refuse_older(registry, tag, index, demand, note)
     all_pythons = choose.matching(indexes.read_index(index), release=release, target=target, python="")
     published = choose.matching(all_pythons, release=release, target=target, python=python)
     published = [image for image in published if image.release not in without]
@@ -286,6 +291,61 @@ def _refuse_other(
     if not bill or bill not in referrers.contents(registry, manifest, referrers.SBOM, rows):
         raise VerificationFailed(f"the SBOM that its provenance names is not attached to it ({bill or 'none'})")
     return rows
+
+
+# --- older indexes ----------------------------------------------------------------------------------------------------
+#
+# Whoever may push can put an older index back, with its genuine signature. Each index has a number that only grows, and
+# `push --sign` signs the index. `pull --signed` remembers the largest number that it saw with an accepted signature. A
+# host that has seen none cannot know.
+
+
+def seen_file(env: Mapping[str, str]) -> Path:
+    """Return the file with the largest numbers that this user has seen."""
+    # A user without a name and HOME is at home in /, as in Docker's containers; Path.home() would raise.
+    home = os.path.join("/", os.path.expanduser("~").removeprefix("~"))
+    return Path(env.get("XDG_STATE_HOME") or Path(home) / ".local" / "state") / "tfbuild" / "indexes.json"
+
+
+def _refuse_older(registry: Registry, tag: str, index: Manifest, demand: referrers.Demand, note: indexes.Note) -> None:
+    """Raise VerificationFailed if an index is older than a signed one that was seen, or is not signed any more."""
+    name, path = f"{registry.repository}:{tag}", seen_file(os.environ)
+    seen = _seen(path)
+    last, number = seen.get(name, 0), indexes.number_of(index)
+    hint = f"do not use it, and tell whoever publishes it; to accept it, remove {path}"
+    try:
+        demand(f"{registry.repository}@{index.digest}")
+    except VerificationFailed as error:
+        if last:
+            raise VerificationFailed(
+                f"the index {name} has no accepted signature, but this host has seen one: {error.reason}", hint=hint
+            ) from error
+        note(f"the index {name} has no accepted signature, so an older one would not be noticed")
+        return
+    if number < last:
+        raise VerificationFailed(
+            f"the index {name} has the number {number}, and this host has seen {last}: somebody put an older one back",
+            hint=hint,
+        )
+    if number > last:
+        _remember(path, {**seen, name: number}, note)
+
+
+def _seen(path: Path) -> dict[str, int]:
+    try:
+        rows = decode(read_regular(path, MOST_SEEN), dict[str, object])
+    except (OSError, ValueError):
+        return {}
+    return {name: number for name, number in rows.items() if isinstance(number, int)}
+
+
+def _remember(path: Path, seen: Mapping[str, int], note: indexes.Note) -> None:
+    try:
+        with writing(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, json.dumps(seen, indent=2, sort_keys=True))
+    except TfbuildError as error:
+        note(f"an older index will not be noticed: {error.reason}")
 
 
 # --- pulling ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Signatures, made and checked by cosign, and the numbers of signed indexes. tfbuild has no keys of its own.
+"""Signatures, made and checked by cosign: tfbuild has no keys of its own.
 
 An image's signature is in its registry; that of FILE is FILE.sigstore.json beside it, as `cosign sign-blob --bundle`
 writes it: version 3 in the format of Sigstore's bundles, version 2 in its own.
@@ -8,22 +8,16 @@ which may move meanwhile; `--yes` answers its questions; without `--key` it sign
 Connect provider confirms (the CI, or a user in a browser). Tested with cosign 2.5.0 and 3.1.1.
 """
 
-import json
-import os
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from tfbuild.errors import TfbuildError, UsageError, VerificationFailed
-from tfbuild.oci.client import Registry
-from tfbuild.oci.manifests import Manifest
 from tfbuild.oci.referrers import Demand, Sign
-from tfbuild.publish import indexes
-from tfbuild.util.files import decode, read_regular, replace_file, writing
 
 PROGRAM = "cosign"
 MOST_BYTES = 1 << 20
@@ -117,64 +111,3 @@ def _refusal(command: list[str], name: str) -> str:
 def trust(ca: Path | None) -> tuple[str, ...]:
     """Return the option for the registry's CA; Sigstore's own services use the system's CAs, or SSL_CERT_FILE."""
     return ("--registry-cacert", str(ca)) if ca is not None else ()
-
-
-# --- older indexes ----------------------------------------------------------------------------------------------------
-#
-# Whoever may push can put an older index back, with its genuine signature. Each index has a number that only grows, and
-# `push --sign` signs the index. `pull --signed` remembers the largest number that it saw with an accepted signature. A
-# host that has seen none cannot know.
-
-
-def seen_file(env: Mapping[str, str]) -> Path:
-    """Return the file with the largest numbers that this user has seen."""
-    # A user without a name and HOME is at home in /, as in Docker's containers; Path.home() would raise.
-    home = os.path.join("/", os.path.expanduser("~").removeprefix("~"))
-    return Path(env.get("XDG_STATE_HOME") or Path(home) / ".local" / "state") / "tfbuild" / "indexes.json"
-
-
-def refuse_older(
-    registry: Registry,
-    tag: str,
-    index: Manifest,
-    demand: Demand,
-    note: indexes.Note,
-) -> None:
-    """Raise VerificationFailed if an index is older than a signed one that was seen, or is not signed any more."""
-    name, path = f"{registry.repository}:{tag}", seen_file(os.environ)
-    seen = _read(path)
-    last, number = seen.get(name, 0), indexes.number_of(index)
-    hint = f"do not use it, and tell whoever publishes it; to accept it, remove {path}"
-    try:
-        demand(f"{registry.repository}@{index.digest}")
-    except VerificationFailed as error:
-        if last:
-            raise VerificationFailed(
-                f"the index {name} has no accepted signature, but this host has seen one: {error.reason}", hint=hint
-            ) from error
-        note(f"the index {name} has no accepted signature, so an older one would not be noticed")
-        return
-    if number < last:
-        raise VerificationFailed(
-            f"the index {name} has the number {number}, and this host has seen {last}: somebody put an older one back",
-            hint=hint,
-        )
-    if number > last:
-        _write(path, {**seen, name: number}, note)
-
-
-def _read(path: Path) -> dict[str, int]:
-    try:
-        rows = decode(read_regular(path, MOST_BYTES), dict[str, object])
-    except (OSError, ValueError):
-        return {}
-    return {name: number for name, number in rows.items() if isinstance(number, int)}
-
-
-def _write(path: Path, seen: Mapping[str, int], note: indexes.Note) -> None:
-    try:
-        with writing(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, json.dumps(seen, indent=2, sort_keys=True))
-    except TfbuildError as error:
-        note(f"an older index will not be noticed: {error.reason}")
