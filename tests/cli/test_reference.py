@@ -160,7 +160,7 @@ def test_the_fields_of_published_images_are_documented(capsys: pytest.CaptureFix
         verified=True, lacks=("avx",),
     )  # fmt: skip
     passed_over = (PassedOver(id="other", reason="older"),)
-    choice = Choice(best=image, nearest=image, missing=("avx2",), passed_over=passed_over, older=image)
+    choice = Choice(nearest=image, missing=("avx2",), passed_over=passed_over, older=image, fitting=(image,))
     listing.show_pulled(choice, reference="r", image="i", signed=True, second="s")
     pushed = Pushed(ref="r", digest="d", moved=("latest-mkl",), uploaded=True, attestations=None, signed=True)
     shown = {"pull": json.loads(capsys.readouterr().out), "push": pushed.to_json(), "images": [entry.to_json()]}

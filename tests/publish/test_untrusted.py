@@ -293,7 +293,7 @@ def test_a_pulled_image_is_recognized_by_either_digest(fake: type[FakeRegistry])
     name = image(fake, "2.20.0")
     registry = connect(fake)
     best = published(registry, name)
-    accepted = pulling.accept(registry, Choice(best=best, nearest=None, missing=(), passed_over=(), fitting=(best,)))
+    accepted = pulling.accept(registry, Choice(nearest=None, missing=(), passed_over=(), fitting=(best,)))
     for known in accepted.manifest.ids:
         engine = Pulled(known, labels_of_plan("2.20.0", "avx"))
         assert pulling.pull(engine, registry, accepted, Progress()) == f"{registry.repository}:{name}"

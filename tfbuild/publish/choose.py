@@ -86,15 +86,14 @@ class PassedOver:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """`best` is None if nothing fits; `nearest` is then the image with the fewest `missing` features.
+    """`fitting`: all images that the host could run, the best first.
 
-    `fitting`: all images that the host could run instead, `best` first.
+    `nearest`: if nothing fits, the image with the fewest `missing` features.
     `newest`: all images of the release that was chosen among, `fitting` first; () where all releases were.
     `narrowed_by`: the options that left images out. `index`: the index that names the images: TAG@DIGEST.
     `older`: the best fitting image of older releases, if its set is larger than that of `best`, or `best` is None.
     """
 
-    best: Published | None
     nearest: Published | None
     missing: tuple[str, ...]
     passed_over: tuple[PassedOver, ...]
@@ -104,12 +103,16 @@ class Choice:
     narrowed_by: tuple[str, ...] = ()
     index: str = field(default="", compare=False)
 
+    @property
+    def best(self) -> Published | None:
+        """The image that the host should run; None if nothing fits."""
+        return next(iter(self.fitting), None)
+
     def among(self, fitting: Sequence[Published]) -> "Choice":
         """Return the choice among these of the images that fit; reasons compare them with the best of these."""
-        best = next(iter(fitting), None)
         compared = {image.id: _inferior(image, fitting[0]) for image in fitting[1:]}
         rows = tuple(compared.get(row.id, row) for row in self.passed_over)
-        return replace(self, best=best, fitting=tuple(fitting), passed_over=rows)
+        return replace(self, fitting=tuple(fitting), passed_over=rows)
 
     def passing(self, others: Sequence[PassedOver]) -> "Choice":
         """Return the choice with the reasons why better images were passed over."""
@@ -150,7 +153,6 @@ def choose(
         older = None
     rest = [image for image in ranked if newest and image.release == newest and image not in fitting]
     return Choice(
-        best=best,
         nearest=nearest,
         missing=missing,
         passed_over=passed_over,
