@@ -1,8 +1,8 @@
 """Debian and its derivatives: recognise them, read their package sources, install packages with apt."""
 
 import os
+import platform
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,7 +10,6 @@ from tfbuild.errors import TfbuildError
 from tfbuild.util.process import last_lines, logged
 from tfbuild.util.progress import Progress
 
-OS_RELEASE = Path("/etc/os-release")
 APT = Path("/etc/apt")
 ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.+)")
 
@@ -19,16 +18,10 @@ class AptFailed(TfbuildError):
     """apt could not install a package."""
 
 
-def os_release(text: str) -> dict[str, str]:
-    """Parse an os-release file (https://www.freedesktop.org/software/systemd/man/os-release.html)."""
-    pairs = (line.partition("=") for line in text.splitlines() if "=" in line and not line.lstrip().startswith("#"))
-    return {key.strip(): "".join(shlex.split(value)[:1]) for key, _, value in pairs}
-
-
 def this_system() -> dict[str, str]:
-    """Parse this machine's os-release; return an empty dict where there is none (macOS)."""
+    """Return what this machine's os-release says; an empty dict where there is none (macOS)."""
     try:
-        return os_release(OS_RELEASE.read_text(errors="replace"))
+        return platform.freedesktop_os_release()
     except (OSError, ValueError):
         return {}
 
