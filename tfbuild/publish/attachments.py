@@ -7,7 +7,6 @@ import os
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tfbuild.context.labels import REPOSITORY, read_labels
 from tfbuild.engine import Engine, Image
@@ -21,21 +20,10 @@ from tfbuild.util.files import replace_file, writing
 from tfbuild.util.terminal import printable
 from tfbuild.verify import report as reporting
 
-if TYPE_CHECKING:
-    from tfbuild.publish.image_contents import Contents
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attestations:
-    """The documents that accompany an image, besides its report."""
-
-    sbom: bytes
-    provenance: bytes
-
 
 @dataclass(frozen=True, kw_only=True)
 class AttachedDigests:
-    """The digests of the manifests that attach them."""
+    """The digests of the manifests that attach SBOM and provenance."""
 
     sbom: str
     provenance: str
@@ -43,27 +31,7 @@ class AttachedDigests:
 
 def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest, reports: Path) -> AttachedDigests:
     """Create the attestations of an image in the registry, attach them there, and write them to `reports`."""
-    from tfbuild.publish import image_contents  # of the extra `publish`, which a pull does without
-
-    identifier = read_labels(image.labels).id
-    contents = image_contents.read_contents(engine, image.id)
-    subject = replace(image, id=manifest.config)
-    made = make(subject, contents, str(registry.repository), manifest.digest, reports)
-    names = (provenance.sbom_name(identifier), f"{identifier}.provenance.json")
-    digests = []
-    for media_type, name, content in zip(referrers.NEEDED, names, (made.sbom, made.provenance), strict=True):
-        attachment = Attachment(media_type=media_type, title=name, created=image.created, content=content)
-        write(reports / name, content)
-        digests.append(referrers.attach(registry, attachment, manifest))
-    return AttachedDigests(sbom=digests[0], provenance=digests[1])
-
-
-def make(image: Image, contents: "Contents", repository: str, digest: str, reports: Path) -> Attestations:
-    """Return the attestations of an image, by its report in `reports`. `digest`: of its manifest in `repository`.
-
-    The `id` of `image` must be its configuration's digest, even if the engine uses another one.
-    """
-    from tfbuild.publish import sbom  # of the extra `publish`
+    from tfbuild.publish import image_contents, sbom  # of the extra `publish`, which a pull does without
 
     identifier = read_labels(image.labels).id
     report = reporting.stored(reports, identifier)
@@ -71,11 +39,14 @@ def make(image: Image, contents: "Contents", repository: str, digest: str, repor
         raise VerificationFailed(
             f"there is no report on {identifier} in {reports}", hint=f"invoke verify {REPOSITORY}:{identifier}"
         )
-    bill = sbom.document(image, contents)
+    contents = image_contents.read_contents(engine, image.id)
+    # The engine may know it by another digest.
+    subject = replace(image, id=manifest.config)
+    bill = sbom.document(subject, contents)
     statement = provenance.statement(
-        image,
-        repository=repository,
-        digest=digest,
+        subject,
+        repository=str(registry.repository),
+        digest=manifest.digest,
         built=contents.built,
         wheel_sha256=sbom.wheel_digest(contents, image.labels),
         git_version=report.software.git if report.software else "",
@@ -84,7 +55,15 @@ def make(image: Image, contents: "Contents", repository: str, digest: str, repor
         sbom=bill,
         run=provenance.this_run(os.environ),
     )
-    return Attestations(sbom=bill, provenance=provenance.to_json(statement))
+    digests = []
+    for media_type, name, content in (
+        (referrers.SBOM, provenance.sbom_name(identifier), bill),
+        (referrers.PROVENANCE, f"{identifier}.provenance.json", provenance.to_json(statement)),
+    ):
+        attachment = Attachment(media_type=media_type, title=name, created=image.created, content=content)
+        write(reports / name, content)
+        digests.append(referrers.attach(registry, attachment, manifest))
+    return AttachedDigests(sbom=digests[0], provenance=digests[1])
 
 
 def write(path: Path, content: bytes) -> None:
