@@ -193,12 +193,12 @@ def test_the_name_that_a_push_left_which_was_killed_after_its_upload_goes(host: 
 def test_an_image_is_signed_before_anything_offers_it(host: Host, tmp_path: Path, cosign: Path) -> None:
     (cosign / "code").write_text("1")
     with pytest.raises(TfbuildError, match="cosign did not sign"):
-        push(host, tmp_path, sign=signing.signer(("--key", "k"), None))
+        push(host, tmp_path, sign=signing.signer("--key k", None))
     assert connect(host.fake).tags() == []
     assert not [path for path in host.fake.content if path.startswith("referrers/")]
     # The same command goes on with what has arrived.
     (cosign / "code").write_text("0")
-    done = push(host, tmp_path, sign=signing.signer(("--key", "k"), None))
+    done = push(host, tmp_path, sign=signing.signer("--key k", None))
     assert (done.signed, done.uploaded, len(host.pushed)) == (True, True, 1)
     assert done.attestations is not None
     signed = [f"{connect(host.fake).repository}@{digest}" for digest in (done.digest, done.attestations.provenance)]
@@ -215,7 +215,7 @@ def test_without_cosign_a_signed_push_ends_before_the_upload(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(TfbuildError, match="not on PATH"):
-        push(host, tmp_path, sign=signing.signer((), None))
+        push(host, tmp_path, sign=signing.signer("", None))
     assert (host.pushed, writes(host.fake)) == ([], [])
     assert push(host, tmp_path).signed is False
 

@@ -37,10 +37,10 @@ def words(folder: Path) -> list[str]:
 
 
 def test_an_image_is_signed_by_its_digest_without_questions(cosign: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    signing.signer(("--key", "a key"), None)(REFERENCE)
+    signing.signer("--key 'a key'", None)(REFERENCE)
     assert words(cosign) == ["sign", "--yes", "--key", "a key", REFERENCE]
     assert capfd.readouterr() == ("", "on stdout\n"), "stdout is for data"
-    signing.signer((), Path("/x/ca.pem"))(REFERENCE)
+    signing.signer("", Path("/x/ca.pem"))(REFERENCE)
     assert words(cosign) == ["sign", "--yes", "--registry-cacert", "/x/ca.pem", REFERENCE]
 
 
@@ -48,7 +48,7 @@ def test_an_image_is_signed_by_its_digest_without_questions(cosign: Path, capfd:
 def test_a_signature_that_fails_is_an_error(code: int, cosign: Path) -> None:
     (cosign / "code").write_text(str(code))
     with pytest.raises(TfbuildError, match=f"cosign did not sign {REFERENCE}") as error:
-        signing.signer((), None)(REFERENCE)
+        signing.signer("", None)(REFERENCE)
     assert "the same push command continues from here" in error.value.hint
 
 
@@ -88,7 +88,7 @@ def test_a_signature_that_is_not_accepted_is_a_failure_with_cosigns_reason(
 
 def test_without_cosign_nothing_counts_as_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    for make in (partial(signing.signer, ("--key", "k")), partial(signing.demand_of, "--key k")):
+    for make in (partial(signing.signer, "--key k"), partial(signing.demand_of, "--key k")):
         with pytest.raises(TfbuildError, match="signatures need cosign, which is not on PATH") as error:
             make(None)
         assert "install cosign" in error.value.hint

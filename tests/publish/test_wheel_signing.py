@@ -32,7 +32,7 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def index(folder: Path, options: str, *wheels: Path) -> None:
-    signer = signing.file_signer(signing.options(options)) if options else None
+    signer = signing.file_signer(options) if options else None
     wheel_index.index(folder, wheels, print, sign=signer)
 
 

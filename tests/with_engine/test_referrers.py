@@ -77,7 +77,7 @@ class Trial:
 
 
 def push(trial: Trial, engine: Engine, images: list[str], reports: Path, options: str) -> list[str]:
-    sign = signing.signer(signing.options(options), trial.place.ca)
+    sign = signing.signer(options, trial.place.ca)
     arrive = partial(pushing.push, engine, force=False, progress=Progress(), sign=sign)
     return [arrive(image, trial.place, reports).digest for image in images]
 

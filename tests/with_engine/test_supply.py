@@ -351,7 +351,7 @@ def test_signing_without_cosign_pushes_nothing(
     with monkeypatch.context() as patch:
         patch.setenv("PATH", str(tmp_path / "empty"))
         with pytest.raises(TfbuildError, match=r"(?s)need cosign.*hint: install cosign"):
-            signing.signer((), place.ca)
+            signing.signer("", place.ca)
     assert place.tags() == []
 
 
@@ -387,7 +387,7 @@ def test_a_signature_by_the_real_cosign_is_demanded_and_found(
     arrive = partial(pushing.push, engine, image, place, tmp_path / "reports", force=False, progress=Progress())
 
     with pytest.raises(TfbuildError, match="cosign did not sign"):
-        arrive(sign=signing.signer(("--key", f"{key}.none"), place.ca))
+        arrive(sign=signing.signer(f"--key {key}.none", place.ca))
     # What is not signed has no fixed tag.
     assert place.tags() == []
     with pytest.raises(UnknownImage):
@@ -403,7 +403,7 @@ def test_a_signature_by_the_real_cosign_is_demanded_and_found(
     assert "has no signature that cosign accepts" in refused.stderr
     assert json.loads(verify().stdout)["signed"] is None
 
-    done = arrive(sign=signing.signer(signing.options(options), place.ca))
+    done = arrive(sign=signing.signer(options, place.ca))
     assert done.signed
     assert not done.uploaded
     assert f"{place.repository}@{done.digest}" == reference

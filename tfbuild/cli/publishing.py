@@ -120,7 +120,7 @@ def push(
         raise UsageError(f"{given[0]} pushes no image", hint=f"leave out {' and '.join(given[1:])}")
     if signed and not indexes:
         raise UsageError("--signed is for --indexes", hint="--sign signs an image that is pushed")
-    signer = signing.signer(signing.options(sign_options), destination.ca) if signs else None
+    signer = signing.signer(sign_options, destination.ca) if signs else None
     if access:
         ref, digest = pushing.access(destination, image)
         show_rehearsed(ref, digest, json=json)
@@ -310,7 +310,7 @@ def yank(
             "yanking needs a reason, and --undo takes none", hint="--reason 'crashes in MatMul', or --undo alone"
         )
     place = registry_of(registry, ca_cert, image)
-    signer = signing.signer(signing.options(sign_options), place.ca) if sign_options else None
+    signer = signing.signer(sign_options, place.ca) if sign_options else None
     done = yanking.yank(place, image, reason.strip(), say_note, signer)
     if json:
         out(done.to_json())

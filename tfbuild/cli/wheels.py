@@ -141,7 +141,7 @@ def index(
     if yanks and (unused := next((option for option, value in adding.items() if value), None)):
         raise UsageError(f"{unused} is for added wheels, and --yank adds none", hint=f"leave out {unused}")
     files = [] if yanks else wheel_index.of_folder(Path(wheels or "dist"))
-    signer = signing.file_signer(signing.options(sign_options)) if sign or sign_options else None
+    signer = signing.file_signer(sign_options) if sign or sign_options else None
     rows = wheel_index.index(
         Path(folder),
         files,

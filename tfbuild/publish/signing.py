@@ -48,15 +48,17 @@ def options(text: str) -> tuple[str, ...]:
         ) from None
 
 
-def signer(options: tuple[str, ...], ca: Path | None) -> Sign:
-    """Return what signs "repository@sha256:..." by `cosign sign` with these options. Raises TfbuildError without it."""
-    command = [need(), "sign", "--yes", *trust(ca), *options]
+def signer(text: str, ca: Path | None) -> Sign:
+    """Return what signs "repository@sha256:..." by the options of `cosign sign` in `text`. Raises TfbuildError."""
+    words = options(text)
+    command = [need(), "sign", "--yes", *trust(ca), *words]
     return lambda reference: _sign([*command, reference], reference, "push")
 
 
-def file_signer(options: tuple[str, ...]) -> SignFile:
-    """Return what signs a file by `cosign sign-blob` with these options. Raises TfbuildError without it."""
-    command = [need(), "sign-blob", "--yes", *options]
+def file_signer(text: str) -> SignFile:
+    """Return what signs a file by the options of `cosign sign-blob` in `text`. Raises TfbuildError."""
+    words = options(text)
+    command = [need(), "sign-blob", "--yes", *words]
     return lambda path: _sign([*command, "--bundle", f"{path}{BUNDLE}", str(path)], path.name, "index")
 
 
