@@ -23,6 +23,7 @@ import urllib3
 from tfbuild.engine.faults import disk_full, reason, translated
 from tfbuild.errors import TfbuildError, without_secrets
 from tfbuild.oci import transport
+from tfbuild.oci.manifests import IMAGES, INDEX
 from tfbuild.util.files import decode
 from tfbuild.util.progress import Progress, Step
 
@@ -135,13 +136,11 @@ def follow(events: Iterable[dict[str, Any]], step: Step, *, pushing: bool) -> No
 
 # --- OCI image layouts ------------------------------------------------------------------------------------------------
 
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 # Engines that keep images in containerd save layers as they were pulled; the suffix of LAYER by a layer's first bytes.
 COMPRESSED = ((b"\x1f\x8b", "+gzip"), (b"\x28\xb5\x2f\xfd", "+zstd"))
 MAGIC = max(len(magic) for magic, _ in COMPRESSED)
-INDEX = "application/vnd.oci.image.index.v1+json"
 
 
 class SavedImage(msgspec.Struct):
@@ -165,7 +164,7 @@ def write_layout(client: Any, ref: str, folder: Path) -> str:
         except (ValueError, LookupError, tarfile.TarError) as error:
             raise TransferFailed(f"the engine saved {ref} in an unknown form: {error}") from error
     content = json.dumps(manifest).encode()
-    descriptor = {"mediaType": MANIFEST, **_keep(folder, content)}
+    descriptor = {"mediaType": IMAGES[0], **_keep(folder, content)}
     (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor]}))
     (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
     return str(descriptor["digest"])
@@ -182,7 +181,7 @@ def _unpack(saved: IO[bytes], folder: Path) -> dict[str, Any]:
         layers = [_layer(_member(archive, name), folder) for name in image.Layers]
     return {
         "schemaVersion": 2,
-        "mediaType": MANIFEST,
+        "mediaType": IMAGES[0],
         "config": {"mediaType": CONFIG, **_keep(folder, config)},
         "layers": layers,
     }

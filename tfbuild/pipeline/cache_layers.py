@@ -19,14 +19,13 @@ from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import TfbuildError
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import IMAGES, Forged
+from tfbuild.oci.referrers import EMPTY, EMPTY_TYPE
 from tfbuild.plan.remote_cache import IMAGE, CacheImages
 from tfbuild.util import files
 from tfbuild.util.quantities import counted
 
 ARTIFACT = "application/vnd.tfbuild.cache.v1"
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
-# Image specification 1.1, "Guidance for an Empty Descriptor".
-EMPTY = "application/vnd.oci.empty.v1+json"
 BUILDER = "io.tfbuild.builder"
 # Before compression. GHCR takes layers of 10 GB, and a connection that breaks costs one of them.
 LAYER_BYTES = 1 << 30
@@ -129,7 +128,7 @@ class CacheLayers:
             for names in _batches(cache, known):
                 step.detail = counted(len(names), "file")
                 layers.append(_upload(registry, cache, names))
-            empty = {"mediaType": EMPTY, "digest": registry.upload(b"{}"), "size": 2}
+            empty = {"mediaType": EMPTY_TYPE, "digest": registry.upload(EMPTY), "size": len(EMPTY)}
             manifest = {
                 "schemaVersion": 2,
                 "mediaType": IMAGES[0],
