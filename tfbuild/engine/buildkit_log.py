@@ -97,6 +97,16 @@ class LogWatch(Protocol):
     def __call__(self, line: str) -> str: ...
 
 
+def show(step: Step, line: str, watch: LogWatch | None) -> None:
+    """Show a line that a step prints, or what its watch makes of it."""
+    if watch and (detail := watch(line)):
+        # Only for the stage that printed it: the stages after a compile have not come as far.
+        step.detail, step.share = detail, watch.share
+    elif step.share is None:
+        # A compiler's warnings do not replace the progress of the compile.
+        step.detail = line
+
+
 class Stages:
     """Shows BuildKit's events in `progress`: one step per stage, not one per instruction."""
 
@@ -122,7 +132,7 @@ class Stages:
         if event.kind == "start":
             step.detail = detail
         elif event.kind == "output" and event.text:
-            self._show(step, event.text)
+            show(step, event.text, self._watch)
         elif event.kind in ("error", "canceled"):
             self._end(stage, "failed" if event.kind == "error" else "canceled")
         elif event.kind in ("done", "cached"):
@@ -132,14 +142,6 @@ class Stages:
             step.detail = ""
             if last:
                 self._end(stage, "done" if stage in self._seconds else "cached")
-
-    def _show(self, step: Step, line: str) -> None:
-        if self._watch and (detail := self._watch(line)):
-            # Only for the stage that printed it: the stages after a compile have not come as far.
-            step.detail, step.share = detail, self._watch.share
-        elif step.share is None:
-            # A compiler's warnings do not replace the progress of the compile.
-            step.detail = line
 
     def _end(self, stage: str, outcome: str) -> None:
         step = self._running.pop(stage)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import OVERRIDES
-from tfbuild.engine import faults
+from tfbuild.engine import buildkit_log, faults
 from tfbuild.engine.build import NO_SPACE, PROXIES, BuildSettings
 from tfbuild.errors import BuildFailed, DiskFull, UsageError
 from tfbuild.pipeline import machine as machines
@@ -307,15 +307,11 @@ class LocalBuilder:
     def _run(self, words: Sequence[str], settings: BuildSettings, step: Step) -> None:
         script, *arguments = words
         last: deque[str] = deque(maxlen=LAST_LINES)
-        watch = settings.watch
 
         def read(line: str) -> None:
             line = line.rstrip("\n")
             last.append(line)
-            if watch and (detail := watch(line)):
-                step.detail, step.share = detail, watch.share
-            elif step.share is None:
-                step.detail = line
+            buildkit_log.show(step, line, settings.watch)
 
         command = ["sh", f"{self.root}/mnt/{script}", *arguments]
         code = process.logged(command, self._environment, settings.log, read, settings.seconds)
