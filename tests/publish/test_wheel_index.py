@@ -129,6 +129,23 @@ def test_the_table_has_the_kernels_names_of_what_a_cpu_must_have(public: Path) -
     assert all((public / row["file"]).stat().st_size == int(row["size"]) for row in rows)
 
 
+@each("needs, glibc", [({"GLIBC": "2.99", "GCC": "3.3"}, "2.99"), ({}, "")])
+def test_a_wheel_whose_name_promises_no_glibc_has_the_one_that_it_needs(
+    needs: dict[str, str], glibc: str, tmp_path: Path
+) -> None:
+    """Such a wheel needs a library of its system, as one compiled with the system's SQLite does."""
+    path = wheel(tmp_path / "built", audited="linux_x86_64")
+    sidecar = path.with_name(f"{path.name}.json")
+    document = json.loads(sidecar.read_text())
+    document["audit"]["needs"] = needs
+    sidecar.write_text(json.dumps(document))
+    (row,) = indexed(tmp_path / "public", tmp_path / "built")
+    assert (row.name, row.glibc) == (path.name, glibc)
+    assert (tmp_path / "public" / "choose.tsv").read_text().splitlines()[1].split("\t")[4] == glibc
+    done = invoke("install", "--index", tmp_path / "public", "--dry-run", code=27 if glibc else 0)
+    assert ("it needs glibc 2.99" in done.stderr) == bool(glibc)
+
+
 def test_the_same_wheels_give_the_same_bytes_in_any_order(public: Path, built: Path, tmp_path: Path) -> None:
     for name in ("x86-64-v4", "avx", "avx"):
         indexed(tmp_path / "again", built / name)

@@ -57,6 +57,7 @@ NO_TIME = (1980, 1, 1, 0, 0, 0)
 ADDRESS = re.compile(r"https?://[\w.:/%~+\[\]-]+")
 # They become part of files' names and of columns.
 Word = Annotated[str, msgspec.Meta(pattern=r"^\w{1,64}\Z")]
+SymbolVersion = Annotated[str, msgspec.Meta(pattern=r"^[\d.]{1,16}\Z")]
 
 
 # --- the index --------------------------------------------------------------------------------------------------------
@@ -70,7 +71,10 @@ class SidecarPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of an audit that an index needs; see `pipeline.wheel.Audit`."""
+
     platform_tag: Word
+    needs: dict[str, SymbolVersion] = {}
 
 
 class Sidecar(Provenance, frozen=True, kw_only=True):
@@ -167,12 +171,13 @@ def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> _Ready:
     compiled = wheel_files.instruction_set(file, file.version, claimed=claimed)
     own = parse_wheel_filename(path.name)[1]
     with_set = f"{own.public}+tfbuild.{compiled.name.replace('-', '.').replace('_', '.')}"
+    audit = _audit(path, sidecar)
     final = wheel_names.rename(
         path,
         scratch,
         project=project or file.project,
         version=str(Version(with_set)) if local else Parts.parse(path.name).version,
-        platforms=_platforms(path, sidecar),
+        platforms=_platforms(audit),
     )
     if final != path:
         sha256 = source.digest(final)
@@ -191,7 +196,7 @@ def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> _Ready:
         python=file.python,
         requires_python=parse_email(metadata)[0].get("requires_python", ""),
         platform=MACHINES[file.arch],
-        glibc=oldest_glibc(parts.platforms),
+        glibc=oldest_glibc(parts.platforms) or audit.needs.get("GLIBC", ""),
         target=sidecar.plan.target if sidecar else "",
         instruction_set=compiled.name,
         features=compiled.features,
@@ -231,14 +236,17 @@ def _sidecar(path: Path, sha256: str) -> Sidecar | None:
     return sidecar
 
 
-def _platforms(path: Path, sidecar: Sidecar | None) -> tuple[str, ...]:
-    """Return the platforms in the wheel's name if they promise a glibc and keep it, else what the audit proved."""
-    own = Parts.parse(path.name).platforms
+def _audit(path: Path, sidecar: Sidecar | None) -> Audit:
+    """Return what a wheel needs from its system, of which its sidecar has a part."""
     if sidecar is None:
-        audit = audit_wheel(path)
-    else:
-        audit = Audit(tag=sidecar.audit.platform_tag, own=own, needs={}, external=())
-    return own if None not in map(glibc, own) and not audit.broken_promises else (audit.tag,)
+        return audit_wheel(path)
+    own, audit = Parts.parse(path.name).platforms, sidecar.audit
+    return Audit(tag=audit.platform_tag, own=own, needs=audit.needs, external=())
+
+
+def _platforms(audit: Audit) -> tuple[str, ...]:
+    """Return the platforms in the wheel's name if they promise a glibc and keep it, else what the audit proved."""
+    return audit.own if None not in map(glibc, audit.own) and not audit.broken_promises else (audit.tag,)
 
 
 # --- the folder -------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The rows of an index of wheels: what choose.json says of each, and how they are read."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tfbuild.util.files import decode
 SCHEMA = "tfbuild.index/1"
 CHOICES = "choose.json"
 MOST_BYTES = 16 << 20
+GLIBC = re.compile(r"\d{1,4}(?:\.\d{1,4}){1,2}")
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,11 +108,14 @@ def is_sound(row: IndexedWheel) -> bool:
     except TfbuildError:
         return False
     parts = Parts.parse(row.name)
-    said = (row.project, row.version, row.release, row.python, row.platform, row.glibc, row.instruction_set)
-    named = (file.project, parts.version, file.version, file.python, MACHINES[file.arch], oldest_glibc(parts.platforms))
+    said = (row.project, row.version, row.release, row.python, row.platform, row.instruction_set)
+    named = (file.project, parts.version, file.version, file.python, MACHINES[file.arch], compiled.name)
     place = f"pool/{row.sha256}/{row.name}"
     sized = 0 < row.size <= MOST_UNPACKED and SHA256.fullmatch(row.sha256) is not None
-    return said == (*named, compiled.name) and row.file == place and sized
+    # A name that promises no glibc (linux_x86_64) leaves it to the row.
+    promised = oldest_glibc(parts.platforms)
+    kept = row.glibc == promised if promised else not row.glibc or GLIBC.fullmatch(row.glibc) is not None
+    return said == named and row.file == place and sized and kept
 
 
 def read_list(content: bytes, origin: str) -> WheelList:
