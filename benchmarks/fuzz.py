@@ -30,6 +30,7 @@ from tests.cpu.machines import machine
 from tfbuild import cpu, facts
 from tfbuild.bench import report as bench_reports
 from tfbuild.binary import guard, machinecode, program, scan
+from tfbuild.binary.elf import LibraryUnreadable
 from tfbuild.context import labels
 from tfbuild.engine import Files, buildkit_log
 from tfbuild.errors import TfbuildError
@@ -216,7 +217,7 @@ PARSERS = {
     "facts": Parser(read=lambda content: facts.parse(text(content), FeatureTable, "x"), errors=(ValueError,)),
     "code": Parser(read=code),
     "library": elf(in_file(scan.read_code), TfbuildError, scan.CodeUnreadable),
-    "guard": elf(in_file(lambda path: guard.read_guard(path, "2.21.0")), guard.GuardUnreadable),
+    "guard": elf(in_file(lambda path: guard.read_guard(path, "2.21.0")), LibraryUnreadable),
     "program": elf(lambda content: program.python_version(content, program.read_program(content)), ValueError),
 }
 

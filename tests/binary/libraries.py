@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tfbuild.binary import guard
+from tfbuild.binary.elf import FUNCTION, Library
 
 DATA = Path(__file__).parents[1] / "data" / "guard"
 PROGBITS, SYMTAB, STRTAB, RELA, DYNSYM = 1, 2, 3, 4, 11
@@ -61,7 +62,7 @@ def _symbols(rows: list[tuple[str, int, int]]) -> tuple[bytes, bytes]:
     """A string table, and a symbol table of functions that starts with the null symbol, as every one does."""
     names, table = b"\0", bytes(24)
     for name, address, size in rows:
-        table += struct.pack("<IBBHQQ", len(names), guard.FUNCTION, 0, 1, address, size)
+        table += struct.pack("<IBBHQQ", len(names), FUNCTION, 0, 1, address, size)
         names += name.encode() + b"\0"
     return names, table
 
@@ -94,11 +95,11 @@ def _section(name: int, kind: int, address: int, offset: int, size: int, link: i
 def record(path: Path, release: str) -> dict[str, Any]:
     """What the reader looks at in a real library."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-        real = guard.Library.parse(image)
-        functions = real.functions()
+        real = Library.parse(image)
+        functions = guard._functions(real)
         bodies = [f for f in functions if not guard._tests(f.name)]
         called = sorted({step for body in bodies for step in _targets(real, body)} - {f.address for f in functions})
-        slots = real.imported()
+        slots = guard._imported(real)
         stubs = [address for address in called if guard._through_plt(real, address) in slots]
         return {
             "release": release,
@@ -117,7 +118,7 @@ def record(path: Path, release: str) -> dict[str, Any]:
         }
 
 
-def _targets(real: guard.Library, body: guard.Function) -> set[int]:
+def _targets(real: Library, body: guard.Function) -> set[int]:
     from capstone import CS_ARCH_X86, CS_MODE_64, Cs
 
     steps = Cs(CS_ARCH_X86, CS_MODE_64).disasm(real.code(body.address, body.size), body.address)

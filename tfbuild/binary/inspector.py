@@ -22,7 +22,8 @@ from packaging.version import Version
 
 from tfbuild import facts
 from tfbuild.binary import scan
-from tfbuild.binary.guard import Guard, GuardUnreadable, read_guard
+from tfbuild.binary.elf import LibraryUnreadable
+from tfbuild.binary.guard import Guard, read_guard
 from tfbuild.binary.scan import ScannedCode
 from tfbuild.errors import BadInput, TfbuildError, limit_reached
 from tfbuild.facts import releases
@@ -320,5 +321,5 @@ def guard_of(library: Path, release: str) -> Guard | None:
     """Return the guard of TensorFlow's framework; None if it cannot be read."""
     try:
         return read_guard(library, release)
-    except GuardUnreadable:
+    except LibraryUnreadable:
         return None

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tfbuild.binary.guard import ARCHES, SYMBOL, GuardUnreadable, Library, rows, string
+from tfbuild.binary.elf import ARCHES, SYMBOL, Library, LibraryUnreadable, rows, string
 
 # CPython linked into one program calls one of these; otherwise the program needs libpython.
 MAINS = frozenset({"Py_BytesMain", "_Py_UnixMain", "Py_Main"})
@@ -39,7 +39,7 @@ def read_program(content: bytes) -> Program:
             needed=tuple(_needed(library)),
         )
     except Exception as error:  # pyelftools raises anything for a broken file
-        reason = error.reason if isinstance(error, GuardUnreadable) else str(error) or type(error).__name__
+        reason = error.reason if isinstance(error, LibraryUnreadable) else str(error) or type(error).__name__
         raise ValueError(f"not an ELF program ({reason[:100]})") from error
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tfbuild import facts
 from tfbuild.binary import machinecode
-from tfbuild.binary.guard import ARCHES, SYMBOL, GuardUnreadable, Library, Section
+from tfbuild.binary.elf import ARCHES, FUNCTION, SYMBOL, Library, LibraryUnreadable, Section
 from tfbuild.cpu import isa
 from tfbuild.errors import BadInput
 from tfbuild.facts import Facts
@@ -163,7 +163,7 @@ def _opened(name: str, file: int) -> "Code":
             return Code.locate(Library.parse(image), file)
     except (CodeUnreadable, OSError):
         raise
-    except GuardUnreadable as error:
+    except LibraryUnreadable as error:
         raise CodeUnreadable(error.reason, hint="inspect reads 64-bit ELF libraries") from error
     except Exception as error:  # pyelftools raises anything for a broken file
         reason = str(error) or type(error).__name__
@@ -343,7 +343,7 @@ def _symbols(library: Library, file: int, code: Section) -> Iterator[int]:
     if section.size // SYMBOL.size > MOST_SYMBOLS:
         raise CodeUnreadable("the library's .symtab is far too large")
     for name, info, _, _, value, _ in _rows(file, SYMBOL, section.offset, section.size // SYMBOL.size):
-        if info & 0xF == 2 and 0 <= value - code.address < code.size:  # STT_FUNC
+        if info & 0xF == FUNCTION and 0 <= value - code.address < code.size:
             yield value - code.address << 32 | name
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from tfbuild import facts
-from tfbuild.binary.guard import MOST_BYTES, Guard, GuardUnreadable, read_guard
+from tfbuild.binary.elf import LibraryUnreadable
+from tfbuild.binary.guard import MOST_BYTES, Guard, read_guard
 from tfbuild.context.labels import Planned
 from tfbuild.cpu.recordings import canonical
 from tfbuild.engine import Engine
@@ -19,13 +20,13 @@ BASE = frozenset({"SSE", "SSE2"})
 
 
 def _guard_of(engine: Engine, ref: str, planned: Planned) -> Guard:
-    """Read the guard of TensorFlow in an image without starting it. Raises GuardUnreadable with the reason."""
+    """Read the guard of TensorFlow in an image without starting it. Raises LibraryUnreadable with the reason."""
     path = libraries.framework_path(planned)
     with files.temporary_folder() as folder:
         try:
             library = engine.read_file(ref, path, folder / "library", MOST_BYTES)
         except OSError as error:
-            raise GuardUnreadable(f"{path} cannot be copied out of the image: {error.strerror or error}") from error
+            raise LibraryUnreadable(f"{path} cannot be copied out of the image: {error.strerror or error}") from error
         return read_guard(library, planned.release)
 
 
@@ -82,7 +83,7 @@ def _run(verification: Verification) -> Judgement:
     planned, start = verification.planned, verification.start
     try:
         guard = _guard_of(verification.engine, verification.ref, planned)
-    except GuardUnreadable as error:
+    except LibraryUnreadable as error:
         return Judgement(judge.FAIL, error.reason)
     verification.guard = guard
     flags = start.environment.cpu_flags if start.environment else ()
