@@ -26,7 +26,7 @@ from tfbuild import cpu, facts
 from tfbuild.cli.options import certificates
 from tfbuild.context import dockerfile
 from tfbuild.cpu import isa
-from tfbuild.cpu.compilers import find
+from tfbuild.cpu.compilers import find, flags
 from tfbuild.engine import Engine, Worker
 from tfbuild.engine.build import BuildSettings
 from tfbuild.measure.intervals import interval
@@ -82,9 +82,9 @@ def variants(machine: cpu.Cpu, compiler: str) -> dict[str, str]:
     return {
         "avx": "-mavx",
         "native": "-march=native",
-        "tfbuild": " ".join(isa.flags(isa.of_cpu(machine), compiler).flags),
-        "exact": " ".join(isa.flags(isa.all_of_cpu(machine), compiler).flags),
-        "x86-64-v3": " ".join(isa.flags(third, compiler).flags),
+        "tfbuild": " ".join(flags(isa.of_cpu(machine), compiler).flags),
+        "exact": " ".join(flags(isa.all_of_cpu(machine), compiler).flags),
+        "x86-64-v3": " ".join(flags(third, compiler).flags),
         "x86-64-v3 as a list": spelled,
     }
 

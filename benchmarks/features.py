@@ -64,7 +64,7 @@ def of_features(program: list[str], compiler: str, arch: str) -> dict[str, objec
     """What each feature changes in features.cc."""
 
     def compile_for(held: frozenset[str]) -> list[str] | None:
-        return assembly([*program, *isa.flags(isa.instruction_set(held, arch), compiler).flags], "features.cc")
+        return assembly([*program, *compilers.flags(isa.instruction_set(held, arch), compiler).flags], "features.cc")
 
     kind, version = compilers.find(compiler)
     rows = [row for row in beyond(arch) if getattr(row, kind) <= version]
@@ -82,11 +82,13 @@ def of_sets(program: list[str], compiler: str) -> dict[str, object]:
     pairs = {
         f"-march=native -mtune=generic, {own.name}": (
             ("-march=native", "-mtune=generic"),
-            isa.flags(own, compiler).flags,
+            compilers.flags(own, compiler).flags,
         ),
         LEFT: (
-            isa.flags(isa.instruction_set(more - uses.relevant(more, "x86_64") | largest, "x86_64"), compiler).flags,
-            isa.flags(isa.instruction_set(largest, "x86_64"), compiler).flags,
+            compilers.flags(
+                isa.instruction_set(more - uses.relevant(more, "x86_64") | largest, "x86_64"), compiler
+            ).flags,
+            compilers.flags(isa.instruction_set(largest, "x86_64"), compiler).flags,
         ),
     }
     return {

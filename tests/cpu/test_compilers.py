@@ -1,5 +1,8 @@
 """The rows of compilers: what is known of which version, where a row begins and ends, and what a mistake is told."""
 
+from contextlib import nullcontext
+from typing import Any
+
 import pytest
 
 from tfbuild import facts
@@ -37,8 +40,13 @@ def test_an_unknown_one_is_told_the_nearest(text: str, told: str) -> None:
 
 
 def test_the_vector_width_is_a_flag_from_its_first_version_on() -> None:
-    known = {version: compilers.takes_vector_width("gcc", version) for version in GCC}
-    assert known == {version: version >= 9 for version in GCC}
+    for version in GCC:
+        refused: Any = (
+            nullcontext() if version >= 9 else pytest.raises(Unsupported, match="does not know -mprefer-vector")
+        )
+        with refused:
+            compilers.refuse_vector_width(frozenset({"avx"}), "gcc", version, "256")
+    assert min(GCC) < 9
 
 
 ROW = Broken(feature="avx", reason="r", source="s", start="2.5.0", before="2.9.0", compiler="clang", since=14, until=17)
@@ -89,26 +97,26 @@ def test_a_name_tunes_badly_from_its_first_version_to_before_its_last() -> None:
 def test_a_feature_is_dropped_with_the_version_that_knows_it(
     cpu: str, arch: str, compiler: str, feature: str, reason: str
 ) -> None:
-    flags = isa.flags(isa.resolve(cpu, arch=arch), compiler)
+    flags = compilers.flags(isa.resolve(cpu, arch=arch), compiler)
     assert {row.feature: row.reason for row in flags.dropped}[feature] == reason
     assert flags.compiler == compiler
 
 
 def test_what_needs_a_dropped_feature_goes_with_it() -> None:
-    flags = isa.flags(isa.instruction_set(["avx512_fp16"], "x86_64"), "clang-9")
+    flags = compilers.flags(isa.instruction_set(["avx512_fp16"], "x86_64"), "clang-9")
     dropped = {row.feature: row.reason for row in flags.dropped}
     assert dropped["avx512_fp16"].startswith("clang-9 does not know -mavx512fp16 (clang ")
-    older = isa.flags(isa.instruction_set(["amx_bf16", "amx_tile"], "x86_64"), "gcc-10")
+    older = compilers.flags(isa.instruction_set(["amx_bf16", "amx_tile"], "x86_64"), "gcc-10")
     assert {row.feature for row in older.dropped} == {"amx_bf16", "amx_tile"}
 
 
 def test_each_width_is_one_and_others_are_told_which_are() -> None:
     held = facts.closure(["avx512f"])
     for width in ("128", "256", "512"):
-        isa.refuse_vector_width(held, "gcc", 12, width)
+        compilers.refuse_vector_width(held, "gcc", 12, width)
     with pytest.raises(Exception, match="'64' is not a vector width") as refused:
-        isa.refuse_vector_width(held, "gcc", 12, "64")
+        compilers.refuse_vector_width(held, "gcc", 12, "64")
     assert getattr(refused.value, "hint", "") == "one of: 128, 256, 512 (in bits)"
     for width, needed in (("512", "avx512f"), ("256", "avx")):
         with pytest.raises(Exception, match=f"{width} changes nothing: the instruction set has no {needed}\n"):
-            isa.refuse_vector_width(frozenset({"sse3"}), "gcc", 12, width)
+            compilers.refuse_vector_width(frozenset({"sse3"}), "gcc", 12, width)

@@ -146,7 +146,7 @@ def test_without_a_host_the_levels_of_the_architecture_are_named() -> None:
 
 def test_avx512f_brings_fma_since_gcc_refuses_eigen_without_it() -> None:
     assert {"fma", "f16c", "avx2"} <= facts.closure(["avx512f"])
-    assert "-mfma" in isa.flags(isa.resolve("avx512f", arch="x86_64"), "gcc-12").flags
+    assert "-mfma" in compilers.flags(isa.resolve("avx512f", arch="x86_64"), "gcc-12").flags
 
 
 @each(
@@ -167,19 +167,19 @@ def test_avx512f_brings_fma_since_gcc_refuses_eigen_without_it() -> None:
     ],
 )
 def test_flags_with_the_vector_width_that_is_asked_for(requested: str, compiler: str, width: str, flags: str) -> None:
-    chosen = isa.flags(isa.resolve(requested, arch="x86_64"), compiler, prefer_vector_width=width)
+    chosen = compilers.flags(isa.resolve(requested, arch="x86_64"), compiler, prefer_vector_width=width)
     assert " ".join(chosen.flags) == flags
 
 
 def test_what_a_compiler_does_not_know_is_dropped_with_its_reason() -> None:
-    flags = isa.flags(isa.resolve("sapphirerapids,exact", arch="x86_64"), "gcc-10")
+    flags = compilers.flags(isa.resolve("sapphirerapids,exact", arch="x86_64"), "gcc-10")
     reasons = {item.feature: item.reason for item in flags.dropped}
     assert reasons["amx_bf16"] == "gcc-10 does not know -mamx-bf16 (gcc 11 does)"
     assert not any("amx" in flag for flag in flags.flags)
 
 
 def test_a_compiler_too_old_for_the_level_gets_the_features_one_by_one() -> None:
-    switches = isa.flags(isa.resolve("x86-64-v3", arch="x86_64"), "gcc-9").flags
+    switches = compilers.flags(isa.resolve("x86-64-v3", arch="x86_64"), "gcc-9").flags
     assert switches[0] == "-march=x86-64"
     assert {"-mavx2", "-mfma", "-mbmi2", "-mlzcnt", "-mmovbe"} <= set(switches)
 
@@ -210,7 +210,7 @@ def test_a_feature_whose_needs_are_masked_is_not_used() -> None:
 def test_every_recorded_machine_gets_a_level_and_only_its_own_features(row: object, compiler: str) -> None:
     parsed = cpu.parse(row.cpuinfo())  # type: ignore[attr-defined]
     wanted = isa.of_cpu(parsed)
-    flags = isa.flags(wanted, compiler)
+    flags = compilers.flags(wanted, compiler)
     assert set(wanted.features) <= set(parsed.features)
     assert flags.flags[0].startswith("-march=")
     assert "native" not in " ".join(flags.flags)
@@ -228,7 +228,7 @@ def test_flags_are_monotone_in_features(row: tuple[str, set[str]], compiler: str
         assert set(part.features) <= set(whole.features)
         levels = [level.name for level in facts.levels(arch)]
         assert levels.index(part.level) <= levels.index(whole.level)
-    dropped = {item.feature for item in isa.flags(whole, compiler).dropped}
+    dropped = {item.feature for item in compilers.flags(whole, compiler).dropped}
     assert dropped <= set(whole.features)
 
 
@@ -239,7 +239,8 @@ def test_a_larger_set_never_switches_less_on(
     arch, names = row
     fewer = data.draw(st.sets(st.sampled_from(sorted(names)))) if names else set()
     part, whole = (
-        isa.flags(isa.instruction_set(some, arch), compiler, release=release).instruction_set for some in (fewer, names)
+        compilers.flags(isa.instruction_set(some, arch), compiler, release=release).instruction_set
+        for some in (fewer, names)
     )
     assert set(part.features) <= set(whole.features)
 
@@ -250,12 +251,12 @@ def test_flags_switch_on_what_they_promise_and_name_all_that_is_left_out(
 ) -> None:
     arch, names = row
     requested = isa.instruction_set(names, arch)
-    flags = isa.flags(requested, compiler, release=release)
+    flags = compilers.flags(requested, compiler, release=release)
     assert switched_on(flags.flags, arch) == set(flags.instruction_set.features)
     assert {item.feature for item in flags.dropped} == set(requested.features) - set(flags.instruction_set.features)
     assert set(flags.instruction_set.features) - set(requested.features) <= facts.levels(arch)[0].features
-    assert isa.flags(flags.instruction_set, compiler, release=release).flags == flags.flags
-    assert not isa.flags(flags.instruction_set, compiler, release=release).dropped
+    assert compilers.flags(flags.instruction_set, compiler, release=release).flags == flags.flags
+    assert not compilers.flags(flags.instruction_set, compiler, release=release).dropped
 
 
 def switched_on(flags: tuple[str, ...], arch: str) -> set[str]:
@@ -305,7 +306,7 @@ def test_a_cpus_set_is_part_of_all_that_it_has_and_its_name_names_it(name: str) 
     kept, whole = (isa.resolve(text, arch=arch) for text in (name, f"{name},exact"))
     assert set(kept.features) <= set(whole.features)
     assert kept.level == whole.level
-    named = {isa.flags(isa.resolve(text, arch=arch), "gcc-12") for text in (name, kept.name, kept.option)}
+    named = {compilers.flags(isa.resolve(text, arch=arch), "gcc-12") for text in (name, kept.name, kept.option)}
     assert len(named) == 1
     left = set(whole.features) - set(kept.features)
     assert all(uses.left_out(feature) for feature in left)
@@ -410,7 +411,7 @@ def test_a_compilers_name_stands_for_what_that_compiler_makes_of_it(name: str) -
 @each("requested", [*names.known("x86_64"), "avx", "avx2,fma", "avx512f", "amx_fp16", "avx512_bf16,rdseed"])
 def test_the_flags_switch_on_in_a_real_compiler_what_they_promise(requested: str) -> None:
     for text in (requested, f"{requested},exact"):
-        flags = isa.flags(isa.resolve(text, arch="x86_64"), "gcc-12")
+        flags = compilers.flags(isa.resolve(text, arch="x86_64"), "gcc-12")
         assert defined_by_gcc(*flags.flags) == set(flags.instruction_set.features)
 
 
@@ -465,7 +466,7 @@ def test_no_name_raises_anything_but_the_projects_error(requested: str, arch: st
 )
 def test_avx512_fp16_is_left_out_where_it_breaks_the_release(compiler: str, release: str, reason: str) -> None:
     requested = isa.resolve("sapphirerapids", arch="x86_64")
-    flags = isa.flags(requested, compiler, release=release)
+    flags = compilers.flags(requested, compiler, release=release)
     assert [item.feature for item in flags.dropped] == ["avx512_fp16"]
     assert reason in flags.dropped[0].reason
     assert f"{release} with {compiler}" in flags.dropped[0].reason
@@ -478,27 +479,27 @@ def test_avx512_fp16_is_left_out_where_it_breaks_the_release(compiler: str, rele
     ("compiler", "release"), [("gcc-12", "2.17.0"), ("gcc-13", "2.19.1"), ("clang-18", "2.20.0"), ("gcc-13", "")]
 )
 def test_avx512_fp16_stays_where_no_failure_is_known(compiler: str, release: str) -> None:
-    flags = isa.flags(isa.resolve("sapphirerapids", arch="x86_64"), compiler, release=release)
+    flags = compilers.flags(isa.resolve("sapphirerapids", arch="x86_64"), compiler, release=release)
     assert "-mavx512fp16" in flags.flags
     assert not flags.dropped
 
 
 def test_clang_gets_bf16_only_behind_the_level_that_it_does_not_crash_with() -> None:
-    whole = isa.flags(isa.resolve("x86-64-v4,avx512_bf16", arch="x86_64"), "clang-18", release="2.20.0")
+    whole = compilers.flags(isa.resolve("x86-64-v4,avx512_bf16", arch="x86_64"), "clang-18", release="2.20.0")
     assert "-mavx512bf16" in whole.flags
-    bare = isa.flags(isa.resolve("avx512_bf16", arch="x86_64"), "clang-18", release="2.20.0")
+    bare = compilers.flags(isa.resolve("avx512_bf16", arch="x86_64"), "clang-18", release="2.20.0")
     assert [item.feature for item in bare.dropped] == ["avx512_bf16"]
     assert "-mavx512bw" in bare.flags
 
 
 def test_a_feature_goes_with_what_it_needs() -> None:
-    flags = isa.flags(isa.instruction_set(["amx_fp16"], "x86_64"), "gcc-10")
+    flags = compilers.flags(isa.instruction_set(["amx_fp16"], "x86_64"), "gcc-10")
     assert {item.feature: item.reason for item in flags.dropped}["amx_fp16"].startswith("gcc-10 does not know")
     assert flags.instruction_set.features == ("xsave",)
 
 
 def test_what_only_intrinsics_reach_is_never_required() -> None:
-    flags = isa.flags(isa.resolve("x86-64-v3,rdseed", arch="x86_64"), "gcc-12")
+    flags = compilers.flags(isa.resolve("x86-64-v3,rdseed", arch="x86_64"), "gcc-12")
     assert flags.flags == ("-march=x86-64-v3",)
     reason = "only intrinsics use it; requiring it would exclude hosts without any gain"
     assert [(item.feature, item.reason) for item in flags.dropped] == [("rdseed", reason)]
@@ -506,13 +507,13 @@ def test_what_only_intrinsics_reach_is_never_required() -> None:
 
 def test_names_that_tune_badly_are_never_emitted_and_said_so() -> None:
     requested = isa.resolve("skylake", arch="x86_64")
-    flags = isa.flags(requested, "clang-18", named="skylake")
+    flags = compilers.flags(requested, "clang-18", named="skylake")
     assert flags.flags[0] == "-march=x86-64-v3"
     assert "0.57 of plain -mavx" in flags.notes[0]
-    assert not isa.flags(requested, "gcc-12", named="skylake").notes
-    assert not isa.flags(requested, "clang-18", named="haswell").notes
-    assert "0.78" in isa.flags(requested, "gcc-12", named="zen3").notes[0]
-    assert not isa.flags(requested, "gcc-14", named="znver3").notes
+    assert not compilers.flags(requested, "gcc-12", named="skylake").notes
+    assert not compilers.flags(requested, "clang-18", named="haswell").notes
+    assert "0.78" in compilers.flags(requested, "gcc-12", named="zen3").notes[0]
+    assert not compilers.flags(requested, "gcc-14", named="znver3").notes
 
 
 def test_no_cpus_name_is_ever_a_flag() -> None:
@@ -521,7 +522,7 @@ def test_no_cpus_name_is_ever_a_flag() -> None:
         held = names.features(name, "x86_64")
         assert held is not None
         for compiler in ("gcc-7", "gcc-12", "clang-18", "clang-23"):
-            first = isa.flags(isa.instruction_set(held, "x86_64"), compiler, named=name).flags[0]
+            first = compilers.flags(isa.instruction_set(held, "x86_64"), compiler, named=name).flags[0]
             assert first.removeprefix("-march=") in marches
 
 
@@ -539,7 +540,7 @@ def test_a_vector_width_that_changes_nothing_is_refused(
     requested: str, arch: str, compiler: str, width: str, error: type[TfbuildError]
 ) -> None:
     with pytest.raises(error, match="hint"):
-        isa.flags(isa.resolve(requested, arch=arch), compiler, prefer_vector_width=width)
+        compilers.flags(isa.resolve(requested, arch=arch), compiler, prefer_vector_width=width)
 
 
 def test_rows_name_features_and_compilers_that_exist() -> None:
@@ -656,15 +657,15 @@ def test_why_a_feature_is_hidden_or_dropped_is_said() -> None:
     masked = cpu.parse(machine("kvm-zen5-guest").core(without=("fma",)))
     reasons = {item.feature: item.reason for item in isa.hidden(masked)}
     assert reasons["avx512f"] == "needs fma, which is masked"
-    broken = isa.flags(isa.instruction_set(["amx_fp16", "amx_int8"], "x86_64"), "gcc-10").dropped
+    broken = compilers.flags(isa.instruction_set(["amx_fp16", "amx_int8"], "x86_64"), "gcc-10").dropped
     assert all(row.reason for row in broken)
 
 
 def test_copts_are_the_flags_for_bazel() -> None:
-    flags = isa.flags(isa.resolve("avx2,fma", arch="x86_64"), "clang-18")
+    flags = compilers.flags(isa.resolve("avx2,fma", arch="x86_64"), "clang-18")
     assert flags.copts == tuple(f"--copt={flag}" for flag in flags.flags)
     assert flags.compiler == "clang-18"
-    assert isa.flags(isa.resolve("avx", arch="x86_64"), "clang++18").compiler == "clang-18"
+    assert compilers.flags(isa.resolve("avx", arch="x86_64"), "clang++18").compiler == "clang-18"
 
 
 @pytest.mark.parametrize("one", ["skylake-avx512", "haswell", "zen4"])

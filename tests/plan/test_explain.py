@@ -17,7 +17,7 @@ from tests.cpu.test_isa import COMPILERS
 from tests.facts import newest
 from tests.rows import each
 from tfbuild import facts, plan
-from tfbuild.cpu import isa, uses
+from tfbuild.cpu import compilers, isa, uses
 from tfbuild.facts import releases
 from tfbuild.plan import Request, explain
 from tfbuild.plan.explain import Explanation, FeatureRow
@@ -253,7 +253,7 @@ def test_no_line_is_wider_than_a_terminal_of_eighty_characters(monkeypatch: pyte
 def test_every_compiler_carries_all_that_it_does_not_drop() -> None:
     for compiler in COMPILERS:
         requested = isa.resolve("sapphirerapids,exact", arch="x86_64")
-        dropped = {item.feature for item in isa.flags(requested, compiler).dropped}
+        dropped = {item.feature for item in compilers.flags(requested, compiler).dropped}
         request = Request(cpu="sapphirerapids,exact", platform="linux/amd64", compiler=compiler, release="2.20.0")
         by_name = rows(explain.explain(request))
         assert {name for name, row in by_name.items() if row.kept} == set(requested.features) - dropped

@@ -89,7 +89,7 @@ def whole_sets(arch: str) -> tuple[InstructionSet, ...]:
 def asked(name: str, arch: str) -> list[str]:
     rows = [bare(row) for row in facts.features(arch)]
     levels = [f"-march={level.march}" for level in facts.levels(arch)]
-    whole = [" ".join(isa.flags(one, name).flags) for one in whole_sets(arch)]
+    whole = [" ".join(known_compilers.flags(one, name).flags) for one in whole_sets(arch)]
     return list(dict.fromkeys([*rows, *levels, *whole]))
 
 
@@ -197,7 +197,7 @@ def test_every_cpus_flags_switch_on_what_the_plan_promises(each: Compiler) -> No
     sets = whole_sets(each.arch)
     assert len(sets) > 8
     for wanted in sets:
-        flags = isa.flags(wanted, each.spelled)
+        flags = known_compilers.flags(wanted, each.spelled)
         acceptance = each.takes(" ".join(flags.flags))
         assert acceptance.on == acceptance.traces == set(flags.instruction_set.features), wanted.name
 
@@ -205,7 +205,7 @@ def test_every_cpus_flags_switch_on_what_the_plan_promises(each: Compiler) -> No
 @pytest.mark.parametrize("name", every())
 def test_eigen_takes_the_smallest_set_with_avx512f(name: str, engine: Engine, image_of: Callable[[str], str]) -> None:
     """GCC's -mavx512f alone brings no fma, and Eigen refuses it so: why the row needs fma."""
-    flags = isa.flags(isa.resolve("avx512f", arch="x86_64"), name).flags
+    flags = known_compilers.flags(isa.resolve("avx512f", arch="x86_64"), name).flags
     command = [name, "-x", "c++", "-E", "-o", "/dev/null"]
     assert engine.run(image_of(name), [*command, *flags, EIGEN]).exit_code == 0
     alone = engine.run(image_of(name), [*command, "-mavx512f", EIGEN])

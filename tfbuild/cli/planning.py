@@ -9,7 +9,7 @@ from tfbuild.cli.listing import show_choice, show_cpus, show_fields, show_flags,
 from tfbuild.cli.options import HOST, JSON, PLAN, RUN, SETTINGS, certificates, host_cpu
 from tfbuild.cli.output import out, say, say_note
 from tfbuild.cli.verbs import COMMAND_LINE, Rows, verb
-from tfbuild.cpu import Cpu, isa
+from tfbuild.cpu import Cpu, compilers, isa
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import (
@@ -117,7 +117,7 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
     instruction_set = requested_set(request, PLATFORMS[chosen], host_cpu(cpuinfo))
     assert instruction_set is not None  # the request names a CPU, at least "host"
     taken = usual(PLATFORMS[chosen], options["release"], options["compiler"])
-    flags = isa.flags(
+    flags = compilers.flags(
         instruction_set,
         taken.compiler,
         release=taken.release,

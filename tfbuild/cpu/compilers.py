@@ -1,16 +1,24 @@
-"""The compilers that were tried, and known problems of a compiler with a feature and a TensorFlow release."""
+"""The compiler flags of an instruction set, and known problems of a compiler with a feature and a TensorFlow release.
+
+The flags are a level (``-march=x86-64-v3``) and the features beyond it. They are never ``-march=native`` (which differs
+between machines), a list without a level (for which Clang does not tune: Eigen's GEMM runs at half of plain ``-mavx``)
+or a CPU's name (some of which tune as badly).
+"""
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 
 from tfbuild import facts
 from tfbuild.cpu import names
-from tfbuild.errors import Unsupported
-from tfbuild.facts import Facts
+from tfbuild.cpu.isa import COMMA, DroppedFeature, InstructionSet, instruction_set, largest_level, means_host
+from tfbuild.errors import Unsupported, UsageError
+from tfbuild.facts import Facts, Level
 from tfbuild.facts.release_table import within
 
 SPELLED = re.compile(r"(gcc|clang)-?(\d{1,4})(?:\.\d+)*", re.ASCII)
+WIDTH = "-mprefer-vector-width="
 WIDTHS = ("128", "256", "512")
 
 
@@ -95,11 +103,6 @@ def find(text: str) -> tuple[str, int]:
     raise Unsupported(f"unknown compiler {text!r}", hint=f"its flags were tried with: {options}")
 
 
-def takes_vector_width(compiler: str, version: int) -> bool:
-    """Whether the compiler knows -mprefer-vector-width=."""
-    return next(row for row in table().compiler if row.name == compiler).prefer_vector_width <= version
-
-
 def broken(compiler: str, version: int, release: str) -> Iterator[Broken]:
     """Yield the rows about features that break this release with this compiler; none for the release ""."""
     return (row for row in table().broken if row.concerns(compiler, version, release))
@@ -112,3 +115,154 @@ def slow(name: str, compiler: str, version: int, arch: str) -> Slow | None:
         if fits and names.same(name, row.name, arch):
             return row
     return None
+
+
+# --- flags ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The flags for one compiler, in the necessary order: level, features, extras.
+
+    `instruction_set` is what they switch on: the requested one without the `dropped` features, which are not promised
+    (on aarch64 with ``asimd``, which every compiler switches on). `notes` are for the user.
+    """
+
+    compiler: str
+    flags: tuple[str, ...]
+    dropped: tuple[DroppedFeature, ...]
+    instruction_set: InstructionSet
+    notes: tuple[str, ...] = ()
+
+    @property
+    def copts(self) -> tuple[str, ...]:
+        """The flags as options of Bazel."""
+        return tuple(f"--copt={flag}" for flag in self.flags)
+
+
+# A matrix asks for the same ones for each target and Python.
+@lru_cache(maxsize=2**11)
+def flags(
+    isa: InstructionSet, compiler: str, *, release: str = "", prefer_vector_width: str = "", named: str = ""
+) -> Flags:
+    """Return the flags of an instruction set for a compiler such as "gcc-12".
+
+    Features that this version does not know, or that break `release`, are dropped with the reason. `named`: the user's
+    name for the CPU, for a note if the name itself would tune badly.
+    Raises Unsupported if the compiler was not tried, UsageError if the vector width would change nothing.
+    """
+    name, version = find(compiler)
+    dropped = dict(_unusable(isa, name, version, release))
+    level = largest_level(frozenset(isa.features) - dropped.keys(), isa.arch, name, version)
+    dropped |= dict(_unknown(frozenset(isa.features) - level.features - dropped.keys(), name, version))
+    dropped |= _without(isa, dropped)
+    kept = (frozenset(isa.features) - dropped.keys()) | level.features
+    build = _x86 if isa.arch == "x86_64" else _arm
+    return Flags(
+        compiler=f"{name}-{version}",
+        flags=(*build(kept, level), *_extras(kept, isa.arch, name, version, prefer_vector_width)),
+        dropped=tuple(DroppedFeature(feature=feature, reason=dropped[feature]) for feature in sorted(dropped)),
+        instruction_set=instruction_set(kept, isa.arch),
+        notes=tuple(_about_name(named, isa.arch, name, version)),
+    )
+
+
+def _unusable(isa: InstructionSet, name: str, version: int, release: str) -> Iterator[tuple[str, str]]:
+    """Yield features without a flag, and those that break the release, with the reason."""
+    held = frozenset(isa.features)
+    for feature in held:
+        if not facts.feature(feature).use:
+            yield feature, "only intrinsics use it; requiring it would exclude hosts without any gain"
+    for row in broken(name, version, release):
+        if row.feature in held and not (row.below and _holds_level(held, row.below, isa.arch)):
+            yield row.feature, f"breaks TensorFlow {release} with {name}-{version}: {row.reason} ({row.source})"
+    for feature in held:
+        if not _has_flag(feature, held, isa.arch):
+            yield feature, "has no flag of its own, and no other feature here switches it on"
+
+
+def _has_flag(feature: str, held: frozenset[str], arch: str) -> bool:
+    """Whether a flag switches the feature on: its own, its level's, or another feature's."""
+    if facts.feature(feature).flag or feature in largest_level(held, arch).features:
+        return True
+    return any(feature in switched_on(other) for other in held)
+
+
+def _unknown(features: frozenset[str], name: str, version: int) -> Iterator[tuple[str, str]]:
+    for row in map(facts.feature, features):
+        first, oldest = getattr(row, name), getattr(facts.levels(row.arch)[0], name)
+        if version < oldest:
+            yield row.name, f"{name}-{version} was not tried for {row.arch} ({name} {oldest} was)"
+        elif version < first:
+            yield row.name, f"{name}-{version} does not know {row.flag} ({name} {first} does)"
+
+
+def _without(isa: InstructionSet, dropped: dict[str, str]) -> dict[str, str]:
+    """Return the features that need a dropped one, with the reason."""
+    lacking = {name: sorted((facts.closure([name]) - {name}) & dropped.keys()) for name in isa.features}
+    return {
+        name: f"needs {', '.join(miss)}, which is dropped"
+        for name, miss in lacking.items()
+        if miss and name not in dropped
+    }
+
+
+def _x86(kept: frozenset[str], level: Level) -> tuple[str, ...]:
+    beyond = kept - level.features
+    implied = {needed for name in beyond for needed in switched_on(name)}
+    return (f"-march={level.march}", *(facts.feature(name).flag for name in sorted(beyond - implied)))
+
+
+def _arm(kept: frozenset[str], level: Level) -> tuple[str, ...]:
+    extensions = [row.flag for row in map(facts.feature, sorted(kept - level.features)) if row.flag]
+    return ("-march=" + "+".join([level.march, *extensions]),)
+
+
+@cache
+def switched_on(name: str) -> frozenset[str]:
+    """Return what every compiler switches on with this feature's flag, and so needs no flag of its own."""
+    direct = facts.feature(name).implies
+    return frozenset(direct).union(*(switched_on(needed) for needed in direct))
+
+
+def _extras(held: frozenset[str], arch: str, name: str, version: int, width: str) -> tuple[str, ...]:
+    rows = (row for row in table().extra if row.compiler == name and row.feature in held)
+    extras = [row.flag for row in rows if not row.below or not _holds_level(held, row.below, arch)]
+    if not width:
+        return tuple(extras)
+    refuse_vector_width(held, name, version, width)
+    return (*(flag for flag in extras if not flag.startswith(WIDTH)), f"{WIDTH}{width}")
+
+
+def refuse_vector_width(held: frozenset[str], name: str, version: int, width: str) -> None:
+    """Raise an error for an unknown width, or one that this instruction set or compiler does not support."""
+    if width not in WIDTHS:
+        raise UsageError(f"{width!r} is not a vector width", hint=f"one of: {', '.join(WIDTHS)} (in bits)")
+    if version < next(row for row in table().compiler if row.name == name).prefer_vector_width:
+        raise Unsupported(f"{name}-{version} does not know {WIDTH}{width}", hint="leave out prefer-vector-width")
+    needed = "avx512f" if width == "512" else "avx"
+    if needed not in held:
+        raise UsageError(
+            f"prefer-vector-width {width} changes nothing: the instruction set has no {needed}",
+            hint="leave it out, or name a CPU that has it",
+        )
+
+
+def _holds_level(held: frozenset[str], level: str, arch: str) -> bool:
+    return next(row for row in facts.levels(arch) if row.name == level).features <= held
+
+
+def _about_name(named: str, arch: str, name: str, version: int) -> Iterator[str]:
+    """Yield which CPU a processor's name stands for, and why a CPU's name is not used as -march=."""
+    words = [part.strip() for part in COMMA.split(named)]
+    # No CPU's name, so that archspec need not be imported.
+    if means_host(named) or facts.squeeze(words[0]) in {facts.squeeze(level.name) for level in facts.levels(arch)}:
+        return
+    for word in words:
+        if (product := names.find_product(word)) is not None and names.features(word, arch) is None:
+            yield f"{word} is {product.cpu}" + (f": {product.note}" if product.note else "")
+    if (row := slow(words[0], name, version, arch)) is not None:
+        yield (
+            f"-march={row.name} is not used: with {name}-{version} it runs Eigen's GEMM at {row.ratio:.2f} of plain "
+            "-mavx; the same features behind a level do not"
+        )

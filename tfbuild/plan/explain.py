@@ -11,8 +11,9 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 from tfbuild import cpu as cpus
 from tfbuild import facts
-from tfbuild.cpu import ARCHITECTURES, Cpu, isa, recordings, uses
-from tfbuild.cpu.isa import Flags, InstructionSet
+from tfbuild.cpu import ARCHITECTURES, Cpu, compilers, isa, recordings, uses
+from tfbuild.cpu.compilers import Flags
+from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import Feature, releases
 from tfbuild.plan import failures, rules, selection
@@ -83,7 +84,9 @@ def explain(request: Request) -> Explanation:
     # The compiler is explained for an unknown CPU all the same.
     known = requested or isa.instruction_set(facts.levels(arch)[0].features, arch)
     flags = (
-        _attempt(notes, lambda: isa.flags(known, compiler, release=release, named=request.cpu)) if compiler else None
+        _attempt(notes, lambda: compilers.flags(known, compiler, release=release, named=request.cpu))
+        if compiler
+        else None
     )
     notes += flags.notes if flags and requested else ()
     # A refused plan has no fixes, and the reason of the refusal does not matter here.
@@ -253,7 +256,7 @@ def _carrier(feature: Feature, requested: InstructionSet, flags: Flags) -> str:
     carriers = [
         (len(held), flag)
         for flag, names in by_flag.items()
-        if feature.name in (held := frozenset(names).union(*map(isa.switched_on, names)))
+        if feature.name in (held := frozenset(names).union(*map(compilers.switched_on, names)))
     ]
     return f"with {min(carriers)[1]}" if carriers else "no flag of its own"
 

@@ -8,7 +8,7 @@ from typing import Any
 from packaging.version import Version
 
 from tfbuild import facts
-from tfbuild.cpu import Cpu, isa
+from tfbuild.cpu import Cpu, compilers
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import BadInput, Unsupported, UsageError
 from tfbuild.facts import release_table, releases, targets, toolchains
@@ -101,7 +101,7 @@ def _decide(
     choice = base_choice.choose(request, circumstances, machine)
     cuda = cuda_of(request, target, release, gpus, choice.compiler, own_place=not choice.base)
     words.refuse_other_gpus(request)
-    flags = isa.flags(
+    flags = compilers.flags(
         wanted, choice.compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
     )
     words.refuse_another_cpu(request, flags.instruction_set)

@@ -25,7 +25,7 @@ from tfbuild.context.labels import (
     prefixed,
     read_labels,
 )
-from tfbuild.cpu import isa
+from tfbuild.cpu import compilers, isa
 from tfbuild.engine import Engine, Image
 from tfbuild.errors import TfbuildError, UnknownImage
 from tfbuild.facts import releases, toolchains
@@ -109,7 +109,7 @@ def _copts(planned: Planned) -> tuple[str, ...]:
     """Return Bazel's options for the features of a compile."""
     features, match = isa.instruction_set(planned.features, planned.arch), WIDTH.search(planned.id)
     width = match[1] if match else ""
-    return isa.flags(features, planned.compiler, release=planned.release, prefer_vector_width=width).copts
+    return compilers.flags(features, planned.compiler, release=planned.release, prefer_vector_width=width).copts
 
 
 def _base_layers(image: Image, base: Image | None) -> Iterator[str]:
