@@ -254,7 +254,7 @@ def test_what_some_report_lacks_passes_no_gate(tmp_path: Path) -> None:
         enforce(comparison, "jpeg<0.5")
     paths = [tmp_path / name for name in ("a.json", "b.json", "c.json")]
     for path, one in zip(paths, (more, report(), more), strict=True):
-        path.write_text(reporting.to_json(one))
+        path.write_text(records.to_json(one))
     command.compare([*map(str, paths)], [], str(tmp_path / "all.html"), json=True)
     assert "jpeg" in (tmp_path / "all.html").read_text()
 
@@ -349,7 +349,7 @@ def test_a_gate_on_what_was_not_measured_is_refused() -> None:
 def test_json_and_page_carry_what_the_terminal_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = report(experiment("onednn", case(0.5)), experiment("jpeg", case(0.7)))
     for name, one in (("a", more), ("b", report())):
-        (tmp_path / f"{name}.json").write_text(reporting.to_json(one))
+        (tmp_path / f"{name}.json").write_text(records.to_json(one))
     paths = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
     for json_wanted in (True, False):
         with pytest.raises(RegressionFound, match="cannot be judged"):

@@ -377,7 +377,7 @@ def test_the_command_line_takes_more_reports(tmp_path: Path) -> None:
     paths = []
     for number, each in enumerate((report(), slower_report(1.02), elsewhere(slower_report(2.0)))):
         paths.append(str(tmp_path / f"{number}.json"))
-        Path(paths[-1]).write_text(reporting.to_json(each))
+        Path(paths[-1]).write_text(records.to_json(each))
     html = str(tmp_path / "page.html")
     arguments = [
         "compare",
@@ -401,7 +401,7 @@ def test_the_command_line_takes_more_reports(tmp_path: Path) -> None:
 def test_samples_are_read_by_pyperf(tmp_path: Path) -> None:
     files = [tmp_path / "a.json", tmp_path / "b.json"]
     for file, each in zip(files, (report(), slower_report(2.0)), strict=True):
-        (tmp_path / f"{file.stem}.report").write_text(reporting.to_json(each))
+        (tmp_path / f"{file.stem}.report").write_text(records.to_json(each))
         command.export(str(tmp_path / f"{file.stem}.report"), html="", pyperf=str(file))
     table = pyperf("compare_to", *map(str, files))
     assert re.search(r"^onednn/centre/baseline: Mean \+- std dev: .*: 2\.00x slower$", table, re.MULTILINE), table
@@ -433,7 +433,7 @@ def test_pyperf_gets_seconds_an_item(tmp_path: Path) -> None:
 
 def test_a_report_without_samples_has_none_to_hand_on(tmp_path: Path) -> None:
     found = replace(experiment("layout", SKIPPED), findings=(Finding(text="x", values={}),))
-    (tmp_path / "x.json").write_text(reporting.to_json(report(found)))
+    (tmp_path / "x.json").write_text(records.to_json(report(found)))
     with pytest.raises(UsageError, match="no samples"):
         command.export(str(tmp_path / "x.json"), html="", pyperf=str(tmp_path / "p.json"))
 

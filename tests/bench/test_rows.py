@@ -16,7 +16,6 @@ from tests.checkout import Copy
 from tests.measure.test_experiments import slips
 from tfbuild import facts
 from tfbuild.bench import advise, evidence, findings, page
-from tfbuild.bench import report as reporting
 from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
 from tfbuild.measure import experiments, records
 from tfbuild.measure.evaluate import AGAIN
@@ -103,7 +102,7 @@ def test_its_cases_are_lined_up_and_its_finding_follows() -> None:
 
 def test_it_is_advised_and_charted_by_its_fields_alone(with_row: Copy) -> None:
     original = report(experiment(NAME, measured(), findings=findings.derive("page_faults", [measured()])))
-    (with_row.folder / "made.json").write_text(reporting.to_json(original), encoding="utf-8")
+    (with_row.folder / "made.json").write_text(records.to_json(original), encoding="utf-8")
     printed = with_row.invoke("advise", "made.json", "--html", "page.html", "--json").stdout
     (advice,) = json.loads(printed)
     assert (advice["experiment"], advice["env"]) == (NAME, {SWITCH: "1"})

@@ -19,6 +19,7 @@ from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.in_container.bench import script_profile as inside
 from tfbuild.in_container.bench.records import Profiled, Window
 from tfbuild.in_container.bench.site import sitecustomize
+from tfbuild.measure import records
 from tfbuild.measure.records import ExperimentResult
 from tfbuild.util.progress import Progress
 
@@ -311,7 +312,7 @@ def test_a_missing_command_is_named(tmp_path: Path) -> None:
 def test_a_profiled_command_is_in_every_form_of_the_report(tmp_path: Path) -> None:
     row = profiled(FakeEngine(msgspec.json.encode(PROFILE).decode() + "\n"), tmp_path)
     whole = report(row)
-    assert reporting.from_json(reporting.to_json(whole)) == whole
+    assert reporting.from_json(records.to_json(whole)) == whole
     shown = io.StringIO()
     reporting.show(whole, shown)
     for text in (page.to_markdown(whole), shown.getvalue()):

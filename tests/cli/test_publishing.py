@@ -28,10 +28,10 @@ from tests.servers import running, serving
 from tests.terminal import Terminal
 from tests.verify.test_report import report
 from tfbuild.errors import EngineMissing, Interrupted, Stale, TfbuildError, Unfinished, UsageError, VerificationFailed
+from tfbuild.measure import records
 from tfbuild.oci.manifests import digest_of
 from tfbuild.pipeline.maker import Maker
 from tfbuild.publish import image_contents
-from tfbuild.verify import report as reporting
 
 FAILED = f"tfbuild:{NAME}-failed"
 
@@ -147,7 +147,7 @@ def test_a_push_is_rehearsed(repository: str, fake: type[FakeRegistry], engine: 
     row = engine.images[f"tfbuild:{NAME}"] = here(f"tfbuild:{NAME}", image_id=manifest.config)
     Path("reports").mkdir()
     passed = replace(report(), id=NAME, image=replace(report().image, id=row["Id"]))
-    Path("reports", f"{NAME}.json").write_text(reporting.to_json(passed))
+    Path("reports", f"{NAME}.json").write_text(records.to_json(passed))
     tag = f"{repository}:{NAME}"
     there = {"image": tag, "there": manifest.digest, "uploads": False}
     assert document("push", f"tfbuild:{NAME}", "--dry-run") == there
@@ -268,7 +268,7 @@ def test_verify_prints_the_report(engine: type[FakeEngine], monkeypatch: pytest.
     """This engine runs no containers: the report is given."""
     monkeypatch.setattr(Maker, "verify", lambda *_: report())
     engine.images = {f"tfbuild:{NAME}": here(f"tfbuild:{NAME}")}
-    assert run("verify", NAME, "--json") == (f"{reporting.to_json(report())}\n", "")
+    assert run("verify", NAME, "--json") == (records.to_json(report()), "")
 
 
 def test_an_sbom_is_printed_or_written(engine: type[FakeEngine], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,11 +29,11 @@ from tfbuild.cli.options import EXTRAS
 from tfbuild.cli.verbs import VERBS
 from tfbuild.engine import daemon
 from tfbuild.errors import Interrupted, RegistryRefused, VerificationFailed
+from tfbuild.measure import records
 from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline.maker import Maker
 from tfbuild.util import installation
 from tfbuild.util.progress import Progress
-from tfbuild.verify import report as reporting
 from tools import verbs as development
 
 ROOT = Path(__file__).parents[2]
@@ -299,7 +299,7 @@ def test_a_verb_ends_with_the_outcome_of_the_verification(capsys: pytest.Capture
     building.finish(None, "tfbuild:x", json=True)
     assert json.loads(capsys.readouterr().out) == {"image": "tfbuild:x", "verified": False}
     building.finish(report(), "tfbuild:x", json=True)
-    assert capsys.readouterr() == (f"{reporting.to_json(report())}\n", "")
+    assert capsys.readouterr() == (records.to_json(report()), "")
     with pytest.raises(VerificationFailed):
         building.finish(report("fail", check("isa", "fail")), "tfbuild:x", json=False)
     output, errors = capsys.readouterr()

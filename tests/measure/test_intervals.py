@@ -227,7 +227,7 @@ class Small:
 def test_a_document_is_read_back_and_nothing_else() -> None:
     small = Small(schema="tfbuild.small/1", number=3)
     text = records.to_json(small)
-    assert text == '{\n  "schema": "tfbuild.small/1",\n  "number": 3\n}'
+    assert text == '{\n  "schema": "tfbuild.small/1",\n  "number": 3\n}\n'
 
     def read(content: str | bytes) -> Small:
         return records.from_json(content, Small, "tfbuild.small/1", "a small one")

@@ -43,12 +43,12 @@ from tfbuild.errors import (
     Unsupported,
     UsageError,
 )
+from tfbuild.measure import records
 from tfbuild.pipeline import base_image, bundle, cache_images
 from tfbuild.pipeline.maker import refuse_base_without_cuda
 from tfbuild.pipeline.run import run_of
 from tfbuild.plan import RunRequest
 from tfbuild.util.progress import Progress
-from tfbuild.verify import report as reporting
 from tfbuild.verify import session as verifying
 from tfbuild.verify.records import Report
 
@@ -91,7 +91,7 @@ def test_what_was_built_and_verified_is_neither_built_nor_verified_again(
         replace(result.report, verdict="fail"),
         replace(result.report, image=replace(result.report.image, id="sha256:00")),
     ):
-        (tmp_path / "reports" / f"{OFFICIAL.id}.json").write_text(reporting.to_json(damaged))
+        (tmp_path / "reports" / f"{OFFICIAL.id}.json").write_text(records.to_json(damaged))
         calls.clear()
         maker(engine, tmp_path)[0].build(OFFICIAL)
         assert (len(engine.jobs), calls) == (1, [name])

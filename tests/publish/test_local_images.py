@@ -12,10 +12,10 @@ from tests.verify.test_report import report
 from tfbuild import cpu
 from tfbuild.engine import Engine, Image
 from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage
+from tfbuild.measure import records
 from tfbuild.oci.manifests import digest_of
 from tfbuild.publish import indexes, inventory
 from tfbuild.publish.inventory import Entry
-from tfbuild.verify import report as reporting
 
 LABELS = labels_of_plan("2.20.0", "x86-64-v3") | {"io.tfbuild.context": digest_of(b"context")}
 NAME = LABELS["io.tfbuild.id"]
@@ -114,7 +114,7 @@ def test_an_image_is_verified_by_the_report_on_itself(
 ) -> None:
     if verdict:
         written = replace(report(), id=NAME, verdict=verdict, image=replace(report().image, id=DIGESTS[of]))
-        (tmp_path / f"{NAME}.json").write_text(reporting.to_json(written))
+        (tmp_path / f"{NAME}.json").write_text(records.to_json(written))
     assert only(Here(image("A", f"tfbuild:{NAME}{suffix}"), A=()), tmp_path).verified is verified
 
 

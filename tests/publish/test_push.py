@@ -27,13 +27,13 @@ from tfbuild.errors import (
     VerificationFailed,
     Yanked,
 )
+from tfbuild.measure import records
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import digest_of
 from tfbuild.publish import check, pushing, signing, yanking
 from tfbuild.publish.pushing import Pushed
 from tfbuild.util.progress import Progress
-from tfbuild.verify import report as reporting
 
 PLATFORM = {"os": "linux", "architecture": "amd64"}
 CREATED = "2026-11-01T00:00:00Z"
@@ -113,7 +113,7 @@ def host(fake: type[FakeRegistry], tmp_path: Path) -> Host:
 def verified(host: Host, reports: Path, verdict: str = "pass", **image: Any) -> None:
     facts = replace(report().image, **({"id": host.own_id} | image))
     written = replace(report(), id=host.identifier, verdict=verdict, image=facts)
-    (reports / f"{host.identifier}.json").write_text(reporting.to_json(written))
+    (reports / f"{host.identifier}.json").write_text(records.to_json(written))
 
 
 def push(host: Host, reports: Path, name: str = "", registry: Registry | None = None, **options: Any) -> Pushed:

@@ -13,6 +13,7 @@ from tests.measure.host import HOST
 from tests.verify.test_throughput import judged, rounds
 from tfbuild.errors import DiskFull, VerificationFailed
 from tfbuild.in_container.smoke.judge import Measurement
+from tfbuild.measure import records
 from tfbuild.verify import page
 from tfbuild.verify import report as reporting
 from tfbuild.verify.checks import CHECKS
@@ -118,7 +119,7 @@ def test_an_invalid_report_is_none(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize(("field", "value"), [("verdict", "splendid"), ("checks", []), ("deep", "")])
 def test_a_report_with_a_status_that_does_not_exist_is_none(tmp_path: Path, field: str, value: object) -> None:
-    document = json.loads(reporting.to_json(report()))
+    document = json.loads(records.to_json(report()))
     if field == "checks":
         document["checks"][0] |= {"status": "splendid"}
     else:
@@ -141,23 +142,23 @@ def test_a_verdict_without_checks_behind_it_proves_nothing(verdict: str) -> None
 
 
 def test_a_report_of_another_image_or_schema_is_none(tmp_path: Path) -> None:
-    (tmp_path / "other.json").write_text(reporting.to_json(report()))
+    (tmp_path / "other.json").write_text(records.to_json(report()))
     assert reporting.stored(tmp_path, "other") is None
-    (tmp_path / "2.21.0-mkl-py3.11-f16c.json").write_text(
-        reporting.to_json(replace(report(), schema="tfbuild.report/0"))
-    )
+    (tmp_path / "2.21.0-mkl-py3.11-f16c.json").write_text(records.to_json(replace(report(), schema="tfbuild.report/0")))
     assert reporting.stored(tmp_path, "2.21.0-mkl-py3.11-f16c") is None
     assert reporting.stored(tmp_path, "missing") is None
 
 
 def test_the_published_schema_is_the_report_s() -> None:
-    assert reporting.SCHEMA_FILE.read_text() == reporting.schema(), "renew it with: python -m tfbuild.verify.report"
+    assert reporting.SCHEMA_FILE.read_text() == records.json_schema(Report, SCHEMA), (
+        "renew it with: python -m tfbuild.verify.report"
+    )
 
 
 def test_a_report_fits_the_published_schema() -> None:
     schema = json.loads(reporting.SCHEMA_FILE.read_text())
     schemas.library().Draft202012Validator.check_schema(schema)
-    shown = json.loads(reporting.to_json(report()))
+    shown = json.loads(records.to_json(report()))
     assert shown["schema"] == "tfbuild.report/1"
     schemas.library().validate(shown, schema)
     shown["verdict"] = 1
@@ -166,7 +167,7 @@ def test_a_report_fits_the_published_schema() -> None:
 
 
 def test_raw_samples_are_in_the_json() -> None:
-    shown = json.loads(reporting.to_json(report()))
+    shown = json.loads(records.to_json(report()))
     assert len(shown["throughput"]["benchmarks"][0]["rounds"]) == 9
     assert set(shown["throughput"]["benchmarks"][0]["rounds"][0]) == {"image", "baseline", "again", "foreign"}
 
@@ -328,7 +329,7 @@ def test_a_report_without_a_start_can_be_shown() -> None:
     )
     assert "Throughput" not in page.to_markdown(bare)
     page.show(bare, io.StringIO())
-    assert reporting.from_json(reporting.to_json(bare)) == bare
+    assert reporting.from_json(records.to_json(bare)) == bare
 
 
 def test_no_text_of_an_image_is_markup_in_markdown() -> None:

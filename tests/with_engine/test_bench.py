@@ -23,7 +23,7 @@ from tfbuild.bench.session import Settings
 from tfbuild.cli.options import certificates
 from tfbuild.engine import Engine, leases
 from tfbuild.engine.sandbox import Offer
-from tfbuild.measure import experiments, intervals, workers
+from tfbuild.measure import experiments, intervals, records, workers
 from tfbuild.measure.experiments import Arm, Case, Experiment, Metric
 from tfbuild.measure.records import CaseResult, Finding, Value
 from tfbuild.measure.sides import Machine
@@ -77,8 +77,8 @@ DELAYS = (
 def measured(engine: Engine, ref: str, rows: Sequence[Experiment], settings: Settings) -> dict[str, CaseResult]:
     """Run the planted experiments and return their cases by name."""
     report = session.bench(engine, ref, tuple(rows), settings, Progress(), engine.require_answer)
-    schemas.library().validate(json.loads(reporting.to_json(report)), json.loads(reporting.SCHEMA_FILE.read_text()))
-    assert reporting.from_json(reporting.to_json(report)) == report
+    schemas.library().validate(json.loads(records.to_json(report)), json.loads(reporting.SCHEMA_FILE.read_text()))
+    assert reporting.from_json(records.to_json(report)) == report
     return {case.name: case for row in report.experiments for case in row.cases}
 
 

@@ -18,6 +18,7 @@ from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings, find_program
 from tfbuild.errors import DiskFull
+from tfbuild.measure import records
 from tfbuild.pipeline.maker import Maker
 from tfbuild.plan import Request
 from tfbuild.util.progress import Progress
@@ -65,7 +66,7 @@ def test_the_main_job(built: Any, engine: Engine) -> None:
     assert report.passed
     assert report.software is not None
     assert report.software.compiled_for[-1] == "AVX"
-    assert reporting.from_json(reporting.to_json(report)) == report
+    assert reporting.from_json(records.to_json(report)) == report
     image = engine.image(f"tfbuild:{ID}")
     assert built["image"]["ref"] == f"tfbuild:{ID}"
     assert built["image"]["id"] == image.id

@@ -17,7 +17,7 @@ from tfbuild.context import labels
 from tfbuild.engine import Engine
 from tfbuild.engine.image import named_if_removed
 from tfbuild.errors import Interrupted, UsageError
-from tfbuild.measure import experiments
+from tfbuild.measure import experiments, records
 from tfbuild.measure.experiments import Experiment, Purpose
 from tfbuild.measure.records import BenchReport
 from tfbuild.pages import rendering
@@ -104,7 +104,7 @@ def run(
             )
         # Printed first: a disk that has become full meanwhile must not cost what was measured.
         if json:
-            sys.stdout.write(reporting.to_json(report) + "\n")
+            sys.stdout.write(records.to_json(report))
         else:
             reporting.show(report)
         path = write(report, reports, name)
@@ -126,7 +126,7 @@ def write(report: BenchReport, folder: Path, name: str = "") -> Path:
     target = reporting.path(report, folder, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        files.replace_file(target, reporting.to_json(report) + "\n")
+        files.replace_file(target, records.to_json(report))
         files.replace_file(target.with_suffix(".md"), page.to_markdown(report))
         return files.replace_file(target.with_suffix(".html"), page.to_html(report)).with_suffix(".json")
     except OSError as error:

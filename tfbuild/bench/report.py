@@ -1,4 +1,7 @@
-"""A benchmark's report as JSON, which is read back against its types, in pyperf's format, and on a terminal."""
+"""A benchmark's report as JSON, which is read back against its types, in pyperf's format, and on a terminal.
+
+`python -m tfbuild.bench.report` writes the JSON Schema of reports to schema.json.
+"""
 
 import io
 import re
@@ -26,11 +29,6 @@ if TYPE_CHECKING:
 # The number of reasons in the message about an empty report.
 MOST_REASONS = 3
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
-
-
-def to_json(report: BenchReport) -> str:
-    """Return the report as one JSON document; its schema is tfbuild/bench/schema.json."""
-    return records.to_json(report)
 
 
 def from_json(text: str | bytes) -> BenchReport:
@@ -76,11 +74,6 @@ def emptiness(report: BenchReport) -> str:
         return ""
     reasons = dict.fromkeys(result.reason or result.status for result in results if result.status != records.MEASURED)
     return "; ".join([*reasons][:MOST_REASONS]) or "it has no experiment"
-
-
-def schema() -> str:
-    """Return the JSON Schema of reports; `python -m tfbuild.bench.report` writes it to tfbuild/bench/schema.json."""
-    return records.json_schema(BenchReport, records.SCHEMA)
 
 
 def path(report: BenchReport, folder: Path, name: str = "") -> Path:
@@ -230,4 +223,4 @@ def show_experiments(rows: Sequence[Experiment], *, quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    SCHEMA_FILE.write_text(schema(), encoding="utf-8")
+    SCHEMA_FILE.write_text(records.json_schema(BenchReport, records.SCHEMA), encoding="utf-8")

@@ -287,6 +287,7 @@ def verify_published(
 
 def finish(report: "Report | None", image: str, *, json: bool) -> None:
     """Print the outcome, then raise VerificationFailed if the report fails."""
+    from tfbuild.measure import records
     from tfbuild.verify import page
     from tfbuild.verify import report as reporting
 
@@ -294,7 +295,7 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
         out({"image": image, "verified": False}) if json else print(image)
         return
     if json:
-        sys.stdout.write(reporting.to_json(report) + "\n")
+        sys.stdout.write(records.to_json(report))
     else:
         page.show(report, sys.stdout)
         say(f"image {image}, report {reporting.path(report, REPORTS).with_suffix('.html')}")

@@ -199,8 +199,8 @@ T = TypeVar("T", bound=Document)
 
 
 def to_json(report: Document) -> str:
-    """Return the report as one JSON document."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+    """Return the report as one JSON document that ends in a newline."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
 
 
 def from_json(text: str | bytes, kind: type[T], schema: str, noun: str) -> T:

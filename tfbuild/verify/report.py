@@ -1,4 +1,7 @@
-"""Write a report as JSON, Markdown and a page, and read its JSON back against its types."""
+"""Write a report as JSON, Markdown and a page, and read its JSON back against its types.
+
+`python -m tfbuild.verify.report` writes the JSON Schema of reports to schema.json.
+"""
 
 from pathlib import Path
 
@@ -12,19 +15,9 @@ MOST_BYTES = 32 * 1024 * 1024
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
 
 
-def to_json(report: Report) -> str:
-    """Return the report as one JSON document; its schema is tfbuild/verify/schema.json."""
-    return records.to_json(report)
-
-
 def from_json(text: str | bytes) -> Report:
     """Read a report from its JSON. Raises ValueError for anything else, and for another schema."""
     return records.from_json(text, Report, SCHEMA, "a report")
-
-
-def schema() -> str:
-    """Return the JSON Schema of a report; `python -m tfbuild.verify.report` writes it to tfbuild/verify/schema.json."""
-    return records.json_schema(Report, SCHEMA)
 
 
 def path(report: Report, folder: Path) -> Path:
@@ -45,7 +38,7 @@ def write(report: Report, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(file.with_suffix(".md"), page.to_markdown(report))
         replace_file(file.with_suffix(".html"), page.to_html(report))
-        return replace_file(file, to_json(report) + "\n")
+        return replace_file(file, records.to_json(report))
 
 
 def stored(folder: Path, identifier: str) -> Report | None:
@@ -71,4 +64,4 @@ def raise_if_failed(report: Report, image: str) -> None:
 
 
 if __name__ == "__main__":
-    SCHEMA_FILE.write_text(schema(), encoding="utf-8")
+    SCHEMA_FILE.write_text(records.json_schema(Report, SCHEMA), encoding="utf-8")
