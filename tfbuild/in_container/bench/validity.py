@@ -110,16 +110,10 @@ def peak() -> float:
 
 
 def memory() -> float:
-    """Return the MiB that this container may use: the machine's memory, or a lower cgroup limit (version 2, then 1)."""
+    """Return the MiB that this container may use: the machine's memory, or a lower cgroup limit."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            with open(path) as file:
-                limit = file.read().strip()
-        except OSError:
-            continue
-        return min(whole, int(limit) / 2**20) if limit.isdigit() else whole
-    return whole
+    limit = _of_cgroup("memory.max", "memory/memory.limit_in_bytes").strip()
+    return min(whole, int(limit) / 2**20) if limit.isdigit() else whole
 
 
 def rss() -> float:
@@ -136,11 +130,17 @@ def busy_seconds(stat: str = "/proc/stat") -> float:
 
 
 def throttled() -> int:
-    """Return the periods in which the cgroup's quota has stopped this container (version 2, then 1); 0 if unknown."""
-    for path in ("/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpu/cpu.stat"):
+    """Return the periods in which the cgroup's quota has stopped this container; 0 if unknown."""
+    lines = _of_cgroup("cpu.stat", "cpu/cpu.stat").splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("nr_throttled ")), 0)
+
+
+def _of_cgroup(*names: str) -> str:
+    """Return the text of the first of the cgroup's files (version 2, then 1) that can be read; "" if none can."""
+    for name in names:
         try:
-            with open(path) as file:
-                return next((int(line.split()[1]) for line in file if line.startswith("nr_throttled ")), 0)
+            with open("/sys/fs/cgroup/" + name) as file:
+                return file.read()
         except OSError:
             continue
-    return 0
+    return ""
