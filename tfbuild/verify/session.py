@@ -4,8 +4,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from tfbuild import __version__
 from tfbuild.context.labels import Planned, read_labels
@@ -98,8 +100,6 @@ def _timed(
 
 # --- the report ----------------------------------------------------------------------------------------------------
 
-PLAN = ("release", "python", "target", "platform", "compiler", "bazel", "threading", "allocator", "onednn", "wheel")
-
 
 def _report(verification: Verification, image: Image, ref: str, seconds: float) -> Report:
     environment = verification.start.environment
@@ -129,15 +129,10 @@ def _report(verification: Verification, image: Image, ref: str, seconds: float) 
 
 
 def _plan_facts(image: Image) -> PlanFacts:
+    """Return the plan in the labels; each field is a label, with "_" for "-"."""
     own = read_labels(image.labels)
-    names = (*PLAN, "requirement", "instruction-set", "features", "copts")
-    label = {name: printable(own.get(name)) for name in names}
-    return PlanFacts(
-        **{name: label[name] for name in (*PLAN, "requirement")},
-        instruction_set=label["instruction-set"],
-        features=tuple(label["features"].split()),
-        copts=tuple(label["copts"].split()),
-    )
+    label: dict[str, Any] = {row.name: printable(own.get(row.name.replace("_", "-"))) for row in fields(PlanFacts)}
+    return PlanFacts(**label | {name: tuple(label[name].split()) for name in ("features", "copts")})
 
 
 def _software(environment: Environment, verification: Verification) -> ImageSoftware:
