@@ -109,11 +109,7 @@ def _stdin() -> bytes:
 
 def parse(text: str, *, origin: str = "cpuinfo", machine: str = "") -> Cpu:
     """Return the CPU of a recording (its formats: tfbuild.cpu.recordings); raises Unsupported if it has none."""
-    return settle(recordings.parse_recording(text, origin=origin, machine=machine))
-
-
-def settle(reading: Reading) -> Cpu:
-    """Return the CPU of a reading, with the rule behind each disagreement."""
+    reading = recordings.parse_recording(text, origin=origin, machine=machine)
     listed = frozenset.union(*reading.cores)
     decided = {row.feature: row for row in _disagreements(reading)}
     held = {name for name in listed if name not in decided} | {row.feature for row in decided.values() if row.held}
@@ -151,14 +147,11 @@ def _portable(system: str) -> Cpu:
     """
     if system == "Darwin":
         return parse(_sysctl(), origin="sysctl")
-    from cpuinfo import get_cpu_info
-
-    arch = ARCHITECTURES.get(platform.machine().lower(), "")
-    if not arch:
+    if platform.machine().lower() not in ARCHITECTURES:
         raise Unsupported(f"unknown architecture {platform.machine()!r}", hint="tfbuild knows x86-64 and aarch64")
-    info = {"arch": arch, "flags": [], **get_cpu_info()}
-    known = {key: info[key] for key in recordings.RecordedLibrary.__struct_fields__ if key in info}
-    return settle(recordings.from_library(recordings.RecordedLibrary(**known), arch, origin="py-cpuinfo"))
+    from cpuinfo import get_cpu_info_json
+
+    return parse(get_cpu_info_json(), origin="py-cpuinfo")
 
 
 def _sysctl() -> str:

@@ -85,7 +85,7 @@ class RecordedLibrary(msgspec.Struct):
     """The part of py-cpuinfo's JSON that tfbuild uses."""
 
     arch: str
-    flags: list[str]
+    flags: list[str] = []
     vendor_id_raw: str = "unknown"
     brand_raw: str = "unknown"
 
@@ -104,7 +104,7 @@ class LscpuFields(msgspec.Struct):
     lscpu: list[LscpuField]
 
 
-def parse_recording(text: str, *, origin: str, machine: str = "") -> Reading:
+def parse_recording(text: str, *, origin: str, machine: str) -> Reading:
     """Read `text`; raises Unsupported if it describes no x86-64 or aarch64 CPU. `machine`: uname's name for it."""
     text = text.replace("\r\n", "\n")
     if text.lstrip().startswith("{"):
@@ -254,6 +254,7 @@ def _leaves(words: Words, origin: str) -> Reading:
 
 
 def _library(text: str, origin: str) -> Reading:
+    """Read py-cpuinfo's answer. It merges sources: it may list what a kernel switched off, and may lack OSXSAVE."""
     try:
         record = decode(text, RecordedLibrary)
     except ValueError as error:
@@ -261,11 +262,6 @@ def _library(text: str, origin: str) -> Reading:
     arch = {"X86_64": "x86_64", "ARM_8": "aarch64"}.get(record.arch, "")
     if not arch:
         raise refusal(origin, f"py-cpuinfo calls its architecture {record.arch}, and tfbuild knows X86_64 and ARM_8")
-    return from_library(record, arch, origin)
-
-
-def from_library(record: RecordedLibrary, arch: str, origin: str) -> Reading:
-    """Read py-cpuinfo's answer. It merges sources: it may list what a kernel switched off, and may lack OSXSAVE."""
     if not record.flags:  # without a PATH, and on Apple's own CPUs
         raise refusal(origin, "it has no flags at all")
     cores = (canonical(record.flags, arch),)
