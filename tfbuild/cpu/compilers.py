@@ -174,7 +174,7 @@ def _unusable(isa: InstructionSet, name: str, version: int, release: str) -> Ite
         if not facts.feature(feature).use:
             yield feature, "only intrinsics use it; requiring it would exclude hosts without any gain"
     for row in broken(name, version, release):
-        if row.feature in held and not (row.below and _holds_level(held, row.below, isa.arch)):
+        if _is_about(row, held, isa.arch):
             yield row.feature, f"breaks TensorFlow {release} with {name}-{version}: {row.reason} ({row.source})"
     for feature in held:
         if not _has_flag(feature, held, isa.arch):
@@ -226,8 +226,7 @@ def switched_on(name: str) -> frozenset[str]:
 
 
 def _extras(held: frozenset[str], arch: str, name: str, version: int, width: str) -> tuple[str, ...]:
-    rows = (row for row in table().extra if row.compiler == name and row.feature in held)
-    extras = [row.flag for row in rows if not row.below or not _holds_level(held, row.below, arch)]
+    extras = [row.flag for row in table().extra if row.compiler == name and _is_about(row, held, arch)]
     if not width:
         return tuple(extras)
     refuse_vector_width(held, name, version, width)
@@ -248,8 +247,10 @@ def refuse_vector_width(held: frozenset[str], name: str, version: int, width: st
         )
 
 
-def _holds_level(held: frozenset[str], level: str, arch: str) -> bool:
-    return next(row for row in facts.levels(arch) if row.name == level).features <= held
+def _is_about(row: Extra | Broken, held: frozenset[str], arch: str) -> bool:
+    """Whether a row is about a set: the set has its feature, and lacks the level below which the row holds."""
+    has_level = any(level.name == row.below and level.features <= held for level in facts.levels(arch))
+    return row.feature in held and not has_level
 
 
 def _about_name(named: str, arch: str, name: str, version: int) -> Iterator[str]:
