@@ -66,7 +66,7 @@ class Broken(Facts, frozen=True, kw_only=True, rename={"start": "from"}):
     below: str = ""
 
     def concerns(self, compiler: str, version: int, release: str) -> bool:
-        """Whether the feature breaks this release with this compiler."""
+        """Whether the feature breaks this release with this compiler; none breaks the release ""."""
         return (
             self.compiler in ("", compiler)
             and self.since <= version
@@ -101,11 +101,6 @@ def find(text: str) -> tuple[str, int]:
     else:
         options = ", ".join(f"{name}-{versions[-1]}" for name, versions in tried.items())
     raise Unsupported(f"unknown compiler {text!r}", hint=f"its flags were tried with: {options}")
-
-
-def broken(compiler: str, version: int, release: str) -> Iterator[Broken]:
-    """Yield the rows about features that break this release with this compiler; none for the release ""."""
-    return (row for row in table().broken if row.concerns(compiler, version, release))
 
 
 def slow(name: str, compiler: str, version: int, arch: str) -> Slow | None:
@@ -173,8 +168,8 @@ def _unusable(isa: InstructionSet, name: str, version: int, release: str) -> Ite
     for feature in held:
         if not facts.feature(feature).use:
             yield feature, "only intrinsics use it; requiring it would exclude hosts without any gain"
-    for row in broken(name, version, release):
-        if _is_about(row, held, isa.arch):
+    for row in table().broken:
+        if row.concerns(name, version, release) and _is_about(row, held, isa.arch):
             yield row.feature, f"breaks TensorFlow {release} with {name}-{version}: {row.reason} ({row.source})"
     for feature in held:
         if not _has_flag(feature, held, isa.arch):
