@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke import records as shared
 from tfbuild.in_container.smoke.records import ABSENT, Challenge, OperationAnswer, numbers
 from tfbuild.measure import probe
@@ -25,8 +26,8 @@ def single(value: float) -> float:
 
 def right(name: str, asked: Challenge) -> list[OperationAnswer]:
     return [
-        OperationAnswer(operation, tuple(map(single, compute(asked))))
-        for operation, compute in challenges.OPERATIONS[name].items()
+        OperationAnswer(operation, tuple(map(single, row.result(asked))))
+        for operation, row in challenges.OPERATIONS[name].items()
     ]
 
 
@@ -45,7 +46,7 @@ def test_the_operations_on_a_matrix_by_their_definitions() -> None:
     asked = Challenge(5, (3, 5))
     x = [numbers(5, 15)[row * 5 : row * 5 + 5] for row in range(3)]
     flat = [value for row in x for value in row]
-    results = {name: compute(asked) for name, compute in challenges.OPERATIONS["numerics"].items()}
+    results = {name: row.result(asked) for name, row in challenges.OPERATIONS["numerics"].items()}
     assert results["product"] == pytest.approx([sum(a * b for a, b in zip(i, j, strict=True)) for i in x for j in x])
     assert results["exp"] == pytest.approx([math.e ** (4 * value) for value in flat])
     softmax = results["softmax"]
@@ -106,9 +107,9 @@ def test_every_single_wrong_answer_is_told(name: str) -> None:
     answers = right(name, asked)
     for index, answer in enumerate(answers):
         largest = max(range(len(answer.values)), key=lambda position: abs(answer.values[position]))
-        values = tuple(value * 1.001 if n == largest else value for n, value in enumerate(answer.values))
+        values = tuple(value * 1.01 if n == largest else value for n, value in enumerate(answer.values))
         forged = [*answers[:index], replace(answer, values=values), *answers[index + 1 :]]
-        assert f"{answer.name} is off by 0.001 (limit" in challenges.error_in(name, asked, forged)
+        assert f"{answer.name} is off by 0.01 (limit" in challenges.error_in(name, asked, forged)
         short = [*answers[:index], replace(answer, values=values[1:]), *answers[index + 1 :]]
         assert f"numbers in place of {len(values)}" in challenges.error_in(name, asked, short)
 
@@ -137,6 +138,11 @@ def test_each_result_of_exp_counts_however_small() -> None:
         "its answer to this run's challenge is wrong: exp is off by 0.01 (limit 2e-06"
     )
     assert forged("average", 1 + 1e-9) == "", "float32 cannot tell a sum near zero more closely"
+
+
+def test_a_gpu_may_be_off_by_more_than_a_cpu() -> None:
+    limits = {name: challenges.OPERATIONS[name]["convolution"].limit for name in ("onednn", "cuda")}
+    assert limits == {"onednn": 1e-5, "cuda": judge.MOST_GPU_ERROR}
 
 
 def test_an_answer_that_is_not_a_number_at_all_is_wrong() -> None:

@@ -96,8 +96,8 @@ class HonestEngine:
         return ContainerRun(exit_code=self.code, stdout=stdout, stderr=stderr, truncated=False)
 
     def answers(self, name: str, challenge: Challenge) -> Iterator[OperationAnswer]:
-        for operation, right in challenges.OPERATIONS[name].items():
-            values = [value * (1.01 if operation == self.spoiled else 1) for value in right(challenge)]
+        for operation, row in challenges.OPERATIONS[name].items():
+            values = [value * (1.01 if operation == self.spoiled else 1) for value in row.result(challenge)]
             lacks = operation == self.absent
             yield OperationAnswer(name=operation, values=() if lacks else tuple(values), note=ABSENT if lacks else "")
 

@@ -8,6 +8,7 @@ import math
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.records import ABSENT, Challenge, OperationAnswer, eight_bits, numbers
@@ -17,22 +18,6 @@ KERNEL = 3
 # The kernel's divisor, in probes.convolution_inputs; the unit of a scale, in probes.faults.
 DIVISOR = 16.0
 UNIT = 64.0
-# Largest errors relative to the largest result; of `exp`, to each result.
-LIMITS = {
-    "product": 1e-5,
-    "convolution": 1e-5,
-    "scale": 1e-6,
-    "exp": 2e-6,
-    "softmax": 1e-5,
-    "average": 1e-6,
-    "maximum": 0.0,
-    "gradient": 1e-5,
-    "quantized": 0.0,
-    "compiled": 1e-4,
-}
-# Builds may lack these operations, and say so.
-OPTIONAL = ("quantized", "compiled")
-EACH = ("exp",)
 POSITIONS = 48
 # Elements of the tensor in the probe "faults".
 TENSOR = 40 * 2**20 // 4
@@ -64,30 +49,41 @@ def draw(probe: str) -> Challenge:
     return Challenge(seed=rng.getrandbits(48), sizes=sizes, positions=tuple(positions))
 
 
-def error_in(
-    probe: str, challenge: Challenge, answers: Sequence[OperationAnswer], limits: Mapping[str, float] = LIMITS
-) -> str:
+@dataclass(frozen=True)
+class Operation:
+    """What a probe computes: its right `result`, and the largest error relative to the largest number in it.
+
+    `each`: relative to each number; `optional`: a build may lack it, and say so.
+    """
+
+    result: Callable[[Challenge], list[float]]
+    limit: float
+    each: bool = False
+    optional: bool = False
+
+
+def error_in(probe: str, challenge: Challenge, answers: Sequence[OperationAnswer]) -> str:
     """Return what is wrong with the answers; else ""."""
     operations = OPERATIONS[probe]
     if [answer.name for answer in answers] != [*operations]:
         return "it did not answer this run's challenge"
     for answer, operation in zip(answers, operations.values(), strict=True):
-        values = operation(challenge)
-        if is_absent(answer):
+        if is_absent(probe, answer):
             continue
+        values = operation.result(challenge)
         if len(answer.values) != len(values):
             why = answer.note or f"{len(answer.values)} numbers in place of {len(values)}"
             return f"its answer to this run's challenge is wrong: {answer.name}: {why}"
-        error = _error(answer.values, values, each=answer.name in EACH)
-        if not error <= limits[answer.name]:
-            limit = limits[answer.name]
+        error, limit = _error(answer.values, values, each=operation.each), operation.limit
+        if not error <= limit:
             return f"its answer to this run's challenge is wrong: {answer.name} is off by {error:.2g} (limit {limit:g})"
     return ""
 
 
-def is_absent(answer: OperationAnswer) -> bool:
+def is_absent(probe: str, answer: OperationAnswer) -> bool:
     """Whether the build has no such operation, and may lack it."""
-    return answer.name in OPTIONAL and not answer.values and answer.note == ABSENT
+    operation = OPERATIONS[probe].get(answer.name)
+    return operation is not None and operation.optional and not answer.values and answer.note == ABSENT
 
 
 def _error(found: Sequence[float], right: Sequence[float], *, each: bool) -> float:
@@ -184,6 +180,14 @@ def _quantized(challenge: Challenge) -> list[float]:
     return [_dot(left, right) for left in x for right in x]
 
 
+def _exp(challenge: Challenge) -> list[float]:
+    return [math.exp(4 * value) for value in _flat(challenge)]
+
+
+def _compiled(challenge: Challenge) -> list[float]:
+    return [math.fsum(math.tanh(value) * math.exp(-value * value) for value in row) for row in _matrix(challenge)]
+
+
 def _rows(values: Sequence[float], width: int) -> Rows:
     return [list(values[start : start + width]) for start in range(0, len(values), width)]
 
@@ -193,22 +197,20 @@ def _dot(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 # By probe and operation, in the order in which the probe sends its answers.
-OPERATIONS: Mapping[str, Mapping[str, Callable[[Challenge], list[float]]]] = {
-    "start": {"product": product},
+OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
+    "start": {"product": Operation(product, 1e-5)},
     "bytecode": {},
-    "faults": {"scale": scale},
-    "onednn": {"convolution": convolution},
-    "cuda": {"convolution": convolution},
+    "faults": {"scale": Operation(scale, 1e-6)},
+    "onednn": {"convolution": Operation(convolution, 1e-5)},
+    "cuda": {"convolution": Operation(convolution, judge.MOST_GPU_ERROR)},
     "numerics": {
-        "product": _square,
-        "exp": lambda challenge: [math.exp(4 * value) for value in _flat(challenge)],
-        "softmax": _softmax,
-        "average": lambda challenge: [sum(window) / 4 for window in _windows(challenge)],
-        "maximum": lambda challenge: [max(window) for window in _windows(challenge)],
-        "gradient": _gradient,
-        "quantized": _quantized,
-        "compiled": lambda challenge: [
-            math.fsum(math.tanh(value) * math.exp(-value * value) for value in row) for row in _matrix(challenge)
-        ],
+        "product": Operation(_square, 1e-5),
+        "exp": Operation(_exp, 2e-6, each=True),
+        "softmax": Operation(_softmax, 1e-5),
+        "average": Operation(lambda challenge: [sum(window) / 4 for window in _windows(challenge)], 1e-6),
+        "maximum": Operation(lambda challenge: [max(window) for window in _windows(challenge)], 0.0),
+        "gradient": Operation(_gradient, 1e-5),
+        "quantized": Operation(_quantized, 0.0, optional=True),
+        "compiled": Operation(_compiled, 1e-4, optional=True),
     },
 }

@@ -109,20 +109,19 @@ class Verification:
         *,
         gpus: bool = False,
         look: Callable[[Process | None], None] | None = None,
-        limits: Mapping[str, float] = challenges.LIMITS,
         options: Sequence[str] = (),
     ) -> Answered:
         """Run the probe of `check` in the image with a challenge; it sends its records, then its answers.
 
-        `look` gets the process when all is sent; `limits`: of the answers' errors; `options`: of Python.
+        `look` gets the process when all is sent; `options`: of Python.
         """
         challenge = challenges.draw(check.probe)
         wanted = (*check.kinds, *(OperationAnswer for _ in challenges.OPERATIONS[check.probe]))
         untrusted = Untrusted(sandbox=self.sandbox, challenge=challenge, look=look, options=options)
         outcome = probe.ask(self.engine, self.ref, check.probe, wanted, check.env, gpus=gpus, untrusted=untrusted)
         sent, answers = outcome.records[: len(check.kinds)], outcome.records[len(check.kinds) :]
-        wrong = challenges.error_in(check.probe, challenge, answers, limits)
-        absent = tuple(answer.name for answer in answers if challenges.is_absent(answer))
+        wrong = challenges.error_in(check.probe, challenge, answers)
+        absent = tuple(answer.name for answer in answers if challenges.is_absent(check.probe, answer))
         return Answered(outcome=replace(outcome, records=sent), challenge=challenge, wrong=wrong, absent=absent)
 
     def judge(self, check: ProbeCheck, result: Answered) -> Judgement:

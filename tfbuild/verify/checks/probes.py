@@ -15,7 +15,6 @@ from tfbuild.verify.verification import Verification, VerificationCheck, fail_if
 
 # No bytecode is there, so this Python compiles all sources that it imports.
 FROM_SOURCE = ("-X", "pycache_prefix=/nowhere")
-GPU_LIMITS = {"convolution": judge.MOST_GPU_ERROR}
 
 
 def _skip(check: ProbeCheck) -> Callable[[Verification], str]:
@@ -42,7 +41,7 @@ def _tcmalloc(verification: Verification) -> Judgement:
 
 def _cuda(verification: Verification) -> Judgement:
     reason = verification.engine.lacks_gpus(verification.ref, verification.sandbox)
-    judged = verification.judge(judge.CUDA, verification.ask(judge.CUDA, gpus=not reason, limits=GPU_LIMITS))
+    judged = verification.judge(judge.CUDA, verification.ask(judge.CUDA, gpus=not reason))
     return Judgement(judge.SKIP, reason) if reason and judged.status == judge.SKIP else judged
 
 
