@@ -9,6 +9,7 @@ from packaging.version import InvalidVersion, Version
 from tfbuild.binary import inspector, scan
 from tfbuild.binary.guard import Guard
 from tfbuild.binary.scan import ScannedCode
+from tfbuild.context import dockerfile
 from tfbuild.context.labels import Planned
 from tfbuild.engine import Engine
 from tfbuild.errors import BadInput, UnknownImage
@@ -17,7 +18,6 @@ from tfbuild.plan import wheel
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
 
-SITE = "/opt/tensorflow/lib/python{python}/site-packages"
 # Where pip records what it installed.
 METADATA = re.compile(r"(/.+/(?:site|dist)-packages)/([^/]+)-([^/-]+)\.dist-info/METADATA")
 METADATA_BYTES = 64 << 20
@@ -53,7 +53,7 @@ def _installed(engine: Engine, image: str, ref: str) -> tuple[str, str]:
 
 def site_packages(python: str) -> str:
     """Return the folder of an image's packages."""
-    return SITE.format(python=python)
+    return f"{dockerfile.VENV}/lib/python{python}/site-packages"
 
 
 def framework_path(planned: Planned) -> str:

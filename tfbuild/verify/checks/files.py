@@ -17,6 +17,7 @@ from tfbuild.facts.release_table import is_version
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.plan import wheel
+from tfbuild.verify import libraries
 from tfbuild.verify.verification import Verification, VerificationCheck
 
 VENV, HOME = dockerfile.VENV, dockerfile.CONFIGURATION["WorkingDir"]
@@ -63,7 +64,7 @@ def compare(planned: Planned, found: Files) -> Judgement:
     faults = [
         *_modes(found, (library, settings["home"])),
         *_programs(planned, found, settings),
-        *_startup(found, library, f"{VENV}/lib/python{planned.python}/site-packages"),
+        *_startup(found, library, libraries.site_packages(planned.python)),
         *_working_folder(found),
         *_metadata(planned, found),
     ]
@@ -192,7 +193,7 @@ def _working_folder(found: Files) -> Iterator[str]:
 
 def _metadata(planned: Planned, found: Files) -> Iterator[str]:
     """Yield the packages of TensorFlow whose version is not the planned one, or that there is none."""
-    site = f"{VENV}/lib/python{planned.python}/site-packages"
+    site = libraries.site_packages(planned.python)
     versions = {}
     for path, content in found.files.items():
         if path.startswith(f"{site}/") and path.endswith("/METADATA"):
