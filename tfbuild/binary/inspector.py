@@ -10,7 +10,7 @@ import re
 import shutil
 import zipfile
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -130,18 +130,29 @@ def inspect(path: Path, *, full: bool, progress: Progress) -> Inspection:
         return installed(path, full=full, progress=progress)
     if path.suffix == ".whl":
         return wheel(path, full=full, progress=progress)
-    return Inspection(subject=str(path), release="", libraries={path.name: read_file(path, path.name, full, progress)})
+    return of_libraries(str(path), "", [(path.name, path)], full=full, progress=progress)
 
 
-def read_file(
-    path: Path, name: str, full: bool, progress: Progress | None, tell: scan.Tell = scan.tell_nobody
-) -> ScannedCode:
-    """Scan a library's code as a step of `progress`; without one, `tell` gets how far the scan is.
+def of_libraries(
+    subject: str, release: str, found: Iterable[tuple[str, Path]], *, full: bool, progress: Progress | None
+) -> Inspection:
+    """Inspect libraries by their names, the main one first, and read the guard of TensorFlow's framework among them.
 
-    Raises CodeUnreadable.
+    Each is read before the next one is taken from `found`. Raises CodeUnreadable.
     """
+    framework = releases.package(release).framework
+    libraries, guard = {}, None
+    for name, path in found:
+        libraries[name] = _read_file(path, name, full, progress)
+        if release and name.endswith(framework):
+            guard = guard_of(path, release)
+    return Inspection(subject=subject, release=release, libraries=libraries, guard=guard)
+
+
+def _read_file(path: Path, name: str, full: bool, progress: Progress | None) -> ScannedCode:
+    """Scan a library's code, as a step of `progress` if there is one."""
     if progress is None:
-        return scan.read_code(path, name=name, full=full, tell=tell)
+        return scan.read_code(path, name=name, full=full)
     with progress.step(f"inspect: {name}") as step:
         return scan.read_code(path, name=name, full=full, tell=partial(setattr, step, "detail"))
 
@@ -160,14 +171,8 @@ def installed(path: Path, *, full: bool = False, progress: Progress | None = Non
             f"{path} is not an installed TensorFlow",
             hint="give the folder that `pip show --files` names: site-packages/tensorflow",
         )
-    return Inspection(
-        subject=str(path),
-        release=release,
-        libraries={
-            f"{folder.name}/{name}": read_file(folder / name, f"{folder.name}/{name}", full, progress) for name in names
-        },
-        guard=guard_of(folder / package.framework, release),
-    )
+    found = [(f"{folder.name}/{name}", folder / name) for name in names]
+    return of_libraries(str(path), release, found, full=full, progress=progress)
 
 
 def _installed_release(folder: Path) -> str:
@@ -190,18 +195,11 @@ def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -
     """Inspect a wheel file; raises BadInput if it is not one, or has no readable code."""
     release = _release(path)
     with open_archive(path) as archive, files.temporary_folder() as folder:
-        package = releases.package(release)
-        names = _members(archive, package)
+        names = _members(archive, releases.package(release))
         if not names:
             raise BadInput(f"{path.name} has no library in it", hint="give a wheel with compiled code (*.so)")
-        libraries, guard = {}, None
-        for name in names:
-            file = _extract(archive, name, folder)
-            libraries[name] = read_file(file, name, full, progress)
-            if name.endswith(package.framework) and release:
-                guard = guard_of(file, release)
-            file.unlink()
-    return Inspection(subject=path.name, release=release, libraries=libraries, guard=guard)
+        found = ((name, _extract(archive, name, folder)) for name in names)
+        return of_libraries(path.name, release, found, full=full, progress=progress)
 
 
 @contextmanager
@@ -307,7 +305,7 @@ def _is_library(name: str) -> bool:
 
 
 def _extract(archive: zipfile.ZipFile, name: str, folder: Path) -> Path:
-    """Extract a member to a file named by tfbuild in `folder`; raises BadInput if it is too large."""
+    """Extract a member to the one file in `folder`, in place of the last one; raises BadInput if it is too large."""
     if archive.getinfo(name).file_size > MOST_BYTES:
         raise BadInput(f"{name} in it is too large to be a library", hint="give a wheel of TensorFlow")
     target = folder / "library"

@@ -1,14 +1,14 @@
 """Inspect the machine code of TensorFlow's libraries in an image, without starting it."""
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from tfbuild.binary import inspector, scan
-from tfbuild.binary.guard import Guard
-from tfbuild.binary.scan import ScannedCode
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import Planned
 from tfbuild.engine import Engine
@@ -33,8 +33,9 @@ def image(engine: Engine, ref: str, *, full: bool, progress: Progress) -> inspec
             folder, release = _installed(engine, inspected.id, ref)
     else:
         folder, release = site_packages(planned.python), planned.release
-    libraries, guard = read_libraries(engine, inspected.id, folder, release, full=full, progress=progress)
-    return inspector.Inspection(subject=ref, release=release, libraries=libraries, guard=guard)
+    with files.temporary_folder() as scratch:
+        found = copied(engine, inspected.id, folder, release, scratch)
+        return inspector.of_libraries(ref, release, found, full=full, progress=progress)
 
 
 def _installed(engine: Engine, image: str, ref: str) -> tuple[str, str]:
@@ -62,40 +63,25 @@ def framework_path(planned: Planned) -> str:
     return f"{site_packages(planned.python)}/{package.folder}/{package.framework}"
 
 
-def read_libraries(
-    engine: Engine,
-    ref: str,
-    folder: str,
-    release: str,
-    *,
-    full: bool = False,
-    guarded: bool = True,
-    progress: Progress | None = None,
-    tell: scan.Tell = scan.tell_nobody,
-) -> tuple[dict[str, ScannedCode], Guard | None]:
-    """Read TensorFlow's libraries in an image's `folder`, and with `guarded` its guard, without starting the image.
+def copied(engine: Engine, ref: str, folder: str, release: str, scratch: Path) -> Iterator[tuple[str, Path]]:
+    """Copy TensorFlow's libraries out of an image's `folder`, without starting it: the main one, then the framework.
 
-    Each library is a step of `progress`; without one, `tell` gets how far the scan is. Raises CodeUnreadable.
+    Each is removed before the next one is copied. Raises CodeUnreadable.
     """
-    libraries: dict[str, ScannedCode] = {}
-    guard = None
-    with files.temporary_folder() as scratch:
-        package = releases.package(release)
-        for name in (*inspector.MAIN, package.framework):
-            if name == inspector.MAIN[-1] and libraries:
-                continue
-            try:
-                source = f"{folder}/{package.folder}/{name}"
-                path = engine.read_file(ref, source, scratch / "library", inspector.MOST_BYTES)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                reason = error.strerror or str(error)
-                raise scan.CodeUnreadable(f"{name} cannot be copied out of the image: {reason}") from error
-            libraries[name] = inspector.read_file(path, name, full, progress, tell)
-            if guarded and name == package.framework:
-                guard = inspector.guard_of(path, release)
-            path.unlink()
-    if not libraries:
+    package = releases.package(release)
+    path: Path | None = None
+    for name in (*inspector.MAIN, package.framework):
+        if name == inspector.MAIN[-1] and path:
+            continue
+        try:
+            source = f"{folder}/{package.folder}/{name}"
+            path = engine.read_file(ref, source, scratch / "library", inspector.MOST_BYTES)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise scan.CodeUnreadable(f"{name} cannot be copied out of the image: {reason}") from error
+        yield name, path
+        path.unlink()
+    if not path:
         raise scan.CodeUnreadable("the image has none of TensorFlow's libraries")
-    return libraries, guard

@@ -11,6 +11,7 @@ from tfbuild.binary.scan import CodeUnreadable, ScannedCode
 from tfbuild.context.labels import Planned
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
+from tfbuild.util import files
 from tfbuild.verify import libraries
 from tfbuild.verify.verification import Verification, VerificationCheck
 
@@ -43,19 +44,15 @@ def _measures(planned: Planned, main: ScannedCode) -> Iterator[judge.Measurement
 
 
 def _run(verification: Verification) -> Judgement:
-    planned = verification.planned
+    planned, site = verification.planned, libraries.site_packages(verification.planned.python)
     try:
-        found, _ = libraries.read_libraries(
-            verification.engine,
-            verification.ref,
-            libraries.site_packages(planned.python),
-            planned.release,
-            guarded=False,
-            tell=verification.require_wanted,
-        )
+        with files.temporary_folder() as scratch:
+            found = libraries.copied(verification.engine, verification.ref, site, planned.release, scratch)
+            tell = verification.require_wanted
+            scanned = {name: scan.read_code(path, name=name, tell=tell) for name, path in found}
     except CodeUnreadable as error:
         return Judgement(judge.FAIL, error.reason)
-    return compare(planned, found)
+    return compare(planned, scanned)
 
 
 CHECK = VerificationCheck(
