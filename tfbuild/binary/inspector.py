@@ -141,11 +141,13 @@ def of_libraries(
     Each is read before the next one is taken from `found`. Raises CodeUnreadable.
     """
     framework = releases.package(release).framework
-    libraries, guard = {}, None
+    libraries: dict[str, ScannedCode] = {}
+    guard: Guard | None = None
     for name, path in found:
         libraries[name] = _read_file(path, name, full, progress)
         if release and name.endswith(framework):
-            guard = guard_of(path, release)
+            with suppress(LibraryUnreadable):
+                guard = read_guard(path, release)
     return Inspection(subject=subject, release=release, libraries=libraries, guard=guard)
 
 
@@ -313,11 +315,3 @@ def _extract(archive: zipfile.ZipFile, name: str, folder: Path) -> Path:
     with archive.open(name) as source, target.open("wb") as out:
         shutil.copyfileobj(source, out)
     return target
-
-
-def guard_of(library: Path, release: str) -> Guard | None:
-    """Return the guard of TensorFlow's framework; None if it cannot be read."""
-    try:
-        return read_guard(library, release)
-    except LibraryUnreadable:
-        return None
