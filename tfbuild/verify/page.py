@@ -3,8 +3,9 @@
 Each begins with what to do about failures; the page folds each check's proof.
 """
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, NamedTuple
 
 import msgspec
 from markupsafe import Markup
@@ -17,9 +18,28 @@ from tfbuild.util.terminal import foreign_cell as cell
 from tfbuild.util.terminal import markdown_cell
 from tfbuild.verify.records import Benchmark, Check, Report, Throughput, ratio_text
 
-MARKS = {"pass": "ok", "warn": "WARN", "fail": "FAIL", "skip": "skip"}
 ALL = "all (geometric mean)"
-COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
+
+
+class Shown(NamedTuple):
+    """How a status looks: its word and colour in the terminal, and its sign and CSS class on the page.
+
+    The sign has a word for those who do not see colours; `counted` follows the number of checks with the status.
+    """
+
+    mark: str
+    colour: str
+    sign: str
+    style: str
+    counted: str
+
+
+SHOWN = {
+    "pass": Shown("ok", "green", "✓ pass", "good", "passed"),
+    "warn": Shown("WARN", "yellow", "! warning", "warned", "passed with a warning"),
+    "fail": Shown("FAIL", "bold red", "✗ FAIL", "bad", "failed"),
+    "skip": Shown("skip", "dim", "– skipped", "quiet", "skipped"),
+}
 
 
 def baseline(report: Report) -> str:
@@ -79,10 +99,6 @@ def environment(report: Report) -> dict[str, str]:
 
 # --- the page --------------------------------------------------------------------------------------------------------
 
-# How a status looks: its colour, and a sign with a word for those who do not see colours.
-STYLES = {"pass": "good", "warn": "warned", "fail": "bad", "skip": "quiet"}
-SIGNS = {"pass": "✓ pass", "warn": "! warning", "fail": "✗ FAIL", "skip": "– skipped"}
-
 
 def to_html(report: Report) -> str:
     """Render the report as one page that loads nothing else."""
@@ -92,8 +108,7 @@ def to_html(report: Report) -> str:
         failed=[check for check in report.checks if check.status == "fail"],
         warned=[check for check in report.checks if check.status == "warn"],
         summary=_summary(report.checks),
-        signs=SIGNS,
-        styles=STYLES,
+        shown=SHOWN,
         numbers=numbers,
         baseline=baseline(report),
         chart=_chart(report.throughput) if report.throughput else Markup(),
@@ -105,9 +120,8 @@ def to_html(report: Report) -> str:
 
 def _summary(checks: tuple[Check, ...]) -> str:
     """Count the checks by status, as "9 passed, 1 skipped"."""
-    names = {"pass": "passed", "warn": "passed with a warning", "fail": "failed", "skip": "skipped"}
-    counts = {name: sum(check.status == status for check in checks) for status, name in names.items()}
-    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    counts = Counter(check.status for check in checks)
+    return ", ".join(f"{counts[status]} {shown.counted}" for status, shown in SHOWN.items() if counts[status])
 
 
 def _chart(throughput: Throughput) -> Markup:
@@ -156,7 +170,7 @@ def _table(report: Report) -> Iterator[str]:
     yield "| check | | what was seen | s |"
     yield "|---|---|---|---|"
     for check in report.checks:
-        yield f"| {check.name} | {MARKS[check.status]} | {cell(as_typed(check.detail))} | {check.seconds:.1f} |"
+        yield f"| {check.name} | {SHOWN[check.status].mark} | {cell(as_typed(check.detail))} | {check.seconds:.1f} |"
 
 
 def _speed(report: Report) -> Iterator[str]:
@@ -207,11 +221,12 @@ def show(report: Report, stream: IO[str] | None = None) -> None:
     console = terminal.console(stream)
     table = Table(box=None, show_header=False, pad_edge=False)
     for check in report.checks:
-        table.add_row(Text(MARKS[check.status], COLOURS[check.status]), check.name, Text(_seen(check)))
+        shown = SHOWN[check.status]
+        table.add_row(Text(shown.mark, shown.colour), check.name, Text(_seen(check)))
     console.print(table)
     if report.source_would_add:
         console.print(Text(f"a build from source would add {' '.join(report.source_would_add)} on this CPU"))
-    console.print(Text(f"{report.id}: {report.verdict} in {report.seconds:.0f} s", COLOURS[report.verdict]))
+    console.print(Text(f"{report.id}: {report.verdict} in {report.seconds:.0f} s", SHOWN[report.verdict].colour))
 
 
 def _seen(check: Check) -> str:
