@@ -211,6 +211,17 @@ def test_what_bazel_7_needs_changed_is_changed_up_to_the_release_that_has_it_its
     assert not [row for row in newer.fixes if row.bazel_from]
 
 
+@pytest.mark.parametrize("release", ["2.10.1", "2.11.1", "2.12.1"])
+def test_what_bazel_7_needs_changed_is_changed_from_2_10_on(tmp_path: Path, release: str) -> None:
+    bazel = f"7.7.1={program(tmp_path / 'bazel')}"
+    build = chosen(**{**SOURCE, "release": release}, bazel=bazel)
+    assert [row.id for row in build.fixes if row.bazel_from] == [
+        "bazel7-workspace", "bazel7-licenses", "bazel7-execution-info", "bazel7-link-words",
+        "bazel7-system-sqlite", "bazel7-allowlist", "bazel7-host-features",
+    ]  # fmt: skip
+    assert {"--noenable_bzlmod", "--host_features=-force_no_whole_archive"} <= set(build.bazel_flags)
+
+
 def test_other_bazels_change_no_build() -> None:
     for bazel in ("", "6.1.0", "6.5.0"):
         build = chosen(**SOURCE, bazel=bazel)
