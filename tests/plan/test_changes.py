@@ -216,12 +216,13 @@ def test_what_bazel_7_needs_changed_is_changed_from_2_10_on(tmp_path: Path, rele
     bazel = f"7.7.1={program(tmp_path / 'bazel')}"
     build = chosen(**{**SOURCE, "release": release}, bazel=bazel)
     assert [row.id for row in build.fixes if row.bazel_from] == [
-        "bazel7-workspace", "bazel7-distinct-host", "bazel7-licenses", "bazel7-execution-info", "bazel7-exec-tools",
-        "bazel7-link-words", "bazel7-system-sqlite", "bazel7-allowlist", "bazel7-host-features",
+        "bazel7-workspace", "bazel7-distinct-host", "bazel6-package-groups", "bazel7-licenses", "bazel7-execution-info",
+        "bazel7-exec-tools", "bazel7-link-words", "bazel7-system-sqlite", "bazel7-allowlist", "bazel7-host-features",
     ]  # fmt: skip
     edited = [edit for row in build.fixes if row.id == "bazel7-distinct-host" for edit in row.edits]
     assert [(edit.files, edit.replace) for edit in edited] == [(".bazelrc", "")]
     assert not [flag for flag in build.bazel_flags if "distinct_host" in flag]
+    assert "--noincompatible_fix_package_group_reporoot_syntax" in build.bazel_flags
 
 
 def test_other_bazels_change_no_build() -> None:
