@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag
 
 import pytest
+from msgspec.structs import replace
 from packaging.metadata import Metadata
 from packaging.utils import parse_wheel_filename
 
@@ -129,21 +130,37 @@ def test_the_table_has_the_kernels_names_of_what_a_cpu_must_have(public: Path) -
     assert all((public / row["file"]).stat().st_size == int(row["size"]) for row in rows)
 
 
-@each("needs, glibc", [({"GLIBC": "2.99", "GCC": "3.3"}, "2.99"), ({}, "")])
-def test_a_wheel_whose_name_promises_no_glibc_has_the_one_that_it_needs(
-    needs: dict[str, str], glibc: str, tmp_path: Path
-) -> None:
-    """Such a wheel needs a library of its system, as one compiled with the system's SQLite does."""
-    path = wheel(tmp_path / "built", audited="linux_x86_64")
+def needing(folder: Path, needs: dict[str, str]) -> Path:
+    """Make a wheel that needs a library of its system, such as SQLite, so that its name promises no glibc."""
+    path = wheel(folder, audited="linux_x86_64")
     sidecar = path.with_name(f"{path.name}.json")
     document = json.loads(sidecar.read_text())
     document["audit"]["needs"] = needs
     sidecar.write_text(json.dumps(document))
+    return path
+
+
+@each("needs, glibc", [({"GLIBC": "2.99", "GCC": "3.3"}, "2.99"), ({}, "")])
+def test_a_wheel_whose_name_promises_no_glibc_has_the_one_that_it_needs(
+    needs: dict[str, str], glibc: str, tmp_path: Path
+) -> None:
+    path = needing(tmp_path / "built", needs)
     (row,) = indexed(tmp_path / "public", tmp_path / "built")
     assert (row.name, row.glibc) == (path.name, glibc)
     assert (tmp_path / "public" / "choose.tsv").read_text().splitlines()[1].split("\t")[4] == glibc
     done = invoke("install", "--index", tmp_path / "public", "--dry-run", code=27 if glibc else 0)
     assert ("it needs glibc 2.99" in done.stderr) == bool(glibc)
+
+
+@each("version", ["\u0662.\u0663\u0666", "2.", "9.9.9.9"])
+def test_a_glibc_that_is_no_version_is_refused_in_a_sidecar_and_in_a_row(version: str, tmp_path: Path) -> None:
+    needing(tmp_path / "odd", {"GLIBC": version})
+    with pytest.raises(BadInput, match=r"json cannot be read: .* `\$\.audit\.needs\.GLIBC`"):
+        indexed(tmp_path / "public", tmp_path / "odd")
+    needing(tmp_path / "built", {"GLIBC": "2.36"})
+    (row,) = indexed(tmp_path / "public", tmp_path / "built")
+    assert wheel_rows.is_sound(row)
+    assert not wheel_rows.is_sound(replace(row, glibc=version))
 
 
 def test_the_same_wheels_give_the_same_bytes_in_any_order(public: Path, built: Path, tmp_path: Path) -> None:

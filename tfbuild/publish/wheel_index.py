@@ -40,6 +40,7 @@ from tfbuild.publish.wheel_names import Parts
 from tfbuild.publish.wheel_pages import TABLE
 from tfbuild.publish.wheel_rows import (
     CHOICES,
+    GLIBC,
     MOST_BYTES,
     IndexedWheel,
     Provenance,
@@ -57,7 +58,6 @@ NO_TIME = (1980, 1, 1, 0, 0, 0)
 ADDRESS = re.compile(r"https?://[\w.:/%~+\[\]-]+")
 # They become part of files' names and of columns.
 Word = Annotated[str, msgspec.Meta(pattern=r"^\w{1,64}\Z")]
-SymbolVersion = Annotated[str, msgspec.Meta(pattern=r"^[\d.]{1,16}\Z")]
 
 
 # --- the index --------------------------------------------------------------------------------------------------------
@@ -70,11 +70,18 @@ class SidecarPlan(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[str, ...]
 
 
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
+    glibc: Annotated[str, msgspec.Meta(pattern=rf"^{GLIBC.pattern}\Z")] = msgspec.field(name="GLIBC", default="")
+
+    def versions(self) -> dict[str, str]:
+        return {"GLIBC": self.glibc} if self.glibc else {}
+
+
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
     """The part of an audit that an index needs; see `pipeline.wheel.Audit`."""
 
     platform_tag: Word
-    needs: dict[str, SymbolVersion] = {}
+    needs: Needs = Needs()
 
 
 class Sidecar(Provenance, frozen=True, kw_only=True):
@@ -241,7 +248,7 @@ def _audit(path: Path, sidecar: Sidecar | None) -> Audit:
     if sidecar is None:
         return audit_wheel(path)
     own, audit = Parts.parse(path.name).platforms, sidecar.audit
-    return Audit(tag=audit.platform_tag, own=own, needs=audit.needs, external=())
+    return Audit(tag=audit.platform_tag, own=own, needs=audit.needs.versions(), external=())
 
 
 def _platforms(audit: Audit) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from tfbuild.util.files import decode
 SCHEMA = "tfbuild.index/1"
 CHOICES = "choose.json"
 MOST_BYTES = 16 << 20
-GLIBC = re.compile(r"\d{1,4}(?:\.\d{1,4}){1,2}")
+GLIBC = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,2}")
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
