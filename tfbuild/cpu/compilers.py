@@ -66,7 +66,7 @@ class Broken(Facts, frozen=True, kw_only=True, rename={"start": "from"}):
     below: str = ""
 
     def concerns(self, compiler: str, version: int, release: str) -> bool:
-        """Whether the feature breaks this release with this compiler; none breaks the release ""."""
+        """Whether the feature breaks this release with this compiler. Without a release, nothing breaks."""
         return (
             self.compiler in ("", compiler)
             and self.since <= version

@@ -73,9 +73,6 @@ class SidecarPlan(msgspec.Struct, frozen=True, kw_only=True):
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
     glibc: Annotated[str, msgspec.Meta(pattern=rf"^{GLIBC.pattern}\Z")] = msgspec.field(name="GLIBC", default="")
 
-    def versions(self) -> dict[str, str]:
-        return {"GLIBC": self.glibc} if self.glibc else {}
-
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
     """The part of an audit that an index needs; see `pipeline.wheel.Audit`."""
@@ -248,7 +245,7 @@ def _audit(path: Path, sidecar: Sidecar | None) -> Audit:
     if sidecar is None:
         return audit_wheel(path)
     own, audit = Parts.parse(path.name).platforms, sidecar.audit
-    return Audit(tag=audit.platform_tag, own=own, needs=audit.needs.versions(), external=())
+    return Audit(tag=audit.platform_tag, own=own, needs={"GLIBC": audit.needs.glibc}, external=())
 
 
 def _platforms(audit: Audit) -> tuple[str, ...]:
