@@ -159,11 +159,7 @@ def show_rows(rows: Sequence[Experiment], chosen: Settings, *, json: bool) -> No
 
 def _shares(rows: Sequence[Experiment], chosen: Settings) -> list[tuple[Experiment, float]]:
     weights = [
-        sum(
-            row.seconds(case)
-            for case in row.cases(chosen.quick) or row.case
-            if case.needs != "against" or chosen.against
-        )
+        sum(row.seconds(case) for case in row.cases(chosen.quick) if case.needs != "against" or chosen.against)
         for row in rows
     ]
     return [(row, chosen.budget * weight / (sum(weights) or 1)) for row, weight in zip(rows, weights, strict=True)]

@@ -217,7 +217,7 @@ def show_experiments(rows: Sequence[Experiment], *, quick: bool) -> None:
     for row in rows:
         print(f"{row.name:12}{row.question}")
         print(f"{'':12}{row.compares}")
-        for case in row.cases(quick) or row.case:
+        for case in row.cases(quick):
             arms = ", ".join(arm.name for arm in row.arms(case))
             print(f"{'':14}- {case.name}: {arms}{f' (needs: {case.needs})' if case.needs else ''}")
 

@@ -136,18 +136,15 @@ class Session:
         return (profile,)
 
     def _weight(self, row: Experiment) -> float:
-        return sum(self._seconds(row, case) for case in self._cases(row))
+        return sum(self._seconds(row, case) for case in row.cases(self.settings.quick))
 
     def _seconds(self, row: Experiment, case: Case) -> float:
         """Return the seconds that a case takes, or 0 if it cannot run here, so that the others get its time."""
         return 0.0 if self.machine.lacks(row, case) else row.seconds(case)
 
-    def _cases(self, row: Experiment) -> tuple[Case, ...]:
-        return row.cases(self.settings.quick) or row.case
-
     def _experiment(self, row: Experiment, pool: Pool, clock: Clock) -> None:
         share, begin = clock.share(), time.monotonic()
-        cases = self._cases(row)
+        cases = row.cases(self.settings.quick)
         groups = [CaseGroup(row, members) for members in ([cases] if row.together else [(case,) for case in cases])]
         # The status if Ctrl-C ends it.
         run = ExperimentRun(row, groups, status=records.INTERRUPTED, reason="interrupted")
@@ -175,7 +172,7 @@ class Session:
             run.seconds = time.monotonic() - begin
 
     def _observe(self, row: Experiment, pool: Pool, share: float) -> tuple[Finding, ...]:
-        observed = evidence.observe(row, self._cases(row), pool, self.machine, share)
+        observed = evidence.observe(row, row.cases(self.settings.quick), pool, self.machine, share)
         # --quick needs no network.
         if self.settings.quick or not allocators.wanted(row):
             return observed

@@ -124,8 +124,8 @@ class Experiment(Purpose, frozen=True):
         return self.weight * (len(self.arms(case)) + 1)
 
     def cases(self, quick: bool) -> tuple[Case, ...]:
-        """Return the cases to measure, with `quick` only those of --quick."""
-        return tuple(case for case in self.case if case.quick or not quick)
+        """Return the cases to measure; with `quick` only those of --quick, if it has any."""
+        return tuple(case for case in self.case if case.quick and quick) or self.case
 
 
 @cache
@@ -153,7 +153,7 @@ def select(only: Sequence[str], *, quick: bool) -> tuple[Experiment, ...]:
     if unknown := [name for name in only if name not in rows]:
         raise UsageError(f"unknown experiment {unknown[0]!r}", hint=f"one of: {', '.join(rows)}")
     selected = [rows[name] for name in rows if not only or name in only]
-    return tuple(row for row in selected if only or row.cases(quick))
+    return tuple(row for row in selected if only or any(case.quick or not quick for case in row.case))
 
 
 # --- whole models by name (`--model`) --------------------------------------------------------------------------------
