@@ -296,7 +296,7 @@ def _measured(*arms: ArmResult) -> bool:
 def _pair(case: CaseResult, arm: ArmResult, other: ArmResult) -> Finding:
     """Compare an arm with an arm that is not the baseline, in the same rounds."""
     verdict = compare_arms(case, arm, other)
-    ratio, time = (verdict.cpu, "CPU time") if case.metric == "cpu" else (verdict.wall, "wall time")
+    ratio, time = wording.judged_ratio(verdict, case), wording.METRICS[case.metric]
     effect = verdict.effect if sure(ratio) else wording.TOO_FEW
     text = f"{case.name}: {arm.name} against {other.name}: {effect}, {intervals.interval_text(ratio)} in {time}"
     return Finding(text=text, values={"median": ratio.median, "low": ratio.low, "high": ratio.high} if ratio else {})

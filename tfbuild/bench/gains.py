@@ -22,7 +22,7 @@ class ArmComparison:
     @property
     def ratio(self) -> Interval | None:
         """Return the ratio in the case's metric."""
-        return self.verdict.cpu if self.case.metric == "cpu" else self.verdict.wall
+        return wording.judged_ratio(self.verdict, self.case)
 
     @property
     def median(self) -> float:
@@ -52,7 +52,7 @@ class Gain:
     @property
     def time(self) -> str:
         """Return the metric in words."""
-        return "CPU time" if self.metric == "cpu" else "wall time"
+        return wording.METRICS[self.metric]
 
     @property
     def certainty(self) -> str:

@@ -123,7 +123,7 @@ def _timed(report: BenchReport) -> Iterator[tuple[list[float], dict[str, object]
                     "unit": "second",
                     "tags": [row.name] if row.name not in NO_TAGS else [],
                     "duration": sum(sample.wall for sample in samples),
-                    "time": "CPU time" if case.metric == "cpu" else "wall time",
+                    "time": wording.METRICS[case.metric],
                     "undisturbed_rounds": f"{case.clean} of {len(case.rounds)}",
                     "items_per_call": arm.items,
                     "workload": arm.workload,

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from tfbuild.measure import records
+from tfbuild.measure.evaluate import Verdict
 from tfbuild.measure.intervals import interval_text, sure
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, Interval
 
 COLOURS = {records.FASTER: "green", records.SLOWER: "red", records.NO_DIFFERENCE: "dim"}
+# What each metric of a case is called.
+METRICS = {"cpu": "CPU time", "wall": "wall time"}
 TOO_FEW = "too few rounds for a verdict"
 # How numbers are made, for every page and file.
 METHOD = (
@@ -41,9 +44,9 @@ def undecided(arm: ArmResult, case: CaseResult) -> bool:
     return arm.effect == records.NO_DIFFERENCE and not sure(judged_ratio(arm, case))
 
 
-def judged_ratio(arm: ArmResult, case: CaseResult) -> Interval | None:
+def judged_ratio(ratios: ArmResult | Verdict, case: CaseResult) -> Interval | None:
     """Return the ratio in the case's metric."""
-    return arm.cpu if case.metric == "cpu" else arm.wall
+    return ratios.cpu if case.metric == "cpu" else ratios.wall
 
 
 def time(seconds: float | None) -> str:
