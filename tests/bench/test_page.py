@@ -352,10 +352,10 @@ def test_cases_that_compare_the_same_arm_are_lines_of_one_group() -> None:
 
 
 def test_a_page_is_made_of_an_old_report(tmp_path: Path) -> None:
-    command.export(str(RECORDED), html=str(tmp_path / "page.html"), pyperf="")
+    command.advise(str(RECORDED), html=str(tmp_path / "page.html"))
     assert (tmp_path / "page.html").read_text() == recorded()[1]
     with pytest.raises(UsageError, match=r"--html .*No such file"):
-        command.export(str(RECORDED), html=str(tmp_path / "none" / "page.html"), pyperf="")
+        command.advise(str(RECORDED), html=str(tmp_path / "none" / "page.html"))
 
 
 def test_the_comparison_has_a_page() -> None:
@@ -402,7 +402,7 @@ def test_samples_are_read_by_pyperf(tmp_path: Path) -> None:
     files = [tmp_path / "a.json", tmp_path / "b.json"]
     for file, each in zip(files, (report(), slower_report(2.0)), strict=True):
         (tmp_path / f"{file.stem}.report").write_text(records.to_json(each))
-        command.export(str(tmp_path / f"{file.stem}.report"), html="", pyperf=str(file))
+        command.advise(str(tmp_path / f"{file.stem}.report"), pyperf=str(file))
     table = pyperf("compare_to", *map(str, files))
     assert re.search(r"^onednn/centre/baseline: Mean \+- std dev: .*: 2\.00x slower$", table, re.MULTILINE), table
     shown = pyperf("stats", str(files[0]))
@@ -417,7 +417,7 @@ def pyperf(*arguments: str) -> str:
 
 
 def test_pyperf_gets_seconds_an_item(tmp_path: Path) -> None:
-    command.export(str(RECORDED), html="", pyperf=str(tmp_path / "p.json"))
+    command.advise(str(RECORDED), pyperf=str(tmp_path / "p.json"))
     import pyperf as reader
 
     suite = reader.BenchmarkSuite.load(str(tmp_path / "p.json"))
@@ -435,7 +435,7 @@ def test_a_report_without_samples_has_none_to_hand_on(tmp_path: Path) -> None:
     found = replace(experiment("layout", SKIPPED), findings=(Finding(text="x", values={}),))
     (tmp_path / "x.json").write_text(records.to_json(report(found)))
     with pytest.raises(UsageError, match="no samples"):
-        command.export(str(tmp_path / "x.json"), html="", pyperf=str(tmp_path / "p.json"))
+        command.advise(str(tmp_path / "x.json"), pyperf=str(tmp_path / "p.json"))
 
 
 def test_other_verbs_do_not_pay_for_charts() -> None:

@@ -412,11 +412,11 @@ def test_nothing_is_advised_without_evidence(rows: tuple[ExperimentResult, ...])
 
 def test_the_env_file_is_what_docker_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = command.write(report(), tmp_path)
-    command.advise(str(path), str(tmp_path / "tuned.env"), json=False)
+    command.advise(str(path), env_file=str(tmp_path / "tuned.env"))
     lines = (tmp_path / "tuned.env").read_text().splitlines()
     assert all(line.startswith("#") or line == "TF_ENABLE_ONEDNN_OPTS=1" for line in lines)
     assert "TF_ENABLE_ONEDNN_OPTS=1" in capsys.readouterr().out
-    command.advise(str(path), "", json=True)
+    command.advise(str(path), json=True)
     assert json.loads(capsys.readouterr().out)[0]["env"] == ENV
 
 
@@ -466,7 +466,7 @@ def test_an_empty_report_is_refused_wherever_one_is_read(tmp_path: Path) -> None
     with pytest.raises(UsageError, match=r"x\.json: nothing was measured: TensorFlow in this image sees no GPU"):
         reporting.read_report(tmp_path / "x.json")
     with pytest.raises(UsageError, match="nothing was measured"):
-        command.export(str(tmp_path / "x.json"), html=str(tmp_path / "x.html"), pyperf="")
+        command.advise(str(tmp_path / "x.json"), html=str(tmp_path / "x.html"))
     assert not (tmp_path / "x.html").exists()
     assert reporting.read_report(tmp_path / "failed.json").experiments, "a failure is a result"
 

@@ -134,14 +134,6 @@ def write(report: BenchReport, folder: Path, name: str = "") -> Path:
         raise files.refusal(error, folder, message, f"make {folder} writable") from error
 
 
-def export(report: str, *, html: str, pyperf: str) -> None:
-    """Write an existing report as a page and in pyperf's format, to the files that are given."""
-    if html:
-        rendering.write(page.to_html(reporting.read_report(Path(report))), Path(html))
-    if pyperf:
-        rendering.write(reporting.to_pyperf(reporting.read_report(Path(report))), Path(pyperf), "--pyperf")
-
-
 def show_rows(rows: Sequence[Experiment], chosen: Settings, *, json: bool) -> None:
     """Print the experiments, and on stderr for how long each would run."""
     if json:
@@ -187,14 +179,20 @@ def compare(paths: Sequence[str], fail_if: Sequence[str], html: str, *, json: bo
     comparing.enforce(verdicts)
 
 
-def advise(report: str, env: str, *, json: bool) -> None:
-    """Print the settings and the lines of code; also write the settings to the file `env` if it is given.
+def advise(path: str, *, env_file: str = "", html: str = "", pyperf: str = "", json: bool = False) -> None:
+    """Print the settings and the lines of code of a report.
 
+    Before that, write the settings, the report as a page, and its samples for pyperf to the files that are given.
     Raises UsageError if a file cannot be read or written.
     """
-    advices = advising.advise(reporting.read_report(Path(report)))
-    if env:
-        rendering.write(advising.env_file(advices), Path(env), "--env-file")
+    report = reporting.read_report(Path(path))
+    advices = advising.advise(report)
+    if html:
+        rendering.write(page.to_html(report), Path(html))
+    if pyperf:
+        rendering.write(reporting.to_pyperf(report), Path(pyperf), "--pyperf")
+    if env_file:
+        rendering.write(advising.env_file(advices), Path(env_file), "--env-file")
     if json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(advices), indent=2).decode() + "\n")
         return

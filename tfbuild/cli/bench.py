@@ -97,5 +97,4 @@ def advise(report: str, *, env_file: str, html: str, pyperf: str, json: bool) ->
 
     if html or pyperf:
         require_extra("bench", "--html" if html else "--pyperf")
-    command.export(report, html=html, pyperf=pyperf)
-    command.advise(report, env_file, json=json)
+    command.advise(report, env_file=env_file, html=html, pyperf=pyperf, json=json)
