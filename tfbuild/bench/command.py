@@ -142,7 +142,7 @@ def show_rows(rows: Sequence[Experiment], chosen: Settings, *, json: bool) -> No
             {name: value for name, value in msgspec.to_builtins(row).items() if name not in Purpose.__struct_fields__}
             for row in rows
         ]
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(public), indent=2).decode() + "\n")
+        sys.stdout.write(records.to_json(public))
     else:
         reporting.show_experiments(rows, quick=chosen.quick)
     shares = ", ".join(f"{row.name} {share:.0f} s" for row, share in _shares(rows, chosen)) or chosen.command
@@ -173,7 +173,7 @@ def compare(paths: Sequence[str], fail_if: Sequence[str], html: str, *, json: bo
         rendering.write(page.comparison(comparison, verdicts), Path(html))
     if json:
         document = msgspec.to_builtins(comparison) | {"gates": msgspec.to_builtins(verdicts)}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+        sys.stdout.write(records.to_json(document))
     else:
         comparing.show(comparison, verdicts)
     comparing.enforce(verdicts)
@@ -194,7 +194,7 @@ def advise(path: str, *, env_file: str = "", html: str = "", pyperf: str = "", j
     if env_file:
         rendering.write(advising.env_file(advices), Path(env_file), "--env-file")
     if json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(advices), indent=2).decode() + "\n")
+        sys.stdout.write(records.to_json(advices))
         return
     sys.stdout.write(f"# environment\n{advising.env_file(advices)}\n# code\n{advising.lines_of_code(advices)}")
     if all(advice.in_place for advice in advices):

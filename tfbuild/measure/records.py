@@ -198,9 +198,9 @@ class Document(Protocol):
 T = TypeVar("T", bound=Document)
 
 
-def to_json(report: Document) -> str:
-    """Return the report as one JSON document that ends in a newline."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
+def to_json(content: object) -> str:
+    """Return a report, or another record or list of them, as one JSON document that ends in a newline."""
+    return msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n"
 
 
 def from_json(text: str | bytes, kind: type[T], schema: str, noun: str) -> T:
