@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from tfbuild import facts
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import table
@@ -74,10 +75,10 @@ def onednn(report: BenchReport) -> str:
         rows = releases.rows(table().onednn, release, report.host.machine)
     except TfbuildError:
         return ""
-    known = {flag.replace("_", "").lower() for flag in report.host.flags}
+    known = {facts.squeeze(flag) for flag in report.host.flags}
     if len(rows) != 1 or not rows[0].compiled:
         return ""
-    return "1" if any(name.replace("_", "").lower() in known for name in rows[0].on_with) else "0"
+    return "1" if any(facts.squeeze(name) in known for name in rows[0].on_with) else "0"
 
 
 def common_env(case: CaseResult) -> dict[str, str]:
