@@ -9,7 +9,6 @@ import msgspec
 
 from tfbuild import errors, facts
 from tfbuild.cli import VERBS, help_pages
-from tfbuild.cli.listing import STEPS, support_rows, support_titles
 from tfbuild.cli.verbs import Verb
 from tfbuild.context import labels
 from tfbuild.errors import TfbuildError
@@ -50,13 +49,13 @@ TABLE, END_OF_TABLE = "<!-- support -->\n", "<!-- end of support -->\n"
 def readme() -> str:
     """Return the README with its support table made again."""
     text = (ROOT / README).read_text(encoding="utf-8")
-    titles = " | ".join(f"`{name}`" if name in targets.names() else name for name in support_titles())
-    rows = ((*map(_marked, row[:-1]), _code(row[-1])) for row in support_rows(support.rows()))
+    titles = " | ".join(f"`{name}`" if name in targets.names() else name for name in support.titles())
+    rows = ((*map(_marked, row[:-1]), _code(row[-1])) for row in support.spans(support.rows()))
     return with_section(text, TABLE, END_OF_TABLE, _table(titles, rows))
 
 
 def _marked(cell: str) -> str:
-    for word in STEPS.values():
+    for word in support.STEPS.values():
         cell = cell.replace(word, f"**{word}**")
     return cell
 

@@ -1,12 +1,10 @@
 """Print plans, matrices, images and choices in the terminal's width."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfbuild.cli.output import out, say, say_note
-from tfbuild.facts import targets
 from tfbuild.plan import Build
 from tfbuild.util import terminal
 from tfbuild.util.installation import as_typed
@@ -14,7 +12,6 @@ from tfbuild.util.installation import as_typed
 if TYPE_CHECKING:
     from tfbuild.cpu.catalogue import CpuEntry
     from tfbuild.plan.gain import MeasuredGain, OperationRow
-    from tfbuild.plan.support import Combination
     from tfbuild.publish.choose import Choice
     from tfbuild.publish.inventory import Entry
     from tfbuild.publish.pushing import Pushed
@@ -184,51 +181,3 @@ def show_pulled(
     """
     names = {"reference": reference, "image": image, "signed": signed, "second_choice": second}
     out({**choice.to_json(), **{name: value or None for name, value in names.items()}})
-
-
-# --- the support table, which the README has too ----------------------------------------------------------------------
-
-OWN, OTHER = "linux/amd64", "linux/arm64"
-# What was done beyond planning, and how the table says it. Whatever was compiled was verified too.
-STEPS = {"compiled": "compiled", "wheel": "verified"}
-
-
-def support_titles() -> tuple[str, ...]:
-    """Return the titles of the support table's columns."""
-    return ("TensorFlow", "Python", *targets.names(), OTHER)
-
-
-def support_rows(combinations: Iterable["Combination"]) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of a row for each span of releases with the same Pythons and targets."""
-    releases = {name: [*rows] for name, rows in groupby(combinations, key=lambda row: row.release)}
-    for alike, group in groupby(releases.items(), key=lambda release: _plans(release[1])):
-        (newest, _), *older = spanned = [*group]
-        pythons, elsewhere, *planned = alike
-        rows = [row for _, some in spanned for row in some]
-        done = (_evidence(rows, target) for target in targets.names())
-        cells = ("; ".join(filter(None, pair)) for pair in zip(planned, done, strict=True))
-        yield (f"{older[-1][0]} to {newest}" if older else newest, pythons, *cells, elsewhere)
-
-
-def _plans(rows: Sequence["Combination"]) -> tuple[str, ...]:
-    """Return a release's Pythons, the targets for the other platform, and what each target is on the usual one."""
-    pythons = [*dict.fromkeys(row.python for row in rows)]
-    planned = {
-        (row.platform, row.target): "no" if row.build is None else "own base" if row.own_base else "planned"
-        for row in reversed(rows)
-    }
-    names = [name for name in targets.names() if planned[OTHER, name] != "no"]
-    elsewhere = "all targets" if len(names) == len(targets.names()) else ", ".join(names) or "no"
-    span = pythons[0] if len(pythons) == 1 else f"{pythons[0]} to {pythons[-1]}"
-    return (span, elsewhere, *(planned[OWN, name] for name in targets.names()))
-
-
-def _evidence(rows: Sequence["Combination"], target: str) -> str:
-    """Return what was done beyond planning, and with which releases: "verified 2.15.1, 2.14.0"."""
-    done: dict[str, str] = {}
-    for row in rows:
-        steps = {record.step for record in row.evidence if (row.platform, row.target) == (OWN, target)}
-        if word := next((word for step, word in STEPS.items() if step in steps), ""):
-            done[row.release] = word
-    spans = {word: ", ".join(name for name, said in done.items() if said == word) for word in STEPS.values()}
-    return "; ".join(f"{word} {names}" for word, names in spans.items() if names)

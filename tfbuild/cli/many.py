@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfbuild.cli.listing import show_matrix, support_rows, support_titles
+from tfbuild.cli.listing import show_matrix
 from tfbuild.cli.options import JSON, ROOT, SETTINGS, needs_clone
 from tfbuild.cli.output import out, say, say_note
 from tfbuild.cli.verbs import verb
@@ -212,7 +212,7 @@ def support(*, json: bool) -> None:
     if json:
         out(table.to_json(rows))
     elif sys.stdout.isatty():
-        terminal.show_table(support_titles(), support_rows(rows))
+        terminal.show_table(table.titles(), table.spans(rows))
         say("invoke support > FILE writes the full table: compilers, Bazel, doubts, reasons")
     else:
         print(as_typed(table.to_markdown(rows)), end="")

@@ -1,9 +1,10 @@
 """The support table: each release x Python x target x platform, planned or refused, with doubts and evidence.
 
-`invoke docs` writes it to docs/support.md, from the plans themselves and facts/evidence.toml.
+`invoke docs` writes it to docs/support.md, and its short form to the README, from the plans themselves and
+facts/evidence.toml.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -60,11 +61,14 @@ class Combination:
         return self.build is not None and releases.cuda_from_base(self.release, self.target)
 
     @property
-    def status(self) -> str:
-        """The word in the table: compiled, planned, own base or no."""
-        if any(row.step == "compiled" for row in self.evidence):
-            return "compiled"
+    def planned(self) -> str:
+        """The word for the plan: planned, own base or no."""
         return "no" if self.build is None else "own base" if self.own_base else "planned"
+
+    @property
+    def status(self) -> str:
+        """The word in the table: compiled, or that for the plan."""
+        return "compiled" if any(row.step == "compiled" for row in self.evidence) else self.planned
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -199,3 +203,48 @@ def _evidence() -> str:
         cells = (row.release, row.target, row.python, row.platform, row.cpu or "the wheel's own", row.step, row.by)
         text += f"| {' | '.join(cells)} |\n"
     return text
+
+
+# --- the short form, on a terminal and in the README ------------------------------------------------------------------
+
+OWN, OTHER = PLATFORMS
+# What was done beyond planning, and how the table says it. Whatever was compiled was verified too.
+STEPS = {"compiled": "compiled", "wheel": "verified"}
+
+
+def titles() -> tuple[str, ...]:
+    """Return the titles of the short table's columns."""
+    return ("TensorFlow", "Python", *targets.names(), OTHER)
+
+
+def spans(combinations: Iterable[Combination]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of a row for each span of releases with the same Pythons and targets."""
+    by_release = {name: [*rows] for name, rows in groupby(combinations, key=lambda row: row.release)}
+    for alike, group in groupby(by_release.items(), key=lambda release: _plans(release[1])):
+        (newest, _), *older = spanned = [*group]
+        pythons, elsewhere, *planned = alike
+        rows = [row for _, some in spanned for row in some]
+        done = (_done(rows, target) for target in targets.names())
+        cells = ("; ".join(filter(None, pair)) for pair in zip(planned, done, strict=True))
+        yield (f"{older[-1][0]} to {newest}" if older else newest, pythons, *cells, elsewhere)
+
+
+def _plans(rows: Sequence[Combination]) -> tuple[str, ...]:
+    """Return a release's Pythons, the targets for the other platform, and what each target is on the usual one."""
+    pythons = [*dict.fromkeys(row.python for row in rows)]
+    planned = {(row.platform, row.target): row.planned for row in reversed(rows)}
+    names = [name for name in targets.names() if planned[OTHER, name] != "no"]
+    elsewhere = "all targets" if len(names) == len(targets.names()) else ", ".join(names) or "no"
+    first_to_last = pythons[0] if len(pythons) == 1 else f"{pythons[0]} to {pythons[-1]}"
+    return (first_to_last, elsewhere, *(planned[OWN, name] for name in targets.names()))
+
+
+def _done(rows: Sequence[Combination], target: str) -> str:
+    """Return what was done beyond planning, and with which releases: "verified 2.15.1, 2.14.0"."""
+    done: dict[str, str] = {}
+    for row in rows:
+        steps = {record.step for record in row.evidence if (row.platform, row.target) == (OWN, target)}
+        if word := next((word for step, word in STEPS.items() if step in steps), ""):
+            done[row.release] = word
+    by_word = {word: ", ".join(name for name, said in done.items() if said == word) for word in STEPS.values()}
+    return "; ".join(f"{word} {names}" for word, names in by_word.items() if names)
