@@ -183,32 +183,7 @@ which a host [chooses its image](../publishing.md#how-pull-chooses) without down
 The examples are those of {ids}.
 
 """
-# What each label says, by its name without `io.tfbuild.`; the generated page has exactly these rows.
-MEANINGS = {
-    "schema": "version of these labels",
-    "version": "version of tfbuild that wrote them",
-    "id": "identifier of the build, which is also the tag",
-    "release": "TensorFlow release",
-    "python": "Python version",
-    "target": "`cpu`, `mkl` or `cuda`",
-    "platform": "operating system and architecture",
-    "instruction-set": "what TensorFlow was compiled for: a level, and the features beyond it",
-    "features": "CPU features that the image needs; its entry point checks them",
-    "copts": "compiler flags for the CPU",
-    "compiler": "compiler of the plan",
-    "bazel": "Bazel version; empty where nothing was compiled",
-    "allocator": "allocator that `LD_PRELOAD` names",
-    "threading": "threading runtime of oneDNN",
-    "onednn": "`on`: switched on by the image; `default`: as TensorFlow decides",
-    "wheel": "where the wheel is from: `official`, `file` or `source`",
-    "requirement": "the official wheel's name and version",
-    "context": "digest of the build context and the base image",
-    "reused": "the image of the same context from which `--reuse` took TensorFlow; empty where it was installed anew",
-    "compute-capabilities": "CUDA: GPUs that the kernels were compiled for",
-    "cuda": "CUDA version",
-    "cudnn": "cuDNN version",
-    "source": "what was compiled: tag and commit, an archive's digest, or `tree`",
-}
+# What the OCI labels say; the page has a row for each of them and of labels.MEANINGS.
 OCI = {
     "title": "name for people",
     "description": "the same with Python and instruction set",
@@ -238,7 +213,7 @@ def label_examples() -> dict[str, str]:
 
 def labels_page() -> str:
     """Return the page of labels. Raises KeyError for a label without a meaning."""
-    meanings = labels.prefixed(MEANINGS) | {f"{labels.OCI}{name}": meaning for name, meaning in OCI.items()}
+    meanings = labels.prefixed(labels.MEANINGS) | {f"{labels.OCI}{name}": meaning for name, meaning in OCI.items()}
     repeated = labels.prefixed(dict.fromkeys(indexes.LABELS, "index"))
     rows = (
         (f"`{name}`", meanings[name], f"image{', index' if name in repeated else ''}", _example(value))

@@ -29,15 +29,34 @@ ALLOCATOR = "tcmalloc"
 ID = f"{PREFIX}id"
 # Of a base image made from a distribution's packages.
 BASE = f"{PREFIX}base"
+# What each label that tfbuild writes says, by its name without the prefix.
+MEANINGS = {
+    "schema": "version of these labels",
+    "version": "version of tfbuild that wrote them",
+    "id": "identifier of the build, which is also the tag",
+    "release": "TensorFlow release",
+    "python": "Python version",
+    "target": "`cpu`, `mkl` or `cuda`",
+    "platform": "operating system and architecture",
+    "instruction-set": "what TensorFlow was compiled for: a level, and the features beyond it",
+    "features": "CPU features that the image needs; its entry point checks them",
+    "copts": "compiler flags for the CPU",
+    "compiler": "compiler of the plan",
+    "bazel": "Bazel version; empty where nothing was compiled",
+    "allocator": "allocator that `LD_PRELOAD` names",
+    "threading": "threading runtime of oneDNN",
+    "onednn": "`on`: switched on by the image; `default`: as TensorFlow decides",
+    "wheel": "where the wheel is from: `official`, `file` or `source`",
+    "requirement": "the official wheel's name and version",
+    "context": "digest of the build context and the base image",
+    "reused": "the image of the same context from which `--reuse` took TensorFlow; empty where it was installed anew",
+    "compute-capabilities": "CUDA: GPUs that the kernels were compiled for",
+    "cuda": "CUDA version",
+    "cudnn": "cuDNN version",
+    "source": "what was compiled: tag and commit, an archive's digest, or `tree`",
+}
 # All that an image of this version can have.
-OWN = frozenset(
-    f"{PREFIX}{name}"
-    for name in (
-        *("schema", "version", "id", "release", "python", "target", "platform", "instruction-set", "features", "copts"),
-        *("compiler", "bazel", "allocator", "threading", "onednn", "wheel", "requirement", "context", "reused", "base"),
-        *("compute-capabilities", "cuda", "cudnn", "source"),
-    )
-)
+OWN = frozenset(f"{PREFIX}{name}" for name in (*MEANINGS, "base"))
 OCI = "org.opencontainers.image."
 BASE_NAME = f"{OCI}base.name"
 BASE_DIGEST = f"{OCI}base.digest"
