@@ -293,23 +293,21 @@ def words(taken: Build | Usual) -> str:
     return ", ".join(filter(None, parts))
 
 
-def select_for(request: Request, run: "Run") -> Build:
-    """Plan the requested build; with an engine on another machine, for that machine's platform and CPU."""
-    if not run.engine.elsewhere():
-        return select(request, ca=run.ca)
-    from tfbuild.pipeline.maker import Maker
-
-    maker = Maker(run=run)
-    request = replace(request, platform=request.platform or maker.engine.platform)
-    for_host = request.wheel in ("", "source") or request.wheel.startswith(INDEX)
-    if request.cpuinfo or not isa.means_host(request.cpu) or not for_host:
-        return select(request, ca=run.ca)
-    return select(request, maker.cpu(), run.ca)
-
-
 def select_and_print_notes(request: Request, run: "Run") -> Build:
-    """Plan the build for a run, and print its notes."""
-    chosen = select_for(request, run)
+    """Plan the build for a run, and print its notes.
+
+    With an engine on another machine, it is for that machine's platform and CPU.
+    """
+    host = None
+    if run.engine.elsewhere():
+        from tfbuild.pipeline.maker import Maker
+
+        maker = Maker(run=run)
+        request = replace(request, platform=request.platform or maker.engine.platform)
+        for_host = request.wheel in ("", "source") or request.wheel.startswith(INDEX)
+        if for_host and not request.cpuinfo and isa.means_host(request.cpu):
+            host = maker.cpu()
+    chosen = select(request, host, run.ca)
     print_notes(chosen)
     return chosen
 
