@@ -324,6 +324,11 @@ class Fit:
         return share / (1 - share) * self.a / self.b
 
 
+def steps(case: CaseResult) -> list[tuple[int, float]]:
+    """Return (items, seconds of a step) of each arm that was timed."""
+    return [(arm.items, arm.seconds * arm.items) for arm in case.arms if arm.seconds]
+
+
 def fit(points: Sequence[tuple[int, float]]) -> Fit | None:
     """Fit the line of least relative error through (items, seconds of a step); None if the points are not on a line."""
     weights = [1 / seconds**2 for _, seconds in points]
@@ -368,7 +373,7 @@ def _knees(case: CaseResult, share: float, middle: int) -> tuple[int, int]:
 
 def _batch_size(case: CaseResult) -> list[Finding]:
     """Say which batches give which shares of the best rate; nothing if fewer than three were timed."""
-    points = [(arm.items, arm.seconds * arm.items) for arm in case.arms if arm.seconds]
+    points = steps(case)
     if len(points) < 3:
         return []
     knees = {share: knee(points, share) for share in SHARES}

@@ -246,8 +246,7 @@ def _label(arm: ArmResult) -> str:
 
 def _curve(case: CaseResult) -> Spec | None:
     """Draw the points with the curve for steps of a + b n seconds; None if there are too few."""
-    points = _points(case)
-    steps = [(arm.items, arm.seconds * arm.items) for arm in case.arms if arm.seconds and arm.items]
+    points, steps = _points(case), findings.steps(case)
     if len(points) < 2 or len(steps) < 2:
         return None
     sizes = sorted({n for n, _ in steps})
