@@ -17,7 +17,8 @@ from packaging.version import Version
 
 from tfbuild.errors import Unsupported
 from tfbuild.facts import releases, targets
-from tfbuild.plan.wheel import ARCHES, CPYTHON, LINUX, official_requirement
+from tfbuild.plan import MACHINES
+from tfbuild.plan.wheel import CPYTHON, LINUX, official_requirement
 
 INDEX = "https://pypi.org/pypi/{}/json"
 Digests = dict[str, dict[str, str]]
@@ -26,7 +27,7 @@ Digests = dict[str, dict[str, str]]
 def wanted() -> Iterator[tuple[str, str]]:
     """The requirements that plans have, and the architecture of each."""
     for release in releases.releases():
-        for arch in ARCHES:
+        for arch in MACHINES:
             for target in targets.names():
                 try:
                     yield official_requirement(release.version, target, arch), arch
@@ -40,7 +41,7 @@ def of_project(document: dict[str, Any], version: str) -> Iterator[tuple[str, st
         if file["packagetype"] != "bdist_wheel":
             continue
         for tag in parse_wheel_filename(file["filename"])[3]:
-            arch = next((arch for arch in ARCHES if LINUX.match(tag.platform) and tag.platform.endswith(arch)), "")
+            arch = next((arch for arch in MACHINES if LINUX.match(tag.platform) and tag.platform.endswith(arch)), "")
             if arch and (match := CPYTHON.fullmatch(tag.interpreter)):
                 yield f"3.{match[1]} {arch}", file["digests"]["sha256"]
 

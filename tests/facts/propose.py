@@ -27,8 +27,9 @@ from tfbuild import facts
 from tfbuild.binary import inspector
 from tfbuild.errors import BadInput, TfbuildError
 from tfbuild.facts import release_table, releases
+from tfbuild.plan import MACHINES
 from tfbuild.plan import tree as source_tree
-from tfbuild.plan.wheel import ARCHES, CPYTHON
+from tfbuild.plan.wheel import CPYTHON
 
 CLANG = re.compile(rb"\bclang version (\d+\.\d+\.\d+)")
 LLVM = re.compile(rb"LLVM version (\d+\.\d+\.\d+\w*)")
@@ -53,7 +54,7 @@ def proposed(folder: Path) -> str:
 def of_pypi(release: str) -> Iterator[str]:
     """Yield TOML on the release's wheels: one of them is downloaded for each architecture."""
     seen = set[str]()
-    for arch in ARCHES:
+    for arch in MACHINES:
         project = Requirement(releases.official_wheel(release, arch).cpu).name
         document = digests.document_of(project)
         places = dict(digests.of_project(document, release))

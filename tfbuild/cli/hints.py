@@ -221,7 +221,7 @@ def _is_cpu(word: str) -> bool:
 
     if word == "host":
         return True
-    for arch in ("x86_64", "aarch64"):
+    for arch in isa.MACHINES:
         with suppress(TfbuildError):
             return bool(isa.resolve(word, arch=arch))
     return False

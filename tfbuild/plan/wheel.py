@@ -19,7 +19,7 @@ from tfbuild.errors import BadInput, Unsupported, UsageError
 from tfbuild.facts import Facts, releases, targets, toolchains
 from tfbuild.facts.release_table import table, version
 from tfbuild.plan import base_choice
-from tfbuild.plan.build import PLATFORMS, Decision, Wheel
+from tfbuild.plan.build import MACHINES, PLATFORMS, Decision, Wheel
 from tfbuild.plan.cuda import capabilities, cuda_of, gpu_fields
 from tfbuild.plan.request import BASES, Request, fingerprint
 from tfbuild.plan.rules import choose_python, find_release, headers_word, image_fields, requested_set
@@ -29,7 +29,6 @@ from tfbuild.util.options import given_to_compile
 
 # The values of --wheel that are not a file.
 KINDS = ("official", "source")
-ARCHES = ("x86_64", "aarch64")
 # A wheel's name goes into Dockerfiles and shell commands, and packaging allows any text in its tags.
 SAFE = re.compile(r"[A-Za-z0-9_.+-]+")
 LINUX = re.compile(r"manylinux|linux_")
@@ -146,7 +145,7 @@ def from_name(path: Path, target: str = "") -> WheelFile:
         suitable = " or ".join(row.targets)
         raise BadInput(f"{path.name} is {project}, which is not for {target}", hint=f"--target {suitable}")
     pythons = {match[1] for tag in tags if (match := CPYTHON.fullmatch(tag.interpreter))}
-    arches = {arch for tag in tags for arch in ARCHES if LINUX.match(tag.platform) and tag.platform.endswith(arch)}
+    arches = {arch for tag in tags for arch in MACHINES if LINUX.match(tag.platform) and tag.platform.endswith(arch)}
     if len(pythons) != 1 or len(arches) != 1:
         raise BadInput(f"{path.name} is not for CPython on Linux", hint="its tags must be cp3X and manylinux or linux")
     return WheelFile(
