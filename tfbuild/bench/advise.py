@@ -221,24 +221,24 @@ def _assigned(env: dict[str, str]) -> str:
 
 
 def env_file(advices: tuple[Advice, ...]) -> str:
-    """Return a file for `docker run --env-file`; what is in place already is a comment."""
-    lines: list[str] = []
-    for advice in advices:
-        if advice.env:
-            lines += _why(advice)
-            before = f"# in place already, {advice.in_place}: " if advice.in_place else ""
-            lines += [f"{before}{name}={value}" for name, value in sorted(advice.env.items())]
-    return "\n".join(lines) + ("\n" if lines else "")
+    """Return a file for `docker run --env-file`."""
+    return _below_measurements(
+        (advice, [f"{name}={value}" for name, value in sorted(advice.env.items())]) for advice in advices
+    )
 
 
 def lines_of_code(advices: tuple[Advice, ...]) -> str:
-    """Return the lines of code, each below the measurements behind it; what is in place already is a comment."""
-    lines: list[str] = []
-    for advice in advices:
-        if advice.code:
-            before = f"# in place already, {advice.in_place}: " if advice.in_place else ""
-            lines += [*_why(advice), before + advice.code]
-    return "\n".join(lines) + ("\n" if lines else "")
+    """Return the lines of code."""
+    return _below_measurements((advice, [advice.code] if advice.code else []) for advice in advices)
+
+
+def _below_measurements(parts: Iterable[tuple[Advice, list[str]]]) -> str:
+    """Return the lines of each advice below the measurements behind it; what is in place already is a comment."""
+    text = ""
+    for advice, lines in parts:
+        before = f"# in place already, {advice.in_place}: " if advice.in_place else ""
+        text += "".join(f"{line}\n" for line in (*_why(advice), *(before + line for line in lines)) if lines)
+    return text
 
 
 def _why(advice: Advice) -> Iterator[str]:
