@@ -191,7 +191,7 @@ def _call(words: Sequence[str], verbs: Mapping[str, Verb]) -> tuple[Call, Sequen
     _refuse_bare(verb, bare, rest.rest, given, verbs)
     values: dict[str, Any] = {row.name: word for row, word in zip(verb.positional, bare, strict=False)}
     for option, row in verb.options.items():
-        values[option.replace("-", "_")] = _value(row, given.get(option, []))
+        values[option.replace("-", "_")] = value_of(row, given.get(option, []))
     return Call(verb, values), rest.rest
 
 
@@ -249,7 +249,7 @@ def _parser(verb: Verb) -> ArgumentParser:
     return parser
 
 
-def _value(row: Option, given: list[str]) -> object:
+def value_of(row: Option, given: list[str]) -> object:
     """Return an option's value: whether a switch is given, a list for an option that may be repeated, else text."""
     if row.switch:
         return bool(given)

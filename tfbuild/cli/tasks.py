@@ -12,7 +12,6 @@ from invoke.tasks import Task
 from tfbuild.cli import command_line
 from tfbuild.cli.verbs import Body, Call
 from tfbuild.util.installation import as_typed
-from tfbuild.util.options import Option
 
 
 def collection(calls: Iterable[Call]) -> Collection:
@@ -29,7 +28,8 @@ def _task(call: Call) -> "Task[Body]":
         if row in verb.required or row.name in call.values
     ]
     keywords = [
-        Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=_not_given(row))
+        # Invoke takes an option's type from its default.
+        Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=command_line.value_of(row, []))
         for name, row in verb.options.items()
     ]
 
@@ -43,8 +43,3 @@ def _task(call: Call) -> "Task[Body]":
     lists = [name.replace("-", "_") for name, row in verb.options.items() if row.repeatable]
     helps = {name: as_typed(row.help) for name, row in verb.options.items()}
     return Task(run, aliases=verb.aliases, help=helps, iterable=lists, auto_shortflags=False)
-
-
-def _not_given(row: Option) -> object:
-    """Return what Invoke passes for an option that is not given; it takes an option's type from that."""
-    return False if row.switch else [] if row.repeatable else ""
