@@ -114,7 +114,7 @@ def _setting(row: ExperimentResult, report: BenchReport, current: CurrentSetting
                 changes.setdefault(arm.name, _change(reference, arm, report, current))
     best = max((change for change in changes.values() if change.safe), key=lambda change: change.best, default=None)
     if best:
-        yield _advice(row, best, _code_of(best))
+        yield _advice(row, best)
     elif any(_in_place(case, current) for case in cases):
         yield from _keep(row, cases, report, current)
     else:
@@ -133,8 +133,8 @@ def _keep(
         change = _change(other, arm, report, current)
         env = {name: current.values.get(name, "") for name in change.new}
         if change.gains and all(env.values()):
-            advice = _advice(row, change, "")
-            yield replace(advice, env={**env, **_bare_names(arm, env)}, in_place=current.why(env))
+            env |= _bare_names(arm, env)
+            yield replace(_advice(row, change), env=env, code="", in_place=current.why(env))
             return
 
 
@@ -147,7 +147,7 @@ def _set_baseline(
         changes = [_change(other, base, report, current) for other in others if _work(other) == _work(base)]
         if changes and all(change.safe for change in changes) and all(base.env.get(name) for name in changes[0].new):
             best = max(changes, key=lambda change: change.best)
-            yield _advice(row, best, _code_of(best))
+            yield _advice(row, best)
             return
 
 
@@ -202,13 +202,10 @@ def _bare_names(arm: ArmResult, names: Iterable[str]) -> dict[str, str]:
     return {name: arm.env[name].rpartition(":")[2] for name in names if name in arm.env}
 
 
-def _advice(row: ExperimentResult, change: Change, code: str) -> Advice:
+def _advice(row: ExperimentResult, change: Change) -> Advice:
     env = {**change.new, **_bare_names(change.arm, change.new)}
+    code = change.arm.code or _assigned(env)
     return Advice(experiment=row.name, env=env, code=code, gains=gains(change.gains), losses=gains(change.losses))
-
-
-def _code_of(change: Change) -> str:
-    return change.arm.code or _assigned({**change.new, **_bare_names(change.arm, change.new)})
 
 
 def _assigned(env: dict[str, str]) -> str:
