@@ -80,7 +80,7 @@ if [ -n "${SIGNED:-}" ]; then
     # Options may be quoted, as in a shell.
     eval "set -- $SIGNED"
 fi
-# If it is refused, somebody may just be replacing the table and its signature, one after the other.
+# If the signature is refused, somebody may just be replacing the table and its signature, one after the other.
 table "$@" || { sleep 2 && table "$@"; } ||
     die "$url/choose.tsv has no signature that cosign accepts: $(tail -n 1 "$work/cosign")" 24
 # A terminal may take bytes beyond ASCII for commands, too.

@@ -225,7 +225,7 @@ def env_file(advices: tuple[Advice, ...]) -> str:
 
 
 def lines_of_code(advices: tuple[Advice, ...]) -> str:
-    """Return the lines of code."""
+    """Return the lines of code that people add to their own program."""
     return _below_measurements((advice, [advice.code] if advice.code else []) for advice in advices)
 
 
@@ -233,8 +233,9 @@ def _below_measurements(parts: Iterable[tuple[Advice, list[str]]]) -> str:
     """Return the lines of each advice below the measurements behind it; what is in place already is a comment."""
     text = ""
     for advice, lines in parts:
-        before = f"# in place already, {advice.in_place}: " if advice.in_place else ""
-        text += "".join(f"{line}\n" for line in (*_why(advice), *(before + line for line in lines)) if lines)
+        if lines:
+            before = f"# in place already, {advice.in_place}: " if advice.in_place else ""
+            text += "".join(f"{line}\n" for line in [*_why(advice), *(before + line for line in lines)])
     return text
 
 

@@ -136,9 +136,9 @@ def inspect(path: Path, *, full: bool, progress: Progress) -> Inspection:
 def of_libraries(
     subject: str, release: str, found: Iterable[tuple[str, Path]], *, full: bool, progress: Progress | None
 ) -> Inspection:
-    """Inspect libraries by their names, the main one first, and read the guard of TensorFlow's framework among them.
+    """Inspect libraries, and read the guard of the one that is TensorFlow's framework.
 
-    Each is read before the next one is taken from `found`. Raises CodeUnreadable.
+    `found`: names and files, the main one first; each is read before the next one is taken. Raises CodeUnreadable.
     """
     framework = releases.package(release).framework
     libraries: dict[str, ScannedCode] = {}

@@ -112,10 +112,15 @@ def is_sound(row: IndexedWheel) -> bool:
     named = (file.project, parts.version, file.version, file.python, MACHINES[file.arch], compiled.name)
     place = f"pool/{row.sha256}/{row.name}"
     sized = 0 < row.size <= MOST_UNPACKED and SHA256.fullmatch(row.sha256) is not None
-    # A name that promises no glibc (linux_x86_64) leaves it to the row.
-    promised = oldest_glibc(parts.platforms)
-    kept = row.glibc == promised if promised else not row.glibc or GLIBC.fullmatch(row.glibc) is not None
-    return said == named and row.file == place and sized and kept
+    return said == named and row.file == place and sized and _glibc_agrees(row.glibc, parts.platforms)
+
+
+def _glibc_agrees(said: str, platforms: Iterable[str]) -> bool:
+    """Whether a row's glibc is the one that the wheel's name promises; a name without one leaves it to the row."""
+    promised = oldest_glibc(platforms)
+    if promised or not said:
+        return said == promised
+    return GLIBC.fullmatch(said) is not None
 
 
 def read_list(content: bytes, origin: str) -> WheelList:
