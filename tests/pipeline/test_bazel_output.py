@@ -33,21 +33,27 @@ class Clock:
         return self.now
 
 
-def test_progress_has_an_eta_by_the_rate_of_the_last_minutes() -> None:
-    clock = Clock()
+def test_progress_has_an_eta_by_the_usual_rate_of_the_last_minutes() -> None:
+    clock, done = Clock(), 1_000
     watch = BazelWatch(clock)
-    assert watch("[1,000 / 20,345] 8 actions running") == "1,000 / 20,345 actions, 4 %: 8 actions running"
-    clock.now += 600
-    assert "left" not in watch("[9,000 / 20,345] the short actions come first")
-    clock.now += 400
-    assert watch("[9,400 / 20,345] Compiling a.cc; 3s local") == (
-        "9,400 / 20,345 actions, 46 %, about 21 min 42 s left: Compiling a.cc; 3s local"
-    )
-    # An hour later only the last minutes count.
-    clock.now += 3600
-    assert "left" not in watch("[9,500 / 20,345] x")
-    clock.now += 1000
-    assert "about 5 h 44 min left" in watch("[10,000 / 20,345] x")
+
+    def after(minutes: int, actions: int) -> str:
+        """Return what is shown after some minutes of so many actions each."""
+        nonlocal done
+        for _ in range(2 * minutes):
+            clock.now += 30
+            done += actions // 2
+            text = watch(f"[{done:,} / 20,000] x")
+        return text
+
+    assert watch("[1,000 / 20,000] 8 actions running") == "1,000 / 20,000 actions, 5 %: 8 actions running"
+    # What a cache has comes first; it says nothing of the rest.
+    assert after(7, 1_000) == "8,000 / 20,000 actions, 40 %: x"
+    assert "left" not in after(7, 40)
+    assert after(1, 40) == "8,320 / 20,000 actions, 41 %, about 4 h 52 min left: x"
+    # Only the last twenty minutes count.
+    assert "about 1 h 45 min left" in after(11, 100)
+    assert "left" not in after(20, 0)
 
 
 def test_newer_bazels_print_the_time_in_front() -> None:
