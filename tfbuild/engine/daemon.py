@@ -260,32 +260,20 @@ def running_containers() -> int:
         return len(engine.client.api.containers())
 
 
-def stop(progress: Progress, place: DaemonPlace | None = None, *, remove_data: bool = False) -> bool:
+def stop(progress: Progress, place: DaemonPlace | None = None) -> bool:
     """Stop the engine that tfbuild started, and no other; return False if it does not run.
 
-    `remove_data`: remove its images, containers and caches too. Raises EngineMissing if it cannot be stopped.
+    Its images, containers and caches stay. Raises EngineMissing if it cannot be stopped.
     """
     place = place or DaemonPlace()
     if not place.folder.is_dir():
         return False
     with _locked(place):
-        was_running = running(place.pid_file, str(place.pid_file)) is not None
-        if was_running:
-            with progress.step("engine: stop"):
-                _stop(place)
-        if remove_data:
-            _remove_data(place)
-    return was_running
-
-
-def _remove_data(place: DaemonPlace) -> None:
-    """Remove images, containers and caches. A killed dockerd leaves mounts, which must go before their folders can."""
-    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    for point in reversed(mounts):
-        if Path(point).is_relative_to(place.folder):
-            subprocess.run(["umount", "--lazy", point], check=False)
-    for folder in (place.data, place.exec_root):
-        shutil.rmtree(folder, ignore_errors=True)
+        if running(place.pid_file, str(place.pid_file)) is None:
+            return False
+        with progress.step("engine: stop"):
+            _stop(place)
+    return True
 
 
 def _stop(place: DaemonPlace) -> None:
