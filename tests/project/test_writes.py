@@ -10,7 +10,6 @@ from tests.commandline import ROOT
 DIRECT = {
     "util/files.py": "the ways themselves, and an empty lock",
     "util/process.py": "a log, which grows line by line",
-    "engine/daemon.py": "an empty lock",
     "engine/image.py": "a part beside the file, which then replaces it",
     "engine/transfer.py": "a scratch folder",
     "engine/containers.py": "memory",

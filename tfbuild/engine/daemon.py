@@ -6,7 +6,6 @@ cache mounts that were unused for two days, from which an interrupted compile wo
 garbage collection, "default policies").
 """
 
-import fcntl
 import json
 import math
 import os
@@ -14,8 +13,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from tfbuild.engine.client import Engine
 from tfbuild.engine.faults import DENIED, translated, unanswered
 from tfbuild.errors import EngineMissing
 from tfbuild.util import process
-from tfbuild.util.files import decode, replace_file
+from tfbuild.util.files import decode, locked, replace_file
 from tfbuild.util.process import interruptible, last_lines
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import cause
@@ -125,8 +124,7 @@ def ensure(progress: Progress, place: DaemonPlace | None = None) -> Engine:
         dockerd = shutil.which("dockerd") is not None
         if hint := advice(error, named, system=sys.platform, apt=apt, root=root, dockerd=dockerd):
             raise EngineMissing(error.reason, hint=hint) from error
-    place.folder.mkdir(parents=True, exist_ok=True)
-    with _locked(place):
+    with locked(place.folder, lambda: None):
         # Another run may have started one meanwhile, and a package's service may come up by itself.
         with suppress(EngineMissing):
             return Engine.connect(host)
@@ -153,13 +151,6 @@ def _refuse_beside_another(place: DaemonPlace) -> None:
                     f"dockerd (process {path.name}) runs already, but does not answer at {place.host}",
                     hint="set DOCKER_HOST to its socket: export DOCKER_HOST=unix:///...",
                 )
-
-
-@contextmanager
-def _locked(place: DaemonPlace) -> Iterator[None]:
-    with (place.folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _install(place: DaemonPlace, progress: Progress) -> None:
@@ -268,7 +259,7 @@ def stop(progress: Progress, place: DaemonPlace | None = None) -> bool:
     place = place or DaemonPlace()
     if not place.folder.is_dir():
         return False
-    with _locked(place):
+    with locked(place.folder, lambda: None):
         if running(place.pid_file, str(place.pid_file)) is None:
             return False
         with progress.step("engine: stop"):
