@@ -8,6 +8,7 @@ https://docs.docker.com/engine/manage-resources/contexts/
 import atexit
 import hashlib
 import os
+import shutil
 import socket
 import subprocess
 import threading
@@ -328,13 +329,12 @@ class Tunnel:
     """A socket at the address `host`, behind which the engine of another machine answers. Raises EngineMissing."""
 
     def __init__(self, destination: Destination) -> None:
-        program = ssh.find()
-        if program is None:
+        if shutil.which("ssh") is None:
             raise EngineMissing(f"{destination} needs ssh, which is not on PATH", hint="apt-get install openssh-client")
         self._stack = ExitStack()
         # A short name: the kernel limits a socket's path to 107 bytes, of which ssh needs 17.
         self._folder = self._stack.enter_context(files.temporary_folder())
-        self._destination, self._program = destination, program
+        self._destination = destination
         self._control = ("-o", f"ControlPath={self._folder}/m", "-o", "ControlPersist=no", *ALIVE)
         self._connections: list[subprocess.Popen[bytes]] = []
         self._listener = socket.socket(socket.AF_UNIX)
@@ -371,7 +371,7 @@ class Tunnel:
 
     def _ssh(self, command: str, master: str) -> list[str]:
         options = ("-o", master, *self._control)
-        return ssh.command(self._program, self._destination, command, *options, timeout=CONNECT_SECONDS)
+        return ssh.command(self._destination, command, *options, timeout=CONNECT_SECONDS)
 
     def _serve(self) -> None:
         """Hand each connection to an ssh of its own, which goes through the first one."""

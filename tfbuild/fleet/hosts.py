@@ -6,6 +6,7 @@ do not print all features.
 
 import os
 import re
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
@@ -162,19 +163,18 @@ def fetch(destinations: Sequence[Destination], *, timeout: int, config: Path | N
     """
     if not destinations:
         return []
-    program = ssh.find()
-    if program is None:
+    if shutil.which("ssh") is None:
         raise UsageError("there is no ssh on PATH", hint="apt-get install openssh-client, or record the CPUs in files")
     # On an interrupt, `map` skips the machines still waiting.
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-        return list(pool.map(lambda machine: _ask(program, machine, timeout, config), destinations))
+        return list(pool.map(lambda machine: _ask(machine, timeout, config), destinations))
 
 
-def _ask(program: str, machine: Destination, timeout: int, config: Path | None) -> str | Skipped:
+def _ask(machine: Destination, timeout: int, config: Path | None) -> str | Skipped:
     options = ("-F", str(config)) if config else ()
     try:
         completed = subprocess.run(
-            ssh.command(program, machine, COMMAND, *options, timeout=timeout),
+            ssh.command(machine, COMMAND, *options, timeout=timeout),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",

@@ -1,7 +1,6 @@
 """Hosts that the system's ssh reaches, with the user's keys and settings: names, commands, and why one failed."""
 
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,15 +48,10 @@ def destination(text: str) -> Destination:
     return Destination(host=(match["user"] or "") + match["host"].strip("[]"), port=port)
 
 
-def find() -> str | None:
-    """Return the path of the system's ssh; None where it has none."""
-    return shutil.which("ssh")
-
-
-def command(program: str, machine: Destination, run: str, *options: str, timeout: int) -> list[str]:
+def command(machine: Destination, run: str, *options: str, timeout: int) -> list[str]:
     """Return the ssh command that runs the command line `run` there; `timeout`: seconds to connect."""
     port = ("-p", str(machine.port)) if machine.port else ()
-    return [program, *OPTIONS, "-o", f"ConnectTimeout={timeout}", *options, *port, "--", machine.host, run]
+    return ["ssh", *OPTIONS, "-o", f"ConnectTimeout={timeout}", *options, *port, "--", machine.host, run]
 
 
 def reason(output: str, code: int) -> str:
