@@ -77,7 +77,7 @@ def docker_folder(folder: Path) -> None:
         for read in (
             lambda: connection.read_context("x", os.environ),
             lambda: connection.endpoint(os.environ),
-            lambda: credentials.stored(None),
+            lambda: credentials.stored("docker.io"),
             lambda: credentials.stored("127.0.0.1:1"),
         ):
             with contextlib.suppress(TfbuildError):

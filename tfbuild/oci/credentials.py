@@ -28,10 +28,12 @@ class Credentials:
         return f"Basic {_encoded(self.name, self.secret)}" if self.name and self.secret else ""
 
 
-def stored(host: str | None) -> Credentials:
-    """Return the credentials for a registry's host; None is Docker Hub. Raises RegistryRefused if unreadable."""
+def stored(host: str) -> Credentials:
+    """Return the credentials for a registry's host. Raises RegistryRefused if unreadable."""
+    # Helpers know Docker Hub by another name, which the SDK fills in.
+    registry = None if host == auth.INDEX_NAME else host
     with readable():
-        entry = auth.resolve_authconfig(auth.load_config(), registry=host) or {}
+        entry = auth.resolve_authconfig(auth.load_config(), registry=registry) or {}
         name, secret = (str(entry.get(key, entry.get(key.lower())) or "") for key in ("Username", "Password"))
         token = str(entry.get("IdentityToken") or "")
         conceal(name, secret, token, _encoded(name, secret) if secret else "")
@@ -44,8 +46,7 @@ def _encoded(name: str, secret: str) -> str:
 
 def conceal_login(repository: str) -> None:
     """Hide what the engine sends to the registry of a repository, which may repeat it in its answer."""
-    host = auth.resolve_repository_name(repository)[0]
-    stored(None if host == auth.INDEX_NAME else host)
+    stored(auth.resolve_repository_name(repository)[0])
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from tfbuild.errors import RegistryRefused, TfbuildError, conceal, without_secre
 from tfbuild.oci import credentials
 from tfbuild.oci.credentials import Credentials
 from tfbuild.oci.manifests import IMAGES, INDEX, Forged, parse_object
-from tfbuild.oci.references import DOCKER_HUB, Repository, is_secure
+from tfbuild.oci.references import Repository, is_secure
 from tfbuild.util.terminal import cause, printable
 
 # Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
@@ -242,7 +242,7 @@ class Connection:
         "" if the token server refuses them: the registry's own 401 is then reported. Raises RegistryRefused if the
         token server fails.
         """
-        known = credentials.stored(None if self.repository.host == DOCKER_HUB else self.repository.host)
+        known = credentials.stored(self.repository.host)
         kind, _, rest = challenge.partition(" ")
         if kind.lower() == "basic":
             return known.basic
