@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from tfbuild.errors import fit
 
@@ -39,20 +39,13 @@ class Step:
         return time.monotonic() - self.started
 
 
-class Display(Protocol):
-    def began(self, step: Step) -> None: ...
-    def ended(self, step: Step, outcome: str, took: str) -> None: ...
-    def note(self, line: str) -> None: ...
-    def draw(self) -> None: ...
-
-
 class Progress:
     """Reports steps and notes. A note is a call: ``progress("base: no registry answers, using Debian's packages")``."""
 
     def __init__(self, stream: TextIO | None = None, *, heartbeat: float = HEARTBEAT_SECONDS) -> None:
         stream = stream or sys.stderr
         on_terminal = stream.isatty() and os.environ.get("TERM") not in (None, "dumb", "unknown")
-        self._display: Display = Live(stream) if on_terminal else Plain(stream, heartbeat)
+        self._display: Plain | Live = Live(stream) if on_terminal else Plain(stream, heartbeat)
 
     def __call__(self, line: str) -> None:
         self._display.note(line)
