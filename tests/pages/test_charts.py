@@ -56,7 +56,7 @@ def test_a_chart_s_places_are_the_logarithms_of_its_ratios() -> None:
         )
         for m, effect in zip(medians, effects, strict=True)
     )
-    drawn = tracks(charts.ratios("x", [charts.LineGroup(title="case", lines=lines)]))
+    drawn = tracks(charts.ratios("x", [("case", lines)]))
     signs = [track.find("b") for track in drawn]
     places = [percents(sign)["left"] for sign in signs if sign is not None]
     scale = (places[-1] - places[0]) / math.log(medians[-1] / medians[0])

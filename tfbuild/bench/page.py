@@ -14,7 +14,7 @@ from tfbuild.measure.evaluate import AGAIN, cpu, seconds_per_item, wall
 from tfbuild.measure.experiments import ChartKind
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
 from tfbuild.pages import rendering
-from tfbuild.pages.charts import WIDTH, Line, LineGroup, Spec, bars, curves, drawable, marks, name, number, ratios
+from tfbuild.pages.charts import WIDTH, Line, Spec, bars, curves, drawable, marks, name, number, ratios
 from tfbuild.util.quantities import counted
 
 # The numbers of lines, of answers and of changes shown; the reader can unfold the others.
@@ -78,7 +78,7 @@ def comparison(reports: ReportComparison, verdicts: Sequence[GateVerdict] = ()) 
     )
 
 
-def _totals(pairs: Sequence[ReportComparison]) -> list[LineGroup]:
+def _totals(pairs: Sequence[ReportComparison]) -> list[tuple[str, list[Line]]]:
     """Return the totals as the lines of one group; of several reports, as a group for each total."""
     lines = {
         name: [
@@ -89,9 +89,9 @@ def _totals(pairs: Sequence[ReportComparison]) -> list[LineGroup]:
         for name in dict.fromkeys(name for pair in pairs for name in pair.totals)
     }
     if len(pairs) > 1:
-        return [LineGroup(title=name, lines=tuple(own)) for name, own in lines.items()]
-    only = tuple(replace(line, label=name) for name, (line,) in lines.items())
-    return [LineGroup(title="report 2, relative to report 1", lines=only)] if only else []
+        return [*lines.items()]
+    only = [replace(line, label=name) for name, (line,) in lines.items()]
+    return [("report 2, relative to report 1", only)] if only else []
 
 
 # --- the experiments -------------------------------------------------------------------------------------------------
@@ -192,18 +192,17 @@ def draw_charts(row: ExperimentResult) -> Iterator[Markup]:
 
 
 def _ratio_chart(row: ExperimentResult) -> Iterator[Markup]:
-    groups = [group for case in row.cases if (group := _group(case)).lines]
+    groups = [(case.name, lines) for case in row.cases if (lines := _lines(case))]
     if groups:
         yield ratios(f"{row.name}: ratios to the baseline", _by_arm(groups) or groups)
 
 
-def _by_arm(groups: Sequence[LineGroup]) -> list[LineGroup]:
+def _by_arm(groups: Sequence[tuple[str, Sequence[Line]]]) -> list[tuple[str, list[Line]]]:
     """Return one group with a line for each case, if all cases compare the same arm; it takes less room."""
-    labels = [line.label for group in groups for line in group.lines]
+    labels = [line.label for _, lines in groups for line in lines]
     if len(labels) > len(groups) or len(set(labels)) > 1:
         return []
-    lines = tuple(replace(group.lines[0], label=group.title) for group in groups)
-    return [LineGroup(title=labels[0], lines=lines)]
+    return [(labels[0], [replace(lines[0], label=case) for case, lines in groups])]
 
 
 def _rate_curves(row: ExperimentResult) -> Iterator[Markup]:
@@ -230,11 +229,10 @@ DRAWN: dict[ChartKind, Callable[[ExperimentResult], Iterator[Markup]]] = {
 }
 
 
-def _group(case: CaseResult) -> LineGroup:
+def _lines(case: CaseResult) -> list[Line]:
     measured = [(arm, drawable(wording.judged_ratio(arm, case))) for arm in case.arms if arm.name != case.baseline]
     band = drawable(case.band)
-    lines = (Line(label=_label(arm), ratio=at, effect=arm.effect, band=band) for arm, at in measured if at)
-    return LineGroup(title=case.name, lines=tuple(lines))
+    return [Line(label=_label(arm), ratio=at, effect=arm.effect, band=band) for arm, at in measured if at]
 
 
 def _label(arm: ArmResult) -> str:

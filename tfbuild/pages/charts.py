@@ -39,14 +39,6 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LineGroup:
-    """Lines under a heading."""
-
-    title: str
-    lines: tuple[Line, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Row:
     """A name with its number; `spans`: CSS class, begin and width of what is drawn, in percent; `sign`: one on top."""
 
@@ -62,9 +54,9 @@ def drawable(ratio: Interval | None) -> Interval | None:
     return ratio if ratio and LEAST < ratio.low <= ratio.median <= ratio.high < 1 / LEAST else None
 
 
-def ratios(title: str, groups: Sequence[LineGroup]) -> Markup:
-    """Draw intervals on one logarithmic axis with 1 marked; faster is to the right."""
-    shown = [at for group in groups for line in group.lines for at in (line.ratio, line.band) if at]
+def ratios(title: str, groups: Sequence[tuple[str, Sequence[Line]]]) -> Markup:
+    """Draw intervals, in groups with headings, on one logarithmic axis with 1 marked; faster is to the right."""
+    shown = [at for _, lines in groups for line in lines for at in (line.ratio, line.band) if at]
     low, high = min(1 / 1.1, *(at.low for at in shown)) / 1.03, max(1.1, *(at.high for at in shown)) * 1.03
 
     def position(value: float) -> float:
@@ -86,7 +78,7 @@ def ratios(title: str, groups: Sequence[LineGroup]) -> Markup:
         )
 
     marks = [(position(tick), f"×{tick:g}") for tick in ticks(low, high)]
-    return chart(title, [(group.title, [row(line) for line in group.lines]) for group in groups], marks)
+    return chart(title, [(heading, [row(line) for line in lines]) for heading, lines in groups], marks)
 
 
 def bars(title: str, groups: Sequence[tuple[str, Sequence[tuple[str, float]]]], unit: str) -> Markup:

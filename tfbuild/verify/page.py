@@ -11,7 +11,7 @@ import msgspec
 from markupsafe import Markup
 
 from tfbuild.pages import charts, rendering
-from tfbuild.pages.charts import Line, LineGroup
+from tfbuild.pages.charts import Line
 from tfbuild.util import terminal
 from tfbuild.util.installation import as_typed
 from tfbuild.util.terminal import foreign_cell as cell
@@ -128,12 +128,11 @@ def _chart(throughput: Throughput) -> Markup:
     """Draw the mean and each workload; nothing if no logarithmic axis can show them."""
     metric = throughput.metric
     drawn = (_line(ALL, throughput, metric), *(_line(row.name, row, metric) for row in throughput.benchmarks))
-    lines = tuple(line for line in drawn if line)
+    lines = [line for line in drawn if line]
     if not lines:
         return Markup()
     title = f"{'CPU time' if throughput.metric == 'cpu' else 'wall time'}, relative to the baseline"
-    group = LineGroup(title=title, lines=lines)
-    return charts.ratios("throughput of the image relative to the baseline", [group])
+    return charts.ratios("throughput of the image relative to the baseline", [(title, lines)])
 
 
 def _line(name: str, row: Benchmark | Throughput, metric: str) -> Line | None:
