@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import mutation
 from benchmarks.harness import RESULTS
-from tfbuild.util.files import with_section
+from tools.reference import with_section
 
 ROWS = Path(__file__).with_suffix(".toml")
 ROOT = Path(__file__).parents[1]

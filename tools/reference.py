@@ -15,7 +15,6 @@ from tfbuild.errors import TfbuildError
 from tfbuild.facts import Facts, targets
 from tfbuild.plan import Build, Request, selection, support
 from tfbuild.publish import indexes
-from tfbuild.util.files import with_section
 from tfbuild.util.terminal import markdown_cell
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +38,17 @@ def _table(titles: str, rows: Iterable[tuple[object, ...]]) -> str:
     """Return a Markdown table; `titles`: those of the columns, with " | " between them."""
     lines = (f"| {' | '.join(map(str, cells))} |\n" for cells in rows)
     return f"| {titles} |\n|{'---|' * (titles.count(' | ') + 1)}\n{''.join(lines)}"
+
+
+def with_section(text: str, begin: str, end: str, content: str) -> str:
+    """Return `text` with `content` between `begin` and `end`. Raises ValueError if `text` lacks one of them."""
+    before, found, rest = text.partition(begin)
+    if not found:
+        raise ValueError(f"there is no {begin!r} in the text")
+    _, found, after = rest.partition(end)
+    if not found:
+        raise ValueError(f"there is no {end!r} after {begin!r}")
+    return f"{before}{begin}{content}{end}{after}"
 
 
 # --- README.md --------------------------------------------------------------------------------------------------------

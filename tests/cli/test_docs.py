@@ -109,6 +109,16 @@ def leaves(part: object) -> Iterator[str]:
 # --- generated --------------------------------------------------------------------------------------------------------
 
 
+def test_a_section_is_replaced_and_what_stands_around_it_stays() -> None:
+    assert reference.with_section("a<old>b>c", "<", ">", "new") == "a<new>b>c"
+
+
+@pytest.mark.parametrize("text", ["a>b", "a<b", ">a<b"])
+def test_a_text_without_the_section_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="there is no"):
+        reference.with_section(text, "<", ">", "new")
+
+
 def test_every_error_has_a_row() -> None:
     rows = Counter(int(code) for code in re.findall(r"^\| (\d+) \|", reference.exit_codes(), re.MULTILINE))
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TfbuildError)]

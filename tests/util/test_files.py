@@ -218,16 +218,6 @@ def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
         pass
 
 
-def test_a_section_is_replaced_and_what_stands_around_it_stays() -> None:
-    assert files.with_section("a<old>b>c", "<", ">", "new") == "a<new>b>c"
-
-
-@pytest.mark.parametrize("text", ["a>b", "a<b", ">a<b"])
-def test_a_text_without_the_section_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="there is no"):
-        files.with_section(text, "<", ">", "new")
-
-
 def test_a_pipe_is_written_to_if_somebody_reads_it_and_never_waited_for_or_replaced(tmp_path: Path) -> None:
     """As in `invoke sbom IMAGE --output /dev/stdout`; a pipe that nobody reads would hold a command for good."""
     pipe = tmp_path / "pipe"

@@ -185,17 +185,6 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-def with_section(text: str, begin: str, end: str, content: str) -> str:
-    """Return `text` with `content` between `begin` and `end`. Raises ValueError if `text` lacks one of them."""
-    before, found, rest = text.partition(begin)
-    if not found:
-        raise ValueError(f"there is no {begin!r} in the text")
-    _, found, after = rest.partition(end)
-    if not found:
-        raise ValueError(f"there is no {end!r} after {begin!r}")
-    return f"{before}{begin}{content}{end}{after}"
-
-
 # --- temporary folders -----------------------------------------------------------------------------------------------
 #
 # A killed process cannot remove its folders. Each has a file that its process keeps locked, and whoever makes the next
