@@ -102,7 +102,8 @@ class CoveredHost:
 class Estimate:
     """What a name in `speed` and `loss` stands for; a platform without an estimate was not measured.
 
-    `measured`: the instruction sets that were timed. Any other set counts as the best of those it contains.
+    `measured`: the instruction sets that were timed, as --cpu takes them. Any other set counts as the best of those it
+    contains.
     """
 
     name: str
@@ -181,7 +182,7 @@ def _estimate(row: SpeedRow, platform: str) -> Estimate:
         name=row.name,
         platform=platform,
         what=row.what,
-        measured=timed_sets(row),
+        measured=tuple(gain.cpu for gain in facts.load("gains", GainTable).gain if gain.measure == row.name),
         machine=row.machine,
         source=row.source,
     )
@@ -299,14 +300,9 @@ def _covered(host: FleetHost, own: InstructionSet, compiled: InstructionSet, ima
 # --- estimates of speed, from the measurements in facts/gains.toml; there are none for aarch64 ------------------------
 
 
-def speed_rows(arch: str = "") -> tuple[SpeedRow, ...]:
-    """Return all measures, or those of one architecture. The first one decides which images are chosen."""
-    return tuple(row for row in facts.load("gains", GainTable).measure if arch in ("", row.arch))
-
-
-def timed_sets(measure: SpeedRow) -> tuple[str, ...]:
-    """Return the instruction sets that were timed, as --cpu takes them."""
-    return tuple(row.cpu for row in facts.load("gains", GainTable).gain if row.measure == measure.name)
+def speed_rows(arch: str) -> tuple[SpeedRow, ...]:
+    """Return the measures of an architecture. The first one decides which images are chosen."""
+    return tuple(row for row in facts.load("gains", GainTable).measure if row.arch == arch)
 
 
 @cache
