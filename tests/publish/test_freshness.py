@@ -104,7 +104,7 @@ def test_a_base_that_cannot_be_compared_asks_for_nothing_and_is_noted(
 def test_an_old_image_asks_for_a_rebuild(limit: str, stale: bool, fake: type[FakeRegistry], tmp_path: Path) -> None:
     """The image is of 2026-11-01."""
     one = checked(fake, published(fake, *base(fake, b"old")), tmp_path)
-    state = freshness.judge(one, compare_base=True, max_age=days(limit, "--max-age"))
+    state = freshness.judge(one, compare_base=True, max_age=days(limit))
     assert [*state.reasons] == (["age"] if stale else [])
 
 

@@ -203,7 +203,7 @@ def verify(
     """Check that IMAGE is what its labels claim or, with --registry, what its provenance and SBOM describe."""
     lock = _lock(options.pop("lock"))
     if registry:
-        age = days(max_age, "--max-age")
+        age = days(max_age)
         verify_published(
             image, registry, lock, pull=pull, context=context, max_age=age, signed=signed, json=json, **options
         )

@@ -24,12 +24,12 @@ def limit_seconds(text: str, option: str = "--time-limit") -> float:
     return float(total)
 
 
-def days(text: str, option: str) -> timedelta | None:
-    """Parse "30d" as days, and "" as None for no limit. Raises UsageError."""
+def days(text: str) -> timedelta | None:
+    """Parse --max-age: "30d" as days, "" as None for no limit. Raises UsageError."""
     if not text:
         return None
     if not DAYS.fullmatch(text):
-        raise UsageError(f"{option} {text!r} is not a number of days", hint=f"{option} 30d")
+        raise UsageError(f"--max-age {text!r} is not a number of days", hint="--max-age 30d")
     return timedelta(days=int(text[:-1]))
 
 
