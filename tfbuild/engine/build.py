@@ -304,14 +304,6 @@ def _run(command: list[str], env: Mapping[str, str], settings: BuildSettings) ->
     return tail.lines() if code else None
 
 
-def no_buildkit(version: str) -> EngineMissing:
-    """Return the error for a build on Podman of that version."""
-    return EngineMissing(
-        f"this engine is Podman {version}, which has no BuildKit to build with",
-        hint="build on Docker's engine (--engine, DOCKER_HOST); docker save | podman load moves the image",
-    )
-
-
 def failure(lines: list[str], log: Path) -> TfbuildError:
     """Return the error for a failed build with these last lines."""
     # The client's own complaint about a file is not the cause.

@@ -24,7 +24,7 @@ from tfbuild.engine.containers import AttachedContainer, ContainerRun, Process, 
 from tfbuild.engine.faults import translated
 from tfbuild.engine.image import Files, Image, parse_image
 from tfbuild.engine.sandbox import Offer, Sandbox
-from tfbuild.errors import TfbuildError, UnknownImage
+from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
 from tfbuild.oci import credentials
 from tfbuild.oci.references import split_tag
 from tfbuild.util import files
@@ -307,7 +307,10 @@ class Engine:
     def require_buildkit(self) -> None:
         """Raise EngineMissing if the engine is Podman, which has no BuildKit, or if no `docker` program can use it."""
         if self.podman and self.builder is None:
-            raise build.no_buildkit(self.version)
+            raise EngineMissing(
+                f"this engine is Podman {self.version}, which has no BuildKit to build with",
+                hint="build on Docker's engine (--engine, DOCKER_HOST); docker save | podman load moves the image",
+            )
         build.find_program(self.environ, plugin=self.builder is not None)
 
     @cached_property
