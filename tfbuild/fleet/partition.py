@@ -42,39 +42,14 @@ def cover(members: Sequence[int], most: int, cost: Cost, known: Cover | None = N
     if most >= len(members):
         return Cover(groups=tuple((index,) for index in range(len(members))), cost=0, proved=True)
     search = _Search(members=members, most=most, cost=cost)
-    for start in (_merged(members, most, cost), known.groups if known else ()):
+    for start in (search.merged(), known.groups if known else ()):
         if start:
-            search.offer([_group(members, group, cost) for group in start])
+            search.offer([search.group(indices) for indices in start])
     if len(members) <= MOST_EXACT:
         search.run()
     return Cover(
         groups=search.best, cost=search.least, proved=search.nodes <= MOST_NODES and len(members) <= MOST_EXACT
     )
-
-
-def _group(members: Sequence[int], indices: Sequence[int], cost: Cost) -> _Group:
-    image = members[indices[0]]
-    for index in indices:
-        image &= members[index]
-    return _Group(image=image, members=tuple(indices), cost=sum(cost(index, image) for index in indices))
-
-
-def _merged(members: Sequence[int], most: int, cost: Cost) -> list[tuple[int, ...]]:
-    """Return a good start: one group per member, then the two merged that add the least cost, until few enough."""
-
-    @cache
-    def costs(group: tuple[int, ...]) -> int:
-        return _group(members, group, cost).cost
-
-    @cache
-    def more(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-        return costs(a + b) - costs(a) - costs(b), a + b
-
-    groups: list[tuple[int, ...]] = [(index,) for index in range(len(members))]
-    while len(groups) > most:
-        a, b = min(itertools.combinations(groups, 2), key=lambda pair: more(*pair))
-        groups = [group for group in groups if group not in (a, b)] + [a + b]
-    return groups
 
 
 @dataclass(kw_only=True)
@@ -89,6 +64,30 @@ class _Search:
     nodes: int = 0
     order: list[int] = field(default_factory=list)
     pairs: list[list[int]] = field(default_factory=list)
+
+    def group(self, indices: Sequence[int]) -> _Group:
+        """Return the group of these members, with the image for what all of them have."""
+        image = self.members[indices[0]]
+        for index in indices:
+            image &= self.members[index]
+        return _Group(image=image, members=tuple(indices), cost=sum(self.cost(index, image) for index in indices))
+
+    def merged(self) -> list[tuple[int, ...]]:
+        """Return a good start: one group per member, then the two merged that add the least cost, until few enough."""
+
+        @cache
+        def costs(group: tuple[int, ...]) -> int:
+            return self.group(group).cost
+
+        @cache
+        def more(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+            return costs(a + b) - costs(a) - costs(b), a + b
+
+        groups: list[tuple[int, ...]] = [(index,) for index in range(len(self.members))]
+        while len(groups) > self.most:
+            a, b = min(itertools.combinations(groups, 2), key=lambda pair: more(*pair))
+            groups = [group for group in groups if group not in (a, b)] + [a + b]
+        return groups
 
     def offer(self, groups: Sequence[_Group]) -> None:
         total = sum(group.cost for group in groups)
@@ -118,15 +117,12 @@ class _Search:
         if self.nodes > MOST_NODES or self._bound(position, groups) >= self.least:
             return
         index = self.order[position]
-        unions = [(self._joined(group, index), number) for number, group in enumerate(groups)]
+        unions = [(self.group((*group.members, index)), number) for number, group in enumerate(groups)]
         unions.sort(key=lambda union: (union[0].cost - groups[union[1]].cost, union[1]))
         if len(groups) < self.most:
-            self._assign(position + 1, [*groups, _Group(image=self.members[index], members=(index,), cost=0)])
+            self._assign(position + 1, [*groups, self.group((index,))])
         for union, number in unions:
             self._assign(position + 1, [*groups[:number], union, *groups[number + 1 :]])
-
-    def _joined(self, group: _Group, index: int) -> _Group:
-        return _group(self.members, (*group.members, index), self.cost)
 
     def _bound(self, position: int, groups: list[_Group]) -> int:
         """Return the least that any completion costs.
