@@ -9,17 +9,17 @@ import os
 import re
 import unicodedata
 
-# Letters of a line that a message keeps of its beginning and its end: an option's value may be megabytes long.
+# How many characters a message keeps of a long line's beginning and end: an option's value may be megabytes long.
 KEPT = (500, 200)
-# Lines of a message that are kept of its beginning and its end.
+# How many lines are kept of a long message's beginning and end.
 KEPT_LINES = (300, 100)
-# What the system refuses beyond a limit of a process: what it refuses, the limit, and a shell's command for it.
+# By the system's error number: what fails at a limit of this process, the limit, and the shell's command for it.
 LIMITS = {
     errno.EMFILE: ("this process cannot open another file", "RLIMIT_NOFILE", "ulimit -n"),
     errno.EAGAIN: ("no other process or thread can be started", "RLIMIT_NPROC", "ulimit -u"),
     errno.EFBIG: ("no larger file can be written", "RLIMIT_FSIZE", "ulimit -f"),
 }
-# What programs print of them, in small letters; the first two are Go's own.
+# What programs print at these limits, in lower case; the first two are Go's own messages.
 PRINTED = {
     errno.EAGAIN: (b"failed to create new os thread", b"pthread_create failed", b"resource temporarily unavailable"),
     errno.EMFILE: (b"too many open files",),
@@ -50,14 +50,14 @@ _sent: dict[str, str] = {}
 
 
 def conceal(name: str, *secrets: str) -> None:
-    """Hide these secrets from now on in everything that is printed, and the `name` in what others say."""
+    """From now on, hide these secrets in everything that is printed, and `name` in text by others."""
     _sent.update({secret: name for secret in secrets if len(secret) >= LEAST_SECRET})
 
 
 def without_secrets(text: str, *, foreign: bool = False) -> str:
     """Return a text without passwords and queries of addresses, and without what this process has sent as a secret.
 
-    `foreign`: somebody else wrote it, who may repeat the name that came with a secret.
+    `foreign`: somebody else wrote it, and may repeat the name that was sent with a secret.
     """
     for secret in sorted(_sent, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
@@ -70,7 +70,7 @@ def without_secrets(text: str, *, foreign: bool = False) -> str:
 
 
 def has_login(text: str) -> bool:
-    """Whether a value is an address with a user or a password in it, or has one."""
+    """Return whether a value is, or contains, an address with a user or a password."""
     return any(pattern.search(text) for pattern, _ in LOGINS[:2]) or bool(LOGINS[2][0].match(text))
 
 
@@ -94,9 +94,8 @@ class TfbuildError(Exception):
 def fit(text: str) -> str:
     """Make a message fit a terminal: errors quote options, registries, images and logs, which may hold anything.
 
-    Secrets and control characters are removed, the middle of a line that fills many lines of the terminal, and the
-    middle of hundreds of lines. Spaces that only look like the usual one are shown as `\\xa0`: they come from pages,
-    and nobody sees why a name is wrong.
+    Removes secrets and control characters, and shortens long lines and long texts in the middle. Spaces that only look
+    like the usual one are shown as `\\xa0`: they are copied from web pages, and nobody would see why a name is wrong.
     """
     # Cut first: a command may make an error of the same megabyte for each release.
     lines = without_secrets(text).split("\n")
@@ -155,7 +154,7 @@ class UsageError(TfbuildError):
 
 
 class Unsupported(TfbuildError):
-    """A release, Python, CPU, compiler or target is unknown, does not fit the others, or is not known to."""
+    """A release, Python, CPU, compiler or target is unknown, does not fit the others, or is not known to fit them."""
 
     exit_code = 12
 

@@ -246,7 +246,7 @@ class Engine:
             yield box
 
     def require_whole(self, sandbox: Sandbox) -> None:
-        """Raise Disturbed if somebody removed the sandbox's files. Then a container gets an empty volume."""
+        """Raise Disturbed if somebody removed the sandbox's files: new containers would get an empty volume."""
         sandboxes.require_volume(self.client, sandbox)
 
     def read_file(self, ref: str, path: str, destination: Path, limit: int) -> Path:
@@ -300,7 +300,7 @@ class Engine:
         """Raise EngineMissing for any error in the block if the engine ended during it, even if it is back.
 
         Likewise DiskFull if its disk is full. Yields a function that raises them as well, for failures that the block
-        would put down to an image. `use`: what the engine does meanwhile, as in "ended during `use`".
+        would blame on an image. `use`: what the engine does meanwhile, as in "ended during `use`".
         """
         return faults.watched(self, use)
 

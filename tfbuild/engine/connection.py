@@ -40,7 +40,7 @@ from tfbuild.util.terminal import cause
 PODMAN = (
     "--engine unix:///run/podman/podman.sock for images and inspect; builds need Docker, since Podman has no BuildKit"
 )
-# Docker's own client applies these to a tcp address in DOCKER_HOST, and not to a context; it would try TLS on a socket.
+# Docker's own client applies these to an address in DOCKER_HOST, even to that of a socket, but not to a context.
 TLS_VARIABLES = ("DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 
 

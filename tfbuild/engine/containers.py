@@ -29,7 +29,7 @@ SIGNALS = 128
 # The signals by which tfbuild itself stops idle workers and continues them.
 RESTING = ("18", "19", "SIGCONT", "SIGSTOP")
 BUSY = "run the same command again when this machine is less busy"
-# What is left to the attached program after the container's streams have ended.
+# How long the attached program may take to end after the container's streams have.
 END_SECONDS = 10
 
 
@@ -92,8 +92,8 @@ class AttachedContainer:
     def require_undisturbed(self) -> None:
         """Raise Disturbed if an image is judged by this container, and somebody outside stopped or ended it.
 
-        Likewise for the program that is attached to it. Only the engine is asked and the kernel: what is inside the
-        container cannot pass its own end off as that.
+        Likewise for the program that is attached to it. Only the engine and the kernel are asked: nothing inside the
+        container can make its own end look like that.
         """
         if self._judged:
             with translated():

@@ -37,8 +37,8 @@ PACKAGES = ("docker.io", "ca-certificates")
 CLIENT_PACKAGES = ("docker-cli", "docker-buildx")
 CGROUP_MOUNTER = "cgroupfs-mount"
 # dockerd starts in seconds, but on a busy machine in minutes: its own service has no limit (TimeoutSec=0 in github.com/
-# moby/moby, contrib/init/systemd/docker.service). After START_SECONDS a note says what is waited for; where the package
-# starts a service, that gets as long. A dockerd that has written nothing to its log for SILENT_SECONDS hangs.
+# moby/moby, contrib/init/systemd/docker.service). After START_SECONDS a note says what is waited for; if the package
+# starts a service, that has as long to answer. A dockerd that has written nothing to its log for SILENT_SECONDS hangs.
 START_SECONDS = 60.0
 SILENT_SECONDS = 300.0
 # dockerd gives its containers 15 s to end before it exits.

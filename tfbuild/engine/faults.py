@@ -98,7 +98,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 # --- a full disk ------------------------------------------------------------------------------------------------------
 
-# With less free, the disk is why the engine failed, whatever it says; it leaves a little to itself when it cleans up.
+# With less free space, the disk is why the engine failed, whatever it says: its clean-up frees only a little.
 FULL_BYTES = 16 << 20
 UNUSED_HINT = "free unused data: docker builder prune, docker image prune"
 PRUNE_HINT = "docker builder prune, docker image prune; then run the same command again: what was built is kept"

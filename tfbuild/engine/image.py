@@ -240,7 +240,7 @@ def _path(name: str) -> str:
 
 
 def _entry(member: tarfile.TarInfo, entries: Mapping[str, FileEntry]) -> FileEntry:
-    # A second name of a file is listed without the file's own kind.
+    # A hard link is listed without the kind of its file.
     if member.islnk() and (first := entries.get(_path(member.linkname))):
         return first
     kind = KINDS.get(member.type, stat.S_IFREG)

@@ -1,7 +1,7 @@
 """What containers may use: the limits of all, the sandbox for images that nobody trusts, and GPUs.
 
-Nothing in a sandboxed container can be written but a small tmpfs, so that it cannot fill the engine's disk. Files
-cannot be copied into a container with a read-only root; a volume has them, which a container that never starts owns.
+A sandboxed container can write nothing but a small tmpfs, so that it cannot fill the engine's disk. Files cannot be
+copied into a container with a read-only root: they are in a volume, which belongs to a container that never starts.
 """
 
 import posixpath
@@ -22,7 +22,7 @@ MIB = 1 << 20
 # TensorFlow's probes and benchmarks peak below 1.5 GiB. CUDA's libraries map and pin far more than they use.
 MEMORY = 4096 * MIB
 GPU_MEMORY = 16384 * MIB
-# In memory, and part of it.
+# The size of each tmpfs; what it holds counts as memory.
 SCRATCH = 256 * MIB
 # Threads count too: TensorFlow starts three pools with one thread per core each, NumPy and OpenMP one each.
 PROCESSES = 256

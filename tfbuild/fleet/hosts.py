@@ -64,12 +64,8 @@ def gather(
     """
     all_locations = (location for source in sources for location in _locations(source))
     # Links count as separate machines, which is how to list several of one kind.
-    locations = [
-        *{
-            os.path.abspath(location) if isinstance(location, Path) else location: location
-            for location in all_locations
-        }.values()
-    ]
+    unique = {os.path.abspath(place) if isinstance(place, Path) else place: place for place in all_locations}
+    locations = [*unique.values()]
     destinations = [location for location in locations if isinstance(location, Destination)]
     answers: dict[Path | Destination, str | Skipped] = dict(
         zip(destinations, fetch(destinations, timeout=timeout, config=config), strict=True)

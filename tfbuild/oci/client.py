@@ -37,9 +37,9 @@ MOST_TAGS = 10_000
 MOST_PAGES = 1000
 MOST_REFERRERS = 1000
 UPLOADS = 5
-# How a registry may answer one of two clients that upload the same content at once, because it reads a file that the
-# other is still writing: measured with docker-registry 2.8.2 on a file system, "provided digest did not match uploaded
-# content".
+# If two clients upload the same content at once, a registry may answer one of them like this, because it reads a file
+# that the other is still writing. Measured with docker-registry 2.8.2 on a file system: "provided digest did not match
+# uploaded content".
 CLASHES = (400, 404)
 TAMPERED = "the registry is broken, or something between it and this machine changes its content: try another network"
 
@@ -83,7 +83,7 @@ class Registry:
     def manifest(self, reference: str) -> Manifest | None:
         """Return the manifest that a tag or a digest names; None if there is none.
 
-        Raises RegistryRefused; Mangled if that is not what arrived, Forged if readers may take it for another one.
+        Raises RegistryRefused; Mangled if something else arrived, Forged if readers may take it for another manifest.
         """
         headers = {"Accept": ", ".join((*LISTS, *IMAGES))}
         answer = self._request("GET", f"manifests/{reference}", headers=headers, accept=(404,))
@@ -160,7 +160,7 @@ class Registry:
             raise Mangled(f"{self.repository} sent a {name} that does not match its digest ({digest})", hint=TAMPERED)
 
     def damage(self, manifest: Manifest) -> str:
-        """Say what the registry does not have of an image's layers, or "". By requests without a body, one a layer."""
+        """Return which of an image's layers the registry lacks, or ""; by one request without a body for each layer."""
         layers = sorted({*manifest.layers} - {*self._layers})
         self._layers.update(zip(layers, transport.parallel(self._damage_of_layer, layers), strict=True))
         return next(filter(None, (self._layers[layer] for layer in manifest.layers)), "")
@@ -246,7 +246,7 @@ class Registry:
                     self.put(tag, EMPTY_INDEX, INDEX)
 
     def upload(self, content: bytes | Path) -> str:
-        """Upload a blob, or a file as one, in one piece unless the registry has it, and return its digest."""
+        """Upload a blob (bytes, or a file) in one piece, unless the registry has it, and return its digest."""
         digest = digest_of(content)
         for left in reversed(range(UPLOADS)):
             if self._request("HEAD", f"blobs/{digest}", accept=(404,)).status_code != 404:

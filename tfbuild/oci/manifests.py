@@ -81,7 +81,7 @@ class Mangled(Damaged, RegistryRefused):
 
 
 class Forged(Damaged, VerificationFailed):
-    """It is stored like that, but no tool writes that."""
+    """The registry stores it like that, but no tool writes such content."""
 
 
 def digest_of(content: bytes | Path) -> str:

@@ -139,7 +139,7 @@ def types(rows: Rows) -> set[str]:
 
 
 def signed(registry: Registry, digest: str, rows: Rows) -> bool:
-    """Return whether a signature is among what is attached to an image (`rows`), or under its tag; checks none."""
+    """Return whether a signature is attached to an image (`rows`) or stored under its tag; it is not checked."""
     attached = any(kind.startswith(SIGNATURES) for kind in types(rows))
     return attached or bool(registry.digest(f"{fallback_tag(digest)}.sig"))
 

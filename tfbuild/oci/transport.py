@@ -28,11 +28,11 @@ from tfbuild.util.terminal import cause, printable
 # Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
 MOST_BYTES = 4 << 20
 MOST_REASON = 200
-# How long a registry may take for the head of one answer, and after how long no request that failed is tried again. A
-# body may take a second more for each LEAST_RATE bytes of it.
+# How long a registry may take for the head of an answer; its body may take a second more for each LEAST_RATE bytes.
 SECONDS = 25.0
-PATIENCE = 50.0
 LEAST_RATE = 16 << 10
+# After so long, a request that failed is not repeated.
+PATIENCE = 50.0
 # Requests at once when many images are read.
 WORKERS = 8
 TRIES = 5

@@ -1,1 +1,1 @@
-"""General tools that know nothing of TensorFlow, CPUs or images; standard library and rich only."""
+"""General tools that know nothing of TensorFlow, CPUs or images; standard library, rich and msgspec only."""

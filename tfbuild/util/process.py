@@ -16,7 +16,7 @@ from tfbuild.errors import without_secrets
 from tfbuild.util.files import remove, writing
 
 CHUNK = 65536
-# The kernel takes its time for a process that waits for a disk.
+# Even a killed process takes a while to end if it waits for a disk.
 KILL_SECONDS = 5.0
 
 
@@ -71,7 +71,7 @@ def stop_group(process: subprocess.Popen[bytes], *, first: int = signal.SIGINT, 
 
 
 def runs(pid: int, mark: str) -> bool:
-    """Return whether a process runs that has `mark` in its command line: ids are used again. A zombie has none."""
+    """Return whether process `pid` has `mark` in its command line: ids are reused. A zombie has no command line."""
     try:
         return mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

@@ -25,7 +25,7 @@ def printable(text: str, most: int = MOST_LETTERS) -> str:
 
 
 def as_text(labels: object) -> dict[str, str]:
-    """Return an image's labels as texts that can be written as UTF-8; empty if `labels` is not a mapping."""
+    """Return labels as texts that can be written as UTF-8; {} if `labels` is not a mapping."""
 
     def text(value: object) -> str:
         # JSON can hold halves of surrogate pairs.
