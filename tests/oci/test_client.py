@@ -15,7 +15,6 @@ from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import EMPTY_INDEX, IMAGES, INDEX, LISTS, Damaged, Manifest, digest_of
 from tfbuild.oci.references import Repository
 
-Change = Callable[[type[FakeRegistry]], None]
 TAGS = "/v2/us/x/tags/list?n=1000"
 
 

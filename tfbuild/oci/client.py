@@ -33,6 +33,7 @@ from tfbuild.oci.manifests import (
 from tfbuild.oci.references import DIGEST, Repository, names_an_image, parse_image
 from tfbuild.oci.transport import Connection, body_of, chunks, next_page
 
+ANY_MANIFEST = {"Accept": ", ".join((*LISTS, *IMAGES))}
 MOST_TAGS = 10_000
 MOST_PAGES = 1000
 MOST_REFERRERS = 1000
@@ -85,8 +86,7 @@ class Registry:
 
         Raises RegistryRefused; Mangled if something else arrived, Forged if readers may take it for another manifest.
         """
-        headers = {"Accept": ", ".join((*LISTS, *IMAGES))}
-        answer = self._request("GET", f"manifests/{reference}", headers=headers, accept=(404,))
+        answer = self._request("GET", f"manifests/{reference}", headers=ANY_MANIFEST, accept=(404,))
         if answer.status_code == 404:
             return None
         content = body_of(answer)
@@ -108,8 +108,7 @@ class Registry:
 
         This is the registry's claim: content is checked against its digest when it is read.
         """
-        headers = {"Accept": ", ".join((*LISTS, *IMAGES))}
-        answer = self._request("HEAD", f"manifests/{tag}", headers=headers, accept=(404,))
+        answer = self._request("HEAD", f"manifests/{tag}", headers=ANY_MANIFEST, accept=(404,))
         if answer.status_code == 404:
             return ""
         if declared := answer.headers.get("Docker-Content-Digest", ""):
@@ -147,13 +146,17 @@ class Registry:
         self._refuse_mangled(f"sha256:{total.hexdigest()}", digest, "layer")
 
     def _blob(self, digest: str, name: str) -> requests.Response:
-        answer = self._request("GET", f"blobs/{digest}", accept=(404,)) if DIGEST.fullmatch(digest) else None
-        if answer is None or answer.status_code == 404:
+        if (answer := self._find("GET", digest)) is None:
             raise Missing(
                 f"{self.repository} does not have the {name} ({digest or 'without a digest'})",
                 hint="push the image again, or another one with --force",
             )
         return answer
+
+    def _find(self, method: str, digest: str) -> requests.Response | None:
+        """Return the registry's answer for a blob; None if it does not have the blob, or if that is not a digest."""
+        answer = self._request(method, f"blobs/{digest}", accept=(404,)) if DIGEST.fullmatch(digest) else None
+        return None if answer is None or answer.status_code == 404 else answer
 
     def _refuse_mangled(self, arrived: str, digest: str, name: str) -> None:
         if arrived != digest:
@@ -167,8 +170,7 @@ class Registry:
 
     def _damage_of_layer(self, layer: tuple[str, int]) -> str:
         digest, size = layer
-        answer = self._request("HEAD", f"blobs/{digest}", accept=(404,)) if DIGEST.fullmatch(digest) else None
-        if answer is None or answer.status_code == 404:
+        if (answer := self._find("HEAD", digest)) is None:
             return f"its layer {digest or 'without a digest'} is missing in the registry"
         there = answer.headers.get("Content-Length", "")
         if there == "0":  # some proxies measure the body, which an answer to HEAD does not have
@@ -249,7 +251,7 @@ class Registry:
         """Upload a blob (bytes, or a file) in one piece, unless the registry has it, and return its digest."""
         digest = digest_of(content)
         for left in reversed(range(UPLOADS)):
-            if self._request("HEAD", f"blobs/{digest}", accept=(404,)).status_code != 404:
+            if self._find("HEAD", digest) is not None:
                 return digest
             address = self._begin_upload()
             headers = {"Content-Type": "application/octet-stream"}
