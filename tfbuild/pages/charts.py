@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup
 
-from tfbuild.errors import fit
 from tfbuild.measure import intervals
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, Interval
 from tfbuild.pages import rendering
@@ -99,7 +98,7 @@ def bars(title: str, groups: Sequence[tuple[str, Sequence[tuple[str, float]]]], 
 
 def chart(title: str, groups: Sequence[tuple[str, Sequence[Row]]], ticks: Sequence[tuple[float, str]] = ()) -> Markup:
     """Render rows in groups with headings, above an axis with `ticks`: their position in percent, and their text."""
-    return Markup(rendering.render("pages/chart.html", title=title, groups=groups, ticks=ticks, fit=fit))
+    return Markup(rendering.render("pages/chart.html", title=title, groups=groups, ticks=ticks))
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -135,7 +134,7 @@ def marks(rows: Sequence[Spec], kind: str, encoding: Spec, **style: Any) -> Spec
 
 def curves(title: str, drawn: Sequence[tuple[str, Spec, str]]) -> Markup:
     """Draw specifications one below the other, each with a heading and a description for screen readers."""
-    shown = [(fit(heading), _svg(spec), fit(description)) for heading, spec, description in drawn]
+    shown = [(heading, _svg(spec), description) for heading, spec, description in drawn]
     return Markup(rendering.render("pages/curves.html", title=title, drawn=shown))
 
 

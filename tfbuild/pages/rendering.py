@@ -6,6 +6,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from tfbuild.errors import fit
 from tfbuild.util import installation
 from tfbuild.util.files import refusal, replace_file
 from tfbuild.util.quantities import counted
@@ -50,6 +51,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.filters |= {"prose": prose, "typed": installation.as_typed, "counted": counted}
+    jinja.filters |= {"prose": prose, "typed": installation.as_typed, "counted": counted, "fit": fit}
     jinja.filters |= {"cell": foreign_cell, "code": markdown_code}
     return jinja
