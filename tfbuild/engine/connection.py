@@ -315,14 +315,11 @@ ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3")
 KEEP = "sh -c 'v=$(docker version --format {{.Server.Version}}) && echo $v && exec cat >/dev/null'"
 DIAL = "docker system dial-stdio"
 BACKLOG = 16
-# Tried before the hints of ssh itself; the first match is used.
-SSH_HINTS = (
+HINTS = (
     ("Cannot connect to the Docker daemon", "start the engine there: ssh {host} sudo systemctl start docker"),
     ("permission denied while trying", "that user may not use the engine there: sudo usermod -aG docker USER"),
     ("docker: ", "install Docker there, on the PATH of commands run through ssh: ssh {host} docker version"),
-    ("timed out", "is it switched on, and reachable from here?"),
 )
-OTHERWISE = "see what this prints: ssh -o BatchMode=yes {host} docker version"
 
 
 class Tunnel:
@@ -366,7 +363,7 @@ class Tunnel:
             master.close()
             raise
         master.close()
-        hint = ssh.advice(self._destination, why, (*SSH_HINTS, *ssh.HINTS), OTHERWISE)
+        hint = ssh.advice(self._destination, why, "docker version", HINTS)
         raise EngineMissing(f"no container engine answers at {self._destination}: {why}", hint=hint)
 
     def _ssh(self, command: str, master: str) -> list[str]:

@@ -29,8 +29,10 @@ AT_ONCE = 16
 COMMAND = (
     f"sh -c 'cat /proc/cpuinfo && echo && {{ env -i {recordings.LOADER} --list-diagnostics 2>/dev/null || true; }}'"
 )
-NO_LINUX = ("/proc/cpuinfo", "it does not run Linux: record its CPU there, and give the file")
-OTHERWISE = "see what this prints: ssh -o BatchMode=yes {host} cat /proc/cpuinfo"
+HINTS = (
+    ("/proc/cpuinfo", "it does not run Linux: record its CPU there, and give the file"),
+    ("timed out", "is it switched on, and reachable from here? --timeout gives it more time"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,5 +188,5 @@ def _ask(machine: Destination, timeout: int, config: Path | None) -> str | Skipp
 
 
 def _failed(machine: Destination, reason: str) -> Skipped:
-    hint = ssh.advice(machine, reason, (*ssh.HINTS, NO_LINUX), OTHERWISE)
+    hint = ssh.advice(machine, reason, "cat /proc/cpuinfo", HINTS)
     return Skipped(name=str(machine), reason=reason, hint=hint)

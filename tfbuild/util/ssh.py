@@ -22,7 +22,7 @@ HINTS = (
     ("Could not resolve hostname", "is the name right? ~/.ssh/config applies"),
     ("Connection refused", "no sshd answers on that port: ssh://{host}:PORT"),
     ("No route to host", "is it switched on, and reachable from here?"),
-    ("timed out", "is it switched on, and reachable from here? --timeout gives it more time"),
+    ("timed out", "is it switched on, and reachable from here?"),
 )
 # Override settings of the user that would interfere with a single command.
 OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes")
@@ -63,6 +63,10 @@ def reason(output: str, code: int) -> str:
     return last or (f"ssh ended with {code}" if code == NOT_CONNECTED else f"the command there ended with {code}")
 
 
-def advice(machine: Destination, reason: str, rows: Sequence[tuple[str, str]], otherwise: str) -> str:
-    """Return the hint of the first row (a part of the reason, the hint) that matches `reason`."""
-    return next((hint for part, hint in rows if part in reason), otherwise).format(host=machine.host)
+def advice(machine: Destination, reason: str, run: str, rows: Sequence[tuple[str, str]] = ()) -> str:
+    """Return the hint of the first of `rows` and HINTS (a part of the reason, the hint) that matches `reason`.
+
+    If none matches, the hint is to run the command line `run` there by hand.
+    """
+    by_hand = f"see what this prints: ssh -o BatchMode=yes {{host}} {run}"
+    return next((hint for part, hint in (*rows, *HINTS) if part in reason), by_hand).format(host=machine.host)
