@@ -84,9 +84,6 @@ class Stream(io.RawIOBase):
     def __iter__(self) -> Any:
         return self._chunks
 
-    def __next__(self) -> bytes:
-        return next(self._chunks)
-
 
 @pytest.mark.parametrize(
     ("code", "kind"),

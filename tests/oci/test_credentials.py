@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.oci.fake_registry import FakeRegistry, connect, fake
+from tests.oci.fake_registry import FakeRegistry, connect
+from tests.oci.fake_registry import fake as fake
 from tests.servers import Handler, serving
 from tfbuild.errors import RegistryRefused
-
-__all__ = ["fake"]  # a fixture
 
 
 def test_the_engines_credentials_override_those_of_netrc(

@@ -297,7 +297,7 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
     if json:
         sys.stdout.write(records.to_json(report))
     else:
-        page.show(report, sys.stdout)
+        page.show(report)
         say(f"image {image}, report {reporting.path(report, REPORTS).with_suffix('.html')}")
     reporting.raise_if_failed(report, image)
 

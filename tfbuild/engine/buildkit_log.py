@@ -158,7 +158,8 @@ class Stages:
 def parse_title(title: str) -> tuple[str, str, bool]:
     """Return a step's stage, what it does, and whether it is the stage's last; BuildKit's internal steps have no stage.
 
-    All stages share "base": under concurrent builds BuildKit even gives it another build's stage name.
+    A FROM step belongs to "base", which all stages share: in concurrent builds, BuildKit gives it the name of another
+    build's stage.
     """
     if title.startswith("exporting"):
         return "export", "", True

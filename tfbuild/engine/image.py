@@ -45,7 +45,7 @@ class Image:
 
     @property
     def digests(self) -> frozenset[str]:
-        """By which the engine and registries know it."""
+        """The digests by which the engine and registries know it."""
         return frozenset({self.id, *(name.rpartition("@")[2] for name in self.repo_digests)})
 
 
