@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from tfbuild.engine.client import Engine
 from tfbuild.engine.daemon import DaemonPlace
 from tfbuild.errors import Disturbed, EngineMissing
 from tfbuild.util import process
+from tfbuild.util.files import locked
 from tfbuild.util.progress import Progress
 
 BUILDX = 'if [ "$1" = buildx ]; then echo github.com/docker/buildx v0.12; exit; fi; '
@@ -297,6 +298,20 @@ def test_stop_leaves_a_stranger_s_process_alone(tmp_path: Path) -> None:
         assert daemon.stop(Progress(), place) is False
         assert process.poll() is None
         process.kill()
+
+
+def test_who_waits_for_another_process_is_told(tmp_path: Path) -> None:
+    with ExitStack() as other:
+        other.enter_context(locked(tmp_path, lambda: None))
+
+        class Said(io.StringIO):
+            def write(self, text: str) -> int:
+                other.close()
+                return super().write(text)
+
+        said = Said()
+        assert daemon.stop(Progress(said), DaemonPlace(socket=tmp_path / "s", folder=tmp_path)) is False
+    assert said.getvalue() == "waiting for another process that starts or stops the engine\n"
 
 
 DEB822 = """Types: deb deb-src

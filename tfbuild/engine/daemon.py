@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,7 @@ def ensure(progress: Progress, place: DaemonPlace | None = None) -> Engine:
         dockerd = shutil.which("dockerd") is not None
         if hint := advice(error, named, system=sys.platform, apt=apt, root=root, dockerd=dockerd):
             raise EngineMissing(error.reason, hint=hint) from error
-    with locked(place.folder, lambda: None):
+    with _locked(place, progress):
         # Another run may have started one meanwhile, and a package's service may come up by itself.
         with suppress(EngineMissing):
             return Engine.connect(host)
@@ -136,6 +136,10 @@ def ensure(progress: Progress, place: DaemonPlace | None = None) -> Engine:
         _refuse_beside_another(place)
         with progress.step("engine: start"), interruptible():
             return _start(place, host, progress)
+
+
+def _locked(place: DaemonPlace, progress: Progress) -> AbstractContextManager[None]:
+    return locked(place.folder, lambda: progress("waiting for another process that starts or stops the engine"))
 
 
 def _refuse_beside_another(place: DaemonPlace) -> None:
@@ -259,7 +263,7 @@ def stop(progress: Progress, place: DaemonPlace | None = None) -> bool:
     place = place or DaemonPlace()
     if not place.folder.is_dir():
         return False
-    with locked(place.folder, lambda: None):
+    with _locked(place, progress):
         if running(place.pid_file, str(place.pid_file)) is None:
             return False
         with progress.step("engine: stop"):
