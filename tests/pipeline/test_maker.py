@@ -60,8 +60,8 @@ def test_a_baseline_stays_valid_when_another_run_renames_it(tmp_path: Path) -> N
     engine.tag(unverified, image_name(official))
     engine.untag(unverified)
     # It is run by its id, which stays, and reported by the name that it had.
-    assert (baseline.ref, baseline.image) == (unverified, "sha256:1")
-    assert baseline.image in engine.names.values()
+    assert (baseline.ref, baseline.id) == (unverified, "sha256:1")
+    assert baseline.id in engine.names.values()
 
 
 @each(
@@ -200,7 +200,7 @@ def test_an_official_wheel_is_compared_with_itself_without_its_tuning(tmp_path: 
         build = plan.select(
             Request(wheel="official", release=release, target="cpu", python="3.8", platform="linux/amd64"), None
         )
-        assert baseline_of(build, holding({}), tmp_path) == Baseline(ref="x", env=env)
+        assert baseline_of(build, holding({"x": "sha256:1"}), tmp_path) == Baseline(ref="x", id="sha256:1", env=env)
 
 
 def test_a_verification_without_throughput_has_no_baseline_and_says_why(
@@ -252,7 +252,7 @@ def test_a_verification_builds_nothing_and_says_what_it_lacks(tmp_path: Path) ->
     there = verifier(SimpleNamespace(image=lambda _: image, exists=lambda _: True), tmp_path)
     baseline = there.existing_baseline("x")
     assert isinstance(baseline, Baseline)
-    assert (baseline.ref, baseline.image) == (image_name(official), "sha256:1")
+    assert (baseline.ref, baseline.id) == (image_name(official), "sha256:1")
     assert list(tmp_path.iterdir()) == []
 
 

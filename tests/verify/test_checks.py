@@ -25,7 +25,7 @@ from tfbuild.verify.verification import NO_START, Baseline, Start, Verification,
 ROOT = Path(__file__).parents[2]
 STARTED = Start(outcome=Outcome(records=(ENVIRONMENT,), ended=judge.Ended(0, ""), output=""))
 SANDBOX = Sandbox(processes=1, volume="v", source="/v", path="/files")
-BASELINE = Baseline(ref="tfbuild:plain", env={})
+BASELINE = Baseline(ref="tfbuild:plain", id="sha256:2", env={})
 
 
 def verification(

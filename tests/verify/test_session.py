@@ -263,7 +263,7 @@ def test_the_checks_get_the_baseline_or_the_reason_for_none(monkeypatch: pytest.
 
     monkeypatch.setattr(session, "CHECKS", (row("one", run),))
     engine = cast(Engine, FakeEngine())
-    baselines: list[Baseline | str] = [Baseline(ref="tfbuild:plain", env={}), "not requested"]
+    baselines: list[Baseline | str] = [Baseline(ref="tfbuild:plain", id="sha256:2", env={}), "not requested"]
     for baseline in baselines:
         session.verify(engine, "x", baseline=baseline, progress=Progress(io.StringIO()))
     session.verify(engine, "x", progress=Progress(io.StringIO()))

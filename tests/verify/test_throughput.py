@@ -31,7 +31,7 @@ from tfbuild.verify.checks import throughput
 from tfbuild.verify.records import Throughput
 from tfbuild.verify.verification import Baseline, Verification
 
-BASELINE = Baseline(ref="tfbuild:plain", env={"LD_PRELOAD": ""})
+BASELINE = Baseline(ref="tfbuild:plain", id="sha256:2", env={"LD_PRELOAD": ""})
 ROW = throughput.against(BASELINE)
 IMAGE, OTHER = (arm.name for arm in ROW.arm)
 WORKLOADS = tuple(case.workload for case in ROW.case)
@@ -65,7 +65,7 @@ def rounds(
 
 def judged(rows: Rounds) -> Throughput:
     """Return the throughput that a real run with these rounds would give."""
-    machine = Machine(image="sha256:1", against=BASELINE.ref, cpus=2, gpus=0)
+    machine = Machine(image="sha256:1", against=BASELINE.id, cpus=2, gpus=0)
     cases = [
         CaseRun(
             row=ROW,
@@ -239,7 +239,7 @@ def run(script: LyingScript, baseline: Baseline | str = BASELINE) -> tuple[Judge
 
 
 def test_the_image_is_timed_against_its_baseline_and_itself(script: LyingScript) -> None:
-    check, state, engine = run(script, replace(BASELINE, id="sha256:2"))
+    check, state, engine = run(script)
     assert check.status == "pass"
     assert check.detail.startswith("faster: 2.000 [2.000, 2.000] of the baseline's speed in CPU time, 2.000 ")
     assert {*engine.images} == {"sha256:1", "sha256:2"}

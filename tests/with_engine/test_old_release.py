@@ -60,7 +60,7 @@ def detail(report: Report, name: str) -> str:
 @pytest.mark.parametrize("release", ["1.15.5", "2.0.4", "2.3.4"])
 def test_an_official_wheel_is_verified_on_python_3_7(release: str, engine: Engine, old: Callable[..., str]) -> None:
     ref = old(release=release, target="cpu", wheel="official")
-    baseline = Baseline(ref=ref, env=dict(plan.runtime(release, "cpu", "").untuned))
+    baseline = Baseline(ref=ref, id=ref, env=dict(plan.runtime(release, "cpu", "").untuned))
     report = verify(engine, ref, baseline=baseline, progress=Progress())
     outcomes = statuses(report)
     assert outcomes.pop("throughput") in ("pass", "skip"), report

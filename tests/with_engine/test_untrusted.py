@@ -142,7 +142,7 @@ def checked(
     def verify(*instructions: str, only: tuple[str, ...]) -> dict[str, Check]:
         ref = derived(image(RELEASE), *instructions)
         monkeypatch.setattr(session, "CHECKS", [check for check in CHECKS if check.name in only])
-        baseline = Baseline(ref=ref, env={"LD_PRELOAD": ""}, id=engine.image(ref).id)
+        baseline = Baseline(ref=ref, id=engine.image(ref).id, env={"LD_PRELOAD": ""})
         report = session.verify(engine, ref, progress=Progress(), baseline=baseline)
         assert (
             engine.client.containers.list(all=True, ignore_removed=True, filters={"ancestor": engine.image(ref).id})
@@ -737,7 +737,7 @@ def test_a_worker_of_the_throughput_that_was_killed_from_outside_is_no_failure(
 
     thread = threading.Thread(target=strike)
     thread.start()
-    baseline = Baseline(ref=ref, env={"LD_PRELOAD": ""}, id=id_)
+    baseline = Baseline(ref=ref, id=id_, env={"LD_PRELOAD": ""})
     report = session.verify(engine, ref, baseline=baseline, progress=Progress())
     thread.join()
     assert killed.is_set()

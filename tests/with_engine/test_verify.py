@@ -211,7 +211,7 @@ def test_a_false_image_fails_its_own_checks_and_no_other(
     report = verify(
         engine,
         ref,
-        baseline=Baseline(ref=plain, env=dict(plan.runtime(release, "cpu", "").untuned))
+        baseline=Baseline(ref=plain, id=plain, env=dict(plan.runtime(release, "cpu", "").untuned))
         if timed
         else session.NO_BASELINE,
         progress=Progress(),
@@ -247,7 +247,7 @@ def test_an_image_that_lies_in_the_protocol_fails_with_a_reason(
         "RUN chmod 755 /bin/liar && ln -sf /bin/liar /opt/tensorflow/bin/python",
         "USER 1000:1000",
     )
-    baseline = Baseline(ref=ref, env=dict(plan.runtime("2.21.0", "cpu", "").untuned))
+    baseline = Baseline(ref=ref, id=ref, env=dict(plan.runtime("2.21.0", "cpu", "").untuned))
     report = verify(engine, ref, baseline=baseline, progress=Progress())
     outcomes = statuses(report)
     assert (outcomes["interpreter"], outcomes["import"]) == ("fail", "fail"), shown(report)
@@ -291,7 +291,7 @@ def test_a_baseline_that_cannot_be_timed_fails_the_check_with_its_reason(
     With the checks that come before any throughput; a true image passes the others in test_build.py.
     """
     monkeypatch.setattr(session, "CHECKS", [check for check in CHECKS if check.name in TIMED])
-    baseline = Baseline(ref="tfbuild-base:bookworm", env={})
+    baseline = Baseline(ref="tfbuild-base:bookworm", id="tfbuild-base:bookworm", env={})
     ref = derived(image("2.21.0"), f"LABEL test={uuid.uuid4().hex}")
     report = verify(engine, ref, baseline=baseline, progress=Progress())
     check = next(check for check in report.checks if check.name == "throughput")

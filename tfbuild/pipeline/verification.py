@@ -63,11 +63,11 @@ class Verifier:
             self.progress(f"no official wheel to compare with: {comparison.lacks}")
             return verifying.NO_BASELINE
         if comparison.wheel is None:
-            return Baseline(ref=ref, env=env)
-        if not (other := self._image_of(comparison.wheel) or make(comparison.wheel)):
+            other = ref
+        elif not (other := self._image_of(comparison.wheel) or make(comparison.wheel)):
             return _missing(comparison.wheel)
         # It is run by its id, because another run may be verifying it, and then removes the name ID-unverified.
-        return Baseline(ref=other, env=env, id=self.engine.image(other).id)
+        return Baseline(ref=other, id=self.engine.image(other).id, env=env)
 
     def existing_baseline(self, ref: str) -> Baseline | str:
         """Return what to compare an existing image with, by its labels, or why there is nothing; build nothing."""

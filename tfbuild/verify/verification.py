@@ -22,17 +22,12 @@ NO_START = "the image does not start on this host (see guard)"
 class Baseline:
     """What the throughput is compared with: an image, and changes of its environment (empty values: unset).
 
-    `ref`: its name in reports; `id`: what to run, since its name may move to another image meanwhile.
+    `ref`: its name in reports; `id`: what to run, because its name may move to another image meanwhile.
     """
 
     ref: str
+    id: str
     env: Mapping[str, str]
-    id: str = ""
-
-    @property
-    def image(self) -> str:
-        """What to run."""
-        return self.id or self.ref
 
 
 @dataclass(frozen=True, kw_only=True)

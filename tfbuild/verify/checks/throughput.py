@@ -41,7 +41,7 @@ def measure(engine: Engine, ref: str, baseline: Baseline) -> Throughput:
     """Measure the image against its baseline. Raises MeasurementError, TooBusyError, WorkerDied or TimeoutError."""
     row = against(baseline)
     # No placeholder in the row depends on the machine's numbers.
-    machine = Machine(image=ref, against=baseline.image, cpus=0, gpus=0)
+    machine = Machine(image=ref, against=baseline.id, cpus=0, gpus=0)
     with workers.confined_pool(engine, ref) as pool:
         runs = [
             CaseRun(row=row, case=case, machine=machine, pool=pool, tell=lambda _: None, strict=True)
