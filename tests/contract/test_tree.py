@@ -111,14 +111,6 @@ def test_the_wheel_target_stands_in_its_build_file(build: Build, tree: Tree) -> 
     assert dockerfile.collect(build.bazel_target) == f"bazel-bin/{package}/{name} /wheel"
 
 
-def test_the_wheels_program_takes_the_option_of_its_row(tree: Tree) -> None:
-    made = releases.wheel(RELEASE)
-    assert f'elif [[ "$1" == "{made.cpu}" ]]; then' in tree.text(PACK)
-    # --gpu went with 2.11; what it does not know it takes for the output folder.
-    assert not made.gpu
-    assert '"--gpu"' not in tree.text(PACK)
-
-
 def test_the_host_tools_of_the_wheel_step_are_those_that_it_calls(tree: Tree) -> None:
     script = re.sub(r"\n  if is_windows; then\n.*?\n  else\n", "\n", tree.text(PACK), flags=re.S)
     words = set(re.findall(r"^\s*(\w+) ", script, re.M))

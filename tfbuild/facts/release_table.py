@@ -145,14 +145,13 @@ class KnownCompiler(Sourced, frozen=True, kw_only=True):
 
 
 class WheelTarget(Sourced, frozen=True, kw_only=True):
-    """How the wheel is made: `target` is a program that packs it (`step` "script"), or the wheel itself ("bazel").
+    """Bazel's target: a program that packs the wheel, or the wheel itself.
 
-    `cpu` and `gpu` are the options that name the wheel tensorflow_cpu or tensorflow.
+    `cpu` and `gpu` are Bazel's options that name the wheel tensorflow_cpu or tensorflow, if there are any.
     """
 
     target: str
-    step: Literal["script", "bazel"]
-    cpu: str
+    cpu: str = ""
     gpu: str = ""
 
 

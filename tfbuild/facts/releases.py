@@ -178,7 +178,7 @@ def wheel_compiler(release: str) -> str:
 
 
 def wheel(release: str) -> WheelTarget:
-    """Return the Bazel target and the packing step of the wheel."""
+    """Return the Bazel target of the wheel, and the options that name it."""
     return row(table().wheel_target, release)
 
 

@@ -114,7 +114,7 @@ def repo_env(release: str, env: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 def wheel_flags(release: str, target: str, arch: str, python: str) -> tuple[str, ...]:
     """Return the Bazel flags that name the wheel and choose the hermetic Python, if the release has such flags."""
     wheel = releases.wheel(release)
-    name = targets.get(target).column(wheel.cpu, wheel.gpu) if wheel.step == "bazel" else ""
+    name = targets.get(target).column(wheel.cpu, wheel.gpu)
     official = releases.wheel_flags(release, target, arch)
     hermetic = releases.rows(table().hermetic_python, release)
     return (*([name] if name else []), *official, *(f"--repo_env={row.variable}={python}" for row in hermetic))
