@@ -35,8 +35,8 @@ def test_a_plan_is_read_from_the_labels() -> None:
     read = Planned.from_labels("x", LABELS | {PREFIX + name: value for name, value in more.items()}, "arm64")
     assert read == Planned(
         id="2.14.0-mkl-py3.11-avx", release="2.14.0", python="3.9", target="mkl", arch="aarch64",
-        features=frozenset(LABELS[f"{PREFIX}features"].split()), threading="threadpool", allocator="tcmalloc",
-        wheel="official", instruction_set="avx", compute_capabilities=("8.0", "9.0"), version="0.9",
+        features=frozenset(LABELS[f"{PREFIX}features"].split()), threading="threadpool", wheel="official",
+        instruction_set="avx", compute_capabilities=("8.0", "9.0"), version="0.9",
     )  # fmt: skip
     assert (read.platform, Planned.from_labels("x", LABELS, "amd64").platform) == ("linux/arm64", "linux/amd64")
     least = Planned.from_labels(

@@ -244,7 +244,6 @@ class Planned:
     arch: str
     features: frozenset[str]
     threading: str
-    allocator: str
     wheel: str = ""
     requirement: str = ""
     instruction_set: str = ""
@@ -276,7 +275,6 @@ class Planned:
             arch=plan.PLATFORMS[platform],
             features=frozenset(image.get("features").split()),
             threading=image.get("threading"),
-            allocator=image.get("allocator"),
             wheel=image.get("wheel"),
             requirement=image.get("requirement"),
             instruction_set=image.get("instruction-set"),
@@ -318,7 +316,7 @@ class Planned:
             python=self.python,
             target=self.target,
             threading=self.threading,
-            allocator=self.allocator,
+            allocator=ALLOCATOR,
             checks=self.runtime.checks,
             known_defects=self.runtime.known_defects,
         )
