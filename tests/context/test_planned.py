@@ -56,6 +56,8 @@ def test_each_label_that_a_plan_needs_is_asked_for(name: str) -> None:
     with pytest.raises(UnknownImage, match=rf"x was not made by tfbuild: it has no label io\.tfbuild\.{name}") as error:
         Planned.from_labels("x", less, "amd64")
     assert error.value.hint == "invoke build"
+    with pytest.raises(UnknownImage, match=r"x was not made by tfbuild: it has no io\.tfbuild labels"):
+        Planned.from_labels("x", {"maintainer": "us"}, "amd64")
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,8 @@ class Planned:
         """Read the labels; raises UnknownImage if tfbuild made no such image for that architecture ("amd64")."""
         image, platform = read_labels(labels), f"linux/{architecture}"
         if missing := [PREFIX + name for name in NEEDED if name not in image.own]:
-            raise UnknownImage(f"{ref} was not made by tfbuild: it has no label {missing[0]}", hint="invoke build")
+            lacks = f"label {missing[0]}" if image.own else "io.tfbuild labels"
+            raise UnknownImage(f"{ref} was not made by tfbuild: it has no {lacks}", hint="invoke build")
         readable = {
             "id": bool(IDENTIFIER.fullmatch(image.id)),
             "python": bool(PYTHON.fullmatch(image.get("python"))),

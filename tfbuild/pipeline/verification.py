@@ -4,9 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import ID, UNVERIFIED, Planned, image_name
+from tfbuild.context.labels import UNVERIFIED, Planned, image_name
 from tfbuild.engine import Engine
-from tfbuild.errors import UnknownImage
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, Comparison, Runtime
 from tfbuild.util.progress import Progress
@@ -72,8 +71,6 @@ class Verifier:
     def existing_baseline(self, ref: str) -> Baseline | str:
         """Return what to compare an existing image with, by its labels, or why there is nothing; build nothing."""
         image = self.engine.image(ref)
-        if ID not in image.labels:
-            raise UnknownImage(f"{ref} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke build")
         planned = Planned.from_labels(ref, image.labels, image.architecture)
         return self.baseline(ref, planned.comparison(self.run.base), planned.runtime, lambda _: "")
 
