@@ -178,12 +178,12 @@ def _log(group: Sequence[CaseRatio], end: str) -> float:
     return fmean(math.log(getattr(part.ratio, end)) for part in group)
 
 
-def students_t(freedom: int, chance: float = CONFIDENCE) -> float:
-    """Return the two-sided limit of Student's t for this chance (Abramowitz and Stegun 26.7.5).
+def students_t(freedom: int) -> float:
+    """Return the two-sided limit of Student's t with CONFIDENCE (Abramowitz and Stegun 26.7.5).
 
     It is right to 0.2 % for five degrees of freedom or more.
     """
-    z = NormalDist().inv_cdf((1 + chance) / 2)
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
