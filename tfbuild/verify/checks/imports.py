@@ -17,13 +17,13 @@ from tfbuild.verify.verification import Start, Verification, VerificationCheck, 
 def _run(verification: Verification) -> Judgement:
     seen: list[Process | None] = []
     result = verification.ask(judge.IMPORT, look=seen.append)
-    start, process = Start(outcome=result.outcome), seen[0] if seen else None
+    start = Start(outcome=result.outcome)
     judged = with_known_failure(verification.judge(judge.IMPORT, result), verification.planned.release)
     judged = fail_if(other_compiler(verification.planned.compiler, start.tensorflow), judged)
     if judged.status == judge.FAIL and not start.tensorflow:
         start = replace(start, why="TensorFlow does not import (see import)")
-    verification.start, verification.process = start, process
-    return check_process(judged, verification, process)
+    verification.start, verification.process = start, seen[0] if seen else None
+    return check_process(judged, verification)
 
 
 def other_compiler(planned: str, tensorflow: TensorFlow | None) -> str:
@@ -45,8 +45,9 @@ def with_known_failure(judged: Judgement, release: str) -> Judgement:
     return replace(judged, detail=judged.detail + known)
 
 
-def check_process(judged: Judgement, verification: Verification, process: Process | None) -> Judgement:
+def check_process(judged: Judgement, verification: Verification) -> Judgement:
     """Fail if the kernel shows another process than the probe reported; if it shows none, say so."""
+    process = verification.process
     if judged.status != judge.PASS:
         return judged
     if process is None:
