@@ -228,10 +228,10 @@ def script() -> LyingScript:
     return LyingScript(seconds={IMAGE: 0.01, AGAIN: 0.01, OTHER: 0.02}, inner=13)
 
 
-def run(script: LyingScript, baseline: Baseline | str = BASELINE) -> tuple[Judgement, Verification, WorkerEngine]:
+def run(script: LyingScript) -> tuple[Judgement, Verification, WorkerEngine]:
     engine = WorkerEngine(script)
     state = Verification(
-        engine=cast(Engine, engine), ref="sha256:1", planned=planned(), baseline=baseline, sandbox=SANDBOX
+        engine=cast(Engine, engine), ref="sha256:1", planned=planned(), baseline=BASELINE, sandbox=SANDBOX
     )
     with pytest.MonkeyPatch.context() as patch:
         script.clock = clock.stop(patch, rounding, throughput, workers)
@@ -366,11 +366,6 @@ def test_work_that_other_processes_of_a_container_do_is_counted_there(script: Ly
     check, _, _ = run(script)
     assert check.status == "fail"
     assert "of CPU time; the engine counted " in check.detail
-
-
-def test_without_a_baseline_nothing_is_started(script: LyingScript) -> None:
-    check, _, engine = run(script, "not requested")
-    assert (check.status, check.detail, engine.images) == ("skip", "not requested", [])
 
 
 def test_a_comparison_without_enough_rounds_has_no_ratio() -> None:
