@@ -56,10 +56,9 @@ def _levels(arch: str) -> Iterator[CpuEntry]:
 
 def _cpus(arch: str) -> Iterator[CpuEntry]:
     """Yield each CPU, and the values of --cpu that only processors' names stand for."""
-    levels = {facts.squeeze(name) for name in (arch, *(level.name for level in facts.levels(arch)))}
     others = (row.cpu for row in names.products() if row.arch == arch and names.features(row.cpu, arch) is None)
     for name in dict.fromkeys((*names.known(arch), *others)):
-        if facts.squeeze(name) not in levels:
+        if facts.squeeze(name) != facts.squeeze(arch) and facts.level(name, arch) is None:
             yield _entry(name, "CPU", arch)
 
 

@@ -244,15 +244,14 @@ def refuse_vector_width(held: frozenset[str], name: str, version: int, width: st
 
 def _is_about(row: Extra | Broken, held: frozenset[str], arch: str) -> bool:
     """Whether a row is about a set: the set has its feature, and lacks the level below which the row holds."""
-    has_level = any(level.name == row.below and level.features <= held for level in facts.levels(arch))
-    return row.feature in held and not has_level
+    return row.feature in held and ((level := facts.level(row.below, arch)) is None or not level.features <= held)
 
 
 def _about_name(named: str, arch: str, name: str, version: int) -> Iterator[str]:
     """Yield which CPU a processor's name stands for, and why a CPU's name is not used as -march=."""
     words = [part.strip() for part in COMMA.split(named)]
-    # No CPU's name, so that archspec need not be imported.
-    if means_host(named) or facts.squeeze(words[0]) in {facts.squeeze(level.name) for level in facts.levels(arch)}:
+    # No CPU's name: archspec need not be imported.
+    if means_host(named) or facts.level(words[0], arch) is not None:
         return
     for word in words:
         if (product := names.find_product(word)) is not None and names.features(word, arch) is None:

@@ -174,8 +174,8 @@ def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[s
             known = ", ".join(level.name for level in facts.levels(arch))
             raise Unsupported("no host CPU is known here", hint=f"name a CPU or a level: --cpu {known}")
         return frozenset(_of(host, exact).features)
-    if (level := _levels(arch).get(facts.squeeze(word))) is not None:
-        return level
+    if (level := facts.level(word, arch)) is not None:
+        return level.features
     if (held := _of_name(word, arch)) is not None:
         return held if exact else uses.relevant(held, arch)
     if (held := _named(word, arch)) is not None:
@@ -232,10 +232,6 @@ def refuse_without_level(text: str, arch: str) -> None:
         )
 
 
-def _levels(arch: str) -> dict[str, frozenset[str]]:
-    return {facts.squeeze(level.name): level.features for level in facts.levels(arch)}
-
-
 def _nearest(name: str, arch: str) -> str:
     if name.lower().lstrip("-").removeprefix("march=").removeprefix("mcpu=") in MEANING_HOST:
         return "--cpu host is the CPU of this machine"
@@ -261,7 +257,7 @@ def _nearest(name: str, arch: str) -> str:
 
 def is_known(name: str, arch: str) -> bool:
     """Whether `name`, one word of --cpu, means something for the architecture."""
-    is_fact = facts.squeeze(name) in _levels(arch) or _named(name, arch) is not None
+    is_fact = facts.level(name, arch) is not None or _named(name, arch) is not None
     row = names.find_product(name)
     return is_fact or _of_name(name, arch) is not None or (row is not None and row.arch == arch)
 

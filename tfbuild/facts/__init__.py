@@ -174,3 +174,8 @@ def levels(arch: str) -> tuple[Level, ...]:
         below = full[row.includes].features if row.includes else frozenset[str]()
         full[row.name] = msgspec.structs.replace(row, features=below | row.features)
     return tuple(level for level in full.values() if level.arch == arch)
+
+
+def level(name: str, arch: str) -> Level | None:
+    """Return the level of `arch` that some tool spells `name`, or None."""
+    return next((row for row in levels(arch) if squeeze(row.name) == squeeze(name)), None)
