@@ -4,8 +4,9 @@
 
 Each repeat is a comparison as `invoke bench` makes it: 15 rounds of work against the same work, in one process and in
 two; and of four times as many rounds, which a tenth of wall time needs on two cores, against the same work with a sleep
-of a tenth after it. At most one repeat in twenty may claim a difference, and at most one in twenty may miss the sleep;
-a repeat of fewer than six rounds shows neither, and too many of those fail it too. So does a sleep that is no tenth.
+of a tenth after it. At most one repeat in twenty may claim a difference, and at most one in twenty may miss the sleep.
+A repeat of fewer than six rounds shows neither: too many of those are a failure, too, and so is a sleep that does not
+measure as a tenth.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What compiling a release cost and gave, out of what tfbuild itself wrote down: results/compiled-RELEASE.json.
+"""What compiling a release cost and gave, from tfbuild's own records: results/compiled-RELEASE.json.
 
     .venv/bin/python -m benchmarks.compiled ID [ID ...]
 
@@ -6,8 +6,8 @@ For each identifier (all are of one release): `build/ID/plan.json`, `build/ID/si
 each run), `reports/ID.json` (verification, once the image is built; for an image of the wheel file, copy its report
 there), `reports/bench-ID.json` (from `invoke bench --only isa --against`, where that was run),
 `reports/inspect-ID.json` (from `invoke inspect WHEEL --json`, likewise) and the wheel beside its sidecar in a folder
-below `dist/` (from `invoke wheel`: a release's wheels have one file name, so that each needs a folder of its own). A
-compile without an end is written down as one that is under way.
+below `dist/` (from `invoke wheel`: a release's wheels have one file name, so each needs a folder of its own). A compile
+that has not ended is recorded as under way.
 
 `--overrides` names a file of JSON that says what each folder is that took a repository's place, such as "0.0.10 of
 Debian: not the pinned 0.0.6". `--second` names the working folder of another builder: one with empty disks, which

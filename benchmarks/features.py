@@ -3,8 +3,8 @@
     python -m benchmarks.features --include DIR [--compiler gcc-12=g++-12] [--compiler clang-16=clang++-16] ...
 
 Each feature that is in no level is added to a level of CPUs that have it and to what it needs, and features.cc is
-compiled to assembly with tfbuild's own flags for both sets. A feature changes something if the instructions differ;
-counted are instructions by their mnemonic. Then, with GCC, the seven kernels of eigen.cc: this machine's set against
+compiled to assembly with tfbuild's own flags for both sets. A feature changes something if the instructions differ,
+which are counted by mnemonic. Then, with GCC, the seven kernels of eigen.cc: this machine's set against
 `-march=native` with the same tuning, and x86-64-v4 against the same with every feature that a CPU's set leaves out. DIR
 has Eigen's headers, such as the folder `tensorflow/include` of TensorFlow's wheel; nothing is run. `:aarch64` follows a
 cross compiler's name.

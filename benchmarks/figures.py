@@ -1,4 +1,4 @@
-"""Writes the tables of figures: each number out of a committed report, with its machine and its caveats.
+"""Write the tables of figures: each number from a committed report, with its machine and its caveats.
 
 `python -m benchmarks.figures`; a test holds docs/figures.md, README.md and CONTRIBUTING.md to it. The rows stand in
 figures.toml, those of CONTRIBUTING.md in results/mutation/.

@@ -6,8 +6,8 @@ Runs the command in two fresh copies of the clone: as it is, and with `--no-cach
 has TensorFlow's wheel in pip's cache. The target is at most 120 s for the second, beside what it downloads. A container
 engine that answers is used as it is; without one, the command installs and starts Debian's, and it keeps running.
 
-What counts as a download: from apt's first answer to its last, and from pip's first to its installing them all,
-which includes what pip thinks about between them. For install.sh pip's cache is empty, as it is for a new user.
+What counts as a download: the time from apt's first answer to its last, and from pip's first download to the
+installation of them all, with what pip works out in between. For install.sh pip's cache is empty, as for a new user.
 """
 
 import os

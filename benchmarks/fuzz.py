@@ -49,7 +49,7 @@ ROOT = Path(__file__).parent.parent
 DATA = ROOT / "tests" / "data"
 # Of one input: what a parser may take. An answer takes milliseconds on any of the recorded inputs.
 SECONDS, MEGABYTES, BYTES = 10, 256, 16 * 1024
-# Of an ELF file: so many rows of its tables can name so long a text that no reader may keep all of them.
+# Of an ELF file: its tables can have so many rows with such long names that no reader may keep them all.
 LIBRARY_BYTES = 256 * 1024
 DONE = re.compile(r"^Done (\d+) runs in (\d+) second", re.MULTILINE)
 # Only tfbuild's own branches lead the fuzzer.

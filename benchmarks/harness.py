@@ -57,7 +57,7 @@ def ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
 
 
 def record(name: str, results: Mapping[str, object]) -> Path:
-    """Writes benchmarks/results/NAME.json with the machine that it was measured on."""
+    """Write benchmarks/results/NAME.json with the machine that it was measured on."""
     cpu = detect()
     document = {
         "benchmark": name,

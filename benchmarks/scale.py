@@ -1,4 +1,4 @@
-"""How much faster a compile is on more workers: it runs on clusters of 1, 2 and 4, beside what benchmarks.workers says.
+"""How much faster a compile is on clusters of 1, 2 and 4 workers, compared with what benchmarks.workers predicts.
 
     .venv/bin/python -m benchmarks.scale --image IMAGE --profile FILE [--actions FILE --target TARGET] -- COMMAND ...
 

@@ -169,7 +169,7 @@ def decoded(text: str) -> str:
 def boot(folder: Path) -> float:
     """Run Bochs until the emulated machine is off; return the seconds of CPU time that it took.
 
-    Bochs shows the machine's screen on a terminal that it opens, and waits for ever where nobody reads it.
+    Bochs shows the machine's screen on a terminal that it opens, and waits forever if nobody reads that.
     """
     before = os.times()
     command: list[str | Path] = ["bochs-bin", "-q", "-f", folder / "bochsrc", "-rc", folder / "commands"]

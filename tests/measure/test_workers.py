@@ -46,8 +46,7 @@ class Script:
 
     `seconds`: of one call. `dies`: questions that end the worker, each once, with exit code `dies_by`. `foreign`: CPU
     seconds that others use in the samples to come. `idle`: CPUs used while idle. `no_start`: workers that die at once.
-    `gone`: no engine answers
-    any more. `asked`: what was asked.
+    `gone`: no engine answers any more. `asked`: what was asked.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)

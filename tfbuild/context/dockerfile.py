@@ -190,7 +190,7 @@ def _place_wheel(wheel: Path, folder: Path, build: Build) -> None:
 
 
 def files(build: Build, *, base_digest: str = "") -> dict[str, str]:
-    """Return what tfbuild itself puts into a context by its path there, the most interesting first."""
+    """Return the files that tfbuild itself puts into a context, by their paths there, the most interesting first."""
     layout = ContextLayout(
         origin=command(build) + (" --pin" if base_digest else ""),
         place="in this folder",

@@ -21,7 +21,7 @@ class CpuEntry:
 
 
 def search(text: str) -> tuple[CpuEntry, ...]:
-    """Return the entries with `text` in a name, and the one that it stands for. Raises Unsupported without any."""
+    """Return the entries with `text` in a name, and the one that it stands for. Raises Unsupported if none has."""
     part = facts.squeeze(text)
     named = names.find_product(text) if part else None
     hits = tuple(

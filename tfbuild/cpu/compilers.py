@@ -31,7 +31,7 @@ class Compiler(Facts, frozen=True):
 
 
 class Extra(Facts, frozen=True):
-    """A flag that `compiler` needs for sets with `feature` (if `below` is named: that lack this level)."""
+    """A flag that `compiler` needs for sets with `feature`; with `below`, only for sets that lack that level."""
 
     compiler: str
     feature: str
@@ -50,7 +50,7 @@ class Slow(Facts, frozen=True):
 
 
 class Broken(Facts, frozen=True, kw_only=True, rename={"start": "from"}):
-    """A feature whose flag breaks the compile of a release (if `below` is named: for sets that lack this level).
+    """A feature whose flag breaks the compile of a release; with `below`, only for sets that lack that level.
 
     Releases and compilers are half-open ranges; 0 and "" mean no bound.
     """
@@ -243,7 +243,7 @@ def refuse_vector_width(held: frozenset[str], name: str, version: int, width: st
 
 
 def _is_about(row: Extra | Broken, held: frozenset[str], arch: str) -> bool:
-    """Whether a row is about a set: the set has its feature, and lacks the level below which the row holds."""
+    """Whether a row is about a set: the set has its feature, and lacks the level `below`."""
     return row.feature in held and ((level := facts.level(row.below, arch)) is None or not level.features <= held)
 
 

@@ -141,9 +141,9 @@ def _disagreements(reading: Reading) -> Iterator[Disagreement]:
 
 
 def _portable(system: str) -> Cpu:
-    """macOS by its sysctl, of which py-cpuinfo reads none on Apple's own CPUs; Windows by py-cpuinfo's full call.
+    """Ask sysctl on macOS, since py-cpuinfo reads nothing of Apple's own CPUs there, and py-cpuinfo on Windows.
 
-    That takes over a second, and knows no AVX512_BF16, AVX_VNNI or AMX.
+    Its full call takes over a second, and knows no AVX512_BF16, AVX_VNNI or AMX.
     """
     if system == "Darwin":
         return parse(_sysctl(), origin="sysctl")

@@ -26,7 +26,7 @@ MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 MEANING_HOST = ("native", "auto", "local", "this", "mine", "current")
 MEANING_ALL = ("all", "max", "full", "everything")
 MEANING_SMALLEST = ("none", "generic", "baseline", "any", "portable", "min", "minimal", "default")
-# How alike a name and its misspelling are (difflib's ratio). Other CPUs' names may be less: bonnell and broadwell.
+# How alike a name and its misspelling are (difflib's ratio). Names of different CPUs are less alike.
 ALIKE = 0.8
 # Models in the refusal of a name that many CPUs have.
 MOST_MODELS = 4
@@ -216,7 +216,7 @@ def same_architecture(cpu: Cpu, arch: str, origin: str) -> Cpu:
 
 
 def refuse_without_level(text: str, arch: str) -> None:
-    """Raise UsageError for a list of features only, with one that no CPU of so small a level has: amx_tile alone."""
+    """Raise UsageError for a list without a level, if every CPU with its features has a larger level: amx_tile."""
     words = COMMA.split(text)
     rows = [row for word in words if (row := facts.spelled(word, arch)) is not None]
     beyond = {row.name for row in rows} - facts.levels(arch)[-1].features
@@ -265,7 +265,7 @@ def is_known(name: str, arch: str) -> bool:
 def _of_name(word: str, arch: str) -> frozenset[str] | None:
     """Return the features of archspec's and the compilers' names, also with a vendor in front: "AMD Zen 4".
 
-    GCC's "corei7" is the first Core i7; as people write it, it may be any.
+    GCC's "corei7" is the first Core i7. "Core i7", as people write it, may be any of them, which gives None.
     """
     if word.lower() != facts.squeeze(word) and len(names.models_beginning(word)) > 1:
         return None

@@ -341,7 +341,7 @@ def diagnostics(text: str) -> Diagnostics | None:
 
 @cache
 def loader(path: Path = LOADER) -> str:
-    """Return what this machine's loader prints about the CPU, or "" without a glibc that can.
+    """Return what this machine's loader prints about the CPU, or "" if it is not that of glibc 2.33 or newer.
 
     The environment is empty: GLIBC_TUNABLES could mask features, but does not change what TensorFlow can use.
     """

@@ -19,7 +19,7 @@ class Use(Facts, frozen=True):
 
 
 class Beyond(Facts, frozen=True):
-    """A feature in no level, and whether a CPU's set keeps it (but not beside the feature `unless`); `reason`: why."""
+    """A feature in no level. `kept`: in a CPU's set, but not beside the feature `unless`; `reason`: why, or why not."""
 
     feature: str
     kept: bool

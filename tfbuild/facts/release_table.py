@@ -165,7 +165,7 @@ class WheelFlag(Sourced, frozen=True, kw_only=True):
 
 
 class OfficialOperation(Sourced, frozen=True, kw_only=True):
-    """An operation of the numerics check that a build may lack and the official wheels have."""
+    """An operation of the numerics check that the official wheels have, and other builds may lack."""
 
     KEY = "name"
     name: str

@@ -82,7 +82,7 @@ def newer(text: str) -> str:
 
 
 def too_new(text: str) -> bool:
-    """Whether `text` means a release that the facts of another cannot stand in for."""
+    """Whether `text` means a release so new that no other release's facts can stand in for its own."""
     name = _full(text)
     return bool(name) and base(name) >= version(table().known_until)
 
@@ -280,7 +280,10 @@ def official_wheel(release: str, arch: str) -> OfficialWheel:
 
 @cache
 def wheel_digests() -> dict[str, dict[str, str]]:
-    """By requirement, then by Python and architecture; `python -m tests.facts.digests` reads them from PyPI's API."""
+    """Return digests of wheels by requirement, then by Python and architecture ("3.11 x86_64").
+
+    `python -m tests.facts.digests` reads them from PyPI's API.
+    """
     text = (facts.FOLDER / "wheel_digests.json").read_bytes()
     return msgspec.json.decode(text, type=dict[str, dict[str, str]])
 
@@ -288,7 +291,7 @@ def wheel_digests() -> dict[str, dict[str, str]]:
 def official_pythons(release: str, arch: str) -> tuple[str, ...]:
     """Return the Pythons from 3.5 on that have a wheel on PyPI, oldest first; () if that architecture has none.
 
-    Before the digests of a release are recorded, they are those of the release before it.
+    While a release's digests are not recorded, the release before it decides.
     """
     for name in (name for name in newest_first() if version(name) <= base(release)):
         wheels = {f"{row.cpu}=={name}" for row in rows(table().official_wheel, name, arch)}
@@ -299,7 +302,7 @@ def official_pythons(release: str, arch: str) -> tuple[str, ...]:
 
 
 def package(release: str) -> Package:
-    """Return where a wheel has TensorFlow's libraries; of an unknown release, or "", where the newest one has them."""
+    """Return where a wheel has TensorFlow's libraries. For "" or an unknown release, that is as in the newest one."""
     return next((row for row in table().package if release and row.covers(release)), table().package[-1])
 
 
@@ -353,7 +356,7 @@ class Defect(Facts, frozen=True):
 
 
 def official_operations(release: str, arch: str) -> frozenset[str]:
-    """Return those operations that a build may lack and the official wheel of the release has."""
+    """Return the operations that the official wheel of the release has, and other builds may lack."""
     return frozenset(row.name for row in table().official_operation if row.arch == arch and row.covers(release))
 
 

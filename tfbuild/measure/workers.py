@@ -164,13 +164,13 @@ class Pool:
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """Raise MeasurementError if the times of the samples in the block are not those that are seen from outside."""
+        """Raise MeasurementError if the samples in the block report other times than those measured from outside."""
         taken, before, begin = len(self.samples), self._cpu_seconds(), time.monotonic()
         yield
         elapsed, samples = time.monotonic() - begin, self.samples[taken:]
         used = {key: seconds - before[key] for key, seconds in self._cpu_seconds().items()}
         if (wall := sum(sample.wall for _, sample in samples)) > elapsed * CLOCKS:
-            raise MeasurementError(f"the workers report samples of {wall:.3f} s, of {elapsed:.3f} s in all")
+            raise MeasurementError(f"the workers report samples of {wall:.3f} s, but only {elapsed:.3f} s passed")
         for key in dict(samples):
             cpu = sum(sample.cpu for other, sample in samples if other == key)
             if used[key] and not used[key] / MOST_USED <= cpu <= used[key] * CLOCKS:

@@ -34,7 +34,7 @@ class Baseline:
 class Answered:
     """The result of a probe: its records without the answers, and what is `wrong` with the answers, else "".
 
-    `absent`: the operations that the build says it has not.
+    `absent`: the operations that the build says it lacks.
     """
 
     outcome: Outcome
@@ -154,8 +154,8 @@ class VerificationCheck:
     """A row of `checks.CHECKS`. `skip`: why it cannot or need not run; where that is empty, `run` probes and judges.
 
     For the reader of a report, `proves`: what a pass means, `how` it is tested, `fix`: what to do about a failure.
-    `first`: it runs before any container is made. `beside`: it runs beside those before it, from the beginning, and
-    uses none of their results.
+    `first`: it runs before any container is made. `beside`: it starts at once, runs beside the others, and uses none of
+    their results.
     """
 
     name: str

@@ -86,10 +86,10 @@ def contradictions(labels: Mapping[str, str], planned: Planned) -> Iterator[str]
 
 
 def _following(planned: Planned) -> dict[str, str | None]:
-    """Return the labels that follow from others; those of None are not there. Raises TfbuildError if none can.
+    """Return the labels that follow from others, None for one that must be absent. Raises TfbuildError if none can.
 
-    With the official wheel, they are all that the release's facts say. Which Bazel, CUDA and source a compile had, its
-    builder alone knows.
+    With the official wheel, the release's facts give all of them. Only its builder knows a compile's Bazel, CUDA and
+    source.
     """
     if planned.wheel == "official":
         image = {name: getattr(planned, name) for name in ("release", "target", "python", "platform", "wheel")}
@@ -113,7 +113,7 @@ def _copts(planned: Planned) -> tuple[str, ...]:
 
 
 def _base_layers(image: Image, base: Image | None) -> Iterator[str]:
-    """Yield that an image does not stand on the base whose digest its labels have."""
+    """Yield a fault if the image is not built on the base whose digest its labels have."""
     labels = read_labels(image.labels)
     if base and labels.base_digest in base.digests and image.layers[: len(base.layers)] != base.layers:
         yield f"its layers are not those of {labels.base_name[:SHOWN]}, which its labels name as its base"

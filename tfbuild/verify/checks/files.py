@@ -81,7 +81,7 @@ def wanted(path: str) -> bool:
 
 
 def _modes(found: Files, folders: Iterable[str]) -> Iterator[str]:
-    """Yield the files that give their user rights, and those that the image's user can change."""
+    """Yield the files that give rights to whoever runs them, and those that the image's user can change."""
     elsewhere = _elsewhere(found, folders)
     for path, entry in found.entries.items():
         if stat.S_ISREG(entry.mode) and (entry.capable or entry.mode & (stat.S_ISUID | stat.S_ISGID)):
@@ -93,9 +93,9 @@ def _modes(found: Files, folders: Iterable[str]) -> Iterator[str]:
 
 
 def _elsewhere(found: Files, folders: Iterable[str]) -> dict[str, str]:
-    """Return what the system's links and Python's `folders` lead to outside the system, each path with its first way.
+    """Return the paths outside the system to which its links and Python's `folders` lead, each with the first of these.
 
-    That is what is there, all that is in it, and what is passed on the way: who can change it, can change what runs.
+    They include all that is in such a place, and what is passed on the way: whoever can change it changes what runs.
     """
     inside = defaultdict(list)
     for path in found.entries:
@@ -143,7 +143,7 @@ def _programs(planned: Planned, found: Files, settings: Mapping[str, str]) -> It
 
 
 def _settings(content: bytes) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a pyvenv.cfg; those that are there twice get a value that none has."""
+    """Yield the settings of a pyvenv.cfg; one that is there twice gets a value that is never right."""
     seen = set()
     for line in content.decode(errors="replace").splitlines():
         name, _, value = (part.strip() for part in line.partition("="))

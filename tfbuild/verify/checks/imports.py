@@ -38,7 +38,7 @@ def other_compiler(planned: str, tensorflow: TensorFlow | None) -> str:
 
 
 def with_known_failure(judged: Judgement, release: str) -> Judgement:
-    """Add what helps, if the message of a failed import is a known failure of the release."""
+    """Add the workaround, if the message of a failed import is a known failure of the release."""
     rows = failures.known(release) if releases.has_facts(release) and judged.status == judge.FAIL else ()
     row = next((row for row in rows if row.matches(judged.detail)), None)
     known = f"; a known failure ({row.id}): {row.workaround}" if row else ""
