@@ -137,7 +137,6 @@ def test_the_comparison_runs_none_of_the_bytecode_beside_its_own_sources(tmp_pat
     forged = Path(importlib.util.cache_from_source(str(smoke / "bytecode.py")))
     py_compile.compile(str(smoke / "bytecode.py"), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     forge(forged, code("def compared(folders): return 0, ('forged',)\n"))
-    script = SHOW.replace("smoke.bytecode", "smoke.bytecode")
     for option, shown in (([], [0, ["forged"]]), (["-X", "pycache_prefix=/nowhere"], [0, []])):
-        command = [sys.executable, "-I", "-S", "-B", *option, "-c", script, str(tmp_path), str(tmp_path / "empty")]
+        command = [sys.executable, "-I", "-S", "-B", *option, "-c", SHOW, str(tmp_path), str(tmp_path / "empty")]
         assert json.loads(subprocess.run(command, capture_output=True, check=True).stdout) == shown

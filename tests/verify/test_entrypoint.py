@@ -129,7 +129,6 @@ def test_an_entry_point_that_asks_for_more_is_found(tmp_path: Path) -> None:
 def test_trials_come_in_an_order_that_nobody_foresees() -> None:
     orders = {tuple(trial.lacks for trial in guard.trials(planned(), random.Random(seed))) for seed in range(5)}
     assert len(orders) > 1
-    assert len(facts.features("x86_64")) > 0
 
 
 def test_a_trial_s_description_is_one_that_a_kernel_writes() -> None:

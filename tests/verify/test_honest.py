@@ -56,7 +56,7 @@ EXECUTED = (
 @dataclass
 class HonestEngine:
     """Answers each probe as TensorFlow would. `records`: by probe; `spoiled`: an answer that is off; `absent`: one that
-    the build says it has not; `stdout`, `code`: of a run in place of its own; `looked`: what the kernel shows; `asked`:
+    the build says it lacks; `stdout`, `code`: of a run in place of its own; `looked`: what the kernel shows; `asked`:
     the probes' environments."""
 
     records: Mapping[str, Sequence[object]]
