@@ -28,19 +28,26 @@ DOWNLOAD = re.search(r"(?ms)^download\(\).*?^}\n", (dockerfile.TEMPLATES / "netw
 assert DOWNLOAD is not None
 NETWORK = f'from() {{\n    echo "URL"\n}}\n{DOWNLOAD[0]}'
 KEY, OTHER = "AAAA", "BBBB"
+MIRROR = "http://127.0.0.1:9"
 
 
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def run(root: Path, script: str, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
-    """Run a script with its folders below `root`, and the programs in bin/ there before the system's."""
+def below(root: Path, script: str) -> str:
+    """Return a script whose folders are below `root`, where they are made."""
     text = (dockerfile.TEMPLATES / script).read_text().replace("$top", "")
     for name in ("mnt", "src", "opt", "usr/local/bin", "var", "etc"):
         text = re.sub(rf"(?<![\w./$}}])/{name}\b", f"{root}/{name}", text)
         if name != "src":  # source.sh makes it
             (root / name).mkdir(parents=True, exist_ok=True)
+    return text
+
+
+def run(root: Path, script: str, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    """Run a script with its folders below `root`, and the programs in bin/ there before the system's."""
+    text = below(root, script)
     (root / "opt/tfbuild").mkdir(exist_ok=True)
     path = f"{root}/bin:{root}/usr/local/bin:{os.environ['PATH']}"
     return subprocess.run(
@@ -306,9 +313,10 @@ def test_only_what_python_lacks_is_installed(
 
 @pytest.fixture
 def llvm(tmp_path: Path) -> Path:
-    files(tmp_path, {"mnt/network.sh": NETWORK.replace("URL", "mirrored/$1"), "keys": "", "apt": ""})
+    network = below(tmp_path, "network.sh")
+    files(tmp_path, {"mnt/network.sh": network, "mnt/mirror": f"{MIRROR}\nbundle\n", "keys": "", "apt": ""})
     program(tmp_path, "apt-get", 'echo "$@" >> ROOT/apt')
-    program(tmp_path, "curl", 'while [ "$1" != --output ]; do shift; done; echo key > "$2"')
+    program(tmp_path, "curl", 'while [ "$1" != --output ]; do shift; done; echo key > "$2"; echo "$3" > ROOT/asked')
     program(tmp_path, "gpg", "cat ROOT/keys")
     (tmp_path / "etc/apt/sources.list.d").mkdir(parents=True)
     return tmp_path
@@ -319,24 +327,36 @@ def keys(*fingerprints: str) -> str:
     return "".join(f"pub:-:\nfpr:::::::::{name}:\nsub:-:\nfpr:::::::::{name}SUB:\n" for name in fingerprints)
 
 
-def test_llvms_repository_is_known_by_its_one_key(llvm: Path) -> None:
+def test_llvms_repository_is_known_by_its_one_key_and_goes_through_the_mirror(llvm: Path) -> None:
     (llvm / "keys").write_text(keys(KEY))
-    done = run(llvm, "llvm.sh", "https://apt.llvm.org/bookworm", "llvm-toolchain-bookworm-18", "https://k", KEY)
+    done = run(llvm, "llvm.sh", "https://apt.llvm.org", "llvm-toolchain-bookworm-18", "https://k", KEY)
     assert done.returncode == 0, done.stderr
-    assert (llvm / "etc/apt/sources.list.d/llvm.list").read_text() == (
-        f"deb [signed-by={llvm}/etc/apt/keyrings/llvm.asc] https://apt.llvm.org/bookworm/bookworm/ "
-        "llvm-toolchain-bookworm-18 main\n"
-    )
+    assert (llvm / "asked").read_text() == f"{MIRROR}/k\n"
+    signed, suite = f"deb [signed-by={llvm}/etc/apt/keyrings/llvm.asc]", "bookworm/ llvm-toolchain-bookworm-18 main\n"
+    assert (llvm / "etc/apt/sources.list.d/llvm.list").read_text() == f"{signed} https://apt.llvm.org/{suite}"
+    assert (llvm / "mnt/sources/llvm.list").read_text() == f"{signed} {MIRROR}/apt.llvm.org/{suite}"
     assert (llvm / "etc/apt/keyrings/llvm.asc").read_text() == "key\n"
     assert (llvm / "apt").read_text().splitlines()[-1] == "update"
 
 
-@pytest.mark.parametrize("held", [(), (OTHER,), (KEY, OTHER), (OTHER, KEY), (f"{KEY}0",)])
-def test_any_other_key_is_refused(held: tuple[str, ...], llvm: Path) -> None:
-    (llvm / "keys").write_text(keys(*held))
-    done = run(llvm, "llvm.sh", "https://apt.llvm.org/bookworm", "llvm-toolchain-bookworm-18", "https://k", KEY)
+@pytest.mark.parametrize(
+    "held",
+    [
+        "",
+        keys(OTHER),
+        keys(KEY, OTHER),
+        keys(OTHER, KEY),
+        keys(f"{KEY}0"),
+        # LLVM's key as a part of another.
+        keys(OTHER).replace(f"{OTHER}SUB", KEY),
+    ],
+)
+def test_any_other_key_is_refused(held: str, llvm: Path) -> None:
+    (llvm / "keys").write_text(held)
+    done = run(llvm, "llvm.sh", "https://apt.llvm.org", "llvm-toolchain-bookworm-18", "https://k", KEY)
     assert done.returncode == 1
-    assert done.stderr.endswith(f"mirrored/https://k holds not the key {KEY} alone, by which LLVM signs its packages\n")
+    assert done.stderr.endswith(f"{MIRROR}/k holds not the key {KEY} alone, by which LLVM signs its packages\n")
+    assert not (llvm / "etc/apt/keyrings").exists()
     assert not (llvm / "etc/apt/sources.list.d/llvm.list").exists()
 
 
@@ -347,12 +367,8 @@ WATCHED = ("SSL_CERT_FILE", "GIT_SSL_CAINFO", "PIP_CERT", "APT_CONFIG", "PIP_IND
 
 def networked(root: Path, **env: str) -> dict[str, str]:
     """Source network.sh, and return the URL that `from` makes of one, and the variables that are set."""
-    text = (dockerfile.TEMPLATES / "network.sh").read_text().replace("$top", "")
-    for name in ("mnt", "etc"):
-        text = re.sub(rf"(?<![\w./$}}])/{name}\b", f"{root}/{name}", text)
-        (root / name).mkdir(exist_ok=True)
     done = subprocess.run(
-        [DASH, "-euc", f"{text}\necho from=$(from https://example.org/x/y)\nenv"],
+        [DASH, "-euc", f"{below(root, 'network.sh')}\necho from=$(from https://example.org/x/y)\nenv"],
         env={"PATH": os.environ["PATH"], **env}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     values = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)

@@ -1,6 +1,5 @@
 """Which base, Python and compiler a release gets, what is said of the choice, and where the compiler comes from."""
 
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -205,66 +204,3 @@ def test_clang_comes_from_llvm_where_debian_lacks_it() -> None:
     own = dockerfile.files(chosen("2.15.1"))
     assert "llvm.sh" not in own
     assert "llvm.sh" not in own["Dockerfile"]
-
-
-GPG = """#!/bin/sh
-echo "pub:-:4096:1:15CF4D18AF4F7421:1363023916:::-:::scSC::::::23::0:"
-echo "fpr:::::::::{found}:"
-echo "sub:-:4096:1:0000000000000000:1363023916::::::e::::::23:"
-echo "fpr:::::::::{sub}:"
-"""
-
-
-def run(tmp_path: Path, script: str) -> "subprocess.CompletedProcess[str]":
-    """llvm.sh with programs of ours, in a folder in place of /mnt and /etc/apt."""
-    bin_, mnt = tmp_path / "bin", tmp_path / "mnt"
-    for folder in (bin_, mnt, tmp_path / "apt" / "sources.list.d"):
-        folder.mkdir(parents=True)
-    for name, text in (
-        ("gpg", script),
-        ("apt-get", f'#!/bin/sh\necho "$*" >> {mnt}/apt-get\n'),
-        ("curl", f'#!/bin/sh\nfor word; do :; done\necho "$word" > {mnt}/asked\necho key > {mnt}/llvm.asc\n'),
-    ):
-        (bin_ / name).write_text(text)
-        (bin_ / name).chmod(0o755)
-    for name in ("llvm.sh", "network.sh"):
-        text = (dockerfile.TEMPLATES / name).read_text(encoding="utf-8")
-        (mnt / name).write_text(text.replace("/mnt/", f"{mnt}/").replace("/etc/apt", str(tmp_path / "apt")))
-    (mnt / "mirror").write_text("http://127.0.0.1:9\nbundle\n")
-    arguments = [LLVM.url, "llvm-toolchain-bookworm-17", LLVM.key, LLVM.fingerprint]
-    return subprocess.run(
-        ["sh", mnt / "llvm.sh", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PATH": f"{bin_}:/usr/bin:/bin"},
-    )
-
-
-def test_the_repository_is_trusted_by_its_key_and_goes_through_the_mirror(tmp_path: Path) -> None:
-    done = run(tmp_path, GPG.format(found=LLVM.fingerprint, sub="0" * 40))
-    assert done.returncode == 0, done.stderr
-    mnt, apt = tmp_path / "mnt", tmp_path / "apt"
-    assert (mnt / "asked").read_text() == "http://127.0.0.1:9/apt.llvm.org/llvm-snapshot.gpg.key\n"
-    assert (apt / "keyrings" / "llvm.asc").read_text() == "key\n"
-    signed = f"deb [signed-by={apt}/keyrings/llvm.asc]"
-    suite = "apt.llvm.org/bookworm/ llvm-toolchain-bookworm-17 main\n"
-    assert (apt / "sources.list.d" / "llvm.list").read_text() == f"{signed} https://{suite}"
-    assert (mnt / "sources" / "llvm.list").read_text() == f"{signed} http://127.0.0.1:9/{suite}"
-    assert (mnt / "apt-get").read_text().splitlines()[-1] == "update"
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        GPG.format(found="0" * 40, sub=LLVM.fingerprint),
-        GPG.format(found=LLVM.fingerprint, sub="") + GPG.format(found="1" * 40, sub="")[10:],
-        "#!/bin/sh\nexit 2\n",
-    ],
-    ids=["LLVM's key as a part of another", "a second key", "no key"],
-)
-def test_another_key_is_refused(tmp_path: Path, script: str) -> None:
-    done = run(tmp_path, script)
-    assert done.returncode == 1
-    assert LLVM.fingerprint in done.stderr
-    assert not (tmp_path / "apt" / "keyrings").exists()

@@ -334,7 +334,7 @@ def test_any_text_gives_a_release_or_unknown_release(text: str) -> None:
 
 
 def test_facts_of_an_unknown_release_are_refused() -> None:
-    for look_up in (releases.pythons, releases.bazel, releases.constraints, failures.known, releases.pythons):
+    for look_up in (releases.pythons, releases.bazel, releases.constraints, failures.known):
         with pytest.raises(Unsupported):
             look_up("2.14.9")
     with pytest.raises(Unsupported):
