@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean
 
 from tfbuild.measure.intervals import effect, interval, interval_text
 from tfbuild.measure.records import NO_DIFFERENCE, ArmResult, CaseResult, Finding, Interval, Round, Sample
@@ -49,7 +49,7 @@ def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], m
         used=used,
         clean=len(clean),
         noisy=len(used) > len(clean),
-        foreign=sum(row.foreign for row in rounds) / max(1, len(rounds)),
+        foreign=fmean(row.foreign for row in rounds),
         throttled=sum(sample.throttled for row in rounds for sample in row.samples.values()),
         band=band,
         arms={
@@ -160,7 +160,6 @@ def mean(cases: Sequence[CaseResult], arm: str) -> Mean | None:
     verdict = _verdict(partial(combined, arm), metric, band)
     if verdict.cpu is None or verdict.wall is None or band is None:
         return None
-    shares = [row.foreign for turn in turns for row in turn]
     return Mean(
         cpu=verdict.cpu,
         wall=verdict.wall,
@@ -168,7 +167,7 @@ def mean(cases: Sequence[CaseResult], arm: str) -> Mean | None:
         effect=verdict.effect,
         rounds=len(turns),
         clean=len(clean),
-        foreign=sum(shares) / len(shares),
+        foreign=fmean(row.foreign for turn in turns for row in turn),
     )
 
 
