@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from tfbuild.binary.guard import Guard
 from tfbuild.context.labels import Planned
-from tfbuild.engine import ContainerRun, Engine, Process, Sandbox
+from tfbuild.engine import Engine, Process, Sandbox
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement, ProbeCheck
 from tfbuild.in_container.smoke.records import Challenge, Environment, OperationAnswer, TensorFlow
@@ -94,10 +94,6 @@ class Verification:
         if self.over.is_set():
             raise KeyboardInterrupt
 
-    def run(self, command: list[str]) -> ContainerRun:
-        """Run a command through the image's entry point, in the sandbox. Raises TimeoutError."""
-        return self.engine.run(self.ref, command, sandbox=self.sandbox, timeout=probe.SECONDS)
-
     def ask(
         self,
         check: ProbeCheck,
@@ -126,10 +122,6 @@ class Verification:
             return Judgement(judge.FAIL, outcome.broken)
         results = judge.Results(outcome.records, outcome.ended, start.environment, start.outcome.output)
         return fail_if(result.wrong, check.judge(results, self.planned.smoke()))
-
-    def failed(self, name: str) -> bool:
-        """Return whether the check `name` ran and failed."""
-        return any(check.name == name and check.status == judge.FAIL for check in self.checks)
 
 
 def fail_if(wrong: str, judged: Judgement) -> Judgement:

@@ -72,9 +72,10 @@ def _wrong(trial: "Trial", code: int) -> str:
 
 def _does_not_start(verification: Verification) -> str:
     """Return why the image does not start a command on this host, as a user would start it; else ""."""
-    alive = secrets.token_hex(8)
+    alive, engine, sandbox = secrets.token_hex(8), verification.engine, verification.sandbox
+    command = ["python", "-c", f"print('{alive}')"]
     try:
-        run = verification.run(["python", "-c", f"print('{alive}')"])
+        run = engine.run(verification.ref, command, sandbox=sandbox, timeout=probe.SECONDS)
     except TimeoutError:
         return judge.guard(judge.Ended(1, "", timed_out=True)).detail
     if run.truncated:
