@@ -24,8 +24,8 @@ from tfbuild.bench.wording import judged_ratio
 from tfbuild.engine import Engine
 from tfbuild.measure.experiments import Arm, Case, Experiment, Metric
 from tfbuild.measure.intervals import sure
+from tfbuild.measure.probe import FOLDER
 from tfbuild.measure.records import NO_DIFFERENCE, SLOWER, BenchReport, CaseResult, ExperimentResult, Value
-from tfbuild.measure.workers import FOLDER
 from tfbuild.util.progress import Progress
 
 PLANTED = Path(__file__).parent.parent / "tests" / "data" / "bench" / "planted.py"

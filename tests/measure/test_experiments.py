@@ -14,8 +14,8 @@ from tfbuild.errors import UsageError
 from tfbuild.measure import experiments
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment
+from tfbuild.measure.probe import FOLDER, files
 from tfbuild.measure.sides import Machine, line_up
-from tfbuild.measure.workers import FOLDER, files
 
 ROOT = Path(__file__).parents[2]
 WORKLOADS = ROOT / "tfbuild" / "in_container" / "bench" / "workloads"

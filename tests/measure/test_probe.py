@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from types import SimpleNamespace
@@ -238,7 +238,7 @@ def test_a_record_with_one_strange_field_is_a_record_or_a_reason(field: str, val
 
 
 def test_the_container_gets_the_whole_smoke_benchmark() -> None:
-    names = {path.rsplit("/", 1)[1] for path in probe.files()}
+    names = {path.removeprefix(f"{probe.FOLDER}/smoke/") for path in probe.files()}
     assert {"__main__.py", "probes.py", "judge.py", "records.py"} <= names
     assert all(path.startswith(probe.FOLDER) for path in probe.files())
 
@@ -271,7 +271,7 @@ def test_the_probe_that_is_named_runs() -> None:
     outcome = asked(engine)
     assert outcome.records == (Dropped(count=3),)
     assert outcome.broken == ""
-    assert engine.command == ["python", probe.FOLDER, "probe", "import"]
+    assert engine.command == ["python", f"{probe.FOLDER}/smoke", "probe", "import"]
     assert engine.options["files"] == probe.files()
 
 
@@ -279,7 +279,7 @@ def test_an_untrusted_image_runs_an_isolated_python_in_a_sandbox_with_a_challeng
     engine, sandbox = ended('{"count": 3}\n'), cast(Sandbox, object())
     challenge = Challenge(seed=7, sizes=(2, 3), positions=(1,))
     assert asked(engine, probe.Untrusted(sandbox=sandbox, challenge=challenge)).records == (Dropped(count=3),)
-    assert engine.command == [*probe.ISOLATED, probe.FOLDER, "probe", "import"]
+    assert engine.command == [*probe.ISOLATED, f"{probe.FOLDER}/smoke", "probe", "import"]
     assert engine.options["sandbox"] is sandbox
     assert "files" not in engine.options, "the sandbox has them"
     assert json.loads(engine.options["stdin"]) == {"seed": 7, "sizes": [2, 3], "positions": [1]}
@@ -380,7 +380,11 @@ def test_the_host_is_what_a_probe_saw_and_which_engine_it_was() -> None:
 
 
 def test_a_sandbox_has_the_files_below_its_root() -> None:
-    below = probe.below_root()
-    assert {f"{probe.ROOT}/{path}": content for path, content in below.items()} == probe.files()
-    assert "smoke/__main__.py" in below
-    assert all(path.endswith(".py") for path in below)
+    def made(ref: str, below: Mapping[str, bytes], root: str) -> str:
+        assert (ref, {f"{root}/{path}": content for path, content in below.items()}) == ("x", probe.files())
+        assert {"in_container/smoke/__main__.py", "in_container/bench/__main__.py"} <= below.keys()
+        assert all(path.endswith(".py") for path in below)
+        return "the sandbox"
+
+    made_of: Any = probe.sandbox(cast(Engine, SimpleNamespace(sandbox=made)), "x")
+    assert made_of == "the sandbox"

@@ -7,8 +7,8 @@ import json
 import random
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,7 @@ from msgspec import structs
 
 from tests.measure.test_rounds import MACHINE
 from tfbuild.bench import evidence
-from tfbuild.engine import Engine, WorkerDied
+from tfbuild.engine import Engine, Sandbox, WorkerDied
 from tfbuild.errors import EngineMissing
 from tfbuild.in_container.bench.records import Calibrated, Dropped, Hello, Idle, Peak, Ready, WorkerSample
 from tfbuild.in_container.bench.worker import QuestionHandler
@@ -30,6 +30,7 @@ from tfbuild.measure.rounds import CaseRun, RoundLimits
 from tfbuild.measure.workers import NO_GPU, Key, MeasurementError, Pool
 
 LATER = time.monotonic() + 3600
+SANDBOX = Sandbox(processes=1, volume="v", source="/v", path=probe.ROOT)
 
 
 def test_what_the_host_asks_is_what_a_worker_answers() -> None:
@@ -464,9 +465,9 @@ def test_a_worker_is_started_with_its_image_environment_and_files() -> None:
     pool.start([key, key])
     (first,) = engine.started
     assert first["ref"] == "sha256:1"
-    assert first["command"] == ["python", f"{workers.FOLDER}/bench", "GONE"]
+    assert first["command"] == ["python", f"{probe.FOLDER}/bench", "GONE"]
     assert first["env"] == {"A": "b", "GONE": "", "OPENBLAS_NUM_THREADS": "4", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    assert first["files"] == {**workers.files(), "/more": b"x"}
+    assert first["files"] == {**probe.files(), "/more": b"x"}
     assert (first["gpus"], first["sandbox"]) == (True, None)
     pool.start([key, Key(image="sha256:1")])
     assert engine.started[1]["env"] == {
@@ -476,22 +477,11 @@ def test_a_worker_is_started_with_its_image_environment_and_files() -> None:
 
 
 def test_a_worker_of_an_image_that_may_lie_is_isolated_in_its_sandbox() -> None:
-    class Sandboxed(Recording):
-        @contextmanager
-        def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[str]:
-            assert (ref, path) == ("sha256:1", workers.ROOT)
-            assert {f"{path}/{name}": content for name, content in files.items()} == workers.files()
-            yield "the sandbox"
-
-    script = Script()
-    engine = Sandboxed(script)
-    with workers.confined_pool(cast(Engine, engine), "sha256:1") as pool:
-        pool.start([Key(image="sha256:1")])
-        (first,) = engine.started
-        assert first["command"] == [*probe.ISOLATED, f"{workers.FOLDER}/bench"]
-        assert (first["files"], first["sandbox"]) == ({}, "the sandbox")
-        assert [one.open for one in script.workers] == [True]
-    assert [one.open for one in script.workers] == [False]
+    engine = Recording(Script())
+    Pool(cast(Engine, engine), sandbox=SANDBOX).start([Key(image="sha256:1")])
+    (first,) = engine.started
+    assert first["command"] == [*probe.ISOLATED, f"{probe.FOLDER}/bench"]
+    assert (first["files"], first["sandbox"]) == ({}, SANDBOX)
 
 
 def test_workers_are_closed_however_it_ends() -> None:

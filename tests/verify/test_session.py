@@ -78,7 +78,7 @@ class FakeEngine:
 
     @contextmanager
     def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[Sandbox]:
-        assert files == probe.below_root()
+        assert {f"{path}/{name}" for name in files} == probe.files().keys()
         self.events.append(f"sandbox {ref} {path}")
         try:
             yield Sandbox(processes=1, volume="v", source="/v", path=path)

@@ -3,8 +3,7 @@
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ from tests.measure.test_workers import MadeUpWorker, Script
 from tests.rows import each
 from tests.verify.test_checks import SANDBOX
 from tfbuild import plan
-from tfbuild.engine import Engine, Sandbox, WorkerDied
+from tfbuild.engine import Engine, WorkerDied
 from tfbuild.in_container.bench.records import Ready, WorkerSample
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure import experiments, intervals, workers
@@ -212,13 +211,8 @@ class WorkerEngine:
     script: LyingScript
     images: list[str] = field(default_factory=list)
 
-    @contextmanager
-    def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[Sandbox]:
-        assert any(name.endswith("bench/__main__.py") for name in files)
-        yield Sandbox(processes=1, volume="v", source="/v", path=path)
-
     def worker(self, ref: str, command: list[str], *, env: Mapping[str, str], sandbox: object, **_: Any) -> Worker:
-        assert sandbox, "nobody trusts the image"
+        assert sandbox == SANDBOX, "nobody trusts the image"
         self.images.append(ref)
         return Worker(self.script, env)
 

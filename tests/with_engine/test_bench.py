@@ -25,9 +25,10 @@ from tfbuild.engine import Engine, leases
 from tfbuild.engine.sandbox import Offer
 from tfbuild.measure import experiments, intervals, records, workers
 from tfbuild.measure.experiments import Arm, Case, Experiment, Metric
+from tfbuild.measure.probe import FOLDER
 from tfbuild.measure.records import CaseResult, Finding, Value
 from tfbuild.measure.sides import Machine
-from tfbuild.measure.workers import FOLDER, Key
+from tfbuild.measure.workers import Key
 from tfbuild.util.progress import Progress
 
 pytestmark = pytest.mark.engine

@@ -10,11 +10,11 @@ from tfbuild.bench import findings
 from tfbuild.errors import TfbuildError
 from tfbuild.in_container.bench.records import Peak
 from tfbuild.in_container.smoke import judge
-from tfbuild.measure import workers
+from tfbuild.measure import probe, workers
 from tfbuild.measure.experiments import Arm, Case, EvidenceKind, Experiment
 from tfbuild.measure.records import Finding, Value
 from tfbuild.measure.sides import Machine
-from tfbuild.measure.workers import FOLDER, Key, MeasurementError, Pool, files
+from tfbuild.measure.workers import Key, MeasurementError, Pool
 
 # TensorFlow's own contraction calls this primitive with oneDNN off too, so it proves nothing.
 UNPROVEN = "gemm_api"
@@ -78,9 +78,9 @@ def _primitives(observation: Observation, cases: Sequence[Case], switch: str) ->
     try:
         run = observation.pool.engine.run(
             observation.machine.image,
-            ["python", f"{FOLDER}/bench"],
+            ["python", f"{probe.FOLDER}/bench"],
             env={**workers.QUIET, **judge.TALKATIVE, "TF_ENABLE_ONEDNN_OPTS": switch},
-            files=files(),
+            files=probe.files(),
             stdin="".join(f"{json.dumps(question)}\n" for question in asked).encode(),
             timeout=max(LEAST_SECONDS, SHARE * observation.seconds / 2),
         )

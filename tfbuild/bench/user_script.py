@@ -15,7 +15,7 @@ from tfbuild.bench import findings
 from tfbuild.engine import Engine
 from tfbuild.errors import TfbuildError, UsageError, without_secrets
 from tfbuild.in_container.bench.records import Profiled
-from tfbuild.measure import experiments, probe, records, workers
+from tfbuild.measure import experiments, probe, records
 from tfbuild.measure.records import ExperimentResult, Finding
 from tfbuild.util.progress import Progress
 
@@ -115,9 +115,9 @@ def _profile(engine: Engine, image: str, command: Command, seconds: float, *, gp
     try:
         run = engine.run(
             image,
-            ["python", f"{workers.FOLDER}/bench", "--profile", f"{seconds:.0f}", FOLDER, *command.words],
+            ["python", f"{probe.FOLDER}/bench", "--profile", f"{seconds:.0f}", FOLDER, *command.words],
             env=ENV,
-            files=workers.files(),
+            files=probe.files(),
             mounts={FOLDER: str(command.folder)},
             user=f"{os.getuid()}:{os.getgid()}",
             timeout=seconds + MOST_MORE_SECONDS,

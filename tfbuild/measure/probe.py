@@ -1,11 +1,12 @@
 """Run a probe in a container and read its output as untrusted: bounded in size, checked against types, without NaN.
 
-The container gets this tfbuild's own copy of smoke/; the image's copy is never used.
+The container gets this tfbuild's own copy of in_container/; the image's copy is never used.
 """
 
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from importlib import resources
@@ -22,8 +23,8 @@ from tfbuild.util.files import decode
 
 T = TypeVar("T")
 
-ROOT = "/tfbuild-verify"
-FOLDER = f"{ROOT}/smoke"
+ROOT = "/tfbuild-bench"
+FOLDER = f"{ROOT}/in_container"
 # The interpreter of tfbuild's images, by its own path: PATH is the image's. Without `site` nothing in the image runs
 # before the probe; smoke/isolated.py adds the packages.
 PYTHON = "/opt/tensorflow/bin/python"
@@ -73,19 +74,23 @@ def host(environment: Environment, engine: Engine) -> Host:
 
 @cache
 def files() -> dict[str, bytes]:
-    """Return the smoke benchmark's files by their paths in a container."""
-    folder = resources.files("tfbuild.in_container.smoke")
-    return {f"{FOLDER}/{file.name}": file.read_bytes() for file in folder.iterdir() if file.name.endswith(".py")}
+    """Return the files of the smoke benchmark and of the benchmark's inner part, by their paths in a container."""
+    contents = {}
+    for package in ("smoke", "bench", "bench/site", "bench/workloads"):
+        for file in resources.files("tfbuild.in_container").joinpath(package).iterdir():
+            if file.name.endswith(".py"):
+                contents[f"{FOLDER}/{package}/{file.name}"] = file.read_bytes()
+    return contents
 
 
-def below_root() -> dict[str, bytes]:
-    """Return files() by their paths below ROOT, for a sandbox."""
-    return {path.removeprefix(f"{ROOT}/"): content for path, content in files().items()}
+def sandbox(engine: Engine, ref: str) -> AbstractContextManager[Sandbox]:
+    """Make a sandbox that has files()."""
+    return engine.sandbox(ref, {path.removeprefix(f"{ROOT}/"): content for path, content in files().items()}, ROOT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Untrusted:
-    """How an image that is not trusted is probed: in a sandbox that has files() in ROOT, with a challenge.
+    """How an image that is not trusted is probed: in a sandbox that has files(), with a challenge.
 
     `look` gets the process of a probe that has sent all its records; `options`: of Python.
     """
@@ -110,7 +115,7 @@ def ask(
 
     An `untrusted` image's Python is isolated: nothing of the image runs before the probe, but Python itself.
     """
-    command = [*((*ISOLATED, *untrusted.options) if untrusted else ("python",)), FOLDER, "probe", name]
+    command = [*((*ISOLATED, *untrusted.options) if untrusted else ("python",)), f"{FOLDER}/smoke", "probe", name]
     environment = {**LOUD, **env}
     try:
         if untrusted:

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import resources
 from typing import TypeVar
 
 from tfbuild.engine import Engine, Sandbox, Worker
@@ -66,8 +64,6 @@ def foreign_share(samples: Sequence[WorkerSample]) -> float:
     return max(0.0, others / sum(sample.wall * sample.cpus for sample in samples))
 
 
-ROOT = "/tfbuild-bench"
-FOLDER = f"{ROOT}/in_container"
 # Importing TensorFlow takes this long on a busy machine.
 START_SECONDS = 120.0
 # An engine whose default runtime is NVIDIA's gives its GPUs even to containers that ask for none.
@@ -84,23 +80,12 @@ class Key:
     gpus: bool = False
 
 
-@cache
-def files() -> dict[str, bytes]:
-    """Return the files of the benchmark's inner part and of the smoke benchmark, by their paths in a container."""
-    contents = {}
-    for package in ("smoke", "bench", "bench/site", "bench/workloads"):
-        for file in resources.files("tfbuild.in_container").joinpath(package).iterdir():
-            if file.name.endswith(".py"):
-                contents[f"{FOLDER}/{package}/{file.name}"] = file.read_bytes()
-    return contents
-
-
 @dataclass
 class Pool:
     """The running workers. `more`: further files for the containers, by path; `samples`: all that were taken.
 
     `require_image`: raises if the image or the engine is gone, so that no worker is to blame for its end.
-    `sandbox`: confines the workers of images that are not trusted, and has files() in ROOT; their Python is isolated.
+    `sandbox`: confines the workers of images that are not trusted, and has probe.files(); their Python is isolated.
     """
 
     engine: Engine
@@ -135,9 +120,9 @@ class Pool:
 
     def _open(self, key: Key) -> Worker:
         unset = [name for name, value in key.env if not value]
-        command = [*(probe.ISOLATED if self.sandbox else ("python",)), f"{FOLDER}/bench", *unset]
+        command = [*(probe.ISOLATED if self.sandbox else ("python",)), f"{probe.FOLDER}/bench", *unset]
         env = {**QUIET, **({} if key.gpus else NO_GPU), **dict(key.env)}
-        copied = {} if self.sandbox else {**files(), **self.more}
+        copied = {} if self.sandbox else {**probe.files(), **self.more}
         return self.engine.worker(key.image, command, env=env, files=copied, gpus=key.gpus, sandbox=self.sandbox)
 
     def turn(self, key: Key) -> int:
@@ -205,12 +190,4 @@ def pool(engine: Engine, more: Mapping[str, bytes], sandbox: Sandbox | None = No
     with ExitStack() as stack:
         workers = Pool(engine, more, sandbox)
         stack.callback(lambda: workers.close(*workers.running()))
-        yield workers
-
-
-@contextmanager
-def confined_pool(engine: Engine, ref: str) -> Iterator[Pool]:
-    """Open a pool for images that are not trusted."""
-    below = {path.removeprefix(f"{ROOT}/"): content for path, content in files().items()}
-    with engine.sandbox(ref, below, ROOT) as sandbox, pool(engine, {}, sandbox) as workers:
         yield workers

@@ -46,7 +46,7 @@ def verify(engine: Engine, ref: str, *, progress: Progress, baseline: Baseline |
         timed = partial(_timed, verification, progress, require_engine)
         verification.checks += [timed(check) for check in CHECKS if check.first]
         try:
-            verification.sandbox = stack.enter_context(engine.sandbox(image.id, probe.below_root(), probe.ROOT))
+            verification.sandbox = stack.enter_context(probe.sandbox(engine, image.id))
         except TfbuildError as error:
             # An image can declare volumes with which the engine makes no container of it.
             if type(error) is not TfbuildError or not any(check.status == judge.FAIL for check in verification.checks):

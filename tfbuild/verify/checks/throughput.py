@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tfbuild.engine import Engine, WorkerDied
+from tfbuild.engine import WorkerDied
 from tfbuild.engine.containers import KILLED
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
@@ -37,12 +37,12 @@ class TooBusyError(Exception):
     """The machine is so busy that too few rounds fitted into the time to judge the image."""
 
 
-def measure(engine: Engine, ref: str, baseline: Baseline) -> Throughput:
+def measure(verification: Verification, baseline: Baseline) -> Throughput:
     """Measure the image against its baseline. Raises MeasurementError, TooBusyError, WorkerDied or TimeoutError."""
     row = against(baseline)
     # No placeholder in the row depends on the machine's numbers.
-    machine = Machine(image=ref, against=baseline.id, cpus=0, gpus=0)
-    with workers.confined_pool(engine, ref) as pool:
+    machine = Machine(image=verification.ref, against=baseline.id, cpus=0, gpus=0)
+    with workers.pool(verification.engine, {}, verification.sandbox) as pool:
         runs = [
             CaseRun(row=row, case=case, machine=machine, pool=pool, tell=lambda _: None, strict=True)
             for case in row.case
@@ -135,7 +135,7 @@ def _run(verification: Verification) -> Judgement:
     baseline = verification.baseline
     assert isinstance(baseline, Baseline)  # else the check is skipped
     try:
-        result = _measured_again_if_killed(verification.engine, verification.ref, baseline)
+        result = _measured_again_if_killed(verification, baseline)
     except TooBusyError as error:
         return Judgement(judge.SKIP, str(error))
     except (MeasurementError, WorkerDied, TimeoutError) as error:
@@ -144,14 +144,14 @@ def _run(verification: Verification) -> Judgement:
     return judge_speed(result)
 
 
-def _measured_again_if_killed(engine: Engine, ref: str, baseline: Baseline) -> Throughput:
+def _measured_again_if_killed(verification: Verification, baseline: Baseline) -> Throughput:
     """Measure the image, and once more if a worker ended by SIGKILL, which may have come from outside."""
     try:
-        return measure(engine, ref, baseline)
+        return measure(verification, baseline)
     except WorkerDied as error:
         if error.worker_exit_code != KILLED:
             raise
-    return measure(engine, ref, baseline)
+    return measure(verification, baseline)
 
 
 def judge_speed(result: Throughput) -> Judgement:
