@@ -116,27 +116,17 @@ def ask(
     An `untrusted` image's Python is isolated: nothing of the image runs before the probe, but Python itself.
     """
     command = [*((*ISOLATED, *untrusted.options) if untrusted else ("python",)), f"{FOLDER}/smoke", "probe", name]
-    environment = {**LOUD, **env}
+    ask_once = partial(engine.run, ref, command, env={**LOUD, **env}, timeout=SECONDS, gpus=gpus)
+    if untrusted:
+        stdin, look = question(untrusted.challenge), untrusted.look
+        ask_once = partial(ask_once, stdin=stdin, sandbox=untrusted.sandbox, look=look, look_after=len(kinds))
+    else:
+        ask_once = partial(ask_once, files=files())
     try:
-        if untrusted:
-            ask_once = partial(
-                engine.run,
-                ref,
-                command,
-                env=environment,
-                timeout=SECONDS,
-                gpus=gpus,
-                stdin=question(untrusted.challenge),
-                sandbox=untrusted.sandbox,
-                look=untrusted.look,
-                look_after=len(kinds),
-            )
+        run = ask_once()
+        if untrusted and run.exit_code == KILLED and not run.truncated:
+            # Killed by someone on this machine, or by itself: then it ends in the same way again.
             run = ask_once()
-            if run.exit_code == KILLED and not run.truncated:
-                # Killed by someone on this machine, or by itself: then it ends in the same way again.
-                run = ask_once()
-        else:
-            run = engine.run(ref, command, env=environment, files=files(), timeout=SECONDS, gpus=gpus)
     except TimeoutError:
         return Outcome(records=(), ended=Ended(1, "", timed_out=True), output="")
     ended = Ended(run.exit_code, run.stderr)
