@@ -103,18 +103,17 @@ def rows(name: str, kind: type[T]) -> tuple[T, ...]:
 
 @cache
 def _by_name() -> dict[str, Feature]:
-    return {row.name: row for row in load("features", FeatureTable).feature}
+    return {row.name: row for row in features()}
 
 
 @cache
 def _by_spelling() -> dict[tuple[str, str], Feature]:
-    rows = load("features", FeatureTable).feature
     others = {
         (row.arch, squeeze(name)): row
-        for row in rows
+        for row in features()
         for name in (*row.aliases, row.cpuinfo or row.name, row.word or row.name)
     }
-    return others | {(row.arch, squeeze(row.name)): row for row in rows}
+    return others | {(row.arch, squeeze(row.name)): row for row in features()}
 
 
 def squeeze(name: str) -> str:
