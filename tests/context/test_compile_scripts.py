@@ -175,7 +175,7 @@ def test_without_a_container_a_sitting_is_what_bazel_and_its_compilers_take(tmp_
     server.mkdir(parents=True)
     sitting("begin", file)
     code = SPIN.replace("SECONDS", "0.6")
-    compiler = f"{code[: code.index('time.sleep')]}"
+    compiler = code[: code.index("time.sleep")]
     main = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {compiler!r}])\n{code}"
     env = {**os.environ, "TFBUILD_ROOT": str(tmp_path)}
     script = tmp_path / "sitting.py"

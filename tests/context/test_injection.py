@@ -30,7 +30,7 @@ from tfbuild.plan import Build, Request, remote_cache
 from tfbuild.plan.remote_cache import Remote
 from tfbuild.plan.tree import parse_rc
 
-# Syntax of a shell, of Dockerfiles files, YAML, HCL, GitHub's and Jinja's expressions; options; paths; and
+# Syntax of a shell, of Dockerfiles, YAML, HCL, GitHub's and Jinja's expressions; options; paths; and
 # letters that look like others.
 PRINTABLE = (
     "$(touch x)", "`touch x`", "${HOME}", "$HOME", "; touch x", "x && touch x", "x|touch x", "x>x", "a b", " x", "x ",
