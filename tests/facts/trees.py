@@ -323,7 +323,7 @@ def _in_git(folder: str, commit: str) -> tuple[TreeRecord, dict[str, int]]:
 
 def _edited(folder: str, commit: str, edit: failures.Edit) -> int:
     """How many files the edit changes; git finds those that have any of its lines."""
-    found = _git(folder, "grep", "-lF", edit.find, commit, "--", f":(glob){edit.files}", allowed=1).splitlines()
+    found = _git(folder, "grep", "-lFe", edit.find, commit, "--", f":(glob){edit.files}", allowed=1).splitlines()
     return sum(edit.find in _git(folder, "show", name) for name in found)
 
 

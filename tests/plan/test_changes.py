@@ -186,7 +186,7 @@ def test_a_bazel_of_ones_own_is_packed_and_brings_the_edits_that_it_needs(tmp_pa
         assert "--mount=type=bind,source=bazel,target=/mnt/bazel \\\n    sh /mnt/toolchain.sh bazel" in text
         assert f"--bazel 7.7.1={path.name}" in text
         assert [row.id for row in build.fixes if row.bazel_from] == [
-            "bazel7-workspace", "bazel7-licenses", "bazel7-execution-info", "bazel7-link-words",
+            "bazel7-workspace", "bazel7-licenses", "bazel7-execution-info", "bazel7-apple-rules", "bazel7-link-words",
             "bazel7-system-sqlite", "bazel7-allowlist", "bazel7-host-features",
         ]  # fmt: skip
     assert installed.is_file()
@@ -203,7 +203,7 @@ def test_what_bazel_7_needs_changed_is_changed_up_to_the_release_that_has_it_its
     bazel = f"7.7.1={program(tmp_path / 'bazel')}"
     build = chosen(**{**SOURCE, "release": release}, bazel=bazel)
     assert [row.id for row in build.fixes if row.bazel_from] == [
-        "bazel7-workspace", "bazel7-licenses", "bazel7-execution-info", "bazel7-link-words",
+        "bazel7-workspace", "bazel7-licenses", "bazel7-execution-info", "bazel7-apple-rules", "bazel7-link-words",
         "bazel7-system-sqlite", "bazel7-host-features",
     ]  # fmt: skip
     assert {"--noenable_bzlmod", "--host_features=-force_no_whole_archive"} <= set(build.bazel_flags)
@@ -216,8 +216,9 @@ def test_what_bazel_7_needs_changed_is_changed_from_2_10_on(tmp_path: Path, rele
     bazel = f"7.7.1={program(tmp_path / 'bazel')}"
     build = chosen(**{**SOURCE, "release": release}, bazel=bazel)
     assert [row.id for row in build.fixes if row.bazel_from] == [
-        "bazel7-workspace", "bazel7-distinct-host", "bazel6-package-groups", "bazel7-licenses", "bazel7-execution-info",
-        "bazel7-exec-tools", "bazel7-link-words", "bazel7-system-sqlite", "bazel7-allowlist", "bazel7-host-features",
+        "bazel7-workspace", "bazel7-distinct-host", "bazel6-package-groups", "bazel7-licenses",
+        "bazel7-execution-info", "bazel7-apple-rules", "bazel7-exec-tools", "bazel7-link-words",
+        "bazel7-system-sqlite", "bazel7-allowlist", "bazel7-host-features",
     ]  # fmt: skip
     edited = [edit for row in build.fixes if row.id == "bazel7-distinct-host" for edit in row.edits]
     assert [(edit.files, edit.replace) for edit in edited] == [(".bazelrc", "")]
