@@ -215,7 +215,7 @@ def test_what_bazel_7_needs_changed_is_changed_up_to_the_release_that_has_it_its
 def test_what_bazel_7_needs_changed_is_changed_from_2_10_on(tmp_path: Path, release: str) -> None:
     bazel = f"7.7.1={program(tmp_path / 'bazel')}"
     build = chosen(**{**SOURCE, "release": release}, bazel=bazel)
-    only_2_10 = ["bazel6-platforms"] if release == "2.10.1" else []
+    only_2_10 = ["bazel6-platforms", "bazel6-private-settings"] if release == "2.10.1" else []
     assert [row.id for row in build.fixes if row.bazel_from] == [
         "bazel7-workspace", "bazel7-distinct-host", "bazel6-package-groups", *only_2_10, "bazel7-licenses",
         "bazel7-execution-info", "bazel7-apple-rules", "bazel7-exec-tools", "bazel7-link-words",
@@ -225,6 +225,7 @@ def test_what_bazel_7_needs_changed_is_changed_from_2_10_on(tmp_path: Path, rele
     assert [(edit.files, edit.replace) for edit in edited] == [(".bazelrc", "")]
     assert not [flag for flag in build.bazel_flags if "distinct_host" in flag]
     assert "--noincompatible_fix_package_group_reporoot_syntax" in build.bazel_flags
+    assert ("--noincompatible_enforce_config_setting_visibility" in build.bazel_flags) is bool(only_2_10)
 
 
 def test_other_bazels_change_no_build() -> None:
