@@ -59,8 +59,12 @@ LLVM = tuple(
     f"{folder}/llvm/workspace.bzl"
     for folder in ("third_party/xla/third_party", "third_party/xla/third_party/tsl/third_party", "third_party")
 )
-# What fixes change, by name: an edit's text and the files that it is looked for in; a patch.
-EDITS = {f"{row.id} {edit.files}": edit for row in facts.rows("failures", failures.Failure) for edit in row.edits}
+# What fixes change, by name: the edits of the same files; a patch.
+EDITS = {
+    f"{row.id} {files}": [edit for edit in row.edits if edit.files == files]
+    for row in facts.rows("failures", failures.Failure)
+    for files in dict.fromkeys(edit.files for edit in row.edits)
+}
 TREE_PATCHES = dockerfile.TEMPLATES / "patches"
 PATCHES = {row.id: TREE_PATCHES / f"{row.id}.patch" for row in facts.rows("failures", failures.Failure) if row.patch}
 # Since this day nobody updates TF_GRAPH_DEF_VERSION: a tree of 2026-06 still has it.
@@ -92,7 +96,10 @@ class TreeRecord(TreeFacts):
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """`exact`: the commit is the release's own; `fixes`: how many files each of EDITS and PATCHES would change."""
+    """`exact`: the commit is the release's own.
+
+    `fixes`: how many files each of EDITS and PATCHES would change; of edits with one name, the fewest.
+    """
 
     name: str
     source: str
@@ -313,7 +320,7 @@ def _in_git(folder: str, commit: str) -> tuple[TreeRecord, dict[str, int]]:
     def read(path: str) -> str | None:
         return _git(folder, "show", f"{commit}:{path}") if path in names else None
 
-    edited = {name: _edited(folder, commit, edit) for name, edit in EDITS.items()}
+    edited = {name: min(_edited(folder, commit, edit) for edit in edits) for name, edits in EDITS.items()}
     patched = {name: _patched(folder, commit, patch) for name, patch in PATCHES.items()}
     facts = read_record(read, names)
     if facts.dated == FROZEN:
