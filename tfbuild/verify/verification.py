@@ -69,10 +69,10 @@ NO_GUARD = Guard(compiled=(), unused=())
 class Verification:
     """A verification of the image `ref` in progress, with the results of earlier checks.
 
-    `baseline`: what to compare with, or why there is none; `sandbox`: confines all containers; `checks`: those that are
-    done. `unstartable` is set by the check guard, `program` (the digest of Python's) by interpreter, `start` and
-    `process` by import, `guard` by isa, `throughput` by throughput; `over` when the last check has ended, or
-    one has raised.
+    `baseline`: what to compare with, or why there is none; `sandbox`: confines all containers but the trials of the
+    check guard; `checks`: those that are done. `unstartable` is set by guard, `program` (the digest of Python's) by
+    interpreter, `start` and `process` by import, `guard` by isa, `throughput` by throughput; `over` when the last check
+    has ended, or one has raised.
     """
 
     engine: Engine
