@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
@@ -303,10 +304,14 @@ def test_stop_leaves_a_stranger_s_process_alone(tmp_path: Path) -> None:
 def test_who_waits_for_another_process_is_told(tmp_path: Path) -> None:
     with ExitStack() as other:
         other.enter_context(locked(tmp_path, lambda: None))
+        # If nothing is said, the test fails; it does not wait forever.
+        late = threading.Timer(10, other.close)
+        late.start()
 
         class Said(io.StringIO):
             def write(self, text: str) -> int:
                 other.close()
+                late.cancel()
                 return super().write(text)
 
         said = Said()

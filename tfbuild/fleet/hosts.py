@@ -30,7 +30,7 @@ COMMAND = (
     f"sh -c 'cat /proc/cpuinfo && echo && {{ env -i {recordings.LOADER} --list-diagnostics 2>/dev/null || true; }}'"
 )
 HINTS = (
-    ("/proc/cpuinfo", "it does not run Linux: record its CPU there, and give the file"),
+    ("/proc/cpuinfo: No such file", "it does not run Linux: record its CPU there, and give the file"),
     ("timed out", "is it switched on, and reachable from here? --timeout gives it more time"),
 )
 
