@@ -325,7 +325,7 @@ class Planned:
 
 # --- the names by which people give an image --------------------------------------------------------------------------
 # They mean the same to every verb. ID, tfbuild:ID and HOST/PATH:ID are an identifier, alone or after a repository;
-# sha256:... and HOST/PATH@sha256:... are a digest. An engine's images also have every other name that it knows.
+# sha256:... and HOST/PATH@sha256:... are a digest. An image of an engine also has the other names that it has there.
 
 # RELEASE-TARGET-pyPYTHON-SET. A bare word of another form is the name of somebody else's image.
 GIVEN_IDENTIFIER = re.compile(r"\d+\.\d+\.\d+[\w.]*-[a-z0-9]+-py\d+\.\d+-[\w.-]+", re.ASCII)

@@ -177,4 +177,5 @@ def levels(arch: str) -> tuple[Level, ...]:
 
 def level(name: str, arch: str) -> Level | None:
     """Return the level of `arch` that some tool spells `name`, or None."""
-    return next((row for row in levels(arch) if squeeze(row.name) == squeeze(name)), None)
+    wanted = squeeze(name)
+    return next((row for row in levels(arch) if squeeze(row.name) == wanted), None)

@@ -154,7 +154,7 @@ class Registry:
         return answer
 
     def _find(self, method: str, digest: str) -> requests.Response | None:
-        """Return the registry's answer for a blob; None if it does not have the blob, or `digest` is none."""
+        """Return the registry's answer for a blob; None if it does not have the blob, or `digest` is not one."""
         answer = self._request(method, f"blobs/{digest}", accept=(404,)) if DIGEST.fullmatch(digest) else None
         return None if answer is None or answer.status_code == 404 else answer
 

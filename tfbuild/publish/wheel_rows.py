@@ -118,9 +118,9 @@ def is_sound(row: IndexedWheel) -> bool:
 def _glibc_agrees(said: str, platforms: Iterable[str]) -> bool:
     """Whether a row's glibc is the one that the wheel's name promises; a name without one leaves it to the row."""
     promised = oldest_glibc(platforms)
-    if promised or not said:
+    if promised:
         return said == promised
-    return GLIBC.fullmatch(said) is not None
+    return not said or GLIBC.fullmatch(said) is not None
 
 
 def read_list(content: bytes, origin: str) -> WheelList:
