@@ -21,6 +21,7 @@ from tfbuild.binary import inspector, scan
 from tfbuild.binary.guard import Guard
 from tfbuild.binary.inspector import Inspection
 from tfbuild.binary.scan import CodeUnreadable, ScannedCode
+from tfbuild.cpu import isa
 from tfbuild.errors import BadInput
 from tfbuild.plan import wheel
 from tfbuild.util.progress import Progress
@@ -471,3 +472,28 @@ def test_every_row_names_known_features() -> None:
     assert {row.method for row in rows.judged} == {"symbols", "spread"}
     assert all(0 < row.share < 0.05 and row.measured for row in rows.judged)
     assert all(row.reason and row.source for row in rows.dispatched)
+
+
+AVX_512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+AVX_512 |= {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "popcnt"}
+
+
+@pytest.mark.parametrize(
+    ("held", "rounded"),
+    [
+        # What code never shows (cx16, lahf_lm) is all that is missing of the level.
+        (AVX_512, "x86-64-v4"),
+        (AVX_512 | {"avx512_vnni", "avx512_bf16"}, "x86-64-v4-vnni-bf16"),
+        ({"sse4_2", "aes"}, "x86-64-v2-aes"),
+        ({"sse4_2"}, "x86-64-v2"),
+        # Of x86-64-v3 more is missing than that.
+        ({"avx"}, "avx"),
+        ({"avx", "f16c"}, "f16c"),
+        (AVX_512 - {"avx512bw"}, ""),
+        (set[str](), "x86-64-v1"),
+    ],
+)
+def test_features_are_rounded_to_a_level_by_what_code_never_shows(held: set[str], rounded: str) -> None:
+    resolved = isa.instruction_set(scan.rounded(frozenset(held), "x86_64"), "x86_64")
+    assert resolved.name == rounded or (not rounded and resolved.level != "x86-64-v4")
+    assert scan.rounded(frozenset({"atomics"}), "aarch64") == {"atomics"}

@@ -9,10 +9,8 @@ import pytest
 
 from tests.binary import libraries
 from tests.binary.test_scan import zipped
-from tfbuild.cpu import isa
 from tfbuild.errors import BadInput
 from tfbuild.plan import Build, Request, select
-from tfbuild.plan import wheel as wheels
 
 NAME = "tensorflow_cpu-2.14.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
 FRAMEWORK = "tensorflow/libtensorflow_framework.so.2"
@@ -104,26 +102,3 @@ def test_what_is_no_file_is_answered_with_what_to_type(text: str, told: str, hin
         planned(Path(text))
     assert told in caught.value.reason
     assert hint in str(caught.value.hint)
-
-
-AVX_512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-AVX_512 |= {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "popcnt"}
-
-
-@pytest.mark.parametrize(
-    ("held", "rounded"),
-    [
-        # What code never shows (cx16, lahf_lm) is all that is missing of the level.
-        (AVX_512, "x86-64-v4"),
-        ({"sse4_2"}, "x86-64-v2"),
-        # Of x86-64-v3 more is missing than that.
-        ({"avx"}, "avx"),
-        ({"avx", "f16c"}, "f16c"),
-        (AVX_512 - {"avx512bw"}, ""),
-        (set[str](), "x86-64-v1"),
-    ],
-)
-def test_a_wheel_s_features_are_rounded_to_a_level_by_what_code_never_shows(held: set[str], rounded: str) -> None:
-    resolved = isa.instruction_set(wheels._rounded(frozenset(held), "x86_64"), "x86_64")
-    assert resolved.name == rounded or (not rounded and resolved.level != "x86-64-v4")
-    assert wheels._rounded(frozenset({"atomics"}), "aarch64") == {"atomics"}

@@ -118,8 +118,8 @@ class ScannedCode:
 
     @property
     def name(self) -> str:
-        """The smallest instruction set that runs it, if its code checks the CPU correctly."""
-        return isa.instruction_set(self.compiled, self.arch).name
+        """The instruction set that runs it, if its code checks the CPU correctly."""
+        return isa.instruction_set(rounded(self.compiled, self.arch), self.arch).name
 
     def share(self, feature: str) -> float:
         """Return the share of regions that need a feature."""
@@ -181,6 +181,18 @@ def table() -> CodeTable:
 def written() -> frozenset[str]:
     """Return the features that show in every library that was compiled for them."""
     return frozenset(row.feature for row in table().written)
+
+
+def rounded(held: frozenset[str], arch: str) -> frozenset[str]:
+    """Return `held` with the rest of its x86-64 level, if nothing of that shows in machine code (cx16).
+
+    Features that are in no level (avx512_vnni) do not matter for which level that is.
+    """
+    if arch != "x86_64":
+        return held
+    levels = [level.features for level in facts.levels(arch)]
+    level = next(features for features in levels if held & levels[-1] <= features)
+    return held if (level - facts.closure(held)) & written() else held | level
 
 
 @cache

@@ -164,9 +164,11 @@ def instruction_set(file: WheelFile, release: str, *, claimed: Sequence[Instruct
     what --cpu stands for, the widest set first. They may have more features than the guard knows; the first that
     agrees with it on those that it knows is returned. Raises BadInput if none does.
     """
+    from tfbuild.binary import scan
+
     compiled = _guard(file, release)
     if not claimed:
-        return isa.instruction_set(_rounded(compiled | _code(file), file.arch), file.arch)
+        return isa.instruction_set(scan.rounded(compiled | _code(file), file.arch), file.arch)
     known = releases.guard_features(release)
     agreeing = (row for row in claimed if frozenset(row.features) & known == compiled & known)
     if (fitting := next(agreeing, None)) is not None:
@@ -200,15 +202,6 @@ def _guard(file: WheelFile, release: str) -> frozenset[str]:
 def projects() -> dict[str, WheelName]:
     """Return TensorFlow's wheels by their names."""
     return {row.name: row for row in facts.rows("wheels", WheelName)}
-
-
-def _rounded(held: frozenset[str], arch: str) -> frozenset[str]:
-    """Return the x86-64 level with these features if its others never show in machine code (cx16), else `held`."""
-    from tfbuild.binary import scan
-
-    levels = (level.features for level in facts.levels(arch) if arch == "x86_64")
-    level = next((features for features in levels if held <= features), held)
-    return held if (level - facts.closure(held)) & scan.written() else level
 
 
 def _code(file: WheelFile) -> frozenset[str]:
