@@ -1,4 +1,4 @@
-"""Bars of what a compile gained, operation by operation: the rows of tfbuild/facts/operations.toml."""
+"""Bars of what compiles gained, operation by operation: the rows of tfbuild/facts/operations.toml."""
 
 import re
 from typing import Any
@@ -7,50 +7,57 @@ from tfbuild.pages.charts import VEGA_LITE, marks, name, number
 from tfbuild.plan import gain
 from tfbuild.plan.gain import ReportRow
 
-# Each picture's report, by its file in benchmarks/results/.
-REPORTS = {"avx512": "isa", "compiled": "compiled-2.14.1"}
-# Dark enough on white and light enough on black to be read on both.
-FASTER, SLOWER, SAME = "#2e9e5b", "#d1584b", "#8590a0"
+# Each picture's report, by its file in benchmarks/results/: it has as many bars for an operation as sets were measured.
+REPORTS = {"compiled": "compiled-2.14.1"}
+# By the sets' order in the facts; dark enough on white and light enough on black to be read on both.
+COLOURS = ("#3a86c8", "#2e9e5b")
+# Of a bar that shows no difference.
+FAINT = 0.4
 TEXT = "#77808c"
 # With the names, 350 pixels: a phone shows all of it.
-WIDTH, BAR = 155, 17
-# What follows an operation's name: ", training, 8x28x28x64", " 768x768", " of 375x500".
-SIZE = re.compile(r",.*| \(.*| (?:of |to )?\d+x\d+(?=$| )(?: \(.*)?")
+WIDTH, BAR = 155, 9
 
 
-def report(picture: str) -> ReportRow:
-    """Return what a picture shows."""
-    return next(row for row in gain.reports() if row.file == REPORTS[picture])
+def reports(picture: str) -> list[ReportRow]:
+    """Return what a picture shows: one report for each instruction set."""
+    return [row for row in gain.reports() if row.file == REPORTS[picture]]
 
 
-def rows(measured: ReportRow) -> list[dict[str, Any]]:
-    """Return the ratio and the interval of each operation, the largest gain first."""
-    effects = {"faster": measured.faster, "slower": measured.slower, "no difference shown": measured.equal}
-    found = []
-    for effect, operations in effects.items():
-        for operation in operations:
+def rows(measured: list[ReportRow]) -> list[dict[str, Any]]:
+    """Return the ratio and the interval of each operation and set, the operations of the largest gain first."""
+    # What follows an operation's name: ", training, 8x28x28x64", " 768x768", " of 375x500".
+    size = re.compile(r",.*| \(.*| (?:of |to )?\d+x\d+(?=$|[ ,])(?: \(.*)?")
+    found: dict[str, list[dict[str, Any]]] = {}
+    for report in measured:
+        shown = {row.name for row in (*report.faster, *report.slower)}
+        for operation in (*report.faster, *report.slower, *report.equal):
             median, low, high = operation.ratio
-            operation_name = SIZE.sub("", operation.name)
-            found.append({"name": operation_name, "effect": effect, "median": median, "low": low, "high": high})
-    return sorted(found, key=lambda row: -row["median"])
+            bar = {"set": report.cpu, "median": median, "low": low, "high": high}
+            opacity = 1 if operation.name in shown else FAINT
+            operation_name = size.sub("", operation.name)
+            found.setdefault(operation_name, []).append({"name": operation_name, "opacity": opacity, **bar})
+    by_gain = sorted(found.values(), key=lambda bars: -max(bar["median"] for bar in bars))
+    return [bar for bars in by_gain for bar in bars]
 
 
 def to_svg(picture: str) -> str:
-    """Draw the bars with their intervals; a line marks the official wheel's speed."""
+    """Draw the bars with their intervals, faint where no difference is shown; a line marks the official wheel."""
     import vl_convert
 
+    found = rows(reports(picture))
+    sets = list(dict.fromkeys(row["set"] for row in found))
     axis = {"labelLimit": 320, "ticks": False, "domain": False}
-    y = name("name", sort=None, title=None, axis=axis)
-    speed = number("median", title="speed; the official wheel is 1", scale={"zero": True})
-    effects = {"domain": ["faster", "slower", "no difference shown"], "range": [FASTER, SLOWER, SAME]}
-    colour = name("effect", scale=effects, legend={"title": None, "orient": "top"})
-    span = {"y": y, "x": number("low"), "x2": {"field": "high"}}
-    figure = {"y": y, "x": number("high"), "text": number("median", format=".2f")}
-    found = rows(report(picture))
+    y = {"y": name("name", sort=None, title=None, axis=axis), "yOffset": name("set", sort=sets)}
+    speed = number("median", title="speed; the official wheel is 1", scale={"zero": True}, stack=None)
+    colours = {"domain": sets, "range": COLOURS[: len(sets)]}
+    colour = name("set", scale=colours, legend={"title": None, "orient": "top"})
+    opacity = number("opacity", scale=None, legend=None)
+    span = {**y, "x": number("low"), "x2": {"field": "high"}}
+    figure = {**y, "x": number("high"), "text": number("median", format=".2f")}
     layers = [
-        marks(found, "bar", {"y": y, "x": speed, "color": colour}),
+        marks(found, "bar", {**y, "x": speed, "color": colour, "opacity": opacity}),
         marks(found, "rule", span, color=TEXT, strokeWidth=1.5),
-        marks(found, "text", figure, align="left", dx=4, color=TEXT),
+        marks(found, "text", figure, align="left", dx=4, color=TEXT, fontSize=8),
         marks([{"x": 1}], "rule", {"x": number("x")}, color=TEXT, strokeDash=[4, 3]),
     ]
     axes = {
@@ -64,7 +71,7 @@ def to_svg(picture: str) -> str:
     chart = {
         "layer": layers,
         "width": WIDTH,
-        "height": {"step": BAR},
+        "height": {"step": BAR, "for": "offset"},
         "background": "transparent",
         "padding": 5,
         "config": {"view": {"stroke": None}, "axis": axes, "legend": {"labelColor": TEXT, "labelFontSize": 11}},
