@@ -1,13 +1,17 @@
 """What runs inside images runs here on a TensorFlow beside the test tools."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from tools.testing import TENSORFLOW
 
 
-@pytest.fixture(scope="session")
-def python() -> str:
-    """A Python with TensorFlow."""
+@pytest.fixture(scope="package")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Python with TensorFlow; what it leaves behind, as it may in a container, goes with the tests' own folders."""
     if not TENSORFLOW.is_file():
         pytest.skip(f"there is no {TENSORFLOW}; `invoke test` makes it")
-    return str(TENSORFLOW)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("left")))
+        yield str(TENSORFLOW)
