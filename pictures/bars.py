@@ -7,7 +7,7 @@ from tfbuild.pages.charts import VEGA_LITE, marks, name, number
 from tfbuild.plan import gain
 from tfbuild.plan.gain import ReportRow
 
-# Each picture's report, by its file in benchmarks/results/: it has as many bars for an operation as sets were measured.
+# Each picture's report, by its file in benchmarks/results/. An operation has a bar for each set that was measured.
 REPORTS = {"compiled": "compiled-2.14.1"}
 # By the sets' order in the facts; dark enough on white and light enough on black to be read on both.
 COLOURS = ("#3a86c8", "#2e9e5b")
@@ -16,6 +16,8 @@ FAINT = 0.4
 TEXT = "#77808c"
 # With the names, 350 pixels: a phone shows all of it.
 WIDTH, BAR = 155, 9
+# What follows an operation's name: ", training, 8x28x28x64", " 768x768", " of 375x500".
+SIZE = re.compile(r",.*| \(.*| (?:of |to )?\d+x\d+(?=$|[ ,])(?: \(.*)?")
 
 
 def reports(picture: str) -> list[ReportRow]:
@@ -25,17 +27,13 @@ def reports(picture: str) -> list[ReportRow]:
 
 def rows(measured: list[ReportRow]) -> list[dict[str, Any]]:
     """Return the ratio and the interval of each operation and set, the operations of the largest gain first."""
-    # What follows an operation's name: ", training, 8x28x28x64", " 768x768", " of 375x500".
-    size = re.compile(r",.*| \(.*| (?:of |to )?\d+x\d+(?=$|[ ,])(?: \(.*)?")
     found: dict[str, list[dict[str, Any]]] = {}
     for report in measured:
-        shown = {row.name for row in (*report.faster, *report.slower)}
-        for operation in (*report.faster, *report.slower, *report.equal):
-            median, low, high = operation.ratio
-            bar = {"set": report.cpu, "median": median, "low": low, "high": high}
-            opacity = 1 if operation.name in shown else FAINT
-            operation_name = size.sub("", operation.name)
-            found.setdefault(operation_name, []).append({"name": operation_name, "opacity": opacity, **bar})
+        for operations, opacity in (((*report.faster, *report.slower), 1), (report.equal, FAINT)):
+            for operation in operations:
+                short, (median, low, high) = SIZE.sub("", operation.name), operation.ratio
+                bar = {"name": short, "set": report.cpu, "opacity": opacity, "median": median, "low": low, "high": high}
+                found.setdefault(short, []).append(bar)
     by_gain = sorted(found.values(), key=lambda bars: -max(bar["median"] for bar in bars))
     return [bar for bars in by_gain for bar in bars]
 

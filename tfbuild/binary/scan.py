@@ -184,14 +184,16 @@ def written() -> frozenset[str]:
 
 
 def rounded(held: frozenset[str], arch: str) -> frozenset[str]:
-    """Return `held` with the rest of its x86-64 level, if nothing of that shows in machine code (cx16).
+    """Complete the x86-64 level of `held` by the features that machine code need not show, such as cx16.
 
-    Features that are in no level (avx512_vnni) do not matter for which level that is.
+    If it lacks others of that level, return it as it is. Features of no level, such as avx512_vnni, do not decide which
+    level that is.
     """
     if arch != "x86_64":
         return held
     levels = [level.features for level in facts.levels(arch)]
-    level = next(features for features in levels if held & levels[-1] <= features)
+    in_levels = held & levels[-1]
+    level = next(features for features in levels if in_levels <= features)
     return held if (level - facts.closure(held)) & written() else held | level
 
 
