@@ -274,14 +274,15 @@ def test_damaged_generated_files_are_stale_and_written_anew(thing: str, here: Pa
     folder = here / "dockerfiles"
     committed.write(folder, {})
     good = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    name = "scripts/slim.sh"
+    own = next(build.id for build in committed.builds() if build.toolchain)
+    name = f"{own}/bazelrc"
     path = folder / name
     content = path.read_bytes()
     if thing == "more":
-        name = "scripts/evil.sh"
+        name = f"{own}/evil.sh"
         (folder / name).symlink_to(outside)
     elif thing == "linked folder":
-        name = "scripts"
+        name = own
         (folder / name).rename(here / "moved")
         (folder / name).symlink_to(here / "moved")
     else:

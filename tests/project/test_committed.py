@@ -52,10 +52,10 @@ def test_the_committed_files_are_what_the_facts_and_templates_say_now() -> None:
 def test_whatever_changes_is_out_of_date_and_written_again(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = f"{BUILDS[1].id}/bazelrc"
     (copy / own).write_text("build --jobs=4\n")
-    (copy / "scripts" / "slim.sh").unlink()
+    (copy / BUILDS[1].id / "plan.json").unlink()
     (copy / "0.1-gone" / "fixes").mkdir(parents=True)
     (copy / "0.1-gone" / "fixes" / "x.patch").write_text("")
-    changed = ["0.1-gone/fixes/x.patch", own, "scripts/slim.sh"]
+    changed = ["0.1-gone/fixes/x.patch", own, f"{BUILDS[1].id}/plan.json"]
     with pytest.raises(TfbuildError, match="out of date"):
         development.dockerfiles(check=True, folder=copy)
     assert capsys.readouterr().out.split() == changed
@@ -76,28 +76,38 @@ def test_the_builds_differ_in_kind_and_the_newest_release_is_among_them() -> Non
 
 
 @pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.id)
-def test_a_context_has_every_file_that_its_dockerfile_takes(build: Build) -> None:
+def test_the_roots_context_has_every_file_that_a_dockerfile_takes_and_little_else(build: Build) -> None:
     text = (FOLDER / build.id / "Dockerfile").read_text()
-    taken = re.findall(r"type=bind,source=([^,]+),", text) + re.findall(r"^COPY --chmod=\d+ (\S+) ", text, re.MULTILINE)
-    assert {"scripts/network.sh", f"{build.id}/entrypoint.sh"} <= set(taken)
+    taken = re.findall(r"type=bind,source=([^,]+),", text)
+    assert {"templates/network.sh", f"dockerfiles/{build.id}/entrypoint.sh"} <= set(taken)
+    patterns = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    assert patterns[0] == "*"
+    sent = [path for pattern in patterns[1:] for path in ROOT.glob(pattern.removeprefix("!"))]
     for name in taken:
-        assert (FOLDER / name).exists(), name
-
-
-def test_no_script_stands_twice() -> None:
-    texts = [path.read_bytes() for path in FOLDER.rglob("*") if path.suffix in (".sh", ".py")]
-    assert len(texts) == len(set(texts))
-    assert {path.parent.name for path in FOLDER.rglob("*.py")} == {"scripts", "smoke"}
+        assert (ROOT / name).exists(), name
+        assert any(path.is_relative_to(ROOT / name) or (ROOT / name).is_relative_to(path) for path in sent), name
+    assert sum(path.stat().st_size for path in sent if path.is_file()) < 1 << 20
 
 
 @pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.id)
-def test_it_differs_from_what_invoke_build_writes_by_its_head_and_its_own_folder(build: Build) -> None:
-    texts, prefix = dockerfile.files(build), f"{build.id}/"
+def test_it_differs_from_what_invoke_build_writes_by_its_head_and_its_paths(build: Build) -> None:
+    """And the scripts at those paths are the same."""
+    texts = dockerfile.files(build)
     ours, theirs = ((FOLDER / build.id / "Dockerfile").read_text(), texts.pop("Dockerfile"))
     body = re.compile(r"^FROM \$\{BASE\}.*", re.MULTILINE | re.DOTALL)
-    assert re.sub(rf"(source=|COPY --chmod=\d+ ){prefix}", r"\1", body.findall(ours)[0]) == body.findall(theirs)[0]
+    places = (
+        ("tfbuild/in_container/smoke", "scripts/smoke"),
+        ("templates/", "scripts/"),
+        (f"dockerfiles/{build.id}/", ""),
+    )
+    own = body.findall(ours)[0]
+    for ours_at, theirs_at in places:
+        own = own.replace(f"source={ours_at}", f"source={theirs_at}")
+        texts = {name.replace(theirs_at, ours_at) if theirs_at else name: text for name, text in texts.items()}
+    assert own == body.findall(theirs)[0]
     for name, text in texts.items():
-        assert (FOLDER / (name if name.startswith("scripts/") else prefix + name)).read_text() == text
+        path = ROOT / name if "/" in name and not name.startswith(("fixes/",)) else FOLDER / build.id / name
+        assert path.read_text() == text
 
 
 def test_hadolint_and_shellcheck_accept_them() -> None:
@@ -106,7 +116,7 @@ def test_hadolint_and_shellcheck_accept_them() -> None:
     )
     assert (done.returncode, done.stdout) == (0, "")
     own = [FOLDER / build.id / "entrypoint.sh" for build in BUILDS]
-    done = tool("shellcheck", "--shell=dash", *own, FOLDER / "scripts" / "tfbuild-smoke", *FOLDER.glob("scripts/*.sh"))
+    done = tool("shellcheck", "--shell=dash", *own)
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -121,7 +131,7 @@ def test_the_readme_and_the_head_show_the_same_command_for_each() -> None:
         words = shlex.split(command)
         assert words[-1] == "."
         options = dict(zip(words[2:-1:2], words[3:-1:2], strict=True))
-        assert (FOLDER / options["--file"]).is_file()
+        assert (ROOT / options["--file"]).is_file()
         assert options["--platform"] == build.platform
         assert options["--tag"] == f"tfbuild:{build.id}-unverified"
 
@@ -144,7 +154,7 @@ def test_bake_has_a_target_for_each_and_compiles_nothing_by_default() -> None:
     assert json.loads(groups["default"]) == official
     assert len(json.loads(groups["source"])) == len(BUILDS) - len(official)
     for build in BUILDS:
-        assert f'  dockerfile = "{build.id}/Dockerfile"\n' in text
+        assert f'  dockerfile = "dockerfiles/{build.id}/Dockerfile"\n' in text
         assert f'  platforms = ["{build.platform}"]\n' in text
 
 

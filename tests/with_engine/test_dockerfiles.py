@@ -1,4 +1,4 @@
-"""A committed context, built and run by Docker alone: the command of dockerfiles/README.md in a copy of that folder.
+"""A committed context, built and run by Docker alone: the command of dockerfiles/README.md in a copy of the repository.
 
 The base image comes from a registry on this machine, under its own name there and by its digest.
 """
@@ -17,6 +17,7 @@ import pytest
 
 from tests import debian
 from tests.project.test_committed import FOLDER
+from tests.with_engine.conftest import ROOT
 from tests.with_engine.registry import serve
 from tfbuild.cli.options import certificates
 from tfbuild.context.labels import read_labels
@@ -33,7 +34,7 @@ README = (FOLDER / "README.md").read_text(encoding="utf-8")
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A folder with nothing of tfbuild but dockerfiles/, and a base image by its name and digest in a registry."""
+    """The folders of a clone that the Dockerfiles take, and a base image by its name and digest in a registry."""
 
     folder: Path
     base_name: str
@@ -64,7 +65,10 @@ def place(engine: Engine, official: Build, tmp_path_factory: pytest.TempPathFact
         finally:
             # What is left of it here is another name: FROM has to ask the registry.
             engine.untag(name)
-        folder = Path(shutil.copytree(FOLDER, work / "dockerfiles"))
+        folder = work / "checkout"
+        for name in ("dockerfiles", "templates", "tfbuild/in_container/smoke"):
+            shutil.copytree(ROOT / name, folder / name)
+        shutil.copy(ROOT / ".dockerignore", folder)
         yield Place(folder=folder, base_name=name, base_digest=pushed)
 
 
@@ -87,7 +91,7 @@ def options_of_this_site(place: Place) -> list[str]:
 
 @pytest.fixture(scope="module")
 def image(engine: Engine, official: Build, place: Place) -> Iterator[str]:
-    (shown,) = re.findall(rf"^docker (build .*--file {official.id}/Dockerfile .+)$", README, re.MULTILINE)
+    (shown,) = re.findall(rf"^docker (build .*--file dockerfiles/{official.id}/Dockerfile .+)$", README, re.MULTILINE)
     tag = f"tfbuild-test:plain-{uuid.uuid4().hex[:8]}"
     *words, context = shlex.split(shown.replace(committed.tag(official), tag))
     docker(*words, *options_of_this_site(place), context, folder=place.folder)
@@ -124,11 +128,12 @@ def test_its_scripts_are_readable_by_its_user_whatever_the_checkouts_modes_are(
     narrow = place.folder.parent / "narrow"
     shutil.copytree(place.folder, narrow)
     # Only what is copied into the image: with other modes, mounted files would let all be installed again.
-    for name in ("scripts/tfbuild-smoke", "scripts/smoke", f"{official.id}/entrypoint.sh", f"{official.id}/plan.json"):
+    own = f"dockerfiles/{official.id}"
+    for name in ("templates/tfbuild-smoke", "tfbuild/in_container/smoke", f"{own}/entrypoint.sh", f"{own}/plan.json"):
         for path in (narrow / name, *(narrow / name).rglob("*")):
             path.chmod(0o700 if path.is_dir() else 0o600)
     tag = f"tfbuild-test:narrow-{uuid.uuid4().hex[:8]}"
-    command = ["build", "--file", f"{official.id}/Dockerfile", "--tag", tag, *options_of_this_site(place), "."]
+    command = ["build", "--file", f"{own}/Dockerfile", "--tag", tag, *options_of_this_site(place), "."]
     docker(*command, folder=narrow)
     try:
         assert docker("run", "--rm", tag, "cat", "/opt/tfbuild/plan.json", "/opt/tfbuild/smoke/command.py")
@@ -141,8 +146,12 @@ def test_bake_reads_the_committed_file(official: Build, place: Place, tmp_path: 
     program = debian.buildx(tmp_path / "buildx")
     for group, builds in (("default", 1), ("source", len(committed.builds()) - 1)):
         done = subprocess.run(
-            [program, "bake", "--print", group], cwd=place.folder, capture_output=True, text=True, check=False
+            [program, "bake", "--file", "dockerfiles/docker-bake.hcl", "--print", group],
+            cwd=place.folder,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.count('"dockerfile": ') == builds
-        assert (f'"dockerfile": "{official.id}/Dockerfile"' in done.stdout) == (group == "default")
+        assert (f'"dockerfile": "dockerfiles/{official.id}/Dockerfile"' in done.stdout) == (group == "default")

@@ -90,12 +90,15 @@ class Context:
 class ContextLayout:
     """How the files of a build lie in a context, and what the head of its Dockerfile says of that.
 
-    `own`: the folder of the build's own files, with a slash behind it ("" for the context itself). `origin`: the
-    command that writes the Dockerfile. `usage`: the one that builds the image, to be run in `place`. `base_digest`:
-    the digest of the base image ("sha256:<hex>"; "" takes what its tag names on the day of the build).
+    `own`: the folder of the build's own files, with a slash behind it ("" for the context itself). `scripts`, `smoke`:
+    the folders of what all builds share. `origin`: the command that writes the Dockerfile. `usage`: the one that builds
+    the image, to be run in `place`. `base_digest`: the digest of the base image ("sha256:<hex>"; "" takes what its tag
+    names on the day of the build).
     """
 
     own: str = ""
+    scripts: str = SCRIPTS
+    smoke: str = f"{SCRIPTS}/smoke"
     origin: str
     place: str
     usage: str
@@ -152,8 +155,7 @@ def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        # Whatever the umask: the same context has the same digest everywhere, and its steps are those of dockerfiles/,
-        # where Git keeps this mode. No script is started by its own name.
+        # Whatever the umask: the same context has the same digest everywhere. No script is started by its own name.
         path.chmod(0o644)
     if build.wheel.path is not None:
         _place_wheel(build.wheel.path, folder / "wheel", build)
@@ -219,7 +221,7 @@ def own_files(build: Build, layout: ContextLayout) -> dict[str, str]:
 
 def scripts(build: Build) -> dict[str, str]:
     """Return the scripts that its Dockerfile uses, by their paths in the context: the same texts for every build."""
-    names = ["network.sh", "pip.sh", "slim.sh", "parts.sh", "times.sh"]
+    names = ["network.sh", "pip.sh", "slim.sh", "parts.sh", "times.sh", "tfbuild-smoke"]
     if build.toolchain is not None:
         names += [*COMPILE_FILES, *(["llvm.sh"] if build.toolchain.llvm else [])]
     return dict(_scripts(tuple(names)))
@@ -228,7 +230,6 @@ def scripts(build: Build) -> dict[str, str]:
 @cache  # a matrix has dozens of builds with the same scripts
 def _scripts(names: tuple[str, ...]) -> dict[str, str]:
     paths = {name: TEMPLATES / name for name in names}
-    paths["tfbuild-smoke"] = TEMPLATES / "smoke"
     paths |= {f"smoke/{path.name}": path for path in sorted(SMOKE.glob("*.py"))}
     return {f"{SCRIPTS}/{name}": _text(path) for name, path in paths.items()}
 
