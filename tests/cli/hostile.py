@@ -199,7 +199,7 @@ def disarmed(folder: Path) -> Iterator[None]:
     """Nothing acts on this machine: no programs are found, and two verbs get no further than to what they would start.
 
     `engine` has its own place for an engine, and finds none; to install or to start one is a failure. `test` starts no
-    tests. `fleet` finds no ssh.
+    tests.
     """
     with ExitStack() as stack:
         place = partial(daemon.DaemonPlace, socket=folder / "socket", folder=folder / "engine")

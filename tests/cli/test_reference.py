@@ -32,7 +32,7 @@ COMMANDS = {
     "cpus": ["cpus zen"],
     "gain": ["gain --cpuinfo {folder}/machines/unknown-sapphirerapids"],
     "explain": ["explain --cpuinfo {folder}/machines/unknown-sapphirerapids"],
-    "fleet": ["fleet {folder}/machines --also {folder}/list --skip-unreachable --timeout 2"],
+    "fleet": ["fleet {folder}/machines --also {folder}/list --skip-unreadable"],
     "plan": ["plan --target cuda --cpu x86-64-v3", "build --dry-run --target mkl --wheel official"],
     "dockerfile": ["dockerfile --target mkl --wheel official --output {folder}/context"],
     "compare": [f"compare {REPORTS}/guide.json {REPORTS}/models.json --fail-if throughput<0.1"],

@@ -114,7 +114,7 @@ def test_the_help_of_a_verb_has_its_words_and_options_and_examples_that_can_be_t
 def test_the_help_of_an_option_names_its_default() -> None:
     options = [(verb, *item) for verb, row in EVERY.items() for item in row.options.items()]
     texts = [(verb, name, row) for verb, name, row in options if isinstance(row.default, str) and row.default]
-    assert len(texts) > 20
+    assert len(texts) >= 10
     assert [(verb, name) for verb, name, row in texts if "default" not in row.help] == []
 
 
@@ -133,25 +133,22 @@ def test_build_has_few_options_of_its_own() -> None:
 HELP = """\
 Usage: invoke fleet HOSTS [--options]
 
-Choose the fewest images that cover HOSTS: a recorded cpuinfo file, a folder of
-them, or a list of ssh hosts.
+Choose the fewest images that cover HOSTS: a recorded /proc/cpuinfo, or a folder
+of them.
 
 Examples:
   invoke fleet recorded/              # a folder of recorded /proc/cpuinfo files
-  invoke fleet ssh://web1 --also ssh://web2 --images 2
-  invoke fleet hosts.txt --json > fleet.json    # for invoke matrix --fleet
+  invoke fleet recorded/ --also /proc/cpuinfo --images 2
+  invoke fleet recorded/ --json > fleet.json    # for invoke matrix --fleet
 
 Arguments:
-  HOSTS  a recorded /proc/cpuinfo, a folder of them, a list of ssh hosts, or
-         ssh://user@host
+  HOSTS  a recorded /proc/cpuinfo, or a folder of them
 
 Options:
-  --also PATH         another recorded file, folder or list (repeatable)
-  --images K          largest number of images to choose (default: 3)
-  --skip-unreachable  skip hosts that cannot be read
-  --timeout SECONDS   time limit for each ssh host, in seconds (default: 20)
-  --ssh-config FILE   configuration for ssh, in place of ~/.ssh/config
-  --json              print JSON to stdout
+  --also PATH        another recorded file or folder (repeatable)
+  --images K         largest number of images to choose (default: 3)
+  --skip-unreadable  skip recordings that cannot be read
+  --json             print JSON to stdout
 """
 
 

@@ -35,7 +35,7 @@ LAST = (
 # What a verb's bare words are.
 ARGUMENTS = {
     "baseline": "the report to compare with, reports/bench-*.json",
-    "hosts": "a recorded /proc/cpuinfo, a folder of them, a list of ssh hosts, or ssh://user@host",
+    "hosts": "a recorded /proc/cpuinfo, or a folder of them",
     "folder": "the folder of the index, which any web server can serve",
     "image": "the name of an image, such as tfbuild:2.21.0-mkl-py3.11-f16c",
     "subject": "a wheel, an image's name, or a library (.so)",

@@ -28,29 +28,24 @@ OF_IMAGES = ("cpu", "platform", "wheel")
 
 @verb(
     {
-        "also": ([], "another recorded file, folder or list (repeatable)", "PATH"),
+        "also": ([], "another recorded file or folder (repeatable)", "PATH"),
         "images": ("3", "largest number of images to choose (default: 3)", "K"),
-        "skip-unreachable": (False, "skip hosts that cannot be read"),
-        "timeout": ("20", "time limit for each ssh host, in seconds (default: 20)", "SECONDS"),
-        "ssh-config": ("", "configuration for ssh, in place of ~/.ssh/config", "FILE"),
+        "skip-unreadable": (False, "skip recordings that cannot be read"),
     },
     JSON,
     examples=(
         "invoke fleet recorded/              # a folder of recorded /proc/cpuinfo files",
-        "invoke fleet ssh://web1 --also ssh://web2 --images 2",
-        "invoke fleet hosts.txt --json > fleet.json    # for invoke matrix --fleet",
+        "invoke fleet recorded/ --also /proc/cpuinfo --images 2",
+        "invoke fleet recorded/ --json > fleet.json    # for invoke matrix --fleet",
     ),
 )
-def fleet(
-    hosts: str, *, also: list[str], images: str, timeout: str, ssh_config: str, skip_unreachable: bool, json: bool
-) -> None:
-    """Choose the fewest images that cover HOSTS: a recorded cpuinfo file, a folder of them, or a list of ssh hosts."""
+def fleet(hosts: str, *, also: list[str], images: str, skip_unreadable: bool, json: bool) -> None:
+    """Choose the fewest images that cover HOSTS: a recorded /proc/cpuinfo, or a folder of them."""
     from tfbuild import fleet as fleets
     from tfbuild.fleet.hosts import gather
 
-    most, seconds = positive("images", images), positive("timeout", timeout)
-    config = Path(ssh_config) if ssh_config else None
-    gathered = gather((hosts, *also), timeout=seconds, config=config, skip=skip_unreachable)
+    most = positive("images", images)
+    gathered = gather((hosts, *also), skip=skip_unreadable)
     for host in gathered.skipped:
         say(f"skipped {host.name}: {host.reason}" + (f"; {host.hint}" if host.hint else ""))
     chosen = fleets.choose(gathered.hosts, most, gathered.skipped)

@@ -1,12 +1,7 @@
-"""Choose a fleet's images: what its CPUs have in common, and the best cover with at most K builds.
+"""Choose a fleet's images: what its CPUs have in common, and the best cover with at most K builds."""
 
-The best cover gives up, in this order: the least estimated speed (summed over the hosts), the fewest features where
-there is no estimate (aarch64), the fewest images, and the fewest features overall. partition.py proves that it is best.
-"""
-
-import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,17 +15,13 @@ from tfbuild.cpu import isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import UsageError
 from tfbuild.facts import Facts, releases
-from tfbuild.fleet import partition
+from tfbuild.fleet.cover import Features, Loss, best, cover
 from tfbuild.fleet.hosts import FleetHost, Skipped
-from tfbuild.fleet.partition import Cover
 from tfbuild.plan import MACHINES, newest_official
 from tfbuild.util.files import decode, read_named
 from tfbuild.util.terminal import cause
 
 SCHEMA = "tfbuild.fleet/1"
-# Losses are summed as whole multiples of 0.01 percent; the number of unused features breaks ties.
-UNIT = 10_000
-TIES = 10**12
 
 
 class SpeedRow(Facts, frozen=True):
@@ -155,25 +146,47 @@ def read_fleet(path: Path) -> Fleet:
 
 
 def choose(hosts: Sequence[FleetHost], most: int, skipped: Sequence[Skipped] = ()) -> Fleet:
-    """Return the best images for these hosts, at most `most`. Raises UsageError if that is fewer than platforms."""
-    parts = [_Architecture(arch, hosts) for arch in sorted({host.cpu.arch for host in hosts})]
-    if most < len(parts):
+    """Return the best images for these hosts, at most `most`. Raises UsageError if that is fewer than platforms.
+
+    It gives up the least estimated speed, summed over the hosts; then the fewest features where there is no estimate
+    (aarch64); then it has the fewest images, and leaves the fewest features unused.
+    """
+    sets = {host.name: isa.of_cpu(host.cpu) for host in hosts}
+    platforms = sorted({MACHINES[own.arch] for own in sets.values()})
+    if most < len(platforms):
         raise UsageError(
-            f"--images {most} is too few for {len(parts)} platforms: {', '.join(part.platform for part in parts)}",
-            hint=f"use --images {len(parts)} or more",
+            f"--images {most} is too few for {len(platforms)} platforms: {', '.join(platforms)}",
+            hint=f"use --images {len(platforms)} or more",
         )
-    chosen = min(_allocations(parts, most), key=lambda losses: tuple(map(sum, zip(*losses, strict=True))))
-    covers = [part.covers[images - 1] for part, (_, _, images, _) in zip(parts, chosen, strict=True)]
-    images, covered = _result(parts, covers)
+    kinds = {frozenset(own.features): own.arch for own in sets.values()}
+    counts = Counter(frozenset(own.features) for own in sets.values())
+
+    def loss(own: Features, image: Features) -> Loss:
+        measures, unused, count = speed_rows(kinds[own]), len(own - image), counts[own]
+        if not measures:
+            return 0, count * unused, count * unused
+        return count * round((speed_loss(own, image, measures[0]) or 0), 4), 0, count * unused
+
+    found = cover(sorted(kinds, key=sorted), most, loss)
+    served = {name: best(frozenset(own.features), found.images, loss) for name, own in sets.items()}
+    groups = {image: [name for name in sets if served[name] == image] for image in set(served.values())}
+    compiled = {image: isa.intersection([sets[name] for name in names]) for image, names in groups.items()}
+    order = sorted(groups, key=lambda image: (compiled[image].arch, -len(compiled[image].features), groups[image]))
+    archs = sorted({own.arch for own in sets.values()})
     return Fleet(
         schema=SCHEMA,
         allowed=most,
-        proved=all(cover.proved for part in parts for cover in part.covers),
-        common=tuple(Compiled(**_fields(isa.intersection(part.sets))) for part in parts),
-        images=images,
-        hosts=tuple(covered[host.name] for host in hosts),
+        proved=found.proved,
+        common=tuple(
+            Compiled(**_fields(isa.intersection([own for own in sets.values() if own.arch == arch]))) for arch in archs
+        ),
+        images=tuple(_image(compiled[image], tuple(sorted(groups[image]))) for image in order),
+        hosts=tuple(
+            _covered(host, sets[host.name], compiled[served[host.name]], order.index(served[host.name]))
+            for host in hosts
+        ),
         skipped=tuple(skipped),
-        estimates=tuple(_estimate(row, part.platform) for part in parts for row in speed_rows(part.arch)),
+        estimates=tuple(_estimate(row, MACHINES[arch]) for arch in archs for row in speed_rows(arch)),
     )
 
 
@@ -186,74 +199,6 @@ def _estimate(row: SpeedRow, platform: str) -> Estimate:
         machine=row.machine,
         source=row.source,
     )
-
-
-class _Architecture:
-    """The hosts of one architecture, grouped by equal instruction sets, and their best covers with 1, 2, ... images."""
-
-    def __init__(self, arch: str, hosts: Sequence[FleetHost]) -> None:
-        self.arch = arch
-        self.platform = MACHINES[arch]
-        self.hosts = [(host, isa.of_cpu(host.cpu)) for host in hosts if host.cpu.arch == arch]
-        counts = Counter(own for _, own in self.hosts)
-        self.sets = sorted(counts, key=lambda own: own.features)
-        self.weights = [counts[own] for own in self.sets]
-        self.bits = [sum(1 << bit for bit, name in enumerate(self._names) if name in own.features) for own in self.sets]
-        self.covers: list[Cover] = []
-        self.measured = bool(speed_rows(arch))
-
-    @property
-    def _names(self) -> list[str]:
-        return [row.name for row in facts.features(self.arch)]
-
-    def find(self, most: int) -> None:
-        """Fill `covers` up to `most` images, or the first that loses nothing; each search starts from the last."""
-        cost = cache(self._cost)
-        for images in range(1, min(most, len(self.sets)) + 1):
-            self.covers.append(partition.cover(self.bits, images, cost, self.covers[-1] if self.covers else None))
-            if not any(self.losses(images)[:2]):
-                break
-
-    def _cost(self, index: int, image: int) -> int:
-        """Return what all hosts with this set lose with an image: estimated speed first, then features."""
-        own = frozenset(self.sets[index].features)
-        held = frozenset(name for bit, name in enumerate(self._names) if image >> bit & 1)
-        measures = speed_rows(self.arch)
-        lost = speed_loss(own, held, measures[0]) if measures else 0
-        return self.weights[index] * (round((lost or 0) * UNIT) * TIES + len(own - held))
-
-    def losses(self, images: int) -> tuple[int, int, int, int]:
-        """Return what the best cover with so many images loses: speed, unmeasured features, images, all features."""
-        lost, unused = divmod(self.covers[images - 1].cost, TIES)
-        return lost, 0 if self.measured else unused, images, unused
-
-
-def _allocations(parts: Sequence[_Architecture], most: int) -> Iterator[tuple[tuple[int, int, int, int], ...]]:
-    """Yield the losses of every allocation of at most `most` images to the architectures, each with at least one."""
-    for part in parts:
-        part.find(most - len(parts) + 1)
-    for counts in itertools.product(*(range(1, len(part.covers) + 1) for part in parts)):
-        if sum(counts) <= most:
-            yield tuple(part.losses(images) for part, images in zip(parts, counts, strict=True))
-
-
-# --- the result ----------------------------------------------------------------------------------------------------
-
-
-def _result(
-    parts: Sequence[_Architecture], covers: Sequence[Cover]
-) -> tuple[tuple[FleetImage, ...], dict[str, CoveredHost]]:
-    """Return the images, the widest set of each platform first, and the covered hosts by name."""
-    images: list[FleetImage] = []
-    covered: dict[str, CoveredHost] = {}
-    for part, cover in zip(parts, covers, strict=True):
-        groups = [[part.sets[index] for index in group] for group in cover.groups]
-        for group in sorted(groups, key=lambda sets: (-len(isa.intersection(sets).features), sets[0].features)):
-            compiled = isa.intersection(group)
-            served = [(host, own) for host, own in part.hosts if own in group]
-            images.append(_image(compiled, tuple(sorted(host.name for host, _ in served))))
-            covered |= {host.name: _covered(host, own, compiled, len(images) - 1) for host, own in served}
-    return tuple(images), covered
 
 
 def _image(compiled: InstructionSet, hosts: tuple[str, ...]) -> FleetImage:

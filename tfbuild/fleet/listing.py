@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MOST_NAMED = 3
 NOT_MEASURED = "not measured"
-NOT_PROVED = " (not proved to be the best)"
+NOT_PROVED = " (found by merging; not proved to be the best)"
 
 
 def show(fleet: Fleet, stream: IO[str] | None = None) -> None:
@@ -92,7 +92,7 @@ def _few(names: Sequence[str], most: int) -> str:
 
 def _explanations(fleet: Fleet) -> Iterator[str]:
     if not fleet.proved:
-        yield "The search stopped at its limit: a better cover may exist."
+        yield "There were too many choices to try all of them: a better cover may exist."
     if fleet.estimates:
         yield "The share of speed that a host gives up is an estimate, and 0% is not a guarantee."
     for row in fleet.estimates:
