@@ -52,7 +52,7 @@ def files(tmp_path: Path) -> dict[str, str]:
         (("--release", "2.99.0"), 12, "TensorFlow 2.99.0 is newer than this tfbuild (knows up to", "--source"),
         (("--source", "{empty}"), 16, "{empty} is not TensorFlow's source: it has no configure.py", "--source names"),
         (
-            ("--release", "2.13.1", "--source", "{whole}", "--set", f"source-sha256={'0' * 64}"),
+            ("--release", "2.13.1", "--source", "{whole}", "--source-sha256", "0" * 64),
             16, "double.tar.gz has the sha256 {whole_sha256}, not 000", "fetch it again",
         ),
         (("--release", "2.14.1", "--bazel", "newest"), 2, "'newest' is not a Bazel version", "--bazel 7.4.1"),
@@ -96,10 +96,10 @@ def refusal(*words: str, code: int, cwd: Path = ROOT) -> str:
         ((*DRY_RUN, "--python", "3" * 10_001), 2, "--python has 10,001 characters"),
         ((*DRY_RUN, "--mirror", "http://a/\tb"), 2, "--mirror has control characters in it: 'http://a/\\tb'"),
         ((*DRY_RUN, "--remote-cache", "http://[::1"), 2, "--remote-cache 'http://[::1' is not a valid address"),
-        ((*DRY_RUN, "--set", "remote-executor=grpc://[::1"), 2, "remote-executor 'grpc://[::1' is not a valid address"),
+        ((*DRY_RUN, "--remote-executor", "grpc://[::1"), 2, "remote-executor 'grpc://[::1' is not a valid address"),
         ((*DRY_RUN, "--remote-cache", "grpc://a:99999"), 2, "--remote-cache 'grpc://a:99999' is not a valid address"),
         ((*PLAN, "--source", LONG), 16, f"no source at {LONG}: File name too long"),
-        ((*PLAN, "--set", f"override-repository=x={LONG}"), 16, f"override-repository x: no folder at {LONG}: File"),
+        ((*PLAN, "--override-repository", f"x={LONG}"), 16, f"override-repository x: no folder at {LONG}: File"),
         ((*PLAN, "--release", f"2.{DIGITS}"), 12, "unknown TensorFlow release '2.111"),
         ((*PLAN, "--release", DIGITS), 12, "unknown TensorFlow release '111"),
         ((*PLAN, "--bazel", f"2.{DIGITS}"), 2, "'2.111"),
@@ -115,8 +115,8 @@ def refusal(*words: str, code: int, cwd: Path = ROOT) -> str:
         (("fleet", "\n" * 100_000), 2, "\n"),
         (("fleet", "x" * 1_000_000), 2, "xxx"),
         ((*PLAN, "--python", "x" * 1_000_000), 2, "--python has 1,000,000 characters"),
-        ((*PLAN, "--set", "system-lib=cur\N{LATIN SMALL LETTER LONG S}=libx1"), 2, "system-lib 'cur"),
-        ((*PLAN, "--set", "system-lib=png=zlib1g-"), 2, "system-lib 'png=zlib1g-'"),
+        ((*PLAN, "--system-lib", "cur\N{LATIN SMALL LETTER LONG S}=libx1"), 2, "system-lib 'cur"),
+        ((*PLAN, "--system-lib", "png=zlib1g-"), 2, "system-lib 'png=zlib1g-'"),
     ],
 )
 def test_a_value_that_cannot_be_used_ends_in_one_short_message(words: tuple[str, ...], code: int, error: str) -> None:
@@ -165,8 +165,8 @@ def test_a_full_disk_in_the_working_folder_is_told_as_one(tmp_path: Path, monkey
             2, "cannot read --remote-header-file {pipe}",
         ),
         (
-            (*DRY_RUN, "--remote-cache", "grpcs://a:1", "--set", "remote-client-cert={pipe}",
-             "--set", "remote-client-key={pipe}"),
+            (*DRY_RUN, "--remote-cache", "grpcs://a:1", "--remote-client-cert", "{pipe}",
+             "--remote-client-key", "{pipe}"),
             2, "remote-client-cert {pipe} is not a PEM file",
         ),
     ],

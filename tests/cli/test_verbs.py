@@ -126,8 +126,9 @@ def test_the_help_begins_with_what_people_need_most() -> None:
     assert re.findall(r"^  --([\w-]+)", shown, re.MULTILINE)[:5] == ["target", "release", "python", "platform", "cpu"]
 
 
-def test_build_has_few_options_of_its_own() -> None:
-    assert len(EVERY["build"].options) <= 36
+def test_build_has_few_common_options() -> None:
+    common = [name for name, row in EVERY["build"].options.items() if not row.rare]
+    assert len(common) <= 36, f"declare one of these with rare=True, so that the help lists it last: {common}"
 
 
 HELP = """\
@@ -263,7 +264,7 @@ START = building.WORKER.format(image="worker:x", url="http://SCHEDULER:50051")
             ("worker-image",),
             "worker:x\n",
             f"start a worker on each machine:\n{START}\n"
-            "if the executor chooses workers by image: --set remote-property=container-image=docker://worker:x\n",
+            "if the executor chooses workers by image: --remote-property container-image=docker://worker:x\n",
             {
                 "image": "worker:x",
                 "builder": "sha256:00",

@@ -245,9 +245,9 @@ def test_the_command_repeats_every_option_that_was_given(tmp_path: Path) -> None
     )
     options = (
         "--target mkl --release 2.21.0 --python 3.11 --platform linux/amd64 --cpu x86-64-v3 --compiler clang-18 "
-        "--set prefer-vector-width=512 --set threading=openmp --compute-capabilities 8.0 --cuda 12.5 --set cudnn=9.3 "
-        "--bazel 7.4.1 --config a --bazel-flag=--jobs=4 --set without-fix=x --set without-fix=y --source tree "
-        "--patch 'a b.patch' --set override-repository=eigen=eigen-copy --set system-lib=zlib --set system-lib=curl "
+        "--prefer-vector-width 512 --threading openmp --compute-capabilities 8.0 --cuda 12.5 --cudnn 9.3 "
+        "--bazel 7.4.1 --config a --bazel-flag=--jobs=4 --without-fix x --without-fix y --source tree "
+        "--patch 'a b.patch' --override-repository eigen=eigen-copy --system-lib zlib --system-lib curl "
         "--configure TF_NEED_X=1 --base our/base:1 --with-headers"
     )
     assert dockerfile.command(build) == f"invoke dockerfile {options}"

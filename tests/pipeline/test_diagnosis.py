@@ -184,4 +184,4 @@ def test_a_fix_that_does_not_apply_can_be_left_out() -> None:
     cause = diagnosis.explain(BuildFailed(f"the image could not be built\n{output}", hint="the full log: x.log"))
     assert type(cause) is BadInput
     assert cause.reason == "the fix grpc-gettid does not apply to this tree"
-    assert cause.hint.startswith("--set without-fix=grpc-gettid where")
+    assert cause.hint.startswith("--without-fix grpc-gettid where")

@@ -130,10 +130,10 @@ def test_the_surest_compiler_is_named_where_another_one_is_installed() -> None:
             "--base cannot be combined with --no-container: this machine takes the place of a base image",
         ),
         ({"network": "host"}, "--network cannot be combined with --no-container: this machine's network is used"),
-        ({"set": ["builder=x"]}, "--set builder cannot be combined with --no-container: no engine is used"),
+        ({"builder": "x"}, "--builder cannot be combined with --no-container: no engine is used"),
         (
-            {"set": ["remote-executor=grpc://x:1"]},
-            "--set remote-executor cannot be combined with --no-container: its workers",
+            {"remote_executor": "grpc://x:1"},
+            "--remote-executor cannot be combined with --no-container: its workers",
         ),
         ({"wheel": "official"}, "--no-container is for compiles"),
     ],

@@ -24,7 +24,7 @@ def test_every_option_of_the_verbs_that_make_images_is_read(name: str) -> None:
     own = {"build": {"dry_run"}, "wheel": {"output", "no_container"}, "bundle": {"output", "wheel_only", "dry_run"}}[
         name
     ]
-    assert offered - request - run == {"options", "set", "json", *own}
+    assert offered - request - run == {"options", "json", *own}
     lacking = run - offered
     assert lacking == set() if name == "build" else lacking >= {"no_verify", "no_throughput", "reverify", "reuse"}
 
@@ -92,9 +92,6 @@ def test_ignored_compile_options_are_named_where_nothing_is_compiled() -> None:
     compiled = plan.select(Request(release="2.20.0", cpu="avx", platform="linux/amd64"), None)
     options = {"jobs": "4", "remote_property": ["a=b"], "remote_readonly": True, "time_limit": "1h"}
     (note,) = building.ignored_options(official, options)
-    assert (
-        note
-        == "--jobs, --set remote-property, --set remote-readonly: ignored, because --wheel official compiles nothing"
-    )
+    assert note == "--jobs, --remote-property, --remote-readonly: ignored, because --wheel official compiles nothing"
     assert building.ignored_options(official, {"jobs": "", "time_limit": "1h"}) == []
     assert building.ignored_options(compiled, options) == []

@@ -62,8 +62,8 @@ def test_they_are_in_the_context_and_in_what_writes_it_again(diff: Path, eigen: 
     assert "export TF_NEED_ROCM=0 " not in text
     for arguments in (
         "--patch 'my fix.patch'",
-        "--set override-repository=eigen_archive=eigen",
-        "--set system-lib=zlib=zlib1g-dev",
+        "--override-repository eigen_archive=eigen",
+        "--system-lib zlib=zlib1g-dev",
     ):
         assert arguments in dockerfile.command(build)
 

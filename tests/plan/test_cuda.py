@@ -212,10 +212,10 @@ def test_they_are_for_cuda_builds_alone(name: str) -> None:
         ({"bazel_flag": ("--config=cuda12_version",)}, "--cuda 12.0"),
         ({"configure": ("HERMETIC_CUDA_COMPUTE_CAPABILITIES=12.0",)}, "--compute-capabilities 12.0"),
         ({"bazel_flag": ("--repo_env=TF_CUDA_COMPUTE_CAPABILITIES=8.6",)}, "--compute-capabilities 8.6"),
-        ({"configure": ("LOCAL_CUDA_PATH=/opt/cuda",)}, "--set cuda-path=/opt/cuda --cuda VERSION --set cudnn=VERSION"),
+        ({"configure": ("LOCAL_CUDA_PATH=/opt/cuda",)}, "--cuda-path /opt/cuda --cuda VERSION --cudnn VERSION"),
         (
             {"bazel_flag": ("--repo_env=LOCAL_CUDNN_PATH=/opt/cudnn",)},
-            "--set cuda-path=/opt/cudnn --cuda VERSION --set cudnn=VERSION",
+            "--cuda-path /opt/cudnn --cuda VERSION --cudnn VERSION",
         ),
     ],
 )
@@ -229,7 +229,7 @@ def test_a_word_for_other_gpus_than_the_labels_say_is_refused(words: dict[str, A
 def test_a_cuda_and_a_cudnn_chosen_by_hand_are_in_the_plan_and_in_the_command() -> None:
     build = planned("2.20.0", cuda="12.8", cudnn="9.7")
     assert (build.cuda, build.cudnn, build.variant) == ("12.8.1", "9.7.1", ("cuda12.8.1", "cudnn9.7.1"))
-    assert "--cuda 12.8 --set cudnn=9.7" in dockerfile.command(build)
+    assert "--cuda 12.8 --cudnn 9.7" in dockerfile.command(build)
     # The release's own, spelled out, is the same build.
     assert planned("2.20.0", cuda="12.5.1", cudnn="9.3").id == planned("2.20.0").id
 

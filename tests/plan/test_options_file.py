@@ -95,8 +95,8 @@ def test_the_command_line_wins_and_the_plan_says_where_each_value_is_from(tmp_pa
     (tmp_path / "tfbuild.toml").write_text(
         'target = "cpu"\nrelease = "2.19"\ncpu = "x86-64-v3"\nconfig = ["a"]\nwith-headers = true\njobs = 8\n'
     )
-    build = plan(tmp_path, "--target", "mkl", "--config", "v2", "--set", "with-headers=false")
-    assert (build["release"], build["target"], build["with_headers"]) == ("2.19.1", "mkl", False)
+    build = plan(tmp_path, "--target", "mkl", "--config", "v2")
+    assert (build["release"], build["target"], build["with_headers"]) == ("2.19.1", "mkl", True)
     assert "v2" in build["configs"]
     assert "a" not in build["configs"]
     typed, file = "command line", "tfbuild.toml"
@@ -106,7 +106,7 @@ def test_the_command_line_wins_and_the_plan_says_where_each_value_is_from(tmp_pa
         "platform": {"value": "linux/amd64", "from": typed},
         "cpu": {"value": "x86-64-v3", "from": file},
         "config": {"value": ["v2"], "from": typed},
-        "with-headers": {"value": False, "from": typed},
+        "with-headers": {"value": True, "from": file},
     }
     shown = " ".join(invoke("plan", *LINUX, cwd=tmp_path).stdout.split())
     assert "options target (tfbuild.toml), release (tfbuild.toml), platform (command line)" in shown
@@ -121,34 +121,13 @@ def test_a_value_in_a_file_is_refused_as_on_the_command_line(tmp_path: Path) -> 
     invoke("plan", *LINUX, cwd=tmp_path, code=Unsupported.exit_code)
 
 
-def test_rare_options_are_set_by_name(tmp_path: Path) -> None:
-    words = (
-        "--cpu",
-        "x86-64-v3",
-        "--release",
-        "2.20",
-        "--compiler",
-        "gcc-12",
-        "--set",
-        "without-fix=gcc12-avxvnniint8",
-    )
-    build = plan(tmp_path, *words)
-    assert build["options"]["without-fix"] == {"value": ["gcc12-avxvnniint8"], "from": "command line"}
-    (tmp_path / "tfbuild.toml").write_text('without-fix = ["gcc12-avxvnniint8"]\n')
-    assert plan(tmp_path, *words)["id"] == build["id"]
-
-
 def test_a_file_can_say_that_wheels_are_compiled_without_a_container(tmp_path: Path) -> None:
-    """It changes `wheel` and `plan`, and no verb that makes an image; the command line wins here too."""
+    """It changes `wheel` and `plan`, and no verb that makes an image."""
     (tmp_path / "tfbuild.toml").write_text("no-container = true\n")
     words = ("--target", "cpu", "--release", "2.20", "--cpu", "x86-64-v3", "--wheel", "official")
     for verb in ("plan", "wheel"):
         assert "--no-container is for compiles" in invoke(verb, *LINUX, *words, cwd=tmp_path, code=2).stderr
-    switched_off = plan(tmp_path, *words[:2], "--wheel", "official", "--set", "no-container=false")
-    assert switched_off["options"]["no-container"] == {"value": False, "from": "command line"}
     assert "no-container" not in invoke("dockerfile", *LINUX, *words, cwd=tmp_path).stderr
-    refused = invoke("build", *LINUX, *words, "--set", "no-container=true", cwd=tmp_path, code=2).stderr
-    assert refused == "error: build has no option no-container\nhint: it is an option of invoke wheel\n"
 
 
 ROWS = """

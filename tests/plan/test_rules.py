@@ -198,7 +198,7 @@ def test_a_word_for_another_runtime_of_onednn_is_refused(words: dict[str, Any], 
     options = {"target": "mkl", "cpu": "x86-64-v3", **words}
     reason, hint = refused(UsageError, release="2.14.1", **options)
     assert reason == f"{named} runs oneDNN on openmp, but the plan has threadpool"
-    assert hint == "--set threading=openmp"
+    assert hint == "--threading openmp"
     reason, _ = refused(Unsupported, release="2.16.1", **options)
     assert "has no x86_64 build with oneDNN on openmp: XLA's oneDNN code" in reason
     without = ("--define=build_with_openmp=false",)
@@ -295,8 +295,8 @@ def test_without_cuda_there_are_no_capabilities_and_with_it_the_release_s_own() 
 @pytest.mark.parametrize(
     ("text", "error", "reason", "hint"),
     [
-        ("eigen", UsageError, "'eigen' is not NAME=FOLDER", "--set override-repository=eigen_archive=../eigen"),
-        ("eigen=", UsageError, "'eigen=' is not NAME=FOLDER", "--set override-repository=eigen_archive=../eigen"),
+        ("eigen", UsageError, "'eigen' is not NAME=FOLDER", "--override-repository eigen_archive=../eigen"),
+        ("eigen=", UsageError, "'eigen=' is not NAME=FOLDER", "--override-repository eigen_archive=../eigen"),
         ("eigen=none", BadInput, "override-repository eigen: no folder at none: No such file or directory",
          "unpack the repository there"),
         ("eigen=file", BadInput, "override-repository eigen: no folder at file: not a folder",
@@ -348,7 +348,7 @@ def test_a_library_is_known_or_names_its_packages() -> None:
         with pytest.raises(UsageError) as caught:
             source.system_library(text, "2.14.1")
         assert caught.value.reason == f"system-lib {text!r}: its Debian packages are not known"
-        assert caught.value.hint == "one of: curl, hwloc; or name them: --set system-lib=NAME=PACKAGE,PACKAGE"
+        assert caught.value.hint == "one of: curl, hwloc; or name them: --system-lib NAME=PACKAGE,PACKAGE"
 
 
 @pytest.mark.parametrize(

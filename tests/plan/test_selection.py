@@ -244,7 +244,7 @@ def test_a_vector_width_is_part_of_the_variant_and_of_the_command() -> None:
     build = chosen(cpu="x86-64-v4", release="2.20.0", compiler="clang-19", prefer_vector_width="256")
     assert build.id == "2.20.0-mkl-py3.13-x86-64-v4-clang-19-prefer256"
     assert build.copts[-1] == "--copt=-mprefer-vector-width=256"
-    assert "--set prefer-vector-width=256" in dockerfile.command(build)
+    assert "--prefer-vector-width 256" in dockerfile.command(build)
     default = chosen(cpu="x86-64-v4", release="2.20.0", compiler="clang-19")
     assert default.copts[-1] == "--copt=-mprefer-vector-width=512"
     assert "prefer" not in default.id

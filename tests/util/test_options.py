@@ -1,4 +1,4 @@
-"""Options that are fields of a dataclass: what --set refuses, and a field that was not declared."""
+"""Options that are fields of a dataclass: what a command line and a file refuse, and a field that was not declared."""
 
 from dataclasses import dataclass
 
@@ -20,45 +20,14 @@ class Example:
     base: str = option("auto", "always written", always=True, pattern=options.TEXT)
 
 
-def test_settings_become_the_values_of_their_options() -> None:
-    known = options.declared(Example)
-    values = options.of_settings(["user-id=1=2", "fast=true", "my-patch=a", "my-patch=b"], known)
-    assert values == {"user-id": "1=2", "fast": True, "my-patch": ("a", "b")}
-    assert options.of_settings(["fast=false"], known) == {"fast": False}
-
-
-@each(
-    "settings, reason, hint",
-    [
-        (["user-id"], "--set user-id: user-id has no value", "--set user-id=NUMBER"),
-        (["user-id= "], "--set user-id= : user-id has no value", "--set user-id=NUMBER"),
-        (["fast"], "--set fast: fast has no value", "--set fast=true"),
-        (["fast=yes"], "--set fast=yes: fast is a switch", "--set fast=true"),
-        (["my-patch="], "--set my-patch=: my-patch has no value", "--set my-patch=PATCH"),
-        (["user-id=1", "user-id=2"], "--set user-id is given more than once", "give it once"),
-        (["User_ID=1"], "--set User_ID=1: there is no option 'User_ID'", "user-id"),
-        (["x=1"], "--set x=1: there is no option 'x'", "one of: user-id, fast, my-patch, cud-nn, debug, base"),
-    ],
-)
-def test_a_setting_that_cannot_be_used_is_refused_with_what_to_type(
-    settings: list[str], reason: str, hint: str
-) -> None:
-    with pytest.raises(UsageError) as refusal:
-        options.of_settings(settings, options.declared(Example))
-    assert (refusal.value.reason, refusal.value.hint) == (reason, hint)
-
-
 def test_a_command_line_has_what_is_not_the_default_and_is_read_back() -> None:
     request = Example(user_id="-1", fast=True, my_patch=("a", "b"), cud_nn="9", debug=True)
-    line = ["--user-id=-1", "--fast", "--my-patch", "a", "--my-patch", "b", "--set", "cud-nn=9", "--set", "debug=true"]
+    line = ["--user-id=-1", "--fast", "--my-patch", "a", "--my-patch", "b", "--cud-nn", "9", "--debug"]
     assert options.words(request) == [*line, "--base", "auto"]
     assert options.words(Example()) == ["--base", "auto"]
     assert [name for name, _, _ in options.given(request)] == ["user-id", "fast", "my-patch", "cud-nn", "debug"]
-    assert options.given_to_compile(request) == ["--set cud-nn"]
+    assert options.given_to_compile(request) == ["--cud-nn"]
     assert [*options.of_groups(Example, "odd")] == ["debug"]
-    known = options.declared(Example)
-    assert options.flag("cud-nn", known["cud-nn"], "9") == "--set cud-nn=9"
-    assert [options.flag("user-id", known["user-id"], value) for value in ("", "1")] == ["--user-id", "--user-id 1"]
     values = {"user_id": "-1", "fast": True, "my_patch": ["a", "b"], "other": 1}
     assert options.make(Example, values) == Example(user_id="-1", fast=True, my_patch=("a", "b"))
 
@@ -74,7 +43,7 @@ def test_a_command_line_has_what_is_not_the_default_and_is_read_back() -> None:
             Example(cud_nn="\N{CYRILLIC SMALL LETTER A}"),
             "'\N{CYRILLIC SMALL LETTER A}' is not a plain word: '\N{CYRILLIC SMALL LETTER A}' is U+0430 "
             "(CYRILLIC SMALL LETTER A), not an ASCII letter",
-            "--set cud-nn=VALUE, of",
+            "--cud-nn VALUE, of",
         ),
     ],
 )

@@ -286,7 +286,7 @@ def test_a_repository_that_lacks_what_the_tree_uses_is_named(changed: Changed, w
     (folder / "other").mkdir(parents=True)
     for name in ("WORKSPACE", "other/BUILD"):
         (folder / name).write_text("")
-    options = ("--source", str(TREE), "--patch", str(changed.patch), "--set", f"override-repository=ours={folder}")
+    options = ("--source", str(TREE), "--patch", str(changed.patch), "--override-repository", f"ours={folder}")
     done = wheel("x86-64-v3", *options, code=BadInput.exit_code)
     assert "the repository ours has no BUILD file for @ours//; nothing was compiled" in done.stderr
     (folder / "BUILD").write_text("")

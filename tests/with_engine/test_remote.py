@@ -133,7 +133,7 @@ def test_a_second_builder_takes_its_actions_from_the_cache_and_another_instructi
     if not also_another:
         return
     # One that may only read has all to compile, and leaves nothing there.
-    untrusted = build(site, tmp_path, *shared, "--set=remote-readonly=true", cpu="ivybridge")
+    untrusted = build(site, tmp_path, *shared, "--remote-readonly", cpu="ivybridge")
     assert f"remote cache {server.url}, read only" in untrusted
     hits, again = taken(untrusted)
     assert hits <= again - KERNELS
@@ -280,7 +280,7 @@ def test_no_client_certificate_is_in_an_image_that_was_compiled_with_it(
     env = os.environ | {"TMPDIR": str(folders["scratch"])}
 
     def attempt(url: str, pair: Pair | None, code: int) -> "subprocess.CompletedProcess[str]":
-        given = (f"--set=remote-client-cert={pair.certificate}", f"--set=remote-client-key={pair.key}") if pair else ()
+        given = (f"--remote-client-cert={pair.certificate}", f"--remote-client-key={pair.key}") if pair else ()
         done = subprocess.run([*line, url, *given], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
         return done

@@ -42,7 +42,7 @@ class Client:
         return command(CPU, self.dist, *given, version=newbazel.VERSION, release=NEW)
 
     def remote(self, *options: str) -> list[str]:
-        return self.words(new_actions(), "--set", f"remote-executor={self.cluster.server.url}", *options)
+        return self.words(new_actions(), "--remote-executor", f"{self.cluster.server.url}", *options)
 
     def wheel(self, line: list[str], code: int = 0) -> "subprocess.CompletedProcess[str]":
         done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -94,7 +94,7 @@ def test_two_workers_compile_the_wheel_that_one_machine_compiles(client: Client)
     client.start_workers(2)
     for worker in client.cluster.workers:
         crash(worker)
-    far = client.wheel(client.remote("--set", "remote-fallback=no"))
+    far = client.wheel(client.remote("--remote-fallback", "no"))
     assert counts(far.stderr) == (ACTIONS, 0)
     assert all("buildbox-worker" in docker("top", worker) for worker in client.cluster.workers)
     here = client.wheel(client.words(new_actions()))
@@ -106,7 +106,7 @@ def test_two_workers_compile_the_wheel_that_one_machine_compiles(client: Client)
     ("options", "command", "why"),
     [
         # BuildGrid knows only the properties that its configuration names.
-        (("--set", "remote-property=unknown=x"), "", "it runs no action"),
+        (("--remote-property", "unknown=x"), "", "it runs no action"),
         ((), cluster.worker("tfbuild-base:bookworm"), "its worker runs in another image than this builder's"),
     ],
     ids=["property", "image"],

@@ -356,7 +356,7 @@ def test_a_folder_served_here_is_no_mirror_for_a_builder_elsewhere(
     by_context: Invoke, remote: str, tmp_path: Path
 ) -> None:
     (tmp_path / "bundle.json").write_text('{"schema": "tfbuild.bundle/1"}')
-    errors = by_context("build", *OFFICIAL, "--set", f"builder={remote}", "--mirror", str(tmp_path), code=2).stderr
+    errors = by_context("build", *OFFICIAL, "--builder", f"{remote}", "--mirror", str(tmp_path), code=2).stderr
     assert f"the builder {remote} (remote) has a network of its own" in errors
 
 
@@ -392,6 +392,6 @@ def test_a_base_that_the_engine_alone_has_is_a_layout_with_the_same_image_in_it(
 def test_a_builder_that_is_none_of_this_engine_s_is_refused(
     by_context: Invoke, name: str, reason: str, hint: str
 ) -> None:
-    errors = by_context("build", *OFFICIAL, "--set", f"builder={name}", "--no-cache", code=20).stderr
+    errors = by_context("build", *OFFICIAL, "--builder", f"{name}", "--no-cache", code=20).stderr
     assert reason in errors
     assert hint in errors

@@ -13,7 +13,6 @@ from tfbuild.cli.options import (
     ON_ENGINE,
     PLAN,
     RUN,
-    SETTINGS,
     TIMED,
     engine_of,
     image_on,
@@ -23,7 +22,7 @@ from tfbuild.cli.options import (
 )
 from tfbuild.cli.output import confirmed, out, say, say_note
 from tfbuild.cli.planning import select_and_print_notes
-from tfbuild.cli.verbs import verb
+from tfbuild.cli.verbs import SETTINGS, verb
 from tfbuild.errors import Interrupted, UsageError
 from tfbuild.plan import Build, Request, RunRequest
 from tfbuild.util.files import REPORTS
@@ -115,7 +114,7 @@ def worker_image(*, repository: str, json: bool, **options: Any) -> None:
         return
     print(image)
     say(f"start a worker on each machine:\n{command}")
-    say(f"if the executor chooses workers by image: --set remote-property={chosen_by}")
+    say(f"if the executor chooses workers by image: --remote-property {chosen_by}")
 
 
 @verb(

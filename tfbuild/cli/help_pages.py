@@ -88,19 +88,15 @@ def option(verb: Verb, name: str) -> str:
 def groups(verb: Verb) -> Iterator[tuple[str, Options]]:
     """Yield the title of each group, and its options as they are typed: the common ones first, the rare ones last."""
     grouped: dict[str, dict[str, Option]] = {COMMON: {}}
-    for name, row in verb.options.items():
-        grouped.setdefault(row.group, {})[_spelled(name, row)] = row
+    for name, row in sorted(verb.options.items(), key=lambda item: item[1].rare):
+        grouped.setdefault("Rare options" if row.rare else row.group, {})[_spelled(name, row)] = row
     for title, rows in grouped.items():
         if rows:
             yield title or ("Common options" if len(grouped) > 1 else "Options"), rows
-    if rare := {_spelled(name, row): row for name, row in verb.settings.items() if row.rare}:
-        yield "Rare options, by --set or in a file", rare
 
 
 def _spelled(name: str, row: Option) -> str:
-    """Return an option with what stands for its value: --cpu CPU; cudnn=VERSION for a rare one."""
-    if row.rare:
-        return f"{name}={row.stands_for(name)}"
+    """Return an option with what stands for its value: --cpu CPU."""
     return f"--{name}" if row.switch else f"--{name} {row.stands_for(name)}"
 
 

@@ -8,7 +8,6 @@ from contextlib import suppress
 from tfbuild.cli.verbs import Verb
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import targets
-from tfbuild.util.options import flag
 
 # Words that show by their form which option they are the value of, and how that value is written.
 VALUES = (
@@ -116,7 +115,7 @@ def unknown_option(verb: Verb, words: Sequence[str], verbs: Mapping[str, Verb]) 
         word = name.upper()
         return UsageError(message, hint=f"{word} is given without an option: invoke {verb.name} {word}")
     elsewhere = ELSEWHERE.get(f"{verb.name} {name}") or ELSEWHERE.get(name)
-    if hint := _opposite(verb, name) or elsewhere or _rare(verb, words) or option_of(name, verb, further=()):
+    if hint := _opposite(verb, name) or elsewhere or option_of(name, verb, further=()):
         return UsageError(message, hint=hint)
     wanted = SYNONYMS.get(name, name)
     near = [wanted] if wanted in verb.options else nearest(wanted, verb.options)
@@ -132,16 +131,6 @@ def unknown_option(verb: Verb, words: Sequence[str], verbs: Mapping[str, Verb]) 
     if name in verbs:
         return UsageError(message, hint=f"invoke {name} is a verb of its own")
     return UsageError(message, hint=f"invoke --help {verb.name} lists its options")
-
-
-def _rare(verb: Verb, words: Sequence[str]) -> str:
-    """Return how to give an option that only files and --set take; "" for any other."""
-    option, equals, value = words[0].partition("=")
-    name = option.removeprefix("--").replace("_", "-")
-    if (row := verb.settings.get(name)) is None or not row.rare:
-        return ""
-    value = value if equals else next((word for word in words[1:2] if not word.startswith("-")), "")
-    return flag(name, row, shlex.quote(value) if value and not row.switch else row.stands_for(name))
 
 
 def _opposite(verb: Verb, name: str) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfbuild.cli.listing import show_matrix
-from tfbuild.cli.options import JSON, ROOT, SETTINGS, needs_clone
+from tfbuild.cli.options import JSON, ROOT, needs_clone
 from tfbuild.cli.output import out, say, say_note
-from tfbuild.cli.verbs import verb
+from tfbuild.cli.verbs import SETTINGS, verb
 from tfbuild.errors import UsageError
 from tfbuild.facts import targets
 from tfbuild.plan import options_file

@@ -35,11 +35,6 @@ ON_ENGINE: Options = {"engine": RUN["engine"]}
 TIMED: Options = {"no-throughput": RUN["no-throughput"]}
 # Of the verbs that plan or compile a wheel.
 HOST = declared(WheelRequest)
-# Of the verbs that make or plan one build: Request and RunRequest from a file, and the rare ones of them.
-SETTINGS: Options = {
-    "options": Option("", "file with options (default: tfbuild.toml, or tool.tfbuild in pyproject.toml)", "FILE"),
-    "set": Option((), "NAME=VALUE, any option that such a file can have, also a rare one (repeatable)", "NAME=VALUE"),
-}
 JSON: Options = {"json": Option(False, "print JSON to stdout")}
 REGISTRY: Options = {
     "registry": Option(

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from tfbuild import facts
 from tfbuild.cli.listing import show_choice, show_cpus, show_fields, show_flags, show_gain, show_plan
-from tfbuild.cli.options import HOST, JSON, PLAN, RUN, SETTINGS, certificates, host_cpu
+from tfbuild.cli.options import HOST, JSON, PLAN, RUN, certificates, host_cpu
 from tfbuild.cli.output import out, say, say_note
-from tfbuild.cli.verbs import COMMAND_LINE, Rows, verb
+from tfbuild.cli.verbs import COMMAND_LINE, SETTINGS, Rows, verb
 from tfbuild.cpu import Cpu, compilers, isa
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import Unsupported, UsageError
@@ -95,7 +95,7 @@ def gain(*, cpuinfo: str, json: bool) -> None:
 @verb(
     {name: PLAN[name] for name in ("cpu", "cpuinfo", "platform")},
     {
-        "prefer-vector-width": replace(PLAN["prefer-vector-width"], rare=False),
+        "prefer-vector-width": PLAN["prefer-vector-width"],
         "compiler": PLAN["compiler"],
         "release": replace(
             PLAN["release"],

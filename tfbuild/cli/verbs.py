@@ -10,9 +10,8 @@ from typing import Any, NoReturn, TypeVar
 
 from tfbuild.errors import Interrupted, TfbuildError, UsageError, has_login
 from tfbuild.plan import options_file
-from tfbuild.plan.run_request import WheelRequest
 from tfbuild.util.installation import as_typed
-from tfbuild.util.options import Option, Options, declared, of_settings
+from tfbuild.util.options import Option, Options
 
 Body = Callable[..., None]
 B = TypeVar("B", bound=Body)
@@ -24,7 +23,7 @@ Rows = Mapping[str, Option | tuple[Any, ...]]
 class Verb:
     """A function for the command line, the options that it takes as keywords, and commands to show in its help.
 
-    `settings`: those of its options that a file of options and --set name, by their names. It takes rare ones only so.
+    `settings`: those of its options that a file of options may have.
     `aliases`: former names, which still work.
     """
 
@@ -53,6 +52,10 @@ class Verb:
 # The options that a file can have.
 OF_REQUESTS = options_file.KNOWN
 COMMAND_LINE = "command line"
+# Of the verbs that make or plan one build, and that read a file of options.
+SETTINGS: Options = {
+    "options": Option("", "file with options (default: tfbuild.toml, or tool.tfbuild in pyproject.toml)", "FILE"),
+}
 # The verbs of every tfbuild. Those that need a clone of the repository are a table of their own (tools/verbs.py).
 VERBS: dict[str, Verb] = {}
 
@@ -68,9 +71,8 @@ def verb(
 
     def register(body: B) -> B:
         rows = {name: row for group in groups for name, row in group.items()}
-        every = {name: row if isinstance(row, Option) else Option(*row) for name, row in rows.items()}
-        options = {name: row for name, row in every.items() if not row.rare}
-        settings = {name: row for name, row in every.items() if name in OF_REQUESTS} if "set" in options else {}
+        options = {name: row if isinstance(row, Option) else Option(*row) for name, row in rows.items()}
+        settings = {name: row for name, row in options.items() if name in OF_REQUESTS} if SETTINGS in groups else {}
         made = Verb(body, options, settings, examples, aliases)
         table[made.name] = made
         return body
@@ -90,8 +92,7 @@ class Call:
 
         `origins`, where the verb reads a file, says where each value of `settings` is from. Raises UsageError.
         """
-        every = {**self.verb.settings, **self.verb.options}
-        values = {name.replace("-", "_"): row.default for name, row in every.items()}
+        values = {name.replace("-", "_"): row.default for name, row in self.verb.options.items()}
         given = {name: value for name, value in self.values.items() if value or name not in values}
         if self.verb.settings:
             settings = _settings(self.verb, given)
@@ -148,15 +149,9 @@ def _login_in(name: str) -> UsageError:
 def _settings(verb: Verb, given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     """Return value and origin of the options of a request that the command line or a file has, by their names."""
     typed = {name: given[field] for name in verb.settings if (field := name.replace("-", "_")) in given}
-    changed = of_settings(given.get("set", ()), OF_REQUESTS)
-    if other := next((name for name in changed if name not in verb.settings), None):
-        having = "wheel" if other in declared(WheelRequest) else "build"
-        raise UsageError(f"{verb.name} has no option {other}", hint=f"it is an option of invoke {having}")
-    if twice := next((name for name in typed if name in changed), None):
-        raise UsageError(f"--{twice} and --set {twice} are given", hint="give one of them")
     file = options_file.find(given.get("options", ""))
     settings = {name: (value, file.path) for name, value in file.values.items()}
-    settings |= {name: (value, COMMAND_LINE) for name, value in {**typed, **changed}.items()}
+    settings |= {name: (value, COMMAND_LINE) for name, value in typed.items()}
     return {name: settings[name] for name in verb.settings if name in settings}
 
 

@@ -13,18 +13,17 @@ from tfbuild.cli.options import (
     MAKE,
     PLAN,
     REGISTRY,
-    SETTINGS,
     certificates,
     run_of,
 )
 from tfbuild.cli.output import out, say, say_note
 from tfbuild.cli.planning import print_notes, select_and_print_notes, select_on_host
-from tfbuild.cli.verbs import OF_REQUESTS, variable, verb
+from tfbuild.cli.verbs import OF_REQUESTS, SETTINGS, variable, verb
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import UsageError
 from tfbuild.facts import targets
 from tfbuild.plan import Request
-from tfbuild.util.options import flag, make
+from tfbuild.util.options import make
 from tfbuild.util.quantities import counted
 
 
@@ -87,7 +86,7 @@ def refuse_engine_options(options: Mapping[str, Any]) -> None:
         row = OF_REQUESTS[name]
         if options[name.replace("-", "_")] not in ("", row.default):
             raise UsageError(
-                f"{flag(name, row)} cannot be combined with --no-container: {instead}", hint="leave one of them out"
+                f"--{name} cannot be combined with --no-container: {instead}", hint="leave one of them out"
             )
 
 

@@ -167,7 +167,7 @@ CAUSES = (
         pattern=r"\n\s*tfbuild: (?P<what>the fix (?P<fix>\S+) does not apply to this tree)",
         error=BadInput,
         message="{what}",
-        hint="--set without-fix={fix} where the tree already has that fix, or does not need it",
+        hint="--without-fix {fix} where the tree already has that fix, or does not need it",
     ),
     Cause(
         pattern=r"Could not find any (?P<what>[\w., -]+?) matching version '(?P<version>[^'\n]*)' in any subdirectory",

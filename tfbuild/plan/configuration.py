@@ -34,7 +34,7 @@ def threading(release: str, arch: str, requested: str = "") -> str:
     if not requested and not fact.default:
         raise Unsupported(
             f"what oneDNN runs on in TensorFlow {release} for {arch} is not certain: {fact.source}",
-            hint=" or ".join(f"--set threading={name}" for name in possible),
+            hint=" or ".join(f"--threading {name}" for name in possible),
         )
     return requested or fact.default
 

@@ -186,7 +186,7 @@ def _installed(
     for library, version_there in (("CUDA", request.cuda), ("cuDNN", request.cudnn)):
         if not version_there:
             raise UsageError(
-                f"the version of {library} in cuda-path is not known", hint="name both: --cuda 12.8.1 --set cudnn=9.8.0"
+                f"the version of {library} in cuda-path is not known", hint="name both: --cuda 12.8.1 --cudnn 9.8.0"
             )
     refuse_unknown(gpus)
     if missing := _missing(request.cuda, gpus):
@@ -282,7 +282,7 @@ def _cudnn(release: str, fact: Cuda, cuda: str, requested: str, gpus: tuple[Capa
     paired = [row.version for row in table().cudnn if cuda != fact.version and row.covers(cuda)]
     known = named or next((name for name in paired if name in fact.others_cudnn), "")
     if not known and version(cuda).major != version(fact.version).major and fact.hermetic:
-        hint = f"--set cudnn=VERSION, one of: {', '.join(fact.others_cudnn)}"
+        hint = f"--cudnn VERSION, one of: {', '.join(fact.others_cudnn)}"
         if missing := _missing(fact.version, gpus):
             which = f"its own CUDA, {fact.version}, does not compile for {_figures(missing)}"
             hint = f"{which}: leave them out (--compute-capabilities); or {hint}"

@@ -170,7 +170,7 @@ def _refuse_contradictions(request: RunRequest) -> None:
         )
     if bool(request.remote_client_cert) != bool(request.remote_client_key):
         raise UsageError(
-            "a client certificate needs its key", hint="--set remote-client-cert=FILE --set remote-client-key=FILE"
+            "a client certificate needs its key", hint="--remote-client-cert FILE --remote-client-key FILE"
         )
     if any(text.startswith(f"{SILO}=") for text in request.remote_property):
         raise UsageError(f"tfbuild itself sets {SILO}, to keep builders apart", hint="leave it out")

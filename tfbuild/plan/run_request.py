@@ -131,7 +131,7 @@ class RunRequest:
     )
     remote_fallback: str = _remote(
         "yes",
-        "no: actions that the executor cannot run are errors, and are not run locally",
+        "no: actions that the executor cannot run are errors, and are not run locally (default: yes)",
         "yes|no",
         pattern=re.compile("yes|no"),
         what="yes or no",

@@ -100,7 +100,7 @@ def from_path(path: Path, sha256: str) -> Source:
         why = absence(path) or "neither a folder nor a file"
         raise BadInput(f"no source at {path}: {why}", hint="--source names a tree of TensorFlow or an archive of one")
     if not sha256:
-        raise BadInput(f"{path.name} is an archive, which needs its digest", hint="--set source-sha256=HEX")
+        raise BadInput(f"{path.name} is an archive, which needs its digest", hint="--source-sha256 HEX")
     actual = digest(path)
     if actual != sha256.lower():
         raise BadInput(
@@ -330,6 +330,6 @@ def system_library(text: str, release: str) -> SystemLibrary:
         tried = ", ".join(name for name, packages in valid.items() if packages)
         raise UsageError(
             f"system-lib {text!r}: its Debian packages are not known",
-            hint=f"one of: {tried}; or name them: --set system-lib=NAME=PACKAGE,PACKAGE",
+            hint=f"one of: {tried}; or name them: --system-lib NAME=PACKAGE,PACKAGE",
         )
     return SystemLibrary(name=name, packages=names)

@@ -172,7 +172,7 @@ def _threading(request: Request, target: str, release: str, arch: str) -> str:
     for word, runtime in words.runtimes_named(request):
         if configuration.threading(release, arch, runtime) != chosen:
             raise UsageError(
-                f"{word} runs oneDNN on {runtime}, but the plan has {chosen}", hint=f"--set threading={runtime}"
+                f"{word} runs oneDNN on {runtime}, but the plan has {chosen}", hint=f"--threading {runtime}"
             )
     return chosen
 

@@ -61,7 +61,7 @@ def refuse_other_gpus(request: Request) -> None:
         if not request.cuda_path and (match := OWN_CUDA.fullmatch(word)):
             raise UsageError(
                 f"{word!r} takes another CUDA than the plan and the labels say",
-                hint=f"--set cuda-path={match[1]} --cuda VERSION --set cudnn=VERSION",
+                hint=f"--cuda-path {match[1]} --cuda VERSION --cudnn VERSION",
             )
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 D = TypeVar("D", bound="DataclassInstance")
-# What a switch is set to in --set NAME=VALUE.
-TRUE, FALSE = "true", "false"
 # The group of options that has no title of its own: the first ones in a help.
 COMMON = ""
 # Text that needs no quotes in a shell, a Dockerfile, a bazelrc or a URL, and that is not an option itself.
@@ -48,7 +46,7 @@ class Option:
     in a help. `pattern`: what a value must match, WORD unless something else is declared; `what` and `form` say in a
     refusal what it must be. `compiles`: it only matters to a compile. `written`: returns its value in the command that
     makes a build again, from that build; by default it is what was requested. `always`: that command has it even where
-    it has the default value. `rare`: on a command line it is given as --set NAME=VALUE, like any option of a file.
+    it has the default value. `rare`: few builds need it, so a help lists it last.
     """
 
     default: Any
@@ -70,7 +68,7 @@ class Option:
 
     def stands_for(self, name: str) -> str:
         """Return what stands for the value of the option of that name: VERSION; "true" for a switch."""
-        return TRUE if self.switch else self.value or name.rpartition("-")[2].upper()
+        return "true" if self.switch else self.value or name.rpartition("-")[2].upper()
 
     @property
     def repeatable(self) -> bool:
@@ -117,14 +115,7 @@ def given(request: "DataclassInstance") -> Iterator[tuple[str, Option, Any]]:
 
 def given_to_compile(request: "DataclassInstance") -> list[str]:
     """Return the given options that only matter to a compile: ["--jobs"]."""
-    return [flag(name, row) for name, row, _ in given(request) if row.compiles]
-
-
-def flag(name: str, row: Option, value: str = "") -> str:
-    """Return an option as it is typed: --release, --set cudnn; with a value --release 2.20, --set cudnn=9.8."""
-    if row.rare:
-        return f"--set {name}={value}" if value else f"--set {name}"
-    return f"--{name} {value}" if value else f"--{name}"
+    return [f"--{name}" for name, row, _ in given(request) if row.compiles]
 
 
 def texts(value: Any) -> Sequence[str]:
@@ -141,7 +132,7 @@ def refuse_invalid(request: "DataclassInstance") -> None:
             if not text.isprintable():
                 raise UsageError(f"--{name} has control characters in it: {text!r}", hint="one line of plain text")
             if row.pattern and not row.pattern.fullmatch(text):
-                raise UsageError(f"{text!r} is not {row.what}{_why(text)}", hint=flag(name, row, row.form))
+                raise UsageError(f"{text!r} is not {row.what}{_why(text)}", hint=f"--{name} {row.form}")
 
 
 def _why(text: str) -> str:
@@ -160,9 +151,7 @@ def words(request: "DataclassInstance") -> list[str]:
         value = getattr(request, name.replace("-", "_"))
         if value == row.default and not row.always:
             continue
-        if row.rare:
-            line += [word for text in texts(value) or [TRUE] for word in ("--set", f"{name}={text}")]
-        elif row.switch:
+        if row.switch:
             line.append(f"--{name}")
         else:
             # A value that looks like an option must be attached to its own option.
@@ -171,7 +160,7 @@ def words(request: "DataclassInstance") -> list[str]:
     return line
 
 
-# --- values in files, and in --set NAME=VALUE -------------------------------------------------------------------------
+# --- values in files -------------------------------------------------------------------------------------------------
 
 
 def unknown(name: str, known: Collection[str], where: str) -> UsageError:
@@ -188,7 +177,7 @@ def of_file(name: str, row: Option, value: object, where: str) -> Any:
         value = str(value)
     word = row.stands_for(name)
     if row.switch:
-        good, wanted, form = isinstance(value, bool), "true or false", TRUE
+        good, wanted, form = isinstance(value, bool), "true or false", "true"
     elif row.repeatable:
         good = isinstance(value, list) and bool(value) and all(isinstance(text, str) and text.strip() for text in value)
         wanted, form = "a list of texts", f'["{word}"]'
@@ -198,20 +187,3 @@ def of_file(name: str, row: Option, value: object, where: str) -> Any:
     if not good:
         raise UsageError(f"{where}: {name} must be {wanted}", hint=f"{name} = {form}, or leave it out")
     return tuple(value) if isinstance(value, list) else value
-
-
-def of_settings(settings: Sequence[str], known: Options) -> dict[str, Any]:
-    """Return the values in NAME=VALUE, as --set has them, by the names of the options. Raises UsageError."""
-    values: dict[str, Any] = {}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if name not in known:
-            raise unknown(name, known, f"--set {setting}")
-        row = known[name]
-        if not equals or not text.strip() or (row.switch and text not in (TRUE, FALSE)):
-            wrong = f"{name} is a switch" if row.switch and text else f"{name} has no value"
-            raise UsageError(f"--set {setting}: {wrong}", hint=f"--set {name}={row.stands_for(name)}")
-        if name in values and not row.repeatable:
-            raise UsageError(f"--set {name} is given more than once", hint="give it once")
-        values[name] = (*values.get(name, ()), text) if row.repeatable else text == TRUE if row.switch else text
-    return values
