@@ -65,8 +65,8 @@ class Shot:
 
 SHOTS = {
     "explain": Shot(
-        title="invoke explain, for a Sapphire Rapids: its features by level, each with its flag and what uses it",
-        command="invoke explain --cpuinfo sapphire-rapids --compiler gcc-13",
+        title="invoke copts --explain, for a Sapphire Rapids: each feature with its level, flag and users",
+        command="invoke copts --explain --cpuinfo sapphire-rapids --compiler gcc-13",
         files={"sapphire-rapids": "unknown-sapphirerapids"},
     ),
     "fleet": Shot(

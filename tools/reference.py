@@ -13,9 +13,10 @@ from tfbuild.cli.verbs import Verb
 from tfbuild.context import labels
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import Facts, targets
-from tfbuild.plan import Build, Request, selection, support
+from tfbuild.plan import Build, Request, selection
 from tfbuild.publish import indexes
 from tfbuild.util.terminal import markdown_cell
+from tools import support
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = Path("docs") / "reference"

@@ -12,8 +12,7 @@ from ruamel.yaml import YAML
 from tfbuild import errors
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import releases
-from tfbuild.plan import support
-from tools import reference
+from tools import reference, support
 from tools import verbs as development
 
 ROOT = Path(__file__).parents[2]

@@ -28,17 +28,15 @@ COMMANDS = {
         "detect --cpuinfo {folder}/machines/fedora29-zen-guest",
         "detect --cpuinfo {folder}/machines/hides-avx512",
     ],
-    "copts": ["copts --cpuinfo {folder}/machines/unknown-sapphirerapids --compiler gcc-9"],
+    "copts": ["copts --cpuinfo {folder}/machines/unknown-sapphirerapids --compiler gcc-9 --explain"],
     "cpus": ["cpus zen"],
     "gain": ["gain --cpuinfo {folder}/machines/unknown-sapphirerapids"],
-    "explain": ["explain --cpuinfo {folder}/machines/unknown-sapphirerapids"],
     "fleet": ["fleet {folder}/machines --also {folder}/list --skip-unreadable"],
     "plan": ["plan --target cuda --cpu x86-64-v3", "build --dry-run --target mkl --wheel official"],
     "dockerfile": ["dockerfile --target mkl --wheel official --output {folder}/context"],
     "compare": [f"compare {REPORTS}/guide.json {REPORTS}/models.json --fail-if throughput<0.1"],
     "matrix": ["matrix --release 2.2.0 --python 3.8 --target mkl --format json"],
     "advise": [f"advise {REPORTS}/guide.json"],
-    "support": ["support"],
 }
 GENERATED = reference.pages(development.VERBS)
 

@@ -35,12 +35,10 @@ RUN = {
     "cpus",
     "detect",
     "dockerfile",
-    "explain",
     "fleet",
     "gain",
     "matrix",
     "plan",
-    "support",
 }
 DRY = {"build", "bundle"}
 BETWEEN = ("&&", "||", "|", ";")

@@ -378,7 +378,7 @@ def test_sigterm_ends_a_verb_as_ctrl_c_does(tmp_path: Path) -> None:
     """The verb waits for a pipe that nobody writes to."""
     waiting = tmp_path / "cpuinfo"
     os.mkfifo(waiting)
-    command = [sys.executable, "-m", "invoke", "explain", "--cpuinfo", str(waiting)]
+    command = [sys.executable, "-m", "invoke", "detect", "--cpuinfo", str(waiting)]
     with (
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
         waiting.open("w"),  # it reads

@@ -22,7 +22,7 @@ from tfbuild.errors import BuildFailed, UsageError
 from tfbuild.facts import releases, targets, toolchains
 from tfbuild.pipeline import compiling, diagnosis
 from tfbuild.pipeline.bazel import KILLED
-from tfbuild.plan import Build, Request, cuda, explain, failures
+from tfbuild.plan import Build, Request, cuda, failures
 from tfbuild.plan.failures import Circumstances, Failure
 from tfbuild.util.progress import Progress
 
@@ -235,11 +235,6 @@ def test_a_plan_names_its_fixes_and_why() -> None:
     )
     assert build.to_json()["fixes"] == ["gcc12-avxvnniint8"]
     assert build.variant == ("gcc-12",)
-
-
-def test_explain_names_them_too() -> None:
-    explanation = explain.explain(Request(release="2.20.0", compiler="gcc-12", cpu="x86-64-v3", platform="linux/amd64"))
-    assert any(note.startswith("fix gcc12-avxvnniint8: XNNPACK asks for") for note in explanation.notes)
 
 
 def test_a_cuda_build_with_a_local_compiler_names_the_toolchain_for_cuda() -> None:

@@ -417,12 +417,12 @@ def test_unused_by_the_official_wheel_is_in_tensorflows_names_and_order() -> Non
 
 def test_copts_prints_a_line_to_paste_and_the_rest_aside(capsys: pytest.CaptureFixture[str]) -> None:
     options = {"compiler": "gcc-13", "prefer_vector_width": "", "release": "2.18"}
-    planning.copts(cpu="sapphirerapids", cpuinfo="", platform="linux/amd64", json=True, **options)
+    planning.copts(cpu="sapphirerapids", cpuinfo="", platform="linux/amd64", explain=False, json=True, **options)
     printed_json = json.loads(capsys.readouterr().out)
     assert set(printed_json) == {"release", "python", "compiler", "instruction_set", "copts", "dropped", "notes"}
     assert [row["feature"] for row in printed_json["dropped"]] == ["avx512_fp16"]
     assert printed_json["compiler"] == "gcc-13"
-    planning.copts(cpu="sapphirerapids", cpuinfo="", platform="linux/amd64", json=False, **options)
+    planning.copts(cpu="sapphirerapids", cpuinfo="", platform="linux/amd64", explain=False, json=False, **options)
     printed = capsys.readouterr()
     assert printed.out == " ".join(printed_json["copts"]) + "\n"
     assert "\nnote: avx512_fp16 is left out: breaks TensorFlow 2.18.1 with gcc-13" in printed.err

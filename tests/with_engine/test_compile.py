@@ -496,7 +496,7 @@ def test_an_archive_is_compiled_like_its_tree(wheel: Run, compiled: Callable[[st
     path = tmp_path / "double.tar.xz"
     with tarfile.open(path, "w:xz") as tar:
         tar.add(TREE, TREE.name)
-    done = wheel("x86-64-v3", "--source", str(path), "--set", f"source-sha256={sources.digest(path)}")
+    done = wheel("x86-64-v3", "--source", str(path), "--source-sha256", sources.digest(path))
     code_features = objectcode.read(Path(json.loads(done.stdout)["wheel"]), tmp_path)
     assert code_features == compiled("x86-64-v3")
 

@@ -50,12 +50,11 @@ OTHER_VERBS = {
 }
 # Verbs and options that only other programs have, or only other verbs, with what to do instead.
 ELSEWHERE = {
-    "detect cpu": "invoke explain --cpu CPU, for a CPU by its name",
+    "detect cpu": "invoke copts --explain --cpu CPU, for a CPU by its name",
     "dry-run": "invoke plan makes nothing, and takes the same options",
     "gain cpu": "--cpuinfo FILE, with that machine's lscpu",
     "name": "an image is named by its identifier; `docker tag` gives it a second name",
     "run": "docker run --rm IMAGE python -c 'import tensorflow'; invoke images lists the images",
-    "support release": "invoke plan --release RELEASE: what is built of it, and how certain that is",
     "tag": "an image is named by its identifier; `docker tag` gives it a second name",
     "uninstall": "invoke prune --keep none, for its images; pipx uninstall tensorflow-tfbuild, or delete the clone",
     "user": "an image runs as any user: docker run --user $(id -u) IMAGE",
@@ -181,7 +180,9 @@ def bare_word(verb: Verb, words: Sequence[str], given: Collection[str]) -> Usage
 def _elsewhere(word: str) -> str:
     """Return the command that takes a word where the verb has no option for it (detect haswell), or ""."""
     option, value = _meaning(word)
-    return f"invoke {'explain' if option == 'cpu' else 'plan'} --{option} {shlex.quote(value)}" if option else ""
+    return (
+        f"invoke {'copts --explain' if option == 'cpu' else 'plan'} --{option} {shlex.quote(value)}" if option else ""
+    )
 
 
 def option_of(word: str, verb: Verb, further: Sequence[str] = FURTHER) -> str:

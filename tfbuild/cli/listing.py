@@ -11,6 +11,7 @@ from tfbuild.util.installation import as_typed
 
 if TYPE_CHECKING:
     from tfbuild.cpu.catalogue import CpuEntry
+    from tfbuild.plan.explain import FeatureRow
     from tfbuild.plan.gain import MeasuredGain, OperationRow
     from tfbuild.publish.choose import Choice
     from tfbuild.publish.inventory import Entry
@@ -59,6 +60,20 @@ def show_flags(flags: Sequence[str]) -> None:
         longer = f"{lines[-1]} {flag}".strip()
         lines[-1:] = [longer] if len(longer) <= width or not lines[-1] else [lines[-1], flag]
     print(" \\\n".join(lines))
+
+
+def show_features(features: Iterable["FeatureRow"]) -> None:
+    """Print one row per CPU feature: green if the build uses it, yellow if only the CPU has it."""
+    from rich.text import Text
+
+    from tfbuild.plan.explain import legend
+
+    table = terminal.table(("feature", "CPU", "level", "flag, or why none", "used by"))
+    for row in features:
+        style = "green" if row.kept else "yellow" if row.cpu == "yes" else "dim"
+        cells = (row.feature, row.cpu, row.level, row.reason or row.flag, " ".join(row.used_by) or "unknown")
+        table.add_row(*(Text(cell, style) for cell in cells))
+    terminal.write(terminal.console(), (table, "", Text(legend(), "dim")))
 
 
 def show_matrix(builds: Sequence[Build]) -> None:

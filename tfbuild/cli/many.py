@@ -1,7 +1,6 @@
 """The verbs that plan many builds: for a fleet of hosts, for CI, and all that are supported."""
 
 import itertools
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +14,6 @@ from tfbuild.errors import UsageError
 from tfbuild.facts import targets
 from tfbuild.plan import options_file
 from tfbuild.plan.options_file import OptionsFile
-from tfbuild.util import terminal
-from tfbuild.util.installation import as_typed
 from tfbuild.util.quantities import counted, positive
 
 if TYPE_CHECKING:
@@ -190,24 +187,3 @@ def show_jobs(selected: "Matrix", system: str, runner: Sequence[str]) -> "Matrix
     for note in schedule.notes:
         say_note(note)
     return replace(selected, rows=tuple(build for build, _ in schedule.rows))
-
-
-@verb(
-    JSON,
-    examples=(
-        "invoke support",
-        "invoke support --json",
-    ),
-)
-def support(*, json: bool) -> None:
-    """Print which release builds for which Python, target and platform, and how certain that is."""
-    from tfbuild.plan import support as table
-
-    rows = list(table.rows())
-    if json:
-        out(table.to_json(rows))
-    elif sys.stdout.isatty():
-        terminal.show_table(table.titles(), table.spans(rows))
-        say("invoke support > FILE writes the full table: compilers, Bazel, doubts, reasons")
-    else:
-        print(as_typed(table.to_markdown(rows)), end="")

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfbuild import facts
-from tfbuild.cli.listing import show_choice, show_cpus, show_fields, show_flags, show_gain, show_plan
+from tfbuild.cli.listing import show_choice, show_cpus, show_features, show_fields, show_flags, show_gain, show_plan
 from tfbuild.cli.options import HOST, JSON, PLAN, RUN, certificates, host_cpu
 from tfbuild.cli.output import out, say, say_note
 from tfbuild.cli.verbs import COMMAND_LINE, SETTINGS, Rows, verb
-from tfbuild.cpu import Cpu, compilers, isa
+from tfbuild.cpu import Cpu, compilers, isa, read_text, recordings
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import (
@@ -31,6 +31,7 @@ from tfbuild.util.options import make
 
 if TYPE_CHECKING:
     from tfbuild.pipeline.run import Run
+    from tfbuild.plan.explain import FeatureRow
 
 CPUINFO: Rows = {"cpuinfo": replace(PLAN["cpuinfo"], help="recorded CPU to read in place of this machine's")}
 # What --wheel begins with for a wheel of an index.
@@ -102,19 +103,20 @@ def gain(*, cpuinfo: str, json: bool) -> None:
             help="TensorFlow release, for its compiler and to leave out flags that break it (default: the newest)",
         ),
     },
+    {"explain": (False, "also print every CPU feature: its level, its flag or why it has none, and what uses it")},
     JSON,
     examples=(
         "invoke copts                        # for this CPU",
         "invoke copts --cpu haswell --compiler gcc-12",
-        "invoke copts --cpu x86-64-v3 --release 2.15",
+        "invoke copts --cpu sapphirerapids --release 2.20 --explain",
     ),
 )
-def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) -> None:
-    """Print the Bazel copts for a CPU and a compiler, to paste."""
-    asked = Request(cpu=cpu, platform=platform)
+def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, **options: str) -> None:
+    """Print the Bazel copts for a CPU and a compiler, to paste, or explain every CPU feature."""
+    asked, host = Request(cpu=cpu, platform=platform), host_cpu(cpuinfo)
     chosen = choose_platform(asked)
     request = Request(cpu=cpu or "host", cpuinfo=cpuinfo, platform=chosen)
-    instruction_set = requested_set(request, PLATFORMS[chosen], host_cpu(cpuinfo))
+    instruction_set = requested_set(request, PLATFORMS[chosen], host)
     assert instruction_set is not None  # the request names a CPU, at least "host"
     taken = usual(PLATFORMS[chosen], options["release"], options["compiler"])
     flags = compilers.flags(
@@ -124,6 +126,14 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
         prefer_vector_width=options["prefer_vector_width"],
         named=cpu,
     )
+    rows: list[FeatureRow] = []
+    if explain:
+        from tfbuild.plan import explain as explaining
+
+        named = requested_set(request, PLATFORMS[chosen], host, exact=True) or instruction_set
+        cpuid = recordings.diagnostics(read_text(Path(cpuinfo)) if cpuinfo else recordings.loader()) is not None
+        read = host if isa.means_host(cpu) else None
+        rows += explaining.rows(named, instruction_set, flags, taken.release, read, cpuid=cpuid)
     notes = [*flags.notes]
     if other := named_architecture(asked):
         notes.insert(0, f"{cpu} is for {other}: shown for {chosen}")
@@ -138,34 +148,15 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
                 "dropped": [asdict(item) for item in flags.dropped],
                 "notes": notes,
             }
+            | ({"features": [asdict(row) for row in rows]} if explain else {})
         )
         return
-    show_flags(flags.copts)
+    show_features(rows) if explain else show_flags(flags.copts)
     say(f"for {flags.instruction_set.name}: {words(taken)}")
     for item in flags.dropped:
         say_note(f"{item.feature} is left out: {item.reason}")
     for note in notes:
         say_note(note)
-
-
-@verb(
-    {name: PLAN[name] for name in ("cpu", "cpuinfo", "compiler", "platform")},
-    {"release": replace(PLAN["release"], help="TensorFlow release, such as 2.21.0 or 2.21 (default: the newest)")},
-    JSON,
-    examples=(
-        "invoke explain                      # this CPU",
-        "invoke explain --cpu 'EPYC 7763'",
-        "invoke explain --cpu sapphirerapids --release 2.20",
-    ),
-)
-def explain(*, json: bool, **options: Any) -> None:
-    """Explain every CPU feature: whether the CPU has it, its level, its flag or why it has none, and what uses it."""
-    from tfbuild.plan import explain as explaining
-
-    explanation = explaining.explain(Request(**options))
-    for note in explanation.notes:
-        say_note(note)
-    out(explanation.to_json()) if json else explaining.show(explanation)
 
 
 @verb(

@@ -1,7 +1,6 @@
 """The support table: each release x Python x target x platform, planned or refused, with doubts and evidence.
 
-`invoke docs` writes it to docs/support.md, and its short form to the README, from the plans themselves and
-facts/evidence.toml.
+`invoke docs` writes it to docs/support.md, and its short form to the README, from the plans and facts/evidence.toml.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +17,6 @@ from tfbuild.plan import base_choice, selection
 from tfbuild.plan.build import PLATFORMS, Decision
 from tfbuild.plan.request import Request
 
-SCHEMA = "tfbuild.support/1"
 FILE = Path("docs") / "support.md"
 # The instruction set of each plan: it changes neither base nor compiler.
 CPUS = {"linux/amd64": "x86-64-v3", "linux/arm64": "armv8.2-a"}
@@ -70,22 +68,6 @@ class Combination:
         """The word in the table: compiled, or that for the plan."""
         return "compiled" if any(row.step == "compiled" for row in self.evidence) else self.planned
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "release": self.release,
-            "python": self.python,
-            "target": self.target,
-            "platform": self.platform,
-            "planned": self.build is not None,
-            "own_base": self.own_base,
-            "reason": self.reason or None,
-            "not_certain": list(self.uncertain),
-            "compiler": self.build.compiler if self.build else None,
-            "base_image": self.build.base_image if self.build else None,
-            "bazel": self.build.bazel if self.build else None,
-            "evidence": [{"step": row.step, "cpu": row.cpu, "by": row.by} for row in self.evidence],
-        }
-
 
 def evidence() -> tuple[Evidence, ...]:
     """Return all recorded evidence."""
@@ -122,11 +104,6 @@ def _planned(release: str, target: str, python: str, platform: str) -> tuple[Dec
         return selection.decide(request, None), ""
     except TfbuildError as error:
         return None, error.reason
-
-
-def to_json(combinations: Iterable[Combination]) -> dict[str, object]:
-    """Return the table's documented JSON."""
-    return {"schema": SCHEMA, "rows": [row.to_json() for row in combinations]}
 
 
 # --- Markdown ---------------------------------------------------------------------------------------------------------
@@ -205,7 +182,7 @@ def _evidence() -> str:
     return text
 
 
-# --- the short form, on a terminal and in the README ------------------------------------------------------------------
+# --- the short form, in the README ------------------------------------------------------------------------------------
 
 OWN, OTHER = PLATFORMS
 # What was done beyond planning, and how the table says it. Whatever was compiled was verified too.

@@ -1,6 +1,5 @@
 """The support table: fresh, whole, and telling what is planned, what is refused and what was really done apart."""
 
-import json
 from collections import Counter
 from dataclasses import replace
 from functools import cache
@@ -10,10 +9,9 @@ from typing import Any
 import pytest
 
 from tfbuild import plan
-from tfbuild.cli import many
 from tfbuild.facts import releases, targets, toolchains
-from tfbuild.plan import support
-from tfbuild.plan.support import Combination, Evidence
+from tools import support
+from tools.support import Combination, Evidence
 
 ROOT = Path(__file__).parents[2]
 DONE = Evidence(
@@ -65,7 +63,6 @@ def test_only_what_was_compiled_is_called_so(step: Any, status: str, monkeypatch
     monkeypatch.setattr(releases, "newest_first", lambda: (done.release,))
     (row,) = (row for row in support.rows() if _is(row, done))
     assert row.status == status
-    assert row.to_json()["evidence"] == [{"step": step, "cpu": "", "by": "a test"}]
 
 
 def test_releases_share_a_line_where_they_differ_in_nothing() -> None:
@@ -80,17 +77,3 @@ def test_releases_share_a_line_where_they_differ_in_nothing() -> None:
 def _is(row: Combination, done: Evidence) -> bool:
     key = (done.release, done.target, done.python, done.platform)
     return (row.release, row.target, row.python, row.platform) == key
-
-
-def test_the_verb_prints_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    everything = rows()
-    monkeypatch.setattr(support, "rows", lambda: everything)
-    many.support(json=True)
-    printed_json = json.loads(capsys.readouterr().out)
-    assert printed_json["schema"] == "tfbuild.support/1"
-    assert len(printed_json["rows"]) == len(rows())
-    assert {"release", "python", "target", "platform", "planned", "reason", "not_certain", "evidence"} <= set(
-        printed_json["rows"][0]
-    )
-    many.support(json=False)
-    assert capsys.readouterr().out == (ROOT / support.FILE).read_text(encoding="utf-8")
