@@ -28,7 +28,6 @@ from benchmarks.harness import record
 from tests.binary import libraries
 from tests.cpu.machines import machine
 from tfbuild import cpu, facts
-from tfbuild.bench import report as bench_reports
 from tfbuild.binary import guard, machinecode, program, scan
 from tfbuild.binary.elf import LibraryUnreadable
 from tfbuild.context import labels
@@ -197,7 +196,6 @@ PARSERS = {
     "wheel": Parser(read=wheel_name),
     "names": Parser(read=names),
     "report": Parser(read=reports.from_json, errors=(ValueError,)),
-    "bench": Parser(read=bench_reports.from_json, errors=(ValueError,), seeds=("bench/*.json",)),
     "registry": Parser(read=registry_answer),
     "configuration": Parser(read=image_configuration),
     "provenance": Parser(read=provenance.from_json, errors=(ValueError,)),

@@ -1,9 +1,12 @@
 """Bars of what compiles gained, operation by operation: the rows of tfbuild/facts/operations.toml."""
 
 import re
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
-from tfbuild.pages.charts import VEGA_LITE, marks, name, number
+from jinja2 import Template
+
 from tfbuild.plan import gain
 from tfbuild.plan.gain import ReportRow
 
@@ -14,8 +17,8 @@ COLOURS = ("#3a86c8", "#2e9e5b")
 # Of a bar that shows no difference.
 FAINT = 0.4
 TEXT = "#77808c"
-# With the names, 350 pixels: a phone shows all of it.
-WIDTH, BAR = 155, 9
+# Pixels; a phone shows all of it: the room of the names, of the bars, of one bar, and between two operations.
+LEFT, WIDTH, BAR, GAP, TOP = 165, 155, 9, 4, 24
 # What follows an operation's name: ", training, 8x28x28x64", " 768x768", " of 375x500".
 SIZE = re.compile(r",.*| \(.*| (?:of |to )?\d+x\d+(?=$|[ ,])(?: \(.*)?")
 
@@ -40,38 +43,28 @@ def rows(measured: list[ReportRow]) -> list[dict[str, Any]]:
 
 def to_svg(picture: str) -> str:
     """Draw the bars with their intervals, faint where no difference is shown; a line marks the official wheel."""
-    import vl_convert
-
     found = rows(reports(picture))
-    sets = list(dict.fromkeys(row["set"] for row in found))
-    axis = {"labelLimit": 320, "ticks": False, "domain": False}
-    y = {"y": name("name", sort=None, title=None, axis=axis), "yOffset": name("set", sort=sets)}
-    speed = number("median", title="speed; the official wheel is 1", scale={"zero": True}, stack=None)
-    colours = {"domain": sets, "range": COLOURS[: len(sets)]}
-    colour = name("set", scale=colours, legend={"title": None, "orient": "top"})
-    opacity = number("opacity", scale=None, legend=None)
-    span = {**y, "x": number("low"), "x2": {"field": "high"}}
-    figure = {**y, "x": number("high"), "text": number("median", format=".2f")}
-    layers = [
-        marks(found, "bar", {**y, "x": speed, "color": colour, "opacity": opacity}),
-        marks(found, "rule", span, color=TEXT, strokeWidth=1.5),
-        marks(found, "text", figure, align="left", dx=4, color=TEXT, fontSize=8),
-        marks([{"x": 1}], "rule", {"x": number("x")}, color=TEXT, strokeDash=[4, 3]),
-    ]
-    axes = {
-        "labelColor": TEXT,
-        "titleColor": TEXT,
-        "gridColor": TEXT,
-        "gridOpacity": 0.2,
-        "labelFontSize": 11,
-        "titleFontWeight": "normal",
-    }
-    chart = {
-        "layer": layers,
-        "width": WIDTH,
-        "height": {"step": BAR, "for": "offset"},
-        "background": "transparent",
-        "padding": 5,
-        "config": {"view": {"stroke": None}, "axis": axes, "legend": {"labelColor": TEXT, "labelFontSize": 11}},
-    }
-    return str(vl_convert.vegalite_to_svg(chart, vl_version=VEGA_LITE, allowed_base_urls=[])) + "\n"
+    colours = dict(zip(dict.fromkeys(row["set"] for row in found), COLOURS, strict=False))
+    most = max(row["high"] for row in found)
+
+    def x(ratio: float) -> float:
+        return float(round(LEFT + WIDTH * ratio / most, 1))
+
+    groups, y = [], float(TOP)
+    for name, bars in groupby(found, key=lambda row: row["name"]):
+        drawn = []
+        for bar in bars:
+            place = {"y": y, "middle": y + BAR / 2, "width": round(x(bar["median"]) - LEFT, 1)}
+            ends = {"low": x(bar["low"]), "high": x(bar["high"]), "number": f"{bar['median']:.2f}"}
+            drawn.append({**place, **ends, "colour": colours[bar["set"]], "opacity": bar["opacity"]})
+            y += BAR
+        groups.append((name, (drawn[0]["y"] + y) / 2 + 4, drawn))
+        y += GAP
+    ticks = [(x(half / 2), f"{half / 2:g}") for half in range(int(2 * most) + 1)]
+    template = Template(Path(__file__).with_name("bars.svg.j2").read_text(), trim_blocks=True, autoescape=True)
+    svg: str = template.render(
+        groups=groups, sets=colours.items(), ink=TEXT, left=LEFT, top=TOP, bottom=y,
+        width=LEFT + WIDTH + 30, height=y + 36,
+        thickness=BAR - 1, one=x(1), ticks=ticks,
+    )  # fmt: skip
+    return f"{svg}\n"

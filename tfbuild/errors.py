@@ -231,12 +231,6 @@ class NothingFits(TfbuildError):
     exit_code = 27
 
 
-class RegressionFound(TfbuildError):
-    """A comparison of benchmarks fails a gate of `--fail-if`, or cannot be judged by it."""
-
-    exit_code = 28
-
-
 class Unfinished(TfbuildError):
     """A published image is not complete: an index does not offer it as it should, or a part of it is missing."""
 

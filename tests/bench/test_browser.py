@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests import checkout
 from tests.bench.test_page import every_number, hostile, mixed
-from tests.bench.test_report import RECORDED, elsewhere, slower_report
+from tests.bench.test_report import GUIDE
 from tests.verify.test_page import failed
-from tfbuild.bench import compare, page, wording
+from tfbuild.bench import page, wording
 from tfbuild.bench import report as reporting
 from tfbuild.measure import intervals
 from tfbuild.verify import page as verification
@@ -23,8 +22,6 @@ pytestmark = [
     # Pages that a closed browser leaves behind are playwright's own affair.
     pytest.mark.filterwarnings("default::ResourceWarning"),
 ]
-# The committed report of all experiments.
-GUIDE = checkout.ROOT / "benchmarks" / "results" / "guide.json"
 # The size for which the page is made, and that of a usual phone.
 SCREEN, MOST_SCREENS, NARROW = (1200, 900), 8, (390, 844)
 # Text that lies outside of the window, and that no box lets the reader scroll to.
@@ -77,16 +74,13 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return a measured report, one with everything, a hostile one, and a comparison."""
+    """Return a measured report, one with everything, a hostile one, and a verification."""
     folder = tmp_path_factory.mktemp("pages")
-    first = mixed()
     texts = {
-        "recorded": page.to_html(reporting.read_report(RECORDED)),
-        "mixed": page.to_html(first),
+        "recorded": page.to_html(reporting.read_report(GUIDE)),
+        "mixed": page.to_html(mixed()),
         "hostile": page.to_html(hostile()),
         "verification": verification.to_html(failed()),
-        "guide": page.to_html(reporting.read_report(GUIDE)),
-        "comparison": page.comparison(compare.compare(slower_report(1.0), slower_report(2.0), elsewhere(first))),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
@@ -124,7 +118,7 @@ class OpenPage:
         self.context.close()
 
 
-@pytest.mark.parametrize("name", ["recorded", "mixed", "hostile", "comparison", "verification"])
+@pytest.mark.parametrize("name", ["recorded", "mixed", "hostile", "verification"])
 def test_a_page_asks_for_itself_alone_and_complains_of_nothing(browser: Any, pages: dict[str, Path], name: str) -> None:
     with OpenPage(browser, pages[name]) as seen:
         seen.ask(FOLDED.format("true"))
@@ -133,7 +127,7 @@ def test_a_page_asks_for_itself_alone_and_complains_of_nothing(browser: Any, pag
 
 
 @pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
-@pytest.mark.parametrize("name", ["recorded", "mixed", "hostile", "comparison", "verification"])
+@pytest.mark.parametrize("name", ["recorded", "mixed", "hostile", "verification"])
 def test_a_page_is_never_wider_than_its_window(
     browser: Any, pages: dict[str, Path], name: str, size: tuple[int, int]
 ) -> None:
@@ -149,7 +143,7 @@ def test_a_page_is_never_wider_than_its_window(
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
 @pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
-@pytest.mark.parametrize("name", ["recorded", "mixed", "comparison", "verification"])
+@pytest.mark.parametrize("name", ["recorded", "mixed", "verification"])
 def test_charts_are_there_and_can_be_read(
     browser: Any, pages: dict[str, Path], name: str, size: tuple[int, int], mode: str
 ) -> None:
@@ -189,7 +183,7 @@ def test_the_dark_changes_everything_and_charts_follow(browser: Any, pages: dict
 
 
 def test_the_numbers_that_are_seen_are_the_report_s(browser: Any, pages: dict[str, Path]) -> None:
-    recorded = reporting.read_report(RECORDED)
+    recorded = reporting.read_report(GUIDE)
     with OpenPage(browser, pages["recorded"]) as seen:
         seen.ask(FOLDED.format("true"))
         text = seen.ask("document.body.innerText")
@@ -224,13 +218,13 @@ def test_the_numbers_that_are_seen_are_the_report_s(browser: Any, pages: dict[st
 def test_the_guide_s_report_is_short_and_begins_with_one_screen(
     browser: Any, pages: dict[str, Path], mode: str
 ) -> None:
-    with OpenPage(browser, pages["guide"], SCREEN, mode) as seen:
+    with OpenPage(browser, pages["recorded"], SCREEN, mode) as seen:
         assert seen.ask("document.documentElement.scrollHeight") <= MOST_SCREENS * SCREEN[1]
         assert seen.ask("document.querySelector('.ranked').getBoundingClientRect().bottom") <= SCREEN[1]
         shown = seen.ask(
             "[...document.querySelectorAll('.ranked > li')].map(li => [...li.children].map(e => e.innerText))"
         )
-        assert len(shown) > 9
+        assert len(shown) > 8
         for line, gains in shown:
             assert re.search(r"\w+: .*(CPU|wall) time, over \w", line), "the experiment, and what is compared"
             assert re.search(r"x\d\S* \[\S+ \S+\]\s*\w[^\n]*\s*9\d%, \d+ rounds", gains), "gain, model and certainty"
@@ -242,7 +236,7 @@ def test_the_guide_s_report_is_short_and_begins_with_one_screen(
         assert seen.ask(OUTSIDE) == []
 
 
-@pytest.mark.parametrize("name", ["guide", "hostile", "verification"])
+@pytest.mark.parametrize("name", ["recorded", "hostile", "verification"])
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_nothing_is_cut_off_on_a_phone(browser: Any, pages: dict[str, Path], name: str, mode: str) -> None:
     with OpenPage(browser, pages[name], NARROW, mode) as seen:

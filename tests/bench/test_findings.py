@@ -1,23 +1,18 @@
 """Findings beyond a benchmark's ratios, and what was observed beside them."""
 
 import random
-import re
 import time
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from tests.bench.test_report import case, sizes
 from tests.measure.test_evaluate import sample
-from tfbuild.bench import allocators, evidence, findings, wording
-from tfbuild.engine import Engine, WorkerDied
-from tfbuild.engine.build import BuildSettings
+from tfbuild.bench import evidence, findings, wording
+from tfbuild.engine import WorkerDied
 from tfbuild.in_container.bench import validity
 from tfbuild.in_container.bench.records import Peak
-from tfbuild.measure import experiments, records
+from tfbuild.measure import records
 from tfbuild.measure.evaluate import AGAIN, evaluate
 from tfbuild.measure.experiments import Arm, FindingKind
 from tfbuild.measure.records import CaseResult, Interval, Round, Value
@@ -109,31 +104,6 @@ def test_the_first_call_of_each_arm_is_listed() -> None:
     (finding,) = findings.derive("first_call", [replace(measured, arms=arms)])
     assert finding.text == "adds, the first call, measured once: baseline 0.50 s, arm 1.50 s (7 nodes)"
     assert findings.derive("first_call", [replace(measured, arms=arms[:1])]) == ()
-
-
-def test_only_the_allocators_need_what_an_image_may_lack() -> None:
-    assert [row.name for row in experiments.known() if allocators.wanted(row)] == ["allocator"]
-    (row,) = experiments.select(["allocator"], quick=True)
-    preloaded = [arm.env["LD_PRELOAD"] for case in row.cases(True) for arm in row.arms(case)]
-    assert preloaded, "one case is quick"
-    own = [path.rpartition(":")[2] for path in preloaded if path]
-    assert own, "an allocator is compared with glibc"
-    assert not [path for path in own if allocators.FOLDER in path], "--quick takes what the image itself has"
-
-
-def test_allocators_are_those_files_that_the_last_stage_makes() -> None:
-    def export(folder: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
-        *_, last = re.findall(r"^FROM (\S+) AS (\w+)$", (folder / "Dockerfile").read_text(), re.MULTILINE)
-        assert last == ("scratch", stage)
-        output.mkdir()
-        (output / "libjemalloc.so.2").write_bytes(b"ELF")
-        (output / "packages").write_text("libjemalloc2\n")
-
-    engine = SimpleNamespace(image=lambda _: SimpleNamespace(tags=("x:1",), repo_digests=()), export=export)
-    found = allocators.fetch(cast(Engine, engine), "x:1", None)
-    assert found == allocators.Libraries(
-        files={f"{allocators.FOLDER}/libjemalloc.so.2": b"ELF"}, packages=("libjemalloc2",)
-    )
 
 
 def test_faults_and_memory_of_each_allocator_are_listed() -> None:

@@ -49,4 +49,4 @@ def test_an_image_that_is_removed_meanwhile_is_named_and_the_report_is_kept(
     with pytest.raises(UnknownImage, match=rf"tfbuild:x was removed while it was measured; .* in {tmp_path}/") as error:
         command.run("tfbuild:x", [], Settings(mode="quick", budget=60), tmp_path, json=True)
     assert error.value.hint == "invoke build makes it again"
-    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".md", ".html"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".html"}

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from tfbuild.bench import advise, evidence, findings, page
 from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
 from tfbuild.measure import experiments, records
 from tfbuild.measure.evaluate import AGAIN
-from tfbuild.measure.experiments import Experiment, Purpose
+from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.records import CaseResult
 from tfbuild.measure.sides import Machine, line_up
 
@@ -33,11 +32,7 @@ question = "What does a made-up switch gain?"
 compares = "the switch off against on"
 changes = "{SWITCH} in the environment"
 source = "made up"
-advises = ["setting"]
-setting_order = 9
-charts = ["ratios", "memory"]
 finding = "page_faults"
-answer_only = true
 workload = "matmul"
 arm = [
     {{ name = "baseline", env = {{ {SWITCH} = "0" }} }},
@@ -47,12 +42,9 @@ case = [{{ name = "matmul 768x768" }}]
 """
 # Strings in code that are an experiment's name as well, and mean something else there.
 OTHERS = {
-    ("compare.py", "onednn"),  # labels of images
-    ("compare.py", "allocator"),
     ("evidence.py", "pipeline"),  # a workload
     ("findings.py", "pipeline"),
     ("findings.py", "int8"),  # a width of numbers
-    ("report.py", "all"),  # a tag that pyperf refuses
     ("experiments.py", "models"),  # a file of facts
     ("experiments.py", "xla"),  # a parameter of a workload
     ("experiments.py", "tuning"),  # what a case needs
@@ -83,7 +75,7 @@ def with_row(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
 
 
 def test_an_experiment_is_a_row(with_row: Copy) -> None:
-    planned = with_row.invoke("bench", "IMAGE", "--only", NAME, "--dry-run", "--json")
+    planned = with_row.invoke("bench", "--list", "--only", NAME, "--json")
     (plan,) = json.loads(planned.stdout)
     assert [arm["env"] for arm in plan["arm"]] == [{SWITCH: "0"}, {SWITCH: "1"}]
     assert f"of 300 s: {NAME} 300 s" in planned.stderr
@@ -100,25 +92,11 @@ def test_its_cases_are_lined_up_and_its_finding_follows() -> None:
     ]
 
 
-def test_it_is_advised_and_charted_by_its_fields_alone(with_row: Copy) -> None:
-    original = report(experiment(NAME, measured(), findings=findings.derive("page_faults", [measured()])))
-    (with_row.folder / "made.json").write_text(records.to_json(original), encoding="utf-8")
-    printed = with_row.invoke("advise", "made.json", "--html", "page.html", "--json").stdout
-    (advice,) = json.loads(printed)
-    assert (advice["experiment"], advice["env"]) == (NAME, {SWITCH: "1"})
-    text = (with_row.folder / "page.html").read_text(encoding="utf-8")
-    assert f"{NAME}: ratios to the baseline" in text
-    assert f"{NAME}: memory of the process" in text
-    assert "20 faults and 500 MiB" in text
-    assert "faster in 1 of 1 case" not in text, "its findings are the whole answer"
-
-
-def test_an_experiment_without_a_row_is_a_plain_comparison() -> None:
-    """Reports of other versions have such experiments."""
-    assert experiments.purpose(NAME) == Purpose()
+def test_its_setting_is_advised() -> None:
     original = report(experiment(NAME, measured()))
-    assert advise.advise(original) == (), "an environment is no line of code"
-    assert len(list(page.draw_charts(original.experiments[0]))) == 1
+    (advice,) = advise.advise(original)
+    assert (advice.experiment, advice.line) == (NAME, f"{SWITCH}=1")
+    assert page.draw_chart(original.experiments[0]) is not None
 
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
@@ -126,36 +104,27 @@ def test_an_experiment_without_a_row_is_a_plain_comparison() -> None:
 
 def test_each_value_of_a_field_has_its_function() -> None:
     assert set(findings.DERIVED) == set(get_args(experiments.FindingKind)) - {""}
-    assert {*advise.LINES, *advise.ENVIRONMENT} == set(get_args(experiments.AdviceKind))
-    assert set(page.DRAWN) == set(get_args(experiments.ChartKind))
     assert set(evidence.WATCHED) == set(get_args(experiments.EvidenceKind)) - {""}
 
 
 def test_the_file_explains_each_field_and_value() -> None:
     head = FILE.read_text(encoding="utf-8").partition("[[experiment]]")[0]
-    kinds = (experiments.FindingKind, experiments.AdviceKind, experiments.ChartKind, experiments.EvidenceKind)
+    kinds = (experiments.FindingKind, experiments.EvidenceKind)
     values = [value for kind in (*kinds, experiments.Role) for value in get_args(kind) if value]
     assert [value for value in values if f'"{value}"' not in head] == []
-    fields = Purpose.__struct_fields__
-    assert [name for name in fields if not re.search(rf"^#   {name}  ", head, re.MULTILINE)] == []
 
 
 @pytest.mark.parametrize(
     ("before", "after", "complaint"),
     [
         ('finding = "page_faults"', 'finding = "speed"', "Invalid enum value 'speed'"),
-        ('advises = ["setting"]', 'advises = ["settings"]', "Invalid enum value 'settings'"),
-        ('charts = ["ratios", "memory"]', 'charts = ["pie"]', "Invalid enum value 'pie'"),
-        ("answer_only = true", 'evidence = "hearsay"', "Invalid enum value 'hearsay'"),
-        ("answer_only = true", 'role = "leading"', "Invalid enum value 'leading'"),
-        ("answer_only = true", 'metric = "fps"', "Invalid enum value 'fps'"),
-        ("answer_only = true", "quick = true", "unknown field"),
+        ('finding = "page_faults"', 'evidence = "hearsay"', "Invalid enum value 'hearsay'"),
+        ('finding = "page_faults"', 'role = "leading"', "Invalid enum value 'leading'"),
+        ('finding = "page_faults"', 'metric = "fps"', "Invalid enum value 'fps'"),
+        ('finding = "page_faults"', "quick = true", "unknown field"),
         ('{ name = "matmul 768x768" }', '{ name = "c", needs = "tpu" }', "Invalid enum value 'tpu'"),
-        ("answer_only = true", 'role = "command"', "exactly one row has the role 'command'"),
+        ('finding = "page_faults"', 'role = "model"', "exactly one row has the role 'model'"),
         (f'name = "{NAME}"', 'name = "jpeg"', "two rows have the same name"),
-        ("setting_order = 9\n", "", 'advises = ["setting"] needs a setting_order'),
-        ('advises = ["setting"]\n', "", 'advises = ["setting"] needs a setting_order'),
-        ("setting_order = 9", "setting_order = 1", "two rows have the same setting_order"),
         ('case = [{ name = "matmul 768x768" }]', "", f"{NAME} has no case"),
         ('{ name = "arm", ', '{ name = "baseline", ', "needs two arms or more, each with its own name"),
         (f'    {{ name = "arm", env = {{ {SWITCH} = "1" }} }},\n', "", "needs two arms or more"),

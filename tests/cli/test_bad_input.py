@@ -109,7 +109,6 @@ def refusal(*words: str, code: int, cwd: Path = ROOT) -> str:
         ((*PLAN, "--bazel-flag", ""), 2, "--bazel-flag has no value"),
         (("prune", "--keep", ""), 2, "--keep has no value"),
         ((*DRY_RUN, "--ca-cert", "ca.pem\xa0"), 2, "no CA certificates at ca.pem\\xa0"),
-        (("advise", "a\u2028b"), 2, "a\\u2028b: "),
         (("verify", "x" * 100_000), 20, "no container engine answers"),
         (("images", "--engine", "\udcff"), 20, "there is no Docker context '\\udcff'"),
         (("fleet", "\n" * 100_000), 2, "\n"),
@@ -152,8 +151,6 @@ def test_a_full_disk_in_the_working_folder_is_told_as_one(tmp_path: Path, monkey
 @each(
     "words, code, error",
     [
-        (("compare", "{pipe}", "{pipe}"), 2, "{pipe}: a pipe that nobody writes to"),
-        (("advise", "{pipe}"), 2, "{pipe}: a pipe that nobody writes to"),
         (("matrix", "--fleet", "{pipe}"), 2, "{pipe} does not hold a fleet: a pipe that nobody writes to"),
         (("detect", "--cpuinfo", "{pipe}"), 12, "cannot read {pipe}: a pipe that nobody writes to"),
         ((*PLAN, "--options", "{pipe}"), 2, "cannot read {pipe}: a pipe that nobody writes to"),

@@ -22,7 +22,6 @@ from tfbuild.bench import command as bench
 from tfbuild.bench import page as bench_page
 from tfbuild.context import dockerfile
 from tfbuild.engine import daemon
-from tfbuild.pages import rendering
 from tfbuild.pipeline import bundle
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.maker import Maker
@@ -105,7 +104,6 @@ def unmatched(seen: Files, before: Files, after: Files) -> str:
 
 
 def write_pages(folder: Path, number: int) -> None:
-    rendering.write(f"page {number}" * 9, folder / "page.html")
     attachments.write(folder / "sbom.json", b"content %d" % number)
     daemon.write_configuration(folder / "daemon.json", (1 + number) << 40, folder / "none")
 

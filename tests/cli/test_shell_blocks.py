@@ -29,8 +29,6 @@ BLOCK = re.compile(r"(?:^<!-- not run: (?P<why>.+?) -->\n)?^```(?P<kind>sh|conso
 PROGRAMS = ("invoke", ".venv/bin/invoke", "tfbuild")
 # What reads and plans, or ends at the plan.
 RUN = {
-    "advise",
-    "compare",
     "copts",
     "cpus",
     "detect",

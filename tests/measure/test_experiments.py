@@ -119,17 +119,12 @@ def slips(rows: Sequence[Experiment]) -> Iterator[str]:
     """Yield what contradicts itself in the rows, beyond what their types refuse."""
     if len({row.name for row in rows}) != len(rows):
         yield "two rows have the same name"
-    orders = [row.setting_order for row in rows if row.setting_order]
-    if len(set(orders)) != len(orders):
-        yield "two rows have the same setting_order"
     for role in filter(None, get_args(experiments.Role)):
         if sum(row.role == role for row in rows) != 1:
             yield f"exactly one row has the role {role!r}"
     for row in rows:
         if not row.case:
             yield f"{row.name} has no case"
-        if ("setting" in row.advises) != (row.setting_order > 0):
-            yield f'{row.name}: advises = ["setting"] needs a setting_order of 1 or more, and only it'
         yield from (f"{row.name}, {case.name}: {slip}" for case in row.case for slip in _slips_of_arms(row, case))
 
 

@@ -1,9 +1,8 @@
-"""Intervals of ratios, means of them, and documents: the numbers, worked out by hand, and the limits of the words."""
+"""Intervals of ratios, and documents: the numbers, worked out by hand, and the limits of the words."""
 
 import math
 import random
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import msgspec
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfbuild.measure import intervals, records
-from tfbuild.measure.intervals import CaseRatio
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, Interval
 
 
@@ -113,104 +111,6 @@ def test_confidence_is_spelled_where_it_is_less_than_usual() -> None:
 def test_too_slow_and_too_noisy_have_one_limit(low: float, high: float, slow: bool, noisy: bool) -> None:
     assert intervals.too_slow(between(low, high)) is slow
     assert intervals.too_noisy(between(low, high)) is noisy
-
-
-# --- means ------------------------------------------------------------------------------------------------------------
-
-
-def row(experiment: str, case: str, median: float, *, coverage: float = 0.97) -> CaseRatio:
-    ratio = between(median / 1.1, median * 1.2, median, coverage)
-    return CaseRatio(experiment=experiment, case=case, ratio=ratio)
-
-
-def test_the_ends_of_a_quotient_add_up_like_errors() -> None:
-    above, below = between(2.0, 8.0, 4.0, 0.97), between(1.0, 3.0, 2.0, 0.96)
-    ratio = intervals.quotient(above, below)
-    assert ratio.median == pytest.approx(2.0)
-    assert ratio.high == pytest.approx(2 * math.exp(math.hypot(math.log(2), math.log(2))))
-    assert ratio.low == pytest.approx(2 * math.exp(-math.hypot(math.log(2), math.log(1.5))))
-    assert ratio.coverage == 0.96
-
-
-def test_the_ratio_of_two_medians_has_the_confidence_that_it_says() -> None:
-    """The times have a long tail; each median is of fifteen rounds."""
-    chance, repeats = random.Random(5), 400
-
-    def run() -> list[float]:
-        return [math.exp(chance.gauss(0, 0.1)) + (chance.random() < 0.2) * chance.expovariate(2) for _ in range(15)]
-
-    wrong = 0
-    for _ in range(repeats):
-        first, second = intervals.interval(run()), intervals.interval(run())
-        assert first
-        assert second
-        ratio = intervals.quotient(first, second)
-        wrong += not ratio.low <= 1 <= ratio.high
-    assert wrong <= 0.05 * repeats
-
-
-def test_a_mean_counts_each_experiment_once() -> None:
-    """Six experiments or more; one with many cases weighs no more than the others."""
-    medians = {"a": 1.0, "b": 2.0, "c": 1.0, "d": 2.0, "e": 1.0, "f": 2.0}
-    parts = [row(name, "c", median) for name, median in medians.items()]
-    found = intervals.total([*parts, *(row("b", f"more {number}", 2.0) for number in range(20))])
-    assert found is not None
-    assert found.median == pytest.approx(math.sqrt(2))
-    logs = [math.log(median) for median in medians.values()]
-    deviation = math.sqrt(sum((log - math.log(2) / 2) ** 2 for log in logs) / 5)
-    half = intervals.students_t(5) * deviation / math.sqrt(6)
-    assert found.low == pytest.approx(math.sqrt(2) * math.exp(-half))
-    assert found.high == pytest.approx(math.sqrt(2) * math.exp(half))
-    assert found.coverage == 0.95
-
-
-def test_few_experiments_count_by_their_cases() -> None:
-    parts = [row("a", "c", 1.0), row("a", "c", 4.0), row("a", "d", 8.0, coverage=0.6)]
-    found = intervals.total(parts)
-    assert found is not None
-    # Two rows of one case are one of two groups.
-    assert found.median == pytest.approx(4.0)
-    assert (found.low, found.high) == pytest.approx((4 / 1.1, 4 * 1.2))
-    assert found.coverage == 0.6
-    assert intervals.total([]) is None
-    six_cases = [row("a", str(number), 2.0) for number in range(6)]
-    spread = intervals.total(six_cases)
-    assert spread is not None
-    assert (spread.low, spread.median, spread.high) == pytest.approx((2.0, 2.0, 2.0))
-    five = intervals.total([row(str(number), "c", 2.0) for number in range(5)])
-    assert five is not None
-    assert five.high == pytest.approx(2.4)
-
-
-def test_an_interval_is_widened_by_how_the_others_drift() -> None:
-    ratio = between(0.9, 1.2, 1.0, 0.97)
-    others = [between(0.9, 1.1, math.exp(drift)) for drift in (-0.2, -0.1, -0.1, 0.1, 0.1, 0.2)]
-    assert intervals.widen_by_drift(ratio, others[:5]) == ratio
-    found = intervals.widen_by_drift(ratio, others)
-    # The median deviation from the median, 0.1, as a normal distribution's standard deviation.
-    drift = intervals.students_t(5) * 1.4826 * 0.1
-    assert found.high == pytest.approx(math.exp(math.hypot(math.log(1.2), drift)))
-    assert found.low == pytest.approx(math.exp(-math.hypot(math.log(1 / 0.9), drift)))
-    assert (found.median, found.coverage) == (1.0, 0.97)
-    # One real change among them is no drift.
-    still = [between(0.9, 1.1, 1.0)] * 7
-    found = intervals.widen_by_drift(ratio, [*still, between(4, 6, 5.0)])
-    assert (found.low, found.high) == pytest.approx((0.9, 1.2))
-
-
-def test_the_smallest_slowdown_that_shows_depends_on_the_width() -> None:
-    normal = NormalDist()
-    widths = 1 + normal.inv_cdf(0.8) / normal.inv_cdf(0.975)
-    assert intervals.detectable_slowdown(between(0.9, 1.1, 1.0)) == pytest.approx(1.1**-widths)
-    assert intervals.detectable_slowdown(between(0.9, 1.0, 1.0)) == 1.0
-
-
-def test_student_s_t_is_that_of_the_tables() -> None:
-    for freedom, known in ((5, 2.571), (9, 2.262), (10**6, 1.960)):
-        assert intervals.students_t(freedom) == pytest.approx(known, rel=2e-3)
-    # The more degrees of freedom, the less the formula leaves out.
-    assert intervals.students_t(30) == pytest.approx(2.0422725, rel=5e-6)
-    assert intervals.students_t(17) == pytest.approx(2.1098156, rel=2e-5)
 
 
 # --- documents --------------------------------------------------------------------------------------------------------

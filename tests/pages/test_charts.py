@@ -18,17 +18,6 @@ def drawings(text: str) -> Iterator[ElementTree.Element]:
         yield ElementTree.fromstring(drawing)
 
 
-def shift(element: ElementTree.Element) -> tuple[float, float]:
-    x, y = re.fullmatch(r"translate\(([-\d.e]+),([-\d.e]+)\)", element.get("transform", "")).groups()  # type: ignore[union-attr]
-    return float(x), float(y)
-
-
-def marked(drawing: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
-    """Return the marks of the layers of `kind` in the order in which they were drawn."""
-    groups = [e for e in drawing.iter() if f"mark-{kind} role-mark" in e.get("class", "")]
-    return [mark for group in groups for mark in group]
-
-
 def tracks(text: str) -> list[ElementTree.Element]:
     """Return what is drawn for each row of the charts in a page."""
     return [ElementTree.fromstring(track) for track in re.findall(r'<div class="track".*?</div>', text)]
@@ -75,12 +64,18 @@ def test_a_chart_s_places_are_the_logarithms_of_its_ratios() -> None:
         assert percents(behind)["width"] == pytest.approx(scale * math.log(1.06 / 0.95), abs=0.02)
 
 
-def test_bars_are_as_long_as_their_values() -> None:
-    text = charts.bars("memory", [("one", [("a", 200.0), ("b", 50.0)]), ("other", [("c", 100.0)])], "MiB")
-    lengths = [percents(bar)["width"] for track in tracks(text) for bar in track.findall("i")]
-    assert lengths == [100, 25, 50]
-    assert texts(text) == ["one", "a", "b", "other", "c"]
-    assert re.findall(r"\d+ MiB", text)[:3] == ["200 MiB", "50 MiB", "100 MiB"]
+@pytest.mark.parametrize("top", [0.0011, 0.9, 1.0, 7.0, 12.0, 999.0, 1e6, 2.5e9])
+def test_an_axis_from_zero_has_a_few_round_numbers(top: float) -> None:
+    step = charts.round_step(top)
+    assert 2 <= top / step <= 5.01
+    assert f"{step:e}"[:8] in ("1.000000", "2.000000", "5.000000")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0.0, "0"), (0.5, "0.5"), (200, "200"), (1500, "1.5k"), (2e7, "20M"), (3e9, "3G")]
+)
+def test_numbers_of_an_axis_are_short(number: float, text: str) -> None:
+    assert charts.short(number) == text
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ DIRECT = {
     "engine/transfer.py": "a scratch folder",
     "engine/containers.py": "memory",
     "binary/inspector.py": "a scratch folder",
-    "bench/allocators.py": "a scratch folder",
     "pipeline/compiling.py": "secrets in a scratch folder",
     "pipeline/cache_layers.py": "a scratch folder, moved into a cache that compile.sh mends after a power cut",
     "pipeline/host.py": "a work folder that is written anew in each run",
@@ -26,7 +25,6 @@ DIRECT = {
     "publish/wheel_names.py": "a scratch folder",
     "publish/installing.py": "a scratch folder",
     "verify/report.py": "python -m of a developer: the committed schema",
-    "bench/report.py": "python -m of a developer: the committed schema",
 }
 WRITES = re.compile("[rwax+bt]*[wax+][rwax+bt]*")
 

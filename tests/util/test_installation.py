@@ -41,12 +41,12 @@ def test_messages_name_the_command_that_was_typed(
 @pytest.mark.parametrize(
     ("receipt", "source", "hint"),
     [
-        ("", "", "{python} -m pip install pyperf vl-convert-python"),
-        ("", "/", "{python} -m pip install '/[bench]'"),
-        ("pipx_metadata.json", "", "pipx inject {name} pyperf vl-convert-python"),
-        ("pipx_metadata.json", "/", "pipx install --force '/[bench]'"),
-        ("uv-receipt.toml", "", "uv pip install --python {python} pyperf vl-convert-python"),
-        ("uv-receipt.toml", "/", "uv tool install --force '/[bench]'"),
+        ("", "", "{python} -m pip install one another"),
+        ("", "/", "{python} -m pip install '/[publish]'"),
+        ("pipx_metadata.json", "", "pipx inject {name} one another"),
+        ("pipx_metadata.json", "/", "pipx install --force '/[publish]'"),
+        ("uv-receipt.toml", "", "uv pip install --python {python} one another"),
+        ("uv-receipt.toml", "/", "uv tool install --force '/[publish]'"),
     ],
 )
 def test_an_extra_is_added_in_the_way_and_from_the_place_of_this_installation(
@@ -62,7 +62,7 @@ def test_an_extra_is_added_in_the_way_and_from_the_place_of_this_installation(
         (info / "direct_url.json").write_text(json.dumps({"url": f"file://{source}", "dir_info": {}}))
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     expected = hint.format(python=shlex.quote(sys.executable), name=tmp_path.name)
-    assert installation.adding("bench", ["pyperf", "vl-convert-python"]) == expected
+    assert installation.adding("publish", ["one", "another"]) == expected
 
 
 @pytest.mark.parametrize("url", ["https://example.org/tmp", "file:///no/such/folder", "", None])
@@ -75,4 +75,4 @@ def test_a_source_elsewhere_or_no_longer_there_is_not_named(
     if url is not None:
         (info / "direct_url.json").write_text(json.dumps({"url": url}))
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    assert installation.adding("bench", ["pyperf"]).endswith(" pip install pyperf")
+    assert installation.adding("publish", ["one"]).endswith(" pip install one")

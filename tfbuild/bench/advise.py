@@ -1,343 +1,231 @@
-"""Turn a report into settings for its machine: an env file and lines of code, each with its measured gain. Pure."""
+"""What to change, by a report: settings and lines of code that gained somewhere and lost nowhere. Pure."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
-from tfbuild.bench import current_settings, findings
-from tfbuild.bench.current_settings import CurrentSettings, common_env
-from tfbuild.bench.gains import Advice, ArmComparison, gains
-from tfbuild.measure import experiments
-from tfbuild.measure.evaluate import Verdict, compare_arms
-from tfbuild.measure.experiments import AdviceKind
-from tfbuild.measure.intervals import inverse
-from tfbuild.measure.records import FASTER, SLOWER, ArmResult, BenchReport, CaseResult, ExperimentResult
+from tfbuild import facts
+from tfbuild.bench import findings, wording
+from tfbuild.errors import TfbuildError
+from tfbuild.facts import releases
+from tfbuild.facts.release_table import table
+from tfbuild.measure.evaluate import FEWEST_CLEAN, Verdict, compare_arms
+from tfbuild.measure.intervals import interval_text
+from tfbuild.measure.records import FASTER, SLOWER, ArmResult, BenchReport, CaseResult, ExperimentResult, Interval
+from tfbuild.plan import find_release
 
+ONEDNN, PRELOAD = "TF_ENABLE_ONEDNN_OPTS", "LD_PRELOAD"
 # A setting holds for all work on a machine, so one that may make any of it a tenth slower is not advised.
 RISK = 0.9
-# _settings chooses these before the lines of code, because each depends on those before it.
-ENVIRONMENT: tuple[AdviceKind, ...] = ("setting", "image")
-# Headings of every form of a report.
-CHANGE, IN_PLACE = "What to change", "Already in place"
-
-
-def advise(report: BenchReport) -> tuple[Advice, ...]:
-    """Return the settings with a measured gain and no regression, and then those that are in place already.
-
-    The largest gain is first. A line of code may also have regressions, since it can be used only where it gains; of
-    several lines for one model only the best is returned.
-    """
-    current = current_settings.read_settings(report)
-    advices = _settings(report, current)
-    # Cases in another environment than the advised one show nothing about it.
-    current = current.updated({name: value for one in advices if not one.in_place for name, value in one.env.items()})
-    for row in report.experiments:
-        for kind in experiments.purpose(row.name).advises:
-            if kind not in ENVIRONMENT:
-                advices += LINES[kind](row, current)
-    return tuple(sorted(advices, key=lambda advice: (bool(advice.in_place), -advice.best)))
-
-
-def no_change(advices: Sequence[Advice]) -> str:
-    """Say that there is nothing to change; `advices`: what is in place already."""
-    return f"No change has a measured gain{' over the current settings' if advices else ''}."
-
-
-# --- settings of the environment -------------------------------------------------------------------------------------
+# The share of the best rate for which a batch size is advised.
+ENOUGH = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """Variables with new values ("": not set), and all comparisons that show the effect, in any experiment."""
+class ArmComparison:
+    """`arm` compared with `other` in one case of an experiment; they differ only in what is judged."""
 
+    experiment: str
+    case: CaseResult
     arm: ArmResult
-    new: dict[str, str]
-    comparisons: tuple[ArmComparison, ...]
+    other: ArmResult
+    verdict: Verdict
 
     @property
-    def gains(self) -> list[ArmComparison]:
-        """Return the comparisons in which the new values were faster."""
-        return [one for one in self.comparisons if one.verdict.effect == FASTER]
+    def ratio(self) -> Interval | None:
+        """Return the ratio in the case's metric."""
+        return wording.judged_ratio(self.verdict, self.case)
 
     @property
-    def losses(self) -> list[ArmComparison]:
-        """Return those in which they were slower, or computed something else."""
-        return [
-            one for one in self.comparisons if one.verdict.effect == SLOWER or False in (one.arm.same, one.other.same)
-        ]
+    def median(self) -> float:
+        """Return how many times as fast the arm was; 0 if it was not measured."""
+        return self.ratio.median if self.ratio else 0.0
 
     @property
-    def best(self) -> float:
-        """Return the largest gain, as a ratio; 0 if there is none."""
-        return max((one.median for one in self.gains), default=0.0)
+    def gained(self) -> bool:
+        return self.verdict.effect == FASTER and not self._differs
 
     @property
-    def safe(self) -> bool:
-        """Whether it gained somewhere, lost nowhere, and cannot have lost much anywhere."""
-        risky = any(one.ratio is not None and one.ratio.low < RISK for one in self.comparisons)
-        return bool(self.gains) and not self.losses and not risky
+    def lost(self) -> bool:
+        return self.verdict.effect == SLOWER or self._differs
+
+    @property
+    def risky(self) -> bool:
+        return self.lost or (self.ratio is not None and self.ratio.low < RISK)
+
+    @property
+    def _differs(self) -> bool:
+        return False in (self.arm.same, self.other.same)
+
+    @property
+    def certainty(self) -> str:
+        """Return the interval's confidence and the rounds that it is made of: "97%, 6 rounds"."""
+        used = self.case.clean if self.case.clean >= FEWEST_CLEAN else len(self.case.rounds)
+        return f"{self.ratio.coverage:.0%}, {used} rounds" if self.ratio else ""
+
+    @property
+    def basis(self) -> str:
+        """Return what is compared: "CPU time, over baseline"."""
+        return f"{wording.METRICS[self.case.metric]}, over {self.other.name}"
+
+    @property
+    def doubt(self) -> str:
+        """Return the reasons to doubt the gain; "" if there are none."""
+        wall = self.verdict.wall if self.case.metric == "cpu" else None
+        unseen = f"in wall time {interval_text(wall)}" if wall and wall.low <= 1 <= wall.high else ""
+        return wording.join(unseen, wording.caveat(self.case))
 
 
-def _settings(report: BenchReport, current: CurrentSettings) -> list[Advice]:
-    advices: list[Advice] = []
-    for row in _advising(report, "setting"):
-        for advice in _setting(row, report, current):
-            if not any(advice.env.keys() & before.env.keys() for before in advices):
-                advices.append(advice)
-                current = current if advice.in_place else current.updated(advice.env)
-    for row in _advising(report, "image"):
-        settled = {name for advice in advices for name in advice.env}
-        for advice in _setting(row, report, current):
-            if advice.in_place:
-                advices.append(advice)
-            elif not advice.env.keys() & settled:
-                # An env file can empty a variable but not unset it, which is what was measured.
-                advices.append(replace(advice, env={}))
-    return advices
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """A `line` to type, variables or code, with a `remark` on it, and the `gains`, the largest first."""
+
+    experiment: str
+    line: str
+    remark: str
+    gains: tuple[ArmComparison, ...]
+
+    @property
+    def basis(self) -> str:
+        """Return what all gains compare; "" if they differ in it."""
+        bases = {gain.basis for gain in self.gains}
+        return bases.pop() if len(bases) == 1 else ""
 
 
-def _advising(report: BenchReport, kind: AdviceKind) -> list[ExperimentResult]:
-    """Return the experiments with this kind of advice, in the order of their rows' `setting_order`."""
-    rows = {row.name: row for row in report.experiments}
-    purposes = {name: experiments.purpose(name) for name in rows}
-    chosen = [name for name, purpose in purposes.items() if kind in purpose.advises]
-    return [rows[name] for name in sorted(chosen, key=lambda name: purposes[name].setting_order)]
+def advise(report: BenchReport) -> tuple[Advice, ...]:
+    """Return what gained and never lost, the largest gain first."""
+    current = CurrentSettings.read(report)
+    advices = [*_settings(report, current)]
+    for row in report.experiments:
+        advices += [*_lines(row, current), *_batch_sizes(row)]
+    return tuple(sorted(advices, key=lambda advice: -advice.gains[0].median))
 
 
-def _setting(row: ExperimentResult, report: BenchReport, current: CurrentSettings) -> Iterator[Advice]:
-    """Advise the best change from what is in place; else what is in place, if that gained."""
-    cases = [case for case in row.cases if case.arms and current.holds(common_env(case))]
-    changes: dict[str, Change] = {}
-    for case in cases:
-        reference = _in_place(case, current) or case.arms[0]
-        for arm in case.arms:
-            if arm is not reference and _work(arm) == _work(reference):
-                changes.setdefault(arm.name, _change(reference, arm, report, current))
-    best = max((change for change in changes.values() if change.safe), key=lambda change: change.best, default=None)
-    if best:
-        yield _advice(row, best)
-    elif any(_in_place(case, current) for case in cases):
-        yield from _keep(row, cases, report, current)
-    else:
-        yield from _set_baseline(row, cases, report, current)
+def _advice(line: str, remark: str, comparisons: Iterable[ArmComparison]) -> Advice:
+    gains = tuple(sorted(comparisons, key=lambda one: -one.median))
+    return Advice(experiment=gains[0].experiment, line=line, remark=remark, gains=gains)
 
 
-def _keep(
-    row: ExperimentResult, cases: Sequence[CaseResult], report: BenchReport, current: CurrentSettings
-) -> Iterator[Advice]:
-    """Judge what is in place against the baseline, or if it is the baseline, against the first other arm."""
-    for case in cases:
-        arm = _in_place(case, current)
-        other = next((each for each in case.arms if arm and each is not arm and _work(each) == _work(arm)), None)
-        if arm is None or other is None:
-            continue
-        change = _change(other, arm, report, current)
-        env = {name: current.values.get(name, "") for name in change.new}
-        if change.gains and all(env.values()):
-            env |= _bare_names(arm, env)
-            yield replace(_advice(row, change), env=env, code="", in_place=current.why(env))
-            return
+# --- settings: changes of the environment ----------------------------------------------------------------------------
 
 
-def _set_baseline(
-    row: ExperimentResult, cases: Sequence[CaseResult], report: BenchReport, current: CurrentSettings
-) -> Iterator[Advice]:
-    """Advise the baseline's setting if it is unknown what is in place and all other arms lost to it."""
-    for case in cases:
-        base, *others = case.arms
-        changes = [_change(other, base, report, current) for other in others if _work(other) == _work(base)]
-        if changes and all(change.safe for change in changes) and all(base.env.get(name) for name in changes[0].new):
-            best = max(changes, key=lambda change: change.best)
-            yield _advice(row, best)
-            return
+@dataclass(frozen=True, kw_only=True)
+class CurrentSettings:
+    """The variables that the image sets; `onednn`: TensorFlow's own choice on this CPU, where nothing is set."""
+
+    image: Mapping[str, str]
+    onednn: str
+
+    @classmethod
+    def read(cls, report: BenchReport) -> "CurrentSettings":
+        return cls(image=report.image.env or {}, onednn=onednn_default(report))
+
+    def value(self, name: str, env: Mapping[str, str]) -> str:
+        """Return a variable's value in a process with `env` added to the image's; of libraries, the last one's name."""
+        value = env.get(name, self.image.get(name, ""))
+        if name == PRELOAD:
+            return value.rpartition(":")[2].rpartition("/")[2].partition(".so")[0]
+        return value or (self.onednn if name == ONEDNN else "")
+
+    def holds(self, env: Mapping[str, str]) -> bool:
+        """Whether a process with `env` has the settings that are in place."""
+        return all(self.value(name, env) == self.value(name, {}) for name in env)
+
+    def change(self, old: ArmResult, new: ArmResult) -> frozenset[tuple[str, str]]:
+        """Return the variables that differ, with their new values."""
+        names = old.env.keys() | new.env.keys()
+        values = ((name, self.value(name, new.env)) for name in names)
+        return frozenset((name, value) for name, value in values if value != self.value(name, old.env))
 
 
-def _change(old: ArmResult, new: ArmResult, report: BenchReport, current: CurrentSettings) -> Change:
-    """Return the change of environment between two arms, with all pairs in the report that differ only in it."""
-    names = _differ(old, new, current)
-    before, after = _values(old, names, current), _values(new, names, current)
-    comparisons = [
-        ArmComparison(row=row, case=case, arm=arm, other=other, verdict=compare_arms(case, arm, other))
-        for row in report.experiments
-        for case in row.cases
-        for other in case.arms
-        for arm in case.arms
-        if arm is not other and _work(arm) == _work(other) and _differ(other, arm, current) == names
-        if _same(_values(other, names, current), before) and _same(_values(arm, names, current), after)
-        if current.holds({name: value for name, value in arm.env.items() if name not in names})
-    ]
-    measured = tuple(one for one in comparisons if one.ratio is not None)
-    return Change(arm=new, new={name: new.env.get(name, "") for name in names}, comparisons=measured)
+def onednn_default(report: BenchReport) -> str:
+    """Return TensorFlow's default of TF_ENABLE_ONEDNN_OPTS, by the facts on its release; "" if they do not say."""
+    try:
+        release = find_release(report.software.tensorflow, newer=True)
+        rows = releases.rows(table().onednn, release, report.host.machine)
+    except TfbuildError:
+        return ""
+    known = {facts.squeeze(flag) for flag in report.host.flags}
+    if len(rows) != 1 or not rows[0].compiled:
+        return ""
+    return "1" if any(facts.squeeze(name) in known for name in rows[0].on_with) else "0"
 
 
-def _in_place(case: CaseResult, current: CurrentSettings) -> ArmResult | None:
-    """Return the first arm with the image's settings: it leaves alone what other arms set, or sets the same."""
-    names = {name for arm in case.arms for name in arm.env} - common_env(case).keys()
+def _settings(report: BenchReport, current: CurrentSettings) -> Iterator[Advice]:
+    """Advise, for each variable, the change that gained most, unless it lost in a case of any experiment."""
+    changes: dict[frozenset[tuple[str, str]], list[ArmComparison]] = {}
+    for row in report.experiments:
+        for case in row.cases:
+            for change, comparison in _changes(row, case, current):
+                changes.setdefault(change, []).append(comparison)
+    good = [own for own in changes.values() if any(one.gained for one in own) and not any(one.risky for one in own)]
+    taken: set[str] = set()
+    for own in sorted(good, key=lambda own: -max(one.median for one in own)):
+        arm = own[0].arm
+        names = {name for name, _ in current.change(own[0].other, arm)}
+        if not names & taken:
+            taken |= names
+            line = " ".join(f"{name}={arm.env.get(name, '')}" for name in sorted(names))
+            yield _advice(line, arm.code.removeprefix("# "), [one for one in own if one.gained])
+
+
+def _changes(
+    row: ExperimentResult, case: CaseResult, current: CurrentSettings
+) -> Iterator[tuple[frozenset[tuple[str, str]], ArmComparison]]:
+    """Compare the arms with what is in place, or with the baseline if no arm has that; nothing in other settings."""
+    shared = {name: value for arm in case.arms[:1] for name, value in arm.env.items() if _shared(case, name, value)}
+    if not case.arms or not current.holds(shared):
+        return
+    reference = next((arm for arm in case.arms if current.holds(arm.env)), case.arms[0])
     for arm in case.arms:
-        own = {name: value for name, value in arm.env.items() if name in names}
-        if own.keys() <= current.values.keys() and current.holds(own):
-            return arm
-    return None
+        change = current.change(reference, arm)
+        if change and (arm.workload, arm.params, arm.image) == (reference.workload, reference.params, reference.image):
+            yield change, _comparison(row, case, arm, reference)
 
 
-def _values(arm: ArmResult, names: Iterable[str], current: CurrentSettings) -> dict[str, str]:
-    return {name: current.value(arm.env, name) for name in names}
+def _shared(case: CaseResult, name: str, value: str) -> bool:
+    return all(arm.env.get(name) == value for arm in case.arms)
 
 
-def _differ(first: ArmResult, second: ArmResult, current: CurrentSettings) -> frozenset[str]:
-    names = first.env.keys() | second.env.keys()
-    ours, theirs = _values(first, names, current), _values(second, names, current)
-    return frozenset(name for name in names if not current_settings.alike(name, ours[name], theirs[name]))
+def _comparison(row: ExperimentResult, case: CaseResult, arm: ArmResult, other: ArmResult) -> ArmComparison:
+    verdict = compare_arms(case, arm, other)
+    return ArmComparison(experiment=row.name, case=case, arm=arm, other=other, verdict=verdict)
 
 
-def _same(first: dict[str, str], second: dict[str, str]) -> bool:
-    return all(current_settings.alike(name, value, second[name]) for name, value in first.items())
+# --- lines of code ---------------------------------------------------------------------------------------------------
 
 
-def _work(arm: ArmResult) -> tuple[object, ...]:
-    return arm.workload, arm.params, arm.image
-
-
-def _bare_names(arm: ArmResult, names: Iterable[str]) -> dict[str, str]:
-    """Return the arm's values. Of a list of paths, only the last counts: the others are the benchmark's own."""
-    return {name: arm.env[name].rpartition(":")[2] for name in names if name in arm.env}
-
-
-def _advice(row: ExperimentResult, change: Change) -> Advice:
-    env = {**change.new, **_bare_names(change.arm, change.new)}
-    code = change.arm.code or _assigned(env)
-    return Advice(experiment=row.name, env=env, code=code, gains=gains(change.gains), losses=gains(change.losses))
-
-
-def _assigned(env: dict[str, str]) -> str:
-    """Return code that sets the variables which TensorFlow reads. (The loader reads LD_PRELOAD before a program.)"""
-    lines = [f'os.environ["{name}"] = "{value}"' for name, value in sorted(env.items()) if name.startswith("TF_")]
-    return "; ".join(lines) + "  # before TensorFlow is imported" if lines else ""
-
-
-# --- text ------------------------------------------------------------------------------------------------------------
-
-
-def env_file(advices: tuple[Advice, ...]) -> str:
-    """Return a file for `docker run --env-file`."""
-    return _below_measurements(
-        (advice, [f"{name}={value}" for name, value in sorted(advice.env.items())]) for advice in advices
-    )
-
-
-def lines_of_code(advices: tuple[Advice, ...]) -> str:
-    """Return the lines of code that people add to their own program."""
-    return _below_measurements((advice, [advice.code] if advice.code else []) for advice in advices)
-
-
-def _below_measurements(parts: Iterable[tuple[Advice, list[str]]]) -> str:
-    """Return the lines of each advice below the measurements behind it; what is in place already is a comment."""
-    text = ""
-    for advice, lines in parts:
-        if lines:
-            before = f"# in place already, {advice.in_place}: " if advice.in_place else ""
-            text += "".join(f"{line}\n" for line in [*_why(advice), *(before + line for line in lines)])
-    return text
-
-
-def _why(advice: Advice) -> Iterator[str]:
-    own = advice.experiment
-    yield from (f"# {own}: {_elsewhere(gain.experiment, own)}{gain.text}" for gain in advice.gains)
-    yield from (f"# {own}: but slower here: {_elsewhere(loss.experiment, own)}{loss.text}" for loss in advice.losses)
-    yield from (f"# {own}: {note}" for note in advice.notes)
-
-
-def _elsewhere(experiment: str, own: str) -> str:
-    return "" if experiment == own else f"{experiment}: "
-
-
-# --- lines of code: for each model the one that gained most ----------------------------------------------------------
-
-# The name of a value in the finding on batch sizes.
-KNEE = "measured_90%"
-BASELINE = "unless a program says otherwise"
-
-
-def _code(row: ExperimentResult, current: CurrentSettings) -> Iterator[Advice]:
-    yield from _best_lines(row, current)
-    yield from _baseline_line(row, current)
-
-
-def _best_lines(row: ExperimentResult, current: CurrentSettings) -> Iterator[Advice]:
-    """Advise each line for the cases in which no other line gained more, with all cases in which it lost."""
-    comparisons = [one for case in row.cases for one in _lines(row, case, current)]
+def _lines(row: ExperimentResult, current: CurrentSettings) -> Iterator[Advice]:
+    """Advise each line for the cases in which no other line gained more, unless it lost in a case."""
     # In some cases an arm has no `code`, but always its name.
-    named = {one.arm.name: one.arm.code for one in comparisons if one.arm.code}
-
-    def line(one: ArmComparison) -> str:
-        return one.arm.code or named.get(one.arm.name, "")
-
+    codes = {arm.name: arm.code for case in row.cases for arm in case.arms if arm.code}
+    lines: dict[str, list[ArmComparison]] = {}
+    for case in row.cases:
+        for arm in case.arms[1:]:
+            # The first arm in the same environment, so that a gain is not the environment's.
+            other = next(each for each in case.arms if (each.env, each.image) == (arm.env, arm.image))
+            code = arm.code or codes.get(arm.name, "")
+            if code and other is not arm and current.holds(arm.env):
+                lines.setdefault(code, []).append(_comparison(row, case, arm, other))
+    good = {code: own for code, own in lines.items() if not any(one.lost for one in own)}
+    gains = [(code, one) for code, own in good.items() for one in own if one.gained]
     best: dict[str, list[ArmComparison]] = {}
-    for case in row.cases:
-        better = [one for one in comparisons if one.case is case and one.verdict.effect == FASTER]
-        if coded := [one for one in better if line(one)]:
-            most = max(coded, key=lambda one: one.median)
-            best.setdefault(line(most), []).append(most)
+    for name in {one.case.name: None for _, one in gains}:
+        code, most = max(((code, one) for code, one in gains if one.case.name == name), key=lambda pair: pair[1].median)
+        best.setdefault(code, []).append(most)
     for code, own in best.items():
-        lost = [one for one in comparisons if line(one) == code and one.verdict.effect == SLOWER]
-        yield Advice(experiment=row.name, env={}, code=code, gains=gains(own), losses=gains(lost))
+        line, _, remark = code.partition("  # ")
+        yield _advice(line, remark, own)
 
 
-def _lines(row: ExperimentResult, case: CaseResult, current: CurrentSettings) -> Iterator[ArmComparison]:
-    """Compare each arm with the first one in the same environment, so that a gain is not the environment's."""
-    for arm in case.arms[1:]:
-        alike = [each for each in case.arms if each is not arm and (each.env, each.image) == (arm.env, arm.image)]
-        if arm.effect and arm.same is not False and alike and current.holds(arm.env):
-            yield ArmComparison(row=row, case=case, arm=arm, other=alike[0], verdict=compare_arms(case, arm, alike[0]))
-
-
-def _baseline_line(row: ExperimentResult, current: CurrentSettings) -> Iterator[Advice]:
-    """Advise the baseline's own line if each other arm that was measured lost somewhere and gained nowhere."""
-    cases = [case for case in row.cases if case.arms and case.arms[0].code and current.holds(common_env(case))]
-    others = [(case, arm) for case in cases for arm in case.arms[1:] if arm.effect]
-    lost = [(case, arm) for case, arm in others if arm.effect == SLOWER]
-    losers = {arm.name for _, arm in lost}
-    if lost and all(arm.effect != FASTER and arm.name in losers for _, arm in others):
-        comparisons = [
-            ArmComparison(row=row, case=case, arm=case.arms[0], other=arm, verdict=_inverted(arm))
-            for case, arm in lost
-            if case.arms[0].code == cases[0].arms[0].code
-        ]
-        code = cases[0].arms[0].code
-        yield Advice(experiment=row.name, env={}, code=code, gains=gains(comparisons), in_place=BASELINE)
-
-
-def _inverted(arm: ArmResult) -> Verdict:
-    """Return the verdict on the baseline against an arm that lost to it."""
-
-    cpu, wall = (ratio and inverse(ratio) for ratio in (arm.cpu, arm.wall))
-    return Verdict(cpu=cpu, wall=wall, effect=FASTER)
-
-
-def _batch_sizes(row: ExperimentResult, _: CurrentSettings) -> Iterator[Advice]:
-    """Advise each size for the models of which it is the smallest with 90 % of the best rate.
-
-    It must be shown to be faster than the smallest one.
-    """
-    comparisons: dict[str, list[ArmComparison]] = {}
-    notes: dict[str, list[str]] = {}
-    for case in row.cases:
-        # Derived again, because older reports claim more; what was observed beside the rounds is only in the report.
-        derived = findings.derive("batch_size", [case])
-        observed = [one for one in row.findings if one.text.startswith(f"{case.name}:") and KNEE not in one.values]
-        size = next((int(one.values[KNEE]) for one in derived if KNEE in one.values), 0)
-        arm = next((arm for arm in case.arms if arm.items == size and arm.effect == FASTER), None)
-        if arm:
-            verdict = compare_arms(case, arm, case.arms[0])
-            largest = size == max(arm.items for arm in case.arms if arm.seconds)
-            code = f"batch_size = {size}" + ("  # the largest one tried: more may be faster still" if largest else "")
-            comparison = ArmComparison(row=row, case=case, arm=arm, other=case.arms[0], verdict=verdict)
-            comparisons.setdefault(code, []).append(comparison)
-            notes.setdefault(code, []).extend(finding.text for finding in (*derived, *observed))
-    for code, own in comparisons.items():
-        yield Advice(experiment=row.name, env={}, code=code, gains=gains(own), notes=tuple(notes[code]))
-
-
-LINES: dict[AdviceKind, Callable[[ExperimentResult, CurrentSettings], Iterator[Advice]]] = {
-    "code": _code,
-    "batch_size": _batch_sizes,
-}
+def _batch_sizes(row: ExperimentResult) -> Iterator[Advice]:
+    """Advise each size for the models of which it is the smallest with nine tenths of the best rate."""
+    sizes: dict[tuple[int, bool], list[ArmComparison]] = {}
+    for case in filter(findings.sweeps_batches, row.cases):
+        points = findings.steps(case)
+        size = findings.knee(points, ENOUGH)
+        arm = next(arm for arm in case.arms if arm.seconds and arm.items == size)
+        if arm.effect == FASTER:
+            largest = size == max(items for items, _ in points)
+            sizes.setdefault((size, largest), []).append(_comparison(row, case, arm, case.arms[0]))
+    for (size, largest), own in sizes.items():
+        yield _advice(f"batch_size = {size}", "the largest one tried; more may be faster" if largest else "", own)

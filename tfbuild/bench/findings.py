@@ -324,6 +324,12 @@ class Fit:
         return share / (1 - share) * self.a / self.b
 
 
+def sweeps_batches(case: CaseResult) -> bool:
+    """Whether its arms differ in their batch size."""
+    sizes = {arm.params.get("batch") for arm in case.arms}
+    return len(sizes) > 1 and None not in sizes
+
+
 def steps(case: CaseResult) -> list[tuple[int, float]]:
     """Return (items, seconds of a step) of each arm that was timed."""
     return [(arm.items, arm.seconds * arm.items) for arm in case.arms if arm.seconds]

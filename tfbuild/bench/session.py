@@ -2,22 +2,20 @@
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from tfbuild import __version__
-from tfbuild.bench import allocators, evidence, user_script, wording
-from tfbuild.bench.current_settings import recorded_settings
+from tfbuild.bench import evidence, wording
 from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
 from tfbuild.engine import Engine
 from tfbuild.engine.image import named_if_removed
 from tfbuild.errors import DiskFull, EngineMissing, UnknownImage
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
-from tfbuild.measure import probe, records, rounds, workers
+from tfbuild.measure import experiments, probe, records, rounds, workers
 from tfbuild.measure.experiments import Case, Experiment
-from tfbuild.measure.records import BenchReport, ExperimentResult, Finding, Software, Subject
+from tfbuild.measure.records import BenchReport, ExperimentResult, Software, Subject
 from tfbuild.measure.rounds import RoundLimits
 from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import Pool
@@ -46,16 +44,13 @@ LOST = (EngineMissing, DiskFull, UnknownImage)
 class Settings:
     """`mode`: quick, budget or full; `budget`: seconds for the whole run; `more`: further files for the workers.
 
-    `command`: a user's script to profile; `ca`: a company's CA certificates, for fetching packages; `rounds`: for each
-    case, instead of the mode's number.
+    `rounds`: for each case, instead of the mode's number.
     """
 
     mode: str
     budget: float
     against: str = ""
     more: Mapping[str, bytes] = field(default_factory=dict)
-    ca: Path | None = None
-    command: user_script.Command | None = None
     rounds: int = 0
 
     @property
@@ -120,21 +115,6 @@ class Session:
         self.require_engine()
         self.engine.image(self.machine.image)
 
-    def profiles(self, release: str) -> tuple[ExperimentResult, ...]:
-        """Profile the user's script, if the settings have one, on this release of TensorFlow."""
-        if self.settings.command is None:
-            return ()
-        profile = user_script.experiment(
-            self.engine,
-            self.machine.image,
-            self.settings.command,
-            self.settings.budget,
-            self.progress,
-            release=release,
-            gpus=not self.machine.no_gpu,
-        )
-        return (profile,)
-
     def _weight(self, row: Experiment) -> float:
         return sum(self._seconds(row, case) for case in row.cases(self.settings.quick))
 
@@ -159,7 +139,7 @@ class Session:
                     run.status, run.reason = records.SKIPPED, "the budget leaves no time for it"
                 else:
                     step.detail = "observing"
-                    run.observed += self._observe(row, pool, share)
+                    run.observed += evidence.observe(row, cases, pool, self.machine, share)
                     self._groups(run, pool, begin + share, step)
                     _close_special(pool)
                     run.status = ""
@@ -170,17 +150,6 @@ class Session:
                 self.progress(line)
             # Also on Ctrl-C, as the results so far are kept.
             run.seconds = time.monotonic() - begin
-
-    def _observe(self, row: Experiment, pool: Pool, share: float) -> tuple[Finding, ...]:
-        observed = evidence.observe(row, row.cases(self.settings.quick), pool, self.machine, share)
-        # --quick needs no network.
-        if self.settings.quick or not allocators.wanted(row):
-            return observed
-        files, origin = allocators.bring(self.engine, self.machine.image, self.settings.ca, share)
-        if not files:
-            self._require_image()
-        pool.more = {**pool.more, **files}
-        return (*observed, origin)
 
     def _groups(self, run: ExperimentRun, pool: Pool, end: float, step: Step) -> None:
         """Measure the experiment's groups until `end` (monotonic)."""
@@ -280,7 +249,6 @@ def bench(
     left = max(0.0, settings.budget - (time.monotonic() - begin))
     session = Session(engine, replace(settings, budget=left), machine, progress, require_engine)
     session.run(rows)
-    profiles = session.profiles(tensorflow.version)
     return BenchReport(
         schema=records.SCHEMA,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -305,7 +273,7 @@ def bench(
             numpy=environment.numpy,
             malloc=environment.malloc,
         ),
-        experiments=(*session.done, *profiles),
+        experiments=session.done,
     )
 
 
@@ -324,6 +292,14 @@ def _start(engine: Engine, ref: str, image: str, *, gpus: bool) -> tuple[Environ
 def _close_special(pool: Pool) -> None:
     """Close workers with special settings; the others serve the next experiment, since starting TensorFlow is slow."""
     pool.close(*(key for key in pool.running() if key.env or key.gpus or key.process not in ("", "again")))
+
+
+def recorded_settings(lines: Iterable[str]) -> dict[str, str]:
+    """Return, of an image's NAME=VALUE lines, those that experiments set; others may hold secrets."""
+    cases = ((row, case) for row in experiments.known() for case in row.case)
+    names = {name for row, case in cases for env in (case.env, *(arm.env for arm in row.arms(case))) for name in env}
+    pairs = (line.partition("=") for line in lines)
+    return {name: value for name, _, value in pairs if value and name in names}
 
 
 def _printable(texts: Mapping[str, str]) -> dict[str, str]:

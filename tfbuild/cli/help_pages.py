@@ -34,12 +34,10 @@ LAST = (
 )
 # What a verb's bare words are.
 ARGUMENTS = {
-    "baseline": "the report to compare with, reports/bench-*.json",
     "hosts": "a recorded /proc/cpuinfo, or a folder of them",
     "folder": "the folder of the index, which any web server can serve",
     "image": "the name of an image, such as tfbuild:2.21.0-mkl-py3.11-f16c",
     "subject": "a wheel, an image's name, or a library (.so)",
-    "report": "a benchmark's report, reports/bench-*.json",
     "text": "part of a name, or a processor, such as zen, 'Xeon Gold', 'EPYC 7763' or avx512 (default: list all)",
 }
 

@@ -44,7 +44,6 @@ REGISTRY: Options = {
 }
 # The modules of each extra in pyproject.toml, and the packages that they come from.
 EXTRAS: Mapping[str, Mapping[str, str]] = {
-    "bench": {"pyperf": "pyperf", "vl_convert": "vl-convert-python"},
     "publish": {"cyclonedx": "cyclonedx-python-lib", "debian": "python-debian", "packageurl": "packageurl-python"},
 }
 

@@ -19,8 +19,7 @@ Metric = Literal["cpu", "wall"]
 # What a case may need: a GPU, which only its workers get; the image of --against; "tuning": variables set by the image
 # that an arm unsets.
 Need = Literal["", "gpu", "against", "tuning"]
-# The values of a row's purpose; reading the facts refuses any other. Each value has its function in a table of
-# tfbuild/bench, and a test compares the two.
+# Each value has its function in a table of tfbuild/bench; reading the facts refuses any other.
 FindingKind = Literal[  # findings.py: DERIVED
     "",
     "against_default",
@@ -33,11 +32,9 @@ FindingKind = Literal[  # findings.py: DERIVED
     "items_per_second",
     "page_faults",
 ]
-AdviceKind = Literal["code", "setting", "image", "batch_size"]  # advise.py: LINES, ENVIRONMENT
-ChartKind = Literal["ratios", "rates", "memory"]  # page.py: DRAWN
 EvidenceKind = Literal["", "primitives", "batch_memory", "pipeline_peaks"]  # evidence.py: WATCHED
-# The uses that need a certain row: --model, --command, and verification's throughput check.
-Role = Literal["", "model", "command", "verification"]
+# The uses that need a certain row: --model, and verification's throughput check.
+Role = Literal["", "model", "verification"]
 
 
 class Arm(Facts, frozen=True):
@@ -73,28 +70,14 @@ class Case(Facts, frozen=True):
     arm: tuple[Arm, ...] = ()
 
 
-class Purpose(Facts, frozen=True, kw_only=True):
-    """What is made of an experiment's numbers; experiments.toml explains each field and value.
-
-    The defaults are for a plain comparison, and for an experiment of a report that has no row here.
-    """
-
-    finding: FindingKind = ""
-    advises: tuple[AdviceKind, ...] = ("code",)
-    setting_order: int = 0
-    charts: tuple[ChartKind, ...] = ("ratios",)
-    evidence: EvidenceKind = ""
-    answer_only: bool = False
-    role: Role = ""
-
-
-class Experiment(Purpose, frozen=True):
+class Experiment(Facts, frozen=True):
     """`question`: from the guide, in its words; `compares`: how it is answered; `changes`: what the answer changes.
 
     `metric`: "cpu" if neighbours would disturb the clock, "wall" if waiting is the point; `same`: the arms claim to
     compute the same; `fresh`: each case gets new processes, because one case's memory would show in the next;
     `together`: the cases take turns in each round and have one mean; `weight`: seconds that one arm took for all rounds
-    of --full on two quiet cores, including its start, by which the budget is divided.
+    of --full on two quiet cores, including its start, by which the budget is divided. For `finding`, `evidence` and
+    `role` see experiments.toml.
     """
 
     name: str
@@ -102,6 +85,9 @@ class Experiment(Purpose, frozen=True):
     compares: str
     changes: str
     source: str
+    finding: FindingKind = ""
+    evidence: EvidenceKind = ""
+    role: Role = ""
     metric: Metric = "cpu"
     same: bool = False
     fresh: bool = False
@@ -132,11 +118,6 @@ class Experiment(Purpose, frozen=True):
 def known() -> tuple[Experiment, ...]:
     """Return all experiments in the order in which they run; a test checks that no row contradicts itself."""
     return facts.rows("experiments", Experiment)
-
-
-def purpose(name: str) -> Purpose:
-    """Look up what is made of a report's experiment; the default if it has no row, as in reports of other versions."""
-    return next((row for row in known() if row.name == name), Purpose())
 
 
 def in_role(role: Role) -> Experiment:

@@ -76,7 +76,7 @@ def host(environment: Environment, engine: Engine) -> Host:
 def files() -> dict[str, bytes]:
     """Return the files of the smoke benchmark and of the benchmark's inner part, by their paths in a container."""
     contents = {}
-    for package in ("smoke", "bench", "bench/site", "bench/workloads"):
+    for package in ("smoke", "bench", "bench/workloads"):
         for file in resources.files("tfbuild.in_container").joinpath(package).iterdir():
             if file.name.endswith(".py"):
                 contents[f"{FOLDER}/{package}/{file.name}"] = file.read_bytes()

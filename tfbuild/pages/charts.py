@@ -1,13 +1,9 @@
-"""Charts for pages, in the colours of their CSS variables: ratios and bars as HTML, curves as SVG by Vega-Lite.
-
-Names in a report are data: they are never markup, fields or expressions.
-"""
+"""Charts for pages, in the colours of their CSS variables: ratios as HTML, curves as SVG."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from xml.etree import ElementTree
 
 from markupsafe import Markup
 
@@ -15,14 +11,10 @@ from tfbuild.measure import intervals
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, Interval
 from tfbuild.pages import rendering
 
-# A chart or a part of it, in Vega-Lite's own form (vega.github.io/vega-lite/docs/spec.html), in this version.
-Spec = dict[str, Any]
-VEGA_LITE = "6.4"
 # Pixels; a phone shows them one to one.
 WIDTH, TICK_DISTANCE = 350, 40
 # No measurement gives a ratio below this, or above its inverse.
 LEAST = 1e-9
-SVG = "http://www.w3.org/2000/svg"
 # The CSS class and the sign of each effect.
 STYLES = {FASTER: ("faster", "▶"), SLOWER: ("slower", "◀"), NO_DIFFERENCE: ("quiet", "●")}
 
@@ -77,28 +69,8 @@ def ratios(title: str, groups: Sequence[tuple[str, Sequence[Line]]]) -> Markup:
         )
 
     marks = [(position(tick), f"×{tick:g}") for tick in ticks(low, high)]
-    return chart(title, [(heading, [row(line) for line in lines]) for heading, lines in groups], marks)
-
-
-def bars(title: str, groups: Sequence[tuple[str, Sequence[tuple[str, float]]]], unit: str) -> Markup:
-    """Draw a bar from 0 for each name with its value, in groups with headings."""
-    most = max(value for _, lines in groups for _, value in lines)
-    rows = [
-        (
-            heading,
-            [
-                Row(label=name, number=f"{value:.0f} {unit}", spans=(("bar", 0, round(100 * value / most, 2)),))
-                for name, value in lines
-            ],
-        )
-        for heading, lines in groups
-    ]
-    return chart(title, rows)
-
-
-def chart(title: str, groups: Sequence[tuple[str, Sequence[Row]]], ticks: Sequence[tuple[float, str]] = ()) -> Markup:
-    """Render rows in groups with headings, above an axis with `ticks`: their position in percent, and their text."""
-    return Markup(rendering.render("pages/chart.html", title=title, groups=groups, ticks=ticks))
+    rows = [(heading, [row(line) for line in lines]) for heading, lines in groups]
+    return Markup(rendering.render("pages/chart.html", title=title, groups=rows, ticks=marks))
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -116,49 +88,66 @@ def ticks(low: float, high: float) -> list[float]:
 
 # --- curves ----------------------------------------------------------------------------------------------------------
 
-
-def number(field: str, **settings: Any) -> Spec:
-    """Return the encoding of a field with numbers."""
-    return {"field": field, "type": "quantitative", **settings}
-
-
-def name(field: str, **settings: Any) -> Spec:
-    """Return the encoding of a field with names."""
-    return {"field": field, "type": "nominal", **settings}
+HEIGHT = 150
+# The plot within the drawing, and the least room of a label on the axes.
+LEFT, RIGHT, TOP, BOTTOM, LABEL = 42, 334, 27, 122, 32
 
 
-def marks(rows: Sequence[Spec], kind: str, encoding: Spec, **style: Any) -> Spec:
-    """Return a layer with a mark for each row."""
-    return {"data": {"values": rows}, "mark": {"type": kind, **style}, "encoding": encoding}
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Rates by size, two or more; `fitted`: the rate at any size, if known; `marks`: texts above a size."""
+
+    points: tuple[tuple[int, Interval], ...]
+    fitted: Callable[[float], float] | None
+    marks: Mapping[int, str]
 
 
-def curves(title: str, drawn: Sequence[tuple[str, Spec, str]]) -> Markup:
-    """Draw specifications one below the other, each with a heading and a description for screen readers."""
-    shown = [(heading, _svg(spec), description) for heading, spec, description in drawn]
-    return Markup(rendering.render("pages/curves.html", title=title, drawn=shown))
+def curves(title: str, drawn: Sequence[tuple[str, Curve]]) -> Markup:
+    """Draw items a second over the items in a batch, one drawing with a heading for each curve."""
+    plots = [(head, _plot(curve)) for head, curve in drawn]
+    return Markup(rendering.render("pages/curves.html", title=title, drawn=plots, width=WIDTH, height=HEIGHT))
 
 
-def _svg(spec: Spec) -> Markup:
-    """Draw a specification, without its size and Vega's own ARIA attributes."""
-    import vl_convert
+def _plot(curve: Curve) -> dict[str, Any]:
+    """Return what the template draws, in its coordinates: sizes on a logarithmic axis, rates from 0."""
+    sizes = [size for size, _ in curve.points]
+    low, high = min(sizes) / 1.2, max(sizes) * 1.2
+    between = [min(sizes) * (max(sizes) / min(sizes)) ** (step / 40) for step in range(41)] if curve.fitted else []
+    fitted = [(size, curve.fitted(size)) for size in between] if curve.fitted else []
+    top = max([rate.high for _, rate in curve.points] + [rate for _, rate in fitted]) * 1.1
 
-    quiet = {"labelColor": "var(--muted)", "titleColor": "var(--muted)", "titleFontWeight": "normal"}
-    lines = {"gridColor": "var(--grid)", "tickColor": "var(--grid)", "domainColor": "var(--grid)"}
-    config = {
-        "background": "transparent",
-        "aria": False,
-        "view": {"stroke": None},
-        "axis": {"labelFontSize": 11, "titleFontSize": 11, **quiet, **lines},
+    def x(size: float) -> float:
+        return round(LEFT + (RIGHT - LEFT) * math.log(size / low) / math.log(high / low), 1)
+
+    def y(rate: float) -> float:
+        return round(BOTTOM - (BOTTOM - TOP) * rate / top, 1)
+
+    labelled: list[int] = []
+    for size in sizes:
+        if not labelled or x(size) - x(labelled[-1]) >= LABEL:
+            labelled.append(size)
+    step = round_step(top)
+    return {
+        "frame": (LEFT, RIGHT, TOP, BOTTOM),
+        "sizes": [(x(size), f"{size:d}" if size in labelled else "") for size in sizes],
+        "rates": [(y(step * number), short(step * number)) for number in range(int(top / step) + 1)],
+        # In two rows, because neighbours would touch.
+        "marks": [(x(size), TOP - 4 - 11 * (row % 2), text) for row, (size, text) in enumerate(curve.marks.items())],
+        "line": " ".join(f"{x(size)},{y(rate)}" for size, rate in fitted),
+        "points": [(x(size), y(rate.median), y(rate.low), y(rate.high)) for size, rate in curve.points],
+        "text": "; ".join(f"batch {size}: {rate.median:.4g} items a second" for size, rate in curve.points),
     }
-    # No address is allowed: a chart loads nothing.
-    whole = {**spec, "padding": 2, "config": config}
-    drawn = vl_convert.vegalite_to_svg(whole, vl_version=VEGA_LITE, allowed_base_urls=[])
-    ElementTree.register_namespace("", SVG)
-    root = ElementTree.fromstring(drawn)
-    for element in root.iter():
-        for attribute in [one for one in element.attrib if one == "role" or one.startswith("aria-")]:
-            del element.attrib[attribute]
-    for attribute in ("width", "height", "version"):
-        root.attrib.pop(attribute, None)
-    root.set("aria-hidden", "true")
-    return Markup(ElementTree.tostring(root, encoding="unicode"))
+
+
+def round_step(top: float) -> float:
+    """Return 1, 2 or 5 times a power of ten that divides an axis from 0 to `top` into two to five parts."""
+    power = 10.0 ** math.floor(math.log10(top / 2))
+    return next(factor * power for factor in (5, 2, 1) if factor * power <= top / 2)
+
+
+def short(number: float) -> str:
+    """Format a number of an axis with three digits at most: "0.5", "200", "1.5k", "20M"."""
+    for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= factor:
+            return f"{number / factor:.3g}{unit}"
+    return f"{number:.3g}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional, Tuple
 
 
 @dataclass(frozen=True)
@@ -85,31 +84,6 @@ class Dropped:
     """`count` workloads were dropped."""
 
     count: int
-
-
-@dataclass(frozen=True)
-class Window:
-    """The `span` in seconds that a trace covers: steps were `waiting` for input, or had operations to `compute`.
-
-    `gpu`: seconds in which a GPU computed; `asked`: how often an iterator was asked for a batch.
-    """
-
-    span: float
-    waiting: float
-    compute: float
-    gpu: float = 0.0
-    asked: int = 0
-
-
-@dataclass(frozen=True)
-class Profiled:
-    """A command that was profiled (script_profile.py) for `seconds`. `exit_code`: None if it was stopped; `tail`: the
-    last lines of its output."""
-
-    exit_code: Optional[int]
-    tail: Tuple[str, ...]
-    seconds: float
-    windows: Tuple[Window, ...] = ()
 
 
 def printable(text: str) -> str:
