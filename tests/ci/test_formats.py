@@ -182,7 +182,8 @@ SETTINGS = {
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_every_expression_has_a_value(path: Path) -> None:
     workflow = read(path)
-    row = json.loads(formats.to_github(runners.schedule(matrix.select(MatrixRequest()), "github", ())))["include"][0]
+    schedule = runners.schedule(matrix.select(MatrixRequest()), "github", ())
+    row = json.loads(formats.text("github", schedule, Path()))["include"][0]
     rows = {f"matrix.{name}" for name in row}
     for job in workflow["jobs"].values():
         used = {name for text in expressions(job) for name in NAME.findall(text)}
@@ -303,7 +304,7 @@ def test_gitlabs_pipeline_has_the_rows_that_need_something(names: str, left: lis
     )  # fmt: skip
     answer = json.loads(done.stdout)
     if left is None:
-        assert answer == json.loads(formats.to_gitlab(Schedule(rows=(), notes=())))
+        assert answer == json.loads(formats.text("gitlab", Schedule(rows=()), Path()))
     else:
         assert [row["TFBUILD_ID"] for row in answer["build"]["parallel"]["matrix"]] == left
 

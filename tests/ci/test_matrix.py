@@ -20,7 +20,6 @@ from tfbuild.ci import formats, matrix, runners
 from tfbuild.ci.matrix import MatrixRequest, Refused
 from tfbuild.ci.runners import Schedule
 from tfbuild.cli import many
-from tfbuild.cli.verbs import VERBS
 from tfbuild.context import dockerfile
 from tfbuild.errors import Disturbed, TfbuildError, Unsupported, UsageError
 from tfbuild.facts import release_table
@@ -37,6 +36,10 @@ ROW = {
     "id": BUILD.id, "release": newest.RELEASE, "target": "mkl", "python": "3.11", "platform": "linux/amd64",
     "instruction_set": newest.ISA, "wheel": "official", "options": dockerfile.options(BUILD),
 }  # fmt: skip
+
+
+def written(name: str, rows: matrix.Matrix) -> str:
+    return formats.text(name, runners.unscheduled(rows), Path())
 
 
 def test_the_default_rows_are_official_wheels_and_every_level() -> None:
@@ -56,7 +59,7 @@ def test_json_has_the_digest_of_each_row_and_what_each_refusal_was_asked() -> No
         "release": "2.20.0", "target": "mkl", "python": "3.11", "platform": "linux/amd64", "cpu": "avx"
     }  # fmt: skip
     no = Refused(request=Request(**asked), reason="why")
-    assert formats.to_json(replace(ONE, refused=(no,))) == {
+    assert json.loads(written("json", replace(ONE, refused=(no,)))) == {
         "schema": "tfbuild.matrix/1",
         "rows": [{**ROW, "features": [*BUILD.instruction_set.features], "context": matrix.recipe_digest_of(BUILD)}],
         "refused": [{**asked, "wheel": "source", "reason": "why"}],
@@ -140,49 +143,36 @@ def test_an_empty_matrix_is_refused(matrix_request: MatrixRequest, message: str)
         matrix.select(matrix_request)
 
 
-def test_github_gets_one_line_of_strings() -> None:
-    text = formats.to_github(runners.schedule(ALL, "github", LARGE))
-    assert "\n" not in text
-    rows = json.loads(text)["include"]
-    assert [row["id"] for row in rows] == [build.id for build in ALL.rows]
-    assert {(row["wheel"], row["platform"], row["runner"]) for row in rows} == {
-        ("official", "linux/amd64", "ubuntu-24.04"),
-        ("official", "linux/arm64", "ubuntu-24.04-arm"),
-        ("source", "linux/amd64", "large"),
-        ("source", "linux/arm64", "large-arm"),
-    }
-    assert all(isinstance(value, str) for row in rows for value in row.values())
-    one = formats.to_github(runners.schedule(ONE, "github", ()))
-    assert one == json.dumps({"include": [{**ROW, "runner": "ubuntu-24.04"}]}, separators=(",", ":"))
-
-
 SYSTEMS = {row.name: row for row in matrix.table().system}
 
 
-@pytest.mark.parametrize("name", formats.JOBS)
+@pytest.mark.parametrize("name", SYSTEMS)
 def test_more_than_a_system_accepts_is_refused(name: str) -> None:
     """GitHub counts two bytes per character."""
-    write, build, most, size = formats.JOBS[name], ALL.rows[0], SYSTEMS[name].jobs, SYSTEMS[name].bytes
+    build, most, size, encoding = ALL.rows[0], SYSTEMS[name].jobs, SYSTEMS[name].bytes, SYSTEMS[name].encoding
     rows = tuple((replace(build, python=f"3.{number}"), "any") for number in range(most + 1))
-    write(Schedule(rows=rows[:most], notes=()))
+
+    def text(*rows: tuple[plan.Build, str]) -> str:
+        return formats.text(name, Schedule(rows=rows), Path())
+
+    text(*rows[:most])
     with pytest.raises(UsageError, match=f"more than the {most} jobs"):
-        write(Schedule(rows=rows, notes=()))
-    encoding = SYSTEMS[name].encoding
-    left = size - len(write(Schedule(rows=((build, ""),), notes=())).encode(encoding))
+        text(*rows)
+    left = size - len(text((build, "")).encode(encoding))
     longest = "a" * (left // len("a".encode(encoding)))
-    write(Schedule(rows=((build, longest),), notes=()))
+    text((build, longest))
     with pytest.raises(UsageError, match=f"more than the {size:,} that"):
-        write(Schedule(rows=((build, f"{longest}a"),), notes=()))
+        text((build, f"{longest}a"))
 
 
 def test_the_limits_of_systems_are_those_of_their_documentation() -> None:
     assert {(row.name, row.jobs, row.bytes) for row in SYSTEMS.values()} == {
         ("github", 256, 1_000_000), ("gitlab", 200, 5_000_000),
     }  # fmt: skip
-    assert SYSTEMS.keys() == formats.JOBS.keys()
+    assert SYSTEMS.keys() == {name for name, form in formats.FORMATS.items() if form.ci}
 
 
-@pytest.mark.parametrize("system", formats.JOBS)
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_a_row_without_a_machine_that_can_hold_it_is_left_out(system: str) -> None:
     hosted = {row.label: row for row in facts.load("matrix", matrix.MatrixTable).runner if row.system == system}
     schedule = runners.schedule(ALL, system, ())
@@ -207,59 +197,6 @@ def test_a_matrix_is_refused_if_no_machine_can_hold_any_row() -> None:
 def test_a_runner_that_cannot_be_parsed_is_refused(option: str) -> None:
     with pytest.raises(UsageError, match=r"is not WHEEL\[:PLATFORM\]=LABEL"):
         runners.schedule(ALL, "github", [option])
-
-
-def test_gitlab_gets_a_child_pipeline_with_a_job_per_row() -> None:
-    schedule = runners.schedule(ALL, "gitlab", LARGE)
-    assert json.loads(formats.to_gitlab(schedule)) == {
-        "include": [{"local": ".gitlab-ci.yml"}],
-        "build": {
-            "extends": ".tfbuild",
-            "tags": ["$TFBUILD_RUNNER"],
-            "parallel": {
-                "matrix": [
-                    {"TFBUILD_ID": build.id, "TFBUILD_OPTIONS": dockerfile.options(build), "TFBUILD_RUNNER": label}
-                    for build, label in schedule.rows
-                ]
-            },
-        },
-    }
-    assert {build.id for build, _ in schedule.rows} == {build.id for build in ALL.rows}
-
-
-def test_no_system_gets_a_matrix_without_rows_if_nothing_changed() -> None:
-    none = runners.schedule(replace(ALL, rows=()), "github", ())
-    assert formats.to_github(none) == ""
-    assert json.loads(formats.to_gitlab(none)) == {"unchanged": {"script": ["echo nothing to build"]}}
-
-
-def test_bake_gets_a_target_and_a_context_per_row(tmp_path: Path) -> None:
-    rows = matrix.select(MatrixRequest(only=(f"{newest.RELEASE}-mkl-py3.11-*",)))
-    written: list[str] = []
-    formats.write_contexts(rows, tmp_path, written.append)
-    assert written == [build.id for build in rows.rows]
-    assert all((tmp_path / name / "Dockerfile").is_file() for name in written)
-    targets = formats.to_bake(rows, tmp_path).split("\n\n")[2:]
-    names = [name.replace(".", "_") for name in written]
-    assert [target.split()[1] for target in targets] == [f'"{name}"' for name in names]
-    assert (
-        formats.to_bake(ONE, Path("${X}%{y}\N{LATIN SMALL LETTER E WITH ACUTE}\N{GRINNING FACE}"))
-        == f"""\
-# Written by tfbuild: docker buildx bake -f FILE [TARGET...]
-
-group "default" {{
-  targets = ["{names[0]}"]
-}}
-
-target "{names[0]}" {{
-  context = "\\u0024{{X}}\\u0025{{y}}\\u00e9\\U0001f600/{BUILD.id}"
-  dockerfile = "Dockerfile"
-  target = "runtime"
-  tags = ["tfbuild:{BUILD.id}-unverified"]
-  platforms = ["linux/amd64"]
-}}
-"""
-    )
 
 
 def test_a_row_is_changed_if_its_files_are() -> None:
@@ -355,7 +292,7 @@ def matrix(_, format, only):
 
 def test_a_row_is_changed_if_the_commit_prints_another_digest(tmp_path: Path) -> None:
     two = matrix.select(MatrixRequest(only=(newest.official(), newest.official("cpu"))))
-    printed: Any = formats.to_json(two)
+    printed: Any = json.loads(written("json", two))
     printed["rows"][0]["context"] = "another"
     (tmp_path / "rows.json").write_text(json.dumps(printed))
     (tmp_path / "tasks.py").write_text(PRINTING)
@@ -374,21 +311,6 @@ def test_changed_without_git_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_runners_are_refused_for_formats_without_jobs() -> None:
     with pytest.raises(UsageError, match="--runner applies to CI jobs only"):
         many.matrix(format="json", output="", changed="", runner=["source=large"])
-
-
-def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(UsageError) as refusal:
-        many.matrix(format="jenkins", output="", changed="")
-    assert refusal.value.hint == f"one of: {', '.join((*many.PRINTERS, *formats.JOBS))}"
-
-
-def test_every_format_is_in_the_help_and_prints_the_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A format is a row of a table, so that none can be named without what prints it."""
-    *others, last = *many.PRINTERS, *formats.JOBS
-    assert VERBS["matrix"].options["format"].help == f"output format: {', '.join(others)} or {last} (default: table)"
-    for name in (*others, last):
-        many.matrix(format=name, output=str(tmp_path), changed="", wheel=["official"], release=[newest.RELEASE])
-        assert newest.RELEASE in capsys.readouterr().out.replace("_", "."), name
 
 
 def test_what_rows_take_is_said_before_they_start() -> None:

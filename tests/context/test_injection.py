@@ -16,9 +16,6 @@ from tests.context.test_dockerfile import runs
 from tests.context.test_remote_options import options as options_of_remote
 from tests.rows import each
 from tfbuild import fleet, plan
-from tfbuild.ci import formats
-from tfbuild.ci.matrix import Matrix
-from tfbuild.ci.runners import Schedule
 from tfbuild.context import dockerfile, labels
 from tfbuild.errors import (
     BadInput,
@@ -231,54 +228,6 @@ def test_files_in_a_context_have_plain_names_whatever_the_user_s_are_called(host
 def test_free_text_is_one_line_that_can_be_printed(name: str, value: str) -> None:
     with pytest.raises(UsageError, match="control characters"):
         planned(**{name: (f"A={value}",)})
-
-
-# --- matrices ---------------------------------------------------------------------------------------------------------
-
-
-def test_ci_systems_get_hostile_values_as_one_string(hostile: Build) -> None:
-    words = shlex.split(dockerfile.command(hostile))[2:]
-    for label in PRINTABLE:
-        schedule = Schedule(rows=((hostile, label),), notes=())
-        text = formats.to_github(schedule)
-        (row,) = json.loads(text)["include"]
-        assert row["runner"] == label
-        assert "\n" not in text  # it is one line of $GITHUB_OUTPUT
-    assert shlex.split(row["options"]) == words
-    document = json.loads(formats.to_gitlab(schedule))
-    (row,) = document["build"]["parallel"]["matrix"]
-    assert (set(document), shlex.split(row["TFBUILD_OPTIONS"])) == ({"include", "build"}, words)
-
-
-STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
-ESCAPE = re.compile(r"\\u([0-9a-f]{4})|\\U([0-9a-f]{8})|\\([\"\\])|([$%])\4\{")
-
-
-def hcl_string(text: str) -> str:
-    """What HCL reads in a quoted string; a template in it is an error. hashicorp/hcl, hclsyntax/scan_string_lit.rl."""
-
-    def read(match: re.Match[str]) -> str:
-        number = match[1] or match[2]
-        return chr(int(number, 16)) if number else match[3] or match[4] + "{"
-
-    assert not re.search(r"[$%]\{", ESCAPE.sub("", text)), text
-    assert not re.search(r"\\", ESCAPE.sub("", text)), text
-    return ESCAPE.sub(read, text)
-
-
-@each("value", [value for value in VALUES if value != "\udcff"])
-def test_a_bake_file_holds_a_hostile_folder_as_one_string(value: str) -> None:
-    row = planned()
-    texts = [formats.to_bake(Matrix(rows=(row,), refused=()), Path(name)) for name in ("folder", value)]
-    assert STRING.sub("", texts[0]) == STRING.sub("", texts[1])
-    strings = [[hcl_string(found) for found in STRING.findall(text)] for text in texts]
-    assert [found for found in strings[1] if found not in strings[0]] == [str(Path(value) / row.id)]
-
-
-def test_a_bake_file_cannot_hold_a_name_that_is_not_utf8() -> None:
-    with pytest.raises(UsageError, match="which is not UTF-8") as refusal:
-        formats.to_bake(Matrix(rows=(planned(),), refused=()), Path("\udcff"))
-    assert refusal.value.hint
 
 
 # --- text of files and of the environment, which can hold what no command line can ------------------------------------

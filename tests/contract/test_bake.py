@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import debian
-from tfbuild.ci import formats, matrix
+from tfbuild.ci import formats, matrix, runners
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def buildx(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_bake_reads_every_row(buildx: Path, tmp_path: Path) -> None:
     rows = matrix.select(matrix.MatrixRequest())
     file = tmp_path / "docker-bake.hcl"
-    file.write_text(formats.to_bake(rows, tmp_path / "${contexts}"))
+    file.write_text(formats.text("bake", runners.unscheduled(rows), tmp_path / "${contexts}"))
     done = subprocess.run(
         [buildx, "bake", "--file", file, "--print"], capture_output=True, text=True, check=False, timeout=120
     )

@@ -25,7 +25,7 @@ from tests.with_engine import registry as registries
 from tests.with_engine.registry import Server
 from tests.with_engine.test_registry import label
 from tfbuild import plan
-from tfbuild.ci import formats, matrix
+from tfbuild.ci import formats, matrix, runners
 from tfbuild.ci.matrix import MatrixRequest
 from tfbuild.cli.options import certificates
 from tfbuild.context import dockerfile
@@ -319,9 +319,9 @@ def test_gitlabs_jobs_make_the_rows_and_publish_one(first: Done, site: Site) -> 
 def test_bake_builds_a_row(engine: Engine, tmp_path: Path) -> None:
     """With Debian's buildx and the engine's own builder. No registry has the base here, and TLS may need its CA."""
     rows = matrix.select(MatrixRequest(only=(ID,)))
-    formats.write_contexts(rows, tmp_path / "contexts", lambda _: None)
+    formats.write_contexts(rows.rows, tmp_path / "contexts", lambda _: None)
     file = tmp_path / "docker-bake.hcl"
-    file.write_text(formats.to_bake(rows, tmp_path / "contexts"))
+    file.write_text(formats.text("bake", runners.unscheduled(rows), tmp_path / "contexts"))
     ca = certificates("")
     base = bases.bootstrap(engine, "bookworm", progress=Progress(), log=tmp_path / "log", ca_cert=ca).reference
     tag = f"tfbuild-test:bake-{uuid.uuid4().hex[:8]}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 from tfbuild import plan
-from tfbuild.ci.matrix import WHEELS, Matrix, table
+from tfbuild.ci.matrix import WHEELS, Matrix, Refused, table
 from tfbuild.errors import UsageError
 from tfbuild.pipeline.maker import needed_disk
 from tfbuild.plan import Build
@@ -16,10 +16,14 @@ from tfbuild.util.quantities import counted
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Each row with the label of the machine that runs it; `notes`: which rows no machine can run, and why."""
+    """Each row with the label of the machine that runs it, "" outside CI.
+
+    `notes`: which rows no machine can run, and why. `refused`: the combinations that cannot be planned.
+    """
 
     rows: tuple[tuple[Build, str], ...]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    refused: tuple[Refused, ...] = ()
 
     def summary(self) -> list[str]:
         """Return lines about what the rows cost: kinds, disk, machines and compile time."""
@@ -38,6 +42,11 @@ class Schedule:
         return lines + [
             f"a compile of {release}: {compiled[release].described}" for release in sorted(compiled, key=Version)
         ]
+
+
+def unscheduled(matrix: Matrix) -> Schedule:
+    """Return all rows of a matrix, for no machine."""
+    return Schedule(rows=tuple((build, "") for build in matrix.rows), refused=matrix.refused)
 
 
 def schedule(matrix: Matrix, system: str, own: Sequence[str]) -> Schedule:
@@ -64,7 +73,7 @@ def schedule(matrix: Matrix, system: str, own: Sequence[str]) -> Schedule:
     )
     if notes and not rows:
         raise UsageError(f"the matrix is empty: {notes[0]}", hint="docs/ci.md says which runners fit")
-    return Schedule(rows=tuple(rows), notes=notes)
+    return Schedule(rows=tuple(rows), notes=notes, refused=matrix.refused)
 
 
 def _labels(own: Sequence[str]) -> dict[tuple[str, str], str]:

@@ -76,16 +76,6 @@ def show_features(features: Iterable["FeatureRow"]) -> None:
     terminal.write(terminal.console(), (table, "", Text(legend(), "dim")))
 
 
-def show_matrix(builds: Sequence[Build]) -> None:
-    """Print the builds of a matrix, those that differ only in Python on one line."""
-    pythons: dict[tuple[str, ...], list[str]] = {}
-    for build in builds:
-        key = (build.release, build.target, build.platform, build.instruction_set.name, build.wheel.kind)
-        pythons.setdefault(key, []).append(build.python)
-    rows = ((*fields, " ".join(versions)) for fields, versions in pythons.items())
-    terminal.show_table(("release", "target", "platform", "compiled for", "wheel", "Python"), rows)
-
-
 def show_cpus(entries: Iterable["CpuEntry"]) -> None:
     """Print one row per value of --cpu."""
     rows = ((row.name, row.kind, row.platform, row.compiled_for, ", ".join(row.processors)) for row in entries)

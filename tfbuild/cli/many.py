@@ -1,23 +1,18 @@
 """The verbs that plan many builds: for a fleet of hosts, for CI, and all that are supported."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tfbuild.cli.listing import show_matrix
 from tfbuild.cli.options import JSON, ROOT, needs_clone
-from tfbuild.cli.output import out, say, say_note
+from tfbuild.cli.output import say, say_note
 from tfbuild.cli.verbs import SETTINGS, verb
 from tfbuild.errors import UsageError
 from tfbuild.facts import targets
 from tfbuild.plan import options_file
 from tfbuild.plan.options_file import OptionsFile
 from tfbuild.util.quantities import counted, positive
-
-if TYPE_CHECKING:
-    from tfbuild.ci.matrix import Matrix
 
 # What the images of a fleet have of their own.
 OF_IMAGES = ("cpu", "platform", "wheel")
@@ -97,13 +92,14 @@ def matrix(
     **chosen: list[str],
 ) -> None:
     """Print the rows of a CI matrix, in a stable order: all combinations that can be built, or a file's list."""
-    from tfbuild.ci import formats
+    from tfbuild.ci import formats, runners
     from tfbuild.ci import matrix as rows
 
-    if format not in (known := (*PRINTERS, *formats.JOBS)):
-        raise UsageError(f"unknown format {format!r}", hint=f"one of: {', '.join(known)}")
-    if runner and format not in formats.JOBS:
-        raise UsageError("--runner applies to CI jobs only", hint=f"--format {' or '.join(formats.JOBS)}")
+    if (form := formats.FORMATS.get(format)) is None:
+        raise UsageError(f"unknown format {format!r}", hint=f"one of: {', '.join(formats.FORMATS)}")
+    if runner and not form.ci:
+        systems = (f"--format {name}" for name, other in formats.FORMATS.items() if other.ci)
+        raise UsageError("--runner applies to CI jobs only", hint=" or ".join(systems))
     if changed:
         needs_clone("--changed")
     requested = {name if name == "only" else f"{name}s": tuple(values) for name, values in chosen.items()}
@@ -116,11 +112,18 @@ def matrix(
         selected = rows.changed(selected, changed, arguments, ROOT)
     for line in rows.refusals(selected):
         say(line)
-    if format in PRINTERS:
-        PRINTERS[format](selected, Path(output))
-    else:
-        selected = show_jobs(selected, format, runner)
-    say(counted(len(selected.rows), "row"))
+    folder = Path(output)
+    schedule = runners.schedule(selected, format, runner) if form.ci else runners.unscheduled(selected)
+    text = formats.text(format, schedule, folder)
+    if form.contexts:
+        formats.write_contexts(selected.rows, folder, lambda identifier: say(f"{folder / identifier}"))
+    print(text, end="")
+    if form.ci:
+        for line in schedule.summary():
+            say(line)
+        for note in schedule.notes:
+            say_note(note)
+    say(counted(len(schedule.rows), "row"))
 
 
 def _listed(file: str, chosen: Mapping[str, Sequence[str]]) -> OptionsFile:
@@ -152,38 +155,3 @@ def _images(file: str, options: dict[str, list[str]]) -> tuple[tuple[str, str], 
             hint="leave out one of them",
         )
     return tuple((image.platform, image.cpu) for image in fleets.read_fleet(Path(file)).images)
-
-
-def _show_json(selected: "Matrix", output: Path) -> None:
-    from tfbuild.ci import formats
-
-    out(formats.to_json(selected))
-
-
-def _show_bake(selected: "Matrix", output: Path) -> None:
-    from tfbuild.ci import formats
-
-    text = formats.to_bake(selected, output)
-    formats.write_contexts(selected, output, lambda identifier: say(f"{output / identifier}"))
-    print(text, end="")
-
-
-# The formats of `invoke matrix` beside those of CI systems. Each prints the rows; `output` is the folder for contexts.
-PRINTERS: Mapping[str, Callable[["Matrix", Path], None]] = {
-    "table": lambda selected, output: show_matrix(selected.rows),
-    "json": _show_json,
-    "bake": _show_bake,
-}
-
-
-def show_jobs(selected: "Matrix", system: str, runner: Sequence[str]) -> "Matrix":
-    """Print the jobs of a CI system, and return the rows that it has a machine for."""
-    from tfbuild.ci import formats, runners
-
-    schedule = runners.schedule(selected, system, runner)
-    print(formats.JOBS[system](schedule))
-    for line in schedule.summary():
-        say(line)
-    for note in schedule.notes:
-        say_note(note)
-    return replace(selected, rows=tuple(build for build, _ in schedule.rows))

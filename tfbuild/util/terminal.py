@@ -133,7 +133,12 @@ def table(titles: Sequence[str] = (), rows: Iterable[Sequence[str]] = (), *, fig
 
 def show_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, figures: Collection[str] = ()) -> None:
     """Print such a table to stdout."""
-    write(console(), [table(titles, rows, figures=figures)])
+    print(table_text(titles, rows, figures=figures), end="")
+
+
+def table_text(titles: Sequence[str], rows: Iterable[Sequence[str]], *, figures: Collection[str] = ()) -> str:
+    """Return such a table as text for stdout."""
+    return _text(console(), [table(titles, rows, figures=figures)])
 
 
 def write(on: "Console", parts: Iterable["RenderableType"]) -> None:
@@ -141,9 +146,13 @@ def write(on: "Console", parts: Iterable["RenderableType"]) -> None:
 
     Text with `no_wrap` is left to the terminal to wrap, so that it can be copied in one piece.
     """
+    on.file.write(_text(on, parts))
+
+
+def _text(on: "Console", parts: Iterable["RenderableType"]) -> str:
     from rich.text import Text
 
     with on.capture() as captured:
         for part in parts:
             on.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
-    on.file.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
