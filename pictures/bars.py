@@ -1,4 +1,4 @@
-"""Bars of what compiles gained, operation by operation: the rows of tfbuild/facts/operations.toml."""
+"""Bars of what compiles gained, operation by operation: the rows of tfbuild/facts/gains.toml."""
 
 import re
 from itertools import groupby
@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Template
 
 from tfbuild.plan import gain
-from tfbuild.plan.gain import ReportRow
+from tfbuild.plan.gain import Gain
 
 # Each picture's report, by its file in benchmarks/results/. An operation has a bar for each set that was measured.
 REPORTS = {"compiled": "compiled-2.14.1"}
@@ -23,12 +23,12 @@ LEFT, WIDTH, BAR, GAP, TOP = 165, 155, 9, 4, 24
 SIZE = re.compile(r",.*| \(.*| (?:of |to )?\d+x\d+(?=$|[ ,])(?: \(.*)?")
 
 
-def reports(picture: str) -> list[ReportRow]:
+def reports(picture: str) -> list[Gain]:
     """Return what a picture shows: one report for each instruction set."""
-    return [row for row in gain.reports() if row.file == REPORTS[picture]]
+    return [row for row in gain.rows() if row.report == REPORTS[picture]]
 
 
-def rows(measured: list[ReportRow]) -> list[dict[str, Any]]:
+def rows(measured: list[Gain]) -> list[dict[str, Any]]:
     """Return the ratio and the interval of each operation and set, the operations of the largest gain first."""
     found: dict[str, list[dict[str, Any]]] = {}
     for report in measured:

@@ -7,8 +7,9 @@ from typing import Any
 from tests.cpu.machines import machine
 from tests.rows import each
 from tfbuild import cpu
+from tfbuild.cpu import isa
 from tfbuild.plan import gain
-from tfbuild.plan.gain import ReportRow
+from tfbuild.plan.gain import Gain
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
@@ -30,12 +31,14 @@ def of_compiled_wheels(report: dict[str, Any], instruction_set: str) -> Measured
     return build["release"], build["instruction_set"], build["gains"]["created"], build["gains"]["cases"]
 
 
-@each("row", gain.reports())
-def test_every_number_is_its_report_s(row: ReportRow) -> None:
-    report = json.loads((RESULTS / f"{row.file}.json").read_text())
-    read = of_compiled_wheels if row.file.startswith("compiled") else of_benchmark
+@each("row", [row for row in gain.rows() if row.report])
+def test_every_number_is_its_report_s(row: Gain) -> None:
+    report = json.loads((RESULTS / f"{row.report}.json").read_text())
+    read = of_compiled_wheels if row.report.startswith("compiled") else of_benchmark
     release, instruction_set, created, cases = read(report, row.cpu)
-    assert (row.release, row.cpu, row.machine[-10:]) == (release, instruction_set, created[:10])
+    assert (row.cpu, row.machine[-10:]) == (instruction_set, created[:10])
+    assert release in row.wheel
+    assert release in row.over
     listed = {"faster": row.faster, "slower": row.slower, "no difference shown": row.equal}
     assert sorted((effect, one.name, one.ratio) for effect, rows in listed.items() for one in rows) == sorted(
         (case["effect"], case["name"], tuple(float(f"{case['cpu'][end]:.3g}") for end in ("median", "low", "high")))
@@ -62,3 +65,13 @@ def test_a_cpu_gets_what_was_measured_of_the_largest_set_that_it_runs(name: str,
 @each("name", ["amazon-neoverse_n1", "rhel6-piledriver"])
 def test_a_cpu_that_runs_no_measured_code_gets_no_number(name: str) -> None:
     assert gain.gain(cpu.parse(machine(name).cpuinfo())).report is None
+
+
+def test_what_was_measured_has_one_speed_and_more_features_never_count_for_less() -> None:
+    speeds = [
+        gain.relative_speed(frozenset(isa.resolve(row.cpu, arch="x86_64").features), "x86_64") for row in gain.rows()
+    ]
+    assert speeds == sorted(filter(None, speeds), reverse=True), "the largest set is the first"
+    assert gain.relative_speed(frozenset({"asimd", "sve"}), "aarch64") is None
+    for row in gain.rows():
+        assert bool(row.speed) != bool(row.report), row.cpu

@@ -3,9 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -14,38 +12,14 @@ from tfbuild import facts
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import UsageError
-from tfbuild.facts import Facts, releases
+from tfbuild.facts import releases
 from tfbuild.fleet.cover import Features, Loss, best, cover
 from tfbuild.fleet.hosts import FleetHost, Skipped
-from tfbuild.plan import MACHINES, newest_official
+from tfbuild.plan import MACHINES, gain, newest_official
 from tfbuild.util.files import decode, read_named
 from tfbuild.util.terminal import cause
 
 SCHEMA = "tfbuild.fleet/1"
-
-
-class SpeedRow(Facts, frozen=True):
-    """A measurement; `by`: the compiler or setting of each ratio."""
-
-    name: str
-    arch: str
-    what: str
-    machine: str
-    by: tuple[str, ...]
-    source: str
-
-
-class EstimatedGain(Facts, frozen=True):
-    """The speed of code compiled for `cpu`, relative to code compiled with -mavx."""
-
-    measure: str
-    cpu: str
-    ratios: tuple[float, ...]
-
-
-class GainTable(Facts, frozen=True):
-    measure: tuple[SpeedRow, ...]
-    gain: tuple[EstimatedGain, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +37,12 @@ class Compiled:
 class FleetImage(Compiled):
     """One build, and the hosts it is for.
 
-    `speed`: relative to the official wheel's flags, by measure. `official_wheel`: by the first measure, the official
-    wheel is as fast and runs on all of these hosts, so no build is needed.
+    `speed`: an estimate relative to the official wheel; None if it was not measured. `official_wheel`: that wheel is as
+    fast and runs on all of these hosts, so no build is needed.
     """
 
     hosts: tuple[str, ...]
-    speed: dict[str, float | None]
+    speed: float | None
     official_wheel: bool
 
 
@@ -76,7 +50,7 @@ class FleetImage(Compiled):
 class CoveredHost:
     """A host, the position of its image in the list of images, and what it gives up with that image.
 
-    `loss`: the share of the speed of an image built for this CPU alone, by measure; None if it was not measured.
+    `loss`: the share of the speed of an image built for this CPU alone; None if it was not measured.
     """
 
     name: str
@@ -85,24 +59,18 @@ class CoveredHost:
     instruction_set: str
     level: str
     image: int
-    loss: dict[str, float | None]
+    loss: float | None
     unused: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a name in `speed` and `loss` stands for; a platform without an estimate was not measured.
+    """A measurement behind `speed` and `loss`, of code for `cpu`. Any other set counts as the fastest within it."""
 
-    `measured`: the instruction sets that were timed, as --cpu takes them. Any other set counts as the best of those it
-    contains.
-    """
-
-    name: str
-    platform: str
-    what: str
-    measured: tuple[str, ...]
+    cpu: str
+    wheel: str
     machine: str
-    source: str
+    speed: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,10 +130,9 @@ def choose(hosts: Sequence[FleetHost], most: int, skipped: Sequence[Skipped] = (
     counts = Counter(frozenset(own.features) for own in sets.values())
 
     def loss(own: Features, image: Features) -> Loss:
-        measures, unused, count = speed_rows(kinds[own]), len(own - image), counts[own]
-        if not measures:
-            return 0, count * unused, count * unused
-        return count * round((speed_loss(own, image, measures[0]) or 0), 4), 0, count * unused
+        share, count = speed_loss(own, image, kinds[own]), counts[own]
+        unused = count * len(own - image)
+        return (0, unused, unused) if share is None else (count * share, 0, unused)
 
     found = cover(sorted(kinds, key=sorted), most, loss)
     served = {name: best(frozenset(own.features), found.images, loss) for name, own in sets.items()}
@@ -186,30 +153,24 @@ def choose(hosts: Sequence[FleetHost], most: int, skipped: Sequence[Skipped] = (
             for host in hosts
         ),
         skipped=tuple(skipped),
-        estimates=tuple(_estimate(row, MACHINES[arch]) for arch in archs for row in speed_rows(arch)),
+        estimates=_estimates() if gain.ARCH in kinds.values() else (),
     )
 
 
-def _estimate(row: SpeedRow, platform: str) -> Estimate:
-    return Estimate(
-        name=row.name,
-        platform=platform,
-        what=row.what,
-        measured=tuple(gain.cpu for gain in facts.load("gains", GainTable).gain if gain.measure == row.name),
-        machine=row.machine,
-        source=row.source,
+def _estimates() -> tuple[Estimate, ...]:
+    return tuple(
+        Estimate(cpu=row.cpu, wheel=row.wheel, machine=row.machine, speed=row.relative_speed) for row in gain.rows()
     )
 
 
 def _image(compiled: InstructionSet, hosts: tuple[str, ...]) -> FleetImage:
     held = frozenset(compiled.features)
-    speed = {row.name: relative_speed(held, row) for row in speed_rows(compiled.arch)}
-    first = next(iter(speed.values()), None)
+    speed = gain.relative_speed(held, compiled.arch)
     return FleetImage(
         **_fields(compiled),
         hosts=hosts,
         speed=speed,
-        official_wheel=first is not None and first <= 1 and _official(compiled.arch) <= held,
+        official_wheel=speed is not None and speed <= 1 and _official(compiled.arch) <= held,
     )
 
 
@@ -237,42 +198,18 @@ def _covered(host: FleetHost, own: InstructionSet, compiled: InstructionSet, ima
         instruction_set=own.name,
         level=own.level,
         image=image,
-        loss={row.name: speed_loss(own_features, image_features, row) for row in speed_rows(own.arch)},
+        loss=speed_loss(own_features, image_features, own.arch),
         unused=tuple(sorted(own_features - image_features)),
     )
 
 
-# --- estimates of speed, from the measurements in facts/gains.toml; there are none for aarch64 ------------------------
+# --- estimates of speed, from the measurements in facts/gains.toml ----------------------------------------------------
 
 
-def speed_rows(arch: str) -> tuple[SpeedRow, ...]:
-    """Return the measures of an architecture. The first one decides which images are chosen."""
-    return tuple(row for row in facts.load("gains", GainTable).measure if row.arch == arch)
-
-
-@cache
-def _ratios(measure: str, arch: str) -> tuple[tuple[frozenset[str], float], ...]:
-    rows = (row for row in facts.load("gains", GainTable).gain if row.measure == measure)
-    return tuple((frozenset(isa.resolve(row.cpu, arch=arch).features), median(row.ratios)) for row in rows)
-
-
-def relative_speed(features: frozenset[str], measure: SpeedRow) -> float | None:
-    """Return the estimated speed relative to -mavx: that of the fastest measured set within `features`.
-
-    None if there is none, or if `features` contain a larger set that only other measures timed: what it gains is not
-    known then.
-    """
-    within = [row for row in _ratios(measure.name, measure.arch) if row[0] <= features]
-    timed = (held for row in speed_rows(measure.arch) for held, _ in _ratios(row.name, row.arch) if held <= features)
-    if any(not any(held <= own for own, _ in within) for held in timed):
-        return None
-    return max((ratio for _, ratio in within), default=None)
-
-
-def speed_loss(own: frozenset[str], image: frozenset[str], measure: SpeedRow) -> float | None:
+def speed_loss(own: frozenset[str], image: frozenset[str], arch: str) -> float | None:
     """Return the share of speed that a CPU with the features `own` gives up with an image compiled for `image`.
 
     None if either has no estimate.
     """
-    best, actual = relative_speed(own, measure), relative_speed(image, measure)
+    best, actual = gain.relative_speed(own, arch), gain.relative_speed(image, arch)
     return None if best is None or actual is None else round(1 - actual / best, 4)

@@ -32,16 +32,9 @@ def _head(fleet: Fleet) -> Iterator["Text"]:
     yield _line(f"fleet      {counted(len(fleet.hosts), 'host')}, {counted(len(sets), 'different instruction set')}")
     for row in fleet.common:
         yield _line(f"in common  --platform {row.platform} --cpu {row.cpu}")
-    if losses := _average(fleet.hosts):
-        yield _line(f"gives up   {losses} on average (estimate)")
+    if losses := [host.loss for host in fleet.hosts if host.loss is not None]:
+        yield _line(f"gives up   {_share(mean(losses))} of the speed on average (estimate)")
     yield _line(f"images     {len(fleet.images)} of at most {fleet.allowed}{'' if fleet.proved else NOT_PROVED}")
-
-
-def _average(hosts: Sequence[CoveredHost]) -> str:
-    """Return the mean of what hosts give up, by measure, over the hosts for which it is known."""
-    names = dict.fromkeys(name for host in hosts for name in host.loss)
-    known = {name: [share for host in hosts if (share := host.loss.get(name)) is not None] for name in names}
-    return ", ".join(f"{name} {_share(mean(shares))}" for name, shares in known.items() if shares)
 
 
 def _images(fleet: Fleet) -> Iterator["Text"]:
@@ -49,15 +42,14 @@ def _images(fleet: Fleet) -> Iterator["Text"]:
         yield _line("")
         yield _line(f"image {number}: {image.instruction_set}, for {counted(len(image.hosts), 'host')}", "bold")
         yield _line(f"  --platform {image.platform} --cpu {image.cpu}", "green")
-        speeds = [f"{name} {NOT_MEASURED if ratio is None else f'{ratio:.2f}'}" for name, ratio in image.speed.items()]
-        yield _line(f"  estimated speed, official wheel = 1: {', '.join(speeds) or NOT_MEASURED}")
+        speed = NOT_MEASURED if image.speed is None else f"{image.speed:.2f}"
+        yield _line(f"  estimated speed, official wheel = 1: {speed}")
         if image.official_wheel:
             yield _line("  the official wheel is as fast: --wheel official")
 
 
 def _hosts(fleet: Fleet) -> "Table":
-    """Return one row for all hosts of one instruction set; one column per measure of what they give up."""
-    measures = tuple(dict.fromkeys(row.name for row in fleet.estimates))
+    """Return one row for all hosts of one instruction set."""
     alike: dict[tuple[int, str], list[CoveredHost]] = {}
     for host in fleet.hosts:
         alike.setdefault((host.image, host.instruction_set), []).append(host)
@@ -65,13 +57,12 @@ def _hosts(fleet: Fleet) -> "Table":
         (
             _few([host.name for host in hosts], 1),
             str(image + 1),
-            *(_share(hosts[0].loss.get(name)) for name in measures),
+            _share(hosts[0].loss),
             _few(hosts[0].unused, MOST_NAMED),
         )
         for (image, _), hosts in sorted(alike.items())
     ]
-    titles = ("host", "image", *measures, "unused features")
-    return terminal.table(titles, rows, figures=("image", *measures))
+    return terminal.table(("host", "image", "gives up", "unused features"), rows, figures=("image", "gives up"))
 
 
 def _line(text: str, style: str = "") -> "Text":
@@ -95,7 +86,7 @@ def _explanations(fleet: Fleet) -> Iterator[str]:
         yield "There were too many choices to try all of them: a better cover may exist."
     if fleet.estimates:
         yield "The share of speed that a host gives up is an estimate, and 0% is not a guarantee."
-    for row in fleet.estimates:
-        yield f"{row.name}: {row.what}. Timed: {' '.join(row.measured)}, on {row.machine}."
-    if bare := sorted({host.platform for host in fleet.hosts} - {row.platform for row in fleet.estimates}):
+        speeds = ", ".join(f"{row.cpu} {row.speed:.2f}" for row in fleet.estimates)
+        yield f"Measured, relative to the official wheel: {speeds}. --json names the wheels."
+    if bare := sorted({host.platform for host in fleet.hosts if host.loss is None}):
         yield f"{', '.join(bare)}: not measured; the number of unused features decides which images are chosen."

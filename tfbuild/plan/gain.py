@@ -1,6 +1,8 @@
 """Whether a build from source is worth it on a CPU: what committed reports measured of code for such CPUs."""
 
 from dataclasses import dataclass
+from functools import cache
+from statistics import geometric_mean
 from typing import Any
 
 import msgspec
@@ -11,6 +13,9 @@ from tfbuild.facts import Facts, releases
 from tfbuild.plan.selection import unused_by_official_wheel
 from tfbuild.plan.wheel import newest_official
 
+# No other architecture was measured.
+ARCH = "x86_64"
+
 
 class OperationRow(Facts, frozen=True):
     """One operation: its ratio, with the lower and the upper end of its interval."""
@@ -19,22 +24,29 @@ class OperationRow(Facts, frozen=True):
     ratio: tuple[float, float, float]
 
 
-class ReportRow(Facts, frozen=True):
-    """A committed report; see facts/operations.toml."""
+class Gain(Facts, frozen=True):
+    """What was measured of code for one instruction set; see facts/gains.toml."""
 
-    file: str
-    release: str
-    over: str
     cpu: str
+    wheel: str
+    over: str
     machine: str
-    faster: tuple[OperationRow, ...]
-    slower: tuple[OperationRow, ...]
-    equal: tuple[OperationRow, ...]
+    report: str = ""
+    speed: float = 0.0
+    faster: tuple[OperationRow, ...] = ()
+    slower: tuple[OperationRow, ...] = ()
+    equal: tuple[OperationRow, ...] = ()
 
     @property
     def title(self) -> str:
         """Say what was compared, and where."""
-        return f"TensorFlow {self.release} for {self.cpu}, by CPU time, relative to {self.over}, on {self.machine}"
+        return f"{self.wheel}, by CPU time, relative to {self.over}, on {self.machine}"
+
+    @property
+    def relative_speed(self) -> float:
+        """Return the speed relative to code for AVX, as the official wheels are: above 1 is faster."""
+        operations = (*self.faster, *self.slower, *self.equal)
+        return self.speed or round(geometric_mean(row.ratio[0] for row in operations), 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,21 +62,40 @@ class MeasuredGain:
     wheel: str
     unused: tuple[str, ...]
     compile: str
-    report: ReportRow | None
+    report: Gain | None
 
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = msgspec.to_builtins(self)
         return document
 
 
-def reports() -> tuple[ReportRow, ...]:
-    """Return the facts, read once a process."""
-    return facts.rows("operations", ReportRow)
+def rows() -> tuple[Gain, ...]:
+    """Return all that was measured, on ARCH alone."""
+    return facts.rows("gains", Gain)
 
 
-def report_of(compiled: isa.InstructionSet) -> ReportRow | None:
-    """Return the first report of code that needs no more than this set; None if there is none."""
-    return next((row for row in reports() if _includes(compiled, row)), None)
+@cache
+def _features(cpu: str) -> frozenset[str]:
+    return frozenset(isa.resolve(cpu, arch=ARCH).features)
+
+
+def measured_operations(compiled: isa.InstructionSet) -> Gain | None:
+    """Return the first row with operations that needs no more than this set; None if there is none."""
+    held = frozenset(compiled.features)
+    return next((row for row in rows() if row.report and compiled.arch == ARCH and _within(row, held)), None)
+
+
+def relative_speed(features: frozenset[str], arch: str) -> float | None:
+    """Estimate the speed of code for these features: that of the fastest measured code within them.
+
+    It is relative to the official wheels, which are compiled for AVX; None if nothing within them was measured.
+    """
+    speeds = (row.relative_speed for row in rows() if arch == ARCH and _within(row, features))
+    return max(speeds, default=None)
+
+
+def _within(row: Gain, features: frozenset[str]) -> bool:
+    return _features(row.cpu) <= features
 
 
 def gain(cpu: Cpu) -> MeasuredGain:
@@ -78,12 +109,5 @@ def gain(cpu: Cpu) -> MeasuredGain:
         wheel=wheel.name,
         unused=unused_by_official_wheel(cpu),
         compile=releases.compile_cost(release).described,
-        report=report_of(own),
+        report=measured_operations(own),
     )
-
-
-def _includes(own: isa.InstructionSet, row: ReportRow) -> bool:
-    """Whether a set has all features of the code that the report measured."""
-    if not isa.is_known(row.cpu, own.arch):
-        return False
-    return {*isa.resolve(row.cpu, arch=own.arch).features} <= {*own.features}

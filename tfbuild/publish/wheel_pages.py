@@ -74,7 +74,7 @@ def _top_page(rows: Iterable[IndexedWheel], url: str) -> str:
             "row": row,
             "address": quote(row.file),
             "megabytes": f"{row.size / 1e6:,.1f}",
-            "measured": gain.report_of(isa.instruction_set(row.features, PLATFORMS[row.platform])),
+            "measured": gain.measured_operations(isa.instruction_set(row.features, PLATFORMS[row.platform])),
         }
         for row in order[::-1]
     ]
