@@ -72,8 +72,7 @@ def texts(node, names):
     parts += [
         part for name in parts if isinstance(name, ast.Name) and name.id in names for part in ast.walk(names[name.id])
     ]
-    # In Python 3.7, which a builder may have, a string is an ast.Str.
-    values = [getattr(part, "value", getattr(part, "s", None)) for part in parts]
+    values = [getattr(part, "value", None) for part in parts]
     return [value for value in values if isinstance(value, str)]
 
 

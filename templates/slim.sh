@@ -4,34 +4,31 @@ set -eu
 venv=$1
 headers=$2
 cd "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"
-# Up to 2.1 all of TensorFlow is in tensorflow_core, and tensorflow only loads it.
-package=tensorflow
-[ ! -d tensorflow_core ] || package=tensorflow_core
 
 # Only custom ops need headers. cpu_info.h stays: it numbers the CPU features, which `invoke inspect` needs to read the
 # guard in libtensorflow_framework.
 if [ "$headers" = no-headers ]; then
-    find "$package/include" -type f ! -name cpu_info.h -delete
-    find "$package/include" -type d -empty -delete
+    find "tensorflow/include" -type f ! -name cpu_info.h -delete
+    find "tensorflow/include" -type d -empty -delete
 fi
 
 # TensorFlow requires libclang and never imports it. The package stays, for `pip check`; its 60 MB library goes.
 rm -rf clang/native
 
 # Other packages' tests. TensorFlow's stay, since it imports modules with such names.
-find . -type d -name tests ! -path "./$package/*" -prune -exec rm -rf {} +
-find . -type f \( -name '*_test.py' -o -name '*_test.*.pyc' \) ! -path "./$package/*" -delete
+find . -type d -name tests ! -path "./tensorflow/*" -prune -exec rm -rf {} +
+find . -type f \( -name '*_test.py' -o -name '*_test.*.pyc' \) ! -path "./tensorflow/*" -delete
 
 # Symbols that only a debugger reads: a sixth of all libraries. The guard's stay, since they show which instruction set
 # a library was compiled for. Vendored libraries (*.libs, rewritten by patchelf) are left alone.
 strip_libraries() {
     framework='libtensorflow_framework.so*'
-    find "$package" -type f -name '*.so*' ! -name "$framework" -exec strip --preserve-dates --strip-unneeded {} +
-    find "$package" -type f -name "$framework" -exec strip --preserve-dates --wildcard \
+    find "tensorflow" -type f -name '*.so*' ! -name "$framework" -exec strip --preserve-dates --strip-unneeded {} +
+    find "tensorflow" -type f -name "$framework" -exec strip --preserve-dates --wildcard \
         --keep-symbol='*CPUFeature*' --keep-symbol='*CheckFeatureOrDie*' --keep-symbol='*CheckIfFeatureUnused*' \
         --keep-symbol='*cpu_feature_guard*' {} +
     # The loader must still take each of them.
-    find "$package" -type f -name '*.so*' -exec ldd {} + > /dev/null
+    find "tensorflow" -type f -name '*.so*' -exec ldd {} + > /dev/null
 }
 # Remove compiled bytecode first: `find` fails if a folder disappears while it looks for libraries.
 find "$venv" -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -35,22 +35,14 @@ echo "source_commit=$commit" > "$top/opt/tfbuild/source"
 
 # First the fixes of known failures, then the user's patches in order. Each applies whole or not at all. Outside a
 # repository, git applies every path of a patch.
-apply() {
-    (cd "$top/src" && GIT_CEILING_DIRECTORIES="$top/" git apply --whitespace=nowarn "$1")
-}
-for patch in "$top"/mnt/fixes/*.patch; do
-    [ -f "$patch" ] || continue
-    name=${patch##*/}
-    apply "$patch" || die "the fix ${name%.patch} does not apply to this tree"
-    echo "fix/$name=$(sha256sum "$patch" | cut -d ' ' -f 1)" >> "$top/opt/tfbuild/source"
-done
 if [ -f "$top/mnt/fixes/edits.json" ]; then
     python3 "$top/mnt/edit.py" "$top/src" "$top/mnt/fixes/edits.json"
     echo "fix/edits.json=$(sha256sum "$top/mnt/fixes/edits.json" | cut -d ' ' -f 1)" >> "$top/opt/tfbuild/source"
 fi
 for patch in "$top"/mnt/patches/*; do
     [ -f "$patch" ] || continue
-    apply "$patch" || die "${patch##*/} does not apply to this tree"
+    (cd "$top/src" && GIT_CEILING_DIRECTORIES="$top/" git apply --whitespace=nowarn "$patch") ||
+        die "${patch##*/} does not apply to this tree"
     echo "patch/${patch##*/}=$(sha256sum "$patch" | cut -d ' ' -f 1)" >> "$top/opt/tfbuild/source"
 done
 for archive in "$top"/mnt/overrides/*.tar; do

@@ -1,9 +1,9 @@
 #!/bin/sh
 # toolchain.sh python PYTHON: installs Python's headers and venv; run it after `apt-get update`.
-# toolchain.sh bazel PYTHON BAZEL BAZEL_SHA256 BAZELISK BAZELISK_SHA256 ARCH: installs Bazel, and the Python packages
-# that TensorFlow's build needs. BAZEL_SHA256 is empty if unknown; /mnt/bazel has the user's own Bazel, if any. Writes a
-# digest of everything installed to /opt/tfbuild/builder; each builder has Bazel caches of its own. Without a container,
-# TFBUILD_PACKAGES lists the packages that matter to a compile.
+# toolchain.sh bazel PYTHON BAZEL BAZELISK BAZELISK_SHA256 ARCH: installs Bazel, and the Python packages that
+# TensorFlow's build needs. /mnt/bazel has the user's own Bazel, if any. Writes a digest of everything installed to
+# /opt/tfbuild/builder; each builder has Bazel caches of its own. Without a container, TFBUILD_PACKAGES lists the
+# packages that matter to a compile.
 set -eu
 python=$2
 top=${TFBUILD_ROOT:-}
@@ -19,7 +19,7 @@ if [ "$1" = python ]; then
     exit
 fi
 
-bazel=$3 bazel_sha256=$4 bazelisk=$5 bazelisk_sha256=$6 arch=$7
+bazel=$3 bazelisk=$4 bazelisk_sha256=$5 arch=$6
 "$python" -m venv "$top/opt/build"
 "$top/opt/build/bin/pip" install --no-cache-dir --disable-pip-version-check --requirement "$top/mnt/requirements.txt"
 
@@ -48,7 +48,6 @@ else
     # Bazelisk downloads Bazel when it first runs it, and waits forever for a silent server. The compile runs Bazel
     # directly, which handles signals better.
     export BAZELISK_HOME="$top/opt/bazelisk" USE_BAZEL_VERSION="$bazel"
-    [ -z "$bazel_sha256" ] || export BAZELISK_VERIFY_SHA256="$bazel_sha256"
     code=0
     timeout 1800 bazelisk --batch --output_user_root="$top/var/tmp/bazel" version || code=$?
     if [ "$code" = 124 ]; then

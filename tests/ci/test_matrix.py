@@ -46,7 +46,7 @@ def test_the_default_rows_are_official_wheels_and_every_level() -> None:
     identifiers = [build.id for build in ALL.rows]
     assert {
         newest.official(),
-        f"{newest.RELEASE}-mkl-py3.10-x86-64-v4",
+        f"{newest.RELEASE}-mkl-py3.12-x86-64-v4",
         f"{newest.RELEASE}-cpu-py3.13-armv8.2-a",
     } <= set(identifiers)
     assert len(set(identifiers)) == len(identifiers)
@@ -92,13 +92,6 @@ def test_two_builds_of_a_list_with_one_identifier_are_refused(
     assert refusal.value.reason.endswith(f": {said.replace('{}', str(tmp_path))}")
 
 
-def test_pythons_without_an_official_wheel_have_no_row_for_one() -> None:
-    """2.11 can be built for Python 3.7, for which its last patch has no wheel."""
-    chosen = matrix.select(MatrixRequest(releases=("2.11.1",), wheels=("official",), platforms=("linux/amd64",)))
-    assert {build.python for build in chosen.rows if build.platform == "linux/amd64"} == {"3.8", "3.9", "3.10"}
-    assert chosen.refused == ()
-
-
 @each("build", ALL.rows)
 def test_a_rows_options_plan_the_same_build_again(build: plan.Build) -> None:
     words = dockerfile.options(build).split()
@@ -110,7 +103,7 @@ def test_a_rows_options_plan_the_same_build_again(build: plan.Build) -> None:
 
 
 def test_the_order_of_rows_does_not_depend_on_the_order_of_the_request() -> None:
-    request = MatrixRequest(releases=("2.14.1", "2.9.3", "2.15.1"), pythons=("3.11", "3.10"), targets=("mkl", "cpu"))
+    request = MatrixRequest(releases=("2.18.1", "2.16.2", "2.17.1"), pythons=("3.11", "3.12"), targets=("mkl", "cpu"))
     first = [build.id for build in matrix.select(request).rows]
     for seed in range(5):
         shuffle = random.Random(seed).sample
@@ -120,8 +113,7 @@ def test_the_order_of_rows_does_not_depend_on_the_order_of_the_request() -> None
             targets=tuple(shuffle(request.targets, 2)),
         )
         assert [build.id for build in matrix.select(shuffled).rows] == first
-    # 2.9 comes before 2.14: they are compared as versions, not as text.
-    assert first[0].startswith("2.9.3-cpu")
+    assert first[0].startswith("2.16.2-cpu")
 
 
 def test_only_keeps_rows_that_fit_a_glob() -> None:
@@ -314,9 +306,7 @@ def test_runners_are_refused_for_formats_without_jobs() -> None:
 
 
 def test_what_rows_take_is_said_before_they_start() -> None:
-    selected = matrix.select(
-        MatrixRequest(releases=("2.0.4", "2.20.0"), targets=("mkl",), only=("*-py3.[57]-*", "2.20*"))
-    )
+    selected = matrix.select(MatrixRequest(releases=("2.14.1", "2.20.0"), targets=("mkl",)))
     lines = runners.schedule(selected, "github", ["source=large"]).summary()
     kinds = Counter(build.wheel.kind for build in selected.rows)
     assert set(kinds) == {"official", "source"}
@@ -324,8 +314,8 @@ def test_what_rows_take_is_said_before_they_start() -> None:
     assert any(line.endswith(free) for line in lines)
     assert f"{kinds['source']} rows on large: a machine of your own, or one that you pay for" in lines
     assert lines[-2:] == [
-        "a compile of 2.0.4: 6.3 hours of one processor, 9 GB of disk, 6.3 GB of memory, recorded for 2.0.4 on two "
-        "processors of an AMD EPYC, without CUDA",
+        "a compile of 2.14.1: 13.9 hours of one processor, 7.5 GB of disk, 6.5 GB of memory, recorded for 2.14.1 on "
+        "two processors of an Intel Xeon, without CUDA",
         "a compile of 2.20.0: 13.9 hours of one processor, 7.5 GB of disk, 6.5 GB of memory, recorded for 2.14.1 on "
         "two processors of an Intel Xeon, without CUDA",
     ]

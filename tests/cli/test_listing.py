@@ -146,7 +146,7 @@ def test_what_jobs_cost_and_which_rows_are_left_out_is_said_beside_them() -> Non
     assert machine.startswith("1 row on ubuntu-24.04: ")
     assert left_out.startswith("note: 1 row left out: ")
     assert count == "1 row"
-    refused = invoke("matrix", "--release", "2.2.0", "--python", "3.8", "--target", "mkl").stderr
+    refused = invoke("matrix", "--release", "2.14.1", "--release", "2.16.2", "--python", "3.12").stderr
     assert " combinations cannot be built: " in refused
 
 
@@ -211,8 +211,8 @@ def test_every_verb_speaks_of_the_same_release_python_and_compiler(tmp_path: Pat
     assert words in invoke("build", *request, "--dry-run", cwd=tmp_path).stderr
 
 
-@pytest.mark.parametrize("release", ["", "2.21", "2.15", "2.9.0", "2.4", "1.15.0"])
-@pytest.mark.parametrize("compiler", ["", "gcc-9"])
+@pytest.mark.parametrize("release", ["", "2.21", "2.15", "2.12.0"])
+@pytest.mark.parametrize("compiler", ["", "gcc-12"])
 def test_what_is_usual_is_what_is_planned(release: str, compiler: str) -> None:
     usual = plan.usual("x86_64", release, compiler)
     request = Request(target="cpu", release=release, compiler=compiler, cpu="x86-64-v2", platform="linux/amd64")

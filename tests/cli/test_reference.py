@@ -32,7 +32,7 @@ COMMANDS = {
     "fleet": ["fleet {folder}/machines --also {folder}/list --skip-unreadable"],
     "plan": ["plan --target cuda --cpu x86-64-v3", "build --dry-run --target mkl --wheel official"],
     "dockerfile": ["dockerfile --target mkl --wheel official --output {folder}/context"],
-    "matrix": ["matrix --release 2.2.0 --python 3.8 --target mkl --format json"],
+    "matrix": ["matrix --release 2.14.1 --release 2.16.2 --python 3.12 --format json"],
 }
 GENERATED = reference.pages(development.VERBS)
 

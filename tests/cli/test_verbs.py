@@ -85,7 +85,7 @@ def test_credentials_from_a_pipe_are_read_once_whatever_the_engine(tmp_path: Pat
 
 
 def test_copts_of_a_release_are_those_of_its_own_compiler_as_plan_gives_them() -> None:
-    arguments = ("--cpu", "sapphirerapids", "--release", "2.9.0", "--platform", "linux/amd64", "--json")
+    arguments = ("--cpu", "sapphirerapids", "--release", "2.15.1", "--platform", "linux/amd64", "--json")
     copts, (plan,) = json.loads(invoke("copts", *arguments).stdout), json.loads(invoke("plan", *arguments).stdout)
     for key in ("compiler", "instruction_set", "copts"):
         assert copts[key] == plan[key]

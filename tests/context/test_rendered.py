@@ -354,7 +354,7 @@ def no_fact(name: str) -> Any:
     [
         Request(target="mkl", release="2.20.0", wheel="official", platform="linux/amd64"),
         Request(target="cuda", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"),
-        Request(target="cpu", release="2.2.3", cpu="avx", platform="linux/amd64", system_lib=("curl",)),
+        Request(target="cpu", release="2.12.1", cpu="avx", platform="linux/amd64", system_lib=("curl",)),
     ],
     ids=["official", "cuda", "old"],
 )

@@ -2,7 +2,6 @@
 
 import json
 import platform
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,9 @@ import pytest
 
 from tests import commandline
 from tests.cpu.machines import machine
-from tfbuild import cpu, plan
+from tfbuild import cpu
 from tfbuild.cpu import isa
-from tfbuild.errors import Unsupported
-from tfbuild.facts import releases, toolchains
+from tfbuild.facts import toolchains
 
 FLAGS = "-march=armv8.2-a+dotprod+fp16fml+fp16+bf16+crypto+i8mm+rcpc+sve"
 ARM = ("--platform", "linux/arm64", "--cpu", "neoverse-v1,exact", "--json")
@@ -64,15 +62,3 @@ def test_an_arm_machine_that_hides_atomics_gets_no_dot_products() -> None:
     masked = cpu.parse(machine("amazon-neoverse_n1").core(without=("atomics",)))
     assert "asimddp" not in isa.of_cpu(masked).features
     assert "asimddp" in {item.feature for item in isa.hidden(masked)}
-
-
-def test_bazel_is_one_that_has_a_binary_for_arm() -> None:
-    def planned(release: str, bazel: str = "") -> plan.Build:
-        request = plan.Request(release=release, target="cpu", platform="linux/arm64", cpu="armv8.2-a", bazel=bazel)
-        return plan.select(replace(request, configure=("TF_IGNORE_MAX_BAZEL_VERSION=1",) if bazel else ()), None)
-
-    assert planned("2.4.4").bazel == "3.7.2"
-    assert planned("2.5.3").bazel == releases.bazel("2.5.3")
-    with pytest.raises(Unsupported, match=r"needs Bazel 2\.0\.0, and the first for Linux on aarch64 is 3\.4\.0"):
-        planned("2.2.3")
-    assert planned("2.2.3", bazel="3.4.0").bazel == "3.4.0"

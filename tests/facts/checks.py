@@ -8,7 +8,7 @@ from tfbuild.facts.release_table import RangeRow, ReleaseTable, version
 from tfbuild.facts.targets import TargetTable
 
 # Tables with a row for every release.
-COMPLETE_TABLES = ("python", "bazel", "compiler", "known_compiler", "wheel_target", "cuda", "package")
+COMPLETE_TABLES = ("python", "bazel", "compiler", "known_compiler", "wheel_target", "cuda")
 
 
 def check_releases(releases: ReleaseTable) -> None:
@@ -33,14 +33,15 @@ def check_releases(releases: ReleaseTable) -> None:
 def check_ranges(label: str, rows: Sequence[RangeRow]) -> None:
     """Raise ValueError, beginning with `label`, if a range is empty, or if two of one key overlap."""
     for row in rows:
-        if row.before and version(row.since) >= version(row.before):
+        if row.before and version(row.since or "0") >= version(row.before):
             name = f"{label} {row.key}".strip()
             raise ValueError(f"{name}: the range from {row.since} before {row.before} is empty")
-    for earlier, later in pairwise(sorted(rows, key=lambda row: (row.key, version(row.since)))):
-        if earlier.key == later.key and (not earlier.before or version(later.since) < version(earlier.before)):
+    for earlier, later in pairwise(sorted(rows, key=lambda row: (row.key, version(row.since or "0")))):
+        if earlier.key == later.key and (not earlier.before or version(later.since or "0") < version(earlier.before)):
             name = f"{label} {later.key}".strip()
+            one, other = (f"from {row.since}" if row.since else "without `from`" for row in (later, earlier))
             end = f" before {earlier.before}" if earlier.before else ", which has no end"
-            raise ValueError(f"{name}: the row from {later.since} overlaps the one from {earlier.since}{end}")
+            raise ValueError(f"{name}: the row {one} overlaps the one {other}{end}")
 
 
 def check_targets(rows: TargetTable) -> None:

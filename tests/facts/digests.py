@@ -42,7 +42,7 @@ def of_project(document: dict[str, Any], version: str) -> Iterator[tuple[str, st
             continue
         for tag in parse_wheel_filename(file["filename"])[3]:
             arch = next((arch for arch in MACHINES if LINUX.match(tag.platform) and tag.platform.endswith(arch)), "")
-            if arch and (match := CPYTHON.fullmatch(tag.interpreter)):
+            if arch and (match := CPYTHON.fullmatch(tag.interpreter)) and int(match[1]) >= 11:
                 yield f"3.{match[1]} {arch}", file["digests"]["sha256"]
 
 

@@ -99,10 +99,9 @@ def of_wheel(wheel: Path, release: str, arch: str, pythons: list[str]) -> Iterat
 
 def _texts(wheel: Path) -> list[bytes]:
     """Return TensorFlow's own libraries of a wheel, that with the CPU guard first."""
-    package = releases.package("")
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if re.search(r"libtensorflow_\w+\.so|_pywrap_tensorflow_in", name)]
-        return [archive.read(name) for name in sorted(names, key=lambda name: package.framework not in name)]
+        return [archive.read(name) for name in sorted(names, key=lambda name: releases.FRAMEWORK not in name)]
 
 
 def _found(pattern: re.Pattern[bytes], texts: list[bytes]) -> str:

@@ -10,11 +10,9 @@ a row.
 import ast
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
@@ -24,7 +22,6 @@ from typing import Any
 from packaging.version import Version
 
 from tfbuild import facts
-from tfbuild.context import dockerfile
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import table
 from tfbuild.plan import failures
@@ -59,14 +56,12 @@ LLVM = tuple(
     f"{folder}/llvm/workspace.bzl"
     for folder in ("third_party/xla/third_party", "third_party/xla/third_party/tsl/third_party", "third_party")
 )
-# What fixes change, by name: the edits of the same files; a patch.
+# What fixes change, by name: the edits of the same files.
 EDITS = {
     f"{row.id} {files}": [edit for edit in row.edits if edit.files == files]
     for row in facts.rows("failures", failures.Failure)
     for files in dict.fromkeys(edit.files for edit in row.edits)
 }
-TREE_PATCHES = dockerfile.TEMPLATES / "patches"
-PATCHES = {row.id: TREE_PATCHES / f"{row.id}.patch" for row in facts.rows("failures", failures.Failure) if row.patch}
 # Since this day nobody updates TF_GRAPH_DEF_VERSION: a tree of 2026-06 still has it.
 FROZEN = "2026-01-16"
 
@@ -75,11 +70,11 @@ FROZEN = "2026-01-16"
 class TreeRecord(TreeFacts):
     """What the product reads of a tree, and what the facts are compared with besides.
 
-    `dated`: the day of the last change of TF_GRAPH_DEF_VERSION; `pythons`: those that setup.py names; `guard`: CPU
-    features in the order of TensorFlow's message; `cpu_numbers`: NAME=NUMBER of its enum CPUFeature; `host_tools`:
-    those known that it calls; `cuda`: "CUDA/cuDNN" of its build images and of .bazelrc; `capabilities`: the lists of
-    CUDA compute capabilities in .bazelrc, and configure.py's default; `system_libs`: what TF_SYSTEM_LIBS may name;
-    `pywrap`: those of PYWRAP that switch the rules on; `llvm`: the commit of LLVM that it is built with.
+    `dated`: the day of the last change of TF_GRAPH_DEF_VERSION; `pythons`: those from 3.11 on that setup.py names;
+    `guard`: CPU features in the order of TensorFlow's message; `cpu_numbers`: NAME=NUMBER of its enum CPUFeature;
+    `host_tools`: those known that it calls; `cuda`: "CUDA/cuDNN" of its build images and of .bazelrc; `capabilities`:
+    the lists of CUDA compute capabilities in .bazelrc, and configure.py's default; `system_libs`: what TF_SYSTEM_LIBS
+    may name; `pywrap`: those of PYWRAP that switch the rules on; `llvm`: the commit of LLVM that it is built with.
     """
 
     dated: str
@@ -98,7 +93,7 @@ class TreeRecord(TreeFacts):
 class Tree:
     """`exact`: the commit is the release's own.
 
-    `fixes`: how many files each of EDITS and PATCHES would change; of edits with one name, the fewest.
+    `fixes`: how many files each of EDITS would change; of edits with one name, the fewest.
     """
 
     name: str
@@ -178,7 +173,7 @@ def dump(trees: Iterable[Tree]) -> str:
     columns = {key: [getattr(tree.facts, key) for tree in rows] for key in keys}
     columns["config_names"] = [tuple(tree.facts.configs) for tree in rows]
     configs = {key: [tree.facts.configs.get(key) or None for tree in rows] for key in CONFIGS}
-    fixes = {key: [tree.fixes.get(key) for tree in rows] for key in (*EDITS, *PATCHES)}
+    fixes = {key: [tree.fixes.get(key) for tree in rows] for key in EDITS}
     about = [{key: value for key, value in asdict(tree).items() if key not in ("facts", "fixes")} for tree in rows]
     return (
         '{"trees": [\n'
@@ -224,7 +219,7 @@ def read_record(read_text: ReadText, names: Iterable[str]) -> TreeRecord:
     return TreeRecord(
         **vars(source_tree.read_tree(read_text, names)),
         dated=_graph_date(read_text(GRAPH_VERSION) or ""),
-        pythons=tuple(re.findall(r"Programming Language :: Python :: (\d\.\d+)", _first(read_text, SETUPS))),
+        pythons=tuple(re.findall(r"Programming Language :: Python :: (3\.1[1-9])", _first(read_text, SETUPS))),
         guard=_guard(read_text("tensorflow/core/platform/cpu_feature_guard.cc") or ""),
         cpu_numbers=next((found for name in CPU_INFO if (found := _cpu_numbers(read_text(name) or ""))), ()),
         host_tools=_host_tools(read_text),
@@ -253,7 +248,7 @@ def _graph_date(header: str) -> str:
 
 
 def _guard(source: str) -> tuple[str, ...]:
-    """The message's order is that of the checks; up to 2.11 those of Windows builds, with AVX first, precede them."""
+    """The message's order is that of the checks; those of Windows builds, with AVX first, may precede them."""
     named = re.findall(r'CheckIfFeatureUnused\(CPUFeature::\w+,\s*"([^"]+)"', source)
     return tuple(dict.fromkeys(reversed(named)))[::-1]
 
@@ -321,11 +316,10 @@ def _in_git(folder: str, commit: str) -> tuple[TreeRecord, dict[str, int]]:
         return _git(folder, "show", f"{commit}:{path}") if path in names else None
 
     edited = {name: min(_edited(folder, commit, edit) for edit in edits) for name, edits in EDITS.items()}
-    patched = {name: _patched(folder, commit, patch) for name, patch in PATCHES.items()}
     facts = read_record(read, names)
     if facts.dated == FROZEN:
         facts = replace(facts, dated=_git(folder, "log", "-1", "--format=%cs", commit, "--", GRAPH_VERSION).strip())
-    return facts, {name: count for name, count in {**edited, **patched}.items() if count}
+    return facts, {name: count for name, count in edited.items() if count}
 
 
 def _edited(folder: str, commit: str, edit: failures.Edit) -> int:
@@ -334,20 +328,9 @@ def _edited(folder: str, commit: str, edit: failures.Edit) -> int:
     return sum(edit.find in _git(folder, "show", name) for name in found)
 
 
-def _patched(folder: str, commit: str, patch: Path) -> int:
-    """How many files the patch changes; 0 where it does not apply."""
-    with tempfile.TemporaryDirectory() as scratch:
-        own = {**os.environ, "GIT_INDEX_FILE": f"{scratch}/index", "GIT_WORK_TREE": scratch}
-        _git(folder, "read-tree", commit, env=own)
-        applied = ["git", "-C", folder, "apply", "--cached", str(patch)]
-        if subprocess.run(applied, capture_output=True, env=own).returncode:
-            return 0
-        return len(_git(folder, "diff", "--cached", "--name-only", commit, env=own).splitlines())
-
-
-def _git(folder: str, *arguments: str, allowed: int = 0, env: Mapping[str, str] | None = None) -> str:
+def _git(folder: str, *arguments: str, allowed: int = 0) -> str:
     """What git says; `allowed`: an exit code that is no failure."""
-    done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, env=env)
+    done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True)
     if done.returncode not in (0, allowed):
         raise ChildProcessError(done.stderr)
     return done.stdout

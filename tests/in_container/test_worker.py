@@ -22,7 +22,7 @@ from . import FunctionWork, Work, workload
 
 class Asleep(Work):
     """Sleeps, and touches 40 MiB of new memory once a call."""
-    note = os.environ.get("UNSET", "unset") + os.environ.get("TF2_BEHAVIOR", "")
+    note = os.environ.get("UNSET", "unset")
     items = 3
     def call(self):
         memory = mmap.mmap(-1, 40 * 2**20)

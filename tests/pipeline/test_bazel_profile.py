@@ -120,17 +120,8 @@ def test_the_table_lists_the_fifty_slowest_actions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "flags"),
-    [("0.26.1", ("--experimental_generate_json_trace_profile",)), ("0.29.0", ()), ("7.4.1", ()), ("9.0.0rc1", ())],
-)
-def test_old_bazels_are_asked_for_json(version: str, flags: tuple[str, ...]) -> None:
-    assert toolchains.bazel_flags(toolchains.table().profile, version) == flags
-
-
-@pytest.mark.parametrize(
     ("version", "once", "apart"),
     [
-        ("0.26.1", ("--distinct_host_configuration=false", "--force_pic"), ("--distinct_host_configuration=true",)),
         ("5.3.0", ("--distinct_host_configuration=false",), ("--distinct_host_configuration=true",)),
         ("6.0.0", (), ()),
         ("7.4.1", (), ()),

@@ -112,8 +112,7 @@ def test_a_gpu_newer_than_the_releases_cuda_takes_a_newer_one_and_says_so() -> N
     [
         ("2.21.0", "12.1", "12.9.1"),
         ("2.21.0", "sm_120,compute_120", "12.8.1"),
-        ("2.4.4", "8.6", "11.1"),
-        ("2.5.3", "8.7", "11.4"),
+        ("2.13.1", "8.7", "11.8"),
         ("2.14.1", "3.5,9.0", "11.8"),
     ],
 )
@@ -127,7 +126,6 @@ def test_the_nearest_cuda_of_the_release_is_taken(release: str, gpus: str, cuda:
         ("2.19.1", "12.0", {}, Unsupported, "2.19.1 takes (12.5.1) compiles for compute capability 12.0",
          "--release 2.20.0 is the first that takes a CUDA which does (12.8.1)"),
         ("2.14.1", "8.9,12.0", {}, Unsupported, "capability 12.0", "--release 2.20.0 is the first"),
-        ("2.9.3", "8.9", {}, Unsupported, "8.9", "--release 2.12.0 is the first that takes a CUDA which does (11.8"),
         ("2.15.1", "3.5", {}, Unsupported, "3.5", "--release 2.14.1 is the last that takes a CUDA which does (11.8"),
         ("2.21.0", "3.5,12.0", {}, Unsupported, "3.5", "no CUDA compiles for all of them"),
         ("2.21.0", "11.0", {}, Unsupported, "11.0", "CUDA 13.0 is the first that does, and no release is known"),
@@ -235,14 +233,14 @@ def test_a_cuda_and_a_cudnn_chosen_by_hand_are_in_the_plan_and_in_the_command() 
 
 
 def test_up_to_2_17_the_base_must_have_what_is_chosen() -> None:
-    build = planned("2.11.1", cuda="11.7", cudnn="8.4")
+    build = planned("2.15.1", cuda="12.1", cudnn="8.8")
     env = dict(build.configure_env)
-    assert (env["TF_CUDA_VERSION"], env["TF_CUDNN_VERSION"]) == ("11.7", "8.4")
-    assert dict(planned("2.11.1").configure_env)["TF_CUDNN_VERSION"] == "8"
+    assert (env["TF_CUDA_VERSION"], env["TF_CUDNN_VERSION"]) == ("12.1", "8.8")
+    assert dict(planned("2.15.1").configure_env)["TF_CUDNN_VERSION"] == "8"
     refuse_base_without_cuda(build)
     with pytest.raises(Unsupported) as refused:
         refuse_base_without_cuda(replace(build, request=replace(build.request, base="auto")))
-    assert "has CUDA 11.7, cuDNN 8.4 and " in refused.value.hint
+    assert "has CUDA 12.1, cuDNN 8.8 and " in refused.value.hint
 
 
 def test_the_official_wheel_says_its_own_cuda() -> None:

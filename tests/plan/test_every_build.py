@@ -1,4 +1,4 @@
-"""Every release for every target and four CPUs: a plan that is rendered and linted, or a refusal that is known here."""
+"""Every release for every target and four CPUs: a plan that is rendered and linted."""
 
 import os
 import re
@@ -10,11 +10,9 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from packaging.version import Version
 
 from tests.context.test_dockerfile import runs
 from tfbuild.context import dockerfile
-from tfbuild.errors import TfbuildError, Unsupported
 from tfbuild.facts import releases, targets, toolchains
 from tfbuild.plan import Build, Request, select
 
@@ -29,20 +27,14 @@ def planned(release: str, target: str, cpu: str) -> Build:
     return select(Request(release=release, target=target, cpu=cpu, platform=CPUS[cpu]), None)
 
 
-def refusal(release: str, target: str, cpu: str) -> type[TfbuildError] | None:
-    """What TensorFlow itself cannot do on Arm: no oneDNN before 2.4, and before 2.3 its Bazel has no binary there."""
-    first = Version("2.4" if target == "mkl" else "2.3")
-    return Unsupported if cpu.startswith("arm") and Version(release) < first else None
-
-
 def everything() -> list[tuple[str, str, str]]:
     return [(row.version, target, cpu) for row, target, cpu in product(releases.releases(), targets.names(), CPUS)]
 
 
 @cache
 def rendered() -> dict[str, dict[str, str]]:
-    """The files of every build that is not refused, by its identifier."""
-    builds = [planned(*one) for one in everything() if refusal(*one) is None]
+    """The files of every build, by its identifier."""
+    builds = [planned(*one) for one in everything()]
     return {build.id: dockerfile.files(build) for build in builds}
 
 
@@ -60,24 +52,13 @@ def tool(program: str, option: str, paths: list[Path]) -> str:
         return "".join(pool.map(part, range(count)))
 
 
-def test_what_is_refused_is_refused_for_a_known_reason() -> None:
-    for release, target, cpu in everything():
-        if expected := refusal(release, target, cpu):
-            with pytest.raises(expected) as refused:
-                planned(release, target, cpu)
-            assert refused.value.hint
-
-
-def test_all_others_are_rendered() -> None:
-    requests = everything()
-    assert len(rendered()) == len(requests) - sum(refusal(*one) is not None for one in requests)
-    assert len(rendered()) > 800
+def test_all_are_rendered() -> None:
+    assert len(rendered()) == len(everything()) > 200
 
 
 def test_no_default_plan_is_known_to_fail() -> None:
     for one in everything():
-        if refusal(*one) is None:
-            assert not [note for note in planned(*one).notes if "known to fail" in note], one
+        assert not [note for note in planned(*one).notes if "known to fail" in note], one
 
 
 def test_each_release_plans_for_each_target_on_a_pc() -> None:

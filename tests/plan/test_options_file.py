@@ -200,7 +200,7 @@ def test_a_fleet_in_the_file_is_the_list_of_its_images(
 def test_a_build_of_the_list_that_cannot_be_planned_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "tfbuild.toml").write_text(ROWS + '[[build]]\nrelease = "1.9"\nwheel = "official"\n')
     error = invoke("matrix", cwd=tmp_path, code=Unsupported.exit_code).stderr
-    assert "build 3 of the list: unknown TensorFlow release '1.9'" in error
+    assert "build 3 of the list: TensorFlow 1.9 is too old" in error
 
 
 def test_a_file_without_a_list_changes_no_matrix_and_says_so(tmp_path: Path) -> None:

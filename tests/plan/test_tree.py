@@ -174,19 +174,6 @@ def test_a_tree_whose_compiler_or_python_no_base_has_says_what_to_name(folder: P
     assert refusal.value.hint == "--base NAME, with an image that has it"
 
 
-def test_a_bazel_that_the_tree_refuses_is_known_at_once(folder: Path) -> None:
-    text = "_TF_MIN_BAZEL_VERSION = '4.2.2'\n_TF_MAX_BAZEL_VERSION = '8.99.0'\n" + CONFIGURE
-    (folder / "configure.py").write_text(f"{text}  check_bazel_version(_TF_MIN_BAZEL_VERSION, _TF_MAX_BAZEL_VERSION)\n")
-    for bazel in ("4.2.1", "9.0.0"):
-        with pytest.raises(Unsupported, match=f"takes Bazel 4.2.2 to 8.99.0, not {re.escape(bazel)}") as refusal:
-            planned(folder, bazel=bazel)
-        assert refusal.value.hint.startswith("--bazel 8.1.0; ")
-    for bazel in ("", "4.2.2", "8.99.0"):
-        assert planned(folder, bazel=bazel).bazel == (bazel or "8.1.0")
-    request = Request(source=str(folder), cpu="x86-64-v3", bazel="9.0.0", configure=("TF_IGNORE_MAX_BAZEL_VERSION=1",))
-    assert plan.select(request, None).bazel == "9.0.0"
-
-
 def test_a_known_release_keeps_its_facts_and_says_what_its_tree_says_otherwise(folder: Path) -> None:
     (folder / "tensorflow" / "tf_version.bzl").write_text(f'TF_VERSION = "{newest.RELEASE}"\n')
     build = planned(folder)

@@ -195,7 +195,7 @@ def contradictions(build: Build, **other: str) -> str:
     "request_",
     [
         Request(release="2.14.0", wheel="official"),
-        Request(target="cpu", release="2.3.0", python="3.8", wheel="official", base="us/base"),
+        Request(target="cpu", release="2.13.0", wheel="official", base="us/base"),
         Request(wheel="official", python="3.11", with_headers=True),
         Request(target="cpu", wheel="official", platform="linux/arm64"),
         Request(target="cuda", wheel="official"),

@@ -23,7 +23,7 @@ REQUESTS = {
     "CUDA": Request(release="2.16.2", target="cuda", cpu="x86-64-v3", compute_capabilities="8.0,9.0"),
     "features that no kernel prints": Request(release="2.20.0", target="cpu", cpu="graniterapids", compiler="clang-19"),
     "aarch64": Request(release="2.20.0", target="cpu", cpu="neoverse-v2", platform="linux/arm64"),
-    "an old release": Request(release="1.15.5", target="cpu", cpu="haswell", python="3.7"),
+    "an old release": Request(release="2.12.0", target="cpu", cpu="haswell", python="3.11"),
 }
 
 

@@ -167,11 +167,6 @@ def test_a_build_of_somebody_s_may_lack_operations_and_the_official_wheel_may_no
     assert judged(NUMERICS, engine(absent="softmax"))[0] == "fail"
 
 
-def test_before_2_5_no_official_wheel_takes_jit_compile() -> None:
-    status, detail = judged(NUMERICS, engine(absent="compiled"), plan=planned(release="2.4.0"))
-    assert status == "pass", detail
-
-
 # --- import -----------------------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 import importlib
 import json
 import re
-import subprocess
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
@@ -27,9 +26,6 @@ from tfbuild.measure import probe
 
 DATA = Path(__file__).parents[1] / "data" / "smoke"
 PACKAGE = Path(judge.__file__).parent.parent
-# A line with "novm" has another one beside it for the oldest Python.
-OPTIONS = ("--target=3.7-", "--violations", "--no-tips")
-VERMIN = (str(Path(sys.executable).parent / "vermin"), *OPTIONS)
 SUCCEEDED = Ended(0, "")
 PLAN = Plan(
     release="2.21.0",
@@ -382,26 +378,6 @@ def test_the_smoke_benchmark_imports_only_the_standard_library_numpy_and_tensorf
     }
     # setuptools' distutils, for Pythons without one.
     assert imported - sys.stdlib_module_names <= {"numpy", "tensorflow", "smoke", "_distutils_hack"}
-
-
-@pytest.mark.parametrize("folder", ["smoke", "bench"])
-def test_code_that_runs_inside_images_runs_on_python_3_7(folder: str) -> None:
-    """Check its syntax and every name that it uses; tests/with_engine/test_old_release.py really runs it.
-
-    TensorFlow 1.15 to 2.1 have no wheels for anything newer.
-    """
-    command = [*VERMIN, str(PACKAGE / folder)]
-    completed = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert completed.returncode == 0, completed.stdout
-
-
-def test_a_name_that_python_3_7_lacks_is_reported(tmp_path: Path) -> None:
-    """The test above can fail."""
-    (tmp_path / "new.py").write_text("import functools\nonce = functools.cache(len)\n")
-    command = [*VERMIN, str(tmp_path)]
-    completed = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert completed.returncode == 1
-    assert "functools.cache" in completed.stdout
 
 
 @pytest.mark.parametrize("release", ["2.14.0", "2.21.0"])

@@ -41,7 +41,7 @@ def image(package: str = "tensorflow", **files: bytes | OSError) -> LibraryEngin
 def read(engine: LibraryEngine, *, folder: str = FOLDER, release: str = "2.14.0") -> tuple[list[str], bool]:
     """Return the names of the libraries that were read, and whether the guard was."""
     with temporary_folder() as scratch:
-        found = libraries.copied(cast(Engine, engine), "x", folder, release, scratch)
+        found = libraries.copied(cast(Engine, engine), "x", folder, scratch)
         inspection = inspector.of_libraries("x", release, found, full=False, progress=None)
     return [*inspection.libraries], inspection.guard is not None
 
@@ -55,9 +55,6 @@ def test_the_main_library_comes_first_and_then_the_framework() -> None:
 
 def test_older_releases_have_their_code_in_another_library() -> None:
     assert read(image(internal=SMALL, framework=SMALL)) == ([INTERNAL, FRAMEWORK], False)
-    old = image("tensorflow_core", internal=SMALL)
-    old.files = {path.replace("python3.11", "python3.7"): content for path, content in old.files.items()}
-    assert read(old, folder=FOLDER.replace("3.11", "3.7"), release="2.0.4") == ([INTERNAL], False)
 
 
 def test_only_the_guard_of_the_framework_counts() -> None:

@@ -29,7 +29,6 @@ from tfbuild import plan
 from tfbuild.context.dockerfile import TEMPLATES
 from tfbuild.engine import Engine
 from tfbuild.errors import UsageError
-from tfbuild.facts import toolchains
 from tfbuild.pipeline import bazel as bazel_says
 from tfbuild.plan import Request, remote_cache
 from tfbuild.plan.remote_cache import Remote
@@ -327,7 +326,7 @@ def test_a_companys_authority_is_trusted_over_tls(certificates: Certificates, tm
     subprocess.run([sys.executable, TEMPLATES / "truststore.py", certificates.bundle, store], check=True)
     options = (f"trustStore={store}", "trustStoreType=JKS", "trustStorePassword=changeit")
     trusting = "".join(f"startup --host_jvm_args=-Djavax.net.ssl.{option}\n" for option in options)
-    bazel = mirror.binary(mirror.BAZEL, toolchains.bazel_sha256(mirror.BAZEL, "x86_64"))
+    bazel = mirror.binary(mirror.BAZEL, mirror.BAZEL_SHA256)
     with buildgrid.serve(tmp_path, tls=certificates.server) as server:
         given = remote_options(cache=server.url)
         assert given is not None

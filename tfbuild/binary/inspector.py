@@ -27,7 +27,7 @@ from tfbuild.binary.guard import Guard, read_guard
 from tfbuild.binary.scan import ScannedCode
 from tfbuild.errors import BadInput, TfbuildError, limit_reached
 from tfbuild.facts import releases
-from tfbuild.facts.release_table import Package, is_version
+from tfbuild.facts.release_table import is_version
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
 
@@ -140,12 +140,11 @@ def of_libraries(
 
     `found`: names and files, the main one first; each is read before the next one is taken. Raises CodeUnreadable.
     """
-    framework = releases.package(release).framework
     libraries: dict[str, ScannedCode] = {}
     guard: Guard | None = None
     for name, path in found:
         libraries[name] = _read_file(path, name, full, progress)
-        if release and name.endswith(framework):
+        if release and name.endswith(releases.FRAMEWORK):
             with suppress(LibraryUnreadable):
                 guard = read_guard(path, release)
     return Inspection(subject=subject, release=release, libraries=libraries, guard=guard)
@@ -166,9 +165,8 @@ def installed(path: Path, *, full: bool = False, progress: Progress | None = Non
     """Inspect TensorFlow as pip installed it, by its folder `site-packages/tensorflow`; raises BadInput for others."""
     folder = path.resolve()
     release = _installed_release(folder)
-    package = releases.package(release)
-    names = _own_libraries({name for name in (*MAIN, package.framework) if (folder / name).is_file()}, package)
-    if not release or package.framework not in names:
+    names = _own_libraries([name for name in (*MAIN, releases.FRAMEWORK) if (folder / name).is_file()])
+    if not release or releases.FRAMEWORK not in names:
         raise BadInput(
             f"{path} is not an installed TensorFlow",
             hint="give the folder that `pip show --files` names: site-packages/tensorflow",
@@ -183,7 +181,7 @@ def _installed_release(folder: Path) -> str:
         project, _, version = record.parent.stem.partition("-")
         if not (release := _release_of(project, version)):
             continue
-        framework = f"{folder.name}/{releases.package(release).framework},".encode()
+        framework = f"{folder.name}/{releases.FRAMEWORK},".encode()
         with suppress(OSError):
             if framework in files.read_regular(record, MOST_RECORD):
                 return release
@@ -197,7 +195,7 @@ def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -
     """Inspect a wheel file; raises BadInput if it is not one, or has no readable code."""
     release = _release(path)
     with open_archive(path) as archive, files.temporary_folder() as folder:
-        names = _members(archive, releases.package(release))
+        names = _members(archive)
         if not names:
             raise BadInput(f"{path.name} has no library in it", hint="give a wheel with compiled code (*.so)")
         found = ((name, _extract(archive, name, folder)) for name in names)
@@ -288,18 +286,19 @@ def _release_of(project: str, version: str) -> str:
     return releases.release_of_wheel(Version(version)) if own else ""
 
 
-def _members(archive: zipfile.ZipFile, package: Package) -> list[str]:
+def _members(archive: zipfile.ZipFile) -> list[str]:
     """Return the libraries to read: TensorFlow's main one and its framework, or else the largest."""
     sizes = {info.filename: info.file_size for info in archive.infolist() if _is_library(info.filename)}
-    inside = {name.removeprefix(f"{package.folder}/") for name in sizes if name.startswith(f"{package.folder}/")}
-    own = [f"{package.folder}/{name}" for name in _own_libraries(inside, package)]
+    folder = f"{releases.PACKAGE}/"
+    inside = {name.removeprefix(folder) for name in sizes if name.startswith(folder)}
+    own = [f"{folder}{name}" for name in _own_libraries(inside)]
     return own or sorted(sizes, key=lambda name: (-sizes[name], name))[:MOST_LIBRARIES]
 
 
-def _own_libraries(names: Collection[str], package: Package) -> list[str]:
+def _own_libraries(names: Collection[str]) -> list[str]:
     """Return which of the files in a package's folder are TensorFlow's main library and its framework."""
     main = [name for name in MAIN if name in names][:1]
-    return [*main, *(name for name in (package.framework,) if name in names)]
+    return [*main, *(name for name in (releases.FRAMEWORK,) if name in names)]
 
 
 def _is_library(name: str) -> bool:

@@ -241,11 +241,8 @@ def _text(path: Path) -> str:
 
 def fixes(build: Build) -> dict[str, str]:
     """Return the files in fixes/, with which the source stage changes the tree for known failures."""
-    patches = [f"{row.id}.patch" for row in build.fixes if row.patch]
-    texts = {f"fixes/{name}": _text(TEMPLATES / "patches" / name) for name in patches}
-    if edits := [{"fix": row.id, **msgspec.to_builtins(edit)} for row in build.fixes for edit in row.edits]:
-        texts["fixes/edits.json"] = json.dumps(edits, indent=2) + "\n"
-    return texts
+    edits = [{"fix": row.id, **msgspec.to_builtins(edit)} for row in build.fixes for edit in row.edits]
+    return {"fixes/edits.json": json.dumps(edits, indent=2) + "\n"} if edits else {}
 
 
 def smoke_plan(build: Build) -> str:

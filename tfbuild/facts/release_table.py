@@ -68,16 +68,16 @@ def spelled(release: str) -> str:
 
 @lru_cache(maxsize=2**14)
 def within(release: str, since: str, before: str) -> bool:
-    """Whether a release is in [since, before); without `before`, whether it is `since` or later."""
+    """Whether a release is in [since, before); without either, that side has no end."""
     number = base(release)
-    return version(since) <= number and (not before or number < version(before))
+    return (not since or version(since) <= number) and (not before or number < version(before))
 
 
 class RangeRow(Facts, frozen=True, kw_only=True):
-    """A fact that holds for the releases in [since, before); without `before`, for all since `since`."""
+    """A fact that holds for the releases in [since, before); without either, for all on that side."""
 
     KEY: ClassVar[str] = ""
-    since: str = msgspec.field(name="from")
+    since: str = msgspec.field(name="from", default="")
     before: str = ""
     sure: Sure = "tree"
     note: str = ""
@@ -110,18 +110,7 @@ class Python(Sourced, frozen=True, kw_only=True):
 
 
 class Bazel(Sourced, frozen=True, kw_only=True):
-    """`aarch64`: the version for that architecture, if it differs. `candidates`: if `version` is not certain."""
-
-    version: str = ""
-    aarch64: str = ""
-    candidates: tuple[str, ...] = ()
-
-
-class BazelLimits(Sourced, frozen=True, kw_only=True):
-    """The oldest and the newest Bazel that can build the release; no `newest`: none is known."""
-
-    oldest: str
-    newest: str = ""
+    version: str
 
 
 class ReleaseCompiler(Sourced, frozen=True, kw_only=True):
@@ -256,13 +245,6 @@ class OnednnEnv(Sourced, frozen=True, kw_only=True):
     value: str
 
 
-class Package(Sourced, frozen=True, kw_only=True):
-    """The `folder` of a wheel with TensorFlow's libraries, and the library with the CPU guard (`framework`)."""
-
-    folder: str
-    framework: str
-
-
 class Configure(RangeRow, frozen=True, kw_only=True):
     """A variable that answers a question of configure.py. `compiler`: only for builds with that compiler.
 
@@ -329,7 +311,6 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
     config: tuple[Config, ...]
     python: tuple[Python, ...]
     bazel: tuple[Bazel, ...]
-    bazel_limits: tuple[BazelLimits, ...]
     compiler: tuple[ReleaseCompiler, ...]
     known_compiler: tuple[KnownCompiler, ...]
     wheel_target: tuple[WheelTarget, ...]
@@ -343,7 +324,6 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
     threading: tuple[Threading, ...]
     thread_env: tuple[ThreadEnv, ...]
     onednn_env: tuple[OnednnEnv, ...]
-    package: tuple[Package, ...]
     configure: tuple[Configure, ...]
     cuda: tuple[Cuda, ...]
     official_wheel: tuple[OfficialWheel, ...]

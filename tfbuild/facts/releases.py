@@ -1,7 +1,6 @@
 """Look-ups of facts about a TensorFlow release, in facts/releases.toml, guard.toml and defects.toml.
 
-An uncertain fact raises Unsupported, with the candidates and the option that forces a choice; so does an unknown
-release, with the known ones. Nothing here guesses.
+An unknown release raises Unsupported, with the known ones. Nothing here guesses.
 """
 
 import re
@@ -17,12 +16,10 @@ from tfbuild.errors import Unsupported
 from tfbuild.facts import Facts, targets
 from tfbuild.facts.release_table import (
     UNCERTAIN,
-    BazelLimits,
     CompileCost,
     Cuda,
     KnownCompiler,
     OfficialWheel,
-    Package,
     RangeRow,
     Release,
     Step,
@@ -34,6 +31,9 @@ from tfbuild.facts.release_table import (
 )
 
 R = TypeVar("R", bound=RangeRow)
+# The folder of a wheel with TensorFlow's libraries, and the one of them with the CPU guard.
+PACKAGE = "tensorflow"
+FRAMEWORK = "libtensorflow_framework.so.2"
 # A release, a candidate and a nightly, as pip and as TensorFlow spell them.
 NEWER = re.compile(r"(\d\.\d{1,3})(\.\d{1,3})?([-.]?(?:rc\d{1,2}|dev\d{0,8}))?", re.ASCII)
 
@@ -144,20 +144,9 @@ def pythons(release: str) -> tuple[str, ...]:
     return row(table().python, release).versions
 
 
-def bazel(release: str, arch: str = "x86_64") -> str:
-    """Return the Bazel to build with; raises Unsupported with the candidates if it is not certain."""
-    fact = row(table().bazel, release)
-    if not fact.version:
-        raise Unsupported(
-            f"which Bazel TensorFlow {release} needs is not certain: {fact.source}",
-            hint="choose one: " + " or ".join(f"--bazel {name}" for name in fact.candidates),
-        )
-    return (arch == "aarch64" and fact.aarch64) or fact.version
-
-
-def bazel_limits(release: str) -> BazelLimits:
-    """Return the oldest and the newest Bazel that can build the release."""
-    return row(table().bazel_limits, release)
+def bazel(release: str) -> str:
+    """Return the release's own Bazel."""
+    return row(table().bazel, release).version
 
 
 def compilers(release: str) -> tuple[KnownCompiler, ...]:
@@ -289,7 +278,7 @@ def wheel_digests() -> dict[str, dict[str, str]]:
 
 
 def official_pythons(release: str, arch: str) -> tuple[str, ...]:
-    """Return the Pythons from 3.5 on that have a wheel on PyPI, oldest first; () if that architecture has none.
+    """Return the Pythons from 3.11 on that have a wheel on PyPI, oldest first; () if that architecture has none.
 
     While a release's digests are not recorded, the release before it decides.
     """
@@ -299,11 +288,6 @@ def official_pythons(release: str, arch: str) -> tuple[str, ...]:
         if (pythons := tuple(python for python, platform in files if platform == arch)) or not wheels:
             return pythons
     return ()
-
-
-def package(release: str) -> Package:
-    """Return where a wheel has TensorFlow's libraries. For "" or an unknown release, that is as in the newest one."""
-    return next((row for row in table().package if release and row.covers(release)), table().package[-1])
 
 
 # --- TensorFlow's own message at start: facts/guard.toml --------------------------------------------------------------

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from tfbuild import facts
 from tfbuild.errors import Unsupported
-from tfbuild.facts import Facts, releases
+from tfbuild.facts import Facts
 
 
 class BazeliskRow(Facts, frozen=True):
@@ -17,12 +17,6 @@ class BazeliskRow(Facts, frozen=True):
 
     version: str
     sha256: dict[str, str]
-
-
-class BazelBinary(Facts, frozen=True):
-    version: str
-    arch: str
-    sha256: str
 
 
 class BazelFlags(Facts, frozen=True):
@@ -35,8 +29,7 @@ class BazelFlags(Facts, frozen=True):
 class Distribution(Facts, frozen=True):
     """A Debian release and its compiler packages, as tfbuild names compilers ("gcc-12", "clang-16").
 
-    `libstdcxx`: the one that Clang uses there. `python`: the version of its package python3. `ended`: the last day of
-    its long-term support, "" while it is supported.
+    `libstdcxx`: the one that Clang uses there. `python`: the version of its package python3.
     """
 
     name: str
@@ -44,7 +37,6 @@ class Distribution(Facts, frozen=True):
     libstdcxx: int
     python: str
     compilers: tuple[str, ...]
-    ended: str = ""
 
 
 class Llvm(Facts, frozen=True):
@@ -65,10 +57,8 @@ class PythonPackages(Facts, frozen=True):
 
 class ToolchainTable(Facts, frozen=True):
     bazelisk: BazeliskRow
-    bazel: tuple[BazelBinary, ...]
-    first_bazel: dict[str, str]
+    oldest_bazel: str
     newest_bazel: int
-    profile: tuple[BazelFlags, ...]
     compile_once: tuple[BazelFlags, ...]
     host_apart: tuple[BazelFlags, ...]
     distribution: tuple[Distribution, ...]
@@ -81,24 +71,8 @@ def table() -> ToolchainTable:
     return facts.load("toolchains", ToolchainTable)
 
 
-def bazel(release: str, arch: str) -> str:
-    """Return the Bazel to build a release with; raises Unsupported if it has no binary for `arch`."""
-    version, first = releases.bazel(release, arch), table().first_bazel.get(arch, "0")
-    if Version(version) < Version(first):
-        raise Unsupported(
-            f"TensorFlow {release} needs Bazel {version}, and the first for Linux on {arch} is {first}",
-            hint="take TensorFlow 2.3 or newer, or --platform linux/amd64",
-        )
-    return version
-
-
-def bazel_sha256(version: str, arch: str) -> str:
-    """Return the digest of that Bazel's binary, or "" if it is not known."""
-    return next((row.sha256 for row in table().bazel if (row.version, row.arch) == (version, arch)), "")
-
-
 def bazel_flags(rows: tuple[BazelFlags, ...], version: str) -> tuple[str, ...]:
-    """Return the flags of one of the tables `profile`, `compile_once` and `host_apart` for a Bazel; () without any."""
+    """Return the flags of one of the tables `compile_once` and `host_apart` for a Bazel; () without any."""
     return next((row.flags for row in rows if Version(version) < Version(row.before)), ())
 
 
@@ -123,11 +97,10 @@ def llvm_suite(name: str, compiler: str) -> str:
 
 
 class BaseImage(Facts, frozen=True):
-    """A registry's image with one Python, on one Debian release. `until`: its last rebuild, "" while it is rebuilt."""
+    """A registry's image with one Python, on one Debian release."""
 
     python: str
     distribution: str
-    until: str = ""
     default: bool = False
 
     @property

@@ -184,7 +184,7 @@ class LocalBuilder:
         build, toolchain = self.build, self.build.toolchain
         assert toolchain is not None
         assert build.source is not None
-        bazel = (build.bazel, toolchain.bazel_sha256, *toolchain.bazelisk)
+        bazel = (build.bazel, *toolchain.bazelisk)
         git = ("git", build.source.tag, build.source.commit) if build.source.kind == "git" else ("archive",)
         collect = shlex.split(dockerfile.collect(build.bazel_target, f"{self.root}/wheel"))
         return [

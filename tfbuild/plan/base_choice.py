@@ -76,12 +76,12 @@ def default_base() -> tuple[str, str]:
 
 
 def base_for_wheel(python: str) -> BaseImage:
-    """Return the base for an existing wheel: one that can be made without a registry, else a supported one."""
-    return min(toolchains.bases_with(python), key=lambda row: (not row.bootstrap, bool(row.debian.ended)))
+    """Return the base for an existing wheel: one that can be made without a registry, if there is one."""
+    return min(toolchains.bases_with(python), key=lambda row: not row.bootstrap)
 
 
 def debian_pythons() -> str:
-    """Return the Pythons of bases that can be made without a registry, in words: 3.9, 3.11 and 3.13."""
+    """Return the Pythons of bases that can be made without a registry, in words: 3.11 and 3.13."""
     *first, last = (row.python for row in toolchains.table().distribution)
     return f"{', '.join(first)} and {last}"
 
@@ -176,12 +176,8 @@ def _on_machine(machine: HostSystem, circumstances: Circumstances, pythons: Sequ
 
 def _bases_with(python: str, compiler: str, bootstrap: bool = False) -> list[BaseImage]:
     """Return the bases with that Python that can install the compiler, the best first."""
-
-    def penalties(row: BaseImage) -> tuple[bool, bool]:
-        return compiler not in row.debian.compilers, bool(row.debian.ended)
-
     able = [row for row in _bases(bootstrap) if row.python == python and compiler in toolchains.compilers(row.debian)]
-    return sorted(able, key=penalties)
+    return sorted(able, key=lambda row: compiler not in row.debian.compilers)
 
 
 def _bases(bootstrap: bool) -> list[BaseImage]:
@@ -236,17 +232,10 @@ def _notes(release: str, able: Sequence[BaseImage], compiler: str, *, failing: b
         yield from _about_compiler(release, base.python, compiler)
     for other in able[1:]:
         if Version(other.debian.glibc) < Version(base.debian.glibc):
-            yield f"{other.image} has an older glibc than {base.image}, and is passed over: {_why_not(other, compiler)}"
+            why = f"{other.distribution} has no {compiler} itself"
+            yield f"{other.image} has an older glibc than {base.image}, and is passed over: {why}"
     if suite := toolchains.llvm_suite(base.distribution, compiler):
         yield f"{compiler} comes from {toolchains.table().llvm.url} ({suite}): {base.distribution} does not have it"
-    if base.until:
-        yield f"{base.image} is an old image, not rebuilt since {base.until}"
-
-
-def _why_not(base: BaseImage, compiler: str) -> str:
-    if base.debian.ended:
-        return f"support of {base.distribution} ended on {base.debian.ended}"
-    return f"{base.distribution} has no {compiler} itself"
 
 
 def _about_python(release: str, python: str) -> Iterator[str]:

@@ -128,9 +128,7 @@ class Toolchain:
     requirements: tuple[str, ...]
     llvm: tuple[str, ...]
     bazelisk: tuple[str, str, str]
-    bazel_sha256: str
     host_flags: tuple[str, ...]
-    profile_flags: tuple[str, ...]
     machine_flags: tuple[str, ...]
     silo: str
     cuda_base: str

@@ -43,14 +43,13 @@ class Failure(Sourced, frozen=True, kw_only=True):
     cuda_before: str = ""
     bazel_from: str = ""
     flags: tuple[str, ...] = ()
-    patch: bool = False
     edits: tuple[Edit, ...] = ()
     untried: bool = False
 
     @property
     def fixed(self) -> bool:
         """Whether builds get a fix for it."""
-        return bool(self.flags or self.patch or self.edits)
+        return bool(self.flags or self.edits)
 
     def matches(self, log: str) -> bool:
         """Whether a line of the log shows this failure."""
@@ -64,11 +63,7 @@ class Failure(Sourced, frozen=True, kw_only=True):
     @property
     def fix(self) -> str:
         """A short description of the fix."""
-        parts = [
-            " ".join(self.flags),
-            f"the patch {self.id}.patch" if self.patch else "",
-            *(f"an edit of {edit.files}" for edit in self.edits),
-        ]
+        parts = [" ".join(self.flags), *(f"an edit of {edit.files}" for edit in self.edits)]
         return ", ".join(part for part in parts if part)
 
 

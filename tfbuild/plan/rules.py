@@ -22,12 +22,13 @@ NEWEST = ("latest", "newest", "stable", "current", "main", "master")
 MISTYPED = str.maketrans("lioq", "1100", " ,")
 LIKE_PYTHON = re.compile(r"3\.([5-9]|\d\d)")
 # A major version alone.
-MAJOR = re.compile(r"v?([12])(\.[x*])?")
+MAJOR = re.compile(r"v?(2)(\.[x*])?")
 VERSION_INSIDE = re.compile(r"(?<![\d.])\d+[.,]\d+(?:[.,]\d+)?")
 # Letters of an unknown release that are compared with the known ones.
 MOST_TEXT = 64
 # A Python as other tools spell it: python3.12, py3.12, cp312.
 SPELLED_PYTHON = re.compile(r"(?:python|py|cp)?-?3\.?(\d{1,2})(?:\.\d+)?", re.ASCII)
+OLDEST_PYTHON = (3, 11)
 # --define=enable_mkl=false and TF_NEED_CUDA=0 request nothing.
 SWITCHED_OFF = re.compile(r"=(0|false|no)$")
 
@@ -131,6 +132,12 @@ def find_release(text: str, *, newer: bool = False) -> str:
             f"TensorFlow {name} is newer than this tfbuild (knows up to {releases.newest_first()[0]})",
             hint="upgrade tfbuild: it plans newer releases only within the newest major version that it knows",
         )
+    if re.fullmatch(r"\d{1,3}(\.\d{1,3}){1,2}", name, re.ASCII) and version(name) < version(
+        oldest := releases.releases()[0].version
+    ):
+        raise Unsupported(
+            f"TensorFlow {name} is too old: tfbuild builds {oldest} and newer", hint=f"--release {oldest}"
+        )
     if later:
         final = not version(later).is_prerelease
         why = f"newer than this tfbuild (knows up to {releases.newest_first()[0]})" if final else "not a final release"
@@ -198,6 +205,10 @@ def choose_python(request: Request, release: str, supported: tuple[str, ...]) ->
     match = SPELLED_PYTHON.fullmatch(python.lower())
     if match and (spelled := f"3.{match[1]}") != python:
         raise Unsupported(f"{python!r} is not a Python version", hint=f"--python {spelled}")
+    if match and int(match[1]) < OLDEST_PYTHON[1]:
+        raise Unsupported(
+            f"Python {python} is too old: tfbuild builds for 3.11 and newer", hint=f"--python {supported[0]}"
+        )
     with_base = [name for name in supported if name in toolchains.base_pythons()] or supported
     newest = next((name for name in releases.newest_first() if python in releases.pythons(name)), "")
     if newest and python in toolchains.base_pythons():

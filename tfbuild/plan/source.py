@@ -319,8 +319,7 @@ def system_library(text: str, release: str) -> SystemLibrary:
     name, equals, packages = text.partition("=")
     valid = {row.name: row.packages for row in library_rows() if row.covers(release)}
     if name not in valid:
-        spans = (f"{row.since}{row.before and f' before {row.before}'}" for row in library_rows() if row.name == name)
-        where = next((f"releases from {span} can" for span in spans), "")
+        where = next((f"releases before {row.before} can" for row in library_rows() if row.name == name), "")
         raise UsageError(
             f"system-lib {text!r}: TensorFlow {release} cannot take {name!r} from the system",
             hint=where or f"one of: {', '.join(valid)}",

@@ -83,10 +83,10 @@ def _decide(
     threading = _threading(request, target, release, arch)
     configs = configuration.configs(release, target, arch, threading)
     own_bazel = sources.own_bazel(request.bazel)
-    bazel = own_bazel.version if own_bazel else request.bazel or toolchains.bazel(release, arch)
-    own = (tree.bazelversion if tree else "") or _default(lambda: releases.bazel(release, arch))
-    if tree or not request.source:
-        _refuse_bazel(bazel, own, release, tree, request.configure)
+    bazel = own_bazel.version if own_bazel else request.bazel or releases.bazel(release)
+    own = (tree.bazelversion if tree else "") or _default(lambda: releases.bazel(release))
+    if not request.source:
+        _refuse_bazel(bazel, own)
     gpus = capabilities(request, target, release)
     likely = likely_cuda(request, target, release, gpus)
     circumstances = Circumstances(
@@ -177,24 +177,11 @@ def _threading(request: Request, target: str, release: str, arch: str) -> str:
     return chosen
 
 
-def _refuse_bazel(bazel: str, own: str, release: str, tree: TreeFacts | None, answers: tuple[str, ...]) -> None:
-    """Raise Unsupported for a Bazel that cannot build the release, by its tree where that is here.
-
-    `own`: that of the release; `answers`: NAME=VALUE for configure.py.
-    """
-    if tree:
-        taking, oldest, newest = "the tree's configure.py takes", tree.oldest_bazel, tree.newest_bazel
-    else:
-        limits = releases.bazel_limits(release)
-        taking, oldest, newest = f"TensorFlow {release} takes", limits.oldest, limits.newest
-    ignored = any(answer.startswith("TF_IGNORE_MAX_BAZEL_VERSION=") for answer in answers)
-    too_new = newest and Version(bazel) > Version(newest) and not ignored
-    if oldest and (too_new or Version(bazel) < Version(oldest)):
-        forced = "; --configure TF_IGNORE_MAX_BAZEL_VERSION=1 tries a newer one" if newest else ""
-        raise Unsupported(
-            f"{taking} Bazel {oldest} {f'to {newest}' if newest else 'or newer'}, not {bazel}",
-            hint=f"--bazel {own or oldest}{forced}",
-        )
+def _refuse_bazel(bazel: str, own: str) -> None:
+    """Raise Unsupported for a Bazel that builds no release. `own`: that of this release."""
+    oldest = toolchains.table().oldest_bazel
+    if Version(bazel) < Version(oldest):
+        raise Unsupported(f"TensorFlow takes Bazel {oldest} or newer, not {bazel}", hint=f"--bazel {own or oldest}")
 
 
 def _about_bazel(decision: Decision, own: str) -> Iterator[str]:
@@ -282,7 +269,7 @@ def _about_tree(decision: Decision, tree: TreeFacts, differences: tuple[Differen
 def _variant(decision: Decision, gpus: tuple[Capability, ...]) -> tuple[str, ...]:
     """Return words for what differs from the default build; options that have no word become a fingerprint."""
     request, release, target, arch = decision.request, decision.release, decision.target, decision.instruction_set.arch
-    bazel = _default(lambda: toolchains.bazel(release, arch))
+    bazel = _default(lambda: releases.bazel(release))
     threading = _default(lambda: configuration.threading(release, arch) if targets.get(target).onednn else "")
     circumstances = Circumstances(release=release, target=target, arch=arch, gpus=gpus, cuda=decision.cuda)
     base = "auto" if request.base in BASES else request.base

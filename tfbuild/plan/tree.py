@@ -30,7 +30,7 @@ from tfbuild.facts.release_table import (
 from tfbuild.util.files import open_regular
 
 PIP = "tensorflow/tools/pip_package"
-LOCK = re.compile(r"requirements_lock_(\d+)_(\d+)\.txt")
+LOCK = re.compile(r"requirements_lock_3_(\d+)\.txt")
 CUDA_SETTING = re.compile(
     r"(?:--(?:action|repo)_env=)?(?:TF|HERMETIC)_(CUDA|CUDNN|CUDA_COMPUTE)_(?:VERSION|CAPABILITIES)=(.+)"
 )
@@ -96,16 +96,14 @@ def parse_rc(text: str) -> Rc:
 class TreeFacts:
     """What one tree says.
 
-    `version`: as the tree has it. `bazelversion`: the first line of .bazelversion; `oldest_bazel`, `newest_bazel`: what
-    configure.py insists on. `configs`: what each config of .bazelrc stands for. `wheel_targets`: the known ones that
+    `version`: as the tree has it. `bazelversion`: the first line of .bazelversion. `configs`: what each config of
+    .bazelrc stands for. `wheel_targets`: the known ones that
     exist. `questions`: the variables that answer configure.py's; `reads`: the others that it reads. `lock_files`: the
-    Pythons with a file of pinned packages. `clang`: the official builds' compiler, such as "clang-18".
+    Pythons from 3.11 on with a file of pinned packages. `clang`: the official builds' compiler, such as "clang-18".
     """
 
     version: str
     bazelversion: str
-    oldest_bazel: str
-    newest_bazel: str
     configs: Mapping[str, tuple[str, ...]]
     wheel_targets: tuple[str, ...]
     questions: tuple[str, ...]
@@ -142,25 +140,21 @@ def read_tree(read_text: ReadText, names: Iterable[str]) -> TreeFacts:
     rc = parse_rc(read_text(".bazelrc") or "")
     configure = ast.parse(read_text("configure.py") or "", "configure.py")
     questions, reads = _variables(configure)
-    insists = any(_called(node) == "check_bazel_version" for node in ast.walk(configure))
-    limits = constants(configure) if insists else {}
     bazelversion = (read_text(".bazelversion") or "").partition("\n")[0].strip()
-    oldest, newest = limits.get("_TF_MIN_BAZEL_VERSION", ""), limits.get("_TF_MAX_BAZEL_VERSION", "")
-    for file, text in ((".bazelversion", bazelversion), ("configure.py", oldest), ("configure.py", newest)):
-        if text and not is_version(text):
-            raise ValueError(f"{file}: {text[:50]!r} is not a version of Bazel")
+    if bazelversion and not is_version(bazelversion):
+        raise ValueError(f".bazelversion: {bazelversion[:50]!r} is not a version of Bazel")
     clangs = [int(match[1]) for words in rc.options.values() for match in map(CLANG.fullmatch, words) if match]
     known_targets = sorted({row.target for row in table().wheel_target})
     return TreeFacts(
         version=_version(read_text),
         bazelversion=bazelversion,
-        oldest_bazel=oldest,
-        newest_bazel=newest,
         configs={name: rc.options.get(f"common:{name}", ()) + rc.build(name) for name in sorted(rc.configs)},
         wheel_targets=tuple(target for target in known_targets if _has_target(read_text, target)),
         questions=questions,
         reads=reads,
-        lock_files=tuple(sorted((f"{one[1]}.{one[2]}" for one in map(LOCK.fullmatch, names) if one), key=Version)),
+        lock_files=tuple(
+            sorted((f"3.{one[1]}" for one in map(LOCK.fullmatch, names) if one and int(one[1]) >= 11), key=Version)
+        ),
         clang=f"clang-{max(clangs)}" if clangs else "",
     )
 
@@ -290,7 +284,7 @@ def extended(rows: Iterable[Difference], release: str) -> ReleaseTable:
         for row in changes.get(difference.table, getattr(own, difference.table)):
             if row.key != difference.key or not row.covers(release):
                 kept.append(row)
-            elif base(row.since) < base(since):
+            elif not row.since or base(row.since) < base(since):
                 kept.append(msgspec.structs.replace(row, before=since))
         changes[difference.table] = (*kept, *([difference.row] if difference.row else []))
     return msgspec.structs.replace(own, **changes)

@@ -190,8 +190,7 @@ def _guard(file: WheelFile, release: str) -> frozenset[str]:
     from tfbuild.binary import guard, inspector
 
     with inspector.open_archive(file.path) as archive, temporary_folder() as folder:
-        package = releases.package(release)
-        library = f"{package.folder}/{package.framework}"
+        library = f"{releases.PACKAGE}/{releases.FRAMEWORK}"
         if library not in archive.namelist():
             raise BadInput(f"{file.path.name} has no {library} in it", hint="this is not a TensorFlow wheel for Linux")
         if archive.getinfo(library).file_size > guard.MOST_BYTES:

@@ -34,7 +34,7 @@ def image(engine: Engine, ref: str, *, full: bool, progress: Progress) -> inspec
     else:
         folder, release = site_packages(planned.python), planned.release
     with files.temporary_folder() as scratch:
-        found = copied(engine, inspected.id, folder, release, scratch)
+        found = copied(engine, inspected.id, folder, scratch)
         return inspector.of_libraries(ref, release, found, full=full, progress=progress)
 
 
@@ -59,22 +59,20 @@ def site_packages(python: str) -> str:
 
 def framework_path(planned: Planned) -> str:
     """Return the path of TensorFlow's framework, which has its guard, in an image that tfbuild made."""
-    package = releases.package(planned.release)
-    return f"{site_packages(planned.python)}/{package.folder}/{package.framework}"
+    return f"{site_packages(planned.python)}/{releases.PACKAGE}/{releases.FRAMEWORK}"
 
 
-def copied(engine: Engine, ref: str, folder: str, release: str, scratch: Path) -> Iterator[tuple[str, Path]]:
+def copied(engine: Engine, ref: str, folder: str, scratch: Path) -> Iterator[tuple[str, Path]]:
     """Copy TensorFlow's libraries out of an image's `folder`, without starting it: the main one, then the framework.
 
     Each is removed before the next one is copied. Raises CodeUnreadable.
     """
-    package = releases.package(release)
     path: Path | None = None
-    for name in (*inspector.MAIN, package.framework):
+    for name in (*inspector.MAIN, releases.FRAMEWORK):
         if name == inspector.MAIN[-1] and path:
             continue
         try:
-            source = f"{folder}/{package.folder}/{name}"
+            source = f"{folder}/{releases.PACKAGE}/{name}"
             path = engine.read_file(ref, source, scratch / "library", inspector.MOST_BYTES)
         except FileNotFoundError:
             continue

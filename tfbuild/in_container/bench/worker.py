@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..smoke.probes import EAGER, allocator
+from ..smoke.probes import allocator
 from ..smoke.records import open_channel, send
 from . import validity
 from .records import Calibrated, Dropped, Hello, Idle, Peak, Ready, WorkerSample, printable
@@ -23,7 +23,6 @@ SAMPLE_SECONDS = 0.12
 
 def main(arguments: list[str]) -> int:
     """Run the loop. `arguments`: environment variables to unset, since an engine can only set them to ""."""
-    os.environ.setdefault(*EAGER)
     for name in arguments:
         os.environ.pop(name, None)
     channel = open_channel()

@@ -1,8 +1,7 @@
 """The smoke test that runs inside an image to verify it, with the standard library, NumPy and TensorFlow only.
 
-It supports Python 3.7 and later, because old releases run on old Pythons. `invoke verify` copies this folder into a
-container and judges the results on the host; `docker run IMAGE tfbuild-smoke` runs the image's own copy, which judges
-them itself.
+`invoke verify` copies this folder into a container and judges the results on the host; `docker run IMAGE tfbuild-smoke`
+runs the image's own copy, which judges them itself.
 
     records.py   the protocol: challenges, and the results of probes as records of one JSON line each
     isolated.py  a start without sitecustomize and .pth files

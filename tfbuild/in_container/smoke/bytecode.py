@@ -7,15 +7,15 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Iterable, Iterator
 from types import CodeType
-from typing import Iterable, Iterator, Tuple
 
 CACHED = re.compile(rf"(.+)\.{re.escape(sys.implementation.cache_tag or 'none')}(?:\.opt-([12]))?\.pyc")
 HEADER = 16
 MOST_WRONG = 20
 
 
-def compared(folders: Iterable[str]) -> Tuple[int, Tuple[str, ...]]:
+def compared(folders: Iterable[str]) -> tuple[int, tuple[str, ...]]:
     """Return how many files of bytecode Python would load from folders and those below, and the wrong ones."""
     warnings.simplefilter("ignore")
     paths = sorted({path for folder in folders for path in _bytecode(folder)})

@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any, Dict, List
+from typing import Any
 
 from . import judge
 from .judge import Ended, Judgement, Plan, ProbeCheck, Results
@@ -22,7 +22,7 @@ CHECKS = {"mkl": ("onednn",), "cuda": ("cuda",)}
 MARKS = {judge.PASS: "ok", judge.WARN: "WARN", judge.FAIL: "FAIL", judge.SKIP: "skip"}
 
 
-def main(arguments: List[str]) -> int:
+def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="tfbuild-smoke", description="Check from inside that this image is what it promises to be."
     )
@@ -50,7 +50,7 @@ def read_plan(path: str, needed: bool) -> Plan:
             checks=CHECKS.get(target, ()),
         )
     with open(path) as file:
-        content: Dict[str, Any] = json.load(file)
+        content: dict[str, Any] = json.load(file)
     if not isinstance(content, dict):
         raise ValueError("is not a JSON object")
     names = ("release", "python", "target", "threading", "allocator")
@@ -59,7 +59,7 @@ def read_plan(path: str, needed: bool) -> Plan:
     return Plan(known_defects=tuple(map(str, defects)), checks=CHECKS.get(values["target"], ()), **values)
 
 
-def run(plan: Plan) -> Dict[str, Judgement]:
+def run(plan: Plan) -> dict[str, Judgement]:
     """Run the checks, and return their judgements by name."""
     start = results_of(judge.IMPORT)
     checks = {judge.IMPORT.name: judge.importing(start, plan)}
@@ -82,31 +82,30 @@ def results_of(check: ProbeCheck) -> Results:
         completed = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             env=dict(os.environ, **check.env),
             timeout=SECONDS,
         )
     except subprocess.TimeoutExpired:
         return Results((), Ended(1, "", timed_out=True))
     lines = completed.stdout.decode().splitlines()
-    # A probe that died sent fewer lines. (zip has no `strict` before Python 3.10.)
-    records = tuple(kind(**tuples(json.loads(line))) for kind, line in zip(check.kinds, lines))  # noqa: B905
+    # A probe that died sent fewer lines.
+    records = tuple(kind(**tuples(json.loads(line))) for kind, line in zip(check.kinds, lines, strict=False))
     return Results(records, Ended(completed.returncode, completed.stderr.decode(errors="replace")))
 
 
-def tuples(record: Dict[str, Any]) -> Dict[str, Any]:
+def tuples(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record's fields with tuples in place of JSON's lists."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
 
 
-def as_text(checks: Dict[str, Judgement], verdict: str) -> str:
+def as_text(checks: dict[str, Judgement], verdict: str) -> str:
     """Return a line for each check, and the verdict."""
     lines = [f"{MARKS[check.status]:4}  {name:9} {check.detail}" for name, check in checks.items()]
     return "\n".join([*lines, f"verdict: {verdict}"])
 
 
-def as_json(checks: Dict[str, Judgement], verdict: str) -> str:
+def as_json(checks: dict[str, Judgement], verdict: str) -> str:
     """Return the checks and the verdict as one JSON document."""
     rows = [
         {

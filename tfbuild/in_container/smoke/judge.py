@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any
 
 from .records import Bytecode, Environment, Faults, GpuConvolution, OneDnnConvolution, Part, TensorFlow
 
@@ -74,8 +75,8 @@ class Plan:
     target: str = ""
     threading: str = ""
     allocator: str = ""
-    checks: Tuple[str, ...] = ()
-    known_defects: Tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+    known_defects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,9 @@ class Results:
     `environment`, `printed`: what the first probe (`start`) sent of the container, and printed on stderr.
     """
 
-    records: Tuple[Any, ...]
+    records: tuple[Any, ...]
     ended: Ended
-    environment: Optional[Environment] = None
+    environment: Environment | None = None
     printed: str = ""
 
     @property
@@ -136,7 +137,7 @@ class Measurement:
 class Judgement:
     status: str
     detail: str
-    measures: Tuple[Measurement, ...] = ()
+    measures: tuple[Measurement, ...] = ()
 
 
 def last_line(text: str) -> str:
@@ -164,8 +165,8 @@ def guard(ended: Ended) -> Judgement:
 
 def importing(results: Results, plan: Plan) -> Judgement:
     """Judge whether TensorFlow imports, runs an operation, and is the planned one."""
-    environment: Optional[Environment] = results.record
-    tensorflow: Optional[TensorFlow] = results.records[1] if len(results.records) > 1 else None
+    environment: Environment | None = results.record
+    tensorflow: TensorFlow | None = results.records[1] if len(results.records) > 1 else None
     if environment is None or tensorflow is None or results.ended.why:
         numpy = f"NumPy {environment.numpy}; " if environment and environment.numpy else ""
         return Judgement(FAIL, numpy + (results.ended.why or "the probe ended without a result"))
@@ -199,7 +200,7 @@ def _is_of(commit: str, release: str) -> bool:
     return described.groups()[:2] == tag.groups()[:2] and int(described.group(3)) <= int(tag.group(3))
 
 
-def message(stderr: str) -> Tuple[str, ...]:
+def message(stderr: str) -> tuple[str, ...]:
     """Return the features in TensorFlow's own "rebuild TensorFlow" message; empty if it printed none."""
     for pattern in MESSAGES:
         match = pattern.search(stderr)
@@ -242,7 +243,7 @@ class Primitives:
 
     runtime: str
     isa: str
-    convolutions: Tuple[str, ...]
+    convolutions: tuple[str, ...]
 
 
 def primitives(text: str) -> Primitives:
@@ -251,7 +252,7 @@ def primitives(text: str) -> Primitives:
     Lines about `gemm_api` prove nothing: TensorFlow's own contraction calls it even with oneDNN off.
     """
     runtime, isa = "", ""
-    implementations: List[str] = []
+    implementations: list[str] = []
     for match in VERBOSE.finditer(text):
         fields = match.group(1).split(",")
         kind, implementation = executed(fields)
@@ -262,7 +263,7 @@ def primitives(text: str) -> Primitives:
     return Primitives(runtime, isa, tuple(sorted(set(implementations))))
 
 
-def executed(fields: Sequence[str]) -> Tuple[str, str]:
+def executed(fields: Sequence[str]) -> tuple[str, str]:
     """Return the kind and implementation of the primitive that a line reports on the CPU; empty if there is none.
 
     "[v1,primitive,]exec,cpu,KIND,IMPLEMENTATION,..." (1.x to 3.x; a time stamp may come first); MKL-DNN 0.x supports
@@ -316,7 +317,7 @@ def _fits(implementation: str, isa: str) -> bool:
 
 def numerics(results: Results, plan: Plan) -> Judgement:
     """Judge whether every part is within its limit; a known defect of the release is a warning."""
-    known: Dict[str, Part] = {part.name: part for part in results.records}
+    known: dict[str, Part] = {part.name: part for part in results.records}
     missing = [name for name in LIMITS if name not in known]
     if results.ended.why or missing:
         return Judgement(FAIL, f"ended before {missing[0] if missing else 'its end'}: {results.ended.why}")
@@ -373,10 +374,10 @@ class ProbeCheck:
 
     name: str
     probe: str
-    kinds: Tuple[type, ...]
+    kinds: tuple[type, ...]
     judge: Callable[[Results, Plan], Judgement]
     skip: Callable[[Plan], str] = lambda _: ""
-    env: Dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
 
 
 def _of_target(name: str) -> Callable[[Plan], str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -24,7 +25,7 @@ def parts() -> Iterator[Part]:
             yield Part(name=name, error=error, note=note)
 
 
-def measured(compute: Callable[[Any], float], random: Any) -> Tuple[Optional[float], str]:
+def measured(compute: Callable[[Any], float], random: Any) -> tuple[float | None, str]:
     try:
         error = float(compute(random))
     except ABSENT as reason:
@@ -46,7 +47,7 @@ def single(array: Any) -> Any:
     return tf.constant(array, tf.float32)
 
 
-def both(body: Callable[..., Any], *inputs: Any) -> List[Any]:
+def both(body: Callable[..., Any], *inputs: Any) -> list[Any]:
     """Run `body` in eager mode, where this build can, and in a graph.
 
     Up to 2.4, oneDNN's operations exist only in graphs. Its cache of primitives belongs to a thread; eager mode runs
@@ -184,7 +185,7 @@ def training(random: Any) -> float:
     return losses[-1] / losses[0]
 
 
-CHECKS: Tuple[Tuple[str, Callable[[Any], float]], ...] = (
+CHECKS: tuple[tuple[str, Callable[[Any], float]], ...] = (
     ("matmul", matmul),
     ("convolution", convolution),
     ("exp", exponential),
@@ -201,7 +202,7 @@ CHECKS: Tuple[Tuple[str, Callable[[Any], float]], ...] = (
 )
 
 
-def answers(challenge: Challenge) -> Iterator[Tuple[str, Any]]:
+def answers(challenge: Challenge) -> Iterator[tuple[str, Any]]:
     """Yield results of operations on the challenge's matrix of rows and columns, in both modes where they differ.
 
     tfbuild/verify/challenges.py computes the same.

@@ -10,7 +10,8 @@ import re
 import resource
 import sys
 import time
-from typing import IO, Any, Callable, Dict, List, Optional, Tuple
+from collections.abc import Callable
+from typing import IO, Any
 
 from .isolated import site_packages
 from .records import (
@@ -32,18 +33,15 @@ from .records import (
 TENSOR_MIB = 40
 TENSORS = 8
 WARM_UP = 4
-# Makes 1.15 behave like 2.x, where this is the default.
-EAGER = ("TF2_BEHAVIOR", "1")
 
 
-def main(arguments: List[str]) -> int:
+def main(arguments: list[str]) -> int:
     channel = open_channel()
-    os.environ.setdefault(*EAGER)
     PROBES[arguments[0]](channel, read_challenge(sys.stdin.readline()))
     return 0
 
 
-def start(channel: IO[str], challenge: Optional[Challenge]) -> None:
+def start(channel: IO[str], challenge: Challenge | None) -> None:
     """Send the environment, then TensorFlow, on a line each: the first arrives even if TensorFlow kills the process.
 
     A challenge is a product of matrices: rows, inner, columns. The process then stays until stdin ends, so that it can
@@ -62,7 +60,7 @@ def start(channel: IO[str], challenge: Optional[Challenge]) -> None:
         sys.stdin.read()
 
 
-def send_answer(channel: IO[str], name: str, result: Any, positions: Tuple[int, ...] = ()) -> None:
+def send_answer(channel: IO[str], name: str, result: Any, positions: tuple[int, ...] = ()) -> None:
     """Send a result, flattened, or its numbers at these positions; None: this build has none."""
     import numpy as np
 
@@ -95,11 +93,8 @@ def environment() -> Environment:
     )
 
 
-def packages(folders: List[str]) -> Tuple[str, ...]:
-    """Return the packages in folders by the names of theirs: numpy-1.18.5.dist-info, gast-0.2.2-py3.7.egg-info.
-
-    Python 3.7 has no importlib.metadata.
-    """
+def packages(folders: list[str]) -> tuple[str, ...]:
+    """Return the packages in folders by the names of theirs: numpy-1.18.5.dist-info, gast-0.2.2-py3.11.egg-info."""
     paths = [path for folder in folders for path in glob.glob(os.path.join(folder, "*-*.*-info"))]
     parts = [os.path.basename(path).rpartition(".")[0].split("-") for path in paths]
     return tuple(sorted({f"{re.sub('[-_.]+', '-', name.lower())}=={version}" for name, version, *_ in parts}))
@@ -116,7 +111,7 @@ def allocator() -> str:
     return next((file for file in map(owner, addresses) if file != program), program)
 
 
-def owner(address: Optional[int]) -> str:
+def owner(address: int | None) -> str:
     """Return the file mapped at `address`; empty if there is none."""
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -127,7 +122,7 @@ def owner(address: Optional[int]) -> str:
     return ""
 
 
-def cpu() -> Tuple[Tuple[str, ...], str]:
+def cpu() -> tuple[tuple[str, ...], str]:
     """Return the features that every core has, in the kernel's names, and the model."""
     with open("/proc/cpuinfo") as file:
         lines = [line.partition(":") for line in file]
@@ -136,7 +131,7 @@ def cpu() -> Tuple[Tuple[str, ...], str]:
     return tuple(sorted(set.intersection(*lists))) if lists else (), model
 
 
-def quota() -> Optional[float]:
+def quota() -> float | None:
     """Return the CPU quota of the cgroup (version 2, else 1), in CPUs; TensorFlow ignores it."""
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
@@ -171,12 +166,12 @@ def tensorflow() -> TensorFlow:
     )
 
 
-def gpus(tf: Any) -> List[Any]:
+def gpus(tf: Any) -> list[Any]:
     """List GPUs; every release has the function under this name, though since 2.1 it is no longer experimental."""
     return list(tf.config.experimental.list_physical_devices("GPU"))
 
 
-def faults(channel: IO[str], challenge: Optional[Challenge]) -> None:
+def faults(channel: IO[str], challenge: Challenge | None) -> None:
     """Count page faults, with judge.NO_ONEDNN: with oneDNN on, TensorFlow's own pool hides what malloc does.
 
     A challenge is the tensor's step, in 1/64: its last product has this multiple of each position.
@@ -197,7 +192,7 @@ def faults(channel: IO[str], challenge: Optional[Challenge]) -> None:
         send_answer(channel, "scale", result, challenge.positions)
 
 
-def onednn(channel: IO[str], challenge: Optional[Challenge]) -> None:
+def onednn(channel: IO[str], challenge: Challenge | None) -> None:
     """Run a convolution; judge.TALKATIVE makes oneDNN print on stderr which implementation ran.
 
     It runs in a graph, because up to 2.4 TensorFlow uses oneDNN's operations only there. A challenge has the sizes of
@@ -214,7 +209,7 @@ def onednn(channel: IO[str], challenge: Optional[Challenge]) -> None:
         send_answer(channel, "convolution", result, challenge.positions)
 
 
-def convolution_inputs(challenge: Optional[Challenge]) -> Tuple[Any, Any]:
+def convolution_inputs(challenge: Challenge | None) -> tuple[Any, Any]:
     """Return images and a kernel of 3 by 3: random ones, or the challenge's of [count, height, width, input, output].
 
     The challenge's kernel is divided by 16, so that results stay near 1.
@@ -237,13 +232,13 @@ def openmp() -> str:
     return next((name for name in sorted(files) if name.startswith(("libiomp", "libgomp", "libomp"))), "")
 
 
-def bytecode(channel: IO[str], challenge: Optional[Challenge]) -> None:
+def bytecode(channel: IO[str], challenge: Challenge | None) -> None:
     from .bytecode import compared
 
     send(channel, Bytecode(*compared([*sys.path, site_packages()])))
 
 
-def numerics(channel: IO[str], challenge: Optional[Challenge]) -> None:
+def numerics(channel: IO[str], challenge: Challenge | None) -> None:
     from . import numerics as checks
 
     for part in checks.parts():
@@ -252,7 +247,7 @@ def numerics(channel: IO[str], challenge: Optional[Challenge]) -> None:
         send_answer(channel, name, result)
 
 
-def cuda(channel: IO[str], challenge: Optional[Challenge]) -> None:
+def cuda(channel: IO[str], challenge: Challenge | None) -> None:
     """Run the same convolution on the first GPU, if any, and on the CPU; a challenge is that of `onednn`."""
     import tensorflow as tf
 
@@ -278,7 +273,7 @@ def cuda(channel: IO[str], challenge: Optional[Challenge]) -> None:
         send_answer(channel, "convolution", tf.nn.relu(on_gpu), challenge.positions)
 
 
-PROBES: Dict[str, Callable[[IO[str], Optional[Challenge]], None]] = {
+PROBES: dict[str, Callable[[IO[str], Challenge | None], None]] = {
     "start": start,
     "bytecode": bytecode,
     "faults": faults,

@@ -11,7 +11,7 @@ import os
 import random
 import sys
 from dataclasses import asdict, dataclass
-from typing import IO, Any, List, Optional, Tuple
+from typing import IO, Any
 
 HALF = 1 << 15
 # The note of an answer that a build cannot give.
@@ -23,11 +23,11 @@ class Challenge:
     """`sizes`: of the operation, in the order that its probe documents; `positions`: in its flattened result."""
 
     seed: int
-    sizes: Tuple[int, ...]
-    positions: Tuple[int, ...] = ()
+    sizes: tuple[int, ...]
+    positions: tuple[int, ...] = ()
 
 
-def numbers(seed: int, count: int) -> List[float]:
+def numbers(seed: int, count: int) -> list[float]:
     """Return numbers from -1 to 1 that float32 represents exactly; the same on every Python."""
     draw = random.Random(seed).getrandbits
     return [draw(16) / HALF - 1 for _ in range(count)]
@@ -38,7 +38,7 @@ def eight_bits(number: float) -> int:
     return int((number + 1) * 127)
 
 
-def read_challenge(line: str) -> Optional[Challenge]:
+def read_challenge(line: str) -> Challenge | None:
     """Return the challenge in a line of JSON; None for an empty line, which `tfbuild-smoke` sends."""
     if not line.strip():
         return None
@@ -78,13 +78,13 @@ class Environment:
     numpy: str
     malloc: str
     cpu_model: str
-    cpu_flags: Tuple[str, ...]
+    cpu_flags: tuple[str, ...]
     kernel: str
     machine: str
     cpus: int
-    quota: Optional[float]
+    quota: float | None
     memory: int
-    packages: Tuple[str, ...]
+    packages: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class OperationAnswer:
     """TensorFlow's results for a challenge; `name`: of the operation. Without `values`, `note` says why."""
 
     name: str
-    values: Tuple[float, ...]
+    values: tuple[float, ...]
     note: str = ""
 
 
@@ -114,7 +114,7 @@ class Bytecode:
     """How many `files` of bytecode Python would load, and which of them are `wrong`: not compiled from their source."""
 
     files: int
-    wrong: Tuple[str, ...]
+    wrong: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Part:
     """
 
     name: str
-    error: Optional[float]
+    error: float | None
     note: str = ""
 
 
@@ -150,4 +150,4 @@ class GpuConvolution:
 
     gpus: int
     device: str
-    error: Optional[float]
+    error: float | None

@@ -47,7 +47,7 @@ def _run(verification: Verification) -> Judgement:
     planned, site = verification.planned, libraries.site_packages(verification.planned.python)
     try:
         with files.temporary_folder() as scratch:
-            found = libraries.copied(verification.engine, verification.ref, site, planned.release, scratch)
+            found = libraries.copied(verification.engine, verification.ref, site, scratch)
             tell = verification.require_wanted
             scanned = {name: scan.read_code(path, name=name, tell=tell) for name, path in found}
     except CodeUnreadable as error:

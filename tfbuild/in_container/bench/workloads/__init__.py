@@ -11,12 +11,12 @@ import os
 import pkgutil
 import time
 from collections.abc import Callable
-from typing import Any, Tuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-Timing = Tuple[float, float]  # seconds by the clock, seconds of this process's CPU time
+Timing = tuple[float, float]  # seconds by the clock, seconds of this process's CPU time
 
 _KNOWN: dict[str, Callable[..., Any]] = {}
 _MISSING: dict[str, Exception] = {}
@@ -40,7 +40,7 @@ def registered() -> dict[str, Callable[..., Any]]:
 
 def missing() -> str:
     """Say which modules could not be imported and why; "" if all could."""
-    reasons = ["{}.py: {}: {}".format(name, type(error).__name__, error) for name, error in _MISSING.items()]
+    reasons = [f"{name}.py: {type(error).__name__}: {error}" for name, error in _MISSING.items()]
     return " ({})".format("; ".join(reasons)) if reasons else ""
 
 

@@ -22,7 +22,7 @@ def training(loss: Callable[..., Any], weights: list[Any], x: Any, items: int, x
     def step(batch: Any) -> Any:
         with tf.GradientTape() as tape:
             value = loss(batch, *variables)
-        for variable, slope in zip(variables, tape.gradient(value, variables)):
+        for variable, slope in zip(variables, tape.gradient(value, variables), strict=True):
             variable.assign_sub(1e-6 * slope)
         return value
 
@@ -235,7 +235,7 @@ def bandwidth(dtype: str, millions: int) -> FunctionWork:
     block = tf.cast(normal(1, 2**20) * 20, dtype)
     mib = millions * block.dtype.size
     if mib > MOST_MEMORY * validity.memory():
-        raise Unfit("{} MiB are too much for the {:.0f} MiB of memory".format(mib, validity.memory()))
+        raise Unfit(f"{mib} MiB are too much for the {validity.memory():.0f} MiB of memory")
     integer = INTEGERS[block.dtype.size]
     x = tf.tile(block, [millions])
     x = x if x.dtype == integer else tf.bitcast(x, integer)

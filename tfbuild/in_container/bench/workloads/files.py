@@ -5,8 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from functools import lru_cache
-from typing import Any, Tuple
+from functools import cache
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -20,7 +20,7 @@ BATCH = 100
 class FileRead(Work):
     """Read all records in each call. `cold`: ask the kernel to drop the files from its cache before, untimed."""
 
-    def __init__(self, records: Any, count: int, files: Tuple[str, ...], cold: bool) -> None:
+    def __init__(self, records: Any, count: int, files: tuple[str, ...], cold: bool) -> None:
         self.batches, self.items, self.files, self.cold = records.batch(BATCH), count, files, cold
 
     def call(self) -> None:
@@ -44,15 +44,15 @@ class FileRead(Work):
                 os.close(file)
 
 
-@lru_cache(maxsize=None)
-def stored(small: bool, count: int, size: int) -> Tuple[str, ...]:
+@cache
+def stored(small: bool, count: int, size: int) -> tuple[str, ...]:
     """Write `count` records of `size` bytes into the container's /tmp, once for all arms; return the files."""
     folder = tempfile.mkdtemp(prefix="tfbuild-bench-")
     random = np.random.default_rng(1)
     data = [random.bytes(size) for _ in range(count)]
     if small:
         files = [os.path.join(folder, f"{index:05d}") for index in range(count)]
-        for path, record in zip(files, data):
+        for path, record in zip(files, data, strict=True):
             with open(path, "wb") as file:
                 file.write(record)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ CHANNELS = 32
 SHUFFLED = 256
 
 
-@lru_cache(maxsize=None)  # functools.cache came with Python 3.9
+@cache
 def pictures() -> Any:
     """Return JPEGs with the entropy of photographs (63 KB at 375x500); smooth shapes would decode far too fast."""
     random = np.random.default_rng(7)
@@ -141,7 +141,7 @@ def network(fused: bool) -> Any:
             for index, weight in enumerate(weights):
                 x = tf.nn.relu(norm(tf.nn.conv2d(x, weight, 2, "SAME"), index))
             loss = tf.reduce_mean(tf.square(tf.reduce_mean(x, [1, 2]) - 1.0))
-        for variable, slope in zip(variables, tape.gradient(loss, variables)):
+        for variable, slope in zip(variables, tape.gradient(loss, variables), strict=True):
             variable.assign_sub(1e-6 * slope)
         return loss
 

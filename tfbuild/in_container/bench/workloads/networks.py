@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -97,13 +97,13 @@ def _block(x: Any, w: Any, b: Any, units: int) -> Any:
 # --- whole models with random weights, on one batch in memory or on JPEGs --------------------------------------------
 
 
-def _lstm(batch: int) -> Tuple[Any, Any]:
+def _lstm(batch: int) -> tuple[Any, Any]:
     steps, width = 20, 64
     layers = [tf.keras.layers.LSTM(128, return_sequences=True), tf.keras.layers.LSTM(128), tf.keras.layers.Dense(10)]
     return tf.keras.Sequential([tf.keras.Input((steps, width)), *layers]), normal(1, batch, steps, width)
 
 
-def _transformer(batch: int) -> Tuple[Any, Any]:
+def _transformer(batch: int) -> tuple[Any, Any]:
     length, width = 64, 128
     x = tf.keras.Input((length, width))
     mixed = tf.keras.layers.MultiHeadAttention(num_heads=4, key_dim=width // 4)(x, x)
@@ -116,10 +116,10 @@ def _transformer(batch: int) -> Tuple[Any, Any]:
 MODELS = {"lstm": _lstm, "transformer": _transformer}
 
 
-def _application(name: str, batch: int, size: int, classes: int) -> Tuple[Any, Any]:
+def _application(name: str, batch: int, size: int, classes: int) -> tuple[Any, Any]:
     make = getattr(tf.keras.applications, name, None)
     if make is None:
-        raise Unfit("Keras has no application {} in this release".format(name))
+        raise Unfit(f"Keras has no application {name} in this release")
     shape = (size, size, 3)
     return make(weights=None, input_shape=shape, classes=classes), normal(1, batch, *shape)
 
@@ -145,7 +145,7 @@ def model(
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(net(data, training=True)))
         variables = net.trainable_variables
-        for variable, slope in zip(variables, tape.gradient(loss, variables)):
+        for variable, slope in zip(variables, tape.gradient(loss, variables), strict=True):
             variable.assign_sub(1e-6 * slope)
         return loss
 
@@ -159,7 +159,7 @@ def model(
 # --- strategies on all GPUs, or on virtual devices of this CPU, where they cannot speed anything up ------------------
 
 
-def devices(kind: str, replicas: int, device: str) -> List[str]:
+def devices(kind: str, replicas: int, device: str) -> list[str]:
     """Return the names of the replicas' devices: all GPUs, or as many virtual CPUs as `replicas`."""
     physical = tf.config.list_physical_devices(device)
     if device == "GPU":
@@ -198,7 +198,7 @@ def distributed(
             for weight in weights:
                 y = tf.nn.relu(tf.matmul(y, weight))
             loss = tf.reduce_mean(tf.square(y)) / shared
-        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
         return loss
 
     def step(data: Any) -> Any:
