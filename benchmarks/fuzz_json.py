@@ -15,7 +15,7 @@ from urllib3 import HTTPResponse
 
 from tests.cpu.machines import machine
 from tfbuild import cpu, plan
-from tfbuild.engine import connection, daemon
+from tfbuild.engine import daemon
 from tfbuild.errors import TfbuildError
 from tfbuild.fleet import fleet
 from tfbuild.fleet.hosts import FleetHost
@@ -29,8 +29,6 @@ from tfbuild.pipeline.wheel import SCHEMA
 from tfbuild.plan import Request, options_file, wheel
 from tfbuild.publish import attachments, wheel_index, wheel_rows
 
-CONTEXT = "x"
-META = f"contexts/meta/{hashlib.sha256(CONTEXT.encode()).hexdigest()}/{connection.META}"
 ZEROS = 64 * "0"
 DIGEST = f"sha256:{ZEROS}"
 
@@ -71,17 +69,11 @@ def registry_server(content: bytes) -> None:
 
 
 def docker_folder(folder: Path) -> None:
-    """Read the configuration of Docker's client and a context; no helper for credentials is there."""
+    """Read the configuration of Docker's client; no helper for credentials is there."""
     with patch.dict(os.environ, {"DOCKER_CONFIG": str(folder), "PATH": str(folder)}):
-        connection.context_names(os.environ)
-        for read in (
-            lambda: connection.read_context("x", os.environ),
-            lambda: connection.endpoint(os.environ),
-            lambda: credentials.stored("docker.io"),
-            lambda: credentials.stored("127.0.0.1:1"),
-        ):
+        for host in ("docker.io", "127.0.0.1:1"):
             with contextlib.suppress(TfbuildError):
-                read()
+                credentials.stored(host)
 
 
 def fleet_images(path: Path) -> None:
@@ -137,8 +129,7 @@ WHEEL = {
 DOCUMENTS: dict[str, tuple[object, ...]] = {
     "bundle": ({"schema": bundle.SCHEMA, "builds": ["x"], "bases": [BASE], "repositories": [TAG], "files": [FILE]},),
     "docker": (
-        {"Name": CONTEXT, "Endpoints": {"docker": {"Host": "tcp://127.0.0.1:1", "SkipTLSVerify": True}}},
-        {"auths": {"127.0.0.1:1": {"auth": "eDp5", "identitytoken": "x"}}, "currentContext": CONTEXT},
+        {"auths": {"127.0.0.1:1": {"auth": "eDp5", "identitytoken": "x"}}, "currentContext": "x"},
         {"credsStore": "x", "credHelpers": {"127.0.0.1:1": "x"}, "proxies": {"default": {}}},
     ),
     "machine": ({"builder": {"gc": {"enabled": True}}},),

@@ -287,7 +287,6 @@ def test_a_registry_as_the_cache_is_no_option_of_bazel() -> None:
         (RunRequest(remote_cache="oci://u:pw@ghcr.io/us/cache"), "is not a repository in a registry"),
         (RunRequest(remote_cache="oci://ghcr.io/us/cache", remote_executor="grpc://h:1"), "is the only other"),
         (RunRequest(remote_cache="oci://ghcr.io/us/cache", remote_header_file="headers"), "is the only other"),
-        (RunRequest(remote_cache="oci://ghcr.io/us/cache", builder="far"), "needs the engine's own builder"),
     ],
 )
 def test_what_a_cache_in_a_registry_cannot_do_is_refused(asked: RunRequest, message: str) -> None:

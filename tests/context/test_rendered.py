@@ -13,7 +13,6 @@ from tfbuild.context import dockerfile, labels
 from tfbuild.context.dockerfile import ContextLayout
 from tfbuild.context.labels import labels_of
 from tfbuild.cpu import isa
-from tfbuild.engine import leases
 from tfbuild.errors import UsageError
 from tfbuild.facts import release_table, releases, targets, toolchains
 from tfbuild.pipeline.maker import Maker, downloads
@@ -115,13 +114,7 @@ def test_the_labels_of_a_gpu_build_say_for_which_and_with_what() -> None:
 def test_names_and_variables_that_others_rely_on() -> None:
     assert labels.image_name(official()) == "tfbuild:2.21.0-mkl-py3.11-avx"
     assert labels.image_name(official(), labels.UNVERIFIED) == "tfbuild:2.21.0-mkl-py3.11-avx-unverified"
-    assert tuple(f"io.tfbuild.{name}" for name in ("id", "base", "container", "owner", "lease")) == (
-        labels.ID,
-        labels.BASE,
-        leases.CONTAINER,
-        leases.OWNER,
-        leases.LEASE,
-    )
+    assert (labels.ID, labels.BASE) == ("io.tfbuild.id", "io.tfbuild.base")
     assert labels.given_at_build({"GITLAB_CI": "false", "CI_PROJECT_URL": "https://x/y"}) == {}
     with pytest.raises(UsageError) as refusal:
         labels.given_at_build({"TFBUILD_IMAGE_SOURCE": "x"})

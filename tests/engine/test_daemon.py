@@ -88,24 +88,13 @@ def test_a_limit_of_processes_or_files_is_named_as_one(
         build.find_program(os.environ)
 
 
-def test_a_builder_needs_a_client_with_buildx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older client builds without buildx, and ignores the name of a builder."""
-    folders = [client(tmp_path / "old", OLD, NO_BUILDX + SERVER), client(tmp_path / "both", OLD, BUILDX + SERVER)]
-    monkeypatch.setenv("PATH", os.pathsep.join(folders))
-    assert build.find_program(os.environ).path == f"{tmp_path}/old/docker"
-    assert build.find_program(os.environ, plugin=True) == DockerProgram(path=f"{tmp_path}/both/docker", buildx=True)
-    monkeypatch.setenv("PATH", folders[0])
-    with pytest.raises(EngineMissing, match=r"no docker program can use a buildx builder"):
-        build.find_program(os.environ, plugin=True)
-
-
 def test_where_no_client_fits_each_reason_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [client(tmp_path / "new", NEW, NO_BUILDX), client(tmp_path / "podman", "podman version 4.3.1")]
     monkeypatch.setenv("PATH", os.pathsep.join(folders))
     with pytest.raises(EngineMissing) as caught:
         build.find_program(os.environ)
     assert "new/docker 28.2 has no buildx plugin" in str(caught.value)
-    assert "podman/docker is Podman's, which has no BuildKit" in str(caught.value)
+    assert "podman/docker is not Docker's client" in str(caught.value)
     assert "docker-buildx" in caught.value.hint
 
 

@@ -112,7 +112,7 @@ class Api:
 class MemoryEngine(Engine):
     """`works`: what the builder does for each stage ("" for the last one), after the files that it `made`."""
 
-    cpus, memory, builder = 4, 16 << 30, None
+    cpus, memory = 4, 16 << 30
 
     def __init__(self, root: Path) -> None:
         self.images = Images()

@@ -114,7 +114,6 @@ def test_what_was_built_and_verified_is_neither_built_nor_verified_again(
         ({"disk": 1 << 60}, DiskFull, "GB are needed on"),
         ({"run": "linux/arm64"}, EngineMissing, "this engine builds for linux/arm64, but the plan is for linux/amd64"),
         ({"bundle": "far"}, UsageError, "the engine is on another machine"),
-        ({"bundle": "builder"}, UsageError, "farm has a network of its own"),
     ],
 )
 def test_what_cannot_be_built_is_refused_before_the_builder_runs(
@@ -126,7 +125,6 @@ def test_what_cannot_be_built_is_refused_before_the_builder_runs(
     engine.platform = run.pop("run", engine.platform)
     if place := run.get("bundle"):
         engine.local, run["bundle"] = place != "far", bundle.fill(folder / "bundle")
-        vars(engine)["builder"] = "farm" if place == "builder" else None
     made, _ = maker(engine, folder, **run)
     works: list[Any] = [made.build, lambda build: made.wheel(build, folder), lambda build: made.worker_image(build, "")]
     for work in works if "disk" not in run else [*works, lambda build: made.download(build, bundle.fill(folder / "x"))]:

@@ -1,10 +1,7 @@
 """A build's names and baselines on an engine that other runs use too."""
 
-import errno
 import io
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +18,7 @@ from tests.verify.test_report import report
 from tfbuild import cpu, plan
 from tfbuild.context.dockerfile import Base
 from tfbuild.context.labels import image_name, labels_of
-from tfbuild.engine import Engine
-from tfbuild.engine.build import Builder
-from tfbuild.errors import BuildFailed, DiskFull, EngineMissing
+from tfbuild.errors import BuildFailed, EngineMissing
 from tfbuild.pipeline import base_image
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.maker import Maker
@@ -92,16 +87,6 @@ def test_the_engine_s_cpu_is_read_in_a_base_that_it_has_else_in_a_new_one(there:
     assert ran == [used]
 
 
-def test_containers_that_a_connection_removed_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    connected: Any = SimpleNamespace(swept=("a", "b"))
-    said = io.StringIO()
-    monkeypatch.setattr(Engine, "connect", lambda **_: connected)
-    maker = Maker(run=Run(), progress=Progress(said))
-    for _ in range(2):
-        assert maker.engine is connected
-    assert said.getvalue() == "removed 2 containers of runs that were killed\n"
-
-
 def test_a_missing_official_image_is_built_unverified_and_named(
     engine: MemoryEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,30 +125,6 @@ def test_an_exported_wheel_is_this_compile_s_and_not_an_earlier_one_s(
     assert (sidecar["base"], sidecar["host"], sidecar["bazel"]) == (BASE, None, None)
     assert said.getvalue().endswith("\n".join(exported.audit.lines()) + "\n")
     assert [file.name for file in (tmp_path / "dist").iterdir()] == ["new.whl"]
-
-
-def saving(*chunks: bytes) -> Engine:
-    """Return an engine with a builder elsewhere, whose images are saved as these chunks before the disk is full."""
-
-    def save() -> Iterator[bytes]:
-        yield from chunks
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    images = SimpleNamespace(get=lambda _: SimpleNamespace(save=save))
-    engine = Engine.__new__(Engine)
-    engine.client = SimpleNamespace(images=images)
-    engine.__dict__["builder"] = Builder(name="far", driver="remote")
-    return engine
-
-
-def test_a_base_that_does_not_fit_on_the_disk_leaves_nothing_there(tmp_path: Path) -> None:
-    build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
-    maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path))
-    maker.__dict__["engine"] = saving(b"some of it")
-    base = Base(reference="tfbuild-base:bookworm", name="x", digest="sha256:1")
-    with pytest.raises(DiskFull, match=r"no space is left for .*base"), maker._named_contexts(build, base):
-        pytest.fail("there is no base")
-    assert list((tmp_path / build.id).iterdir()) == []
 
 
 @pytest.mark.parametrize(

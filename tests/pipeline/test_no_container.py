@@ -130,7 +130,6 @@ def test_the_surest_compiler_is_named_where_another_one_is_installed() -> None:
             "--base cannot be combined with --no-container: this machine takes the place of a base image",
         ),
         ({"network": "host"}, "--network cannot be combined with --no-container: this machine's network is used"),
-        ({"builder": "x"}, "--builder cannot be combined with --no-container: no engine is used"),
         (
             {"remote_executor": "grpc://x:1"},
             "--remote-executor cannot be combined with --no-container: its workers",
@@ -252,19 +251,18 @@ def unknown_cpu() -> Cpu:
 
 
 @each(
-    "read_cpu, builder, remote, once",
+    "read_cpu, remote, once",
     [
-        (recorded("rocky9-zen5"), None, None, True),
-        (recorded("rocky9-zen5"), None, Remote(cache="grpc://cache:1"), True),
+        (recorded("rocky9-zen5"), None, True),
+        (recorded("rocky9-zen5"), Remote(cache="grpc://cache:1"), True),
         # Actions may run on another machine.
-        (recorded("rocky9-zen5"), "farm", None, False),
-        (recorded("rocky9-zen5"), None, Remote(executor="grpc://farm:1"), False),
-        (recorded("scientificfermi6-bulldozer"), None, None, False),
-        (unknown_cpu, None, None, False),
+        (recorded("rocky9-zen5"), Remote(executor="grpc://farm:1"), False),
+        (recorded("scientificfermi6-bulldozer"), None, False),
+        (unknown_cpu, None, False),
     ],
 )
 def test_host_tools_are_compiled_once_only_where_the_machine_runs_the_target(
-    read_cpu: Callable[[], Cpu], builder: str | None, remote: Remote | None, once: bool, tmp_path: Path
+    read_cpu: Callable[[], Cpu], remote: Remote | None, once: bool, tmp_path: Path
 ) -> None:
     """The flags of that reach the compile as a secret, on an engine's machine and on this one."""
     build, texts = planned(), list[str]()
@@ -272,9 +270,7 @@ def test_host_tools_are_compiled_once_only_where_the_machine_runs_the_target(
     def export(context: Path, settings: BuildSettings, **_: Any) -> None:
         texts.append(settings.secrets["machine"].read_text())
 
-    engine = SimpleNamespace(
-        cpus=4, memory=16 << 30, local=True, builder=builder, client=None, data_root=tmp_path, export=export
-    )
+    engine = SimpleNamespace(cpus=4, memory=16 << 30, local=True, client=None, data_root=tmp_path, export=export)
     stream = io.StringIO()
     settings = BuildSettings(log=tmp_path / "log", progress=Progress(stream))
     output = tmp_path / "output"
@@ -301,9 +297,7 @@ def test_a_failed_analysis_leaves_its_log_and_no_word_of_a_profile(tmp_path: Pat
         settings.watch("Analyzing: target //x (1 packages loaded)")
         raise BuildFailed("the wheel could not be compiled", hint="")
 
-    engine = SimpleNamespace(
-        cpus=4, memory=16 << 30, local=True, builder=None, client=None, data_root=tmp_path, export=export
-    )
+    engine = SimpleNamespace(cpus=4, memory=16 << 30, local=True, client=None, data_root=tmp_path, export=export)
     stream = io.StringIO()
     settings = BuildSettings(log=tmp_path / "log", progress=Progress(stream))
     output = tmp_path / "output"

@@ -1,6 +1,5 @@
 """The options of a run: each one arrives, and none goes through the environment."""
 
-import os
 from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 
@@ -8,9 +7,6 @@ import pytest
 
 from tfbuild import plan
 from tfbuild.cli import VERBS, building
-from tfbuild.engine import connection
-from tfbuild.engine.connection import EngineChoice
-from tfbuild.errors import EngineMissing
 from tfbuild.pipeline.run import Run, run_of
 from tfbuild.plan import Request, RunRequest
 
@@ -31,12 +27,12 @@ def test_every_option_of_the_verbs_that_make_images_is_read(name: str) -> None:
 
 def test_the_options_become_a_run(tmp_path: Path) -> None:
     request = RunRequest(
-        engine="tcp://b:1", builder="farm", mirror="https://mirror.site/x/", network="host", jobs="4",
+        engine="tcp://b:1", mirror="https://mirror.site/x/", network="host", jobs="4",
         time_limit="1h", need_disk="5", remote_cache="grpc://cache:1", remote_readonly=True, no_cache=True,
         no_verify=True, no_throughput=True, reverify=True,
     )  # fmt: skip
     run = run_of(request, tmp_path / "ca.pem", "bootstrap")
-    assert run.engine == EngineChoice(engine="tcp://b:1", builder="farm")
+    assert run.engine == "tcp://b:1"
     assert (run.base, run.mirror, run.bundle, run.network) == (
         "bootstrap", "https://mirror.site/x", None, "host"
     )  # fmt: skip
@@ -56,35 +52,6 @@ def test_a_network_of_a_build_is_one_of_three(network: str) -> None:
 def test_without_options_it_is_the_default_run() -> None:
     run = run_of(RunRequest(), None)
     assert run == Run(started=run.started)
-
-
-@pytest.mark.parametrize(
-    ("choice", "variables"),
-    [
-        (EngineChoice(), {"DOCKER_HOST": "unix:///x", "DOCKER_TLS_VERIFY": "1", "DOCKER_CONTEXT": "old"}),
-        (EngineChoice(engine="tcp://b:1"), {"DOCKER_HOST": "tcp://b:1", "DOCKER_TLS_VERIFY": "1"}),
-        (EngineChoice(engine="far"), {"DOCKER_CONTEXT": "far"}),
-        (
-            EngineChoice(builder="farm"),
-            {"DOCKER_HOST": "unix:///x", "DOCKER_TLS_VERIFY": "1", "DOCKER_CONTEXT": "old", "BUILDX_BUILDER": "farm"},
-        ),
-    ],
-)
-def test_a_choice_becomes_the_variables_of_docker_s_client(choice: EngineChoice, variables: dict[str, str]) -> None:
-    environ = {"PATH": "/bin", "DOCKER_HOST": "unix:///x", "DOCKER_TLS_VERIFY": "1", "DOCKER_CONTEXT": "old"}
-    assert choice.environment(environ) == {"PATH": "/bin", **variables}
-
-
-def test_a_choice_leaves_the_environment_of_the_process_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    before = dict(os.environ)
-    chosen = connection.choose("tcp://b:1", "farm")
-    assert chosen.elsewhere()
-    assert connection.choose("unix:///run/x.sock") == EngineChoice(engine="unix:///run/x.sock")
-    assert not connection.choose("default").elsewhere()
-    with pytest.raises(EngineMissing, match=r"no Docker context 'none'"):
-        connection.choose("none")
-    assert dict(os.environ) == before
 
 
 def test_ignored_compile_options_are_named_where_nothing_is_compiled() -> None:

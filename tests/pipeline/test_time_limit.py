@@ -29,7 +29,7 @@ HOURS = 5 * 3600.0
 class Engine:
     """An engine whose builds fail, after something happened to the clocks; its own is of another year."""
 
-    cpus, memory, local, builder = 4, 16 << 30, True, None
+    cpus, memory, local = 4, 16 << 30, True
     data_root = Path("/nonexistent")
 
     def __init__(self, happens: Callable[[], None]) -> None:

@@ -6,9 +6,8 @@ import signal
 from itertools import islice
 
 from tests.rows import each
-from tests.with_engine.soak import FAULTS, IDS, LABELS, TARGETS, TRIALS, Trial, catches, draws
+from tests.with_engine.soak import FAULTS, IDS, TARGETS, TRIALS, Trial, catches, draws
 from tfbuild.cli import VERBS, command_line
-from tfbuild.engine import leases, sandbox
 from tfbuild.util.process import interruptible
 
 
@@ -29,11 +28,6 @@ def test_an_hours_draws_strike_each_important_verb_with_most_faults(seed: int) -
     drawn = {(trial.verb, name) for trial, name in islice(draws(random.Random(seed)), 100)}
     for verb in ("build", "verify", "push", "pull"):
         assert sum((verb, name) in drawn for name in FAULTS) > len(FAULTS) / 2
-
-
-def test_what_a_run_leaves_has_the_labels_by_which_the_soak_looks_for_it() -> None:
-    assert LABELS["container"] in leases.lease(leases.CONTAINER, "x", 1)
-    assert LABELS["volume"] in sandbox.volume("/x")["VolumeOptions"]["Labels"]
 
 
 def test_a_verb_is_struck_by_a_signal_once_it_handles_signals() -> None:

@@ -73,9 +73,6 @@ class FakeEngine:
             require_engine()
             raise
 
-    def require_whole(self, sandbox: Sandbox) -> None:
-        assert sandbox.volume == "v"
-
     @contextmanager
     def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[Sandbox]:
         assert {f"{path}/{name}" for name in files} == probe.files().keys()

@@ -223,28 +223,19 @@ def certificates(folder: Path) -> None:
 def ssh_server(second: Second) -> Iterator[Path]:
     """A server on 127.0.0.1, and the folder for PATH whose `ssh` knows it by names: each is another way to answer.
 
-    `second` speaks to the second engine; `poor` has no docker; `down` has no engine; `stranger`'s and `changed`'s host
-    keys are not those that are known; `locked-out` has no right; `closed` does not listen.
+    `second` forwards; `confined` does not; `stranger`'s and `changed`'s host keys are not those that are known;
+    `locked-out` has no right; `closed` does not listen.
     """
     sshd.program()
     folder, port = second.folder / "ssh", free_port()
     folder.mkdir()
-    configured(folder, port, second)
+    configured(folder, port)
     with sshd.serve(folder, port):
         yield folder / "bin"
 
 
-def configured(folder: Path, port: int, second: Second) -> None:
-    poor = folder / "few-programs"
-    poor.mkdir()
-    for name in ("sh", "cat"):
-        (poor / name).symlink_to(shutil.which(name) or f"/bin/{name}")
-    forced = {
-        "second": f'environment="DOCKER_HOST={second.host}"',
-        "poor": f'environment="PATH={poor}",command="PATH={poor}; eval \\"$SSH_ORIGINAL_COMMAND\\""',
-        "down": f'environment="DOCKER_HOST=unix://{folder}/nobody.sock"',
-        "slow": 'command="sleep 60"',
-    }
+def configured(folder: Path, port: int) -> None:
+    forced = {"second": "", "confined": "restrict"}
     allowed = [f"{options} {sshd.key(folder, name)}" for name, options in forced.items()]
     (folder / "authorized").write_text("\n".join(allowed) + "\n")
     for name in ("locked-out", "other"):
@@ -253,8 +244,7 @@ def configured(folder: Path, port: int, second: Second) -> None:
     (folder / "known").write_text(f"[127.0.0.1]:{port} {own}\n")
     (folder / "known-otherwise").write_text(f"[127.0.0.1]:{port} {other}\n")
     (folder / "none-known").write_text("")
-    settings = sshd.SETTINGS.format(port=port, folder=folder)
-    (folder / "sshd_config").write_text(f"{settings}PermitUserEnvironment yes\n")
+    (folder / "sshd_config").write_text(sshd.SETTINGS.format(port=port, folder=folder))
     common = sshd.COMMON.format(user=getpass.getuser())
     names = dict.fromkeys((*forced, "locked-out"), "known") | {
         "stranger": "none-known",

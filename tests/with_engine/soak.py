@@ -31,7 +31,7 @@ from tests.with_engine.conftest import ROOT
 from tests.with_engine.registry import Server
 from tests.with_engine.test_fault_matrix import Victim, started
 from tfbuild import plan
-from tfbuild.engine import leases
+from tfbuild.engine.containers import LABEL
 from tfbuild.errors import (
     DiskFull,
     Disturbed,
@@ -54,7 +54,6 @@ IDS = tuple(
 # No verb takes longer here: one that does hangs.
 SECONDS = 900.0
 # The labels of what a run may leave on the engine.
-LABELS = {"container": leases.CONTAINER, "volume": leases.VOLUME}
 # How much seldomer a fault is drawn for a verb that it was drawn for.
 RARER = 10
 Strike = Callable[["Place", "subprocess.Popen[str]"], None]
@@ -247,10 +246,8 @@ class Place:
         )  # fmt: skip
         if done.returncode:
             self.found(f"images ends with {done.returncode} after the fault", done.stderr)
-        for kind, label in LABELS.items():
-            words = ["ps", "--all"] if kind == "container" else ["volume", "ls"]
-            if left := self.docker(*words, "--quiet", "--filter", f"label={label}").split():
-                self.found(f"a {kind} is left: {left}", self.docker("inspect", *left))
+        if left := self.docker("ps", "--all", "--quiet", "--filter", f"label={LABEL}").split():
+            self.found(f"a container is left: {left}", self.docker("inspect", *left))
         if left := [path.name for path in self.temporary.iterdir()]:
             self.found(f"files are left: {left}")
         for name in self.docker("images", "--format", "{{.Repository}}:{{.Tag}}").split():

@@ -18,7 +18,7 @@ from tests.with_engine.test_engine import wait_until
 from tfbuild.bench import evidence, session, wording
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
-from tfbuild.engine import Engine, leases
+from tfbuild.engine import Engine, containers
 from tfbuild.engine.sandbox import Offer
 from tfbuild.measure import experiments, intervals, workers
 from tfbuild.measure.experiments import Arm, Case, Experiment, Metric
@@ -280,8 +280,8 @@ def test_signals_while_workers_are_made_end_it_and_leave_no_container(
 
         def own() -> list[Any]:
             """Its containers, which say whose they are: other tests use the same image."""
-            every = engine.client.containers.list(all=True, ignore_removed=True, filters={"label": leases.OWNER})
-            return [one for one in every if f" {process.pid} " in one.labels[leases.OWNER]]
+            every = engine.client.containers.list(all=True, ignore_removed=True, filters={"label": containers.LABEL})
+            return [one for one in every if f" {process.pid} " in one.labels[containers.LABEL]]
 
         # The main one, that of the step's heartbeat, and one for each of the three workers.
         assert wait_until(lambda: len(os.listdir(f"/proc/{process.pid}/task")) >= 5, 300)

@@ -25,7 +25,7 @@ from tests.ports import free_port
 from tfbuild.context.dockerfile import Base
 from tfbuild.engine import Engine, WorkerDied, daemon, faults
 from tfbuild.engine.build import BuildSettings
-from tfbuild.engine.leases import CONTAINER
+from tfbuild.engine.containers import LABEL
 from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, RegistryRefused, UnknownImage
 from tfbuild.pipeline import base_image
 from tfbuild.util.progress import Progress
@@ -61,9 +61,7 @@ def wait_until(holds: Callable[[], object], seconds: float = 30) -> bool:
 
 def containers(engine: Engine, image: str) -> list[str]:
     """The containers of an image that carry tfbuild's label."""
-    found = engine.client.containers.list(
-        all=True, ignore_removed=True, filters={"label": CONTAINER, "ancestor": image}
-    )
+    found = engine.client.containers.list(all=True, ignore_removed=True, filters={"label": LABEL, "ancestor": image})
     return [container.name for container in found]
 
 

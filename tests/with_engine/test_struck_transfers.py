@@ -20,7 +20,7 @@ from tests.with_engine.conftest import ROOT
 from tests.with_engine.registry import Server
 from tests.with_engine.test_fault_matrix import Victim, one_message, started
 from tests.with_engine.test_registry import build, cpuinfo, label, wait_for_bytes
-from tfbuild.engine import Engine, transfer
+from tfbuild.engine import Engine
 from tfbuild.errors import DiskFull, EngineMissing
 from tfbuild.oci import manifests
 from tfbuild.oci.client import Registry
@@ -149,8 +149,8 @@ def publish_bomb(engine: Engine, image: str, place: Registry, reports: Path) -> 
 
     document = {
         "schemaVersion": 2, "mediaType": manifests.IMAGES[0],
-        "config": uploaded(transfer.CONFIG, json.dumps(config).encode()),
-        "layers": [uploaded(f"{transfer.LAYER}+gzip", one.content) for one in layers],
+        "config": uploaded("application/vnd.oci.image.config.v1+json", json.dumps(config).encode()),
+        "layers": [uploaded("application/vnd.oci.image.layer.v1.tar+gzip", one.content) for one in layers],
     }  # fmt: skip
     assert len(layers[1].content) < 32 << 20
     place.put(BUILD.id, json.dumps(document).encode(), manifests.IMAGES[0])

@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -548,52 +548,6 @@ def test_a_sandbox_has_its_files_and_nothing_to_write_on(engine: Engine, debian:
     assert run.stderr.count("Read-only file system") == 5
 
 
-@pytest.fixture
-def busy(engine: Engine, debian: str) -> Iterator[None]:
-    """Another container computes on every CPU, and has eight times the share of one that is judged."""
-    cpus = os.cpu_count() or 1
-    loops = " & ".join(["while :; do :; done"] * cpus)
-    container = engine.client.containers.run(debian, ["sh", "-c", loops], detach=True, cpu_shares=8 * 1024 * cpus)
-    try:
-        yield
-    finally:
-        container.remove(force=True, v=True)
-
-
-@pytest.mark.usefixtures("busy")
-@pytest.mark.parametrize(
-    ("script", "error", "told"),
-    [
-        ("while :; do :; done", Disturbed, r"it waited for a CPU for \d+ of \d+ s, while others used "),
-        # It would not end on any machine.
-        ("sleep 1000", TimeoutError, "ran longer than 20 s"),
-    ],
-)
-def test_a_container_that_a_busy_machine_starves_is_not_judged(
-    script: str, error: type[Exception], told: str, engine: Engine, debian: str, box: Sandbox
-) -> None:
-    with pytest.raises(error, match=told):
-        engine.run(debian, ["sh", "-c", script], sandbox=box, timeout=20)
-
-
-@pytest.mark.usefixtures("busy")
-@pytest.mark.parametrize(
-    ("answer", "error", "told"),
-    [
-        ("while :; do :; done", Disturbed, r"it waited for a CPU for \d+ of \d+ s, while others used "),
-        ("sleep 1000", TimeoutError, "did not answer within 25 s"),
-    ],
-)
-def test_a_worker_that_a_busy_machine_starves_is_not_judged(
-    answer: str, error: type[Exception], told: str, engine: Engine, debian: str, box: Sandbox
-) -> None:
-    script = f"read line; echo $line; read line; {answer}"
-    with engine.worker(debian, ["sh", "-c", script], sandbox=box) as worker:
-        assert worker.ask("first", 25) == "first"
-        with pytest.raises(error, match=told):
-            worker.ask("second", 25)
-
-
 def test_a_sandbox_leaves_nothing_on_the_engine(engine: Engine, debian: str) -> None:
     with engine.sandbox(debian, {"x": b""}, "/files") as sandbox:
         engine.run(debian, ["true"], sandbox=sandbox)
@@ -783,37 +737,6 @@ def test_times_that_an_image_forges_are_not_those_seen_from_outside(
 def test_an_image_that_ends_itself_as_if_it_were_killed_fails(checked: Checked) -> None:
     found = checked(*tensorflow("import os; os._exit(137)"), only=("import",))
     assert (found["import"].status, found["import"].detail[-17:]) == ("fail", "killed by SIGKILL")
-
-
-def test_a_pruned_sandbox_is_no_verdict_and_leaves_no_volume(
-    engine: Engine, image: Callable[..., str], derived: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What `docker container prune` and `docker volume prune` remove: the container that never runs, and its volume."""
-    ref = derived(image(RELEASE), f"LABEL test={uuid.uuid4().hex}")
-    monkeypatch.setattr(session, "CHECKS", [check for check in CHECKS if check.name == "import"])
-    with engine.sandbox(ref, {"x": b""}, "/files") as sandbox:
-        (holder,) = engine.client.containers.list(all=True, filters={"ancestor": engine.image(ref).id})
-        holder.remove()
-        assert engine.client.volumes.get(sandbox.volume)
-        engine.require_whole(sandbox)
-    assert sandbox.volume not in {volume.name for volume in engine.client.volumes.list()}
-    plain = Engine.sandbox
-    volumes = []
-
-    @contextmanager
-    def pruned(self: Engine, *arguments: Any) -> Iterator[Sandbox]:
-        with plain(self, *arguments) as box:
-            (holder,) = self.client.containers.list(all=True, filters={"ancestor": self.image(ref).id})
-            holder.remove(v=True)
-            volumes.append(box.volume)
-            yield box
-
-    monkeypatch.setattr(Engine, "sandbox", pruned)
-    with pytest.raises(Disturbed, match="somebody removed the volume with its probes"):
-        session.verify(engine, ref, progress=Progress())
-    # The engine has other tests' volumes too.
-    assert volumes
-    assert {volume.name for volume in engine.client.volumes.list()}.isdisjoint(volumes)
 
 
 def test_a_limit_on_the_size_of_files_here_is_no_verdict(engine: Engine, image: Callable[..., str]) -> None:

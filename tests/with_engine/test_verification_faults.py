@@ -29,7 +29,7 @@ from tfbuild.bench import report as reporting
 from tfbuild.cli.options import certificates
 from tfbuild.context.labels import UNVERIFIED
 from tfbuild.engine import Engine
-from tfbuild.engine.leases import CONTAINER
+from tfbuild.engine.containers import LABEL
 from tfbuild.errors import DiskFull, Disturbed, EngineMissing
 from tfbuild.pipeline import base_image
 from tfbuild.util.progress import Progress
@@ -177,7 +177,7 @@ def at_work(victim: Victim, step: str, strike: Strike) -> Strike:
 
     def wait_and_strike(process: "subprocess.Popen[str]") -> None:
         there, deadline = Engine.connect(victim.found.host), time.monotonic() + SECONDS
-        while len(there.client.containers.list(filters={"label": CONTAINER}, sparse=True)) < RUNNING[step]:
+        while len(there.client.containers.list(filters={"label": LABEL}, sparse=True)) < RUNNING[step]:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         there.client.close()
@@ -190,7 +190,7 @@ def kept(victim: Victim) -> set[str]:
     """The names of tfbuild's images on the victim, and none of its containers is left after this."""
     there = Engine.connect(victim.found.host)
     names = {name for image in there.labelled("io.tfbuild.id") for name in image.tags}
-    assert there.client.containers.list(all=True, filters={"label": CONTAINER}) == []
+    assert there.client.containers.list(all=True, filters={"label": LABEL}) == []
     there.client.close()
     return names
 
@@ -244,7 +244,7 @@ def test_what_is_done_to_a_verification_from_outside_is_no_verdict(victim: Victi
     def each(act: Callable[[Container], None]) -> Strike:
         def strike(_: "subprocess.Popen[str]") -> None:
             there = Engine.connect(victim.found.host)
-            for container in there.client.containers.list(filters={"label": CONTAINER}):
+            for container in there.client.containers.list(filters={"label": LABEL}):
                 act(container)
             there.client.close()
 

@@ -94,7 +94,7 @@ def engine_of(name: str) -> "Engine":
     """Connect to the engine that --engine names. Raises EngineMissing where none answers."""
     from tfbuild.engine import Engine, connection
 
-    return Engine.connect(chosen=connection.choose(name))
+    return Engine.connect(connection.choose(name))
 
 
 def certificates(ca_cert: str) -> Path | None:

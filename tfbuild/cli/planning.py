@@ -289,8 +289,10 @@ def select_and_print_notes(request: Request, run: "Run") -> Build:
 
     With an engine on another machine, it is for that machine's platform and CPU.
     """
+    from tfbuild.engine import connection
+
     host = None
-    if run.engine.elsewhere():
+    if connection.elsewhere(run.engine):
         from tfbuild.pipeline.maker import Maker
 
         maker = Maker(run=run)

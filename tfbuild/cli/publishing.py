@@ -29,7 +29,6 @@ from tfbuild.util.files import REPORTS
 from tfbuild.util.quantities import counted
 
 if TYPE_CHECKING:
-    from tfbuild.engine.connection import EngineChoice
     from tfbuild.publish.lock import Lock
 
 
@@ -129,11 +128,11 @@ def push(
         finished = pushing.finish(destination, image, REPORTS, say_note, demand=demand, sign=signer, dry_run=dry_run)
         show_pushed(finished, json=json, dry_run=dry_run)
     elif dry_run:
-        ready = pushing.rehearse(Engine.connect(chosen=chosen), image, destination, REPORTS, force=force)
+        ready = pushing.rehearse(Engine.connect(chosen), image, destination, REPORTS, force=force)
         digest = ready.there.digest if ready.there else ""
         show_rehearsed(ready.ref, digest, json=json, uploads=ready.existing is None)
     else:
-        connected = Engine.connect(chosen=chosen)
+        connected = Engine.connect(chosen)
         with connected.watched("the push"):
             pushed = pushing.push(connected, image, destination, REPORTS, force=force, progress=Progress(), sign=signer)
         show_pushed(pushed, json=json)
@@ -216,7 +215,7 @@ def pull(
         show_passed_over(choice, notable=json)
     if not json:
         show_choice(choice, any_release=any_release, locked_by=lock)
-    image = "" if dry_run else pulling.pull(Engine.connect(chosen=chosen), source, accepted, Progress())
+    image = "" if dry_run else pulling.pull(Engine.connect(chosen), source, accepted, Progress())
     if json:
         show_pulled(choice, reference=reference, image=image, signed=demand is not None)
     else:
@@ -238,9 +237,11 @@ def _refuse_contradiction(path: str, lock: "Lock | None", narrowing: Mapping[str
         raise UsageError(f"{path} locks images for {lock.target}", hint=f"--target {lock.target}, or remove {path}")
 
 
-def running_cpu(cpuinfo: str, ca_cert: str, chosen: "EngineChoice") -> Cpu:
+def running_cpu(cpuinfo: str, ca_cert: str, chosen: str) -> Cpu:
     """Return the CPU that will run the image: that of --cpuinfo, else that of the engine's machine."""
-    if not cpuinfo and chosen.elsewhere():
+    from tfbuild.engine import connection
+
+    if not cpuinfo and connection.elsewhere(chosen):
         from tfbuild.pipeline.maker import Maker
         from tfbuild.pipeline.run import Run
 
@@ -269,8 +270,8 @@ def images(*, engine: str, registry: str, ca_cert: str, outdated: bool, json: bo
     remote = registry_of(registry, ca_cert) if named or outdated else None
     connected: Engine | None = None
     try:
-        connected = Engine.connect(chosen=chosen)
-        host = running_cpu("", ca_cert, chosen) if chosen.elsewhere() else host_cpu("")
+        connected = Engine.connect(chosen)
+        host = running_cpu("", ca_cert, chosen) if connection.elsewhere(chosen) else host_cpu("")
     except EngineMissing as error:
         if remote is None or outdated:
             raise
@@ -343,8 +344,6 @@ def prune(*, engine: str, keep: list[str], dry_run: bool, yes: bool, json: bool)
     from tfbuild.publish import inventory
 
     connected = engine_of(engine)
-    if connected.swept:
-        say(f"removed {counted(len(connected.swept), 'container')} of runs that were killed")
     going = inventory.prunable(inventory.local(connected, REPORTS, None), keep)
     for entry in going:
         say(f"{entry.name if entry.name != inventory.UNNAMED else entry.digest}  {inventory.age(entry.created)}")

@@ -73,7 +73,6 @@ def wheel(*, output: str, no_container: bool, json: bool, **options: Any) -> Non
 # Options that need an engine, and what takes their place without one.
 OF_ENGINES = {
     "engine": "no engine is used",
-    "builder": "no engine is used",
     "base": "this machine takes the place of a base image",
     "network": "this machine's network is used",
     "remote-executor": "its workers run in the builder's image, unlike this machine; --remote-cache works",

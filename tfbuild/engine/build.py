@@ -36,29 +36,27 @@ class DockerProgram:
     buildx: bool
 
 
-def find_program(environ: Mapping[str, str], *, plugin: bool = False) -> DockerProgram:
+def find_program(environ: Mapping[str, str]) -> DockerProgram:
     """Return the first `docker` on PATH that can build with BuildKit on the engine that this environment names.
 
-    `plugin`: require the buildx plugin, without which the name of a builder is ignored. Raises EngineMissing if there
-    is none.
+    Raises EngineMissing if there is none.
     """
-    return _find(frozenset(environ.items()), plugin)
+    return _find(frozenset(environ.items()))
 
 
 @cache
-def _find(environ: frozenset[tuple[str, str]], plugin: bool) -> DockerProgram:
+def _find(environ: frozenset[tuple[str, str]]) -> DockerProgram:
     env = dict(environ)
     refused = []
     for path in _programs(env.get("PATH", os.defpath)):
-        program, why_not = _probe(path, env, plugin=plugin)
+        program, why_not = _probe(path, env)
         if program is not None:
             return program
         refused.append(f"{path} {why_not}")
     raise EngineMissing(
-        f"no docker program can {'use a buildx builder' if plugin else 'build with BuildKit'} here"
-        + "".join(f"\n  {line}" for line in refused),
-        hint="install the package docker-buildx (Debian 13, Ubuntu) or docker-buildx-plugin (Docker's own repository)"
-        + ("" if plugin else ", or docker.io (Debian 12)"),
+        "no docker program can build with BuildKit here" + "".join(f"\n  {line}" for line in refused),
+        hint="install the package docker-buildx (Debian 13, Ubuntu), docker-buildx-plugin (Docker's own repository) or "
+        "docker.io (Debian 12)",
     )
 
 
@@ -71,15 +69,13 @@ def _programs(path: str) -> Iterator[str]:
             yield program
 
 
-def _probe(path: str, env: Mapping[str, str], *, plugin: bool) -> tuple[DockerProgram | None, str]:
-    """Return the program, or why it cannot be used (Podman's `docker` prints "podman version")."""
-    printed = _output([path, "--version"], env)
-    version = VERSION.match(printed)
+def _probe(path: str, env: Mapping[str, str]) -> tuple[DockerProgram | None, str]:
+    """Return the program, or why it cannot be used."""
+    version = VERSION.match(_output([path, "--version"], env))
     if version is None:
-        podman = printed.lower().startswith("podman")
-        return None, "is Podman's, which has no BuildKit" if podman else "is not Docker's client"
+        return None, "is not Docker's client"
     major_minor = (int(version[1]), int(version[2]))
-    needs_buildx = plugin or major_minor >= BUILDX_ONLY
+    needs_buildx = major_minor >= BUILDX_ONLY
     buildx = needs_buildx and bool(_output([path, "buildx", "version"], env))
     if (needs_buildx and not buildx) or major_minor < BUILDKIT_INSIDE:
         return None, f"{version[1]}.{version[2]} has no buildx plugin"
@@ -99,79 +95,6 @@ def _output(command: list[str], env: Mapping[str, str]) -> str:
             raise limit from error
         return ""
     return completed.stdout.decode(errors="replace").strip()
-
-
-# --- the builder ------------------------------------------------------------------------------------------------------
-
-FIELD = re.compile(r"^(Driver|Endpoint): *(\S*)$", re.MULTILINE)
-# The driver of an engine's own BuildKit; buildx names that builder after the engine's context.
-INSIDE = "docker"
-INSPECT_SECONDS = 60.0
-# Starting one may mean pulling an image and starting a container or pod.
-START_SECONDS = 600.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Builder:
-    """A buildx builder of the driver docker-container, kubernetes or remote: it does not see the engine's images."""
-
-    name: str
-    driver: str
-
-    def __str__(self) -> str:
-        return f"the builder {self.name} ({self.driver})"
-
-
-def own_builder(environ: Mapping[str, str]) -> str:
-    """Return buildx's name of the engine's own builder; "default" is the one behind DOCKER_HOST."""
-    return connection.endpoint(environ).context or connection.DEFAULT
-
-
-def named_builder(environ: Mapping[str, str]) -> str:
-    """Return the builder that the user named; "" for none, and for the engine's own."""
-    name = environ.get("BUILDX_BUILDER", "")
-    return "" if name == own_builder(environ) else name
-
-
-def find_builder(name: str, environ: Mapping[str, str]) -> Builder:
-    """Return the builder `name`, started if necessary. Raises EngineMissing if the engine cannot use it."""
-    program = find_program(environ, plugin=True).path
-    code, printed = _buildx(program, environ, INSPECT_SECONDS, "inspect", name)
-    fields = dict(reversed(FIELD.findall(printed)))  # the first of several nodes
-    driver = fields.get("Driver", "")
-    if code != 0 or not driver:
-        raise EngineMissing(f"the buildx builder {name!r} cannot be used: {_reason(printed)}", hint="docker buildx ls")
-    if driver == INSIDE:
-        raise EngineMissing(
-            f"the builder {name} belongs to another engine, and the image would stay there",
-            hint=f"--engine {fields.get('Endpoint') or name} builds and verifies there",
-        )
-    builder = Builder(name=name, driver=driver)
-    code, printed = _buildx(program, environ, START_SECONDS, "inspect", "--bootstrap", name)
-    if code != 0:
-        raise EngineMissing(
-            f"{builder} does not answer: {_reason(printed)}", hint=f"docker buildx inspect --bootstrap {name}"
-        )
-    return builder
-
-
-def _buildx(program: str, environ: Mapping[str, str], seconds: float, *arguments: str) -> tuple[int, str]:
-    """Return buildx's exit code and its output: that of a failure is its errors."""
-    command = [program, "buildx", *arguments]
-    try:
-        done = subprocess.run(
-            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return 1, f"no answer within {seconds:g} s"
-    printed = done.stderr if done.returncode and done.stderr else done.stdout
-    return done.returncode, printed.decode(errors="replace")
-
-
-def _reason(output: str) -> str:
-    """Return the last line, which is the reason; the lines above it are progress."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return lines[-1].removeprefix("ERROR: ").removeprefix("Error: ").strip() if lines else "buildx printed no reason"
 
 
 # --- a build ----------------------------------------------------------------------------------------------------------
@@ -198,8 +121,7 @@ LOST_SESSION = re.compile(r"no active session for \w+: context deadline exceeded
 class BuildSettings:
     """What the builder gets beside its context; see Engine.build.
 
-    `contexts`: replacements of images, by the name in FROM; only buildx supports them. `labels`: added to those of the
-    Dockerfile; they leave no step in the image's history.
+    `labels`: added to those of the Dockerfile; they leave no step in the image's history.
     `seconds`: the time limit; None for no limit.
     """
 
@@ -207,7 +129,6 @@ class BuildSettings:
     progress: Progress
     build_args: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, Path] = field(default_factory=dict)
-    contexts: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     network: str = ""
     no_cache: bool = False
@@ -220,18 +141,17 @@ def build(
     environ: Mapping[str, str],
     settings: BuildSettings,
     *,
-    builder: Builder | None = None,
     tag: str = "",
     stage: str = "",
     output: Path | None = None,
 ) -> str:
-    """Build `context` on the engine that `environ` names, or in `builder`; see Engine.build and Engine.export.
+    """Build `context` on the engine that `environ` names; see Engine.build and Engine.export.
 
     Returns the id of the image `tag`; with `output`, writes the files of `stage` there, and returns "".
     """
     with files.temporary_folder() as folder:
         command = [
-            *_client(environ, builder, settings, load=output is None),
+            *_client(environ, load=output is None),
             *(["--output=type=local," + csv("dest", output)] if output else [f"--iidfile={folder}/id", f"--tag={tag}"]),
             *([f"--target={stage}"] if stage else []),
             *_options(settings),
@@ -249,15 +169,13 @@ def build(
         return "" if output else (folder / "id").read_text().strip()
 
 
-def _client(environ: Mapping[str, str], builder: Builder | None, settings: BuildSettings, *, load: bool) -> list[str]:
-    program = find_program(environ, plugin=builder is not None)
+def _client(environ: Mapping[str, str], *, load: bool) -> list[str]:
+    program = find_program(environ)
     if not program.buildx:
         return [program.path, "build"]
-    # By default the engine's own builder: it finds bases that were made here, and leaves the image in this engine.
-    name = builder.name if builder else own_builder(environ)
-    # The engine's own builder needs no permission.
-    allowed = ["--allow=network.host"] if builder and settings.network == "host" else []
-    return [program.path, "buildx", "build", *(["--load"] if load else []), f"--builder={name}", *allowed]
+    # The engine's own builder, whichever is current: it has the bases that were made here, and keeps the image.
+    name = connection.endpoint(environ).context or "default"
+    return [program.path, "buildx", "build", *(["--load"] if load else []), f"--builder={name}"]
 
 
 def _options(settings: BuildSettings) -> list[str]:
@@ -266,7 +184,6 @@ def _options(settings: BuildSettings) -> list[str]:
         *(["--no-cache"] if settings.no_cache else []),
         *([f"--network={settings.network}"] if settings.network else []),
         *proxy_options(os.environ),
-        *(f"--build-context={name}={value}" for name, value in settings.contexts.items()),
         *(f"--build-arg={name}={value}" for name, value in settings.build_args.items()),
         *(f"--label={name}={value}" for name, value in settings.labels.items()),
         *(f"--secret=id={name},{csv('src', path)}" for name, path in settings.secrets.items()),

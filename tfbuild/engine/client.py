@@ -10,21 +10,20 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from tfbuild.engine import build, connection, containers, faults, leases, transfer
+from tfbuild.engine import build, connection, containers, faults, ssh, transfer
 from tfbuild.engine import image as images
 from tfbuild.engine import sandbox as sandboxes
-from tfbuild.engine.build import Builder, BuildSettings
-from tfbuild.engine.connection import CALL_SECONDS, USUAL, EngineChoice
+from tfbuild.engine.build import BuildSettings
+from tfbuild.engine.connection import CALL_SECONDS
 from tfbuild.engine.containers import AttachedContainer, ContainerRun, Process, Worker, process_of
 from tfbuild.engine.faults import translated
 from tfbuild.engine.image import Files, Image, parse_image
 from tfbuild.engine.sandbox import Offer, Sandbox
-from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
+from tfbuild.errors import TfbuildError, UnknownImage
 from tfbuild.oci import credentials
 from tfbuild.oci.references import split_tag
 from tfbuild.util import files
@@ -55,45 +54,39 @@ class ContainerOptions(TypedDict, total=False):
 class Engine:
     """One container engine; make it with connect()."""
 
-    # Containers of runs that were killed, which connect() removed.
-    swept: tuple[str, ...] = ()
-
-    def __init__(self, client: Any, chosen: EngineChoice = USUAL, *, local: bool = True) -> None:
-        """Take the SDK's client of an engine that answers, and how the user named it.
+    def __init__(self, client: Any, name: str = "", *, local: bool = True) -> None:
+        """Take the SDK's client of an engine that answers, and its `name`: an address, or a context's.
 
         `local`: whether its socket is on this machine.
         """
         self.client = client
-        self.chosen = chosen
+        self.name = name
         self.local = local
         with translated():
             version = client.version()
         self.version: str = version["Version"]
-        names = [str(part.get("Name", "")) for part in version.get("Components") or ()]
-        self.podman = "Podman Engine" in names
         self.platform = f"{version['Os']}/{version['Arch']}"
 
     @classmethod
-    def connect(cls, host: str = "", *, chosen: EngineChoice = USUAL) -> "Engine":
-        """Connect to the engine at `host`, else to the `chosen` one, else to the one that the environment names.
+    def connect(cls, name: str = "") -> "Engine":
+        """Connect to the engine `name` (an address, or a Docker context), else to the one that Docker's client uses.
 
-        The environment's is DOCKER_HOST, the current context, or the socket. Also removes what killed runs left: their
-        containers there (`swept`), and their temporary folders here. Raises EngineMissing if none answers.
+        Also removes what killed runs left: their
+        containers there, and their temporary folders here. Raises EngineMissing if none answers.
         """
-        chosen = EngineChoice(engine=host) if host else chosen
-        endpoint = connection.endpoint(chosen.environment(os.environ))
+        endpoint = connection.endpoint(connection.environment(name, os.environ))
         client = connection.open_client(endpoint)
-        if endpoint.ssh:
-            chosen = replace(chosen, engine=connection.tunnel_to(endpoint.address))
-        engine = cls(client, chosen, local=endpoint.local)
-        engine.swept = tuple(leases.sweep(client))
+        if endpoint.address.startswith("ssh://"):
+            name = ssh.tunnel_to(endpoint.address)
+        engine = cls(client, name, local=endpoint.local)
+        containers.sweep(client)
         files.sweep()
         return engine
 
     @property
     def environ(self) -> dict[str, str]:
         """The environment in which Docker's own client talks to this engine."""
-        return self.chosen.environment(os.environ)
+        return connection.environment(self.name, os.environ)
 
     def require_answer(self) -> None:
         """Raise EngineMissing if the engine takes no new connection: while it shuts down it serves the old ones."""
@@ -197,7 +190,7 @@ class Engine:
         sandboxed = options.get("sandbox") is not None
         with (
             interruptible(),
-            self._container(ref, command, seconds=timeout + leases.MARGIN_SECONDS, **options) as container,
+            self._container(ref, command, **options) as container,
             closing(self._attach(container)) as streams,
         ):
             attached = AttachedContainer(self.client, container, streams, judged=sandboxed)
@@ -209,7 +202,6 @@ class Engine:
                     streams.pump(deadline)
                 except TimeoutError:
                     attached.require_undisturbed()
-                    attached.require_cpu_time()
                     raise TimeoutError(f"{ref}: {' '.join(command)[:80]} ran longer than {timeout:g} s") from None
                 for stream in (streams.out, streams.err):
                     truncated |= len(stream) > limit
@@ -244,10 +236,6 @@ class Engine:
             # It goes with its container, unless somebody removed that (docker container prune).
             stack.callback(sandboxes.discard, self.client, box)
             yield box
-
-    def require_whole(self, sandbox: Sandbox) -> None:
-        """Raise Disturbed if somebody removed the sandbox's files: new containers would get an empty volume."""
-        sandboxes.require_volume(self.client, sandbox)
 
     def read_file(self, ref: str, path: str, destination: Path, limit: int) -> Path:
         """Copy one regular file of at most `limit` bytes out of the image without starting it.
@@ -289,12 +277,12 @@ class Engine:
         Ctrl-C or SIGTERM also ends the build inside the engine, then raises KeyboardInterrupt.
         """
         with faults.building(self):
-            return build.build(context, self.environ, settings, builder=self.builder, tag=tag, stage=stage)
+            return build.build(context, self.environ, settings, tag=tag, stage=stage)
 
     def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
         """Build one stage of a folder and write that stage's files to `output`. Raises what build() raises."""
         with faults.building(self):
-            build.build(context, self.environ, settings, builder=self.builder, stage=stage, output=output)
+            build.build(context, self.environ, settings, stage=stage, output=output)
 
     def watched(self, use: str) -> AbstractContextManager[Callable[[], None]]:
         """Raise EngineMissing for any error in the block if the engine ended during it, even if it is back.
@@ -305,19 +293,8 @@ class Engine:
         return faults.watched(self, use)
 
     def require_buildkit(self) -> None:
-        """Raise EngineMissing if the engine is Podman, which has no BuildKit, or if no `docker` program can use it."""
-        if self.podman and self.builder is None:
-            raise EngineMissing(
-                f"this engine is Podman {self.version}, which has no BuildKit to build with",
-                hint="build on Docker's engine (--engine, DOCKER_HOST); docker save | podman load moves the image",
-            )
-        build.find_program(self.environ, plugin=self.builder is not None)
-
-    @cached_property
-    def builder(self) -> Builder | None:
-        """The buildx builder that the user named in place of the engine's own. Raises EngineMissing."""
-        name = build.named_builder(self.environ)
-        return build.find_builder(name, self.environ) if name else None
+        """Raise EngineMissing if no `docker` program can build with BuildKit on this engine."""
+        build.find_program(self.environ)
 
     @property
     def cpus(self) -> int:
@@ -359,7 +336,6 @@ class Engine:
         ref: str,
         command: Sequence[str],
         *,
-        seconds: float = leases.LONGEST_SECONDS,
         env: Mapping[str, str] = {},
         entrypoint: Sequence[str] | None = None,
         files: Mapping[str, bytes] = {},
@@ -372,9 +348,9 @@ class Engine:
     ) -> Iterator[Any]:
         """Create a container without capabilities; remove it at the end by its name, which is known beforehand.
 
-        `seconds`: how long this process needs it at most (tfbuild.engine.leases); `own`: mounts of the SDK.
+        `own`: mounts of the SDK.
         """
-        name = f"tfbuild-{secrets.token_hex(6)}"
+        name = f"{containers.NAME}{secrets.token_hex(6)}"
         with translated(ref):
             try:
                 image = self.client.images.get(ref)
@@ -382,7 +358,7 @@ class Engine:
                     image.id,
                     list(command),
                     name=name,
-                    labels=leases.lease(leases.CONTAINER, name, seconds),
+                    labels={containers.LABEL: containers.this_process()},
                     # The engine takes an empty list for the image's own entrypoint; [""] clears it.
                     entrypoint=None if entrypoint is None else list(entrypoint) or [""],
                     environment=dict(env),

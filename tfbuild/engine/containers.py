@@ -13,12 +13,13 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import docker
 
-from tfbuild.engine import leases, starvation
 from tfbuild.engine.faults import AGAIN, disk_full, translated
 from tfbuild.errors import Disturbed, TfbuildError
 from tfbuild.util.process import Attached
@@ -28,7 +29,6 @@ KILLED = 137
 SIGNALS = 128
 # The signals by which tfbuild itself stops idle workers and continues them.
 RESTING = ("18", "19", "SIGCONT", "SIGSTOP")
-BUSY = "run the same command again when this machine is less busy"
 # How long the attached program may take to end after the container's streams have.
 END_SECONDS = 10
 
@@ -65,7 +65,6 @@ class AttachedContainer:
         self.attached = attached
         self._client = client
         self._judged = judged
-        self._begin = starvation.load()
 
     def exit_code(self) -> int:
         """Return the exit code of a container that has ended, or that the engine could not start (126 to 128).
@@ -101,21 +100,6 @@ class AttachedContainer:
             if why:
                 raise Disturbed(f"the image was not judged: {why}", hint=AGAIN)
 
-    def require_cpu_time(self) -> None:
-        """Raise Disturbed if an image is judged by this container, and others left it too little CPU time."""
-        if self._judged and (why := starvation.starved(self._begin, self.load(), cpus=os.cpu_count() or 1)):
-            raise Disturbed(f"the image was not judged: {why}", hint=BUSY)
-
-    def load(self) -> starvation.Load:
-        """Return the load of this machine and of the container until now."""
-        return starvation.load(used=self.cpu_seconds(), waited=starvation.waited(self.container.id))
-
-    def cpu_seconds(self) -> float:
-        """Return the CPU time of all that ran in the container, as the engine counts it; 0 if it does not."""
-        with translated():
-            stats = self._client.api.stats(self.container.id, stream=False, one_shot=True)
-        return float(stats.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage", 0)) / 1e9
-
     def _end_of_container(self) -> str:
         """Return what somebody did to the container, as the engine says; "" for nothing."""
         try:
@@ -125,7 +109,7 @@ class AttachedContainer:
         if self.container.attrs["State"].get("Paused"):
             return "somebody paused its container"
         # Without an end, the engine would wait for more events.
-        now = leases.engine_time(self._client)
+        now = engine_time(self._client)
         filters = {"container": self.container.id, "event": ["kill", "pause"]}
         for event in self._client.api.events(since=0, until=int(now) + 1, filters=filters, decode=True) if now else ():
             signal = str((event.get("Actor") or {}).get("Attributes", {}).get("signal", ""))
@@ -147,6 +131,61 @@ def _end_of_client(program: "subprocess.Popen[bytes]") -> str:
     except (OSError, IndexError):
         return ""
     return f"{who} was stopped" if state in "Tt" else ""
+
+
+def engine_time(client: Any) -> float | None:
+    """Return the time of the engine's machine, in seconds since the epoch; None if it cannot be read."""
+    try:
+        return datetime.fromisoformat(str(client.info().get("SystemTime"))).timestamp()
+    except ValueError:
+        return None
+
+
+# --- what killed runs leave -------------------------------------------------------------------------------------------
+
+# Containers carry the process that made them, as this label's value, and have names that begin with NAME. Images made
+# of such a container inherit the label, but containers of those have other names.
+LABEL = "io.tfbuild.container"
+NAME = "tfbuild-"
+
+
+@cache
+def this_process() -> str:
+    """Return the boot, the namespace of process ids, the user, the id and the start of this process.
+
+    "" if the system does not say (macOS).
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+    return f"{boot} {namespace} {os.geteuid()} {os.getpid()} {_start_of(os.getpid())}"
+
+
+def _start_of(pid: int) -> str:
+    """Return when a process began, in clock ticks since the boot (proc(5), field 22 of stat); "" for none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return ""
+    # The name before the last parenthesis may hold anything.
+    return stat.rpartition(")")[2].split()[19]
+
+
+def has_ended(process: str) -> bool:
+    """Return whether a process is known to have ended: one of this boot, namespace and user, which /proc shows."""
+    own, other = this_process().split(), process.split()
+    return len(other) == 5 and own[:3] == other[:3] and other[3].isdecimal() and _start_of(int(other[3])) != other[4]
+
+
+def sweep(client: Any) -> None:
+    """Remove the containers whose process has ended. A failure is left to the next run."""
+    with suppress(TfbuildError), translated():
+        for row in client.api.containers(all=True, filters={"label": LABEL}):
+            named = any(name.startswith(f"/{NAME}") for name in row.get("Names") or ())
+            if named and has_ended(row["Labels"][LABEL]):
+                discard(client, row["Id"])
 
 
 def discard(client: Any, name: str) -> None:
@@ -198,8 +237,6 @@ def executable_files(maps: str) -> frozenset[str]:
 
 MOST_REPLY = 1024 * 1024
 MOST_STDERR = 64 * 1024
-# A judged worker that takes longer for an answer is watched: do others leave it too little CPU time?
-PROMPT_SECONDS = 5.0
 
 
 class WorkerDied(TfbuildError):
@@ -228,16 +265,12 @@ class Worker(AttachedContainer):
         """
         if self._lost:
             raise WorkerDied(self._lost, exit_code=-1, stderr_tail=self._stderr_tail())
-        now = time.monotonic()
+        deadline = time.monotonic() + timeout
         self.attached.send(line.encode() + b"\n")
-        if not self._answers(now + min(PROMPT_SECONDS, timeout)):
-            if self._judged:
-                self._begin = self.load()
-            if not self._answers(now + timeout):
-                self.require_undisturbed()
-                self.require_cpu_time()
-                self._lost = f"the worker did not answer within {timeout:g} s"
-                raise TimeoutError(self._lost)
+        if not self._answers(deadline):
+            self.require_undisturbed()
+            self._lost = f"the worker did not answer within {timeout:g} s"
+            raise TimeoutError(self._lost)
         reply, _, rest = bytes(self.attached.out).partition(b"\n")
         self.attached.out[:] = rest
         return reply.decode(errors="replace")

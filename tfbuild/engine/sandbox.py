@@ -14,9 +14,7 @@ from typing import Any
 import docker
 from docker.types import DeviceRequest
 
-from tfbuild.engine import leases
-from tfbuild.engine.faults import REFUSED, translated
-from tfbuild.errors import Disturbed
+from tfbuild.engine.faults import REFUSED
 
 MIB = 1 << 20
 # TensorFlow's probes and benchmarks peak below 1.5 GiB. CUDA's libraries map and pin far more than they use.
@@ -105,16 +103,7 @@ def processes(cpus: int) -> int:
 
 def volume(path: str) -> docker.types.Mount:
     """Return a new volume at `path`, which starts empty whatever the image has there."""
-    return docker.types.Mount(path, None, type="volume", no_copy=True, labels=leases.lease(leases.VOLUME))
-
-
-def require_volume(client: Any, sandbox: Sandbox) -> None:
-    """Raise Disturbed if somebody removed a sandbox's files: then each container gets an empty volume of its name."""
-    with translated(), suppress(docker.errors.NotFound):
-        if leases.VOLUME in (client.api.inspect_volume(sandbox.volume).get("Labels") or {}):
-            return
-    why = "somebody removed the volume with its probes (docker volume prune?)"
-    raise Disturbed(f"the image was not judged: {why}", hint="run the same command again")
+    return docker.types.Mount(path, None, type="volume", no_copy=True)
 
 
 def discard(client: Any, sandbox: Sandbox) -> None:

@@ -1,30 +1,17 @@
-"""Images into and out of an engine: pushes and pulls as it reports them, and OCI image layouts.
+"""Pushes and pulls as the engine reports them."""
 
-An image layout is how a builder elsewhere reads an image that only this engine has:
-https://github.com/opencontainers/image-spec/blob/main/image-layout.md
-"""
-
-import hashlib
-import json
-import shutil
-import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import docker
-import msgspec
 import urllib3
 
-from tfbuild.engine.faults import disk_full, reason, translated
+from tfbuild.engine.faults import disk_full, reason
 from tfbuild.errors import TfbuildError, without_secrets
 from tfbuild.oci import transport
-from tfbuild.oci.manifests import IMAGES, INDEX
-from tfbuild.util.files import decode
 from tfbuild.util.progress import Progress, Step
 
 MOVING = ("Pushing", "Downloading")
@@ -132,86 +119,3 @@ def follow(events: Iterable[dict[str, Any]], step: Step, *, pushing: bool) -> No
         failures.append(TransferFailed(f"the engine aborted the transfer: {reason(broken)}"))
     if failures:
         raise failures[0]
-
-
-# --- OCI image layouts ------------------------------------------------------------------------------------------------
-
-CONFIG = "application/vnd.oci.image.config.v1+json"
-LAYER = "application/vnd.oci.image.layer.v1.tar"
-# Engines that keep images in containerd save layers as they were pulled; the suffix of LAYER by a layer's first bytes.
-COMPRESSED = ((b"\x1f\x8b", "+gzip"), (b"\x28\xb5\x2f\xfd", "+zstd"))
-MAGIC = max(len(magic) for magic, _ in COMPRESSED)
-
-
-class SavedImage(msgspec.Struct):
-    """What the manifest of `docker save` says of an image."""
-
-    Config: str
-    Layers: list[str]
-
-
-def write_layout(client: Any, ref: str, folder: Path) -> str:
-    """Write an image of the SDK's `client` into the folder, which is made anew; return its manifest's digest."""
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "blobs" / "sha256").mkdir(parents=True)
-    with tempfile.TemporaryFile(dir=folder) as saved:
-        with translated(ref):
-            for chunk in client.images.get(ref).save():
-                saved.write(chunk)
-        saved.seek(0)
-        try:
-            manifest = _unpack(saved, folder)
-        except (ValueError, LookupError, tarfile.TarError) as error:
-            raise TransferFailed(f"the engine saved {ref} in an unknown form: {error}") from error
-    content = json.dumps(manifest).encode()
-    descriptor = {"mediaType": IMAGES[0], **_keep(folder, content)}
-    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor]}))
-    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
-    return str(descriptor["digest"])
-
-
-def _unpack(saved: IO[bytes], folder: Path) -> dict[str, Any]:
-    """Unpack the blobs of what `docker save` wrote into the folder, and return the manifest of its one image.
-
-    Raises ValueError, LookupError or TarError for something else.
-    """
-    with tarfile.open(fileobj=saved) as archive:
-        (image,) = decode(_member(archive, "manifest.json").read(), tuple[SavedImage])
-        config = _member(archive, image.Config).read()
-        layers = [_layer(_member(archive, name), folder) for name in image.Layers]
-    return {
-        "schemaVersion": 2,
-        "mediaType": IMAGES[0],
-        "config": {"mediaType": CONFIG, **_keep(folder, config)},
-        "layers": layers,
-    }
-
-
-def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
-    if (source := archive.extractfile(name)) is None:
-        raise LookupError(f"{name} is not a file")
-    return source
-
-
-def _layer(source: IO[bytes], folder: Path) -> dict[str, Any]:
-    """Copy a layer's blob into the folder and return its descriptor.
-
-    The digest is that of the blob as it is stored, not of what it unpacks to.
-    """
-    part = folder / "layer"
-    with part.open("w+b") as out:
-        shutil.copyfileobj(source, out)
-        out.seek(0)
-        start = out.read(MAGIC)
-        suffix = next((suffix for magic, suffix in COMPRESSED if start.startswith(magic)), "")
-        out.seek(0)
-        digest = hashlib.file_digest(out, "sha256").hexdigest()
-    size = part.stat().st_size
-    part.replace(folder / "blobs" / "sha256" / digest)
-    return {"mediaType": f"{LAYER}{suffix}", "digest": f"sha256:{digest}", "size": size}
-
-
-def _keep(folder: Path, content: bytes) -> dict[str, Any]:
-    digest = hashlib.sha256(content).hexdigest()
-    (folder / "blobs" / "sha256" / digest).write_bytes(content)
-    return {"digest": f"sha256:{digest}", "size": len(content)}

@@ -71,15 +71,6 @@ def resolve(
     return bootstrap(engine, distribution, progress=progress, log=log, ca_cert=ca_cert)
 
 
-def named_contexts(engine: Engine, base: Base, folder: Path, progress: Progress) -> dict[str, str]:
-    """Return BuildKit's named contexts for a builder outside the engine; none if it can pull the base itself."""
-    if "@sha256:" in base.reference:
-        return {}
-    with progress.step(f"base: pass {base.name} to the builder"):
-        digest = transfer.write_layout(engine.client, base.reference, folder)
-    return {base.reference: f"oci-layout://{folder.resolve()}@{digest}"}
-
-
 def reused(engine: Engine, build: Build, context: Context, name: str, progress: Progress) -> Base:
     """Return the image `name`, pulled if the engine lacks it. Raises Stale if another context or plan made it."""
     if not engine.exists(name):

@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 
 from tfbuild import cpu
 from tfbuild.cpu import Cpu
-from tfbuild.engine import Engine, faults, leases
+from tfbuild.engine import Engine, containers, faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.faults import WithDisk, translated
 from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
@@ -57,8 +57,6 @@ class Exporter(WithDisk, Protocol):
     def cpus(self) -> int: ...
     @property
     def memory(self) -> int: ...
-    @property
-    def builder(self) -> object: ...
     @property
     def client(self) -> Any: ...
     def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None: ...
@@ -129,7 +127,7 @@ class BuilderHost:
     def _machine_flags(self, build: Build) -> tuple[str, ...]:
         """Return Bazel's flags for a machine that runs the instruction set; none if others may run actions."""
         flags = build.toolchain.machine_flags if build.toolchain else ()
-        if not flags or self.engine.builder or (self.run.remote and self.run.remote.executor):
+        if not flags or (self.run.remote and self.run.remote.executor):
             return ()
         return flags if lacking_features(build, self.cpu) == () else ()
 
@@ -203,9 +201,6 @@ class BuilderHost:
         progress(f"bazel {share.reason}")
         if self.machine_flags:
             progress("bazel compiles host tools and target once: this machine runs what it compiles")
-        if self.engine.builder and not run.jobs:
-            builder = self.engine.builder
-            progress(f"note: --jobs was derived for the engine's machine; set it if {builder} runs on another one")
         for line in [f"remote {run.remote.name}", *remotes.notes(run.remote, job.build.bazel)] if run.remote else []:
             progress(line)
 
@@ -234,7 +229,7 @@ class BuilderHost:
     def _deadline(self) -> str:
         """Return the time limit for compile.sh: a second of the engine's clock, which may be another machine's."""
         with translated():
-            now = (leases.engine_time(self.engine.client) if self.engine.client else None) or time.time()
+            now = (containers.engine_time(self.engine.client) if self.engine.client else None) or time.time()
         return f"{now + _left(self.run):.0f}\n"
 
     def _keep(self, job: Compile, watch: BazelWatch) -> None:

@@ -120,7 +120,7 @@ class LocalBuilder:
     root: Path
 
     # As an engine has them.
-    local, builder, client = True, None, None
+    local, client = True, None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w./+@-]+", str(self.root), re.ASCII):

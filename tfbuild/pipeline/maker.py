@@ -6,8 +6,7 @@ was verified before, from the same context on the same base, is not built or ver
 
 import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -33,7 +32,6 @@ from tfbuild.plan import Build, remote_cache
 from tfbuild.plan import source as sources
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
-from tfbuild.util.quantities import counted
 from tfbuild.verify import report as reporting
 from tfbuild.verify.records import Report
 
@@ -65,10 +63,7 @@ class Maker:
 
     @cached_property
     def engine(self) -> Engine:
-        engine = Engine.connect(chosen=self.run.engine)
-        if engine.swept:
-            self.progress(f"removed {counted(len(engine.swept), 'container')} of runs that were killed")
-        return engine
+        return Engine.connect(self.run.engine)
 
     @property
     def verifier(self) -> Verifier:
@@ -271,12 +266,6 @@ class Maker:
                 hint="serve the folder by a web server that it reaches: --mirror URL",
             )
         self.engine.require_buildkit()  # before the base is made, like the next line, which raises if none answers
-        builder = self.engine.builder
-        if self.run.bundle and builder:
-            raise UsageError(
-                f"{builder} has a network of its own, which cannot reach a folder served on this machine's loopback",
-                hint="serve the folder by a web server that it reaches: --mirror URL; or leave out the builder",
-            )
         if build.platform != self.engine.platform:
             raise EngineMissing(
                 f"this engine builds for {self.engine.platform}, but the plan is for {build.platform}",
@@ -323,31 +312,16 @@ class Maker:
 
         Raises what BuilderHost.run_job raises.
         """
-        with self._named_contexts(build, base, *([reused] if reused else [])) as contexts:
-            settings = BuildSettings(
-                log=self.run.work / build.id / "build.log",
-                progress=self.progress,
-                build_args=dockerfile.build_args(base, context, reused),
-                contexts=contexts,
-                labels=given_at_build(os.environ),
-                no_cache=self.run.no_cache,
-            )
-            host = BuilderHost(engine=self.engine, run=self.run, cpu=cpu.detect if self.engine.local else self.cpu)
-            job = Compile(build=build, settings=settings, context=context.folder, tag=tag, stage=stage, output=output)
-            host.run_job(job)
-
-    @contextmanager
-    def _named_contexts(self, build: Build, *images: Base) -> Iterator[Mapping[str, str]]:
-        """Yield the images for a builder outside the engine, in a folder removed afterwards; else nothing."""
-        folder = self.run.work / build.id / "base"
-        contexts: dict[str, str] = {}
-        try:
-            with files.writing(folder):
-                for number, image in enumerate(images if self.engine.builder else ()):
-                    contexts |= bases.named_contexts(self.engine, image, folder / str(number), self.progress)
-            yield contexts
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        settings = BuildSettings(
+            log=self.run.work / build.id / "build.log",
+            progress=self.progress,
+            build_args=dockerfile.build_args(base, context, reused),
+            labels=given_at_build(os.environ),
+            no_cache=self.run.no_cache,
+        )
+        host = BuilderHost(engine=self.engine, run=self.run, cpu=cpu.detect if self.engine.local else self.cpu)
+        job = Compile(build=build, settings=settings, context=context.folder, tag=tag, stage=stage, output=output)
+        host.run_job(job)
 
 
 def refuse_base_without_cuda(build: Build) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfbuild.engine import connection
-from tfbuild.engine.connection import USUAL, EngineChoice
 from tfbuild.errors import UsageError, has_login
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline.bundle import Bundle
@@ -28,7 +27,7 @@ class Run:
     verification compares speeds. `reuse`: the image from which TensorFlow is taken, in place of installing it.
     """
 
-    engine: EngineChoice = USUAL
+    engine: str = ""
     base: str = "auto"
     mirror: str = ""
     bundle: Bundle | None = None
@@ -56,7 +55,7 @@ def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
     Raises UsageError, BadMirror, EngineMissing.
     """
     refuse_invalid(request)
-    engine = connection.choose(request.engine, request.builder)
+    engine = connection.choose(request.engine)
     is_url = request.mirror.startswith(("http://", "https://"))
     jobs = positive("jobs", request.jobs) if request.jobs else 0
     if request.network not in ("", "host", "none", "default"):

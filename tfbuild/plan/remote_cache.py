@@ -112,8 +112,6 @@ def named_cache_images(request: RunRequest) -> CacheImages | None:
             "with a cache in a registry, remote-readonly is the only other --remote-... option",
             hint="leave them out; `docker login` stores the registry's credentials",
         )
-    if request.builder:
-        raise UsageError("a cache in a registry needs the engine's own builder", hint="leave out builder")
     from tfbuild.oci.references import Repository
 
     try:

@@ -32,14 +32,6 @@ class RunRequest:
         group=ENGINE,
         pattern=TEXT,
     )
-    builder: str = option(
-        "",
-        "name of a buildx builder for the build itself (default: the engine's own)",
-        "NAME",
-        group=ENGINE,
-        pattern=TEXT,
-        rare=True,
-    )
     ca_cert: str = option(
         "",
         "PEM file with a company's CA certificates (default: SSL_CERT_FILE, when set)",

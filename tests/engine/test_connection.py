@@ -1,0 +1,142 @@
+"""Which engine is used, by the environment and by contexts of the real `docker` program."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tfbuild.engine import Engine, connection
+from tfbuild.engine.connection import SOCKET
+from tfbuild.errors import EngineMissing, UsageError
+
+ADDRESS = "tcp://10.0.0.1:2376"
+
+
+@pytest.fixture(scope="module")
+def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Contexts as `docker context create` makes them, without a config.json."""
+    docker = shutil.which("docker") or pytest.skip("no docker program here")
+    folder = tmp_path_factory.mktemp("docker")
+    pem = ("-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=x")
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", *pem]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    shutil.copy(folder / "cert.pem", folder / "ca.pem")
+    ca, pair = f"ca={folder}/ca.pem", f"cert={folder}/cert.pem,key={folder}/key.pem"
+    endpoints = {
+        "far": "ssh://builder",
+        "near": "unix:///run/near.sock",
+        "bare": "tcp://10.0.0.1:2375",
+        "ca-alone": f"{ADDRESS},{ca}",
+        "trusting": f"{ADDRESS},skip-tls-verify=true",
+        "tls": f"{ADDRESS},{ca},{pair}",
+    }
+    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "DOCKER_CONFIG": str(folder / "config")}
+    for name, endpoint in endpoints.items():
+        command = [docker, "context", "create", name, "--docker", f"host={endpoint}"]
+        subprocess.run(command, env=environ, check=True, capture_output=True)
+    return environ
+
+
+@pytest.mark.parametrize(
+    ("variables", "address", "local"),
+    [
+        ({}, SOCKET, True),
+        ({"PATH": "/nowhere"}, SOCKET, True),
+        ({"DOCKER_CONTEXT": "default"}, SOCKET, True),
+        ({"DOCKER_CONTEXT": "far"}, "ssh://builder", False),
+        ({"DOCKER_CONTEXT": "near"}, "unix:///run/near.sock", True),
+        ({"DOCKER_HOST": "tcp://b:1", "DOCKER_CONTEXT": "far"}, "tcp://b:1", False),
+    ],
+)
+def test_the_address_takes_precedence_over_the_context(
+    environ: dict[str, str], variables: dict[str, str], address: str, local: bool
+) -> None:
+    endpoint = connection.endpoint(environ | variables)
+    assert (endpoint.address, endpoint.local, endpoint.tls) == (address, local, None)
+
+
+def test_the_current_context_is_used(environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`docker context use` stores it; its engine is elsewhere, though no variable says so."""
+    shutil.copytree(environ["DOCKER_CONFIG"], tmp_path / "config")
+    monkeypatch.delenv("DOCKER_HOST")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "config"))
+    assert not connection.elsewhere("")
+    (tmp_path / "config" / "config.json").write_text('{"currentContext": "far"}')
+    assert connection.endpoint(os.environ).context == "far"
+    assert connection.elsewhere("")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("nobody", "docker context ls"), ("/run/docker.sock", "--engine unix:///run/docker.sock")]
+)
+def test_an_unknown_context_is_refused(environ: dict[str, str], name: str, hint: str) -> None:
+    with pytest.raises(EngineMissing) as error:
+        connection.endpoint(environ | {"DOCKER_CONTEXT": name})
+    assert name in error.value.reason
+    assert hint in error.value.hint
+
+
+def test_a_context_needs_the_docker_program(environ: dict[str, str]) -> None:
+    with pytest.raises(EngineMissing, match="none is on PATH"):
+        connection.endpoint(environ | {"DOCKER_CONTEXT": "near", "PATH": "/nowhere"})
+
+
+@pytest.mark.parametrize(
+    ("name", "client", "verify"), [("tls", True, True), ("ca-alone", False, True), ("trusting", False, False)]
+)
+def test_a_context_uses_its_own_tls_files(environ: dict[str, str], name: str, client: bool, verify: bool) -> None:
+    # The TLS variables belong to DOCKER_HOST and do not apply to a context.
+    others = {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "/nowhere"}
+    tls = connection.endpoint(environ | others | {"DOCKER_CONTEXT": name}).tls
+    assert tls is not None
+    assert (tls.cert is not None, bool(tls.verify)) == (client, verify)
+    assert tls.ca_cert is None or Path(tls.ca_cert).is_relative_to(environ["DOCKER_CONFIG"])
+    assert connection.endpoint(environ | others | {"DOCKER_CONTEXT": "bare"}).tls is None
+
+
+def test_the_environment_s_tls_is_for_tcp_only(environ: dict[str, str], tmp_path: Path) -> None:
+    for name in ("ca.pem", "cert.pem", "key.pem"):
+        (tmp_path / name).write_text("PEM")
+    variables = {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(tmp_path)}
+    tls = connection.endpoint(environ | variables | {"DOCKER_HOST": "tcp://b:2376"}).tls
+    assert tls is not None
+    assert tls.ca_cert == str(tmp_path / "ca.pem")
+    assert connection.endpoint(environ | variables | {"DOCKER_HOST": "unix:///x"}).tls is None
+    # Certificates alone do not enable TLS, as with Docker's own client.
+    certificates_only = {**variables, "DOCKER_TLS_VERIFY": "", "DOCKER_HOST": "tcp://b:2375"}
+    assert connection.endpoint(environ | certificates_only).tls is None
+    (tmp_path / "key.pem").unlink()
+    with pytest.raises(EngineMissing, match=r"TLS certificates cannot be used"):
+        connection.endpoint(environ | variables | {"DOCKER_HOST": "tcp://b:2376"})
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["foo", "tcp://[::1", "tcp://a:b", "tcp://h:99999", "fd://", "http://x:0", "unix", "tcp://", "gopher://x:1"],
+)
+def test_an_address_that_no_engine_can_have_is_not_blamed_on_credentials(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", address)
+    with pytest.raises(EngineMissing, match="is not an engine's address: ") as error:
+        Engine.connect()
+    assert error.value.hint.startswith("DOCKER_HOST and --engine take unix://PATH")
+
+
+@pytest.mark.parametrize("address", ["ssh://", "ssh://-oProxyCommand=id", "ssh://host/a:b", "ssh://a b"])
+def test_ssh_is_given_nothing_but_a_host_and_a_path(address: str) -> None:
+    with pytest.raises(UsageError, match=r"names no ssh host"):
+        connection.choose(address)
+
+
+def test_the_name_of_an_engine_becomes_the_variables_of_docker_s_client() -> None:
+    others = {"PATH": "/bin", "DOCKER_TLS_VERIFY": "1", "DOCKER_CONTEXT": "far", "DOCKER_HOST": "tcp://b:2"}
+    rows = {
+        "": others,
+        "unix:///x": {"PATH": "/bin", "DOCKER_HOST": "unix:///x"},
+        "near": {"PATH": "/bin", "DOCKER_CONTEXT": "near"},
+        "tcp://b:1": {"PATH": "/bin", "DOCKER_HOST": "tcp://b:1", "DOCKER_TLS_VERIFY": "1"},
+    }
+    assert {name: connection.environment(name, others) for name in rows} == rows
