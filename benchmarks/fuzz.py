@@ -168,7 +168,9 @@ def wheel_name(content: bytes) -> None:
 
 
 def elf_files() -> Iterable[bytes]:
-    yield from (libraries.library(libraries.recorded(name)) for name in ("tensorflow_cpu-2.21.0", "tensorflow-2.0.4"))
+    yield from (
+        libraries.library(libraries.recorded(name)) for name in ("tensorflow_cpu-2.21.0", "tensorflow_cpu-2.10.0")
+    )
 
 
 def elf(read: Callable[[bytes], object], *errors: type[Exception]) -> Parser:

@@ -117,12 +117,11 @@ Builds from source, for every TensorFlow release, Python, target and platform. `
 
 - **planned**: `invoke build` accepts it, but nobody has compiled it with tfbuild yet. Numbers refer to reasons below.
 - **own base**: planned too, but CUDA must be in the base image: name one that has it with `--base`.
-- **compiled**: the compile finished, and the image passed verification. Where the builder cannot run it, its smoke
-  benchmark passed on an emulated CPU.
+- **compiled**: the compile finished, and the image passed verification.
 - **no**: refused, for the reason with that number.
 
-The default Python is the last one listed. Pythons before 3.7 need a base image of your own (`--base`). Base
-images are `python:VERSION-slim-DEBIAN`, unless `--compiler` asks for one that is elsewhere.
+The default Python is the last one listed. Base images are `python:VERSION-slim-DEBIAN`, unless
+`--compiler` asks for one that is elsewhere.
 
 """
 Cell = tuple[str, ...]

@@ -27,7 +27,6 @@ UNUSED_2_16 = (
     *("AMX_TILE", "AMX_INT8", "AMX_BF16", "AMX_FP16", "FMA"),
 )
 WHEELS = {
-    "tensorflow-2.0.4": (AVX, ("AVX2", "AVX512F", "FMA")),  # GCC 7
     # GCC 9.3, by tfbuild: the constructor is not inlined.
     "tfbuild-2.0.4-x86-64-v4": ((*AVX, "AVX2", "AVX512F", "FMA"), ()),
     "tensorflow_cpu-2.10.0": (AVX, UNUSED_2_9),  # GCC 9; the others: Clang

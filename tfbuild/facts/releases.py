@@ -299,19 +299,19 @@ class GuardFeature(Facts, frozen=True):
     name: str
     enum: str
     number: int
-    since: str
+    since: str = ""
     certain: str = ""
     silent: bool = False
 
 
 def guard(release: str) -> tuple[GuardFeature, ...]:
     """Return what the guard of a release knows, in the order of its message."""
-    return tuple(row for row in facts.rows("guard", GuardFeature) if version(row.since) <= base(release))
+    return tuple(row for row in facts.rows("guard", GuardFeature) if version(row.since or "0") <= base(release))
 
 
 def guard_judged(release: str) -> frozenset[str]:
     """Return the features, by the guard's names, for which it can tell whether a build has them."""
-    return frozenset(row.name for row in guard(release) if version(row.certain or row.since) <= base(release))
+    return frozenset(row.name for row in guard(release) if version(row.certain or "0") <= base(release))
 
 
 def guard_features(release: str) -> frozenset[str]:

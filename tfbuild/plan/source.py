@@ -19,7 +19,7 @@ from tfbuild.util.files import absence, open_regular, read_regular
 
 REPOSITORY = "https://github.com/tensorflow/tensorflow"
 FILE = "source.tar"
-# Paths that every TensorFlow tree has, from 1.15 to 2.21.
+# Paths that every TensorFlow tree has.
 SIGNS = ("configure.py", ".bazelrc", "tensorflow/tools/pip_package")
 # Not part of the source: history, and Bazel's links into its output.
 SKIPPED = re.compile(r"\.git|bazel-.*|\.tf_configure\.bazelrc|\.bazelrc\.user")
