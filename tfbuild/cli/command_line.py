@@ -18,11 +18,12 @@ from tfbuild.util.options import Option
 
 HELP = ("--help", "-h")
 LIST = ("--list", "-l")
+VERSION = ("--version", "-V")
+# Options of Invoke that say where tasks.py and its settings are.
+OF_INVOKE = ("--search-root", "-r", "--collection", "-c", "--config", "-f")
 COMPLETE, COMPLETION_SCRIPT = "--complete", "--print-completion-script"
 # Longer than any word on a Linux command line (MAX_ARG_STRLEN, 128 KiB). Plans hold a value once for each release.
 MOST_LETTERS = 131_072
-# Options of Invoke for its own list of tasks, which tfbuild's help replaces.
-FORMATTED_LIST = ("--list-format", "--list-depth", "-F", "-D")
 
 
 def main(words: Sequence[str], verbs: Mapping[str, Verb]) -> None:
@@ -75,21 +76,16 @@ def _requested(words: Sequence[str], verbs: Mapping[str, Verb], *, by_invoke: bo
         print(*_completions(words, verbs), sep="\n")
     elif words[:1] == [COMPLETION_SCRIPT]:
         _print_completion_script("".join(words[1:2]))
-    elif {"--version", "-V"} & {*words} and not _names_version(words):
-        print(COMMAND, __version__)
     else:
         leading = _leading(words, verbs, by_invoke=by_invoke)
         name = _help(words, verbs)
-        if name is None and leading < len(words) and not {*LIST} & {*words[:leading]}:
+        if {*VERSION} & {*words[:leading]}:
+            print(COMMAND, __version__)
+        elif name is None and leading < len(words) and not {*LIST} & {*words[:leading]}:
             return calls(words[leading:], verbs)
-        print(help_pages.of_verb(verbs[name]) if name else help_pages.overview(verbs))
+        else:
+            print(help_pages.of_verb(verbs[name]) if name else help_pages.overview(verbs))
     return []
-
-
-def _names_version(words: Sequence[str]) -> bool:
-    """Whether --version has a value behind a verb: `build --version 2.15` means TensorFlow's."""
-    index = words.index("--version") if "--version" in words else 0
-    return index > 0 and "".join(words[index + 1 :])[:1].isdigit()
 
 
 def _completions(words: Sequence[str], verbs: Mapping[str, Verb]) -> list[str]:
@@ -124,17 +120,12 @@ def calls(words: Sequence[str], verbs: Mapping[str, Verb]) -> list[Call]:
 
 def _leading(words: Sequence[str], verbs: Mapping[str, Verb], *, by_invoke: bool) -> int:
     """Return how many words the options before the first verb take. Raises UsageError for unknown ones."""
-    takes_value: dict[str, bool] = {}
-    if by_invoke and words and words[0].startswith("-"):
-        from invoke.program import Program
-
-        takes_value = {name: flag.takes_value for name, flag in Program().initial_context.flags.items()}
-    takes_value |= dict.fromkeys((*HELP, *LIST), False)
+    takes_value = dict.fromkeys((*HELP, *LIST, *VERSION), False) | dict.fromkeys(OF_INVOKE if by_invoke else (), True)
     count = 0
     while count < len(words) and words[count].startswith("-"):
         name, equals, _ = words[count].partition("=")
-        _refuse_useless(name, verbs)
-        if name not in takes_value or name in FORMATTED_LIST:
+        _refuse_dry(name, verbs)
+        if name not in takes_value:
             raise _misplaced(words[count:], verbs)
         count += 2 if takes_value[name] and not equals else 1
     return count
@@ -152,13 +143,8 @@ def _help(words: Sequence[str], verbs: Mapping[str, Verb]) -> str | None:
     return name
 
 
-def _refuse_useless(name: str, verbs: Mapping[str, Verb]) -> None:
-    """Raise UsageError for Invoke's options that promise to run nothing or prompt for a password.
-
-    They concern only the shell commands of tasks, and no verb is one.
-    """
-    if name == "--prompt-for-sudo-password":
-        raise UsageError(f"{name} is Invoke's own option: no verb uses a password", hint=f"leave out {name}")
+def _refuse_dry(name: str, verbs: Mapping[str, Verb]) -> None:
+    """Raise UsageError for Invoke's option that promises to run nothing: it concerns only shell commands of tasks."""
     if name in ("--dry", "-R"):
         having = [verb.name for verb in verbs.values() if "dry-run" in verb.options]
         raise UsageError(
@@ -225,7 +211,7 @@ def _parse(verb: Verb, words: list[str], verbs: Mapping[str, Verb]) -> tuple[dic
     if "--" in words:
         unknown = ["--"]
     if unknown:
-        _refuse_useless(unknown[0], verbs)
+        _refuse_dry(unknown[0], verbs)
         raise hints.unknown_option(verb, words[words.index(unknown[0]) :], verbs)
     given = {name: values for name, values in vars(parsed).items() if name in verb.options and values}
     # Python 3.11 and 3.12 make an empty list of the value "--".

@@ -24,60 +24,52 @@ VALUES = (
 )
 # How alike two words must be for one to be a misspelling of the other (difflib's ratio).
 ALIKE, MUCH_ALIKE = 0.6, 0.75
+# Verbs to name that have an option.
+MOST_VERBS = 4
 # Options that take any further word.
 FURTHER = ("also", "path")
-# Verbs to name that have an option, and those to name of more.
-MOST_VERBS = 6
-MAIN_VERBS = ("plan", "build", "wheel", "pull")
-# Verbs of other programs.
-OTHER_VERBS = {
-    "benchmark": "bench",
-    "check": "verify",
-    "clean": "prune",
-    "compile": "build",
-    "doctor": "engine",
-    "download": "pull",
-    "experiments": "bench",
-    "flags": "copts",
-    "info": "detect",
-    "ls": "images",
-    "make": "build",
-    "publish": "push",
-    "rm": "prune",
-    "rmi": "prune",
-    "start": "engine",
-    "upload": "push",
-}
-# Verbs and options that only other programs have, or only other verbs, with what to do instead.
-ELSEWHERE = {
-    "detect cpu": "invoke copts --explain --cpu CPU, for a CPU by its name",
-    "dry-run": "invoke plan makes nothing, and takes the same options",
-    "gain cpu": "--cpuinfo FILE, with that machine's lscpu",
-    "name": "an image is named by its identifier; `docker tag` gives it a second name",
-    "run": "docker run --rm IMAGE python -c 'import tensorflow'; invoke images lists the images",
-    "tag": "an image is named by its identifier; `docker tag` gives it a second name",
-    "uninstall": "invoke prune --keep none, for its images; pipx uninstall tensorflow-tfbuild, or delete the clone",
-    "user": "an image runs as any user: docker run --user $(id -u) IMAGE",
-}
-# Names of other programs' options.
-SYNONYMS = {
-    "arch": "platform",
-    "base-image": "base",
-    "cores": "jobs",
-    "image": "base",
-    "march": "cpu",
-    "mtune": "cpu",
-    "no-docker": "no-container",
-    "o": "output",
-    "output-dir": "output",
-    "parallel": "jobs",
-    "tensorflow": "release",
-    "tf": "release",
-    "tf-version": "release",
-    "threads": "jobs",
-    "version": "release",
-    "without-container": "no-container",
-    "without-docker": "no-container",
+# Verbs and options of other programs, with what to type here.
+MEANT = {
+    "benchmark": "invoke bench",
+    "check": "invoke verify",
+    "clean": "docker image rm IMAGE",
+    "compile": "invoke build",
+    "doctor": "invoke engine",
+    "download": "invoke pull",
+    "experiments": "invoke bench --list",
+    "explain": "invoke copts --explain",
+    "flags": "invoke copts",
+    "images": "docker image ls tfbuild",
+    "info": "invoke detect",
+    "list": "invoke --list",
+    "ls": "docker image ls tfbuild",
+    "make": "invoke build",
+    "prune": "docker image rm IMAGE",
+    "publish": "invoke push",
+    "rm": "docker image rm IMAGE",
+    "rmi": "docker image rm IMAGE",
+    "run": "docker run --rm IMAGE python -c 'import tensorflow'",
+    "sbom": "invoke inspect --sbom",
+    "start": "invoke engine",
+    "uninstall": "docker image rm IMAGE, for its images; pipx uninstall tensorflow-tfbuild, or delete the clone",
+    "upload": "invoke push",
+    "version": "invoke --version",
+    "yank": "invoke push --yank",
+    "--arch": "--platform",
+    "--base-image": "--base",
+    "--cores": "--jobs",
+    "--image": "--base",
+    "--march": "--cpu",
+    "--mtune": "--cpu",
+    "--name": "an image is named by its identifier; `docker tag` gives it a second name",
+    "--no-docker": "--no-container",
+    "--output-dir": "--output",
+    "--parallel": "--jobs",
+    "--tag": "an image is named by its identifier; `docker tag` gives it a second name",
+    "--tensorflow": "--release",
+    "--threads": "--jobs",
+    "--user": "an image runs as any user: docker run --user $(id -u) IMAGE",
+    "--version": "--release",
 }
 
 
@@ -85,16 +77,13 @@ def unknown_verb(
     name: str, verbs: Mapping[str, Verb], following: Sequence[str] = (), *, command: str = "invoke"
 ) -> UsageError:
     """Return the error for an unknown verb. `command`: what to type before the right one."""
-    if name in ("help", "list", "version"):
-        wanted = [*following[:1]] if name == "help" else []
-        return UsageError(f"there is no verb {name!r}", hint=f"invoke {shlex.join([f'--{name}', *wanted])}")
-    near = [OTHER_VERBS[name]] if name in OTHER_VERBS else nearest(name, verbs, alike=MUCH_ALIKE)
-    option = option_of(name, verbs["build"])
-    if name in ELSEWHERE:
-        hint = ELSEWHERE[name]
-    elif near:
+    if name == "help":
+        hint = f"invoke {shlex.join(['--help', *following[:1]])}"
+    elif name in MEANT:
+        hint = MEANT[name]
+    elif near := nearest(name, verbs, alike=MUCH_ALIKE):
         hint = " or ".join(f"{command} {other}" for other in near)
-    elif option:
+    elif option := option_of(name, verbs["build"]):
         hint = f"invoke build {option}"
     else:
         hint = "invoke --list shows all verbs"
@@ -103,33 +92,37 @@ def unknown_verb(
 
 def unknown_option(verb: Verb, words: Sequence[str], verbs: Mapping[str, Verb]) -> UsageError:
     """Return the error for an option that the verb does not have."""
-    option, equals, value = words[0].partition("=")
+    option, _, _ = words[0].partition("=")
+    name = option.lstrip("-")
     message = f"{verb.name} has no option {option}"
     if not option.startswith("--"):
         return UsageError(f"{message}: options have no short forms", hint=_spelled_out(verb, words))
-    name = option.removeprefix("--")
-    if name == "":
+    if not name:
         return UsageError(f"{verb.name} takes nothing after --", hint="leave out --")
     if name in {row.name for row in verb.positional}:
-        word = name.upper()
-        return UsageError(message, hint=f"{word} is given without an option: invoke {verb.name} {word}")
-    elsewhere = ELSEWHERE.get(f"{verb.name} {name}") or ELSEWHERE.get(name)
-    if hint := _opposite(verb, name) or elsewhere or option_of(name, verb, further=()):
+        hint = f"{name.upper()} is given without an option: invoke {verb.name} {name.upper()}"
         return UsageError(message, hint=hint)
-    wanted = SYNONYMS.get(name, name)
-    near = [wanted] if wanted in verb.options else nearest(wanted, verb.options)
-    others = [other.name for other in verbs.values() if wanted in {*other.options, *other.settings}]
-    if near and (wanted in near or not others):
-        rest = f"{equals}{value}"
-        return UsageError(message, hint=" or ".join(f"--{other}{rest}" for other in near))
-    if others:
-        named = [other for other in others if other in MAIN_VERBS or len(others) <= MOST_VERBS]
-        more = " and others" if len(named) < len(others) else ""
-        it = "it" if wanted == name else f"--{wanted}"
-        return UsageError(message, hint=f"{it} is an option of {', '.join(f'invoke {other}' for other in named)}{more}")
-    if name in verbs:
-        return UsageError(message, hint=f"invoke {name} is a verb of its own")
-    return UsageError(message, hint=f"invoke --help {verb.name} lists its options")
+    meant = MEANT.get(option, option)
+    hint = (
+        (meant if " " in meant or meant.removeprefix("--") in verb.options else "")
+        or _opposite(verb, name)
+        or option_of(name, verb, further=())
+        or _similar(verb, meant.removeprefix("--"), verbs)
+    )
+    return UsageError(message, hint=hint)
+
+
+def _similar(verb: Verb, name: str, verbs: Mapping[str, Verb]) -> str:
+    """Return the nearest options of the verb, or the verbs that have the option, or where all options are listed."""
+    having = [f"invoke {other.name}" for other in verbs.values() if name in other.options]
+    near = nearest(name, verb.options)
+    if near and not having:
+        return " or ".join(f"--{other}" for other in near)
+    if having:
+        return (
+            f"--{name} is an option of {', '.join(having[:MOST_VERBS])}{' and others' if having[MOST_VERBS:] else ''}"
+        )
+    return f"invoke {name} is a verb of its own" if name in verbs else f"invoke --help {verb.name} lists its options"
 
 
 def _opposite(verb: Verb, name: str) -> str:
@@ -137,19 +130,16 @@ def _opposite(verb: Verb, name: str) -> str:
     positive = name.removeprefix("no-")
     if name != positive and positive in verb.options:
         return f"leave out --{positive}" if verb.options[positive].switch else ""
-    if f"no-{name}" in verb.options:
-        return f"leave out --no-{name}: that is the default"
-    return ""
+    return f"leave out --no-{name}: that is the default" if f"no-{name}" in verb.options else ""
 
 
 def _spelled_out(verb: Verb, words: Sequence[str]) -> str:
-    letter, value = words[0][1:2], words[0][2:].removeprefix("=") or next(iter(words[1:]), "")
+    """Return the long option for a short one: by its value, or by how it begins."""
+    value = words[0][2:].removeprefix("=") or next(iter(words[1:]), "")
     if option := option_of(value, verb):
         return option
-    named = SYNONYMS.get(letter, words[0][1:])
-    long = [f"--{name}" for name in verb.options if name.startswith(named)]
-    long = long or [f"--{name}" for name in verb.options if name.startswith(letter)]
-    return " or ".join(long) if long else f"invoke --help {verb.name} lists its options"
+    begun = [name for prefix in (words[0][1:], words[0][1:2]) for name in verb.options if name.startswith(prefix)]
+    return " or ".join(f"--{name}" for name in begun[:4]) or f"invoke --help {verb.name} lists its options"
 
 
 def bare_word(verb: Verb, words: Sequence[str], given: Collection[str]) -> UsageError:
@@ -158,21 +148,18 @@ def bare_word(verb: Verb, words: Sequence[str], given: Collection[str]) -> Usage
     option = option_of(word, verb)
     near = nearest(word, verb.options, alike=MUCH_ALIKE)
     name, equals, value = word.partition("=")
-    name = SYNONYMS.get(name, name)
     if equals and name in verb.options:
         hint = f"--{name} {shlex.quote(value)}"
     elif option and option.split()[0].removeprefix("--") in given:
         hint = f"{option.split()[0]} is given already: leave one of them out"
     elif option:
         hint = f"invoke {shlex.join([verb.name, *before])} {option}"
+    elif near:
+        hint = " or ".join(f"--{name}" for name in near)
     elif before and verb.positional[-1] not in verb.required:
         hint = f"quote several words: invoke {shlex.join([verb.name, ' '.join(words)])}"
     else:
-        hint = (
-            " or ".join(f"--{name}" for name in near)
-            or _elsewhere(word)
-            or f"invoke --help {verb.name} lists its options"
-        )
+        hint = _elsewhere(word) or f"invoke --help {verb.name} lists its options"
     takes = f"only {' '.join(row.name.upper() for row in verb.positional)}" if before else "only options"
     return UsageError(f"{verb.name} takes {takes}, not {word!r}", hint=hint)
 
@@ -180,9 +167,8 @@ def bare_word(verb: Verb, words: Sequence[str], given: Collection[str]) -> Usage
 def _elsewhere(word: str) -> str:
     """Return the command that takes a word where the verb has no option for it (detect haswell), or ""."""
     option, value = _meaning(word)
-    return (
-        f"invoke {'copts --explain' if option == 'cpu' else 'plan'} --{option} {shlex.quote(value)}" if option else ""
-    )
+    command = "copts --explain" if option == "cpu" else "plan"
+    return f"invoke {command} --{option} {shlex.quote(value)}" if option else ""
 
 
 def option_of(word: str, verb: Verb, further: Sequence[str] = FURTHER) -> str:
