@@ -19,8 +19,6 @@ from tools.reference import with_section
 ROWS = Path(__file__).with_suffix(".toml")
 ROOT = Path(__file__).parents[1]
 README, PAGE, CONTRIBUTING = ROOT / "README.md", ROOT / "docs" / "figures.md", ROOT / "CONTRIBUTING.md"
-REMOTE = ROOT / "docs" / "remote-cache.md"
-WAYS = ("sent", "received")
 BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
 # What vendors write around a processor's name.
 DECORATION = re.compile(r"\((R|TM)\)|\b(CPU|Processor)\b")
@@ -37,7 +35,6 @@ def pages() -> dict[Path, str]:
         PAGE: table(rows()),
         README: table(row for row in rows() if row.get("readme")),
         CONTRIBUTING: mutation_table(mutation.FOLDER),
-        REMOTE: scale_table(),
     }
     return {path: with_section(path.read_text(encoding="utf-8"), BEGIN, END, text) for path, text in tables.items()}
 
@@ -63,30 +60,6 @@ def mutation_table(folder: Path) -> str:
         )
         sample = f"seed {report.seed}, commit {report.commit}, {report.created[:10]}"
         lines.append(f"| `{report.room}` | {report.share} | {equivalent} | {killed} | {sample} |")
-    return "\n".join(lines) + "\n"
-
-
-def scale_table() -> str:
-    """How long the compile of benchmarks.scale took on each number of workers, what it moved, and what limits it."""
-    results = read("scale")["results"]
-    simulation = results["simulation"]
-    simulated = simulation["seconds"]
-    lines = ["| workers | seconds | efficiency | simulated seconds | client sent, received | workers sent, received |"]
-    lines.append("|---|---|---|---|---|---|")
-    for number, run in results["workers"].items():
-        moved = [f"{run['bytes'][f'{who}_{way}'] / 1e6:.0f}" for who in ("client", "workers") for way in WAYS]
-        row = f"| {number} | {run['seconds']:.0f} | {run['efficiency']:.2f} | {simulated[number]:.0f} |"
-        lines.append(f"{row} {moved[0]}, {moved[1]} MB | {moved[2]}, {moved[3]} MB |")
-    more = [number for number in simulated if number not in results["workers"]]
-    lines += [f"| {number} | | | {simulated[number]:.0f} | | |" for number in more]
-    ran = run["processes"]
-    lines += [
-        "",
-        f"{ran['remote']} actions ran on the workers, {ran['local']} on the client, and "
-        f"{ran['all'] - ran['remote'] - ran['local']} in Bazel itself. An action cost "
-        f"{simulation['overhead_seconds']:.1f} seconds\nbesides its process. With many workers, the longest chain of "
-        f"actions ({simulation['critical_path']:.0f} seconds) is what remains.",
-    ]
     return "\n".join(lines) + "\n"
 
 

@@ -8,9 +8,7 @@ from benchmarks import figures
 from benchmarks.harness import RESULTS
 
 
-@pytest.mark.parametrize(
-    "path", [figures.README, figures.PAGE, figures.CONTRIBUTING, figures.REMOTE], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", [figures.README, figures.PAGE, figures.CONTRIBUTING], ids=lambda path: path.name)
 def test_a_page_has_the_reports_own_figures(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == figures.pages()[path], "python -m benchmarks.figures"
 
@@ -25,9 +23,10 @@ def test_the_readme_has_five_rows_and_the_page_has_all() -> None:
 
 def test_every_report_is_read_by_somebody() -> None:
     rows = figures.rows()
-    text = "".join(page.read_text(encoding="utf-8") for page in (figures.ROOT / "docs").glob("*.md"))
+    facts = (figures.ROOT / "tfbuild" / "facts").glob("*.toml")
+    text = "".join(page.read_text(encoding="utf-8") for page in (*(figures.ROOT / "docs").glob("*.md"), *facts))
     for path in RESULTS.glob("*.json"):
-        assert path.stem in {row["report"] for row in rows} or f"benchmarks.{path.stem}`" in text, path
+        assert path.stem in {row["report"] for row in rows} or f"{path.stem}.json" in text, path
 
 
 def test_a_figure_that_no_report_has_is_no_figure() -> None:
