@@ -204,7 +204,6 @@ PARSERS = {
     "fleet": Parser(read=in_file(fuzz_json.fleet_images), more=fuzz_json.recorded_fleet),
     "bundle": document(in_folder(bundle.open_bundle, bundle.LIST, "host/file"), "bundle"),
     "docker": document(in_folder(fuzz_json.docker_folder, "config.json"), "docker"),
-    "machine": document(in_file(fuzz_json.machine_configuration), "machine"),
     "server": document(fuzz_json.registry_server, "server"),
     "probe": document(fuzz_json.probe_lines, "probe"),
     "wheels": document(fuzz_json.wheel_list, "wheels"),

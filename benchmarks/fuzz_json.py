@@ -15,7 +15,6 @@ from urllib3 import HTTPResponse
 
 from tests.cpu.machines import machine
 from tfbuild import cpu, plan
-from tfbuild.engine import daemon
 from tfbuild.errors import TfbuildError
 from tfbuild.fleet import fleet
 from tfbuild.fleet.hosts import FleetHost
@@ -89,10 +88,6 @@ def planned_options(path: Path) -> None:
             plan.select(build, None)
 
 
-def machine_configuration(path: Path) -> None:
-    daemon.write_configuration(path.with_name("new"), 1, path)
-
-
 def probe_lines(content: bytes) -> None:
     for kind in (Environment, TensorFlow, OperationAnswer):
         with contextlib.suppress(probe.UntrustedError):
@@ -132,7 +127,6 @@ DOCUMENTS: dict[str, tuple[object, ...]] = {
         {"auths": {"127.0.0.1:1": {"auth": "eDp5", "identitytoken": "x"}}, "currentContext": "x"},
         {"credsStore": "x", "credHelpers": {"127.0.0.1:1": "x"}, "proxies": {"default": {}}},
     ),
-    "machine": ({"builder": {"gc": {"enabled": True}}},),
     "server": (
         {"token": "x", "access_token": "x", "tags": ["x"], "errors": [{"message": "x", "detail": "x"}]},
         {"manifests": [{"digest": DIGEST, "artifactType": "x", "annotations": {}}], "schemaVersion": 2},

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from unittest.mock import patch
@@ -202,11 +202,9 @@ def disarmed(folder: Path) -> Iterator[None]:
     tests.
     """
     with ExitStack() as stack:
-        place = partial(daemon.DaemonPlace, socket=folder / "socket", folder=folder / "engine")
         for module, name, value in (
-            (daemon, "DaemonPlace", place),
-            (daemon, "_install", _never),
-            (daemon, "_spawn", _never),
+            (daemon, "FOLDER", folder / "engine"),
+            (daemon, "_script", _never),
             (testing, "provide", _nothing),
             (testing, "_pytest", _nothing),
             (testing, "_step", _nothing),

@@ -22,7 +22,6 @@ from tests.rows import each
 from tfbuild import cli
 from tfbuild.cli.verbs import Verb
 from tfbuild.engine import daemon
-from tfbuild.util.progress import Progress
 
 # It installs one. It is disarmed in the table below.
 LEFT_OUT = ("engine",)
@@ -103,7 +102,7 @@ def test_what_a_command_does_is_seen(place: Place) -> None:
     with pytest.raises(hostile.TooLong), hostile.limited(1):
         time.sleep(30)
     with pytest.raises(AssertionError, match="would be installed"), hostile.disarmed(place.root):
-        daemon._install(daemon.DaemonPlace(), Progress())
+        daemon._script("start")
 
 
 # All values for all options, a megabyte among them, in a process that gets no more memory than it may need.

@@ -21,7 +21,6 @@ from tfbuild import plan
 from tfbuild.bench import command as bench
 from tfbuild.bench import page as bench_page
 from tfbuild.context import dockerfile
-from tfbuild.engine import daemon
 from tfbuild.pipeline import bundle
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.maker import Maker
@@ -105,7 +104,6 @@ def unmatched(seen: Files, before: Files, after: Files) -> str:
 
 def write_pages(folder: Path, number: int) -> None:
     attachments.write(folder / "sbom.json", b"content %d" % number)
-    daemon.write_configuration(folder / "daemon.json", (1 + number) << 40, folder / "none")
 
 
 def pin(folder: Path, number: int) -> None:

@@ -10,11 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +21,10 @@ import pytest
 from tests.commandline import answer
 from tests.ports import free_port
 from tfbuild.context.dockerfile import Base
-from tfbuild.engine import Engine, WorkerDied, daemon, faults
+from tfbuild.engine import Engine, WorkerDied
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.containers import LABEL
-from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, RegistryRefused, UnknownImage
+from tfbuild.errors import BuildFailed, EngineMissing, RegistryRefused, UnknownImage
 from tfbuild.pipeline import base_image
 from tfbuild.util.progress import Progress
 
@@ -448,162 +446,3 @@ def test_a_base_from_a_registry_is_named_by_digest(
     finally:
         with contextlib.suppress(UnknownImage):
             engine.remove(base.reference)
-
-
-# In a network of its own: a second dockerd beside the first would share docker0, or with --bridge=none even delete it.
-START = """
-from pathlib import Path
-from tfbuild.util.progress import Progress
-from tfbuild.engine.daemon import DaemonPlace, ensure
-print(ensure(Progress(), DaemonPlace(socket=Path({socket!r}), folder=Path({folder!r}), disk={disk})).version)
-"""
-
-
-def start(place: daemon.DaemonPlace) -> subprocess.Popen[str]:
-    code = START.format(socket=str(place.socket), folder=str(place.folder), disk=place.disk)
-    command = ["unshare", "--net", sys.executable, "-c", code]
-    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-@pytest.fixture
-def place() -> Iterator[daemon.DaemonPlace]:
-    with tempfile.TemporaryDirectory(prefix="tfbuild-engine-") as folder:
-        yield daemon.DaemonPlace(socket=Path(folder, "docker.sock"), folder=Path(folder, "engine"))
-
-
-def stop_and_remove(place: daemon.DaemonPlace) -> bool:
-    """Stop an engine and remove its data; return whether it ran."""
-    stopped = daemon.stop(Progress(io.StringIO()), place)
-    # A killed dockerd leaves mounts, which must go before their folders can.
-    for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
-        point = line.split()[1]
-        if Path(point).is_relative_to(place.folder):
-            subprocess.run(["umount", "--lazy", point], check=False)
-    for folder in (place.data, place.exec_root):
-        shutil.rmtree(folder, ignore_errors=True)
-    return stopped
-
-
-def test_an_engine_is_started_once_and_stopped(engine: Engine, place: daemon.DaemonPlace) -> None:
-    if os.geteuid() != 0 or shutil.which("dockerd") is None or not sys.platform.startswith("linux"):
-        pytest.skip("needs root and dockerd")
-    progress = Progress(io.StringIO())
-    try:
-        both = [start(place), start(place)]
-        output = [process.communicate(timeout=120) for process in both]
-        assert [process.returncode for process in both] == [0, 0], output
-        assert sum("engine: start: done" in err for _, err in output) == 1
-        assert sum(f"--pidfile={place.pid_file}" in line for line in _command_lines()) == 1
-        second = daemon.ensure(progress, place)
-        assert second.data_root == place.data
-        assert second.data_root != engine.data_root
-        free = faults.free_space(second)
-        assert free is not None
-        faults.require_free(second, free // 2)
-        with pytest.raises(DiskFull, match=f"{free * 2 / 1e9:.1f} GB are needed on {place.data}"):
-            faults.require_free(second, free * 2)
-        pid = int(place.pid_file.read_text())
-        containerd = int((place.exec_root / "containerd" / "containerd.pid").read_text())
-    finally:
-        stopped = stop_and_remove(place)
-    assert stopped
-    assert not any(str(place.folder) in line for line in _command_lines())
-    assert not Path(f"/proc/{pid}/exe").exists()
-    assert not Path(f"/proc/{containerd}/exe").exists()
-    assert not place.data.exists()
-    assert str(place.folder) not in Path("/proc/self/mounts").read_text()
-    assert daemon.stop(progress, place) is False
-    with pytest.raises(EngineMissing):
-        Engine.connect(place.host)
-    assert Engine.connect().version
-
-
-GROW = """
-FROM {base}
-RUN --mount=type=cache,id=precious,target=/cache test -e /cache/kept || head -c 40M /dev/urandom > /cache/kept
-RUN head -c {size}M /dev/urandom > /layer
-"""
-
-
-@pytest.mark.nightly
-def test_an_engine_of_our_own_throws_layers_away_before_cache_mounts(
-    engine: Engine, debian: str, place: daemon.DaemonPlace, tmp_path: Path
-) -> None:
-    """BuildKit collects a minute after a build. Of 40 MB in a mount and 60 in layers, 100 are beyond 20 % of 400 MB."""
-    if os.geteuid() != 0 or shutil.which("dockerd") is None or not sys.platform.startswith("linux"):
-        pytest.skip("needs root and dockerd")
-    place = replace(place, disk=400 * 10**6)
-    try:
-        process = start(place)
-        said = process.communicate(timeout=120)
-        assert process.returncode == 0, said
-        ours = Engine.connect(place.host)
-        archive = ours.client.images.load(b"".join(engine.client.images.get(debian).save(named=True)))[0]
-        (tmp_path / "context").mkdir()
-        text = GROW.format(base=archive.tags[0], size=60)
-        (tmp_path / "context" / "Dockerfile").write_text(
-            text + "FROM scratch AS nothing\nCOPY --from=0 /etc/hostname /\n"
-        )
-        settings = BuildSettings(log=tmp_path / "log", progress=Progress())
-        ours.export(tmp_path / "context", settings, stage="nothing", output=tmp_path / "out")
-        before = kinds(ours)
-        assert before["exec.cachemount"] >= 40 * 10**6
-        assert before["regular"] >= 60 * 10**6
-        deadline = time.monotonic() + 100
-        while kinds(ours).get("regular", 0) >= 60 * 10**6 and time.monotonic() < deadline:
-            time.sleep(2)
-        after = kinds(ours)
-        assert after.get("regular", 0) < 60 * 10**6
-        assert after["exec.cachemount"] == before["exec.cachemount"]
-    finally:
-        stop_and_remove(place)
-
-
-def kinds(engine: Engine) -> dict[str, int]:
-    """The bytes of the build cache by BuildKit's types of records."""
-    results: dict[str, int] = {}
-    for record in engine.client.df()["BuildCache"] or ():
-        results[record["Type"]] = results.get(record["Type"], 0) + record["Size"]
-    return results
-
-
-def _command_lines() -> list[str]:
-    lines = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-    return [line for line in lines if "dockerd" in line or "containerd" in line]
-
-
-def test_an_engine_that_cannot_start_says_why(
-    place: daemon.DaemonPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A real program that ends at once in dockerd's place: what it wrote is in the message, and nothing waits."""
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        pytest.skip("needs root on Debian or Ubuntu")
-    program = tmp_path / "dockerd"
-    program.write_text("#!/bin/sh\necho 'failed to start daemon: no iptables' >&2\nexit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    process = start(place)
-    # Less than it waits for an engine that is slow to answer.
-    errors = process.communicate(timeout=daemon.START_SECONDS)[1]
-    assert "EngineMissing: error: dockerd did not start\n  failed to start daemon: no iptables" in errors
-    assert f"hint: the full log: {place.log}" in errors
-
-
-def test_no_second_engine_is_started_in_the_same_network(engine: Engine, place: daemon.DaemonPlace) -> None:
-    if os.geteuid() != 0 or shutil.which("apt-get") is None or not processes_named("dockerd"):
-        pytest.skip("needs root on Debian or Ubuntu, and an engine of this machine")
-    with pytest.raises(EngineMissing, match="runs already"):
-        daemon.ensure(Progress(io.StringIO()), place)
-    assert not place.pid_file.exists()
-    assert not place.data.exists()
-
-
-def processes_named(name: str) -> list[str]:
-    records = []
-    for path in Path("/proc").glob("[0-9]*/comm"):
-        with contextlib.suppress(OSError):
-            records += [path.parent.name] if path.read_text().strip() == name else []
-    return records

@@ -31,18 +31,14 @@ def has_apt(system: dict[str, str]) -> bool:
     return not {"debian", "ubuntu"}.isdisjoint([system.get("ID", ""), *system.get("ID_LIKE", "").split()])
 
 
-def install(packages: Sequence[str], log: Path, progress: Progress, *, if_known: Sequence[str] = ()) -> None:
-    """Install packages, and those of `if_known` that this release has, without prompts or recommended packages.
-
-    Needs root. Raises AptFailed.
-    """
+def install(packages: Sequence[str], log: Path, progress: Progress) -> None:
+    """Install packages without prompts or recommended packages. Needs root. Raises AptFailed."""
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1", "LC_ALL": "C.UTF-8"}
     apt = ["apt-get", "-o", "DPkg::Lock::Timeout=300"]
     with progress.step(f"apt: install {' '.join(packages)}"):
         # A broken third-party source can make the update fail; what counts is whether the packages install.
         logged([*apt, "update"], env, log)
-        known = [name for name in if_known if logged(["apt-cache", "show", name], env, log) == 0]
-        if logged([*apt, "install", "--yes", "--no-install-recommends", *packages, *known], env, log) != 0:
+        if logged([*apt, "install", "--yes", "--no-install-recommends", *packages], env, log) != 0:
             raise AptFailed(f"apt could not install {' '.join(packages)}{last_lines(log)}", hint=f"the full log: {log}")
 
 

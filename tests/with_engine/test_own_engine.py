@@ -1,0 +1,135 @@
+"""The engine that `invoke engine` starts and stops, by its script, in a network of its own.
+
+A second dockerd beside the first would share docker0, or with --bridge=none even delete it.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.with_engine import second
+from tests.with_engine.second import processes
+from tfbuild.engine import Engine, daemon, faults
+from tfbuild.engine.build import BuildSettings
+from tfbuild.errors import DiskFull, EngineMissing
+from tfbuild.util.progress import Progress
+
+pytestmark = pytest.mark.engine
+BASE = "tfbuild-base:bookworm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    folder: Path
+    socket: Path
+
+    def start(self, *disk: str, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
+        command = ["unshare", "--net", "sh", str(daemon.SCRIPT), "start", str(self.folder), str(self.socket), *disk]
+        return subprocess.Popen(command, text=True, stderr=subprocess.PIPE, env=env)
+
+    def stop(self) -> int:
+        command = ["sh", str(daemon.SCRIPT), "stop", str(self.folder), str(self.socket)]
+        return subprocess.run(command, check=False).returncode
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    if os.geteuid() != 0 or shutil.which("dockerd") is None or shutil.which("apt-get") is None:
+        pytest.skip("needs root on Debian or Ubuntu, and dockerd")
+    top = Path(tempfile.mkdtemp(prefix="tfb-"))
+    found = Place(folder=top / "engine", socket=top / "docker.sock")
+    yield found
+    found.stop()
+    second.remove(top)
+
+
+def test_an_engine_is_started_once_and_stopped(engine: Engine, place: Place) -> None:
+    both = [place.start(), place.start()]
+    errors = [process.communicate(timeout=120)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], errors
+    assert len(processes(f"--pidfile={place.folder}/dockerd.pid")) == 1
+    ours = Engine.connect(f"unix://{place.socket}")
+    data = place.folder / "data"
+    assert ours.data_root == data != engine.data_root
+    free = faults.free_space(ours)
+    assert free is not None
+    faults.require_free(ours, free // 2)
+    with pytest.raises(DiskFull, match=f"GB are needed on {data}"):
+        faults.require_free(ours, free * 2)
+    ours.client.close()
+    assert place.stop() == 0
+    assert processes(str(place.folder)) == []
+    assert place.stop() == daemon.NOT_RUNNING
+    with pytest.raises(EngineMissing):
+        Engine.connect(f"unix://{place.socket}")
+    assert Engine.connect().version
+
+
+GROW = f"""
+FROM {BASE}
+RUN --mount=type=cache,id=precious,target=/cache test -e /cache/kept || head -c 40M /dev/urandom > /cache/kept
+RUN head -c 60M /dev/urandom > /layer
+FROM scratch AS nothing
+COPY --from=0 /etc/hostname /
+"""
+
+
+@pytest.mark.nightly
+def test_layers_are_thrown_away_before_cache_mounts(engine: Engine, place: Place, tmp_path: Path) -> None:
+    """BuildKit collects a minute after a build. Of 40 MB in a mount and 60 in layers, 100 are beyond 20 % of 400 MB."""
+    if Path("/etc/docker/daemon.json").exists():
+        pytest.skip("this machine's own configuration decides")
+    with place.start(str(400 * 10**6)) as process:
+        assert process.wait(120) == 0
+    ours = Engine.connect(f"unix://{place.socket}")
+    ours.client.images.load(b"".join(engine.client.images.get(BASE).save(named=True)))
+    (tmp_path / "context").mkdir()
+    (tmp_path / "context" / "Dockerfile").write_text(GROW)
+    settings = BuildSettings(log=tmp_path / "log", progress=Progress())
+    ours.export(tmp_path / "context", settings, stage="nothing", output=tmp_path / "out")
+    before = kinds(ours)
+    assert before["exec.cachemount"] >= 40 * 10**6
+    assert before["regular"] >= 60 * 10**6
+    deadline = time.monotonic() + 100
+    while kinds(ours).get("regular", 0) >= 60 * 10**6 and time.monotonic() < deadline:
+        time.sleep(2)
+    after = kinds(ours)
+    assert after.get("regular", 0) < 60 * 10**6
+    assert after["exec.cachemount"] == before["exec.cachemount"]
+    ours.client.close()
+
+
+def kinds(engine: Engine) -> dict[str, int]:
+    """The bytes of the build cache by BuildKit's types of records."""
+    results: dict[str, int] = {}
+    for record in engine.client.df()["BuildCache"] or ():
+        results[record["Type"]] = results.get(record["Type"], 0) + record["Size"]
+    return results
+
+
+def test_an_engine_that_cannot_start_says_why(place: Place, tmp_path: Path) -> None:
+    """A real program that ends at once in dockerd's place: what it wrote is in the message, and nothing waits."""
+    program = tmp_path / "dockerd"
+    program.write_text("#!/bin/sh\necho 'failed to start daemon: no iptables' >&2\nexit 1\n")
+    program.chmod(0o755)
+    with place.start(env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}) as process:
+        errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 1
+    log = place.folder / "dockerd.log"
+    assert errors == f"dockerd did not start\nfailed to start daemon: no iptables\nthe full log: {log}\n"
+
+
+def test_no_second_engine_is_started_in_the_same_network(engine: Engine, place: Place) -> None:
+    if not engine.local or not processes("dockerd"):
+        pytest.skip("needs an engine of this machine")
+    command = ["sh", str(daemon.SCRIPT), "start", str(place.folder), str(place.socket)]
+    done = subprocess.run(command, text=True, capture_output=True, check=False)
+    assert (done.returncode, "runs already" in done.stderr) == (1, True)
+    assert not (place.folder / "data").exists()
