@@ -28,7 +28,7 @@ from benchmarks.harness import record
 from tests.binary import libraries
 from tests.cpu.machines import machine
 from tfbuild import cpu, facts
-from tfbuild.binary import guard, machinecode, program, scan
+from tfbuild.binary import guard, machinecode, scan
 from tfbuild.binary.elf import LibraryUnreadable
 from tfbuild.context import labels
 from tfbuild.engine import Files, buildkit_log
@@ -217,7 +217,6 @@ PARSERS = {
     "code": Parser(read=code),
     "library": elf(in_file(scan.read_code), TfbuildError, scan.CodeUnreadable),
     "guard": elf(in_file(lambda path: guard.read_guard(path, "2.21.0")), LibraryUnreadable),
-    "program": elf(lambda content: program.python_version(content, program.read_program(content)), ValueError),
 }
 
 

@@ -18,7 +18,7 @@ from tfbuild import cpu, plan
 from tfbuild.errors import TfbuildError
 from tfbuild.fleet import fleet
 from tfbuild.fleet.hosts import FleetHost
-from tfbuild.in_container.smoke.records import Environment, OperationAnswer, TensorFlow
+from tfbuild.in_container.smoke.records import Computed, Environment, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.oci import credentials, manifests, references, referrers
 from tfbuild.oci.client import Registry
@@ -89,7 +89,7 @@ def planned_options(path: Path) -> None:
 
 
 def probe_lines(content: bytes) -> None:
-    for kind in (Environment, TensorFlow, OperationAnswer):
+    for kind in (Environment, TensorFlow, Computed):
         with contextlib.suppress(probe.UntrustedError):
             probe.records(content.decode(errors="replace"), (kind, kind))
 

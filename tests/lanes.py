@@ -12,7 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 LANES = {
     # The first one installs TensorFlow without a cache; all others that need it, in any lane, find its layers.
-    "tensorflow": ("test_image", "test_verify", "test_untrusted", "test_inspect"),
+    "tensorflow": ("test_image", "test_verify", "test_inspect"),
     # One toolchain for all compiles with Bazel.
     "compile": (
         "test_compile", "test_remote", "test_bad_input", "test_bazel", "test_configure", "test_mirror", "test_offline",
@@ -31,7 +31,7 @@ LANES = {
 # the first two wait, the pages need nothing of an engine. What needs TensorFlow's layers comes when they are there.
 ORDER = (
     "tensorflow", "compile", "tests/bench/test_browser.py", "compilers", "test_registry", "test_ci_steps", "build",
-    "test_bench", "test_push_rehearsal", "test_supply", "test_reproducible", "test_engine", "test_tampering",
+    "test_bench", "test_push_rehearsal", "test_supply", "test_reproducible", "test_engine",
     "test_faults", "test_registry_tools",
 )  # fmt: skip
 ROOMS = {"with_engine", "contract"}

@@ -147,7 +147,8 @@ def test_a_context_has_these_files() -> None:
 def test_the_plan_in_an_image_is_what_its_smoke_benchmark_compares() -> None:
     text = dockerfile.smoke_plan(official(release="2.14.0"))
     assert json.loads(text) == {
-        "release": "2.14.0", "python": "3.11", "target": "mkl", "features": list(official().instruction_set.features),
+        "release": "2.14.0", "python": "3.11", "compiler": official(release="2.14.0").compiler, "target": "mkl",
+        "features": list(official().instruction_set.features),
         "threading": "threadpool", "allocator": "tcmalloc",
         "known_defects": ["max_pool_nchw_after_nhwc", "avg_pool_nchw_after_nhwc"],
     }  # fmt: skip

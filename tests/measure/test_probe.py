@@ -18,12 +18,12 @@ from tfbuild.engine import ContainerRun, Engine, Sandbox
 from tfbuild.in_container.bench import validity, worker
 from tfbuild.in_container.bench.records import Calibrated, Dropped, Hello, Idle, Ready, WorkerSample
 from tfbuild.in_container.smoke import probes
-from tfbuild.in_container.smoke.records import Challenge, Environment, Faults, Part, TensorFlow
+from tfbuild.in_container.smoke.records import Computed, Environment, Faults, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.measure.probe import UntrustedError
 from tfbuild.measure.records import Host
 
-KINDS = (Environment, TensorFlow, Faults, Part, Hello, Ready, Calibrated, WorkerSample, Idle, Dropped)
+KINDS = (Environment, TensorFlow, Faults, Computed, Hello, Ready, Calibrated, WorkerSample, Idle, Dropped)
 
 
 def told(reading: Callable[[], float], files: dict[str, str]) -> float:
@@ -200,7 +200,7 @@ def test_absurd_numbers_and_shapes_are_refused(line: str) -> None:
 @pytest.mark.parametrize("name", ["x" * 5000, "a\x1b[31mred", "line\nline", "\u202egnp.exe"])
 def test_texts_that_would_fool_a_terminal_are_refused(name: str) -> None:
     with pytest.raises(UntrustedError):
-        probe.record(json.dumps({"name": name, "error": 0.0}), Part)
+        probe.record(json.dumps({"name": name, "values": []}), Computed)
 
 
 def test_endless_lists_are_refused() -> None:
@@ -262,8 +262,8 @@ def ended(stdout: str = "", stderr: str = "", exit_code: int = 0, *, truncated: 
     return OneRun(ContainerRun(exit_code=exit_code, stdout=stdout, stderr=stderr, truncated=truncated))
 
 
-def asked(engine: OneRun, untrusted: probe.Untrusted | None = None) -> probe.Outcome:
-    return probe.ask(cast(Engine, engine), "x", "import", [Dropped], untrusted=untrusted)
+def asked(engine: OneRun, sandbox: Sandbox | None = None) -> probe.Outcome:
+    return probe.ask(cast(Engine, engine), "x", "import", [Dropped], sandbox=sandbox)
 
 
 def test_the_probe_that_is_named_runs() -> None:
@@ -275,14 +275,11 @@ def test_the_probe_that_is_named_runs() -> None:
     assert engine.options["files"] == probe.files()
 
 
-def test_an_untrusted_image_runs_an_isolated_python_in_a_sandbox_with_a_challenge() -> None:
+def test_an_image_that_is_not_trusted_runs_in_a_sandbox() -> None:
     engine, sandbox = ended('{"count": 3}\n'), cast(Sandbox, object())
-    challenge = Challenge(seed=7, sizes=(2, 3), positions=(1,))
-    assert asked(engine, probe.Untrusted(sandbox=sandbox, challenge=challenge)).records == (Dropped(count=3),)
-    assert engine.command == [*probe.ISOLATED, f"{probe.FOLDER}/smoke", "probe", "import"]
+    assert asked(engine, sandbox).records == (Dropped(count=3),)
     assert engine.options["sandbox"] is sandbox
-    assert "files" not in engine.options, "the sandbox has them"
-    assert json.loads(engine.options["stdin"]) == {"seed": 7, "sizes": [2, 3], "positions": [1]}
+    assert engine.options["files"] == {}, "the sandbox has them"
 
 
 @pytest.mark.parametrize(
@@ -305,24 +302,13 @@ def test_a_probe_without_an_answer_says_why(engine: OneRun, broken: str, why: bo
     assert outcome.ended.timed_out == (engine.ends is None)
 
 
-def test_a_trusted_image_and_an_untrusted_one_are_given_the_same_otherwise() -> None:
+def test_a_probe_gets_its_environment_and_gpus() -> None:
     engine = ended('{"count": 3}\n')
     probe.ask(cast(Engine, engine), "x", "import", [Dropped], {"TF_NUM": "1"}, gpus=True)
     assert engine.options["env"] == {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_NUM": "1"}
     assert (engine.options["gpus"], engine.options["timeout"]) == (True, 90)
     probe.ask(cast(Engine, engine), "x", "import", [Dropped], {"TF_CPP_MIN_LOG_LEVEL": "3"})
     assert (engine.options["env"], engine.options["gpus"]) == ({"TF_CPP_MIN_LOG_LEVEL": "3"}, False)
-    seen: list[object] = []
-    challenge = Challenge(seed=7, sizes=(2, 3), positions=(1,))
-    untrusted = probe.Untrusted(sandbox=cast(Sandbox, object()), challenge=challenge, look=seen.append)
-    probe.ask(cast(Engine, engine), "x", "import", [Dropped, Hello], {"A": "b"}, gpus=True, untrusted=untrusted)
-    options = engine.options
-    assert options["env"] == {"TF_CPP_MIN_LOG_LEVEL": "0", "A": "b"}
-    assert (options["gpus"], options["timeout"], options["look_after"]) == (True, 90, 2)
-    options["look"](None)
-    assert seen == [None]
-    assert options["stdin"].endswith(b"}\n")
-    assert probe.ISOLATED == ("/opt/tensorflow/bin/python", "-I", "-S", "-B")
 
 
 def test_what_a_broken_probe_printed_is_kept() -> None:

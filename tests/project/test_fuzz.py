@@ -41,7 +41,7 @@ def test_what_was_found_is_taken_now(name: str, content: bytes) -> None:
     PARSERS[name].accepts(content)
 
 
-@each("name", ["library", "guard", "program"])
+@each("name", ["library", "guard"])
 def test_parsers_of_elf_files_start_from_whole_ones_with_little_memory(name: str) -> None:
     files = [content for content in seeds(PARSERS[name]) if content.startswith(b"\x7fELF")]
     assert len(files) == 2
@@ -55,7 +55,7 @@ def test_a_parser_that_takes_more_memory_than_its_input_may_is_found() -> None:
         bytearray(8 << 30)
 
 
-@pytest.mark.parametrize("name", ["library", "guard", "program"])
+@pytest.mark.parametrize("name", ["library", "guard"])
 def test_readers_of_elf_files_do_not_hide_the_end_of_the_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To their callers, whatever goes wrong in such a file is one error."""
     monkeypatch.setattr(Library, "parse", lambda _: bytearray(8 << 30))

@@ -1,44 +1,168 @@
-"""An image whose files the tests choose; nothing in it is started."""
+"""The right image of a build as its engine shows it, and how tests spoil it. Nothing of TensorFlow runs."""
 
 import errno
+import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
-from tfbuild.engine import Image
+from tests.binary import libraries as guards
+from tests.binary.test_scan import CODE, everywhere, function, library
+from tests.measure.test_workers import MadeUpWorker, Script
+from tests.verify.test_configuration import BUILD, base, image
+from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
+from tfbuild.context import dockerfile
+from tfbuild.context.labels import Planned
+from tfbuild.engine import ContainerRun, Engine, Image, Sandbox, WorkerDied
 from tfbuild.engine.image import Files
+from tfbuild.errors import UnknownImage
+from tfbuild.in_container.smoke import judge
+from tfbuild.in_container.smoke.records import Computed, Faults, GpuConvolution, OneDnnConvolution
+from tfbuild.in_container.smoke.references import PARTS
+from tfbuild.measure import probe
+from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.probe import Outcome
+from tfbuild.verify.checks import guard, throughput
+from tfbuild.verify.verification import Baseline, Start, Verification
+
+DATA = Path(__file__).parents[1] / "data" / "smoke"
+SITE = "/opt/tensorflow/lib/python3.11/site-packages"
+CC, FRAMEWORK = "libtensorflow_cc.so.2", "libtensorflow_framework.so.2"
+F16C = CODE["{vex} vcvtph2ps %xmm1,%ymm2"]
+BASELINE = Baseline(ref="tfbuild:plain", id="sha256:2", env={"LD_PRELOAD": ""})
+IMAGE, OTHER = (arm.name for arm in throughput.against(BASELINE).arm)
+SANDBOX = Sandbox(processes=1, volume="v", path=probe.ROOT)
+PLANNED = Planned.from_labels("x", image().labels, "amd64")
+
+
+def run(stdout: str = "", stderr: str = "", *, code: int = 0, truncated: bool = False) -> ContainerRun:
+    return ContainerRun(exit_code=code, stdout=stdout, stderr=stderr, truncated=truncated)
+
+
+def sent(*records: object, stderr: str = "") -> ContainerRun:
+    """A probe that sent these records."""
+    return run("".join(f"{json.dumps(asdict(cast(Any, record)))}\n" for record in records), stderr)
+
+
+START = sent(ENVIRONMENT, TENSORFLOW, stderr=(DATA / "start-2.21.0.stderr.txt").read_text())
+PROBES = {
+    "start": START,
+    "faults": sent(Faults(per_tensor=3.0)),
+    "onednn": sent(OneDnnConvolution(finite=True, openmp=""), stderr=(DATA / "onednn-2.21.0.txt").read_text()),
+    "numerics": sent(*(Computed(name, tuple(part.results())) for name, part in PARTS.items())),
+    "cuda": sent(GpuConvolution(gpus=1, device="/device:GPU:0", error=1e-6)),
+}
+FILES: dict[str, bytes | OSError] = {
+    guard.PATH: dockerfile.files(BUILD)["entrypoint.sh"].encode(),
+    f"{SITE}/tensorflow/{CC}": library(everywhere(F16C), count=64),
+    f"{SITE}/tensorflow/{FRAMEWORK}": guards.library(
+        guards.recorded("tensorflow_cpu-2.21.0"), text=function(CODE["vaddps %xmm1,%xmm2,%xmm3"])
+    ),
+}
 
 
 @dataclass
-class LibraryEngine:
-    """What a copy out of the image gives or raises is in `files`, by path.
+class ImageEngine:
+    """`files`: what a copy gives or raises, by path; `probes`: what each prints; `every`: what any process prints.
 
-    `asked`: the paths; `beside`: what of it was still on the disk each time.
+    An entry point runs under this machine's shell, which sees all CPU features; `script`: how the workers answer, if
+    any starts. `asked`: the paths of copied files, and the probes with their environment.
     """
 
-    files: Mapping[str, bytes | OSError]
-    labels: Mapping[str, str] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
-    beside: list[list[str]] = field(default_factory=list)
+    files: Mapping[str, bytes | OSError] = field(default_factory=lambda: FILES)
+    probes: Mapping[str, ContainerRun] = field(default_factory=lambda: PROBES)
+    every: ContainerRun | TimeoutError | None = None
+    image_: Image = field(default_factory=image)
+    base: Image = field(default_factory=base)
+    script: Script | None = field(default_factory=lambda: Script(seconds={IMAGE: 0.01, AGAIN: 0.01, OTHER: 0.02}))
+    no_gpu: str = ""
+    asked: list[Any] = field(default_factory=list)
+    images: list[str] = field(default_factory=list)
+    version: str = "engine 1"
 
     def image(self, ref: str) -> Image:
-        return Image(
-            id="sha256:0a", labels=dict(self.labels), size=1, env=(), architecture="amd64",
-            repo_digests=(),
-        )  # fmt: skip
+        if ref == "us/base:1":
+            return self.base
+        if "@" in ref:
+            raise UnknownImage(f"no image {ref!r}")
+        return self.image_
+
+    def read_contents(self, ref: str, paths: list[str], limit: int) -> dict[str, bytes]:
+        return {path: self._content(path, limit) for path in paths if path in self.files}
 
     def read_files(self, ref: str, wanted: Callable[[str], bool], limit: int) -> Files:
-        found = {path: content for path, content in self.files.items() if wanted(path) and isinstance(content, bytes)}
-        return Files(files=found, links={})
+        return Files(files={path: self._content(path, limit) for path in self.files if wanted(path)}, links={})
 
     def read_file(self, ref: str, path: str, destination: Path, limit: int) -> Path:
         self.asked.append(path)
-        self.beside.append([file.name for file in destination.parent.iterdir() if not file.name.startswith(".")])
+        assert not [file for file in destination.parent.iterdir() if not file.name.startswith(".")], "they are large"
+        destination.write_bytes(self._content(path, limit))
+        return destination
+
+    def _content(self, path: str, limit: int) -> bytes:
         content = self.files.get(path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path))
         if isinstance(content, OSError):
             raise content
-        if len(content) > limit:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
-        destination.write_bytes(content)
-        return destination
+        assert len(content) <= limit
+        return content
+
+    def run(
+        self, ref: str, command: list[str], *, env: Mapping[str, str] = {}, sandbox: Sandbox, timeout: float, **_: Any
+    ) -> ContainerRun:
+        assert sandbox == SANDBOX, "an image is not trusted"
+        if self.every:
+            if isinstance(self.every, TimeoutError):
+                raise self.every
+            return self.every
+        if "probe" in command:
+            self.asked.append((command[-1], env))
+            return self.probes[command[-1]]
+        with tempfile.TemporaryDirectory() as folder:
+            return started(self._content(guard.PATH, 1 << 20), command, env, Path(folder))
+
+    def lacks_gpus(self, ref: str, sandbox: Sandbox) -> str:
+        return self.no_gpu
+
+    def worker(self, ref: str, command: list[str], *, env: Mapping[str, str], sandbox: Sandbox, **_: Any) -> Any:
+        assert sandbox == SANDBOX, "an image is not trusted"
+        self.images.append(ref)
+        if self.script is None:
+            raise WorkerDied("the worker ended", exit_code=1, stderr_tail="")
+        worker = MadeUpWorker(self.script, env)
+        self.script.workers.append(worker)
+        return worker
+
+    @contextmanager
+    def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[Sandbox]:
+        yield SANDBOX
+
+
+def started(script: bytes, command: list[str], env: Mapping[str, str], folder: Path) -> ContainerRun:
+    """Run an entry point on a CPU with all features, and in the sandbox's place the lesser CPU of the check guard."""
+    lesser = guard.lesser_cpu(PLANNED)
+    (folder / "cpuinfo").write_bytes(lesser[:-1] + f" {guard.lacking(PLANNED)}\n".encode())
+    (folder / guard.LESSER_CPU).write_bytes(lesser)
+    (folder / "python").symlink_to(sys.executable)
+    file = folder / "entrypoint"
+    file.write_bytes(script.replace(b"/proc/cpuinfo", str(folder / "cpuinfo").encode()))
+    env = {name: value.replace(probe.ROOT, str(folder)) for name, value in env.items()}
+    path = f"{folder}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", file, *command], env=env | {"PATH": path}, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    return run(done.stdout, done.stderr, code=done.returncode)
+
+
+def verification(engine: object = None, planned: Planned = PLANNED, **more: Any) -> Verification:
+    """A verification in progress; the image's first probe has run."""
+    outcome = Outcome(records=(ENVIRONMENT, TENSORFLOW), ended=judge.Ended(0, ""), output=START.stderr)
+    state: dict[str, Any] = {"baseline": BASELINE, "start": Start(outcome=outcome)} | more
+    return Verification(
+        engine=cast(Engine, engine or ImageEngine()), ref="sha256:1", planned=planned, sandbox=SANDBOX, **state
+    )

@@ -1,54 +1,129 @@
-"""Each check is one file and one line of the list; a check that does not apply is skipped with a reason."""
+"""Every check passes a right image, fails a spoiled one, and never passes or crashes on one that holds nothing."""
 
 import importlib
+import json
 import pkgutil
-from dataclasses import replace
-from pathlib import Path
-from typing import cast
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any, cast
 
-import pytest
-
-from tests.context.test_planned import planned
+from tests.binary.test_scan import AVX2, everywhere, library
+from tests.measure.test_workers import Script
 from tests.rows import each
+from tests.verify.images import (
+    BASELINE,
+    CC,
+    FILES,
+    FRAMEWORK,
+    PLANNED,
+    PROBES,
+    SITE,
+    ImageEngine,
+    run,
+    sent,
+    verification,
+)
+from tests.verify.images import IMAGE as TUNED
+from tests.verify.images import OTHER as PLAIN
+from tests.verify.test_configuration import image
 from tests.verify.test_judge import ENVIRONMENT
-from tfbuild.context.labels import Planned
-from tfbuild.engine import Engine, Sandbox
 from tfbuild.in_container.smoke import judge
-from tfbuild.in_container.smoke.judge import Judgement
-from tfbuild.in_container.smoke.records import TensorFlow
-from tfbuild.measure.probe import Outcome
-from tfbuild.verify import checks
-from tfbuild.verify.checks import CHECKS, imports
+from tfbuild.in_container.smoke.judge import Judgement, ProbeCheck
+from tfbuild.in_container.smoke.records import Faults, GpuConvolution
+from tfbuild.measure.evaluate import AGAIN
+from tfbuild.verify import checks, session
+from tfbuild.verify.checks import CHECKS, guard, probes
 from tfbuild.verify.records import Check
-from tfbuild.verify.verification import NO_START, Baseline, Start, Verification, VerificationCheck, fail_if
+from tfbuild.verify.verification import NO_START, NOT_STARTED, VerificationCheck, probe_check
 
-ROOT = Path(__file__).parents[2]
-STARTED = Start(outcome=Outcome(records=(ENVIRONMENT,), ended=judge.Ended(0, ""), output=""))
-SANDBOX = Sandbox(processes=1, volume="v", source="/v", path="/files")
-BASELINE = Baseline(ref="tfbuild:plain", id="sha256:2", env={})
-
-
-def verification(
-    plan: Planned, *failed: str, start: Start = STARTED, baseline: Baseline | str = BASELINE
-) -> Verification:
-    failures = [
-        Check(name=name, status=judge.FAIL, detail="", seconds=0.0, measures=(), proves="", how="", fix="")
-        for name in failed
-    ]
-    return Verification(
-        engine=cast(Engine, None),
-        ref="x",
-        planned=plan,
-        baseline=baseline,
-        sandbox=SANDBOX,
-        checks=failures,
-        start=start,
-    )
+NAMES = [check.name for check in CHECKS]
+CUDA = replace(PLANNED, target="cuda")
+PROBE_CHECKS = {check.name: check for check in judge.PROBE_CHECKS}
 
 
-def skipped(state: Verification) -> dict[str, str]:
-    """Return why checks are skipped, by name and in their order."""
-    return {check.name: why for check in CHECKS if (why := check.skip(state))}
+NOTHING_SENT = replace(NOT_STARTED, why="")
+
+
+def judged(check: VerificationCheck, engine: ImageEngine, **state: Any) -> Judgement:
+    """Judge an image, of whatever target the check is."""
+    return session.judged(check, verification(engine, CUDA if check.name == "cuda" else PLANNED, **state))
+
+
+# --- each check, on one image of each kind ----------------------------------------------------------------------------
+
+SPOILED: dict[str, ImageEngine] = {
+    "configuration": ImageEngine(image_=image("PYTHONOPTIMIZE=1")),
+    "guard": ImageEngine(files={guard.PATH: b"#!/bin/sh\n#\nexec \"$@\"\n"}),
+    "import": ImageEngine(probes={"start": sent(ENVIRONMENT)}),
+    "isa": ImageEngine(files={f"{SITE}/tensorflow/{FRAMEWORK}": FILES[f"{SITE}/tensorflow/{CC}"]}),
+    "code": ImageEngine(files={f"{SITE}/tensorflow/{CC}": library(everywhere(AVX2), count=64)}),
+    "onednn": ImageEngine(probes={"onednn": replace(PROBES["onednn"], stderr="")}),
+    "tcmalloc": ImageEngine(probes={"faults": sent(Faults(per_tensor=10241.0))}),
+    "cuda": ImageEngine(probes={"cuda": sent(GpuConvolution(gpus=1, device="/device:GPU:0", error=0.5))}),
+    "numerics": ImageEngine(probes={"numerics": run(PROBES["numerics"].stdout.replace("1.0", "1.1"))}),
+    "throughput": ImageEngine(script=Script(seconds={TUNED: 0.02, AGAIN: 0.02, PLAIN: 0.01})),
+}  # fmt: skip
+
+
+@each("check", CHECKS)
+def test_a_right_image_passes_and_a_spoiled_one_fails(check: VerificationCheck) -> None:
+    assert (found := judged(check, ImageEngine())).status == "pass", found.detail
+    assert (found := judged(check, SPOILED[check.name])).status == "fail", found.detail
+    assert all((check.proves, check.how, check.fix))
+
+
+def hostile(check: ProbeCheck) -> Iterator[str]:
+    """Yield what a probe may send instead of an answer."""
+    yield from ("", "\n", "{}\n", "[]\n", "null\n", "forged\n", '{"python": NaN}\n', "\x1b[2J\n", "0" * 1000)
+    for kind in check.kinds[:2]:
+        for text, number in (("", 0), ("x" * 5000, -1), ("\x1b[2J", 10**15), ("tcmalloc", True), (None, None)):
+            values: dict[type, Any] = {str: text, float: number, int: number, bool: bool(number)}
+            record = {row.name: values.get(cast(type, row.type), ()) for row in fields(kind)}
+            yield "".join(f"{json.dumps(record)}\n" for _ in check.kinds)
+
+
+def empty_images(name: str) -> Iterator[ImageEngine]:
+    """Yield images that hold nothing, or nothing right."""
+    nothing: dict[str, Any] = {"image_": replace(image(), env=(), config={}, labels={}), "script": None}
+    for every in (run(), run(code=139), run(code=1), run(truncated=True), TimeoutError("too long")):
+        yield ImageEngine(files={}, every=every, **nothing)
+    yield ImageEngine(files=dict.fromkeys(FILES, b"text"), every=run("text\n"), **nothing)
+    yield ImageEngine(files=dict.fromkeys(FILES, OSError("it vanished")), every=run("text"), **nothing)
+    if name in PROBE_CHECKS:
+        for text in hostile(PROBE_CHECKS[name]):
+            yield ImageEngine(files={}, every=run(text), **nothing)
+
+
+def faults(check: VerificationCheck) -> list[str]:
+    """Return what is wrong with a check: where it passes what holds nothing right, or crashes."""
+    wrong = []
+    for engine in empty_images(check.name):
+        try:
+            found = judged(check, engine, start=NOTHING_SENT)
+        except Exception as error:
+            wrong.append(f"{error!r} for {engine.every}")
+        else:
+            if found.status not in ("fail", "skip") or not found.detail:
+                wrong.append(f"{found.status} for {engine.every}")
+    return wrong
+
+
+@each("check", CHECKS)
+def test_no_check_passes_or_crashes_on_what_holds_nothing(check: VerificationCheck) -> None:
+    assert faults(check) == []
+
+
+def untested(rows: tuple[VerificationCheck, ...]) -> set[str]:
+    return {check.name for check in rows} ^ SPOILED.keys()
+
+
+def test_a_new_check_without_a_spoiled_image_or_with_a_judge_that_passes_or_crashes_is_found() -> None:
+    lax = replace(judge.NUMERICS, name="lax", judge=lambda *_: Judgement("pass", "as I like it"))
+    crashing = replace(judge.NUMERICS, name="crashing", judge=lambda results, _: results.records[0].nothing)
+    for planted in map(probe_check, (lax, crashing)):
+        assert faults(planted) != []
+        assert untested((*CHECKS, planted)) == {planted.name}
+    assert untested(CHECKS) == set()
 
 
 def test_every_check_of_every_file_is_in_the_list() -> None:
@@ -56,106 +131,93 @@ def test_every_check_of_every_file_is_in_the_list() -> None:
         importlib.import_module(f"{checks.__name__}.{file.name}") for file in pkgutil.iter_modules(checks.__path__)
     ]
     written = {row.name for file in files for row in vars(file).values() if isinstance(row, VerificationCheck)}
-    assert written == {check.name for check in CHECKS}, "a check that is not in the list never runs"
+    assert written == {*NAMES}, "a check that is not in the list never runs"
+    assert PROBE_CHECKS.keys() <= written
 
 
-def test_the_manual_has_a_row_for_each_check_in_their_order() -> None:
-    page = (ROOT / "docs" / "verification.md").read_text(encoding="utf-8")
-    table = page.partition("| check | proof |\n|---|---|\n")[2].partition("\n\n")[0]
-    rows = [row.split(" | ")[0].removeprefix("| ") for row in table.splitlines()]
-    assert rows == [check.name for check in CHECKS], "a check lacks its row in docs/verification.md, or is not in order"
+# --- when they run ----------------------------------------------------------------------------------------------------
 
 
-def test_checks_run_after_those_whose_results_they_use() -> None:
-    names = [check.name for check in CHECKS]
-    uses = {
-        "guard": ("interpreter", "bytecode", "import", "onednn", "tcmalloc", "cuda", "numerics"),
-        "interpreter": ("import",),
-        "import": ("isa", "onednn", "tcmalloc", "cuda", "numerics", "throughput"),
-        "onednn": ("throughput",),
-    }
-    assert all(names.index(name) < names.index(user) for name, users in uses.items() for user in users)
-    assert names[0] == "configuration"
-    assert [check.name for check in CHECKS if check.first] == ["configuration"]
-    assert all(check.proves and check.how and check.fix for check in CHECKS)
+def skipped(**state: Any) -> dict[str, str]:
+    """Return why checks are skipped, by name."""
+    state = {"planned": PLANNED} | state
+    return {check.name: why for check in CHECKS if (why := check.skip(verification(**state)))}
 
 
 def test_only_checks_of_other_targets_are_skipped_for_an_image_that_starts() -> None:
-    assert skipped(verification(planned())) == {"cuda": "not a check of target mkl"}
-    assert skipped(verification(replace(planned(), target="cuda"))) == {"onednn": "not a check of target cuda"}
+    assert {*skipped()} == {"cuda"}
+    assert {*skipped(planned=CUDA)} == {"onednn"}
+    assert {*skipped(planned=replace(PLANNED, arch="aarch64"))} == {"isa", "cuda"}
+    assert {*skipped(baseline="not requested")} == {"cuda", "throughput"}
+    failed = Check(name="onednn", status="fail", detail="", seconds=0.0, measures=(), proves="", how="", fix="")
+    assert {*skipped(checks=[failed])} == {"cuda", "throughput"}
 
 
 def test_without_a_start_only_checks_without_tensorflow_run() -> None:
-    plan = planned()
-    broken = Verification(engine=cast(Engine, None), ref="x", planned=plan, baseline=BASELINE, sandbox=SANDBOX)
-    assert set(skipped(broken)) == {"onednn", "tcmalloc", "cuda", "numerics", "throughput"}
-    # A guard that is only too lax starts Python.
-    assert set(skipped(replace(broken, checks=verification(plan, "guard").checks))) == set(skipped(broken))
-    guarded = skipped(replace(broken, unstartable=True))
-    assert set(guarded) == {"bytecode", "import", "onednn", "tcmalloc", "cuda", "numerics", "throughput"}
-    assert set(guarded.values()) == {NO_START}
+    needing = {"onednn", "tcmalloc", "cuda", "numerics", "throughput"}
+    assert skipped(start=NOT_STARTED) == dict.fromkeys(needing, NO_START)
+    assert skipped(start=NOT_STARTED, unstartable=True) == dict.fromkeys(needing | {"import"}, NO_START)
 
 
-def test_no_start_is_the_reason_rather_than_the_target() -> None:
-    start = replace(STARTED, why="TensorFlow does not import (see import)")
-    reasons = skipped(verification(planned(), start=start))
-    assert set(reasons) == {"onednn", "tcmalloc", "cuda", "numerics", "throughput"}
-    assert set(reasons.values()) == {start.why}
+def test_checks_run_after_those_whose_results_they_use() -> None:
+    for name, users in {
+        "guard": ("import",),
+        "import": ("isa", "onednn", "tcmalloc", "cuda", "numerics", "throughput"),
+        "onednn": ("throughput",),
+    }.items():
+        assert all(NAMES.index(name) < NAMES.index(user) for user in users)
 
 
-def test_the_guard_of_tensorflow_is_read_only_on_x86_64() -> None:
-    assert skipped(verification(replace(planned(), arch="aarch64")))["isa"] == (
-        "TensorFlow's guard knows no feature of aarch64"
-    )
+# --- import -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("failed", "baseline", "why"),
-    [
-        ((), BASELINE, ""),
-        ((), "not requested", "not requested"),
-        (("numerics",), BASELINE, ""),
-        (("onednn",), BASELINE, "oneDNN is not as planned (see onednn), and times would only show that"),
-    ],
-)
-def test_throughput_is_measured_only_if_it_can_show_something(
-    failed: tuple[str, ...], baseline: Baseline | str, why: str
-) -> None:
-    assert skipped(verification(planned(), *failed, baseline=baseline)).get("throughput", "") == why
-
-
-def test_a_wrong_answer_turns_a_pass_into_a_failure_and_nothing_else() -> None:
-    rows = {status: Judgement(status, "as seen") for status in (judge.PASS, judge.WARN, judge.FAIL, judge.SKIP)}
-    assert [fail_if("", row) for row in rows.values()] == [*rows.values()]
-    assert {status for status, row in rows.items() if fail_if("off by 1", row) != row} == {judge.PASS, judge.WARN}
-    assert fail_if("off by 1", rows[judge.WARN]) == Judgement(judge.FAIL, "off by 1")
-
-
-@each(
-    "label, said, told",
-    [
-        ("clang-18", "Clang 18.1.8", ""),
-        ("clang-16", "Ubuntu Clang 16.0.6 (++20230710042046+7cbf1a259152-1~exp1~20230710162136.105)", ""),
-        ("gcc-9", "9.3.1 20200408", ""),
-        ("", "9.3.1 20200408", ""),
-        ("gcc-9", "", ""),
-        ("gcc-12", "9.3.1 20200408", "TensorFlow was compiled by gcc-9, but its label says gcc-12"),
-        ("clang-12", "12.2.0", "TensorFlow was compiled by gcc-12, but its label says clang-12"),
-        ("gcc-18", "Clang 18.1.8", "TensorFlow was compiled by clang-18, but its label says gcc-18"),
-    ],
-)
-def test_the_compiler_is_the_label_s(label: str, said: str, told: str) -> None:
-    loaded = TensorFlow(version="2.21.0", git="", compiler=said, cuda_build=False, seconds=1.0, peak_mib=1.0, gpus=0)
-    assert imports.other_compiler(label, loaded) == told
+def test_what_import_saw_is_there_for_later_checks() -> None:
+    state = verification(start=NOT_STARTED)
+    assert session.judged(probes.IMPORT, state).status == "pass"
+    assert (state.start.why, state.start.environment) == ("", ENVIRONMENT)
+    state = verification(SPOILED["import"])
+    assert session.judged(probes.IMPORT, state).status == "fail"
+    assert state.start.why == "TensorFlow does not import (see import)"
+    assert probes.NUMERICS.skip(state) == state.start.why
+    state = verification(planned=replace(PLANNED, python="3.12"))
+    assert session.judged(probes.IMPORT, state).status == "fail"
+    assert state.start.why == "", "it does import, though on another Python"
 
 
 def test_an_import_that_fails_as_is_known_says_what_helps() -> None:
     symbol = "_ZN17pybind11_protobuf16GenericProtoCastEPN6google8protobuf7MessageEN8pybind1119return_value_policyE"
     failed = Judgement(judge.FAIL, f"ImportError: _pywrap_tf_session.so: undefined symbol: {symbol}")
     for release in ("2.20.0", "2.99.0"):
-        known = imports.with_known_failure(failed, release)
-        assert known.detail.startswith(f"{failed.detail}; a known failure (gcc-pywrap): clang-18, as the official")
+        assert "; a known failure (gcc-pywrap): clang-18" in probes.with_known_failure(failed, release).detail
     for release in ("2.14.1", "2.99", "9.9", ""):
-        assert imports.with_known_failure(failed, release) == failed
+        assert probes.with_known_failure(failed, release) == failed
     passed = Judgement(judge.PASS, failed.detail)
-    assert imports.with_known_failure(passed, "2.20.0") == passed
+    assert probes.with_known_failure(passed, "2.20.0") == passed
+
+
+# --- cuda -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_host_without_a_gpu_is_a_reason_to_skip_and_a_crash_there_a_failure() -> None:
+    nothing = {"cuda": sent(GpuConvolution(gpus=0, device="", error=None))}
+    found = judged(probes.CUDA, ImageEngine(probes=nothing, no_gpu="the engine offers no GPU"))
+    assert (found.status, found.detail) == ("skip", "the engine offers no GPU")
+    assert judged(probes.CUDA, ImageEngine(probes=nothing)).status == "skip"
+    assert judged(probes.CUDA, ImageEngine(probes={"cuda": run(code=1)}, no_gpu="no GPU")).status == "fail"
+
+
+def test_probes_have_the_environment_that_their_judges_need() -> None:
+    engine = ImageEngine()
+    judged(probes.ONEDNN, engine)
+    judged(probes.TCMALLOC, engine)
+    (_, talkative), (_, without) = engine.asked
+    assert talkative["ONEDNN_VERBOSE"] == "1"
+    assert {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_DISABLE_MKL": "1"}.items() <= without.items()
+
+
+def test_the_throughput_is_that_against_the_baseline() -> None:
+    state = verification(engine := ImageEngine())
+    check = next(check for check in CHECKS if check.name == "throughput")
+    assert session.judged(check, state).status == "pass"
+    assert {*engine.images} == {"sha256:1", BASELINE.id}
+    assert state.throughput is not None

@@ -1,25 +1,19 @@
 """Statistics: planted effects are found, no others are claimed, and noise alone never fails an image."""
 
-import json
-import math
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, cast
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from tests import clock
-from tests.clock import Stopped
-from tests.context.test_planned import planned
-from tests.measure.test_workers import MadeUpWorker, Script
+from tests.measure.test_workers import Script
 from tests.rows import each
-from tests.verify.test_checks import SANDBOX
+from tests.verify.images import BASELINE, IMAGE, OTHER, ImageEngine, verification
 from tfbuild import plan
-from tfbuild.engine import Engine, WorkerDied
-from tfbuild.in_container.bench.records import Ready, WorkerSample
 from tfbuild.in_container.smoke.judge import Judgement
-from tfbuild.measure import experiments, intervals, workers
+from tfbuild.measure import experiments, intervals
 from tfbuild.measure import rounds as rounding
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.records import Round, Sample
@@ -28,11 +22,9 @@ from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import Pool
 from tfbuild.verify.checks import throughput
 from tfbuild.verify.records import Throughput
-from tfbuild.verify.verification import Baseline, Verification
+from tfbuild.verify.verification import Verification
 
-BASELINE = Baseline(ref="tfbuild:plain", id="sha256:2", env={"LD_PRELOAD": ""})
 ROW = throughput.against(BASELINE)
-IMAGE, OTHER = (arm.name for arm in ROW.arm)
 WORKLOADS = tuple(case.workload for case in ROW.case)
 INNER = 10
 Rounds = Sequence[dict[str, Round]]
@@ -170,69 +162,20 @@ def test_a_sample_with_more_calls_is_scaled_to_the_calls_of_the_others() -> None
 # --- the measurement, with workers that answer by the protocol --------------------------------------------------------
 
 
-@dataclass
-class LyingScript(Script):
-    """`lie`: what a worker sends in place of an answer, by its side; `hidden`: how often the CPU time of its samples it
-    used. `clock`: goes on by the seconds that a sample takes."""
-
-    lie: Callable[[str, Any], Any] = lambda _, answer: answer
-    hidden: float = 1.0
-    clock: Stopped = field(default_factory=Stopped)
-
-
-@dataclass
-class Worker(MadeUpWorker):
-    """One of several that build at the same time."""
-
-    script: LyingScript
-    used: float = 0.0
-
-    def ask(self, line: str, timeout: float) -> str:
-        question = json.loads(line)
-        kind, name = question["ask"], question.get("key", "").rpartition("/")[2]
-        self.script.asked.append((kind, name))
-        if (kind, name) in self.script.dies:
-            self.script.dies.remove((kind, name))
-            raise WorkerDied("the worker ended", exit_code=self.script.dies_by, stderr_tail="Segmentation fault")
-        answer = self.answer(kind, name, question)
-        if isinstance(answer, WorkerSample):
-            self.script.clock.now += answer.wall
-            self.used += answer.cpu * self.script.hidden
-        return json.dumps(asdict(self.script.lie(name, answer)))
-
-    def cpu_seconds(self) -> float:
-        return self.used
-
-
-@dataclass
-class WorkerEngine:
-    """Starts workers in a sandbox. `images`: those that it was asked for."""
-
-    script: LyingScript
-    images: list[str] = field(default_factory=list)
-
-    def worker(self, ref: str, command: list[str], *, env: Mapping[str, str], sandbox: object, **_: Any) -> Worker:
-        assert sandbox == SANDBOX, "nobody trusts the image"
-        self.images.append(ref)
-        return Worker(self.script, env)
-
-
 @pytest.fixture
-def script() -> LyingScript:
-    return LyingScript(seconds={IMAGE: 0.01, AGAIN: 0.01, OTHER: 0.02}, inner=13)
+def script() -> Script:
+    return Script(seconds={IMAGE: 0.01, AGAIN: 0.01, OTHER: 0.02}, inner=13)
 
 
-def run(script: LyingScript) -> tuple[Judgement, Verification, WorkerEngine]:
-    engine = WorkerEngine(script)
-    state = Verification(
-        engine=cast(Engine, engine), ref="sha256:1", planned=planned(), baseline=BASELINE, sandbox=SANDBOX
-    )
+def run(script: Script) -> tuple[Judgement, Verification, ImageEngine]:
+    engine = ImageEngine(script=script)
+    state = verification(engine)
     with pytest.MonkeyPatch.context() as patch:
-        script.clock = clock.stop(patch, rounding, throughput, workers)
+        clock.stop(patch, rounding, throughput)
         return throughput.CHECK.run(state), state, engine
 
 
-def test_the_image_is_timed_against_its_baseline_and_itself(script: LyingScript) -> None:
+def test_the_image_is_timed_against_its_baseline_and_itself(script: Script) -> None:
     check, state, engine = run(script)
     assert check.status == "pass"
     assert check.detail.startswith("faster: 2.000 [2.000, 2.000] of the baseline's speed in CPU time, 2.000 ")
@@ -247,7 +190,7 @@ def test_the_image_is_timed_against_its_baseline_and_itself(script: LyingScript)
     assert {measure.name: measure.limit for measure in check.measures if measure.limit} == {"cpu_ratio_high": ">= 0.95"}
 
 
-def test_a_slower_image_fails_with_its_numbers(script: LyingScript) -> None:
+def test_a_slower_image_fails_with_its_numbers(script: Script) -> None:
     script.seconds[OTHER] = 0.008
     check, state, _ = run(script)
     assert (check.status, state.throughput is None) == ("fail", False)
@@ -256,7 +199,7 @@ def test_a_slower_image_fails_with_its_numbers(script: LyingScript) -> None:
 
 
 def test_a_machine_without_time_for_enough_rounds_gives_no_verdict(
-    script: LyingScript, monkeypatch: pytest.MonkeyPatch
+    script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(throughput, "LONGEST", -1.0)
     monkeypatch.setattr(throughput, "SECONDS", -1.0)
@@ -266,7 +209,7 @@ def test_a_machine_without_time_for_enough_rounds_gives_no_verdict(
 
 
 def test_past_its_share_of_the_time_only_the_rounds_of_an_interval_are_taken(
-    script: LyingScript, monkeypatch: pytest.MonkeyPatch
+    script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(throughput, "SECONDS", -1.0)
     check, state, _ = run(script)
@@ -275,91 +218,11 @@ def test_past_its_share_of_the_time_only_the_rounds_of_an_interval_are_taken(
     assert state.throughput.rounds == intervals.FEWEST
 
 
-@each(
-    "code, times, status",
-    [
-        (139, 1, "fail"),
-        # Somebody on this machine may have killed it, with no event that tells of it.
-        (137, 1, "pass"),
-        (137, 2, "fail"),
-    ],
-)
 @each("question", [("hello", ""), ("prepare", IMAGE), ("sample", IMAGE)])
-def test_a_worker_that_dies_is_the_image_s_failure_unless_it_was_killed_once(
-    code: int, times: int, status: str, question: tuple[str, str]
-) -> None:
-    script = LyingScript(seconds={IMAGE: 0.01, AGAIN: 0.01, OTHER: 0.02}, dies=[question] * times, dies_by=code)
-    check, state, _ = run(script)
-    assert (check.status, state.throughput is None) == (status, status == "fail")
-    assert status == "pass" or check.detail.startswith("could not be measured: ")
-
-
-Lie = Callable[[str, Any], Any]
-
-
-def times(wall: float, cpu: float = 0.0, sides: Sequence[str] = (IMAGE, AGAIN)) -> Lie:
-    """Tell so many times the truth of what these sides' samples took."""
-
-    def lie(side: str, answer: Any) -> Any:
-        if not isinstance(answer, WorkerSample) or side not in sides:
-            return answer
-        return replace(answer, wall=answer.wall * wall, cpu=answer.cpu * (cpu or wall))
-
-    return lie
-
-
-def tell(kind: type[Any], **fields: float) -> Lie:
-    """Let the image's records of this kind have these values."""
-
-    def lie(side: str, answer: Any) -> Any:
-        return replace(answer, **fields) if isinstance(answer, kind) and side != OTHER else answer
-
-    return lie
-
-
-UNTRUSTED = "a worker's answer cannot be trusted: "
-NO_TIME = f"{IMAGE} took no time at all"
-COUNTED = "a worker says that its samples took "
-ITEMS = "its calls have "
-# What a slow image and its baseline may say of their times, and the answer; "": it is believed.
-LIES: tuple[tuple[str, Lie, str], ...] = (
-    ("the truth", times(1), "slower: 0.500 "),
-    ("a tenth of the time", times(0.1), COUNTED),
-    ("a tenth of the CPU time", times(1, 0.1), COUNTED),
-    ("always the same time", tell(WorkerSample, wall=0.12, cpu=0.12), COUNTED),
-    ("ten times the time for the baseline", times(10, sides=[OTHER]), "the workers report samples of "),
-    ("ten times the CPU time for the baseline", times(1, 10, sides=[OTHER]), COUNTED),
-    ("more than has passed, by all", times(1.5, 1, sides=[IMAGE, AGAIN, OTHER]), "the workers report samples of "),
-    ("no time", tell(WorkerSample, wall=0, cpu=0), NO_TIME),
-    ("negative times", times(-1), NO_TIME),
-    ("the shortest time that there is", tell(WorkerSample, cpu=5e-324), NO_TIME),
-    ("not a number", times(math.nan), UNTRUSTED),
-    ("an infinite time", times(math.inf), UNTRUSTED),
-    ("a time of years", tell(WorkerSample, wall=1e13), UNTRUSTED),
-    ("no processor", tell(WorkerSample, cpus=0), NO_TIME),
-    ("more items in a call", tell(Ready, items=1000), ITEMS),
-    ("no item in a call", tell(Ready, items=0), ITEMS),
-    ("less than no item", tell(Ready, items=-1), ITEMS),
-    # What cannot be seen from outside.
-    ("half of the time", times(0.5), ""),
-    ("a baseline that slows itself down", times(1), ""),
-)
-
-
-@each("name, lie, told", LIES)
-def test_times_that_cannot_be_true_fail(name: str, lie: Lie, told: str) -> None:
-    slow, seconds = "slows itself down" in name, {IMAGE: 0.04, AGAIN: 0.04, OTHER: 0.02}
-    script = LyingScript(seconds=seconds | ({OTHER: 0.08} if slow else {}), lie=lie)
-    check, _, _ = run(script)
-    assert (check.status == "pass") == (not told), check.detail
-    assert check.detail.removeprefix("could not be measured: ").startswith(told)
-
-
-def test_work_that_other_processes_of_a_container_do_is_counted_there(script: LyingScript) -> None:
-    script.hidden = 10
-    check, _, _ = run(script)
-    assert check.status == "fail"
-    assert "of CPU time; the engine counted " in check.detail
+def test_a_worker_that_dies_is_the_image_s_failure(question: tuple[str, str]) -> None:
+    check, state, _ = run(Script(seconds={IMAGE: 0.01, AGAIN: 0.01, OTHER: 0.02}, dies=[question]))
+    assert (check.status, state.throughput) == ("fail", None)
+    assert check.detail.startswith("could not be measured: ")
 
 
 def test_a_comparison_without_enough_rounds_has_no_ratio() -> None:

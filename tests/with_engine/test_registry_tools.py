@@ -15,14 +15,55 @@ import pytest
 from tests import debian
 from tests.with_engine import registry as registries
 from tests.with_engine.registry import Server
-from tests.with_engine.test_tampering import BEST, INDEXES, SECOND, publish
-from tfbuild.oci import referrers
+from tests.with_engine.test_registry import build
+from tfbuild.context.dockerfile import image_digest
+from tfbuild.context.labels import labels_of
+from tfbuild.engine import Image
+from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.publish import check, choose, indexes, pulling
+from tfbuild.publish import check, choose, index_updates, indexes, provenance, pulling, sbom
+from tfbuild.publish.image_contents import Contents
 from tfbuild.publish.pulling import Accepted
 
 pytestmark = pytest.mark.engine
+BEST, SECOND = build("x86-64-v4").id, build("x86-64-v3").id
+INDEXES = ("2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl")
+CONTEXT = f"sha256:{64 * '1'}"
 PLAIN = ("--src-tls-verify=false", "--dest-tls-verify=false")
+
+
+def publish(place: Registry, level: str, *, created: str = "2026-11-01T00:00:00Z") -> str:
+    """Do what a push does, but for the engine's part: upload an image with its attestations, and write the indexes."""
+    base = "sha256:of-a-base"
+    labels = labels_of(build(level)) | {
+        "io.tfbuild.context": image_digest(CONTEXT, base),
+        "org.opencontainers.image.base.digest": base,
+    }
+    about = {"created": created, "os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": []}}
+    config = json.dumps({**about, "config": {"Labels": labels, "Entrypoint": ["tfbuild"]}}).encode()
+    document = {"schemaVersion": 2, "mediaType": manifests.IMAGES[1], "layers": []}
+    document["config"] = {
+        "mediaType": "application/vnd.docker.container.image.v1+json", "digest": place.upload(config),
+        "size": len(config),
+    }  # fmt: skip
+    image = Image(
+        id=manifests.digest_of(config), labels=labels, size=1, env=(), architecture="amd64",
+        repo_digests=(), created=created,
+    )  # fmt: skip
+    subject = place.manifest(place.put(build(level).id, json.dumps(document).encode(), manifests.IMAGES[1]))
+    assert subject is not None
+    bill = sbom.document(image, Contents(python=(), debian=(), system={}, built={}, notices=()))
+    statement = provenance.statement(
+        image, repository=str(place.repository), digest=subject.digest, built={}, wheel_sha256="", git_version="",
+        report=b"{}", verified=created, sbom=bill, run=None,
+    )  # fmt: skip
+    for kind, content in zip(referrers.NEEDED, (bill, provenance.to_json(statement)), strict=True):
+        attachment = referrers.Attachment(media_type=kind, title="x", created=created, content=content)
+        referrers.attach(place, attachment, subject)
+    offered = indexes.of_config(place.config(subject), subject.digest)
+    assert offered is not None
+    assert tuple(index_updates.gather(place, offered)) == INDEXES
+    return subject.digest
 
 
 @pytest.fixture(scope="module")

@@ -250,6 +250,7 @@ def smoke_plan(build: Build) -> str:
     plan = {
         "release": build.runtime.version,
         "python": build.python,
+        "compiler": build.compiler,
         "target": build.target,
         "features": build.instruction_set.features,
         "threading": build.threading,

@@ -315,6 +315,7 @@ class Planned:
         return judge.Plan(
             release=self.runtime.version,
             python=self.python,
+            compiler=self.compiler,
             target=self.target,
             threading=self.threading,
             allocator=ALLOCATOR,

@@ -19,7 +19,7 @@ from tfbuild.engine import image as images
 from tfbuild.engine import sandbox as sandboxes
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.connection import CALL_SECONDS
-from tfbuild.engine.containers import AttachedContainer, ContainerRun, Process, Worker, process_of
+from tfbuild.engine.containers import AttachedContainer, ContainerRun, Worker
 from tfbuild.engine.faults import translated
 from tfbuild.engine.image import Files, Image, parse_image
 from tfbuild.engine.sandbox import Offer, Sandbox
@@ -177,15 +177,12 @@ class Engine:
         timeout: float = 120,
         stdin: bytes = b"",
         limit: int = MOST_OUTPUT,
-        look: Callable[[Process | None], None] | None = None,
-        look_after: int = 0,
         **options: Unpack[ContainerOptions],
     ) -> ContainerRun:
         """Run a command to its end in a new container, which is always removed.
 
-        `limit`: bytes kept of each stream; a sandboxed container is ended as soon as a stream exceeds it. `look` gets
-        the process after `look_after` lines on stdout; only then stdin ends. Raises TimeoutError after `timeout`
-        seconds.
+        `limit`: bytes kept of each stream; a sandboxed container is ended as soon as a stream exceeds it. Raises
+        TimeoutError after `timeout` seconds.
         """
         sandboxed = options.get("sandbox") is not None
         with (
@@ -195,7 +192,7 @@ class Engine:
         ):
             attached = AttachedContainer(self.client, container, streams, judged=sandboxed)
             deadline = time.monotonic() + timeout  # the time that a slow engine took for the container does not count
-            streams.send(stdin, close=look is None)
+            streams.send(stdin, close=True)
             truncated = False
             while streams.open and not (truncated and sandboxed):
                 try:
@@ -206,10 +203,6 @@ class Engine:
                 for stream in (streams.out, streams.err):
                     truncated |= len(stream) > limit
                     del stream[limit:]
-                if look and streams.out.count(b"\n") >= look_after:
-                    look(process_of(container) if self.local else None)
-                    streams.send(b"", close=True)
-                    look = None
             # One that is still open printed too much, and is killed.
             ended = None if streams.open else streams.process.wait()
             return ContainerRun(
@@ -255,17 +248,15 @@ class Engine:
         with self._unstarted(ref) as container:
             return images.read_contents(container, paths, limit)
 
-    def read_files(
-        self, ref: str, wanted: Callable[[str], bool], limit: int, tell: Callable[[str], None] = lambda _: None
-    ) -> Files:
+    def read_files(self, ref: str, wanted: Callable[[str], bool], limit: int) -> Files:
         """Read the regular files and links of the image whose paths `wanted` picks, without starting the image.
 
-        Paths are absolute, and links are not followed. The engine sends the whole image for this; `tell` is told of
-        each part, and can end it by raising. Raises UnknownImage, or OSError with EFBIG if the files together exceed
-        `limit` bytes, or the image has more files, names or content than any real one.
+        Paths are absolute, and links are not followed. The engine sends the whole image for this. Raises UnknownImage,
+        or OSError with EFBIG if the files together exceed `limit` bytes, or the image has more content than any real
+        one.
         """
         with self._unstarted(ref) as container:
-            return images.read_files(container, wanted, limit, tell)
+            return images.read_files(container, wanted, limit)
 
     def build(self, context: Path, settings: BuildSettings, *, tag: str, stage: str = "") -> str:
         """Build a folder with BuildKit, name the image `tag` and return its id; the whole output goes to `log`.

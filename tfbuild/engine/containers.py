@@ -4,7 +4,6 @@ The first process is looked at through this machine's kernel, which the process 
 line on stdin with one line on stdout.
 """
 
-import hashlib
 import io
 import os
 import subprocess
@@ -196,41 +195,6 @@ def discard(client: Any, name: str) -> None:
         # Somebody else has removed it, or is about to.
         if error.status_code not in (404, 409):
             raise
-
-
-# --- a container's first process --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Process:
-    """A running process: the digest of its program (hexadecimal SHA-256), and the files that it maps as code."""
-
-    program: str
-    code: frozenset[str]
-
-
-def process_of(container: Any) -> Process | None:
-    """Return the first process of a running container; None if this machine's /proc does not show it.
-
-    It does not if the engine runs in a virtual machine, or if reading it needs more rights.
-    """
-    with translated():
-        container.reload()
-    folder = Path("/proc") / str(container.attrs["State"]["Pid"] or "none")
-    try:
-        if container.id not in (folder / "cgroup").read_text():
-            return None
-        with (folder / "exe").open("rb") as program:
-            digest = hashlib.file_digest(program, "sha256").hexdigest()
-        return Process(program=digest, code=executable_files((folder / "maps").read_text(errors="replace")))
-    except OSError:
-        return None
-
-
-def executable_files(maps: str) -> frozenset[str]:
-    """Return the files that are mapped as code in the text of /proc/PID/maps."""
-    rows = (line.split(maxsplit=5) for line in maps.splitlines())
-    return frozenset(row[5] for row in rows if len(row) == 6 and "x" in row[1] and row[5].startswith("/"))
 
 
 # --- workers ----------------------------------------------------------------------------------------------------------

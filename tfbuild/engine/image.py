@@ -7,12 +7,11 @@ import errno
 import io
 import os
 import secrets
-import stat
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any, Protocol
 
 import docker
@@ -89,70 +88,22 @@ def named_if_removed(engine: Holder, image_id: str, ref: str, use: str) -> Itera
 # --- its files --------------------------------------------------------------------------------------------------------
 
 MOST_LINKS = 16
-# On the way to a file, links and folders alike. The kernel itself follows 40 links.
-MOST_STEPS = 100
 STREAM_BYTES = 1 << 20
-# TensorFlow's largest image has 60,000 files with 6 MB of names and 10 GB of content. Holes in files count as content:
-# the engine sends them as zeros, so that a small image can have terabytes.
-MOST_ENTRIES = 1_000_000
-MOST_NAMES = 128 * 1024**2
+# TensorFlow's largest image has 60,000 files and 10 GB of content. Holes in files count as content: the engine sends
+# them as zeros, so that a small image can have terabytes.
 MOST_CONTENT = 32 * 1024**3
-KINDS = {tarfile.DIRTYPE: stat.S_IFDIR, tarfile.SYMTYPE: stat.S_IFLNK, tarfile.CHRTYPE: stat.S_IFCHR}
-# How the engine writes a file's capabilities into a tar (github.com/moby/moby, pkg/archive/archive.go, v20.10.24).
-CAPABILITY = "SCHILY.xattr.security.capability"
+HEADER_BYTES = 512
 # The mode bit of Go's os.FileMode for a symbolic link, as in the engine's X-Docker-Container-Path-Stat header.
 GO_SYMLINK = 1 << 27
 GO_NOT_REGULAR = sum(1 << bit for bit in (31, 27, 26, 25, 24, 21, 19))
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileEntry:
-    """One file, folder or link of an image, with its owner: `mode` as stat(2) has it, `target` of a symbolic link.
-
-    `capable`: it has capabilities of its own (capabilities(7), "File capabilities").
-    """
-
-    mode: int
-    uid: int
-    gid: int
-    target: str = ""
-    capable: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Files:
-    """Files of an image by absolute path, and the targets of its symbolic `links` as they are written.
-
-    `entries`: all that the image has, by absolute path.
-    """
+    """Files of an image by absolute path, and the targets of its symbolic `links` as they are written."""
 
     files: Mapping[str, bytes]
     links: Mapping[str, str]
-    entries: Mapping[str, FileEntry] = field(default_factory=dict)
-
-    def resolve(self, path: str) -> str:
-        """Return the path without links in it, as the kernel finds it in the image; "" if links lead nowhere."""
-        *_, last = self.walk(path)
-        return last if last in self.entries else ""
-
-    def walk(self, path: str) -> Iterator[str]:
-        """Yield the folders and links that the kernel passes on the way to a path, and at last what it finds there.
-
-        The last is "" if there is no end in MOST_STEPS steps.
-        """
-        parts, found = list(PurePosixPath(path).parts[:0:-1]), PurePosixPath("/")
-        for _ in range(MOST_STEPS):
-            yield str(found)
-            if not parts:
-                return
-            name = parts.pop()
-            found = found.parent if name == ".." else found / name
-            target = entry.target if (entry := self.entries.get(str(found))) else ""
-            if target:
-                yield str(found)
-                found = PurePosixPath("/") if target.startswith("/") else found.parent
-                parts += [part for part in PurePosixPath(target).parts[::-1] if part != "/"]
-        yield ""
 
 
 def read_file(container: Any, path: str, destination: Path, limit: int) -> None:
@@ -196,57 +147,32 @@ def read_contents(container: Any, paths: Iterable[str], limit: int) -> dict[str,
     return found
 
 
-def read_files(
-    container: Any, wanted: Callable[[str], bool], limit: int, tell: Callable[[str], None] = lambda _: None
-) -> Files:
+def read_files(container: Any, wanted: Callable[[str], bool], limit: int) -> Files:
     """Read the regular files and links whose paths `wanted` picks; see Engine.read_files."""
     files: dict[str, bytes] = {}
-    entries: dict[str, FileEntry] = {}
-    names, content = 0, 0
-    chunks = io.BufferedReader(_Chunks(_telling(container.export(STREAM_BYTES), tell)), STREAM_BYTES)
+    links: dict[str, str] = {}
+    content = 0
+    chunks = io.BufferedReader(_Chunks(container.export(STREAM_BYTES)), STREAM_BYTES)
     with closing(chunks), tarfile.open(fileobj=chunks, mode="r|", bufsize=STREAM_BYTES) as archive:
         for member in archive:
             path = _path(member.name)
-            entries[path] = _entry(member, entries)
-            names, content = names + len(path) + len(member.linkname), content + member.size
-            _require_bounded(len(entries), names, content)
+            content += HEADER_BYTES + member.size
+            if content > MOST_CONTENT:
+                raise OSError(errno.EFBIG, f"it has more than {MOST_CONTENT} bytes of files", "the image")
             source = archive.extractfile(member) if member.isreg() and wanted(path) else None
             if source is not None and member.size > limit:
                 raise OSError(errno.EFBIG, f"larger than what is left of the limit ({limit} bytes)", path)
             if source is not None:
                 files[path] = source.read()
                 limit -= member.size
+            elif member.issym() and wanted(path):
+                links[path] = member.linkname
             archive.members = []  # type: ignore[attr-defined]  # tarfile keeps them all
-    links = {path: entry.target for path, entry in entries.items() if entry.target and wanted(path)}
-    return Files(files=files, links=links, entries=entries)
-
-
-def _telling(chunks: Iterator[bytes], tell: Callable[[str], None]) -> Iterator[bytes]:
-    for number, chunk in enumerate(chunks):
-        tell(f"part {number}")
-        yield chunk
-
-
-def _require_bounded(entries: int, names: int, content: int) -> None:
-    """Raise OSError before what is read of an image takes this machine's memory, or hours."""
-    limits = ((entries, MOST_ENTRIES, "files"), (names, MOST_NAMES, "letters in their names"))
-    for count, most, what in (*limits, (content, MOST_CONTENT, "bytes of files")):
-        if count > most:
-            raise OSError(errno.EFBIG, f"it has more than {most} {what}", "the image")
+    return Files(files=files, links=links)
 
 
 def _path(name: str) -> str:
     return f"/{name.removeprefix('./').strip('/')}"
-
-
-def _entry(member: tarfile.TarInfo, entries: Mapping[str, FileEntry]) -> FileEntry:
-    # A hard link is listed without the kind of its file.
-    if member.islnk() and (first := entries.get(_path(member.linkname))):
-        return first
-    kind = KINDS.get(member.type, stat.S_IFREG)
-    target = member.linkname if member.issym() else ""
-    capable = CAPABILITY in member.pax_headers
-    return FileEntry(mode=kind | member.mode & 0o7777, uid=member.uid, gid=member.gid, target=target, capable=capable)
 
 
 def _open_file(container: Any, path: str, limit: int) -> Any:

@@ -8,7 +8,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import docker
@@ -36,23 +36,17 @@ VITAL = ("/", "/proc", "/sys", "/dev", "/etc")
 class Sandbox:
     """The limits of containers, and the `volume` that they see read-only at `path`.
 
-    `source`: the volume's folder on the engine's machine; `over`: files of it that take the place of others, by the
-    path in the container; `processes`: the most that a container may have, threads included.
+    `processes`: the most that a container may have, threads included.
     """
 
     processes: int
     volume: str
-    source: str
     path: str
-    over: Mapping[str, str] = field(default_factory=dict)
-
-    def replacing(self, over: Mapping[str, str]) -> "Sandbox":
-        """Return this sandbox with files of the volume in place of the container's own (/proc/cpuinfo)."""
-        return replace(self, over=over)
 
     def options(self, volumes: Iterable[str], *, gpus: bool) -> dict[str, Any]:
         """Return what the engine creates a container with; `volumes`: the paths that its image declares as volumes."""
         memory = GPU_MEMORY if gpus else MEMORY
+        files = docker.types.Mount(self.path, self.volume, type="volume", read_only=True, no_copy=True)
         return {
             "read_only": True,
             "mem_limit": memory,
@@ -60,12 +54,8 @@ class Sandbox:
             "pids_limit": self.processes,
             # The machine's handler of core dumps runs outside of the container.
             "ulimits": [docker.types.Ulimit(name="core", soft=0, hard=0)],
-            "mounts": [*self._files(), *_scratch(volumes)],
+            "mounts": [files, *_scratch(volumes)],
         }
-
-    def _files(self) -> list[docker.types.Mount]:
-        whole = docker.types.Mount(self.path, self.volume, type="volume", read_only=True, no_copy=True)
-        return [whole, *read_only({target: f"{self.source}/{name}" for target, name in self.over.items()})]
 
 
 def confinement(
@@ -93,7 +83,7 @@ def sandbox_at(container: Any, path: str, limit: int) -> Sandbox:
     """Return the sandbox with a container's volume at `path`, for at most `limit` processes."""
     container.reload()
     (mount,) = (mount for mount in container.attrs["Mounts"] if mount["Destination"] == path)
-    return Sandbox(processes=limit, volume=mount["Name"], source=mount["Source"], path=path)
+    return Sandbox(processes=limit, volume=mount["Name"], path=path)
 
 
 def processes(cpus: int) -> int:

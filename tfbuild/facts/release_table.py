@@ -153,14 +153,6 @@ class WheelFlag(Sourced, frozen=True, kw_only=True):
     targets: tuple[str, ...] = ()
 
 
-class OfficialOperation(Sourced, frozen=True, kw_only=True):
-    """An operation of the numerics check that the official wheels have, and other builds may lack."""
-
-    KEY = "name"
-    name: str
-    arch: str
-
-
 class LinkedLlvm(Sourced, frozen=True, kw_only=True):
     """The LLVM that TensorFlow is linked with, as it spells its own version."""
 
@@ -327,7 +319,6 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
     configure: tuple[Configure, ...]
     cuda: tuple[Cuda, ...]
     official_wheel: tuple[OfficialWheel, ...]
-    official_operation: tuple[OfficialOperation, ...]
     nightly: tuple[Nightly, ...]
 
 

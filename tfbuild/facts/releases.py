@@ -339,11 +339,6 @@ class Defect(Facts, frozen=True):
     reason: str
 
 
-def official_operations(release: str, arch: str) -> frozenset[str]:
-    """Return the operations that the official wheel of the release has, and other builds may lack."""
-    return frozenset(row.name for row in table().official_operation if row.arch == arch and row.covers(release))
-
-
 def known_defects(release: str) -> tuple[str, ...]:
     """Return the parts of the numerics check that a release is known to get wrong."""
     rows = facts.rows("defects", Defect)

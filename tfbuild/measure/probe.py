@@ -3,21 +3,19 @@
 The container gets this tfbuild's own copy of in_container/; the image's copy is never used.
 """
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import Any, TypeVar
 
 import msgspec
 
-from tfbuild.engine import MOST_OUTPUT, Engine, Process, Sandbox
-from tfbuild.engine.containers import KILLED
+from tfbuild.engine import MOST_OUTPUT, Engine, Sandbox
 from tfbuild.in_container.smoke.judge import Ended
-from tfbuild.in_container.smoke.records import Challenge, Environment
+from tfbuild.in_container.smoke.records import Environment
 from tfbuild.measure.records import Host
 from tfbuild.util.files import decode
 
@@ -25,10 +23,6 @@ T = TypeVar("T")
 
 ROOT = "/tfbuild-bench"
 FOLDER = f"{ROOT}/in_container"
-# The interpreter of tfbuild's images, by its own path: PATH is the image's. Without `site` nothing in the image runs
-# before the probe; smoke/isolated.py adds the packages.
-PYTHON = "/opt/tensorflow/bin/python"
-ISOLATED = (PYTHON, "-I", "-S", "-B")
 SECONDS = 90
 MOST_LINE = 256 * 1024
 MOST_TEXT = 4096
@@ -83,22 +77,10 @@ def files() -> dict[str, bytes]:
     return contents
 
 
-def sandbox(engine: Engine, ref: str) -> AbstractContextManager[Sandbox]:
-    """Make a sandbox that has files()."""
-    return engine.sandbox(ref, {path.removeprefix(f"{ROOT}/"): content for path, content in files().items()}, ROOT)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Untrusted:
-    """How an image that is not trusted is probed: in a sandbox that has files(), with a challenge.
-
-    `look` gets the process of a probe that has sent all its records; `options`: of Python.
-    """
-
-    sandbox: Sandbox
-    challenge: Challenge
-    look: Callable[[Process | None], None] | None = None
-    options: Sequence[str] = ()
+def sandbox(engine: Engine, ref: str, more: Mapping[str, bytes] = {}) -> AbstractContextManager[Sandbox]:
+    """Make a sandbox that has files(), and `more` in ROOT."""
+    own = {path.removeprefix(f"{ROOT}/"): content for path, content in files().items()}
+    return engine.sandbox(ref, own | {**more}, ROOT)
 
 
 def ask(
@@ -109,24 +91,18 @@ def ask(
     env: Mapping[str, str] = {},
     *,
     gpus: bool = False,
-    untrusted: Untrusted | None = None,
+    sandbox: Sandbox | None = None,
 ) -> Outcome:
     """Run the probe `name` through the image's own entry point; it sends one record of each of `kinds`, in order.
 
-    An `untrusted` image's Python is isolated: nothing of the image runs before the probe, but Python itself.
+    `sandbox`: one with files(), for an image that is not trusted.
     """
-    command = [*((*ISOLATED, *untrusted.options) if untrusted else ("python",)), f"{FOLDER}/smoke", "probe", name]
-    ask_once = partial(engine.run, ref, command, env={**LOUD, **env}, timeout=SECONDS, gpus=gpus)
-    if untrusted:
-        stdin, look = question(untrusted.challenge), untrusted.look
-        ask_once = partial(ask_once, stdin=stdin, sandbox=untrusted.sandbox, look=look, look_after=len(kinds))
-    else:
-        ask_once = partial(ask_once, files=files())
+    command = ["python", f"{FOLDER}/smoke", "probe", name]
+    own = {} if sandbox else files()
     try:
-        run = ask_once()
-        if untrusted and run.exit_code == KILLED and not run.truncated:
-            # Killed by someone on this machine, or by itself: then it ends in the same way again.
-            run = ask_once()
+        run = engine.run(
+            ref, command, env={**LOUD, **env}, files=own, timeout=SECONDS, gpus=gpus, sandbox=sandbox
+        )  # fmt: skip
     except TimeoutError:
         return Outcome(records=(), ended=Ended(1, "", timed_out=True), output="")
     ended = Ended(run.exit_code, run.stderr)
@@ -139,11 +115,6 @@ def ask(
         return Outcome(records=(), ended=ended, output=run.stderr, broken=broken)
     broken = "" if sent or ended.why else "the probe exited without output"
     return Outcome(records=sent, ended=ended, output=run.stderr, broken=broken)
-
-
-def question(challenge: Challenge) -> bytes:
-    """Return the line that a probe reads its challenge from."""
-    return json.dumps(asdict(challenge)).encode() + b"\n"
 
 
 def records(text: str, kinds: Sequence[type]) -> tuple[Any, ...]:

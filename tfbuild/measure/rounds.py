@@ -204,7 +204,6 @@ class CaseRun:
             raise MeasurementError("another case that shared its process was lost")
         for _ in range(MOST_TRIES):
             taken = self._ask(side, WorkerSample, ask="sample", inner=side.inner)
-            self.pool.samples.append((side.key, taken))
             workers.check_sample(side.name, taken)
             if taken.wall >= SHORTEST_SAMPLE:
                 return taken

@@ -4,9 +4,7 @@ All are paused but the one that is asked.
 """
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -120,7 +118,7 @@ class Pool:
 
     def _open(self, key: Key) -> Worker:
         unset = [name for name, value in key.env if not value]
-        command = [*(probe.ISOLATED if self.sandbox else ("python",)), f"{probe.FOLDER}/bench", *unset]
+        command = ["python", f"{probe.FOLDER}/bench", *unset]
         env = {**QUIET, **({} if key.gpus else NO_GPU), **dict(key.env)}
         copied = {} if self.sandbox else {**probe.files(), **self.more}
         return self.engine.worker(key.image, command, env=env, files=copied, gpus=key.gpus, sandbox=self.sandbox)
@@ -146,27 +144,6 @@ class Pool:
         for key in self.running():
             with suppress(TfbuildError, TimeoutError, MeasurementError):
                 self.ask(key, Dropped, ask="drop")
-
-    @contextmanager
-    def observed(self) -> Iterator[None]:
-        """Raise MeasurementError if the samples in the block report other times than those measured from outside."""
-        taken, before, begin = len(self.samples), self._cpu_seconds(), time.monotonic()
-        yield
-        elapsed, samples = time.monotonic() - begin, self.samples[taken:]
-        used = {key: seconds - before[key] for key, seconds in self._cpu_seconds().items()}
-        if (wall := sum(sample.wall for _, sample in samples)) > elapsed * CLOCKS:
-            raise MeasurementError(f"the workers report samples of {wall:.3f} s, but only {elapsed:.3f} s passed")
-        for key in dict(samples):
-            cpu = sum(sample.cpu for other, sample in samples if other == key)
-            if used[key] and not used[key] / MOST_USED <= cpu <= used[key] * CLOCKS:
-                raise MeasurementError(
-                    f"a worker says that its samples took {cpu:.3f} s of CPU time; the engine counted {used[key]:.3f} s"
-                )
-
-    def _cpu_seconds(self) -> dict[Key, float]:
-        with ThreadPoolExecutor() as threads:  # an engine may take a second for an answer
-            seconds = threads.map(lambda running: running[0].cpu_seconds(), self._running.values())
-            return dict(zip(self._running, seconds, strict=True))
 
     def close(self, *keys: Key) -> None:
         """Close these workers if they run."""

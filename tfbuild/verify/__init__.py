@@ -1,8 +1,7 @@
 """Verify that an image is what its labels claim: image -> Report.
 
-verification.py  the state of a verification, and the parts of a check
+verification.py  the state of a verification, and a check
 checks/          the checks: what each proves, when it applies, its probe and its judge
-challenges.py    what an image cannot foresee of a probe, and the right answers
 libraries.py     TensorFlow's libraries, copied out of an image
 session.py       runs the checks, and makes the report of their results
 report.py        the report's files; page.py: how people see it, as a page, as Markdown and in the terminal

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from tfbuild.binary import inspector, scan
+from tfbuild.binary import guard, inspector, scan
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import Planned
 from tfbuild.engine import Engine
@@ -57,9 +57,12 @@ def site_packages(python: str) -> str:
     return f"{dockerfile.VENV}/lib/python{python}/site-packages"
 
 
-def framework_path(planned: Planned) -> str:
-    """Return the path of TensorFlow's framework, which has its guard, in an image that tfbuild made."""
-    return f"{site_packages(planned.python)}/{releases.PACKAGE}/{releases.FRAMEWORK}"
+@contextmanager
+def framework(engine: Engine, ref: str, planned: Planned) -> Iterator[Path]:
+    """Copy TensorFlow's framework, which has its guard, out of an image that tfbuild made. Raises OSError."""
+    path = f"{site_packages(planned.python)}/{releases.PACKAGE}/{releases.FRAMEWORK}"
+    with files.temporary_folder() as scratch:
+        yield engine.read_file(ref, path, scratch / "library", guard.MOST_BYTES)
 
 
 def copied(engine: Engine, ref: str, folder: str, scratch: Path) -> Iterator[tuple[str, Path]]:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
@@ -13,13 +12,14 @@ from tfbuild import __version__
 from tfbuild.context.labels import Planned, read_labels
 from tfbuild.engine import Engine, Image
 from tfbuild.engine.image import named_if_removed
-from tfbuild.errors import TfbuildError
+from tfbuild.errors import BadInput
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.records import Environment
 from tfbuild.measure import probe
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import printable
 from tfbuild.verify.checks import CHECKS, isa
+from tfbuild.verify.checks.guard import LESSER_CPU, lesser_cpu
 from tfbuild.verify.records import SCHEMA, Check, ImageFacts, ImageSoftware, PlanFacts, Report
 from tfbuild.verify.verification import Baseline, Verification, VerificationCheck
 
@@ -36,23 +36,16 @@ def verify(engine: Engine, ref: str, *, progress: Progress, baseline: Baseline |
     begin = time.monotonic()
     image = engine.image(ref)
     planned = Planned.from_labels(ref, image.labels, image.architecture)
-    # Use the id from here on, because another build may move the name meanwhile.
-    verification = Verification(engine=engine, ref=image.id, planned=planned, baseline=baseline)
     with (
         engine.watched("verification") as require_engine,
         named_if_removed(engine, image.id, ref, "verified"),
-        ExitStack() as stack,
+        probe.sandbox(engine, image.id, {LESSER_CPU: lesser_cpu(planned)}) as sandbox,
     ):
-        timed = partial(_timed, verification, progress, require_engine)
-        verification.checks += [timed(check) for check in CHECKS if check.first]
-        try:
-            verification.sandbox = stack.enter_context(probe.sandbox(engine, image.id))
-        except TfbuildError as error:
-            # An image can declare volumes with which the engine makes no container of it.
-            if type(error) is not TfbuildError or not any(check.status == judge.FAIL for check in verification.checks):
-                raise
-            timed = partial(timed, why=f"no container can be made of the image: {error.reason}")
-        _run(verification, timed)
+        # Use the id from here on, because another build may move the name meanwhile.
+        verification = Verification(
+            engine=engine, ref=image.id, planned=planned, baseline=baseline, sandbox=sandbox
+        )  # fmt: skip
+        _run(verification, partial(_timed, verification, progress, require_engine))
     return _report(verification, image, ref, time.monotonic() - begin)
 
 
@@ -61,7 +54,7 @@ def _run(verification: Verification, timed: Callable[[VerificationCheck], Check]
     with ThreadPoolExecutor(max_workers=1) as threads:
         try:
             beside = {check.name: threads.submit(timed, check) for check in CHECKS if check.beside}
-            for check in (check for check in CHECKS if not check.first):
+            for check in CHECKS:
                 result = beside[check.name].result() if check.beside else timed(check)
                 verification.checks.append(result)
         finally:
@@ -69,17 +62,12 @@ def _run(verification: Verification, timed: Callable[[VerificationCheck], Check]
 
 
 def _timed(
-    verification: Verification,
-    progress: Progress,
-    require_engine: Callable[[], None],
-    check: VerificationCheck,
-    *,
-    why: str = "",
+    verification: Verification, progress: Progress, require_engine: Callable[[], None], check: VerificationCheck
 ) -> Check:
-    """Run a check as a step of `progress`, and add its seconds and its claim; `why`: skip it for that reason."""
+    """Run a check as a step of `progress`, and add its seconds and its claim."""
     with progress.step(f"verify: {check.name}") as step:
-        why = why or check.skip(verification)
-        result = judge.Judgement(judge.SKIP, why) if why else check.run(verification)
+        why = check.skip(verification)
+        result = judge.Judgement(judge.SKIP, why) if why else judged(check, verification)
         if not why and result.status != judge.PASS:
             # To a check, an image whose engine ends, or has no space left, looks like one that crashes.
             require_engine()
@@ -94,6 +82,16 @@ def _timed(
         how=check.how,
         fix=check.fix if result.status == judge.FAIL else "",
     )
+
+
+def judged(check: VerificationCheck, verification: Verification) -> judge.Judgement:
+    try:
+        return check.run(verification)
+    except BadInput as error:
+        return judge.Judgement(judge.FAIL, error.reason)
+    except OSError as error:
+        path = f"{error.filename} cannot be read: " if error.filename else ""
+        return judge.Judgement(judge.FAIL, f"{path}{error.strerror or error}")
 
 
 # --- the report ----------------------------------------------------------------------------------------------------

@@ -1,18 +1,17 @@
-"""The state of a verification, and the parts of a check."""
+"""The state of a verification, and a check."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from tfbuild.binary.guard import Guard
 from tfbuild.context.labels import Planned
-from tfbuild.engine import Engine, Process, Sandbox
+from tfbuild.engine import Engine, Sandbox
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement, ProbeCheck
-from tfbuild.in_container.smoke.records import Challenge, Environment, OperationAnswer, TensorFlow
+from tfbuild.in_container.smoke.records import Environment, TensorFlow
 from tfbuild.measure import probe
-from tfbuild.measure.probe import Outcome, Untrusted
-from tfbuild.verify import challenges
+from tfbuild.measure.probe import Outcome
 from tfbuild.verify.records import Check, Throughput
 
 NO_START = "the image does not start on this host (see guard)"
@@ -31,19 +30,6 @@ class Baseline:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered:
-    """The result of a probe: its records without the answers, and what is `wrong` with the answers, else "".
-
-    `absent`: the operations that the build says it lacks.
-    """
-
-    outcome: Outcome
-    challenge: Challenge
-    wrong: str
-    absent: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Start:
     """The result of the first probe; `why`: why nothing that needs TensorFlow can run, else empty."""
 
@@ -59,8 +45,6 @@ class Start:
         return self.outcome.first(TensorFlow, 1)
 
 
-# No container can be made with it.
-NO_SANDBOX = Sandbox(processes=0, volume="", source="", path="")
 NOT_STARTED = Start(outcome=Outcome(records=(), ended=judge.Ended(1, ""), output=""), why=NO_START)
 NO_GUARD = Guard(compiled=(), unused=())
 
@@ -69,21 +53,18 @@ NO_GUARD = Guard(compiled=(), unused=())
 class Verification:
     """A verification of the image `ref` in progress, with the results of earlier checks.
 
-    `baseline`: what to compare with, or why there is none; `sandbox`: confines all containers but the trials of the
-    check guard; `checks`: those that are done. `unstartable` is set by guard, `program` (the digest of Python's) by
-    interpreter, `start` and `process` by import, `guard` by isa, `throughput` by throughput; `over` when the last check
-    has ended, or one has raised.
+    `baseline`: what to compare with, or why there is none; `sandbox`: confines all containers; `checks`: those that are
+    done. `unstartable` is set by the check guard, `start` by import, `guard` by isa, `throughput` by throughput; `over`
+    when the last check has ended, or one has raised.
     """
 
     engine: Engine
     ref: str
     planned: Planned
     baseline: Baseline | str
-    sandbox: Sandbox = NO_SANDBOX
+    sandbox: Sandbox
     checks: list[Check] = field(default_factory=list)
     unstartable: bool = False
-    program: str = ""
-    process: Process | None = None
     start: Start = NOT_STARTED
     guard: Guard = NO_GUARD
     throughput: Throughput | None = None
@@ -94,60 +75,28 @@ class Verification:
         if self.over.is_set():
             raise KeyboardInterrupt
 
-    def ask(
-        self,
-        check: ProbeCheck,
-        *,
-        gpus: bool = False,
-        look: Callable[[Process | None], None] | None = None,
-        options: Sequence[str] = (),
-    ) -> Answered:
-        """Run the probe of `check` in the image with a challenge; it sends its records, then its answers.
+    def ask(self, check: ProbeCheck, *, gpus: bool = False) -> Outcome:
+        """Run the probe of `check` in the image."""
+        return probe.ask(
+            self.engine, self.ref, check.probe, check.kinds, check.env, gpus=gpus, sandbox=self.sandbox
+        )  # fmt: skip
 
-        `look` gets the process when all is sent; `options`: of Python.
-        """
-        challenge = challenges.draw(check.probe)
-        wanted = (*check.kinds, *(OperationAnswer for _ in challenges.OPERATIONS[check.probe]))
-        untrusted = Untrusted(sandbox=self.sandbox, challenge=challenge, look=look, options=options)
-        outcome = probe.ask(self.engine, self.ref, check.probe, wanted, check.env, gpus=gpus, untrusted=untrusted)
-        sent, answers = outcome.records[: len(check.kinds)], outcome.records[len(check.kinds) :]
-        wrong = challenges.error_in(check.probe, challenge, answers)
-        absent = tuple(answer.name for answer in answers if challenges.is_absent(check.probe, answer))
-        return Answered(outcome=replace(outcome, records=sent), challenge=challenge, wrong=wrong, absent=absent)
-
-    def judge(self, check: ProbeCheck, result: Answered) -> Judgement:
-        """Judge a probe's results: a failure if they cannot be trusted, or would pass without the right answers."""
-        outcome, start = result.outcome, self.start
+    def judge(self, check: ProbeCheck, outcome: Outcome) -> Judgement:
+        """Judge a probe's results."""
         if outcome.broken:
             return Judgement(judge.FAIL, outcome.broken)
+        start = self.start
         results = judge.Results(outcome.records, outcome.ended, start.environment, start.outcome.output)
-        return fail_if(result.wrong, check.judge(results, self.planned.smoke()))
-
-
-def fail_if(wrong: str, judged: Judgement) -> Judgement:
-    """Return the judgement, or a failure in place of a pass or a warning if something is `wrong`."""
-    if wrong and judged.status in (judge.PASS, judge.WARN):
-        return Judgement(judge.FAIL, wrong, judged.measures)
-    return judged
-
-
-def needs_start(verification: Verification) -> str:
-    """Skip if the image does not start."""
-    return NO_START if verification.unstartable else ""
-
-
-def needs_tensorflow(verification: Verification) -> str:
-    """Skip if TensorFlow does not import."""
-    return verification.start.why
+        return check.judge(results, self.planned.smoke())
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerificationCheck:
-    """A row of `checks.CHECKS`. `skip`: why it cannot or need not run; where that is empty, `run` probes and judges.
+    """A row of `checks.CHECKS`. `skip`: why it cannot or need not run; where that is empty, `run` looks and judges.
 
+    What `run` raises because a file or library of the image cannot be read (OSError, BadInput) fails the check.
     For the reader of a report, `proves`: what a pass means, `how` it is tested, `fix`: what to do about a failure.
-    `first`: it runs before any container is made. `beside`: it starts at once, runs beside the others, and uses none of
-    their results.
+    `beside`: it starts at once, runs beside the others, and uses none of their results.
     """
 
     name: str
@@ -156,5 +105,20 @@ class VerificationCheck:
     fix: str
     run: Callable[[Verification], Judgement]
     skip: Callable[[Verification], str] = lambda _: ""
-    first: bool = False
     beside: bool = False
+
+
+def probe_check(check: ProbeCheck, run: Callable[[Verification], Judgement] | None = None) -> VerificationCheck:
+    """Return the row of a check that judges a probe. `run`: for one that does more than that."""
+
+    def ask_and_judge(verification: Verification) -> Judgement:
+        return verification.judge(check, verification.ask(check))
+
+    return VerificationCheck(
+        name=check.name,
+        proves=check.proves,
+        how=check.how,
+        fix=check.fix,
+        run=run or ask_and_judge,
+        skip=lambda verification: verification.start.why or check.skip(verification.planned.smoke()),
+    )

@@ -5,9 +5,6 @@ import sys
 
 if __name__ == "__main__":
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    from in_container.smoke.isolated import add_site_packages
-
-    add_site_packages()
     from in_container.bench.worker import main
 
     sys.exit(main(sys.argv[1:]))

@@ -7,9 +7,6 @@ if __name__ == "__main__":
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[0] = os.path.dirname(folder)
     os.environ["TFBUILD_SMOKE"] = folder
-    from smoke.isolated import add_site_packages
-
-    add_site_packages()
     probing = sys.argv[1:2] == ["probe"]
     if probing:
         from smoke.probes import main as run

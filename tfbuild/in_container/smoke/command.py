@@ -3,8 +3,6 @@
 Exit code 0: nothing failed; 1: a check failed; 2: the command line or the plan file cannot be read.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -53,7 +51,7 @@ def read_plan(path: str, needed: bool) -> Plan:
         content: dict[str, Any] = json.load(file)
     if not isinstance(content, dict):
         raise ValueError("is not a JSON object")
-    names = ("release", "python", "target", "threading", "allocator")
+    names = ("release", "python", "compiler", "target", "threading", "allocator")
     defects = content.get("known_defects", [])
     values = {name: str(content.get(name) or "") for name in names}
     return Plan(known_defects=tuple(map(str, defects)), checks=CHECKS.get(values["target"], ()), **values)
@@ -64,7 +62,7 @@ def run(plan: Plan) -> dict[str, Judgement]:
     start = results_of(judge.IMPORT)
     checks = {judge.IMPORT.name: judge.importing(start, plan)}
     imports = len(start.records) == len(judge.IMPORT.kinds)
-    for check in (judge.TCMALLOC, judge.ONEDNN, judge.NUMERICS, judge.CUDA):
+    for check in judge.PROBE_CHECKS[1:]:
         why = check.skip(plan) if imports else "TensorFlow does not import"
         if why:
             checks[check.name] = Judgement(judge.SKIP, why)

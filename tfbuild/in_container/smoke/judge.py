@@ -3,15 +3,15 @@
 `warn` is a known defect of the release, listed in the facts: it is shown, but is not the image's fault.
 """
 
-from __future__ import annotations
-
+import math
 import re
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .records import Bytecode, Environment, Faults, GpuConvolution, OneDnnConvolution, Part, TensorFlow
+from .records import Computed, Environment, Faults, GpuConvolution, OneDnnConvolution, TensorFlow
+from .references import PARTS
 
 PASS, WARN, FAIL, SKIP = "pass", "warn", "fail", "skip"
 
@@ -19,24 +19,6 @@ GUARD_EXIT = 86
 # glibc's malloc: 10,241 faults for a 40 MiB tensor (one per 4 KiB page); TCMalloc: 0. Load does not change a count.
 MOST_FAULTS = 1000
 MOST_GPU_ERROR = 1e-3
-# The largest errors on seven wheels were 7e-7, exp 2e-7, gradient 1e-10, xla 3e-7, training 0.12.
-LIMITS = {
-    "matmul": 1e-5,
-    "convolution": 1e-5,
-    "exp": 2e-6,
-    "softmax": 1e-5,
-    "batch_norm": 1e-5,
-    "gradient": 1e-6,
-    "max_pool_nhwc": 0.0,
-    "avg_pool_nhwc": 1e-6,
-    "max_pool_nchw_after_nhwc": 0.0,
-    "avg_pool_nchw_after_nhwc": 1e-6,
-    "xla": 1e-4,
-    "training": 0.6,
-    "quantized": 0.0,
-}
-# Parts that a build may lack.
-OPTIONAL = ("max_pool_nchw_after_nhwc", "avg_pool_nchw_after_nhwc", "quantized", "xla")
 # What the name of oneDNN's implementation must contain on a CPU with all of these features, best first.
 ONEDNN_ISAS = (
     ("avx512_core", ("avx512f", "avx512bw", "avx512dq", "avx512vl")),
@@ -44,22 +26,13 @@ ONEDNN_ISAS = (
     ("avx", ("avx",)),
     ("sse41", ("sse4_1",)),
 )
-# Other names for the same code: up to oneDNN 2 for convolutions in AVX-512, in MKL-DNN 0.x for SSE4.1.
-ALIASES = {"avx512_core": ("avx512_core", "avx512_common"), "sse41": ("sse41", "sse42")}
-# Switches oneDNN off in every release (up to 2.4, and in later builds with --config=mkl: TF_DISABLE_MKL).
+# Switches oneDNN off, in builds with --config=mkl too (TF_DISABLE_MKL).
 NO_ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_DISABLE_MKL": "1"}
-# The variables of oneDNN, DNNL and MKL-DNN.
-TALKATIVE = {"ONEDNN_VERBOSE": "1", "DNNL_VERBOSE": "1", "MKLDNN_VERBOSE": "1"}
-# MKL-DNN's line about the CPU.
-DETECTED = "Detected ISA is "
-# How `git describe` names the commit of a release: v2.14.0-rc1-21-g4dacf3f368e.
-DESCRIBED = re.compile(r"v(\d{1,4})\.(\d{1,4})\.(\d{1,4})", re.ASCII)
+TALKATIVE = {"ONEDNN_VERBOSE": "1"}
 NOT_PRELOADED = re.compile(r"ERROR: ld\.so: .*cannot be preloaded.*")
-VERBOSE = re.compile(r"^(?:onednn|dnnl|mkldnn)_verbose,(.*)$", re.MULTILINE)
-MESSAGES = (
-    re.compile(r"^To enable the following instructions:((?: [^\s,]+)+), in other operations, rebuild", re.MULTILINE),
-    re.compile(r"use the following CPU instructions in performance[- ]critical operations: +((?:\S+ ?)+)"),
-    re.compile(r"this TensorFlow binary was not compiled to use:((?: \S+)+)"),
+VERBOSE = re.compile(r"^onednn_verbose,(.*)$", re.MULTILINE)
+MESSAGE = re.compile(
+    r"^To enable the following instructions:((?: [^\s,]+)+), in other operations, rebuild", re.MULTILINE
 )
 
 
@@ -72,6 +45,7 @@ class Plan:
 
     release: str = ""
     python: str = ""
+    compiler: str = ""
     target: str = ""
     threading: str = ""
     allocator: str = ""
@@ -185,38 +159,21 @@ def _differences(environment: Environment, tensorflow: TensorFlow, plan: Plan) -
         yield f"Python is {environment.python}, not {plan.python}"
     if plan.target and tensorflow.cuda_build != ("cuda" in plan.checks):
         yield f"it is {'' if tensorflow.cuda_build else 'not '}built with CUDA, the target is {plan.target}"
-    if tensorflow.version == plan.release and not _is_of(tensorflow.git, plan.release):
-        yield f"its GIT_VERSION is {tensorflow.git[:80]}, but it is labelled {plan.release}"
+    compiler = _compiler(tensorflow.compiler)
+    if plan.compiler and compiler not in ("", plan.compiler):
+        yield f"TensorFlow was compiled by {compiler}, but its label says {plan.compiler}"
 
 
-def _is_of(commit: str, release: str) -> bool:
-    """Return whether a commit may be a release's: it is described by its tag, or by that of an earlier patch release.
-
-    Wheels that were built from an archive do not say, and nightlies name the tag of a release long ago.
-    """
-    described, tag = DESCRIBED.match(commit), DESCRIBED.match("v" + release)
-    if not described or not tag or "dev" in release:
-        return True
-    return described.groups()[:2] == tag.groups()[:2] and int(described.group(3)) <= int(tag.group(3))
+def _compiler(said: str) -> str:
+    """Return the compiler in the text of its macro __VERSION__: "Ubuntu Clang 16.0.6 (++2023...)", "9.3.1" of GCC."""
+    number = re.search(r"\d+", said, re.ASCII)
+    return f"{'clang' if 'clang' in said.lower() else 'gcc'}-{number[0]}" if number else ""
 
 
 def message(stderr: str) -> tuple[str, ...]:
     """Return the features in TensorFlow's own "rebuild TensorFlow" message; empty if it printed none."""
-    for pattern in MESSAGES:
-        match = pattern.search(stderr)
-        if match:
-            return tuple(match.group(1).split())
-    return ()
-
-
-def bytecode(results: Results, _: Plan) -> Judgement:
-    """Judge whether all bytecode is compiled from its source."""
-    record: Bytecode = results.record
-    if results.missing:
-        return Judgement(FAIL, f"the bytecode was not compared: {results.missing}")
-    if record.wrong:
-        return Judgement(FAIL, f"not compiled from its source: {' '.join(record.wrong)[:500]}")
-    return Judgement(PASS, f"{record.files} files, each compiled from its source")
+    match = MESSAGE.search(stderr)
+    return tuple(match[1].split()) if match else ()
 
 
 def tcmalloc(results: Results, _: Plan) -> Judgement:
@@ -231,7 +188,7 @@ def tcmalloc(results: Results, _: Plan) -> Judgement:
         return Judgement(FAIL, f"page faults were not counted: {results.missing}")
     faults = results.record.per_tensor
     measures = (Measurement("faults_per_40_mib_tensor", faults, f"< {MOST_FAULTS}"),)
-    if faults >= MOST_FAULTS:
+    if not 0 <= faults < MOST_FAULTS:
         return Judgement(FAIL, f"malloc is {malloc}, but each 40 MiB tensor costs {faults:.0f} page faults", measures)
     detail = f"malloc is that of {malloc}; {faults:.0f} page faults a 40 MiB tensor (glibc: 10,241)"
     return Judgement(PASS, detail, measures)
@@ -252,27 +209,24 @@ def primitives(text: str) -> Primitives:
     Lines about `gemm_api` prove nothing: TensorFlow's own contraction calls it even with oneDNN off.
     """
     runtime, isa = "", ""
-    implementations: list[str] = []
+    implementations: set[str] = set()
     for match in VERBOSE.finditer(text):
-        fields = match.group(1).split(",")
+        fields = match[1].split(",")
         kind, implementation = executed(fields)
         if kind == "convolution":
-            implementations.append(implementation)
+            implementations.add(implementation)
         runtime = _field(fields, "runtime:").lower() or runtime
-        isa = _field(fields, "isa:") or match.group(1).partition(DETECTED)[2] or isa
-    return Primitives(runtime, isa, tuple(sorted(set(implementations))))
+        isa = _field(fields, "isa:") or isa
+    return Primitives(runtime, isa, tuple(sorted(implementations)))
 
 
 def executed(fields: Sequence[str]) -> tuple[str, str]:
     """Return the kind and implementation of the primitive that a line reports on the CPU; empty if there is none.
 
-    "[v1,primitive,]exec,cpu,KIND,IMPLEMENTATION,..." (1.x to 3.x; a time stamp may come first); MKL-DNN 0.x supports
-    only CPUs: "exec,KIND,IMPLEMENTATION,...".
+    "[TIME,][v1,primitive,]exec,cpu,KIND,IMPLEMENTATION,...".
     """
-    primitive = list(fields[fields.index("exec") + 1 :]) if "exec" in fields else []
-    if primitive[:1] == ["cpu"]:
-        primitive = primitive[1:]
-    return (primitive[0], primitive[1]) if len(primitive) > 1 and primitive[0] != "gpu" else ("", "")
+    primitive = fields[fields.index("exec") + 1 :] if "exec" in fields else []
+    return (primitive[1], primitive[2]) if len(primitive) > 2 and primitive[0] == "cpu" else ("", "")
 
 
 def _field(fields: Sequence[str], prefix: str) -> str:
@@ -301,55 +255,43 @@ def onednn(results: Results, plan: Plan) -> Judgement:
     bad = [name for name in verbose.convolutions if not _fits(name, isa)]
     if bad:
         return Judgement(FAIL, f"a convolution ran as {bad[0]}, not as JIT code for {isa or 'this CPU'}")
-    # MKL-DNN does not print its runtime.
-    runtime = verbose.runtime or ("openmp" if record.openmp else "")
-    if plan.threading and runtime != plan.threading:
-        return Judgement(FAIL, f"its threading is {runtime or 'unknown'}, not {plan.threading}")
-    shown_runtime = verbose.runtime or record.openmp or "an unknown runtime"
-    detail = f"a convolution ran as {', '.join(verbose.convolutions)} on {shown_runtime} ({verbose.isa})"
-    return Judgement(PASS, detail)
+    if plan.threading and verbose.runtime != plan.threading:
+        return Judgement(FAIL, f"its threading is {verbose.runtime or 'unknown'}, not {plan.threading}")
+    return Judgement(
+        PASS, f"a convolution ran as {', '.join(verbose.convolutions)} on {verbose.runtime} ({verbose.isa})"
+    )
 
 
 def _fits(implementation: str, isa: str) -> bool:
-    names = ALIASES.get(isa, (isa,))
-    return bool(re.search(r"jit|brg|acl", implementation)) and any(name in implementation for name in names)
+    return bool(re.search(r"jit|brg|acl", implementation)) and isa in implementation
 
 
 def numerics(results: Results, plan: Plan) -> Judgement:
     """Judge whether every part is within its limit; a known defect of the release is a warning."""
-    known: dict[str, Part] = {part.name: part for part in results.records}
-    missing = [name for name in LIMITS if name not in known]
+    sent: dict[str, Computed] = {part.name: part for part in results.records}
+    missing = [name for name in PARTS if name not in sent]
     if results.ended.why or missing:
         return Judgement(FAIL, f"ended before {missing[0] if missing else 'its end'}: {results.ended.why}")
-    wrong = [name for name in LIMITS if not within(known[name])]
-    absent = [name for name in LIMITS if known[name].error is None and name not in wrong]
+    errors = {name: part.error(sent[name].values) for name, part in PARTS.items() if sent[name].values}
+    absent = [name for name, part in PARTS.items() if part.optional and sent[name].note and name not in errors]
+    wrong = [name for name in PARTS if name not in absent and not errors.get(name, math.inf) <= PARTS[name].limit]
     measures = tuple(
-        Measurement(name, known[name].error or 0.0, f"<= {limit:g}")
-        for name, limit in LIMITS.items()
-        if known[name].error is not None
+        Measurement(name, error, f"<= {PARTS[name].limit:g}") for name, error in errors.items() if error < math.inf
     )
     blamed = [name for name in wrong if name not in plan.known_defects]
-    details = [f"{name} {_error(known[name])}" for name in blamed or wrong]
-    details += [f"{name}: {known[name].note or 'absent'}" for name in absent]
+    details = [f"{name} {_error(name, errors.get(name), sent[name].note)}" for name in blamed or wrong]
+    details += [f"{name}: {sent[name].note}" for name in absent]
     if blamed:
         return Judgement(FAIL, "; ".join(details), measures)
     if wrong:
         return Judgement(WARN, "a known defect of this release: " + "; ".join(details), measures)
-    summary = f"{len(measures)} of {len(LIMITS)} parts within their limits"
-    return Judgement(PASS, "; ".join([summary, *details]), measures)
+    return Judgement(PASS, "; ".join([f"{len(errors)} of {len(PARTS)} parts within their limits", *details]), measures)
 
 
-def within(part: Part) -> bool:
-    """Return whether a part's error is within its limit, or the part is one that a build may lack."""
-    if part.error is None:
-        return bool(part.note) and part.name in OPTIONAL
-    return 0.0 <= part.error <= LIMITS[part.name]
-
-
-def _error(part: Part) -> str:
-    if part.error is None:
-        return part.note or "gave no finite number"
-    return f"is off by {part.error:.2g} (limit {LIMITS[part.name]:g})"
+def _error(name: str, error: float | None, note: str) -> str:
+    if error is None:
+        return note or "gave something that is not a number"
+    return f"is off by {error:.2g} (limit {PARTS[name].limit:g})"
 
 
 def cuda(results: Results, _: Plan) -> Judgement:
@@ -365,19 +307,23 @@ def cuda(results: Results, _: Plan) -> Judgement:
     return Judgement(PASS, f"{record.device} agrees with the CPU", measures)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProbeCheck:
-    """A check of one probe's results. `kinds`: the records that the probe sends; `env`: changes of its environment.
+    """A check that judges one probe. `kinds`: the records that the probe sends; `env`: changes of its environment.
 
-    `skip`: why the plan does not ask for it, else empty.
+    `skip`: why the plan does not ask for it, else "". For the reader of a report, `proves`: what a pass means, `how` it
+    is tested, `fix`: what to do about a failure.
     """
 
     name: str
     probe: str
     kinds: tuple[type, ...]
     judge: Callable[[Results, Plan], Judgement]
+    proves: str
+    how: str
+    fix: str
     skip: Callable[[Plan], str] = lambda _: ""
-    env: dict[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 def _of_target(name: str) -> Callable[[Plan], str]:
@@ -388,9 +334,60 @@ def _no_tcmalloc(plan: Plan) -> str:
     return "" if plan.allocator == "tcmalloc" else f"the plan's allocator is {plan.allocator or 'unknown'}"
 
 
-IMPORT = ProbeCheck("import", "start", (Environment, TensorFlow), importing)
-BYTECODE = ProbeCheck("bytecode", "bytecode", (Bytecode,), bytecode)
-ONEDNN = ProbeCheck("onednn", "onednn", (OneDnnConvolution,), onednn, _of_target("onednn"), TALKATIVE)
-TCMALLOC = ProbeCheck("tcmalloc", "faults", (Faults,), tcmalloc, _no_tcmalloc, NO_ONEDNN)
-CUDA = ProbeCheck("cuda", "cuda", (GpuConvolution,), cuda, _of_target("cuda"))
-NUMERICS = ProbeCheck("numerics", "numerics", (Part,) * len(LIMITS), numerics)
+IMPORT = ProbeCheck(
+    name="import",
+    probe="start",
+    kinds=(Environment, TensorFlow),
+    judge=importing,
+    proves="TensorFlow imports and computes, and its version, compiler, Python and CUDA support are the plan's.",
+    how="Imported in a process of its own, so that a crash by a signal is recognised; compared with the labels.",
+    fix="read the message: SIGILL means a wrong instruction set; an error with NumPy 2 means that it needs numpy<2",
+)
+ONEDNN = ProbeCheck(
+    name="onednn",
+    probe="onednn",
+    kinds=(OneDnnConvolution,),
+    judge=onednn,
+    proves="Convolutions run in oneDNN's code for this CPU, on the planned threading runtime.",
+    how="ONEDNN_VERBOSE=1; only a convolution's implementation counts, since oneDNN's gemm runs with it off too.",
+    fix="set TF_ENABLE_ONEDNN_OPTS=1, as images of target mkl do; look for TF_DISABLE_MKL and ONEDNN_MAX_CPU_ISA in "
+    "the environment",
+    skip=_of_target("onednn"),
+    env=TALKATIVE,
+)
+TCMALLOC = ProbeCheck(
+    name="tcmalloc",
+    probe="faults",
+    kinds=(Faults,),
+    judge=tcmalloc,
+    proves="TCMalloc is the allocator in use, and large tensors cause no page faults.",
+    how="The mapping that malloc resolves into, the loader's messages, and a count of page faults per 40 MiB tensor "
+    "with oneDNN's pool out of the way (TF_ENABLE_ONEDNN_OPTS=0, TF_DISABLE_MKL=1). A count, not a time: no load "
+    "changes it.",
+    fix="LD_PRELOAD must name /usr/local/lib/libtcmalloc_minimal.so.4, and libtcmalloc-minimal4 must be installed",
+    skip=_no_tcmalloc,
+    env=NO_ONEDNN,
+)
+CUDA = ProbeCheck(
+    name="cuda",
+    probe="cuda",
+    kinds=(GpuConvolution,),
+    judge=cuda,
+    proves="TensorFlow finds the GPU, and a convolution gives the same result there as on the CPU.",
+    how="The same convolution on both, TensorFloat-32 off. Skipped where no GPU is visible.",
+    fix="check the driver and the container toolkit on the host: docker run --gpus all IMAGE nvidia-smi",
+    skip=_of_target("cuda"),
+)
+NUMERICS = ProbeCheck(
+    name="numerics",
+    probe="numerics",
+    kinds=(Computed,) * len(PARTS),
+    judge=numerics,
+    proves="The results of products, convolution, pooling in both layouts, batch norm, exp, softmax, a gradient, a "
+    "product of 8-bit numbers and XLA are right, and a small training converges.",
+    how="Computed from fixed inputs, and compared with the host's own float64 results; limits are ten times what real "
+    "wheels gave.",
+    fix="do not use this build; if a row of tfbuild/facts/defects.toml names the release, take a newer one",
+)
+# In the order in which they run.
+PROBE_CHECKS = (IMPORT, ONEDNN, TCMALLOC, CUDA, NUMERICS)

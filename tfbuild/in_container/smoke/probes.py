@@ -1,7 +1,5 @@
 """The probes of an image; each is a process of its own, so that a crash shows which one caused it."""
 
-from __future__ import annotations
-
 import ctypes
 import glob
 import os
@@ -10,25 +8,10 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
-from .isolated import site_packages
-from .records import (
-    ABSENT,
-    Bytecode,
-    Challenge,
-    Environment,
-    Faults,
-    GpuConvolution,
-    OneDnnConvolution,
-    OperationAnswer,
-    TensorFlow,
-    numbers,
-    open_channel,
-    read_challenge,
-    send,
-)
+from .records import Environment, Faults, GpuConvolution, OneDnnConvolution, TensorFlow, open_channel, send
 
 TENSOR_MIB = 40
 TENSORS = 8
@@ -36,43 +19,14 @@ WARM_UP = 4
 
 
 def main(arguments: list[str]) -> int:
-    channel = open_channel()
-    PROBES[arguments[0]](channel, read_challenge(sys.stdin.readline()))
+    PROBES[arguments[0]](open_channel())
     return 0
 
 
-def start(channel: IO[str], challenge: Challenge | None) -> None:
-    """Send the environment, then TensorFlow, on a line each: the first arrives even if TensorFlow kills the process.
-
-    A challenge is a product of matrices: rows, inner, columns. The process then stays until stdin ends, so that it can
-    be looked at.
-    """
+def start(channel: IO[str]) -> None:
+    """Send the environment, then TensorFlow: the first arrives even if TensorFlow kills the process."""
     send(channel, environment())
     send(channel, tensorflow())
-    if challenge:
-        import tensorflow as tf
-
-        rows, inner, columns = challenge.sizes
-        drawn = numbers(challenge.seed, rows * inner + inner * columns)
-        left = tf.reshape(tf.constant(drawn[: rows * inner]), [rows, inner])
-        right = tf.reshape(tf.constant(drawn[rows * inner :]), [inner, columns])
-        send_answer(channel, "product", tf.matmul(left, right))
-        sys.stdin.read()
-
-
-def send_answer(channel: IO[str], name: str, result: Any, positions: tuple[int, ...] = ()) -> None:
-    """Send a result, flattened, or its numbers at these positions; None: this build has none."""
-    import numpy as np
-
-    if result is None:
-        send(channel, OperationAnswer(name, (), ABSENT))
-        return
-    flat = np.asarray(result, np.float64).ravel()
-    chosen = flat[list(positions)] if positions else flat
-    if not np.isfinite(chosen).all():
-        send(channel, OperationAnswer(name, (), "something that is not a number"))
-        return
-    send(channel, OperationAnswer(name, tuple(chosen.tolist())))
 
 
 def environment() -> Environment:
@@ -94,7 +48,7 @@ def environment() -> Environment:
 
 
 def packages(folders: list[str]) -> tuple[str, ...]:
-    """Return the packages in folders by the names of theirs: numpy-1.18.5.dist-info, gast-0.2.2-py3.11.egg-info."""
+    """Return the packages in folders by the names of theirs: numpy-1.26.4.dist-info, gast-0.2.2-py3.11.egg-info."""
     paths = [path for folder in folders for path in glob.glob(os.path.join(folder, "*-*.*-info"))]
     parts = [os.path.basename(path).rpartition(".")[0].split("-") for path in paths]
     return tuple(sorted({f"{re.sub('[-_.]+', '-', name.lower())}=={version}" for name, version, *_ in parts}))
@@ -152,30 +106,20 @@ def tensorflow() -> TensorFlow:
     import tensorflow as tf
 
     seconds = time.perf_counter() - begin
-    # Up to 2.9 the "rebuild TensorFlow" message comes with the first operation.
     tf.constant(1.0).numpy()
-    info = tf.sysconfig.get_build_info() if hasattr(tf.sysconfig, "get_build_info") else {}
     return TensorFlow(
         version=tf.__version__,
         git=str(tf.version.GIT_VERSION),
         compiler=str(tf.version.COMPILER_VERSION),
-        cuda_build=bool(info.get("is_cuda_build", tf.test.is_built_with_cuda())),
+        cuda_build=bool(tf.sysconfig.get_build_info()["is_cuda_build"]),
         seconds=seconds,
         peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        gpus=len(gpus(tf)),
+        gpus=len(tf.config.list_physical_devices("GPU")),
     )
 
 
-def gpus(tf: Any) -> list[Any]:
-    """List GPUs; every release has the function under this name, though since 2.1 it is no longer experimental."""
-    return list(tf.config.experimental.list_physical_devices("GPU"))
-
-
-def faults(channel: IO[str], challenge: Challenge | None) -> None:
-    """Count page faults, with judge.NO_ONEDNN: with oneDNN on, TensorFlow's own pool hides what malloc does.
-
-    A challenge is the tensor's step, in 1/64: its last product has this multiple of each position.
-    """
+def faults(channel: IO[str]) -> None:
+    """Count page faults, with judge.NO_ONEDNN: with oneDNN on, TensorFlow's own pool hides what malloc does."""
     import tensorflow as tf
 
     tensor = tf.range(TENSOR_MIB * 2**20 // 4, dtype=tf.float32)
@@ -187,42 +131,22 @@ def faults(channel: IO[str], challenge: Challenge | None) -> None:
         scale(tensor, tf.constant(float(turn)))
     after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     send(channel, Faults(per_tensor=(after - before) / TENSORS))
-    if challenge:
-        result = scale(tensor, tf.constant(challenge.sizes[0] / 64.0))
-        send_answer(channel, "scale", result, challenge.positions)
 
 
-def onednn(channel: IO[str], challenge: Challenge | None) -> None:
-    """Run a convolution; judge.TALKATIVE makes oneDNN print on stderr which implementation ran.
-
-    It runs in a graph, because up to 2.4 TensorFlow uses oneDNN's operations only there. A challenge has the sizes of
-    `convolution_inputs`; oneDNN prints them, so that its lines answer too.
-    """
+def onednn(channel: IO[str]) -> None:
+    """Run a convolution; judge.TALKATIVE makes oneDNN print on stderr which implementation ran."""
     import tensorflow as tf
 
-    image, kernel = convolution_inputs(challenge)
     convolve = tf.function(lambda x, w: tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME")))
-    result = convolve(image, kernel)
-    total = float(tf.reduce_sum(result))
+    total = float(tf.reduce_sum(convolve(*convolution_inputs())))
     send(channel, OneDnnConvolution(finite=total == total, openmp=openmp()))
-    if challenge:
-        send_answer(channel, "convolution", result, challenge.positions)
 
 
-def convolution_inputs(challenge: Challenge | None) -> tuple[Any, Any]:
-    """Return images and a kernel of 3 by 3: random ones, or the challenge's of [count, height, width, input, output].
-
-    The challenge's kernel is divided by 16, so that results stay near 1.
-    """
+def convolution_inputs() -> tuple[Any, Any]:
+    """Return images and a kernel. oneDNN takes 32 channels; TensorFlow leaves smaller convolutions to Eigen."""
     import tensorflow as tf
 
-    if not challenge:
-        return tf.random.normal([4, 16, 16, 32]), tf.random.normal([3, 3, 32, 32])
-    count, height, width, inputs, outputs = challenge.sizes
-    size = count * height * width * inputs
-    drawn = numbers(challenge.seed, size + 9 * inputs * outputs)
-    image = tf.reshape(tf.constant(drawn[:size]), [count, height, width, inputs])
-    return image, tf.reshape(tf.constant(drawn[size:]), [3, 3, inputs, outputs]) / 16.0
+    return tf.random.normal([4, 16, 16, 32]), tf.random.normal([3, 3, 32, 32])
 
 
 def openmp() -> str:
@@ -232,55 +156,38 @@ def openmp() -> str:
     return next((name for name in sorted(files) if name.startswith(("libiomp", "libgomp", "libomp"))), "")
 
 
-def bytecode(channel: IO[str], challenge: Challenge | None) -> None:
-    from .bytecode import compared
+def numerics(channel: IO[str]) -> None:
+    from .numerics import parts
 
-    send(channel, Bytecode(*compared([*sys.path, site_packages()])))
-
-
-def numerics(channel: IO[str], challenge: Challenge | None) -> None:
-    from . import numerics as checks
-
-    for part in checks.parts():
+    for part in parts():
         send(channel, part)
-    for name, result in checks.answers(challenge) if challenge else ():
-        send_answer(channel, name, result)
 
 
-def cuda(channel: IO[str], challenge: Challenge | None) -> None:
-    """Run the same convolution on the first GPU, if any, and on the CPU; a challenge is that of `onednn`."""
+def cuda(channel: IO[str]) -> None:
+    """Run the same convolution on the first GPU, if any, and on the CPU."""
     import tensorflow as tf
 
-    from .numerics import relative
-
-    devices = gpus(tf)
+    devices = tf.config.list_physical_devices("GPU")
     if not devices:
         send(channel, GpuConvolution(gpus=0, device="", error=None))
         return
-    # TensorFloat-32 keeps only ten bits of the mantissa, which would hide a wrong kernel. (Unused before 2.4.)
-    if hasattr(tf.config.experimental, "enable_tensor_float_32_execution"):
-        tf.config.experimental.enable_tensor_float_32_execution(False)
-    image, kernel = convolution_inputs(challenge)
+    # TensorFloat-32 keeps only ten bits of the mantissa, which would hide a wrong kernel.
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    image, kernel = convolution_inputs()
 
     def on(device: str) -> Any:
         with tf.device(device):
             return tf.nn.conv2d(image, kernel, 1, "SAME")
 
-    on_gpu = on("/GPU:0")
-    error = relative(on_gpu, on("/CPU:0").numpy())
+    on_gpu, on_cpu = on("/GPU:0"), on("/CPU:0").numpy()
+    error = float(abs(on_gpu.numpy() - on_cpu).max() / abs(on_cpu).max())
     send(channel, GpuConvolution(gpus=len(devices), device=on_gpu.device, error=error if error == error else None))
-    if challenge:
-        send_answer(channel, "convolution", tf.nn.relu(on_gpu), challenge.positions)
 
 
-PROBES: dict[str, Callable[[IO[str], Challenge | None], None]] = {
+PROBES: Mapping[str, Callable[[IO[str]], None]] = {
     "start": start,
-    "bytecode": bytecode,
     "faults": faults,
     "onednn": onednn,
     "numerics": numerics,
     "cuda": cuda,
 }
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -204,5 +204,4 @@ CHECK = VerificationCheck(
     fix="build the image again; if the base image sets what is named, remove it there, or pull the base image so that "
     "it can be compared",
     run=_run,
-    first=True,
 )

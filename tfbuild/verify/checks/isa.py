@@ -3,31 +3,17 @@
 from collections.abc import Sequence
 
 from tfbuild import facts
-from tfbuild.binary.elf import LibraryUnreadable
-from tfbuild.binary.guard import MOST_BYTES, Guard, read_guard
+from tfbuild.binary.guard import Guard, read_guard
 from tfbuild.context.labels import Planned
 from tfbuild.cpu.recordings import canonical
-from tfbuild.engine import Engine
 from tfbuild.facts import releases
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
-from tfbuild.util import files
 from tfbuild.verify import libraries
 from tfbuild.verify.verification import Verification, VerificationCheck
 
 # Every x86-64 has these, so no plan names them; the guard checks them in every build.
 BASE = frozenset({"SSE", "SSE2"})
-
-
-def _guard_of(engine: Engine, ref: str, planned: Planned) -> Guard:
-    """Read the guard of TensorFlow in an image without starting it. Raises LibraryUnreadable with the reason."""
-    path = libraries.framework_path(planned)
-    with files.temporary_folder() as folder:
-        try:
-            library = engine.read_file(ref, path, folder / "library", MOST_BYTES)
-        except OSError as error:
-            raise LibraryUnreadable(f"{path} cannot be copied out of the image: {error.strerror or error}") from error
-        return read_guard(library, planned.release)
 
 
 def compare(planned: Planned, guard: Guard, flags: Sequence[str], message: Sequence[str] | None, why: str) -> Judgement:
@@ -81,10 +67,8 @@ def _skip(verification: Verification) -> str:
 
 def _run(verification: Verification) -> Judgement:
     planned, start = verification.planned, verification.start
-    try:
-        guard = _guard_of(verification.engine, verification.ref, planned)
-    except LibraryUnreadable as error:
-        return Judgement(judge.FAIL, error.reason)
+    with libraries.framework(verification.engine, verification.ref, planned) as library:
+        guard = read_guard(library, planned.release)
     verification.guard = guard
     flags = start.environment.cpu_flags if start.environment else ()
     message = judge.message(start.outcome.output) if start.tensorflow else None

@@ -7,7 +7,7 @@ guard.
 from collections.abc import Iterator, Mapping
 
 from tfbuild.binary import scan
-from tfbuild.binary.scan import CodeUnreadable, ScannedCode
+from tfbuild.binary.scan import ScannedCode
 from tfbuild.context.labels import Planned
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
@@ -45,13 +45,10 @@ def _measures(planned: Planned, main: ScannedCode) -> Iterator[judge.Measurement
 
 def _run(verification: Verification) -> Judgement:
     planned, site = verification.planned, libraries.site_packages(verification.planned.python)
-    try:
-        with files.temporary_folder() as scratch:
-            found = libraries.copied(verification.engine, verification.ref, site, scratch)
-            tell = verification.require_wanted
-            scanned = {name: scan.read_code(path, name=name, tell=tell) for name, path in found}
-    except CodeUnreadable as error:
-        return Judgement(judge.FAIL, error.reason)
+    with files.temporary_folder() as scratch:
+        found = libraries.copied(verification.engine, verification.ref, site, scratch)
+        tell = verification.require_wanted
+        scanned = {name: scan.read_code(path, name=name, tell=tell) for name, path in found}
     return compare(planned, scanned)
 
 

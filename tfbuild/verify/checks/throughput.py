@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from tfbuild.engine import WorkerDied
-from tfbuild.engine.containers import KILLED
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure import evaluate, experiments, intervals, rounds, workers
@@ -24,7 +23,7 @@ from tfbuild.measure.rounds import CaseRun, RoundLimits
 from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import MeasurementError
 from tfbuild.verify.records import Benchmark, Throughput, Timing, Triple, ratio_text
-from tfbuild.verify.verification import Baseline, Verification, VerificationCheck, needs_tensorflow
+from tfbuild.verify.verification import Baseline, Verification, VerificationCheck
 
 ROUNDS = 9
 # The rounds' share of the minute that a verification may take. On a machine so busy that six rounds do not fit, they
@@ -50,8 +49,7 @@ def measure(verification: Verification, baseline: Baseline) -> Throughput:
         rounds.prepare(runs, math.inf)
         begin = time.monotonic()
         limits = RoundLimits(rounds=ROUNDS, end=begin + SECONDS, latest=begin + LONGEST)
-        with pool.observed():
-            rounds.run(runs, limits, random.Random(0))
+        rounds.run(runs, limits, random.Random(0))
     done = min(len(run.rounds) for run in runs)
     if done < intervals.FEWEST:
         raise TooBusyError(f"the machine is too busy: only {done} rounds fitted into {LONGEST:g} s")
@@ -128,30 +126,20 @@ def _skip(verification: Verification) -> str:
     if any(check.name == "onednn" and check.status == judge.FAIL for check in verification.checks):
         return "oneDNN is not as planned (see onednn), and times would only show that"
     baseline = verification.baseline
-    return needs_tensorflow(verification) or (baseline if isinstance(baseline, str) else "")
+    return verification.start.why or (baseline if isinstance(baseline, str) else "")
 
 
 def _run(verification: Verification) -> Judgement:
     baseline = verification.baseline
     assert isinstance(baseline, Baseline)  # else the check is skipped
     try:
-        result = _measured_again_if_killed(verification, baseline)
+        result = measure(verification, baseline)
     except TooBusyError as error:
         return Judgement(judge.SKIP, str(error))
     except (MeasurementError, WorkerDied, TimeoutError) as error:
         return Judgement(judge.FAIL, f"could not be measured: {error}")
     verification.throughput = result
     return judge_speed(result)
-
-
-def _measured_again_if_killed(verification: Verification, baseline: Baseline) -> Throughput:
-    """Measure the image, and once more if a worker ended by SIGKILL, which may have come from outside."""
-    try:
-        return measure(verification, baseline)
-    except WorkerDied as error:
-        if error.worker_exit_code != KILLED:
-            raise
-    return measure(verification, baseline)
 
 
 def judge_speed(result: Throughput) -> Judgement:

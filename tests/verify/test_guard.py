@@ -1,0 +1,152 @@
+"""The entry point of an image is the one of its labels, and stops on a CPU that lacks any of its features."""
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.rows import each
+from tests.verify.images import FILES, PLANNED, ImageEngine, run, verification
+from tfbuild import __version__, facts, plan
+from tfbuild.context import dockerfile
+from tfbuild.context.labels import Planned, labels_of
+from tfbuild.in_container.smoke.judge import GUARD_EXIT
+from tfbuild.plan import Request
+from tfbuild.verify.checks import guard
+
+REQUESTS = {
+    "an official wheel": Request(release="2.21.0", target="mkl", wheel="official"),
+    "a level": Request(release="2.14.1", target="mkl", cpu="x86-64-v4"),
+    "CUDA": Request(release="2.16.2", target="cuda", cpu="x86-64-v3", compute_capabilities="8.0,9.0"),
+    "features that no kernel prints": Request(release="2.20.0", target="cpu", cpu="graniterapids", compiler="clang-19"),
+    "aarch64": Request(release="2.20.0", target="cpu", cpu="neoverse-v2", platform="linux/arm64"),
+}
+SCRIPT = FILES[guard.PATH].decode()  # type: ignore[union-attr]
+
+
+def of(request: Request) -> tuple[str, Planned]:
+    """Return the entry point of a build, and its labels."""
+    build = plan.select(request, None)
+    labelled = Planned.from_labels("x", labels_of(build), build.platform.removeprefix("linux/"))
+    return dockerfile.files(build)["entrypoint.sh"], labelled
+
+
+@each("request_", REQUESTS.values())
+def test_the_labels_alone_tell_the_entry_point(request_: Request) -> None:
+    script, labelled = of(request_)
+    rendered = dockerfile.render_entrypoint(labelled.check(), header="#")
+    assert guard.same(script.encode(), rendered)
+    assert not guard.same(script.encode(), rendered.replace(labelled.id, "2.0.0-x"))
+
+
+@each(
+    "old, new, same",
+    [
+        ("compare avx", "compare sse2 # avx", False),
+        ("exit 86", "true", False),
+        ("#!/bin/sh\n", "#!/bin/sh\nexec python; ", False),
+        ("set -eu", "set -eu\n\n", False),
+        ('exec "$@"\n', 'exec "$@"', False),
+        # Only a comment may stand where the command is named that wrote it.
+        (SCRIPT.split("\n")[1], "# any other command", True),
+        (SCRIPT.split("\n")[1], 'exec "$@"', False),
+    ],
+)
+def test_any_other_script_is_told_from_it(old: str, new: str, same: bool) -> None:
+    assert old in SCRIPT
+    assert guard.same(SCRIPT.replace(old, new, 1).encode(), SCRIPT) is same
+
+
+# --- the script itself, under this machine's shell --------------------------------------------------------------------
+
+
+def exit_code(script: str, folder: Path, *cores: set[str], env: dict[str, str] | None = None) -> tuple[int, str]:
+    """Run an entry point on a CPU whose cores have these features."""
+    cpuinfo = "".join(f"processor\t: 0\nflags\t\t: {' '.join(sorted(core))}\n\n" for core in cores)
+    (folder / "cpuinfo").write_text(cpuinfo)
+    (folder / "entrypoint").write_text(script.replace("/proc/cpuinfo", str(folder / "cpuinfo")))
+    env = {"PATH": os.environ["PATH"], **(env or {})}
+    done = subprocess.run(["sh", folder / "entrypoint", "true"], env=env, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("name", ["an official wheel", "a level", "aarch64"])
+def test_it_stops_on_every_cpu_that_lacks_a_feature_and_names_it(name: str, tmp_path: Path) -> None:
+    script, labelled = of(REQUESTS[name])
+    required = {*facts.cpuinfo_names(labelled.features)}
+    every = {row.cpuinfo for row in facts.features(labelled.arch) if row.cpuinfo}
+    assert required < every
+    for held in (required, every):
+        assert exit_code(script, tmp_path, held, held) == (0, "")
+    for lacks in required:
+        for cores in ((every - {lacks},), (every, every - {lacks}), (every - {lacks}, every)):
+            code, said = exit_code(script, tmp_path, *cores)
+            assert (code, f"this CPU lacks {lacks}, and this image ({labelled.id})" in said) == (GUARD_EXIT, True)
+
+
+def test_a_file_of_the_user_s_makes_it_stricter_and_never_laxer(tmp_path: Path) -> None:
+    every = {row.cpuinfo for row in facts.features("x86_64") if row.cpuinfo}
+    lesser = tmp_path / "lesser"
+    env = {"TFBUILD_CPUINFO": str(lesser)}
+    lesser.write_bytes(guard.lesser_cpu(PLANNED))
+    assert exit_code(SCRIPT, tmp_path, every, env=env)[0] == GUARD_EXIT
+    lesser.write_text(f"flags : {' '.join(every)}\n")
+    assert exit_code(SCRIPT, tmp_path, every - {"avx"}, env=env)[0] == GUARD_EXIT
+
+
+# --- the check --------------------------------------------------------------------------------------------------------
+
+
+def judged(script: str = SCRIPT, version: str = __version__, **more: object) -> tuple[str, str, bool]:
+    engine = ImageEngine(files={guard.PATH: script.encode()}, **more)  # type: ignore[arg-type]
+    state = verification(engine, replace(PLANNED, version=version))
+    check = guard.CHECK.run(state)
+    return check.status, check.detail, state.unstartable
+
+
+LAX = SCRIPT.replace(f" {guard.lacking(PLANNED)}", "")
+
+
+@each(
+    "script, version, status, told",
+    [
+        (SCRIPT, __version__, "pass", "starts Python"),
+        (SCRIPT + "# more\n", __version__, "fail", f"{guard.PATH} is not what its labels ask for"),
+        (SCRIPT + "# more\n", "0.0.1", "warn", "tfbuild 0.0.1 made it, so it was judged only by what it does"),
+        (LAX, "0.0.1", "fail", f"the entry point starts Python on a CPU that lacks {guard.lacking(PLANNED)}"),
+        (SCRIPT.replace("exit 86", "exit 1"), "0.0.1", "fail", "the entry point exits with code 1 on a CPU"),
+        (SCRIPT.replace("this CPU lacks$lacking", "no"), "0.0.1", "fail", "the entry point does not name"),
+        ("#!/bin/sh\nexec true\n", "0.0.1", "fail", "does not start the command that it is given"),
+    ],
+)
+def test_another_text_is_excused_only_by_another_version_and_by_what_it_does(
+    script: str, version: str, status: str, told: str
+) -> None:
+    found, detail, unstartable = judged(script, version)
+    assert found == status
+    assert told in detail
+    assert unstartable == ("command" in told)
+
+
+@each(
+    "every, told",
+    [
+        (run(stderr="tfbuild: this CPU lacks avx512f, and ...", code=GUARD_EXIT), "tfbuild: this CPU lacks avx512f"),
+        (run(code=139), "Python does not start: killed by SIGSEGV"),
+        (run(truncated=True), "Python does not start: it printed more than 8 MiB"),
+        (TimeoutError(), "Python does not start: did not end in time"),
+    ],
+)
+def test_an_image_that_does_not_start_is_a_reason_to_skip_what_needs_it(every: object, told: str) -> None:
+    status, detail, unstartable = judged(every=every)
+    assert (status, unstartable) == ("fail", True)
+    assert detail.startswith(told)
+
+
+def test_labels_for_which_nothing_can_be_rendered_are_a_reason() -> None:
+    state = verification(planned=replace(PLANNED, version=__version__, features=frozenset({"nosuch"})))
+    check = guard.CHECK.run(state)
+    assert check.status == "fail"
+    assert "no entry point can be rendered for its labels" in check.detail
