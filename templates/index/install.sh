@@ -6,13 +6,12 @@
 # RELEASE is one release (2.20.0) or one minor release (2.20); without it, any. Of the releases that the index has for
 # this Python, the newest is chosen, and of it the largest instruction set that this CPU runs.
 #
-# It reads /proc/cpuinfo and URL/choose.tsv, downloads the wheel, compares its sha256 and size with the row, and hands it
-# to pip, or to uv where this Python has no pip. `tfbuild install` checks and explains more.
+# It reads /proc/cpuinfo and URL/choose.tsv, downloads the wheel, compares its sha256 with the row, and hands it to pip,
+# or to uv where this Python has no pip. `tfbuild install` explains more, and checks signatures.
 #
 # DRY_RUN=1       print the wheel's address without downloading it
 # PYTHON=python3  the Python that gets the wheel
 # TARGET=cuda     only wheels for this target
-# SIGNED='--key cosign.pub'   require a signature of choose.tsv that cosign accepts with these options
 set -eu
 
 die() {
@@ -22,6 +21,9 @@ die() {
 
 [ $# -ge 1 ] && [ $# -le 2 ] || die "usage: install.sh URL [RELEASE], such as: install.sh https://wheels.example 2.20" 2
 url=${1%/} release=${2:-} python=${PYTHON:-python3}
+case $url in
+*@* | *[?#]*) die "URL has a login, ? or # in it: give the address of the folder alone, and a login in ~/.netrc" 2 ;;
+esac
 printf '%s\n' "$url" | grep -Eiqx 'https://.+|http://(localhost|127(\.[0-9]{1,3}){3}|\[::1])(:[0-9]+)?(/.*)?' ||
     die "$url is not an https address: anybody on the way could send another wheel" 2
 cpuinfo=${TFBUILD_CPUINFO:-/proc/cpuinfo}
@@ -59,30 +61,14 @@ trap 'exit 143' HUP TERM
 request() {
     from=$1 to=$2 most=$3
     shift 3
-    status=$(curl --silent --show-error --location --proto =http,https --proto-redir =https --connect-timeout 30 \
-        --max-filesize "$most" --write-out '%{http_code}' --output "$to" "$@" --url "$from") || {
+    status=$(curl --silent --show-error --location --netrc-optional --proto =http,https --proto-redir =https \
+        --connect-timeout 30 --max-filesize "$most" --write-out '%{http_code}' --output "$to" "$@" --url "$from") || {
         [ $? -ne 23 ] || die "no space is left for $to: name another folder with TMPDIR=" 21
         die "the download of $from failed" 26
     }
     [ "$status" = 200 ] || die "$from is not there: the server answers $status" 26
 }
-# table OPTION...: downloads choose.tsv; with SIGNED, returns whether cosign accepts its signature with these options.
-table() {
-    request "$url/choose.tsv" "$work/choose.tsv" 4194304 --max-time 60
-    [ -n "${SIGNED:-}" ] || return 0
-    (request "$url/choose.tsv.sigstore.json" "$work/choose.tsv.sigstore.json" 1048576 --max-time 60) ||
-        die "the index has no signature" 24
-    cosign verify-blob "$@" --bundle "$work/choose.tsv.sigstore.json" "$work/choose.tsv" > /dev/null 2> "$work/cosign"
-}
-set --
-if [ -n "${SIGNED:-}" ]; then
-    command -v cosign > /dev/null || die "SIGNED needs cosign, which is not on PATH" 1
-    # Options may be quoted, as in a shell.
-    eval "set -- $SIGNED"
-fi
-# If the signature is refused, somebody may just be replacing the table and its signature, one after the other.
-table "$@" || { sleep 2 && table "$@"; } ||
-    die "$url/choose.tsv has no signature that cosign accepts: $(tail -n 1 "$work/cosign")" 24
+request "$url/choose.tsv" "$work/choose.tsv" 4194304 --max-time 60
 # A terminal may take bytes beyond ASCII for commands, too.
 tr -d '\001-\010\013-\037\177' < "$work/choose.tsv" | LC_ALL=C tr '\200-\377' '?' > "$work/rows"
 awk -F '\t' -v features=" $features" -v platform="$platform" -v version="$version" -v glibc="$glibc" \
@@ -93,8 +79,10 @@ awk -F '\t' -v features=" $features" -v platform="$platform" -v version="$versio
         for (i = 1; i <= NF; i++) at[$i] = i
         count = split("release target python platform glibc speed set cpuinfo size sha256 file", columns, " ")
         for (i = 1; i <= count; i++) if (!(columns[i] in at)) { failed = 1; exit }
+        width = NF
         next
     }
+    NF != width { failed = 1; exit }
     { its_release = $at["release"] "" }
     # A release candidate is only chosen by its own name. Compared as text: as numbers, Python 3.1 and 3.10 are equal.
     its_release != release && (release != "" && index(its_release, release ".") != 1 || its_release !~ /^[0-9.]+$/) { next }
@@ -112,7 +100,7 @@ awk -F '\t' -v features=" $features" -v platform="$platform" -v version="$versio
         if (releases[rows] > newest) newest = releases[rows]
     }
     END {
-        if (failed) exit 1
+        if (failed || !width) exit 1
         for (row = 1; row <= rows; row++) {
             if (releases[row] < newest) continue
             if (lacks[row] != "") say(row, "this CPU lacks" lacks[row])
@@ -150,6 +138,9 @@ def plain(name):
 project, version = map(plain, sys.argv[1].split("-")[:2])
 for found in distributions():
     name = plain(found.metadata["Name"])
+    # What pip left over of a package that it removed.
+    if getattr(found, "_path", None) and found._path.name.startswith("~"):
+        continue
     if name == project and plain(found.version) == version:
         print("same")
     elif name != project and name in ("tensorflow", "tensorflow-cpu", "intel-tensorflow", "tf-nightly"):
@@ -157,38 +148,16 @@ for found in distributions():
 END
 ) || die "$python cannot say which packages it has" 2
 case $installed in
-    *other*) die "${installed##*other } is installed in the same folder: uninstall it first" 16 ;;
+    *other*) die "${installed##*other } is installed in the same folder: uninstall it first" 2 ;;
 esac
 
 # Slower than 10 KB/s for a minute counts as no answer.
 request "$address" "$work/$wheel" "$size" --speed-limit 10240 --speed-time "${TFBUILD_STALL:-60}"
-[ "$(wc -c < "$work/$wheel")" -eq "$size" ] || die "$address has not the size that choose.tsv gives: it was cut off" 26
 [ "$(sha256sum < "$work/$wheel")" = "$sha256  -" ] ||
     die "$address is not the wheel that choose.tsv describes, by its sha256: tell whoever publishes it" 24
-# zipfile, which pip uses, decompresses a few KB of other methods than these to gigabytes at once; and where a file is
-# longer than the wheel says, it stops there, but only after that, and uv does not.
-"$python" - "$work/$wheel" 2> /dev/null << 'END' || die "$wheel is damaged, or unpacks to more than 4 GiB" 24
-import sys, zipfile
-archive = zipfile.ZipFile(sys.argv[1])
-members = archive.infolist()
-usual = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}.issuperset(member.compress_type for member in members)
-if not usual or sum(member.file_size for member in members) > 4 << 30:
-    sys.exit(1)
-for member in members:
-    size, member.file_size = member.file_size, member.file_size + 1
-    with archive.open(member) as file:
-        while file.read(1 << 20):
-            pass
-        if file.tell() != size:
-            sys.exit(1)
-END
 # pip and uv keep what has the same version, for whatever set; its dependencies are there.
 if "$python" -m pip --version > /dev/null 2>&1; then
-    # Whatever pip's own settings say, it installs, and in this environment.
-    export PIP_PYTHON='' PIP_DRY_RUN=0 PIP_IGNORE_INSTALLED=0
     set -- "$python" -m pip install
-    prefix=$("$python" -c 'import sys; print(sys.prefix if sys.prefix != sys.base_prefix else "")')
-    [ -z "$prefix" ] || set -- "$@" --target= --prefix="$prefix" --root=/
     [ "$installed" != same ] || set -- "$@" --force-reinstall --no-deps
 elif command -v uv > /dev/null; then
     set -- uv pip install --python "$python"
@@ -197,23 +166,4 @@ else
     die "$python has no pip, and there is no uv: install one of them" 2
 fi
 "$@" "$work/$wheel" >&2 || die "$1 did not install $wheel" 1
-# PYTHONPATH may hide what was installed, and settings of uv's send it elsewhere.
-"$python" - "$work/$wheel" 2> /dev/null << 'END' ||
-import importlib.util, os, sys, zipfile, zlib
-
-def checksum(path):
-    value = 0
-    with open(path, "rb") as file:
-        for piece in iter(lambda: file.read(1 << 20), b""):
-            value = zlib.crc32(piece, value)
-    return value
-
-sys.path[:] = filter(None, sys.path)
-site = os.path.dirname(os.path.dirname(importlib.util.find_spec("tensorflow").origin))
-for member in zipfile.ZipFile(sys.argv[1]).infolist():
-    if member.filename.startswith("tensorflow/") and not member.is_dir():
-        if checksum(os.path.join(site, member.filename)) != member.CRC:
-            sys.exit(1)
-END
-    die "$python imports another TensorFlow: look at PYTHONPATH, pip.conf and uv.toml" 1
 echo "$wheel"

@@ -57,7 +57,7 @@ BOMBS: list[tuple[Callable[[Path], Path], str]] = [
     (lambda path: made(path, bytes(9 << 20)), f"{NAME} has a {TEXT} of 9 MiB"),
     (lambda path: patched(made(path, b"text" + bytes(MANY)), 4, zlib.crc32(b"text")), "Bad CRC-32"),
     (lambda path: patched(made(path, b"text" + bytes(MANY)), 4, later(5)), f"{TEXT} is not as long as it says"),
-    (lambda path: patched(made(path), 1 << 30), f"{TEXT} is not as long as it says"),
+    (lambda path: patched(made(path), 1 << 30), f"{NAME} has a {TEXT} of 1024 MiB"),
     (overlapping, f"{NAME} would be unpacked to 8,000 MiB"),
     (listed, f"{NAME} has a list of 17 MiB of its files"),
 ]
@@ -76,7 +76,6 @@ def test_a_bomb_is_refused_with_little_memory(bomb: Callable[[Path], Path], told
 
 def read(path: Path) -> bytes:
     with inspector.open_archive(path) as archive:
-        inspector.demand_sizes(archive)
         return inspector.text_in(archive, TEXT)
 
 

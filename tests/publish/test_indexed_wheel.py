@@ -17,7 +17,7 @@ from tfbuild.publish import wheel_index
 def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index with two sets of 2.14.0, and another Python's."""
     folder = tmp_path_factory.mktemp("index")
-    for number, (name, python) in enumerate([("avx", "3.11"), ("x86-64-v4", "3.11"), ("x86-64-v4", "3.10")]):
+    for number, (name, python) in enumerate([("avx", "3.11"), ("x86-64-v4", "3.11"), ("x86-64-v4", "3.12")]):
         wheel(folder / f"built{number}", name, python=python)
         wheel_index.index(folder / "public", wheel_index.of_folder(folder / f"built{number}"), print)
     return folder / "public"
@@ -28,14 +28,20 @@ def words(public: Path, cpu: str, *more: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "compiled"),
-    [("x86-64-v4-vnni", "x86-64-v4"), ("haswell", "avx")],
+    ("cpu", "compiled", "python"),
+    [("x86-64-v4-vnni", "x86-64-v4", "3.12"), ("haswell", "avx", "3.11")],
     ids=["a CPU with more than the largest set", "a CPU without the largest set"],
 )
-def test_an_image_gets_the_largest_set_that_its_cpu_runs(public: Path, cpu: str, compiled: str, tmp_path: Path) -> None:
+def test_an_image_gets_the_largest_set_that_its_cpu_runs(
+    public: Path, cpu: str, compiled: str, python: str, tmp_path: Path
+) -> None:
     done = invoke("build", *words(public, cpu), "--dry-run", "--json", cwd=tmp_path)
     (plan,) = json.loads(done.stdout)
-    assert (plan["instruction_set"], plan["python"], plan["release"]) == (compiled, "3.11", "2.14.0")
+    assert (plan["instruction_set"], plan["python"], plan["release"]) == (
+        compiled,
+        {"x86-64-v4": "3.12", "avx": "3.11"}[compiled],
+        "2.14.0",
+    )
     sha256 = plan["wheel"]["sha256"]
     (copied,) = (tmp_path / "build" / plan["id"] / "context").rglob("*.whl")
     assert hashlib.sha256(copied.read_bytes()).hexdigest() == sha256
@@ -46,8 +52,8 @@ def test_an_image_gets_the_largest_set_that_its_cpu_runs(public: Path, cpu: str,
 
 
 def test_options_choose_among_the_wheels_of_an_index(public: Path, tmp_path: Path) -> None:
-    done = invoke("plan", *words(public, "x86-64-v4", "--python", "3.10", "--json"), cwd=tmp_path)
-    assert json.loads(done.stdout)[0]["id"].startswith("2.14.0-mkl-py3.10-x86-64-v4-")
+    done = invoke("plan", *words(public, "x86-64-v4", "--python", "3.12", "--json"), cwd=tmp_path)
+    assert json.loads(done.stdout)[0]["id"].startswith("2.14.0-mkl-py3.12-x86-64-v4-")
 
 
 @pytest.mark.parametrize(

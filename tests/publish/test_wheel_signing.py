@@ -7,7 +7,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -48,7 +47,7 @@ def test_cosign_and_openssl_accept_a_signed_index_and_refuse_what_was_changed(
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     public = tmp_path / f"public {suite}"
     index(public, f"--key {shlex.quote(str(keys / 'ours.key'))} {UNLOGGED[suite]}", wheel(tmp_path / "built"))
-    for name in ("choose.json", "choose.tsv"):
+    for name in ("choose.json",):
         signing.demand_of_file(checks(keys, "ours"), public / name, name)
         with pytest.raises(VerificationFailed, match=rf"(?s){name} has no signature that cosign accepts.*Error: "):
             signing.demand_of_file(checks(keys, "theirs"), public / name, name)
@@ -79,82 +78,26 @@ def test_a_signed_index_stays_signed(keys: Path, tmp_path: Path) -> None:
 
 
 def test_nothing_of_an_index_is_believed_without_an_accepted_signature(keys: Path, tmp_path: Path) -> None:
-    """Neither by `install` nor by install.sh, which reads choose.tsv."""
-    public = tmp_path / "public"
+    public, key = tmp_path / "public", f"--key {shlex.quote(str(keys / 'ours.key'))} {UNLOGGED[debian.NEWER]}"
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    index(
-        public, f"--key {shlex.quote(str(keys / 'ours.key'))} {UNLOGGED[debian.NEWER]}", wheel(tmp_path, python=python)
-    )
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    before = set((tmp_path / "venv").rglob("*"))
-    words: list[str | Path] = [
-        "--python",
-        tmp_path / "venv" / "bin" / "python",
-        "--cpuinfo",
-        cpuinfo(tmp_path / "cpuinfo", "avx"),
-    ]
+    index(public, key, wheel(tmp_path, python=python))
+    recorded = cpuinfo(tmp_path / "cpuinfo", "avx")
     with broken.serve(files(public)) as server:
-        words += ["--index", server.url, "--signed"]
         genuine = dict(server.content)
-        refused, unchanged = "has no signature that cosign accepts", bytes
-        unsigned = (
-            r"the index has no signature: \S+ cannot be read: the server answers 404|"
-            r"choose\.tsv\.sigstore\.json is not there: the server answers 404\ninstall\.sh: the index has no signature"
-        )
-        for change, bundle, signer, code, told in (
-            (unchanged, b"", "ours", 0, "the newest release"),
-            (unchanged, b"", "theirs", 24, refused),
-            (lambda lines: lines + b" ", b"", "ours", 24, refused),
-            (lambda lines: b"{}", b"", "ours", 24, refused),
-            (unchanged, b"{}", "ours", 24, refused),
-            (unchanged, None, "ours", 24, unsigned),
+        refused, unsigned = "has no signature that cosign accepts", "the index has no signature: .* answers 404"
+        for content, bundle, signer, code, told in (
+            (genuine["/choose.json"], genuine["/choose.json.sigstore.json"], "ours", 0, "the newest release"),
+            (genuine["/choose.json"], genuine["/choose.json.sigstore.json"], "theirs", 24, refused),
+            (genuine["/choose.json"] + b" ", genuine["/choose.json.sigstore.json"], "ours", 24, refused),
+            (b"{}", genuine["/choose.json.sigstore.json"], "ours", 24, refused),
+            (genuine["/choose.json"], b"{}", "ours", 24, refused),
+            (genuine["/choose.json"], None, "ours", 24, unsigned),
         ):
-            for name in ("/choose.json", "/choose.tsv"):
-                server.content |= {name: change(genuine[name])}
-                server.content |= {f"{name}.sigstore.json": bundle or genuine[f"{name}.sigstore.json"]}
-                if bundle is None:
-                    del server.content[f"{name}.sigstore.json"]
-            env = {**os.environ, "TFBUILD_CPUINFO": str(words[3]), "SIGNED": checks(keys, signer), "no_proxy": "*"}
-            env |= {"DRY_RUN": "1"} if code == 0 else {}
-            script = ["dash", str(public / "install.sh"), server.url]
-            for done in (
-                answer("install", *words, checks(keys, signer), *(["--dry-run"] if code == 0 else [])),
-                subprocess.run(script, capture_output=True, text=True, check=False, env=env),
-            ):
-                assert (done.returncode, re.search(told, done.stderr) is not None) == (code, True), done.stderr
-        assert [path for path in server.requested if path.startswith("/pool/")] == []
-    assert set((tmp_path / "venv").rglob("*")) == before
-
-
-class Replaced(dict[str, bytes]):
-    """The files of an index in which the lists are new, and their signatures are replaced after they were read once."""
-
-    def get(self, path: str, default: Any = None) -> Any:
-        body = super().get(path, default)
-        if path.endswith(signing.BUNDLE):
-            self[path] = self[path.removesuffix(signing.BUNDLE)]
-        return body
-
-
-def test_a_list_whose_signature_is_just_being_replaced_is_read_once_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a cosign for which a file is its own signature."""
-    cosign = tmp_path / "bin" / "cosign"
-    cosign.parent.mkdir()
-    cosign.write_text('#!/bin/sh\nfor file; do :; done\nexec cmp -s "$file" "$file.sigstore.json"\n')
-    cosign.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{cosign.parent}:{os.environ['PATH']}")
-    public, recorded = tmp_path / "public", cpuinfo(tmp_path / "cpuinfo", "avx")
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    wheel_index.index(public, [wheel(tmp_path / "built", python=python)], print)
-    old = {f"/choose.{kind}{signing.BUNDLE}": b"of the list before" for kind in ("json", "tsv")}
-    env = {**os.environ, "TFBUILD_CPUINFO": str(recorded), "SIGNED": "--key x", "DRY_RUN": "1", "no_proxy": "*"}
-    with broken.serve(Replaced(files(public) | old)) as server:
-        words = ("install", "--index", server.url, "--dry-run", "--signed", "--key x", "--cpuinfo", recorded)
-        script = ["dash", str(public / "install.sh"), server.url]
-        for done in (
-            answer(*words),
-            subprocess.run(script, capture_output=True, text=True, check=False, env=env),
-        ):
-            assert done.returncode == 0, done.stderr
+            server.content["/choose.json"] = content
+            server.content.pop("/choose.json.sigstore.json", None)
+            if bundle is not None:
+                server.content["/choose.json.sigstore.json"] = bundle
+            words = ("install", "--index", server.url, "--dry-run", "--cpuinfo", recorded)
+            done = answer(*words, "--signed", checks(keys, signer))
+            assert (done.returncode, re.search(told, done.stderr) is not None) == (code, True), done.stderr
+        assert not [path for path in server.requested if path.startswith("/pool/")]

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import zipfile
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -245,12 +244,6 @@ def text_in(archive: zipfile.ZipFile, name: str) -> bytes:
     if member.file_size > MOST_TEXT:
         raise BadInput(f"{_name(archive)} has a {name} of {member.file_size >> 20} MiB", hint=AGAIN)
     return b"".join(_pieces(archive, member))
-
-
-def demand_sizes(archive: zipfile.ZipFile) -> None:
-    """Raise BadInput if a file in a wheel is not as long as the wheel says."""
-    for member in archive.infolist():
-        deque(_pieces(archive, member), maxlen=0)
 
 
 def _pieces(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:

@@ -1,12 +1,10 @@
 """Install the wheel of an index that suits this CPU and this environment, with pip or uv.
 
-The rules of `pull` choose it. Its sha256, its name and its own CPU guard are checked before pip or uv gets it, so that
-until then nothing changes in the environment.
+The rules of `pull` choose it by its features, and its sha256 is checked; then pip or uv gets it, and is trusted.
 """
 
 import hashlib
 import os
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,25 +15,22 @@ from packaging.utils import canonicalize_version
 from packaging.version import Version
 
 from tfbuild.cpu import Cpu, isa
-from tfbuild.errors import BadInput, NothingFits, RegistryRefused, TfbuildError, UsageError, VerificationFailed
+from tfbuild.errors import NothingFits, RegistryRefused, UsageError, VerificationFailed
 from tfbuild.oci import transport
 from tfbuild.oci.references import is_secure
 from tfbuild.plan import PLATFORMS, Request, rules
-from tfbuild.plan import wheel as wheels
 from tfbuild.plan.source import digest
 from tfbuild.publish import choose, environments, signing, wheel_names, wheel_rows
 from tfbuild.publish.choose import Choice, PassedOver
 from tfbuild.publish.environments import MOST_NAME, PythonEnvironment
 from tfbuild.publish.wheel_rows import IndexedWheel
-from tfbuild.util.files import remove, system_folder, temporary_folder, writing
+from tfbuild.util.files import system_folder, temporary_folder, writing
 from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import counted
 from tfbuild.util.terminal import printable
 
 OPTION = "--index"
 INDEX_HINT = "check the --index address: that of the folder with choose.json, not of its SET/simple/"
-# How long a list and its signature may not fit while they are replaced.
-REPLACED_SECONDS = 2.0
 NO_SPACE = "set TMPDIR to a folder with space"
 UNSOUND = "its row in the index contradicts itself: a newer tfbuild wrote it, or somebody changed it"
 
@@ -59,24 +54,15 @@ class WheelSource:
         return f"{self.name}/{quote(path)}" if self._remote else os.path.join(self.name, path)
 
     def wheels(self, signed: str = "") -> tuple[IndexedWheel, ...]:
-        """Return what the index offers; raises RegistryRefused or BadInput if it is not one.
+        """Return what the index offers; raises RegistryRefused if it is not one.
 
         `signed`: options of `cosign verify-blob`. With them it raises VerificationFailed, before it reads the list, if
         cosign does not accept the list's signature.
         """
-        try:
-            content = self._list(signed)
-        except VerificationFailed:
-            # Perhaps somebody is just replacing the list and its signature, one after the other.
-            time.sleep(REPLACED_SECONDS)
-            content = self._list(signed)
-        return wheel_rows.read_list(content, self.address(wheel_rows.CHOICES)).wheels
-
-    def _list(self, signed: str) -> bytes:
         content = b"".join(self._read(wheel_rows.CHOICES, wheel_rows.MOST_BYTES))
         if signed:
             self._demand_signature(content, signed)
-        return content
+        return wheel_rows.read_list(content, self.address(wheel_rows.CHOICES)).wheels
 
     def _demand_signature(self, content: bytes, options: str) -> None:
         name = f"{wheel_rows.CHOICES}{signing.BUNDLE}"
@@ -136,7 +122,11 @@ class WheelSource:
 
 
 def _refuse_open(address: str) -> None:
-    """Raise UsageError unless an address is reached by TLS, or on this machine."""
+    """Raise UsageError unless an address is that of a folder, reached by TLS or on this machine."""
+    if {"?", "#"} & {*address}:
+        raise UsageError(
+            f"{printable(address, MOST_NAME)} is not the address of a folder", hint="--index https://HOST/PATH"
+        )
     if not is_secure(address):
         raise UsageError(
             f"{printable(address, MOST_NAME)} is not an https address: anybody on the way could send another wheel",
@@ -273,69 +263,34 @@ def _kept(source: WheelSource, row: IndexedWheel, folder: Path, progress: Progre
     with progress.step(f"download: {row.name}"), writing(folder, "use another working folder"):
         folder.mkdir(parents=True, exist_ok=True)
         with temporary_folder(".part-", folder) as scratch:
-            wheel = source.fetch(row, scratch)
-            refuse_other(wheel, row)
-            return wheel.replace(path)
+            return source.fetch(row, scratch).replace(path)
 
 
 # --- installing -------------------------------------------------------------------------------------------------------
 
 
 def install(source: WheelSource, row: IndexedWheel, environment: PythonEnvironment, progress: Progress) -> str:
-    """Install a wheel, and return what was done. Raises TfbuildError, before pip or uv starts or if it fails."""
+    """Download a wheel, compare its sha256, and hand it to pip or uv; return what was done.
+
+    Raises UsageError before that where another TensorFlow is installed, and TfbuildError if the installer fails.
+    """
     installed = environment.installed()
     if other := next((name for name in installed if name != row.project), None):
         raise UsageError(
             f"{other} is installed in this environment, and has the same files as {row.project}",
             hint=f"uninstall it first: pip uninstall {other}",
         )
-    if environment.hiding:
-        raise UsageError(
-            f"{environment.interpreter} would still import TensorFlow from {environment.hiding}",
-            hint="take its folder out of PYTHONPATH",
-        )
     info = installed.get(row.project)
-    damaged = environments.damaged_file(info) if info is not None else ""
-    intact, there = info if not damaged else None, f"it is installed already in {environment.interpreter}"
-    noted = environments.content_of(intact / "direct_url.json") if intact is not None else b""
-    if wheel_names.noted_digest(noted) == row.sha256:
-        return there
+    noted = info / "direct_url.json" if info is not None else None
+    if noted is not None and noted.is_file() and wheel_names.noted_digest(noted.read_bytes()) == row.sha256:
+        return f"it is installed already in {environment.interpreter}"
     program = environments.installer(environment)
+    # pip and uv keep an installed version, whichever set it is for.
+    version = info.stem.partition("-")[2] if info is not None else ""
+    same = canonicalize_version(version) == canonicalize_version(row.version)
+    again = ["--force-reinstall", "--no-deps"] if same else []
     with writing(system_folder(), NO_SPACE), temporary_folder() as scratch:
         with progress.step(f"download: {row.name}"):
             wheel = source.fetch(row, scratch)
-            refuse_other(wheel, row)
-        if intact is not None and environments.has_files_of(wheel, intact):
-            return there
-        environments.demand_space(environment, wheel)
-        # pip keeps an installed version, whichever set it is for.
-        version = info.stem.partition("-")[2] if info is not None else ""
-        same = canonicalize_version(version) == canonicalize_version(row.version)
-        force = "--force-reinstall"
-        if info is not None and (name := damaged.removeprefix(f"{info.name}/")) in ("METADATA", "RECORD"):
-            if name == "RECORD" or (info / name).is_dir():
-                remove(info / name)
-            # Without RECORD pip cannot uninstall; uv can, but not with one that it cannot read.
-            force = "--ignore-installed" if name == "RECORD" and environment.pip else force
-        again = [force, "--no-deps"] if same else []
         environments.run_installer([*program, *again, str(wheel)], row.project, environment)
-        now = environment.installed().get(row.project)
-        if now is None or not environments.has_files_of(wheel, now):
-            raise TfbuildError(
-                f"{row.name} is not in {environment.interpreter}, though the installer reports success",
-                hint=f"a setting keeps it out: {'PIP_* or pip.conf' if environment.pip else 'UV_EXCLUDE or uv.toml'}",
-            )
-    why = f", replacing one whose {printable(damaged)} was missing or changed" if damaged else ""
-    return f"installed in {environment.interpreter}{why}"
-
-
-def refuse_other(wheel: Path, row: IndexedWheel) -> None:
-    """Raise VerificationFailed if a wheel has other metadata or another CPU guard than its row says."""
-    try:
-        file = wheels.from_path(wheel)
-        wheel_names.demand_installable(wheel)
-        wheels.instruction_set(file, row.release, claimed=(isa.instruction_set(row.features, file.arch),))
-    except BadInput as error:
-        raise VerificationFailed(
-            f"{row.name} is refused: {error.reason}", hint="tell whoever publishes the index that its row is wrong"
-        ) from error
+    return f"installed in {environment.interpreter}"

@@ -14,7 +14,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -37,7 +37,6 @@ from tfbuild.plan import wheel as wheel_files
 from tfbuild.publish import wheel_names, wheel_pages, wheel_variants
 from tfbuild.publish.signing import BUNDLE, SignFile
 from tfbuild.publish.wheel_names import Parts
-from tfbuild.publish.wheel_pages import TABLE
 from tfbuild.publish.wheel_rows import (
     CHOICES,
     GLIBC,
@@ -112,10 +111,10 @@ def index(
     """Add wheels to the index in `folder`, new or not, and return all of its rows.
 
     `project`: the name of all wheels, or "" for each one's own. `local`: whether versions end with the set. `url`: the
-    address of the folder, for the page at the top (default: the one before). `sign`: signs choose.json and choose.tsv.
-    `yanks`: reasons by patterns of SET/WHEEL, "" to offer those again. Nothing is changed if a wheel cannot be used or
-    a list cannot be signed. Rows whose file somebody removed from the pool go, with a `note`. `variants`: whether there
-    is an index of variants too, which stays if it is there already.
+    address of the folder, for the page at the top (default: the one before). `sign`: signs choose.json.
+    `yanks`: reasons by patterns of SET/WHEEL, "" to offer those again. `variants`: whether there is an index of
+    variants too, which stays if it is there already. Nothing is changed if a wheel cannot be used or the list cannot be
+    signed. Rows whose file somebody removed from the pool go, with a `note`.
     """
     known = wheel_files.projects()
     if project and project not in known:
@@ -133,7 +132,7 @@ def index(
                 wanted = wheel_variants.variant_rows(rows) if variants else []
                 rows, made = _with_variants(rows, wanted, folder, ready, scratch)
                 pages = wheel_pages.pages(rows, gone, url or before, variants=variants)
-                signatures = _signed(pages, folder, scratch, sign)
+                signature = _signature(pages[CHOICES], folder, scratch, sign)
                 for item in (*ready, *made):
                     _place(folder, item)
             for row in rows:
@@ -143,8 +142,8 @@ def index(
             for path, text in pages.items():
                 _replace(folder / path, text.encode())
                 # At once: until then, the list has a signature that is not its own.
-                if path + BUNDLE in signatures:
-                    _replace(folder / (path + BUNDLE), signatures[path + BUNDLE])
+                if path == CHOICES and signature:
+                    _replace(folder / (CHOICES + BUNDLE), signature)
     return rows
 
 
@@ -168,7 +167,6 @@ def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> _Ready:
     if not path.is_file():
         raise BadInput(f"{path} is not a file", hint="remove it, or copy the wheel itself there")
     file = wheel_files.from_path(path)
-    wheel_names.demand_installable(path)
     sha256 = source.digest(path)
     sidecar = _sidecar(path, sha256)
     claimed = (isa.instruction_set(sidecar.plan.features, file.arch),) if sidecar else ()
@@ -176,16 +174,18 @@ def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> _Ready:
     own = parse_wheel_filename(path.name)[1]
     with_set = f"{own.public}+tfbuild.{compiled.name.replace('-', '.').replace('_', '.')}"
     audit = _audit(path, sidecar)
-    final = wheel_names.rename(
-        path,
-        scratch,
-        project=project or file.project,
-        version=str(Version(with_set)) if local else Parts.parse(path.name).version,
+    old = Parts.parse(path.name)
+    parts = replace(
+        old,
+        project=(project or file.project).replace("-", "_"),
+        version=str(Version(with_set)) if local else old.version,
         platforms=_platforms(audit),
     )
-    if final != path:
+    final = path
+    if parts != old:
+        final = scratch / parts.file
+        wheel_names.rewrite(path, final, parts)
         sha256 = source.digest(final)
-    parts = Parts.parse(final.name)
     with open_archive(final) as archive:
         metadata = wheel_names.metadata(archive, final.name)
         created = _time(max(info.date_time for info in archive.infolist()))
@@ -337,20 +337,18 @@ def _with_variants(
     return tuple(msgspec.structs.replace(row, variant=variants.get(row.file)) for row in rows), made
 
 
-def _signed(pages: Mapping[str, str], folder: Path, scratch: Path, sign: SignFile | None) -> dict[str, bytes]:
-    """Return the signatures of the lists by path; raises UsageError where a new list would lose the one it has."""
-    signatures: dict[str, bytes] = {}
-    for name in (CHOICES, TABLE):
-        copy = replace_file(scratch / name, pages[name])
-        if sign is not None:
-            sign(copy)
-            signatures[name + BUNDLE] = Path(f"{copy}{BUNDLE}").read_bytes()
-        elif (folder / (name + BUNDLE)).exists() and not _has(folder / name, copy.read_bytes()):
-            raise UsageError(
-                f"the index in {folder} is signed, but this change is not",
-                hint=f"sign it again (--sign or --sign-options), or remove choose.*{BUNDLE} first",
-            )
-    return signatures
+def _signature(text: str, folder: Path, scratch: Path, sign: SignFile | None) -> bytes:
+    """Return the new list's signature, b"" without `sign`; raises UsageError where it would lose the one it has."""
+    if sign is not None:
+        copy = replace_file(scratch / CHOICES, text)
+        sign(copy)
+        return Path(f"{copy}{BUNDLE}").read_bytes()
+    if (folder / (CHOICES + BUNDLE)).exists() and not _has(folder / CHOICES, text.encode()):
+        raise UsageError(
+            f"the index in {folder} is signed, but this change is not",
+            hint=f"sign it again (--sign or --sign-options), or remove {CHOICES}{BUNDLE} first",
+        )
+    return b""
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -12,9 +12,8 @@ import io
 import re
 import shutil
 import zipfile
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,9 @@ from packaging.metadata import parse_email
 from packaging.utils import InvalidName, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from tfbuild.binary.inspector import AGAIN, demand_sizes, open_archive, text_in
+from tfbuild.binary.inspector import AGAIN, open_archive, text_in
 from tfbuild.errors import BadInput
 from tfbuild.util.files import decode
-from tfbuild.util.terminal import printable
 
 METADATA = re.compile(r"([^/]+)\.dist-info/METADATA")
 SHA256 = re.compile("[0-9a-f]{64}")
@@ -69,24 +67,17 @@ class Parts:
         return ["-".join(tag) for tag in product(self.python.split("."), self.abi.split("."), self.platforms)]
 
 
-def demand_installable(wheel: Path) -> None:
-    """Raise BadInput for a wheel that pip or uv would refuse, or whose files are not as long as it says."""
-    with open_archive(wheel) as archive:
-        metadata(archive, wheel.name)
-        demand_sizes(archive)
-
-
 def metadata(archive: zipfile.ZipFile, name: str) -> bytes:
     """Return the METADATA of the wheel called `name`.
 
-    Raises BadInput if it has none or several, or one that contradicts the name: pip and uv would refuse the wheel.
+    Raises BadInput if it has not one, or another wheel's, or no WHEEL or RECORD beside it.
     """
-    names = archive.namelist()
-    members = [member for member in names if METADATA.fullmatch(member)]
+    members = [member for member in archive.namelist() if METADATA.fullmatch(member)]
     if len(members) != 1:
         raise BadInput(f"{name} has {len(members)} METADATA files, not one", hint=AGAIN)
-    if odd := _odd_member(names, members[0].rpartition("/")[0]):
-        raise BadInput(f"{name} is malformed: {odd}", hint=AGAIN)
+    info = members[0].rpartition("/")[0]
+    if lacking := {f"{info}/WHEEL", f"{info}/RECORD"} - {*archive.namelist()}:
+        raise BadInput(f"{name} has no {min(lacking)}", hint=AGAIN)
     content = text_in(archive, members[0])
     project, version, _, _ = parse_wheel_filename(name)
     raw = parse_email(content)[0]
@@ -99,63 +90,29 @@ def metadata(archive: zipfile.ZipFile, name: str) -> bytes:
     return content
 
 
-def _odd_member(names: Sequence[str], info: str) -> str:
-    """Return what pip or uv would refuse, or read in two ways; "" if there is nothing. `info`: the .dist-info."""
-    if lacking := {f"{info}/RECORD", f"{info}/WHEEL"} - set(names):
-        return f"it has no {min(lacking)}"
-    twice = (name for name, count in Counter(names).items() if count > 1)
-    outside = (name for name in names if name.startswith("/") or ".." in name.split("/"))
-    folders = (name for name in names if (top := name.partition("/")[0]).endswith(".dist-info") and top != info)
-    kinds = (("is in it twice", twice), ("is a path out of it", outside), ("is of another package", folders))
-    return next((f"{printable(name)} {what}" for what, found in kinds for name in found), "")
+def rewrite(wheel: Path, target: Path, new: Parts, added: Mapping[str, bytes] = {}) -> None:
+    """Copy a wheel to `target` with the project, version and tags of `new`, and with files added to its .dist-info.
 
-
-def rename(wheel: Path, folder: Path, *, project: str, version: str, platforms: tuple[str, ...]) -> Path:
-    """Return the wheel with this project, version and these platforms: itself, or a new file in `folder`."""
-    old = Parts.parse(wheel.name)
-    new = replace(old, project=project.replace("-", "_"), version=version, platforms=platforms)
-    if new == old:
-        return wheel
-    target = folder / new.file
+    Raises BadInput for a wheel that is broken.
+    """
     with open_archive(wheel) as archive:
         text = metadata(archive, wheel.name)
-        stem = _stem(archive)
-        info = f"{new.stem}.dist-info"
-        changed = {
-            f"{info}/METADATA": _with_fields(text, Name=project, Version=version),
-            f"{info}/WHEEL": _with_tags(text_in(archive, f"{stem}.dist-info/WHEEL"), new.tags()),
-        }
-        _rewrite(archive, target, new.stem, changed)
-    return target
-
-
-def add(wheel: Path, target: Path, name: str, content: bytes) -> bytes:
-    """Write a wheel with one more file in its .dist-info, and return its METADATA."""
-    with open_archive(wheel) as archive:
-        text, stem = metadata(archive, wheel.name), _stem(archive)
-        _rewrite(archive, target, stem, {f"{stem}.dist-info/{name}": content})
-    return text
-
-
-def _stem(archive: zipfile.ZipFile) -> str:
-    """Return PROJECT-VERSION as the folders of a wheel with one METADATA have it."""
-    (stem,) = (match[1] for name in archive.namelist() if (match := METADATA.fullmatch(name)))
-    return stem
-
-
-def _rewrite(archive: zipfile.ZipFile, target: Path, stem: str, changed: Mapping[str, bytes]) -> None:
-    """Copy a wheel with PROJECT-VERSION `stem` in its folders' names, and these files changed or new."""
-    old = _stem(archive)
-    names = {info.filename: _moved(info.filename, old, stem) for info in archive.infolist()}
-    record = text_in(archive, f"{old}.dist-info/RECORD").decode()
-    changed = {**changed, f"{stem}.dist-info/RECORD": _recorded(record, names, changed)}
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as out:
-        for entry in archive.infolist():
-            _copy(archive, entry, out, names[entry.filename], changed)
-        for name in sorted(changed.keys() - set(names.values())):
-            new = copy.copy(archive.getinfo(f"{old}.dist-info/METADATA"))
-            new.filename = name
-            out.writestr(new, changed[name])
+        stem = next(match[1] for name in archive.namelist() if (match := METADATA.fullmatch(name)))
+        old, info = f"{stem}.dist-info", f"{new.stem}.dist-info"
+        changed = {f"{info}/{name}": content for name, content in added.items()}
+        if new != Parts.parse(wheel.name):
+            changed[f"{info}/METADATA"] = _with_fields(text, Name=new.project.replace("_", "-"), Version=new.version)
+            changed[f"{info}/WHEEL"] = _with_tags(text_in(archive, f"{old}/WHEEL"), new.tags())
+        names = {name: _moved(name, stem, new.stem) for name in archive.namelist()}
+        record = text_in(archive, f"{old}/RECORD").decode()
+        changed[f"{info}/RECORD"] = _recorded(record, names, changed, f"{info}/RECORD")
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as out:
+            for entry in archive.infolist():
+                _copy(archive, entry, out, names[entry.filename], changed)
+            for name in sorted(changed.keys() - set(names.values())):
+                made = copy.copy(archive.getinfo(f"{old}/METADATA"))
+                made.filename = name
+                out.writestr(made, changed[name])
 
 
 def _moved(name: str, old: str, new: str) -> str:
@@ -177,19 +134,16 @@ def _with_tags(text: bytes, tags: list[str]) -> bytes:
     return "\n".join([*lines, *(f"Tag: {tag}" for tag in tags), ""]).encode()
 
 
-def _recorded(record: str, names: Mapping[str, str], changed: Mapping[str, bytes]) -> bytes:
+def _recorded(text: str, names: Mapping[str, str], changed: Mapping[str, bytes], own: str) -> bytes:
+    """Return RECORD with moved names, the digests of changed files, and itself last; `own`: its own name."""
+    rows = {names.get(row[0], row[0]): row[1:] for row in csv.reader(text.splitlines()) if row}
+    for name, content in sorted(changed.items()):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        rows[name] = [f"sha256={digest}", str(len(content))]
+    rows.pop(own, None)
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    rows = list(csv.reader(record.splitlines()))
-    # RECORD itself is the last.
-    rows[-1:-1] = [[name, "", ""] for name in sorted(changed.keys() - set(names.values()))]
-    for name, *values in rows:
-        path = names.get(name, name)
-        if (content := changed.get(path)) is not None:
-            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-            values = [f"sha256={digest}", str(len(content))]
-        writer.writerow([path, *values])
-    return out.getvalue().encode()
+    csv.writer(out, lineterminator="\n").writerows([name, *values] for name, values in rows.items())
+    return f"{out.getvalue()}{own},,\n".encode()
 
 
 def _copy(

@@ -10,7 +10,7 @@ import msgspec
 from tfbuild.binary.inspector import MOST_UNPACKED
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import MACHINES
-from tfbuild.errors import BadInput, TfbuildError
+from tfbuild.errors import RegistryRefused, TfbuildError
 from tfbuild.pipeline.wheel import glibc
 from tfbuild.plan import wheel as wheel_files
 from tfbuild.publish.choose import Published
@@ -124,14 +124,14 @@ def _glibc_agrees(said: str, platforms: Iterable[str]) -> bool:
 
 
 def read_list(content: bytes, origin: str) -> WheelList:
-    """Return what is in a choose.json; raises BadInput with `origin` if it is not one that this tfbuild can read."""
+    """Return what is in a choose.json; raises RegistryRefused with `origin` if this tfbuild cannot read it."""
     try:
         schema = decode(content, dict[str, Any]).get("schema")
         if schema != SCHEMA:
             raise ValueError(f"its schema is {schema!r}, not {SCHEMA}")
         return decode(content, WheelList)
     except ValueError as error:
-        raise BadInput(
+        raise RegistryRefused(
             f"{origin} cannot be used: {error}", hint="another version of tfbuild may have written it, or somebody else"
         ) from error
 

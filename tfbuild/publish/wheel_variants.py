@@ -14,6 +14,7 @@ from typing import Any
 from packaging.version import Version
 
 from tfbuild import facts
+from tfbuild.binary.inspector import open_archive
 from tfbuild.facts import Facts
 from tfbuild.publish import choose, wheel_names
 from tfbuild.publish.wheel_names import Parts
@@ -50,7 +51,9 @@ def variant_rows(rows: Iterable[IndexedWheel]) -> list[IndexedWheel]:
 def write(row: IndexedWheel, wheel: Path, scratch: Path) -> tuple[Path, bytes]:
     """Write the variant of a wheel into `scratch`; return it and its metadata, which are those of the wheel."""
     target = scratch / f"{row.name.removesuffix('.whl')}-{_label(row)}.whl"
-    return target, wheel_names.add(wheel, target, "variant.json", _document([row]).encode())
+    wheel_names.rewrite(wheel, target, Parts.parse(row.name), {"variant.json": _document([row]).encode()})
+    with open_archive(wheel) as archive:
+        return target, wheel_names.metadata(archive, row.name)
 
 
 def releases(rows: Iterable[IndexedWheel]) -> list[VariantRelease]:
