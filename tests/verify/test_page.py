@@ -11,7 +11,7 @@ import pytest
 
 from tests import checkout
 from tests.bench.test_page import HOSTILE, ParsedPage
-from tests.pages.test_charts import texts, tracks
+from tests.pages.test_charts import texts
 from tests.verify.test_report import CLAIMS, check, report
 from tfbuild.cli import building
 from tfbuild.measure.records import Interval
@@ -77,33 +77,13 @@ def pairs(text: str) -> dict[str, str]:
 def test_it_says_where_the_image_ran_and_what_is_in_it() -> None:
     one = report()
     assert one.host is not None
-    text = page.to_html(replace(one, image=replace(one.image, digests=("x@sha256:1", "y@sha256:1"))))
-    environment = text[text.index('<h2 id="environment">') :]
-    assert list(pairs(environment).items())[:14] == [
-        ("image", "tfbuild:x (sha256:00)"),
-        ("digests", "x@sha256:1 y@sha256:1"),
-        ("size", "1000 MB"),
-        ("architecture", "amd64"),
-        ("CPU", "AMD EPYC, 2 CPUs, x86_64"),
-        ("cgroup quota", "none"),
-        ("memory", "16384 MiB"),
-        ("kernel", "6.1.0"),
-        ("engine", "20.10"),
-        ("TensorFlow", "2.21.0 (v2.21.0), compiled by Clang 18.1.8"),
-        ("compiled for", "SSE AVX"),
-        ("Python", "3.11.2"),
-        ("NumPy", "2.4.6"),
-        ("malloc of", "/usr/lib/libtcmalloc_minimal.so.4"),
-    ]
-    limited = page.to_html(replace(one, host=replace(one.host, quota=1.5)))
-    assert pairs(limited)["cgroup quota"] == "1.5 CPUs"
-    assert "digests" not in pairs(page.to_html(one)), "what is empty is left out"
-
-
-def test_the_plan_is_what_the_labels_said() -> None:
-    shown = pairs(page.to_html(report()))
-    assert (shown["features"], shown["copts"], shown["instruction set"]) == ("avx sse3", "--copt=-mavx", "avx")
-    assert "bazel" not in shown
+    shown = pairs(page.to_html(replace(one, host=replace(one.host, quota=1.5))))
+    assert {
+        "image": "tfbuild:x (sha256:00)", "size": "1000 MB", "CPU": "AMD EPYC, 2 CPUs, x86_64", "engine": "20.10",
+        "TensorFlow": "2.21.0 (v2.21.0), compiled by Clang 18.1.8", "compiled for": "SSE AVX", "NumPy": "2.4.6",
+        "cgroup quota": "1.5 CPUs", "features": "avx sse3", "copts": "--copt=-mavx", "instruction set": "avx",
+    }.items() <= shown.items()  # fmt: skip
+    assert not {"digests", "bazel"} & shown.keys(), "what is empty is left out"
 
 
 def test_a_status_has_its_word_and_its_colour() -> None:
@@ -113,10 +93,6 @@ def test_a_status_has_its_word_and_its_colour() -> None:
         ("guard", "good", "✓ pass"), ("isa", "bad", "✗ FAIL"), ("onednn", "warned", "! warning"),
         ("cuda", "quiet", "– skipped"),
     ]  # fmt: skip
-
-
-def test_the_summary_counts_only_what_there_was() -> None:
-    assert "tfbuild:x: 2 passed." in ParsedPage(page.to_html(report())).text
 
 
 def test_the_chart_shows_the_time_that_is_judged() -> None:
@@ -137,14 +113,6 @@ def test_the_numbers_are_those_of_each_workload_and_all() -> None:
     rows = re.findall(r'<th scope="row">(.*?)</th><td class="number">(.*?)</td>', page.to_html(one))
     expected = [(page.ALL, one.throughput.cpu), *((row.name, row.cpu) for row in one.throughput.benchmarks)]
     assert rows == [(name, f"{cpu.median:.3f} [{cpu.low:.3f}, {cpu.high:.3f}]") for name, cpu in expected]
-
-
-def test_the_chart_has_each_workload_and_their_mean() -> None:
-    text = page.to_html(report())
-    throughput = report().throughput
-    assert throughput is not None
-    assert {page.ALL, *(row.name for row in throughput.benchmarks)} <= set(texts(text))
-    assert len(tracks(text)) == len(throughput.benchmarks) + 1
 
 
 def test_ratios_that_no_logarithm_takes_are_numbers_alone() -> None:

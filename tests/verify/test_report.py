@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import schemas, terminal
+from tests import schemas
 from tests.measure.host import HOST
 from tests.verify.test_throughput import judged, rounds
 from tfbuild.errors import DiskFull, VerificationFailed
@@ -166,38 +166,20 @@ def test_a_report_fits_the_published_schema() -> None:
         schemas.library().validate(shown, schema)
 
 
-def test_raw_samples_are_in_the_json() -> None:
-    shown = json.loads(records.to_json(report()))
-    assert len(shown["throughput"]["benchmarks"][0]["rounds"]) == 9
-    assert set(shown["throughput"]["benchmarks"][0]["rounds"][0]) == {"image", "baseline", "again", "foreign"}
-
-
-def test_markdown_says_what_was_proved_and_how() -> None:
-    text = page.to_markdown(report("fail", check("guard"), check("isa", "fail", "lacks AVX2 | FMA\n<b>")))
+def test_markdown_says_what_to_do_first_and_then_what_was_seen() -> None:
+    one = report("fail", check("guard"), check("isa", "fail", "lacks AVX2 | FMA\n<b>"))
+    assert one.throughput is not None
+    text = page.to_markdown(replace(one, throughput=replace(one.throughput, clean=7, rounds=9, foreign=0.125)))
     assert text.startswith("# 2.21.0-mkl-py3.11-f16c: fail\n")
     assert "| isa | FAIL | lacks AVX2 \\| FMA &lt;b> | 1.5 |" in text
-    assert CLAIMS["isa"].proves in text
     assert f"- **isa** failed: lacks AVX2 \\| FMA &lt;b>. *Fix:* {CLAIMS['isa'].fix}" in text
-    assert text.index("*Fix:*") < text.index("a build from source would add") < text.index("| check |"), (
-        "first what to do"
-    )
-    assert "a build from source would add: AVX2 FMA" in text
-    assert "numpy==2.4.6" in text
-    assert "| all (geometric mean) | 1." in text
-    assert "| a | x\\|y |" in text
-
-
-def test_each_table_in_markdown_is_one() -> None:
-    """A second line of dashes alone, and as many cells in each row as in the first."""
-    bare = page.to_markdown(report("fail", check("guard"), check("isa", "fail")))
-    tables = re.findall(r"(?:^\|.*\n)+", bare, re.MULTILINE)
-    assert len(tables) >= 3
-    for table in tables:
+    assert text.index("*Fix:*") < text.index("a build from source would add: AVX2 FMA") < text.index("| check |")
+    assert f"Against `{one.throughput.baseline} with LD_PRELOAD=`: faster." in text
+    assert "7 of 9 rounds were undisturbed;\nother load used 12% of the machine on average." in text
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         head, dashes, *rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in table.splitlines()]
         assert set(dashes) == {"---"}
-        assert rows
         assert {len(row) for row in (dashes, *rows)} == {len(head)}
-        assert all(line.startswith("|") and line.endswith("|") for line in table.splitlines())
 
 
 def test_the_terminal_gets_no_markup_from_an_image() -> None:
@@ -235,55 +217,6 @@ def test_the_terminal_shows_each_check_and_for_a_failure_what_to_do() -> None:
     assert len(shown(replace(report(), source_would_add=()))) == 3
     unadvised = shown(report("fail", replace(check("isa", "fail"), fix="")))
     assert not any("fix:" in line for line in unadvised)
-
-
-def test_a_status_has_its_colour_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"TERM": "xterm", "COLUMNS": "120"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    stream = terminal.Terminal()
-    statuses = {"pass": "guard", "warn": "onednn", "fail": "isa", "skip": "cuda"}
-    page.show(report("fail", *(check(name, status) for status, name in statuses.items())), stream)
-    text = stream.getvalue()
-    assert [
-        f"\x1b[{code}m{mark}" in text for code, mark in (("32", "ok"), ("33", "WARN"), ("1;31", "FAIL"), ("2", "skip"))
-    ] == [True] * 4
-
-
-def test_markdown_has_the_throughput_against_its_baseline() -> None:
-    one = report()
-    assert one.throughput is not None
-    text = page.to_markdown(one)
-    assert f"Against `{one.throughput.baseline} with LD_PRELOAD=`: faster." in text
-    plain = replace(one, throughput=replace(one.throughput, retuned={}, clean=7, rounds=9, foreign=0.125))
-    text = page.to_markdown(plain)
-    assert f"Against `{one.throughput.baseline}`: faster." in text
-    assert "7 of 9 rounds were undisturbed;\nother load used 12% of the machine on average." in text
-    for row in one.throughput.benchmarks:
-        assert (
-            f"| {row.name} | {row.cpu.median:.3f} [{row.cpu.low:.3f}, {row.cpu.high:.3f}] | {row.wall.median:.3f}"
-            in text
-        )
-
-
-def test_markdown_has_the_plan_the_host_and_the_contents() -> None:
-    lines = page.to_markdown(report()).splitlines()
-    for line in (
-        "- features: avx sse3",
-        "- copts: --copt=-mavx",
-        "- release: 2.21.0",
-        "- CPU: AMD EPYC, 2 CPUs, x86\\_64",
-        "- cgroup quota: none",
-        "- memory: 16384 MiB",
-        "- TensorFlow: 2.21.0 (v2.21.0), compiled by Clang 18.1.8",
-        "- malloc of: /usr/lib/libtcmalloc\\_minimal.so.4",
-        "  *Numbers:* faults 0 (< 1000).",
-        "verified 2026-11-21T10:00:00+00:00 in 37 s by tfbuild 0.1.0.",
-    ):
-        assert line in lines
-    assert not any(line.startswith("- bazel:") for line in lines), "what is empty is left out"
-    assert "*Numbers:*" not in page.to_markdown(report("pass", replace(check("guard"), measures=())))
-    assert "*Fix:*" not in page.to_markdown(report("fail", replace(check("isa", "fail"), fix="")))
 
 
 def test_a_failure_is_kept_beside_the_report_of_an_image_in_use(tmp_path: Path) -> None:
@@ -334,21 +267,10 @@ def test_a_report_without_a_start_can_be_shown() -> None:
 
 def test_no_text_of_an_image_is_markup_in_markdown() -> None:
     hostile = "a|b <script>x</script> [y](https://z) `code` **bold** ![w](v) &lt;"
-    one = report()
-    assert one.software
-    assert one.host
-    shown = page.to_markdown(
-        replace(
-            one,
-            checks=(check("guard", "fail", hostile),),
-            image=replace(one.image, ref=hostile, labels={hostile: hostile}),
-            plan=replace(one.plan, release=hostile, features=(hostile,)),
-            host=replace(one.host, cpu=hostile, kernel=hostile, engine=hostile),
-            software=replace(one.software, tensorflow=hostile, malloc=hostile, packages=(hostile,)),
-        )
-    )
+    one = replace(report(), checks=(check("guard", "fail", hostile),))
+    shown = page.to_markdown(replace(one, image=replace(one.image, ref=hostile)))
     quoted = r"a\|b &lt;script>x&lt;/script> \[y\](https://z) \`code\` \*\*bold\*\* !\[w\](v) &amp;lt;"
-    assert shown.count(quoted) >= 10
-    raw = ("<script", "[y](", "`code`", " **bold**", "a|b")
+    assert shown.count(quoted) == 2
     told = [line for line in shown.splitlines() if not line.startswith("`")]
+    raw = ("<script", "[y](", "`code`", " **bold**", "a|b")
     assert not [(text, line) for line in told for text in raw if re.search(r"(?<!\\)" + re.escape(text), line)]

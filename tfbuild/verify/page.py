@@ -144,8 +144,8 @@ def _line(name: str, row: Benchmark | Throughput, metric: str) -> Line | None:
 
 
 def to_markdown(report: Report) -> str:
-    """Return the report as Markdown, with what to do first."""
-    parts = (_head, _to_do, _table, _speed, _proofs, _details)
+    """Return what a CI's summary shows, as Markdown: what to do first, then the checks and the speed."""
+    parts = (_head, _to_do, _table, _speed)
     return "\n".join(line for part in parts for line in (*part(report), "")) + "\n"
 
 
@@ -187,26 +187,6 @@ def _speed(report: Report) -> Iterator[str]:
     yield ""
     yield f"{throughput.clean} of {throughput.rounds} rounds were undisturbed;"
     yield f"other load used {throughput.foreign:.0%} of the machine on average."
-
-
-def _proofs(report: Report) -> Iterator[str]:
-    yield "## What each check proves, and how"
-    yield ""
-    for check in report.checks:
-        yield f"- **{check.name}**: {check.proves} *How:* {check.how}"
-        if check.measures:
-            yield f"  *Numbers:* {numbers(check)}."
-
-
-def _details(report: Report) -> Iterator[str]:
-    yield "## Plan, host and contents"
-    yield ""
-    packages = {"packages": " ".join(report.software.packages)} if report.software else {}
-    yield from (f"- {name}: {cell(value)}" for name, value in (plan(report) | environment(report) | packages).items())
-    yield ""
-    yield "| label | value |"
-    yield "|---|---|"
-    yield from (f"| {cell(name)} | {cell(value)} |" for name, value in sorted(report.image.labels.items()))
 
 
 # --- terminal ------------------------------------------------------------------------------------------------------

@@ -5,33 +5,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
 from tfbuild import __version__
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import (
-    BASE,
-    BASE_DIGEST,
-    BASE_NAME,
-    ID,
-    OCI,
-    OWN,
-    PREFIX,
-    SCHEMA,
-    Planned,
-    descriptions,
-    labels_of,
-    onednn,
-    prefixed,
-    read_labels,
-)
-from tfbuild.cpu import compilers, isa
+from tfbuild.context.labels import PREFIX, Planned, descriptions, read_labels
+from tfbuild.cpu import isa
 from tfbuild.engine import Engine, Image
 from tfbuild.errors import TfbuildError, UnknownImage
-from tfbuild.facts import releases, toolchains
+from tfbuild.facts import toolchains
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
-from tfbuild.plan import Request, select
 from tfbuild.plan.request import IMAGE_NAME
 from tfbuild.verify.verification import Verification, VerificationCheck
 
@@ -43,10 +25,6 @@ DIVERTING = re.compile(
     r"PYTHON.*|LD_(?!LIBRARY_PATH$).*|GLIBC_TUNABLES|GCONV_PATH|OPENSSL_(CONF|ENGINES|MODULES)|BASH_ENV"
 )
 SHOWN = 100
-# Labels that do not follow from a plan: they say how and on what its builder made the image.
-GIVEN = {ID, f"{OCI}version", f"{PREFIX}context", f"{PREFIX}reused", BASE, BASE_NAME, BASE_DIGEST}
-# In an identifier, the value of prefer-vector-width.
-WIDTH = re.compile(r"-prefer(\d+)")
 
 
 def compare(image: Image, planned: Planned, base: Image | None) -> Judgement:
@@ -65,58 +43,15 @@ def compare(image: Image, planned: Planned, base: Image | None) -> Judgement:
 
 def contradictions(labels: Mapping[str, str], planned: Planned) -> Iterator[str]:
     """Yield the labels that contradict others."""
-    rendered: dict[str, str | None] = {f"{PREFIX}features": " ".join(sorted(planned.features))}
-    rendered |= descriptions(planned.id, planned.release, planned.target, planned.python, planned.instruction_set)
     start = "-".join((planned.release, planned.target, f"py{planned.python}", planned.instruction_set))
     if planned.id != start and not planned.id.startswith(f"{start}-"):
         yield f"{PREFIX}id is {planned.id[:SHOWN]}, but its other labels say {start[:SHOWN]}"
-    if (named := _release_of(planned)) not in ("", planned.release):
-        yield f"{PREFIX}requirement is for {named[:SHOWN]}, but {PREFIX}release is {planned.release}"
-    # Other versions may have other names, labels and plans.
-    if planned.version == __version__:
-        name = _name(planned)
-        if name != planned.instruction_set:
-            yield f"{PREFIX}instruction-set is {planned.instruction_set[:SHOWN]}, but its features are {name}"
-        try:
-            rendered |= _following(planned)
-        except TfbuildError as error:
-            yield f"no build has such labels: {error.reason}"
-        rendered |= dict.fromkeys(name for name in labels if name.startswith(PREFIX) and name not in OWN)
+    name = _name(planned)
+    # Another version may have other names.
+    if name != planned.instruction_set and planned.version == __version__:
+        yield f"its instruction set is {planned.instruction_set[:SHOWN]}, but its features are {name}"
+    rendered = descriptions(planned.id, planned.release, planned.target, planned.python, planned.instruction_set)
     yield from _differences({name: labels.get(name) for name in rendered}, rendered)
-
-
-def _following(planned: Planned) -> dict[str, str | None]:
-    """Return the labels that follow from others, None for one that must be absent. Raises TfbuildError if none can.
-
-    With the official wheel, the release's facts give all of them. Only its builder knows a compile's Bazel, CUDA and
-    source.
-    """
-    if planned.wheel == "official":
-        image = {name: getattr(planned, name) for name in ("release", "target", "python", "platform", "wheel")}
-        # The labels do not depend on the base, which may be one that nobody else has.
-        labels = labels_of(select(Request(**image, base="any"), None))
-        return dict.fromkeys(OWN - GIVEN) | {name: value for name, value in labels.items() if name not in GIVEN}
-    gpus = () if planned.runtime.cuda else ("compute-capabilities", "cuda", "cudnn")
-    own = {"schema": SCHEMA, "onednn": onednn(planned.runtime)}
-    if planned.wheel == "file":
-        own |= {"copts": "", "compiler": "", "bazel": ""}
-    else:
-        own |= {"wheel": "source", "copts": " ".join(_copts(planned))}
-    return dict.fromkeys(f"{PREFIX}{name}" for name in gpus) | prefixed(own)
-
-
-def _copts(planned: Planned) -> tuple[str, ...]:
-    """Return Bazel's options for the features of a compile."""
-    features, match = isa.instruction_set(planned.features, planned.arch), WIDTH.search(planned.id)
-    width = match[1] if match else ""
-    return compilers.flags(features, planned.compiler, release=planned.release, prefer_vector_width=width).copts
-
-
-def _base_layers(image: Image, base: Image | None) -> Iterator[str]:
-    """Yield a fault if the image is not built on the base whose digest its labels have."""
-    labels = read_labels(image.labels)
-    if base and labels.base_digest in base.digests and image.layers[: len(base.layers)] != base.layers:
-        yield f"its layers are not those of {labels.base_name[:SHOWN]}, which its labels name as its base"
 
 
 def _name(planned: Planned) -> str:
@@ -126,12 +61,11 @@ def _name(planned: Planned) -> str:
         return "not all known"
 
 
-def _release_of(planned: Planned) -> str:
-    """Return the release that the requirement names, "" if it names none."""
-    with suppress(InvalidWheelFilename):
-        if planned.wheel == "file":
-            return releases.release_of_wheel(parse_wheel_filename(planned.requirement)[1])
-    return planned.requirement.partition("==")[2] or planned.requirement
+def _base_layers(image: Image, base: Image | None) -> Iterator[str]:
+    """Yield a fault if the image is not built on the base whose digest its labels have."""
+    labels = read_labels(image.labels)
+    if base and labels.base_digest in base.digests and image.layers[: len(base.layers)] != base.layers:
+        yield f"its layers are not those of {labels.base_name[:SHOWN]}, which its labels name as its base"
 
 
 def _settings(config: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str]:
@@ -195,9 +129,9 @@ def _run(verification: Verification) -> Judgement:
 
 CHECK = VerificationCheck(
     name="configuration",
-    proves="The image's labels agree with each other and with the facts of the release. It is built on the base that "
-    "they name. Its environment, user, working folder, entry point and command are those that tfbuild renders for "
-    "the labels, and nothing else is configured.",
+    proves="The image's labels agree with each other. It is built on the base that they name. Its environment, user, "
+    "working folder, entry point and command are those that tfbuild renders for the labels, and nothing else is "
+    "configured.",
     how="The image's configuration was compared with the one that this tfbuild renders for its labels, field by "
     "field. A base image on this engine may set variables and other fields of its own, but none that make Python or "
     "the dynamic linker load code.",
