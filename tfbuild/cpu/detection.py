@@ -1,9 +1,8 @@
 """Find out what a CPU can do: from each source (tfbuild.cpu.recordings), and by rules where sources disagree.
 
-py-cpuinfo is the portable source. Its public ``get_cpu_info()`` sleeps a second to measure clocks and adds what the
-kernel switched off (measured: ``rdseed``). So on Linux only its parser of /proc/cpuinfo is used (one millisecond), and
-the kernel's list, intersected over all cores, decides (the cores of hybrid CPUs differ). Features that no kernel prints
-come from glibc's loader (tfbuild.cpu.recordings).
+On Linux the kernel's list, intersected over all cores, decides (the cores of hybrid CPUs differ). Features that no
+kernel prints come from glibc's loader (tfbuild.cpu.recordings). py-cpuinfo is asked on other systems alone: its
+``get_cpu_info()`` sleeps a second to measure clocks, and adds what the kernel switched off (measured: ``rdseed``).
 """
 
 import platform
@@ -33,7 +32,6 @@ RULES = {
     "kernel": "CPUID has it, and the kernel does not list it (switched off, or unknown to it): off",
     "process": "the kernel lists it, and CPUID, as this process sees it, does not have it (an emulator): off",
     "saved": "CPUID has it, and the operating system does not save the registers that it works on: off",
-    "switch": "the CPU lists it, and the system's own switch for it (hw.optional) is 0: off",
     "unprinted": "no kernel prints it, CPUID has it and its registers are saved: on",
 }
 
@@ -81,7 +79,7 @@ def detect(path: Path | None = None) -> Cpu:
     if path is not None:
         return parse(read_text(path), origin="stdin" if str(path) == STDIN else str(path))
     system = platform.system()
-    return _linux(str(CPUINFO)) if system == "Linux" else _portable(system)
+    return _linux(str(CPUINFO)) if system == "Linux" else _portable()
 
 
 @cache
@@ -127,11 +125,7 @@ def _disagreements(reading: Reading) -> Iterator[Disagreement]:
     listed = frozenset.union(*reading.cores)
     everywhere = frozenset.intersection(*reading.cores)
     yield from (Disagreement(feature=name, rule="cores") for name in listed - everywhere)
-    yield from (Disagreement(feature=name, rule="switch") for name in reading.switched_off)
-    if reading.saved is False:
-        needing = (name for name in everywhere if "xsave" in facts.closure([name]))
-        yield from (Disagreement(feature=name, rule="saved") for name in needing)
-    if reading.diagnostics is not None and reading.kernel:
+    if reading.diagnostics is not None:
         seen, usable = reading.diagnostics.cpuid, reading.diagnostics.usable
         silent = {row.name for row in facts.features(reading.arch) if not row.cpuinfo}
         yield from (Disagreement(feature=name, rule="process") for name in everywhere - seen)
@@ -140,25 +134,16 @@ def _disagreements(reading: Reading) -> Iterator[Disagreement]:
         yield from (Disagreement(feature=name, rule="unprinted") for name in usable & silent - listed)
 
 
-def _portable(system: str) -> Cpu:
-    """Ask sysctl on macOS, since py-cpuinfo reads nothing of Apple's own CPUs there, and py-cpuinfo on Windows.
+def _portable() -> Cpu:
+    """Ask py-cpuinfo, on macOS and Windows.
 
-    Its full call takes over a second, and knows no AVX512_BF16, AVX_VNNI or AMX.
+    Its call takes over a second, and knows no AVX512_BF16, AVX_VNNI or AMX, and nothing of Apple's own CPUs.
     """
-    if system == "Darwin":
-        return parse(_sysctl(), origin="sysctl")
     if platform.machine().lower() not in ARCHITECTURES:
         raise Unsupported(f"unknown architecture {platform.machine()!r}", hint="tfbuild knows x86-64 and aarch64")
     from cpuinfo import get_cpu_info_json
 
-    return parse(get_cpu_info_json(), origin="py-cpuinfo")
-
-
-def _sysctl() -> str:
-    import subprocess
-
     try:
-        done = subprocess.run(["/usr/sbin/sysctl", "machdep.cpu", "hw.optional"], capture_output=True, check=False)
-    except OSError as error:
-        raise Unsupported(f"cannot run sysctl: {error.strerror}", hint="name the CPU: --cpu haswell") from error
-    return done.stdout.decode("utf-8", errors="replace")
+        return parse(get_cpu_info_json(), origin="py-cpuinfo")
+    except Unsupported as error:
+        raise Unsupported(error.reason, hint="name the CPU: --cpu haswell, or --cpu apple-m1") from error

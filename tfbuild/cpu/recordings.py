@@ -1,18 +1,16 @@
 """Read a text that describes a CPU, whichever tool printed it.
 
-There are five formats, recognised by their content: Linux's /proc/cpuinfo (followed by the output of
-``ld.so --list-diagnostics``, if there is any), the output of lscpu (also with ``-J``), macOS's ``sysctl -a``, raw CPUID
-leaves (archspec's recordings of Windows machines), and ``python -m cpuinfo --json`` (py-cpuinfo, anywhere).
+There are three formats, recognised by their content: Linux's /proc/cpuinfo (followed by the output of
+``ld.so --list-diagnostics``, if there is any), the output of lscpu (also with ``-J``), and ``python -m cpuinfo --json``
+(py-cpuinfo, anywhere).
 """
 
 import re
-import struct
 import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -32,9 +30,15 @@ IMPLEMENTERS = {
 }
 # lscpu says "Flags" on both.
 LISTED = re.compile(r"^[ \t]*(flags|Features|Flags)[ \t]*:(.*)$", re.MULTILINE)
-CUT = re.compile(r"^[ \t]*(flags|Features)[ \t]*:.*\Z", re.MULTILINE)
-SYSCTL = re.compile(r"^((?:machdep\.cpu|hw\.optional)\.[\w.]+)[ \t]*[:=][ \t]*(.*)$", re.MULTILINE)
-LISTS = ("machdep.cpu.features", "machdep.cpu.leaf7_features", "machdep.cpu.extfeatures")
+CUT = re.compile(r"^[ \t]*(?:flags|Features)[ \t]*:(?:.*\s)?(\S+)\Z", re.MULTILINE)
+# Last words of real lists that are no features of ours: a list that ends with one is whole.
+LAST = frozenset(
+    """
+    amd_lbr_pmc_freeze arat arch_capabilities bti bus_lock_detect cpuid debug_swap dgh ecv flush_l1d frint ibpb
+    ibpb_exit_to_user intel_stibp la57 md_clear overflow_recov pfthreshold pts rng sb serialize sev_es smca ssbd ssbs
+    succor sme_coherent wfxt
+    """.split()  # noqa: SIM905
+)
 # (leaf, sub-leaf) -> the registers in this order.
 REGISTERS = ("eax", "ebx", "ecx", "edx")
 Words = Mapping[tuple[int, int], tuple[int, int, int, int]]
@@ -47,11 +51,6 @@ LEAVES = {0: (0x1, 0), 1: (0x7, 0), 2: (0x80000001, 0), 6: (0x7, 1)}
 DIAGNOSED = re.compile(
     r"^x86\.cpu_features\.features\[0x([0-9a-f]{1,2})\]\.(cpuid|active)\[0x([0-3])\]=0x([0-9a-f]{1,8})$", re.MULTILINE
 )
-# One leaf a line, in decimal: leaf, sub-leaf, eax, ebx, ecx, edx.
-LEAF = re.compile(r"[ \t]*" + r"[ \t]*,[ \t]*".join([r"(\d{1,10})"] * 6) + r"[ \t]*")
-
-# Whether the operating system saves registers at all.
-OSXSAVE = "1.0.ecx.27"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,18 +65,13 @@ class Diagnostics:
 class Reading:
     """What one source says, in canonical names; the rules of tfbuild.cpu turn it into a Cpu.
 
-    `cores`: the features that each core lists. `kernel`: the list is Linux's own, without what the kernel switched off.
-    `saved`: whether the operating system saves registers at all (OSXSAVE), None if the source does not say.
-    `switched_off`: features that the source lists, and elsewhere reports as switched off.
+    `cores`: the features that each core lists; Linux's own list lacks what the kernel switched off.
     """
 
     arch: str
     vendor: str
     model: str
     cores: tuple[frozenset[str], ...]
-    kernel: bool = False
-    saved: bool | None = None
-    switched_off: frozenset[str] = field(default_factory=frozenset)
     diagnostics: Diagnostics | None = None
 
 
@@ -109,30 +103,19 @@ def parse_recording(text: str, *, origin: str, machine: str) -> Reading:
     text = text.replace("\r\n", "\n")
     if text.lstrip().startswith("{"):
         return _kernel(_lscpu(text, origin), origin, machine) if '"lscpu"' in text else _library(text, origin)
-    if words := leaves(text):
-        return _leaves(words, origin)
-    if pairs := dict(SYSCTL.findall(text)):
-        return _sysctl(pairs, origin)
     return _kernel(text, origin, machine)
 
 
 def canonical(names: Iterable[str], arch: str) -> frozenset[str]:
     """Return the canonical names of features that some tool spells `names`, without unknown ones."""
-    rows = (facts.spelled(_macos().get(name.lower(), name), arch) for name in names)
-    return frozenset(row.name for row in rows if row is not None)
-
-
-@cache
-def _macos() -> dict[str, str]:
-    """Return the canonical names of macOS's spellings with a version."""
-    return {spelling: row.name for row in facts.features() for spelling in row.macos}
+    return frozenset(row.name for name in names if (row := facts.spelled(name, arch)) is not None)
 
 
 def refusal(origin: str, reason: str) -> Unsupported:
     """Return the error for a text that describes no CPU."""
     return Unsupported(
         f"{origin} does not describe a CPU: {reason}",
-        hint="record one on the machine itself with: cat /proc/cpuinfo > FILE (on macOS: sysctl -a > FILE)",
+        hint="record one on the machine itself with: cat /proc/cpuinfo > FILE",
     )
 
 
@@ -147,17 +130,16 @@ def _kernel(text: str, origin: str, machine: str) -> Reading:
         raise refusal(origin, "it has no `flags` of an x86-64 or `Features` of an aarch64 CPU")
     if arch != ARCHITECTURES.get(machine.lower(), arch):
         raise refusal(origin, f"the machine is {machine}, but it lists an {arch} CPU: an emulator shows its host's")
-    if CUT.search(text):
+    # Editors and shells take the last line's end away. A list whose last word is a name has lost nothing else.
+    if (last := CUT.search(text)) and last[1] not in LAST and facts.spelled(last[1], arch) is None:
         raise refusal(origin, "it ends in the middle of a list of features")
-    first, from_library = _first_core(text), _py_cpuinfo(text)
+    first = _first_core(text)
     vendor = first.get("vendor_id") or first.get("Vendor ID")
-    model = from_library.get("brand_raw") or first.get("Model name") or first.get("CPU part", "unknown")
     return Reading(
         vendor=vendor or IMPLEMENTERS.get(first.get("CPU implementer", ""), "unknown"),
-        model=str(model),
+        model=first.get("model name") or first.get("Model name") or first.get("CPU part", "unknown"),
         arch=arch,
         cores=tuple(canonical(names, arch) for _, names in lists),
-        kernel=True,
         diagnostics=diagnostics(text) if arch == "x86_64" else None,
     )
 
@@ -189,68 +171,7 @@ def _arch(lists: list[tuple[str, frozenset[str]]]) -> str:
     return "x86_64" if any(key != "Features" and "lm" in names for key, names in lists) else ""
 
 
-def _py_cpuinfo(text: str) -> Mapping[str, Any]:
-    """Let py-cpuinfo read the same text, which it takes from a DataSource, as in its own tests."""
-    from cpuinfo import cpuinfo as library
-
-    class Recorded(library.DataSource):  # type: ignore[misc]
-        @staticmethod
-        def has_proc_cpuinfo() -> bool:
-            return True
-
-        @staticmethod
-        def cat_proc_cpuinfo() -> tuple[int, str]:
-            return 0, text
-
-    original, library.DataSource = library.DataSource, Recorded
-    try:
-        return dict(library._get_cpu_info_from_proc_cpuinfo())
-    finally:
-        library.DataSource = original
-
-
-# --- macOS ------------------------------------------------------------------------------------------------------------
-
-
-def _sysctl(pairs: Mapping[str, str], origin: str) -> Reading:
-    """Read names on Intel Macs, and one switch for each feature (``hw.optional.arm.FEAT_LSE: 1``) on Apple's CPUs."""
-    switches = {key.rpartition(".")[2]: value for key, value in pairs.items() if key.startswith("hw.optional.")}
-    listed = [name.lower() for key in LISTS for name in pairs.get(key, "").split()]
-    arch = "x86_64" if "em64t" in listed else "aarch64" if switches.get("arm64") == "1" else ""
-    if not arch:
-        raise refusal(origin, "its sysctl has neither machdep.cpu.features of a 64-bit CPU nor hw.optional.arm64")
-    on = canonical((name for name, value in switches.items() if value == "1"), arch)
-    names = canonical(listed, arch) if arch == "x86_64" else on | frozenset(_implied(on))
-    brand = pairs.get("machdep.cpu.brand_string", "unknown")
-    return Reading(
-        arch=arch,
-        vendor=pairs.get("machdep.cpu.vendor") or ("Apple" if brand.startswith("Apple") else "unknown"),
-        model=brand,
-        cores=(names,),
-        saved="osxsave" in listed if arch == "x86_64" else None,
-        switched_off=canonical((name for name, value in switches.items() if value == "0"), arch) & names,
-    )
-
-
-def _implied(names: Iterable[str]) -> Iterable[str]:
-    """Return implied features: FEAT_FP16 means both the scalar and the vector half, which Linux lists separately."""
-    return (needed for name in names for needed in facts.feature(name).implies)
-
-
-# --- raw CPUID, py-cpuinfo's JSON -------------------------------------------------------------------------------------
-
-
-def _leaves(words: Words, origin: str) -> Reading:
-    """Read raw leaves. XCR0 is not among them, so only OSXSAVE tells whether registers are saved."""
-    if (0x1, 0) not in words or (0x80000001, 0) not in words:
-        raise refusal(origin, "of CPUID's leaves, 1 or 80000001h is missing")
-    return Reading(
-        arch="x86_64",
-        vendor=vendor(words) or "unknown",
-        model=brand(words) or "unknown",
-        cores=(features(words),),
-        saved=is_set(words, OSXSAVE),
-    )
+# --- py-cpuinfo's JSON ------------------------------------------------------------------------------------------------
 
 
 def _library(text: str, origin: str) -> Reading:
@@ -278,47 +199,14 @@ def _library(text: str, origin: str) -> Reading:
 
 def features(words: Words) -> frozenset[str]:
     """Return the features, by canonical name, whose bits are set."""
-    return frozenset(row.name for row in facts.features("x86_64") if row.cpuid and is_set(words, row.cpuid))
+    return frozenset(row.name for row in facts.features("x86_64") if row.cpuid and _is_set(words, row.cpuid))
 
 
-def is_set(words: Words, bit: str) -> bool:
+def _is_set(words: Words, bit: str) -> bool:
     """Whether a bit such as "7.0.ebx.5" is set."""
-    leaf, register, number = _position(bit)
-    return leaf in words and bool(words[leaf][register] >> number & 1)
-
-
-@cache
-def _position(bit: str) -> tuple[tuple[int, int], int, int]:
     leaf, sub, register, number = bit.split(".")
-    return (int(leaf, 16), int(sub)), REGISTERS.index(register), int(number)
-
-
-def leaves(text: str) -> Words:
-    """Return the words of a recording with one leaf a line; empty if the first line is not one."""
-    words: dict[tuple[int, int], tuple[int, int, int, int]] = {}
-    for line in text.strip().splitlines():
-        match = LEAF.fullmatch(line)
-        if not match:
-            break
-        leaf, sub, a, b, c, d = map(int, match.groups())
-        words[leaf, sub] = (a, b, c, d)
-    return words
-
-
-def vendor(words: Words) -> str:
-    """Return CPUID's name of the vendor, such as GenuineIntel; "" without that leaf."""
-    _, b, c, d = words.get((0, 0), (0, 0, 0, 0))
-    return _text(b, d, c)
-
-
-def brand(words: Words) -> str:
-    """Return CPUID's name of the model; "" without those leaves."""
-    return _text(*(word for leaf in range(0x80000002, 0x80000005) for word in words.get((leaf, 0), ())))
-
-
-def _text(*words: int) -> str:
-    data = b"".join(struct.pack("<I", word & 0xFFFFFFFF) for word in words)
-    return data.decode("ascii", errors="replace").replace("\0", "").strip()
+    word = words.get((int(leaf, 16), int(sub)), (0, 0, 0, 0))[REGISTERS.index(register)]
+    return bool(word >> int(number) & 1)
 
 
 def diagnostics(text: str) -> Diagnostics | None:

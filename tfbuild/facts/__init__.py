@@ -43,7 +43,6 @@ class Feature(Facts, frozen=True):
     needs: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     cpuid: str = ""
-    macos: tuple[str, ...] = ()
     registers: bool = False
     tensorflow: str = ""
     use: bool = True

@@ -100,7 +100,7 @@ class Request:
     )
     cpuinfo: str = option(
         "",
-        "recorded CPU to use as `host`: /proc/cpuinfo, lscpu, sysctl -a, CPUID leaves or py-cpuinfo's JSON; - is stdin",
+        "recorded CPU to use as `host`: /proc/cpuinfo, lscpu or py-cpuinfo's JSON; - is stdin",
         "FILE",
         pattern=LOOKED_UP,
         identifier=Identifier.WORD,
