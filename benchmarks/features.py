@@ -85,9 +85,7 @@ def of_sets(program: list[str], compiler: str) -> dict[str, object]:
             compilers.flags(own, compiler).flags,
         ),
         LEFT: (
-            compilers.flags(
-                isa.instruction_set(more - uses.relevant(more, "x86_64") | largest, "x86_64"), compiler
-            ).flags,
+            compilers.flags(isa.instruction_set(more - uses.relevant(more) | largest, "x86_64"), compiler).flags,
             compilers.flags(isa.instruction_set(largest, "x86_64"), compiler).flags,
         ),
     }

@@ -33,7 +33,7 @@ from tfbuild.binary.elf import LibraryUnreadable
 from tfbuild.context import labels
 from tfbuild.engine import Files, buildkit_log
 from tfbuild.errors import TfbuildError
-from tfbuild.facts import FeatureTable
+from tfbuild.facts import Architecture
 from tfbuild.in_container.smoke import judge
 from tfbuild.oci import manifests, references
 from tfbuild.oci.manifests import Manifest
@@ -213,7 +213,7 @@ PARSERS = {
     "lock": Parser(read=in_file(lock.read_lock)),
     "files": Parser(read=image_files),
     "sbom": Parser(read=lambda content: (sbom.component_names(content), sbom.subject(content)), errors=(ValueError,)),
-    "facts": Parser(read=lambda content: facts.parse(text(content), FeatureTable, "x"), errors=(ValueError,)),
+    "facts": Parser(read=lambda content: facts.parse(text(content), Architecture, "x"), errors=(ValueError,)),
     "code": Parser(read=code),
     "library": elf(in_file(scan.read_code), TfbuildError, scan.CodeUnreadable),
     "guard": elf(in_file(lambda path: guard.read_guard(path, "2.21.0")), LibraryUnreadable),

@@ -573,24 +573,18 @@ def test_rows_of_names_are_closed_and_archspec_has_none_of_them() -> None:
             assert row.same in TARGETS
 
 
-NEW = """
-[[feature]]
-name = "quux"
-arch = "x86_64"
-flag = "-mquux"
-macro = "__QUUX__"
-gcc = 15
-clang = 20
-cpuid = "7.1.ebx.31"
-implies = ["avx2"]
-"""
+NEW = (
+    '    { name = "quux", flag = "-mquux", macro = "__QUUX__", gcc = 15, clang = 20, cpuid = "7.1.ebx.31", '
+    'implies = ["avx2"] },\n'
+)
 
 
 def test_a_new_feature_is_a_row(tmp_path: Path) -> None:
     """Made up, in a copy of the project: its name is known, it gets its flag, or is left out for an older compiler."""
     copy = checkout.copy(tmp_path / "copy", "tfbuild/", "tasks.py", "tools/")
-    with (copy / "tfbuild" / "facts" / "features.toml").open("a", encoding="utf-8") as rows:
-        rows.write(NEW)
+    file = copy / "tfbuild" / "facts" / "features.toml"
+    head, rows, rest = file.read_text(encoding="utf-8").partition("feature = [\n")
+    file.write_text(head + rows + NEW + rest, encoding="utf-8")
 
     arguments = ("copts", "--json", "--platform", "linux/amd64", "--cpu", "x86-64-v3,quux", "--compiler")
     with checkout.serving(copy) as served:

@@ -4,33 +4,53 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from benchmarks.harness import RESULTS
-from tests.cpu.machines import machine
+from tests.cpu.machines import machine, machines
 from tfbuild import cpu, facts
-from tfbuild.cpu import isa, uses
+from tfbuild.cpu import isa, names, uses
 
 ROOT = Path(__file__).parents[2]
 MEASURED = json.loads((RESULTS / "features.json").read_text(encoding="utf-8"))["results"]
 
 
-def test_rows_of_features_beyond_the_levels_name_some_with_reason_and_source() -> None:
-    rows = uses.table().beyond
-    assert len({row.feature for row in rows}) == len(rows)
-    for row in rows:
-        arch = facts.feature(row.feature).arch
-        assert row.feature not in facts.levels(arch)[-1].features
-        assert row.reason
-        assert row.source
-        assert not row.unless or facts.feature(row.unless).arch == arch
+def test_rows_agree_with_the_levels_and_with_each_other() -> None:
+    for row in facts.features():
+        assert not (row.relevant and row.left_out)
+        assert not row.unless or (row.relevant and facts.feature(row.unless).arch == row.arch)
 
 
-def test_kept_are_the_features_that_changed_machine_code() -> None:
-    """By the committed measurement: a kept feature changed some compiler's code, and one without a row changed none."""
+def test_relevant_are_the_features_that_changed_machine_code() -> None:
+    """By the committed measurement, for the features in no level."""
     changed = {name for compiler in MEASURED.values() for name, change in compiler["features"].items() if change != {}}
-    rows = {row.feature: row for row in uses.table().beyond}
+    beyond = [row for row in facts.features() if row.name not in facts.levels(row.arch)[-1].features]
     # fphp has no flag of its own: it comes with asimdhp.
-    assert {name for name, row in rows.items() if row.kept} <= changed | {"fphp"}
-    assert changed <= rows.keys()
+    assert {row.name for row in beyond if row.relevant} <= changed | {"fphp"}
+    assert changed <= {row.name for row in beyond if row.relevant or row.left_out}
+
+
+def named() -> dict[str, str]:
+    """The name of the set of each CPU: recorded machines, and those that have names."""
+    sets = {row.name: isa.of_cpu(cpu.parse(row.cpuinfo())) for row in machines()}
+    sets |= {name: isa.resolve(name, arch=arch) for arch in facts.architectures() for name in names.known(arch)}
+    return {name: row.name for name, row in sets.items() if facts.level(name, row.arch) is None}
+
+
+def test_a_new_level_renames_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its features do not become relevant to CPUs that had them already, such as Zen 4, Ice Lake, Sapphire Rapids."""
+    before = named()
+    more = {"avx512vbmi", "avx512_vbmi2", "avx512_bitalg", "avx512_vpopcntdq", "avx512ifma", "gfni", "vaes"}
+    newest = facts.levels("x86_64")[-1]
+    level = facts.Level(
+        name="x86-64-v5", arch="x86_64", march="x86-64-v5", gcc=17, clang=24, includes=newest.name,
+        features=newest.features | facts.closure(more | {"avx512_vnni", "avx512_bf16"}),
+    )  # fmt: skip
+    of = facts.levels
+    monkeypatch.setattr(facts, "levels", lambda arch: (*of(arch), level) if arch == "x86_64" else of(arch))
+    assert isa.resolve("x86-64-v5", arch="x86_64").name == "x86-64-v5"
+    assert level.features <= set(isa.resolve("zen4,exact", arch="x86_64").features)
+    assert named() == before
 
 
 def test_what_is_left_out_changes_nothing_in_eigens_kernels_nor_does_native() -> None:
@@ -92,7 +112,7 @@ def test_what_is_left_out_has_its_reason() -> None:
 
 def test_one_of_two_that_do_the_same_is_kept() -> None:
     level = facts.levels("x86_64")[-1].features
-    assert "avx_vnni" not in uses.relevant(level | {"avx_vnni", "avx512_vnni"}, "x86_64")
-    assert "avx_vnni" in uses.relevant(level | {"avx_vnni"}, "x86_64")
-    assert uses.relevant({"fma4", "avx", "pclmulqdq"}, "x86_64") == facts.closure({"fma4", "avx"})
-    assert uses.relevant({"avx2"}, "x86_64") == facts.closure({"avx2"})
+    assert "avx_vnni" not in uses.relevant(level | {"avx_vnni", "avx512_vnni"})
+    assert "avx_vnni" in uses.relevant(level | {"avx_vnni"})
+    assert uses.relevant({"fma4", "avx", "pclmulqdq"}) == facts.closure({"fma4", "avx"})
+    assert uses.relevant({"avx2"}) == facts.closure({"avx2"})

@@ -122,7 +122,7 @@ def test_what_uses_a_feature(capsys: Printed) -> None:
     assert rows["bmi2"]["used_by"] == []
     older = row(capsys, "avx_ne_convert", "x86-64-v4", release="2.12.0", platform="linux/amd64")
     assert older["used_by"] == []  # its guard does not know it yet
-    for use in uses.table().use:
+    for use in uses.table():
         assert (use.source, len(set(use.features))) == (use.source or "a source", len(use.features))
         assert [name for name in use.features if not facts.feature(name)] == []
 

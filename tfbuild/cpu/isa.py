@@ -1,7 +1,7 @@
 """Instruction sets, and what each value of --cpu names.
 
-An instruction set is a list of features with all that they need. That of a CPU has a level's features, and of those
-beyond it only the ones that make a difference to TensorFlow (facts/uses.toml), so that most CPUs share a few sets.
+An instruction set is a list of features with all that they need. That of a CPU has only the features that make a
+difference to TensorFlow (`relevant` in facts/features.toml), so that most CPUs share a few sets.
 """
 
 import os
@@ -109,7 +109,7 @@ def _implied(names: Iterable[str]) -> frozenset[str]:
 
 def of_cpu(cpu: Cpu) -> InstructionSet:
     """Return what to compile for this CPU: what makes a difference to TensorFlow of `all_of_cpu`."""
-    return instruction_set(uses.relevant(facts.closure(_usable(cpu)), cpu.arch), cpu.arch)
+    return instruction_set(uses.relevant(facts.closure(_usable(cpu))), cpu.arch)
 
 
 def all_of_cpu(cpu: Cpu) -> InstructionSet:
@@ -177,7 +177,7 @@ def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[s
     if (level := facts.level(word, arch)) is not None:
         return level.features
     if (held := _of_name(word, arch)) is not None:
-        return held if exact else uses.relevant(held, arch)
+        return held if exact else uses.relevant(held)
     if (held := _named(word, arch)) is not None:
         return held
     if (row := names.find_product(word)) is not None and row.arch == arch:

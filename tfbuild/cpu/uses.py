@@ -1,4 +1,4 @@
-"""Which features of a CPU make a difference to TensorFlow, and where: facts/uses.toml."""
+"""Which features of a CPU make a difference to TensorFlow, and which of its libraries have code for them."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -18,41 +18,19 @@ class Use(Facts, frozen=True):
     source: str
 
 
-class Beyond(Facts, frozen=True):
-    """A feature in no level. `kept`: in a CPU's set, but not beside the feature `unless`; `reason`: why, or why not."""
-
-    feature: str
-    kept: bool
-    reason: str
-    source: str
-    unless: str = ""
-
-
-class UseTable(Facts, frozen=True):
-    use: tuple[Use, ...]
-    beyond: tuple[Beyond, ...]
-
-
-def table() -> UseTable:
+def table() -> tuple[Use, ...]:
     """Return the rows of facts/uses.toml."""
-    return facts.load("uses", UseTable)
+    return facts.rows("uses", Use)
 
 
-def relevant(features: Iterable[str], arch: str) -> frozenset[str]:
-    """Return those of a CPU's features that are in a level or make a difference to TensorFlow, with all they need."""
+def relevant(features: Iterable[str]) -> frozenset[str]:
+    """Return those of a CPU's features that make a difference to TensorFlow, with all that they need."""
     held = frozenset(features)
-    rows = {row.feature: row for row in table().beyond}
-    in_levels = facts.levels(arch)[-1].features
-    return facts.closure(
-        name
-        for name in held
-        if name in in_levels or ((row := rows.get(name)) is not None and row.kept and row.unless not in held)
-    )
+    rows = (facts.feature(name) for name in held)
+    return facts.closure(row.name for row in rows if row.relevant and row.unless not in held)
 
 
 def left_out(feature: str) -> str:
     """Return why a CPU's set does not keep a feature that the CPU has."""
-    row = next((row for row in table().beyond if row.feature == feature), None)
-    if row is None:
-        return LEFT_OUT
-    return f"{row.unless} does the same" if row.kept else row.reason
+    row = facts.feature(feature)
+    return f"{row.unless} does the same" if row.relevant else row.left_out or LEFT_OUT

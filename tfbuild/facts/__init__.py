@@ -24,19 +24,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Feature(Facts, frozen=True):
-    """One CPU feature. `flag` is the compiler's flag (x86-64) or the extension behind ``-march=LEVEL+`` (aarch64).
-
-    `word` stands for it in the name of an instruction set. `gcc` and `clang` are the first major versions that know the
-    flag. Every compiler switches on what the feature `implies`, only some what it `needs`. `cpuid` is its bit, such as
-    ``7.0.ebx.5`` (x86-64); the operating system must save its `registers`.
-    """
+    """One CPU feature; the file explains each field. `arch` is the table that the row is in."""
 
     name: str
-    arch: str
-    flag: str
-    macro: str
-    gcc: int
-    clang: int
+    arch: str = ""
+    flag: str = ""
+    macro: str = ""
+    gcc: int = 0
+    clang: int = 0
     kernel: str | None = None
     word: str = ""
     implies: tuple[str, ...] = ()
@@ -45,6 +40,9 @@ class Feature(Facts, frozen=True):
     cpuid: str = ""
     registers: bool = False
     tensorflow: str = ""
+    relevant: bool = False
+    unless: str = ""
+    left_out: str = ""
     use: bool = True
 
     @property
@@ -61,15 +59,17 @@ class Level(Facts, frozen=True):
 
     name: str
     march: str
-    arch: str
-    gcc: int
-    clang: int
     features: frozenset[str]
+    arch: str = ""
+    gcc: int = 0
+    clang: int = 0
     includes: str = ""
     variant: str = ""
 
 
-class FeatureTable(Facts, frozen=True):
+class Architecture(Facts, frozen=True):
+    """What CPUs of one architecture may have."""
+
     feature: tuple[Feature, ...]
     level: tuple[Level, ...]
 
@@ -120,10 +120,20 @@ def squeeze(name: str) -> str:
     return re.sub(r"[-_.\s]", "", name).lower()
 
 
+def architectures() -> dict[str, Architecture]:
+    """Return the tables of facts/features.toml by architecture: "x86_64", "aarch64"."""
+    return cast(dict[str, Architecture], _load("features", dict[str, Architecture]))
+
+
 @cache
 def features(arch: str = "") -> tuple[Feature, ...]:
     """Return all features, or those of one architecture ("x86_64", "aarch64"), in the file's order."""
-    return tuple(row for row in load("features", FeatureTable).feature if arch in ("", row.arch))
+    return tuple(
+        msgspec.structs.replace(row, arch=name)
+        for name, table in architectures().items()
+        if arch in ("", name)
+        for row in table.feature
+    )
 
 
 def feature(name: str) -> Feature:
@@ -168,10 +178,10 @@ def spelled(name: str, arch: str) -> Feature | None:
 def levels(arch: str) -> tuple[Level, ...]:
     """Return the levels of one architecture, smallest first, each with the features of those that it includes."""
     full: dict[str, Level] = {}
-    for row in load("features", FeatureTable).level:
+    for row in architectures()[arch].level if arch in architectures() else ():
         below = full[row.includes].features if row.includes else frozenset[str]()
-        full[row.name] = msgspec.structs.replace(row, features=below | row.features)
-    return tuple(level for level in full.values() if level.arch == arch)
+        full[row.name] = msgspec.structs.replace(row, arch=arch, features=below | row.features)
+    return tuple(full.values())
 
 
 def level(name: str, arch: str) -> Level | None:

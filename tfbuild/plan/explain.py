@@ -97,15 +97,15 @@ def _carrier(feature: Feature, requested: InstructionSet, flags: Flags) -> str:
 
 def used_by(feature: Feature, release: str) -> tuple[str, ...]:
     """Return the parts of TensorFlow that are known to use the feature; "guard" if the release's message names it."""
-    parts = [use.part for use in uses.table().use if feature.name in use.features]
+    parts = [use.part for use in uses.table() if feature.name in use.features]
     named = feature.tensorflow and feature.tensorflow in {row.name for row in releases.guard(release)}
     return (*parts, "guard") if named else tuple(parts)
 
 
 def legend() -> str:
     """Return what the last column of the table means."""
-    by_flag = ", ".join(use.part for use in uses.table().use if use.when == "flag")
-    at_run_time = ", ".join(use.part for use in uses.table().use if use.when == "run time")
+    by_flag = ", ".join(use.part for use in uses.table() if use.when == "flag")
+    at_run_time = ", ".join(use.part for use in uses.table() if use.when == "run time")
     return (
         f"{by_flag}: code chosen by the flags. {at_run_time}: chosen at run time, whatever the flags. guard: named in "
         "TensorFlow's own message at start. unknown: no use found in the one version of each library that was read."

@@ -2,7 +2,7 @@
 
 The newest release comes first, whatever the host, so that one command gives a whole fleet one TensorFlow. An image
 fits if the host has all of its features. Of two sets that fit, the wider vectors decide (facts/vectors.toml), then the
-number of features that make a difference to TensorFlow (facts/uses.toml). Of images with equal sets the newer Python
+number of features that make a difference to TensorFlow. Of images with equal sets the newer Python
 wins, then the default target, then one without an accelerator, then the newer build (which may only reflect the order
 in which CI built them).
 
@@ -216,7 +216,7 @@ def speed(image: Published) -> tuple[tuple[bool, ...], int]:
 def _speed(features: frozenset[str], arch: str) -> tuple[tuple[bool, ...], int]:
     rows = facts.rows("vectors", Vector)
     vectors = next(row.features for row in rows if row.arch == arch)
-    return tuple(name in features for name in vectors), len(uses.relevant(features, arch))
+    return tuple(name in features for name in vectors), len(uses.relevant(features))
 
 
 def _passed_over(
