@@ -101,7 +101,7 @@ def wheel_list(content: bytes) -> None:
 
 def sidecars(folder: Path) -> None:
     """Read the file beside a wheel as a plan does, and as an index does."""
-    wheel._without_container(folder / "x.whl", ZEROS)
+    wheel.without_container(folder / "x.whl", ZEROS)
     wheel_index._sidecar(folder / "x.whl", ZEROS)
 
 

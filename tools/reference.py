@@ -13,7 +13,7 @@ from tfbuild.cli.verbs import Verb
 from tfbuild.context import labels
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import Facts, targets
-from tfbuild.plan import Build, Request, selection
+from tfbuild.plan import Build, Request, select
 from tfbuild.publish import indexes
 from tfbuild.util.terminal import markdown_cell
 from tfbuild.verify.checks import CHECKS
@@ -230,7 +230,7 @@ def examples_of_labels() -> tuple[Build, Build]:
     """Return an official wheel's build and one from source with CUDA; together they have every label."""
     official = Request(release="2.21.0", target="mkl", wheel="official", python="3.11", platform="linux/amd64")
     source = Request(release="2.20.0", target="cuda", cpu="x86-64-v3", python="3.13", platform="linux/amd64")
-    return selection.select(official, None), selection.select(source, None)
+    return select(official, None), select(source, None)
 
 
 def label_examples() -> dict[str, str]:

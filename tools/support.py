@@ -13,8 +13,8 @@ from typing import Literal
 from tfbuild import facts
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import Facts, releases, targets, toolchains
-from tfbuild.plan import base_choice, selection
-from tfbuild.plan.build import PLATFORMS, Decision
+from tfbuild.plan import base_choice, select
+from tfbuild.plan.build import PLATFORMS, Build
 from tfbuild.plan.request import Request
 
 FILE = Path("docs") / "support.md"
@@ -42,7 +42,7 @@ class Combination:
     python: str
     target: str
     platform: str
-    build: Decision | None
+    build: Build | None
     reason: str
     evidence: tuple[Evidence, ...]
 
@@ -97,11 +97,11 @@ def _row(release: str, python: str, target: str, platform: str) -> Combination:
 
 
 @cache  # several generated pages have a table of all plans
-def _planned(release: str, target: str, python: str, platform: str) -> tuple[Decision | None, str]:
+def _planned(release: str, target: str, python: str, platform: str) -> tuple[Build | None, str]:
     """Return the build, or None and the reason why there is none."""
     request = Request(release=release, python=python, target=target, platform=platform, cpu=CPUS[platform])
     try:
-        return selection.decide(request, None), ""
+        return select(request, None), ""
     except TfbuildError as error:
         return None, error.reason
 

@@ -217,7 +217,7 @@ def test_what_is_usual_is_what_is_planned(release: str, compiler: str) -> None:
     usual = plan.usual("x86_64", release, compiler)
     request = Request(target="cpu", release=release, compiler=compiler, cpu="x86-64-v2", platform="linux/amd64")
     planned = plan.select(request, None)
-    assert (usual.release, usual.python, usual.compiler) == (planned.release, planned.python, planned.compiler)
+    assert usual == (planned.release, planned.python, planned.compiler)
 
 
 def test_the_flags_of_a_compiler_that_no_base_image_has_can_be_asked_for() -> None:

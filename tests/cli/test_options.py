@@ -24,7 +24,6 @@ from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run, run_of
 from tfbuild.plan import Build, Request, RunRequest, source
-from tfbuild.plan.build import resolved
 from tfbuild.util import options
 from tfbuild.util.options import Identifier, declared
 
@@ -185,7 +184,7 @@ def test_the_command_in_a_dockerfile_makes_the_same_build(name: str) -> None:
     for build in pair(name):
         command = dockerfile.command(build)
         again = read_again(shlex.split(command)[1:], Request)
-        assert again == resolved(build)
+        assert again == build.resolved()
         rebuilt = planning.select(options.make(Request, vars(again)))
         assert replace(rebuilt, request=build.request, notes=build.notes) == build
         assert dockerfile.files(rebuilt) == dockerfile.files(build)

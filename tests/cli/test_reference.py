@@ -12,7 +12,7 @@ from tests.cpu.machines import machine
 from tfbuild.cli import listing
 from tfbuild.cli.verbs import VERBS
 from tfbuild.context.labels import MEANINGS, labels_of
-from tfbuild.plan import Request, selection
+from tfbuild.plan import Request, select
 from tfbuild.publish.choose import Choice, PassedOver, Published
 from tfbuild.publish.inventory import Entry
 from tfbuild.publish.pushing import Pushed
@@ -59,7 +59,7 @@ def test_every_verb_has_its_options_and_no_others() -> None:
 def test_the_page_has_every_label_of_a_plan(target: str, wheel: str) -> None:
     request = Request(target=target, wheel=wheel, cpu="" if wheel else "x86-64-v3", platform="linux/amd64")
     text = reference.labels_page()
-    for name in labels_of(selection.select(request, None)):
+    for name in labels_of(select(request, None)):
         assert f"| `{name}` |" in text
 
 

@@ -26,8 +26,7 @@ from tfbuild.context.labels import labels_of
 from tfbuild.cpu import isa
 from tfbuild.errors import UsageError
 from tfbuild.plan import Build, Request, configuration
-from tfbuild.plan.build import Decision, Wheel
-from tfbuild.plan.selection import complete
+from tfbuild.plan.build import Wheel
 from tfbuild.plan.source import Source
 from tfbuild.plan.tree import parse_rc
 
@@ -36,8 +35,12 @@ BIN = Path(sys.executable).parent
 WHEEL = "tensorflow_cpu-2.14.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 
 
+def completed(build: Build) -> Build:
+    return replace(build, toolchain=configuration.toolchain(build) if build.wheel.kind == "source" else None)
+
+
 def official(**changes: object) -> Build:
-    build = Decision(
+    build = Build(
         release="2.21.0",
         python="3.11",
         target="mkl",
@@ -51,7 +54,7 @@ def official(**changes: object) -> Build:
         copts=("--copt=-mavx",),
         threading="threadpool",
     )
-    return complete(replace(build, **changes))  # type: ignore[arg-type]
+    return completed(replace(build, **changes))  # type: ignore[arg-type]
 
 
 def from_file(path: Path, sha256: str = "0" * 64) -> Build:
@@ -70,7 +73,7 @@ def from_source(**changes: object) -> Build:
         bazel_target="//tensorflow/tools/pip_package:wheel",
         configure_env=(("CC_OPT_FLAGS", "-Wno sign"), ("TF_NEED_CUDA", "0")),
     )
-    return complete(replace(build, **changes))  # type: ignore[arg-type]
+    return completed(replace(build, **changes))  # type: ignore[arg-type]
 
 
 def kinds(tmp_path: Path) -> dict[str, Build]:
@@ -677,7 +680,7 @@ def test_a_signal_reaches_the_command(tmp_path: Path) -> None:
 
 def test_candidates_are_the_largest_first_and_never_the_image_itself() -> None:
     def names(build: Build) -> list[str]:
-        return [candidate.id.removeprefix("2.14.1-mkl-py3.11-") for candidate in build.check.alternatives]
+        return [name.removeprefix("2.14.1-mkl-py3.11-") for name, _ in plan.alternatives(build)]
 
     assert names(image("avx")) == ["x86-64-v4", "x86-64-v3", "x86-64-v2"]
     assert names(image("x86-64-v3")) == ["x86-64-v4", "avx", "x86-64-v2"]

@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 
 from tests.context.test_dockerfile import WHEEL, from_file, from_source, official
-from tfbuild import __version__, facts, plan
+from tfbuild import __version__, plan
 from tfbuild.context import dockerfile, labels
 from tfbuild.context.dockerfile import ContextLayout
 from tfbuild.context.labels import labels_of
 from tfbuild.cpu import isa
 from tfbuild.errors import UsageError
-from tfbuild.facts import release_table, releases, targets, toolchains
-from tfbuild.pipeline.maker import Maker, downloads
-from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request, configuration
 from tfbuild.plan.source import Override, Patch, Source
 
@@ -81,10 +78,6 @@ def test_only_a_build_of_the_release_itself_has_its_day_and_commit(tmp_path: Pat
     patch.write_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n")
     assert known(wheel="official", target="cpu") == known(cpu="x86-64-v3") == {"created", "revision"}
     assert known(cpu="x86-64-v3", patch=(str(patch),)) == set()
-    assert labels_of(replace(from_source(), revision="", released="")).keys() == labels_of(from_source()).keys() - {
-        "org.opencontainers.image.created",
-        "org.opencontainers.image.revision",
-    }
 
 
 @pytest.mark.parametrize(
@@ -331,39 +324,3 @@ def test_every_file_ends_with_a_line_end() -> None:
     texts = {name: text for name, text in dockerfile.files(build).items() if text}
     assert {"Dockerfile", "bazelrc", "entrypoint.sh"} < {*texts}
     assert [name for name, text in texts.items() if not text.endswith("\n")] == []
-
-
-# --- a build is whole -------------------------------------------------------------------------------------------------
-
-
-def no_fact(name: str) -> Any:
-    def asked(*_: Any, **__: Any) -> Any:
-        raise AssertionError(f"{name} was asked after the plan")
-
-    return asked
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        Request(target="mkl", release="2.20.0", wheel="official", platform="linux/amd64"),
-        Request(target="cuda", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"),
-        Request(target="cpu", release="2.12.1", cpu="avx", platform="linux/amd64", system_lib=("curl",)),
-    ],
-    ids=["official", "cuda", "old"],
-)
-def test_a_build_is_rendered_without_another_look_at_the_facts(
-    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build = plan.select(request_, None)
-    expected = dockerfile.files(build)
-    for module in (facts, release_table, releases, targets, toolchains):
-        for name, value in vars(module).items():
-            if callable(value) and not isinstance(value, type) and getattr(value, "__module__", "") == module.__name__:
-                monkeypatch.setattr(module, name, no_fact(f"{module.__name__}.{name}"))
-    with pytest.raises(AssertionError, match="was asked after the plan"):
-        plan.select(request_, None)
-    assert dockerfile.files(build) == expected
-    assert dockerfile.write_context(build, tmp_path / "context").digest.startswith("sha256:")
-    Maker(run=Run(work=tmp_path / "work")).render(build)
-    assert downloads(build, wheel_only=False)[0] == build

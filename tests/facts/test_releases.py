@@ -139,8 +139,8 @@ def test_threading_that_a_release_lacks_is_refused(
 
 def configured(release: str, target: str, compiler: str) -> tuple[tuple[str, str], ...]:
     gpus = cuda.parse_capabilities("9.0") if target == "cuda" else ()
-    choice = cuda.CudaChoice(cuda="12.3", cudnn="8.9") if gpus else cuda.CudaChoice()
-    return configuration.configure_env(release, target, compiler, gpus, choice)
+    versions = ("12.3", "8.9") if gpus else ("", "")
+    return configuration.configure_env(release, target, compiler, gpus, *versions)
 
 
 @each("compiler", ["gcc-12", "clang-18"])

@@ -18,7 +18,6 @@ from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import table
 from tfbuild.plan import configuration, source
 from tfbuild.plan import tree as source_tree
-from tfbuild.plan.cuda import CudaChoice
 
 ALL = tuple(row.version for row in releases.releases())
 CONFIGS = sorted({row.name for row in table().config})
@@ -224,7 +223,7 @@ def test_the_guard_s_features_have_the_numbers_of_the_tree(release: str) -> None
 @each("target", targets.names())
 @each("release", ALL)
 def test_every_question_that_configure_asks_is_answered(release: str, target: str, compiler: str) -> None:
-    answered = {name for name, _ in configuration.configure_env(release, target, compiler, (), CudaChoice())}
+    answered = {name for name, _ in configuration.configure_env(release, target, compiler, (), "", "")}
     left = [
         source_tree.unanswered(facts, answered, cuda=target == "cuda", compiler=compiler)
         for facts in facts_around(release)
@@ -238,7 +237,7 @@ def test_every_question_that_configure_asks_is_answered(release: str, target: st
 def test_no_variable_is_set_that_configure_does_not_know(release: str, target: str) -> None:
     (facts,) = facts_around(release)
     for compiler in ("gcc-12", "clang-18"):
-        answered = {name for name, _ in configuration.configure_env(release, target, compiler, (), CudaChoice())}
+        answered = {name for name, _ in configuration.configure_env(release, target, compiler, (), "", "")}
         assert answered <= {*facts.questions, *facts.reads}
 
 

@@ -39,12 +39,12 @@ def make_nothing(wheel: Build) -> str:
 
 
 def baseline_of(build: Build, engine: Any, folder: Path) -> Baseline | str:
-    return verifier(engine, folder).baseline("x", build.comparison, build.runtime, make_nothing)
+    return verifier(engine, folder).baseline("x", build, make_nothing)
 
 
 def test_a_baseline_stays_valid_when_another_run_renames_it(tmp_path: Path) -> None:
     compiled = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
-    official = compiled.comparison.wheel
+    official = plan.official_build(compiled)
     assert official is not None
     assert (official.release, official.python, official.wheel.kind) == ("2.20.0", compiled.python, "official")
     unverified = image_name(official, "-unverified")
@@ -94,7 +94,7 @@ def test_a_missing_official_image_is_built_unverified_and_named(
     monkeypatch.setattr(verifying, "verify", lambda *_, **__: report())
     maker, said = on_memory(engine, tmp_path, throughput=True, reverify=True, no_cache=True)
     assert maker.build(COMPILED).image == image_name(COMPILED)
-    official = COMPILED.comparison.wheel
+    official = plan.official_build(COMPILED)
     assert official is not None
     assert [(tag, settings.no_cache) for _, tag, settings, _ in engine.jobs] == [
         (image_name(COMPILED, "-unverified"), True),
@@ -187,7 +187,7 @@ def test_a_build_for_a_cpu_that_this_machine_is_not_says_so_before_it_begins(
 def test_a_verification_builds_nothing_and_says_what_it_lacks(tmp_path: Path) -> None:
     compiled = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
     image = SimpleNamespace(id="sha256:1", labels=labels_of(compiled), architecture="amd64")
-    official = compiled.comparison.wheel
+    official = plan.official_build(compiled)
     assert official is not None
     why = verifier(SimpleNamespace(image=lambda _: image, exists=lambda _: False), tmp_path).existing_baseline("x")
     assert isinstance(why, str)

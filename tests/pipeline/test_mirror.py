@@ -36,7 +36,6 @@ from tfbuild.pipeline.maker import downloads
 from tfbuild.pipeline.mirror import Mirror, Upstream
 from tfbuild.pipeline.run import Run, run_of
 from tfbuild.plan import RunRequest
-from tfbuild.plan.selection import complete
 from tfbuild.util.files import writing
 
 HOST = "files.example.org"
@@ -518,7 +517,7 @@ def test_a_build_from_source_downloads_what_the_official_image_does_too() -> Non
 
 
 def test_without_an_official_wheel_only_the_wheel_can_be_bundled() -> None:
-    compiled = complete(replace(chosen(release="2.14.1", python="3.11", compiler="clang-16"), python="3.13"))
+    compiled = replace(chosen(release="2.14.1", python="3.11", compiler="clang-16"), python="3.13")
     with pytest.raises(UsageError, match="there is none") as caught:
         downloads(compiled, wheel_only=False)
     assert "--wheel-only" in caught.value.hint

@@ -289,26 +289,27 @@ def test_a_choice_compiles_for_the_gpus_and_a_refusal_names_what_does(release: s
     spans = [row for row in table().capability if row.name in names]
     able = [one for one in (card.version, *card.others) if all(row.covers(one) for row in spans)]
     try:
-        choice = cuda_rules.choose_cuda(release, gpus, compiler="gcc-13")
+        version = cuda_rules.cuda_version(release, gpus)
+        cudnn = cuda_rules.cudnn_version(release, gpus, version)
     except Unsupported as refused:
         assert not able
         words = refused.hint.replace(",", "").replace(";", "").split()
         if "--release" in words:
             other, found = words[words.index("--release") + 1], words[words.index("does") + 1].strip("()")
-            assert cuda_rules.choose_cuda(other, gpus, compiler="gcc-13").cuda == found
+            assert cuda_rules.cuda_version(other, gpus) == found
         return
-    assert choice.cuda in able
-    assert choice.cudnn in (card.cudnn, *card.others_cudnn)
-    assert (choice.cuda == card.version) == (card.version in able)
-    assert bool(choice.notes) == (choice.cuda != card.version)
+    assert version in able
+    assert cudnn in (card.cudnn, *card.others_cudnn)
+    assert (version == card.version) == (card.version in able)
+    notes = [*cuda_rules.notes(release, gpus, "gcc-13", version, installed=False)]
+    assert bool(notes) == (version != card.version)
 
 
 @given(text=st.text(max_size=12))
 def test_any_text_is_a_version_that_the_release_takes_or_one_error(text: str) -> None:
     gpus = cuda_rules.parse_capabilities("9.0")
     with suppress(UsageError, Unsupported):
-        choice = cuda_rules.choose_cuda("2.21.0", gpus, compiler="gcc-13", cuda=text or "x")
-        assert f"{choice.cuda}.".startswith(f"{text}.")
+        assert f"{cuda_rules.cuda_version('2.21.0', gpus, text or 'x')}.".startswith(f"{text}.")
 
 
 def test_a_row_that_lacks_a_field_is_refused() -> None:

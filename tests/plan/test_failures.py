@@ -22,7 +22,7 @@ from tfbuild.facts import releases, targets, toolchains
 from tfbuild.pipeline import compiling, diagnosis
 from tfbuild.pipeline.bazel import KILLED
 from tfbuild.plan import Build, Request, cuda, failures
-from tfbuild.plan.failures import Circumstances, Failure
+from tfbuild.plan.failures import Failure
 from tfbuild.util.progress import Progress
 
 ROWS = facts.rows("failures", failures.Failure)
@@ -44,9 +44,9 @@ def ids(rows: Iterable[Failure]) -> list[str]:
 
 def concerned(release: str, compiler: str, *features: str, system: str = "", **more: Any) -> list[str]:
     build = {"target": "cpu", "arch": "x86_64", **more}
-    base = toolchains.distribution(system)
-    circumstances = Circumstances(release=release, compiler=compiler, features=features, base=base, **build)
-    return [row.id for row in failures.concerning(circumstances) if row.fixed or row.expected]
+    debian = toolchains.distribution(system)
+    rows = failures.concerning(release, compiler=compiler, features=features, debian=debian, **build)
+    return [row.id for row in rows if row.fixed or row.expected]
 
 
 def chosen(**options: Any) -> Build:

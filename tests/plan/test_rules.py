@@ -9,10 +9,10 @@ import pytest
 from tests.facts import newest
 from tests.plan.test_selection import ARM, HOST, chosen
 from tests.rows import each
-from tfbuild import facts
+from tfbuild import facts, plan
 from tfbuild.errors import BadInput, TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases, targets
-from tfbuild.plan import Request, rules, selection, source
+from tfbuild.plan import Request, rules, source
 from tfbuild.plan import cuda as cuda_rules
 
 
@@ -271,9 +271,7 @@ def test_without_cuda_there_are_no_capabilities_and_with_it_the_release_s_own() 
     assert ",".join(row.name for row in own) == releases.cuda("2.14.1").capabilities
     (named,) = cuda_rules.capabilities(Request(compute_capabilities="8.6"), "cuda", "2.14.1")
     assert named.name == "8.6"
-    none = cuda_rules.cuda_of(Request(), "mkl", "2.14.1")
-    assert (none.cuda, none.cudnn, none.configs, none.notes) == ("", "", (), ())
-    assert cuda_rules.gpu_fields(own[:1], none) == {"compute_capabilities": (own[0].name,), "cuda": "", "cudnn": ""}
+    assert cuda_rules.of_build(Request(), "mkl", "2.14.1", (), "gcc-12", own_place=False) == ("", "")
 
 
 # --- amendments -------------------------------------------------------------------------------------------------------
@@ -394,12 +392,7 @@ def test_a_plan_s_json_has_null_where_nothing_is_compiled() -> None:
 
 
 def test_what_is_usual_is_that_of_the_plan_without_options() -> None:
-    usual = selection.usual("x86_64")
-    build = chosen(cpu="x86-64-v1")
-    assert (usual.release, usual.python, usual.compiler) == (build.release, build.python, build.compiler)
-    named = selection.usual("x86_64", "2.14", "gcc12")
-    assert (named.release, named.python, named.compiler) == ("2.14.1", "3.11", "gcc-12")
-    # No base image of the release has it: the Python is that of the plan without it.
-    assert replace(selection.usual("x86_64", "2.14.1", "gcc-16"), compiler="") == replace(
-        selection.usual("x86_64", "2.14.1"), compiler=""
-    )
+    planned = plan.select(Request(target="cpu", cpu="x86-64-v2", platform="linux/amd64"), None)
+    assert plan.usual("x86_64") == (planned.release, planned.python, planned.compiler)
+    assert plan.usual("x86_64", "2.14", "gcc12") == ("2.14.1", plan.usual("x86_64", "2.14.1")[1], "gcc-12")
+    assert plan.usual("x86_64", "2.14.1", "gcc-16")[:2] == plan.usual("x86_64", "2.14.1")[:2]

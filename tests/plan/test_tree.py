@@ -101,14 +101,14 @@ def test_a_cuda_of_another_major_version_gets_the_cudnn_that_the_tree_names_with
         release_table.using(msgspec.structs.replace(release_table.table(), cuda=(CUDA_14,))),
         pytest.raises(Unsupported, match="no cuDNN is known to work with CUDA 14") as refusal,
     ):
-        cuda.choose_cuda(newest.RELEASE, cuda.parse_capabilities("9.0"), cuda="14.0")
+        cuda.cudnn_version(newest.RELEASE, cuda.parse_capabilities("9.0"), "14.0")
     assert refusal.value.hint == "--cudnn VERSION, one of: 9.9.0"
     # No --cuda: an older one is taken for the GPUs that the release's own does not compile for.
-    with (
-        release_table.using(msgspec.structs.replace(release_table.table(), cuda=(CUDA_13_FIRST,))),
-        pytest.raises(Unsupported, match=r"no cuDNN is known to work with CUDA 12\.5\.1") as refusal,
-    ):
-        cuda.choose_cuda(newest.RELEASE, cuda.parse_capabilities("sm_60,sm_70,compute_90"))
+    gpus = cuda.parse_capabilities("sm_60,sm_70,compute_90")
+    with release_table.using(msgspec.structs.replace(release_table.table(), cuda=(CUDA_13_FIRST,))):
+        nearest = cuda.cuda_version(newest.RELEASE, gpus)
+        with pytest.raises(Unsupported, match=r"no cuDNN is known to work with CUDA 12\.5\.1") as refusal:
+            cuda.cudnn_version(newest.RELEASE, gpus, nearest)
     assert refusal.value.hint == (
         "its own CUDA, 13.1.1, does not compile for 6.0, 7.0: leave them out (--compute-capabilities); "
         "or --cudnn VERSION, one of: 9.9.0"

@@ -192,7 +192,7 @@ def test_every_build_renders_what_the_check_compares() -> None:
     assert "USER 1000:1000\nWORKDIR /home/tensorflow\n" in text
     assert 'ENTRYPOINT ["/usr/local/bin/tfbuild-entrypoint"]\nCMD ["python"]\n' in text
     planned = Planned.from_labels("x", LABELS, "amd64")
-    assert dockerfile.environment(planned) == dockerfile.environment(BUILD)
+    assert dockerfile.environment(planned.build) == dockerfile.environment(BUILD)
 
 
 @each(

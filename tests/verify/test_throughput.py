@@ -20,6 +20,7 @@ from tfbuild.measure.records import Round, Sample
 from tfbuild.measure.rounds import CaseRun
 from tfbuild.measure.sides import Machine
 from tfbuild.measure.workers import Pool
+from tfbuild.plan import Request
 from tfbuild.verify.checks import throughput
 from tfbuild.verify.records import Throughput
 from tfbuild.verify.verification import Verification
@@ -131,7 +132,7 @@ def test_one_slow_workload_of_four_shows_alone_and_in_the_mean() -> None:
 
 def test_the_experiment_s_own_baseline_is_what_a_build_is_compared_with() -> None:
     own = experiments.in_role("verification")
-    assert own.arm[1].env == dict(plan.runtime("2.21.0", "cpu", "").untuned)
+    assert own.arm[1].env == plan.select(Request(release="2.21.0", target="cpu", wheel="official"), None).untuned
     assert not own.arm[0].env
     assert any(case.quick for case in own.case)
     assert [(arm.image, arm.env) for arm in ROW.arm] == [("", {}), ("against", BASELINE.env)]

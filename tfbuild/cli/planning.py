@@ -15,9 +15,7 @@ from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import (
     PLATFORMS,
     Build,
-    HostSystem,
     Request,
-    Usual,
     choose_platform,
     named_architecture,
     newest_official,
@@ -30,6 +28,7 @@ from tfbuild.util.files import WORK
 from tfbuild.util.options import make
 
 if TYPE_CHECKING:
+    from tfbuild.pipeline.machine import HostSystem
     from tfbuild.pipeline.run import Run
     from tfbuild.plan.explain import FeatureRow
 
@@ -118,11 +117,11 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, *
     request = Request(cpu=cpu or "host", cpuinfo=cpuinfo, platform=chosen)
     instruction_set = requested_set(request, PLATFORMS[chosen], host)
     assert instruction_set is not None  # the request names a CPU, at least "host"
-    taken = usual(PLATFORMS[chosen], options["release"], options["compiler"])
+    release, python, compiler = usual(PLATFORMS[chosen], options["release"], options["compiler"])
     flags = compilers.flags(
         instruction_set,
-        taken.compiler,
-        release=taken.release,
+        compiler,
+        release=release,
         prefer_vector_width=options["prefer_vector_width"],
         named=cpu,
     )
@@ -133,15 +132,15 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, *
         named = requested_set(request, PLATFORMS[chosen], host, exact=True) or instruction_set
         cpuid = recordings.diagnostics(read_text(Path(cpuinfo)) if cpuinfo else recordings.loader()) is not None
         read = host if isa.means_host(cpu) else None
-        rows += explaining.rows(named, instruction_set, flags, taken.release, read, cpuid=cpuid)
+        rows += explaining.rows(named, instruction_set, flags, release, read, cpuid=cpuid)
     notes = [*flags.notes]
     if other := named_architecture(asked):
         notes.insert(0, f"{cpu} is for {other}: shown for {chosen}")
     if json:
         out(
             {
-                "release": taken.release,
-                "python": taken.python,
+                "release": release,
+                "python": python,
                 "compiler": flags.compiler,
                 "instruction_set": flags.instruction_set.name,
                 "copts": list(flags.copts),
@@ -152,7 +151,7 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, *
         )
         return
     show_features(rows) if explain else show_flags(flags.copts)
-    say(f"for {flags.instruction_set.name}: {words(taken)}")
+    say(f"for {flags.instruction_set.name}: {words(release, python, compiler)}")
     for item in flags.dropped:
         say_note(f"{item.feature} is left out: {item.reason}")
     for note in notes:
@@ -252,7 +251,7 @@ def select(request: Request, host: Cpu | None = None, ca: Path | None = None) ->
     return select_build(request, host)
 
 
-def select_on_host(request: Request) -> tuple[Build, HostSystem]:
+def select_on_host(request: Request) -> tuple[Build, "HostSystem"]:
     """Plan a compile on this machine itself, without a container, and return the machine as well.
 
     Raises Unsupported where it is not a Debian, an Ubuntu or the like, and UsageError where nothing is compiled.
@@ -262,7 +261,8 @@ def select_on_host(request: Request) -> tuple[Build, HostSystem]:
     if request.wheel not in ("", "source"):
         raise UsageError("--no-container is for compiles", hint="leave out --wheel")
     machine = machines.read()
-    return select_build(request, host_cpu(request.cpuinfo), machine), machine
+    place = (machine.distribution, machine.glibc)
+    return select_build(request, host_cpu(request.cpuinfo), place), machine
 
 
 def select_and_note_lacks(request: Request) -> Build:
@@ -277,11 +277,9 @@ def select_and_note_lacks(request: Request) -> Build:
     return chosen
 
 
-def words(taken: Build | Usual) -> str:
+def words(release: str, python: str, compiler: str, wheel: str = "source") -> str:
     """Return release, Python, compiler and kind of wheel, for a message."""
-    source = "from source" if isinstance(taken, Usual) else WHEELS[taken.wheel.kind]
-    parts = (f"TensorFlow {taken.release}", f"Python {taken.python}", taken.compiler, source)
-    return ", ".join(filter(None, parts))
+    return ", ".join(filter(None, (f"TensorFlow {release}", f"Python {python}", compiler, WHEELS[wheel])))
 
 
 def select_and_print_notes(request: Request, run: "Run") -> Build:
@@ -307,6 +305,6 @@ def select_and_print_notes(request: Request, run: "Run") -> Build:
 
 def print_notes(chosen: Build) -> None:
     """Print what was planned, and the plan's notes."""
-    say(f"{chosen.id}: {words(chosen)}")
+    say(f"{chosen.id}: {words(chosen.release, chosen.python, chosen.compiler, chosen.wheel.kind)}")
     for note in chosen.notes:
         say_note(note)

@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tfbuild.context.labels import ALLOCATOR, UNVERIFIED, Planned, image_name, labels_of
+from tfbuild.context.labels import ALLOCATOR, UNVERIFIED, image_name, labels_of
 from tfbuild.errors import UsageError
-from tfbuild.plan import Build, RuntimeCheck, source
+from tfbuild.plan import Build, alternatives, source
 from tfbuild.util import installation
 from tfbuild.util.files import ELSEWHERE, flush, temporary_folder, writing
 
@@ -208,7 +208,7 @@ def own_files(build: Build, layout: ContextLayout) -> dict[str, str]:
     texts = {
         "Dockerfile": render("Dockerfile.j2", header=f"{MARKER}: {layout.origin}", **_dockerfile(build, layout)),
         "constraints.txt": "".join(f"{line}\n" for line in sorted(build.wheel.constraints)),
-        "entrypoint.sh": render_entrypoint(build.check, header=header),
+        "entrypoint.sh": render_entrypoint(build, header=header),
         "plan.json": smoke_plan(build),
     }
     if build.toolchain is not None:
@@ -248,14 +248,14 @@ def fixes(build: Build) -> dict[str, str]:
 def smoke_plan(build: Build) -> str:
     """Return the plan that `tfbuild-smoke` inside the image compares it with."""
     plan = {
-        "release": build.runtime.version,
+        "release": build.version,
         "python": build.python,
         "compiler": build.compiler,
         "target": build.target,
         "features": build.instruction_set.features,
         "threading": build.threading,
         "allocator": ALLOCATOR,
-        "known_defects": build.runtime.known_defects,
+        "known_defects": build.known_defects,
     }
     return json.dumps(plan, indent=2) + "\n"
 
@@ -270,9 +270,12 @@ def options(build: Build) -> str:
     return shlex.join(build.words)
 
 
-def render_entrypoint(check: RuntimeCheck, *, header: str) -> str:
-    """Return the entry point that makes this check; `header`: its comment about who wrote it."""
-    return render("entrypoint.sh.j2", header=header, check=check)
+def render_entrypoint(build: Build, *, header: str) -> str:
+    """Return the entry point of an image; `header`: its comment about who wrote it.
+
+    Raises Unsupported for a feature that is not known, and UsageError for such a GPU.
+    """
+    return render("entrypoint.sh.j2", header=header, build=build, alternatives=alternatives(build))
 
 
 def _dockerfile(build: Build, layout: ContextLayout) -> dict[str, object]:
@@ -297,14 +300,14 @@ def requirement(build: Build) -> str:
         folder = "/mnt/wheel/" if build.wheel.kind == "file" else ""
         return folder + shlex.quote(build.wheel.requirement)
     # Pip installs CUDA with the wheel, unless the compile took it from the base.
-    cuda_by_pip = build.runtime.cuda and not build.toolchain.cuda_base
+    cuda_by_pip = build.for_gpus and not build.toolchain.cuda_base
     return '"$(echo /mnt/wheel/*.whl)[and-cuda]"' if cuda_by_pip else "/mnt/wheel/*.whl"
 
 
-def environment(build: Build | Planned) -> dict[str, str]:
+def environment(build: Build) -> dict[str, str]:
     """Return the image's environment besides PATH."""
     always = {"LD_PRELOAD": TCMALLOC, "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": str(LARGE_ALLOCATION)}
-    return always | dict(build.runtime.environment)
+    return always | build.environment
 
 
 def configure(build: Build) -> list[tuple[str, str]]:

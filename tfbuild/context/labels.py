@@ -11,10 +11,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tfbuild import __version__, plan
+from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import UnknownImage, UsageError
 from tfbuild.in_container.smoke import judge
 from tfbuild.oci import references
-from tfbuild.plan import Build, Comparison, Runtime, RuntimeCheck
+from tfbuild.plan import Build
+from tfbuild.plan.build import Wheel
 from tfbuild.util.terminal import as_text
 
 if TYPE_CHECKING:
@@ -98,20 +100,20 @@ def labels_of(build: Build) -> dict[str, str]:
             "bazel": build.bazel,
             "allocator": ALLOCATOR,
             "threading": build.threading,
-            "onednn": onednn(build.runtime),
+            "onednn": onednn(build),
             "wheel": build.wheel.kind,
             "requirement": build.wheel.requirement,
             "context": "${CONTEXT_DIGEST}",
             "reused": "${REUSED}",
         }
-        | (_gpus(build) if build.runtime.cuda else {})
+        | (_gpus(build) if build.for_gpus else {})
         | _source(build)
     )
 
 
-def onednn(runtime: Runtime) -> str:
+def onednn(build: Build) -> str:
     """Return the label that says whether the image switches oneDNN on, or leaves that to TensorFlow."""
-    return "on" if runtime.onednn else "default"
+    return "on" if build.onednn else "default"
 
 
 def descriptions(own_id: str, release: str, target: str, python: str, instruction_set: str) -> dict[str, str]:
@@ -129,7 +131,7 @@ def _release(build: Build) -> dict[str, str]:
 
     There is no label for licences: an expression of all that is inside would have hundreds of them (see the SBOM).
     """
-    known = {"created": f"{build.released}T00:00:00Z" if build.released else "", "revision": build.revision}
+    known = {"created": f"{build.released}T00:00:00Z" if build.released else "", "revision": build.commit}
     return {f"{OCI}{name}": value for name, value in known.items() if value}
 
 
@@ -289,38 +291,39 @@ class Planned:
         return plan.MACHINES[self.arch]
 
     @cached_property
-    def runtime(self) -> Runtime:
-        """What the image promises by its release and target."""
-        return plan.runtime(self.release, self.target, self.threading)
-
-    def check(self) -> RuntimeCheck:
-        """Return what its entry point must check. Raises Unsupported and UsageError for meaningless labels."""
-        return plan.runtime_check(
-            self.id,
-            self.release,
-            self.target,
-            self.python,
-            self.platform,
-            instruction_set=self.instruction_set,
-            features=self.features,
-            compute_capabilities=self.compute_capabilities,
+    def build(self) -> Build:
+        """The build as far as its labels say it."""
+        start = f"{self.release}-{self.target}-py{self.python}-{self.instruction_set}"
+        compiled = InstructionSet(
+            name=self.instruction_set, arch=self.arch, level="", features=tuple(sorted(self.features)), option=""
         )
-
-    def comparison(self, base: str) -> Comparison:
-        """Return what its speed is compared with; `base`: --base of its build."""
-        return plan.comparison(self.wheel, self.release, self.target, self.python, self.platform, base)
+        return Build(
+            release=self.release,
+            python=self.python,
+            target=self.target,
+            platform=self.platform,
+            instruction_set=compiled,
+            wheel=Wheel(kind=self.wheel, requirement=self.requirement, constraints=()),
+            base_image="",
+            base_distribution="",
+            with_headers=False,
+            compiler=self.compiler,
+            threading=self.threading,
+            compute_capabilities=self.compute_capabilities,
+            variant=(variant,) if (variant := self.id.removeprefix(start).removeprefix("-")) else (),
+        )
 
     def smoke(self) -> judge.Plan:
         """Return what the smoke benchmark's judgement needs."""
         return judge.Plan(
-            release=self.runtime.version,
+            release=self.build.version,
             python=self.python,
             compiler=self.compiler,
             target=self.target,
             threading=self.threading,
             allocator=ALLOCATOR,
-            checks=self.runtime.checks,
-            known_defects=self.runtime.known_defects,
+            checks=self.build.checks,
+            known_defects=self.build.known_defects,
         )
 
 

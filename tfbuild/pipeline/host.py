@@ -27,10 +27,11 @@ from tfbuild.errors import BuildFailed, DiskFull, UsageError
 from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.compiling import BuilderHost, Compile
+from tfbuild.pipeline.machine import HostSystem, Interpreter
 from tfbuild.pipeline.maker import Maker, needed_disk
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.wheel import Exported
-from tfbuild.plan import BUILD_PYTHON, Build, HostSystem, Interpreter, source
+from tfbuild.plan import BUILD_PYTHON, Build, source
 from tfbuild.util import files, process
 from tfbuild.util.progress import Progress, Step
 

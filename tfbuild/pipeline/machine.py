@@ -4,12 +4,14 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tfbuild.engine import debian
 from tfbuild.errors import Unsupported
-from tfbuild.plan import MACHINES, Build, HostSystem, Interpreter
+from tfbuild.plan import MACHINES, Build, packaged
 
 INSTEAD = "leave out --no-container to compile in a container, or take Debian, Ubuntu or a derivative of them"
 PROGRAM = re.compile(r"(?P<compiler>(?:gcc|clang)-\d+)|python(?P<python>3\.\d+)")
@@ -22,6 +24,30 @@ print(sys.version.split()[0], getattr(sys, "_base_executable", sys.executable))
 print("" if os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")) else "dev")
 print("" if importlib.util.find_spec("ensurepip") else "venv")
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interpreter:
+    """A Python of a machine: its own path, and the ends of the names of its packages that are missing (dev, venv)."""
+
+    version: str
+    path: str
+    lacks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSystem:
+    """A Debian, an Ubuntu or a derivative that compiles without a container.
+
+    `system`: its name for people; `distribution`: that of its release, such as bookworm; `compilers`: their paths by
+    their names (gcc-12); `pythons`: by their versions (3.11).
+    """
+
+    system: str
+    distribution: str
+    glibc: str
+    compilers: Mapping[str, str]
+    pythons: Mapping[str, Interpreter]
 
 
 def interpreter(python: str) -> Interpreter | None:
@@ -76,7 +102,9 @@ def require(build: Build, machine: HostSystem) -> None:
     if packages := lacking(build, machine):
         hint = f"sudo apt-get install {' '.join(packages)}"
         if foreign := _foreign(packages, machine):
+            here = ", ".join((*machine.compilers, *(f"python{version}" for version in machine.pythons)))
             hint += f"; {machine.distribution} itself lacks {', '.join(foreign)}: --compiler or --python takes another"
+            hint += f" (here: {here})" if here else ""
         raise Unsupported(f"this machine lacks what the compile needs: {', '.join(packages)}", hint=hint)
 
 
@@ -93,10 +121,8 @@ def lacking(build: Build, machine: HostSystem) -> list[str]:
 
 def _foreign(packages: list[str], machine: HostSystem) -> list[str]:
     """Return the compilers and Pythons among the packages that this release of Debian does not have."""
-    if machine.debian is None:
-        return []
-    own = {*machine.debian.compilers, f"python{machine.debian.python}"}
-    return [name for name in packages if PROGRAM.fullmatch(name) and name not in own]
+    own = packaged(machine.distribution)
+    return [name for name in packages if own and PROGRAM.fullmatch(name) and name not in own]
 
 
 def program(package: str) -> str | None:

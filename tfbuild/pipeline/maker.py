@@ -19,7 +19,7 @@ from tfbuild.context.labels import UNVERIFIED, given_at_build, image_name, read_
 from tfbuild.cpu import Cpu, recordings
 from tfbuild.engine import Engine, faults
 from tfbuild.engine.build import BuildSettings
-from tfbuild.errors import EngineMissing, UnknownImage, Unsupported, UsageError
+from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage, Unsupported, UsageError
 from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline import wheel
@@ -340,10 +340,10 @@ def downloads(build: Build, *, wheel_only: bool) -> tuple[Build, ...]:
     """
     if build.toolchain is None or wheel_only:
         return (build,)
-    if build.comparison.wheel is None:
+    try:
+        return (build, plan.official_build(build))
+    except TfbuildError as error:
         raise UsageError(
-            f"the image of {build.id} requires what the official wheel does, but there is none: "
-            f"{build.comparison.lacks}",
+            f"the image of {build.id} requires what the official wheel does, but there is none: {error.reason}",
             hint="--wheel-only bundles for `invoke wheel`",
-        )
-    return (build, build.comparison.wheel)
+        ) from error

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import UNVERIFIED, Planned, image_name
 from tfbuild.engine import Engine
+from tfbuild.errors import TfbuildError
 from tfbuild.pipeline.run import Run
-from tfbuild.plan import Build, Comparison, Runtime
+from tfbuild.plan import Build, Request, official_build
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
 from tfbuild.verify import session as verifying
@@ -38,7 +39,7 @@ class Verifier:
 
         `make`: makes the official wheel's image if it is missing, and returns its name.
         """
-        baseline = self.baseline(ref, build.comparison, build.runtime, make)
+        baseline = self.baseline(ref, build, make)
         report = verifying.verify(self.engine, ref, baseline=baseline, progress=self.progress)
         name = tag(self.engine, build, ref, passed=report.passed)
         return Result(image=name, report=self._write(report, name))
@@ -51,28 +52,26 @@ class Verifier:
         baseline = self.existing_baseline(ref)
         return self._write(verifying.verify(self.engine, ref, baseline=baseline, progress=self.progress), ref)
 
-    def baseline(
-        self, ref: str, comparison: Comparison, runtime: Runtime, make: Callable[[Build], str]
-    ) -> Baseline | str:
+    def baseline(self, ref: str, build: Build, make: Callable[[Build], str]) -> Baseline | str:
         """Return what to compare the image `ref` with, or why there is nothing. `make` may return "" for no image."""
-        env = dict(runtime.untuned)
         if not self.run.throughput:
             return LEFT_OUT
-        if comparison.lacks:
-            self.progress(f"no official wheel to compare with: {comparison.lacks}")
+        try:
+            wheel = official_build(build)
+        except TfbuildError as error:
+            self.progress(f"no official wheel to compare with: {error.reason}")
             return verifying.NO_BASELINE
-        if comparison.wheel is None:
-            other = ref
-        elif not (other := self._image_of(comparison.wheel) or make(comparison.wheel)):
-            return _missing(comparison.wheel)
+        # An official wheel's image is compared with itself without its tuning.
+        other = ref if build.wheel.kind == "official" else self._image_of(wheel) or make(wheel)
         # It is run by its id, because another run may be verifying it, and then removes the name ID-unverified.
-        return Baseline(ref=other, id=self.engine.image(other).id, env=env)
+        return Baseline(ref=other, id=self.engine.image(other).id, env=build.untuned) if other else _missing(wheel)
 
     def existing_baseline(self, ref: str) -> Baseline | str:
         """Return what to compare an existing image with, by its labels, or why there is nothing; build nothing."""
         image = self.engine.image(ref)
-        planned = Planned.from_labels(ref, image.labels, image.architecture)
-        return self.baseline(ref, planned.comparison(self.run.base), planned.runtime, lambda _: "")
+        build = Planned.from_labels(ref, image.labels, image.architecture).build
+        based = replace(build, request=Request(base=self.run.base))
+        return self.baseline(ref, based, lambda _: "")
 
     def _image_of(self, wheel: Build) -> str:
         """Return the name of the official wheel's image, verified or not; "" if the engine has none."""

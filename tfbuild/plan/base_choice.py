@@ -2,71 +2,26 @@
 
 It is the newest Python of the release for which a base has one of its compilers; the surest compiler that a base with
 that Python has; a base on a supported Debian with that compiler in its own archive; then the oldest glibc. What is
-known to fail is passed over, unless nothing else is left. Without a container, a machine takes the base's place.
+known to fail is passed over, unless nothing else is left.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
 
 from packaging.version import Version
 
 from tfbuild.cpu import compilers
 from tfbuild.errors import Unsupported
 from tfbuild.facts import releases, toolchains
-from tfbuild.facts.release_table import is_extended
 from tfbuild.facts.toolchains import BaseImage, Distribution
-from tfbuild.plan import failures
-from tfbuild.plan.failures import Circumstances, Failure
+from tfbuild.plan.failures import Failure
 from tfbuild.plan.request import BASES, Request
 from tfbuild.plan.rules import choose_python
 
 # The first words of a note about something that may turn out wrong.
 NOT_CERTAIN = "not certain: "
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interpreter:
-    """A Python of a machine: its own path, and the ends of the names of its packages that are missing (dev, venv)."""
-
-    version: str
-    path: str
-    lacks: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostSystem:
-    """A Debian, an Ubuntu or a derivative that compiles without a container.
-
-    `system`: its name for people; `distribution`: that of its release, such as bookworm; `compilers`: their paths by
-    their names (gcc-12); `pythons`: by their versions (3.11).
-    """
-
-    system: str
-    distribution: str
-    glibc: str
-    compilers: Mapping[str, str]
-    pythons: Mapping[str, Interpreter]
-
-    @property
-    def debian(self) -> Distribution | None:
-        """Its release of Debian, if it is a known one."""
-        return toolchains.distribution(self.distribution)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BaseChoice:
-    """What a release is built with; `notes` say what was passed over, and why.
-
-    `base` is None if the user named one, and where a `machine` is in its place.
-    """
-
-    python: str
-    compiler: str
-    base: BaseImage | None = None
-    machine: HostSystem | None = None
-    notes: tuple[str, ...] = ()
+# Returns the known failures of a compile with that compiler on that Debian.
+Failures = Callable[[str, Distribution | None], tuple[Failure, ...]]
 
 
 def default_base() -> tuple[str, str]:
@@ -86,21 +41,23 @@ def debian_pythons() -> str:
     return f"{', '.join(first)} and {last}"
 
 
-def choose(request: Request, circumstances: Circumstances, machine: HostSystem | None = None) -> BaseChoice:
-    """Choose the Python, base and compiler of a compile. A base that the user named may have any compiler.
+def packaged(distribution: str) -> frozenset[str]:
+    """Return the compilers and the Python that a Debian release itself has, such as gcc-12; none of an unknown one."""
+    debian = toolchains.distribution(distribution)
+    return frozenset((*debian.compilers, f"python{debian.python}")) if debian else frozenset()
 
-    Raises Unsupported.
+
+def choose(request: Request, release: str, failures: Failures) -> tuple[str, str, BaseImage | None, tuple[str, ...]]:
+    """Return the Python, the compiler and the base of a compile, with notes on what was passed over and why.
+
+    The base is None if the user named one, which may have any compiler. Raises Unsupported.
     """
-    release = circumstances.release
     compiler = named_compiler(request.compiler, release) if request.compiler else ""
     supported = releases.pythons(release)
-    if not machine and request.base not in BASES:
-        python = choose_python(request, release, supported)
-        return BaseChoice(python=python, compiler=compiler or releases.compiler(release))
+    if request.base not in BASES:
+        return choose_python(request, release, supported), compiler or releases.compiler(release), None, ()
     pythons = (choose_python(request, release, supported),) if request.python else supported[::-1]
-    if machine:
-        return _on_machine(machine, circumstances, pythons, compiler)
-    return first_base(release, pythons, compiler, bootstrap=request.base == "bootstrap", circumstances=circumstances)
+    return first_base(release, pythons, compiler, bootstrap=request.base == "bootstrap", failures=failures)
 
 
 def named_compiler(text: str, release: str) -> str:
@@ -108,7 +65,8 @@ def named_compiler(text: str, release: str) -> str:
     try:
         return "-".join(map(str, compilers.find(text)))
     except Unsupported as error:
-        known = _installable(first_base(release, releases.pythons(release)[::-1]).python)
+        python, *_ = first_base(release, releases.pythons(release)[::-1])
+        known = _installable(python)
         family = re.match("[a-z]*", text.strip().lower())
         of_family = [name for name in known if family and name.partition("-")[0] == family[0]]
         raise Unsupported(error.reason, hint=f"base images have: {', '.join(of_family or known)}") from None
@@ -120,58 +78,25 @@ def first_base(
     compiler: str = "",
     *,
     bootstrap: bool = False,
-    circumstances: Circumstances | None = None,
-) -> BaseChoice:
-    """Return the first of `pythons` that has a base with `compiler` (default: with a compiler of the release).
+    failures: Failures = lambda *_: (),
+) -> tuple[str, str, BaseImage, tuple[str, ...]]:
+    """Return the first of `pythons` that has a base with `compiler` (default: one of the release); see `choose`.
 
-    `bootstrap`: only bases that can be made without a registry. `circumstances`: pass over what is known to fail.
+    `bootstrap`: only bases that can be made without a registry. `failures`: what is known to fail is passed over.
     Raises Unsupported if no base has the compiler or the Python.
     """
-    choose = _first_base.__wrapped__ if is_extended() else _first_base
-    return choose(release, pythons, compiler, bootstrap, circumstances)
-
-
-@cache
-def _first_base(
-    release: str, pythons: tuple[str, ...], compiler: str, bootstrap: bool, circumstances: Circumstances | None
-) -> BaseChoice:
     names = [compiler] if compiler else [row.name for row in releases.compilers(release)]
     able = [(row, name) for python in pythons for name in names for row in _bases_with(python, name, bootstrap)]
-    failing = {one: row for one in able if circumstances and (row := _failure(circumstances, one[0].debian, one[1]))}
+    failing: dict[tuple[BaseImage, str], Failure] = {}
+    for base, name in able:
+        if row := next((row for row in failures(name, base.debian) if row.expected), None):
+            failing[base, name] = row
     if not able:
         raise _refusal(release, pythons, compiler, bootstrap)
     base, name = next((one for one in able if one not in failing), able[0])
     beside = [row for row, other in able if other == name and row.python == base.python and (row, other) not in failing]
     untried = _notes(release, beside or [base], name, failing=(base, name) in failing)
-    notes = (*_about_failures(failing, able.index((base, name)), able), *untried)
-    return BaseChoice(python=base.python, compiler=name, base=base, notes=notes)
-
-
-def _failure(circumstances: Circumstances, base: Distribution | None, compiler: str) -> Failure | None:
-    """Return a known failure without a fix of a compile with that compiler on that base."""
-    rows = failures.concerning(replace(circumstances, compiler=compiler, base=base))
-    return next((row for row in rows if row.expected), None)
-
-
-def _on_machine(machine: HostSystem, circumstances: Circumstances, pythons: Sequence[str], compiler: str) -> BaseChoice:
-    """Choose what the machine has, before what its distribution has, before all else.
-
-    Of that the newest of `pythons`, and the surest compiler that is not known to fail, unless one is named.
-    """
-    release, debian = circumstances.release, machine.debian
-    ranked = [row.name for row in releases.compilers(release)]
-    failing = {name for name in ranked if _failure(circumstances, debian, name)}
-
-    def penalties(name: str) -> tuple[bool, bool, bool]:
-        return name in failing, name not in machine.compilers, debian is None or name not in debian.compilers
-
-    python = min(pythons, key=lambda row: (row not in machine.pythons, debian is None or row != debian.python))
-    name = compiler or min(ranked, key=penalties)
-    programs = {f"python{python}": python in machine.pythons, name: name in machine.compilers}
-    notes = [f"{program} is not on this machine" for program, present in programs.items() if not present]
-    if better := [] if compiler else [row for row in ranked[: ranked.index(name)] if row not in failing]:
-        notes.append(f"{' or '.join(better)} is preferred, but is not on this machine")
-    return BaseChoice(python=python, compiler=name, machine=machine, notes=(*notes, *_confidence(release, name)))
+    return base.python, name, base, (*_about_failures(failing, able.index((base, name)), able), *untried)
 
 
 def _bases_with(python: str, compiler: str, bootstrap: bool = False) -> list[BaseImage]:

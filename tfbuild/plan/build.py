@@ -1,12 +1,14 @@
-"""What is decided, the build with all that follows from that, and the request that makes it again: frozen values."""
+"""A build: one image with everything that is decided about it."""
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from tfbuild import facts
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.facts.release_table import CompileCost
-from tfbuild.plan.cuda import Capability
+from tfbuild.facts import releases, targets
+from tfbuild.facts.release_table import CompileCost, spelled
+from tfbuild.plan.cuda import Capability, parse_capabilities
 from tfbuild.plan.failures import Failure
 from tfbuild.plan.request import Request
 from tfbuild.plan.source import Override, OwnBazel, Patch, Source, SystemLibrary
@@ -30,11 +32,37 @@ class Wheel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
-    """What is decided about one image. A CPU must have the instruction set's features to run it.
+class Toolchain:
+    """What compiles the wheel.
 
-    If nothing is compiled, `bazel`, `bazel_target`, `configs` and `configure_env` are empty; `copts` and `compiler` are
-    then those of the existing wheel, as far as they are known.
+    `packages`: Debian's, for the compiler and TensorFlow's own build; `system_packages`: those of system-lib;
+    `requirements`: pip's. `llvm`: URL, suite, key and fingerprint of the apt repository with the compiler, () if the
+    base's distribution has it. `bazelisk`: version, sha256 and architecture. `host_flags`: Bazel's, for tools that run
+    on the builder; `machine_flags`: for a machine that can run what it compiles. `silo`: the flag that keeps caches
+    apart. `cuda_base`: what the base image must have if the compile takes CUDA from it, else "". `cost`: what a compile
+    of this or of a like release took.
+    """
+
+    packages: tuple[str, ...]
+    system_packages: tuple[str, ...]
+    requirements: tuple[str, ...]
+    llvm: tuple[str, ...]
+    bazelisk: tuple[str, str, str]
+    host_flags: tuple[str, ...]
+    machine_flags: tuple[str, ...]
+    silo: str
+    cuda_base: str
+    known_failures: tuple[Failure, ...]
+    cost: CompileCost
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """One image. A CPU must have the instruction set's features to run it.
+
+    If nothing is compiled, `toolchain` is None, and `bazel`, `bazel_target`, `configs` and `configure_env` are empty;
+    `copts` and `compiler` are then those of the existing wheel, as far as they are known. Its properties are what the
+    facts say of such an image.
     """
 
     release: str
@@ -70,6 +98,7 @@ class Decision:
     # How it differs from the default build of the same release, target, Python and instruction set.
     variant: tuple[str, ...] = ()
     request: Request = field(default_factory=Request)
+    toolchain: Toolchain | None = None
 
     @property
     def id(self) -> str:
@@ -81,9 +110,83 @@ class Decision:
         """The identifier of the same build without what is unusual: patches, flags, another compiler."""
         return f"{self.release}-{self.target}-py{self.python}-{self.instruction_set.name}"
 
+    @property
+    def version(self) -> str:
+        """The release as TensorFlow itself spells it."""
+        return spelled(self.release)
+
+    @property
+    def for_gpus(self) -> bool:
+        return targets.get(self.target).cuda
+
+    @property
+    def onednn(self) -> bool:
+        """Whether the image switches oneDNN on; else TensorFlow decides."""
+        return targets.get(self.target).onednn
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that tune TensorFlow."""
+        switch = releases.onednn_env(self.release) if self.onednn else ()
+        return dict((*releases.thread_env(self.threading), *switch))
+
+    @property
+    def untuned(self) -> dict[str, str]:
+        """The variables that undo all tuning."""
+        return {"LD_PRELOAD": ""} | {name: "" for name, _ in releases.onednn_env(self.release)}
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """The target's own checks."""
+        return targets.get(self.target).checks
+
+    @property
+    def known_defects(self) -> tuple[str, ...]:
+        """The parts of the numerics check that the release gets wrong."""
+        return releases.known_defects(self.release)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The features that the entry point checks, by their names in /proc/cpuinfo."""
+        return facts.cpuinfo_names(self.instruction_set.features)
+
+    @property
+    def gpus(self) -> tuple[Capability, ...]:
+        """The compute capabilities that its kernels are compiled for."""
+        return parse_capabilities(",".join(self.compute_capabilities)) if self.compute_capabilities else ()
+
+    @property
+    def commit(self) -> str:
+        """The commit of the release, if TensorFlow is nothing but that release; else ""."""
+        return releases.get(self.release).commit if self._untouched else ""
+
+    @property
+    def released(self) -> str:
+        """The day of the release, if TensorFlow is nothing but that release; else ""."""
+        return releases.get(self.release).date if self._untouched else ""
+
+    @property
+    def _untouched(self) -> bool:
+        from_git = self.source is not None and self.source.kind == "git" and not self.patches
+        return self.wheel.kind == "official" or from_git
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The options that make this build again, on any day and machine."""
+        return tuple(options.words(self.resolved()))
+
+    def resolved(self) -> Request:
+        """Return the request that makes this build on any day and machine, with only the names of files."""
+        values = {}
+        for name, row in options.declared(Request).items():
+            field_name = name.replace("-", "_")
+            values[field_name] = row.written(self) if row.written else getattr(self.request, field_name)
+        return Request(**values)
+
     def to_json(self) -> dict[str, object]:
         """The plan's documented JSON: every field, with the instruction set as its name and features."""
-        values = {row.name: getattr(self, row.name) for row in fields(Decision) if row.name != "request"}
+        names = [row.name for row in fields(Build) if row.name not in ("request", "toolchain")]
+        values = {name: getattr(self, name) for name in names}
         return (
             {"id": self.id}
             | values
@@ -109,108 +212,3 @@ def _row(value: "Wheel | Source | OwnBazel | Patch | Override", but: str = "") -
     """Return a part of the plan as JSON, with null where it is empty."""
     rows = {name: list(row) if isinstance(row, tuple) else row for name, row in vars(value).items() if name != but}
     return {name: str(row) if isinstance(row, Path) else None if row == "" else row for name, row in rows.items()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Toolchain:
-    """What compiles the wheel.
-
-    `packages`: Debian's, for the compiler and TensorFlow's own build; `system_packages`: those of system-lib;
-    `requirements`: pip's. `llvm`: URL, suite, key and fingerprint of the apt repository with the compiler, () if the
-    base's distribution has it. `bazelisk`: version, sha256 and architecture. `host_flags`: Bazel's, for tools that run
-    on the builder; `machine_flags`: for a machine that can run what it compiles. `silo`: the flag that keeps caches
-    apart. `cuda_base`: what the base image must have if the compile takes CUDA from it, else "". `cost`: what a compile
-    of this or of a like release took.
-    """
-
-    packages: tuple[str, ...]
-    system_packages: tuple[str, ...]
-    requirements: tuple[str, ...]
-    llvm: tuple[str, ...]
-    bazelisk: tuple[str, str, str]
-    host_flags: tuple[str, ...]
-    machine_flags: tuple[str, ...]
-    silo: str
-    cuda_base: str
-    known_failures: tuple[Failure, ...]
-    cost: CompileCost
-
-
-@dataclass(frozen=True, kw_only=True)
-class Runtime:
-    """What an image of a release and target promises as it runs.
-
-    `version`: the release as TensorFlow itself spells it. `environment`: the variables that the image sets for it;
-    `untuned`: those that undo all tuning. `checks`: the target's own; `known_defects`: the parts of the numerics check
-    that the release gets wrong.
-    """
-
-    version: str
-    cuda: bool
-    onednn: bool
-    environment: tuple[tuple[str, str], ...]
-    untuned: tuple[tuple[str, str], ...]
-    checks: tuple[str, ...]
-    known_defects: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Alternative:
-    """An image for a CPU with these features, by their names in /proc/cpuinfo."""
-
-    id: str
-    features: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RuntimeCheck:
-    """What the entry point of the image `id` requires of the machine, and what it suggests to others.
-
-    `required`: features by their names in /proc/cpuinfo; `gpus`: those that the kernels are compiled for.
-    `alternatives`: images of the same release, target and Python for other CPUs, the largest instruction set first.
-    """
-
-    id: str
-    target: str
-    instruction_set: str
-    required: tuple[str, ...]
-    gpus: tuple[Capability, ...]
-    alternatives: tuple[Alternative, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """What an image's speed is compared with.
-
-    `wheel`: the image of the official wheel; None with an empty `lacks` means the image itself without its tuning.
-    `lacks`: why there is nothing to compare with.
-    """
-
-    wheel: "Build | None" = None
-    lacks: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Build(Decision):
-    """One image with everything resolved: no later step asks the facts.
-
-    `toolchain`: None if nothing is compiled. `words`: the options that make this build again, on any day and machine.
-    `revision`, `released`: the commit and the day of the release, if TensorFlow is nothing but that release; else "".
-    """
-
-    toolchain: Toolchain | None
-    runtime: Runtime
-    check: RuntimeCheck
-    comparison: Comparison
-    words: tuple[str, ...]
-    revision: str = ""
-    released: str = ""
-
-
-def resolved(build: Decision) -> Request:
-    """Return the request that makes this build on any day and machine, with only the names of files."""
-    values = {}
-    for name, row in options.declared(Request).items():
-        field_name = name.replace("-", "_")
-        values[field_name] = row.written(build) if row.written else getattr(build.request, field_name)
-    return Request(**values)

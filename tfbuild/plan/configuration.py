@@ -7,8 +7,8 @@ from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import Threading, table
 from tfbuild.plan import failures, remote_cache
-from tfbuild.plan.build import BUILD_PYTHON, PLATFORMS, Decision, Toolchain
-from tfbuild.plan.cuda import Capability, CudaChoice
+from tfbuild.plan.build import BUILD_PYTHON, PLATFORMS, Build, Toolchain
+from tfbuild.plan.cuda import Capability
 
 # Host tools are compiled for any machine that may build. Only --copt has the target's features.
 GENERIC = {"x86_64": "-march=x86-64", "aarch64": "-march=armv8-a"}
@@ -83,19 +83,19 @@ def _existing(name: str, release: str) -> str:
 
 
 def configure_env(
-    release: str, target: str, compiler: str, gpus: tuple[Capability, ...], cuda: CudaChoice
+    release: str, target: str, compiler: str, gpus: tuple[Capability, ...], cuda: str, cudnn: str
 ) -> tuple[tuple[str, str], ...]:
     """Return the variables that answer every question of configure.py, in the order of its questions."""
     program, row, own = f"/usr/bin/{compiler}", targets.get(target), releases.cuda(release)
     # Up to 2.17 configure.py looks for the library by its major version: a CUDA image may not be more precise.
-    exact = own.hermetic or cuda.cudnn != own.cudnn
+    exact = own.hermetic or cudnn != own.cudnn
     values = {
         "python": BUILD_PYTHON,
         "clang": program,
         "gcc": program,
         "cuda_path": CUDA_PATH,
-        "cuda": cuda.cuda,
-        "cudnn": cuda.cudnn if exact else cuda.cudnn.partition(".")[0],
+        "cuda": cuda,
+        "cudnn": cudnn if exact else cudnn.partition(".")[0],
         "capabilities": ",".join(gpu.code for gpu in gpus),
     }
     return tuple(
@@ -123,20 +123,20 @@ def wheel_flags(release: str, target: str, arch: str, python: str) -> tuple[str,
 # --- toolchain --------------------------------------------------------------------------------------------------------
 
 
-def toolchain(decided: Decision) -> Toolchain:
+def toolchain(build: Build) -> Toolchain:
     """Return what compiles the wheel of a build from source."""
-    release, bazel, compiler, arch = decided.release, decided.bazel, decided.compiler, PLATFORMS[decided.platform]
+    release, bazel, compiler, arch = build.release, build.bazel, build.compiler, PLATFORMS[build.platform]
     rows = toolchains.table()
     return Toolchain(
         packages=packages(compiler, *releases.host_tools(release)),
-        system_packages=tuple(sorted({name for row in decided.system_libs for name in row.packages})),
+        system_packages=tuple(sorted({name for row in build.system_libs for name in row.packages})),
         requirements=python_requirements(release),
-        llvm=_llvm(decided.base_image, compiler),
-        bazelisk=(rows.bazelisk.version, rows.bazelisk.sha256[arch], decided.platform.partition("/")[2]),
+        llvm=_llvm(build.base_image, compiler),
+        bazelisk=(rows.bazelisk.version, rows.bazelisk.sha256[arch], build.platform.partition("/")[2]),
         host_flags=(f"--host_copt={GENERIC[arch]}", *toolchains.bazel_flags(rows.host_apart, bazel)),
         machine_flags=toolchains.bazel_flags(rows.compile_once, bazel),
         silo=remote_cache.silo(bazel, release),
-        cuda_base=_cuda_base(decided),
+        cuda_base=_cuda_base(build),
         known_failures=failures.known(release),
         cost=releases.compile_cost(release),
     )
@@ -165,8 +165,8 @@ def _llvm(base_image: str, compiler: str) -> tuple[str, ...]:
     return (llvm.url, suite, llvm.key, llvm.fingerprint) if suite else ()
 
 
-def _cuda_base(decided: Decision) -> str:
-    if not (decided.request.cuda_path or releases.cuda_from_base(decided.release, decided.target)):
+def _cuda_base(build: Build) -> str:
+    if not (build.request.cuda_path or releases.cuda_from_base(build.release, build.target)):
         return ""
-    compiler = decided.request.compiler or releases.compiler(decided.release)
-    return f"CUDA {decided.cuda}, cuDNN {decided.cudnn} and {compiler}"
+    compiler = build.request.compiler or releases.compiler(build.release)
+    return f"CUDA {build.cuda}, cuDNN {build.cudnn} and {compiler}"

@@ -12,7 +12,7 @@ Capability").
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -120,32 +120,16 @@ class CudaTable(Facts, frozen=True, kw_only=True):
     cudnn: tuple[CudnnRow, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CudaChoice:
-    """A CUDA and a cuDNN, the Bazel `configs` that they need, and `notes` for the user.
-
-    `answers`: for configure.py, where they are the user's own.
-    """
-
-    cuda: str = ""
-    cudnn: str = ""
-    configs: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    answers: tuple[tuple[str, str], ...] = ()
-
-
 def table() -> CudaTable:
     """Return the facts, read once a process."""
     return facts.load("cuda", CudaTable)
 
 
-def choose_cuda(
-    release: str, gpus: tuple[Capability, ...], *, compiler: str = "", cuda: str = "", cudnn: str = ""
-) -> CudaChoice:
-    """Return the CUDA and cuDNN of a build of `release` for `gpus`; raises Unsupported if none fits."""
+def cuda_version(release: str, gpus: tuple[Capability, ...], requested: str = "") -> str:
+    """Return the CUDA of a build of `release` for `gpus`; raises Unsupported if none fits."""
     refuse_unknown(gpus)
     own = releases.cuda(release)
-    chosen = _requested(release, cuda, "CUDA") if cuda else _nearest(own, gpus)
+    chosen = _requested(release, requested, "CUDA") if requested else _nearest(own, gpus)
     if not chosen:
         # All of them, if only their combination is impossible.
         never = [gpu for gpu in gpus if all(_missing(cuda, (gpu,)) for cuda in _takes(own))]
@@ -159,21 +143,15 @@ def choose_cuda(
             f"CUDA {chosen} does not compile for compute capability {_figures(missing)}",
             hint=_advice(release, gpus, cuda=_nearest(own, gpus)),
         )
-    configs, notes = _device_compiler(release, gpus, compiler)
-    return CudaChoice(
-        cuda=chosen,
-        cudnn=_cudnn(release, own, chosen, cudnn, gpus),
-        configs=configs,
-        notes=(*_newer(release, own, chosen, gpus), *notes),
-    )
+    return chosen
 
 
-def _installed(
-    release: str, gpus: tuple[Capability, ...], compiler: str, request: Request, *, own_place: bool
-) -> CudaChoice:
-    """Return the CUDA and cuDNN in the folders that the user names; it may be a version that Bazel cannot download."""
-    own = releases.cuda(release)
-    if not own.hermetic:
+def refuse_installed(request: Request, release: str, gpus: tuple[Capability, ...], *, own_place: bool) -> None:
+    """Raise a refusal if the CUDA in the folders that the user names cannot be taken.
+
+    It may be a version that Bazel cannot download. `own_place`: see `of_build`.
+    """
+    if not releases.cuda(release).hermetic:
         raise Unsupported(
             f"TensorFlow {release} takes CUDA from its base image anyway",
             hint="leave out cuda-path; --configure TF_CUDA_PATHS=FOLDER,FOLDER names its folders there",
@@ -194,12 +172,6 @@ def _installed(
             f"CUDA {request.cuda} does not compile for compute capability {_figures(missing)}",
             hint="choose other GPUs (--compute-capabilities)",
         )
-    configs, notes = _device_compiler(release, gpus, compiler)
-    if not _newest_patch(_takes(own), request.cuda):
-        notes = (*notes, f"not certain: that TensorFlow {release} builds with CUDA {request.cuda}")
-    folders = request.cuda_path.split(",")
-    answers = tuple(zip(OWN_PATHS, folders * 3 if len(folders) == 1 else folders, strict=True))
-    return CudaChoice(cuda=request.cuda, cudnn=request.cudnn, configs=configs, notes=notes, answers=answers)
 
 
 def refuse_unknown(gpus: tuple[Capability, ...]) -> None:
@@ -271,13 +243,14 @@ def _advice(release: str, gpus: tuple[Capability, ...], cuda: str = "") -> str:
     return f"CUDA {cudas[0]} is the first that does, and no release is known to take it: choose other GPUs"
 
 
-def _cudnn(release: str, fact: Cuda, cuda: str, requested: str, gpus: tuple[Capability, ...]) -> str:
+def cudnn_version(release: str, gpus: tuple[Capability, ...], cuda: str, requested: str = "") -> str:
     """Return the requested cuDNN, else the one known to work with a CUDA that is not the release's, else its own.
 
     Raises Unsupported for a CUDA of another major version, which the release's own is not made for.
     """
     if requested:
         return _requested(release, requested, "cuDNN")
+    fact = releases.cuda(release)
     named = dict(pair.split("/") for pair in fact.pairs).get(cuda)
     paired = [row.version for row in table().cudnn if cuda != fact.version and row.covers(cuda)]
     known = named or next((name for name in paired if name in fact.others_cudnn), "")
@@ -290,33 +263,19 @@ def _cudnn(release: str, fact: Cuda, cuda: str, requested: str, gpus: tuple[Capa
     return known or fact.cudnn
 
 
-def _newer(release: str, fact: Cuda, cuda: str, gpus: tuple[Capability, ...]) -> Iterator[str]:
-    if cuda == fact.version:
-        return
-    if missing := _missing(fact.version, gpus):
-        yield f"CUDA {cuda} is taken: the release's own, {fact.version}, does not compile for {_figures(missing)}"
-    named = any(pair.startswith(f"{cuda}/") for pair in fact.pairs)
-    of = "" if releases.known(release) else f"of {releases.nearest(release)}: "
-    evidence = "its .bazelrc names that CUDA" if named else f"{of}{fact.evidence}"
-    yield f"not certain: that TensorFlow {release} builds with CUDA {cuda}; {evidence}"
+def nvcc_config(release: str, gpus: tuple[Capability, ...], compiler: str) -> tuple[str, ...]:
+    """Return the config with which nvcc compiles the kernels, and Clang the rest, if Clang cannot compile them.
 
-
-def _device_compiler(
-    release: str, gpus: tuple[Capability, ...], compiler: str
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the config and the note of a build whose Clang cannot compile the kernels: nvcc does, Clang the rest.
-
-    .bazelrc's own rbe_linux_cuda_nvcc does the same: cuda_clang, then cuda_nvcc (2025-04 to 2026-06).
+    .bazelrc's own rbe_linux_cuda_nvcc does the same: cuda_clang, then cuda_nvcc (2025-04 to 2026-06). Raises
+    Unsupported if the release has none.
     """
     missing = _not_by_clang(gpus, compiler)
-    if not missing:
-        return (), ()
-    if not releases.config(NVCC, release):
+    if missing and not releases.config(NVCC, release):
         raise Unsupported(
             f"{compiler} does not compile for compute capability {_figures(missing)}",
             hint=_other_compiler(release, gpus),
         )
-    return (NVCC,), (f"nvcc compiles the kernels (--config={NVCC}): {compiler} cannot for {_figures(missing)}",)
+    return (NVCC,) if missing else ()
 
 
 def _other_compiler(release: str, gpus: tuple[Capability, ...]) -> str:
@@ -356,16 +315,10 @@ def capabilities(request: Request, target: str, release: str) -> tuple[Capabilit
     return parse_capabilities(request.compute_capabilities or own, named="_" in own)
 
 
-def cuda_of(
-    request: Request,
-    target: str,
-    release: str,
-    gpus: tuple[Capability, ...] = (),
-    compiler: str = "",
-    *,
-    own_place: bool = False,
-) -> CudaChoice:
-    """Return the CUDA to compile with; an official wheel has the release's own, and a target without CUDA none.
+def of_build(
+    request: Request, target: str, release: str, gpus: tuple[Capability, ...], compiler: str, *, own_place: bool
+) -> tuple[str, str]:
+    """Return the CUDA and the cuDNN to compile with; "" for a target without CUDA.
 
     `own_place`: it is compiled on a base that the user named, or on a machine. Only those have a CUDA.
     """
@@ -373,22 +326,41 @@ def cuda_of(
         given = {"--cuda": request.cuda, "cudnn": request.cudnn, "cuda-path": request.cuda_path}
         if name := next((name for name, value in given.items() if value), ""):
             raise UsageError(f"{name} is for GPUs, and --target {target} is not", hint=targets.options("cuda"))
-        return CudaChoice()
-    if not compiler:
-        own = releases.cuda(release)
-        return CudaChoice(cuda=own.version, cudnn=own.cudnn)
+        return "", ""
     if request.cuda_path:
-        return _installed(release, gpus, compiler, request, own_place=own_place)
-    return choose_cuda(release, gpus, compiler=compiler, cuda=request.cuda, cudnn=request.cudnn)
+        refuse_installed(request, release, gpus, own_place=own_place)
+        return request.cuda, request.cudnn
+    version_of_cuda = cuda_version(release, gpus, request.cuda)
+    nvcc_config(release, gpus, compiler)
+    return version_of_cuda, cudnn_version(release, gpus, version_of_cuda, request.cudnn)
 
 
-def likely_cuda(request: Request, target: str, release: str, gpus: tuple[Capability, ...]) -> str:
-    """Return the CUDA that `cuda_of` will return for any compiler; "" where it has none, or refuses the request."""
+def likely(request: Request, target: str, release: str, gpus: tuple[Capability, ...]) -> str:
+    """Return the CUDA that `of_build` will return for any compiler; "" where it has none, or refuses the request."""
     if not targets.get(target).cuda:
         return ""
     return request.cuda or _nearest(releases.cuda(release), gpus)
 
 
-def gpu_fields(gpus: tuple[Capability, ...], cuda: CudaChoice) -> dict[str, Any]:
-    """Return the fields of a `Decision` about GPUs."""
-    return {"compute_capabilities": tuple(gpu.name for gpu in gpus), "cuda": cuda.cuda, "cudnn": cuda.cudnn}
+def notes(release: str, gpus: tuple[Capability, ...], compiler: str, cuda: str, *, installed: bool) -> Iterator[str]:
+    """Yield notes on a CUDA that is not the release's own, and on nvcc. `installed`: it is the user's own."""
+    own = releases.cuda(release)
+    if installed and not _newest_patch(_takes(own), cuda):
+        yield f"not certain: that TensorFlow {release} builds with CUDA {cuda}"
+    elif not installed and cuda != own.version:
+        if missing := _missing(own.version, gpus):
+            yield f"CUDA {cuda} is taken: the release's own, {own.version}, does not compile for {_figures(missing)}"
+        named = any(pair.startswith(f"{cuda}/") for pair in own.pairs)
+        of = "" if releases.known(release) else f"of {releases.nearest(release)}: "
+        evidence = "its .bazelrc names that CUDA" if named else f"{of}{own.evidence}"
+        yield f"not certain: that TensorFlow {release} builds with CUDA {cuda}; {evidence}"
+    if missing := _not_by_clang(gpus, compiler):
+        yield f"nvcc compiles the kernels (--config={NVCC}): {compiler} cannot for {_figures(missing)}"
+
+
+def installed_answers(request: Request) -> dict[str, str]:
+    """Return the answers for configure.py that name the user's own CUDA; {} without one."""
+    if not request.cuda_path:
+        return {}
+    folders = request.cuda_path.split(",")
+    return dict(zip(OWN_PATHS, folders * 3 if len(folders) == 1 else folders, strict=True))

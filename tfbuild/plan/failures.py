@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from tfbuild import facts
@@ -67,43 +67,56 @@ class Failure(Sourced, frozen=True, kw_only=True):
         return ", ".join(part for part in parts if part)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Circumstances:
-    """The conditions of a build that failures depend on. `base`: its Debian release, None if it is not known.
-
-    `machine_glibc`: that of a machine in a base's place, else "".
-    `bazel`: the version that builds it, "" for the release's own. `cuda`: the version that it takes, "" where that is
-    not known.
-    """
-
-    release: str
-    target: str
-    arch: str
-    compiler: str = ""
-    features: tuple[str, ...] = ()
-    base: Distribution | None = None
-    gpus: tuple[Capability, ...] = ()
-    bazel: str = ""
-    cuda: str = ""
-    machine_glibc: str = ""
-
-    @property
-    def glibc(self) -> str:
-        """The glibc that it is compiled with, "" if it is not known."""
-        return self.machine_glibc or (self.base.glibc if self.base else "")
-
-
 def known(release: str) -> tuple[Failure, ...]:
     """Return all known failures of a release, whatever it is built with."""
     return releases.rows(facts.rows("failures", Failure), release)
 
 
-def concerning(circumstances: Circumstances, without: Iterable[str] = ()) -> tuple[Failure, ...]:
-    """Return the known failures under these circumstances. `without`: ids that the user does not want fixed.
+@lru_cache(maxsize=2**12)
+def concerning(
+    release: str,
+    *,
+    target: str,
+    arch: str,
+    compiler: str,
+    features: tuple[str, ...] = (),
+    debian: Distribution | None = None,
+    glibc: str = "",
+    gpus: tuple[Capability, ...] = (),
+    bazel: str = "",
+    cuda: str = "",
+) -> tuple[Failure, ...]:
+    """Return the known failures of a build under these conditions.
 
-    Raises UsageError if one of those is not a fix of this build.
+    `debian`: the base's release, None if it is not known; `glibc`: that of a machine in a base's place, else the
+    base's. `bazel`, `cuda`: the versions, "" for the release's own Bazel and for a CUDA that is not known.
     """
-    rows = tuple(row for row in known(circumstances.release) if _concerns(row, circumstances))
+    name, number = compilers.find(compiler)
+    library = number if name == "gcc" else debian.libstdcxx if debian else None
+    glibc = glibc or (debian.glibc if debian else "")
+
+    def concerns(row: Failure) -> bool:
+        return (
+            row.compiler in ("", name)
+            and row.compiler_from <= number
+            and (not row.compiler_before or number < row.compiler_before)
+            and (library is None or row.libstdcxx <= library)
+            and (not row.glibc or not glibc or version(row.glibc) <= version(glibc))
+            and (not row.features or bool(set(row.features) & set(features)))
+            and (not row.targets or target in row.targets)
+            and row.arch in ("", arch)
+            and (not row.nvcc or by_nvcc(gpus, compiler))
+            and (not row.cuda_from or version(row.cuda_from) <= version(cuda or "0"))
+            and (not row.cuda_before or version(cuda or "0") < version(row.cuda_before))
+            and (not row.bazel_from or version(row.bazel_from) <= version(bazel or "0"))
+        )
+
+    return tuple(row for row in known(release) if concerns(row))
+
+
+def left_out(rows: Iterable[Failure], without: Iterable[str]) -> tuple[Failure, ...]:
+    """Return the failures but those that the user does not want fixed; raises UsageError if one is not fixed here."""
+    rows = tuple(rows)
     fixes = [row.id for row in rows if row.fixed]
     if unknown := [name for name in without if name not in fixes]:
         raise UsageError(
@@ -111,25 +124,6 @@ def concerning(circumstances: Circumstances, without: Iterable[str] = ()) -> tup
             hint=f"it gets: {', '.join(fixes)}" if fixes else "it gets none: leave it out",
         )
     return tuple(row for row in rows if not (row.fixed and row.id in without))
-
-
-def _concerns(row: Failure, build: Circumstances) -> bool:
-    name, number = compilers.find(build.compiler)
-    library = number if name == "gcc" else build.base.libstdcxx if build.base else None
-    return (
-        row.compiler in ("", name)
-        and row.compiler_from <= number
-        and (not row.compiler_before or number < row.compiler_before)
-        and (library is None or row.libstdcxx <= library)
-        and (not row.glibc or not build.glibc or version(row.glibc) <= version(build.glibc))
-        and (not row.features or bool(set(row.features) & set(build.features)))
-        and (not row.targets or build.target in row.targets)
-        and row.arch in ("", build.arch)
-        and (not row.nvcc or by_nvcc(build.gpus, build.compiler))
-        and (not row.cuda_from or version(row.cuda_from) <= version(build.cuda or "0"))
-        and (not row.cuda_before or version(build.cuda or "0") < version(row.cuda_before))
-        and (not row.bazel_from or version(row.bazel_from) <= version(build.bazel or "0"))
-    )
 
 
 def notes(rows: Iterable[Failure], glibc: str = "") -> Iterator[str]:

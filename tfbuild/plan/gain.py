@@ -10,7 +10,7 @@ import msgspec
 from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
 from tfbuild.facts import Facts, releases
-from tfbuild.plan.selection import unused_by_official_wheel
+from tfbuild.plan.beside import unused_by_official_wheel
 from tfbuild.plan.wheel import newest_official
 
 # No other architecture was measured.

@@ -13,7 +13,6 @@ from operator import attrgetter
 from typing import Any
 
 from tfbuild.facts import targets, toolchains
-from tfbuild.util import options
 from tfbuild.util.options import LOOKED_UP, TEXT, Identifier, option
 
 COMPILER = "Compiler and flags"
@@ -265,20 +264,3 @@ class Request:
         identifier=Identifier.WORD,
         written=attrgetter("with_headers"),
     )
-
-
-def fingerprint(request: Request, **replaced: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Return the word of the identifier for all options that have none of their own; () where none is given.
-
-    `replaced`: by an option's field, what stands for its value: "" for what the release has anyway, a file's digest.
-    """
-    parts = []
-    for name, row, value in options.given(request):
-        if row.identifier is Identifier.FINGERPRINT:
-            texts = options.texts(replaced.get(name.replace("-", "_"), value))
-            parts += [name] if row.switch else [f"{name}={text}" for text in texts if text]
-    if not parts:
-        return ()
-    import hashlib
-
-    return (hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8],)

@@ -4,7 +4,7 @@ import platform as host_platform
 import re
 from bisect import bisect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tfbuild import facts
 from tfbuild.cpu import ARCHITECTURES, Cpu, isa
@@ -13,7 +13,7 @@ from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import version
 from tfbuild.plan.build import MACHINES, PLATFORMS
-from tfbuild.plan.request import BASES, Request
+from tfbuild.plan.request import Request
 
 T = TypeVar("T")
 NEWER_THAN_KNOWN = "--source FOLDER builds its tree, --wheel official takes its wheel"
@@ -194,8 +194,16 @@ def newest_release(plan: Callable[[str], T]) -> tuple[T, str]:
     raise refusals[0]
 
 
-def choose_python(request: Request, release: str, supported: tuple[str, ...]) -> str:
-    """Return the requested Python, else the default base's if the release supports it, else the newest supported."""
+def choose_python(
+    request: Request,
+    release: str,
+    supported: tuple[str, ...],
+    supported_by: Callable[[str], tuple[str, ...]] = releases.pythons,
+) -> str:
+    """Return the requested Python, else the default base's if the release supports it, else the newest supported.
+
+    `supported_by`: returns the Pythons of another release for the same kind of wheel.
+    """
     if not request.python:
         default = toolchains.default_base().python
         return default if default in supported else supported[-1]
@@ -210,7 +218,7 @@ def choose_python(request: Request, release: str, supported: tuple[str, ...]) ->
             f"Python {python} is too old: tfbuild builds for 3.11 and newer", hint=f"--python {supported[0]}"
         )
     with_base = [name for name in supported if name in toolchains.base_pythons()] or supported
-    newest = next((name for name in releases.newest_first() if python in releases.pythons(name)), "")
+    newest = next((name for name in releases.newest_first() if python in supported_by(name)), "")
     if newest and python in toolchains.base_pythons():
         able = " or ".join(with_base[::-1])
         raise Unsupported(
@@ -243,21 +251,3 @@ def requested_set(request: Request, arch: str, host: Cpu | None, *, exact: bool 
         )
     isa.refuse_without_level(name, arch)
     return isa.resolve(f"{name},{isa.EXACT}" if exact else name, arch=arch, host=host)
-
-
-def headers_word(request: Request) -> tuple[str, ...]:
-    """Return the word of the identifier for an image with headers."""
-    return ("headers",) if request.with_headers else ()
-
-
-def image_fields(request: Request, base: toolchains.BaseImage | None) -> dict[str, Any]:
-    """Return the fields about the base, the same for every kind of wheel.
-
-    `base` is None if the user named one, and where there is none.
-    """
-    return {
-        "base_image": base.image if base is not None else request.base if request.base not in BASES else "",
-        "base_distribution": base.bootstrap if base is not None else "",
-        "with_headers": request.with_headers,
-        "request": request,
-    }

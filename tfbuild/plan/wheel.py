@@ -6,26 +6,20 @@ the plan before anything starts.
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from tfbuild import facts
-from tfbuild.cpu import Cpu, isa
+from tfbuild.cpu import isa
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.errors import BadInput, Unsupported, UsageError
+from tfbuild.errors import BadInput, Unsupported
 from tfbuild.facts import Facts, releases, targets, toolchains
 from tfbuild.facts.release_table import table, version
-from tfbuild.plan import base_choice
-from tfbuild.plan.build import MACHINES, PLATFORMS, Decision, Wheel
-from tfbuild.plan.cuda import capabilities, cuda_of, gpu_fields
-from tfbuild.plan.request import BASES, Request, fingerprint
-from tfbuild.plan.rules import choose_python, find_release, headers_word, image_fields, requested_set
-from tfbuild.plan.source import digest
+from tfbuild.plan.build import MACHINES
 from tfbuild.util.files import decode, read_regular, temporary_folder
-from tfbuild.util.options import given_to_compile
 
 # The values of --wheel that are not a file.
 KINDS = ("official", "source")
@@ -214,142 +208,15 @@ def _code(file: WheelFile) -> frozenset[str]:
         return frozenset()
 
 
-# --- a build with an existing wheel -----------------------------------------------------------------------------------
-
-
-def decide_official(request: Request, target: str, platform: str, host: Cpu | None) -> Decision:
-    """Plan an image with the wheel from PyPI. Its instruction set is the wheel's, never the host's."""
-    arch = PLATFORMS[platform]
-    _refuse_compile_options(request)
-    named = request.release
-    release = find_release(named, newer=True) if named else newest_official(arch, request.python)
-    row, known = releases.official_wheel(release, arch), releases.official_pythons(release, arch)
-    python = choose_python(request, release, _pythons(release, known))
-    if targets.get(target).onednn and not row.onednn:
-        wheels = table().official_wheel
-        able = (name for name in releases.others(release) for row in releases.rows(wheels, name, arch) if row.onednn)
-        raise Unsupported(
-            f"the official {arch} wheel of {release} has no oneDNN in it",
-            hint=f"--release {next(able)}, or build this one from source: leave out --wheel official",
-        )
-    compiled = isa.instruction_set(row.features, arch)
-    requested = requested_set(request, arch, host)
-    _refuse_unfit(compiled, requested_set(request, arch, host, exact=True), request)
-    requirement = official_requirement(release, target, arch)
-    return Decision(
-        release=release,
-        python=python,
-        target=target,
-        platform=platform,
-        instruction_set=compiled,
-        compiler=releases.wheel_compiler(release).partition(".")[0] if arch == "x86_64" else "",
-        copts=tuple(f"--copt={flag}" for flag in row.flags),
-        threading="threadpool",
-        **gpu_fields(capabilities(request, target, release), cuda_of(request, target, release)),
-        wheel=Wheel(
-            kind="official",
-            requirement=requirement,
-            constraints=releases.constraints(release),
-            sha256=official_sha256(requirement, python, arch),
-        ),
-        variant=(*fingerprint(request), *headers_word(request)),
-        notes=tuple(_notes(request, release, python, compiled, requested)),
-        **image_fields(request, _base_of_wheel(request, python)),
-    )
-
-
-def _base_of_wheel(request: Request, python: str) -> toolchains.BaseImage | None:
-    """Return the base for an existing wheel, or None if the user named one."""
-    return base_choice.base_for_wheel(python) if request.base in BASES else None
-
-
-def _pythons(release: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the Pythons that the wheel may be there for: of a newer release, also those that came since `known`."""
+def pythons(release: str, arch: str) -> tuple[str, ...]:
+    """Return the Pythons that the official wheel may be there for: of a newer release, also those that came since."""
+    known = releases.official_pythons(release, arch)
     if releases.known(version(release).base_version):
         return known
     return known + tuple(name for name in toolchains.base_pythons() if version(name) > version(known[-1]))
 
 
-def _notes(
-    request: Request, release: str, python: str, compiled: InstructionSet, requested: InstructionSet | None
-) -> Iterator[str]:
-    """Yield notes on an unknown wheel, a CPU that it is not compiled for, and a default that others do not share."""
-    if not releases.known(release):
-        older = releases.nearest(release)
-        missing = python not in releases.official_pythons(release, compiled.arch)
-        more = f"; {older} has none for Python {python}, so that there may be no such wheel" if missing else ""
-        yield (
-            f"{base_choice.NOT_CERTAIN}this tfbuild does not know the wheel of {release}, expects it to be compiled "
-            f"like that of {older}, and takes what the index has, without a digest{more}"
-        )
-    if requested is not None:
-        unused = releases.guard_spelling(release, set(requested.features) - set(compiled.features))
-        add = f"; a build from source would add {' '.join(unused)}" if unused else ""
-        which = f"--cpu {request.cpu}" if request.cpu else "--cpuinfo"
-        yield f"{which} does not apply: the official wheel is compiled for {compiled.name}, whatever the CPU{add}"
-    if releases.known(release) and not request.python:
-        source = base_choice.first_base(release, releases.pythons(release)[::-1]).python
-        if python != source:
-            debian = base_choice.base_for_wheel(python).distribution
-            yield f"Python {python} is {debian}'s own; builds from source default to Python {source}"
-
-
-def _refuse_compile_options(request: Request) -> None:
-    """Raise UsageError for options of builds from source: they are refused, never ignored."""
-    if used := given_to_compile(request):
-        raise UsageError(
-            f"{', '.join(used)}: only for builds from source; --wheel {request.wheel} compiles nothing",
-            hint="leave it out, or leave out --wheel",
-        )
-
-
-def _refuse_unfit(compiled: InstructionSet, requested: InstructionSet | None, request: Request) -> None:
-    """Raise Unsupported if the requested CPU cannot run the official wheel."""
-    lacking = sorted(set(compiled.features) - set(requested.features)) if requested is not None else []
-    if lacking:
-        raise Unsupported(
-            f"the official wheel is compiled for {compiled.name}; {request.cpu} has no {' '.join(lacking)}",
-            hint=f"build it from source for that CPU: leave out --wheel official, keep --cpu {request.cpu}",
-        )
-
-
-def decide_file(request: Request, target: str, platform: str, host: Cpu | None) -> Decision:
-    """Plan an image with a wheel file, which must fit by name, tags and contents. Its guard shows the features."""
-    _refuse_compile_options(request)
-    file, arch = from_path(Path(request.wheel), target), PLATFORMS[platform]
-    release = find_release(request.release or file.version, newer=True)
-    python = request.python or file.python
-    parts = (("release", file.version, release), ("Python", file.python, python), ("architecture", file.arch, arch))
-    for part, own, planned in parts:
-        if own != planned:
-            raise BadInput(
-                f"{file.path.name} is for {part} {own}, the plan for {planned}",
-                hint=f"leave the option out to take the wheel's own {part}, or give another wheel",
-            )
-    sha256 = digest(file.path)
-    sets = (requested_set(request, arch, host, exact=exact) for exact in (True, False))
-    claimed = tuple(dict.fromkeys(claim for claim in sets if claim is not None))
-    return Decision(
-        release=release,
-        python=python,
-        target=target,
-        platform=platform,
-        instruction_set=instruction_set(file, release, claimed=claimed),
-        threading=projects()[file.project].threading,
-        wheel=Wheel(
-            kind="file",
-            requirement=file.path.name,
-            constraints=releases.constraints(release),
-            path=file.path,
-            sha256=sha256,
-        ),
-        variant=(sha256[:8], *fingerprint(request), *headers_word(request)),
-        notes=_without_container(file.path, sha256),
-        **image_fields(request, _base_of_wheel(request, python)),
-    )
-
-
-def _without_container(path: Path, sha256: str) -> tuple[str, ...]:
+def without_container(path: Path, sha256: str) -> tuple[str, ...]:
     """Return a note on a wheel whose sidecar says that a machine compiled it without a container."""
     try:
         record = decode(read_regular(path.with_name(f"{path.name}.json"), MOST_SIDECAR), CompileRecord)

@@ -107,8 +107,8 @@ def _environment(image: Image, planned: Planned, base: Image | None) -> Iterator
         yield f"PATH goes on with {path[:SHOWN]}"
     known = {name: value for name, value in own.items() if not DIVERTING.fullmatch(name)}
     harmless = {name: value for name, value in env.items() if toolchains.is_harmless(name, value)}
-    yield from _differences(env, known | harmless | dockerfile.environment(planned))
-    yield from (f"{name} is missing" for name in dockerfile.environment(planned) if name not in env)
+    yield from _differences(env, known | harmless | dockerfile.environment(planned.build))
+    yield from (f"{name} is missing" for name in dockerfile.environment(planned.build) if name not in env)
 
 
 def _base(engine: Engine, image: Image) -> Image | None:

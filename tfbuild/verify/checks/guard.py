@@ -91,7 +91,7 @@ def _starts_without(verification: Verification, feature: str) -> str:
 def _difference(verification: Verification) -> str:
     """Return how the script differs from the one that this tfbuild renders for the labels; else ""."""
     try:
-        text = dockerfile.render_entrypoint(verification.planned.check(), header="#")
+        text = dockerfile.render_entrypoint(verification.planned.build, header="#")
     except TfbuildError as error:
         return f"no entry point can be rendered for its labels: {error.reason}"
     found = verification.engine.read_contents(verification.ref, [PATH], MOST_BYTES)

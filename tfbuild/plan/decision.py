@@ -1,0 +1,413 @@
+"""Decide what to build: a request, the facts and a CPU become a `Build`, or a refusal. Nothing here acts.
+
+Start reading here. `select` chooses between the three kinds of wheels; `_compile` is the whole decision about a
+compile, in the order in which refusals are reported. The rules that refuse are functions of the modules that it calls.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from tfbuild import facts
+from tfbuild.cpu import Cpu, compilers, isa
+from tfbuild.cpu.isa import InstructionSet
+from tfbuild.errors import BadInput, Unsupported, UsageError
+from tfbuild.facts import release_table, releases, targets, toolchains
+from tfbuild.facts.toolchains import BaseImage
+from tfbuild.plan import base_choice, configuration, cuda, failures, variant, wheel, words
+from tfbuild.plan import source as sources
+from tfbuild.plan import tree as source_tree
+from tfbuild.plan.base_choice import NOT_CERTAIN
+from tfbuild.plan.build import MACHINES, PLATFORMS, Build, Wheel
+from tfbuild.plan.request import BASES, Request
+from tfbuild.plan.rules import (
+    choose_platform,
+    choose_python,
+    find_release,
+    named_architecture,
+    newest_release,
+    refuse_exclusive,
+    requested_set,
+)
+from tfbuild.plan.source import Source
+from tfbuild.plan.tree import Difference, TreeFacts
+from tfbuild.util.options import given_to_compile, refuse_invalid
+
+SYSTEM_LIBS = "TF_SYSTEM_LIBS"
+
+
+def select(request: Request, host: Cpu | None, machine: tuple[str, str] | None = None) -> Build:
+    """Return the build for `request`. `host` is the CPU that "host" means (None if it cannot be read).
+
+    `machine`: what compiles it in place of a container, as its Debian release (bookworm) and its glibc. Raises the
+    error of the first rule that refuses, with a hint (tfbuild.errors).
+    """
+    refuse_invalid(request)
+    target = refuse_exclusive(request)
+    platform = choose_platform(request, target)
+    if request.wheel in ("", "source"):
+        build = _from_source(request, target, platform, host, machine)
+    elif used := given_to_compile(request):
+        raise UsageError(
+            f"{', '.join(used)}: only for builds from source; --wheel {request.wheel} compiles nothing",
+            hint="leave it out, or leave out --wheel",
+        )
+    else:
+        build = (_official if request.wheel == "official" else _from_file)(request, target, platform, host)
+    if named_architecture(request):
+        note = f"planned for {platform}, the platform of {request.cpu}; this machine has another"
+        return replace(build, notes=(note, *build.notes))
+    return build
+
+
+def _image(request: Request, base: BaseImage | None) -> dict[str, Any]:
+    """Return the fields that every kind of wheel has alike. `base` is None if the user named one, or there is none."""
+    return {
+        "base_image": base.image if base is not None else request.base if request.base not in BASES else "",
+        "base_distribution": base.bootstrap if base is not None else "",
+        "with_headers": request.with_headers,
+        "request": request,
+    }
+
+
+# --- a compile --------------------------------------------------------------------------------------------------------
+
+
+def _from_source(
+    request: Request, target: str, platform: str, host: Cpu | None, machine: tuple[str, str] | None
+) -> Build:
+    """Plan a compile by Bazel for the requested CPU (default: this machine's)."""
+    arch = PLATFORMS[platform]
+    wanted = requested_set(request, arch, host) or requested_set(replace(request, cpu="host"), arch, host)
+    assert wanted is not None  # it names a CPU, at least the host
+    words.refuse_flags(request.bazel_flag)
+    plan = partial(_compile, request, target, arch, wanted, machine)
+    if request.source:
+        source = sources.from_path(Path(request.source), request.source_sha256)
+        tree = source_tree.read_folder(source.path) if source.kind == "tree" and source.path else None
+        release = _release_of(source, tree.version if tree else "", request.release)
+        differences = source_tree.differences(tree, release) if tree else ()
+        with release_table.using(source_tree.extended(() if releases.known(release) else differences, release)):
+            build = plan(release, source, tree)
+            notes = _about_tree(build, tree, differences) if tree else ()
+            return replace(build, notes=(*build.notes, *notes))
+    if request.release:
+        return plan(find_release(request.release))
+    build, refusal = newest_release(plan)
+    return replace(build, notes=(f"{build.release} is taken: {refusal}", *build.notes)) if refusal else build
+
+
+def _release_of(source: Source, version: str, requested: str) -> str:
+    """Return the requested release, or `version`, which the source says; they must agree."""
+    newer = source.kind == "tree"
+    if version and requested and find_release(requested, newer=newer) != version:
+        raise BadInput(
+            f"{source.path} is TensorFlow {version}, and --release says {requested}",
+            hint=f"leave out --release {requested}",
+        )
+    if not version and not requested:
+        raise UsageError(f"{source.path} does not say which release it is", hint="name it: --release 2.20.0")
+    return find_release(version or requested, newer=newer)
+
+
+def _compile(
+    request: Request,
+    target: str,
+    arch: str,
+    wanted: InstructionSet,
+    machine: tuple[str, str] | None,
+    release: str,
+    source: Source | None = None,
+    tree: TreeFacts | None = None,
+) -> Build:
+    """Decide about a compile: each paragraph takes what those before it have decided."""
+    threading = _threading(request, target, release, arch)
+    configs = configuration.configs(release, target, arch, threading)
+
+    own_bazel = sources.own_bazel(request.bazel)
+    bazel = own_bazel.version if own_bazel else request.bazel or releases.bazel(release)
+    usual_bazel = (tree.bazelversion if tree else "") or variant.default(lambda: releases.bazel(release))
+    if not request.source:
+        _refuse_bazel(bazel, usual_bazel)
+
+    gpus = cuda.capabilities(request, target, release)
+    known = partial(failures.concerning, release, target=target, arch=arch, gpus=gpus)
+    debian, glibc = (toolchains.distribution(machine[0]), machine[1]) if machine else (None, "")
+    likely = partial(known, bazel=bazel, cuda=cuda.likely(request, target, release, gpus), glibc=glibc)
+
+    # A machine's own compilers and Pythons never change the plan: what it lacks, it is asked for.
+    python, compiler, base, base_notes = base_choice.choose(
+        request, release, lambda name, system: likely(compiler=name, debian=debian if machine else system)
+    )
+    base = None if machine else base
+    version, cudnn = cuda.of_build(request, target, release, gpus, compiler, own_place=not base)
+    words.refuse_other_gpus(request)
+
+    flags = compilers.flags(
+        wanted, compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
+    )
+    words.refuse_another_cpu(request, flags.instruction_set)
+
+    libraries = tuple(sources.system_library(text, release) for text in request.system_lib)
+    overrides = tuple(sources.override(text) for text in request.override_repository)
+    _refuse_repeated("system-lib", [row.name for row in libraries])
+    _refuse_repeated("override-repository", [row.name for row in overrides])
+    patches = tuple(sources.patch(text) for text in request.patch)
+
+    debian = debian if machine else base.debian if base else toolchains.debian_of(request.base)
+    features = flags.instruction_set.features
+    expected = failures.left_out(likely(compiler=compiler, debian=debian, features=features), request.without_fix)
+    fixes = tuple(row for row in expected if row.fixed)
+
+    answers = configuration.configure_env(release, target, compiler, gpus, version, cudnn)
+    names = ",".join(sorted(row.name for row in libraries))
+    users = dict(text.partition("=")[::2] for text in request.configure)
+    source = source or sources.tag(release)
+    build = Build(
+        release=release,
+        python=python,
+        target=target,
+        platform=MACHINES[arch],
+        instruction_set=flags.instruction_set,
+        compiler=compiler,
+        copts=flags.copts,
+        configs=tuple(dict.fromkeys((*configs, *cuda.nvcc_config(release, gpus, compiler), *request.config))),
+        bazel=bazel,
+        own_bazel=own_bazel,
+        bazel_target=releases.wheel(release).target,
+        bazel_flags=(
+            *configuration.wheel_flags(release, target, arch, python),
+            *configuration.repo_env(release, answers),
+            *(flag for row in fixes for flag in row.flags),
+            *request.bazel_flag,
+        ),
+        configure_env=tuple(
+            (dict(answers) | ({SYSTEM_LIBS: names} if names else {}) | cuda.installed_answers(request) | users).items()
+        ),
+        threading=threading,
+        compute_capabilities=tuple(gpu.name for gpu in gpus),
+        cuda=version,
+        cudnn=cudnn,
+        source=source,
+        patches=patches,
+        overrides=overrides,
+        system_libs=libraries,
+        fixes=fixes,
+        wheel=Wheel(kind="source", requirement="", constraints=releases.constraints(release)),
+        **_image(request, base),
+    )
+    return replace(
+        build,
+        toolchain=configuration.toolchain(build),
+        variant=variant.of_compile(build, gpus),
+        notes=(
+            *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
+            *flags.notes,
+            *(cuda.notes(release, gpus, compiler, version, installed=bool(request.cuda_path)) if version else ()),
+            *_about_bazel(build, usual_bazel),
+            *failures.notes(expected, glibc or (debian.glibc if debian else "")),
+            *_about_features(build),
+            *base_notes,
+            *_about_base(build, on_machine=bool(machine)),
+            *sources.other_llvm(overrides, release),
+            *_about_commit(source),
+        ),
+    )
+
+
+def _threading(request: Request, target: str, release: str, arch: str) -> str:
+    """Return the runtime of oneDNN. Raises UsageError for a --config or a --define of another one."""
+    if not targets.get(target).onednn:
+        if request.threading:
+            raise UsageError(
+                f"threading is for oneDNN, which --target {target} does not guarantee", hint=targets.options("onednn")
+            )
+        return "threadpool"
+    chosen = configuration.threading(release, arch, request.threading)
+    for word, runtime in words.runtimes_named(request):
+        if configuration.threading(release, arch, runtime) != chosen:
+            raise UsageError(
+                f"{word} runs oneDNN on {runtime}, but the plan has {chosen}", hint=f"--threading {runtime}"
+            )
+    return chosen
+
+
+def _refuse_bazel(bazel: str, own: str) -> None:
+    """Raise Unsupported for a Bazel that builds no release. `own`: that of this release."""
+    oldest = toolchains.table().oldest_bazel
+    if Version(bazel) < Version(oldest):
+        raise Unsupported(f"TensorFlow takes Bazel {oldest} or newer, not {bazel}", hint=f"--bazel {own or oldest}")
+
+
+def _refuse_repeated(option: str, names: list[str]) -> None:
+    if repeated := next((name for name in names if names.count(name) > 1), ""):
+        raise UsageError(f"{option} names {repeated} twice", hint="once is enough")
+
+
+# --- what a compile's plan notes --------------------------------------------------------------------------------------
+
+
+def _about_bazel(build: Build, own: str) -> Iterator[str]:
+    """Yield a note on a requested Bazel that is not the release's own."""
+    if build.request.bazel and own not in ("", build.bazel):
+        which = f"Bazel {build.bazel}" if build.own_bazel else f"there is a Bazel {build.bazel} that"
+        yield f"{NOT_CERTAIN}whether {which} builds TensorFlow {build.release}, whose own is {own}"
+
+
+def _about_features(build: Build) -> Iterator[str]:
+    if unprinted := [name for name in build.instruction_set.features if not facts.feature(name).cpuinfo]:
+        names = " ".join(unprinted)
+        yield f"the entry point cannot check for {names}: no kernel lists it in /proc/cpuinfo"
+
+
+def _about_base(build: Build, *, on_machine: bool) -> Iterator[str]:
+    """Yield notes on a default Python that official wheels do not share, and on a CUDA that no known base has."""
+    release, python, request = build.release, build.python, build.request
+    pythons = releases.official_pythons(release, build.instruction_set.arch)
+    official = choose_python(Request(), release, pythons) if pythons and not request.python else python
+    if not on_machine and official != python:
+        base = "a base that mmdebstrap makes" if request.base == "bootstrap" else "a base"
+        yield f"Python {python} is the newest of this release with {base}; official wheels default to {official}"
+    if request.base in BASES and releases.cuda_from_base(release, build.target):
+        yield f"no known base image has CUDA: name one with CUDA {build.cuda} and cuDNN {build.cudnn} by --base"
+
+
+def _about_commit(source: Source) -> Iterator[str]:
+    if source.kind == "git" and not source.commit:
+        yield f"the commit of {source.tag} is not known, so the tag is not checked"
+
+
+def _about_tree(build: Build, tree: TreeFacts, differences: tuple[Difference, ...]) -> Iterator[str]:
+    """Yield notes on what the tree says that the facts do not, and on what it leaves open."""
+    release = build.release
+    known = releases.known(release)
+    for row in differences:
+        if not known:
+            yield f"read from the tree: {row.what} ({row.file})"
+        elif row.table in ("bazel", "python"):
+            yield f"the tree says {row.what} ({row.file}), unlike TensorFlow {release}"
+    if not known:
+        yield (
+            f"{NOT_CERTAIN}TensorFlow {release} is newer than this tfbuild; what its tree does not say is taken from "
+            f"{releases.nearest(release)}"
+        )
+    answers = dict(build.configure_env)
+    for name in source_tree.unanswered(tree, answers, cuda=build.for_gpus, compiler=build.compiler):
+        yield f"{NOT_CERTAIN}configure.py also asks for {name}: --configure {name}=VALUE answers it"
+
+
+# --- the official wheel -----------------------------------------------------------------------------------------------
+
+
+def _official(request: Request, target: str, platform: str, host: Cpu | None) -> Build:
+    """Plan an image with the wheel from PyPI. Its instruction set is the wheel's, never the host's."""
+    arch, named = PLATFORMS[platform], request.release
+    release = find_release(named, newer=True) if named else wheel.newest_official(arch, request.python)
+    row = releases.official_wheel(release, arch)
+    python = choose_python(request, release, wheel.pythons(release, arch), partial(wheel.pythons, arch=arch))
+    if targets.get(target).onednn and not row.onednn:
+        wheels = release_table.table().official_wheel
+        able = (name for name in releases.others(release) for row in releases.rows(wheels, name, arch) if row.onednn)
+        raise Unsupported(
+            f"the official {arch} wheel of {release} has no oneDNN in it",
+            hint=f"--release {next(able)}, or build this one from source: leave out --wheel official",
+        )
+    compiled = isa.instruction_set(row.features, arch)
+    requested = requested_set(request, arch, host)
+    exact = requested_set(request, arch, host, exact=True)
+    if exact is not None and (lacking := sorted(set(compiled.features) - set(exact.features))):
+        raise Unsupported(
+            f"the official wheel is compiled for {compiled.name}; {request.cpu} has no {' '.join(lacking)}",
+            hint=f"build it from source for that CPU: leave out --wheel official, keep --cpu {request.cpu}",
+        )
+    requirement = wheel.official_requirement(release, target, arch)
+    gpus = cuda.capabilities(request, target, release)
+    own = releases.cuda(release) if gpus else None
+    return Build(
+        release=release,
+        python=python,
+        target=target,
+        platform=platform,
+        instruction_set=compiled,
+        compiler=releases.wheel_compiler(release).partition(".")[0] if arch == "x86_64" else "",
+        copts=tuple(f"--copt={flag}" for flag in row.flags),
+        threading="threadpool",
+        compute_capabilities=tuple(gpu.name for gpu in gpus),
+        cuda=own.version if own else "",
+        cudnn=own.cudnn if own else "",
+        wheel=Wheel(
+            kind="official",
+            requirement=requirement,
+            constraints=releases.constraints(release),
+            sha256=wheel.official_sha256(requirement, python, arch),
+        ),
+        variant=variant.words(request),
+        notes=tuple(_about_official(request, release, python, compiled, requested)),
+        **_image(request, base_choice.base_for_wheel(python) if request.base in BASES else None),
+    )
+
+
+def _about_official(
+    request: Request, release: str, python: str, compiled: InstructionSet, requested: InstructionSet | None
+) -> Iterator[str]:
+    """Yield notes on an unknown wheel, a CPU that it is not compiled for, and a default that others do not share."""
+    if not releases.known(release):
+        older = releases.nearest(release)
+        missing = python not in releases.official_pythons(release, compiled.arch)
+        more = f"; {older} has none for Python {python}, so that there may be no such wheel" if missing else ""
+        yield (
+            f"{NOT_CERTAIN}this tfbuild does not know the wheel of {release}, expects it to be compiled like that of "
+            f"{older}, and takes what the index has, without a digest{more}"
+        )
+    if requested is not None:
+        unused = releases.guard_spelling(release, set(requested.features) - set(compiled.features))
+        add = f"; a build from source would add {' '.join(unused)}" if unused else ""
+        which = f"--cpu {request.cpu}" if request.cpu else "--cpuinfo"
+        yield f"{which} does not apply: the official wheel is compiled for {compiled.name}, whatever the CPU{add}"
+    if releases.known(release) and not request.python:
+        source, *_ = base_choice.first_base(release, releases.pythons(release)[::-1])
+        if python != source:
+            debian = base_choice.base_for_wheel(python).distribution
+            yield f"Python {python} is {debian}'s own; builds from source default to Python {source}"
+
+
+# --- a wheel file -----------------------------------------------------------------------------------------------------
+
+
+def _from_file(request: Request, target: str, platform: str, host: Cpu | None) -> Build:
+    """Plan an image with a wheel file, which must fit by name, tags and contents. Its guard shows the features."""
+    file, arch = wheel.from_path(Path(request.wheel), target), PLATFORMS[platform]
+    release = find_release(request.release or file.version, newer=True)
+    python = request.python or file.python
+    parts = (("release", file.version, release), ("Python", file.python, python), ("architecture", file.arch, arch))
+    for part, own, planned in parts:
+        if own != planned:
+            raise BadInput(
+                f"{file.path.name} is for {part} {own}, the plan for {planned}",
+                hint=f"leave the option out to take the wheel's own {part}, or give another wheel",
+            )
+    sha256 = sources.digest(file.path)
+    sets = (requested_set(request, arch, host, exact=exact) for exact in (True, False))
+    claimed = tuple(dict.fromkeys(claim for claim in sets if claim is not None))
+    return Build(
+        release=release,
+        python=python,
+        target=target,
+        platform=platform,
+        instruction_set=wheel.instruction_set(file, release, claimed=claimed),
+        threading=wheel.projects()[file.project].threading,
+        wheel=Wheel(
+            kind="file",
+            requirement=file.path.name,
+            constraints=releases.constraints(release),
+            path=file.path,
+            sha256=sha256,
+        ),
+        variant=(sha256[:8], *variant.words(request)),
+        notes=wheel.without_container(file.path, sha256),
+        **_image(request, base_choice.base_for_wheel(python) if request.base in BASES else None),
+    )
