@@ -118,7 +118,8 @@ def readme() -> str:
     ]
     disk = {build.wheel.kind: f"{needed_disk(build) / 10**9:.2g}" for build in chosen}
     text = Path(__file__).with_name("dockerfiles.md.j2").read_text(encoding="utf-8")
-    return dockerfile.environment_of_templates().from_string(text).render(command=COMMAND, contexts=contexts, disk=disk)
+    pages = dockerfile.environment_of_templates().overlay(finalize=None)  # Markdown, of values that are ours
+    return pages.from_string(text).render(command=COMMAND, contexts=contexts, disk=disk)
 
 
 def bake() -> str:

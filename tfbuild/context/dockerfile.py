@@ -288,20 +288,20 @@ def _dockerfile(build: Build, layout: ContextLayout) -> dict[str, object]:
         "environment": sorted(environment(build).items()),
         "configuration": CONFIGURATION,
         "venv": VENV,
-        "labels": [(name, quoted(value)) for name, value in labels_of(build).items()],
+        "labels": labels_of(build).items(),
         "configure": configure(build),
-        "collect": collect(build.bazel_target),
+        "collect": Quoted(collect(build.bazel_target)),
     }
 
 
-def requirement(build: Build) -> str:
+def requirement(build: Build) -> "Quoted":
     """Return what pip installs, as a word of shell."""
     if build.toolchain is None:
         folder = "/mnt/wheel/" if build.wheel.kind == "file" else ""
-        return folder + shlex.quote(build.wheel.requirement)
+        return Quoted(folder + shlex.quote(build.wheel.requirement))
     # Pip installs CUDA with the wheel, unless the compile took it from the base.
     cuda_by_pip = build.for_gpus and not build.toolchain.cuda_base
-    return '"$(echo /mnt/wheel/*.whl)[and-cuda]"' if cuda_by_pip else "/mnt/wheel/*.whl"
+    return Quoted('"$(echo /mnt/wheel/*.whl)[and-cuda]"' if cuda_by_pip else "/mnt/wheel/*.whl")
 
 
 def environment(build: Build) -> dict[str, str]:
@@ -346,8 +346,36 @@ def bazelrc_word(word: str) -> str:
     return f'"{escaped}"'
 
 
+class Quoted(str):
+    """Text that may stand in a file as it is: a filter quoted it for its place, or it is code of ours."""
+
+
+# What is one word everywhere: in a shell, a Dockerfile and a bazelrc file; or blanks of a template's own.
+PLAIN = re.compile(r"[\w@%+=:,./-]*| *", re.ASCII)
+
+
+def _finalized(value: object) -> object:
+    """Let a value into a file if it is one plain word there, or quoted. Raises ValueError for any other text.
+
+    So a template quotes only where text may be free, and what it forgets to quote is an error, never a second word.
+    """
+    if isinstance(value, str) and not isinstance(value, Quoted) and not PLAIN.fullmatch(value):
+        raise ValueError(f"a template does not quote {value!r}: use | shell, | docker, | bazelrc or | comment")
+    return value
+
+
+def _comment(text: str) -> Quoted:
+    if not text.isprintable():
+        raise ValueError(f"{text!r} would end a comment")
+    return Quoted(text)
+
+
+def _joined(values: Iterable[object], between: str) -> Quoted:
+    return Quoted(between.join(str(_finalized(value)) for value in values))
+
+
 def render(template: str, **names: object) -> str:
-    """Render a template with `names`; a missing name is an error, never an empty text."""
+    """Render a template with `names`; a missing name is an error, never an empty text, and so is free text."""
     return environment_of_templates().get_template(template).render(**names)
 
 
@@ -360,9 +388,19 @@ def environment_of_templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         auto_reload=False,
+        finalize=_finalized,
     )
-    jinja.filters["shell"] = shlex.quote
-    jinja.filters["bazelrc"] = bazelrc_word
+    # What a macro returns was finalized inside it.
+    jinja.concat = lambda parts: Quoted("".join(parts))  # type: ignore[method-assign]
+    jinja.filters |= {
+        "shell": lambda value: Quoted(shlex.quote(value)),
+        "docker": lambda value: Quoted(quoted(value)),
+        "bazelrc": lambda value: Quoted(bazelrc_word(value)),
+        "comment": _comment,
+        "code": Quoted,  # the template's own
+        "join": _joined,
+        "tojson": lambda value: Quoted(json.dumps(value)),
+    }
     return jinja
 
 

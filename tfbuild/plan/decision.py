@@ -34,7 +34,7 @@ from tfbuild.plan.rules import (
     requested_set,
 )
 from tfbuild.plan.source import Source
-from tfbuild.plan.tree import Difference, TreeFacts
+from tfbuild.plan.tree import TreeFacts
 from tfbuild.util.options import given_to_compile, refuse_invalid
 
 SYSTEM_LIBS = "TF_SYSTEM_LIBS"
@@ -93,8 +93,10 @@ def _from_source(
         differences = source_tree.differences(tree, release) if tree else ()
         with release_table.using(source_tree.extended(() if releases.known(release) else differences, release)):
             build = plan(release, source, tree)
-            notes = _about_tree(build, tree, differences) if tree else ()
-            return replace(build, notes=(*build.notes, *notes))
+            if tree is None:
+                return build
+            left = source_tree.unanswered(tree, dict(build.configure_env), cuda=build.for_gpus, compiler=build.compiler)
+            return replace(build, notes=(*build.notes, *source_tree.notes(differences, release, left)))
     if request.release:
         return plan(find_release(request.release))
     build, refusal = newest_release(plan)
@@ -279,25 +281,6 @@ def _about_base(build: Build, *, on_machine: bool) -> Iterator[str]:
 def _about_commit(source: Source) -> Iterator[str]:
     if source.kind == "git" and not source.commit:
         yield f"the commit of {source.tag} is not known, so the tag is not checked"
-
-
-def _about_tree(build: Build, tree: TreeFacts, differences: tuple[Difference, ...]) -> Iterator[str]:
-    """Yield notes on what the tree says that the facts do not, and on what it leaves open."""
-    release = build.release
-    known = releases.known(release)
-    for row in differences:
-        if not known:
-            yield f"read from the tree: {row.what} ({row.file})"
-        elif row.table in ("bazel", "python"):
-            yield f"the tree says {row.what} ({row.file}), unlike TensorFlow {release}"
-    if not known:
-        yield (
-            f"{NOT_CERTAIN}TensorFlow {release} is newer than this tfbuild; what its tree does not say is taken from "
-            f"{releases.nearest(release)}"
-        )
-    answers = dict(build.configure_env)
-    for name in source_tree.unanswered(tree, answers, cuda=build.for_gpus, compiler=build.compiler):
-        yield f"{NOT_CERTAIN}configure.py also asks for {name}: --configure {name}=VALUE answers it"
 
 
 # --- the official wheel -----------------------------------------------------------------------------------------------

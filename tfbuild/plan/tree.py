@@ -290,6 +290,23 @@ def extended(rows: Iterable[Difference], release: str) -> ReleaseTable:
     return msgspec.structs.replace(own, **changes)
 
 
+def notes(rows: Iterable[Difference], release: str, unanswered: Iterable[str]) -> Iterator[str]:
+    """Yield notes on what a tree says that the facts do not, and on the questions that it leaves open."""
+    known = releases.known(release)
+    for row in rows:
+        if not known:
+            yield f"read from the tree: {row.what} ({row.file})"
+        elif row.table in ("bazel", "python"):
+            yield f"the tree says {row.what} ({row.file}), unlike TensorFlow {release}"
+    if not known:
+        yield (
+            f"not certain: TensorFlow {release} is newer than this tfbuild; what its tree does not say is taken from "
+            f"{releases.nearest(release)}"
+        )
+    for name in unanswered:
+        yield f"not certain: configure.py also asks for {name}: --configure {name}=VALUE answers it"
+
+
 def _bazel(tree: TreeFacts, release: str, since: str) -> Iterator[Difference]:
     if tree.bazelversion and tree.bazelversion != releases.row(table().bazel, release).version:
         row = Bazel(since=since, version=tree.bazelversion, source=".bazelversion")
