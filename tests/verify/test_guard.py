@@ -36,7 +36,7 @@ def of(request: Request) -> tuple[str, Planned]:
 @each("request_", REQUESTS.values())
 def test_the_labels_alone_tell_the_entry_point(request_: Request) -> None:
     script, labelled = of(request_)
-    rendered = dockerfile.render_entrypoint(labelled.check(), header="#")
+    rendered = dockerfile.render_entrypoint(labelled.build, header="#")
     assert guard.same(script.encode(), rendered)
     assert not guard.same(script.encode(), rendered.replace(labelled.id, "2.0.0-x"))
 
