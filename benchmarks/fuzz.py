@@ -215,7 +215,7 @@ PARSERS = {
     "sbom": Parser(read=lambda content: (sbom.component_names(content), sbom.subject(content)), errors=(ValueError,)),
     "facts": Parser(read=lambda content: facts.parse(text(content), Architecture, "x"), errors=(ValueError,)),
     "code": Parser(read=code),
-    "library": elf(in_file(scan.read_code), TfbuildError, scan.CodeUnreadable),
+    "library": elf(in_file(scan.read_code), TfbuildError, LibraryUnreadable),
     "guard": elf(in_file(lambda path: guard.read_guard(path, "2.21.0")), LibraryUnreadable),
 }
 

@@ -61,14 +61,6 @@ def test_a_stripped_library_is_told_as_such(tmp_path: Path) -> None:
         read_guard(path, "2.21.0")
 
 
-def test_a_library_with_other_symbols_only_is_told_as_stripped(tmp_path: Path) -> None:
-    record = libraries.recorded("tensorflow_cpu-2.21.0")
-    for function in record["functions"]:
-        function["name"] = "something_else"
-    with pytest.raises(LibraryUnreadable, match="stripped"):
-        read_guard(written(tmp_path, libraries.library(record)), "2.21.0")
-
-
 def test_the_guard_of_another_release_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, libraries.library(libraries.recorded("tensorflow_cpu-2.21.0")))
     with pytest.raises(LibraryUnreadable, match=r"does not have: \[44, 45, 46, 47\]"):
@@ -154,14 +146,6 @@ def test_changed_bytes_never_end_in_another_exception(
     refused_or_read(tmp_path_factory.getbasetemp(), bytes(content))
 
 
-@examples.many
-@given(header=st.binary(min_size=58, max_size=58))
-def test_a_random_header_never_ends_in_another_exception(
-    header: bytes, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    refused_or_read(tmp_path_factory.getbasetemp(), WHOLE[:6] + header + WHOLE[64:])
-
-
 def test_the_rows_and_the_features_spell_alike() -> None:
     spelled = {row.tensorflow for row in facts.features("x86_64") if row.tensorflow}
     assert spelled == {row.name for row in releases.guard("2.21.0")} - {"SSE", "SSE2"}
@@ -170,9 +154,6 @@ def test_the_rows_and_the_features_spell_alike() -> None:
 @pytest.mark.parametrize(
     ("release", "names"),
     [
-        ("1.15.0", (*AVX, "AVX2", "AVX512F", "FMA")),
-        ("2.8.4", (*AVX, "AVX2", "AVX512F", "FMA")),
-        ("2.9.0", (*AVX, *UNUSED_2_9)),
         ("2.15.1", (*AVX, *UNUSED_2_9)),
         ("2.16.1", (*AVX, *UNUSED_2_16)),
     ],
@@ -298,7 +279,7 @@ def test_a_32_bit_or_big_endian_library_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limit", "value", "told"),
     [
-        ("MOST_BYTES", 1000, "bytes: too large to be TensorFlow's"),
+        ("MOST_BYTES", 1000, "bytes: too large to be a library"),
         ("MOST_SECTIONS", 5, "a sane number of sections"),
         ("MOST_TABLE", 40, "is cut off or far too large"),
         ("MOST_FUNCTIONS", 2, "far too often"),
@@ -317,10 +298,3 @@ def test_what_is_read_is_limited(
     if limit in roomy:
         monkeypatch.setattr(module, limit, roomy[limit])
         assert read_guard(written(tmp_path, content), RELEASE).unused == ("AVX2",)
-
-
-def test_real_libraries_are_within_the_limits() -> None:
-    """TensorFlow 2.21: 65 MB, 60 sections, a symbol table of 3 MB and 10 MB of names, functions of 2 KB."""
-    assert guard_module.MOST_BYTES > 500_000_000
-    assert elf.MOST_TABLE > 50_000_000
-    assert elf.MOST_CODE > 20_000

@@ -4,6 +4,7 @@ import errno
 import io
 import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -167,37 +168,20 @@ def test_a_file_or_a_folder_is_no_image(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_json_of_an_inspection_has_every_number() -> None:
-    shown = Inspection(
-        subject="x", release="2.14.0", libraries={"cc": code_with("avx"), "b": code_with("bmi2")}, guard=GUARD
-    ).to_json()
-    assert {name: value for name, value in shown.items() if name != "libraries"} == {
-        "subject": "x",
-        "release": "2.14.0",
-        "arch": "x86_64",
-        "instruction_set": "avx",
-        "features": ["avx"],
-        "guard": {"compiled": list(GUARD.compiled), "unused": ["AVX2", "FMA"]},
-        "disagreements": [],
-    }
-    libraries = shown["libraries"]
-    assert isinstance(libraries, list)
-    first, second = libraries
-    assert first == {
-        "name": "cc",
-        "method": "symbols",
-        "threshold": 0.02,
-        "instructions": 1000,
-        "regions": 512,
-        "coverage": 0.03,
+    shown = Inspection(subject="x", release="2.14.0", libraries={"cc": code_with("avx")}, guard=GUARD).to_json()
+    (row,) = cast(list[object], shown.pop("libraries"))
+    assert shown == {
+        "subject": "x", "release": "2.14.0", "arch": "x86_64", "instruction_set": "avx", "features": ["avx"],
+        "guard": {"compiled": list(GUARD.compiled), "unused": ["AVX2", "FMA"]}, "disagreements": [],
+    }  # fmt: skip
+    assert row == {
+        "name": "cc", "method": "symbols", "threshold": 0.02, "instructions": 1000, "regions": 512, "coverage": 0.03,
         "dispatched": {"oneDNN": 100},
         "features": {
             "avx": {"per_1000": 1.0, "share": 0.1, "compiled": True},
             "avx512f": {"per_1000": 0.1, "share": 0.001, "compiled": False},
         },
-    }
-    assert second["name"] == "b"
-    bare = Inspection(subject="x", release="", libraries={"cc": code_with("avx")}).to_json()
-    assert (bare["release"], bare["guard"]) == (None, None)
+    }  # fmt: skip
 
 
 def test_the_guard_says_nothing_of_code_for_arm() -> None:

@@ -7,7 +7,6 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,11 @@ from tests.binary.codes import code_with
 from tests.binary.libraries import PROGBITS, STRTAB, SYMTAB, Part
 from tests.commandline import invoke
 from tfbuild import facts
-from tfbuild.binary import inspector, scan
+from tfbuild.binary import elf, inspector, scan
+from tfbuild.binary.elf import LibraryUnreadable
 from tfbuild.binary.guard import Guard
 from tfbuild.binary.inspector import Inspection
-from tfbuild.binary.scan import CodeUnreadable, ScannedCode
+from tfbuild.binary.scan import ScannedCode
 from tfbuild.cpu import isa
 from tfbuild.errors import BadInput
 from tfbuild.plan import wheel
@@ -181,26 +181,6 @@ def test_a_large_library_is_sampled_and_full_reads_all(
     assert full.share("avx2") == pytest.approx(sample.share("avx2"), abs=0.1)
 
 
-def test_what_was_read_is_told_in_numbers() -> None:
-    code = ScannedCode(
-        arch="x86_64", method="symbols", instructions=1234567, regions=scan.FEW, coverage=0.0256, families=(),
-        dispatched={},
-    )  # fmt: skip
-    read = "1,234,567 instructions in 100 regions, 2.6 % of its code"
-    assert code.how() == read
-    assert (
-        replace(code, dispatched={"oneDNN": 1500, "XNNPACK": 20}).how() == f"{read}; without 1,520 of oneDNN, XNNPACK"
-    )
-    spread = replace(code, method="spread").how()
-    assert spread == f"{read}; it has no symbols: judged by how far each feature is spread"
-    few = replace(code, regions=1, coverage=1.0).how()
-    assert few == (
-        "1,234,567 instructions in 1 region, 100.0 % of its code; "
-        "too few: one function chosen at run time can decide the result"
-    )
-    assert "too few" in replace(code, regions=scan.FEW - 1).how()
-
-
 def test_rates_and_shares_are_those_of_the_regions(scanned: Callable[..., ScannedCode]) -> None:
     shown = scanned(library(lambda number: AVX2 if number < 16 else b"", count=64))
     rows = {row.feature: row for row in shown.families}
@@ -261,7 +241,7 @@ def test_what_is_read_is_limited(
     monkeypatch.setattr(scan, limit, most)
     assert scanned(content).compiled == {"avx", "avx2"}
     monkeypatch.setattr(scan, limit, most - 1)
-    with pytest.raises(CodeUnreadable, match=told):
+    with pytest.raises(LibraryUnreadable, match=told):
         scanned(content)
 
 
@@ -284,8 +264,8 @@ def test_where_functions_begin_is_known_from_both_tables(tmp_path: Path) -> None
     def starts(content: bytes) -> list[int]:
         path = tmp_path / "lib.so"
         path.write_bytes(content)
-        with path.open("rb") as file:
-            code = scan._opened("lib.so", file.fileno())
+        with elf.opened(path, "lib.so", scan.MOST_BYTES) as (read, file):
+            code = scan.Code.locate(read, file)
             # The first function is the region's start, the last is the one before its end.
             assert code.name(BASE + 5 * SIZE) in (b"", eigen(5).encode())
             assert code.name(BASE + 5 * SIZE + 3) in (b"", eigen(5).encode())
@@ -297,14 +277,6 @@ def test_where_functions_begin_is_known_from_both_tables(tmp_path: Path) -> None
     every = [BASE + number * SIZE for number in range(8)]
     for name, frames in ((eigen, True), (eigen, False), (None, True)):
         assert starts(library(everywhere(AVX2), name, frames=frames, count=8)) == every
-
-
-def test_it_tells_how_far_it_is(tmp_path: Path) -> None:
-    path, told = tmp_path / "lib.so", list[str]()
-    path.write_bytes(library(everywhere(AVX2), count=64))
-    scan.read_code(path, tell=told.append)
-    assert (told[0], told[-1]) == ("0 %", "100 %")
-    assert len(told) > 2
 
 
 def test_whoever_is_told_can_end_it(tmp_path: Path) -> None:
@@ -325,14 +297,14 @@ WHOLE = library(everywhere(AVX2))
     ids=["empty", "magic alone", "another format", "header alone", "cut off", "a section cut off", "zeros"],
 )
 def test_what_is_no_library_is_refused(scanned: Callable[..., ScannedCode], content: bytes) -> None:
-    with pytest.raises(CodeUnreadable):
+    with pytest.raises(LibraryUnreadable):
         scanned(content)
 
 
 def test_odd_libraries_are_refused_with_the_reason(scanned: Callable[..., ScannedCode]) -> None:
-    with pytest.raises(CodeUnreadable, match="x86-64 and AArch64"):
+    with pytest.raises(LibraryUnreadable, match="x86-64 and AArch64"):
         scanned(libraries.elf([Part(name=".text", kind=PROGBITS, address=BASE, content=NOP)], 8))
-    with pytest.raises(CodeUnreadable, match=r"no \.text"):
+    with pytest.raises(LibraryUnreadable, match=r"no \.text"):
         scanned(libraries.elf([Part(name=".data", kind=PROGBITS, address=BASE, content=NOP)], libraries.X86_64))
 
 
@@ -349,7 +321,7 @@ def test_no_place_for_damage_is_a_traceback(scanned: Callable[..., ScannedCode])
     for place in (*range(16, 64), *range(table, len(small), 2)):
         spoiled = bytearray(small)
         spoiled[place] ^= 0xFF
-        with suppress(CodeUnreadable):
+        with suppress(LibraryUnreadable):
             assert scanned(bytes(spoiled)).instructions
 
 
@@ -406,9 +378,9 @@ def test_broken_wheels_are_refused_with_a_hint(tmp_path: Path) -> None:
         assert caught.value.hint, name
 
 
-def test_a_broken_library_goes_by_its_name_in_the_wheel(tmp_path: Path) -> None:
+def test_a_broken_library_in_a_wheel_is_refused(tmp_path: Path) -> None:
     path = zipped(tmp_path / "pack-1.0-py3-none-any.whl", {"pack/text.so": b"text"})
-    with pytest.raises(BadInput, match=r"^error: pack/text.so is not a whole ELF library"):
+    with pytest.raises(BadInput, match=r"^error: not a whole ELF library"):
         look(path)
 
 

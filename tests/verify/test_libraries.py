@@ -12,7 +12,7 @@ from tests.rows import each
 from tests.verify.images import CC, FRAMEWORK, SITE, ImageEngine
 from tests.verify.test_configuration import image as right_image
 from tfbuild.binary import inspector
-from tfbuild.binary.scan import CodeUnreadable
+from tfbuild.binary.elf import LibraryUnreadable
 from tfbuild.engine import Engine
 from tfbuild.errors import BadInput
 from tfbuild.util.files import temporary_folder
@@ -53,7 +53,7 @@ def test_the_main_library_comes_first_and_then_the_framework() -> None:
     ],
 )
 def test_a_library_that_cannot_be_copied_is_named_with_the_reason(files: dict[str, bytes], reason: str) -> None:
-    with pytest.raises(CodeUnreadable, match=reason):
+    with pytest.raises(LibraryUnreadable, match=reason):
         read(image(**files))
 
 

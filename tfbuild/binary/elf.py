@@ -7,7 +7,9 @@ import io
 import mmap
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, cast
 
 from tfbuild.errors import BadInput
@@ -24,8 +26,14 @@ SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: name, info, other, section, valu
 FUNCTION = 2  # STT_FUNC
 
 
+HINT = "give a 64-bit ELF library; download or build a damaged one again"
+
+
 class LibraryUnreadable(BadInput):
     """A library is not a whole ELF file, or what is looked for in it is missing."""
+
+    def __init__(self, reason: str, hint: str = HINT) -> None:
+        super().__init__(reason, hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,29 +57,14 @@ class Library:
 
     @classmethod
     def parse(cls, image: mmap.mmap | bytes) -> "Library":
-        """Read the headers. Raises LibraryUnreadable, and what pyelftools raises for a broken file."""
-        from elftools.common.utils import struct_parse
-        from elftools.elf.elffile import ELFFile
-
-        stream = io.BytesIO(image) if isinstance(image, bytes) else cast(IO[bytes], image)
-        elf = ELFFile(stream)
-        if elf.elfclass != 64 or not elf.little_endian or elf.num_sections() > MOST_SECTIONS:
-            raise LibraryUnreadable("the library is not a 64-bit little-endian ELF file with a sane number of sections")
-        # Not iter_sections(), which reads the whole hash table of the symbols, and names of any length.
-        places = (elf["e_shoff"] + number * elf["e_shentsize"] for number in range(elf.num_sections()))
-        headers = [struct_parse(elf.structs.Elf_Shdr, stream, stream_pos=place) for place in places]
-        names = headers[elf.get_shstrndx()].sh_offset if headers else 0
-        sections = tuple(
-            Section(
-                name=string(image, names + h.sh_name),
-                kind=str(h.sh_type),
-                address=h.sh_addr,
-                offset=h.sh_offset,
-                size=h.sh_size,
-            )
-            for h in headers
-        )
-        return cls(image=image, machine=str(elf.header.e_machine), sections=sections)
+        """Read the headers. Raises LibraryUnreadable."""
+        try:
+            machine, sections = _headers(image)
+        except LibraryUnreadable:
+            raise
+        except Exception as error:  # pyelftools raises anything for a broken file
+            raise LibraryUnreadable(f"not a whole ELF library: {type(error).__name__} {error}") from error
+        return cls(image=image, machine=machine, sections=sections)
 
     def section(self, name: str) -> Section | None:
         """Return the section of that name, if the file has its content."""
@@ -94,6 +87,45 @@ class Library:
                 start = section.offset + inside
                 return self.image[start : start + min(size, section.size - inside, MOST_CODE)]
         return b""
+
+
+@contextmanager
+def opened(path: Path, name: str, most: int) -> Iterator[tuple[Library, int]]:
+    """Open a library of at most `most` bytes; yield it and its file's descriptor. Raises LibraryUnreadable."""
+    try:
+        with path.open("rb") as file:
+            if (size := path.stat().st_size) > most:
+                raise LibraryUnreadable(f"{name} has {size} bytes: too large to be a library")
+            if not size:
+                raise LibraryUnreadable(f"{name} is empty")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+                yield Library.parse(image), file.fileno()
+    except OSError as error:
+        raise LibraryUnreadable(f"{name} cannot be read: {error.strerror}") from error
+
+
+def _headers(image: mmap.mmap | bytes) -> tuple[str, tuple[Section, ...]]:
+    from elftools.common.utils import struct_parse
+    from elftools.elf.elffile import ELFFile
+
+    stream = io.BytesIO(image) if isinstance(image, bytes) else cast(IO[bytes], image)
+    elf = ELFFile(stream)
+    if elf.elfclass != 64 or not elf.little_endian or elf.num_sections() > MOST_SECTIONS:
+        raise LibraryUnreadable("the library is not a 64-bit little-endian ELF file with a sane number of sections")
+    # Not iter_sections(), which reads the whole hash table of the symbols, and names of any length.
+    places = (elf["e_shoff"] + number * elf["e_shentsize"] for number in range(elf.num_sections()))
+    headers = [struct_parse(elf.structs.Elf_Shdr, stream, stream_pos=place) for place in places]
+    names = headers[elf.get_shstrndx()].sh_offset if headers else 0
+    return str(elf.header.e_machine), tuple(
+        Section(
+            name=string(image, names + header.sh_name),
+            kind=str(header.sh_type),
+            address=header.sh_addr,
+            offset=header.sh_offset,
+            size=header.sh_size,
+        )
+        for header in headers
+    )
 
 
 def string(content: bytes | mmap.mmap, offset: int) -> str:

@@ -8,7 +8,6 @@ its own, CPUFeatureGuard::CPUFeatureGuard().
 The library is untrusted: if it cannot be read, LibraryUnreadable gives the reason.
 """
 
-import mmap
 import re
 import struct
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tfbuild import facts
-from tfbuild.binary.elf import FUNCTION, SYMBOL, Library, LibraryUnreadable, rows
+from tfbuild.binary.elf import FUNCTION, SYMBOL, Library, LibraryUnreadable, opened, rows
 from tfbuild.facts import releases
 
 # Limits for reading. The library of TensorFlow 2.21 has 65 MB.
@@ -53,20 +52,11 @@ class Guard:
 
 def read_guard(path: Path, release: str) -> Guard:
     """Read the guard of a libtensorflow_framework.so.2 of `release`; raises LibraryUnreadable with the reason."""
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-            if len(image) > MOST_BYTES:
-                raise LibraryUnreadable(f"{path.name} has {len(image)} bytes: too large to be TensorFlow's")
-            return _guard(Library.parse(image), release)
-    except LibraryUnreadable:
-        raise
-    except OSError as error:
-        raise LibraryUnreadable(f"{path.name} cannot be read: {error.strerror}") from error
-    except Exception as error:  # pyelftools raises anything for a broken file
-        raise LibraryUnreadable(f"{path.name} is not a whole ELF library: {type(error).__name__} {error}") from error
+    with opened(path, path.name, MOST_BYTES) as (library, _):
+        return _guard(library, release)
 
 
-def _guard(library: "Library", release: str) -> Guard:
+def _guard(library: Library, release: str) -> Guard:
     if library.machine == "EM_AARCH64":
         return Guard(compiled=(), unused=())
     if library.machine != "EM_X86_64":

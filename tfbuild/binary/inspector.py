@@ -137,7 +137,7 @@ def of_libraries(
 ) -> Inspection:
     """Inspect libraries, and read the guard of the one that is TensorFlow's framework.
 
-    `found`: names and files, the main one first; each is read before the next one is taken. Raises CodeUnreadable.
+    `found`: names and files, the main one first; each is read before the next one is taken. Raises LibraryUnreadable.
     """
     libraries: dict[str, ScannedCode] = {}
     guard: Guard | None = None

@@ -4,10 +4,9 @@ A library is cut into regions of equal size, and the first 16 KiB of each are de
 16 KiB). A compiler uses the features it may use all over a library; code that is chosen at run time (oneDNN, XNNPACK)
 is in a few places. So a feature counts as compiled in if enough regions need it. If the library still names its
 functions, those known to be chosen at run time are not counted.
-The library is untrusted: if it cannot be read, CodeUnreadable gives the reason.
+The library is untrusted: if it cannot be read, LibraryUnreadable gives the reason.
 """
 
-import mmap
 import os
 import re
 import struct
@@ -23,9 +22,8 @@ from pathlib import Path
 
 from tfbuild import facts
 from tfbuild.binary import machinecode
-from tfbuild.binary.elf import ARCHES, FUNCTION, SYMBOL, Library, LibraryUnreadable, Section
+from tfbuild.binary.elf import ARCHES, FUNCTION, SYMBOL, Library, LibraryUnreadable, Section, opened
 from tfbuild.cpu import isa
-from tfbuild.errors import BadInput
 from tfbuild.facts import Facts
 
 # Upper bounds of what is read. TensorFlow 2.21: 788 MB, 1.1 million symbols, 0.7 million functions. In its windows are
@@ -50,10 +48,6 @@ FRAME = struct.Struct("<ii")  # an array of these is read at once
 FRAMES = (1, 0x1B, 0x03, 0x3B)
 # Gets how much of a library is decoded ("12 %"), region by region; if it raises, the scan ends.
 Tell = Callable[[str], None]
-
-
-class CodeUnreadable(BadInput):
-    """A library's machine code cannot be found or read."""
 
 
 class Dispatched(Facts, frozen=True):
@@ -142,34 +136,13 @@ def tell_nobody(_: str) -> None:
 
 
 def read_code(path: Path, *, name: str = "", full: bool = False, tell: Tell = tell_nobody) -> ScannedCode:
-    """Scan the code of an ELF library; raises CodeUnreadable with the reason.
+    """Scan the code of an ELF library; raises LibraryUnreadable with the reason.
 
     `name`: the library's name where it came from.
     """
-    name = name or path.name
     tell("0 %")
-    try:
-        with path.open("rb") as file:
-            if (size := path.stat().st_size) > MOST_BYTES:
-                raise CodeUnreadable(f"{name} has {size} bytes: too large to be a library")
-            return _scan(_opened(name, file.fileno()), full, tell)
-    except OSError as error:
-        raise CodeUnreadable(f"{name} cannot be read: {error.strerror}") from error
-
-
-def _opened(name: str, file: int) -> "Code":
-    try:
-        with mmap.mmap(file, 0, access=mmap.ACCESS_READ) as image:
-            return Code.locate(Library.parse(image), file)
-    except (CodeUnreadable, OSError):
-        raise
-    except LibraryUnreadable as error:
-        raise CodeUnreadable(error.reason, hint="inspect reads 64-bit ELF libraries") from error
-    except Exception as error:  # pyelftools raises anything for a broken file
-        reason = str(error) or type(error).__name__
-        raise CodeUnreadable(
-            f"{name} is not a whole ELF library: {reason}", hint="inspect reads 64-bit ELF libraries"
-        ) from error
+    with opened(path, name or path.name, MOST_BYTES) as (library, file):
+        return _scan(Code.locate(library, file), full, tell)
 
 
 @cache
@@ -224,7 +197,7 @@ def _scan(code: "Code", full: bool, tell: Tell) -> ScannedCode:
         for begin, stop in code.functions(start, end):
             functions += 1
             if functions > MOST_DECODED and not full:
-                raise CodeUnreadable(f"the library has more than {MOST_DECODED} functions in what is read of it")
+                raise LibraryUnreadable(f"the library has more than {MOST_DECODED} functions in what is read of it")
             counted = machinecode.count(code.content(begin, stop), code.arch)
             decoded += stop - begin
             owner = project(code.name(begin)) if code.symbols else ""
@@ -237,7 +210,7 @@ def _scan(code: "Code", full: bool, tell: Tell) -> ScannedCode:
             regions.append((instructions, needing))
         tell(f"{100 * (end - code.section.address) // code.section.size} %")
     if not regions:
-        raise CodeUnreadable("the library holds no machine code")
+        raise LibraryUnreadable("the library holds no machine code")
     return ScannedCode(
         arch=code.arch,
         method=method,
@@ -280,12 +253,12 @@ class Code:
 
     @classmethod
     def locate(cls, library: Library, file: int) -> "Code":
-        """Find a library's code, functions and symbols. Raises CodeUnreadable."""
+        """Find a library's code, functions and symbols. Raises LibraryUnreadable."""
         if library.machine not in ARCHES:
-            raise CodeUnreadable(f"the library is for {library.machine}; x86-64 and AArch64 are known")
+            raise LibraryUnreadable(f"the library is for {library.machine}; x86-64 and AArch64 are known")
         section = _section(library, EXECUTABLE)
         if section is None or not section.size:
-            raise CodeUnreadable("the library has no .text: there is no code in it")
+            raise LibraryUnreadable("the library has no .text: there is no code in it")
         names = _section(library, ".strtab")
         symbols = array("Q", sorted(_symbols(library, file, section)) if names else ())
         frames = array("Q", _frames(library, file, section))
@@ -342,10 +315,10 @@ class Code:
 
 
 def _section(library: Library, name: str) -> Section | None:
-    """Return the section of that name; raise CodeUnreadable if the file ends before it does."""
+    """Return the section of that name; raise LibraryUnreadable if the file ends before it does."""
     section = library.section(name)
     if section and section.offset + section.size > len(library.image):
-        raise CodeUnreadable(f"the library's {name} is cut off", hint="download or build it again")
+        raise LibraryUnreadable(f"the library's {name} is cut off")
     return section
 
 
@@ -355,7 +328,7 @@ def _symbols(library: Library, file: int, code: Section) -> Iterator[int]:
     if section is None:
         return
     if section.size // SYMBOL.size > MOST_SYMBOLS:
-        raise CodeUnreadable("the library's .symtab is far too large")
+        raise LibraryUnreadable("the library's .symtab is far too large")
     for name, info, _, _, value, _ in _rows(file, SYMBOL, section.offset, section.size // SYMBOL.size):
         if info & 0xF == FUNCTION and 0 <= value - code.address < code.size:
             yield value - code.address << 32 | name

@@ -200,11 +200,11 @@ def projects() -> dict[str, WheelName]:
 def _code(file: WheelFile) -> frozenset[str]:
     """Return the features that the machine code needs; empty if it is unreadable, which verification reports."""
     from tfbuild.binary import inspector
-    from tfbuild.binary.scan import CodeUnreadable
+    from tfbuild.binary.elf import LibraryUnreadable
 
     try:
         return inspector.wheel(file.path).compiled
-    except CodeUnreadable:
+    except LibraryUnreadable:
         return frozenset()
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from tfbuild.binary import guard, inspector, scan
+from tfbuild.binary import guard, inspector
+from tfbuild.binary.elf import LibraryUnreadable
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import Planned
 from tfbuild.engine import Engine
@@ -68,7 +69,7 @@ def framework(engine: Engine, ref: str, planned: Planned) -> Iterator[Path]:
 def copied(engine: Engine, ref: str, folder: str, scratch: Path) -> Iterator[tuple[str, Path]]:
     """Copy TensorFlow's libraries out of an image's `folder`, without starting it: the main one, then the framework.
 
-    Each is removed before the next one is copied. Raises CodeUnreadable.
+    Each is removed before the next one is copied. Raises LibraryUnreadable.
     """
     path: Path | None = None
     for name in (*inspector.MAIN, releases.FRAMEWORK):
@@ -81,8 +82,8 @@ def copied(engine: Engine, ref: str, folder: str, scratch: Path) -> Iterator[tup
             continue
         except OSError as error:
             reason = error.strerror or str(error)
-            raise scan.CodeUnreadable(f"{name} cannot be copied out of the image: {reason}") from error
+            raise LibraryUnreadable(f"{name} cannot be copied out of the image: {reason}") from error
         yield name, path
         path.unlink()
     if not path:
-        raise scan.CodeUnreadable("the image has none of TensorFlow's libraries")
+        raise LibraryUnreadable("the image has none of TensorFlow's libraries")
