@@ -3,18 +3,14 @@
 #
 #   curl -fsSL https://raw.githubusercontent.com/us/tfbuild/v0.1.0/pull.sh | sh -s -- ghcr.io/us/tfbuild 2.20 mkl
 #
-# RELEASE is one release (2.20.0), one minor release (2.20), `latest` (the default: the newest release that is published
-# for any host), or `any` (the largest instruction set of all releases). Of several releases, the newest is chosen first
-# and then the largest set of it that this host runs, except with `any`.
+# RELEASE is one release (2.20.0), one minor release (2.20), or `latest` (the default: the newest release that is
+# published for any host). Of several releases the newest is chosen first, then the largest set of it that this host runs.
 #
-# It reads /proc/cpuinfo and the index REPOSITORY:RELEASE-TARGET (any-TARGET for `latest`). In the index, `invoke push`
-# wrote the features that each image needs and the speed of its instruction set; of equal speeds, the newest release and
-# Python come first. The image must have the features that the index says, by its labels: one that does not was changed
-# by somebody and is refused (24). One that is missing or garbled is passed over, up to a hundred of them. `invoke pull`
-# checks and explains more.
+# It reads /proc/cpuinfo and the index REPOSITORY:RELEASE-TARGET. There, `invoke push` wrote the features that each image
+# needs and the speed of its instruction set; of equal speeds, the newest Python comes first. An image that is missing, or
+# is not what its index and its digest say, is passed over, up to a hundred of them. `invoke pull` explains more.
 #
 # DRY_RUN=1   print the image without pulling it
-# SKIP='ID ID'   pass over these images
 set -eu
 
 die() {
@@ -26,16 +22,14 @@ die() {
     die "usage: pull.sh REPOSITORY [RELEASE [TARGET [PYTHON]]], such as: pull.sh ghcr.io/us/tfbuild 2.20 mkl 3.12" 2
 repository=$1 release=${2:-latest} target=${3:-mkl} python=${4:-}
 tag=$release-$target
-# It has all images of the newest release, too.
-[ "$release" != latest ] || tag=any-$target
 host=${repository%%/*} path=${repository#*/}
-name=${host%%:*}
+name=${host%%:*} direct=localhost,127.0.0.1
 case $name in
     \[*) die "$repository has an IPv6 address, which no image name can contain: use a name from /etc/hosts" 2 ;;
     localhost) base=http://$host ;;
     # Names that only start like a loopback address.
     127.*[!0-9.]*) base=https://$host ;;
-    127.*.*.*) base=http://$host ;;
+    127.*.*.*) base=http://$host direct=$direct,$name ;;
     docker.io) base=https://registry-1.docker.io ;;
     *.*) base=https://$host ;;
     *)
@@ -66,14 +60,29 @@ trap 'exit 130' INT
 trap 'exit 143' HUP TERM
 # as SCHEME CREDENTIALS: sets the credentials of the next request. In a file, because all users can see arguments.
 as() { if [ -n "$2" ]; then printf 'header = "Authorization: %s %s"\n' "$1" "$2"; fi > "$work/as"; }
-# request OPTION...: takes no more than 4 MiB, and waits no longer than a minute.
+# request FILE OPTION...: writes an answer to $work/FILE, and its status to stdout. Takes no more than 4 MiB, waits no
+# longer than a minute, tries four times, never leaves TLS, and reaches this machine without a proxy.
 request() {
-    curl --silent --show-error --connect-timeout 30 --max-time 60 --max-filesize 4194304 --config "$work/as" "$@"
+    file=$1 && shift
+    for pause in 1 2 4 ''; do
+        code=0
+        status=$(curl --silent --show-error --connect-timeout 30 --max-time 60 --max-filesize 4194304 \
+            --noproxy "${no_proxy:-${NO_PROXY:-}},$direct" --proto =http,https --proto-redir =https --location \
+            --config "$work/as" --dump-header "$work/head" --output "$work/$file" --write-out '%{http_code}' "$@") ||
+            code=$?
+        case $code-$status in
+            0-429 | 0-500 | 0-502 | 0-503 | 0-504 | 18-* | 5[25]-* | 92-*)
+                [ -z "$pause" ] || { sleep "$pause" && continue; }
+                ;;
+        esac
+        break
+    done
+    printf '%s' "$status"
+    return "$code"
 }
 # ask PATH FILE: writes what the registry has there to $work/FILE, and the status of the answer to stdout.
 ask() {
-    request --location --retry 3 --retry-max-time 60 --dump-header "$work/head" --output "$work/$2" \
-        --write-out '%{http_code}' --header "Accept: $accept" "$base/v2/$path/$1" || return
+    request "$2" --header "Accept: $accept" "$base/v2/$path/$1" || return
     # Some proxies compress what nobody asked them to.
     case $(head -c 2 "$work/$2" 2> /dev/null | od -An -tx1) in
         *1f*8b*) gzip -dc < "$work/$2" 2> /dev/null | head -c 4194304 > "$work/plain" && mv "$work/plain" "$work/$2" ;;
@@ -112,10 +121,15 @@ if [ "$status" = 401 ]; then
         *)
             # Passwords are never sent unencrypted. For public images, tokens need no password.
             case $realm in https://* | "$base"/*) as Basic "$(login)" ;; esac
-            # The realm is untrusted: without these options curl would also read files, or take it for an option.
-            token=$(request --get --proto =http,https \
-                --data-urlencode "service=$(field service)" --data-urlencode "scope=$(field scope)" --url "$realm" |
-                sed -n 's/.*"\(access_\)\{0,1\}token" *: *"\([^"]*\)".*/\2/p' | head -n 1)
+            # The realm is untrusted: --proto and --url keep curl from reading a file, or taking it for an option.
+            status=$(request token --get --data-urlencode "service=$(field service)" \
+                --data-urlencode "scope=$(field scope)" --url "$realm") || die "the token server of $host does not answer" 26
+            case $status in
+                2?? | 400 | 401 | 403 | 404) ;;
+                *) die "the token server of $host answers $status" 26 ;;
+            esac
+            token=$(sed -n 's/.*"\(access_\)\{0,1\}token" *: *"\([^"]*\)".*/\2/p' "$work/token" | head -n 1)
+            [ -n "$token" ] || [ "$status" != 200 ] || die "the token server of $host sends no token" 26
             as Bearer "$token"
             ;;
     esac
@@ -127,20 +141,18 @@ case $status in
     404) die "$repository has no $tag (the registry answers 404)" 26 ;;
     *) die "$host answers $status for $repository:$tag" 26 ;;
 esac
-! grep -q '"config"' "$work/index" || die "$repository:$tag is an image and not an index: somebody moved its tag" 24
-# Something else, or an index with other line breaks than those of tfbuild.
+# An image, something else, or an index with other line breaks than those of tfbuild.
 grep -q '^ *"io\.tfbuild\.' "$work/index" || die "$repository:$tag is not an index of tfbuild" 26
 
 # A terminal may take bytes beyond ASCII for commands, too.
 tr -d '\001-\010\013-\037\177' < "$work/index" | LC_ALL=C tr '\200-\377' '?' > "$work/clean"
-awk -v features=" $features" -v platform="$platform" -v python="$python" -v release="$release" -v target="$target" \
-    -v skip=" ${SKIP:-} " -v again="pull.sh $repository any $target${python:+ $python}" '
+awk -v features=" $features" -v platform="$platform" -v python="$python" -v target="$target" '
     function value() { sub(/^[^:]*: *"/, ""); sub(/",? *$/, ""); return $0 }
     function number(text, parts) { split(text, parts, "."); return parts[1] * 1e8 + parts[2] * 1e4 + parts[3] }
-    # The fastest image of those that are old or not; of equally fast ones the first.
-    function fastest(age, row, first) {
+    # The fastest image that fits; of equally fast ones the first.
+    function fastest(row, first) {
         for (row = 1; row <= rows; row++)
-            if (fits[row] == age && (!first || speeds[row] > speeds[first])) first = row
+            if (fits[row] && (!first || speeds[row] > speeds[first])) first = row
         return first
     }
     /^ *"digest": / { digest = value(); id = its_platform = its_python = its_release = speed = "" }
@@ -160,10 +172,14 @@ awk -v features=" $features" -v platform="$platform" -v python="$python" -v rele
             printf "pull.sh: not %s: the index says another release, target or Python\n", id > "/dev/stderr"
             next
         }
+        if (digest !~ /^sha256:[0-9a-f]+$/ || length(digest) != 71) {
+            printf "pull.sh: not %s: the index gives no digest\n", id > "/dev/stderr"
+            next
+        }
         # Compared as text: as numbers, Python 3.1 and 3.10 are equal.
         if (python != "" && its_python "" != python "") next
         if (number(its_release) > newest) newest = number(its_release)
-        if (its_platform != platform || index(skip, " " id " ")) next
+        if (its_platform != platform) next
         rows++
         count = split(needs, needed, " ")
         for (i = 1; i <= count; i++)
@@ -173,24 +189,20 @@ awk -v features=" $features" -v platform="$platform" -v python="$python" -v rele
     }
     END {
         for (row = 1; row <= rows; row++) {
-            old = release != "any" && releases[row] < newest
-            if (lacks[row] == "") fits[row] = old ? "old" : "new"
-            else if (!old) printf "pull.sh: not %s: this CPU lacks%s\n", ids[row], lacks[row] > "/dev/stderr"
+            if (releases[row] < newest) continue
+            if (lacks[row] == "") fits[row] = 1
+            else printf "pull.sh: not %s: this CPU lacks%s\n", ids[row], lacks[row] > "/dev/stderr"
         }
-        best = fastest("new"); older = fastest("old")
-        if (older && (!best || speeds[older] > speeds[best]))
-            printf "pull.sh: %s, of an older release, %s: %s\n", ids[older],
-                best ? "uses more of this CPU" : "runs on this host", again > "/dev/stderr"
-        for (row = best; row && ++named <= 100; row = fastest("new")) { print lines[row]; fits[row] = "" }
+        for (row = fastest(); row && ++named <= 100; row = fastest()) { print lines[row]; fits[row] = "" }
     }
 ' "$work/clean" > "$work/candidates"
 [ -s "$work/candidates" ] || die "nothing in $repository:$tag${python:+ with Python $python} runs on this host" 27
 
-# fetch PATH DIGEST FILE: 0 if the registry has it and its content is that of the digest; 1 if it is gone or garbled.
+# fetch PATH DIGEST FILE: 0 if the registry has it and its content is that of the digest; 1 if it is gone; 2 if not.
 fetch() {
     status=$(ask "$1/$2" "$3") || die "$host does not answer" 26
     case $status in
-        200) [ "$(sha256sum < "$work/$3")" = "${2#sha256:}  -" ] || return 1 ;;
+        200) [ "$(sha256sum < "$work/$3")" = "${2#sha256:}  -" ] || return 2 ;;
         404) return 1 ;;
         *) die "$host answers $status for $2" 26 ;;
     esac
@@ -202,62 +214,42 @@ label() {
     values=$(grep -o "\"io\.tfbuild\.$1\":\"[^\"]*\"" "$work/labels" | LC_ALL=C sort -u) && values=${values#*:\"}
     printf '%s' "${values%\"}"
 }
-# labelled FILE: 0 if the labels in this JSON are those of the row in $id, $its_release, $its_python, $its_platform and
-# $needs; else 2.
-labelled() {
-    sed 's/" *: *"/":"/g' "$1" > "$work/labels"
+# described: 0 if the registry has the image $digest, and its labels are those of its row in the index; else as `fetch`.
+described() {
+    fetch manifests "$digest" manifest || return
+    config=$(tr -d ' \t\r\n' < "$work/manifest" | sed -n 's/.*"config":{\([^}]*\)}.*/\1/p' |
+        sed -n 's/.*"digest":"\(sha256:[0-9a-f]*\)".*/\1/p')
+    [ -n "$config" ] || return 2
+    fetch blobs "$config" config || return
+    sed 's/" *: *"/":"/g' "$work/config" > "$work/labels"
     # Without that label, it would fit every host. With two different ones, nothing is equal.
     grep -q '"io\.tfbuild\.features":"' "$work/labels" || return 2
     # What the kernel calls by another name than the label.
     kernel=$(names "$(label features)" | sed 's/^sse3$/pni/; s/^lzcnt$/abm/; s/^crypto$/aes/')
     [ "$(label id) $(label release) $(label python) $(label platform)" = \
         "$id $its_release $its_python $its_platform" ] && [ "$(names "$kernel")" = "$(names "$needs")" ] || return 2
-}
-# described: as `labelled`, of the image with the digest $digest in the registry; else as `fetch`.
-described() {
-    fetch manifests "$digest" manifest || return
-    flat=$(tr -d ' \t\r\n' < "$work/manifest")
-    # The engine may read another configuration in a manifest with several, or with escaped letters.
-    case $flat in *\\* | *'"manifests":'*) return 2 ;; esac
-    [ "$(printf '%s' "$flat" | grep -oi '"config":' | wc -l)" -eq 1 ] || return 2
-    config=$(printf '%s' "$flat" | sed -n 's/.*"config":{\([^}]*\)}.*/\1/p' |
-        sed -n 's/.*"digest":"\(sha256:[0-9a-f]*\)".*/\1/p')
-    [ -n "$config" ] || return 2
-    fetch blobs "$config" config || return
-    labelled "$work/config" || return
     # Labels of a base image may have these names too.
     grep -q "\"os\":\"${its_platform%/*}\"" "$work/labels" || return 2
     grep -q "\"architecture\":\"${its_platform#*/}\"" "$work/labels" || return 2
 }
-# lost: says which images are passed over; one line, however many there are.
-lost() {
-    [ "$losses" -eq 0 ] || echo "pull.sh: not $first_lost$([ "$losses" -eq 1 ] || echo " and $((losses - 1)) more"): \
-it is missing in the registry, or the registry sends something else; tell whoever publishes it" >&2
-}
-altered='' first_lost='' losses=0
-reason='it is not what its index says, so one of the two was changed: tell whoever publishes it'
+wrong=''
 while read -r digest id its_release its_python its_platform needs; do
-    printf '%s\n' "$digest" | grep -Eqx 'sha256:[0-9a-f]{64}' || die "$repository:$tag is not an index of tfbuild" 26
     code=0
     described || code=$?
     case $code in
-        0) lost && [ -z "$altered" ] || die "$altered is refused: $reason; second choice: $id, with \
-SKIP='${SKIP:+$SKIP }$altered'" 24 ;;
-        1) first_lost=${first_lost:-$id} losses=$((losses + 1)) && continue ;;
-        *) altered=${altered:-$id} && continue ;;
+        0) ;;
+        1) echo "pull.sh: not $id: the registry does not have it; tell whoever publishes it" >&2 && continue ;;
+        *) echo "pull.sh: not $id: it is not what its digest and its index say; tell whoever publishes it" >&2 &&
+            wrong=$id && continue ;;
     esac
     if [ -n "${DRY_RUN:-}" ]; then
         echo "$repository@$digest $id"
         exit 0
     fi
     docker pull --quiet "$repository@$digest" < /dev/null >&2
-    docker image inspect --format '{{json .Config.Labels}}' "$repository@$digest" > "$work/pulled" < /dev/null
-    labelled "$work/pulled" || die "$id is refused: $reason; it was pulled: docker image rm $repository@$digest" 24
     docker tag "$repository@$digest" "$repository:$id"
     echo "$repository:$id"
     exit 0
 done < "$work/candidates"
-lost
-[ -z "$altered" ] || die "$altered is refused: $reason; no second choice was found" 24
-[ "$(wc -l < "$work/candidates")" -lt 100 ] || die "$repository: none of the first 100 images that fit can be pulled" 26
+[ -z "$wrong" ] || die "$repository has no image that can be pulled" 24
 die "$repository has no image that can be pulled" 26

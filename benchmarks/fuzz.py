@@ -40,7 +40,7 @@ from tfbuild.oci.manifests import Manifest
 from tfbuild.pipeline import bazel, bundle
 from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.plan import wheel
-from tfbuild.publish import image_contents, indexes, lock, provenance, pulling, sbom
+from tfbuild.publish import image_contents, indexes
 from tfbuild.util import terminal
 from tfbuild.verify import report as reports
 
@@ -135,7 +135,6 @@ def registry_answer(content: bytes) -> None:
         manifest = Manifest(digest="sha256:" + 64 * "0", media_type=media_type, content=content)
         with contextlib.suppress(TfbuildError):
             manifest.json()
-            indexes.index_rows(manifest)
             indexes.read_index(manifest)
 
 
@@ -149,9 +148,8 @@ def image_files(content: bytes) -> None:
     site = "/opt/tensorflow/lib/python3.11/site-packages"
     of_python = (f"{site}/x-1.dist-info/METADATA", f"{site}/y-1.dist-info/direct_url.json")
     package = {f"{site}/y-1.dist-info/METADATA": b"Metadata-Version: 2.1\nName: y\nVersion: 1\n"}
-    paths = (*of_python, f"{site}/tensorflow/THIRD_PARTY_NOTICES.txt", "/usr/share/doc/x/copyright")
     system = (image_contents.STATUS, image_contents.BUILT, *image_contents.SYSTEM)
-    image_contents.of_files(Files(files=package | dict.fromkeys((*paths, *system), content), links={}))
+    image_contents.of_files(Files(files=package | dict.fromkeys((*of_python, *system), content), links={}))
 
 
 def names(content: bytes) -> None:
@@ -200,7 +198,6 @@ PARSERS = {
     "report": Parser(read=reports.from_json, errors=(ValueError,)),
     "registry": Parser(read=registry_answer),
     "configuration": Parser(read=image_configuration),
-    "provenance": Parser(read=provenance.from_json, errors=(ValueError,)),
     "fleet": Parser(read=in_file(fuzz_json.fleet_images), more=fuzz_json.recorded_fleet),
     "bundle": document(in_folder(bundle.open_bundle, bundle.LIST, "host/file"), "bundle"),
     "docker": document(in_folder(fuzz_json.docker_folder, "config.json"), "docker"),
@@ -208,11 +205,8 @@ PARSERS = {
     "probe": document(fuzz_json.probe_lines, "probe"),
     "wheels": document(fuzz_json.wheel_list, "wheels"),
     "sidecar": document(in_folder(fuzz_json.sidecars, "x.whl.json"), "sidecar"),
-    "seen": document(in_file(pulling._seen), "seen"),
     "options": Parser(read=in_file(fuzz_json.planned_options), more=lambda: (fuzz_json.TABLES,)),
-    "lock": Parser(read=in_file(lock.read_lock)),
     "files": Parser(read=image_files),
-    "sbom": Parser(read=lambda content: (sbom.component_names(content), sbom.subject(content)), errors=(ValueError,)),
     "facts": Parser(read=lambda content: facts.parse(text(content), Architecture, "x"), errors=(ValueError,)),
     "code": Parser(read=code),
     "library": elf(in_file(scan.read_code), TfbuildError, LibraryUnreadable),

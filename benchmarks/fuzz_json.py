@@ -22,11 +22,10 @@ from tfbuild.in_container.smoke.records import Computed, Environment, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.oci import credentials, manifests, references, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.oci.manifests import Manifest
 from tfbuild.pipeline import bundle
 from tfbuild.pipeline.wheel import SCHEMA
 from tfbuild.plan import Request, options_file, wheel
-from tfbuild.publish import attachments, wheel_index, wheel_rows
+from tfbuild.publish import wheel_index, wheel_rows, yanking
 
 ZEROS = 64 * "0"
 DIGEST = f"sha256:{ZEROS}"
@@ -59,12 +58,14 @@ def registry_server(content: bytes) -> None:
     session.trust_env = False
     session.mount("http://", Answers(content))
     digest = manifests.digest_of(content)
-    for ask in (registry.tags, lambda: registry.referrers(digest), lambda: registry.manifest("x")):
+    for ask in (
+        registry.tags,
+        lambda: referrers.types(registry, digest),
+        lambda: registry.manifest("x"),
+        lambda: yanking.reason(registry, "x"),
+    ):
         with contextlib.suppress(TfbuildError):
             ask()
-    subject = Manifest(digest=digest, media_type=manifests.IMAGES[0], content=content)
-    with patch.object(referrers, "documents", lambda *_, **__: [content]), contextlib.suppress(TfbuildError):
-        attachments.yanks(registry, subject)
 
 
 def docker_folder(folder: Path) -> None:
@@ -135,7 +136,6 @@ DOCUMENTS: dict[str, tuple[object, ...]] = {
     "probe": (OPERATION,),
     "wheels": ({"schema": wheel_rows.SCHEMA, "wheels": [WHEEL], "url": "x"},),
     "sidecar": ({**SIDECAR, "host": {"system": "x"}},),
-    "seen": ({"127.0.0.1:1/us/x:index": 1},),
 }
 TABLES = b"""release = "2.20"
 cpu = "haswell"

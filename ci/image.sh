@@ -2,14 +2,12 @@
 # ci/image.sh ID OPTIONS: build, verify and publish one row of `invoke matrix`, unless it is published.
 #
 # A published image is replaced if it was made from another context than this checkout's (a fact, a template or tfbuild
-# itself has changed), if its base was updated, if it is too old, or if it was not pushed by `invoke push`. Where only the
-# base or the age is the reason, nothing is compiled: TensorFlow is taken from the published image. If only its indexes
-# are missing, they are added; if a layer, its configuration or its attestations are, it is built again. A yanked image
-# is left alone until its context changes.
+# itself has changed), or if its base was updated. Then nothing is compiled: TensorFlow is taken from the published image.
+# If only its indexes are missing, they are computed; if its SBOM or its provenance is, it is built again. A yanked image
+# is left alone until its context changes, or the tag ID.yanked is deleted.
 #
 # TFBUILD_REGISTRY            where to publish; empty: build and verify only
 # TFBUILD_TIME_LIMIT          when to stop a compile cleanly (default 5h20m)
-# TFBUILD_MAX_AGE             rebuild images that are older, such as 30d
 # TFBUILD_SIGNED              the signature that published images must have (ci/state.sh)
 # TFBUILD_BUILD_OPTIONS       further options of `invoke build`: --base bootstrap --mirror URL --need-disk 40
 # TFBUILD_PUSH_OPTIONS        further options of `invoke push`: --sign
@@ -19,8 +17,7 @@
 # TFBUILD_SUMMARY             a file to which the report's table, or the reason why there is none, is appended
 #
 # Exits with tfbuild's codes: 75 if the time limit stopped the compile and the next job can continue it, 23 if it cannot,
-# because nothing keeps the cache; 24 if the published image, its tags or its indexes were altered, which somebody must
-# look at: nothing is repaired then.
+# because nothing keeps the cache; 24 without the signature that TFBUILD_SIGNED demands: nothing is replaced then.
 set -eu
 id=$1 options=$2
 invoke=${INVOKE:-.venv/bin/invoke}
@@ -42,9 +39,7 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
         finish)
             # Often only its indexes are missing.
             code=0
-            # shellcheck disable=SC2086
-            $invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes ${TFBUILD_PUSH_OPTIONS:-} \
-                ${TFBUILD_SIGNED:+--signed "$TFBUILD_SIGNED"} >&2 || code=$?
+            $invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes >&2 || code=$?
             # A failing registry, or a conflict with another push, is no reason to compile again.
             [ "$code" = 30 ] || exit "$code"
             echo "$TFBUILD_REGISTRY:$id is not whole, as said above, and is built again" >&2

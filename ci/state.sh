@@ -3,14 +3,13 @@
 #
 #   build              it is not published yet
 #   replace [OPTIONS]  it is to be built again, with these further options of `invoke build`, and pushed with --force
-#   finish             its indexes or a part of it are missing, or its indexes are written otherwise
+#   finish             its SBOM or its provenance is missing, or its indexes are not what the tags say
 #   published          nothing: it is there as a whole, from this checkout's context, on the base image of today
 #   yanked             nothing: this checkout's context would give the same image again
 #
-# The reason goes to stderr. Exits with tfbuild's codes: 24 if the published image, its tags or its indexes were altered.
+# The reason goes to stderr. Exits with tfbuild's codes: 24 without the signature that TFBUILD_SIGNED demands.
 #
 # TFBUILD_BUILD_OPTIONS  further options of `invoke build`; those that shape the context count, such as --base NAME
-# TFBUILD_MAX_AGE        rebuild images that are older, such as 30d; empty: of any age
 # TFBUILD_SIGNED         options of `cosign verify`: a published image without such a signature is an error (24), so that
 #                        no rebuild takes over what somebody else pushed
 set -eu
@@ -28,7 +27,7 @@ if [ -z "$context" ]; then
 fi
 code=0
 state=$($invoke verify "$id" --registry "$TFBUILD_REGISTRY" --context "$context" \
-    ${TFBUILD_MAX_AGE:+--max-age "$TFBUILD_MAX_AGE"} ${TFBUILD_SIGNED:+--signed "$TFBUILD_SIGNED"} --json) || code=$?
+    ${TFBUILD_SIGNED:+--signed "$TFBUILD_SIGNED"} --json) || code=$?
 case $code in
     0) echo published ;;
     32) echo yanked ;;

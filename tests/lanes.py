@@ -31,8 +31,7 @@ LANES = {
 # the first two wait, the pages need nothing of an engine. What needs TensorFlow's layers comes when they are there.
 ORDER = (
     "tensorflow", "compile", "tests/bench/test_browser.py", "compilers", "test_registry", "test_ci_steps", "build",
-    "test_bench", "test_push_rehearsal", "test_supply", "test_reproducible", "test_engine",
-    "test_faults", "test_registry_tools",
+    "test_bench", "test_reproducible", "test_engine", "test_faults",
 )  # fmt: skip
 ROOMS = {"with_engine", "contract"}
 LANE_OF = {file: lane for lane, files in LANES.items() for file in files}

@@ -202,7 +202,7 @@ class BuildFailed(TfbuildError):
 
 
 class VerificationFailed(TfbuildError):
-    """An image or a wheel was altered, or is not what its plan, provenance or index claims."""
+    """An image or a wheel was altered, is not signed as demanded, or is not what its plan or index claims."""
 
     exit_code = 24
 
@@ -232,7 +232,7 @@ class NothingFits(TfbuildError):
 
 
 class Unfinished(TfbuildError):
-    """A published image is not complete: an index does not offer it as it should, or a part of it is missing."""
+    """A published image is not complete: an index does not offer it, or its SBOM or provenance is missing."""
 
     exit_code = 30
 
@@ -244,6 +244,6 @@ class Yanked(TfbuildError):
 
 
 class Stale(TfbuildError):
-    """An image should be rebuilt: its context or its base image changed, or it is older than `--max-age`."""
+    """An image should be rebuilt: its context or its base image changed."""
 
     exit_code = 33

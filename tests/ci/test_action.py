@@ -224,8 +224,8 @@ def test_what_was_pulled_is_an_output(code: int, outputs: dict[str, str], tmp_pa
     program = copy / ".venv" / "bin" / "invoke"
     program.write_text(PULLED.format(code=code))
     program.chmod(0o755)
-    inputs = dict.fromkeys(read(PULL)["inputs"], "") | {"registry": "ghcr.io/us/x", "any-release": "true"}
+    inputs = dict.fromkeys(read(PULL)["inputs"], "") | {"registry": "ghcr.io/us/x", "python": "3.12"}
     runner = machine(copy, tmp_path / "workspace", **{"toJSON(inputs)": json.dumps(inputs)})
     done = runner.run_action("Pull", PULL)
     assert (done.code, done.outputs) == (code, outputs)
-    assert "|pull|--json|--registry=ghcr.io/us/x|--any-release|" in done.stderr
+    assert "|pull|--json|--registry=ghcr.io/us/x|--python=3.12|" in done.stderr

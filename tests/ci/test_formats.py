@@ -167,7 +167,6 @@ def known(workflow: dict[str, Any], job: dict[str, Any]) -> set[str]:
 SETTINGS = {
     "vars.TFBUILD_ATTEST",
     "vars.TFBUILD_BUILD_OPTIONS",
-    "vars.TFBUILD_MAX_AGE",
     "vars.TFBUILD_MAX_PARALLEL",
     "vars.TFBUILD_PUBLISH",
     "vars.TFBUILD_PUSH_OPTIONS",
@@ -256,7 +255,7 @@ def test_the_step_that_makes_the_rows_fails_if_the_verb_does(runner: Callable[..
 
 
 STATE = """#!/bin/sh
-echo "$TFBUILD_REGISTRY $TFBUILD_BUILD_OPTIONS $TFBUILD_MAX_AGE" >> asked
+echo "$TFBUILD_REGISTRY $TFBUILD_BUILD_OPTIONS" >> asked
 case $1 in a) echo published ;; b) echo yanked ;; c) echo "replace --no-cache" ;; d) exit 26 ;; *) echo build ;; esac
 """
 
@@ -265,7 +264,6 @@ def todo(runner: Callable[..., Github], copy: Path, rows: str) -> tuple[Done, Gi
     (copy / "ci" / "state.sh").write_text(STATE)
     values = {
         "vars.TFBUILD_BUILD_OPTIONS": "--base our:1",
-        "vars.TFBUILD_MAX_AGE || '30d'": "30d",
         "vars.TFBUILD_SIGNED": "",
     }
     machine = runner(copy, values, GITHUB_REPOSITORY="Us/TfBuild")
@@ -282,7 +280,7 @@ def test_rows_that_need_nothing_start_no_machine(runner: Callable[..., Github], 
     # One whose state is not known stays: its own job shows the error.
     assert [row["id"] for row in json.loads(done.outputs["rows"])["include"]] == ["c", "d", "e"]
     assert "d: exit code 26" in done.stderr
-    assert set((machine.checkout / "asked").read_text().splitlines()) == {"ghcr.io/us/tfbuild --base our:1 30d"}
+    assert set((machine.checkout / "asked").read_text().splitlines()) == {"ghcr.io/us/tfbuild --base our:1"}
 
 
 @pytest.mark.parametrize("rows", ["", '{"include": [{"id": "a", "options": ""}, {"id": "b", "options": ""}]}'])
@@ -345,7 +343,7 @@ def test_the_folder_may_be_missing_if_the_last_link_finished_all_rows(
 ROW = {
     "matrix.id": "x", "matrix.options": "--wheel official", "inputs.link": "first",
     "secrets.remote-headers": "", "vars.TFBUILD_REMOTE_CACHE": "", "vars.TFBUILD_BUILD_OPTIONS": "",
-    "vars.TFBUILD_PUSH_OPTIONS": "", "vars.TFBUILD_MAX_AGE || '30d'": "30d", "vars.TFBUILD_SIGNED": "",
+    "vars.TFBUILD_PUSH_OPTIONS": "", "vars.TFBUILD_SIGNED": "",
 }  # fmt: skip
 
 
@@ -479,7 +477,7 @@ def test_a_row_is_built_unless_it_is_published_completely(
         ["dash", ROOT / "ci" / "image.sh", "x", "--wheel official"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
         env={"PATH": os.environ["PATH"], "INVOKE": str(invoke), "TFBUILD_REGISTRY": "ghcr.io/us/x"}
-        | {"TFBUILD_BUILD_OPTIONS": "--base our:1", "TFBUILD_MAX_AGE": "30d", "TFBUILD_SIGNED": "--key our.pub"}
+        | {"TFBUILD_BUILD_OPTIONS": "--base our:1", "TFBUILD_SIGNED": "--key our.pub"}
         | {f"code_{name}": str(codes.get(name, 0)) for name in VERBS},
     )  # fmt: skip
     assert (done.returncode, (tmp_path / "calls").read_text().split()) == (code, ["plan", *calls])
@@ -488,10 +486,7 @@ def test_a_row_is_built_unless_it_is_published_completely(
     # The context is that of all options: --base NAME is part of it.
     assert words[0] == "build --wheel official --base our:1 --dry-run --json"
     if calls:
-        assert (
-            words[1]
-            == "verify x --registry ghcr.io/us/x --context sha256:0a1 --max-age 30d --signed --key our.pub --json"
-        )
+        assert words[1] == "verify x --registry ghcr.io/us/x --context sha256:0a1 --signed --key our.pub --json"
     if "rebuild" in calls:
         assert words[3].startswith("build --wheel official --base our:1 --no-cache --reuse r@sha256:1 --time-limit")
 

@@ -4,23 +4,18 @@ import json
 import re
 import shlex
 import subprocess
-from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 import pytest
 
-from tests import terminal
 from tests.commandline import answer, invoke
 from tests.cpu.machines import machine, recordings
 from tests.facts import newest
 from tfbuild import plan
-from tfbuild.cli import listing
 from tfbuild.plan import Request
-from tfbuild.publish import choose, inventory
+from tfbuild.publish import choose
 from tfbuild.publish.choose import Published
-from tfbuild.publish.inventory import Entry
 
 LINUX = ("--platform", "linux/amd64")
 OLD = "processor : 0\nvendor_id : GenuineIntel\nmodel name : old\nflags : fpu lm sse sse2\n"
@@ -156,45 +151,6 @@ def test_what_a_pull_passes_over_is_grouped_by_reason() -> None:
     choice = choose.choose([FITTING, *larger, other], platform="linux/amd64", features=frozenset(("avx2",)))
     lines = choose.passed_over_lines(choice.passed_over)
     assert sorted(lines) == ["not larger-4, larger-3 and 3 more: this CPU lacks avx512f", "not other: for linux/arm64"]
-
-
-def test_images_say_what_is_known_of_them(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    there = Entry(
-        place="ghcr.io/us/tfbuild", name=f"ghcr.io/us/tfbuild:{FITTING.id}", id=FITTING.id, digest="sha256:1",
-        instruction_set="x86-64-v3", platform="linux/amd64", size=1_107_000_000, created="2026-11-01T00:00:00Z",
-        verified=None, lacks=("avx512_bf16", "avx512_vnni", "avx512f"), offered=True,
-    )  # fmt: skip
-    here = replace(there, place=inventory.HERE, offered=None, lacks=())
-    here = replace(there, name=inventory.UNNAMED, place=inventory.HERE, offered=None, lacks=())
-    rows = {
-        "by its publisher, not signed": there,
-        "by its publisher, signature attached": replace(there, signed=True),
-        "outdated: old": replace(there, outdated="old"),
-        "yanked: bad": replace(there, yanked="bad"),
-        "altered: moved": replace(there, altered="moved"),
-        "not offered": replace(there, offered=False),
-        "not known here": here,
-        "yes": replace(here, verified=True),
-        "no": replace(here, verified=False),
-    }
-
-    def show(stream: IO[str]) -> None:
-        with redirect_stdout(stream):
-            listing.show_images(rows.values())
-
-    lines = terminal.lines(show, monkeypatch)
-    assert max(map(len, lines)) <= 80
-    monkeypatch.setenv("COLUMNS", "200")
-    listing.show_images(rows.values())
-    titles, *lines = capsys.readouterr().out.splitlines()
-    assert titles.split() == ["image", "size", "age", "verified", "runs", "here"]
-    for title, unit in (("size", " MB"), ("age", " d")):
-        assert titles[: lines[0].index(f"{unit} ") + len(unit)].endswith(title), "figures are at the right"
-    for line, (verified, entry) in zip(lines, rows.items(), strict=True):
-        name, size, age, *cells = re.split("  +", line.strip())
-        assert name == (f"{FITTING.id} (unnamed)" if entry.place == inventory.HERE else there.name)
-        assert (size, age[-2:]) == ("1,107 MB", " d")
-        assert cells == [verified, "yes" if entry.runs else "no, lacks avx512_bf16 avx512_vnni avx512f"]
 
 
 # --- one default everywhere -------------------------------------------------------------------------------------------

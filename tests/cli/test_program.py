@@ -155,7 +155,7 @@ HOMES: dict[str, Callable[[Path], object]] = {
 AT_HOME = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME")
 ASKED = (
     "plan --target mkl", "matrix --only 2.21.0-mkl-py3.11-* --format json", "cpus zen", "detect", "copts",
-    "gain", "fleet /proc/cpuinfo", "dockerfile --target mkl --wheel official --output new", "images",
+    "gain", "fleet /proc/cpuinfo", "dockerfile --target mkl --wheel official --output new",
     "pull --registry 127.0.0.1:1/us/x --dry-run", "install --index http://127.0.0.1:1 --dry-run", "--list",
 )  # fmt: skip
 

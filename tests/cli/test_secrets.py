@@ -110,7 +110,6 @@ VARIABLES = (
     "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE",
 )  # fmt: skip
 COMMANDS = (
-    ("images",),
     ("pull", "--dry-run"),
     ("push", "2.21.0-mkl-py3.11-f16c", "--dry-run"),
     ("install", "--dry-run"),
@@ -201,11 +200,10 @@ ANSWERS = (
     "a page",
 )  # fmt: skip
 ASKING = (
-    ("images",),
     ("pull", "--dry-run"),
     ("push", "2.21.0-mkl-py3.11-f16c", "--access"),
     ("verify", "2.21.0-mkl-py3.11-f16c", "--registry"),
-    ("yank", "2.21.0-mkl-py3.11-f16c", "--reason", "x"),
+    ("push", "2.21.0-mkl-py3.11-f16c", "--yank", "x"),
 )
 
 
@@ -268,13 +266,11 @@ class Proxy(Handler):
 
 
 BEHIND = (
-    ("images", "--registry", "registry.invalid/us/x"),
     ("pull", "--registry", "registry.invalid/us/x", "--dry-run"),
     ("install", "--index", "https://host.invalid/x"),
-    ("images", "--registry", "127.0.0.2:5/us/x"),
     ("build", "--wheel", "index:https://host.invalid/x", "--dry-run"),
     ("verify", "2.21.0-mkl-py3.11-f16c", "--registry", "registry.invalid/us/x"),
-    ("yank", "2.21.0-mkl-py3.11-f16c", "--registry", "registry.invalid/us/x", "--reason", "x"),
+    ("push", "2.21.0-mkl-py3.11-f16c", "--registry", "registry.invalid/us/x", "--yank", "x"),
 )
 
 

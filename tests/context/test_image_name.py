@@ -7,7 +7,7 @@ from tfbuild.context import labels
 from tfbuild.errors import UnknownImage, UsageError
 from tfbuild.oci.client import Registry
 from tfbuild.oci.references import Repository
-from tfbuild.publish import check
+from tfbuild.publish import pushing
 
 ID = "2.21.0-mkl-py3.11-f16c"
 R = "ghcr.io/us/tfbuild"
@@ -72,23 +72,23 @@ def test_a_name_that_may_be_several_images_is_refused_with_all_of_them() -> None
 def test_an_image_of_a_registry_that_was_not_pulled_is_not_replaced_by_another_one() -> None:
     with pytest.raises(UnknownImage, match=rf"hint: here is tfbuild:{ID}"):
         labels.find_image(holding({f"tfbuild:{ID}": "A"}), f"{R}:{ID}")
-    with pytest.raises(UnknownImage, match="hint: invoke images"):
+    with pytest.raises(UnknownImage, match="hint: docker images"):
         labels.find_image(holding({}), ID)
 
 
 @pytest.mark.parametrize("name", [ID, f"tfbuild:{ID}", f"{R}:{ID}"])
 def test_a_registry_knows_the_same_names(name: str) -> None:
-    assert check.tag_of(Registry(Repository.parse(R)), name) == ID
+    assert pushing.tag_of(Registry(Repository.parse(R)), name) == ID
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         (f"quay.io/x:{ID}", rf"is not in {R}.*\n?hint: --registry quay.io/x"),
-        (R, "does not name an image in a repository"),
-        ("", "does not name an image in a repository"),
+        (R, "is not the identifier of an image"),
+        ("", "is not the identifier of an image"),
     ],
 )
 def test_a_registry_refuses_what_is_not_its_own(name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        check.tag_of(Registry(Repository.parse(R)), name)
+        pushing.tag_of(Registry(Repository.parse(R)), name)

@@ -9,7 +9,7 @@ import urllib3
 
 from tfbuild.engine import transfer
 from tfbuild.engine.transfer import TransferFailed
-from tfbuild.oci import transport
+from tfbuild.oci import refusals
 from tfbuild.util.progress import Progress, Step
 
 BEGUN = {"status": "Downloading", "id": "a", "progressDetail": {"current": 1, "total": 2}}
@@ -69,7 +69,7 @@ def test_a_transfer_is_tried_three_times(monkeypatch: pytest.MonkeyPatch) -> Non
         ),
         ("Get https://h/v2/: http: server gave HTTP response to HTTPS client", "serve that registry with TLS", False),
         ("pull access denied for x, repository does not exist", "docker login as a user with access", False),
-        ("toomanyrequests: You have reached your pull rate limit", transport.TOO_MANY, True),
+        ("toomanyrequests: You have reached your pull rate limit", refusals.TOO_MANY, True),
         ("Get http://h/v2/: dial tcp h:80: connect: connection refused", "does the engine reach that registry", False),
         ("manifest unknown", "does the engine reach that registry, and does it have the image?", False),
     ],

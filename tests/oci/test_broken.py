@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+import requests
 
 from tests import broken
 from tfbuild.errors import RegistryRefused
@@ -29,7 +30,7 @@ MESSAGES = {
 }
 
 
-MOST_PATIENCE = transport.MOST_PATIENCE
+MOST_WAIT = transport.MOST_WAIT
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setattr(transport, "SECONDS", 0.5)
     monkeypatch.setattr(transport, "TRIES", 1)
-    monkeypatch.setattr(transport, "MOST_PATIENCE", 0)
+    monkeypatch.setattr(transport, "MOST_WAIT", 0)
 
 
 def registry(port: int) -> Registry:
@@ -63,13 +64,25 @@ def test_a_broken_answer_is_told_by_its_cause_and_asked_for_again(fault: str) ->
 
 def test_a_registry_that_wants_an_hour_of_patience_gets_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
-    monkeypatch.setattr(transport, "MOST_PATIENCE", MOST_PATIENCE)
+    monkeypatch.setattr(transport, "MOST_WAIT", MOST_WAIT)
     monkeypatch.setattr(time, "sleep", waited.append)
     with broken.serve({}) as server:
         server.fault = "429,"
         with pytest.raises(RegistryRefused, match="answers 429"):
             registry(server.port).manifest("t")
     assert waited == [60]
+
+
+@pytest.mark.parametrize("text", ["-5", "soon", "1.5", "", "Wed, 21 Oct 2099 07:28:00 GMT", "9" * 5000, "\u0663"])
+def test_a_wait_that_is_no_number_of_seconds_is_as_if_it_were_not_there(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = requests.Response()
+    answer.headers["Retry-After"] = text
+    assert transport._retry_after(answer) == 0
+    monkeypatch.setattr(transport, "MOST_WAIT", MOST_WAIT)
+    answer.headers["Retry-After"] = " 7 "
+    assert transport._retry_after(answer) == 7
 
 
 @pytest.mark.parametrize(

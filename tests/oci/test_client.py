@@ -12,7 +12,7 @@ from tests.oci.fake_registry import fake as fake
 from tfbuild.errors import RegistryRefused, UsageError
 from tfbuild.oci import client, manifests, referrers, transport
 from tfbuild.oci.client import Registry
-from tfbuild.oci.manifests import EMPTY_INDEX, IMAGES, INDEX, LISTS, Damaged, Manifest, digest_of
+from tfbuild.oci.manifests import IMAGES, INDEX, LISTS, Damaged, Malformed, Manifest, WrongDigest, digest_of
 from tfbuild.oci.references import Repository
 
 TAGS = "/v2/us/x/tags/list?n=1000"
@@ -66,16 +66,19 @@ def test_the_tags_of_all_pages_are_listed_in_order(fake: type[FakeRegistry]) -> 
 
 def test_a_list_of_tags_is_never_cut_short(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes would lose what is behind the cut."""
-    monkeypatch.setattr(client, "MOST_TAGS", 2)
+    monkeypatch.setattr(client, "MOST_TAGS", 3)
     fake.content["tags/list"] = ("application/json", b'{"tags": ["a", "b"]}')
     fake.content["tags/more"] = ("application/json", b'{"tags": ["c"]}')
     fake.links[TAGS] = {"Link": '<more>; rel="next"'}
     assert connect(fake).tags() == ["a", "b", "c"]
+    # More of them, an endless list, and one page with too many.
     fake.links["/v2/us/x/tags/more"] = {"Link": '<list>; rel="next"'}
-    with pytest.raises(RegistryRefused, match="has more than 2 tags, or an endless list") as refusal:
+    with pytest.raises(RegistryRefused, match="has more than 3 tags, or an endless list"):
         connect(fake).tags()
-    assert refusal.value.hint == "use a separate repository for tfbuild's images"
-    assert len(fake.requests) == 4
+    fake.content["tags/list"] = ("application/json", b'{"tags": ["a", "b", "c", "d"]}')
+    fake.links.clear()
+    with pytest.raises(RegistryRefused, match="has more than 3 tags, or an endless list"):
+        connect(fake).tags()
 
 
 def test_a_registry_that_lists_no_referrers_is_asked_once(fake: type[FakeRegistry]) -> None:
@@ -96,13 +99,13 @@ def test_a_list_of_referrers_is_known_by_its_type(
 
 
 def test_a_list_of_a_thousand_referrers_is_read(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "MOST_REFERRERS", 2)
+    monkeypatch.setattr(client, "MOST_REFERRERS", 3)
     fake.content["referrers/x"] = (INDEX, b'{"manifests": [{}, {}]}')
     fake.content["referrers/more"] = (INDEX, b'{"manifests": [{}]}')
     fake.links["/v2/us/x/referrers/x"] = {"Link": '<more>; rel="next"'}
     assert connect(fake).referrers("x") == [{}, {}, {}]
     fake.links["/v2/us/x/referrers/more"] = {"Link": '<x>; rel="next"'}
-    with pytest.raises(Damaged, match="lists more than 2 referrers of x, or an endless list") as refusal:
+    with pytest.raises(Damaged, match="lists more than 3 referrers of x, or an endless list") as refusal:
         connect(fake).referrers("x")
     assert "somebody is filling it" in refusal.value.hint
 
@@ -120,11 +123,10 @@ def test_a_manifest_is_checked_against_every_digest_there_is(
     assert connect(fake).manifest("y") is None
     other = digest_of(b"other")
     fake.content[f"manifests/{other}"] = fake.content["manifests/x"]
-    with pytest.raises(RegistryRefused, match=f"for {other} that does not match its digest") as refusal:
+    with pytest.raises(WrongDigest, match=f"for {other} that does not match its digest"):
         connect(fake).manifest(other)
-    assert refusal.value.hint == client.TAMPERED
     answering(fake, "GET", 200, monkeypatch, headers={"Docker-Content-Digest": other})
-    with pytest.raises(RegistryRefused, match="sent a manifest for x that does not match its digest"):
+    with pytest.raises(WrongDigest, match="sent a manifest for x that does not match its digest"):
         connect(fake).manifest("x")
 
 
@@ -177,9 +179,8 @@ def test_a_configuration_is_read_once(fake: type[FakeRegistry]) -> None:
     assert len(fake.requests) == 1
     fake.content[f"blobs/{digest_of(b'[]')}"] = ("", b"[]")
     broken = json.dumps({"config": {"digest": digest_of(b"[]")}}).encode()
-    with pytest.raises(Damaged, match="is not a JSON object") as refusal:
+    with pytest.raises(Malformed, match="is not a JSON object"):
         registry.config(Manifest(digest="x", media_type=IMAGES[0], content=broken))
-    assert "--force" in refusal.value.hint
 
 
 def test_a_blob_that_is_lost_or_changed_damages_one_image(fake: type[FakeRegistry]) -> None:
@@ -188,9 +189,8 @@ def test_a_blob_that_is_lost_or_changed_damages_one_image(fake: type[FakeRegistr
         connect(fake).blob(digest, "thing")
     assert refusal.value.hint.startswith("push the image again")
     fake.content[f"blobs/{digest}"] = ("", b"b")
-    with pytest.raises(Damaged, match=r"sent a thing that does not match its digest") as refusal:
+    with pytest.raises(WrongDigest, match="sent a thing that does not match its digest"):
         connect(fake).blob(digest, "thing")
-    assert refusal.value.hint == client.TAMPERED
     fake.content[f"blobs/{digest}"] = ("", b"a")
     assert connect(fake).blob(digest, "thing") == b"a"
     fake.requests.clear()
@@ -236,48 +236,6 @@ def test_an_upload_has_its_type_and_goes_to_its_place(
     fake.content["referrers/s"] = (INDEX, b'{"manifests": []}')
     assert connect(fake).put_referrer(content) is True
     assert fake.content[f"manifests/{digest_of(content)}"] == (IMAGES[0], content)
-
-
-def test_a_tag_is_deleted_where_that_is_allowed(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
-    put(fake, "arriving", {})
-    asked = answering(fake, "DELETE", 202, monkeypatch)
-    connect(fake).discard("arriving")
-    assert asked == ["/v2/us/x/manifests/arriving"]
-    assert [request for request in fake.requests if request.startswith("PUT")] == []
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 405])
-def test_a_tag_that_must_stay_names_nothing(
-    status: int, fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(fake, "arriving", {})
-    asked = answering(fake, "DELETE", status, monkeypatch)
-    connect(fake).discard("arriving")
-    assert fake.content["manifests/arriving"] == (INDEX, EMPTY_INDEX)
-    assert json.loads(EMPTY_INDEX) == {"schemaVersion": 2, "mediaType": INDEX, "manifests": []}
-    fake.requests.clear()
-    # It is not written again, and a tag that is not there is not touched.
-    connect(fake).discard("arriving")
-    connect(fake).discard("gone")
-    assert [request.partition(" ")[0] for request in fake.requests] == ["HEAD", "HEAD"]
-    assert len(asked) == 2
-
-
-def test_a_tag_that_is_gone_already_is_no_failure(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
-    put(fake, "arriving", {})
-    answering(fake, "DELETE", 404, monkeypatch)
-    connect(fake).discard("arriving")
-    assert [request.partition(" ")[0] for request in fake.requests] == ["HEAD"]
-
-
-def test_a_tag_that_can_neither_be_deleted_nor_moved_stays(
-    fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    digest = put(fake, "arriving", {})
-    for method in ("DELETE", "PUT"):
-        answering(fake, method, 403, monkeypatch)
-    connect(fake).discard("arriving")
-    assert connect(fake).digest("arriving") == digest
 
 
 @pytest.mark.parametrize(("status", "writable"), [(204, True), (404, True), (405, True), (501, True), (403, False)])
@@ -467,45 +425,10 @@ def test_an_answer_that_breaks_off_is_an_error(fake: type[FakeRegistry], monkeyp
 # --- manifests --------------------------------------------------------------------------------------------------------
 
 
-def test_the_size_of_an_image_is_that_of_its_layers() -> None:
-    content = json.dumps({"layers": [{"size": 3}, {"size": 4}, {"size": "5"}, 6]}).encode()
-    assert Manifest(digest="x", media_type=IMAGES[0], content=content).size == 7
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b'{"config": {}, "Config": {}}', "has the key 'Config' twice"),
-        (b'{"config": {"a": 1, "A": 2}}', "has the key 'A' twice"),
-        (b'{"manifests": [], "Layers": []}', "may be read as an image or as an index"),
-        (b'{"Manifests": [], "config": {}}', "may be read as an image or as an index"),
-        (b"[]", "the manifest x is not a JSON object"),
-        (b"{", "the manifest x is not JSON"),
-    ],
-)
-def test_a_manifest_that_readers_may_take_for_another_is_damaged(content: bytes, reason: str) -> None:
-    with pytest.raises(Damaged, match=reason):
-        Manifest(digest="x", media_type=INDEX, content=content).json()
-
-
 @pytest.mark.parametrize("content", [b"{}", b'{"config": "x"}', b'{"config": []}', b'{"config": {}}'])
 def test_what_has_no_configuration_is_no_image(content: bytes) -> None:
     manifest = Manifest(digest="x", media_type=INDEX, content=content)
     assert (manifest.config, manifest.ids) == ("", ())
-
-
-def test_signatures_are_known_by_their_type_or_their_tag(fake: type[FakeRegistry]) -> None:
-    digest = digest_of(b"x")
-
-    def signed(*kinds: str) -> bool:
-        return referrers.signed(connect(fake), digest, [{"artifactType": kind} for kind in kinds])
-
-    assert not signed(referrers.SBOM)
-    for kind in ("application/vnd.dev.sigstore.bundle.v0.3+json", "application/vnd.dev.cosign.artifact.sig.v1+json"):
-        assert signed(referrers.SBOM, kind)
-    assert not signed("x/application/vnd.dev.sigstore.bundle")
-    put(fake, f"sha256-{digest.removeprefix('sha256:')}.sig", {})
-    assert signed()
 
 
 def test_a_row_without_a_type_has_that_of_its_manifest(fake: type[FakeRegistry]) -> None:
@@ -516,6 +439,4 @@ def test_a_row_without_a_type_has_that_of_its_manifest(fake: type[FakeRegistry])
         {"digest": put(fake, "y", {})},
     ]  # fmt: skip
     fake.content["referrers/s"] = (INDEX, json.dumps({"manifests": rows}).encode())
-    assert [row.get("artifactType") for row in referrers.listed(connect(fake), "s")] == [
-        referrers.SBOM, "own", None, None, ""
-    ]  # fmt: skip
+    assert referrers.types(connect(fake), "s") == {referrers.SBOM, "own", ""}

@@ -9,10 +9,10 @@ import pytest
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.servers import Handler, self_signed, serving
-from tfbuild.errors import RegistryRefused, UsageError, VerificationFailed
+from tfbuild.errors import RegistryRefused, UsageError
 from tfbuild.oci import client, manifests, referrers, transport
 from tfbuild.oci.client import Registry
-from tfbuild.oci.manifests import Forged, Manifest, digest_of
+from tfbuild.oci.manifests import Malformed, digest_of
 from tfbuild.oci.references import Repository
 
 # --- hints of errors --------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def test_a_token_server_that_cannot_be_reached_is_named(
 @pytest.mark.parametrize(
     ("certified", "message"),
     [
-        (True, r"(?s)the token server of .* has no certificate that this machine trusts.*--ca-cert"),
+        (True, r"(?s)this machine does not trust the certificate of .*, the token server of .*--ca-cert"),
         (False, r"(?s)the token server of .* does not speak TLS.*put a TLS proxy in front of it"),
     ],
 )
@@ -187,17 +187,17 @@ def test_all_pages_of_referrers_are_read(fake: type[FakeRegistry]) -> None:
     pages = [[{"digest": "a", "artifactType": referrers.SBOM}], [{"digest": "b", "artifactType": referrers.PROVENANCE}]]
     for name, page in zip((digest, "the-rest"), pages, strict=True):
         fake.content[f"referrers/{name}"] = (manifests.INDEX, json.dumps({"manifests": page}).encode())
-    assert not referrers.complete(referrers.listed(connect(fake), digest))
+    assert not referrers.complete(connect(fake), digest)
     fake.links[f"/v2/us/x/referrers/{digest}"] = {"Link": '<the-rest?n=1>; rel="next"'}
-    assert referrers.listed(connect(fake), digest) == [*pages[0], *pages[1]]
-    assert referrers.complete(referrers.listed(connect(fake), digest))
+    assert connect(fake).referrers(digest) == [*pages[0], *pages[1]]
+    assert referrers.complete(connect(fake), digest)
 
 
 def test_an_endless_list_of_referrers_is_refused(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "MOST_PAGES", 20)
     fake.content["referrers/x"] = (manifests.INDEX, b'{"manifests": []}')
     fake.links["/v2/us/x/referrers/x"] = {"Link": '<x>; rel="next"'}
-    with pytest.raises(Forged, match="an endless list of them"):
+    with pytest.raises(Malformed, match="an endless list of them"):
         connect(fake).referrers("x")
 
 
@@ -215,11 +215,11 @@ def test_referrers_are_read_from_a_tag_if_the_registry_does_not_list_them(
             get(self)
 
     monkeypatch.setattr(fake, "do_GET", answer)
-    rows = [{"artifactType": kind} for kind in referrers.NEEDED]
+    rows = [{"artifactType": kind} for kind in (referrers.SBOM, referrers.PROVENANCE)]
     content = json.dumps({"manifests": rows}).encode()
     fake.content[f"manifests/{referrers.fallback_tag(digest)}"] = (manifests.INDEX, content)
     assert connect(fake).referrers(digest) is None
-    assert referrers.complete(referrers.listed(connect(fake), digest))
+    assert referrers.complete(connect(fake), digest)
 
 
 @pytest.mark.parametrize("location", ["/v2/elsewhere/7?state=x", "7?state=x", "?state=x"])
@@ -239,15 +239,9 @@ def test_an_upload_goes_to_the_location_that_the_registry_names(
 # --- hostile content --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layers", ["x", [1], [{"size": "many"}], [{"size": None}], {"size": 1}])
-def test_invalid_sizes_are_not_counted(layers: object) -> None:
-    content = json.dumps({"layers": layers}).encode()
-    assert Manifest(digest="x", media_type=manifests.IMAGES[0], content=content).size == 0
-
-
 def test_json_that_nests_too_deeply_is_refused(fake: type[FakeRegistry]) -> None:
-    fake.content["manifests/x"] = (manifests.INDEX, b"[" * 1_000_000)
-    with pytest.raises(Forged, match="is not JSON"):
+    fake.content["manifests/x"] = (manifests.INDEX, b'{"a":' + b"[" * 1_000_000)
+    with pytest.raises(Malformed, match="is not JSON"):
         connect(fake).manifest("x")
 
 
@@ -274,11 +268,7 @@ def test_given_certificates_override_those_of_the_environment(tmp_path: Path, mo
     monkeypatch.setattr(transport, "TRIES", 0)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none"))
     monkeypatch.setenv("NO_PROXY", "*")
-    (tmp_path / "ca.pem").write_text("")
+    self_signed(tmp_path)
+    (tmp_path / "x.pem").rename(tmp_path / "ca.pem")
     with pytest.raises(RegistryRefused, match=r"registry\.invalid"):
         Registry(Repository.parse("registry.invalid/us/x"), ca=tmp_path / "ca.pem").manifest("x")
-
-
-def test_an_error_message_has_no_control_characters() -> None:
-    message = str(VerificationFailed("labels differ: \x1b[2J\x9b1m\u202ex\r, é and\nmore\tof it"))
-    assert message == "error: labels differ: [2J1mx, é and\nmore\tof it"

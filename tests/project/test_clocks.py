@@ -9,11 +9,6 @@ from tests.commandline import ROOT
 DATES = {
     ("bench/session.py", "datetime.now"): "when a report was made",
     ("verify/session.py", "datetime.now"): "when a report was made",
-    ("publish/index_updates.py", "time.time"): "the number of an index, which only grows",
-    ("publish/yanking.py", "datetime.now"): "when an image was yanked",
-    ("publish/freshness.py", "datetime.now"): "the age of an image, in days",
-    ("publish/check.py", "datetime.now"): "whether a verification is of the future",
-    ("publish/inventory.py", "datetime.now"): "the age of an image, in hours and days",
     ("pipeline/base_image.py", "datetime.now"): "the age of a base, in days",
     ("pipeline/compiling.py", "time.time"): "a limit on the engine's clock, where the engine does not tell it",
     ("pipeline/compiling.py", "time.time_ns"): "a number that no other run has",

@@ -19,7 +19,7 @@ from tfbuild.context import dockerfile
 from tfbuild.errors import RegistryRefused
 from tfbuild.facts import releases
 from tfbuild.oci import client
-from tfbuild.oci.manifests import EMPTY_INDEX, INDEX, digest_of
+from tfbuild.oci.manifests import INDEX, digest_of
 from tfbuild.oci.references import Repository
 from tfbuild.plan import Build, Request
 from tfbuild.util.options import make
@@ -28,6 +28,7 @@ from tools import verbs as development
 
 FOLDER = ROOT / "dockerfiles"
 BUILDS = committed.builds()
+EMPTY_INDEX = b'{"schemaVersion": 2, "manifests": []}'
 PIN = f"sha256:{'a' * 64}"
 
 

@@ -1,19 +1,20 @@
-"""What an index says, in its published fields; how it is repaired, and what of others is no index or no image."""
+"""What an index says, in its published fields; how a push computes it, and what of others is no index or no image."""
 
 import json
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
-from tests.publish.fake_images import empty_referrers, gather, image, labels_of_plan, offered, published
-from tfbuild.errors import RegistryRefused, VerificationFailed
-from tfbuild.oci import manifests
+from tests.publish.fake_images import INDEXES, attach, digest, gather, image, labels_of_plan, offered, published
+from tfbuild.errors import RegistryRefused
+from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest, digest_of
-from tfbuild.publish import index_updates, indexes
+from tfbuild.publish import index_updates, indexes, yanking
 
 
 def test_an_index_has_the_fields_that_others_read(fake: type[FakeRegistry]) -> None:
@@ -30,10 +31,7 @@ def test_an_index_has_the_fields_that_others_read(fake: type[FakeRegistry]) -> N
     assert content == {
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.index.v1+json",
-        "annotations": {
-            "io.tfbuild.schema": "1",
-            "io.tfbuild.number": str(indexes.number_of(connect(fake).manifest("latest-mkl"))),
-        },
+        "annotations": {"io.tfbuild.schema": "1"},
     }
     assert [row["annotations"]["io.tfbuild.id"] for row in rows] == names
     row, stored = rows[1], fake.content[f"manifests/{names[1]}"][1]
@@ -64,46 +62,106 @@ def test_indexes_that_others_keep_overwriting_are_given_up(
     fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = image(fake, "2.20.0")
-    pushed = published(connect(fake), name)
     put, writes = Registry.put, list[str]()
 
     def overwritten(times: int) -> Callable[[Registry, str, bytes, str], str]:
         def write(self: Registry, reference: str, content: bytes, media_type: str) -> str:
             writes.append(reference)
-            return put(self, reference, manifests.EMPTY_INDEX if len(writes) <= times else content, media_type)
+            return put(self, reference, b'{"manifests": []}' if len(writes) <= times else content, media_type)
 
         return write
 
     monkeypatch.setattr(Registry, "put", overwritten(12))
-    assert index_updates.gather(connect(fake), pushed) == ["2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl"]
-    assert len(writes) == 4 * 4
+    assert gather(fake, name) == INDEXES
+    assert len(writes) == 5 * 3
     writes.clear()
-    del fake.content["manifests/any-mkl"]
+    del fake.content["manifests/latest-mkl"]
     monkeypatch.setattr(Registry, "put", overwritten(1000))
-    with pytest.raises(RegistryRefused, match="x:any-mkl keeps changing") as refusal:
-        index_updates.gather(connect(fake), pushed)
-    assert writes == 5 * ["any-mkl"]
+    with pytest.raises(RegistryRefused, match="x:latest-mkl keeps changing") as refusal:
+        gather(fake, name)
+    assert writes == 5 * ["latest-mkl"]
     assert "push again" in refusal.value.hint
 
 
-def test_an_index_is_not_created_for_nothing(fake: type[FakeRegistry]) -> None:
-    name = image(fake, "2.20.0", whole=False)
-    empty_referrers(fake, name)
-    index_updates.update(connect(fake), published(connect(fake), name))
-    assert connect(fake).tags() == [name]
+def test_an_index_has_only_images_with_sbom_and_provenance_that_were_not_yanked(fake: type[FakeRegistry]) -> None:
+    whole, half, third = (image(fake, "2.20.0", cpu=cpu) for cpu in ("avx", "x86-64-v3", "x86-64-v4"))
+    attach(fake, digest(fake, half), referrers.SBOM)
+    assert gather(fake, half) == []
+    assert offered(fake, "latest-mkl") == [whole, third]
+    assert index_updates.lacking(connect(fake), published(fake, whole)) == []
+    attach(fake, digest(fake, half), referrers.SBOM, referrers.PROVENANCE)
+    assert index_updates.lacking(connect(fake), published(fake, whole)) == INDEXES
+    assert gather(fake, half) == INDEXES
+    yanking.record(connect(fake), half, "crashes\x1b[31m in MatMul")
+    assert gather(fake, whole) == INDEXES
+    assert offered(fake, "latest-mkl") == offered(fake, "2.20-mkl") == [whole, third]
+    assert yanking.reason(connect(fake), half) == "crashes [31m in MatMul"
+    assert yanking.reason(connect(fake), whole) == ""
+    # Who deletes the tag offers it again.
+    del fake.content[f"manifests/{half}.yanked"]
+    assert gather(fake, whole) == INDEXES
+    assert half in offered(fake, "latest-mkl")
 
 
-def test_a_tag_that_is_no_index_offers_nothing_and_is_refused_where_one_is_needed(fake: type[FakeRegistry]) -> None:
-    subject = connect(fake).manifest(image(fake, "2.20.0"))
+def test_an_unfinished_push_of_a_newer_release_leaves_the_latest_index_as_it_is(fake: type[FakeRegistry]) -> None:
+    old, half = image(fake, "2.19.0"), image(fake, "2.20.0", whole=False)
+    gather(fake, old)
+    assert gather(fake, half) == []
+    assert offered(fake, "latest-mkl") == [old]
+    assert "2.20-mkl" not in connect(fake).tags()
+
+
+def test_a_damaged_image_is_left_out_and_named(fake: type[FakeRegistry]) -> None:
+    whole, damaged = image(fake, "2.20.0"), image(fake, "2.20.0", cpu="x86-64-v3")
+    config = json.loads(fake.content[f"manifests/{damaged}"][1])["config"]["digest"]
+    del fake.content[f"blobs/{config}"]
+    notes: list[str] = []
+    index_updates.update(connect(fake), "2.20.0", "mkl", notes.append)
+    assert offered(fake, "latest-mkl") == [whole]
+    assert [damaged in note and "does not have the configuration" in note for note in notes] == [True]
+
+
+def test_what_is_no_index_is_refused_by_readers_and_written_again_by_a_push(fake: type[FakeRegistry]) -> None:
+    name = image(fake, "2.20.0")
+    subject = connect(fake).manifest(name)
     assert subject is not None
-    assert indexes.index_rows(subject) == indexes.index_rows(None) == []
-    with pytest.raises(VerificationFailed, match=f"{subject.digest} is an image and not an index of images"):
-        indexes.read_index(subject)
-    with pytest.raises(RegistryRefused, match="x is not an index of images") as refusal:
-        indexes.read_index(Manifest(digest="x", media_type=manifests.INDEX, content=b"{}"))
-    assert "check that tfbuild pushed it" in refusal.value.hint
-    for content in (b"{}", b'{"manifests": {}}'):
-        assert not indexes.is_index(Manifest(digest="x", media_type=manifests.INDEX, content=content))
+    assert indexes.read_index(None) == []
+    for manifest in (subject, Manifest(digest="x", media_type=manifests.INDEX, content=b'{"manifests": {}}')):
+        with pytest.raises(RegistryRefused, match="is not an index of images"):
+            indexes.read_index(manifest)
+    many = json.dumps({"manifests": [{}] * 5001}).encode()
+    with pytest.raises(RegistryRefused, match="has 5001 rows"):
+        indexes.read_index(Manifest(digest="x", media_type=manifests.INDEX, content=many))
+    for content in (fake.content[f"manifests/{name}"], (manifests.INDEX, b"nothing"), (manifests.INDEX, many)):
+        fake.content["manifests/latest-mkl"] = content
+        assert gather(fake, name) == INDEXES
+        assert offered(fake, "latest-mkl") == [name]
+
+
+def test_a_row_that_nobody_can_read_is_passed_over(fake: type[FakeRegistry]) -> None:
+    names = [image(fake, "2.20.0", cpu=cpu) for cpu in ("avx", "x86-64-v3", "x86-64-v4")]
+    gather(fake, names[0])
+    document = json.loads(fake.content["manifests/latest-mkl"][1])
+    del document["manifests"][0]["digest"]
+    document["manifests"][1]["size"] = "many"
+    fake.content["manifests/latest-mkl"] = (manifests.INDEX, json.dumps(document).encode())
+    assert offered(fake, "latest-mkl") == names[2:]
+
+
+def test_pushes_at_once_leave_nobody_out(fake: type[FakeRegistry]) -> None:
+    """Each of eight computes the indexes while the others do."""
+    names = [image(fake, "2.20.0", {"io.tfbuild.id": f"2.20.0-mkl-py3.13-avx-{number}"}) for number in range(8)]
+    for name in names:
+        digest_of_image = digest(fake, name)
+        del fake.content[f"referrers/{digest_of_image}"]
+
+    def push(name: str) -> list[str]:
+        attach(fake, digest(fake, name), referrers.SBOM, referrers.PROVENANCE)
+        return gather(fake, name)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(push, names)) == 8 * [INDEXES]
+    assert sorted(offered(fake, "latest-mkl")) == sorted(names)
 
 
 def test_texts_of_others_are_cut_and_printable() -> None:
@@ -132,5 +190,5 @@ def test_a_release_candidate_is_only_in_the_index_of_its_own(fake: type[FakeRegi
     candidate = image(fake, "2.20.0", {"io.tfbuild.id": name, "io.tfbuild.release": "2.20.0rc1"})
     assert gather(fake, candidate) == ["2.20.0rc1-mkl"]
     gather(fake, release)
-    assert [offered(fake, tag) for tag in ("latest-mkl", "any-mkl", "2.20-mkl", "2.20.0-mkl")] == 4 * [[release]]
+    assert [offered(fake, tag) for tag in INDEXES] == 3 * [[release]]
     assert offered(fake, "2.20.0rc1-mkl") == [candidate]

@@ -232,7 +232,7 @@ def without_columns(server: Broken, file: str) -> None:
 BAD: list[tuple[Change, int, str]] = [
     (truncated, 24, "bytes with sha256"),
     (replaced, 24, "bytes with sha256"),
-    (longer, 24, "sends more than"),
+    (longer, 26, "sends more than"),
     (lost, 26, "cannot be read: the server answers 404"),
     (no_index, 26, "choose.json cannot be read: the server answers 404"),
     (of_another_version, 26, "its schema is 'tfbuild.index/2', not tfbuild.index/1"),

@@ -9,7 +9,7 @@ from tfbuild.engine import Engine
 from tfbuild.engine import transfer as transfers
 from tfbuild.engine.transfer import TransferFailed, follow
 from tfbuild.errors import DiskFull, EngineMissing
-from tfbuild.oci import transport
+from tfbuild.oci import refusals
 from tfbuild.publish import pushing
 from tfbuild.util.progress import Progress, Step
 
@@ -113,16 +113,16 @@ def test_a_transfer_is_retried_if_that_can_help(error: str, count: int, monkeypa
     ],
 )
 def test_a_full_registry_is_not_mistaken_for_a_missing_login(error: str) -> None:
-    assert TransferFailed(error).hint == transport.FULL
+    assert TransferFailed(error).hint == refusals.FULL
     denied = "denied: requested access to the resource is denied"
-    assert TransferFailed(denied).hint != transport.FULL
+    assert TransferFailed(denied).hint != refusals.FULL
 
 
 def test_whose_disk_is_full_depends_on_the_direction() -> None:
     event = {"error": "failed to register layer: write /x: no space left on device"}
     with pytest.raises(TransferFailed) as failed:
         follow([event], Step("push"), pushing=True)
-    assert failed.value.hint == transport.FULL
+    assert failed.value.hint == refusals.FULL
     with pytest.raises(DiskFull, match="the engine's disk is full: failed to register layer: write /x: no space left"):
         follow([event], Step("pull"), pushing=False)
 
@@ -169,7 +169,6 @@ def test_a_pull_to_another_machine_uses_the_cpu_of_that_machine(monkeypatch: pyt
         "python": "",
         "cpuinfo": "",
         "signed": "",
-        "lock": "",
     }
     with pytest.raises(EngineMissing):
-        publishing.pull(**options, any_release=False, skip=[], dry_run=True, json=True)
+        publishing.pull(**options, dry_run=True, json=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.errors import TfbuildError, UsageError, VerificationFailed
+from tfbuild.errors import RegistryRefused, TfbuildError, UsageError, VerificationFailed
 from tfbuild.publish import signing
 
 REFERENCE = "ghcr.io/us/x@sha256:0a"
@@ -84,6 +84,36 @@ def test_a_signature_that_is_not_accepted_is_a_failure_with_cosigns_reason(
     assert first.endswith(f"{REFERENCE} has no signature that cosign accepts")
     assert rest == ([reason] if reason else [])
     assert error.value.hint.endswith("cosign verify --key 'a key'")
+
+
+@pytest.mark.parametrize(
+    "stderr",
+    [
+        "Error: GET https://r/v2/us/x/manifests/sha256-0a.sig: unexpected status code 503 Service Unavailable",
+        "Error: unexpected status code 429 Too Many Requests: TOOMANYREQUESTS",
+        'Error: Get "https://r/v2/": dial tcp 127.0.0.1:1: connect: connection refused',
+        "Error: getting token: net/http: TLS handshake timeout",
+    ],
+)
+def test_a_registry_that_does_not_answer_cosign_is_no_missing_signature(stderr: str, cosign: Path) -> None:
+    (cosign / "code").write_text("1")
+    (cosign / "stderr").write_text(stderr)
+    demand = signing.demand_of("--key k", None)
+    assert demand is not None
+    with pytest.raises(RegistryRefused, match=f"cosign could not judge {REFERENCE}"):
+        demand(REFERENCE)
+
+
+def test_a_cosign_that_never_ends_is_ended(cosign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cosign / "cosign").write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(signing, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(signing, "SIGN_SECONDS", 0.2)
+    demand = signing.demand_of("--key k", None)
+    assert demand is not None
+    with pytest.raises(RegistryRefused, match="did not judge"):
+        demand(REFERENCE)
+    with pytest.raises(TfbuildError, match="did not sign"):
+        signing.signer("", None)(REFERENCE)
 
 
 def test_without_cosign_nothing_counts_as_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

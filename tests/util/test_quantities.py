@@ -1,7 +1,5 @@
 """Quantities in options and messages; tests/pipeline has the options that refuse them."""
 
-from datetime import timedelta
-
 import pytest
 
 from tests.rows import each
@@ -29,17 +27,6 @@ def test_what_is_not_a_time_limit_is_refused_with_what_to_type(text: str, why: s
     with pytest.raises(UsageError) as refusal:
         quantities.limit_seconds(text)
     assert (refusal.value.reason, refusal.value.hint) == (f"--time-limit {text!r} {why}", f"--time-limit {instead}")
-
-
-@each("text, age", [("30d", timedelta(30)), ("", None)])
-def test_an_age_is_read(text: str, age: timedelta | None) -> None:
-    assert quantities.days(text) == age
-
-
-@each("text", ["30", "d", "0d", "-1d", "30h", "1.5d", "٣d", "999999d"])
-def test_an_age_that_cannot_be_read_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--max-age"):
-        quantities.days(text)
 
 
 @each("text, size", [("40", 40 * 10**9), ("0", 0), ("", None)])

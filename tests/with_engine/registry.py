@@ -141,8 +141,7 @@ class Between(Handler):
     arrives, but the first answer to it is lost; `lost` has them. `busy`: each kind of tfbuild's own changes, and the
     manifest that the engine puts, is answered by this status twice before it is let through; `waited` has them.
     `expiring`: requests need a token, of which each is good for three of tfbuild's own requests; the engine's manifest
-    comes too late once. `login`: the header that each request must have. `deletes`: the registry's folder, where it
-    deletes tags, which Debian's registry does not.
+    comes too late once. `login`: the header that each request must have.
     """
 
     protocol_version = "HTTP/1.1"
@@ -150,14 +149,12 @@ class Between(Handler):
     left: float = math.inf
     losing = False
     lost: ClassVar[set[str]] = set()
-    uploaded: ClassVar[list[str]] = []
     busy = 0
     waited: ClassVar[Counter[str]] = Counter()
     expiring = False
     sold: ClassVar[dict[str, int]] = {}
     late: ClassVar[set[str]] = set()
     login = ""
-    deletes: Path | None = None
 
     def do_GET(self) -> None:
         kind, body = type(self), self._body()
@@ -176,8 +173,6 @@ class Between(Handler):
             timeout=30,
         )  # fmt: skip
         kind.left -= changes
-        if self.command == "PUT" and "digest=" in self.path and answer.status_code == 201:
-            self.uploaded.append(self.path.partition("digest=")[2])
         change = f"{self.command} {self.path}"
         if self.losing and changes and "requests" in self.headers["User-Agent"] and change not in self.lost:
             self.lost.add(change)
@@ -192,12 +187,6 @@ class Between(Handler):
     def _troubled(self, *, own: bool) -> bool:
         """True where the request was answered here."""
         manifest = self.command == "PUT" and "/manifests/" in self.path
-        if self.deletes is not None and self.command == "DELETE":
-            path, _, tag = self.path.removeprefix("/v2/").partition("/manifests/")
-            tags = self.deletes / "data/docker/registry/v2/repositories" / path / "_manifests/tags"
-            shutil.rmtree(tags / tag, ignore_errors=True)
-            self.say(202, b"", {})
-            return True
         what = f"{self.command} {NUMBER.sub('', self.path)}"
         if self.busy and self.waited[what] < 2 and (manifest or (own and self.command in CHANGES)):
             self.waited[what] += 1
@@ -243,7 +232,7 @@ class Between(Handler):
 def between(server: Server, **trouble: Any) -> Iterator[tuple[str, type[Between]]]:
     """Host and port at which such a proxy stands before a registry, and its state."""
     origin = f"http://127.0.0.1:{server.port}"
-    state: dict[str, Any] = {"lost": set(), "uploaded": [], "waited": Counter(), "sold": {}, "late": set()}
+    state: dict[str, Any] = {"lost": set(), "waited": Counter(), "sold": {}, "late": set()}
     handler = type("Here", (Between,), {"origin": origin, **state, **trouble})
     with serving(handler) as host:
         yield host, handler

@@ -86,13 +86,9 @@ TRIALS = (
     # An image that was built again may differ, and its tag then moves only with --force.
     Trial(words="push {id} --force", weight=6, ends=ABSENT | codes(Yanked)),
     Trial(words="pull --target {target}", weight=5, ends=codes(NothingFits)),
-    Trial(words="sbom {id} --output sbom.json", weight=3, ends=ABSENT),
+    Trial(words="inspect {id} --sbom", weight=3, ends=ABSENT),
     Trial(words="inspect {image}", ends=ABSENT),
-    Trial(words="yank {id} --reason soak", weight=1, ends=ABSENT),
-    Trial(words="yank {id} --undo", weight=1, ends=ABSENT | codes(Yanked)),
-    Trial(words="images"),
-    Trial(words="prune --yes", weight=2),
-    Trial(words=f"prune --keep {RELEASE}-mkl-* --yes", weight=1),
+    Trial(words="push {id} --indexes", ends=ABSENT | codes(Unfinished)),
 )
 
 
@@ -241,11 +237,11 @@ class Place:
     def inspect(self) -> None:
         """Let the next command clean up, and look at what is left, and at what the names say."""
         done = subprocess.run(
-            [sys.executable, "-m", "invoke", "--search-root", str(ROOT), "images", "--json"], cwd=self.folder,
+            [sys.executable, "-m", "invoke", "--search-root", str(ROOT), "engine"], cwd=self.folder,
             env=self.env, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:
-            self.found(f"images ends with {done.returncode} after the fault", done.stderr)
+            self.found(f"engine ends with {done.returncode} after the fault", done.stderr)
         if left := self.docker("ps", "--all", "--quiet", "--filter", f"label={LABEL}").split():
             self.found(f"a container is left: {left}", self.docker("inspect", *left))
         if left := [path.name for path in self.temporary.iterdir()]:

@@ -101,7 +101,6 @@ def of_row(row: Mapping[str, str]) -> dict[str, str]:
         "vars.TFBUILD_REMOTE_CACHE": "",
         "vars.TFBUILD_BUILD_OPTIONS": "--no-throughput",
         "vars.TFBUILD_PUSH_OPTIONS": "",
-        "vars.TFBUILD_MAX_AGE || '30d'": "30d",
         "vars.TFBUILD_SIGNED": "",
     }
 

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +27,9 @@ from tfbuild.plan import Build, Request, RunRequest
 from tfbuild.util.files import REPORTS
 from tfbuild.util.options import given_to_compile, make
 from tfbuild.util.progress import Progress
-from tfbuild.util.quantities import counted, days
+from tfbuild.util.quantities import counted
 
 if TYPE_CHECKING:
-    from tfbuild.publish.lock import Lock
     from tfbuild.verify.records import Report
 
 
@@ -174,20 +172,18 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
             "check IMAGE in this repository (HOST/PATH) instead, without downloading its layers",
             "HOST/PATH",
         ),
-        "pull": (False, "with --registry: also download it, compare its SBOM with its files, and verify it in full"),
+        "pull": (False, "with --registry: also download it, and verify it in full"),
         "context": (
             "",
             "with --registry: require this digest of its build context (`invoke dockerfile --json`), and that its base "
             "image was not updated since",
             "DIGEST",
         ),
-        "max-age": ("", "with --registry: require an image that is not older than this, such as 30d"),
         "signed": (
             "",
             "with --registry: require a signature that cosign accepts with these options: '--key cosign.pub'",
             "OPTIONS",
         ),
-        "lock": ("", "require the image that is locked in this file (see `invoke pull --lock`)", "FILE"),
         **TIMED,
     },
     JSON,
@@ -196,92 +192,50 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
         "invoke verify 2.21.0-mkl-py3.11-f16c --registry ghcr.io/us/tfbuild",
     ),
 )
-def verify(
-    image: str, *, json: bool, registry: str, pull: bool, context: str, max_age: str, signed: str, **options: Any
-) -> None:
-    """Check that IMAGE is what its labels claim or, with --registry, what its provenance and SBOM describe."""
-    lock = _lock(options.pop("lock"))
+def verify(image: str, *, json: bool, registry: str, pull: bool, context: str, signed: str, **options: Any) -> None:
+    """Check that IMAGE is what its labels claim or, with --registry, that it is published as a whole."""
     if registry:
-        age = days(max_age)
-        verify_published(
-            image, registry, lock, pull=pull, context=context, max_age=age, signed=signed, json=json, **options
-        )
+        verify_published(image, registry, pull=pull, context=context, signed=signed, json=json, **options)
         return
-    if pull or context or max_age or signed:
-        raise UsageError(
-            "--pull, --context, --max-age and --signed are for an image in a registry", hint="--registry HOST/PATH"
-        )
+    if pull or context or signed:
+        raise UsageError("--pull, --context and --signed are for an image in a registry", hint="--registry HOST/PATH")
     from tfbuild.pipeline.maker import Maker
 
     maker = Maker(run=run_of(options))
     found = image_on(maker.engine, image)
-    if lock is not None:
-        from tfbuild.context.labels import read_labels
-        from tfbuild.publish import lock as locks
-
-        local = maker.engine.image(found)
-        locks.refuse_other(lock, read_labels(local.labels).id, local.digests)
     finish(maker.verify(found), found, json=json)
 
 
-def _lock(path: str) -> "Lock | None":
-    """Return the lock in a file; None without a path. Raises UsageError if there is no such file."""
-    if not path:
-        return None
-    from tfbuild.publish import lock as locks
-
-    if (lock := locks.read_lock(Path(path))) is None:
-        raise UsageError(f"there is no {path}", hint=f"invoke pull --lock {path} writes it")
-    return lock
-
-
 def verify_published(
-    image: str,
-    registry: str,
-    lock: "Lock | None",
-    *,
-    pull: bool,
-    context: str,
-    max_age: timedelta | None,
-    signed: str,
-    json: bool,
-    **options: Any,
+    image: str, registry: str, *, pull: bool, context: str, signed: str, json: bool, **options: Any
 ) -> None:
-    """Compare a registry's image with its provenance and SBOM; with `pull`, also check its files and verify it."""
+    """Check an image in a registry without its layers; with `pull`, also download and verify it."""
     from tfbuild.pipeline.maker import Maker
-    from tfbuild.publish import check, freshness, signing
-    from tfbuild.publish import lock as locks
+    from tfbuild.publish import published, signing
 
-    require_extra("publish", "verify --registry")
     run = run_of(options)
-    published_in = registry_of(registry, options["ca_cert"])
-    demand = signing.demand_of(signed, published_in.ca)
-    published = check.image(published_in, image, REPORTS, demand)
-    for note in published.notes:
-        say_note(note)
-    if lock:
-        locks.refuse_other(lock, published.id, frozenset({published.manifest.digest}))
+    place = registry_of(registry, options["ca_cert"])
+    demand = signing.demand_of(signed, place.ca)
+    found = published.read(place, image, demand)
+    base = published.base_of(found, place.ca) if context else None
+    if base and base.note:
+        say_note(f"the base {base.name} is not compared: {base.note}")
+    rebuild = bool(base and base.updated)
     if context:
-        check.refuse_outdated(published, context)
-    check.refuse_yanked(published)
-    state = freshness.judge(published, compare_base=bool(context), max_age=max_age, ca=published_in.ca)
-    if state.base and state.base.note:
-        say_note(f"the base {state.base.name} is not compared: {state.base.note}")
-    # Not of an image that should be rebuilt: to finish its push would offer an old image that somebody put back.
-    if not state.reasons:
-        check.refuse_unfinished(published)
-    if json and (state.reasons or not pull):
-        out({**published.to_json(), **state.to_json(), "signed": True if demand else None})
-    freshness.refuse_stale(published, state)
+        published.refuse_outdated(found, context)
+    if json and (rebuild or not pull):
+        state = {"base": base.to_json() if base else None, "signed": True if demand else None}
+        options_of_rebuild = published.rebuild_options(found) if rebuild else None
+        out({**found.to_json(), **state, "rebuild_options": options_of_rebuild})
+    published.refuse_unfinished(place, found, base)
     if not pull:
-        if json:
-            return
-        print(f"{published.reference}")
-        say(f"{published.id} is the image that its provenance and its SBOM describe")
+        if not json:
+            print(found.reference)
+            say(f"{found.image.id} is published")
         return
     maker = Maker(run=run)
-    check.pull(maker.engine, published, maker.progress)
-    finish(maker.verify(published.reference), published.reference, json=json)
+    maker.engine.pull(found.reference, maker.progress)
+    finish(maker.verify(found.reference), found.reference, json=json)
 
 
 def finish(report: "Report | None", image: str, *, json: bool) -> None:
@@ -303,16 +257,28 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
 
 @verb(
     ON_ENGINE,
-    {"full": (False, "read all of the code instead of a sample, which takes minutes")},
+    {
+        "full": (False, "read all of the code instead of a sample, which takes minutes"),
+        "sbom": (False, "print the software bill of materials of an image instead, as CycloneDX"),
+    },
     JSON,
     examples=(
         "invoke inspect tensorflow_cpu-2.20.0-cp312-cp312-manylinux_2_17_x86_64.whl",
         "invoke inspect tfbuild:2.21.0-mkl-py3.11-f16c",
         "invoke inspect venv/lib/python3.12/site-packages/tensorflow",
+        "invoke inspect tfbuild:2.21.0-mkl-py3.11-f16c --sbom > sbom.json",
     ),
 )
-def inspect(subject: str, *, engine: str, full: bool, json: bool) -> None:
+def inspect(subject: str, *, engine: str, full: bool, sbom: bool, json: bool) -> None:
     """Show what SUBJECT (wheel, image, installed package or library) was compiled for; nothing in it is run."""
+    if sbom:
+        require_extra("publish", "inspect --sbom")
+        from tfbuild.publish import sbom as bills
+
+        connected = engine_of(engine)
+        image = connected.image(image_on(connected, subject))
+        sys.stdout.write(bills.of_image(connected, image, image.id).decode())
+        return
     from tfbuild.binary import inspector
     from tfbuild.verify import libraries
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tfbuild.plan.explain import FeatureRow
     from tfbuild.plan.gain import MeasuredGain, OperationRow
     from tfbuild.publish.choose import Choice
-    from tfbuild.publish.inventory import Entry
     from tfbuild.publish.pushing import Pushed
 
 # The fields of a plan that people look for first; the others follow in the order of its JSON.
@@ -107,36 +106,6 @@ def show_gain(answer: "MeasuredGain") -> None:
     show_fields([(name, text) for name, text in rows if text])
 
 
-def show_images(entries: Iterable["Entry"]) -> None:
-    """Print one row per image."""
-    titles = ("image", "size", "age", "verified", "runs here")
-    terminal.show_table(titles, map(_cells, entries), figures=("size", "age"))
-
-
-def _cells(entry: "Entry") -> tuple[str, ...]:
-    from tfbuild.publish import inventory
-
-    name = entry.name if entry.name != inventory.UNNAMED else f"{entry.id} {inventory.UNNAMED}"
-    runs = "yes" if entry.runs else f"no, lacks {' '.join(entry.lacks)}"
-    return name, f"{entry.size / 1e6:,.0f} MB", inventory.age(entry.created), _verified(entry), runs
-
-
-def _verified(entry: "Entry") -> str:
-    from tfbuild.publish import inventory
-
-    if entry.outdated:
-        return f"outdated: {entry.outdated}"
-    if entry.yanked:
-        return f"yanked: {entry.yanked}"
-    if entry.altered:
-        return f"altered: {entry.altered}"
-    if entry.offered is False:
-        return "not offered"
-    signature = ", signature attached" if entry.signed else ", not signed"
-    unknown = "not known here" if entry.place == inventory.HERE else f"by its publisher{signature}"
-    return {True: "yes", False: "no", None: unknown}[entry.verified]
-
-
 def show_rehearsed(ref: str, digest: str, *, json: bool, uploads: bool | None = None) -> None:
     """Print the fixed tag that a push would set. `digest`: what it is now; `uploads`: None if that is not known."""
     if json:
@@ -146,26 +115,23 @@ def show_rehearsed(ref: str, digest: str, *, json: bool, uploads: bool | None = 
     say(f"can be pushed; {f'the tag is {digest} now' if digest else 'the tag does not exist yet'}")
 
 
-def show_pushed(pushed: "Pushed", *, json: bool, dry_run: bool = False) -> None:
-    """Print the image's reference by its digest, and say which indexes offer it (with `dry_run`: would)."""
+def show_pushed(pushed: "Pushed", *, json: bool) -> None:
+    """Print the image's reference by its digest, and say which indexes offer it."""
     if json:
         out(pushed.to_json())
         return
     print(f"{pushed.ref}@{pushed.digest}")
-    if dry_run:
-        say(f"would be added to {', '.join(pushed.moved)}" if pushed.moved else "in all of its indexes already")
-        return
     say(f"{'pushed' if pushed.uploaded else 'already in the registry'}; in {', '.join(pushed.moved)}")
 
 
-def show_choice(choice: "Choice", *, any_release: bool, locked_by: str = "") -> None:
+def show_choice(choice: "Choice") -> None:
     """Say what the best image is, and why; and that an older release has a larger set."""
     from tfbuild.publish import choose
 
-    for line in choose.explanation(choice, any_release=any_release, locked_by=locked_by):
+    for line in choose.explanation(choice):
         say(line)
     if choice.best and choice.older:
-        say_note(f"{choice.older.id}, of an older release, uses more of this CPU: --any-release chooses it")
+        say_note(f"{choice.older.id} uses more of this CPU: --release {choice.older.release} chooses it")
 
 
 def show_passed_over(choice: "Choice", *, notable: bool = False) -> None:
@@ -177,12 +143,7 @@ def show_passed_over(choice: "Choice", *, notable: bool = False) -> None:
         say(line)
 
 
-def show_pulled(
-    choice: "Choice", *, reference: str = "", image: str = "", signed: bool = False, second: str = ""
-) -> None:
-    """Print the choice as JSON. `image`: its name on the engine, if pulled; `signed`: a signature was checked.
-
-    `second`: the second choice, if the best image was refused.
-    """
-    names = {"reference": reference, "image": image, "signed": signed, "second_choice": second}
+def show_pulled(choice: "Choice", *, reference: str = "", image: str = "", signed: bool = False) -> None:
+    """Print the choice as JSON. `image`: its name on the engine, if pulled; `signed`: a signature was checked."""
+    names = {"reference": reference, "image": image, "signed": signed}
     out({**choice.to_json(), **{name: value or None for name, value in names.items()}})

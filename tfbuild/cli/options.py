@@ -44,7 +44,7 @@ REGISTRY: Options = {
 }
 # The modules of each extra in pyproject.toml, and the packages that they come from.
 EXTRAS: Mapping[str, Mapping[str, str]] = {
-    "publish": {"cyclonedx": "cyclonedx-python-lib", "debian": "python-debian", "packageurl": "packageurl-python"},
+    "publish": {"cyclonedx": "cyclonedx-python-lib", "packageurl": "packageurl-python"},
 }
 
 

@@ -247,7 +247,7 @@ def select(request: Request, host: Cpu | None = None, ca: Path | None = None) ->
 
         source = installing.WheelSource(request.wheel.removeprefix(INDEX), ca or certificates(""))
         request, choice = installing.request_with_wheel(source, request, host, WORK / "wheels", Progress())
-        show_choice(choice, any_release=False)
+        show_choice(choice)
     return select_build(request, host)
 
 

@@ -116,7 +116,7 @@ STORED_LOGINS = {
     "--mirror": "use a mirror that needs no login, or a folder that `invoke bundle` filled",
 }
 # Free text, and the names of files.
-UNREAD = ("command", "output", "reason")
+UNREAD = ("command", "output", "yank")
 
 
 def _refuse_logins(verb: Verb, values: Mapping[str, Any]) -> None:

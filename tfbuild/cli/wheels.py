@@ -162,7 +162,6 @@ def index(
         "index": ("", "address or folder of the index (default: TFBUILD_INDEX, when set)", "URL"),
         "release": replace(PLAN["release"], help="TensorFlow release, such as 2.14.1 or 2.14 (default: the newest)"),
         "target": replace(PLAN["target"], default="", help=f"only wheels for this target: {targets.spelled()}"),
-        "any-release": (False, "take the largest instruction set that fits, even if only an older release has it"),
         "python": ("", "environment to install in, or its interpreter (default: the active one)", "PATH"),
         "cpuinfo": PLAN["cpuinfo"],
         "ca-cert": REGISTRY["ca-cert"],
@@ -188,7 +187,6 @@ def install(
     index: str,
     release: str,
     target: str,
-    any_release: bool,
     python: str,
     cpuinfo: str,
     ca_cert: str,
@@ -209,11 +207,11 @@ def install(
     host = detect_cpu(Path(cpuinfo) if cpuinfo else None)
     rows = source.wheels(signed)
     environment = environments.environment(python)
-    choice = installing.select(rows, environment, host, release=release, target=target, any_release=any_release)
+    choice = installing.select(rows, environment, host, release=release, target=target)
     if dry_run or choice.best is None:
         show_passed_over(choice)
     row = installing.chosen_row(rows, choice, source.name)
-    show_choice(choice, any_release=any_release)
+    show_choice(choice)
     if print_requirements:
         print("\n".join(installing.requirements(rows, row, source)))
         return

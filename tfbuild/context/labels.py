@@ -373,7 +373,7 @@ def find_image(engine: "Engine", name: str) -> str:
     parsed = parse_name(name)
     identifier = parsed.reference
     if name and not REFERENCE.fullmatch(name):
-        raise UsageError(f"{name!r} is not an image's name", hint="invoke images lists all images")
+        raise UsageError(f"{name!r} is not an image's name", hint="docker images tfbuild lists them")
     if not GIVEN_IDENTIFIER.fullmatch(identifier):
         return name
     exact = name if parsed.repository else f"{REPOSITORY}:{identifier}"
@@ -386,7 +386,7 @@ def find_image(engine: "Engine", name: str) -> str:
         return names[0]
     if anywhere and names:
         raise UsageError(f"{name} may be any of several images: {', '.join(names)}", hint="give one of these names")
-    here = f"here is {', '.join(names)}" if names else "invoke images lists all images"
+    here = f"here is {', '.join(names)}" if names else "docker images lists all images"
     raise UnknownImage(f"no image {name!r} on this engine", hint=here)
 
 

@@ -11,7 +11,7 @@ import urllib3
 
 from tfbuild.engine.faults import disk_full, reason
 from tfbuild.errors import TfbuildError, without_secrets
-from tfbuild.oci import transport
+from tfbuild.oci import refusals
 from tfbuild.util.progress import Progress, Step
 
 MOVING = ("Pushing", "Downloading")
@@ -35,13 +35,13 @@ class Refusal:
 
 # The first match decides.
 REFUSALS = (
-    Refusal(phrase="toomanyrequests", hint=transport.TOO_MANY, passing=True),
-    Refusal(phrase="too many requests", hint=transport.TOO_MANY, passing=True),
-    Refusal(phrase="immutable", hint=transport.IMMUTABLE),
-    Refusal(phrase="name unknown", hint=transport.UNKNOWN_NAME),
+    Refusal(phrase="toomanyrequests", hint=refusals.TOO_MANY, passing=True),
+    Refusal(phrase="too many requests", hint=refusals.TOO_MANY, passing=True),
+    Refusal(phrase="immutable", hint=refusals.IMMUTABLE),
+    Refusal(phrase="name unknown", hint=refusals.UNKNOWN_NAME),
     # After the rate limits, because some of these phrases also appear in quotas of requests.
-    *(Refusal(phrase=phrase, hint=transport.FULL) for phrase in transport.SPACE),
-    Refusal(phrase="413 request entity too large", hint=transport.FULL),
+    *(Refusal(phrase=phrase, hint=refusals.FULL) for phrase in refusals.SPACE),
+    Refusal(phrase="413 request entity too large", hint=refusals.FULL),
     Refusal(phrase="no basic auth", hint="docker login"),
     Refusal(phrase="unauthorized", hint="docker login", expires=True),
     Refusal(phrase="denied", hint="docker login as a user with access; does the repository exist?"),

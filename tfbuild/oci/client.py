@@ -7,31 +7,29 @@ has a digest is checked against it, and every read is bounded.
 import hashlib
 import random
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin
 
 import requests
 
 from tfbuild.errors import RegistryRefused
 from tfbuild.oci import transport
+from tfbuild.oci.connection import Connection
 from tfbuild.oci.manifests import (
-    EMPTY_INDEX,
     IMAGES,
     INDEX,
     LISTS,
-    Forged,
-    Mangled,
+    Malformed,
     Manifest,
     Missing,
+    WrongDigest,
     descriptors,
     digest_of,
     parse_object,
 )
-from tfbuild.oci.references import DIGEST, Repository, names_an_image, parse_image
-from tfbuild.oci.transport import Connection, body_of, chunks, next_page
+from tfbuild.oci.references import DIGEST, TAG, Repository, parse_image
+from tfbuild.oci.transport import body_of, chunks, joined, next_page
 
 ANY_MANIFEST = {"Accept": ", ".join((*LISTS, *IMAGES))}
 MOST_TAGS = 10_000
@@ -42,7 +40,7 @@ UPLOADS = 5
 # that the other is still writing. Measured with docker-registry 2.8.2 on a file system: "provided digest did not match
 # uploaded content".
 CLASHES = (400, 404)
-TAMPERED = "the registry is broken, or something between it and this machine changes its content: try another network"
+CHANGED = "the registry is broken, or something between it and this machine changes its content: try another network"
 
 
 class Registry:
@@ -54,12 +52,11 @@ class Registry:
         self._request = Connection(repository, ca=ca).request
         self._lists_referrers = True
         self._configs: dict[str, dict[str, Any]] = {}
-        self._layers: dict[tuple[str, int], str] = {}
 
     # --- reading ---
 
     def tags(self) -> list[str]:
-        """Return all tags but those of referrers, signatures and arrivals, sorted; [] if there is no repository yet.
+        """Return all tags, sorted; [] if there is no repository yet.
 
         The list is never cut short, because indexes are made of all tags. Raises RegistryRefused.
         """
@@ -72,10 +69,10 @@ class Registry:
             tags = parse_object(body_of(answer), "list of tags").get("tags")
             names += map(str, tags if isinstance(tags, list) else [])
             url = next_page(answer)
-            if not url:
-                return sorted(filter(names_an_image, names))
             if len(names) > MOST_TAGS:
                 break
+            if not url:
+                return sorted(filter(TAG.fullmatch, names))
         raise RegistryRefused(
             f"{self.repository} has more than {MOST_TAGS} tags, or an endless list of them",
             hint="use a separate repository for tfbuild's images",
@@ -84,7 +81,7 @@ class Registry:
     def manifest(self, reference: str) -> Manifest | None:
         """Return the manifest that a tag or a digest names; None if there is none.
 
-        Raises RegistryRefused; Mangled if something else arrived, Forged if readers may take it for another manifest.
+        Raises RegistryRefused; WrongDigest if something else arrived, Malformed if it is no manifest.
         """
         answer = self._request("GET", f"manifests/{reference}", headers=ANY_MANIFEST, accept=(404,))
         if answer.status_code == 404:
@@ -92,13 +89,13 @@ class Registry:
         content = body_of(answer)
         digest = digest_of(content)
         declared = answer.headers.get("Docker-Content-Digest", "")
+        if not content.lstrip().startswith(b"{"):
+            raise Malformed(f"{self.repository} sent {len(content)} bytes for {reference}, no manifest", hint=CHANGED)
         if (declared or digest) != digest or (reference.startswith("sha256:") and reference != digest):
-            raise Mangled(
+            raise WrongDigest(
                 f"{self.repository} sent a manifest for {reference} that does not match its digest ({digest})",
-                hint=TAMPERED,
+                hint=CHANGED,
             )
-        if not declared and not content.lstrip().startswith(b"{"):
-            raise Mangled(f"{self.repository} sent {len(content)} bytes for {reference}, no manifest", hint=TAMPERED)
         manifest = Manifest(digest=digest, media_type=answer.headers.get("Content-Type", ""), content=content)
         media_type = manifest.json().get("mediaType")
         return replace(manifest, media_type=str(media_type)) if media_type else manifest
@@ -119,31 +116,28 @@ class Registry:
     def config(self, manifest: Manifest) -> dict[str, Any]:
         """Return the configuration of an image, with its labels, checked against the digest in the manifest.
 
-        Raises Missing if it is missing, Mangled if it was changed, Forged if it is not a configuration.
+        Raises Missing if it is missing, WrongDigest if it was changed, Malformed if it is not a configuration.
         """
         digest = manifest.config
         if digest not in self._configs:
-            content = self.blob(digest, f"configuration of {manifest.digest}")
-            try:
-                self._configs[digest] = parse_object(content, f"configuration {digest}")
-            except RegistryRefused as error:
-                raise Forged(error.reason, hint="push the image again, with --force") from error
+            name = f"configuration of {manifest.digest}"
+            self._configs[digest] = parse_object(self.blob(digest, name), name)
         return self._configs[digest]
 
     def blob(self, digest: str, name: str) -> bytes:
-        """Return a small blob, checked against its digest. Raises Missing or Mangled, which call it `name`."""
+        """Return a small blob, checked against its digest. Raises Missing or WrongDigest, which call it `name`."""
         content = body_of(self._blob(digest, name))
-        self._refuse_mangled(digest_of(content), digest, name)
+        self._refuse_other(digest_of(content), digest, name)
         return content
 
     def download(self, digest: str, size: int, target: Path) -> None:
-        """Write a layer of at most `size` bytes to a file, checked as in `blob`. Raises Forged if it is longer."""
+        """Write a layer of at most `size` bytes to a file, checked as in `blob`. Raises Malformed if it is longer."""
         total = hashlib.sha256()
         with target.open("wb") as file:
             for chunk in chunks(self._blob(digest, "layer"), size):
                 total.update(chunk)
                 file.write(chunk)
-        self._refuse_mangled(f"sha256:{total.hexdigest()}", digest, "layer")
+        self._refuse_other(f"sha256:{total.hexdigest()}", digest, "layer")
 
     def _blob(self, digest: str, name: str) -> requests.Response:
         if (answer := self._find("GET", digest)) is None:
@@ -158,34 +152,22 @@ class Registry:
         answer = self._request(method, f"blobs/{digest}", accept=(404,)) if DIGEST.fullmatch(digest) else None
         return None if answer is None or answer.status_code == 404 else answer
 
-    def _refuse_mangled(self, arrived: str, digest: str, name: str) -> None:
+    def _refuse_other(self, arrived: str, digest: str, name: str) -> None:
         if arrived != digest:
-            raise Mangled(f"{self.repository} sent a {name} that does not match its digest ({digest})", hint=TAMPERED)
+            raise WrongDigest(
+                f"{self.repository} sent a {name} that does not match its digest ({digest})", hint=CHANGED
+            )
 
-    def damage(self, manifest: Manifest) -> str:
-        """Return which of an image's layers the registry lacks, or ""; by one request without a body for each layer."""
-        layers = sorted({*manifest.layers} - {*self._layers})
-        self._layers.update(zip(layers, transport.parallel(self._damage_of_layer, layers), strict=True))
-        return next(filter(None, (self._layers[layer] for layer in manifest.layers)), "")
-
-    def _damage_of_layer(self, layer: tuple[str, int]) -> str:
-        digest, size = layer
-        if (answer := self._find("HEAD", digest)) is None:
-            return f"its layer {digest or 'without a digest'} is missing in the registry"
-        there = answer.headers.get("Content-Length", "")
-        if there == "0":  # some proxies measure the body, which an answer to HEAD does not have
-            answer = self._request("GET", f"blobs/{digest}")
-            there = answer.headers.get("Content-Length", "")
-            answer.close()
-        compressed = "Content-Encoding" in answer.headers  # by a proxy that nobody asked to
-        if there.isdecimal() and int(there) != size and not compressed:
-            return f"its layer {digest} has {there} bytes in the registry instead of {size}"
-        return ""
+    def missing_layer(self, manifest: Manifest) -> str:
+        """Return the digest of the first layer that the registry lacks, or "" (one request without a body a layer)."""
+        layers = [digest for digest, _ in manifest.layers]
+        there = transport.parallel(lambda digest: self._find("HEAD", digest) is not None, layers)
+        return next((digest or "without a digest" for digest, has in zip(layers, there, strict=True) if not has), "")
 
     def referrers(self, digest: str) -> list[dict[str, Any]] | None:
         """Return the descriptors of what refers to a manifest; None if the registry does not list them.
 
-        The list is never cut short. Raises RegistryRefused; Forged if it does not end.
+        The list is never cut short. Raises RegistryRefused; Malformed if it does not end.
         """
         if not self._lists_referrers:
             return None
@@ -199,12 +181,15 @@ class Registry:
         for _ in range(MOST_PAGES):
             rows += descriptors(parse_object(body_of(answer), "list of referrers"))
             url = next_page(answer)
-            if not url:
-                return rows
             if len(rows) > MOST_REFERRERS:
                 break
+            if not url:
+                return rows
             answer = self._request("GET", url, headers={"Accept": INDEX})
-        raise Forged(
+        raise self.too_many_referrers(digest)
+
+    def too_many_referrers(self, digest: str) -> Malformed:
+        return Malformed(
             f"{self.repository} lists more than {MOST_REFERRERS} referrers of {digest}, or an endless list of them",
             hint="check that --registry names a registry; if it does, somebody is filling it with referrers",
         )
@@ -231,22 +216,6 @@ class Registry:
             _pause()
         return self._request("PUT", path, headers=headers, data=content)
 
-    def discard(self, tag: str) -> None:
-        """Delete a tag, or point it to an empty index if the registry or the user's rights do not allow that.
-
-        distribution-spec, "Deleting tags", leaves it open: Debian's docker-registry 2.8.2 answers 400.
-        """
-        with suppress(RegistryRefused):
-            digest = self.digest(tag)
-            if not digest:
-                return
-            try:
-                self._request("DELETE", f"manifests/{tag}", accept=(404,))
-            except RegistryRefused:
-                # Otherwise the tag would keep its image from the registry's garbage collection.
-                if digest != digest_of(EMPTY_INDEX):
-                    self.put(tag, EMPTY_INDEX, INDEX)
-
     def upload(self, content: bytes | Path) -> str:
         """Upload a blob (bytes, or a file) in one piece, unless the registry has it, and return its digest."""
         digest = digest_of(content)
@@ -271,7 +240,7 @@ class Registry:
     def _begin_upload(self) -> str:
         """Return the address to which a new blob is to be sent."""
         answer = self._request("POST", "blobs/uploads/")
-        return urljoin(answer.url, answer.headers.get("Location", ""))
+        return joined(answer.url, answer.headers.get("Location", ""))
 
 
 def image_digest(name: str, *, ca: Path | None = None) -> str:

@@ -9,15 +9,13 @@ from tfbuild.errors import UsageError
 
 DOCKER_HUB = "docker.io"
 HUB_HOST = "registry-1.docker.io"
-# Only ASCII: clients turn some other letters of a host into ASCII ones, so that the name would be another host's.
-NAME = re.compile(r"(?P<host>[a-zA-Z0-9][\w.-]*(?::\d+)?)/(?P<path>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)", re.ASCII)
-# distribution-spec, "Pulling manifests"; only SHA-256 digests are used here.
+# distribution-spec, "Pulling manifests". Only ASCII: clients turn some other letters of a host into ASCII ones, so that
+# the name would be another host's.
+PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+NAME = re.compile(rf"(?P<host>[a-zA-Z0-9][\w.-]*(?::\d+)?)/(?P<path>{PART}(?:/{PART})*)", re.ASCII)
 TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
+# Only SHA-256 digests are used here.
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-# Tags of the referrers tag schema, and of cosign's signatures (with a suffix).
-REFERRERS_TAG = re.compile(r"sha256-[0-9a-f]{64}(\..+)?")
-# Tags of images whose push is under way, or did not finish (arriving_tag).
-ARRIVING_TAG = re.compile(r"arriving-[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +99,3 @@ def is_secure(address: str) -> bool:
     except ValueError:
         return False
     return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and loopback(host)))
-
-
-def arriving_tag(image_id: str) -> str:
-    """Return the tag under which an image is uploaded before its fixed tag names it; the same for every attempt."""
-    return f"arriving-{image_id.removeprefix('sha256:')}"
-
-
-def names_an_image(tag: str) -> bool:
-    """Return whether a valid tag may name a published image: not one of referrers, signatures or arrivals."""
-    return bool(TAG.fullmatch(tag)) and not (REFERRERS_TAG.fullmatch(tag) or ARRIVING_TAG.fullmatch(tag))

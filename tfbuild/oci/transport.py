@@ -1,34 +1,35 @@
-"""Requests to one repository: retries, TLS, credentials, and bounds on what is read."""
+"""Requests to one repository: retries, TLS, credentials, and bounds on what is read and how long that takes."""
 
 import os
-import re
+import random
 import socket
+import ssl
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
-from urllib3 import HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool, PoolManager, Retry
+from requests.utils import rewind_body
+from urllib3 import HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool, PoolManager
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from tfbuild.errors import RegistryRefused, TfbuildError, conceal, without_secrets
-from tfbuild.oci import credentials
-from tfbuild.oci.credentials import Credentials
-from tfbuild.oci.manifests import IMAGES, INDEX, Forged, parse_object
-from tfbuild.oci.references import Repository, is_secure
+from tfbuild.errors import RegistryRefused, UsageError
+from tfbuild.oci.manifests import Malformed
+from tfbuild.oci.references import is_secure, loopback
 from tfbuild.util.terminal import cause, printable
 
 # Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
 MOST_BYTES = 4 << 20
 MOST_REASON = 200
-# How long a registry may take for the head of an answer; its body may take a second more for each LEAST_RATE bytes.
+# How long a server may take to connect, and then for the head of an answer; its body may take a second more for each
+# LEAST_RATE bytes.
 SECONDS = 25.0
 LEAST_RATE = 16 << 10
 # After so long, a request that failed is not repeated.
@@ -37,55 +38,25 @@ PATIENCE = 50.0
 WORKERS = 8
 TRIES = 5
 BACKOFF = 0.5
-MOST_PATIENCE = 60
+MOST_WAIT = 60
 BUSY = (429, 500, 502, 503, 504)
 # OpenSSL's names for an answer that is not TLS, by its version.
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
 # What requests raises and prints of a proxy.
 PROXY_ERRORS = (requests.exceptions.ProxyError, requests.exceptions.InvalidProxyURL)
 PROXY_WORDS = ("SOCKS", "Proxy URL")
-CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
-TOKEN = re.compile("[!-~]*")
-
-# Hints for refusals, which a container engine passes on too (engine/transfer.py).
-FULL = "the registry's quota or size limit is reached: make room there"
-# How registries name a limit on space, most of them in a 403 (github.com/goharbor/harbor, src/pkg/quota/errors.go).
-SPACE = ("quota", "upper limit", "storage limit", "no space left", "insufficient storage")
-TOO_MANY = "too many requests: docker login raises the limit, or try again later"
-# Both ECR (github.com/moby/buildkit/issues/3776) and Harbor (goharbor/harbor, src/server/middleware/immutable) use
-# that word.
-IMMUTABLE = (
-    "tags are immutable there: exempt the moving ones, such as latest-mkl, any-mkl, 2.20-mkl and 2.20.0-mkl, "
-    "and arriving-* and sha256-*; fixed tags do not change"
-)
-# ECR and Google's Artifact Registry.
-UNKNOWN_NAME = "check that the repository exists, and its name: some registries do not create one on the first push"
-# Docker's engines push manifests of Docker's own type (20.10 and 26, the latter with containerd's store too). Quay's
-# loader refused those in an OCI index (github.com/quay/quay/pull/1959) until pull/6070 of 2026-05-28.
-MIXED = (
-    "some registries, such as older versions of Quay, refuse an OCI index of manifests of Docker's own type: "
-    "use a newer version, or another registry"
-)
-HINTS = {
-    401: "docker login {host}; the stored login may have expired",
-    403: "these credentials do not allow that: docker login {host} as a user with the permission",
-    404: UNKNOWN_NAME,
-    405: "the registry does not allow that: it may be a read-only mirror",
-    409: "another operation is in progress there: try again later",
-    413: FULL,
-    429: TOO_MANY,
-    507: "the registry's disk is full: make room there",
-}
-SERVER_ERROR = "the registry has an internal error: try again later"
-UNSUPPORTED = "the registry does not support this request, as it says above: check the --registry address"
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class _Deadline(HTTPConnection):
-    """Gives up on the head of an answer after `timeout`: the socket's own limit begins anew with each byte."""
+# --- deadlines, redirects and proxies ---------------------------------------------------------------------------------
 
-    def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as in urllib3
+
+class _Deadline(HTTPConnection):
+    """Gives up on connecting, and on the head of an answer: the socket's own limit begins anew with each byte."""
+
+    @contextmanager
+    def _limited(self) -> Iterator[None]:
         late = threading.Event()
 
         def give_up() -> None:
@@ -97,7 +68,7 @@ class _Deadline(HTTPConnection):
         timer.daemon = True
         timer.start()
         try:
-            answer = super().getresponse()
+            yield
         except Exception as error:
             if late.is_set():
                 raise TimeoutError(f"no answer within {SECONDS:.0f} s") from error
@@ -106,11 +77,18 @@ class _Deadline(HTTPConnection):
             timer.cancel()
         if late.is_set():  # what had come by then may look like a whole head
             raise TimeoutError(f"no answer within {SECONDS:.0f} s")
-        return answer
+
+    def connect(self) -> None:
+        with self._limited():
+            super().connect()
+
+    def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as in urllib3
+        with self._limited():
+            return super().getresponse()
 
 
 class _SecureDeadline(_Deadline, HTTPSConnection):
-    """The same over TLS."""
+    """The same over TLS, and through a proxy."""
 
 
 class _Pool(HTTPConnectionPool):
@@ -136,28 +114,79 @@ class _Adapter(HTTPAdapter):
         return manager
 
 
-class _Patience(Retry):
-    """Repeats a failed request until PATIENCE seconds have passed. An answer such as 429 is not a failure."""
+class HttpSession(requests.Session):
+    """Repeats requests that failed, never leaves TLS for plain HTTP, and reaches this machine without a proxy."""
 
-    _until = 0.0
+    def __init__(self) -> None:
+        super().__init__()
+        for scheme in ("https://", "http://"):
+            self.mount(scheme, _Adapter(pool_maxsize=WORKERS))
 
-    def new(self, **changes: Any) -> Self:
-        later = super().new(**changes)
-        later._until = self._until or time.monotonic() + PATIENCE - SECONDS
-        return later
+    def send(self, request: requests.PreparedRequest, **settings: Any) -> requests.Response:
+        """Send one request, without its redirects; after PATIENCE seconds, a failure is not repeated."""
+        if loopback(urlsplit(str(request.url)).hostname or ""):
+            settings["proxies"] = {}
+        until = time.monotonic() + PATIENCE - SECONDS
+        for left in reversed(range(TRIES + 1)):
+            wait = random.uniform(BACKOFF, 2 * BACKOFF) * 2 ** (TRIES - left) / 2
+            try:
+                answer = super().send(request, **settings)
+            except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
+                if not left or time.monotonic() > until or _is_certain(error):
+                    raise
+            else:
+                if answer.status_code not in BUSY or not left:
+                    return answer
+                wait = _retry_after(answer) or wait
+                answer.close()
+            time.sleep(wait)
+            if request._body_position is not None:
+                rewind_body(request)
+        raise AssertionError("the last try returns or raises")
 
-    def increment(
-        self,
-        method: str | None = None,
-        url: str | None = None,
-        response: Any = None,
-        error: Exception | None = None,
-        _pool: Any = None,
-        _stacktrace: Any = None,
-    ) -> Self:
-        if error is not None and self._until and time.monotonic() > self._until:
-            self.total = 0
-        return super().increment(method, url, response, error, _pool, _stacktrace)
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        target = super().get_redirect_target(resp)
+        if target is not None:
+            joined(resp.url, target)
+        return target
+
+
+def _is_certain(error: Exception) -> bool:
+    """Return whether a failure would be the same again: what answers is a wrong certificate or speaks no TLS."""
+    if isinstance(error, requests.exceptions.SSLError):
+        return "CERTIFICATE_VERIFY_FAILED" in str(error) or any(name in str(error) for name in NO_TLS)
+    return False
+
+
+def _retry_after(answer: requests.Response) -> float:
+    """Return how many seconds the server asks to wait, at most MOST_WAIT; 0 where it says nothing that is a number."""
+    text = answer.headers.get("Retry-After", "").strip()
+    return float(min(int(text), MOST_WAIT)) if text.isascii() and text.isdigit() and len(text) < 6 else 0.0
+
+
+def joined(base: str, target: str) -> str:
+    """Return the address to which an answer points. Raises RegistryRefused for none, and for plain HTTP elsewhere."""
+    try:
+        address = urljoin(base, target)
+    except ValueError:
+        address = ""
+    if not is_secure(address):
+        raise RegistryRefused(
+            f"{base} points to {printable(target, MOST_REASON)!r}, which is not an https address",
+            hint="nothing was sent there; tell whoever runs the registry",
+        )
+    return address
+
+
+def trusted(ca: Path | None) -> str | None:
+    """Return the file of a company's CA certificates. Raises UsageError if it has none."""
+    if ca is None:
+        return None
+    try:
+        ssl.create_default_context(cafile=str(ca))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{ca} has no certificate in PEM: {cause(error)}", hint="--ca-cert FILE") from error
+    return str(ca)
 
 
 def parallel(read: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
@@ -166,129 +195,7 @@ def parallel(read: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
         return list(pool.map(read, items))
 
 
-def session() -> requests.Session:
-    """Return a session that repeats failed requests, and gives up on servers that send byte by byte."""
-    made = requests.Session()
-    retry = _Patience(
-        total=TRIES,
-        backoff_factor=BACKOFF,
-        backoff_jitter=BACKOFF,
-        status_forcelist=BUSY,
-        allowed_methods=("GET", "HEAD", "PUT", "POST", "DELETE"),
-        respect_retry_after_header=True,
-        retry_after_max=MOST_PATIENCE,
-        raise_on_status=False,
-    )
-    for scheme in ("https://", "http://"):
-        made.mount(scheme, _Adapter(max_retries=retry, pool_maxsize=WORKERS))
-    return made
-
-
-class Connection:
-    """Send requests to one repository, with the credentials of the engine's client.
-
-    `ca`: a company's CA certificates in PEM.
-    """
-
-    def __init__(self, repository: Repository, *, ca: Path | None = None) -> None:
-        self.repository = repository
-        self._session = session()
-        # Passed with each request: REQUESTS_CA_BUNDLE would override the session's own setting.
-        self._verify: str | bool | None = str(ca) if ca is not None else None
-        # Otherwise requests replaces the engine's credentials by those in ~/.netrc.
-        self._session.auth = lambda request: request
-        self._authorization = ""
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        headers: Mapping[str, str] = {},
-        data: bytes | Path | None = None,
-        accept: Container[int] = (),
-    ) -> requests.Response:
-        """Return the registry's answer if it is a success or its status is in `accept`. Raises RegistryRefused."""
-        url = urljoin(self.repository.url, path)
-        answer = self._send(method, url, headers, data)
-        if answer.status_code == 401 and (challenge := answer.headers.get("WWW-Authenticate", "")):
-            answer.close()
-            self._authorization = self._authorize(challenge)
-            answer = self._send(method, url, headers, data)
-        if answer.status_code < 400 or answer.status_code in accept:
-            if method != "GET" or answer.status_code >= 400:
-                # A connection can be used again once its answer is read to the end.
-                body_of(answer)
-            return answer
-        raise self._refusal(answer, sent=data if isinstance(data, bytes) else b"")
-
-    def _send(self, method: str, url: str, headers: Mapping[str, str], data: bytes | Path | None) -> requests.Response:
-        own = urlsplit(url)[:2] == urlsplit(self.repository.url)[:2]  # scheme and host
-        authorization = {"Authorization": self._authorization} if self._authorization and own else {}
-        with reaching(self.repository.host), data.open("rb") if isinstance(data, Path) else nullcontext(data) as body:
-            return self._session.request(
-                method,
-                url,
-                headers={**headers, **authorization},
-                data=body,
-                timeout=SECONDS,
-                stream=True,
-                verify=self._verify,
-            )
-
-    def _authorize(self, challenge: str) -> str:
-        """Return the header that a challenge demands: the credentials themselves, or a token obtained with them.
-
-        "" if the token server refuses them: the registry's own 401 is then reported. Raises RegistryRefused if the
-        token server fails.
-        """
-        known = credentials.stored(self.repository.host)
-        kind, _, rest = challenge.partition(" ")
-        if kind.lower() == "basic":
-            return known.basic
-        fields = dict(CHALLENGE.findall(rest))
-        realm = fields.get("realm", "")
-        if not is_secure(realm):
-            raise RegistryRefused(
-                f"the token server of {self.repository.host} is {printable(realm, MOST_REASON)!r}, which is not https",
-                hint="no credentials were sent there; check the --registry address",
-            )
-        server = f"{urlsplit(realm).hostname}, the token server of {self.repository.host},"
-        with reaching(server):
-            answer = self._get_token(
-                realm, {name: fields[name] for name in ("service", "scope") if name in fields}, known
-            )
-        if answer.status_code in (400, 401, 403, 404):
-            answer.close()
-            return ""
-        if answer.status_code != 200:
-            raise self._refusal(answer, server)
-        token = parse_object(body_of(answer), "token")
-        bearer = str(token.get("token") or token.get("access_token") or "")
-        conceal(known.name, bearer)
-        if not TOKEN.fullmatch(bearer):
-            raise RegistryRefused(f"{server} sent a token that no request can have", hint="try again later")
-        return f"Bearer {bearer}"
-
-    def _get_token(self, realm: str, query: dict[str, str], known: Credentials) -> requests.Response:
-        """Request a token as the engine does: an identity token is sent as OAuth2's refresh token.
-
-        Source: distribution.github.io/distribution/spec/auth/token and .../oauth.
-        """
-        settings: dict[str, Any] = {"timeout": SECONDS, "stream": True, "verify": self._verify}
-        if known.identity:
-            form = {"grant_type": "refresh_token", "client_id": "tfbuild", "refresh_token": known.identity}
-            return self._session.post(realm, data={**form, **query}, **settings)
-        headers = {"Authorization": known.basic} if known.basic else {}
-        return self._session.get(realm, params=query, headers=headers, **settings)
-
-    def _refusal(self, answer: requests.Response, server: str = "", *, sent: bytes = b"") -> RegistryRefused:
-        status = without_secrets(str(answer.reason), foreign=True)
-        summary = f"{server or self.repository} answers {answer.status_code} {status}"
-        reason = _reason(answer)
-        mixed = answer.request.headers.get("Content-Type") == INDEX and IMAGES[1].encode() in sent
-        hint = _hint(answer.status_code, reason, mixed=mixed)
-        return RegistryRefused(f"{summary}: {reason or 'no reason given'}", hint=hint.format(host=self.repository.host))
+# --- answers ----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -302,11 +209,13 @@ def reaching(server: str, option: str = "--registry") -> Iterator[None]:
                 f"{server} does not speak TLS: {cause(error)}",
                 hint="put a TLS proxy in front of it: plain HTTP is only used for loopback addresses",
             ) from error
+        why = cause(error)
+        ours = f"; this machine's clock says {time.strftime('%Y-%m-%d', time.gmtime())}" if "valid" in why else ""
         raise RegistryRefused(
-            f"{server} has no certificate that this machine trusts: {cause(error)}",
+            f"this machine does not trust the certificate of {server}: {why}{ours}",
             hint="--ca-cert FILE with the CA that signed it",
         ) from error
-    except (requests.exceptions.RequestException, ValueError) as error:
+    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
         if variable := _variable_of_proxy(error):
             needs = "; SOCKS needs the Python package PySocks in tfbuild's environment" if "SOCKS" in str(error) else ""
             raise RegistryRefused(
@@ -332,7 +241,7 @@ def body_of(answer: requests.Response) -> bytes:
 
 
 def chunks(answer: requests.Response, most: int = MOST_BYTES, option: str = "--registry") -> Iterator[bytes]:
-    """Yield the parts of a body. Raises Forged if it is longer than `most` bytes.
+    """Yield the parts of a body. Raises Malformed if it is longer than `most` bytes.
 
     Raises RegistryRefused if the connection breaks, or is slower than LEAST_RATE after SECONDS.
     """
@@ -342,46 +251,16 @@ def chunks(answer: requests.Response, most: int = MOST_BYTES, option: str = "--r
             size += len(chunk)
             if size > most:
                 answer.close()
-                raise Forged(f"{answer.url} sends more than {most} bytes", hint=f"check the {option} address")
+                raise Malformed(f"{answer.url} sends more than {most} bytes", hint=f"check the {option} address")
             if (seconds := time.monotonic() - began) > SECONDS + size / LEAST_RATE:
                 answer.close()
                 raise RegistryRefused(f"{answer.url} sent only {size} bytes in {seconds:.0f} s", hint="try again later")
             yield chunk
-    except (urllib3.exceptions.HTTPError, OSError) as error:
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         raise RegistryRefused(f"{answer.url} broke off: {cause(error)}", hint="try again") from error
 
 
 def next_page(answer: requests.Response) -> str:
     """Return the address of a list's next page; "" if this is the last."""
     url = answer.links.get("next", {}).get("url", "")
-    return urljoin(answer.url, url) if url else ""
-
-
-def _reason(answer: requests.Response) -> str:
-    """Return the registry's own explanation, made safe for a terminal; "" if it gives none."""
-    try:
-        errors = parse_object(body_of(answer), "error").get("errors")
-        first = errors[0] if isinstance(errors, list) and errors else {}
-        parts = [first.get("message"), first.get("detail")] if isinstance(first, dict) else []
-        text = ": ".join(part for part in parts if isinstance(part, str) and part)
-    except TfbuildError:
-        text = ""
-    return printable(without_secrets(text, foreign=True), MOST_REASON).strip()
-
-
-def _hint(status: int, reason: str, *, mixed: bool) -> str:
-    """Return the hint for an answer with this status and the registry's own `reason`; {host} stands for the host.
-
-    `mixed`: the request had an OCI index of manifests of Docker's type.
-    """
-    text = reason.lower()
-    if status == 429:
-        # Some registries call a limit on requests a quota.
-        return TOO_MANY
-    if "immutable" in text:
-        return IMMUTABLE
-    if any(phrase in text for phrase in SPACE):
-        return FULL
-    if status in (400, 415) and mixed:
-        return MIXED
-    return HINTS.get(status, SERVER_ERROR if status >= 500 else UNSUPPORTED)
+    return joined(answer.url, url) if url else ""

@@ -5,12 +5,10 @@ fits if the host has all of its features. Of two sets that fit, the wider vector
 number of features that make a difference to TensorFlow. Of images with equal sets the newer Python
 wins, then the default target, then one without an accelerator, then the newer build (which may only reflect the order
 in which CI built them).
-
-With `any_release` the set decides first, then the release: the fastest image for this CPU.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -44,7 +42,7 @@ class Published:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What its labels say, by their names without the prefix; indexes and locks repeat it."""
+        """What its labels say, by their names without the prefix; indexes repeat it."""
         return {
             "id": self.id,
             "release": self.release,
@@ -89,8 +87,7 @@ class Choice:
     """`fitting`: all images that the host could run, the best first.
 
     `nearest`: if nothing fits, the image with the fewest `missing` features.
-    `newest`: all images of the release that was chosen among, `fitting` first; () where all releases were.
-    `narrowed_by`: the options that left images out. `index`: the index that names the images: TAG@DIGEST.
+    `narrowed_by`: the options that left images out.
     `older`: the best fitting image of older releases, if its set is larger than that of `best`, or `best` is None.
     """
 
@@ -99,26 +96,19 @@ class Choice:
     passed_over: tuple[PassedOver, ...]
     older: Published | None = None
     fitting: tuple[Published, ...] = ()
-    newest: tuple[Published, ...] = ()
     narrowed_by: tuple[str, ...] = ()
-    index: str = field(default="", compare=False)
 
     @property
     def best(self) -> Published | None:
         """The image that the host should run; None if nothing fits."""
         return next(iter(self.fitting), None)
 
-    def among(self, fitting: Sequence[Published]) -> "Choice":
-        """Return the choice among these of the images that fit; reasons compare them with the best of these."""
+    def among(self, fitting: Sequence[Published], refused: Sequence[PassedOver] = ()) -> "Choice":
+        """Return the choice among these of the images that fit, and why the others were `refused`."""
         compared = {image.id: _inferior(image, fitting[0]) for image in fitting[1:]}
-        rows = tuple(compared.get(row.id, row) for row in self.passed_over)
-        return replace(self, fitting=tuple(fitting), passed_over=rows)
-
-    def passing(self, others: Sequence[PassedOver]) -> "Choice":
-        """Return the choice with the reasons why better images were passed over."""
-        reasons = {other.id: other for other in others}
-        rest = [other for other in self.passed_over if not self.best or other.id != self.best.id]
-        return replace(self, passed_over=(*reasons.values(), *(other for other in rest if other.id not in reasons)))
+        gone = {*(image.id for image in fitting[:1]), *(row.id for row in refused)}
+        rest = (compared.get(row.id, row) for row in self.passed_over if row.id not in gone)
+        return replace(self, fitting=tuple(fitting), passed_over=(*refused, *rest))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -130,48 +120,36 @@ class Choice:
         }
 
 
-def choose(
-    published: Iterable[Published], *, platform: str, features: frozenset[str], any_release: bool = False
-) -> Choice:
-    """Return the best image for a host with `features`, whatever the order of `published`.
-
-    It is of the newest release in `published`, unless `any_release` is set.
-    """
+def choose(published: Iterable[Published], *, platform: str, features: frozenset[str]) -> Choice:
+    """Return the best image of the newest release for a host with `features`, whatever the order of `published`."""
     ranked = sorted(set(published), key=rank, reverse=True)
-    newest = "" if any_release else max((image.release for image in ranked), key=Version, default="")
-    for_platform = [image for image in ranked if image.platform == platform and newest in ("", image.release)]
-    fitting = [image for image in for_platform if image.features <= features]
+    newest = max((image.release for image in ranked), key=Version, default="")
+    ours = [image for image in ranked if image.platform == platform]
+    current = [image for image in ours if image.release == newest]
+    fitting = [image for image in current if image.features <= features]
     best = fitting[0] if fitting else None
-    others = [image for image in ranked if image.platform == platform and image.release != newest]
-    older = next((image for image in others if newest and image.features <= features), None)
-    nearest = (
-        None if best else min(for_platform, key=lambda image: (len(image.features - features), image.id), default=None)
-    )
-    missing = tuple(sorted(nearest.features - features)) if nearest else ()
-    passed_over = tuple(_passed_over(image, best, newest, platform, features) for image in ranked if image != best)
+    older = next((image for image in ours if image.release != newest and image.features <= features), None)
     if older and best and speed(older) <= speed(best):
         older = None
-    rest = [image for image in ranked if newest and image.release == newest and image not in fitting]
+    nearest = None if best else min(current, key=lambda image: (len(image.features - features), image.id), default=None)
     return Choice(
         nearest=nearest,
-        missing=missing,
-        passed_over=passed_over,
+        missing=tuple(sorted(nearest.features - features)) if nearest else (),
+        passed_over=tuple(_passed_over(image, best, newest, platform, features) for image in ranked if image != best),
         older=older,
         fitting=tuple(fitting),
-        newest=(*fitting, *rest) if newest else (),
     )
 
 
-def explanation(choice: Choice, *, any_release: bool, locked_by: str = "") -> list[str]:
+def explanation(choice: Choice) -> list[str]:
     """Say in one line what the best image is, and in another why."""
     best = choice.best
     if best is None:
         return []
-    why = "the largest set of all releases" if any_release else "the newest release, and the largest set of it"
-    why = f"the largest set that {locked_by} locks" if locked_by else why
+    notable = passed_over_lines(row for row in choice.passed_over if row.notable)
     return [
         f"{best.id}: TensorFlow {best.release}, Python {best.python}, for {best.instruction_set}, {best.digest}",
-        "; ".join([f"{why} that this CPU runs", *passed_over_lines(row for row in choice.passed_over if row.notable)]),
+        "; ".join(["the newest release, and the largest set of it that this CPU runs", *notable]),
     ]
 
 
@@ -225,10 +203,10 @@ def _passed_over(
     if image.platform != platform:
         return PassedOver(id=image.id, reason=f"for {image.platform}")
     if lacking := sorted(image.features - features):
-        notable = newest in ("", image.release) and (best is None or rank(image) > rank(best))
+        notable = image.release == newest and (best is None or rank(image) > rank(best))
         return PassedOver(id=image.id, reason=f"this CPU lacks {' '.join(lacking)}", notable=notable)
-    if newest not in ("", image.release):
-        return PassedOver(id=image.id, reason=f"{newest} is newer")
+    if image.release != newest:
+        return PassedOver(id=image.id, reason=f"{newest} is newer; --release {image.release} chooses among its images")
     assert best is not None  # this one fits, so there is a best one
     return _inferior(image, best)
 
@@ -241,11 +219,7 @@ def _inferior(image: Published, best: Published) -> PassedOver:
 
 def _reason(image: Published, best: Published) -> str:
     if speed(image) < speed(best):
-        newer = Version(image.release) > Version(best.release)
-        advice = f"; --release {image.release} chooses among its images" if newer else ""
-        return f"{best.instruction_set} uses more of this CPU than {image.instruction_set}{advice}"
-    if image.release != best.release:
-        return f"{best.release} is newer"
+        return f"{best.instruction_set} uses more of this CPU than {image.instruction_set}"
     if image.python != best.python:
         return f"Python {best.python} is newer; --python {image.python} chooses among its images"
     if image.target != best.target:

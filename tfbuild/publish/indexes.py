@@ -1,19 +1,16 @@
 """What the tags and the indexes of a repository say: fixed tags, and an index of them per release and target.
 
-A fixed tag is a build's identifier (2.20.0-mkl-py3.13-x86-64-v3) and never moves to another image. A moving tag
-(2.20-mkl, 2.20.0-mkl, latest-mkl, any-mkl) is an OCI index of images with fixed tags. Its descriptors repeat the labels
-by which a host chooses, so that nothing is downloaded for the choice. The index of a release names all of its images,
-and the latest index those of the newest release. The index `any` names, for each platform, Python and instruction set,
-the image of the newest release that has it: all images of the newest release are among them, so that one index tells
-`pull` and pull.sh both the newest release and the larger sets of older ones. Images come in the order of their levels,
-those of one level best first: plain `docker pull` takes the first one of its platform, or of the highest variant that
-the host runs (Docker 23 and newer), and pull.sh the first one of the highest speed that fits. The slowest come first
-and have no `platform.variant`, because Docker 20.10 passes over all but v1 (of amd64).
+A fixed tag is a build's identifier (2.20.0-mkl-py3.13-x86-64-v3). A moving tag (2.20-mkl, 2.20.0-mkl, latest-mkl) is an
+OCI index of images with fixed tags: those of the minor release, of the release, and of the newest release. Its
+descriptors repeat the labels by which a host chooses, so that nothing is downloaded for the choice. Images come in the
+order of their levels, those of one level best first: plain `docker pull` takes the first one of its platform, or of the
+highest variant that the host runs (Docker 23 and newer), and pull.sh the first one of the highest speed that fits. The
+slowest come first and have no `platform.variant`, because Docker 20.10 passes over all but v1 (of amd64).
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +18,6 @@ from packaging.version import Version
 
 from tfbuild import facts, plan
 from tfbuild.context import labels
-from tfbuild.errors import RegistryRefused, VerificationFailed
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.manifests import Manifest
 from tfbuild.publish import choose
@@ -29,20 +25,12 @@ from tfbuild.publish.choose import Published
 from tfbuild.util.terminal import printable
 
 LATEST = "latest"
-ANY = "any"
 # Labels of an image that are repeated in its descriptor in an index.
 LABELS = ("id", "release", "target", "python", "platform", "instruction-set", "features")
 # The values of LABELS. They are checked because anybody may have written them, and because they are printed.
 VALUE = re.compile(r"[\w.,+/-]*( [\w.,+/-]+)*", re.ASCII)
 MOST_TIME = 64
-# The annotation with an index's number. It is the time if that is larger, so that it grows after a deletion too.
-NUMBER = "number"
-WHOLE = re.compile(r"[0-9]{1,40}", re.ASCII)
-Note = Callable[[str], None]
-
-
-def quietly(_: str) -> None:
-    """Discard a note."""
+MOST_ROWS = 5000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,24 +43,14 @@ class IndexEntry:
 
 
 def index_tags(release: str, target: str) -> tuple[str, ...]:
-    """Return the tags of the indexes that may name an image of a release: 2.20-mkl, 2.20.0-mkl, any-mkl, latest-mkl.
+    """Return the tags of the indexes that may name an image of a release: 2.20-mkl, 2.20.0-mkl, latest-mkl.
 
     A candidate or a nightly is only in its own.
     """
     version, own = Version(release), f"{release}-{target}"
     if version.is_prerelease:
         return (own,)
-    return f"{version.major}.{version.minor}-{target}", own, f"{ANY}-{target}", f"{LATEST}-{target}"
-
-
-def tags_of(image: Published) -> tuple[str, ...]:
-    """Return the tags of the indexes that may name an image."""
-    return index_tags(image.release, image.target)
-
-
-def kind(tag: str) -> str:
-    """Return a fixed tag without its release: target, Python, instruction set (its name, or its hash)."""
-    return tag.partition("-")[2]
+    return f"{version.major}.{version.minor}-{target}", own, f"{LATEST}-{target}"
 
 
 def release_of(tag: str) -> Version | None:
@@ -84,8 +62,8 @@ def release_of(tag: str) -> Version | None:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def index_content(entries: Iterable[IndexEntry], number: int) -> bytes:
-    """Return the OCI index of these images; the same bytes for the same images and number."""
+def index_content(entries: Iterable[IndexEntry]) -> bytes:
+    """Return the OCI index of these images; the same bytes for the same images."""
     best_first = sorted(entries, key=lambda row: choose.rank(row.image), reverse=True)
     slowest = {row.image.platform: choose.speed(row.image) for row in best_first}
 
@@ -99,7 +77,7 @@ def index_content(entries: Iterable[IndexEntry], number: int) -> bytes:
             _descriptor(row, variant_of(row.image) if level(row) else "")
             for row in sorted(best_first, key=lambda row: (row.image.platform, level(row)))
         ],
-        "annotations": labels.prefixed({"schema": labels.SCHEMA, NUMBER: str(number)}),
+        "annotations": labels.prefixed({"schema": labels.SCHEMA}),
     }
     return json.dumps(document, indent=2).encode()
 
@@ -182,59 +160,30 @@ def of_labels(raw: object, created: object, digest: str) -> Published | None:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class IndexRow:
-    """What one row of an index says.
+def read_index(index: Manifest | None) -> list[IndexEntry]:
+    """Return the images that an index names; [] if there is none. Rows that nobody can read are passed over.
 
-    `digest` and `id` as they stand there; `image`: None if the row does not describe one. `entry`: None if this version
-    of tfbuild would write the row differently.
+    Raises Malformed if it is not an index, or has too many rows.
     """
-
-    digest: str
-    id: str
-    image: Published | None
-    entry: IndexEntry | None
-
-
-def index_rows(index: Manifest | None) -> list[IndexRow]:
-    """Return what each row of an index says; [] if there is no index."""
-    if index is None or not is_index(index):
+    if index is None:
         return []
-    return [_index_row(raw) for raw in manifests.descriptors(index.json())]
-
-
-def _index_row(raw: dict[str, Any]) -> IndexRow:
-    annotations = raw.get("annotations")
-    written = annotations if isinstance(annotations, dict) else {}
-    digest, size = str(raw.get("digest", "")), raw.get("size")
-    image = of_labels(written, written.get(referrers.CREATED), digest)
-    entry = None
-    if image is not None and raw.get("mediaType") in manifests.IMAGES and isinstance(size, int):
-        row = IndexEntry(image=image, media_type=str(raw["mediaType"]), size=size)
-        entry = row if raw in (_descriptor(row, ""), _descriptor(row, variant_of(image))) else None
-    return IndexRow(digest=digest, id=labels.read_labels(written).id, image=image, entry=entry)
-
-
-def read_index(manifest: Manifest) -> list[Published]:
-    """Return the images that an index names. Raises VerificationFailed for an image, RegistryRefused for neither."""
-    if manifest.media_type in manifests.IMAGES:
-        raise VerificationFailed(
-            f"{manifest.digest} is an image and not an index of images: somebody moved its tag",
+    document = index.json()
+    rows = manifests.descriptors(document)
+    if index.media_type not in manifests.LISTS or not isinstance(document.get("manifests"), list):
+        raise manifests.Malformed(
+            f"{index.digest} is not an index of images: somebody moved its tag",
             hint="tell whoever publishes it; the next push writes the index again",
         )
-    if not is_index(manifest):
-        raise RegistryRefused(f"{manifest.digest} is not an index of images", hint="check that tfbuild pushed it")
-    return [row.image for row in index_rows(manifest) if row.image is not None]
+    if len(rows) > MOST_ROWS:
+        raise manifests.Malformed(
+            f"{index.digest} has {len(rows)} rows", hint=f"an index of tfbuild has {MOST_ROWS} at most"
+        )
+    return [entry for row in rows if (entry := _entry(row)) is not None]
 
 
-def is_index(manifest: Manifest) -> bool:
-    """Return whether a tag's content is an index, as that of a moving tag should be."""
-    return manifest.media_type in manifests.LISTS and isinstance(manifest.json().get("manifests"), list)
-
-
-def number_of(index: Manifest | None) -> int:
-    """Return the number of an index, which grows each time it is written; 0 if it has none."""
-    if index is None or not is_index(index):
-        return 0
-    text = labels.read_labels(index.json().get("annotations")).get(NUMBER)
-    return int(text) if WHOLE.fullmatch(text) else 0
+def _entry(row: dict[str, Any]) -> IndexEntry | None:
+    annotations, size = row.get("annotations"), row.get("size")
+    if not isinstance(annotations, dict) or not isinstance(size, int) or row.get("mediaType") not in manifests.IMAGES:
+        return None
+    image = of_labels(annotations, annotations.get(referrers.CREATED), str(row.get("digest", "")))
+    return IndexEntry(image=image, media_type=str(row["mediaType"]), size=size) if image is not None else None

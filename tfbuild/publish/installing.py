@@ -44,7 +44,7 @@ class WheelSource:
     def __init__(self, address: str, ca: Path | None = None) -> None:
         self.name = address.rstrip("/")
         self._remote = "://" in address
-        self._session = transport.session()
+        self._session = transport.HttpSession()
         self._verify: str | bool | None = str(ca) if ca is not None else None
         if self._remote:
             _refuse_open(address)
@@ -156,7 +156,6 @@ def select(
     *,
     release: str = "",
     target: str = "",
-    any_release: bool = False,
 ) -> Choice:
     """Return the wheel for this CPU of those that this environment can install, by the rules of `pull`."""
     sound = [row for row in rows if wheel_rows.is_sound(row)]
@@ -172,7 +171,6 @@ def select(
         [image for image in among if image.id not in reasons],
         platform=environment.platform,
         features=frozenset(isa.all_of_cpu(host).features),
-        any_release=any_release,
     )
     newest = Version(choice.best.release) if choice.best else None
     others += [
@@ -180,7 +178,7 @@ def select(
         for name, reason in reasons.items()
     ]
     narrowed = tuple(name for name, value in (("--release", release), ("--target", target)) if value)
-    return replace(choice.passing(others), narrowed_by=narrowed)
+    return replace(choice.among(choice.fitting, others), narrowed_by=narrowed)
 
 
 def _misfit(row: IndexedWheel, environment: PythonEnvironment) -> str:
@@ -204,7 +202,7 @@ def chosen_row(
         return next(row for row in rows if row.published == choice.best)
     hints = ["compile one: invoke wheel --cpu host"]
     if choice.older:
-        hints.insert(0, f"--any-release chooses {choice.older.id}, of an older release")
+        hints.insert(0, f"--release {choice.older.release} chooses {choice.older.id}")
     if choice.narrowed_by:
         hints.append(f"leave out {' and '.join(choice.narrowed_by)}")
     nearest = choice.nearest

@@ -5,17 +5,14 @@ must be trusted) and "invocationId"; docs.github.com/en/actions/reference/workfl
 docs.gitlab.com/ci/variables/predefined_variables.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from tfbuild.context.labels import ImageLabels, read_labels
 from tfbuild.engine import Image
-from tfbuild.errors import VerificationFailed
 from tfbuild.oci import manifests, references
-from tfbuild.util.files import decode
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
@@ -26,6 +23,7 @@ REQUESTED = ("release", "target", "python", "platform", "wheel", "requirement", 
 DECIDED = (
     "instruction-set", "features", "copts", "compiler", "bazel", "allocator", "threading", "onednn", "context"
 )  # fmt: skip
+LISTS = ("features", "copts", "compute-capabilities")
 TENSORFLOW = "git+https://github.com/tensorflow/tensorflow"
 
 
@@ -37,59 +35,6 @@ class CiRun:
     invocation: str
     source: str
     commit: str
-
-
-class Resource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An artifact with its digests ("sha256" or "gitCommit" in hexadecimal)."""
-
-    name: str = ""
-    uri: str = ""
-    digest: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-
-    @property
-    def sha256(self) -> str:
-        """ "sha256:...", or "" if it has none."""
-        return f"sha256:{self.digest['sha256']}" if "sha256" in self.digest else ""
-
-
-class Definition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    build_type: str
-    external_parameters: dict[str, Any]
-    internal_parameters: dict[str, Any]
-    resolved_dependencies: tuple[Resource, ...]
-
-
-class Details(msgspec.Struct, frozen=True, kw_only=True):
-    """`builder` and `metadata` are written, and never read."""
-
-    builder: dict[str, Any]
-    metadata: dict[str, Any]
-    byproducts: tuple[Resource, ...]
-
-
-class Predicate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    build_definition: Definition
-    run_details: Details
-
-
-class Statement(msgspec.Struct, frozen=True, kw_only=True, rename={"type": "_type", "predicate_type": "predicateType"}):
-    type: str
-    subject: tuple[Resource, ...]
-    predicate_type: str
-    predicate: Predicate
-
-    def resource(self, name: str) -> Resource:
-        """Return the by-product with that name; an empty one if there is none."""
-        return next((item for item in self.predicate.run_details.byproducts if item.name == name), Resource())
-
-
-def sbom_name(identifier: str) -> str:
-    return f"{identifier}.cdx.json"
-
-
-def report_name(identifier: str) -> str:
-    return f"{identifier}.json"
 
 
 def statement(
@@ -104,64 +49,55 @@ def statement(
     verified: str,
     sbom: bytes,
     run: CiRun | None,
-) -> Statement:
+) -> bytes:
     """Return the statement about an image in a registry. `digest`: that of its manifest; `built`: the builder's notes.
 
     `git_version`: the version that TensorFlow itself reported in the verification at `verified` (RFC 3339).
     `run`: the CI run that publishes the image.
     """
-    labels, known = image.labels, read_labels(image.labels)
-    identifier, toolchain = known.id, built.get("builder", "")
-    return Statement(
-        type=STATEMENT,
-        subject=(_resource(f"{repository}:{identifier}", digest),),
-        predicate_type=PREDICATE,
-        predicate=Predicate(
-            build_definition=Definition(
-                build_type=BUILD,
-                external_parameters=parameters(labels, REQUESTED),
-                internal_parameters=_internal_parameters(labels, built, git_version),
-                resolved_dependencies=tuple(_dependencies(known, built, wheel_sha256, run)),
-            ),
-            run_details=Details(
-                builder={
-                    "id": run.builder if run else BUILDER,
-                    "version": {"tfbuild": known.get("version")},
-                    "builderDependencies": [msgspec.to_builtins(_resource("toolchain", toolchain))]
-                    if toolchain
-                    else [],
-                },
-                metadata={
-                    "invocationId": run.invocation if run else known.context,
-                    "finishedOn": image.created,
-                },
-                byproducts=(
-                    _resource("configuration", image.id),
-                    _resource(report_name(identifier), manifests.digest_of(report), created=verified),
-                    _resource(sbom_name(identifier), manifests.digest_of(sbom)),
-                ),
-            ),
-        ),
-    )
+    known = read_labels(image.labels)
+    measured = {f"found-{name}": built.get(name, "") for name in ("compiler", "bazel")}
+    decided = parameters(known, DECIDED) | measured | {"found-git-version": git_version}
+    toolchain = built.get("builder", "")
+    predicate = {
+        "buildDefinition": {
+            "buildType": BUILD,
+            "externalParameters": parameters(known, REQUESTED),
+            "internalParameters": {name: value for name, value in decided.items() if value} | {"labels": image.labels},
+            "resolvedDependencies": _dependencies(known, built, wheel_sha256, run),
+        },
+        "runDetails": {
+            "builder": {
+                "id": run.builder if run else BUILDER,
+                "version": {"tfbuild": known.get("version")},
+                "builderDependencies": [_resource("toolchain", toolchain)] if toolchain else [],
+            },
+            "metadata": {"invocationId": run.invocation if run else known.context, "finishedOn": image.created},
+            "byproducts": [
+                _resource("configuration", image.id),
+                _resource(f"{known.id}.json", manifests.digest_of(report), annotations={"created": verified}),
+                _resource(f"{known.id}.cdx.json", manifests.digest_of(sbom)),
+            ],
+        },
+    }
+    document = {
+        "_type": STATEMENT,
+        "subject": [_resource(f"{repository}:{known.id}", digest)],
+        "predicateType": PREDICATE,
+        "predicate": predicate,
+    }
+    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"
 
 
-def _internal_parameters(labels: Mapping[str, str], built: Mapping[str, str], git_version: str) -> dict[str, Any]:
-    measured = {f"found-{name}": built[name] for name in ("compiler", "bazel") if built.get(name)}
-    version = {"found-git-version": git_version} if git_version else {}
-    return parameters(labels, DECIDED) | {"labels": dict(sorted(labels.items()))} | measured | version
-
-
-def parameters(labels: Mapping[str, str], names: tuple[str, ...]) -> dict[str, Any]:
+def parameters(labels: ImageLabels, names: tuple[str, ...]) -> dict[str, Any]:
     """Return the labels with these names that are not empty; lists as lists."""
-    known = read_labels(labels)
-    values = {name: known.get(name) for name in names}
-    lists = ("features", "copts", "compute-capabilities")
-    return {name: value.split() if name in lists else value for name, value in values.items() if value}
+    values = {name: labels.get(name) for name in names}
+    return {name: value.split() if name in LISTS else value for name, value in values.items() if value}
 
 
 def _dependencies(
     labels: ImageLabels, built: Mapping[str, str], wheel_sha256: str, run: CiRun | None
-) -> list[Resource]:
+) -> list[dict[str, Any]]:
     """Return the base, the image that TensorFlow was taken from, its source and wheel if known, the CI's checkout."""
     resources = []
     if base := labels.base_digest:
@@ -170,64 +106,23 @@ def _dependencies(
     if references.DIGEST.fullmatch(image_digest):
         resources.append(_resource(f"reused {name}", image_digest))
     if commit := built.get("source_commit", ""):
-        resources.append(Resource(name="tensorflow source", uri=TENSORFLOW, digest={"gitCommit": commit}))
-    if wheel_sha256 or _on_pypi(labels):
+        resources.append(_resource("tensorflow source", f"gitCommit:{commit}", uri=TENSORFLOW))
+    project, _, version = labels.get("requirement").partition("==")
+    on_pypi = f"pkg:pypi/{project}@{version}" if labels.get("wheel") == "official" and version else ""
+    if wheel_sha256 or on_pypi:
         # pip's requirement of an official wheel, or a file's name; no label names a compiled one.
-        name = labels.get("requirement") or "tensorflow wheel"
-        digest = {"sha256": wheel_sha256} if wheel_sha256 else {}
-        resources.append(Resource(name=name, uri=_on_pypi(labels), digest=digest))
+        digest = f"sha256:{wheel_sha256}" if wheel_sha256 else ""
+        resources.append(_resource(labels.get("requirement") or "tensorflow wheel", digest, uri=on_pypi))
     if run is not None:
-        resources.append(Resource(name="checkout", uri=run.source, digest={"gitCommit": run.commit}))
+        resources.append(_resource("checkout", f"gitCommit:{run.commit}", uri=run.source))
     return resources
 
 
-def _on_pypi(labels: ImageLabels) -> str:
-    """Return the package URL of an official wheel, which PyPI has; else ""."""
-    project, _, version = labels.get("requirement").partition("==")
-    return f"pkg:pypi/{project}@{version}" if labels.get("wheel") == "official" and version else ""
-
-
-def _resource(name: str, digest: str, **annotations: str) -> Resource:
+def _resource(name: str, digest: str, **more: object) -> dict[str, Any]:
+    """Return an artifact with its digest ("sha256:..." or "gitCommit:..."), without what is not known."""
     algorithm, _, value = digest.partition(":")
-    return Resource(name=name, digest={algorithm: value} if value else {}, annotations=annotations)
-
-
-def to_json(statement: Statement) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(statement, order="sorted"), indent=2) + b"\n"
-
-
-def from_json(content: bytes) -> Statement:
-    """Parse a statement that tfbuild wrote. Raises ValueError if it is not one."""
-    try:
-        statement = decode(content, Statement)
-    except ValueError as error:
-        raise ValueError(f"not a provenance statement: {error}") from error
-    if (statement.type, statement.predicate_type) != (STATEMENT, PREDICATE):
-        raise ValueError(f"a {statement.predicate_type}, not an SLSA provenance v1")
-    if statement.predicate.build_definition.build_type != BUILD:
-        raise ValueError(f"of build type {statement.predicate.build_definition.build_type}, not tfbuild's")
-    return statement
-
-
-def refuse_other(statement: Statement, *, digest: str, config: str, labels: Mapping[str, str]) -> None:
-    """Raise VerificationFailed if the statement is about another image, or differs from the image's labels."""
-    hint = "one of the two was changed after the push: do not use it, and find out who changed it"
-    if [subject.digest.get("sha256") for subject in statement.subject] != [digest.removeprefix("sha256:")]:
-        raise VerificationFailed(f"the provenance is about another image than {digest}", hint=hint)
-    if statement.resource("configuration").sha256 != config:
-        raise VerificationFailed(f"the provenance names another configuration than {config}", hint=hint)
-    definition = statement.predicate.build_definition
-    recorded = definition.internal_parameters.get("labels")
-    if recorded != dict(labels):
-        changed = _differing(recorded if isinstance(recorded, dict) else {}, labels)
-        raise VerificationFailed(f"the image's labels differ from its provenance: {', '.join(changed)}", hint=hint)
-    decided = {name: definition.internal_parameters.get(name) for name in parameters(labels, DECIDED)}
-    if definition.external_parameters != parameters(labels, REQUESTED) or decided != parameters(labels, DECIDED):
-        raise VerificationFailed("the provenance's parameters differ from the image's labels", hint=hint)
-
-
-def _differing(recorded: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
-    return sorted(name for name in {*recorded, *labels} if recorded.get(name) != labels.get(name))
+    known = {"digest": {algorithm: value} if value else {}, **more}
+    return {"name": name} | {key: value for key, value in known.items() if value}
 
 
 # --- the CI run, by variables that are only as trustworthy as whoever sets them ---------------------------------------

@@ -1,21 +1,21 @@
-"""Push a verified image to a registry."""
+"""Push a verified image to a registry, and take one out of its indexes."""
 
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from tfbuild.context import labels
 from tfbuild.context.labels import REPOSITORY
 from tfbuild.engine import Engine, Image, transfer
 from tfbuild.engine.image import named_if_removed
-from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, VerificationFailed, Yanked
-from tfbuild.oci import references, referrers
+from tfbuild.errors import RegistryRefused, Unfinished, UnknownImage, UsageError, VerificationFailed
+from tfbuild.oci import references
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
-from tfbuild.publish import attachments, check, index_updates, indexes
+from tfbuild.publish import attachments, index_updates, indexes, yanking
 from tfbuild.publish.attachments import AttachedDigests
-from tfbuild.publish.choose import Published
+from tfbuild.publish.signing import Sign
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
 
@@ -46,76 +46,18 @@ class Pushed:
         }
 
 
-def push(
-    engine: Engine,
-    image: str,
-    registry: Registry,
-    reports: Path,
-    *,
-    force: bool,
-    progress: Progress,
-    sign: referrers.Sign | None = None,
-) -> Pushed:
-    """Publish a verified image under its identifier and in the indexes of its release and target.
-
-    It is uploaded under an arriving tag. Then its digest is signed (with `sign`), SBOM and provenance are attached, and
-    the provenance is signed too. Only after that the fixed tag names it, and then the indexes.
-    Raises VerificationFailed if no report says that this image passed, RegistryRefused if the fixed tag is another
-    image and `force` is not set, Yanked if this image was yanked.
-    """
-    ready = prepare(engine, image, registry, reports, force=force)
-    local, ref, identifier = ready.image, ready.ref, ready.identifier
-    manifest, uploaded = ready.existing, False
-    with named_if_removed(engine, local.id, image, "pushed"):
-        if manifest is None:
-            manifest, uploaded = _upload(engine, local.id, registry, identifier, progress), True
-            # It may have been there before, under the fixed tag that is another image now.
-            _refuse_yanked(registry, manifest, identifier)
-        published = _published(registry, ref, manifest)
-        if sign is not None:
-            sign(f"{registry.repository}@{manifest.digest}")
-        with progress.step("push: SBOM and provenance"):
-            attestations = attachments.attach(engine, local, registry, manifest, reports)
-        if sign is not None:
-            # It names the SBOM and the report by their digests, so that all of these are bound to the signature.
-            sign(f"{registry.repository}@{attestations.provenance}")
-        with progress.step("push: tags and indexes"):
-            if uploaded:
-                _tag(registry, ref, manifest, force=force)
-            try:
-                moved = index_updates.gather(registry, published, progress, sign)
-            except RegistryRefused:
-                # Another push of the same image may have overwritten what was attached: neither locks the registry.
-                attachments.attach(engine, local, registry, manifest, reports)
-                moved = index_updates.gather(registry, published, progress, sign)
-            # Last, because it tells an unfinished push from a tag that somebody moved.
-            _discard_arriving(registry, manifest)
-    if registry.digest(identifier) != manifest.digest:
-        raise RegistryRefused(
-            f"{ref} was changed to another image during the push", hint="somebody else may be pushing it"
-        )
-    return Pushed(
-        ref=ref,
-        digest=manifest.digest,
-        moved=tuple(moved),
-        uploaded=uploaded,
-        attestations=attestations,
-        signed=sign is not None,
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
-class Rehearsal:
-    """A push that may begin. `there`: what its fixed tag is now; `existing`: that, if it is this image and whole."""
+class PreparedPush:
+    """A push that may begin. `there`: what its fixed tag is now; `whole`: that, if it is this image with all layers."""
 
     image: Image
     identifier: str
     ref: str
     there: Manifest | None
-    existing: Manifest | None
+    whole: Manifest | None
 
 
-def prepare(engine: Engine, image: str, registry: Registry, reports: Path, *, force: bool) -> Rehearsal:
+def prepare(engine: Engine, image: str, registry: Registry, reports: Path, *, force: bool) -> PreparedPush:
     """Check all that can be known before the upload, which may take an hour. Raises what `push` does."""
     local = engine.image(_on_engine(engine, image, registry))
     identifier = labels.identifier(image, local.labels)
@@ -126,21 +68,59 @@ def prepare(engine: Engine, image: str, registry: Registry, reports: Path, *, fo
             hint=f"invoke verify {REPOSITORY}:{identifier}",
         )
     ref = f"{registry.repository}:{identifier}"
-    _valid(indexes.of_labels(local.labels, local.created, local.id), ref)
+    if indexes.of_labels(local.labels, local.created, f"sha256:{'0' * 64}") is None:
+        raise RegistryRefused(f"the labels of {image} are invalid", hint="build it again with this tfbuild")
+    yanking.refuse_yanked(registry, identifier)
     there = registry.manifest(identifier)
-    existing = there if _is(there, local.id) else None
-    if existing is None:
-        _refuse_moving(ref, there, force=force)
-    else:
-        _published(registry, ref, existing)
-    whole = existing if existing is not None and not registry.damage(existing) else None
-    # This engine may know the image by what it pulled.
-    digests = [name.rpartition("@") for name in local.repo_digests]
-    pulled = [registry.manifest(digest) for place, _, digest in digests if place == str(registry.repository)]
-    for manifest in (existing, *pulled):
-        if manifest is not None:
-            _refuse_yanked(registry, manifest, identifier)
-    return Rehearsal(image=local, identifier=identifier, ref=ref, there=there, existing=whole)
+    ours = there if there is not None and local.id in there.ids else None
+    if there is not None and ours is None and not force:
+        raise RegistryRefused(
+            f"{ref} is another image there ({there.digest})", hint="fixed tags are only moved with --force"
+        )
+    whole = ours if ours is not None and not registry.missing_layer(ours) else None
+    return PreparedPush(image=local, identifier=identifier, ref=ref, there=there, whole=whole)
+
+
+def push(
+    engine: Engine,
+    image: str,
+    registry: Registry,
+    reports: Path,
+    *,
+    force: bool,
+    progress: Progress,
+    sign: Sign | None = None,
+) -> Pushed:
+    """Publish a verified image under its identifier and in the indexes of its release and target.
+
+    It is uploaded, signed (with `sign`), and gets its SBOM and provenance; only then do the indexes offer it.
+    Raises VerificationFailed if no report says that this image passed, RegistryRefused if the fixed tag is another
+    image and `force` is not set, Yanked if it was yanked.
+    """
+    ready = prepare(engine, image, registry, reports, force=force)
+    manifest = ready.whole
+    with named_if_removed(engine, ready.image.id, image, "pushed"):
+        if manifest is None:
+            transfer.again(lambda: _transfer(engine, ready.image.id, ready.ref, progress), progress)
+            manifest = registry.manifest(ready.identifier)
+            if manifest is None or ready.image.id not in manifest.ids:
+                raise RegistryRefused(
+                    f"{ready.ref} is not the image that was pushed", hint="somebody else may be pushing it"
+                )
+        if sign is not None:
+            sign(f"{registry.repository}@{manifest.digest}")
+        with progress.step("push: SBOM and provenance"):
+            attestations = attachments.attach(engine, ready.image, registry, manifest, reports)
+        with progress.step("push: indexes"):
+            moved = offer(registry, ready.identifier, manifest.digest, progress)
+    return Pushed(
+        ref=ready.ref,
+        digest=manifest.digest,
+        moved=tuple(moved),
+        uploaded=ready.whole is None,
+        attestations=attestations,
+        signed=sign is not None,
+    )
 
 
 def _on_engine(engine: Engine, image: str, registry: Registry) -> str:
@@ -151,95 +131,52 @@ def _on_engine(engine: Engine, image: str, registry: Registry) -> str:
     return labels.find_image(engine, image)
 
 
-def _refuse_yanked(registry: Registry, manifest: Manifest, identifier: str) -> None:
-    if reason := attachments.yank_reason(registry, manifest):
-        raise Yanked(f"this image, {identifier}, was yanked: {reason}", hint=f"invoke yank {identifier} --undo")
-
-
-def _is(manifest: Manifest | None, image_id: str) -> TypeGuard[Manifest]:
-    return manifest is not None and image_id in manifest.ids
-
-
-def _refuse_moving(ref: str, existing: Manifest | None, *, force: bool) -> None:
-    """Raise RegistryRefused if the fixed tag `ref` is another image, `existing`, and `force` is not set."""
-    if existing is not None and not force:
-        raise RegistryRefused(
-            f"{ref} is another image there ({existing.digest})",
-            hint="fixed tags are only moved with --force",
-        )
-
-
-def _upload(engine: Engine, image_id: str, registry: Registry, identifier: str, progress: Progress) -> Manifest:
-    """Upload an image under its arriving tag, which is not listed or offered, unless it is there already."""
-    tag = references.arriving_tag(image_id)
-    ref = f"{registry.repository}:{tag}"
-    arrived = registry.manifest(tag)
-    if _is(arrived, image_id) and not registry.damage(arrived):
-        _untag(engine, image_id, ref)  # left by a push that was killed
-        return arrived
-    transfer.again(lambda: _transfer(engine, image_id, ref, progress), progress)
-    # If the same image is pushed twice at once, the other push may have set the fixed tag and removed this one.
-    for name in (tag, identifier):
-        arrived = registry.manifest(name)
-        if _is(arrived, image_id):
-            return arrived
-    raise RegistryRefused(f"{ref} is not the image that was pushed", hint="somebody else may be pushing it")
-
-
 def _transfer(engine: Engine, image_id: str, ref: str, progress: Progress) -> None:
     engine.tag(image_id, ref)
     try:
         engine.push(ref, progress)
     finally:
-        _untag(engine, image_id, ref)
+        # Simultaneous pushes of the same image share this name, and the first one to end removes it.
+        with suppress(UnknownImage):
+            # Removing the last name of an image would remove the image.
+            if {*engine.image(image_id).tags} > {ref}:
+                engine.untag(ref)
 
 
-def _untag(engine: Engine, image_id: str, ref: str) -> None:
-    # Simultaneous pushes of the same image share this name, and the first one to end removes it.
-    with suppress(UnknownImage):
-        # Removing the last name of an image would remove the image.
-        if {*engine.image(image_id).tags} > {ref}:
-            engine.untag(ref)
+def offer(registry: Registry, identifier: str, digest: str, note: index_updates.Note) -> list[str]:
+    """Compute the indexes of an image, and return those that offer it. Raises Unfinished if none does."""
+    target = identifier.split("-")[1]
+    rows = index_updates.update(registry, identifier.partition("-")[0], target, note)
+    tags = [tag for tag, entries in rows.items() if any(entry.image.digest == digest for entry in entries)]
+    if not tags:
+        raise Unfinished(
+            f"no index of {registry.repository} offers {identifier}: it is another image there now, was yanked, or "
+            "has no SBOM or no provenance",
+            hint="push it again, unless somebody else has just pushed it",
+        )
+    return tags
 
 
-def _discard_arriving(registry: Registry, manifest: Manifest) -> None:
-    for known in manifest.ids:
-        registry.discard(references.arriving_tag(known))
+def finish(registry: Registry, image: str, note: index_updates.Note) -> Pushed:
+    """Compute the indexes of an image that is in the registry with its attestations. Raises Unfinished without them."""
+    identifier = tag_of(registry, image)
+    yanking.refuse_yanked(registry, identifier)
+    digest = registry.digest(identifier)
+    if not digest:
+        raise UnknownImage(f"{registry.repository} has no {identifier}", hint="push it without --indexes")
+    moved = offer(registry, identifier, digest, note)
+    ref = f"{registry.repository}:{identifier}"
+    return Pushed(ref=ref, digest=digest, moved=tuple(moved), uploaded=False, attestations=None, signed=None)
 
 
-def _published(registry: Registry, ref: str, manifest: Manifest) -> Published:
-    """Return what the image's labels say in the registry. Raises RegistryRefused if they are invalid."""
-    return _valid(indexes.of_config(registry.config(manifest), manifest.digest), ref)
-
-
-def _valid(published: Published | None, ref: str) -> Published:
-    if published is None:
-        raise RegistryRefused(f"the labels of {ref} are invalid", hint="build it again with this tfbuild")
-    return published
-
-
-def _tag(registry: Registry, ref: str, arrived: Manifest, *, force: bool) -> None:
-    """Point the fixed tag `ref` to the image that arrived.
-
-    The protocol has no conditional update: another push may set the tag between the check and the update.
-    """
-    identifier = ref.rpartition(":")[2]
-    existing = registry.manifest(identifier)
-    if existing is not None and existing.digest == arrived.digest:
-        return
-    _refuse_moving(ref, existing, force=force)
-    registry.put(identifier, arrived.content, arrived.media_type)
-
-
-def rehearse(engine: Engine, image: str, registry: Registry, reports: Path, *, force: bool) -> Rehearsal:
-    """Check all that `push` checks before it changes anything, and that the registry accepts writes.
-
-    Raises what `push` would raise. Only the upload itself can show that the registry is full, or that an image which
-    is not under its fixed tag any more was yanked.
-    """
-    ready = prepare(engine, image, registry, reports, force=force)
-    registry.refuse_unless_writable()
-    return ready
+def yank(registry: Registry, image: str, reason: str, note: index_updates.Note) -> str:
+    """Take an image out of its indexes for a reason, and return its fixed tag, which stays."""
+    identifier = tag_of(registry, image)
+    if registry.manifest(identifier) is None:
+        raise UnknownImage(f"{registry.repository} has no {identifier}", hint="name a fixed tag of the registry")
+    yanking.record(registry, identifier, reason)
+    index_updates.update(registry, identifier.partition("-")[0], identifier.split("-")[1], note)
+    return f"{registry.repository}:{identifier}"
 
 
 def access(registry: Registry, image: str) -> tuple[str, str]:
@@ -247,41 +184,16 @@ def access(registry: Registry, image: str) -> tuple[str, str]:
 
     The image need not exist yet. Raises RegistryRefused if pushing is not allowed.
     """
-    identifier = check.tag_of(registry, image)
-    if not references.TAG.fullmatch(identifier):
-        raise UsageError(f"{image!r} does not name a tag", hint="use an identifier from `invoke plan`")
+    identifier = tag_of(registry, image)
     registry.refuse_unless_writable()
     return f"{registry.repository}:{identifier}", registry.digest(identifier)
 
 
-def finish(
-    registry: Registry,
-    image: str,
-    reports: Path,
-    note: indexes.Note = indexes.quietly,
-    *,
-    demand: referrers.Demand | None = None,
-    sign: referrers.Sign | None = None,
-    dry_run: bool = False,
-) -> Pushed:
-    """Finish the push of an image that is in the registry with its attestations: only update its indexes.
-
-    Damaged images are reported to `note`. With `dry_run`, `moved` has the indexes that do not offer it yet. Raises what
-    check.image does; Unfinished if the image or its attestations are missing.
-    """
-    checked = check.image(registry, image, reports, demand)
-    check.refuse_yanked(checked)
-    if dry_run:
-        registry.refuse_unless_writable()
-        moved = sorted({*checked.lacking, *checked.edited})
-    else:
-        moved = index_updates.gather(registry, checked.published, note, sign, demand)
-        _discard_arriving(registry, checked.manifest)
-    return Pushed(
-        ref=f"{registry.repository}:{checked.id}",
-        digest=checked.manifest.digest,
-        moved=tuple(moved),
-        uploaded=False,
-        attestations=None,
-        signed=None,
-    )
+def tag_of(registry: Registry, name: str) -> str:
+    """Return the fixed tag that an image's name means in this registry. Raises UsageError for another name."""
+    parsed = labels.parse_name(name)
+    if not references.TAG.fullmatch(parsed.reference) or not labels.GIVEN_IDENTIFIER.fullmatch(parsed.reference):
+        raise UsageError(f"{name!r} is not the identifier of an image", hint="use one from `invoke plan`")
+    if "/" in parsed.repository and parsed.repository != str(registry.repository):
+        raise UsageError(f"{name} is not in {registry.repository}", hint=f"--registry {parsed.repository}")
+    return parsed.reference

@@ -8,6 +8,7 @@ which may move meanwhile; `--yes` answers its questions; without `--key` it sign
 Connect provider confirms (the CI, or a user in a browser). Tested with cosign 2.5.0 and 3.1.1.
 """
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,13 +17,24 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from tfbuild.errors import TfbuildError, UsageError, VerificationFailed
-from tfbuild.oci.referrers import Demand, Sign
+from tfbuild.errors import RegistryRefused, TfbuildError, UsageError, VerificationFailed
 
 PROGRAM = "cosign"
 MOST_BYTES = 1 << 20
+# How long a check may take, and a signature, for which somebody may have to type a password or log in.
+CHECK_SECONDS = 120.0
+SIGN_SECONDS = 900.0
+# How cosign, and Go, say that a server did not answer: no signature was judged.
+UNANSWERED = re.compile(
+    r"status code (?:429|5\d\d)|TOOMANYREQUESTS|dial tcp|no such host|connection re(?:fused|set)|i/o timeout|"
+    r"TLS handshake|deadline exceeded|unexpected EOF|: EOF"
+)
 # What the name of a file's signature has behind the file's.
 BUNDLE = ".sigstore.json"
+# Signs what has this reference by digest.
+Sign = Callable[[str], None]
+# Raises VerificationFailed if what has this reference by digest is not signed.
+Demand = Callable[[str], None]
 # Signs a file, beside it.
 SignFile = Callable[[Path], None]
 
@@ -64,17 +76,20 @@ def file_signer(text: str) -> SignFile:
 
 def _sign(command: list[str], name: str, verb: str) -> None:
     """Run cosign, which may prompt: it gets the terminal, but not stdout, which is for data."""
-    if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:
-        raise TfbuildError(
-            f"cosign did not sign {name}",
-            hint=f"its own message is above; the same {verb} command continues from here",
-        )
+    hint = f"its own message is above; the same {verb} command continues from here"
+    try:
+        code = subprocess.run(command, stdout=sys.stderr, check=False, timeout=SIGN_SECONDS).returncode
+    except subprocess.TimeoutExpired as error:
+        raise TfbuildError(f"cosign did not sign {name} within {SIGN_SECONDS:.0f} s", hint=hint) from error
+    if code != 0:
+        raise TfbuildError(f"cosign did not sign {name}", hint=hint)
 
 
 def demand_of(text: str, ca: Path | None) -> Demand | None:
     """Return what demands a signature by the options of `cosign verify` in `text`; None where it is empty.
 
-    It raises VerificationFailed if cosign accepts none, and asks once for each image.
+    It raises VerificationFailed if cosign accepts none, RegistryRefused if cosign could not judge. It asks once for
+    each image.
     """
     if not text:
         return None
@@ -103,11 +118,20 @@ def demand_of_file(text: str, path: Path, name: str) -> None:
 
 
 def _refusal(command: list[str], name: str) -> str:
-    """Return why cosign does not accept a signature; "" if it does."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    """Return why cosign does not accept a signature; "" if it does. Raises RegistryRefused if it could not judge."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=CHECK_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise RegistryRefused(
+            f"cosign did not judge {name} within {CHECK_SECONDS:.0f} s", hint="try again later"
+        ) from error
+    if done.returncode == 0:
+        return ""
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     reasons = [line for line in lines if line.startswith("Error: ")] or lines[-1:]
-    return "\n".join([f"{name} has no signature that cosign accepts", *reasons]) if done.returncode else ""
+    if UNANSWERED.search(done.stderr):
+        raise RegistryRefused("\n".join([f"cosign could not judge {name}", *reasons]), hint="try again later")
+    return "\n".join([f"{name} has no signature that cosign accepts", *reasons])
 
 
 def trust(ca: Path | None) -> tuple[str, ...]:

@@ -1,12 +1,10 @@
-"""Parse durations, ages, counts and gigabytes in options, and write counts in messages."""
+"""Parse durations, counts and gigabytes in options, and write counts in messages."""
 
 import re
-from datetime import timedelta
 
 from tfbuild.errors import UsageError
 
 LIMIT = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m(?:in)?)?(?:(\d{1,6})s)?", re.ASCII)
-DAYS = re.compile(r"[1-9]\d{0,4}d", re.ASCII)
 COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 
 
@@ -22,15 +20,6 @@ def limit_seconds(text: str, option: str = "--time-limit") -> float:
     if text and not total:
         raise UsageError(f"{option} {text!r} must be longer than 0 s", hint=f"{option} 5h30m")
     return float(total)
-
-
-def days(text: str) -> timedelta | None:
-    """Parse --max-age: "30d" as days, "" as None for no limit. Raises UsageError."""
-    if not text:
-        return None
-    if not DAYS.fullmatch(text):
-        raise UsageError(f"--max-age {text!r} is not a number of days", hint="--max-age 30d")
-    return timedelta(days=int(text[:-1]))
 
 
 def positive(option: str, text: str) -> int:
