@@ -1,7 +1,4 @@
-"""The work that is timed (compute, networks, images, files), on TensorFlow.
-
-Reports of two versions of tfbuild can be compared only if it is the same.
-"""
+"""The work that is timed (compute, networks, images, files), on TensorFlow: what it computes is recorded."""
 
 import importlib
 import json
@@ -30,7 +27,7 @@ def same(told: Any, rounding: float) -> Any:
     return pytest.approx(told, rel=rounding) if isinstance(told, float) else told
 
 
-def test_each_workload_does_the_work_that_earlier_reports_timed(python: str) -> None:
+def test_each_workload_computes_what_is_recorded(python: str) -> None:
     able = any("bf16" in flag for flag in importlib.import_module("tfbuild.in_container.smoke.probes").cpu()[0])
     lines = RECORDED.read_text(encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": ".", "TF_CPP_MIN_LOG_LEVEL": "2"}

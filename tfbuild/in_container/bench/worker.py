@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     channel = open_channel()
     from . import workloads
 
-    handler = QuestionHandler(workloads.registered(), workloads.missing())
+    handler = QuestionHandler(workloads.registered())
     hello = Hello(malloc=allocator())
     for line in sys.stdin:
         question = json.loads(line)
@@ -40,14 +40,14 @@ def main(arguments: list[str]) -> int:
 class QuestionHandler:
     """This process's workloads by the host's key. Each public method answers one question."""
 
-    def __init__(self, known: dict[str, Callable[..., Any]], missing: str) -> None:
-        self.known, self.missing = known, missing
+    def __init__(self, known: dict[str, Callable[..., Any]]) -> None:
+        self.known = known
         self.warm: dict[str, Any] = {}
 
     def prepare(self, key: str, workload: str, params: dict[str, Any]) -> Ready:
         """Build and warm up a workload. An operation that this release lacks becomes the `reason`."""
         if workload not in self.known:
-            return Ready(reason=printable("no workload is called " + workload + self.missing))
+            return Ready(reason=printable("no workload is called " + workload))
         begin = time.perf_counter()
         try:
             work = self.known[workload](**params)

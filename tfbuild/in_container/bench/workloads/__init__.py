@@ -19,7 +19,6 @@ import tensorflow as tf
 Timing = tuple[float, float]  # seconds by the clock, seconds of this process's CPU time
 
 _KNOWN: dict[str, Callable[..., Any]] = {}
-_MISSING: dict[str, Exception] = {}
 
 
 def workload(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,19 +28,10 @@ def workload(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def registered() -> dict[str, Callable[..., Any]]:
-    """Return the workloads by name, of all modules in this folder that this Python and TensorFlow can import."""
+    """Return the workloads by name, of all modules in this folder."""
     for module in pkgutil.iter_modules([os.path.dirname(os.path.abspath(__file__))]):
-        try:
-            importlib.import_module(__name__ + "." + module.name)
-        except Exception as error:  # of TensorFlow, NumPy or Python
-            _MISSING[module.name] = error
+        importlib.import_module(__name__ + "." + module.name)
     return _KNOWN
-
-
-def missing() -> str:
-    """Say which modules could not be imported and why; "" if all could."""
-    reasons = [f"{name}.py: {type(error).__name__}: {error}" for name, error in _MISSING.items()]
-    return " ({})".format("; ".join(reasons)) if reasons else ""
 
 
 class Work:
@@ -109,7 +99,7 @@ class FunctionWork(Work):
 
 
 def trace_count(function: Any) -> int:
-    """Return how often a tf.function was traced; 1 if the release does not say, or if it is another function."""
+    """Return how often a tf.function was traced; 1 for any other function."""
     count = getattr(function, "experimental_get_tracing_count", None)
     return int(count()) if count else 1
 

@@ -113,11 +113,8 @@ def options(defaults: bool, autotune: bool) -> Any:
     With both off, tf.data does only what the rows say; its defaults would speed up the slow arms too.
     """
     options = tf.data.Options()
-    try:
-        options.experimental_optimization.apply_default_optimizations = defaults
-        options.autotune.enabled = autotune
-    except AttributeError as error:
-        raise Unfit("tf.data's optimisations cannot be switched off in this release") from error
+    options.experimental_optimization.apply_default_optimizations = defaults
+    options.autotune.enabled = autotune
     return options
 
 
@@ -261,11 +258,10 @@ def inception() -> list[list[int]]:
 
 @workload
 def jpeg(calls: int = 2, batch: int = 8) -> Batches:
-    """Decode, slice and batch with `calls` threads, as every release since 2.2 can; verification times this."""
+    """Decode, slice and batch with `calls` threads; verification times this."""
     options = tf.data.Options()
-    # The parallelism is fixed; autotuning would change it between samples. (2.4 and older have no such option.)
-    if hasattr(options, "autotune"):
-        options.autotune.enabled = False
+    # The parallelism is fixed; autotuning would change it between samples.
+    options.autotune.enabled = False
     decoded = (
         tf.data.Dataset.from_tensor_slices(pictures())
         .repeat()

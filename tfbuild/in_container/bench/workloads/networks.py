@@ -137,8 +137,6 @@ def model(
     """A training step of Keras' `application` on pictures of `size`, of two LSTM layers of 128 units ("lstm") or of one
     transformer block ("transformer"). `jpegs`: read, decode and scale each batch while the step on the last one runs.
     """
-    if not application and name not in MODELS:
-        raise Unfit("unknown model {}; one of: {}".format(name, ", ".join(sorted(MODELS))))
     net, x = _application(application, batch, size, classes) if application else MODELS[name](batch)
 
     def step(data: Any) -> Any:
@@ -188,8 +186,7 @@ def distributed(
     with strategy.scope():
         weights = [tf.Variable(normal(seed, width, width) * 0.05) for seed in range(layers)]
         optimizer = tf.keras.optimizers.SGD(1e-6)
-        if hasattr(optimizer, "build"):
-            optimizer.build(weights)
+        optimizer.build(weights)
     x = normal(9, batch // shared, width)
 
     def replica(data: Any) -> Any:
