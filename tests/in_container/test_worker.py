@@ -52,7 +52,7 @@ def running(python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
     workloads = folder / "bench" / "workloads"
     shutil.copy(PLANTED, workloads)
     (workloads / "more.py").write_text(MORE)
-    command = [python, "-I", "-S", "-B", str(folder / "bench"), "UNSET"]
+    command = [python, "-B", str(folder / "bench"), "UNSET"]
     env = {**os.environ, "UNSET": "still set", "TF_CPP_MIN_LOG_LEVEL": "2"}
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
