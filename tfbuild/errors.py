@@ -4,8 +4,6 @@ The exit codes are part of the command line's contract (docs/reference/exit-code
 never change their meaning.
 """
 
-import errno
-import os
 import re
 import unicodedata
 
@@ -13,18 +11,6 @@ import unicodedata
 KEPT = (500, 200)
 # How many lines are kept of a long message's beginning and end.
 KEPT_LINES = (300, 100)
-# By the system's error number: what fails at a limit of this process, the limit, and the shell's command for it.
-LIMITS = {
-    errno.EMFILE: ("this process cannot open another file", "RLIMIT_NOFILE", "ulimit -n"),
-    errno.EAGAIN: ("no other process or thread can be started", "RLIMIT_NPROC", "ulimit -u"),
-    errno.EFBIG: ("no larger file can be written", "RLIMIT_FSIZE", "ulimit -f"),
-}
-# What programs print at these limits, in lower case; the first two are Go's own messages.
-PRINTED = {
-    errno.EAGAIN: (b"failed to create new os thread", b"pthread_create failed", b"resource temporarily unavailable"),
-    errno.EMFILE: (b"too many open files",),
-}
-
 HIDDEN = "***"
 # Shorter ones would hide ordinary words.
 LEAST_SECRET = 4
@@ -116,35 +102,6 @@ def _shortened(line: str) -> str:
     head, tail = KEPT
     cut = len(line) - head - tail
     return line if cut <= 0 else f"{line[:head]} [{cut} characters left out] {line[-tail:]}"
-
-
-def limit_reached(error: BaseException, place: str = "") -> "Disturbed | None":
-    """Return the error for a limit of this process that the system names; None for anything else."""
-    if str(error) == "can't start new thread":
-        number = errno.EAGAIN
-    # Python has its own text where a pipe takes no more.
-    elif isinstance(error, OSError) and error.strerror == os.strerror(error.errno or 0):
-        number = error.errno or 0
-    else:
-        return None
-    if number not in LIMITS:
-        return None
-    what, name, command = LIMITS[number]
-    import resource
-
-    soft, _ = resource.getrlimit(getattr(resource, name))
-    most = "" if soft == resource.RLIM_INFINITY else f"; {command} allows {soft:,}"
-    at = f" for {place}" if place else ""
-    also = ", and pids.max of its cgroup" if number == errno.EAGAIN else ""
-    return Disturbed(f"{what}{at}: {os.strerror(number)}{most}", hint=f"raise that limit: {command}{also}")
-
-
-def limit_printed(program: str, errors: bytes) -> "Disturbed | None":
-    """Return the error for a limit of processes or files that a program met, by what it printed; None without one."""
-    for number, texts in PRINTED.items():
-        if any(text in errors.lower() for text in texts):
-            return limit_reached(OSError(number, os.strerror(number)), program)
-    return None
 
 
 class UsageError(TfbuildError):

@@ -1,6 +1,5 @@
 """What is read of a wheel or a library, in which order, and how it is told."""
 
-import errno
 import io
 import os
 from pathlib import Path
@@ -11,11 +10,10 @@ import pytest
 from tests.binary import libraries as guards
 from tests.binary.codes import code_with
 from tests.binary.test_scan import AVX, AVX2, everywhere, function, library, zipped
-from tests.rows import each
 from tfbuild.binary import inspector
 from tfbuild.binary.guard import Guard
 from tfbuild.binary.inspector import Inspection
-from tfbuild.errors import BadInput, Disturbed
+from tfbuild.errors import BadInput
 from tfbuild.util.progress import Progress, Step
 
 SMALL = library(everywhere(AVX2), count=64)
@@ -55,19 +53,6 @@ def test_a_wheel_whose_name_says_nothing_is_read_without_its_guard(tmp_path: Pat
     assert shown.disagreements() == ()
     other, _ = look(zipped(tmp_path / "pack-1.0-py3-none-any.whl", {"a.so": SMALL}))
     assert other.release == ""
-
-
-@each(
-    "error, told",
-    [
-        (RuntimeError("can't start new thread"), "no other process or thread can be started"),
-        (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "no other process or thread can be started"),
-        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "this process cannot open another file"),
-    ],
-)
-def test_a_limit_of_this_machine_is_no_fault_of_the_wheel(error: Exception, told: str, tmp_path: Path) -> None:
-    with pytest.raises(Disturbed, match=told), inspector.open_archive(zipped(tmp_path / NAME, MEMBERS)):
-        raise error
 
 
 def install(folder: Path, project: str = "tensorflow_cpu-2.14.0") -> Path:

@@ -21,7 +21,7 @@ from tfbuild.ci.matrix import MatrixRequest, Refused
 from tfbuild.ci.runners import Schedule
 from tfbuild.cli import many
 from tfbuild.context import dockerfile
-from tfbuild.errors import Disturbed, TfbuildError, Unsupported, UsageError
+from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import release_table
 from tfbuild.pipeline.maker import needed_disk
 from tfbuild.plan import Request
@@ -206,30 +206,6 @@ def commit_change(folder: Path, script: str) -> None:
     path = folder / "templates" / script
     path.write_text(path.read_text() + "# changed\n")
     checkout.git(folder, "commit", "--quiet", "--all", "--message", script)
-
-
-@each(
-    "code, printed, error, message",
-    [
-        (
-            1,
-            "error: cannot fork() for update-ref: Resource temporarily unavailable",
-            Disturbed,
-            "for git: Resource temp",
-        ),
-        (128, "fatal: cannot open '.git/index': Too many open files", Disturbed, "for git: Too many open files"),
-        (128, "fatal: invalid reference: HEAD", UsageError, "this repository has no commit 'HEAD'"),
-    ],
-)
-def test_a_limit_that_git_meets_is_no_missing_commit(
-    code: int, printed: str, error: type[TfbuildError], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    git = tmp_path / "git"
-    git.write_text(f'#!/bin/sh\necho "{printed}" >&2\nexit {code}\n')
-    git.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(error, match=message):
-        matrix.changed(matrix.select(MatrixRequest(only=(COMPILED,))), "HEAD", (), tmp_path)
 
 
 @pytest.mark.slow

@@ -121,10 +121,10 @@ STRANGE = (
     ("PYTHONOPTIMIZE=2 {} --help build >/dev/null", 0, ""),
     (
         "ulimit -f 1; {} plan >file",
-        34,
-        "error: no larger file can be written: File too large; ulimit -f allows 1,024\nhint: ",
+        21,
+        "error: cannot write to ",
     ),
-    ("ulimit -f 1; {} dockerfile --output new", 34, "error: no larger file can be written for "),
+    ("ulimit -f 1; {} dockerfile --output new", 2, "error: cannot write to "),
     (
         "ulimit -f 0; {} matrix --changed HEAD --wheel official --only *-mkl-*",
         2,

@@ -8,7 +8,7 @@ import pytest
 
 from tfbuild.engine import build
 from tfbuild.engine.build import DockerProgram
-from tfbuild.errors import Disturbed, EngineMissing
+from tfbuild.errors import EngineMissing
 
 BUILDX = 'if [ "$1" = buildx ]; then echo github.com/docker/buildx v0.12; exit; fi; '
 NO_BUILDX = 'if [ "$1" = buildx ]; then echo "docker: unknown command: docker buildx" >&2; exit 1; fi; '
@@ -56,22 +56,6 @@ def test_clients_that_cannot_build_are_skipped(tmp_path: Path, monkeypatch: pyte
     ]
     monkeypatch.setenv("PATH", os.pathsep.join(folders))
     assert build.find_program(os.environ).path == f"{tmp_path}/old/docker"
-
-
-@pytest.mark.parametrize(
-    ("program", "told"),
-    [
-        ("echo 'runtime: failed to create new OS thread (have 5 already; errno=11)' >&2; exit 2", "process or thread"),
-        ("echo 'fork/exec buildx: resource temporarily unavailable' >&2; exit 1", "process or thread"),
-        ("echo 'open /x: too many open files' >&2; exit 1", "open another file"),
-    ],
-)
-def test_a_limit_of_processes_or_files_is_named_as_one(
-    program: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", f"{client(tmp_path / 'limited', NEW, program)}:/usr/bin:/bin")
-    with pytest.raises(Disturbed, match=told):
-        build.find_program(os.environ)
 
 
 def test_where_no_client_fits_each_reason_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

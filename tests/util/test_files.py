@@ -15,7 +15,7 @@ import pytest
 
 from tests.rows import each
 from tfbuild import plan
-from tfbuild.errors import DiskFull, Disturbed, UsageError
+from tfbuild.errors import DiskFull, UsageError
 from tfbuild.pipeline import bundle
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
@@ -63,7 +63,7 @@ def test_what_cannot_be_written_is_told_by_its_cause(tmp_path: Path) -> None:
     for code in (errno.ENOSPC, errno.EDQUOT):
         with pytest.raises(DiskFull, match=f"no space is left for {tmp_path}"), files.writing(tmp_path):
             raise OSError(code, "x")
-    with pytest.raises(Disturbed, match="ulimit -f"), files.writing(tmp_path):
+    with pytest.raises(UsageError, match=f"cannot write to {tmp_path}"), files.writing(tmp_path):
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     # A network's error is not the folder's.
     with pytest.raises(ConnectionRefusedError), files.writing(tmp_path):

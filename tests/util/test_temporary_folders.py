@@ -3,7 +3,6 @@
 import fcntl
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -46,14 +45,9 @@ def killed(parent: Path) -> Path:
 def test_a_folder_goes_with_its_block(tmp_path: Path) -> None:
     with suppress(KeyboardInterrupt), files.temporary_folder(parent=tmp_path) as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
-        assert re.fullmatch(r"tfbuild-\w{8}", folder.name)
+        assert re.fullmatch(r"tfbuild-\w{8}\.tfbuild", folder.name)
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_is_removed_meanwhile_is_no_error(tmp_path: Path) -> None:
-    with files.temporary_folder(parent=tmp_path) as folder:
-        shutil.rmtree(folder)
 
 
 def test_the_next_run_removes_the_folders_of_killed_ones_and_no_others(tmp_path: Path) -> None:
@@ -69,7 +63,7 @@ def test_the_next_run_removes_the_folders_of_killed_ones_and_no_others(tmp_path:
         assert files.sweep(parent=tmp_path) == [living.name]
 
 
-def test_a_folder_of_another_prefix_or_without_the_lock_is_somebody_s(tmp_path: Path) -> None:
+def test_a_folder_of_another_name_is_somebody_s(tmp_path: Path) -> None:
     """As a clone of this project in /tmp/tfbuild-main."""
     (tmp_path / "tfbuild-main").mkdir()
     (tmp_path / "tfbuild-main" / "README.md").write_text("mine")
@@ -84,16 +78,11 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     target, shared = tmp_path / "target", tmp_path / "shared"
     target.mkdir()
     shared.mkdir()
-    (target / files.OWNER).write_text("")
     (target / "file").write_text("mine")
-    (shared / "tfbuild-link").symlink_to(target)
-    (shared / "tfbuild-lock").mkdir()
-    (shared / "tfbuild-lock" / files.OWNER).symlink_to(target / files.OWNER)
-    (shared / "tfbuild-pipe").mkdir()
-    os.mkfifo(shared / "tfbuild-pipe" / files.OWNER)
-    os.mkfifo(shared / "tfbuild-fifo")
+    (shared / "tfbuild-link.tfbuild").symlink_to(target)
+    os.mkfifo(shared / "tfbuild-fifo.tfbuild")
     assert files.sweep(parent=shared) == []
-    assert len(list(shared.iterdir())) == 4
+    assert len(list(shared.iterdir())) == 2
     dead = killed(shared)
     (dead / "link").symlink_to(target)
     opened = len(os.listdir("/proc/self/fd"))
@@ -126,7 +115,7 @@ def test_a_sweep_between_making_and_locking_a_folder_costs_only_that_folder(
     with files.temporary_folder(parent=tmp_path) as folder:
         assert swept
         assert folder.name not in swept
-        assert (folder / ".tfbuild-lock").is_file()
+        assert folder.is_dir()
 
 
 @pytest.mark.parametrize("number", [13, 95])
@@ -141,10 +130,6 @@ def test_without_locks_nothing_is_swept(number: int, tmp_path: Path, monkeypatch
         assert files.sweep(parent=tmp_path) == []
         assert folder.is_dir()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_listed_is_left(tmp_path: Path) -> None:
-    assert files.sweep(parent=tmp_path / "none") == []
 
 
 def test_the_system_s_own_folder_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

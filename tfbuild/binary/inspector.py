@@ -24,7 +24,7 @@ from tfbuild.binary import scan
 from tfbuild.binary.elf import LibraryUnreadable
 from tfbuild.binary.guard import Guard, read_guard
 from tfbuild.binary.scan import ScannedCode
-from tfbuild.errors import BadInput, TfbuildError, limit_reached
+from tfbuild.errors import BadInput, TfbuildError
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import is_version
 from tfbuild.util import files
@@ -205,8 +205,7 @@ def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -
 def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open a wheel.
 
-    Raises BadInput for one beyond the limits, and for whatever zipfile raises for a broken one; Disturbed at a limit of
-    this machine.
+    Raises BadInput for one beyond the limits, and for whatever zipfile raises for a broken one.
     """
     try:
         with _WheelFile(path) as file, zipfile.ZipFile(file) as archive:
@@ -219,8 +218,6 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     except TfbuildError:
         raise
     except Exception as error:  # zlib.error, RuntimeError (encrypted), NotImplementedError, EOFError, BadZipFile ...
-        if limit := limit_reached(error):
-            raise limit from error
         reason, hint = f"{type(error).__name__} {error}", AGAIN
         if isinstance(error, OSError):
             if error.errno in files.FULL:  # what is unpacked or written meanwhile

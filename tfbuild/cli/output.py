@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tfbuild.errors import DiskFull, TfbuildError, UsageError, fit, limit_reached, without_secrets
+from tfbuild.errors import DiskFull, TfbuildError, UsageError, fit, without_secrets
 from tfbuild.util import terminal
 from tfbuild.util.installation import as_typed
 
@@ -88,13 +88,13 @@ def refusals() -> Iterator[None]:
     except BrokenPipeError:
         exit_on_closed_pipe()
         raise
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         if (refusal := _refused(error)) is None:
             raise
         raise refusal from error
 
 
-def _refused(error: OSError | RuntimeError) -> TfbuildError | None:
+def _refused(error: OSError) -> TfbuildError | None:
     """Return the error for what the system refuses: stdout, a full disk, a file by its name; None for anything else."""
     path = str(getattr(error, "filename", None) or "")
     try:
@@ -102,16 +102,12 @@ def _refused(error: OSError | RuntimeError) -> TfbuildError | None:
     except OSError:
         discard_stdout()
         path = "standard output"
-    if limit := limit_reached(error, path):
-        return limit
-    if not isinstance(error, OSError):
-        return None
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         import tempfile
 
         # A write that fails does not say where.
         path = path or f"{Path.cwd()}, {tempfile.gettempdir()} or standard output"
-        return DiskFull(f"cannot write to {path}: {error.strerror}", hint="free some space: df -h; df -i")
+        return DiskFull(f"cannot write to {path}: {error.strerror}", hint="free some space: df -h; df -i; ulimit -f")
     if "No usable temporary directory" in str(error):
         return UsageError(f"{error.strerror}", hint="name a folder in TMPDIR; see also df -h and ulimit -n")
     if path:

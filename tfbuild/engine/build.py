@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tfbuild.engine import connection
 from tfbuild.engine.buildkit_log import LogWatch, Stages, Tail, parse
-from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError, limit_printed, limit_reached
+from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError
 from tfbuild.util import files, process
 from tfbuild.util.progress import Progress
 
@@ -85,14 +85,12 @@ def _probe(path: str, env: Mapping[str, str]) -> tuple[DockerProgram | None, str
 
 
 def _output(command: list[str], env: Mapping[str, str]) -> str:
-    """Return what a program prints; "" if it fails, hangs or cannot be executed. Raises Disturbed."""
+    """Return what a program prints; "" if it fails, hangs or cannot be executed."""
     try:
         completed = subprocess.run(
             command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_SECONDS, check=True
         )
-    except (OSError, subprocess.SubprocessError) as error:
-        if limit := limit_reached(error) or limit_printed(command[0], getattr(error, "stderr", None) or b""):
-            raise limit from error
+    except (OSError, subprocess.SubprocessError):
         return ""
     return completed.stdout.decode(errors="replace").strip()
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import docker
 import requests
 
-from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError, UnknownImage, limit_reached
+from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError, UnknownImage
 from tfbuild.oci import credentials
 
 # The SDK raises these where an engine, or a registry behind it, refuses or cannot be reached.
@@ -62,8 +62,6 @@ def translated(ref: str = "") -> Iterator[None]:
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
         if (refusal := credentials.refused(error)) is not None:
             raise refusal from error
-        if (limit := limit_reached(_innermost(error))) is not None:
-            raise limit from error
         raise EngineMissing(f"{NO_ANSWER}{reason(error)}", hint=unanswered(error)) from error
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import TypeVar
 
-from tfbuild.errors import DiskFull, TfbuildError, UsageError, limit_reached
+from tfbuild.errors import DiskFull, TfbuildError, UsageError
 
 T = TypeVar("T")
 # In the current folder: build contexts and logs, and the reports of verifications and benchmarks.
@@ -18,8 +18,8 @@ WORK = Path("build")
 REPORTS = Path("reports")
 # In a folder that a process locks.
 LOCK = ".lock"
-# Names of temporary folders, and of the file in each that its process keeps locked.
-PREFIX, OWNER = "tfbuild-", ".tfbuild-lock"
+# Names of temporary folders: nothing else must look like one.
+PREFIX, SUFFIX = "tfbuild-", ".tfbuild"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 # Of a file that a user names: /dev/zero has no end.
 MOST_NAMED = 64 << 20
@@ -149,8 +149,6 @@ def writing(folder: Path, hint: str = ELSEWHERE) -> Iterator[None]:
 
 def refusal(error: OSError, path: Path, message: str, hint: str) -> TfbuildError:
     """Return DiskFull if the error says that no space is left for `path`, else UsageError with message and hint."""
-    if limit := limit_reached(error, str(path)):
-        return limit
     if error.errno in FULL:
         again = "free some space; then the same command continues from there"
         return DiskFull(f"no space is left for {path}", hint=again)
@@ -185,30 +183,26 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-# --- temporary folders -----------------------------------------------------------------------------------------------
-#
-# A killed process cannot remove its folders. Each has a file that its process keeps locked, and whoever makes the next
-# one beside it removes those whose file is free. The kernel releases a lock with its process, so neither a process id
-# that is used again, nor a container that sees other process ids, can mislead that.
+# --- temporary folders ------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def temporary_folder(prefix: str = PREFIX, parent: Path | None = None) -> Iterator[Path]:
     """Yield a new folder in `parent` (default: the system's for temporary files), only readable by this user.
 
-    It is removed when the block ends. Also removes the folders there with this `prefix` that killed processes left.
-    Raises OSError.
+    It is removed when the block ends. A killed process cannot do that: also removes the folders there with this
+    `prefix` that nobody has locked any more. Raises OSError.
     """
     import shutil
 
     parent = parent or system_folder()
     sweep(prefix, parent)
     path, lock = _new_folder(prefix, parent)
-    with lock:
-        try:
-            yield path
-        finally:
-            shutil.rmtree(path, ignore_errors=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
 
 
 def system_folder() -> Path:
@@ -219,27 +213,27 @@ def system_folder() -> Path:
     return Path(tempfile.gettempdir())
 
 
-def _new_folder(prefix: str, parent: Path) -> tuple[Path, IO[str]]:
-    """Return a new folder, and the file in it that this process keeps locked."""
+def _new_folder(prefix: str, parent: Path) -> tuple[Path, int]:
+    """Return a new folder, and the file descriptor by which this process keeps it locked."""
     import tempfile
 
     while True:
-        path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        lock = (path / OWNER).open("w")
+        path = Path(tempfile.mkdtemp(SUFFIX, prefix, parent))
+        lock = os.open(path, os.O_RDONLY)
         # A file system without locks refuses this, and refuses it to a sweep, which then leaves all folders there.
         with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
         # A sweep may have come between the two lines.
-        if (path / OWNER).exists():
+        if path.exists():
             return path, lock
-        lock.close()
+        os.close(lock)
 
 
 def sweep(prefix: str = PREFIX, parent: Path | None = None) -> list[str]:
     """Remove this user's folders whose process is gone, and return their names; what cannot be removed stays."""
     parent = parent or system_folder()
     with suppress(OSError), os.scandir(parent) as entries:
-        names = [entry.name for entry in entries if entry.name.startswith(prefix)]
+        names = [entry.name for entry in entries if entry.name.startswith(prefix) and entry.name.endswith(SUFFIX)]
         return [name for name in names if _remove_free(parent / name)]
     return []
 
@@ -251,13 +245,8 @@ def _remove_free(path: Path) -> bool:
     with suppress(OSError), ExitStack() as stack:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         stack.callback(os.close, folder)
-        # A pipe by the name of the file must not block.
-        lock = os.open(OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-        stack.callback(os.close, lock)
-        mine = os.fstat(folder).st_uid == os.fstat(lock).st_uid == os.geteuid()
-        if not mine or not stat.S_ISREG(os.fstat(lock).st_mode):
-            return False
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path, ignore_errors=True)
-        return not path.exists()
+        if os.fstat(folder).st_uid == os.geteuid():
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+            return not path.exists()
     return False
