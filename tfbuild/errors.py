@@ -164,12 +164,6 @@ class VerificationFailed(TfbuildError):
     exit_code = 24
 
 
-class Disturbed(TfbuildError):
-    """There is no result, because of a limit of this machine, its load, or somebody who stopped or killed a process."""
-
-    exit_code = 34
-
-
 class UnknownImage(TfbuildError):
     """The image does not exist, or was not made by tfbuild."""
 

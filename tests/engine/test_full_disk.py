@@ -3,6 +3,8 @@
 import errno
 import io
 import os
+import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +14,9 @@ import pytest
 
 from tfbuild.engine import containers
 from tfbuild.engine import image as images
-from tfbuild.engine.containers import AttachedContainer
 from tfbuild.engine.faults import translated
-from tfbuild.errors import DiskFull, Disturbed, TfbuildError
+from tfbuild.errors import DiskFull, TfbuildError
+from tfbuild.util.process import Attached
 
 FULL = (
     "mkdir /var/lib/docker/overlay2/df69-init: no space left on device",
@@ -34,20 +36,21 @@ def refused(message: str) -> docker.errors.APIError:
     return docker.errors.APIError("500 Server Error", explanation=message)
 
 
-ATTACHED: Any = None
+def ended(message: str) -> int:
+    """The exit code of a container that the engine refuses to start, as Docker's client prints and ends."""
+    script = "printf '%s\\n' \"$1\" >&2; exit 1"
+    with closing(Attached(["sh", "-c", script, "sh", f"{containers.REFUSED}{message}"], os.environ)) as program:
+        program.send(b"", close=True)
+        while program.open:
+            program.pump(time.monotonic() + 60)
+        return containers.exit_code(program)
 
 
 class Container:
-    """A container that the engine could not start for the reason `error`, and whose files it does not give out."""
-
-    name = "tfbuild-1"
+    """A container whose files the engine does not give out, for the reason `error`."""
 
     def __init__(self, error: str) -> None:
         self.error = error
-        self.attrs = {"State": {"Running": False, "Status": "created", "Error": error, "ExitCode": 128}}
-
-    def reload(self) -> None:
-        pass
 
     def get_archive(self, _: str) -> Any:
         raise refused(self.error)
@@ -60,7 +63,7 @@ def test_an_engine_that_has_no_space_says_so_in_its_own_words(message: str) -> N
     assert raised.value.reason == f"the engine's disk is full: {message.strip()}"
     assert raised.value.hint.startswith("docker builder prune, docker image prune; then run the same command again")
     with pytest.raises(DiskFull):
-        AttachedContainer(None, Container(message), ATTACHED, judged=False).exit_code()
+        ended(message)
     with pytest.raises(DiskFull), translated():
         images.read_contents(Container(message), ["/etc/x"], 10)
 
@@ -72,7 +75,7 @@ def test_an_image_cannot_say_it_for_the_engine(message: str) -> None:
     assert type(raised.value) is TfbuildError
     assert images.read_contents(Container(message), ["/etc/x"], 10) == {}
     if message:
-        assert AttachedContainer(None, Container(message), ATTACHED, judged=False).exit_code() == 128
+        assert ended(message) == containers.NOT_STARTED
 
 
 class Stream(io.RawIOBase):
@@ -90,12 +93,12 @@ class Stream(io.RawIOBase):
     [
         (errno.ENOSPC, DiskFull),
         (errno.EDQUOT, DiskFull),
-        (errno.EIO, Disturbed),
-        (errno.EFBIG, Disturbed),
+        (errno.EFBIG, DiskFull),
+        (errno.EIO, TfbuildError),
     ],
 )
 def test_no_space_here_for_a_file_of_the_image_is_not_the_image_s_fault(
-    code: int, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: int, kind: type[TfbuildError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stat = {"mode": 0o644, "size": 7, "linkTarget": ""}
     container = SimpleNamespace(get_archive=lambda _: (Stream(), stat))
@@ -108,10 +111,7 @@ def test_no_space_here_for_a_file_of_the_image_is_not_the_image_s_fault(
     monkeypatch.setattr(images, "_copy_only_member", full)
     with pytest.raises(kind) as raised:
         images.read_file(container, "/x", tmp_path / "other", 10)
-    if isinstance(raised.value, DiskFull):
-        assert raised.value.reason == f"no space is left in {tmp_path} for a copy of the image's /x"
-        assert "TMPDIR" in raised.value.hint
-    elif isinstance(raised.value, Disturbed):
-        told = f"the image was not judged: {tmp_path} cannot hold a copy of the image's /x: {os.strerror(code)}"
-        assert raised.value.reason == told + (" (ulimit -f)" if code == errno.EFBIG else "")
+    assert type(raised.value) is kind
+    assert raised.value.reason == f"{tmp_path} cannot hold a copy of the image's /x: {os.strerror(code)}"
+    assert "TMPDIR" in raised.value.hint
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]

@@ -4,7 +4,6 @@ The engine of these tests is a process that answers a few requests at a socket, 
 """
 
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -13,17 +12,13 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import docker
 import pytest
 import requests
 
-from tests.rows import each
 from tfbuild.engine import Engine, faults
-from tfbuild.engine.containers import AttachedContainer
 from tfbuild.engine.faults import HeldConnection
-from tfbuild.errors import DiskFull, Disturbed, EngineMissing, TfbuildError
+from tfbuild.errors import DiskFull, EngineMissing, TfbuildError
 
 # Its arguments: the socket, and how it answers who asks for events. As Docker does on SIGTERM, it first stops to accept
 # connections, and serves those that it has until it has stopped its containers.
@@ -250,71 +245,3 @@ def test_an_error_that_was_being_handled_is_not_the_cause_of_the_next_one() -> N
     with pytest.raises(EngineMissing) as raised, faults.translated():
         raise refused
     assert raised.value.reason == "no container engine answers: refused"
-
-
-# --- containers that somebody disturbed -------------------------------------------------------------------------------
-
-RESTED = {"Action": "kill", "Actor": {"Attributes": {"signal": "19"}}}
-KILLED = {"Action": "kill", "Actor": {"Attributes": {"signal": "9"}}}
-GONE = docker.errors.NotFound("no such container")
-
-
-def disturbed(*events: object, paused: bool = False, gone: Exception | None = None, program: Any = None) -> str:
-    """What is told of a container, "" for one that ended by itself; `gone`: what the engine raises for it."""
-
-    def reload() -> None:
-        if gone:
-            raise gone
-
-    def listed(*, since: int, until: int, filters: dict[str, Any], decode: bool) -> list[object]:
-        assert (since, until, decode) == (0, 101, True)
-        assert filters == {"container": "c", "event": ["kill", "pause"]}
-        return list(events)
-
-    container = SimpleNamespace(id="c", reload=reload, attrs={"State": {"Paused": paused}})
-    client = SimpleNamespace(info=lambda: {"SystemTime": "1970-01-01T00:01:40.5Z"}, api=SimpleNamespace(events=listed))
-    try:
-        running: Any = SimpleNamespace(pid=1, poll=lambda: None)
-        attached: Any = SimpleNamespace(process=program or running)
-        AttachedContainer(client, container, attached, judged=True).require_undisturbed()
-    except Disturbed as error:
-        return error.reason.removeprefix("the image was not judged: ")
-    return ""
-
-
-@each(
-    "events, more, told",
-    [
-        ((), {}, ""),
-        ((RESTED,), {}, ""),
-        ((RESTED, KILLED), {}, "somebody killed its container (signal 9)"),
-        (({"Action": "kill"},), {}, "somebody killed its container (signal )"),
-        (({"Action": "pause"},), {}, "somebody paused its container"),
-        ((), {"paused": True}, "somebody paused its container"),
-        ((), {"gone": GONE}, "somebody removed its container"),
-    ],
-)
-def test_what_somebody_did_to_a_container_is_told_by_the_engine(
-    events: tuple[object, ...], more: dict[str, Any], told: str
-) -> None:
-    assert disturbed(*events, **more) == told
-
-
-def test_an_engine_that_refuses_to_tell_is_an_error() -> None:
-    with pytest.raises(TfbuildError, match="refused"):
-        disturbed(gone=docker.errors.APIError("x", explanation="busy"))
-
-
-def test_a_client_that_was_stopped_or_killed_is_seen_by_the_kernel() -> None:
-    with subprocess.Popen(["sh", "-c", "exit 3"]) as process:
-        process.wait()
-        assert disturbed(program=process) == ""
-    with subprocess.Popen(["sleep", "60"]) as process:
-        assert disturbed(program=process) == ""
-        process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-        told = f"the docker client of its container (process {process.pid}) was "
-        assert disturbed(program=process) == f"{told}stopped"
-        process.kill()
-        process.wait()
-        assert disturbed(program=process) == f"{told}killed (signal 9)"

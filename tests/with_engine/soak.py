@@ -34,7 +34,6 @@ from tfbuild import plan
 from tfbuild.engine.containers import LABEL
 from tfbuild.errors import (
     DiskFull,
-    Disturbed,
     EngineMissing,
     Interrupted,
     NothingFits,
@@ -135,7 +134,7 @@ def on_engine(*words: str, each: str = "") -> Strike:
 
 
 # A verb that finds its container, volume or layers gone does not judge, or says that the build failed.
-DISTURBED = codes(Disturbed, TfbuildError) | {23}
+DISTURBED = codes(TfbuildError) | {23}
 FAULTS = {
     "nothing": Fault(strike=lambda *_: None, ends=frozenset(), weight=8),
     "SIGINT": sent(signal.SIGINT),
@@ -148,7 +147,7 @@ FAULTS = {
         ends=codes(EngineMissing),
     ),
     "engine replaced": Fault(
-        strike=lambda place, _: place.victim.replace(), ends=codes(EngineMissing, Disturbed), weight=1
+        strike=lambda place, _: place.victim.replace(), ends=codes(EngineMissing), weight=1
     ),
     "disk full": Fault(
         strike=lambda place, _: place.victim.fill(), over=lambda place: place.victim.clear(), ends=codes(DiskFull),

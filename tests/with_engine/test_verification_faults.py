@@ -9,13 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from docker.models.containers import Container
 
 from tests.with_engine.conftest import ROOT
 from tests.with_engine.test_build import ID, RELEASE
@@ -23,8 +21,7 @@ from tests.with_engine.test_fault_matrix import Victim, one_message, started
 from tfbuild.cli.options import certificates
 from tfbuild.context.labels import UNVERIFIED
 from tfbuild.engine import Engine
-from tfbuild.engine.containers import LABEL
-from tfbuild.errors import DiskFull, Disturbed, EngineMissing
+from tfbuild.errors import DiskFull, EngineMissing
 from tfbuild.pipeline import base_image
 from tfbuild.util.progress import Progress
 
@@ -88,21 +85,6 @@ def command(victim: Victim, tmp_path_factory: pytest.TempPathFactory) -> Command
     return Command(folder=folder, env=os.environ | {"DOCKER_HOST": victim.found.host, "TMPDIR": str(temporary)})
 
 
-def in_containers(victim: Victim, act: Callable[[Container], None]) -> Strike:
-    """Strike each container of the verification, as soon as the first one runs."""
-
-    def strike(_: Process) -> None:
-        there, deadline = Engine.connect(victim.found.host), time.monotonic() + SECONDS
-        while not (running := there.client.containers.list(filters={"label": LABEL})):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        for container in running:
-            act(container)
-        there.client.close()
-
-    return strike
-
-
 def kept(victim: Victim) -> set[str]:
     """The names of tfbuild's images on the victim."""
     there = Engine.connect(victim.found.host)
@@ -122,9 +104,7 @@ def test_a_verification_that_is_struck_from_outside_is_no_verdict(victim: Victim
         ("import", lambda _: victim.kill(), EngineMissing.exit_code, victim.restart),
         ("numerics", lambda _: victim.replace(), EngineMissing.exit_code, nothing),
         ("guard", lambda _: victim.fill(), DiskFull.exit_code, victim.clear),
-        ("onednn", in_containers(victim, Container.kill), Disturbed.exit_code, nothing),
-        ("tcmalloc", in_containers(victim, Container.pause), Disturbed.exit_code, nothing),
-        ("isa", limit, Disturbed.exit_code, nothing),
+        ("isa", limit, DiskFull.exit_code, nothing),
     ):
         code, output = command.run(step, strike)
         after()

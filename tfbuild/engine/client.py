@@ -19,7 +19,7 @@ from tfbuild.engine import image as images
 from tfbuild.engine import sandbox as sandboxes
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.connection import CALL_SECONDS
-from tfbuild.engine.containers import AttachedContainer, ContainerRun, Worker
+from tfbuild.engine.containers import ContainerRun, Worker
 from tfbuild.engine.faults import translated
 from tfbuild.engine.image import Files, Image, parse_image
 from tfbuild.engine.sandbox import Offer, Sandbox
@@ -37,16 +37,13 @@ class ContainerOptions(TypedDict, total=False):
     """What a container gets.
 
     `files` are copied in before it starts, readable and executable by all. An `entrypoint` of () clears the image's.
-    `mounts`: folders of the engine's machine by their path in the container, read-only there; `user`: "uid:gid" in
-    place of the image's; `gpus`: all that the engine offers. A `sandbox` confines the container.
+    `gpus`: all that the engine offers. A `sandbox` confines the container.
     """
 
     env: Mapping[str, str]
     entrypoint: Sequence[str] | None
     files: Mapping[str, bytes]
     network: str
-    mounts: Mapping[str, str]
-    user: str
     gpus: bool
     sandbox: Sandbox | None
 
@@ -190,7 +187,6 @@ class Engine:
             self._container(ref, command, **options) as container,
             closing(self._attach(container)) as streams,
         ):
-            attached = AttachedContainer(self.client, container, streams, judged=sandboxed)
             deadline = time.monotonic() + timeout  # the time that a slow engine took for the container does not count
             streams.send(stdin, close=True)
             truncated = False
@@ -198,15 +194,13 @@ class Engine:
                 try:
                     streams.pump(deadline)
                 except TimeoutError:
-                    attached.require_undisturbed()
                     raise TimeoutError(f"{ref}: {' '.join(command)[:80]} ran longer than {timeout:g} s") from None
                 for stream in (streams.out, streams.err):
                     truncated |= len(stream) > limit
                     del stream[limit:]
-            # One that is still open printed too much, and is killed.
-            ended = None if streams.open else streams.process.wait()
             return ContainerRun(
-                exit_code=containers.KILLED if ended is None else attached.exit_code(),
+                # One that is still open printed too much, and is killed.
+                exit_code=containers.KILLED if streams.open else containers.exit_code(streams),
                 stdout=streams.out.decode(errors="replace"),
                 stderr=streams.err.decode(errors="replace"),
                 truncated=truncated,
@@ -217,18 +211,14 @@ class Engine:
         with ExitStack() as stack:
             container = stack.enter_context(self._container(ref, command, **options))
             attached = stack.enter_context(closing(self._attach(container)))
-            judged = options.get("sandbox") is not None
-            return Worker(self.client, container, attached, judged=judged, cleanup=stack.pop_all())
+            return Worker(container, attached, stack.pop_all())
 
     @contextmanager
     def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[Sandbox]:
         """Make a sandbox whose containers see `files`, by their paths below `path`; on this engine until it ends."""
-        with ExitStack() as stack, self._unstarted(ref, sandboxes.volume(path)) as container, translated(ref):
+        with self._unstarted(ref, sandboxes.volume(path)) as container, translated(ref):
             container.put_archive(path, containers.archive(files))
-            box = sandboxes.sandbox_at(container, path, sandboxes.processes(self.cpus))
-            # It goes with its container, unless somebody removed that (docker container prune).
-            stack.callback(sandboxes.discard, self.client, box)
-            yield box
+            yield sandboxes.sandbox_at(container, path, sandboxes.processes(self.cpus))
 
     def read_file(self, ref: str, path: str, destination: Path, limit: int) -> Path:
         """Copy one regular file of at most `limit` bytes out of the image without starting it.
@@ -331,8 +321,6 @@ class Engine:
         entrypoint: Sequence[str] | None = None,
         files: Mapping[str, bytes] = {},
         network: str = "none",
-        mounts: Mapping[str, str] = {},
-        user: str = "",
         gpus: bool = False,
         sandbox: Sandbox | None = None,
         own: Sequence[Any] = (),
@@ -354,9 +342,8 @@ class Engine:
                     entrypoint=None if entrypoint is None else list(entrypoint) or [""],
                     environment=dict(env),
                     network_mode=network,
-                    user=user or None,
                     device_requests=list(self.gpus.requests) if gpus else None,
-                    **sandboxes.confinement(image, sandbox, [*sandboxes.read_only(mounts), *own], gpus=gpus),
+                    **sandboxes.confinement(image, sandbox, own, gpus=gpus),
                 )
                 if files:
                     container.put_archive("/", containers.archive(files))

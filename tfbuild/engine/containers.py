@@ -1,12 +1,7 @@
-"""Running containers: the files that they get, how they end, their first process, and workers.
-
-The first process is looked at through this machine's kernel, which the process cannot deceive. A worker answers each
-line on stdin with one line on stdout.
-"""
+"""Running containers: the files that they get, how they end, what killed runs leave, and workers."""
 
 import io
 import os
-import subprocess
 import tarfile
 import time
 from collections.abc import Mapping
@@ -19,15 +14,13 @@ from typing import Any
 
 import docker
 
-from tfbuild.engine.faults import AGAIN, disk_full, translated
-from tfbuild.errors import Disturbed, TfbuildError
+from tfbuild.engine.faults import disk_full, translated
+from tfbuild.errors import TfbuildError
 from tfbuild.util.process import Attached
 
-KILLED = 137
-# Above this, an exit code is that of a signal.
-SIGNALS = 128
-# The signals by which tfbuild itself stops idle workers and continues them.
-RESTING = ("18", "19", "SIGCONT", "SIGSTOP")
+KILLED, NOT_STARTED = 137, 128
+# How the `docker` program begins what an engine refuses.
+REFUSED = "Error response from daemon: "
 # How long the attached program may take to end after the container's streams have.
 END_SECONDS = 10
 
@@ -53,83 +46,18 @@ def archive(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-class AttachedContainer:
-    """A running container, and the `docker` program that is attached to its streams.
+def exit_code(program: Attached) -> int:
+    """Return the exit code of a container by that of the `docker` program that was attached to it, which has ended.
 
-    `judged`: whether an image is judged by it, so that nobody outside of it may have disturbed it.
+    128 if the engine could not start it. Raises DiskFull if that was because the engine's disk is full.
     """
-
-    def __init__(self, client: Any, container: Any, attached: Attached, *, judged: bool) -> None:
-        self.container = container
-        self.attached = attached
-        self._client = client
-        self._judged = judged
-
-    def exit_code(self) -> int:
-        """Return the exit code of a container that has ended, or that the engine could not start (126 to 128).
-
-        Raises Disturbed if somebody ended it, and DiskFull if it could not start because the engine's disk is full.
-        """
-        try:
-            self.container.reload()
-        except docker.errors.NotFound:
-            self.require_undisturbed()
-            raise
-        state = self.container.attrs["State"]
-        if full := disk_full(state["Error"]):
-            raise full
-        if state["Running"] or (state["Status"] == "created" and not state["Error"]):
-            self.require_undisturbed()
-            raise TfbuildError(
-                f"the streams of container {self.container.name} were lost while it was {state['Status']}"
-            )
-        if int(state["ExitCode"]) > SIGNALS:
-            self.require_undisturbed()
-        return int(state["ExitCode"])
-
-    def require_undisturbed(self) -> None:
-        """Raise Disturbed if an image is judged by this container, and somebody outside stopped or ended it.
-
-        Likewise for the program that is attached to it. Only the engine and the kernel are asked: nothing inside the
-        container can make its own end look like that.
-        """
-        if self._judged:
-            with translated():
-                why = _end_of_client(self.attached.process) or self._end_of_container()
-            if why:
-                raise Disturbed(f"the image was not judged: {why}", hint=AGAIN)
-
-    def _end_of_container(self) -> str:
-        """Return what somebody did to the container, as the engine says; "" for nothing."""
-        try:
-            self.container.reload()
-        except docker.errors.NotFound:
-            return "somebody removed its container"
-        if self.container.attrs["State"].get("Paused"):
-            return "somebody paused its container"
-        # Without an end, the engine would wait for more events.
-        now = engine_time(self._client)
-        filters = {"container": self.container.id, "event": ["kill", "pause"]}
-        for event in self._client.api.events(since=0, until=int(now) + 1, filters=filters, decode=True) if now else ():
-            signal = str((event.get("Actor") or {}).get("Attributes", {}).get("signal", ""))
-            if event.get("Action") == "pause":
-                return "somebody paused its container"
-            if signal not in RESTING:
-                return f"somebody killed its container (signal {signal[:20]})"
-        return ""
-
-
-def _end_of_client(program: "subprocess.Popen[bytes]") -> str:
-    """Return what somebody did to the `docker` program of a container; "" for nothing."""
-    who = f"the docker client of its container (process {program.pid})"
-    if (code := program.poll()) is not None:
-        # Nothing inside a container reaches it; what ends it in order is an exit code.
-        return f"{who} was killed (signal {-code})" if code < 0 else ""
-    try:
-        state = Path(f"/proc/{program.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
-    return f"{who} was stopped" if state in "Tt" else ""
+    code = program.process.wait(END_SECONDS)
+    message = program.err.decode(errors="replace")
+    if code == 0 or not message.startswith(REFUSED):
+        return code
+    if full := disk_full(message.removeprefix(REFUSED).strip()):
+        raise full
+    return NOT_STARTED
 
 
 def engine_time(client: Any) -> float | None:
@@ -212,13 +140,12 @@ class WorkerDied(TfbuildError):
         super().__init__(why + (f":\n{stderr_tail}" if stderr_tail else ""))
 
 
-class Worker(AttachedContainer):
+class Worker:
     """A running worker; use it as a context manager, or call close(), to remove its container."""
 
-    def __init__(self, client: Any, container: Any, attached: Attached, *, judged: bool, cleanup: ExitStack) -> None:
-        super().__init__(client, container, attached, judged=judged)
+    def __init__(self, container: Any, attached: Attached, cleanup: ExitStack) -> None:
         self.name: str = container.name
-        self._cleanup = cleanup
+        self._container, self._attached, self._cleanup = container, attached, cleanup
         self._lost = ""
 
     def ask(self, line: str, timeout: float) -> str:
@@ -230,37 +157,28 @@ class Worker(AttachedContainer):
         if self._lost:
             raise WorkerDied(self._lost, exit_code=-1, stderr_tail=self._stderr_tail())
         deadline = time.monotonic() + timeout
-        self.attached.send(line.encode() + b"\n")
-        if not self._answers(deadline):
-            self.require_undisturbed()
-            self._lost = f"the worker did not answer within {timeout:g} s"
-            raise TimeoutError(self._lost)
-        reply, _, rest = bytes(self.attached.out).partition(b"\n")
-        self.attached.out[:] = rest
-        return reply.decode(errors="replace")
-
-    def _answers(self, deadline: float) -> bool:
-        """Return whether a whole line arrives before `deadline`."""
-        while b"\n" not in self.attached.out:
-            if not self.attached.open:
-                self.attached.process.wait(timeout=END_SECONDS)
-                self._fail("the worker ended before it answered", self.exit_code())
-            if len(self.attached.out) > MOST_REPLY:
+        self._attached.send(line.encode() + b"\n")
+        while b"\n" not in self._attached.out:
+            if not self._attached.open:
+                self._fail("the worker ended before it answered", exit_code(self._attached))
+            if len(self._attached.out) > MOST_REPLY:
                 self._fail(f"the worker's answer is longer than {MOST_REPLY} bytes")
             try:
-                self.attached.pump(deadline)
+                self._attached.pump(deadline)
             except TimeoutError:
-                return False
-            del self.attached.err[:-MOST_STDERR]
-        return True
+                self._lost = f"the worker did not answer within {timeout:g} s"
+                raise TimeoutError(self._lost) from None
+            del self._attached.err[:-MOST_STDERR]
+        reply, _, rest = bytes(self._attached.out).partition(b"\n")
+        self._attached.out[:] = rest
+        return reply.decode(errors="replace")
 
-    def _fail(self, why: str, exit_code: int = -1) -> None:
-        self.require_undisturbed()
+    def _fail(self, why: str, code: int = -1) -> None:
         self._lost = why
-        raise WorkerDied(why, exit_code=exit_code, stderr_tail=self._stderr_tail())
+        raise WorkerDied(why, exit_code=code, stderr_tail=self._stderr_tail())
 
     def _stderr_tail(self) -> str:
-        return self.attached.err[-MOST_STDERR:].decode(errors="replace").strip()
+        return self._attached.err[-MOST_STDERR:].decode(errors="replace").strip()
 
     def pause(self) -> None:
         """Stop the worker's process with all its threads, so that idle threads do not spin. Raises WorkerDied.
@@ -276,12 +194,10 @@ class Worker(AttachedContainer):
     def _signal(self, name: str) -> None:
         try:
             with translated():
-                self.container.kill(signal=name)
+                self._container.kill(signal=name)
         except TfbuildError as error:
-            code = -1
-            with suppress(TfbuildError):
-                code = self.exit_code()
-            self._fail(f"the worker cannot be sent {name}: {error.reason}", code)
+            code = self._attached.process.poll()
+            self._fail(f"the worker cannot be sent {name}: {error.reason}", -1 if code is None else code)
 
     def close(self) -> None:
         """Remove the container; may be called twice."""

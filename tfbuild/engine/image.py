@@ -17,7 +17,7 @@ from typing import IO, Any, Protocol
 import docker
 
 from tfbuild.engine.faults import disk_full
-from tfbuild.errors import DiskFull, Disturbed, TfbuildError, UnknownImage
+from tfbuild.errors import DiskFull, TfbuildError, UnknownImage
 from tfbuild.util.files import FULL
 from tfbuild.util.terminal import as_text
 
@@ -118,19 +118,13 @@ def read_file(container: Any, path: str, destination: Path, limit: int) -> None:
         # To a caller, errors of files are those of the image.
         if error.filename == path:
             raise
-        raise _not_copied(error, destination.parent, path) from error
+        failed = DiskFull if error.errno in (*FULL, errno.EFBIG) else TfbuildError
+        raise failed(
+            f"{destination.parent} cannot hold a copy of the image's {path}: {error.strerror or error}",
+            hint="free some space there, or name a folder on another disk in TMPDIR; then run the same command again",
+        ) from error
     finally:
         part.unlink(missing_ok=True)
-
-
-def _not_copied(error: OSError, folder: Path, path: str) -> TfbuildError:
-    """Return the error for a file of the image that this machine cannot hold."""
-    hint = "free some space there, or name a folder on another disk in TMPDIR; then run the same command again"
-    if error.errno in FULL:
-        return DiskFull(f"no space is left in {folder} for a copy of the image's {path}", hint=hint)
-    limit = " (ulimit -f)" if error.errno == errno.EFBIG else ""
-    why = f"{folder} cannot hold a copy of the image's {path}: {error.strerror or error}{limit}"
-    return Disturbed(f"the image was not judged: {why}", hint="run the same command again without that limit")
 
 
 def read_contents(container: Any, paths: Iterable[str], limit: int) -> dict[str, bytes]:

@@ -7,14 +7,11 @@ copied into a container with a read-only root: they are in a volume, which belon
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import docker
 from docker.types import DeviceRequest
-
-from tfbuild.engine.faults import REFUSED
 
 MIB = 1 << 20
 # TensorFlow's probes and benchmarks peak below 1.5 GiB. CUDA's libraries map and pin far more than they use.
@@ -66,17 +63,13 @@ def confinement(
     usual = {"mounts": [*mounts], "pids_limit": MOST_PROCESSES}
     return {
         "stdin_open": True,
+        "auto_remove": True,
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges"],
         # Output is read while the container runs; the engine's own copy of it would grow without limit.
         "log_config": {"Type": "none"},
         **(sandbox.options(volumes, gpus=gpus) if sandbox else usual),
     }
-
-
-def read_only(mounts: Mapping[str, str]) -> list[docker.types.Mount]:
-    """Return mounts of folders of the engine's machine, by their path in the container."""
-    return [docker.types.Mount(target, source, type="bind", read_only=True) for target, source in mounts.items()]
 
 
 def sandbox_at(container: Any, path: str, limit: int) -> Sandbox:
@@ -94,12 +87,6 @@ def processes(cpus: int) -> int:
 def volume(path: str) -> docker.types.Mount:
     """Return a new volume at `path`, which starts empty whatever the image has there."""
     return docker.types.Mount(path, None, type="volume", no_copy=True)
-
-
-def discard(client: Any, sandbox: Sandbox) -> None:
-    """Remove a sandbox's volume, if it outlived its container."""
-    with suppress(*REFUSED):
-        client.api.remove_volume(sandbox.volume)
 
 
 def _scratch(volumes: Iterable[str]) -> list[docker.types.Mount]:
