@@ -29,7 +29,7 @@ from benchmarks.harness import record
 from tests.with_engine import registry
 from tests.with_engine.conftest import ROOT
 from tests.with_engine.registry import Server
-from tests.with_engine.test_fault_matrix import Victim, started
+from tests.with_engine.victim import Victim, started
 from tfbuild import plan
 from tfbuild.engine.containers import LABEL
 from tfbuild.errors import (

@@ -151,7 +151,7 @@ def test_run_has_no_rights_and_no_network(engine: Engine, debian: str) -> None:
 
 def test_run_of_a_missing_program_or_image(engine: Engine, debian: str) -> None:
     run = engine.run(debian, ["/no/such/program"])
-    assert run.exit_code == 127
+    assert run.exit_code == 128
     assert "no such file" in run.stderr
     with pytest.raises(UnknownImage, match="nope"):
         engine.run("nope:nope", ["true"])

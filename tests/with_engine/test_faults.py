@@ -1,4 +1,4 @@
-"""Engines and terminals that end while tfbuild works: one message with the cause, and nothing stays behind."""
+"""Engines, disks and terminals that end while tfbuild works: the cause is named, and the same command goes on."""
 
 import gc
 import os
@@ -9,19 +9,24 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.with_engine import mirror
 from tests.with_engine import second as seconds
-from tests.with_engine.conftest import ROOT
+from tests.with_engine.conftest import ROOT, Site
 from tests.with_engine.second import Second
+from tests.with_engine.test_compile import RELEASE, TREE, small
+from tests.with_engine.victim import Command, Victim, one_message, started
 from tfbuild.cli.options import certificates
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
-from tfbuild.errors import EngineMissing
+from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, Interrupted
 from tfbuild.pipeline import base_image
 from tfbuild.util.progress import Progress
 
@@ -174,3 +179,121 @@ def test_a_closed_terminal_leaves_no_container(engine: Engine, base: str) -> Non
     os.close(terminal)
     os.waitpid(pid, 0)
     assert {*names(engine)} <= before
+
+
+# --- builds that are struck -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def victim(engine: Engine, site: Site) -> Iterator[Victim]:
+    with started(other_cpu=False) as there:
+        client = Engine.connect(there.found.host).client
+        client.images.load(b"".join(engine.client.images.get(site.base).save(named=True)))
+        client.close()
+        yield there
+
+
+@pytest.fixture
+def compile_double(victim: Victim, site: Site, tmp_path: Path) -> Command:
+    """Compiles the test double, and puts it into an image."""
+    tree = small(tmp_path / "tree", uuid.uuid4().hex)
+    words = (
+        "build", "--target", "mkl", "--release", RELEASE, "--bazel", mirror.BAZEL, "--cpu", "westmere",
+        "--source", str(tree), "--base", site.base, "--mirror", site.url, "--network", "host", "--need-disk", "1",
+        "--no-verify", "--with-headers",
+    )  # fmt: skip
+    return Command.on(victim, tmp_path / "work", *words)
+
+
+# As BuildKit's log names the first step of a stage; the last one writes the image.
+STAGES = {
+    "toolchain": r"\[toolchain 1/\d\] RUN",
+    "compile": r"\[build 1/1\] RUN",
+    "image": r"exporting (?:to image|layers)",
+}
+SIGNALS = (signal.SIGINT, signal.SIGKILL, signal.SIGHUP)
+FULL = ("error: the build ran out of disk space", "error: the engine's disk is full")
+
+
+def send(number: int, process: "subprocess.Popen[str]") -> None:
+    process.send_signal(number)
+
+
+@pytest.mark.nightly
+def test_a_build_goes_on_from_each_stage_at_which_it_was_struck(victim: Victim, compile_double: Command) -> None:
+    """Three times at each: the engine is killed, its disk is full, and a signal comes, each stage another one."""
+    left = Path(compile_double.env["TMPDIR"])
+    for stage, sent in zip(STAGES, SIGNALS, strict=True):
+        # Writing the image can end before it is struck; then the command has ended well.
+        early = {0} if stage == "image" else set()
+        code, output = compile_double.run(STAGES[stage], lambda _: victim.kill())
+        assert code in {EngineMissing.exit_code} | early, output[-3000:]
+        assert code == 0 or one_message(output).startswith("error: the container engine ended during the build")
+        victim.restart()
+        code, output = compile_double.run(STAGES[stage], lambda _: victim.fill())
+        victim.clear()
+        assert code in {DiskFull.exit_code} | early, output[-3000:]
+        assert code == 0 or one_message(output).startswith(FULL), output[-3000:]
+        code, output = compile_double.run(STAGES[stage], partial(send, sent))
+        killed = sent == signal.SIGKILL
+        assert code in {-sent if killed else Interrupted.exit_code} | early, output[-3000:]
+        assert bool([*left.glob("tfbuild-*")]) == (killed and code != 0)
+    code, output = compile_double.run()
+    assert code == 0, output[-6000:]
+    assert not [*left.iterdir()]
+    there = Engine.connect(victim.found.host)
+    assert [image.labels["io.tfbuild.id"] for image in there.labelled("io.tfbuild.id") if image.tags]
+    there.client.close()
+
+
+@pytest.mark.nightly
+def test_damaged_caches_of_bazel_give_the_same_library_or_a_hint_that_helps(
+    victim: Victim, compile_double: Command
+) -> None:
+    packer = Path(compile_double.words[compile_double.words.index("--source") + 1], PACKER)
+
+    def build() -> tuple[int, str]:
+        """Compile again, all of it from caches: the program that packs the wheel changes."""
+        packer.write_text((TREE / PACKER).read_text().replace("Summary: ", f"Summary: {uuid.uuid4().hex} "))
+        return compile_double.run()
+
+    def library() -> bytes:
+        code, output = build()
+        assert code == 0, output[-6000:]
+        there = Engine.connect(victim.found.host)
+        (image,) = (image for image in there.labelled("io.tfbuild.id") if image.tags)
+        content = there.read_contents(image.id, [LIBRARY], 1 << 26)
+        there.client.close()
+        return content[LIBRARY]
+
+    def cached() -> list[Path]:
+        folders = [path.parent for path in victim.data.glob("overlay2/*/diff/runs")]
+        return [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+
+    right = library()
+    assert any(path.name.startswith("ac_") for path in cached())
+    for path in cached():
+        path.write_bytes(b"")
+    assert library() == right
+    for path in cached():
+        path.write_bytes(os.urandom(path.stat().st_size))
+        os.chown(path, 12345, 12345)
+        path.chmod(0)
+    assert library() == right
+    for path in cached():
+        if path.match("runs/*.lock"):
+            path.unlink()
+            path.mkdir()
+    code, output = build()
+    assert code == BuildFailed.exit_code, output[-3000:]
+    message = one_message(output)
+    assert message.startswith("error: a cache of the builder is damaged: ")
+    assert f"`{CLEAR}`" in message
+    env = os.environ | {"DOCKER_HOST": victim.found.host}
+    subprocess.run([*CLEAR.split(), "--force"], env=env, check=True, capture_output=True)
+    assert library() == right
+
+
+PACKER = "tensorflow/tools/pip_package/make_wheel.py"
+LIBRARY = "/opt/tensorflow/lib/python3.11/site-packages/tensorflow/libtensorflow_double.so"
+CLEAR = "docker builder prune --filter type=exec.cachemount"

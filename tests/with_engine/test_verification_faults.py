@@ -3,21 +3,16 @@
 On an engine of its own, which builds an image once; then the build is cached, so that a command verifies at once.
 """
 
-import os
 import resource
 import signal
 import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.with_engine.conftest import ROOT
 from tests.with_engine.test_build import ID, RELEASE
-from tests.with_engine.test_fault_matrix import Victim, one_message, started
+from tests.with_engine.victim import Command, Victim, one_message, started
 from tfbuild.cli.options import certificates
 from tfbuild.context.labels import UNVERIFIED
 from tfbuild.engine import Engine
@@ -49,40 +44,9 @@ def victim(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield there
 
 
-@dataclass(frozen=True, kw_only=True)
-class Command:
-    """`invoke build` in a folder of its own, on the victim."""
-
-    folder: Path
-    env: dict[str, str]
-
-    def run(self, step: str = "", strike: Strike = lambda _: None) -> tuple[int, str]:
-        """Run it, strike in the step, and return the exit code and what was printed."""
-        with subprocess.Popen(
-            [sys.executable, "-m", "invoke", "--search-root", str(ROOT), *BUILD],
-            cwd=self.folder, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
-        ) as process:  # fmt: skip
-            lines, timer = [], threading.Timer(SECONDS, process.kill)
-            timer.start()
-            try:
-                for line in process.stdout or ():
-                    lines.append(line)
-                    if line.endswith(f": {step} ...\n"):
-                        strike(process)
-                process.wait()
-            finally:
-                timer.cancel()
-                process.kill()
-        output = "".join(lines)
-        assert not step or f": {step} ..." in output, output[-6000:]
-        return process.returncode, output
-
-
 @pytest.fixture(scope="module")
 def command(victim: Victim, tmp_path_factory: pytest.TempPathFactory) -> Command:
-    folder, temporary = tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("tmp")
-    return Command(folder=folder, env=os.environ | {"DOCKER_HOST": victim.found.host, "TMPDIR": str(temporary)})
+    return Command.on(victim, tmp_path_factory.mktemp("faults") / "work", *BUILD)
 
 
 def kept(victim: Victim) -> set[str]:
@@ -106,7 +70,7 @@ def test_a_verification_that_is_struck_from_outside_is_no_verdict(victim: Victim
         ("guard", lambda _: victim.fill(), DiskFull.exit_code, victim.clear),
         ("isa", limit, DiskFull.exit_code, nothing),
     ):
-        code, output = command.run(step, strike)
+        code, output = command.run(rf"verify: {step} \.\.\.", strike)
         after()
         assert code == error, output[-3000:]
         if error > 0:
