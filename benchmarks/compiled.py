@@ -10,8 +10,7 @@ below `dist/` (from `invoke wheel`: a release's wheels have one file name, so ea
 that has not ended is recorded as under way.
 
 `--overrides` names a file of JSON that says what each folder is that took a repository's place, such as "0.0.10 of
-Debian: not the pinned 0.0.6". `--second` names the working folder of another builder: one with empty disks, which
-compiled the same with the remote cache that the first filled.
+Debian: not the pinned 0.0.6".
 """
 
 import argparse
@@ -32,14 +31,12 @@ def main() -> None:
     parser.add_argument("--dist", type=Path, default=Path("dist"), help="(default: dist)")
     parser.add_argument("--commit", default="", help="of the tree, where the source is a tree without its history")
     parser.add_argument("--overrides", type=Path, help="JSON: what each overriding folder is, by the repository's name")
-    parser.add_argument("--second", type=Path, help="the working folder of a builder that used a shared cache")
     options = parser.parse_args()
     builds = [read(name, options.build / name, options.reports, options.dist) for name in options.id]
     versions = optional(options.overrides) if options.overrides else {}
-    for name, build in zip(options.id, builds, strict=True):
+    for build in builds:
         build["commit"] = build["commit"] or options.commit
         build["overrides"] = {repository: versions.get(repository) for repository in build["overrides"]}
-        build["second_builder"] = second(options.second / name, build["sittings"]) if options.second else None
     [release] = {build["release"] for build in builds}
     print(record(f"compiled-{release}", {"builds": builds}))
 
@@ -72,14 +69,6 @@ def read(name: str, folder: Path, reports: Path, dist: Path) -> dict[str, Any]:
 
 def recorded(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "sittings.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
-def second(folder: Path, first: list[dict[str, Any]]) -> list[dict[str, object]] | None:
-    """The second builder's own sittings, None where it compiled nothing; a cache brings along those of the first."""
-    if not (folder / "sittings.jsonl").is_file():
-        return None
-    known = {row["began"] for row in first}
-    return [sitting(row) for row in recorded(folder) if row["began"] not in known]
 
 
 def sitting(row: dict[str, Any]) -> dict[str, object]:

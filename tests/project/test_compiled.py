@@ -46,11 +46,6 @@ def test_what_has_no_end_is_under_way_and_has_no_verdict(folder: Path) -> None:
     assert report["sittings"][1]["wall_seconds"] is None
 
 
-def test_a_clock_that_was_set_meanwhile_changes_no_duration(folder: Path) -> None:
-    found = read(folder, DONE | {"ended": 1, "seconds": 480})
-    assert found["total"]["wall_seconds"] == 480
-
-
 def test_a_sitting_that_was_killed_counts_until_it_was_last_seen(folder: Path) -> None:
     found = read(folder, {"began": 1000, "seen": 1060, "cpu_seconds": 90.0, "peak_bytes": 9}, DONE)
     assert (found["sittings"][0]["wall_seconds"], found["sittings"][0]["why"]) == (60, "killed")
@@ -140,12 +135,3 @@ def test_what_is_in_the_libraries_is_that_for_which_they_were_compiled(folder: P
     report = {"guard": {"compiled": ["SSE", "AVX"]}, "libraries": [{"name": "a.so", "features": features}]}
     (folder / "inspect-ID.json").write_text(json.dumps(report))
     assert read(folder, DONE)["inspection"] == {"guard": ["SSE", "AVX"], "libraries": {"a.so": {"avx": 47.5}}}
-
-
-def test_a_second_builder_is_told_by_its_own_sittings(folder: Path) -> None:
-    """The cache brought those of the first along."""
-    assert compiled.second(folder, []) is None
-    rows = [STOPPED, DONE | {"processes": 90, "from_cache": 88}]
-    (folder / "sittings.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    [row] = compiled.second(folder, [STOPPED]) or []
-    assert (row["wall_seconds"], row["cpu_seconds"], row["processes"], row["from_cache"]) == (500, 600.0, 90, 88)

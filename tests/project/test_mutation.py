@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import figures, mutation
-from tests.checkout import ROOT, git
+from tests.checkout import ROOT
 
 SAMPLED = [path.stem for path in sorted(mutation.FOLDER.glob("*.json"))]
 
@@ -109,15 +109,6 @@ def with_reason(folder: Path, room: str, reason: str) -> None:
     path.write_text(path.read_text().replace('"equivalent": ""', f'"equivalent": "{reason}"', 1))
 
 
-def test_a_sample_replaces_the_report_of_its_room_alone(tmp_path: Path) -> None:
-    folder = tmp_path / "mutation"
-    for each in (report("cpu", "a.py\n@@ -1 +1 @@\n-1\n+2"), report("plan"), report("cpu")):
-        mutation.write(folder, each)
-    assert sorted(path.name for path in folder.iterdir()) == ["cpu.json", "plan.json"]
-    assert mutation.read(folder, "cpu") == report("cpu")
-    assert mutation.read(folder, "oci") is None
-
-
 def test_why_a_defect_is_equivalent_stays_while_the_same_change_survives(tmp_path: Path) -> None:
     same, other = "a.py\n@@ -1 +1 @@\n-1\n+2", "a.py\n@@ -1 +1 @@\n-1\n+3"
     mutation.write(tmp_path, report("cpu", same, other))
@@ -149,21 +140,6 @@ def test_the_table_counts_an_equivalent_defect_and_one_that_was_killed_since_as_
     path.write_text(killed.join(path.read_text().rsplit('"killed_by": ""', 2)))
     *_, line = figures.mutation_table(tmp_path).splitlines()
     assert line == "| `plan` | 17 of 20 (85%) | 1 | 2 | seed 7, commit 0123456789ab, 2026-01-02 |"
-
-
-def test_a_report_does_not_make_the_next_one_s_commit_dirty(tmp_path: Path) -> None:
-    reported = tmp_path / mutation.FOLDER.relative_to(ROOT) / "cpu.json"
-    reported.parent.mkdir(parents=True)
-    for path in (reported, tmp_path / "a.py"):
-        path.write_text("1")
-    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "first"]):
-        git(tmp_path, *command)
-    clean = mutation.commit_of(tmp_path)
-    assert re.fullmatch("[0-9a-f]{12}", clean)
-    reported.write_text("2")
-    assert mutation.commit_of(tmp_path) == clean
-    (tmp_path / "a.py").write_text("2")
-    assert mutation.commit_of(tmp_path) == f"{clean}-dirty"
 
 
 @pytest.mark.parametrize("room", SAMPLED)

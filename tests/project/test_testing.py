@@ -61,20 +61,6 @@ def test_no_pure_test_is_in_a_folder_that_is_left_out() -> None:
     assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout
 
 
-def test_commands_that_tests_start_find_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    environments: list[dict[str, str]] = []
-
-    def run(command: list[str], env: dict[str, str], **_: object) -> "subprocess.CompletedProcess[str]":
-        environments.append(env)
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    testing.run(ROOT, path="", pure=True, nightly=False)
-    assert environments
-    assert not [env for env in environments if "PYTHONDONTWRITEBYTECODE" in env or "PATH" not in env]
-
-
 def test_tests_that_measure_time_run_last_and_alone(steps: list[list[str]]) -> None:
     testing.run(ROOT, path="", pure=False, nightly=False)
     first, last = (row for row in steps if row[0] == "pytest")
@@ -178,69 +164,6 @@ def test_tensorflow_is_installed_anew_only_for_another_lock(steps: list[list[str
     lock = str(ROOT / "ci" / "tensorflow.txt")
     assert [row[0] for row in steps] == ["venv", "pip", "pytest", "pytest"]
     assert [row[-1] for row in steps[:2]] == [str(tmp_path / "tensorflow"), lock]
-
-
-PASSES = "def test_a(): pass\ndef test_b(): pass\n"
-FAILS = "import pytest\n@pytest.fixture\ndef gone(): raise OSError\ndef test_a(): assert 0\ndef test_b(gone): pass\n"
-SKIPS = "import pytest\ndef test_a(): pytest.skip('none')\n"
-RESULTS = {"x/test_a.py: 2 passed", "x/test_b.py: 1 failed, 1 error", "x/test_c.py: 1 skipped"}
-LANES = """
-import os, time
-import pytest
-@pytest.mark.parametrize("step", range(3))
-def test_it(step):
-    time.sleep(0.1)
-    open("{seen}", "a").write("{file} " + os.environ["PYTEST_XDIST_WORKER"] + "\\n")
-"""
-LONG = ("with_engine/test_image", "with_engine/test_verify", "with_engine/test_compile", "contract/test_bazel")
-
-
-def run_pytest(folder: Path, *arguments: str) -> list[str]:
-    """Run pytest with the plugin that writes a line for each file, and return its lines before the summary."""
-    for name, text in (("a", PASSES), ("b", FAILS), ("c", SKIPS)):
-        (folder / "x").mkdir(exist_ok=True)
-        (folder / "x" / f"test_{name}.py").write_text(text)
-    plugins = ["-p", "xdist.plugin", "-p", "tests.files", "-o", "console_output_style=classic", *arguments]
-    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "-q", *plugins, "--rootdir", str(folder), str(folder)]
-    env = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stdout + done.stderr
-    lines = done.stdout.partition("\n=")[0].split("\n")
-    assert {line for line in lines if line.startswith(("FAILED", "ERROR"))} == {
-        "FAILED x/test_b.py::test_a",
-        "ERROR x/test_b.py::test_b",
-    }
-    assert not {".", "F", "E", "s"} & {line.strip() for line in lines}
-    return lines
-
-
-def results(lines: list[str]) -> set[str]:
-    return {line.partition("] ")[2].partition(" (")[0] for line in lines if line.startswith("[")}
-
-
-@pytest.mark.slow
-def test_each_file_is_one_line_when_it_has_ended(tmp_path: Path) -> None:
-    lines = run_pytest(tmp_path, "-n", "0")
-    assert results(lines) == RESULTS
-    assert any(line.startswith("[3/3]") for line in lines)
-
-
-@pytest.mark.slow
-def test_files_that_share_something_run_in_one_worker(tmp_path: Path) -> None:
-    """The two long lanes run in parallel, each in one worker; pytest-xdist by itself distributes single tests."""
-    seen = tmp_path / "seen"
-    for file in (*LONG, "x/test_x"):
-        path = tmp_path / f"{file}.py"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(LANES.format(seen=seen, file=file))
-    lines = run_pytest(tmp_path, "-p", "tests.lanes", "-n", "2", "--no-loadscope-reorder")
-    assert results(lines) == RESULTS | {f"{file}.py: 3 passed" for file in (*LONG, "x/test_x")}
-    assert any(line.startswith("[8/8]") for line in lines)
-    pairs = {line.partition(" ")[::2] for line in seen.read_text().splitlines()}
-    worker = dict(pairs)
-    assert len(pairs) == len(worker) == 5
-    assert worker["with_engine/test_image"] == worker["with_engine/test_verify"]
-    assert worker["with_engine/test_compile"] == worker["contract/test_bazel"] != worker["with_engine/test_image"]
 
 
 def test_long_lanes_begin_first_and_what_needs_no_engine_last() -> None:
