@@ -1,17 +1,23 @@
 """Labels as they are written, and as anybody may have written them."""
 
+import json
+import re
+import shlex
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbuild import plan
-from tfbuild.context import labels
+from tfbuild import __version__, plan
+from tfbuild.context import dockerfile, labels
 from tfbuild.context.labels import Planned, labels_of, read_labels
 from tfbuild.engine import Engine, Image
 from tfbuild.engine.image import parse_image
-from tfbuild.errors import UnknownImage, UsageError
+from tfbuild.errors import UnknownImage, Unsupported, UsageError
+from tfbuild.facts import closure
 from tfbuild.plan import Request
 from tfbuild.publish import indexes
 
@@ -24,19 +30,100 @@ def build() -> plan.Build:
     return plan.select(Request(target="cuda", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
 
 
-def test_what_is_written_is_read() -> None:
-    planned_build = build()
-    image_labels = read_labels(labels_of(planned_build))
-    assert image_labels.id == planned_build.id
-    assert labels.identifier("x", labels_of(planned_build)) == planned_build.id
-    assert image_labels.get("features").split() == list(planned_build.instruction_set.features)
-    assert (image_labels.get("target"), image_labels.get("cuda")) == ("cuda", planned_build.cuda)
+# The labels of an official wheel's image, as far as most tests need them.
+LABELS = {
+    labels.PREFIX + name: value
+    for name, value in {
+        "id": "2.14.0-mkl-py3.11-avx",
+        "release": "2.14.0",
+        "python": "3.11",
+        "target": "mkl",
+        "platform": "linux/amd64",
+        "features": " ".join(sorted(closure(["avx"]))),
+        "plan": '{"threading":"threadpool"}',
+    }.items()
+}
+
+
+def planned(*features: str, release: str = "2.14.0", wheel: str = "official") -> Planned:
+    held = " ".join(sorted(closure(features or ["avx"])))
+    own = json.dumps({"threading": "threadpool", "wheel": {"kind": wheel}})
+    more = {
+        f"{labels.PREFIX}{name}": value for name, value in (("features", held), ("release", release), ("plan", own))
+    }
+    return Planned.from_labels("x", LABELS | more, "amd64")
+
+
+FLAGS = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
+REQUESTS = st.builds(
+    Request,
+    target=st.sampled_from(["cpu", "mkl", "cuda"]),
+    release=st.sampled_from(["2.12.1", "2.16.2", "2.20.0", "2.21.0"]),
+    cpu=st.sampled_from(["x86-64-v2", "x86-64-v3", "x86-64-v4", "sapphirerapids"]),
+    platform=st.just("linux/amd64"),
+    with_headers=st.booleans(),
+    bazel_flag=st.lists(st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1).map("--x={}".format)).map(
+        tuple
+    ),
+)
+
+
+@given(REQUESTS)
+def test_what_is_written_is_read(request_: Request) -> None:
+    """Also by way of a Dockerfile, whose quotes are those of a shell."""
+    built = plan.select(request_, None)
+    written = labels_of(built)
+    text = dockerfile.files(built)["Dockerfile"]
+    lines = re.search(r"^LABEL \\\n((?:.*\\\n)*.*)\n", text, re.MULTILINE)
+    assert lines
+    rendered = dict(word.replace("\\$", "$").partition("=")[::2] for word in shlex.split(lines[1].replace("\\\n", " ")))
+    assert rendered == written
+    image_labels = read_labels(written)
+    document = json.loads(image_labels.get("plan"))
+    known = {
+        name: value for name, value in json.loads(json.dumps(built.to_json())).items() if value and name != "notes"
+    }
+    assert known == {name: value for name, value in document.items() if name != "tfbuild"}
     # The Dockerfile's arguments, which the builder fills in.
     assert (image_labels.context, image_labels.base_name, image_labels.base_digest) == (
         "${CONTEXT_DIGEST}", "${BASE_NAME}", "${BASE_DIGEST}"
     )  # fmt: skip
+    read = Planned.from_labels("x", written, "amd64").build
+    for name in ("id", "release", "python", "target", "platform", "compiler", "threading", "compute_capabilities"):
+        assert getattr(read, name) == getattr(built, name)
+    assert (read.required, read.gpus, read.environment) == (built.required, built.gpus, built.environment)
+    assert plan.alternatives(read) == plan.alternatives(built)
+
+
+def test_the_parts_of_the_plan_are_read_by_their_names() -> None:
+    image_labels = read_labels(labels_of(build()))
+    assert labels.identifier("x", labels_of(build())) == build().id
+    assert (image_labels.get("cuda"), image_labels.get("cudnn")) == (build().cuda, build().cudnn)
+    assert image_labels.get("copts").split() == list(build().copts)
+    assert image_labels.get("compute-capabilities").split() == list(build().compute_capabilities)
+    assert (image_labels.get("wheel"), image_labels.get("instruction-set")) == ("source", "x86-64-v3")
+    assert image_labels.get("version") == __version__
     assert image_labels.get("none of tfbuild's") == ""
-    assert set(labels.prefixed(image_labels.own)) <= set(labels_of(planned_build))
+
+
+def test_a_plan_has_no_path_of_this_machine_and_a_size(tmp_path: Path) -> None:
+    patch = tmp_path / "my.patch"
+    patch.write_text("--- a/x\n+++ b/x\n")
+    request = Request(release="2.20.0", cpu="x86-64-v3", platform="linux/amd64", patch=(str(patch),))
+    own = labels_of(plan.select(request, None))["io.tfbuild.plan"]
+    assert "my.patch" in own
+    assert str(tmp_path) not in own
+    long = replace(request, patch=(), bazel_flag=tuple(f"--x={'y' * 9_000}{number}" for number in range(4)))
+    with pytest.raises(Unsupported, match=r"the plan takes 3\d,\d\d\d bytes as a label"):
+        labels_of(plan.select(long, None))
+
+
+ODD = ("", "{", "[]", "1", "[" * 9_999, '{"wheel": 1, "copts": {}}', '{"compiler": ["\\ud800"]}', "9" * 99_999)
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_a_plan_of_any_content_is_read_without_an_error(text: str) -> None:
+    assert read_labels({"io.tfbuild.plan": text, "io.tfbuild.id": "x"}).id == "x"
 
 
 @pytest.mark.parametrize(
@@ -93,10 +180,39 @@ def test_labels_of_any_content_can_be_read(name: str, value: str) -> None:
     assert read is None or name in ("features", "instruction-set")
 
 
-@pytest.mark.parametrize("release", [ENDLESS, 5001 * "1"])
-def test_a_release_that_cannot_be_read_is_an_unreadable_label(release: str) -> None:
-    with pytest.raises(UnknownImage, match=r"unreadable label io\.tfbuild\.release"):
-        Planned.from_labels("x", labels_of(build()) | {"io.tfbuild.release": release}, "amd64")
+@pytest.mark.parametrize("name", labels.NEEDED)
+def test_each_label_that_a_plan_needs_is_asked_for(name: str) -> None:
+    less = {key: value for key, value in labels_of(build()).items() if key != labels.PREFIX + name}
+    with pytest.raises(UnknownImage, match=rf"x was not made by tfbuild: it has no label io\.tfbuild\.{name}"):
+        Planned.from_labels("x", less, "amd64")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "good"),
+    [
+        ("id", "a" * 128, True),
+        ("id", "a" * 129, False),
+        ("id", ".x", False),
+        ("id", "../../etc/passwd", False),
+        ("id", "", False),
+        ("python", "3.12", True),
+        ("python", "3.100", False),
+        ("python", "2.7", False),
+        ("python", "3.11/../..", False),
+        ("release", "newest", False),
+        ("release", ENDLESS, False),
+        # Whoever changes these would switch a check off.
+        ("platform", "linux/arm64", False),
+        ("target", "tpu", False),
+    ],
+)
+def test_labels_have_a_form(name: str, value: str, good: bool) -> None:
+    given = labels_of(build()) | {labels.PREFIX + name: value}
+    if good:
+        assert getattr(Planned.from_labels("x", given, "amd64"), name) == value
+    else:
+        with pytest.raises(UnknownImage, match=rf"unreadable label io\.tfbuild\.{name}: '{value[:40]}'$"):
+            Planned.from_labels("x", given, "amd64")
 
 
 GITHUB = {

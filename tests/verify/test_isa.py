@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.binary.codes import code_with
-from tests.context.test_planned import planned
+from tests.context.test_labels import planned
 from tests.rows import each
 from tests.verify.images import verification
 from tests.verify.test_judge import ENVIRONMENT

@@ -7,7 +7,7 @@ import pytest
 
 from tests.binary import libraries as guards
 from tests.binary.test_scan import AVX, AVX2, BMI2, everywhere, function, library
-from tests.context.test_planned import LABELS
+from tests.context.test_labels import LABELS
 from tests.rows import each
 from tests.verify.images import CC, FRAMEWORK, SITE, ImageEngine
 from tests.verify.test_configuration import image as right_image

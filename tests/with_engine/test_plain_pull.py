@@ -11,6 +11,7 @@ from tests.with_engine import second
 from tests.with_engine.registry import Server
 from tests.with_engine.test_registry import build, label, push, server
 from tfbuild import facts
+from tfbuild.context.labels import read_labels
 from tfbuild.cpu import detect, isa
 from tfbuild.engine import Engine
 from tfbuild.oci.client import Registry
@@ -40,7 +41,7 @@ def taken(engine: Engine, place: Registry, platform: str = "") -> str:
     env = engine.environ
     subprocess.run(["docker", "pull", "--quiet", *option, ref], env=env, check=True, capture_output=True)
     try:
-        return engine.image(ref).labels["io.tfbuild.instruction-set"]
+        return read_labels(engine.image(ref).labels).get("instruction-set")
     finally:
         engine.remove(ref)
 

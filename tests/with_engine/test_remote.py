@@ -243,7 +243,7 @@ def test_no_credential_is_in_an_image_that_was_compiled_with_them(site: Site, en
         assert server.stored()
     try:
         # The search finds what is there: a file's text, and a label.
-        there = {b"A test double, not TensorFlow", b"io.tfbuild.allocator"}
+        there = {b"A test double, not TensorFlow", b"io.tfbuild.plan"}
         found = saved.found(saved.everything(engine, made.image), header.encode(), password.encode(), *there)
         assert found == there
     finally:
@@ -295,7 +295,7 @@ def test_no_client_certificate_is_in_an_image_that_was_compiled_with_it(
     try:
         secret = set().union(*map(pieces, (client.certificate, client.key, accepted)))
         # The search finds what is there: a file's text and a label, and what the compile itself wrote.
-        there = {b"A test double, not TensorFlow", b"io.tfbuild.allocator"}
+        there = {b"A test double, not TensorFlow", b"io.tfbuild.plan"}
         assert saved.found(saved.everything(engine, image), *secret, *there) == there
         assert not list(folders["scratch"].iterdir())
         kept = ROOT / "build" / image.removeprefix("tfbuild:").removesuffix("-unverified")

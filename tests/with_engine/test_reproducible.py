@@ -243,5 +243,5 @@ def test_the_password_of_a_mirror_is_in_no_layer_and_not_in_the_history(
     assert "/pypi.org/simple/six/" in guard.asked
     assert any(path.endswith(".deb") for path in guard.asked)
     # The search finds what is there: a file's text, and a label.
-    there = (MODULE.encode(), b"io.tfbuild.allocator")
+    there = (MODULE.encode(), b"io.tfbuild.plan")
     assert saved.found(saved.everything(engine, pair[1]), *guard.needles, *there) == set(there)

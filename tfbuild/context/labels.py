@@ -4,15 +4,17 @@ Images inherit labels, and anybody can write them: until it is checked, what is 
 annotations of a registry's index have the same names.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tfbuild import __version__, plan
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.errors import UnknownImage, UsageError
+from tfbuild.errors import UnknownImage, Unsupported, UsageError
 from tfbuild.in_container.smoke import judge
 from tfbuild.oci import references
 from tfbuild.plan import Build
@@ -33,32 +35,23 @@ ID = f"{PREFIX}id"
 BASE = f"{PREFIX}base"
 # What each label that tfbuild writes says, by its name without the prefix.
 MEANINGS = {
-    "schema": "version of these labels",
-    "version": "version of tfbuild that wrote them",
     "id": "identifier of the build, which is also the tag",
     "release": "TensorFlow release",
-    "python": "Python version",
     "target": "`cpu`, `mkl` or `cuda`",
+    "python": "Python version",
     "platform": "operating system and architecture",
-    "instruction-set": "what TensorFlow was compiled for: a level, and the features beyond it",
     "features": "CPU features that the image needs; its entry point checks them",
-    "copts": "compiler flags for the CPU",
-    "compiler": "compiler of the plan",
-    "bazel": "Bazel version; empty where nothing was compiled",
-    "allocator": "allocator that `LD_PRELOAD` names",
-    "threading": "threading runtime of oneDNN",
-    "onednn": "`on`: switched on by the image; `default`: as TensorFlow decides",
-    "wheel": "where the wheel is from: `official`, `file` or `source`",
-    "requirement": "the official wheel's name and version",
     "context": "digest of the build context and the base image",
     "reused": "the image of the same context from which `--reuse` took TensorFlow; empty where it was installed anew",
-    "compute-capabilities": "CUDA: GPUs that the kernels were compiled for",
-    "cuda": "CUDA version",
-    "cudnn": "cuDNN version",
-    "source": "what was compiled: tag and commit, an archive's digest, or `tree`",
+    "plan": "the plan, as `invoke plan --json` prints it, without what is empty and without notes; and the version of "
+    "tfbuild",
 }
+# Docker 20.10 keeps a label of 32 KB byte for byte, and plans take 1 to 3 KB.
+MOST_PLAN = 32_768
 # All that an image of this version can have.
 OWN = frozenset(f"{PREFIX}{name}" for name in (*MEANINGS, "base"))
+# The parts of a plan that `read_labels` returns as text.
+PARTS = ("instruction_set", "compiler", "bazel", "threading", "cuda", "cudnn", "copts", "compute_capabilities")
 OCI = "org.opencontainers.image."
 BASE_NAME = f"{OCI}base.name"
 BASE_DIGEST = f"{OCI}base.digest"
@@ -86,34 +79,36 @@ def labels_of(build: Build) -> dict[str, str]:
         BASE_DIGEST: "${BASE_DIGEST}",
     } | prefixed(
         {
-            "schema": SCHEMA,
-            "version": __version__,
             "id": build.id,
             "release": build.release,
-            "python": build.python,
             "target": build.target,
+            "python": build.python,
             "platform": build.platform,
-            "instruction-set": compiled,
             "features": " ".join(build.instruction_set.features),
-            "copts": " ".join(build.copts),
-            "compiler": build.compiler,
-            "bazel": build.bazel,
-            "allocator": ALLOCATOR,
-            "threading": build.threading,
-            "onednn": onednn(build),
-            "wheel": build.wheel.kind,
-            "requirement": build.wheel.requirement,
             "context": "${CONTEXT_DIGEST}",
             "reused": "${REUSED}",
+            "plan": _plan(build),
         }
-        | (_gpus(build) if build.for_gpus else {})
-        | _source(build)
     )
 
 
-def onednn(build: Build) -> str:
-    """Return the label that says whether the image switches oneDNN on, or leaves that to TensorFlow."""
-    return "on" if build.onednn else "default"
+def _plan(build: Build) -> str:
+    """Return the plan as one line of JSON, the same on every machine. Raises Unsupported if it is too long."""
+    values = {name: value for name, value in build.to_json().items() if name != "notes" and value}
+    text = json.dumps({"tfbuild": __version__, **_named(values)}, separators=(",", ":"), sort_keys=True)
+    if len(text) > MOST_PLAN:
+        raise Unsupported(
+            f"the plan takes {len(text):,} bytes as a label of the image, and engines keep {MOST_PLAN:,}",
+            hint="fewer or shorter values of --bazel-flag, --configure and --patch",
+        )
+    return text
+
+
+def _named(value: Any) -> Any:
+    """Return a part of a plan with the names of files in place of their paths."""
+    if isinstance(value, dict):
+        return {key: Path(item).name if key == "path" and item else _named(item) for key, item in value.items()}
+    return [_named(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def descriptions(own_id: str, release: str, target: str, python: str, instruction_set: str) -> dict[str, str]:
@@ -164,27 +159,15 @@ def prefixed(values: Mapping[str, str]) -> dict[str, str]:
     return {f"{PREFIX}{name}": value for name, value in values.items()}
 
 
-def _gpus(build: Build) -> dict[str, str]:
-    capabilities = {"compute-capabilities": " ".join(build.compute_capabilities)}
-    # The CUDA of a wheel file is not known.
-    return capabilities | ({"cuda": build.cuda, "cudnn": build.cudnn} if build.cuda else {})
-
-
-def _source(build: Build) -> dict[str, str]:
-    """Return what was compiled: a tag and its commit, if that is known, or an archive's digest, or "tree"."""
-    if build.source is None:
-        return {}
-    named = "@".join(part for part in (build.source.tag, build.source.commit) if part)
-    archive = f"sha256:{build.source.sha256}" if build.source.sha256 else ""
-    return {"source": named or archive or build.source.kind}
-
-
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageLabels:
-    """The labels of an image, unchecked; a missing one is "". `own`: tfbuild's, by their names without the prefix."""
+    """The labels of an image, unchecked; a missing one is "". `own`: tfbuild's, by their names without the prefix.
+
+    They include the parts of the plan: instruction-set, compiler, copts, wheel, requirement and the like.
+    """
 
     own: Mapping[str, str] = field(default_factory=dict)
     base_name: str = ""
@@ -207,11 +190,34 @@ class ImageLabels:
 def read_labels(labels: object) -> ImageLabels:
     """Read an image's labels, or an index's annotations, of any shape and content; never raises."""
     known = as_text(labels)
+    own = {name.removeprefix(PREFIX): value for name, value in known.items() if name.startswith(PREFIX)}
     return ImageLabels(
-        own={name.removeprefix(PREFIX): value for name, value in known.items() if name.startswith(PREFIX)},
+        own=as_text(_parts(own.get("plan", ""))) | own,
         base_name=known.get(BASE_NAME, ""),
         base_digest=known.get(BASE_DIGEST, ""),
     )
+
+
+def _parts(text: str) -> dict[str, str]:
+    """Return the parts of the plan in a label as texts; {} for anything else."""
+    try:
+        plan = json.loads(text) if len(text) <= MOST_PLAN else None
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(plan, dict):
+        return {}
+    wheel, source = (value if isinstance(value := plan.get(name), dict) else {} for name in ("wheel", "source"))
+    parts = {name.replace("_", "-"): plan.get(name) for name in PARTS} | {
+        "version": plan.get("tfbuild"),
+        "wheel": wheel.get("kind"),
+        "requirement": wheel.get("requirement"),
+        "source": source.get("commit") or source.get("tag") or source.get("sha256") or source.get("kind"),
+    }
+    return {
+        name: " ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for name, value in parts.items()
+        if value
+    }
 
 
 def configured_labels(configuration: Mapping[str, object]) -> dict[str, str]:
@@ -232,7 +238,7 @@ def identifier(image: str, labels: object) -> str:
 # The identifier names the report's files.
 IDENTIFIER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
 PYTHON = re.compile(r"3\.\d{1,2}", re.ASCII)
-NEEDED = ("id", "release", "python", "target", "platform", "features", "allocator")
+NEEDED = ("id", "release", "python", "target", "platform", "features")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +271,6 @@ class Planned:
             "python": bool(PYTHON.fullmatch(image.get("python"))),
             "release": plan.is_version(image.get("release")),
             "target": plan.is_target(image.get("target")),
-            "allocator": image.get("allocator") == ALLOCATOR,
             "platform": image.get("platform") == platform and platform in plan.PLATFORMS,
         }
         if bad := [name for name, good in readable.items() if not good]:

@@ -9,13 +9,14 @@ from functools import partial
 from typing import Any
 
 from tfbuild import __version__
-from tfbuild.context.labels import Planned, read_labels
+from tfbuild.context.labels import ALLOCATOR, Planned, read_labels
 from tfbuild.engine import Engine, Image
 from tfbuild.engine.image import named_if_removed
 from tfbuild.errors import BadInput
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.records import Environment
 from tfbuild.measure import probe
+from tfbuild.plan import Build
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import printable
 from tfbuild.verify.checks import CHECKS, isa
@@ -115,7 +116,7 @@ def _report(verification: Verification, image: Image, ref: str, seconds: float) 
             architecture=image.architecture,
             labels={name: printable(value) for name, value in image.labels.items()},
         ),
-        plan=_plan_facts(image),
+        plan=_plan_facts(image, verification.planned.build),
         host=probe.host(environment, verification.engine) if environment else None,
         software=_software(environment, verification) if environment else None,
         checks=tuple(verification.checks),
@@ -124,10 +125,11 @@ def _report(verification: Verification, image: Image, ref: str, seconds: float) 
     )
 
 
-def _plan_facts(image: Image) -> PlanFacts:
+def _plan_facts(image: Image, build: Build) -> PlanFacts:
     """Return the plan in the labels; each field is a label, with "_" for "-"."""
     own = read_labels(image.labels)
     label: dict[str, Any] = {row.name: printable(own.get(row.name.replace("_", "-"))) for row in fields(PlanFacts)}
+    label |= {"allocator": ALLOCATOR, "onednn": "on" if build.onednn else "default"}
     return PlanFacts(**label | {name: tuple(label[name].split()) for name in ("features", "copts")})
 
 
