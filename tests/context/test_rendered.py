@@ -73,7 +73,7 @@ def test_only_a_build_of_the_release_itself_has_its_day_and_commit(tmp_path: Pat
     ("source", "label"),
     [
         (Source(kind="git", tag="v2.21.0", commit=""), "v2.21.0"),
-        (Source(kind="archive", tag="", commit="", sha256="ab"), "ab"),
+        (Source(kind="archive", tag="", commit="", sha256="ab"), "sha256:ab"),
         (Source(kind="tree", tag="", commit=""), "tree"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.publish.test_supply import BASE, DIGEST, SITE, files, image, labels, metadata, properties
+from tfbuild.context.labels import read_labels
 from tfbuild.engine import Engine, Files
 from tfbuild.errors import TfbuildError
 from tfbuild.publish import image_contents, sbom
@@ -222,7 +223,7 @@ def test_tensorflow_says_how_it_was_compiled() -> None:
     assert known == {
         "tfbuild:path": f"{SITE}/tensorflow-2.20.0.dist-info",
     } | {
-        f"tfbuild:tensorflow:{name}": own[f"io.tfbuild.{name}"]
+        f"tfbuild:tensorflow:{name}": read_labels(own).get(name)
         for name in ("release", "wheel", "instruction-set", "copts", "compiler", "bazel", "source")
     }
     official = image(labels=own | {"io.tfbuild.requirement": "tensorflow-cpu==2.20.0"})

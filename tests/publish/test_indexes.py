@@ -10,6 +10,7 @@ import pytest
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import INDEXES, attach, digest, gather, image, labels_of_plan, offered, published
+from tfbuild.context.labels import read_labels
 from tfbuild.errors import RegistryRefused
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
@@ -43,7 +44,7 @@ def test_an_index_has_the_fields_that_others_read(fake: type[FakeRegistry]) -> N
         "digest": digest_of(stored),
         "size": len(stored),
         "platform": {"os": "linux", "architecture": "amd64", "variant": "v3"},
-        "annotations": {f"io.tfbuild.{name}": own[f"io.tfbuild.{name}"] for name in kept} | {
+        "annotations": {f"io.tfbuild.{name}": read_labels(own).get(name) for name in kept} | {
             "io.tfbuild.features": " ".join(sorted(features)),
             "io.tfbuild.cpuinfo": " ".join(sorted(features - {"sse3", "lzcnt"} | {"pni", "abm"})),
             "io.tfbuild.speed": row["annotations"]["io.tfbuild.speed"],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests import schemas
 from tests.examples import few
 from tfbuild import plan
-from tfbuild.context.labels import labels_of
+from tfbuild.context.labels import labels_of, read_labels
 from tfbuild.engine import Files, Image
 from tfbuild.oci.manifests import digest_of
 from tfbuild.plan import Request
@@ -299,7 +299,7 @@ def test_the_ci_run_that_publishes_an_image_is_named(
 def test_a_statement_has_the_fields_that_slsa_gives_them() -> None:
     """What readers of such documents look for, by its exact names; published values, which must not change."""
     content = statement()
-    own = {name.removeprefix("io.tfbuild."): value for name, value in labels().items()}
+    own = read_labels(labels()).own
     assert content["_type"] == "https://in-toto.io/Statement/v1"
     assert content["predicateType"] == "https://slsa.dev/provenance/v1"
     assert content["subject"] == [{"name": f"ghcr.io/us/tfbuild:{own['id']}", "digest": {"sha256": 64 * "f"}}]
@@ -308,7 +308,7 @@ def test_a_statement_has_the_fields_that_slsa_gives_them() -> None:
     assert definition["externalParameters"] == {
         name: own[name] for name in ("release", "target", "python", "platform", "wheel", "source")
     }
-    decided = ("instruction-set", "compiler", "bazel", "allocator", "threading", "onednn", "context")
+    decided = ("instruction-set", "compiler", "bazel", "threading", "context")
     assert definition["internalParameters"] == {name: own[name] for name in decided} | {
         "features": own["features"].split(),
         "copts": own["copts"].split(),

@@ -207,11 +207,13 @@ def _parts(text: str) -> dict[str, str]:
     if not isinstance(plan, dict):
         return {}
     wheel, source = (value if isinstance(value := plan.get(name), dict) else {} for name in ("wheel", "source"))
+    named = "@".join(str(source[part]) for part in ("tag", "commit") if source.get(part))
+    archive = f"sha256:{source['sha256']}" if source.get("sha256") else ""
     parts = {name.replace("_", "-"): plan.get(name) for name in PARTS} | {
         "version": plan.get("tfbuild"),
         "wheel": wheel.get("kind"),
         "requirement": wheel.get("requirement"),
-        "source": source.get("commit") or source.get("tag") or source.get("sha256") or source.get("kind"),
+        "source": named or archive or source.get("kind"),
     }
     return {
         name: " ".join(map(str, value)) if isinstance(value, list) else str(value)

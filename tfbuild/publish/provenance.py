@@ -21,7 +21,7 @@ BUILDER = "urn:tfbuild:local"
 # The request, and what tfbuild decided; SLSA separates the two.
 REQUESTED = ("release", "target", "python", "platform", "wheel", "requirement", "source", "compute-capabilities")
 DECIDED = (
-    "instruction-set", "features", "copts", "compiler", "bazel", "allocator", "threading", "onednn", "context"
+    "instruction-set", "features", "copts", "compiler", "bazel", "threading", "context"
 )  # fmt: skip
 LISTS = ("features", "copts", "compute-capabilities")
 TENSORFLOW = "git+https://github.com/tensorflow/tensorflow"
