@@ -313,7 +313,7 @@ def here(bazel: Path, version: str, given: Remote, folder: Path, startup: str = 
     tree.mkdir(exist_ok=True)
     (tree / "WORKSPACE").touch()
     (tree / "BUILD").write_text('genrule(name = "made", outs = ["made.txt"], cmd = "echo made > $@")\n')
-    silo = remote_cache.silo(version, "2.13.1").replace(remote_cache.BUILDER, "0" * 64)
+    silo = remote_cache.silo("2.13.1").replace(remote_cache.BUILDER, "0" * 64)
     rc.write_text(f"{startup}{remote_cache.bazelrc(given, version)}build {silo}\n")
     start = [str(bazel), "--batch", f"--bazelrc={rc}", f"--output_user_root={folder / uuid.uuid4().hex}"]
     return subprocess.run([*start, "build", ":made"], cwd=tree, capture_output=True, text=True, check=False).stderr

@@ -135,7 +135,7 @@ def toolchain(build: Build) -> Toolchain:
         bazelisk=(rows.bazelisk.version, rows.bazelisk.sha256[arch], build.platform.partition("/")[2]),
         host_flags=(f"--host_copt={GENERIC[arch]}", *toolchains.bazel_flags(rows.host_apart, bazel)),
         machine_flags=toolchains.bazel_flags(rows.compile_once, bazel),
-        silo=remote_cache.silo(bazel, release),
+        silo=remote_cache.silo(release),
         cuda_base=_cuda_base(build),
         known_failures=failures.known(release),
         cost=releases.compile_cost(release),

@@ -1,21 +1,17 @@
 """A cache or an executor that machines share (Bazel's remote execution API, or a cache over HTTP).
 
-It has the options, the abilities of each Bazel (facts/remote.toml), and the lines for Bazel.
+It has the options, and the lines for Bazel 5.3 and newer.
 """
 
 import re
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import msgspec
 from packaging.version import Version
 
-from tfbuild import facts
-from tfbuild.errors import Unsupported, UsageError
-from tfbuild.facts import Facts
+from tfbuild.errors import UsageError
 from tfbuild.plan.run_request import RunRequest
 from tfbuild.util.files import read_named, read_regular
 from tfbuild.util.options import given
@@ -23,21 +19,13 @@ from tfbuild.util.options import given
 if TYPE_CHECKING:
     from tfbuild.oci.references import Repository
 
-Name = Literal[
-    "headers",
-    "executes-by-default",
-    "executes",
-    "client-certificate",
-    "client-certificate-http",
-    "exec-properties",
-    "disk-beside-grpc",
-    "disk-beside-executor",
-    "results-ignore-disk",
-]
 CACHES = ("grpc", "grpcs", "http", "https")
 # The scheme of a cache that is an image in a registry.
 IMAGE = "oci://"
 EXECUTORS = ("grpc", "grpcs")
+BAZEL_6 = Version("6.0.0")
+# With BuildGrid 0.4.4 and buildbox 1.4.30 (tests/with_engine/test_remote_workers.py).
+TRIED_EXECUTING = "7.7.1"
 # compile.sh replaces it with the digest of the builder.
 BUILDER = "@BUILDER@"
 SILO = "cache-silo-key"
@@ -46,17 +34,6 @@ HEADER = re.compile(r"[A-Za-z0-9._-]+")
 VALUE = re.compile(r"[ -&(-\[\]-~]+")
 AUTHORITY = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
 PATH = re.compile(r"[A-Za-z0-9._~/%-]*")
-
-
-class Ability(Facts, frozen=True, kw_only=True):
-    """Something that Bazel can do since one version (and before another, if one is named)."""
-
-    name: Name
-    option: str
-    last_without: str
-    since: str = msgspec.field(name="from")
-    before: str = ""
-    source: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +55,6 @@ class Remote:
         """The name for people."""
         parts = [f"cache {self.cache}" + (", read only" if self.readonly else "")] if self.cache else []
         return "; ".join([*parts, *([f"executor {self.executor}"] if self.executor else [])])
-
-    @property
-    def over_grpc(self) -> bool:
-        """Whether the cache speaks gRPC, not HTTP."""
-        return self.cache.startswith("grpc")
 
     def secrets(self) -> dict[str, Path]:
         """Return the files that the builder gets unchanged."""
@@ -239,105 +211,48 @@ def _pem(option: str, name: str) -> Path:
     return path
 
 
-# --- abilities of Bazel -----------------------------------------------------------------------------------------------
+# --- Bazel ------------------------------------------------------------------------------------------------------------
 
 
-@cache
-def abilities() -> dict[str, Ability]:
-    """Return what Bazels can and cannot do, by name."""
-    return {row.name: row for row in facts.rows("remote", Ability)}
-
-
-def can(bazel: str, name: Name) -> bool:
-    """Whether that Bazel has the ability; raises Unsupported for a version that was not tried."""
-    row, version = abilities()[name], Version(bazel)
-    if row.before and version >= Version(row.before):
-        return False
-    if Version(row.last_without) < version < Version(row.since):
-        raise Unsupported(
-            f"whether Bazel {bazel} has {row.option} is not certain: {row.last_without} has not, {row.since} has",
-            hint=f"do without, or --bazel {row.since} where the release accepts it",
-        )
-    return version >= Version(row.since)
-
-
-def _need(bazel: str, name: Name) -> None:
-    if not can(bazel, name):
-        row = abilities()[name]
-        raise UsageError(
-            f"Bazel {bazel}, which this release is built with, has no {row.option}",
-            hint=f"Bazel has it from {row.since} on: take a newer release, or do without",
-        )
-
-
-def silo(bazel: str, release: str) -> str:
+def silo(release: str) -> str:
     """Return the Bazel flag that separates builders and releases in every cache.
 
     Instruction sets need none: their flags are in the keys of what is compiled for them, and of nothing else, so that
-    the next set takes over the host tools and all that these make.
-
-    From Bazel 0.26.1 on, a property of the platform is part of each action's key, over gRPC and HTTP and on disk, and
-    of nothing else. Unlike --action_env it reaches host tools too, and no repository is fetched again.
+    the next set takes over the host tools and all that these make. A property of the platform is part of each action's
+    key, and of nothing else. Unlike --action_env it reaches host tools too, and no repository is fetched again.
     """
-    value = f"{release}-{BUILDER}"
-    if can(bazel, "exec-properties"):
-        return f"--remote_default_exec_properties={SILO}={value}"
-    return f"""--remote_default_platform_properties='properties:{{name:"{SILO}" value:"{value}"}}'"""
-
-
-def keeps_disk(remote: Remote, bazel: str) -> bool:
-    """Whether Bazel can use its disk cache too. If that is not known, it goes without, which is always safe."""
-    try:
-        if remote.executor and not can(bazel, "disk-beside-executor"):
-            return False
-        return not remote.over_grpc or can(bazel, "disk-beside-grpc")
-    except Unsupported:
-        return False
+    return f"--remote_default_exec_properties={SILO}={release}-{BUILDER}"
 
 
 def bazelrc(remote: Remote, bazel: str) -> str:
-    """Return the lines for Bazel, with credentials; raises UsageError if this Bazel lacks an ability."""
-    flags = _executing(remote, bazel) if remote.executor else []
+    """Return the lines for Bazel, with credentials; raises UsageError if this Bazel cannot do it."""
+    flags = [f"--remote_executor={remote.executor}"] if remote.executor else []
+    if remote.executor:
+        # With the fallback, an action that the executor fails to run is run on this machine. A tree's own .bazelrc
+        # keeps actions there: build --spawn_strategy=standalone, older ones genrules too.
+        flags += ["--remote_local_fallback"] if remote.fallback else []
+        flags += ["--spawn_strategy=remote,local", "--strategy=Genrule=remote,local"]
     if remote.cache:
         flags.append(f"--remote_cache={remote.cache}")
     if remote.instance:
         flags.append(f"--remote_instance_name={remote.instance}")
-    if remote.properties:
-        _need(bazel, "exec-properties")
-        flags += [f"--remote_default_exec_properties='{item}'" for item in remote.properties]
-    if remote.headers:
-        _need(bazel, "headers")
-        flags += [f"--remote_header='{name}={value}'" for name, value in remote.headers]
+    flags += [f"--remote_default_exec_properties='{item}'" for item in remote.properties]
+    flags += [f"--remote_header='{name}={value}'" for name, value in remote.headers]
     if remote.certificate:
-        _need(bazel, "client-certificate" if remote.over_grpc or not remote.cache else "client-certificate-http")
+        if remote.cache.startswith("http") and Version(bazel) < BAZEL_6:
+            raise UsageError(
+                f"Bazel {bazel}, which this release is built with, has no client certificates over HTTP",
+                hint="a cache over gRPC, or a release with Bazel 6 or newer",
+            )
         flags += ["--tls_client_certificate=/mnt/remote-certificate", "--tls_client_key=/mnt/remote-key"]
     if remote.readonly:
         flags.append("--noremote_upload_local_results")
-        if can(bazel, "results-ignore-disk"):
-            flags.append("--incompatible_remote_results_ignore_disk")
-    if not keeps_disk(remote, bazel):
-        flags.append("--disk_cache=")
+        # Without it, results do not reach the disk cache either (bazelbuild/bazel#15148); Bazel 6 needs no flag.
+        flags += ["--incompatible_remote_results_ignore_disk"] if Version(bazel) < BAZEL_6 else []
     return "".join(f"build {flag}\n" for flag in flags)
-
-
-def _executing(remote: Remote, bazel: str) -> list[str]:
-    # With the fallback, an action that the executor fails to run is run on this machine.
-    flags = [f"--remote_executor={remote.executor}", *(["--remote_local_fallback"] if remote.fallback else [])]
-    # A tree's own .bazelrc keeps actions on this machine: build --spawn_strategy=standalone, older ones genrules too.
-    if can(bazel, "executes-by-default"):
-        return [*flags, "--spawn_strategy=remote,local", "--strategy=Genrule=remote,local"]
-    return [*flags, "--spawn_strategy=remote", "--genrule_strategy=remote"]
 
 
 def notes(remote: Remote, bazel: str) -> list[str]:
     """Return notes about what a user would not expect of this Bazel."""
-    notes, row = [], abilities()["executes"]
-    if remote.executor and Version(bazel) <= Version(row.last_without):
-        notes.append(f"Bazel {bazel} has failed with {row.option}")
-    elif remote.executor and Version(bazel) < Version(row.since):
-        notes.append(f"not certain: Bazel {bazel} with an executor; {row.since} was tried")
-    if not keeps_disk(remote, bazel):
-        kept = "results are kept only there"
-        effect = "nothing is kept of a build that ends early" if remote.readonly else kept
-        notes.append(f"Bazel {bazel} cannot use its disk cache beside this remote cache: {effect}")
-    return notes
+    untried = remote.executor and Version(bazel) < Version(TRIED_EXECUTING)
+    return [f"not certain: Bazel {bazel} with an executor; {TRIED_EXECUTING} was tried"] if untried else []
