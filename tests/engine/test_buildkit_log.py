@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tfbuild.engine import build, buildkit_log
 from tfbuild.engine.buildkit_log import Event, Stages
-from tfbuild.errors import BuildFailed, DiskFull, EngineMissing
+from tfbuild.errors import BuildFailed, DiskFull
 from tfbuild.pipeline import bazel
 from tfbuild.util.progress import Progress, Step
 
@@ -192,26 +192,6 @@ def test_a_failed_build_is_told_by_its_last_lines() -> None:
     assert isinstance(error, BuildFailed)
     assert "boom" in str(error)
     assert "/tmp/build.log" in str(error)
-
-
-@pytest.mark.parametrize(
-    "last",
-    [
-        # As clients of 20.10, 26.1 and buildx 0.21 print it.
-        "cannot write /tmp/x/id because server did not provide an image ID",
-        "ERROR: failed to receive status: rpc error: code = Unavailable desc = error reading from server: EOF",
-        "ERROR: Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
-        'error during connect: Post "http://%2Frun%2Fdocker.sock/build": EOF',
-    ],
-)
-def test_an_engine_that_ended_has_its_own_error(last: str) -> None:
-    error = build.failure(["printed by a step", last], Path("/tmp/build.log"))
-    assert isinstance(error, EngineMissing)
-    assert "printed by a step" in str(error)
-    # A file of the client's own is no cause.
-    assert (last in str(error)) == ("/tmp/x/id" not in last)
-    assert "/tmp/build.log" in error.hint
-    assert isinstance(build.failure([last, "exit code: 1"], Path("l")), BuildFailed), "a step printed it"
 
 
 CLIENT = """#!/bin/sh

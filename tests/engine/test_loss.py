@@ -147,7 +147,7 @@ def test_an_engine_that_is_gone_is_the_cause(engine: Engine, served: Served) -> 
     assert raised.value.reason == (
         f"the container engine stopped answering during verification: Connection refused ({served.host})"
     )
-    assert raised.value.hint == "invoke engine; the image is kept: run the same command again"
+    assert raised.value.hint == "invoke engine; run the same command again: what was made is kept"
 
 
 def test_an_engine_that_is_back_is_the_cause_too(engine: Engine, served: Served) -> None:
@@ -159,7 +159,7 @@ def test_an_engine_that_is_back_is_the_cause_too(engine: Engine, served: Served)
             require_engine()
     assert raised.value.exit_code == 20
     assert raised.value.reason == "the container engine ended during verification, and was started again"
-    assert raised.value.hint.startswith("the image is kept: run the same command again")
+    assert raised.value.hint.startswith("run the same command again")
 
 
 def test_any_error_has_the_engine_s_end_as_its_cause(engine: Engine, served: Served) -> None:

@@ -18,8 +18,7 @@ from tests.with_engine.test_engine import wait_until
 from tfbuild.bench import evidence, session, wording
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
-from tfbuild.engine import Engine, containers
-from tfbuild.engine.sandbox import Offer
+from tfbuild.engine import Engine, containers, sandbox
 from tfbuild.measure import experiments, intervals, workers
 from tfbuild.measure.experiments import Arm, Case, Experiment, Metric
 from tfbuild.measure.probe import FOLDER
@@ -220,9 +219,9 @@ def test_a_gpu_that_is_not_to_be_had_is_told_in_the_engine_s_own_words(
 ) -> None:
     """No machine has this device; that of a real GPU is not asked for."""
     request = DeviceRequest(driver="tfbuild-none", count=-1, capabilities=[["gpu"]])
-    monkeypatch.setitem(vars(engine), "gpus", Offer(requests=(request,), way="a driver that nobody has"))
+    monkeypatch.setattr(sandbox, "GPUS", request)
     told = engine.lacks_gpus(image("2.21.0"))
-    assert told.startswith("the engine offers GPUs (a driver that nobody has), but a container that has them does not")
+    assert told.startswith("no container gets a GPU here: ")
     assert 'could not select device driver "tfbuild-none"' in told
 
 

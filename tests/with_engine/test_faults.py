@@ -228,7 +228,9 @@ def test_a_build_goes_on_from_each_stage_at_which_it_was_struck(victim: Victim, 
         early = {0} if stage == "image" else set()
         code, output = compile_double.run(STAGES[stage], lambda _: victim.kill())
         assert code in {EngineMissing.exit_code} | early, output[-3000:]
-        assert code == 0 or one_message(output).startswith("error: the container engine ended during the build")
+        assert code == 0 or one_message(output).startswith(
+            "error: the container engine stopped answering during the build"
+        )
         victim.restart()
         code, output = compile_double.run(STAGES[stage], lambda _: victim.fill())
         victim.clear()

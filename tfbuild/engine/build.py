@@ -100,16 +100,10 @@ def _output(command: list[str], env: Mapping[str, str]) -> str:
 # Docker predefines these build arguments: they reach RUN and stay out of the image's history.
 # https://docs.docker.com/build/building/variables/#pre-defined-build-arguments
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
-# The client's last line if its connection to the engine broke off.
-LOST = re.compile(
-    r"^(?:ERROR: )?(?:error during connect|Cannot connect to the Docker daemon|failed to receive status: .*Unavailable)"
-    r"|code = Unavailable .*(?:EOF|transport|connection)|server did not provide an image ID"
-)
 # As the kernel, a quota and apt say it; apt also calls repositories unsigned, because it cannot check them.
 NO_SPACE = re.compile(
     r"no space left on device|disk quota exceeded|couldn't create temporary file|you don't have enough free space", re.I
 )
-NO_ID = "because server did not provide an image ID"
 # The client did not answer the engine in time, which a busy machine or little memory brings about; what was built is
 # kept, and a second run goes through (https://github.com/moby/buildkit/issues/6422, issues/2691).
 LOST_SESSION = re.compile(r"no active session for \w+: context deadline exceeded$")
@@ -221,13 +215,7 @@ def _run(command: list[str], env: Mapping[str, str], settings: BuildSettings) ->
 
 def failure(lines: list[str], log: Path) -> TfbuildError:
     """Return the error for a failed build with these last lines."""
-    # The client's own complaint about a file is not the cause.
-    text = "".join(f"\n  {line}" for line in lines if NO_ID not in line)
-    if lines and LOST.search(lines[-1]):
-        return EngineMissing(
-            f"the container engine ended during the build{text}",
-            hint=f"what was built is kept: the same command continues from there; the full log: {log}",
-        )
+    text = "".join(f"\n  {line}" for line in lines)
     if any(NO_SPACE.search(line) for line in lines):
         return DiskFull(f"the build ran out of disk space{text}", hint=f"docker builder prune; the full log: {log}")
     return BuildFailed(f"the image could not be built{text}", hint=f"the full log: {log}")

@@ -10,7 +10,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -22,7 +21,7 @@ from tfbuild.engine.connection import CALL_SECONDS
 from tfbuild.engine.containers import ContainerRun, Worker
 from tfbuild.engine.faults import translated
 from tfbuild.engine.image import Files, Image, parse_image
-from tfbuild.engine.sandbox import Offer, Sandbox
+from tfbuild.engine.sandbox import Sandbox
 from tfbuild.errors import TfbuildError, UnknownImage
 from tfbuild.oci import credentials
 from tfbuild.oci.references import split_tag
@@ -37,7 +36,7 @@ class ContainerOptions(TypedDict, total=False):
     """What a container gets.
 
     `files` are copied in before it starts, readable and executable by all. An `entrypoint` of () clears the image's.
-    `gpus`: all that the engine offers. A `sandbox` confines the container.
+    `gpus`: all that the engine has. A `sandbox` confines the container.
     """
 
     env: Mapping[str, str]
@@ -257,12 +256,12 @@ class Engine:
         last lines that matter, DiskFull, EngineMissing if no client can build, or TimeoutError after `seconds`.
         Ctrl-C or SIGTERM also ends the build inside the engine, then raises KeyboardInterrupt.
         """
-        with faults.building(self):
+        with self.watched("the build"):
             return build.build(context, self.environ, settings, tag=tag, stage=stage)
 
     def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
         """Build one stage of a folder and write that stage's files to `output`. Raises what build() raises."""
-        with faults.building(self):
+        with self.watched("the build"):
             build.build(context, self.environ, settings, stage=stage, output=output)
 
     def watched(self, use: str) -> AbstractContextManager[Callable[[], None]]:
@@ -287,25 +286,16 @@ class Engine:
         """The memory of the engine's machine, in bytes."""
         return int(self._info()["MemTotal"])
 
-    @cached_property
-    def gpus(self) -> Offer:
-        """The GPUs that the engine offers; whether a container with them starts is for lacks_gpus() to try."""
-        return sandboxes.offered(self._info())
-
     def lacks_gpus(self, ref: str, sandbox: Sandbox | None = None) -> str:
         """Return why containers of the image get no GPU here, by starting one with GPUs; "" if it starts."""
-        if not self.gpus.requests:
-            return sandboxes.NO_GPU
-        command = ["python", "-c", ""]
         try:
-            trial = self.run(ref, command, entrypoint=(), timeout=CALL_SECONDS, sandbox=sandbox, gpus=True)
+            trial = self.run(ref, ["python", "-c", ""], entrypoint=(), timeout=CALL_SECONDS, sandbox=sandbox, gpus=True)
         except UnknownImage:
             raise
-        except TfbuildError as error:
-            return sandboxes.not_started(self.gpus, error.reason)
-        except TimeoutError as error:
-            return sandboxes.not_started(self.gpus, str(error))
-        return sandboxes.not_started(self.gpus, trial.stderr) if trial.exit_code else ""
+        except (TfbuildError, TimeoutError) as error:
+            return f"no container gets a GPU here: {error.reason if isinstance(error, TfbuildError) else error}"
+        said = trial.stderr.strip().rpartition("\n")[2] or "it exited without output"
+        return f"no container gets a GPU here: {said}" if trial.exit_code else ""
 
     def _attach(self, container: Any) -> Attached:
         program = build.find_program(self.environ).path
@@ -342,7 +332,7 @@ class Engine:
                     entrypoint=None if entrypoint is None else list(entrypoint) or [""],
                     environment=dict(env),
                     network_mode=network,
-                    device_requests=list(self.gpus.requests) if gpus else None,
+                    device_requests=[sandboxes.GPUS] if gpus else None,
                     **sandboxes.confinement(image, sandbox, own, gpus=gpus),
                 )
                 if files:

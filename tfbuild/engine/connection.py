@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import docker
-import msgspec
 from docker.errors import TLSParameterError
 from docker.tls import TLSConfig
 
@@ -23,9 +22,8 @@ from tfbuild.engine import ssh
 from tfbuild.engine.faults import NO_ANSWER, translated, unanswered
 from tfbuild.errors import EngineMissing
 from tfbuild.oci import credentials
-from tfbuild.util.files import decode
 
-SOCKET = "unix:///var/run/docker.sock"
+SOCKET, DEFAULT = "unix:///var/run/docker.sock", "default"
 # Docker's own client applies these to an address in DOCKER_HOST, even to that of a socket, but not to a context.
 TLS_VARIABLES = ("DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 
@@ -86,27 +84,11 @@ def endpoint(environ: Mapping[str, str]) -> Endpoint:
         ) from error
 
 
-class Address(msgspec.Struct, frozen=True):
-    """A context's endpoint of the kind "docker"; a context can also have endpoints of other kinds."""
-
-    host: str = msgspec.field(default="", name="Host")
-    skip_tls_verify: bool = msgspec.field(default=False, name="SkipTLSVerify")
-
-
-class Endpoints(msgspec.Struct, frozen=True):
-    docker: Address = Address()
-
-
-class Storage(msgspec.Struct, frozen=True):
-    tls_path: str = msgspec.field(default="", name="TLSPath")
-
-
-class DockerContext(msgspec.Struct, frozen=True):
-    """What `docker context inspect` says of a context, as far as it is needed here."""
-
-    name: str = msgspec.field(name="Name")
-    endpoints: Endpoints = msgspec.field(default=Endpoints(), name="Endpoints")
-    storage: Storage = msgspec.field(default=Storage(), name="Storage")
+# One line each: the name, the address, whether to trust any certificate, and the folder of TLS files.
+FIELDS = "\n".join(
+    f"{{{{{name}}}}}"
+    for name in (".Name", ".Endpoints.docker.Host", ".Endpoints.docker.SkipTLSVerify", ".Storage.TLSPath")
+)
 
 
 def _context(environ: Mapping[str, str]) -> Endpoint:
@@ -114,26 +96,23 @@ def _context(environ: Mapping[str, str]) -> Endpoint:
     name = environ.get("DOCKER_CONTEXT", "")
     program = shutil.which("docker", path=environ.get("PATH", os.defpath))
     if program is None:
-        if name in ("", "default"):
+        if name in ("", DEFAULT):
             return Endpoint(address=SOCKET)
         raise EngineMissing(f"the Docker context {name!r} needs a docker program, and none is on PATH")
-    command = [program, "context", "inspect", *([name] if name else [])]
-    done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    try:
-        (found,) = decode(done.stdout, tuple[DockerContext])
-    except ValueError as error:
-        why = done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or str(error)
-        hint = (
-            f"--engine unix://{name}" if name.startswith("/") else "docker context ls; or ssh://HOST, tcp://HOST:PORT"
-        )
+    command = [program, "context", "inspect", "--format", FIELDS, *([name] if name else [])]
+    done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        why = done.stderr.strip().rpartition("\n")[2]
         missing = f"there is no Docker context {name!r}" if "context not found" in why else ""
-        raise EngineMissing(missing or f"the Docker context {name!r} cannot be used: {why}", hint=hint) from None
-    address = found.endpoints.docker
-    folder = Path(found.storage.tls_path, "docker")
-    tls = _tls(folder, verify=not address.skip_tls_verify) if folder.is_dir() else None
-    if tls is None and address.skip_tls_verify and address.host.startswith("tcp://"):
-        tls = TLSConfig(verify=False)
-    return Endpoint(address=address.host or SOCKET, tls=tls, context="" if found.name == "default" else found.name)
+        known = "docker context ls; or ssh://HOST, tcp://HOST:PORT"
+        hint = f"--engine unix://{name}" if name.startswith("/") else known
+        raise EngineMissing(missing or f"the Docker context {name!r} cannot be used: {why}", hint=hint)
+    name, address, trusting, files = done.stdout.splitlines()
+    folder, verify = Path(files, "docker"), trusting != "true"
+    tls = None
+    if address.startswith("tcp://") and (folder.is_dir() or not verify):
+        tls = _tls(folder, verify=verify) if folder.is_dir() else TLSConfig(verify=False)
+    return Endpoint(address=address or SOCKET, tls=tls, context="" if name == DEFAULT else name)
 
 
 def _environment_tls(environ: Mapping[str, str]) -> TLSConfig | None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import docker
 import requests
 
-from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError, UnknownImage
+from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage
 from tfbuild.oci import credentials
 
 # The SDK raises these where an engine, or a registry behind it, refuses or cannot be reached.
@@ -128,7 +128,7 @@ def require_free(engine: WithDisk, required: int, hint: str = UNUSED_HINT) -> No
 
 # No event has this name, so the engine sends nothing but the head of its answer.
 NO_EVENT = {"filters": '{"event": ["none"]}'}
-AGAIN = "the image is kept: run the same command again"
+AGAIN = "run the same command again: what was made is kept"
 
 
 class HeldConnection:
@@ -185,19 +185,3 @@ def watched(engine: AnEngine, use: str) -> Iterator[Callable[[], None]]:
         except Exception:
             require_engine()
             raise
-
-
-@contextmanager
-def building(engine: AnEngine) -> Iterator[None]:
-    """Raise EngineMissing for a build that fails because the engine does not answer any more."""
-    try:
-        yield
-    except BuildFailed as error:
-        try:
-            engine.require_answer()
-        except EngineMissing as missing:
-            raise EngineMissing(
-                f"the container engine ended during the build: {missing.reason.removeprefix(NO_ANSWER)}",
-                hint=f"{missing.hint}; {error.hint}",
-            ) from error
-        raise

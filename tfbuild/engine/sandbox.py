@@ -5,8 +5,7 @@ copied into a container with a read-only root: they are in a volume, which belon
 """
 
 import posixpath
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,8 @@ PROCESSES_PER_CPU = 16
 # Without a sandbox.
 MOST_PROCESSES = 8192
 TMP = "/tmp"
+# What `docker run --gpus all` requests. Written without access to a GPU.
+GPUS = DeviceRequest(count=-1, capabilities=[["gpu"]])
 # Mounting over these breaks any container.
 VITAL = ("/", "/proc", "/sys", "/dev", "/etc")
 
@@ -94,48 +95,3 @@ def _scratch(volumes: Iterable[str]) -> list[docker.types.Mount]:
     # As the engine does it: "/tmp/." is /tmp, where a second mount would be refused.
     paths = {TMP, *(posixpath.normpath(f"/{path.lstrip('/')}") for path in volumes if path.startswith("/"))} - {*VITAL}
     return [docker.types.Mount(path, None, type="tmpfs", tmpfs_size=SCRATCH) for path in sorted(paths)]
-
-
-# --- GPUs -------------------------------------------------------------------------------------------------------------
-# Written without access to a GPU.
-
-# Devices of the Container Device Interface, which `nvidia-ctk cdi generate` names by index, by UUID, and as "all":
-# https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html
-CDI = "nvidia.com/gpu="
-INDEX = re.compile(re.escape(CDI) + r"[0-9]+(:[0-9]+)?")
-RUNTIME = "nvidia"
-MOST_REASON = 300
-NO_GPU = "the engine offers no GPU: docker info names neither the runtime nvidia nor a CDI device nvidia.com/gpu"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Offer:
-    """The `requests` for all GPUs of an engine, none if it offers none, and the `way` in which it offers them."""
-
-    requests: tuple[DeviceRequest, ...] = ()
-    way: str = ""
-
-
-def offered(info: Mapping[str, Any]) -> Offer:
-    """Use CDI if the engine lists such devices (API 1.50 and newer), else what `--gpus all` requests."""
-    devices = [device.get("ID", "") for device in info.get("DiscoveredDevices") or () if device.get("Source") == "cdi"]
-    if ids := _each_once(name for name in devices if name.startswith(CDI)):
-        return Offer(requests=(DeviceRequest(driver="cdi", device_ids=ids),), way=f"CDI: {', '.join(ids)}")
-    if RUNTIME in (info.get("Runtimes") or {}):
-        return Offer(requests=(DeviceRequest(count=-1, capabilities=[["gpu"]]),), way=f"the runtime {RUNTIME}")
-    return Offer()
-
-
-def not_started(offer: Offer, output: str) -> str:
-    """Return the reason why a container with the offered GPUs does not start, by the last line of its output."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    reason = lines[-1][:MOST_REASON] if lines else "it exited without output"
-    return f"the engine offers GPUs ({offer.way}), but a container that has them does not start: {reason}"
-
-
-def _each_once(names: Iterable[str]) -> list[str]:
-    """Return one name per GPU: each has an index and a UUID."""
-    ids = sorted(set(names))
-    if f"{CDI}all" in ids:
-        return [f"{CDI}all"]
-    return [name for name in ids if INDEX.fullmatch(name)] or ids
