@@ -56,8 +56,7 @@ BESIDE: Mapping[str, Mapping[str, str | bool]] = {
     "push": {"dry-run": True, **REGISTRY},
     "pull": {"dry-run": True, **REGISTRY},
     "matrix": {"only": newest.official(), "format": "bake"},
-    "docs": {"check": True},
-    "dockerfiles": {"check": True},
+    "generate": {"check": True},
     "test": {"path": "tests/cli/test_fuzz.py"},
 }
 SECONDS = 60

@@ -10,22 +10,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import requests
 
-from tests import broken
 from tests.commandline import answer, invoke
 from tests.users import nobody
 from tests.verify import test_report as reports
 from tfbuild import plan
-from tfbuild.errors import BadMirror, EngineMissing, UsageError
-from tfbuild.pipeline import bundle, mirror
+from tfbuild.errors import EngineMissing, UsageError
 from tfbuild.pipeline.maker import Maker
-from tfbuild.pipeline.mirror import Upstream
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, Request
 from tfbuild.util import files, process
 from tfbuild.verify import report as reporting
-from tools import committed
 
 OPTIONS = ("--target", "mkl", "--release", "2.20.0", "--cpu", "avx", "--platform", "linux/amd64", "--wheel", "official")
 
@@ -179,136 +174,3 @@ def test_a_damaged_report_proves_nothing(thing: str, here: Path) -> None:
     files.remove(path)
     reporting.write(good, here)
     assert reporting.stored(here, good.id) is not None
-
-
-# --- bundles ----------------------------------------------------------------------------------------------------------
-
-FILE = "files.example.org/a/x-1.0.whl"
-BODY = b"wheel" * 1000
-
-
-@pytest.fixture
-def filled(here: Path) -> Path:
-    """A bundle with one file, which a web server had."""
-    folder = here / "bundle"
-    fill(folder)
-    return folder
-
-
-def fill(folder: Path) -> None:
-    made = bundle.fill(folder)
-    with broken.serve({f"/{FILE}": BODY}) as server, mirror.serve(made, Upstream(base=server.url)) as serving:
-        assert requests.get(f"{serving.url}/{FILE}", timeout=30).content == BODY
-    made.write("id")
-
-
-def in_place(path: Path, make: Callable[[Path], object]) -> None:
-    path.unlink()
-    make(path)
-
-
-BUNDLED: dict[str, tuple[Callable[[Path, Path], object], str]] = {
-    "half": (lambda path, _: path.write_bytes(BODY[:100]), "was changed"),
-    "other": (lambda path, _: path.write_bytes(b"x" * len(BODY)), "was changed"),
-    "folder": (lambda path, _: in_place(path, Path.mkdir), "was changed"),
-    "link": (lambda path, outside: in_place(path, link(outside)), "was changed"),
-    "unreadable": (lambda path, _: path.chmod(0), "cannot be read: Permission denied"),
-    "gone": (lambda path, _: path.unlink(), f"lacks {FILE}"),
-}
-
-
-@pytest.mark.parametrize("thing", BUNDLED)
-def test_a_damaged_file_of_a_bundle_is_named_and_a_new_bundle_is_whole(
-    thing: str, filled: Path, here: Path, outside: Path
-) -> None:
-    damage, message = BUNDLED[thing]
-    damage(filled / FILE, outside)
-    with nobody():
-        done = answer("build", *OPTIONS, "--mirror", str(filled), cwd=here, env={"HOME": str(here)})
-        for take in (bundle.open_bundle, bundle.fill):
-            with pytest.raises(BadMirror, match=message):
-                take(filled)
-    assert done.returncode == BadMirror.exit_code
-    assert message in done.stderr
-    assert done.stderr.count("\nhint: ") == 1
-    assert not (here / "build").exists()
-    fill(here / "new")
-    assert (here / "new" / FILE).read_bytes() == BODY
-    assert bundle.open_bundle(here / "new").files == 1
-
-
-def test_a_file_put_into_a_bundle_by_a_link_is_refused(here: Path, outside: Path) -> None:
-    place = here / "bundle" / "pypi.org"
-    place.mkdir(parents=True)
-    (place / "x").symlink_to(outside)
-    with pytest.raises(BadMirror, match=f"{place}/x is a link out of the folder"):
-        bundle.fill(here / "bundle")
-    (place / "x").unlink()
-    shutil.copy(outside, place / "x")
-    assert bundle.fill(here / "bundle").files == 1
-
-
-def test_a_bundles_list_that_is_a_folder_is_told_before_anything_is_downloaded(here: Path) -> None:
-    (here / "bundle" / bundle.LIST).mkdir(parents=True)
-    with pytest.raises(BadMirror, match=r"bundle\.json is not a file"):
-        bundle.fill(here / "bundle")
-    with pytest.raises(BadMirror, match=r"it has no bundle\.json"):
-        bundle.open_bundle(here / "bundle")
-
-
-def test_a_bundle_of_somebody_else_can_be_used_and_not_filled(filled: Path, here: Path) -> None:
-    for path in (filled, *filled.rglob("*")):
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    with nobody():
-        assert bundle.open_bundle(filled).files == 1
-        maker = Maker(run=Run(work=here / "build", reports=here / "reports"))
-        with pytest.raises(UsageError, match=f"cannot write to {filled}: Permission denied"):
-            maker.bundle((), filled)
-
-
-# --- dockerfiles/ -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("thing", ["half", "bytes", "folder", "link", "more", "linked folder"])
-def test_damaged_generated_files_are_stale_and_written_anew(thing: str, here: Path, outside: Path) -> None:
-    folder = here / "dockerfiles"
-    committed.write(folder, {})
-    good = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    own = next(build.id for build in committed.builds() if build.toolchain)
-    name = f"{own}/bazelrc"
-    path = folder / name
-    content = path.read_bytes()
-    if thing == "more":
-        name = f"{own}/evil.sh"
-        (folder / name).symlink_to(outside)
-    elif thing == "linked folder":
-        name = own
-        (folder / name).rename(here / "moved")
-        (folder / name).symlink_to(here / "moved")
-    else:
-        path.unlink()
-        if thing == "folder":
-            (path / "x").mkdir(parents=True)
-        elif thing == "link":
-            outside.write_bytes(content)
-            path.symlink_to(outside)
-        else:
-            path.write_bytes(content[:9] if thing == "half" else b"\xff\xfe")
-    assert name in committed.stale(folder, {})
-    assert name in committed.write(folder, {})
-    assert {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()} == good
-    assert not any(path.is_symlink() for path in folder.rglob("*"))
-    assert committed.stale(folder, {}) == []
-    if thing == "link":
-        outside.write_text("precious")
-
-
-def test_generated_files_that_cannot_be_written_are_named(here: Path) -> None:
-    folder = here / "dockerfiles"
-    committed.write(folder, {})
-    (folder / "README.md").write_text("changed")
-    folder.chmod(0o555)
-    with nobody(), pytest.raises(UsageError, match=f"cannot write to {folder}: Permission denied"):
-        committed.write(folder, {})
-    folder.chmod(0o755)
-    assert committed.write(folder, {}) == ["README.md"]

@@ -109,28 +109,10 @@ def test_a_plan_begins_with_what_people_look_for_and_shows_no_python() -> None:
     assert "tag=v" in "\n".join(lines)
 
 
-def test_a_matrix_is_a_table_to_people_and_json_to_machines() -> None:
-    words = ("matrix", "--release", "2.20.0", "--release", "2.21.0")
-    rows = json.loads(invoke(*words, "--format", "json").stdout)["rows"]
-    head, *lines = [line.split() for line in shown(*words)]
-    assert head[:3] == ["release", "target", "platform"]
-    keys = ("release", "target", "platform", "instruction_set", "wheel", "python")
-    assert {(*line[:5], python) for line in lines for python in line[5:]} == {
-        tuple(row[key] for key in keys) for row in rows
-    }
-
-
 FITTING = Published(
     id="2.21.0-mkl-py3.13-x86-64-v3", digest="sha256:1", release="2.21.0", target="mkl", python="3.13",
     platform="linux/amd64", instruction_set="x86-64-v3", features=frozenset(("avx2",)), created="2026-11-01T00:00:00Z",
 )  # fmt: skip
-
-
-def test_a_bake_file_is_printed_and_its_contexts_are_written(tmp_path: Path) -> None:
-    done = invoke("matrix", "--format", "bake", "--only", newest.official(), "--output", "x", cwd=tmp_path)
-    assert f'context = "x/{newest.official()}"' in done.stdout
-    assert (tmp_path / "x" / newest.official() / "Dockerfile").is_file()
-    assert done.stderr == f"x/{newest.official()}\n1 row\n"
 
 
 def test_what_jobs_cost_and_which_rows_are_left_out_is_said_beside_them() -> None:

@@ -21,13 +21,11 @@ from tfbuild import plan
 from tfbuild.bench import command as bench
 from tfbuild.bench import page as bench_page
 from tfbuild.context import dockerfile
-from tfbuild.pipeline import bundle
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
 from tfbuild.publish import attachments
-from tfbuild.util import files
 from tfbuild.verify import page as verify_page
 from tfbuild.verify import report as reporting
 from tools import committed
@@ -70,17 +68,6 @@ def write_bench_report(folder: Path, number: int) -> None:
         bench.write(replace(report, seconds=report.seconds + number), folder)
 
 
-def fill_bundle(folder: Path, number: int) -> None:
-    """A new file at the second time, beside the first."""
-    made = bundle.fill(folder)
-    for name in ("one", "two")[: number + 1]:
-        if made.find(f"pypi.org/{name}") is None:
-            with made.new_file(f"pypi.org/{name}", "") as part:
-                part.write(name.encode() * 100)
-    made.write("id")
-    bundle.open_bundle(folder)
-
-
 def export_wheel(folder: Path, number: int) -> None:
     """What the builder left, under one name, with another content each time."""
     scratch = folder / ".scratch"
@@ -116,39 +103,9 @@ WRITERS = {
     "dockerfile": (write_context, mixed),
     "report": (write_report, torn),
     "benchmark": (write_bench_report, torn),
-    "bundle": (fill_bundle, torn),
     "wheel": (export_wheel, unmatched),
     "pages": (write_pages, torn),
     "dockerfiles": (pin, torn),
-}
-
-
-def unflushed(folder: Path, number: int) -> None:
-    (folder / ".part").write_text(f"content {number}" * 9)
-    (folder / ".part").replace(folder / "file")
-
-
-def in_place(folder: Path, number: int) -> None:
-    (folder / "file").write_text(f"content {number}" * 9)
-    (folder / "other").write_text("")
-
-
-def one_by_one(folder: Path, number: int) -> None:
-    for name in ("one", "two"):
-        files.replace_file(folder / name, str(number))
-
-
-def never_again(folder: Path, number: int) -> None:
-    with (folder / ".lock").open("x" if number else "w"):
-        files.replace_file(folder / "file", str(number))
-    (folder / ".lock").unlink()
-
-
-FAULTY = {
-    "unflushed": (unflushed, torn),
-    "in place": (in_place, torn),
-    "one by one": (one_by_one, mixed),
-    "never again": (never_again, torn),
 }
 
 
@@ -168,15 +125,3 @@ def test_a_power_cut_at_any_step_leaves_everything_whole(most: int, tmp_path: Pa
     for name, (steps, wrong) in results.items():
         assert steps >= 3, name
         assert wrong == [], name
-
-
-@pytest.mark.nightly
-def test_faulty_writers_are_found_out(tmp_path: Path) -> None:
-    results = tried("FAULTY", tmp_path, 100)
-    for name, expected in {
-        "unflushed, replaced": "file is torn",
-        "in place, replaced": "file is torn",
-        "one by one, replaced": "old files and new ones are mixed",
-        "never again, new": "the writer left with 1",
-    }.items():
-        assert any(expected in line for line in results[name][1]), name

@@ -12,7 +12,6 @@ from typing import ClassVar
 from unittest.mock import patch
 
 import pytest
-import requests
 
 from tests import servers
 from tests.cli import hostile
@@ -21,9 +20,7 @@ from tests.commandline import answer
 from tests.rows import each
 from tests.servers import Handler
 from tfbuild import errors
-from tfbuild.errors import BuildFailed, TfbuildError, conceal, without_secrets
-from tfbuild.pipeline import bundle, mirror
-from tfbuild.pipeline.mirror import Upstream
+from tfbuild.errors import TfbuildError, conceal, without_secrets
 from tfbuild.util import logins
 
 CANARY = "tw33t-s3cr3t"
@@ -85,7 +82,7 @@ def place() -> Iterator[Place]:
         yield new
 
 
-@each("pair, value", itertools.product([pair for pair in hostile.EVERY if not pair.switch], FORMS))
+@each("pair, value", zip([pair for pair in hostile.EVERY if not pair.switch] * 2, itertools.cycle(FORMS), strict=False))
 def test_no_command_repeats_a_secret_of_its_options(pair: Pair, value: str, place: Place) -> None:
     with hostile.disarmed(place.root), hostile.watched(), hostile.limited(hostile.SECONDS):
         done = answer(*pair.words(value), cwd=place.work, env=place.env, run=hostile.run)
@@ -115,13 +112,11 @@ COMMANDS = (
     ("install", "--dry-run"),
     ("verify", "2.21.0-mkl-py3.11-f16c"),
     ("build", "--target", "mkl", "--wheel", "official", "--dry-run"),
-    ("bundle", "folder", "--wheel", "official", "--dry-run"),
-    ("dockerfile", "--target", "mkl", "--wheel", "official", "--output", "context"),
 )
 
 
 @each("words", COMMANDS)
-@each("variable, value", itertools.product(VARIABLES, FORMS))
+@each("variable, value", zip(VARIABLES, itertools.cycle(FORMS), strict=False))
 def test_no_command_repeats_a_secret_of_a_variable(
     words: tuple[str, ...], variable: str, value: str, place: Place
 ) -> None:
@@ -201,7 +196,6 @@ ANSWERS = (
 )  # fmt: skip
 ASKING = (
     ("pull", "--dry-run"),
-    ("push", "2.21.0-mkl-py3.11-f16c", "--access"),
     ("verify", "2.21.0-mkl-py3.11-f16c", "--registry"),
     ("push", "2.21.0-mkl-py3.11-f16c", "--yank", "x"),
 )
@@ -220,10 +214,8 @@ def test_no_command_repeats_a_secret_of_a_registry_s_answer(kind: str, words: tu
 
 INDEXED = (
     ("install", "--index", "{index}"),
-    ("install", "--index", f"{{index}}?k={CANARY}"),
     ("install", "--index", "{index}", "--signed", "--key x"),
     ("plan", "--target", "mkl", "--wheel", "index:{index}"),
-    ("build", "--target", "mkl", "--wheel", "index:{index}", "--dry-run"),
 )
 
 
@@ -235,23 +227,6 @@ def test_no_command_repeats_a_secret_of_an_index_s_answer(kind: str, words: tupl
     assert not [secret for secret in (CANARY, LOGIN) if secret in said], said
     assert "answers 403" in said or kind != "a refusal", said
     assert "Basic ***" in said or kind != "a list" or "--signed" in words, said
-
-
-@each("kind", (*ANSWERS, "a moved file"))
-def test_a_mirror_passes_on_no_secret_of_a_host_s_answer(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with echo(kind, tmp_path) as env:
-        monkeypatch.setenv("NETRC", env["NETRC"])
-        logins.conceal_stored()
-        new = bundle.fill(tmp_path / kind)
-        with mirror.serve(new, Upstream(base=env["TFBUILD_INDEX"])) as server:
-            got = requests.get(f"{server.url}/host.invalid/x", auth=lambda request: request, timeout=30)
-            error = server.explain(BuildFailed("HTTP error 403"))
-        new.write("x")
-        said = f"{got.reason} {got.text} {error} {(new.folder / bundle.LIST).read_text()}"
-    assert not [secret for secret in (CANARY, "robot-name", LOGIN) if secret in said], said
-    assert f"{got.status_code} No access for Basic ***" in said or "refusal" not in kind, said
 
 
 class Proxy(Handler):
@@ -268,9 +243,6 @@ class Proxy(Handler):
 BEHIND = (
     ("pull", "--registry", "registry.invalid/us/x", "--dry-run"),
     ("install", "--index", "https://host.invalid/x"),
-    ("build", "--wheel", "index:https://host.invalid/x", "--dry-run"),
-    ("verify", "2.21.0-mkl-py3.11-f16c", "--registry", "registry.invalid/us/x"),
-    ("push", "2.21.0-mkl-py3.11-f16c", "--registry", "registry.invalid/us/x", "--yank", "x"),
 )
 
 
