@@ -9,10 +9,11 @@
 # TFBUILD_REGISTRY            where to publish; empty: build and verify only
 # TFBUILD_TIME_LIMIT          when to stop a compile cleanly (default 5h20m)
 # TFBUILD_SIGNED              the signature that published images must have (ci/state.sh)
-# TFBUILD_BUILD_OPTIONS       further options of `invoke build`: --base bootstrap --mirror URL --need-disk 40
+# TFBUILD_BUILD_OPTIONS       further options of `invoke build`: --base bootstrap --mirror URL --need-disk 40;
+#                             a compile in links does not get them
 # TFBUILD_PUSH_OPTIONS        further options of `invoke push`: --sign
-# TFBUILD_REMOTE_CACHE        Bazel's remote cache (default: oci://$TFBUILD_REGISTRY/cache); none: a compile that does not
-#                             fit one job fails
+# TFBUILD_CACHE               a folder that the CI keeps for the next job: a compile continues from it (ci/compile.sh)
+# TFBUILD_REMOTE_CACHE        a server with Bazel's remote cache
 # TFBUILD_REMOTE_HEADER_FILE  the cache's credentials
 # TFBUILD_SUMMARY             a file to which the report's table, or the reason why there is none, is appended
 #
@@ -51,22 +52,27 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
 fi
 
 set -- --time-limit "${TFBUILD_TIME_LIMIT:-5h20m}"
-cache=${TFBUILD_REMOTE_CACHE:-${TFBUILD_REGISTRY:+oci://$TFBUILD_REGISTRY/cache}}
-[ "$cache" != none ] || cache=
-case $options in
-*--wheel*) ;; # compiles nothing
-*) [ -z "$cache" ] || set -- "$@" --remote-cache "$cache" ;;
-esac
-[ -z "${TFBUILD_REMOTE_HEADER_FILE:-}" ] || set -- "$@" --remote-header-file "$TFBUILD_REMOTE_HEADER_FILE"
 code=0
+case "$options $rebuild" in
+*--wheel* | *--reuse*) ;; # compiles nothing
+*)
+    [ -z "${TFBUILD_REMOTE_CACHE:-}" ] || set -- "$@" --remote-cache "$TFBUILD_REMOTE_CACHE"
+    [ -z "${TFBUILD_REMOTE_HEADER_FILE:-}" ] || set -- "$@" --remote-header-file "$TFBUILD_REMOTE_HEADER_FILE"
+    if [ -n "${TFBUILD_CACHE:-}" ]; then
+        rm -rf "dist/$id"
+        "$(dirname "$0")/compile.sh" "$id" "$options" "$@" || code=$?
+        set -- --reuse "$(echo "dist/$id"/*.whl)"
+    fi
+    ;;
+esac
 # The options of a row have no quotes or globs.
 # shellcheck disable=SC2086
-$invoke build $options ${TFBUILD_BUILD_OPTIONS:-} $rebuild "$@" > /dev/null || code=$?
+[ "$code" != 0 ] || $invoke build $options ${TFBUILD_BUILD_OPTIONS:-} $rebuild "$@" > /dev/null || code=$?
 
 # A summary that fails does not affect the exit code.
 [ -z "${TFBUILD_SUMMARY:-}" ] || "$(dirname "$0")/summary.sh" "$id" "$code" >> "$TFBUILD_SUMMARY" || true
-if [ "$code" = 75 ] && [ -z "$cache" ]; then
-    echo "ci/image.sh: the compile does not fit one job, and TFBUILD_REMOTE_CACHE names no cache to continue from" >&2
+if [ "$code" = 75 ] && [ -z "${TFBUILD_CACHE:-}${TFBUILD_REMOTE_CACHE:-}" ]; then
+    echo "ci/image.sh: the compile does not fit one job, and nothing keeps its cache (TFBUILD_CACHE)" >&2
     exit 23
 fi
 [ "$code" = 0 ] || exit "$code"

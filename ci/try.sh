@@ -20,9 +20,10 @@ tfbuild=$folder/venv/bin/tfbuild
 name=2.21.0-mkl-py3.13-x86-64-v3
 "$tfbuild" dockerfile --target mkl --release 2.21.0 --python 3.13 --platform linux/amd64 --cpu x86-64-v3 --output context
 diff -r --exclude Dockerfile --exclude scripts "$clone/dockerfiles/$name" context
-(cd context && find scripts -type f) | while read -r file; do
-    cmp "$clone/dockerfiles/$file" "context/$file"
+(cd context/scripts && find . -maxdepth 1 -type f) | while read -r file; do
+    cmp "$clone/templates/$file" "context/scripts/$file"
 done
+diff -r --exclude __pycache__ "$clone/tfbuild/in_container/smoke" context/scripts/smoke
 if [ "${2:-}" = build ]; then
     "$tfbuild" build --target mkl --wheel official
     set -- reports/*-mkl-*.html

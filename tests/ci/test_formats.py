@@ -59,7 +59,7 @@ def test_workflows_have_no_security_findings() -> None:
 NODE24 = {
     "actions/checkout": 5, "actions/upload-artifact": 6, "actions/download-artifact": 7, "actions/setup-python": 6,
     "actions/upload-pages-artifact": 5, "actions/deploy-pages": 5, "actions/attest-build-provenance": 4,
-    "sigstore/cosign-installer": 4,
+    "sigstore/cosign-installer": 4, "actions/cache/restore": 5, "actions/cache/save": 5,
 }  # fmt: skip
 INSTALL = ROOT / "templates" / "index" / "install.sh"
 USES = re.compile(r"uses: ([\w./-]+)@([0-9a-f]{40}) # v(\d+)\.\d+\.\d+$")
@@ -125,6 +125,8 @@ GITHUBS = {
     "github.actor",
     "github.ref",
     "github.repository",
+    "github.run_attempt",
+    "github.run_id",
     "github.server_url",
     "runner.temp",
 }
@@ -156,7 +158,9 @@ def known(workflow: dict[str, Any], job: dict[str, Any]) -> set[str]:
         written = [line for line in step.get("run", "").splitlines() if "GITHUB_OUTPUT" in line]
         outputs = [name for line in written for name in re.findall(r"\b(\w+)=", line)]
         outputs += read(OWN[step["uses"]])["outputs"] if step.get("uses") in OWN else []
+        outputs += ["cache-matched-key"] if step.get("uses", "").startswith("actions/cache/restore@") else []
         names |= {f"steps.{step['id']}.outputs.{output}" for output in outputs if "id" in step}
+        names |= {f"steps.{step['id']}.outcome"} if "id" in step else set()
     needed = job.get("needs", [])
     for name in [needed] if isinstance(needed, str) else needed:
         outputs = workflow["jobs"][name].get("outputs", ())
@@ -478,6 +482,7 @@ def test_a_row_is_built_unless_it_is_published_completely(
         cwd=tmp_path, capture_output=True, text=True, check=False,
         env={"PATH": os.environ["PATH"], "INVOKE": str(invoke), "TFBUILD_REGISTRY": "ghcr.io/us/x"}
         | {"TFBUILD_BUILD_OPTIONS": "--base our:1", "TFBUILD_SIGNED": "--key our.pub"}
+        | {"TFBUILD_CACHE": "cache"}
         | {f"code_{name}": str(codes.get(name, 0)) for name in VERBS},
     )  # fmt: skip
     assert (done.returncode, (tmp_path / "calls").read_text().split()) == (code, ["plan", *calls])
@@ -489,6 +494,65 @@ def test_a_row_is_built_unless_it_is_published_completely(
         assert words[1] == "verify x --registry ghcr.io/us/x --context sha256:0a1 --signed --key our.pub --json"
     if "rebuild" in calls:
         assert words[3].startswith("build --wheel official --base our:1 --no-cache --reuse r@sha256:1 --time-limit")
+
+
+# A plan, and a container that compiles for as long as there is a file `late`.
+PLANNED = """#!/bin/sh
+echo "$*" >> calls
+printf '    "context_digest": "sha256:0",\n    "base_image": "python:3.13",\n    "release": "2.21.0",\n'
+printf '    "python": "3.13",\n    "compiler": "clang-18",\n'
+case $1 in verify) exit 25 ;; esac
+"""
+DOCKER = """#!/bin/sh
+[ "$1" != image ] || echo python@sha256:0
+[ "$1" = run ] || exit 0
+echo "docker $*" >> calls
+[ ! -e late ] || exit 75
+touch dist/x/tensorflow.whl
+"""
+
+
+def test_a_compile_goes_on_in_the_next_link_by_a_folder_on_the_same_base(tmp_path: Path) -> None:
+    for name, text in (("invoke", PLANNED), ("bin/docker", DOCKER)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "INVOKE": "./invoke", "TFBUILD_CACHE": "cache"}
+    calls, runs = tmp_path / "calls", []
+    for late, code in ((True, 75), (False, 0)):
+        (tmp_path / "late").touch() if late else (tmp_path / "late").unlink()
+        done = subprocess.run(
+            ["dash", ROOT / "ci/image.sh", "x", "--target mkl"], cwd=tmp_path, env=env, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        runs += [line for line in calls.read_text().splitlines() if line.startswith("docker")]
+        built = [line for line in calls.read_text().splitlines() if "--reuse" in line]
+        assert built == ([] if late else ["build --target mkl --reuse dist/x/tensorflow.whl"])
+        calls.unlink()
+    first, second = runs
+    # The date is that of the first link.
+    assert first == second
+    assert f"--volume {tmp_path}/cache/x:/tfbuild/build/host/2.21.0/cache python@sha256:0 " in first
+    assert first.endswith("Z clang-18 3.13 --target mkl --time-limit 5h20m")
+
+
+def test_a_compile_s_cache_is_kept_whatever_happens_and_the_one_before_deleted_once_it_is_not_needed(
+    runner: Callable[..., Github], copy: Path, tmp_path: Path
+) -> None:
+    steps = {step.get("id"): step for step in read(GITHUB / "image.yml")["jobs"]["image"]["steps"]}
+    before, after = steps["before"], steps["after"]
+    assert after["if"].startswith("always() && matrix.wheel == 'source'")
+    assert after["with"] == {name: value for name, value in before["with"].items() if name != "restore-keys"}
+    assert before["with"]["key"].startswith(before["with"]["restore-keys"])
+    gh = tmp_path / "bin/gh"
+    gh.parent.mkdir()
+    gh.write_text('#!/bin/sh\necho "$*"\n')
+    gh.chmod(0o755)
+    values = {"github.token": "secret", "steps.before.outputs.cache-matched-key": "x-1-first-1"}
+    machine = runner(copy, values, GITHUB_REPOSITORY="us/x", PATH=f"{gh.parent}:{os.environ['PATH']}")
+    done = machine.run("image.yml", "Delete the cache of the link before")
+    assert (done.code, done.stdout) == (0, "cache delete x-1-first-1 --repo us/x\n")
 
 
 @pytest.mark.slow

@@ -96,10 +96,7 @@ def test_an_address_is_kept_as_bazel_reads_it(given: str, kept: str) -> None:
 def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
     with pytest.raises(UsageError, match="is not a valid address") as refusal:
         remote(cache=address)
-    assert (
-        refusal.value.hint
-        == "grpc://HOST:PORT or grpcs://HOST:PORT or http://HOST:PORT or https://HOST:PORT, or oci://HOST/PATH"
-    )
+    assert refusal.value.hint == "grpc://HOST:PORT or grpcs://HOST:PORT or http://HOST:PORT or https://HOST:PORT"
 
 
 @pytest.mark.parametrize(
@@ -219,28 +216,7 @@ def test_every_release_has_a_silo_for_its_builder() -> None:
     assert "s/@BUILDER@/$builder/" in (dockerfile.TEMPLATES / "compile.sh").read_text()
 
 
-# --- a cache in a registry --------------------------------------------------------------------------------------------
-
-
-def test_a_registry_as_the_cache_is_no_option_of_bazel() -> None:
-    asked = RunRequest(remote_cache="oci://ghcr.io/us/cache", remote_readonly=True)
-    images = remote_cache.named_cache_images(asked)
-    assert images is not None
-    assert (str(images.repository), images.readonly) == ("ghcr.io/us/cache", True)
-    assert remote_cache.named_remote(asked) is None
-    assert remote_cache.named_cache_images(RunRequest(remote_cache=CACHE)) is None
-
-
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        (RunRequest(remote_cache="oci://cache"), "'cache' is not a repository in a registry"),
-        (RunRequest(remote_cache="oci://u:pw@ghcr.io/us/cache"), "is not a repository in a registry"),
-        (RunRequest(remote_cache="oci://ghcr.io/us/cache", remote_executor="grpc://h:1"), "is the only other"),
-        (RunRequest(remote_cache="oci://ghcr.io/us/cache", remote_header_file="headers"), "is the only other"),
-    ],
-)
-def test_what_a_cache_in_a_registry_cannot_do_is_refused(asked: RunRequest, message: str) -> None:
-    with pytest.raises(UsageError, match=message) as refused:
-        remote_cache.named_cache_images(asked)
-    assert refused.value.hint
+def test_an_image_in_a_registry_is_no_cache() -> None:
+    with pytest.raises(UsageError, match="takes no image in a registry") as refused:
+        remote_cache.named_remote(RunRequest(remote_cache="oci://ghcr.io/us/cache"))
+    assert "--no-container" in refused.value.hint

@@ -79,7 +79,7 @@ class Api:
 
     def __init__(self, images: Images) -> None:
         self.steps = 0
-        self.shown, self.pushed, self.imported = images, list[str](), list[tuple[str, list[str]]]()
+        self.shown, self.pushed, self.imported = images, list[str](), list[tuple[bytes, list[str]]]()
 
     def images(self, filters: dict[str, str]) -> list[dict[str, Any]]:
         return [image for image in self.shown.rows if filters["label"] in image["Config"]["Labels"]]
@@ -101,9 +101,9 @@ class Api:
     def history(self, ref: str) -> list[dict[str, str]]:
         return [{"CreatedBy": "step"}] * self.steps * bool(self.shown.get(ref))
 
-    def import_image_from_file(self, path: str, *, repository: str, tag: str, changes: list[str]) -> None:
-        self.imported.append((Path(path).read_text(), changes))
-        name, _, value = changes[0].removeprefix("LABEL ").partition("=")
+    def import_image_from_file(self, path: str, *, repository: str, tag: str, changes: tuple[str, ...] = ()) -> None:
+        self.imported.append((Path(path).read_bytes(), list(changes)))
+        name, _, value = (changes or ("",))[0].removeprefix("LABEL ").partition("=")
         image = row(f"{repository}:{tag}", Config={"Labels": {name: value}}, Created="2026-11-26T00:00:00+00:00")
         self.shown.named(f"{repository}:{tag}", image)
         self.shown.rows.append(image)

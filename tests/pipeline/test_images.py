@@ -1,9 +1,12 @@
 """What becomes of a build on an engine: its base, the builder's work, the names, and what the next run does again."""
 
+import hashlib
 import io
+import json
 import os
 import re
 import subprocess
+import tarfile
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.oci.fake_registry import FakeRegistry
-from tests.oci.fake_registry import fake as fake
 from tests.pipeline.memory_engine import (
     BASE,
     COMPILED,
@@ -28,12 +29,12 @@ from tests.pipeline.memory_engine import engine as engine
 from tests.pipeline.test_mirror import git
 from tests.rows import each
 from tests.verify.test_report import report
+from tfbuild import __version__
 from tfbuild.context.dockerfile import Base
 from tfbuild.context.labels import image_name, labels_of
 from tfbuild.engine import debian, transfer
-from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import (
-    BuildFailed,
+    BadInput,
     DiskFull,
     EngineMissing,
     RegistryRefused,
@@ -44,10 +45,8 @@ from tfbuild.errors import (
     UsageError,
 )
 from tfbuild.measure import records
-from tfbuild.pipeline import base_image, bundle, cache_images
+from tfbuild.pipeline import base_image, bundle
 from tfbuild.pipeline.maker import refuse_base_without_cuda
-from tfbuild.pipeline.run import run_of
-from tfbuild.plan import RunRequest
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session as verifying
 from tfbuild.verify.records import Report
@@ -126,7 +125,7 @@ def test_what_cannot_be_built_is_refused_before_the_builder_runs(
     if place := run.get("bundle"):
         engine.local, run["bundle"] = place != "far", bundle.fill(folder / "bundle")
     made, _ = maker(engine, folder, **run)
-    works: list[Any] = [made.build, lambda build: made.wheel(build, folder), lambda build: made.worker_image(build, "")]
+    works: list[Any] = [made.build, lambda build: made.wheel(build, folder)]
     for work in works if "disk" not in run else [*works, lambda build: made.download(build, bundle.fill(folder / "x"))]:
         with pytest.raises(error, match=message):
             work(COMPILED)
@@ -143,26 +142,10 @@ def test_a_base_without_cuda_is_refused_before_anything_is_written(engine: Memor
     assert not (tmp_path / "build").exists()
 
 
-def test_only_a_compile_makes_a_wheel_or_a_workers_image(engine: MemoryEngine, tmp_path: Path) -> None:
+def test_only_a_compile_makes_a_wheel(engine: MemoryEngine, tmp_path: Path) -> None:
     made, _ = maker(engine, tmp_path)
     with pytest.raises(UsageError, match="only a compiled wheel can be exported"):
         made.wheel(OFFICIAL, tmp_path)
-    with pytest.raises(UsageError, match="only a compile has a builder"):
-        made.worker_image(OFFICIAL, "")
-
-
-@each("repository, name", [("", "tfbuild-worker:sha256:01234"), ("host/us/x", "host/us/x:sha256:01234")])
-def test_a_workers_image_is_named_by_its_builder(
-    repository: str, name: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("x")
-    engine = engine_at(folder)
-    builder = "sha256:0123456789"
-    engine.read_contents = lambda *_: {"/opt/tfbuild/builder": f"{builder}\n".encode()}  # type: ignore[method-assign]
-    assert maker(engine, folder)[0].worker_image(COMPILED, repository) == (name, builder)
-    ((stage, tag, _, secrets),) = engine.jobs
-    assert (stage, tag, secrets) == ("toolchain", f"tfbuild-worker:{COMPILED.id}", {})
-    assert engine.images.rows[-1]["RepoTags"] == [name]
 
 
 # --- the base ---------------------------------------------------------------------------------------------------------
@@ -264,7 +247,7 @@ def test_without_a_registry_a_base_is_made_of_debian_s_packages_and_kept_for_a_w
     assert included == ["doc/*/copyright", "locale/locale.alias"]
     assert words[-7:-5] == [f"--hook-dir={tmp_path}", "trixie"]
     assert words[-4:] == ["deb http://mirror trixie main", "315532800", "C.UTF-8", "noninteractive"]
-    assert engine.api.imported == [("made\n", ["LABEL io.tfbuild.base=trixie", 'CMD ["bash"]'])]
+    assert engine.api.imported == [(b"made\n", ["LABEL io.tfbuild.base=trixie", 'CMD ["bash"]'])]
     now = datetime.now(UTC)
     for age, made in ((timedelta(days=6, hours=23), 1), (timedelta(days=7, hours=1), 2)):
         engine.images.get(name).attrs["Created"] = (now - age).isoformat()
@@ -335,6 +318,45 @@ def test_an_image_of_the_same_context_is_reused_from_the_engine_or_a_registry(
     assert args["REUSED"] == f"host/us/x:{OFFICIAL.id}@{digest('pushed')}"
 
 
+def test_a_wheel_that_was_compiled_by_the_plan_takes_the_compile_s_place(engine: MemoryEngine, tmp_path: Path) -> None:
+    """On a machine in the base's place, too, of which the plan names no base."""
+    wheel = tmp_path / "tensorflow-2.20.0.whl"
+    wheel.write_bytes(b"wheel")
+    sha256 = hashlib.sha256(b"wheel").hexdigest()
+    sidecar = {
+        "tfbuild": __version__,
+        "sha256": sha256,
+        "plan": {**COMPILED.to_json(), "base_image": "", "notes": []},
+        "records": {"build.txt": "builder=1", "packages.txt": "libc6"},
+    }
+    beside = tmp_path / f"{wheel.name}.json"
+    beside.write_text(json.dumps(sidecar))
+    made, _ = maker(engine, tmp_path, verify=False, reuse=str(wheel))
+    made.build(COMPILED)
+    ((_, _, settings, secrets),) = engine.jobs
+    name = f"tfbuild-base:wheel-{sha256[:12]}"
+    assert settings.build_args["COMPILED"] == name
+    assert settings.build_args["REUSED"] == f"{wheel.name}@sha256:{sha256}"
+    assert ("machine" in secrets, engine.exists(name)) == (False, False)
+    with tarfile.open(fileobj=io.BytesIO(engine.api.imported[0][0])) as archive:
+        names = {member.name for member in archive}
+    assert names == {f"wheel/{wheel.name}", "wheel/build.txt", "wheel/packages.txt"}
+    for change, error in (
+        ({"plan": {**COMPILED.to_json(), "copts": ["-O3"]}}, Stale),
+        ({"tfbuild": "0"}, Stale),
+        ({"sha256": "0"}, BadInput),
+        ({"records": {}}, BadInput),
+        ({"plan": 1}, BadInput),
+    ):
+        beside.write_text(json.dumps(sidecar | change))
+        with pytest.raises(error):
+            made.build(COMPILED)
+    beside.unlink()
+    with pytest.raises(BadInput):
+        made.build(COMPILED)
+    assert len(engine.jobs) == 1
+
+
 # --- a bundle ---------------------------------------------------------------------------------------------------------
 
 
@@ -383,78 +405,3 @@ def test_a_bundle_has_the_base_and_the_source_and_a_build_takes_them_from_there(
     made, said = maker(engine, tmp_path, bundle=again, verify=False)
     made.build(OFFICIAL)
     assert loaded not in said.getvalue()
-
-
-# --- a cache in a registry --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("readonly", "layers"), [(False, 0), (True, 0), (False, 29), (False, 30)])
-def test_a_compile_s_cache_comes_from_its_image_and_goes_into_it(
-    readonly: bool, layers: int, fake: type[FakeRegistry], engine: MemoryEngine, tmp_path: Path
-) -> None:
-    def post(self: FakeRegistry) -> None:
-        self.requests.append("POST")
-        FakeRegistry.do_POST(self)
-
-    fake.do_POST = post  # type: ignore[method-assign]
-    repository = f"{fake.host}/us/x"
-    name = f"{repository}:{COMPILED.id}"
-    if layers:
-        fake.content[f"manifests/{COMPILED.id}"] = ("application/vnd.oci.image.manifest.v1+json", b"{}")
-        assert engine.images.registry is not None
-        engine.images.registry[f"{repository}@{digest('{}')}"] = digest("{}")
-    engine.works = lambda settings: settings.watch and settings.watch("Analyzing: target //x")
-    engine.api.steps = layers
-    asked = run_of(RunRequest(remote_cache=f"oci://{repository}", remote_readonly=readonly), None)
-    made, said = maker(engine, tmp_path, cache_images=asked.cache_images, verify=False)
-    made.build(COMPILED)
-    stages = [stage for stage, *_ in engine.jobs]
-    assert stages == [*(["restored"] if layers else []), "", *([] if readonly else ["saved"]), "kept"]
-    assert (f"oci://{name}: no cache yet\n" in said.getvalue()) == (not layers)
-    assert engine.api.pushed == ([] if readonly else [name])
-    assert ("POST" in fake.requests) == (not readonly)
-    for stage, _, settings, _ in engine.jobs:
-        if stage in ("restored", "saved"):
-            assert settings.log.name == "cache.log"
-            assert settings.build_args["RUN_ID"].isdigit()
-            assert settings.build_args["CACHED"] == (f"tfbuild-cache:{COMPILED.id}" if 0 < layers < 30 else "scratch")
-    left = {tag for image in engine.images.rows for tag in image["RepoTags"]}
-    assert left == {image_name(COMPILED, "-unverified")}
-
-
-@pytest.mark.parametrize(
-    ("line", "error", "saved"),
-    [
-        ("Analyzing: target //x", BuildFailed("a compiler failed"), True),
-        ("Analyzing: target //x", KeyboardInterrupt(), False),
-        ("Extracting Bazel installation...", BuildFailed("no network"), False),
-        ("Extracting Bazel installation...", KeyboardInterrupt(), False),
-    ],
-)
-def test_what_a_compile_made_is_pushed_unless_it_made_nothing_or_somebody_waits(
-    line: str, error: BaseException, saved: bool, fake: type[FakeRegistry], engine: MemoryEngine, tmp_path: Path
-) -> None:
-    def work(settings: BuildSettings) -> None:
-        if settings.watch is not None:
-            settings.watch(line)
-            raise error
-
-    engine.works = work
-    asked = run_of(RunRequest(remote_cache=f"oci://{fake.host}/us/x"), None)
-    made, _ = maker(engine, tmp_path, cache_images=asked.cache_images, verify=False)
-    with pytest.raises(type(error)):
-        made.build(COMPILED)
-    assert bool(engine.api.pushed) == saved
-
-
-def test_a_cache_that_cannot_be_pushed_is_only_noted(engine: MemoryEngine, tmp_path: Path) -> None:
-    def refuse(*_: Any, **__: Any) -> str:
-        raise BuildFailed("no such stage")
-
-    engine.build = refuse  # type: ignore[method-assign]
-    images = run_of(RunRequest(remote_cache="oci://localhost:5000/us/x"), None).cache_images
-    assert images is not None
-    image = cache_images.CacheImage(engine=engine, images=images, tag="x", context=tmp_path, ca=None)
-    said = io.StringIO()
-    image.save(BuildSettings(log=tmp_path / "log", progress=Progress(said)))
-    assert said.getvalue() == "note: oci://localhost:5000/us/x:x was not saved: no such stage\n"

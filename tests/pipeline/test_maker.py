@@ -109,7 +109,7 @@ def test_an_exported_wheel_is_this_compile_s_and_not_an_earlier_one_s(
     engine: MemoryEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "thing-1.0-cp311-cp311-linux_x86_64.whl"
-    engine.made["export"] = {"new.whl": b"new", "build.txt": b"builder=sha256:0\n"}
+    engine.made["export"] = {"new.whl": b"new", "build.txt": b"builder=sha256:0\n", "packages.txt": b""}
     left = tmp_path / "build" / COMPILED.id / "wheel"
     left.mkdir(parents=True)
     (left / "old.whl").write_bytes(b"old")

@@ -399,6 +399,7 @@ def test_a_full_disk_leaves_no_partial_wheel(tmp_path: Path) -> None:
     built.mkdir()
     (built / "tensorflow-2.14.1-cp311-cp311-linux_x86_64.whl").write_bytes(BODY)
     (built / "build.txt").write_text("builder=sha256:0\n")
+    (built / "packages.txt").write_text("")
     build = chosen(release="2.14.1", python="3.11", compiler="clang-16")
     with small_disk(output, "512k"):
         with pytest.raises(DiskFull, match="no space is left"), writing(output):
@@ -418,6 +419,7 @@ def test_a_refused_wheel_keeps_no_sidecar_of_an_earlier_one(tmp_path: Path) -> N
         folder.mkdir()
     (built / "tensorflow-2.14.1-cp311-cp311-linux_x86_64.whl").write_bytes(BODY)
     (built / "build.txt").write_text("builder=sha256:0\n")
+    (built / "packages.txt").write_text("")
     (output / "tensorflow-2.14.1-cp311-cp311-linux_x86_64.whl.json").write_text("{}")
     build = chosen(release="2.14.1", python="3.11", compiler="clang-16")
     with pytest.raises(BuildFailed, match="auditwheel cannot read"):

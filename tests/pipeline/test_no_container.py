@@ -466,6 +466,7 @@ WHEEL = """
 cd "$TFBUILD_ROOT"; mkdir wheel; [ "$TMPDIR" = "$TFBUILD_ROOT/tmp" ]
 echo code > wheel/thing-1.0-cp311-cp311-linux_x86_64.whl
 printf 'builder=b1\nbazel=6.5.0\ncompiler=gcc 12\nsource_commit=\n' > wheel/build.txt
+: > wheel/packages.txt
 """
 
 
@@ -504,6 +505,7 @@ def test_a_wheel_is_compiled_here_and_says_what_compiled_it(
             "python_path": host.interpreter.path, "compiler_path": "/opt/gcc/bin/gcc-12",
         },
         "context": "sha256:1", "plan": json.loads(json.dumps(build.to_json())), "audit": exported.audit.to_json(),
+        "records": {"build.txt": "builder=b1\nbazel=6.5.0\ncompiler=gcc 12\nsource_commit=\n", "packages.txt": ""},
     }  # fmt: skip
     assert exported.sha256 == hashlib.sha256(b"code\n").hexdigest()
     assert stream.getvalue().endswith("\n".join(exported.audit.lines()) + "\n")

@@ -12,7 +12,6 @@ DATES = {
     ("pipeline/base_image.py", "datetime.now"): "the age of a base, in days",
     ("pipeline/compiling.py", "time.time"): "a limit on the engine's clock, where the engine does not tell it",
     ("pipeline/compiling.py", "time.time_ns"): "a number that no other run has",
-    ("pipeline/cache_images.py", "time.time_ns"): "a number that no other run has",
     ("sitting.py", "time.time"): "when a sitting began, was last seen, and ended",
 }
 

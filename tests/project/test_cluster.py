@@ -1,4 +1,4 @@
-"""The cluster of docs/remote-cache.md: Compose takes its file, and its workers start as `invoke worker-image` says."""
+"""The cluster of docs/remote-cache.md: Compose takes its file, and its workers start as the tests' do."""
 
 import re
 import shlex
@@ -8,7 +8,7 @@ from typing import Any
 from tests import schemas
 from tests.ci.steps import read
 from tests.with_engine import buildgrid
-from tfbuild.cli.building import WORKER
+from tests.with_engine.cluster import WORKER
 
 FOLDER = Path(__file__).parents[2] / "docs" / "cluster"
 COMPOSE: dict[str, Any] = read(FOLDER / "compose.yaml")
@@ -21,7 +21,7 @@ def test_compose_takes_its_file() -> None:
     schemas.library().validators.validator_for(wanted)(wanted).validate(COMPOSE)
 
 
-def test_a_worker_starts_as_the_printed_command_says() -> None:
+def test_a_worker_starts_as_in_the_tests() -> None:
     worker = SERVICES["worker"]
     (volume,) = worker["volumes"]
     # shlex keeps the shell's line breaks between options.

@@ -15,7 +15,7 @@ DIRECT = {
     "engine/containers.py": "memory",
     "binary/inspector.py": "a scratch folder",
     "pipeline/compiling.py": "secrets in a scratch folder",
-    "pipeline/cache_layers.py": "a scratch folder, moved into a cache that compile.sh mends after a power cut",
+    "pipeline/base_image.py": "a scratch folder",
     "pipeline/host.py": "a work folder that is written anew in each run",
     "pipeline/bundle.py": "a part beside the file, which then replaces it",
     "plan/source.py": "a context that is written aside",

@@ -5,6 +5,7 @@ nothing of the image that a worker compiles in.
 """
 
 import contextlib
+import os
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -15,7 +16,6 @@ from tests.ports import free_port
 from tests.with_engine import buildgrid
 from tests.with_engine.buildgrid import Server
 from tests.with_engine.conftest import debian
-from tfbuild.cli.building import WORKER
 from tfbuild.engine import Engine
 
 TOOLS = ("buildbox-casd", "buildbox-worker", "buildbox-run-hosttools")
@@ -31,6 +31,14 @@ BUILDBOX = rf"""cd /etc/apt && sed -n '/^deb.* bookworm main/s/bookworm/sid/p' s
         printf '#!/bin/sh\nexec %s/ld-linux-x86-64.so.2 --library-path %s /opt/buildbox/usr/bin/%s "$@"\n' \
             $libraries $libraries $tool > /opt/buildbox/bin/$tool; \
     done && chmod 755 /opt/buildbox/bin/*"""
+# A worker, whose programs are in /opt/buildbox; casd beside it keeps what actions share.
+WORKER = """\
+docker run --detach --init --restart unless-stopped --network host \\
+    --volume /opt/buildbox:/opt/buildbox:ro {image} sh -c '
+    PATH=/opt/buildbox/bin:$PATH
+    buildbox-casd --cas-remote={url} --bind=unix:/tmp/casd.sock /tmp/casd &
+    exec buildbox-worker --bots-remote={url} --cas-remote=unix:/tmp/casd.sock \\
+        --buildbox-run=buildbox-run-hosttools --concurrent-jobs=$(nproc) "$(hostname)-$(date +%s%N)"'"""
 DATABASE = """set -e
 cd /tmp && PATH=/usr/lib/postgresql/15/bin:$PATH
 runuser -u postgres -- initdb -D data -A trust > log
@@ -49,7 +57,7 @@ class Cluster:
     workers: list[str] = field(default_factory=list)
 
     def add_worker(self, command: str) -> None:
-        """Start a worker by the command that `invoke worker-image` prints."""
+        """Start a worker by the command WORKER."""
         places = {"--volume /opt/buildbox:": f"--volume {self.volume}:", "http://SCHEDULER:50051": self.http}
         for place, own in places.items():
             assert place in command
@@ -69,7 +77,8 @@ def worker(image: str) -> str:
 
 
 def docker(*words: str) -> str:
-    done = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
+    env = {**os.environ, "DOCKER_BUILDKIT": "1"}
+    done = subprocess.run(["docker", *words], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

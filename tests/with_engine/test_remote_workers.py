@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from tests.with_engine.cluster import Cluster, docker
 from tests.with_engine.conftest import ROOT, Site
 from tests.with_engine.test_compile import NEW, TREE, command, renewed
 from tests.with_engine.test_remote import CPU
+from tfbuild.cli.options import certificates
 from tfbuild.engine import Engine
 from tfbuild.pipeline.bazel import remote_share
 
@@ -36,6 +38,7 @@ class Client:
     cluster: Cluster
     tree: Path
     dist: Path
+    worker: str
 
     def words(self, *options: str) -> list[str]:
         given = (*self.site.options(), "--source", str(self.tree), "--compiler", "clang-16", *options)
@@ -50,14 +53,17 @@ class Client:
         return done
 
     def start_workers(self, count: int) -> None:
-        """Start workers as `invoke worker-image` says."""
-        line = self.words()
-        start, output = [*line[:3], "worker-image", *line[4:]], line.index("--output")
-        del start[output : output + 2]
-        made = json.loads(self.wheel(start).stdout)
-        assert made["image"] == f"tfbuild-worker:{made['builder'].removeprefix('sha256:')[:12]}"
+        """Start workers in the image of the stage `toolchain`, as docs/remote-cache.md says."""
+        context, mirror = self.dist.with_name("context"), self.dist.with_name("mirror")
+        chosen = ("--source", str(self.tree), "--compiler", "clang-16", "--bazel", newbazel.VERSION, "--release", NEW)
+        options = (*chosen, "--target", "mkl", "--cpu", CPU, "--base", self.site.base, "--output", str(context))
+        self.wheel([sys.executable, "-m", "invoke", "dockerfile", *options])
+        mirror.write_text(f"{self.site.url}\n")
+        words = ["--target=toolchain", "--network=host", f"--secret=id=mirror,src={mirror}"]
+        words += [f"--secret=id=ca,src={ca}"] if (ca := certificates("")) else []
+        docker("build", *words, f"--build-arg=BASE={self.site.base}", f"--tag={self.worker}", str(context))
         for _ in range(count):
-            self.cluster.add_worker(made["command"])
+            self.cluster.add_worker(cluster.worker(self.worker))
 
 
 def new_actions() -> str:
@@ -71,8 +77,13 @@ def client(new_site: Site, engine: Engine, tmp_path: Path) -> Iterator[Client]:
     # As in TensorFlow's own trees, some of which name genrules too: the plan must have the last word.
     with (tree / ".bazelrc").open("a") as rc:
         rc.write("build --spawn_strategy=standalone\nbuild --strategy=Genrule=standalone\n")
-    with cluster.start(engine, tmp_path / "cluster") as made:
-        yield Client(site=new_site, cluster=made, tree=tree, dist=tmp_path / "dist")
+    worker = f"tfbuild-test:worker-{uuid.uuid4().hex[:8]}"
+    try:
+        with cluster.start(engine, tmp_path / "cluster") as made:
+            yield Client(site=new_site, cluster=made, tree=tree, dist=tmp_path / "dist", worker=worker)
+    finally:
+        if engine.exists(worker):
+            engine.untag(worker)
 
 
 def counts(said: str) -> tuple[int, int]:

@@ -72,49 +72,6 @@ def ignored_options(build: Build, options: Mapping[str, Any]) -> list[str]:
     return [f"{', '.join(ignored)}: ignored, because --wheel {build.wheel.kind} compiles nothing"] if ignored else []
 
 
-# Starts a worker of buildbox, whose programs are in /opt/buildbox; casd beside it keeps what actions share.
-WORKER = """\
-docker run --detach --init --restart unless-stopped --network host \\
-    --volume /opt/buildbox:/opt/buildbox:ro {image} sh -c '
-    PATH=/opt/buildbox/bin:$PATH
-    buildbox-casd --cas-remote={url} --bind=unix:/tmp/casd.sock /tmp/casd &
-    exec buildbox-worker --bots-remote={url} --cas-remote=unix:/tmp/casd.sock \\
-        --buildbox-run=buildbox-run-hosttools --concurrent-jobs=$(nproc) "$(hostname)-$(date +%s%N)"'"""
-
-
-@verb(
-    PLAN,
-    MAKE,
-    SETTINGS,
-    {
-        "repository": ("", "push it to this repository, such as registry.example.com/us/worker", "HOST/PATH"),
-        "need-disk": RUN["need-disk"],
-    },
-    JSON,
-    examples=(
-        "invoke worker-image --target mkl --cpu x86-64-v3",
-        "invoke worker-image --cpu x86-64-v3 --repository registry.example.com/worker",
-    ),
-)
-def worker_image(*, repository: str, json: bool, **options: Any) -> None:
-    """Make the image in which an executor's workers compile: the builder's compiler and libraries, without a source."""
-    from tfbuild.pipeline.maker import Maker
-
-    run = run_of(options)
-    maker = Maker(run=run)
-    image, builder = maker.worker_image(select_and_print_notes(make(Request, options), run), repository)
-    if repository:
-        maker.engine.push(image, maker.progress)
-    command = WORKER.format(image=image, url="http://SCHEDULER:50051")
-    chosen_by = f"container-image=docker://{image}"
-    if json:
-        out({"image": image, "builder": f"sha256:{builder}", "property": chosen_by, "command": command})
-        return
-    print(image)
-    say(f"start a worker on each machine:\n{command}")
-    say(f"if the executor chooses workers by image: --remote-property {chosen_by}")
-
-
 @verb(
     PLAN,
     MAKE,

@@ -54,7 +54,6 @@ COMPILE_FILES = (
     "source.sh",
     "edit.py",
     "archives.py",
-    "cached.sh",
     "compile.sh",
     "relay.py",
     "remote.py",
@@ -131,14 +130,14 @@ def _place(build: Build, folder: Path, place: Path, base_digest: str) -> Context
     return Context(folder=folder, digest=digest)
 
 
-def build_args(base: Base, context: Context, reused: Base | None = None) -> Mapping[str, str]:
-    """Return the Dockerfile's arguments for a base; `reused`: the image from which TensorFlow is taken, if any."""
+def build_args(base: Base, context: Context) -> dict[str, str]:
+    """Return the Dockerfile's arguments for a base."""
     return {
         "BASE": base.reference,
         "BASE_NAME": base.name,
         "BASE_DIGEST": base.digest,
         "CONTEXT_DIGEST": image_digest(context.digest, base.digest),
-    } | ({"INSTALLED": reused.reference, "REUSED": f"{reused.name}@{reused.digest}"} if reused else {})
+    }
 
 
 def _refuse_foreign(folder: Path, option: str) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from tfbuild.engine.faults import REFUSED, reason, translated
 from tfbuild.errors import RegistryRefused, Stale, UnknownImage, Unsupported, UsageError
 from tfbuild.oci.references import split_tag
 from tfbuild.pipeline import bundle as bundles
+from tfbuild.pipeline import wheel as wheels
 from tfbuild.plan import BASES, Build, debian_pythons
 from tfbuild.util import files
 from tfbuild.util.process import discard, last_lines, logged
@@ -71,8 +73,25 @@ def resolve(
     return bootstrap(engine, distribution, progress=progress, log=log, ca_cert=ca_cert)
 
 
-def reused(engine: Engine, build: Build, context: Context, name: str, progress: Progress) -> Base:
-    """Return the image `name`, pulled if the engine lacks it. Raises Stale if another context or plan made it."""
+# --- what an earlier run made -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def reused(engine: Engine, build: Build, context: Context, name: str, progress: Progress) -> Iterator[dict[str, str]]:
+    """Yield the Dockerfile's arguments that take TensorFlow from `name`: an image, or the file of a compiled wheel.
+
+    `name` "" yields none. Raises Stale if another plan or context made it, BadInput for another file, and what a pull
+    raises.
+    """
+    if name.endswith(".whl"):
+        with _compiled(engine, build, Path(name)) as arguments:
+            yield arguments
+    else:
+        yield _earlier(engine, build, context, name, progress) if name else {}
+
+
+def _earlier(engine: Engine, build: Build, context: Context, name: str, progress: Progress) -> dict[str, str]:
+    """Return the arguments for the image `name`, pulled if the engine lacks it."""
     if not engine.exists(name):
         if "/" not in name:
             raise UnknownImage(f"the engine has no image {name}", hint="--reuse HOST/PATH:ID pulls it from a registry")
@@ -88,7 +107,31 @@ def reused(engine: Engine, build: Build, context: Context, name: str, progress: 
     # FROM does not accept a bare id.
     local = name if name in image.tags else next(iter(image.tags), name)
     reference = f"{repository}@{digest}" if digest else local
-    return Base(reference=reference, name=f"{repository}:{build.id}", digest=digest or image.id)
+    return {"INSTALLED": reference, "REUSED": f"{repository}:{build.id}@{digest or image.id}"}
+
+
+@contextmanager
+def _compiled(engine: Engine, build: Build, wheel: Path) -> Iterator[dict[str, str]]:
+    """Yield the arguments for an image of the wheel, which takes the place of the stage `build` meanwhile."""
+    sidecar = wheels.compiled(build, wheel)
+    tag = f"wheel-{sidecar.sha256[:12]}"
+    with files.temporary_folder() as folder:
+        with tarfile.open(folder / "wheel.tar", "w") as archive:
+            archive.add(wheel, f"wheel/{wheel.name}", filter=_readable)
+            for name, text in sidecar.records.items():
+                (folder / name).write_text(text, encoding="utf-8")
+                archive.add(folder / name, f"wheel/{name}", filter=_readable)
+        with translated(wheel.name):
+            engine.client.api.import_image_from_file(str(folder / "wheel.tar"), repository=REPOSITORY, tag=tag)
+    try:
+        yield {"COMPILED": f"{REPOSITORY}:{tag}", "REUSED": f"{wheel.name}@sha256:{sidecar.sha256}"}
+    finally:
+        engine.untag(f"{REPOSITORY}:{tag}")
+
+
+def _readable(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.mode, member.mtime = 0o644, EPOCH
+    return member
 
 
 # --- in a bundle ------------------------------------------------------------------------------------------------------

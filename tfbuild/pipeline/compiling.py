@@ -5,7 +5,6 @@ nothing.
 """
 
 import io
-import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -23,28 +22,22 @@ from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeU
 from tfbuild.pipeline import bazel, diagnosis, resources
 from tfbuild.pipeline import mirror as mirrors
 from tfbuild.pipeline.bazel import BazelWatch
-from tfbuild.pipeline.cache_images import CacheImage
-from tfbuild.pipeline.cache_layers import CacheLayers
 from tfbuild.pipeline.mirror import Mirror, Upstream
 from tfbuild.pipeline.resources import MachineShare
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build
 from tfbuild.plan import remote_cache as remotes
-from tfbuild.plan.remote_cache import CacheImages
 from tfbuild.util.files import remove, replace_file, temporary_folder
 from tfbuild.util.progress import Progress, duration
 from tfbuild.util.quantities import counted
 
-# The stage with the compiler and Bazel, and its file that holds the builder's digest.
-TOOLCHAIN = "toolchain"
-BUILDER = "/opt/tfbuild/builder"
 # Bazel is told to stop at the limit; this much later, everything is stopped.
 GRACE_SECONDS = 90.0
 # A context with overriding repositories has gigabytes, which the client sends again.
 FETCH_SECONDS = 300.0
 USELESS = (
     f"does it accept the property {remotes.SILO} (BuildGrid: wildcard-property-keys), and do its workers run in the "
-    "image that `invoke worker-image` makes? Without remote-executor, the build continues from what is compiled so far"
+    "image of the Dockerfile's stage `toolchain`? Without remote-executor, the build continues from what is compiled"
 )
 # The number of slowest actions shown on the terminal.
 SHOWN = 5
@@ -75,7 +68,7 @@ class Compile:
 
     def compiles(self, run: Run) -> bool:
         """Whether Bazel compiles in it, if it has not done so before."""
-        return self.build.toolchain is not None and not run.reuse and self.stage != TOOLCHAIN
+        return self.build.toolchain is not None and not run.reuse
 
     def start(self, engine: Exporter, settings: BuildSettings) -> None:
         if self.output is None:
@@ -149,8 +142,7 @@ class BuilderHost:
             secrets = self._secrets(job, folder)
             job = replace(job, settings=replace(job.settings, secrets=secrets, network=run.network))
             try:
-                with self._cache_restored(job, watch, left):
-                    job.start(self.engine, replace(job.settings, watch=watch, seconds=left))
+                job.start(self.engine, replace(job.settings, watch=watch, seconds=left))
             except TimeoutError:
                 self._keep(job, watch)
                 raise _time_up(run, watch) from None
@@ -169,31 +161,6 @@ class BuilderHost:
                 progress(f"lost the remote {run.remote.name}; compiled the rest locally")
             elif run.remote and run.remote.executor:
                 _report_executor(watch, progress)
-
-    @contextmanager
-    def _cache_restored(self, job: Compile, watch: BazelWatch, seconds: float | None) -> Iterator[None]:
-        """Restore Bazel's cache from a registry, if this run has one, and save it when the compile ended in any way.
-
-        An interruption saves nothing, because nobody would wait for that. Raises what CacheImage.restore raises.
-        """
-        if self.run.cache_images is None or not job.compiles(self.run):
-            yield
-            return
-        cache = self._cache(job, self.run.cache_images)
-        try:
-            cache.restore(replace(job.settings, seconds=seconds))
-            try:
-                yield
-            finally:
-                if watch.began and not isinstance(sys.exception(), KeyboardInterrupt):
-                    cache.save(job.settings)
-        finally:
-            cache.remove()
-
-    def _cache(self, job: Compile, images: CacheImages) -> CacheImage | CacheLayers:
-        if isinstance(self.engine, Engine):
-            return CacheImage(engine=self.engine, images=images, tag=job.build.id, context=job.context, ca=self.run.ca)
-        return CacheLayers(images=images, build_id=job.build.id, root=self.engine.data_root, ca=self.run.ca)
 
     def _introduce(self, job: Compile, share: MachineShare) -> None:
         """Report how the compile will run."""

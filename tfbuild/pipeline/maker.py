@@ -6,7 +6,7 @@ was verified before, from the same context on the same base, is not built or ver
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,7 +24,7 @@ from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline import wheel
 from tfbuild.pipeline.bundle import Bundle
-from tfbuild.pipeline.compiling import BUILDER, TOOLCHAIN, BuilderHost, Compile, lacking_features
+from tfbuild.pipeline.compiling import BuilderHost, Compile, lacking_features
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.verification import Result, Verifier
 from tfbuild.pipeline.wheel import Exported
@@ -37,9 +37,6 @@ from tfbuild.verify.records import Report
 
 # The content of a recorded machine (docs/cpu-and-flags.md); without glibc's loader, only the kernel's list.
 RECORD = f"cat {cpu.CPUINFO}; echo; {recordings.LOADER} --list-diagnostics 2>/dev/null || true"
-# The repository of the images for an executor's workers, and the bytes of a builder's digest at most.
-WORKER = "tfbuild-worker"
-BUILDER_BYTES = 1000
 OUTPUT_HINT = "--output with another folder"
 # Bytes for an image: that of 2.21.0's wheel filled an empty engine with 3.3 GB, including base and pip's cache
 # (2026-11), and a rebuild needs as much again.
@@ -119,9 +116,9 @@ class Maker:
     def _install(self, build: Build, context: Context, base: Base) -> str:
         """Make the image in the builder, and return its name, that of an unverified one."""
         self.need_disk(build)
-        name, reuse = image_name(build, UNVERIFIED), self.run.reuse
-        reused = bases.reused(self.engine, build, context, reuse, self.progress) if reuse else None
-        self.run_builder(build, base, context, tag=name, reused=reused)
+        name = image_name(build, UNVERIFIED)
+        with bases.reused(self.engine, build, context, self.run.reuse, self.progress) as arguments:
+            self.run_builder(build, base, context, tag=name, arguments=arguments)
         return name
 
     def _proven(self, build: Build, image: str) -> Result | None:
@@ -167,25 +164,6 @@ class Maker:
         for line in exported.audit.lines():
             self.progress(line)
         return exported
-
-    def worker_image(self, build: Build, repository: str) -> tuple[str, str]:
-        """Make the image in which an executor's workers run, and return its name and the builder's digest.
-
-        The name is `repository` with the digest's first 12 characters.
-        """
-        if build.toolchain is None:
-            raise UsageError("only a compile has a builder", hint="leave out --wheel")
-        with self.locked(build):
-            context = self.context(build)
-            self.need_disk(build)
-            base = self.base(build)
-            unnamed = f"{WORKER}:{build.id}"
-            self.run_builder(build, base, context, stage=TOOLCHAIN, tag=unnamed)
-            builder = self.engine.read_contents(unnamed, [BUILDER], BUILDER_BYTES)[BUILDER].decode().strip()
-            name = f"{repository or WORKER}:{builder[:12]}"
-            self.engine.tag(unnamed, name)
-            self.engine.untag(unnamed)
-        return name, builder
 
     # --- a bundle -----------------------------------------------------------------------------------------------------
 
@@ -306,22 +284,23 @@ class Maker:
         tag: str = "",
         stage: str = "",
         output: Path | None = None,
-        reused: Base | None = None,
+        arguments: Mapping[str, str] | None = None,
     ) -> None:
-        """Run the builder (see Compile); `reused`: the image from which TensorFlow is taken.
+        """Run the builder (see Compile); `arguments`: further ones of the Dockerfile.
 
         Raises what BuilderHost.run_job raises.
         """
         settings = BuildSettings(
             log=self.run.work / build.id / "build.log",
             progress=self.progress,
-            build_args=dockerfile.build_args(base, context, reused),
+            build_args={**dockerfile.build_args(base, context), **(arguments or {})},
             labels=given_at_build(os.environ),
             no_cache=self.run.no_cache,
         )
         host = BuilderHost(engine=self.engine, run=self.run, cpu=cpu.detect if self.engine.local else self.cpu)
-        job = Compile(build=build, settings=settings, context=context.folder, tag=tag, stage=stage, output=output)
-        host.run_job(job)
+        host.run_job(
+            Compile(build=build, settings=settings, context=context.folder, tag=tag, stage=stage, output=output)
+        )
 
 
 def refuse_base_without_cuda(build: Build) -> None:

@@ -11,7 +11,7 @@ from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline.bundle import Bundle
 from tfbuild.plan import RunRequest
 from tfbuild.plan import remote_cache as remotes
-from tfbuild.plan.remote_cache import CacheImages, Remote
+from tfbuild.plan.remote_cache import Remote
 from tfbuild.util.files import REPORTS, WORK, absence
 from tfbuild.util.options import refuse_invalid
 from tfbuild.util.quantities import gigabytes, limit_seconds, positive
@@ -35,7 +35,6 @@ class Run:
     network: str = ""
     ca: Path | None = None
     remote: Remote | None = None
-    cache_images: CacheImages | None = None
     jobs: int = 0
     seconds: float = 0.0
     disk: int | None = None
@@ -68,7 +67,6 @@ def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
         network=request.network,
         ca=ca,
         remote=remotes.named_remote(request),
-        cache_images=remotes.named_cache_images(request),
         jobs=jobs,
         seconds=limit_seconds(request.time_limit),
         disk=gigabytes(request.need_disk),

@@ -13,16 +13,24 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from tfbuild import __version__
-from tfbuild.errors import BuildFailed
+from tfbuild.errors import BadInput, BuildFailed, Stale
 from tfbuild.plan import Build, source
-from tfbuild.util.files import replace_file, whole
+from tfbuild.util.files import decode, read_regular, replace_file, whole
+from tfbuild.util.terminal import cause
 
 SCHEMA = "tfbuild.wheel/1"
+# What the builder records beside the wheel: its own digest and versions, and the packages that the wheel loads.
+RECORDS = ("build.txt", "packages.txt")
+EXPORTED = "a wheel that `invoke wheel` wrote, with its .json beside it"
+# What a machine in a base's place leaves open in a plan, and what is said of it.
+OF_THE_PLACE = {"base_image", "base_distribution", "notes"}
 MANYLINUX = re.compile(r"manylinux_([0-9]{1,4})_([0-9]{1,4})_\w+")
 # Names from before PEP 600, which put glibc's version into the name.
 OLD_NAMES = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
@@ -81,9 +89,42 @@ def collect(
         "context": context,
         "plan": build.to_json(),
         "audit": audit.to_json(),
+        "records": {name: (scratch / name).read_text(encoding="utf-8") for name in RECORDS},
     }
     replace_file(sidecar, json.dumps(content, indent=2) + "\n")
     return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256, audit=audit)
+
+
+class CompiledWheel(msgspec.Struct):
+    """What `compiled` needs of the file beside a wheel."""
+
+    tfbuild: str
+    sha256: str
+    plan: dict[str, Any]
+    records: dict[str, str]
+
+
+def compiled(build: Build, wheel: Path) -> CompiledWheel:
+    """Return the sidecar of a wheel that `invoke wheel` compiled by the plan of `build`, here or elsewhere.
+
+    Raises BadInput for a wheel without a readable sidecar or with other bytes, Stale for one of another plan.
+    """
+    beside = wheel.with_name(f"{wheel.name}.json")
+    try:
+        sidecar, sha256 = decode(read_regular(beside), CompiledWheel), source.digest(wheel)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot use {wheel}: {cause(error)}", hint=EXPORTED) from None
+    if sha256 != sidecar.sha256 or set(sidecar.records) != set(RECORDS):
+        raise BadInput(f"{beside} is not about this wheel", hint=EXPORTED)
+    own = json.loads(json.dumps(build.to_json()))
+    if sidecar.tfbuild != __version__ or any(
+        sidecar.plan.get(name) != value for name, value in own.items() if name not in OF_THE_PLACE
+    ):
+        raise Stale(
+            f"{wheel} was not compiled by the plan of {build.id}: options, facts or tfbuild differ",
+            hint="leave out --reuse to compile it here",
+        )
+    return sidecar
 
 
 def _recorded(path: Path) -> dict[str, str]:

@@ -6,7 +6,6 @@ It has the options, and the lines for Bazel 5.3 and newer.
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from packaging.version import Version
@@ -16,12 +15,7 @@ from tfbuild.plan.run_request import RunRequest
 from tfbuild.util.files import read_named, read_regular
 from tfbuild.util.options import given
 
-if TYPE_CHECKING:
-    from tfbuild.oci.references import Repository
-
 CACHES = ("grpc", "grpcs", "http", "https")
-# The scheme of a cache that is an image in a registry.
-IMAGE = "oci://"
 EXECUTORS = ("grpc", "grpcs")
 BAZEL_6 = Version("6.0.0")
 # With BuildGrid 0.4.4 and buildbox 1.4.30 (tests/with_engine/test_remote_workers.py).
@@ -61,36 +55,7 @@ class Remote:
         return {"remote-certificate": self.certificate, "remote-key": self.key} if self.certificate and self.key else {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheImages:
-    """A repository with an image of Bazel's cache for each build."""
-
-    repository: "Repository"
-    readonly: bool = False
-
-
 # --- the options ------------------------------------------------------------------------------------------------------
-
-
-def named_cache_images(request: RunRequest) -> CacheImages | None:
-    """Return the repository that `--remote-cache oci://HOST/PATH` names; None for any other cache, or none.
-
-    Raises UsageError, also for other --remote-... options beside it: the engine has the registry's credentials.
-    """
-    if not request.remote_cache.startswith(IMAGE):
-        return None
-    if _given(request) - {"remote-cache", "remote-readonly"}:
-        raise UsageError(
-            "with a cache in a registry, remote-readonly is the only other --remote-... option",
-            hint="leave them out; `docker login` stores the registry's credentials",
-        )
-    from tfbuild.oci.references import Repository
-
-    try:
-        repository = Repository.parse(request.remote_cache.removeprefix(IMAGE))
-    except UsageError as error:
-        raise UsageError(f"--remote-cache: {error.reason}", hint=f"--remote-cache {IMAGE}HOST/PATH") from None
-    return CacheImages(repository=repository, readonly=request.remote_readonly)
 
 
 def _given(request: RunRequest) -> set[str]:
@@ -99,12 +64,12 @@ def _given(request: RunRequest) -> set[str]:
 
 
 def named_remote(request: RunRequest) -> Remote | None:
-    """Return what the options name, None without any; raises UsageError, which never quotes a credential.
-
-    None also for a cache in a registry: Bazel does not know of it.
-    """
-    if request.remote_cache.startswith(IMAGE):
-        return None
+    """Return what the options name, None without any; raises UsageError, which never quotes a credential."""
+    if request.remote_cache.startswith("oci://"):
+        raise UsageError(
+            "--remote-cache takes no image in a registry any more",
+            hint="keep the folder build/host/RELEASE/cache of `invoke wheel --no-container`, or name a cache server",
+        )
     if not request.remote_cache and not request.remote_executor:
         if _given(request):
             raise UsageError(
@@ -156,8 +121,6 @@ def _url(option: str, text: str, schemes: tuple[str, ...]) -> str:
     grpc = scheme.startswith("grpc")
     if scheme not in schemes or not is_address(text) or (grpc and "/" in rest.rstrip("/")):
         examples = " or ".join(f"{scheme}://HOST:PORT" for scheme in schemes)
-        if schemes == CACHES:
-            examples += f", or {IMAGE}HOST/PATH"
         raise UsageError(f"{option} {text!r} is not a valid address", hint=examples)
     return text.rstrip("/") if grpc else text
 

@@ -71,8 +71,7 @@ class RunRequest:
     )
     remote_cache: str = _remote(
         "",
-        "Bazel cache shared by machines: grpc://HOST:PORT, grpcs://, http:// or https://; or oci://HOST/PATH, a "
-        "repository in a registry",
+        "Bazel cache shared by machines: grpc://HOST:PORT, grpcs://, http:// or https://",
         "URL",
         pattern=LOOKED_UP,
     )
@@ -147,8 +146,8 @@ class RunRequest:
     )
     reuse: str = option(
         "",
-        "take TensorFlow from this image, built earlier from the same context: nothing is compiled, only the base and "
-        "packages are new",
+        "take TensorFlow from this image, built earlier from the same context, or from this wheel, compiled earlier by "
+        "the same plan (`invoke wheel`): nothing is compiled",
         "IMAGE",
         group=IMAGE,
         pattern=TEXT,
