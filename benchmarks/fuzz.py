@@ -37,7 +37,7 @@ from tfbuild.facts import Architecture
 from tfbuild.in_container.smoke import judge
 from tfbuild.oci import manifests, references
 from tfbuild.oci.manifests import Manifest
-from tfbuild.pipeline import bazel, bundle
+from tfbuild.pipeline import bazel
 from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.plan import wheel
 from tfbuild.publish import image_contents, indexes
@@ -199,7 +199,6 @@ PARSERS = {
     "registry": Parser(read=registry_answer),
     "configuration": Parser(read=image_configuration),
     "fleet": Parser(read=in_file(fuzz_json.fleet_images), more=fuzz_json.recorded_fleet),
-    "bundle": document(in_folder(bundle.open_bundle, bundle.LIST, "host/file"), "bundle"),
     "docker": document(in_folder(fuzz_json.docker_folder, "config.json"), "docker"),
     "server": document(fuzz_json.registry_server, "server"),
     "probe": document(fuzz_json.probe_lines, "probe"),

@@ -1,7 +1,6 @@
 """The readers of JSON and TOML that somebody else wrote, for the fuzzer, each with a valid document to start from."""
 
 import contextlib
-import hashlib
 import io
 import json
 import os
@@ -22,7 +21,6 @@ from tfbuild.in_container.smoke.records import Computed, Environment, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.oci import credentials, manifests, references, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.pipeline import bundle
 from tfbuild.pipeline.wheel import SCHEMA
 from tfbuild.plan import Request, options_file, wheel
 from tfbuild.publish import wheel_index, wheel_rows, yanking
@@ -108,9 +106,6 @@ def sidecars(folder: Path) -> None:
 
 # --- a valid document of each -----------------------------------------------------------------------------------------
 
-FILE = {"path": "host/file", "url": "", "sha256": hashlib.sha256(b"x").hexdigest(), "size": 1}
-TAG = {"path": "host/x", "tag": "v1", "commit": 40 * "0"}
-BASE = {"asked": "x", "platform": "x", "path": "x", "image": "x", "reference": "x", "name": "x", "digest": DIGEST}
 OPERATION = {"name": "x", "values": [1.5], "note": "x"}
 COMPILED = {"tfbuild": "x", "builder": "x", "compiler": "x", "bazel": "x", "source_commit": "x"}
 PLAN, AUDIT = {"target": "mkl", "features": ["avx"]}, {"platform_tag": "manylinux_2_28_x86_64"}
@@ -123,7 +118,6 @@ WHEEL = {
     "built": COMPILED, "yanked": "", "variant": {"file": "x", "size": 1, "sha256": ZEROS},
 }  # fmt: skip
 DOCUMENTS: dict[str, tuple[object, ...]] = {
-    "bundle": ({"schema": bundle.SCHEMA, "builds": ["x"], "bases": [BASE], "repositories": [TAG], "files": [FILE]},),
     "docker": (
         {"auths": {"127.0.0.1:1": {"auth": "eDp5", "identitytoken": "x"}}, "currentContext": "x"},
         {"credsStore": "x", "credHelpers": {"127.0.0.1:1": "x"}, "proxies": {"default": {}}},

@@ -1,6 +1,7 @@
 #!/bin/sh
 # compile.sh NAME TARGET COLLECT...: configures /src, builds TARGET with Bazel, and runs COLLECT, which puts the wheel
-# into /wheel. Without COLLECT, Bazel only downloads what TARGET needs, and nothing is kept. /mnt/cache survives a
+# into /wheel. Without COLLECT, Bazel only downloads what TARGET needs, which stays in /opt/fetched and in its external
+# folder; a later compile takes it from there. /mnt/cache survives a
 # failed build, and has a record of the compile's runs by NAME. /mnt/machine has this machine's Bazel flags (a secret,
 # since secrets are not part of a cache key), and /mnt/deadline the Unix time at which to stop.
 set -eu
@@ -19,7 +20,7 @@ cd "$top/src"
 
 builder=$(cat "$top/opt/tfbuild/builder")
 cache=$top/mnt/cache/$builder
-[ "$#" != 0 ] || cache=$top/var/tmp/bazel/cache
+[ "$#" != 0 ] || cache=$top/opt/fetched
 # An earlier build or a power failure may have damaged the caches. Bazel compares digests and rebuilds what is wrong.
 # But it fails if a folder is a file, and before 5.1 if an action's result is empty, which it reads as one without
 # outputs. Only the file with the digest below may be empty.
@@ -27,6 +28,8 @@ for folder in "$top/mnt/cache/runs" "$cache" "$cache/disk" "$cache/repository" "
     mkdir -p "$folder" 2> /dev/null || rm -rf "$folder"
     mkdir -p "$folder"
 done
+repository=$cache/repository
+[ ! -d "$top/opt/fetched" ] || repository=$top/opt/fetched/repository
 sittings=$cache/sittings/$name.jsonl
 # Bazel's profile and its whole log, for the stage `kept`, however this run ends.
 run=$(sha256sum "$top/mnt/bazelrc")
@@ -56,7 +59,7 @@ for file in "$top/mnt/ca.bazelrc" "$top/mnt/bazelrc" "$top/mnt/machine"; do
 done > "$top/mnt/all.bazelrc"
 cat >> "$top/mnt/all.bazelrc" << END
 build --disk_cache=$cache/disk
-build --repository_cache=$cache/repository
+build --repository_cache=$repository
 build --curses=no --color=no --show_progress_rate_limit=2
 build --profile=$kept/profile.json
 END
@@ -67,8 +70,6 @@ if [ -n "$mirror" ]; then
     # Since Bazel 4. Bazel 8.2 renamed it to --downloader_config and still takes this name.
     if bazel "$rc" "$root" help build --short | grep downloader_config > /dev/null; then
         echo "build --experimental_downloader_config=$top/mnt/mirror.downloads" >> "$top/mnt/all.bazelrc"
-    else
-        python3 "$top/mnt/archives.py" "$mirror" "$top/src" "$cache/repository"
     fi
     # For repositories that a tree clones: Bazel's rules reset every other setting of git.
     printf '[url "%s/github.com/"]\n\tinsteadOf = https://github.com/\n' "$mirror" >> "$top/etc/gitconfig"
@@ -76,7 +77,6 @@ fi
 if [ "$#" = 0 ]; then
     bazel "$rc" "$root" build --nobuild "$target"
     bazel "$rc" "$root" shutdown
-    rm -rf "$top/var/tmp/bazel"
     exit
 fi
 

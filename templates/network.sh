@@ -29,8 +29,7 @@ if [ -s "$top/mnt/ca" ]; then
         done > "$top/mnt/ca.bazelrc"
     fi
 fi
-# https://HOST/PATH is requested as MIRROR/HOST/PATH. The secret's first line is MIRROR. A second line means that it is
-# a folder on this machine: a finished `bundle`, or a `recording` in progress.
+# https://HOST/PATH is requested as MIRROR/HOST/PATH; the secret is MIRROR.
 mirror=
 if [ -s "$top/mnt/mirror" ]; then
     mirror=$(sed -n 1p "$top/mnt/mirror")
@@ -53,14 +52,6 @@ if [ -s "$top/mnt/mirror" ]; then
         esac
     done
     echo "Dir::Etc::SourceList \"/dev/null\"; Dir::Etc::SourceParts \"$top/mnt/sources\";" >> "$top/mnt/apt.conf"
-    kind=$(sed -n 2p "$top/mnt/mirror")
-    # A bundle is old on purpose: it has what there was when it was made.
-    [ "$kind" != bundle ] || echo 'Acquire::Check-Valid-Until "false";' >> "$top/mnt/apt.conf"
-    if [ -n "$kind" ]; then
-        # Its port changes each time, so pip would cache everything again.
-        export PIP_NO_CACHE_DIR=1
-        export no_proxy="${host%:*}${no_proxy:+,$no_proxy}" NO_PROXY="${host%:*}${NO_PROXY:+,$NO_PROXY}"
-    fi
     # For Bazel's own downloads; compile.sh passes it on if Bazel has the option.
     echo "rewrite (.*) $mirror/\$1" > "$top/mnt/mirror.downloads"
 fi

@@ -7,6 +7,8 @@ install() {
     /opt/tensorflow/bin/pip --disable-pip-version-check --log /mnt/pip.log install --no-compile "$@"
 }
 export PIP_CACHE_DIR=/mnt/pip
+# A bundle's: nothing else is asked for them.
+[ ! -d /opt/wheels ] || export PIP_NO_INDEX=1 PIP_FIND_LINKS=/opt/wheels PIP_NO_CACHE_DIR=1
 rm -f /mnt/pip.log
 code=0
 install "$@" || code=$?

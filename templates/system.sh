@@ -21,6 +21,10 @@ while read -r package; do
         lacking="$lacking $package"
 done < "$2"
 [ -n "$lacking" ] || exit 0
+if [ "$(ls /sys/class/net)" = lo ]; then
+    echo "tfbuild: the bundle's system lacks$lacking" >&2
+    exit 1
+fi
 # shellcheck source=/dev/null
 . /mnt/network.sh
 apt-get update

@@ -89,7 +89,7 @@ def refusal(*words: str, code: int, cwd: Path = ROOT) -> str:
     [
         ((*DRY_RUN, "--ca-cert", LONG), 2, f"no CA certificates at {LONG}: File name too long"),
         ((*DRY_RUN, "--ca-cert", "."), 2, "no CA certificates at .: not a file"),
-        ((*DRY_RUN, "--mirror", LONG), 2, f"--mirror '{LONG}' is neither a folder nor "),
+        ((*DRY_RUN, "--mirror", LONG), 2, f"--mirror '{LONG}' is neither a file nor "),
         ((*DRY_RUN, "--mirror", "http://[::1"), 2, "--mirror 'http://[::1' is not a valid address"),
         ((*DRY_RUN, "--mirror", "https://"), 2, "--mirror 'https://' is not a valid address"),
         ((*DRY_RUN, "--mirror", "http://a/$(id)"), 2, "--mirror 'http://a/$(id)' is not a valid address"),

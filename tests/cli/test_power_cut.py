@@ -75,6 +75,7 @@ def export_wheel(folder: Path, number: int) -> None:
     scratch.mkdir()
     (scratch / "thing-1.0-cp311-cp311-linux_x86_64.whl").write_bytes(b"code" * (100 + number))
     (scratch / "build.txt").write_text(f"builder=sha256:{number}\n")
+    (scratch / "packages.txt").write_text("")
     with patch.object(wheels, "audit_wheel", lambda path: wheels.read_audit(AUDIT, path)):
         wheels.collect(build(0), scratch, folder, context="", base="")
 

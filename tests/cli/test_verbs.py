@@ -255,20 +255,21 @@ ID = "2.20.0-mkl-py3.11-x86-64-v3"
         ),
         (
             ("bundle", "--wheel-only"),
-            "bundle\n",
-            "2 files, 3.00 GB; `--mirror bundle` builds from them without a network\n",
-            {"folder": "bundle", "builds": [ID], "files": 2, "bytes": 3 * 10**9},
+            "bundle.tar\n",
+            "0.00 GB; `--mirror bundle.tar` builds from it without a network\n",
+            {"file": "bundle.tar", "builds": [ID], "bytes": 1000},
         ),
     ],
 )
 def test_what_was_made_is_printed(
-    words: tuple[str, ...], printed: str, said: str, document: object, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], printed: str, said: str, document: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """No engine is in reach: what it would make is given."""
     wheel = SimpleNamespace(wheel=Path("dist/x.whl"), sidecar=Path("dist/x.json"), sha256="00")
     monkeypatch.setattr(Maker, "build", lambda *_: SimpleNamespace(report=None, image="tfbuild:x"))
     monkeypatch.setattr(Maker, "wheel", lambda *_: wheel)
-    monkeypatch.setattr(Maker, "bundle", lambda *_: SimpleNamespace(files=2, size=3 * 10**9))
+    monkeypatch.setattr(Maker, "bundle", lambda _, __, path, **___: path.write_bytes(bytes(1000)))
+    monkeypatch.chdir(tmp_path)
     request = ("--release", "2.20.0", "--python", "3.11", "--cpu", "x86-64-v3", "--platform", "linux/amd64")
     done = invoke(*words, *request)
     assert (done.stdout, done.stderr.endswith(said)) == (printed, True)

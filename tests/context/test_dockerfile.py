@@ -224,12 +224,15 @@ def base(digest: str) -> Base:
 # --- golden files and linters -----------------------------------------------------------------------------------------
 
 
+STAGES = {"SYSTEM": "system", "VENV": "venv", "INSTALLED": "wheel", "FETCHED": "source", "COMPILED": "build"}
+
+
 def test_every_argument_of_the_dockerfile_is_given() -> None:
     """But for those that replace a stage, whose default is the stage itself."""
     declared = re.findall(r"^ARG (\w+)=?(.*)", dockerfile.files(from_source())["Dockerfile"], re.MULTILINE)
     given = dockerfile.build_args(base(digest=""), dockerfile.Context(folder=ROOT, digest=""))
-    assert {name for name, _ in declared} - set(given) == {"INSTALLED", "COMPILED", "REUSED", "RUN_ID"}
-    assert {"INSTALLED": "wheel", "COMPILED": "build"}.items() <= dict(declared).items()
+    assert {name for name, _ in declared} - set(given) == {*STAGES, "REUSED", "RUN_ID"}
+    assert STAGES.items() <= dict(declared).items()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -285,7 +288,7 @@ def test_a_name_that_nobody_gives_is_an_error() -> None:
     assert dockerfile.environment_of_templates().undefined is StrictUndefined
     layout = dockerfile.ContextLayout(origin="", place="", usage="")
     given: dict[str, object] = {"header": "", "build": official(), "layout": layout, "options": ""}
-    with pytest.raises(UndefinedError, match="'requirement' is undefined"):
+    with pytest.raises(UndefinedError, match="'packages' is undefined"):
         dockerfile.render("Dockerfile.j2", **given, environment=[], labels=[])
 
 

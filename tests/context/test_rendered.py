@@ -24,7 +24,7 @@ OFFICIAL = {*(f"scripts/{name}" for name in SCRIPTS), *SMOKE}
 COMPILE = {
     f"scripts/{name}"
     for name in (
-        "toolchain.sh", "source.sh", "edit.py", "archives.py", "compile.sh", "relay.py", "remote.py",
+        "toolchain.sh", "source.sh", "edit.py", "compile.sh", "relay.py", "remote.py",
         "repack.py", "sitting.py", "system.sh", "truststore.py",
     )
 }  # fmt: skip

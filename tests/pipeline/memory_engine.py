@@ -6,7 +6,8 @@ Builds are recorded, and make what is given here; tests/with_engine has the real
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,7 +67,10 @@ class Images:
         image["RepoDigests"] = [name for name in image["RepoDigests"] if name != ref]
 
     def load(self, file: IO[bytes]) -> None:
-        self.rows.append({**json.loads(file.read()), "RepoTags": [], "RepoDigests": []})
+        with tarfile.open(fileobj=file) as archive:
+            content = archive.extractfile("images")
+            assert content is not None
+            self.rows += json.load(content)
 
     def get_registry_data(self, name: str) -> Any:
         if self.registry is None or name not in self.registry:
@@ -155,6 +159,12 @@ class MemoryEngine(Engine):
         image["RepoTags"] = [tag]
         self.images.rows.append(image)
         return str(image["Id"])
+
+    def save(self, names: Sequence[str], path: Path) -> None:
+        rows = [{**self.images.get(name).attrs, "RepoTags": [name]} for name in names]
+        path.with_name("images").write_text(json.dumps(rows))
+        with tarfile.open(path, "w") as archive:
+            archive.add(path.with_name("images"), "images")
 
     def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
         self._job(stage, "", settings)

@@ -66,7 +66,7 @@ def test_newer_bazels_print_the_time_in_front() -> None:
 def test_other_lines_show_nothing(line: str) -> None:
     watch = BazelWatch()
     assert watch(line) == ""
-    assert not any([watch.killed, watch.out_of_time, watch.no_remote, watch.no_use, watch.alone, watch.refused])
+    assert not any([watch.killed, watch.out_of_time, watch.no_remote, watch.no_use, watch.alone])
     assert watch.began == line.startswith("Loading")
 
 
@@ -213,7 +213,7 @@ def compile_in(
     # A version manager's `python3` takes eight times as long to start.
     (root / "bin/python3").unlink(missing_ok=True)
     (root / "bin/python3").symlink_to(sys.executable)
-    for name in ("archives.py", "relay.py", "remote.py", "repack.py", "sitting.py", "system.sh"):
+    for name in ("relay.py", "remote.py", "repack.py", "sitting.py", "system.sh"):
         (root / "mnt" / name).write_bytes((dockerfile.TEMPLATES / name).read_bytes())
     for name, text in (secrets or {}).items():
         (root / "mnt" / name).write_text(text)

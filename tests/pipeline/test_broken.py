@@ -11,21 +11,16 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import requests
 
 from tests import broken
 from tfbuild.context.dockerfile import TEMPLATES
-from tfbuild.errors import BadInput, BadMirror, BuildFailed
-from tfbuild.pipeline import bundle, diagnosis, mirror
-from tfbuild.pipeline.mirror import Upstream
-from tfbuild.util import files
+from tfbuild.errors import BadInput, BuildFailed
+from tfbuild.pipeline import diagnosis
 
 HOST = "files.example.org"
 BODY = b"0123456789abcdef" * 40000
@@ -42,106 +37,9 @@ def failed(output: str) -> BuildFailed:
     return BuildFailed(f"the image could not be built{lines}", hint="the full log: x.log")
 
 
-# --- a recording mirror -----------------------------------------------------------------------------------------------
-
-REASONS = {
-    "reset": "Connection reset by peer",
-    "short": "the connection ended early",
-    "stall": "no answer in time",
-    "silence": "no answer in time",
-    "500": "500 Trouble",
-    "503,": "503 Trouble",
-    "429,": "429 Trouble",
-}
-
-
-@pytest.mark.parametrize("fault", faults("reset", "short", "stall", "silence", "500"))
-def test_a_host_that_breaks_is_named_with_its_cause_and_the_next_run_has_the_file(
-    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mirror, "READ_SECONDS", 0.5)
-    monkeypatch.setattr(mirror, "MOST_PATIENCE", 0)
-    path, folder = f"{HOST}/file", tmp_path / "bundle"
-    with broken.serve({f"/{path}": BODY}) as server:
-        server.fault, begun = fault, time.monotonic()
-        filled = bundle.fill(folder)
-        with mirror.serve(filled, Upstream(base=server.url)) as serving:
-            if fault in ("reset", "short", "stall"):
-                with pytest.raises(requests.exceptions.ChunkedEncodingError):
-                    requests.get(f"{serving.url}/{path}", timeout=60)
-                while path not in serving.failures:
-                    assert time.monotonic() - begun < 60
-                    time.sleep(0.01)
-            else:
-                assert requests.get(f"{serving.url}/{path}", timeout=60).status_code >= 429
-            error = serving.explain(failed(f"E: Failed to fetch {serving.url}/{path}"))
-        assert isinstance(error, BadMirror)
-        assert error.reason.splitlines()[1] == f"  https://{path}: {REASONS[fault]}"
-        assert "the same command continues" in error.hint
-        filled.write()
-        # Nothing of it is in the bundle.
-        assert bundle.open_bundle(folder).listing.files == []
-        assert [found.name for found in folder.rglob("*") if found.is_file()] == [bundle.LIST]
-        server.fault = ""
-        again = bundle.fill(folder)
-        with mirror.serve(again, Upstream(base=server.url)) as serving:
-            assert requests.get(f"{serving.url}/{path}", timeout=60).content == BODY
-        again.write()
-    assert [row.sha256 for row in bundle.open_bundle(folder).listing.files] == [hashlib.sha256(BODY).hexdigest()]
-
-
-def test_who_has_a_file_to_its_end_finds_it_in_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A build ends with its last download, and its bundle's list is then written."""
-    flushing = threading.Event()
-
-    def slowly(path: Path) -> None:
-        flushing.wait(1)
-        files.flush(path)
-
-    monkeypatch.setattr(bundle, "flush", slowly)
-    with broken.serve({f"/{HOST}/file": BODY}) as server:
-        filled = bundle.fill(tmp_path / "bundle")
-        with mirror.serve(filled, Upstream(base=server.url)) as serving:
-            assert requests.get(f"{serving.url}/{HOST}/file", timeout=60).content == BODY
-            assert filled.find(f"{HOST}/file") is not None
-
-
-# --- git --------------------------------------------------------------------------------------------------------------
-
-
 def smart(url: str) -> dict[str, bytes]:
     """Where git's own server begins to answer."""
     return {f"{url}/info/refs?service=git-upload-pack": b"001e# service=git-upload-pack\n0000" + b"0" * 5000}
-
-
-@pytest.mark.parametrize("fault", faults("short"))
-def test_a_source_that_cannot_be_fetched_leaves_nothing_that_the_next_run_would_take(
-    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bundle, "GIT_SECONDS", 2)
-    monkeypatch.setenv("NO_PROXY", "*")
-    target, begun = bundle.fill(tmp_path / "bundle"), time.monotonic()
-    with broken.serve(smart("/x")) as server:
-        server.fault = fault
-        with pytest.raises(BadMirror, match="git fetch: fatal: ") as error:
-            bundle.keep_tag(target, f"{server.url}/x", "github.com/x/y", "v1", "", None)
-        with pytest.raises(BadMirror, match="git clone: "):
-            bundle.keep_clone(target, f"{server.url}/x", "github.com/x/z", None)
-    assert error.value.hint == "the same command continues from there"
-    assert time.monotonic() - begun < 60
-    target.write()
-    assert bundle.open_bundle(tmp_path / "bundle").listing.repositories == []
-    # Whoever comes next has a server that is whole.
-    upstream = tmp_path / "upstream"
-    upstream.mkdir()
-    user = ("-c", "user.name=test", "-c", "user.email=test@localhost")
-    for words in (("init",), ("commit", "--allow-empty", "--message=x"), ("tag", "v1")):
-        subprocess.run(["git", *user, *words], cwd=upstream, check=True, capture_output=True)
-    again = bundle.fill(tmp_path / "bundle")
-    bundle.keep_tag(again, f"file://{upstream}", "github.com/x/y", "v1", "", None)
-    bundle.keep_clone(again, f"file://{upstream}", "github.com/x/z", None)
-    again.write()
-    assert len(bundle.open_bundle(tmp_path / "bundle").listing.repositories) == 2
 
 
 # --- the steps of a build ---------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.rows import each
 from tfbuild.errors import (
     BadInput,
     BuildFailed,
@@ -185,3 +186,40 @@ def test_a_fix_that_does_not_apply_can_be_left_out() -> None:
     assert type(cause) is BadInput
     assert cause.reason == "the fix grpc-gettid does not apply to this tree"
     assert cause.hint.startswith("--without-fix grpc-gettid where")
+
+
+# --- a mirror ---------------------------------------------------------------------------------------------------------
+
+URL = "http://mirror.site"
+
+
+@each(
+    "line",
+    [
+        "E: The repository 'http://mirror.site/deb.debian.org/debian bookworm Release' does not have a Release file.",
+        "E: Failed to fetch http://mirror.site/x.deb  Connection failed [IP: 127.0.0.1 80]",
+        "E: Release file for http://mirror.site/dists/x/InRelease is expired (invalid since 2d 1h 5min 10s).",
+        "ERROR: No matching distribution found for tensorflow-cpu==2.21.0",
+        "pip._vendor.urllib3.exceptions.ProtocolError: ('Connection broken: IncompleteRead(1000 bytes read)",
+        "curl: (18) transfer closed with 5000000 bytes remaining to read",
+        "fatal: repository 'http://mirror.site/github.com/tensorflow/tensorflow/' not found",
+        "Error in download_and_extract: java.io.IOException: Error downloading [http://mirror.site/x.zip] to /x: GET",
+    ],
+)
+def test_a_mirror_is_named_where_a_download_failed(line: str) -> None:
+    output = f"the image could not be built\n  {line}\n  executor failed running [/bin/sh -c ...]"
+    error = diagnosis.explain_mirror(BuildFailed(output), URL)
+    assert error is not None
+    assert error.reason.splitlines()[0] == f"the mirror {URL} lacks something, or broke off: {line}"
+
+
+@each(
+    "output",
+    [
+        "fatal: Remote branch v9 not found in upstream origin\ntfbuild: URL has no tag v9, or does not answer",
+        "WARNING: Download from http://127.0.0.1/asked failed: GET returned 404 Not Found\n"
+        "kernel.cc:1:10: fatal error: 'Eigen/Core' file not found\nFAILED: Build did NOT complete successfully",
+    ],
+)
+def test_another_failure_is_not_the_mirror_s(output: str) -> None:
+    assert diagnosis.explain_mirror(BuildFailed(output), URL) is None

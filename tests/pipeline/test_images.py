@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.pipeline.memory_engine import (
@@ -26,7 +27,6 @@ from tests.pipeline.memory_engine import (
     row,
 )
 from tests.pipeline.memory_engine import engine as engine
-from tests.pipeline.test_mirror import git
 from tests.rows import each
 from tests.verify.test_report import report
 from tfbuild import __version__
@@ -35,6 +35,7 @@ from tfbuild.context.labels import image_name, labels_of
 from tfbuild.engine import debian, transfer
 from tfbuild.errors import (
     BadInput,
+    BadMirror,
     DiskFull,
     EngineMissing,
     RegistryRefused,
@@ -47,6 +48,8 @@ from tfbuild.errors import (
 from tfbuild.measure import records
 from tfbuild.pipeline import base_image, bundle
 from tfbuild.pipeline.maker import refuse_base_without_cuda
+from tfbuild.pipeline.run import run_of
+from tfbuild.plan import RunRequest
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session as verifying
 from tfbuild.verify.records import Report
@@ -112,7 +115,6 @@ def test_what_was_built_and_verified_is_neither_built_nor_verified_again(
     [
         ({"disk": 1 << 60}, DiskFull, "GB are needed on"),
         ({"run": "linux/arm64"}, EngineMissing, "this engine builds for linux/arm64, but the plan is for linux/amd64"),
-        ({"bundle": "far"}, UsageError, "the engine is on another machine"),
     ],
 )
 def test_what_cannot_be_built_is_refused_before_the_builder_runs(
@@ -122,11 +124,9 @@ def test_what_cannot_be_built_is_refused_before_the_builder_runs(
     engine = engine_at(folder)
     run = dict(change)
     engine.platform = run.pop("run", engine.platform)
-    if place := run.get("bundle"):
-        engine.local, run["bundle"] = place != "far", bundle.fill(folder / "bundle")
     made, _ = maker(engine, folder, **run)
     works: list[Any] = [made.build, lambda build: made.wheel(build, folder)]
-    for work in works if "disk" not in run else [*works, lambda build: made.download(build, bundle.fill(folder / "x"))]:
+    for work in [*works, lambda build: made.bundle([build], folder / "x")]:
         with pytest.raises(error, match=message):
             work(COMPILED)
     assert (engine.jobs, engine.images.rows) == ([], [])
@@ -360,48 +360,59 @@ def test_a_wheel_that_was_compiled_by_the_plan_takes_the_compile_s_place(engine:
 # --- a bundle ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_bundle_has_the_base_and_the_source_and_a_build_takes_them_from_there(
+def test_a_bundle_has_the_stages_that_download_and_a_build_takes_them_from_there(
     engine: MemoryEngine, tmp_path: Path
 ) -> None:
-    upstream = tmp_path / "mirror/github.com/tensorflow/tensorflow"
-    upstream.mkdir(parents=True)
-    git(upstream, "init", "--quiet")
-    git(upstream, "commit", "--quiet", "--allow-empty", "--message", "x")
-    git(upstream, "tag", "v2.20.0")
-    assert COMPILED.source is not None
-    commit = git(upstream, "rev-parse", "HEAD")
-    build = replace(COMPILED, source=replace(COMPILED.source, commit=commit))
-    output, mirror = tmp_path / "bundle", f"file://{tmp_path}/mirror"
-    made, said = maker(engine, tmp_path, mirror=mirror)
-    filled = made.bundle((OFFICIAL, build), output)
-    assert [(stage, tag, settings.network, settings.no_cache) for stage, tag, settings, _ in engine.jobs] == [
-        ("downloads", "", "host", True)
-    ] * 2
-    for _, _, _, secrets in engine.jobs:
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+\nrecording\n", secrets["mirror"])
-    assert "deadline" not in engine.jobs[1][3]
-    again = bundle.open_bundle(output)
-    assert again.listing == filled.listing
-    assert again.listing.builds == sorted([OFFICIAL.id, build.id])
-    assert [(row.path, row.tag, row.commit) for row in again.listing.repositories] == [
-        ("github.com/tensorflow/tensorflow", "v2.20.0", commit)
-    ]
-    assert {row.asked for row in again.listing.bases} == {OFFICIAL.base_image, COMPILED.base_image}
-    kept = again.base(OFFICIAL.base_image, "linux/amd64")
-    assert kept is not None
-    assert kept.digest == BASE
-    assert said.getvalue().count("bundle: keep the source, v2.20.0 ...\n") == 1
+    output = tmp_path / "bundle.tar"
+    made, _ = maker(engine, tmp_path, disk=None)
+    listing = made.bundle((COMPILED, OFFICIAL), output)
+    stages = ["system", "fetch", "packages", "system", "packages"]
+    assert [stage for stage, *_ in engine.jobs] == stages
+    assert [row.id for row in listing.builds] == [COMPILED.id, OFFICIAL.id]
+    # The engine keeps what is built, without the names.
+    assert not any(name.startswith("tfbuild-bundle:") for name in engine.names)
+    made.bundle((COMPILED,), tmp_path / "wheel.tar", wheel_only=True)
+    assert [stage for stage, *_ in engine.jobs[5:]] == ["system", "fetch"]
     # On a machine without a network.
     engine.images.registry, engine.images.rows = None, []
-    made, said = maker(engine, tmp_path, bundle=again, verify=False)
-    made.build(OFFICIAL)
-    _, _, settings, secrets = engine.jobs[-1]
-    name = f"tfbuild-base:bundle-{kept.image.removeprefix('sha256:')[:12]}"
-    assert (settings.build_args["BASE"], settings.build_args["BASE_DIGEST"]) == (name, BASE)
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+\nbundle\n", secrets["mirror"])
-    assert engine.exists(name)
-    loaded = f"base: load {OFFICIAL.base_image} from the bundle ...\n"
-    assert loaded in said.getvalue()
-    made, said = maker(engine, tmp_path, bundle=again, verify=False)
-    made.build(OFFICIAL)
-    assert loaded not in said.getvalue()
+    again = bundle.read(output)
+    assert again.listing == listing
+    made, said = maker(engine, tmp_path, bundle=again, network="none", verify=False)
+    for build in (COMPILED, OFFICIAL, COMPILED):
+        made.build(build)
+        _, _, settings, _ = next(job for job in reversed(engine.jobs) if job[0] == "")
+        (row,) = (row for row in listing.builds if row.id == build.id)
+        assert settings.build_args.items() >= row.images.items()
+        assert (settings.build_args["BASE_NAME"], settings.build_args["BASE_DIGEST"]) == (build.base_image, BASE)
+        assert settings.network == "none"
+    assert said.getvalue().count(f"load {output} ...") == 1
+    with pytest.raises(BadMirror, match=r"is not for .*, but for "):
+        made.build(chosen(cpu="avx2,fma"))
+    with pytest.raises(BadMirror, match="only what `invoke wheel` needs"):
+        maker(engine, tmp_path, bundle=bundle.read(tmp_path / "wheel.tar"), verify=False)[0].build(COMPILED)
+    other = {name: ["sha256:0"] for name in listing.layers}
+    damaged = replace(again, listing=msgspec.structs.replace(listing, layers=other))
+    with pytest.raises(BadMirror, match="than it lists"):
+        maker(engine, tmp_path, bundle=damaged, verify=False, no_cache=True)[0].build(COMPILED)
+    builds = [msgspec.structs.replace(row, context="sha256:0") for row in listing.builds]
+    older = replace(again, listing=msgspec.structs.replace(listing, builds=builds))
+    with pytest.raises(BadMirror, match="by other options, or by another tfbuild"):
+        maker(engine, tmp_path, bundle=older, verify=False)[0].build(COMPILED)
+
+
+def test_a_file_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar"
+    for content in (None, b"", b"{}", b'{"builds": [], "layers": {}, "schema": "tfbuild.bundle/1"}'):
+        with tarfile.open(path, "w") as archive:
+            if content is not None:
+                member = tarfile.TarInfo(bundle.LIST)
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+        with pytest.raises(BadMirror, match=r"x\.tar is "):
+            bundle.read(path)
+    path.write_bytes(b"no archive")
+    with pytest.raises(BadMirror, match="is not a bundle, or is damaged"):
+        bundle.read(path)
+    with pytest.raises(UsageError) as refused:
+        run_of(RunRequest(mirror=str(tmp_path)), None)
+    assert "invoke bundle" in refused.value.hint

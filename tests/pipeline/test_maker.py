@@ -129,9 +129,9 @@ def test_an_exported_wheel_is_this_compile_s_and_not_an_earlier_one_s(
 
 @pytest.mark.parametrize(
     ("run", "needed"),
-    [({}, int(1.5 * 7.5e9) + (8 << 30)), ({"recording": True}, 8 << 30), ({"disk": 5}, 5)],
+    [({}, int(1.5 * 7.5e9) + (8 << 30)), ({"disk": 5}, 5)],
 )
-def test_a_bundle_of_a_source_build_needs_no_disk_for_a_compile(
+def test_a_compile_needs_disk_for_itself_and_the_image(
     run: dict[str, Any], needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []

@@ -1,12 +1,19 @@
 """The options of a run: each one arrives, and none goes through the environment."""
 
+import dataclasses
+import tarfile
 from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from tests.plan.test_selection import chosen
 from tfbuild import plan
 from tfbuild.cli import VERBS, building
+from tfbuild.errors import UsageError
+from tfbuild.pipeline import bundle
+from tfbuild.pipeline.maker import downloads
 from tfbuild.pipeline.run import Run, run_of
 from tfbuild.plan import Request, RunRequest
 
@@ -42,6 +49,37 @@ def test_the_options_become_a_run(tmp_path: Path) -> None:
     assert (run.no_cache, run.verify, run.throughput, run.reverify) == (True, False, False, True)
     with pytest.raises(FrozenInstanceError):
         run.jobs = 1  # type: ignore[misc]
+
+
+def test_a_mirror_with_a_password_is_refused_and_not_repeated() -> None:
+    with pytest.raises(UsageError, match="holds a user or a password") as caught:
+        run_of(RunRequest(mirror="https://us:secret@mirror.example.org/x"), None)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_bundle_is_built_from_without_a_network(tmp_path: Path) -> None:
+    path, listing = tmp_path / "x.tar", tmp_path / bundle.LIST
+    listing.write_bytes(msgspec.json.encode(bundle.Listing(builds=[], layers={})))
+    with tarfile.open(path, "w") as archive:
+        archive.add(listing, bundle.LIST)
+    run = run_of(RunRequest(mirror=str(path)), None)
+    assert (run.network, run.bundle) == ("none", bundle.read(path))
+    with pytest.raises(UsageError, match="without a network"):
+        run_of(RunRequest(mirror=str(path), network="host"), None)
+
+
+def test_a_build_from_source_downloads_what_the_official_image_does_too() -> None:
+    official = chosen(wheel="official", release="2.14.1", python="3.11")
+    compiled = chosen(release="2.14.1", python="3.11", compiler="clang-16")
+    assert downloads(official, wheel_only=False) == (official,)
+    assert downloads(compiled, wheel_only=True) == (compiled,)
+    builds = downloads(compiled, wheel_only=False)
+    assert [build.wheel.kind for build in builds] == ["source", "official"]
+    assert {(build.release, build.python, build.target) for build in builds} == {("2.14.1", "3.11", compiled.target)}
+    without = dataclasses.replace(compiled, python="3.13")
+    with pytest.raises(UsageError, match="there is none") as caught:
+        downloads(without, wheel_only=False)
+    assert "--wheel-only" in caught.value.hint
 
 
 @pytest.mark.parametrize("network", ["default", "host", "none"])

@@ -16,7 +16,6 @@ import pytest
 from tests.rows import each
 from tfbuild import plan
 from tfbuild.errors import DiskFull, UsageError
-from tfbuild.pipeline import bundle
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
@@ -192,22 +191,6 @@ def test_a_second_build_of_one_identifier_waits_and_says_so(tmp_path: Path) -> N
     thread.join()
     assert order == ["first", "second"]
     assert progress.lines == [f"another run is building {build.id} here; waiting for it (Ctrl-C leaves it alone)"]
-
-
-def test_a_second_bundle_into_one_folder_waits_and_the_lock_is_no_part_of_it(tmp_path: Path) -> None:
-    """It would remove what the first one has not completed, and write a list without the first one's files."""
-    progress, folder = RecordingProgress(), tmp_path / "bundle"
-    maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path), progress=progress)
-    with files.locked(folder, lambda: None):
-        thread = threading.Thread(target=maker.bundle, args=((), folder))
-        thread.start()
-        assert progress.noted.wait(60)
-        assert not (folder / bundle.LIST).exists()
-        with bundle.fill(folder).new_file("pypi.org/x", "") as part:
-            part.write(b"x")
-    thread.join()
-    assert progress.lines == [f"another run is filling {folder}; waiting for it (Ctrl-C leaves it alone)"]
-    assert [row.path for row in bundle.open_bundle(folder).listing.files] == ["pypi.org/x"]
 
 
 def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:

@@ -156,8 +156,9 @@ def site(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     # The double includes Eigen from where Debian has it.
     debian(engine, folder / "base", ref, "libeigen3-dev")
     try:
-        with mirror.serve(folder / "mirror") as (url, asked):
-            yield Site(base=ref, url=url, folder=folder / "mirror", asked=asked)
+        with mirror.serve(folder / "mirror") as server:
+            url = f"http://127.0.0.1:{server.server_port}"
+            yield Site(base=ref, url=url, folder=folder / "mirror", asked=server.requested)
     finally:
         # By name: another run's image can be the same.
         engine.untag(ref)

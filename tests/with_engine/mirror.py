@@ -7,12 +7,17 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tarfile
+import threading
+from collections import defaultdict
 from collections.abc import Iterator
+from http import HTTPStatus
 from http.server import ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote
 
 import requests
 
@@ -20,8 +25,7 @@ from tests.contract import newbazel
 from tests.servers import Handler, running
 from tfbuild.cli.options import certificates
 from tfbuild.facts import toolchains
-from tfbuild.pipeline import bundle, mirror
-from tfbuild.pipeline.mirror import Upstream
+from tfbuild.util.files import replace_file
 
 BAZEL = "0.26.1"
 BAZEL_SHA256 = "6c50e142a0a405d3d8598050d6c1b3920c8cdb82a7ffca6fc067cb474275148f"
@@ -53,11 +57,84 @@ def bazel(folder: Path, version: str) -> Path:
     return folder / f"github.com/bazelbuild/bazel/releases/download/{version}/bazel-{version}-linux-x86_64"
 
 
+class Mirror(ThreadingHTTPServer):
+    """Serves `folder`, where it also keeps what it fetches from the hosts themselves; `login`: what it asks for."""
+
+    def __init__(self, folder: Path, login: str = "") -> None:
+        super().__init__(("127.0.0.1", 0), _Files)
+        self.folder, self.login, self.requested = folder, login, list[str]()
+        self.locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self.session = requests.Session()
+        # The bytes are kept as they are.
+        self.session.headers.update({"Accept-Encoding": "identity", "User-Agent": "tfbuild", "Accept": "text/html"})
+
+    def fetch(self, path: str, target: Path) -> int:
+        """Fetch https://HOST/PATH, or by http what apt asks for, whose signatures it checks; return the status."""
+        verify = str(certificates("") or "") or True
+        with contextlib.ExitStack() as answers:
+            try:
+                got = answers.enter_context(self.session.get(f"https://{path}", stream=True, timeout=60, verify=verify))
+            except requests.ConnectionError:
+                got = answers.enter_context(self.session.get(f"http://{path}", stream=True, timeout=60))
+            if got.status_code != HTTPStatus.OK:
+                return got.status_code
+            content = got.content
+        if path.endswith("/"):
+            # An index's links come through this mirror, too.
+            content = LINK.sub(rb"\1" + b"../" * path.count("/"), content)
+        replace_file(target, content)
+        return got.status_code
+
+
+# The beginning of a link to a host.
+LINK = re.compile(rb"""(href=["']?)https?://""", re.IGNORECASE)
+
+
+class _Files(Handler):
+    protocol_version = "HTTP/1.1"
+    server: Mirror
+
+    def do_GET(self) -> None:
+        self.server.requested.append(self.path)
+        if self.server.login and self.headers["Authorization"] != f"Basic {self.server.login}":
+            self.say(HTTPStatus.UNAUTHORIZED)
+            return
+        path = unquote(self.path.partition("?")[0]).lstrip("/")
+        if "/info/refs" in path or path.endswith("/git-upload-pack"):
+            self.git()
+            return
+        target = self.server.folder / (f"{path}index.html" if path.endswith("/") else path)
+        with self.server.locks[path]:
+            if not target.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if (status := self.server.fetch(path, target)) != HTTPStatus.OK:
+                    self.say(status)
+                    return
+        kind = "text/html" if path.endswith("/") else "application/octet-stream"
+        self.say(HTTPStatus.OK, target.read_bytes(), {"Content-Type": kind})
+
+    do_HEAD = do_POST = do_GET
+
+    def git(self) -> None:
+        """Run git's own server: a shallow clone needs it."""
+        path, _, query = self.path.partition("?")
+        env = os.environ | {
+            "GIT_PROJECT_ROOT": str(self.server.folder), "GIT_HTTP_EXPORT_ALL": "1", "PATH_INFO": unquote(path),
+            "QUERY_STRING": query, "REQUEST_METHOD": self.command, "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
+        }  # fmt: skip
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        done = subprocess.run(["git", "http-backend"], env=env, input=body, capture_output=True, check=False)
+        head, _, content = done.stdout.partition(b"\r\n\r\n")
+        fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
+        self.say(int(fields.pop("Status", "200").split()[0]), content, fields)
+
+
 @contextlib.contextmanager
-def serve(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Serves `folder`, and what it lacks from where that is: the URL, and the paths asked for, which grow."""
-    with mirror.serve(bundle.fill(folder), Upstream(ca=certificates(""))) as server:
-        yield server.url, server.requested
+def serve(folder: Path, login: str = "") -> Iterator[Mirror]:
+    server = Mirror(folder, login)
+    with running(server):
+        yield server
 
 
 class Breaking(ThreadingHTTPServer):

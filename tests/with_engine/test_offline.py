@@ -1,6 +1,6 @@
 """Builds without a network: an engine in a network namespace that has nothing but loopback builds from a bundle.
 
-One bundle serves both proofs: an official wheel's image, verified, and the test double, compiled by Bazel.
+An official wheel's image is verified, and the test double is compiled by Bazel.
 """
 
 import errno
@@ -16,21 +16,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.pipeline.test_mirror import small_disk
-from tests.servers import FileHandler, serving
 from tests.with_engine import mirror, objectcode, second
-from tests.with_engine.conftest import ROOT, debian
+from tests.with_engine.conftest import ROOT, Site
 from tests.with_engine.test_compile import RELEASE, TREE, features
 from tfbuild.engine import Engine
-from tfbuild.pipeline import bundle as bundles
-from tfbuild.pipeline.base_image import REPOSITORY
+from tfbuild.pipeline.bundle import read
 
-# Minutes for a way that little else shares: what of it changes often has quick tests in
-# tests/pipeline/test_mirror.py and tests/contract/test_mirror.py.
 pytestmark = pytest.mark.nightly
 OFFICIAL = ("--target", "mkl", "--wheel", "official", "--release", "2.21.0", "--python", "3.11")
 ID = "2.21.0-mkl-py3.11-f16c"
@@ -58,48 +52,30 @@ def ended(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
-    """A bundle, and the double's options for it."""
+class Bundles:
+    """One of the official wheel's image and one of the double's, and the double's options without its mirror."""
 
-    folder: Path
-    work: Path
-    double: tuple[str, ...]
+    official: Path
+    double: Path
+    options: tuple[str, ...]
 
 
 @pytest.fixture(scope="module")
-def site(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Filled on a disk that is too small at first: the second run goes on where the first one stopped."""
-    if shutil.which("npm") is None or engine.platform != "linux/amd64":
-        pytest.skip("npm must be here, which has Bazel's binaries, and the engine's machine be x86-64")
-    top = tmp_path_factory.mktemp("site")
-    folder, work, base = top / "bundle", top / "work", f"tfbuild-test:offline-{uuid.uuid4().hex[:8]}"
-    work.mkdir()
-    double = (
+def bundles(engine: Engine, site: Site, tmp_path_factory: pytest.TempPathFactory) -> Bundles:
+    folder = tmp_path_factory.mktemp("bundles")
+    options = (
         "--target", "mkl", "--release", RELEASE, "--bazel", mirror.BAZEL, "--cpu", "x86-64-v3", "--source", str(TREE),
-        "--base", base, "--need-disk", "5",
+        "--base", site.base, "--with-headers", "--need-disk", "5",
     )  # fmt: skip
-    bundle = ("bundle", "--output", str(folder), "--json")
-    debian(engine, top / "base", base, "libeigen3-dev")
-    try:
-        with small_disk(folder, "200m"):
-            _, output = ended(invoke(work, *bundle, *OFFICIAL), 21)
-            assert f"no space is left for the bundle in {folder}" in output
-            before = bundles.open_bundle(folder)
-            assert before.files > 3
-            assert not list(folder.rglob(f"{bundles.PART}*"))
-            kept = {row.path: (folder / row.path).stat().st_ino for row in before.listing.files}
-            subprocess.run(["mount", "-o", "remount,size=4g", str(folder)], check=True)
-            out, _ = ended(invoke(work, *bundle, *OFFICIAL))
-            assert json.loads(out)["builds"] == [ID]
-            assert {path: (folder / path).stat().st_ino for path in kept} == kept
-            mirror.fill(folder)
-            ended(invoke(work, *bundle, *double, "--wheel-only"))
-            yield Site(folder=folder, work=work, double=double)
-    finally:
-        # By name: another run's image can be the same.
-        for name in (base, f"{REPOSITORY}:bundle-{engine.image(base).id.removeprefix('sha256:')[:12]}"):
-            if engine.exists(name):
-                engine.untag(name)
+    made = Bundles(official=folder / "official.tar", double=folder / "double.tar", options=options)
+    answer = json.loads(ended(invoke(folder, "bundle", *OFFICIAL, "--output", str(made.official), "--json"))[0])
+    assert answer["builds"] == [ID]
+    assert answer["bytes"] == made.official.stat().st_size
+    # The image of the double has the requirements of the official wheel.
+    words = ("bundle", *options, *site.options()[2:6], "--output", str(made.double), "--json")
+    assert len(json.loads(ended(invoke(folder, *words))[0])["builds"]) == 2
+    assert not any(engine.exists(name) for name in read(made.double).listing.layers)
+    return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +116,8 @@ def dockerd(inside: tuple[str, ...], folder: Path, data: Path) -> Iterator[str]:
         yield host
 
 
-def test_without_a_network_the_bundle_builds_and_verifies_an_image_and_compiles_a_wheel(
-    site: Site, tmp_path: Path
+def test_without_a_network_the_bundles_build_and_verify_an_image_and_compile_another(
+    bundles: Bundles, tmp_path: Path
 ) -> None:
     with island() as there:
         links = subprocess.run([*there.inside, "ip", "-json", "link"], check=True, capture_output=True, text=True)
@@ -151,79 +127,33 @@ def test_without_a_network_the_bundle_builds_and_verifies_an_image_and_compiles_
         start = partial(invoke, tmp_path, inside=there.inside, host=there.host)
         _, output = ended(start("build", *OFFICIAL, "--base", "registry"), 26)
         assert "no registry provides" in output
-
-        mirrored = ("--mirror", str(site.folder), "--json")
-        image = start("build", *OFFICIAL, *mirrored)
-        wheel = start("wheel", *site.double, *mirrored, "--output", "dist")
-        try:
-            report = json.loads(ended(image)[0])
-            made = json.loads(ended(wheel)[0])
-        finally:
-            for process in (image, wheel):
-                process.kill()
-
+        report = json.loads(ended(start("build", *OFFICIAL, "--mirror", str(bundles.official), "--json"))[0])
         assert (report["id"], report["verdict"]) == (ID, "pass")
         checks = {check["name"]: check["status"] for check in report["checks"]}
         assert {checks[name] for name in ("guard", "import", "isa", "onednn", "tcmalloc", "numerics")} == {"pass"}
+
+        mirrored = (*bundles.options, "--mirror", str(bundles.double), "--json")
+        made = json.loads(ended(start("wheel", *mirrored, "--output", "dist"))[0])
         code_features = objectcode.read(tmp_path / made["wheel"], tmp_path)
         assert {"avx2", "fma"} <= code_features.used <= features("x86-64-v3")
+        image = json.loads(ended(start("build", *mirrored, "--no-verify"))[0])["image"]
+        assert image.endswith("-unverified")
 
 
-# --- what a mirror can do wrong ---------------------------------------------------------------------------------------
-
-
-def test_a_bundle_that_was_made_for_another_build_says_what_it_lacks(site: Site) -> None:
-    """Nothing of this compiler's step is in a cache, for it fails each time."""
-    command = ("wheel", *site.double, "--compiler", "clang-13", "--mirror", str(site.folder), "--no-cache")
-    _, output = ended(invoke(site.work, *command), 18)
-    assert "was not made for this build, which needs more" in output
-    assert "clang-13_" in output
-    assert "hint: invoke bundle with the same options" in output
-
-
-class Static(FileHandler):
-    """Any web server, with the bundle's folder; `broken`: what the end of a path has that stops half-way."""
-
-    broken = ""
-    protocol_version = "HTTP/1.1"
-
-    def copyfile(self, source: Any, outputfile: Any) -> None:
-        if self.broken and self.path.partition("?")[0].endswith(self.broken):
-            outputfile.write(source.read(1000))
-            self.close_connection = True
-        else:
-            super().copyfile(source, outputfile)
-
-
-@pytest.mark.parametrize(("broken", "lacks"), [("_amd64.deb", ""), ("", "deb.debian.org")], ids=["half", "missing"])
-def test_a_mirror_elsewhere_that_breaks_is_named(broken: str, lacks: str, site: Site, tmp_path: Path) -> None:
-    """Whatever of the bundle the mirror has is there by links."""
-    for part in site.folder.iterdir():
-        if part.name != lacks:
-            (tmp_path / part.name).symlink_to(part)
-    handler = type("Broken", (Static,), {"broken": broken})
-    with serving(partial(handler, directory=str(tmp_path))) as host:
-        url = f"http://{host}"
-        command = ("build", *OFFICIAL, "--mirror", url, "--network", "host", "--no-cache", "--no-verify")
-        _, output = ended(invoke(site.work, *command), 18)
-    assert f"the mirror {url} lacks something, or broke off" in output
-    assert "Traceback" not in output
-
-
-def test_a_bundle_that_was_changed_is_refused_before_anything_starts(site: Site) -> None:
-    path = next(site.folder.glob("files.pythonhosted.org/**/wheel-*.whl"))
-    before = path.read_bytes()
-    path.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+def test_a_system_without_a_package_that_the_wheel_needs_is_refused_by_name(bundles: Bundles, engine: Engine) -> None:
+    """system.sh itself, in the bundle's own system, without a network."""
+    listing = read(bundles.official).listing
+    with bundles.official.open("rb") as file:
+        engine.client.images.load(file)
+    system = next(name for name in listing.layers if name.endswith("-system"))
+    script = (ROOT / "templates" / "system.sh").read_text()
     try:
-        command = ("build", *OFFICIAL, "--mirror", str(site.folder))
-        _, output = ended(invoke(site.work, *command, host="unix:///nowhere.sock"), 18)
+        words = ["-c", "echo libcurl4 > /tmp/list; cat > /tmp/system.sh; sh /tmp/system.sh install /tmp/list"]
+        done = subprocess.run(
+            ["docker", "run", "--rm", "-i", "--network", "none", "--user", "0", "--entrypoint", "sh", system, *words],
+            input=script, capture_output=True, text=True, check=False, env=engine.environ,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (1, "tfbuild: the bundle's system lacks libcurl4\n")
     finally:
-        path.write_bytes(before)
-    assert f"{path} was changed" in output
-
-
-def test_an_engine_whose_disk_is_full_is_said_so(site: Site, tmp_path: Path) -> None:
-    with small_disk(tmp_path / "data", "260m"), island(tmp_path / "data") as there:
-        command = ("build", *OFFICIAL, "--mirror", str(site.folder), "--need-disk", "0")
-        _, output = ended(invoke(tmp_path, *command, inside=there.inside, host=there.host), 21)
-    assert "the build ran out of disk space" in output
+        for name in listing.layers:
+            engine.untag(name)

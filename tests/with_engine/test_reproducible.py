@@ -13,18 +13,17 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 
-from tests.with_engine import saved
+from tests.with_engine import mirror, saved
 from tfbuild import plan
 from tfbuild.cli.options import certificates
 from tfbuild.context import dockerfile
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
-from tfbuild.pipeline import base_image, bundle, mirror
+from tfbuild.pipeline import base_image
 from tfbuild.plan import Build, Request, source
 from tfbuild.plan.build import Wheel
 from tfbuild.util.progress import Progress
@@ -75,15 +74,7 @@ def guarded(folder: Path) -> Iterator[Guarded]:
     login = f"us:{uuid.uuid4().hex}"
     sent = base64.b64encode(login.encode())
 
-    class Handler(mirror.Handler):
-        def do_GET(self) -> None:
-            if self.headers["Authorization"] == f"Basic {sent.decode()}":
-                super().do_GET()
-            else:
-                self.send_error(HTTPStatus.UNAUTHORIZED)
-
-    with mirror.serve(bundle.fill(folder), mirror.Upstream(ca=certificates(""))) as server:
-        server.RequestHandlerClass = Handler
+    with mirror.serve(folder, sent.decode()) as server:
         url = f"http://{login}@127.0.0.1:{server.server_port}"
         yield Guarded(url=url, needles=(login.partition(":")[2].encode(), sent), asked=server.requested)
 

@@ -77,42 +77,38 @@ def ignored_options(build: Build, options: Mapping[str, Any]) -> list[str]:
     MAKE,
     SETTINGS,
     {
-        "output": ("bundle", "folder to fill (default: bundle); existing files are not downloaded again", "PATH"),
+        "output": ("bundle.tar", "file to write (default: bundle.tar)", "FILE"),
         "wheel-only": (False, "only what `invoke wheel` downloads, not what an image needs"),
+        "no-cache": RUN["no-cache"],
         "need-disk": RUN["need-disk"],
         "dry-run": (False, "only plan"),
     },
     JSON,
     examples=(
         "invoke bundle --target mkl --cpu x86-64-v3",
-        "invoke build --target mkl --cpu x86-64-v3 --mirror bundle    # offline",
+        "invoke build --target mkl --cpu x86-64-v3 --mirror bundle.tar    # offline",
     ),
 )
 def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **options: Any) -> None:
-    """Download everything that a build needs into one folder, for building offline with `--mirror FOLDER`."""
+    """Download everything that a build needs, as images in one file, for building offline with `--mirror FILE`."""
     from tfbuild.pipeline.maker import Maker, downloads
 
     run = run_of(options)
     chosen = select_and_print_notes(make(Request, options), run)
-    if run.bundle:
-        raise UsageError("a bundle cannot be filled from another one", hint="copy the folder, or use --mirror URL")
-    if run.network not in ("", "host"):
-        raise UsageError(
-            f"--network {run.network} cannot reach this machine, which serves the downloads of a bundle",
-            hint="leave out --network",
-        )
     builds = downloads(chosen, wheel_only=wheel_only)
     identifiers = [build.id for build in builds]
+    path = Path(output)
     if dry_run:
-        out({"folder": output, "builds": identifiers}) if json else print(*identifiers, sep="\n")
+        out({"file": output, "builds": identifiers}) if json else print(*identifiers, sep="\n")
         say(f"dry run: the downloads of these builds would go to {output}; nothing was started")
         return
-    filled = Maker(run=run).bundle(builds, Path(output))
+    Maker(run=run).bundle(builds, path, wheel_only=wheel_only)
+    size = path.stat().st_size
     if json:
-        out({"folder": output, "builds": identifiers, "files": filled.files, "bytes": filled.size})
+        out({"file": output, "builds": identifiers, "bytes": size})
     else:
         print(output)
-        say(f"{filled.files} files, {filled.size / 1e9:.2f} GB; `--mirror {output}` builds from them without a network")
+        say(f"{size / 1e9:.2f} GB; `--mirror {output}` builds from it without a network")
 
 
 @verb(

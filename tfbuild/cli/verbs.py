@@ -113,7 +113,7 @@ STORED_LOGINS = {
         ("--index", "--wheel", "TFBUILD_INDEX"),
         "put the login into ~/.netrc: machine HOST login USER password PASSWORD",
     ),
-    "--mirror": "use a mirror that needs no login, or a folder that `invoke bundle` filled",
+    "--mirror": "use a mirror that needs no login, or a file that `invoke bundle` wrote",
 }
 # Free text, and the names of files.
 UNREAD = ("command", "output", "yank")

@@ -50,6 +50,8 @@ def wheel(*, output: str, no_container: bool, json: bool, **options: Any) -> Non
     if no_container:
         refuse_engine_options(options)
     run = run_of(options)
+    if no_container and run.bundle:
+        raise UsageError("a bundle is images, which --no-container does not use", hint="--mirror URL")
     if no_container:
         chosen, machine = select_on_host(make(Request, options))
         print_notes(chosen)

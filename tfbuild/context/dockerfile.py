@@ -20,8 +20,8 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tfbuild.context.labels import ALLOCATOR, UNVERIFIED, image_name, labels_of
-from tfbuild.errors import UsageError
-from tfbuild.plan import Build, alternatives, source
+from tfbuild.errors import TfbuildError, UsageError
+from tfbuild.plan import Build, alternatives, official_build, source
 from tfbuild.util import installation
 from tfbuild.util.files import ELSEWHERE, flush, temporary_folder, writing
 
@@ -53,7 +53,6 @@ COMPILE_FILES = (
     "toolchain.sh",
     "source.sh",
     "edit.py",
-    "archives.py",
     "compile.sh",
     "relay.py",
     "remote.py",
@@ -291,6 +290,7 @@ def _dockerfile(build: Build, layout: ContextLayout) -> dict[str, object]:
         "labels": labels_of(build).items(),
         "configure": configure(build),
         "collect": Quoted(collect(build.bazel_target)),
+        "packages": packages(build),
     }
 
 
@@ -302,6 +302,19 @@ def requirement(build: Build) -> "Quoted":
     # Pip installs CUDA with the wheel, unless the compile took it from the base.
     cuda_by_pip = build.for_gpus and not build.toolchain.cuda_base
     return Quoted('"$(echo /mnt/wheel/*.whl)[and-cuda]"' if cuda_by_pip else "/mnt/wheel/*.whl")
+
+
+def packages(build: Build) -> "Quoted":
+    """Return what pip downloads for a bundle, as a word of shell; "" if that is not known before the compile.
+
+    A compiled wheel requires what the official one does.
+    """
+    if build.toolchain is None:
+        return requirement(build)
+    try:
+        return Quoted(shlex.quote(official_build(build).wheel.requirement))
+    except TfbuildError:
+        return Quoted("")
 
 
 def environment(build: Build) -> dict[str, str]:

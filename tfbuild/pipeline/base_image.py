@@ -14,7 +14,6 @@ from tfbuild.engine import Engine, debian, transfer
 from tfbuild.engine.faults import REFUSED, reason, translated
 from tfbuild.errors import RegistryRefused, Stale, UnknownImage, Unsupported, UsageError
 from tfbuild.oci.references import split_tag
-from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.plan import BASES, Build, debian_pythons
 from tfbuild.util import files
@@ -132,47 +131,6 @@ def _compiled(engine: Engine, build: Build, wheel: Path) -> Iterator[dict[str, s
 def _readable(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.mode, member.mtime = 0o644, EPOCH
     return member
-
-
-# --- in a bundle ------------------------------------------------------------------------------------------------------
-
-
-def bundle_key(image_name: str, mode: str) -> str:
-    """Return the name under which a bundle lists a base: the plan's image, or the one that the user named."""
-    return image_name if mode in BASES else mode
-
-
-def keep(engine: Engine, base: Base, key: str, bundle: bundles.Bundle) -> None:
-    """Save the image into the bundle, as `docker save` does, unless the bundle has it."""
-    image = engine.image(base.reference).id
-    path = f"{bundles.IMAGES}/{image.removeprefix('sha256:')}.tar"
-    if bundle.find(path) is None:
-        # An image that was pulled by digest has no name to save it under, and FROM does not accept a bare id.
-        with translated(base.reference), bundle.new_file(path, f"docker-image:{base.name}") as part:
-            for chunk in engine.client.images.get(base.reference).save():
-                part.write(chunk)
-    bundle.keep_base(
-        bundles.BundledBase(
-            asked=key,
-            platform=engine.platform,
-            path=path,
-            image=image,
-            reference=base.reference,
-            name=base.name,
-            digest=base.digest,
-        )
-    )
-
-
-def from_bundle(engine: Engine, kept: bundles.BundledBase, folder: Path, progress: Progress) -> Base:
-    """Load the bundle's image if the engine lacks it, under a name that says where it comes from."""
-    reference = f"{REPOSITORY}:bundle-{kept.image.removeprefix('sha256:')[:12]}"
-    if not engine.exists(kept.image):
-        title = f"base: load {kept.name} from the bundle"
-        with progress.step(title), translated(kept.name), (folder / kept.path).open("rb") as file:
-            engine.client.images.load(file)
-    engine.tag(kept.image, reference)
-    return Base(reference=reference, name=kept.name, digest=kept.digest)
 
 
 @contextmanager

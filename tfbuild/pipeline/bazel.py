@@ -36,8 +36,6 @@ WAITS = re.compile(r"tfbuild: the remote executor .* (?P<rest>has run no action 
 ALONE = "tfbuild: going on without it"
 # The first lines of any build, after the start of Bazel's server.
 BEGINS = ("Loading:", "Computing main repo mapping", "Analyzing:", "INFO: Analyzed")
-# What archives.py prints of a file that is not the one that the tree requires.
-REFUSED = "tfbuild: note: not taken from the mirror"
 PROCESSES = re.compile(r"INFO: (?P<summary>\d[\d,]* process(?:es)?: .*)")
 NOT_HERE = ("internal", "remote", "remote cache hit", "disk cache hit", "action cache hit")
 KIND = re.compile(r"(\d[\d,]*) ([a-z][a-z -]*[a-z])")
@@ -64,7 +62,6 @@ class BazelWatch:
         self.no_use = ""
         self.alone = False
         self.summary = ""
-        self.refused: list[str] = []
         self.share: float | None = None
         self._clock = clock
         self._counts: deque[tuple[float, int]] = deque(maxlen=WINDOW_MINUTES + 1)
@@ -80,8 +77,6 @@ class BazelWatch:
             return f"the executor {waits['rest']}"
         if line.startswith(ALONE):
             self.no_remote, self.alone = False, True
-        if line.startswith(REFUSED):
-            self.refused.append(line.removeprefix("tfbuild: note: "))
         if processes := PROCESSES.match(line):
             self.summary = processes["summary"]
         count = COUNT.search(line)

@@ -7,8 +7,7 @@ nothing.
 import io
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -18,11 +17,9 @@ from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine, containers, faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.faults import WithDisk, translated
-from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
-from tfbuild.pipeline import bazel, diagnosis, resources
-from tfbuild.pipeline import mirror as mirrors
+from tfbuild.errors import BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
+from tfbuild.pipeline import bazel, bundle, diagnosis, resources
 from tfbuild.pipeline.bazel import BazelWatch
-from tfbuild.pipeline.mirror import Mirror, Upstream
 from tfbuild.pipeline.resources import MachineShare
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build
@@ -31,6 +28,8 @@ from tfbuild.util.files import remove, replace_file, temporary_folder
 from tfbuild.util.progress import Progress, duration
 from tfbuild.util.quantities import counted
 
+# The stages of a bundle, which compile nothing.
+NOT_COMPILING = tuple(bundle.STAGES.values())
 # Bazel is told to stop at the limit; this much later, everything is stopped.
 GRACE_SECONDS = 90.0
 # A context with overriding repositories has gigabytes, which the client sends again.
@@ -68,7 +67,7 @@ class Compile:
 
     def compiles(self, run: Run) -> bool:
         """Whether Bazel compiles in it, if it has not done so before."""
-        return self.build.toolchain is not None and not run.reuse
+        return self.build.toolchain is not None and not run.reuse and self.stage not in NOT_COMPILING
 
     def start(self, engine: Exporter, settings: BuildSettings) -> None:
         if self.output is None:
@@ -81,9 +80,8 @@ class Compile:
 class BuilderHost:
     """The engine that runs the builder, and how this `run` is to use it.
 
-    `cpu`: reads that of its machine. `served`: the mirror that this process serves for it.
-    `share`: of the machine, None where nothing is compiled; `machine_flags`: Bazel's flags for this machine only, which
-    change how the work is done, not its result.
+    `cpu`: reads that of its machine. `share`: of the machine, None where nothing is compiled; `machine_flags`: Bazel's
+    flags for this machine only, which change how the work is done, not its result.
     `where`: its name in messages; `free_disk`, `empty_caches`: what to do about a full disk, and damaged caches.
     """
 
@@ -93,7 +91,6 @@ class BuilderHost:
     where: str = "the engine"
     free_disk: str = "docker builder prune"
     empty_caches: str = diagnosis.EMPTY_CACHES
-    served: Mirror | None = None
     share: MachineShare | None = None
     machine_flags: tuple[str, ...] = ()
 
@@ -104,18 +101,17 @@ class BuilderHost:
         lacked a download, BuildFailed with a setting to change where memory ran out or a remote cache did not answer,
         and all that the builder raises.
         """
-        with self._mirrored() as host:
-            if not job.compiles(self.run):
-                host._run_job(job)
-                return
-            limits = resources.process_limits(local=self.engine.local)
-            remote = self.run.remote is not None and bool(self.run.remote.executor)
-            share = resources.share(
-                cpus=self.engine.cpus, memory=self.engine.memory, limits=limits, jobs=self.run.jobs, remote=remote
-            )
-            compiling = replace(host, share=share, machine_flags=self._machine_flags(job.build))
-            compiling._introduce(job, share)
-            compiling._run_job(job)
+        if not job.compiles(self.run):
+            self._run_job(job)
+            return
+        limits = resources.process_limits(local=self.engine.local)
+        remote = self.run.remote is not None and bool(self.run.remote.executor)
+        share = resources.share(
+            cpus=self.engine.cpus, memory=self.engine.memory, limits=limits, jobs=self.run.jobs, remote=remote
+        )
+        compiling = replace(self, share=share, machine_flags=self._machine_flags(job.build))
+        compiling._introduce(job, share)
+        compiling._run_job(job)
 
     def _machine_flags(self, build: Build) -> tuple[str, ...]:
         """Return Bazel's flags for a machine that runs the instruction set; none if others may run actions."""
@@ -123,17 +119,6 @@ class BuilderHost:
         if not flags or (self.run.remote and self.run.remote.executor):
             return ()
         return flags if lacking_features(build, self.cpu) == () else ()
-
-    @contextmanager
-    def _mirrored(self) -> Iterator["BuilderHost"]:
-        """Yield the host with the bundle served to it, if there is one."""
-        run = self.run
-        if run.bundle is None:
-            yield self
-            return
-        upstream = Upstream(base=run.mirror, ca=run.ca) if run.recording else None
-        with mirrors.serve(run.bundle, upstream) as mirror:
-            yield replace(self, run=replace(run, mirror=mirror.url, network="host"), served=mirror)
 
     def _run_job(self, job: Compile) -> None:
         run, progress, watch = self.run, job.settings.progress, BazelWatch()
@@ -178,8 +163,7 @@ class BuilderHost:
         """
         run = self.run
         secrets = {"ca": run.ca} if run.ca else {}
-        kind = ("recording" if run.recording else "bundle") if run.bundle else ""
-        texts = {"mirror": f"{run.mirror}\n{kind}\n" if run.mirror else ""}
+        texts = {"mirror": f"{run.mirror}\n" if run.mirror else ""}
         if self.share is not None:
             texts["machine"] = self.share.bazelrc() + "".join(f"build {flag}\n" for flag in self.machine_flags)
             texts["deadline"] = self._deadline() if run.seconds else ""
@@ -202,9 +186,9 @@ class BuilderHost:
     def _keep(self, job: Compile, watch: BazelWatch) -> None:
         """Copy Bazel's own files of this run beside the log, and show the slowest actions. A failure is only noted.
 
-        A run that only downloads leaves none, and one whose analysis fails leaves its log.
+        One whose analysis fails leaves only its log.
         """
-        if not watch.began or self.run.recording:
+        if not watch.began or self.share is None:
             return
         folder, progress = job.settings.log.parent, job.settings.progress
         table = folder / "slowest.txt"
@@ -264,12 +248,9 @@ class BuilderHost:
             )
         explained = diagnosis.explain(error, self.empty_caches)
         # A cause of its own kind says more than the mirror, and the mirror says more than any other failure.
-        if not run.mirror or type(explained) is not BuildFailed:
-            return explained
-        answer = self.served.explain(error) if self.served else mirrors.explain(error, run.mirror)
-        if isinstance(answer, BadMirror) and watch.refused:
-            return BadMirror("\n  ".join((answer.reason, *watch.refused)), hint=answer.hint)
-        return explained if answer is error else answer
+        if run.mirror and type(explained) is BuildFailed:
+            return diagnosis.explain_mirror(error, run.mirror) or explained
+        return explained
 
 
 def lacking_features(build: Build, machine: Callable[[], Cpu]) -> tuple[str, ...] | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tfbuild.errors import (
     BadInput,
+    BadMirror,
     BuildFailed,
     TfbuildError,
     Unsupported,
@@ -205,6 +206,12 @@ CAUSES = (
         hint="--compiler with one that it has, or --base with an image of another distribution",
     ),
     Cause(
+        pattern=r"\n\s*tfbuild: the bundle's system lacks (?P<what>[^\n]*)",
+        error=BadMirror,
+        message="the wheel's libraries need {what}, which the bundle's system lacks",
+        hint="compile without --system-lib, or build on a machine with a network",
+    ),
+    Cause(
         pattern=r"apt-get: (?:command )?not found",
         error=Unsupported,
         message="the base image has no apt-get: it is not based on Debian or Ubuntu",
@@ -243,3 +250,24 @@ def explain(error: BuildFailed, empty_caches: str = EMPTY_CACHES) -> TfbuildErro
             hint = cause.hint.format(**groups, empty_caches=empty_caches)
             return cause.error(cause.message.format(**groups), hint=f"{hint}; {error.hint}")
     return error
+
+
+# What pip, apt, curl, git, Bazelisk, Bazel and the build's own scripts print of a failed download, in phrases that no
+# compiler prints. Warnings do not count: all of these tools retry, or try elsewhere.
+BROKEN = re.compile(
+    r"(?!.*WARNING).*(?:IncompleteRead|Connection broken|No matching distribution|DO NOT MATCH THE HASHES"
+    r"|Unable to locate package|no installation candidate|Failed to fetch|Hash Sum mismatch|curl: \(\d+\)"
+    r"|does not have a Release file|is expired \(invalid since|fatal: repository '.*' not found"
+    r"|could not download Bazel|Error downloading|cannot be had|(?:Client|Server) Error|HTTP error \d)"
+)
+
+
+def explain_mirror(error: BuildFailed, url: str) -> BadMirror | None:
+    """Return the error that names the mirror at `url` if a download through it failed; else None."""
+    line = next((line.strip() for line in error.reason.splitlines() if BROKEN.match(line)), "")
+    if not line:
+        return None
+    return BadMirror(
+        f"the mirror {url} lacks something, or broke off: {line}\n{error.reason}",
+        hint="the mirror must serve all of https://HOST/PATH at its own HOST/PATH; then the same command continues",
+    )

@@ -23,13 +23,11 @@ from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage, Unsupporte
 from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline import wheel
-from tfbuild.pipeline.bundle import Bundle
 from tfbuild.pipeline.compiling import BuilderHost, Compile, lacking_features
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.verification import Result, Verifier
 from tfbuild.pipeline.wheel import Exported
 from tfbuild.plan import Build, remote_cache
-from tfbuild.plan import source as sources
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
@@ -86,7 +84,7 @@ class Maker:
             self._check_run(build)
             context = self.context(build)
             self._check_disk(build)
-            base = self.base(build)
+            base = self.base(build, context)
             image = self._earlier(build, context, base) or self._install(build, context, base)
             return self._proven(build, image) or self._verified(build, image)
 
@@ -153,7 +151,7 @@ class Maker:
         with self.locked(build):
             context = self.context(build)
             self.need_disk(build)
-            base = self.base(build)
+            base = self.base(build, context)
             scratch = self.run.work / build.id / "wheel"
             with files.writing(scratch.parent):
                 # A wheel of an earlier run would be taken for this one's.
@@ -167,44 +165,34 @@ class Maker:
 
     # --- a bundle -----------------------------------------------------------------------------------------------------
 
-    def bundle(self, builds: Sequence[Build], output: Path) -> Bundle:
-        """Download what these builds need into the folder `output`, by their own steps, without building them.
+    def bundle(self, builds: Sequence[Build], output: Path, *, wheel_only: bool = False) -> bundles.Listing:
+        """Write what these builds download to the file `output`, by the stages that download, and return its list.
 
-        Files that are there already are not downloaded again. A second run into the same folder waits. Raises BadMirror
-        if a download fails.
+        `wheel_only`: what a compile alone downloads. An interrupted run continues from the stages that it has.
         """
+        made: list[bundles.BundledBuild] = []
+        try:
+            for build in builds:
+                arguments = [bundles.SYSTEM]
+                arguments += [bundles.FETCHED] if build.toolchain else []
+                arguments += [] if wheel_only else [bundles.VENV]
+                with self.locked(build):
+                    made.append(self._download(build, arguments))
+            with self.progress.step(f"write {output}"), files.writing(output, OUTPUT_HINT), files.whole(output) as part:
+                return bundles.write(self.engine, part, made)
+        finally:
+            for name in {name for row in made for name in row.images.values()}:
+                self.engine.untag(name)
 
-        def waiting() -> None:
-            self.progress(f"another run is filling {output}; waiting for it (Ctrl-C leaves it alone)")
-
-        with files.writing(output, OUTPUT_HINT), files.locked(output, waiting):
-            filled = bundles.fill(output)
-            recorder = replace(self, run=replace(self.run, bundle=filled, recording=True, no_cache=True))
-            try:
-                for build in builds:
-                    with recorder.locked(build):
-                        recorder.download(build, filled)
-            finally:
-                filled.write()
-            filled.write(*(build.id for build in builds))
-        return filled
-
-    def download(self, build: Build, filled: Bundle) -> None:
-        """Download what a build needs into the bundle that this run records."""
+    def _download(self, build: Build, arguments: Sequence[str]) -> bundles.BundledBuild:
+        """Make the images of the stages that download."""
         context = self.context(build)
-        self.need_disk(build)
-        # A base that the bundle has stays: its package lists are of the same day.
-        base, key = self.base(build), bases.bundle_key(build.base_image, self.run.base)
-        if filled.base(key, self.engine.platform) is None:
-            with self.progress.step(f"bundle: keep {base.name}"):
-                bases.keep(self.engine, base, key, filled)
-        if build.source is not None and build.source.kind == "git":
-            path = sources.REPOSITORY.partition("://")[2]
-            url = f"{self.run.mirror}/{path}" if self.run.mirror else sources.REPOSITORY
-            with self.progress.step(f"bundle: keep the source, {build.source.tag}"):
-                bundles.keep_tag(filled, url, path, build.source.tag, build.source.commit, self.run.ca)
-        scratch = self.run.work / build.id / "downloads"
-        self.run_builder(build, base, context, stage="downloads", output=scratch)
+        faults.require_free(self.engine, IMAGE_DISK if self.run.disk is None else self.run.disk)
+        base = self.base(build, context)
+        images = {argument: bundles.image_name(context, base, argument) for argument in arguments}
+        for argument, name in images.items():
+            self.run_builder(build, base, context, stage=bundles.STAGES[argument], tag=name)
+        return bundles.BundledBuild(id=build.id, context=context.digest, base=(base.name, base.digest), images=images)
 
     # --- the steps that they share ------------------------------------------------------------------------------------
 
@@ -238,11 +226,6 @@ class Maker:
 
     def context(self, build: Build) -> Context:
         """Return the context of a build, after checking that this engine can make it."""
-        if self.run.bundle and not self.engine.local:
-            raise UsageError(
-                "the engine is on another machine, which cannot reach a folder served on this one",
-                hint="serve the folder by a web server that it reaches: --mirror URL",
-            )
         self.engine.require_buildkit()  # before the base is made, like the next line, which raises if none answers
         if build.platform != self.engine.platform:
             raise EngineMissing(
@@ -252,15 +235,14 @@ class Maker:
         return self.render(build)
 
     def need_disk(self, build: Build) -> None:
-        """Raise DiskFull if the engine has less space than such a build usually needs; a download compiles nothing."""
-        usual = IMAGE_DISK if self.run.reuse or self.run.recording else needed_disk(build)
+        """Raise DiskFull if the engine has less space than such a build usually needs."""
+        usual = IMAGE_DISK if self.run.reuse else needed_disk(build)
         faults.require_free(self.engine, usual if self.run.disk is None else self.run.disk)
 
-    def base(self, build: Build) -> Base:
+    def base(self, build: Build, context: Context) -> Base:
         """Return the image that the build starts from, which the engine then has."""
-        bundle, key = self.run.bundle, bases.bundle_key(build.base_image, self.run.base)
-        if bundle and (bundled := bundle.base(key, self.engine.platform)):
-            return bases.from_bundle(self.engine, bundled, bundle.folder, self.progress)
+        if self.run.bundle:
+            return self.run.bundle.load(self.engine, build, context, self.progress)
         return self._resolve(build.base_image, build.base_distribution)
 
     def _resolve(self, image: str, distribution: str) -> Base:
@@ -290,10 +272,11 @@ class Maker:
 
         Raises what BuilderHost.run_job raises.
         """
+        bundled = self.run.bundle.find(build, context, image=not stage).images if self.run.bundle else {}
         settings = BuildSettings(
             log=self.run.work / build.id / "build.log",
             progress=self.progress,
-            build_args={**dockerfile.build_args(base, context), **(arguments or {})},
+            build_args={**dockerfile.build_args(base, context), **bundled, **(arguments or {})},
             labels=given_at_build(os.environ),
             no_cache=self.run.no_cache,
         )

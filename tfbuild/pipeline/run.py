@@ -1,6 +1,5 @@
 """How and where a build is done: what a `RunRequest` means. Nothing acts here; a `Run` reaches the engine unchanged."""
 
-import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from tfbuild.util.quantities import gigabytes, limit_seconds, positive
 class Run:
     """What applies to everything that one command makes.
 
-    `mirror`: a URL; `bundle` replaces it, and is filled from it if `recording`. `jobs`: 0 for as many as fit;
+    `mirror`: a URL; `bundle` takes the place of all downloads. `jobs`: 0 for as many as fit;
     `seconds`: the time limit from `started` (monotonic) on, 0 for none. `disk`: bytes that must be free, None for the
     default. `work`: the folder of contexts and logs; `reports`: that of verification reports. `throughput`: whether
     verification compares speeds. `reuse`: the image from which TensorFlow is taken, in place of installing it.
@@ -31,7 +30,6 @@ class Run:
     base: str = "auto"
     mirror: str = ""
     bundle: Bundle | None = None
-    recording: bool = False
     network: str = ""
     ca: Path | None = None
     remote: Remote | None = None
@@ -59,12 +57,13 @@ def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
     jobs = positive("jobs", request.jobs) if request.jobs else 0
     if request.network not in ("", "host", "none", "default"):
         raise UsageError(f"unknown network {request.network!r}", hint="one of: default, host, none")
+    bundle = None if is_url else _bundle(request.mirror, request.network)
     return Run(
         engine=engine,
         base=base,
         mirror=_address(request.mirror) if is_url else "",
-        bundle=None if is_url else _bundle(request.mirror, request.network),
-        network=request.network,
+        bundle=bundle,
+        network="none" if bundle else request.network,
         ca=ca,
         remote=remotes.named_remote(request),
         jobs=jobs,
@@ -82,7 +81,7 @@ def _address(mirror: str) -> str:
     if has_login(mirror):
         raise UsageError(
             "--mirror holds a user or a password, which builds would print",
-            hint="use a mirror that needs no login, or a folder that `invoke bundle` filled",
+            hint="use a mirror that needs no login, or a file that `invoke bundle` wrote",
         )
     # Scripts of the build read the address; Bazel, git and pip each parse it.
     if not remotes.is_address(mirror):
@@ -93,16 +92,13 @@ def _address(mirror: str) -> str:
 def _bundle(mirror: str, network: str) -> Bundle | None:
     if not mirror:
         return None
-    if not os.path.isdir(mirror):
+    path = Path(mirror)
+    if not path.is_file():
         raise UsageError(
-            f"--mirror {mirror!r} is neither a folder nor an http:// or https:// address"
-            f" ({absence(Path(mirror)) or 'not a folder'})",
-            hint="invoke bundle makes such a folder",
+            f"--mirror {mirror!r} is neither a file nor an http:// or https:// address"
+            f" ({absence(path) or 'not a file'})",
+            hint="invoke bundle writes such a file",
         )
-    bundle = bundles.open_bundle(Path(mirror))
-    if network not in ("", "host"):
-        raise UsageError(
-            f"a folder as --mirror is served on this machine, which --network {network} cannot reach",
-            hint="leave out --network",
-        )
-    return bundle
+    if network not in ("", "none"):
+        raise UsageError("a bundle is built from without a network", hint="leave out --network")
+    return bundles.read(path)

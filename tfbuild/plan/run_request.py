@@ -41,8 +41,8 @@ class RunRequest:
     )
     mirror: str = option(
         "",
-        "where to download from: a bundle's folder, or a URL that serves https://HOST/PATH at URL/HOST/PATH",
-        "FOLDER|URL",
+        "where to download from: a bundle's file, or a URL that serves https://HOST/PATH at URL/HOST/PATH",
+        "FILE|URL",
         group=ENGINE,
         pattern=TEXT,
     )
