@@ -120,7 +120,7 @@ def test_the_plan_in_an_image_is_what_its_smoke_benchmark_compares() -> None:
     assert json.loads(text) == {
         "release": "2.14.0", "python": "3.11", "compiler": official(release="2.14.0").compiler, "target": "mkl",
         "features": list(official().instruction_set.features),
-        "threading": "threadpool", "allocator": "tcmalloc",
+        "threading": "threadpool", "allocator": "tcmalloc", "checks": ["onednn"],
         "known_defects": ["max_pool_nchw_after_nhwc", "avg_pool_nchw_after_nhwc"],
     }  # fmt: skip
     assert text.startswith('{\n  "release"')

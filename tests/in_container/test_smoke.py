@@ -13,11 +13,13 @@ import pytest
 from tests.rows import each
 from tests.verify.test_judge import PLAN
 from tfbuild.context import dockerfile
+from tfbuild.context.labels import Planned, labels_of
 from tfbuild.in_container.smoke import command, judge
 from tfbuild.in_container.smoke.judge import Ended, Judgement, Plan, Results
 from tfbuild.in_container.smoke.records import GpuConvolution
 from tfbuild.in_container.smoke.references import PARTS
 from tfbuild.measure import probe
+from tfbuild.plan import Request, select
 
 FOLDER = Path(judge.__file__).parent
 TRAINED = 0.0566
@@ -72,7 +74,7 @@ def test_the_official_tensorflow_passes(python: str, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     version = subprocess.run([python, "-V"], capture_output=True, text=True, check=True).stdout.split()[1]
     named = {"release": PLAN.release, "python": version.rpartition(".")[0], "target": "mkl", "threading": "threadpool"}
-    plan.write_text(json.dumps({**named, "compiler": PLAN.compiler, "known_defects": [], "more": 1}))
+    plan.write_text(json.dumps({**named, "compiler": PLAN.compiler, "checks": ["onednn"], "more": 1}))
     told = json.loads(smoke(python, "--json", "--plan", str(plan), code=0).stdout)
     checks = {row["name"]: row for row in told["checks"]}
     assert (told["schema"], told["verdict"]) == ("tfbuild.smoke/1", "pass")
@@ -88,42 +90,24 @@ def test_the_official_tensorflow_passes(python: str, tmp_path: Path) -> None:
     assert {name for name, error in measures.items() if error == 0} == exact
 
 
-def test_without_tensorflow_the_import_fails_and_the_rest_is_skipped() -> None:
-    told = json.loads(smoke(sys.executable, "--json", code=1, TF_ENABLE_ONEDNN_OPTS="1").stdout)
+def test_without_tensorflow_the_import_fails_and_the_rest_is_skipped(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text("{}")
+    told = json.loads(smoke(sys.executable, "--json", "--plan", str(plan), code=1).stdout)
     (first, *others) = told["checks"]
     assert (first["name"], first["status"], told["verdict"]) == ("import", "fail", "fail")
     assert first["detail"].startswith("exit code 1: ModuleNotFoundError: No module named ")
     assert {row["status"] for row in others} == {"skip"}
 
 
-TUNED = {"TF_ENABLE_ONEDNN_OPTS": "1", "LD_PRELOAD": "/usr/lib/libtcmalloc_minimal.so.4"}
-
-
-@each(
-    "file, env, plan",
-    [
-        (None, {}, Plan()),
-        (None, {"TF_ENABLE_ONEDNN_OPTS": "0", "LD_PRELOAD": "libjemalloc.so.2"}, Plan()),
-        (None, TUNED, Plan(target="mkl", allocator="tcmalloc", checks=("onednn",))),
-        ({}, TUNED, Plan()),
-        ({"target": "cuda", "known_defects": ["xla"], "release": None, "more": 1},
-         {}, Plan(target="cuda", checks=("cuda",), known_defects=("xla",))),
-        ({"target": "cpu", "release": "2.14.1", "python": "3.11", "threading": "openmp", "allocator": "tcmalloc"},
-         {}, Plan(target="cpu", release="2.14.1", python="3.11", threading="openmp", allocator="tcmalloc")),
-    ],
-)  # fmt: skip
-def test_the_plan_is_the_file_s_or_follows_from_the_environment(
-    file: dict[str, object] | None, env: dict[str, str], plan: Plan, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    path = tmp_path_factory.mktemp("plan") / "plan.json"
-    if file is not None:
-        path.write_text(json.dumps(file))
-    with pytest.MonkeyPatch.context() as patch:
-        for name in TUNED:
-            patch.delenv(name, raising=False)
-        for name, value in env.items():
-            patch.setenv(name, value)
-        assert command.read_plan(str(path), needed=False) == plan
+def test_the_plan_is_that_of_the_image_s_build(tmp_path: Path) -> None:
+    build = select(Request(release="2.14.0", target="mkl", wheel="official"), None)
+    path = tmp_path / "plan.json"
+    path.write_text(dockerfile.smoke_plan(build))
+    labelled = Planned.from_labels("x", labels_of(build), "amd64")
+    assert command.read_plan(str(path)) == labelled.smoke()
+    path.write_text('{"release": null, "checks": [], "more": 1}')
+    assert command.read_plan(str(path)) == Plan()
     template = (dockerfile.TEMPLATES / "Dockerfile.j2").read_text(encoding="utf-8")
     folder, _, name = command.PLAN_FILE.rpartition("/")
     assert f"--target-directory={folder} /mnt/{name} " in template, "where it is in images"

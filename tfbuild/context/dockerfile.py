@@ -254,6 +254,7 @@ def smoke_plan(build: Build) -> str:
         "features": build.instruction_set.features,
         "threading": build.threading,
         "allocator": ALLOCATOR,
+        "checks": build.checks,
         "known_defects": build.known_defects,
     }
     return json.dumps(plan, indent=2) + "\n"

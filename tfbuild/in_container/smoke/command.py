@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from typing import Any
 
 from . import judge
@@ -15,8 +16,6 @@ from .judge import Ended, Judgement, Plan, ProbeCheck, Results
 
 SECONDS = 120
 PLAN_FILE = "/opt/tfbuild/plan.json"
-# By target, as in facts/targets.toml, which images do not contain.
-CHECKS = {"mkl": ("onednn",), "cuda": ("cuda",)}
 MARKS = {judge.PASS: "ok", judge.WARN: "WARN", judge.FAIL: "FAIL", judge.SKIP: "skip"}
 
 
@@ -28,7 +27,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     try:
-        plan = read_plan(options.plan, needed=options.plan != PLAN_FILE)
+        plan = read_plan(options.plan)
     except (OSError, ValueError) as error:
         print(f"tfbuild-smoke: {options.plan}: {error}", file=sys.stderr)
         return 2
@@ -38,23 +37,17 @@ def main(arguments: list[str]) -> int:
     return 1 if verdict == judge.FAIL else 0
 
 
-def read_plan(path: str, needed: bool) -> Plan:
-    """Read the plan from a JSON file, ignoring unknown keys; without a file, derive it from the environment."""
-    if not needed and not os.path.exists(path):
-        target = "mkl" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "1" else ""
-        return Plan(
-            allocator="tcmalloc" if "tcmalloc" in os.environ.get("LD_PRELOAD", "") else "",
-            target=target,
-            checks=CHECKS.get(target, ()),
-        )
+def read_plan(path: str) -> Plan:
+    """Read the plan from a JSON file, ignoring unknown keys. Raises OSError or ValueError."""
     with open(path) as file:
         content: dict[str, Any] = json.load(file)
     if not isinstance(content, dict):
         raise ValueError("is not a JSON object")
-    names = ("release", "python", "compiler", "target", "threading", "allocator")
-    defects = content.get("known_defects", [])
-    values = {name: str(content.get(name) or "") for name in names}
-    return Plan(known_defects=tuple(map(str, defects)), checks=CHECKS.get(values["target"], ()), **values)
+    known = {row.name: content[row.name] for row in fields(Plan) if content.get(row.name)}
+    values: dict[str, Any] = {
+        name: tuple(map(str, value)) if isinstance(value, list) else str(value) for name, value in known.items()
+    }
+    return Plan(**values)
 
 
 def run(plan: Plan) -> dict[str, Judgement]:
