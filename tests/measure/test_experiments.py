@@ -19,10 +19,6 @@ from tfbuild.measure.sides import Machine, line_up
 
 ROOT = Path(__file__).parents[2]
 WORKLOADS = ROOT / "tfbuild" / "in_container" / "bench" / "workloads"
-ASKED_FOR = """
-layout batchnorm jpeg rnn pipeline files allocator isa onednn bottleneck batchsize int8 xla strategy threads all models
-tuning
-"""
 
 
 def workloads() -> dict[str, ast.FunctionDef]:
@@ -40,28 +36,11 @@ def arms() -> list[tuple[Experiment, Case, Arm]]:
     return [(row, case, arm) for row in experiments.known() for case in row.case for arm in row.arms(case)]
 
 
-def test_every_experiment_of_the_guide_is_there_once() -> None:
-    names = [row.name for row in experiments.known()]
-    assert sorted(names) == sorted(ASKED_FOR.split())
-
-
 @pytest.mark.parametrize("row", experiments.known(), ids=lambda row: row.name)
 def test_a_row_says_why_it_is_there(row: Experiment) -> None:
     assert row.question.endswith(("?", "."))
     assert all((row.compares, row.changes, row.source))
     assert len({case.name for case in row.case}) == len(row.case)
-
-
-def test_the_matrices_are_as_large_as_their_cases_names_say() -> None:
-    known, named = workloads(), 0
-    for row, case, arm in arms():
-        if match := re.match(r"matmul (\d+)x\1\b", case.name):
-            takes = known[arm.workload or case.workload or row.workload].args
-            defaults = zip(takes.args[-len(takes.defaults) :], map(ast.literal_eval, takes.defaults), strict=True)
-            sizes = {argument.arg: value for argument, value in defaults} | {**case.params, **arm.params}
-            assert sizes["size"] == int(match[1]), f"{row.name}/{case.name}/{arm.name}"
-            named += 1
-    assert named
 
 
 def test_every_arm_s_parameters_are_its_workload_s() -> None:
@@ -76,21 +55,6 @@ def test_every_arm_s_parameters_are_its_workload_s() -> None:
         assert given.keys() <= allowed, f"{where} takes no {given.keys() - allowed}"
         needed = [argument.arg for argument in takes.args[: len(takes.args) - len(takes.defaults)]]
         assert set(needed) <= given.keys(), f"{where} needs {needed}"
-
-
-def test_both_layouts_are_measured_with_batch_norm_too() -> None:
-    (row,) = experiments.select(["layout"], quick=False)
-    (normed,) = (case for case in row.case if case.params.get("norm"))
-    assert {arm.params["layout"] for arm in row.arms(normed)} == {"NHWC", "NCHW"}
-
-
-def test_each_knob_of_the_pipeline_is_turned_alone() -> None:
-    (row,) = experiments.select(["pipeline"], quick=False)
-    turned = {name for case in row.case for arm in row.arms(case) if len(arm.params) == 1 for name in arm.params}
-    assert turned >= {"calls", "prefetch", "cache", "shuffle"}
-    (remote,) = (case for case in row.case if case.workload == "remote")
-    assert {arm.params["cycle"] for arm in row.arms(remote)} == {1, 4}, "interleave"
-    assert any(arm.params.get("map_and_batch") for case in row.case for arm in row.arms(case))
 
 
 def test_layouts_are_never_compared_in_one_process() -> None:

@@ -70,12 +70,6 @@ def test_cases_without_the_same_rounds_have_no_mean() -> None:
     assert evaluate.findings([]) == ()
 
 
-def test_few_rounds_claim_nothing() -> None:
-    mean = evaluate.mean([case(0.5, 4), case(0.5, 4)], "arm")
-    assert mean is not None
-    assert mean.effect == "no difference shown"
-
-
 def test_what_the_mean_says_is_a_sentence() -> None:
     (finding,) = evaluate.findings([case(2.0), case(2.0, seed=2)])
     assert finding.text.startswith("all 2 together (geometric mean): arm: slower, x0.50 [")

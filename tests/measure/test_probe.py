@@ -137,12 +137,6 @@ def test_a_quota_is_that_of_either_version_of_cgroups(files: dict[str, str], cpu
         assert probes.quota() == cpus
 
 
-OTHERS_THAT_COST = (
-    "BatchMatMulV2", "Conv2D", "DepthwiseConv2dNative", "Exp", "Tanh", "Mean", "Einsum", "Erf", "Log", "Softmax",
-    "Cumsum", "ArgMax", "FusedBatchNormV3", "BlockLSTM", "ResizeBilinear",
-)  # fmt: skip
-
-
 @each(
     "kind, counts, costs",
     [
@@ -151,7 +145,7 @@ OTHERS_THAT_COST = (
         ("MatMul", (10, 2000), True),
         ("Max", (1023, 2), False),
         ("Reshape", (10**6,), False),
-        *((kind, (None,), True) for kind in OTHERS_THAT_COST),
+        ("BlockLSTM", (None,), True),
     ],
 )
 def test_a_constant_is_costly_by_its_kind_and_size(kind: str, counts: tuple[int | None, ...], costs: bool) -> None:
@@ -162,11 +156,6 @@ def test_a_constant_is_costly_by_its_kind_and_size(kind: str, counts: tuple[int 
 def test_records_come_back_as_sent() -> None:
     text = f"{json.dumps(asdict(ENVIRONMENT))}\n{json.dumps(asdict(TENSORFLOW))}\n"
     assert probe.records(text, (Environment, TensorFlow)) == (ENVIRONMENT, TENSORFLOW)
-
-
-def test_fewer_lines_are_a_probe_that_ended_early() -> None:
-    assert probe.records(f"{json.dumps(asdict(ENVIRONMENT))}\n", (Environment, TensorFlow)) == (ENVIRONMENT,)
-    assert probe.records("", (Environment,)) == ()
 
 
 @pytest.mark.parametrize(
@@ -203,11 +192,6 @@ def test_texts_that_would_fool_a_terminal_are_refused(name: str) -> None:
         probe.record(json.dumps({"name": name, "values": []}), Computed)
 
 
-def test_endless_lists_are_refused() -> None:
-    with pytest.raises(UntrustedError):
-        probe.record(json.dumps(asdict(ENVIRONMENT) | {"packages": ["a"] * 6000}), Environment)
-
-
 def test_more_lines_than_records_are_refused() -> None:
     with pytest.raises(UntrustedError, match="2 lines instead of at most 1"):
         probe.records('{"per_tensor": 0}\n{"per_tensor": 0}\n', (Faults,))
@@ -235,12 +219,6 @@ def test_any_line_is_a_record_or_a_reason(line: str, kind: type) -> None:
 def test_a_record_with_one_strange_field_is_a_record_or_a_reason(field: str, value: object) -> None:
     with suppress(UntrustedError):
         assert isinstance(probe.record(json.dumps(asdict(ENVIRONMENT) | {field: value}), Environment), Environment)
-
-
-def test_the_container_gets_the_whole_smoke_benchmark() -> None:
-    names = {path.removeprefix(f"{probe.FOLDER}/smoke/") for path in probe.files()}
-    assert {"__main__.py", "probes.py", "judge.py", "records.py"} <= names
-    assert all(path.startswith(probe.FOLDER) for path in probe.files())
 
 
 @dataclass

@@ -251,10 +251,6 @@ def test_an_arm_that_cannot_be_timed_leaves_the_others_their_rounds(script: Scri
         measured(case_of(strict, strict=True))
 
 
-def test_a_little_work_while_idle_is_no_failure() -> None:
-    assert measured(case_of(Script(idle={"arm": 0.2}))).status == "measured"
-
-
 def test_a_library_that_the_image_lacks_skips_the_arm_that_is_about_it() -> None:
     arms = (Arm(name="arm", env={"LD_PRELOAD": "x"}, malloc="libtcmalloc"), Arm(name="other", env={"SWITCH": "2"}))
     state = states(measured(case_of(Script(), *arms)))["arm"]
@@ -424,15 +420,6 @@ def test_a_case_that_cannot_run_here_leaves_its_neighbour_in_the_same_processes(
 
 def replace_needs(case: Case) -> Case:
     return structs.replace(case, needs="gpu")
-
-
-def test_all_cases_end_together_when_the_time_is_over() -> None:
-    runs = two_cases(Script())
-    rounds.prepare(runs, LATER)
-    rounds.run(runs, RoundLimits(rounds=8, end=time.monotonic() - 1, latest=LATER), random.Random(1))
-    assert [(run.truncated, len(run.rounds)) for run in runs] == [(True, 6), (True, 6)]
-    rounds.run(runs, RoundLimits(rounds=8, end=0, latest=time.monotonic() - 1), random.Random(1))
-    assert [len(run.rounds) for run in runs] == [6, 6]
 
 
 def test_the_case_with_the_fewest_rounds_decides_whether_there_are_enough() -> None:

@@ -21,10 +21,6 @@ SHORTEST_SAMPLE = 0.1
 MOST_INNER = 100_000
 # A sample that used less of a CPU than this was not measured: even waiting uses more.
 LEAST_SHARE = 1e-6
-# How many times the CPU time of its samples a worker may use: idle threads may spin until it is stopped.
-MOST_USED = 4.0
-# How exactly two clocks of one kernel agree.
-CLOCKS = 1.01
 # NumPy's own threads would compete with TensorFlow's.
 QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
