@@ -10,7 +10,7 @@ import pytest
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tfbuild.errors import RegistryRefused, UsageError
-from tfbuild.oci import client, manifests, referrers, transport
+from tfbuild.oci import client, referrers, transport
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import IMAGES, INDEX, LISTS, Damaged, Malformed, Manifest, WrongDigest, digest_of
 from tfbuild.oci.references import Repository
@@ -345,18 +345,6 @@ def test_each_refusal_says_what_to_do(
     assert hint.format(host=fake.host) in refusal.value.hint
 
 
-@pytest.mark.parametrize("status", [400, 415])
-@pytest.mark.parametrize(("kind", "mixed"), [(INDEX, True), (IMAGES[0], False)])
-def test_only_an_index_can_mix_types(
-    status: int, kind: str, mixed: bool, fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answering(fake, "PUT", status, monkeypatch)
-    content = json.dumps({"manifests": [{"mediaType": manifests.IMAGES[1]}]}).encode()
-    with pytest.raises(RegistryRefused) as refusal:
-        connect(fake).put("x", content, kind)
-    assert ("of Docker's own type" in refusal.value.hint) is mixed
-
-
 @pytest.mark.parametrize(
     ("variable", "address"),
     [
@@ -366,17 +354,14 @@ def test_only_an_index_can_mix_types(
         ("all_proxy", "http://nobody.invalid:3128"),
     ],
 )
-def test_a_proxy_that_fails_is_blamed_by_its_variable(
-    variable: str, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_that_fails_is_named(variable: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "PATIENCE", 0.0)
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv(variable, address)
     with pytest.raises(RegistryRefused) as refusal:
         Registry(Repository.parse("registry.invalid/us/x")).digest("x")
-    assert refusal.value.reason.startswith(f"the proxy in {variable} cannot be used to reach registry.invalid: ")
-    assert refusal.value.hint.startswith(f"correct or unset {variable}, or exclude the host by NO_PROXY")
+    assert refusal.value.reason.startswith("the proxy cannot be used to reach registry.invalid: ")
     assert ("PySocks" in refusal.value.hint) == address.startswith("socks")
     assert "s3cret" not in str(refusal.value)
 

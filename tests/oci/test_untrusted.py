@@ -146,18 +146,6 @@ def test_a_permanent_refusal_is_not_reported_as_an_internal_error(
     assert "internal error" not in refusal.value.hint
 
 
-def test_a_registry_that_refuses_indexes_of_dockers_manifests_is_recognized(
-    fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    body = b'{"errors": [{"code": "MANIFEST_INVALID", "message": "manifest invalid"}]}'
-    monkeypatch.setattr(fake, "do_PUT", lambda self: self.answer(400, "application/json", body))
-    for kind, recognized in ((manifests.IMAGES[1], True), (manifests.IMAGES[0], False)):
-        content = json.dumps({"manifests": [{"mediaType": kind}]}).encode()
-        with pytest.raises(RegistryRefused) as refusal:
-            connect(fake).put("latest-mkl", content, manifests.INDEX)
-        assert ("older versions of Quay" in refusal.value.hint) == recognized
-
-
 @pytest.mark.parametrize(
     ("host", "scheme"),
     [

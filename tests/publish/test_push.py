@@ -136,17 +136,16 @@ def test_a_pushed_image_is_offered_with_its_attestations(host: Host, tmp_path: P
     ref = f"{registry.repository}:{host.identifier}"
     assert (done.ref, list(done.moved), done.uploaded, done.signed) == (ref, INDEXES, True, False)
     assert done.digest == registry.digest(host.identifier)
-    assert done.attestations is not None
     assert done.to_json() == {
-        "image": ref, "digest": done.digest, "uploaded": True, "indexes": INDEXES, "sbom": done.attestations.sbom,
-        "provenance": done.attestations.provenance, "signed": False,
+        "image": ref, "digest": done.digest, "uploaded": True, "indexes": INDEXES, "sbom": done.sbom,
+        "provenance": done.provenance, "signed": False,
     }  # fmt: skip
     assert [offered(host.fake, tag) for tag in INDEXES] == [[host.identifier]] * len(INDEXES)
     # What the registry has is what lies beside the report.
-    attached = {referrers.SBOM: (done.attestations.sbom, "cdx")}
-    attached[referrers.PROVENANCE] = (done.attestations.provenance, "provenance")
+    attached = {referrers.SBOM: (done.sbom, "cdx")}
+    attached[referrers.PROVENANCE] = (done.provenance, "provenance")
     for kind, (attachment, suffix) in attached.items():
-        manifest = registry.manifest(attachment)
+        manifest = registry.manifest(str(attachment))
         assert manifest is not None
         document = manifest.json()
         assert (document["artifactType"], document["subject"]["digest"]) == (kind, done.digest)
@@ -307,7 +306,7 @@ def test_computing_the_indexes_of_an_image_writes_nothing_else(host: Host, tmp_p
     del host.fake.content["manifests/latest-mkl"]
     host.fake.requests.clear()
     finished = pushing.finish(registry, host.identifier, print)
-    assert finished == replace(done, uploaded=False, attestations=None, signed=None)
+    assert finished == replace(done, uploaded=False, sbom=None, provenance=None, signed=None)
     assert writes(host.fake) == ["PUT /v2/us/x/manifests/latest-mkl"]
     with pytest.raises(UnknownImage, match=r"has no 2\.20\.0-mkl-py3\.13-gone"):
         pushing.finish(registry, "2.20.0-mkl-py3.13-gone", print)

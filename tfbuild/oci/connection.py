@@ -57,7 +57,7 @@ class Connection:
                 # A connection can be used again once its answer is read to the end.
                 body_of(answer)
             return answer
-        raise self._refusal(answer, sent=data if isinstance(data, bytes) else b"")
+        raise self._refusal(answer)
 
     def _send(self, method: str, url: str, headers: Mapping[str, str], data: bytes | Path | None) -> requests.Response:
         own = urlsplit(url)[:2] == urlsplit(self.repository.url)[:2]  # scheme and host
@@ -119,12 +119,11 @@ class Connection:
         headers = {"Authorization": known.basic} if known.basic else {}
         return self._session.get(realm, params=query, headers=headers, **settings)
 
-    def _refusal(self, answer: requests.Response, server: str = "", *, sent: bytes = b"") -> RegistryRefused:
+    def _refusal(self, answer: requests.Response, server: str = "") -> RegistryRefused:
         status = without_secrets(str(answer.reason), foreign=True)
         summary = f"{server or self.repository} answers {answer.status_code} {status}"
         reason = _reason(answer)
-        media_type = str(answer.request.headers.get("Content-Type", ""))
-        hint = refusals.hint(answer.status_code, reason, self.repository.host, media_type=media_type, sent=sent)
+        hint = refusals.hint(answer.status_code, reason, self.repository.host)
         return RegistryRefused(f"{summary}: {reason or 'no reason given'}", hint=hint)
 
 

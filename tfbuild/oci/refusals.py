@@ -1,7 +1,5 @@
 """What to do where a registry refuses, by its status and its own words; a container engine passes these on too."""
 
-from tfbuild.oci.manifests import IMAGES, INDEX
-
 FULL = "the registry's quota or size limit is reached: make room there"
 # How registries name a limit on space, most of them in a 403 (github.com/goharbor/harbor, src/pkg/quota/errors.go).
 SPACE = ("quota", "upper limit", "storage limit", "no space left", "insufficient storage")
@@ -14,12 +12,6 @@ IMMUTABLE = (
 )
 # ECR and Google's Artifact Registry.
 UNKNOWN_NAME = "check that the repository exists, and its name: some registries do not create one on the first push"
-# Docker's engines push manifests of Docker's own type (20.10 and 26, the latter with containerd's store too). Quay's
-# loader refused those in an OCI index (github.com/quay/quay/pull/1959) until pull/6070 of 2026-05-28.
-MIXED = (
-    "some registries, such as older versions of Quay, refuse an OCI index of manifests of Docker's own type: "
-    "use a newer version, or another registry"
-)
 HINTS = {
     401: "docker login {host}; the stored login may have expired",
     403: "these credentials do not allow that: docker login {host} as a user with the permission",
@@ -34,8 +26,8 @@ SERVER_ERROR = "the registry has an internal error: try again later"
 UNSUPPORTED = "the registry does not support this request, as it says above: check the --registry address"
 
 
-def hint(status: int, reason: str, host: str, *, media_type: str = "", sent: bytes = b"") -> str:
-    """Return the hint for an answer with this status and the registry's own `reason` to what was `sent`."""
+def hint(status: int, reason: str, host: str) -> str:
+    """Return the hint for an answer with this status and the registry's own `reason`."""
     text = reason.lower()
     if status == 429:
         # Some registries call a limit on requests a quota.
@@ -44,6 +36,4 @@ def hint(status: int, reason: str, host: str, *, media_type: str = "", sent: byt
         return IMMUTABLE
     if any(phrase in text for phrase in SPACE):
         return FULL
-    if status in (400, 415) and media_type == INDEX and IMAGES[1].encode() in sent:
-        return MIXED
     return HINTS.get(status, SERVER_ERROR if status >= 500 else UNSUPPORTED).format(host=host)

@@ -1,24 +1,19 @@
 """Requests to one repository: retries, TLS, credentials, and bounds on what is read and how long that takes."""
 
-import os
 import random
-import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import requests
 import urllib3
-from requests.adapters import HTTPAdapter
-from requests.utils import rewind_body
-from urllib3 import HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool, PoolManager
-from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from tfbuild.errors import RegistryRefused, UsageError
 from tfbuild.oci.manifests import Malformed
@@ -52,75 +47,8 @@ Result = TypeVar("Result")
 # --- deadlines, redirects and proxies ---------------------------------------------------------------------------------
 
 
-class _Deadline(HTTPConnection):
-    """Gives up on connecting, and on the head of an answer: the socket's own limit begins anew with each byte."""
-
-    @contextmanager
-    def _limited(self) -> Iterator[None]:
-        late = threading.Event()
-
-        def give_up() -> None:
-            late.set()
-            with suppress(OSError, AttributeError):
-                self.sock.shutdown(socket.SHUT_RDWR)
-
-        timer = threading.Timer(self.timeout or SECONDS, give_up)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        except Exception as error:
-            if late.is_set():
-                raise TimeoutError(f"no answer within {SECONDS:.0f} s") from error
-            raise
-        finally:
-            timer.cancel()
-        if late.is_set():  # what had come by then may look like a whole head
-            raise TimeoutError(f"no answer within {SECONDS:.0f} s")
-
-    def connect(self) -> None:
-        with self._limited():
-            super().connect()
-
-    def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as in urllib3
-        with self._limited():
-            return super().getresponse()
-
-
-class _SecureDeadline(_Deadline, HTTPSConnection):
-    """The same over TLS, and through a proxy."""
-
-
-class _Pool(HTTPConnectionPool):
-    ConnectionCls = _Deadline
-
-
-class _SecurePool(HTTPSConnectionPool):
-    ConnectionCls = _SecureDeadline
-
-
-class _Adapter(HTTPAdapter):
-    """Sends requests on connections with a deadline, through a proxy too."""
-
-    pools: ClassVar = {"http": _Pool, "https": _SecurePool}
-
-    def init_poolmanager(self, *args: Any, **settings: Any) -> None:
-        super().init_poolmanager(*args, **settings)
-        self.poolmanager.pool_classes_by_scheme = self.pools
-
-    def proxy_manager_for(self, proxy: str, **settings: Any) -> PoolManager:
-        manager: PoolManager = super().proxy_manager_for(proxy, **settings)
-        manager.pool_classes_by_scheme = self.pools
-        return manager
-
-
 class HttpSession(requests.Session):
     """Repeats requests that failed, never leaves TLS for plain HTTP, and reaches this machine without a proxy."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        for scheme in ("https://", "http://"):
-            self.mount(scheme, _Adapter(pool_maxsize=WORKERS))
 
     def send(self, request: requests.PreparedRequest, **settings: Any) -> requests.Response:
         """Send one request, without its redirects; after PATIENCE seconds, a failure is not repeated."""
@@ -130,7 +58,7 @@ class HttpSession(requests.Session):
         for left in reversed(range(TRIES + 1)):
             wait = random.uniform(BACKOFF, 2 * BACKOFF) * 2 ** (TRIES - left) / 2
             try:
-                answer = super().send(request, **settings)
+                answer = self._within_deadline(partial(super().send, request, **settings), request)
             except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
                 if not left or time.monotonic() > until or _is_certain(error):
                     raise
@@ -140,15 +68,38 @@ class HttpSession(requests.Session):
                 wait = _retry_after(answer) or wait
                 answer.close()
             time.sleep(wait)
-            if request._body_position is not None:
-                rewind_body(request)
         raise AssertionError("the last try returns or raises")
+
+    @staticmethod
+    def _within_deadline(send: Callable[[], requests.Response], request: requests.PreparedRequest) -> requests.Response:
+        """Return the head of an answer, or raise Timeout: a socket's own limit begins anew with each byte.
+
+        What a server drips goes on in the thread, until the process ends.
+        """
+        answer: Future[requests.Response] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(send())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        seconds = SECONDS + int(request.headers.get("Content-Length", 0)) / LEAST_RATE
+        try:
+            return answer.result(seconds)
+        except TimeoutError as error:
+            if answer.done():
+                raise
+            raise requests.exceptions.Timeout(f"no answer within {seconds:.0f} s") from error
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
         target = super().get_redirect_target(resp)
-        if target is not None:
-            joined(resp.url, target)
-        return target
+        try:
+            return target and joined(resp.url, target)
+        except RegistryRefused:
+            resp.close()
+            raise
 
 
 def _is_certain(error: Exception) -> bool:
@@ -216,23 +167,15 @@ def reaching(server: str, option: str = "--registry") -> Iterator[None]:
             hint="--ca-cert FILE with the CA that signed it",
         ) from error
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
-        if variable := _variable_of_proxy(error):
+        if isinstance(error, PROXY_ERRORS) or any(word in str(error) for word in PROXY_WORDS):
             needs = "; SOCKS needs the Python package PySocks in tfbuild's environment" if "SOCKS" in str(error) else ""
             raise RegistryRefused(
-                f"the proxy in {variable} cannot be used to reach {server}: {cause(error)}",
-                hint=f"correct or unset {variable}, or exclude the host by NO_PROXY{needs}",
+                f"the proxy cannot be used to reach {server}: {cause(error)}",
+                hint=f"correct or unset HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, or exclude the host by NO_PROXY{needs}",
             ) from error
         raise RegistryRefused(
             f"{server} does not answer: {cause(error)}", hint=f"check the {option} address, or try again later"
         ) from error
-
-
-def _variable_of_proxy(error: Exception) -> str:
-    """Return the variable with the proxy that failed, as requests chooses it; "" if no proxy is to blame."""
-    if not isinstance(error, PROXY_ERRORS) and not any(word in str(error) for word in PROXY_WORDS):
-        return ""
-    variables = (name for scheme in ("https", "all", "http") for name in (f"{scheme}_proxy", f"{scheme}_proxy".upper()))
-    return next((name for name in variables if os.environ.get(name)), "")
 
 
 def body_of(answer: requests.Response) -> bytes:

@@ -1,7 +1,7 @@
 """The SBOM and the provenance of an image, attached to it in a registry and written next to its report."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tfbuild.context.labels import REPOSITORY, read_labels
@@ -16,16 +16,11 @@ from tfbuild.util.files import replace_file, writing
 from tfbuild.verify import report as reporting
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttachedDigests:
-    """The digests of the manifests that attach SBOM and provenance."""
+def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest, reports: Path) -> list[str]:
+    """Attach the SBOM and the provenance of an image in the registry, and write them to `reports`.
 
-    sbom: str
-    provenance: str
-
-
-def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest, reports: Path) -> AttachedDigests:
-    """Create the SBOM and the provenance of an image in the registry, attach them, and write them to `reports`."""
+    Returns the digests of the manifests that attach them, in that order.
+    """
     from tfbuild.publish import image_contents, sbom  # of the extra `publish`, which a pull does without
 
     identifier = read_labels(image.labels).id
@@ -57,7 +52,7 @@ def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest,
         attachment = Attachment(media_type=media_type, title=name, created=image.created, content=content)
         write(reports / name, content)
         digests.append(referrers.attach(registry, attachment, manifest))
-    return AttachedDigests(sbom=digests[0], provenance=digests[1])
+    return digests
 
 
 def write(path: Path, content: bytes) -> None:

@@ -137,7 +137,11 @@ def _refuse_open(address: str) -> None:
 def _refuse_open_redirection(answer: requests.Response, **_: object) -> None:
     """Raise UsageError before an address without TLS is asked."""
     if answer.is_redirect:
-        _refuse_open(urljoin(answer.url, answer.headers["Location"]))
+        try:
+            _refuse_open(urljoin(answer.url, answer.headers["Location"]))
+        except UsageError:
+            answer.close()
+            raise
 
 
 def _lost(address: str, reason: str) -> RegistryRefused:

@@ -14,7 +14,6 @@ from tfbuild.oci import references
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
 from tfbuild.publish import attachments, index_updates, indexes, yanking
-from tfbuild.publish.attachments import AttachedDigests
 from tfbuild.publish.signing import Sign
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
@@ -24,26 +23,20 @@ from tfbuild.verify import report as reporting
 class Pushed:
     """`ref`: the fixed tag; `moved`: the indexes that offer it; `uploaded`: whether the registry lacked the image.
 
-    `attestations`: its SBOM and provenance; `attestations` and `signed` are None if only the indexes were updated.
+    `sbom`, `provenance`: the digests of what attaches them; both and `signed` are None if only indexes were computed.
     """
 
     ref: str
     digest: str
     moved: tuple[str, ...]
-    uploaded: bool
-    attestations: AttachedDigests | None
-    signed: bool | None
+    uploaded: bool = False
+    sbom: str | None = None
+    provenance: str | None = None
+    signed: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "image": self.ref,
-            "digest": self.digest,
-            "uploaded": self.uploaded,
-            "indexes": list(self.moved),
-            "sbom": self.attestations.sbom if self.attestations else None,
-            "provenance": self.attestations.provenance if self.attestations else None,
-            "signed": self.signed,
-        }
+        about = {"image": self.ref, "digest": self.digest, "uploaded": self.uploaded, "indexes": list(self.moved)}
+        return about | {"sbom": self.sbom, "provenance": self.provenance, "signed": self.signed}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +103,7 @@ def push(
         if sign is not None:
             sign(f"{registry.repository}@{manifest.digest}")
         with progress.step("push: SBOM and provenance"):
-            attestations = attachments.attach(engine, ready.image, registry, manifest, reports)
+            sbom, provenance = attachments.attach(engine, ready.image, registry, manifest, reports)
         with progress.step("push: indexes"):
             moved = offer(registry, ready.identifier, manifest.digest, progress)
     return Pushed(
@@ -118,7 +111,8 @@ def push(
         digest=manifest.digest,
         moved=tuple(moved),
         uploaded=ready.whole is None,
-        attestations=attestations,
+        sbom=sbom,
+        provenance=provenance,
         signed=sign is not None,
     )
 
@@ -166,7 +160,7 @@ def finish(registry: Registry, image: str, note: index_updates.Note) -> Pushed:
         raise UnknownImage(f"{registry.repository} has no {identifier}", hint="push it without --indexes")
     moved = offer(registry, identifier, digest, note)
     ref = f"{registry.repository}:{identifier}"
-    return Pushed(ref=ref, digest=digest, moved=tuple(moved), uploaded=False, attestations=None, signed=None)
+    return Pushed(ref=ref, digest=digest, moved=tuple(moved))
 
 
 def yank(registry: Registry, image: str, reason: str, note: index_updates.Note) -> str:

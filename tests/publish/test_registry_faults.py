@@ -1,0 +1,286 @@
+"""The table of what registries get wrong, and what each verb answers: its exit code and what it says.
+
+A registry's writer can put anything there, and a server on the way can answer anything: no fault gives a traceback, a
+wrong image, a request without TLS elsewhere, or an endless wait. 24 means that a digest or labels are wrong.
+"""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.commandline import ROOT, answer
+from tests.cpu.machines import machine
+from tests.oci.fake_registry import FakeRegistry
+from tests.oci.fake_registry import fake as fake
+from tests.publish.fake_images import gather, image
+from tests.servers import Handler, self_signed, serving
+from tfbuild.errors import RegistryRefused, UsageError
+from tfbuild.oci import transport
+from tfbuild.oci.manifests import INDEX
+from tfbuild.oci.transport import HttpSession, joined
+
+# A request that no test may make: there is no such host.
+ELSEWHERE = "http://registry.invalid/x"
+INDEX_PATH, TAGS = "manifests/latest-mkl", "tags/list"
+Answer = tuple[int, bytes, dict[str, str]]
+
+
+class Faulty:
+    """A fake registry with two images, which answers requests for `path` by `answers` first, the last one for ever."""
+
+    def __init__(self, fake: type[FakeRegistry], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fake, self.folder, self.patch = fake, folder, monkeypatch
+        self.names = [image(fake, "2.20.0", cpu=cpu) for cpu in ("avx", "x86-64-v3")]
+        gather(fake, self.names[0])
+        (folder / "cpuinfo").write_text(machine("rocky9-zen5").cpuinfo())
+
+    def answering(self, path: str, *answers: Answer | None, method: str = "GET") -> None:
+        """`None` is the usual answer."""
+        usual, left = getattr(self.fake, f"do_{method}"), list(answers)
+
+        def handle(server: FakeRegistry) -> None:
+            if path not in server.path or not left or (given := left[0] if len(left) == 1 else left.pop(0)) is None:
+                usual(server)
+                return
+            server.rfile.read(int(server.headers.get("Content-Length", "0")))
+            status, content, headers = given
+            server.answer(status, headers.pop("Content-Type", INDEX), content, **headers)
+
+        self.patch.setattr(self.fake, f"do_{method}", handle)
+
+    def put(self, tag: str, kind: str = "") -> None:
+        """Put what a tag names, perhaps as another type, under that of the index."""
+        was, content = self.fake.content[f"manifests/{tag}"]
+        self.fake.content[INDEX_PATH] = (kind or was, content)
+
+    def edited(self, change: Callable[[list[dict[str, Any]]], object]) -> None:
+        """Change the rows of the index that a pull reads."""
+        document = json.loads(self.fake.content[INDEX_PATH][1])
+        change(document["manifests"])
+        self.fake.content[INDEX_PATH] = (INDEX, json.dumps(document, indent=2).encode())
+
+    def run(self, verb: str) -> "subprocess.CompletedProcess[str]":
+        place = f"{self.fake.host}/us/x"
+        if verb == "pull.sh":
+            env = {"PATH": os.environ["PATH"], "DRY_RUN": "1", "TFBUILD_CPUINFO": str(self.folder / "cpuinfo")}
+            return subprocess.run(
+                ["dash", ROOT / "pull.sh", place], capture_output=True, text=True, check=False, timeout=60,
+                env={**env, "DOCKER_CONFIG": str(self.folder)},
+            )  # fmt: skip
+        words = {
+            "pull": ("pull", "--dry-run", "--cpuinfo", str(self.folder / "cpuinfo")),
+            "access": ("push", self.names[0], "--access"),
+            "indexes": ("push", self.names[0], "--indexes"),
+            "verify": ("verify", self.names[0]),
+        }[verb]
+        return answer(*words, "--registry", place, cwd=self.folder)
+
+
+@pytest.fixture
+def faulty(fake: type[FakeRegistry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faulty:
+    monkeypatch.setattr(transport, "MOST_WAIT", 0)
+    return Faulty(fake, tmp_path, monkeypatch)
+
+
+def token_server(*answers: Answer) -> Callable[[Faulty], None]:
+    def fault(here: Faulty) -> None:
+        here.fake.needs, here.fake.realm = "Bearer issued", f"http://{here.fake.host}/token"
+        # The fake registry asks for a token even where the token is sold.
+        here.answering("/token", *answers)
+
+    return fault
+
+
+def page(status: int = 200, content: bytes = b"<html>", **headers: str) -> Answer:
+    """Return an answer; in the names of headers, `_` stands for `-`."""
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    return status, content, {"Content-Type": "text/html", **named}
+
+
+def answering(path: str, *answers: Answer | None, method: str = "GET") -> Callable[[Faulty], None]:
+    return lambda here: here.answering(path, *answers, method=method)
+
+
+def edited(change: Callable[[list[dict[str, Any]]], object]) -> Callable[[Faulty], None]:
+    return lambda here: here.edited(change)
+
+
+def another_row_first(rows: list[dict[str, Any]]) -> None:
+    """Two rows of one identifier, of which the first one's image is gone."""
+    rows.insert(1, {**rows[1], "digest": f"sha256:{64 * 'f'}"})
+
+
+def without_features(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        row["annotations"].update({"io.tfbuild.features": "", "io.tfbuild.cpuinfo": ""})
+
+
+TOKEN = (200, b'{"token": "issued"}', {"Content-Type": "application/json"})
+MANY_TAGS = json.dumps({"tags": [f"2.20.0-mkl-py3.13-{number}" for number in range(90_000)]}).encode()
+MANY_ROWS = json.dumps({"manifests": [{"digest": f"sha256:{number:064}"} for number in range(24_000)]}).encode()
+# The fault; and by verb the exit code, with a part of what is said.
+FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] = {
+    "none": (lambda _: None, {"pull": (0, ""), "pull.sh": (0, ""), "verify": (0, ""), "indexes": (0, "")}),
+    "an index is moved to http": (
+        answering(INDEX_PATH, page(307, Location=ELSEWHERE)),
+        {"pull": (26, "is not an https address"), "pull.sh": (26, "does not answer")},
+    ),
+    "an upload is moved to http": (
+        answering("uploads", page(202, Location=ELSEWHERE), method="POST"), {"access": (26, "not an https address")}
+    ),
+    "an upload is moved nowhere": (
+        answering("uploads", page(202, Location="http://["), method="POST"), {"access": (26, "not an https address")}
+    ),
+    "the next page is nowhere": (
+        answering(TAGS, page(200, b'{"tags": []}', Link='<http://[>; rel="next"')), {"indexes": (26, "not an https")}
+    ),
+    "a length of 5,000 digits": (
+        answering(INDEX_PATH, page(200, b"{}", Content_Length="9" * 5000)), {"pull": (26, ""), "pull.sh": (26, "")}
+    ),
+    "busy for a time that is none": (
+        answering(INDEX_PATH, page(503, Retry_After="Wed, 21 Oct 2099 07:28:00 GMT"), page(429), None),
+        {"pull": (0, ""), "pull.sh": (0, "")},
+    ),
+    "busy": (answering(INDEX_PATH, page(503)), {"pull": (26, "answers 503"), "pull.sh": (26, "answers 503")}),
+    "a token server that is busy once": (
+        token_server(page(503), TOKEN), {"pull": (0, ""), "pull.sh": (0, ""), "verify": (0, "")}
+    ),
+    "a token server that is busy": (
+        token_server(page(429)), {"pull": (26, "the token server of"), "pull.sh": (26, "the token server of")}
+    ),
+    "a token server's page": (
+        token_server(page()), {"pull": (26, "the token is not JSON"), "pull.sh": (26, "sends no token")}
+    ),
+    "a token server without an end": (
+        token_server(page(content=b" " * (5 << 20))),
+        {"pull": (26, "sends more than"), "pull.sh": (26, "the token server of")},
+    ),
+    "an index without an end": (
+        answering(INDEX_PATH, page(content=b" " * (5 << 20))), {"pull": (26, "sends more"), "pull.sh": (26, "")}
+    ),
+    "a page": (
+        answering("", page()), {"pull": (26, "no manifest"), "pull.sh": (26, "not an index"), "verify": (26, "")}
+    ),
+    "nothing": (answering("", page(content=b"")), {"pull": (26, "sent 0 bytes"), "pull.sh": (26, "not an index")}),
+    "another media type": (
+        lambda here: here.put("latest-mkl", "x/y"), {"pull": (0, ""), "pull.sh": (0, "")}
+    ),
+    "an image under an index's tag": (
+        lambda here: here.put(here.names[0]),
+        {
+            "pull": (26, "not an index"), "pull.sh": (26, "not an index"), "verify": (30, "latest-mkl in"),
+            "indexes": (0, ""),
+        },
+    ),
+    "a row without a digest": (
+        edited(lambda rows: rows[1].pop("digest")), {"pull": (0, ""), "pull.sh": (0, "")}
+    ),
+    "a lost image before its second row": (
+        edited(another_row_first), {"pull": (0, "missing in the registry"), "pull.sh": (0, "does not have it")}
+    ),
+    "an index that says other features": (
+        edited(without_features),
+        {"pull": (24, "its labels are not what"), "pull.sh": (24, "not what its digest"), "verify": (30, "")},
+    ),
+    "90,000 tags": (answering(TAGS, page(content=MANY_TAGS)), {"indexes": (26, "more than 10000 tags")}),
+    "24,000 referrers": (
+        answering("referrers/", (200, MANY_ROWS, {"Content-Type": INDEX})),
+        {"verify": (26, "more than 1000 referrers"), "pull": (0, "")},
+    ),
+}  # fmt: skip
+ROWS = [(name, verb) for name, (_, verbs) in FAULTS.items() for verb in verbs]
+
+
+@pytest.mark.parametrize(("name", "verb"), ROWS)
+def test_each_fault_has_its_code_and_its_sentence_in_time(name: str, verb: str, faulty: Faulty) -> None:
+    fault, verbs = FAULTS[name]
+    code, said = verbs[verb]
+    fault(faulty)
+    begun = time.monotonic()
+    done = faulty.run(verb)
+    # What the test's own server says when a client hangs up is not the verb's.
+    ours = done.stderr.rpartition(f"{40 * '-'}\n")[2]
+    assert (done.returncode, "Traceback" in ours) == (code, False), done.stderr
+    assert said in done.stderr
+    assert "registry.invalid" not in done.stdout
+    assert time.monotonic() - begun < 30
+    if code == 0 and verb.startswith("pull"):
+        assert done.stdout.startswith(f"{faulty.fake.host}/us/x@sha256:")
+
+
+# --- TLS and proxies --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "address"),
+    [
+        ("/x", "https://r.example/x"),
+        ("https://other.example/y", "https://other.example/y"),
+        ("http://127.0.0.1:5/y", "http://127.0.0.1:5/y"),
+        ("http://r.example/y", ""),
+        ("http://127.evil.example/y", ""),
+        ("ftp://r.example/y", ""),
+        ("http://[", ""),
+    ],
+)
+def test_an_answer_points_to_tls_or_to_this_machine(target: str, address: str) -> None:
+    if address:
+        assert joined("https://r.example/v2/", target) == address
+    else:
+        with pytest.raises(RegistryRefused, match="which is not an https address"):
+            joined("https://r.example/v2/", target)
+
+
+class Moved(Handler):
+    def do_GET(self) -> None:
+        self.say(307, b"", {"Location": ELSEWHERE})
+
+
+def test_no_redirection_leaves_tls(tmp_path: Path) -> None:
+    with (
+        serving(Moved, self_signed(tmp_path)) as host,
+        HttpSession() as session,
+        pytest.raises(RegistryRefused, match="not an https address"),
+    ):
+        session.get(f"https://{host}/", verify=str(tmp_path / "x.pem"), timeout=5)
+
+
+class Proxy(Handler):
+    def do_GET(self) -> None:
+        self.say(500)
+
+    do_CONNECT = do_GET
+
+
+def test_this_machine_is_reached_without_a_proxy(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(Proxy) as proxy, HttpSession() as session:
+        for name in ("http_proxy", "https_proxy", "all_proxy"):
+            monkeypatch.setenv(name, f"http://{proxy}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        assert session.get(f"http://{fake.host}/v2/us/x/{TAGS}", timeout=5).json() == {"tags": []}
+        monkeypatch.setattr(transport, "TRIES", 0)
+        assert session.get("http://registry.invalid/", timeout=5).status_code == 500
+
+
+def test_a_file_of_certificates_is_read_before_anything_is_asked(tmp_path: Path) -> None:
+    self_signed(tmp_path)
+    for content in (b"", b"text", (tmp_path / "key.pem").read_bytes()):
+        (tmp_path / "ca.pem").write_bytes(content)
+        with pytest.raises(UsageError, match="has no certificate in PEM"):
+            transport.trusted(tmp_path / "ca.pem")
+    assert transport.trusted(tmp_path / "x.pem") == str(tmp_path / "x.pem")
+    assert transport.trusted(None) is None
+
+
+def test_a_certificate_that_is_not_valid_yet_names_this_machines_clock() -> None:
+    said = r"certificate is not yet valid; this machine's clock says \d{4}-"
+    with pytest.raises(RegistryRefused, match=said), transport.reaching("r.example"):
+        raise requests.exceptions.SSLError("certificate is not yet valid")
