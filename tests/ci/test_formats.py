@@ -447,6 +447,23 @@ if [ "$verb" = verify ]; then
 fi
 eval "exit \\$code_$verb"
 """
+
+
+@pytest.mark.parametrize("form", ["github", "gitlab"])
+def test_the_indexes_of_each_release_and_target_are_computed_once(form: str, tmp_path: Path) -> None:
+    """Whatever became of the images; only a registry that fails ends it, after the others."""
+    rows = invoke("matrix", "--format", form).stdout
+    program = tmp_path / "invoke"
+    program.write_text(f'#!/bin/sh\necho "$2" >> {tmp_path}/ids\ncase $2 in *-cpu-*) exit 26 ;; esac\nexit 30\n')
+    program.chmod(0o755)
+    env = {"PATH": os.environ["PATH"], "INVOKE": str(program), "TFBUILD_REGISTRY": "ghcr.io/us/x"}
+    done = subprocess.run([ROOT / "ci/indexes.sh"], input=rows, capture_output=True, text=True, check=False, env=env)
+    ids = (tmp_path / "ids").read_text().split()
+    kinds = [name.split("-py")[0] for name in ids]
+    assert len(kinds) == len({*kinds}) > 1
+    assert done.returncode == (26 if any("-cpu" in kind for kind in kinds) else 0)
+
+
 VERBS = ("plan", "verify", "build", "rebuild", "push", "indexes", "force", "ask", "outdated")
 
 

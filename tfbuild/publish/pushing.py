@@ -152,15 +152,17 @@ def offer(registry: Registry, identifier: str, digest: str, note: index_updates.
 
 
 def finish(registry: Registry, image: str, note: index_updates.Note) -> Pushed:
-    """Compute the indexes of an image that is in the registry with its attestations. Raises Unfinished without them."""
+    """Compute the indexes of an image's release. Raises UnknownImage, Yanked or Unfinished if none offers the image."""
     identifier = tag_of(registry, image)
-    yanking.refuse_yanked(registry, identifier)
     digest = registry.digest(identifier)
-    if not digest:
-        raise UnknownImage(f"{registry.repository} has no {identifier}", hint="push it without --indexes")
-    moved = offer(registry, identifier, digest, note)
-    ref = f"{registry.repository}:{identifier}"
-    return Pushed(ref=ref, digest=digest, moved=tuple(moved))
+    try:
+        moved = offer(registry, identifier, digest, note)
+    except Unfinished:
+        if not digest:
+            raise UnknownImage(f"{registry.repository} has no {identifier}", hint="push it without --indexes") from None
+        yanking.refuse_yanked(registry, identifier)
+        raise
+    return Pushed(ref=f"{registry.repository}:{identifier}", digest=digest, moved=tuple(moved))
 
 
 def yank(registry: Registry, image: str, reason: str, note: index_updates.Note) -> str:
