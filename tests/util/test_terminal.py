@@ -66,12 +66,6 @@ def test_a_text_by_others_fits_one_line_and_can_be_written() -> None:
     assert terminal.as_text(["a"]) == {}
 
 
-def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(FileNotFoundError) as error:
-        Path("/nonexistent/x").read_text()
-    assert cause(error.value) == "No such file or directory"
-
-
 def test_a_server_that_is_not_there() -> None:
     with pytest.raises(requests.exceptions.ConnectionError) as error:
         requests.get(f"http://127.0.0.1:{free_port()}/", timeout=5)

@@ -4,8 +4,7 @@
 
 After each verb the fault is over, and the next command cleans up. Then: no verb ended in a traceback or in a code that
 its fault does not explain, or never; nothing of a run is left on the engine or among the temporary files; and each name
-on the engine is that of an image that was verified. Exits with 1 if anything else was seen. `--record` writes the
-figures to benchmarks/results/soak.json.
+on the engine is that of an image that was verified. Exits with 1 if anything else was seen.
 """
 
 import argparse
@@ -25,7 +24,6 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
-from benchmarks.harness import record
 from tests.with_engine import registry
 from tests.with_engine.conftest import ROOT
 from tests.with_engine.registry import Server
@@ -293,25 +291,10 @@ def soak(there: Place, seconds: float, seed: int) -> None:
         there.inspect()
 
 
-def figures(there: Place, minutes: float, seed: int) -> dict[str, object]:
-    """Return how many verbs were struck, or had ended before, each with how many faults, and what was found."""
-    verbs = {verb: {name: there.struck[verb, name] for name in FAULTS} for verb in {trial.verb for trial in TRIALS}}
-    return {
-        "seed": seed,
-        "minutes": minutes,
-        "struck": there.struck.total(),
-        "too_late": there.too_late.total(),
-        "findings": there.findings,
-        "found": len(there.findings),
-        "verbs": {verb: {name: count for name, count in verbs[verb].items() if count} for verb in sorted(verbs)},
-    }
-
-
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     options.add_argument("--minutes", type=float, default=60)
     options.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    options.add_argument("--record", action="store_true")
     given = options.parse_args()
     # The engine ends with this process. Without handlers, verbs would inherit that nohup or a shell's `&` ignores some.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -327,8 +310,6 @@ def main() -> int:
         row = ", ".join(f"{name} {there.struck[verb, name]}" for name in FAULTS if there.struck[verb, name])
         print(f"{verb}: {row or 'never struck'}")
     print(f"{len(there.findings)} findings", *there.findings, sep="\n- ")
-    if given.record:
-        print(record("soak", figures(there, given.minutes, given.seed)))
     return bool(there.findings)
 
 

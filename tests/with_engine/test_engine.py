@@ -1,13 +1,10 @@
-"""The engine package on a real engine: runs, workers, files, builds, bases, and an engine started here."""
+"""The engine package on a real engine: runs, workers, files, builds, and bases."""
 
 import contextlib
 import errno
 import io
-import os
 import re
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.commandline import answer
-from tests.ports import free_port
+from tests.with_engine import registry as registries
 from tfbuild.context.dockerfile import Base
 from tfbuild.engine import Engine, WorkerDied
 from tfbuild.engine.build import BuildSettings
@@ -101,23 +98,6 @@ def test_names_come_and_go(engine: Engine, own: str) -> None:
         engine.untag(own)
 
 
-def test_images_that_somebody_removes_meanwhile_are_not_listed(
-    engine: Engine, own: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image, images = engine.image(own).id, engine.client.api.images
-    assert image in {one.id for one in engine.labelled("io.tfbuild.base")}
-
-    def removed_meanwhile(**options: Any) -> Any:
-        listed = images(**options)
-        engine.remove(own)
-        return listed
-
-    monkeypatch.setattr(engine.client.api, "images", removed_meanwhile)
-    found = {one.id for one in engine.labelled("io.tfbuild.base")}
-    assert found
-    assert image not in found
-
-
 def test_run_gives_streams_exit_code_files_and_environment(engine: Engine, own: str) -> None:
     run = engine.run(
         own,
@@ -129,11 +109,6 @@ def test_run_gives_streams_exit_code_files_and_environment(engine: Engine, own: 
     assert (run.exit_code, run.stdout, run.stderr) == (3, "in\nfile\nx y\ntool\n", "err\n")
     assert not run.truncated
     assert containers(engine, own) == []
-
-
-def test_run_moves_more_than_a_pipe_holds(engine: Engine, debian: str) -> None:
-    data = os.urandom(3_000_000).hex().encode()
-    assert engine.run(debian, ["cat"], stdin=data).stdout.encode() == data
 
 
 def test_run_keeps_a_bounded_part_of_endless_output(engine: Engine, debian: str) -> None:
@@ -193,19 +168,13 @@ def test_worker_answers_pauses_and_goes(engine: Engine, own: str) -> None:
         worker.ask("late", 1)
 
 
-def test_a_worker_that_died_cannot_be_paused_and_says_so(engine: Engine, own: str) -> None:
-    with engine.worker(own, ["sh", "-c", "read -r line; exit 4"]) as worker:
-        with pytest.raises(WorkerDied):
+def test_a_dead_worker_tells_its_exit_code_and_last_words_and_cannot_be_paused(engine: Engine, own: str) -> None:
+    with engine.worker(own, ["sh", "-c", "read -r line; echo last words >&2; exit 4"]) as worker:
+        with pytest.raises(WorkerDied) as caught:
             worker.ask("one", 20)
+        assert (caught.value.worker_exit_code, caught.value.stderr_tail) == (4, "last words")
         with pytest.raises(WorkerDied, match="SIGSTOP"):
             worker.pause()
-
-
-def test_a_dead_worker_tells_its_exit_code_and_last_words(engine: Engine, own: str) -> None:
-    script = "read -r line; echo last words >&2; exit 4"
-    with engine.worker(own, ["sh", "-c", script]) as worker, pytest.raises(WorkerDied) as caught:
-        worker.ask("one", 20)
-    assert (caught.value.worker_exit_code, caught.value.stderr_tail) == (4, "last words")
     assert containers(engine, own) == []
 
 
@@ -390,59 +359,24 @@ def test_bases_that_cannot_be_had(engine: Engine, debian: str, tmp_path: Path) -
     assert f"Debian {DISTRIBUTION}" in lines[0]
 
 
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Debian's docker-registry, unpacked and started on the loopback interface: (address, process)."""
-    program = shutil.which("docker-registry") or str(tmp_path / "usr/bin/docker-registry")
-    if not Path(program).exists():
-        if shutil.which("apt-get") is None:
-            pytest.skip("Debian's docker-registry is needed")
-        subprocess.run(["apt-get", "download", "docker-registry"], cwd=tmp_path, check=True)
-        package = next(tmp_path.glob("docker-registry_*.deb"))
-        subprocess.run(["dpkg-deb", "--extract", package, tmp_path], check=True)
-    address = f"127.0.0.1:{free_port()}"
-    (tmp_path / "registry.yml").write_text(
-        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/data}}}}\nhttp: {{addr: '{address}'}}\n"
-    )
-    command = [program, "serve", str(tmp_path / "registry.yml")]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            assert wait_until(lambda: _listens(address))
-            yield address, process
-        finally:
-            process.kill()
-
-
-def _listens(address: str) -> bool:
-    where, _, port = address.partition(":")
-    with socket.socket() as end:
-        return end.connect_ex((where, int(port))) == 0
-
-
-def test_a_base_from_a_registry_is_named_by_digest(
-    engine: Engine, own: str, registry: tuple[str, subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
-    if not engine.local:
-        pytest.skip("the engine does not reach this machine's loopback interface")
-    address, process = registry
-    image = f"{address}/python:3.11"
-    engine.tag(own, image)
-    engine.client.images.push(image)
-    engine.untag(image)
-
+def test_a_base_from_a_registry_is_named_by_digest(engine: Engine, own: str, tmp_path: Path) -> None:
     def resolve(mode: str) -> Base:
         return base_image.resolve(engine, image, DISTRIBUTION, mode, progress=Progress(), log=tmp_path / "log")
 
-    try:
-        base = resolve("auto")
-        assert base.name == image
-        assert re.fullmatch(r"sha256:[0-9a-f]{64}", base.digest)
-        assert base.reference == f"{address}/python@{base.digest}"
-        assert engine.exists(base.reference)
-        assert resolve(image).digest == base.digest
-        process.kill()
-        process.wait()
-        assert resolve("registry") == base
-    finally:
-        with contextlib.suppress(UnknownImage):
-            engine.remove(base.reference)
+    with registries.serve(tmp_path) as server:
+        image = f"127.0.0.1:{server.port}/python:3.11"
+        engine.tag(own, image)
+        engine.push(image, Progress())
+        engine.untag(image)
+        try:
+            base = resolve("auto")
+            assert base.name == image
+            assert re.fullmatch(r"sha256:[0-9a-f]{64}", base.digest)
+            assert base.reference == f"127.0.0.1:{server.port}/python@{base.digest}"
+            assert engine.exists(base.reference)
+            assert resolve(image).digest == base.digest
+            server.kill()
+            assert resolve("registry") == base
+        finally:
+            with contextlib.suppress(UnknownImage):
+                engine.remove(base.reference)

@@ -15,7 +15,7 @@ COMMAND = "tfbuild"
 # The name in pyproject.toml, by which pip knows the package.
 DISTRIBUTION = "tensorflow-tfbuild"
 # A verb or an option follows. Those that only a clone has stay as they are.
-INVOKE = re.compile(r"\binvoke(?= (?!(?:generate|test)\b)[a-z-])")
+INVOKE = re.compile(r"\binvoke(?= (?!(?:dockerfiles|docs|generate|test)\b)[a-z-])")
 
 
 def clone() -> Path | None:
