@@ -76,17 +76,16 @@ class Key:
 
 @dataclass
 class Pool:
-    """The running workers. `more`: further files for the containers, by path; `samples`: all that were taken.
+    """The running workers. `more`: further files for the containers, by path.
 
     `require_image`: raises if the image or the engine is gone, so that no worker is to blame for its end.
-    `sandbox`: confines the workers of images that are not trusted, and has probe.files(); their Python is isolated.
+    `sandbox`: confines the workers of images that are not trusted, and has probe.files().
     """
 
     engine: Engine
     more: Mapping[str, bytes] = field(default_factory=dict)
     sandbox: Sandbox | None = None
     require_image: Callable[[], None] = lambda: None
-    samples: list[tuple[Key, WorkerSample]] = field(default_factory=list)
     _running: dict[Key, tuple[Worker, Hello]] = field(default_factory=dict)
     _turns: dict[Key, int] = field(default_factory=dict)
 

@@ -86,6 +86,7 @@ def _timed(
 
 
 def judged(check: VerificationCheck, verification: Verification) -> judge.Judgement:
+    """Run a check that is not skipped; a file of the image that cannot be read fails it."""
     try:
         return check.run(verification)
     except BadInput as error:
