@@ -24,7 +24,7 @@ PLACES = (
     ("tfbuild/plan/request.py", "    with_headers: bool = option(", "    user_id: str = {declaration}\n{old}"),
     ("tfbuild/plan/build.py", "    with_headers: bool\n", '{old}    user_id: str = ""\n'),
     (
-        "tfbuild/plan/rules.py",
+        "tfbuild/plan/decision.py",
         '        "with_headers": request.with_headers,\n',
         '{old}        "user_id": request.user_id,\n',
     ),
@@ -32,11 +32,12 @@ PLACES = (
 )
 
 
-def plant(folder: Path, declaration: str, *, with_tests: bool = True) -> Path:
+def plant(folder: Path, declaration: str, *more: tuple[str, str, str], with_tests: bool = True) -> Path:
     """Copy the project, with this declaration of the option in it."""
     beginnings = ("tfbuild/", "templates/", "tasks.py", "pyproject.toml", *(("tests/",) if with_tests else ()))
     copy = checkout.copy(folder, *beginnings)
-    for name, old, new in PLACES:
+    for name, old, new in (*PLACES, *more):
+        old = old.replace("{{", "{").replace("}}", "}")
         path = copy / name
         text = path.read_text(encoding="utf-8")
         assert text.count(old) == 1, (name, old)
@@ -61,19 +62,30 @@ def outcome(folder: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
+OWN_PATTERN = 'option("", "time zone", pattern=re.compile("[A-Z][a-z]+/.+"))'
+VALID = ("tests/cli/test_options.py", '"target": "cpu", ', '{old}"user_id": "Europe/Rome", ')
+IN_ENV = ("templates/Dockerfile.j2", "ENV PATH={{{{ venv }}}}", "ENV TZ={{{{ build.user_id }}}} PATH={{{{ venv }}}}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("declaration", "complaint"),
+    ("declaration", "complaint", "more"),
     [
-        ('""', "Request.user_id is not declared as an option"),
-        ('option("", "number of the user", pattern=TEXT)', "name=user_id, form={}, value=1; rm -rf /"),
-        ('option("", "number of the user", identifier=Identifier.WORD)', "name=user_id"),
-        ('option("", "number of the user", written=lambda build: "")', "name=user_id"),
+        ('""', "Request.user_id is not declared as an option", ()),
+        ('option("", "number of the user", pattern=TEXT)', "a template does not quote", ()),
+        (OWN_PATTERN, "a template does not quote 'Europe/Rome; touch x'", (VALID,)),
+        (OWN_PATTERN, "a template does not quote 'Europe/Rome LD_PRELOAD=/tmp/evil.so'", (VALID, IN_ENV)),
+        ('option("", "number of the user", identifier=Identifier.WORD)', "name=user_id", ()),
+        ('option("", "number of the user", identifier=Identifier.NEUTRAL)', "changes_no_file", ()),
+        ('option("", "number of the user", written=lambda build: "")', "name=user_id", ()),
     ],
-    ids=["undeclared", "any text", "no part of the identifier", "lost from the command"],
-)
-def test_a_careless_option_is_found(declaration: str, complaint: str, tmp_path: Path) -> None:
-    done = outcome(plant(tmp_path / "copy", declaration))
+    ids=["undeclared", "any text", "own pattern in RUN", "own pattern in ENV", "no word of the identifier", "neutral",
+         "lost from the command"],
+)  # fmt: skip
+def test_a_careless_option_is_found(
+    declaration: str, complaint: str, more: tuple[tuple[str, str, str], ...], tmp_path: Path
+) -> None:
+    done = outcome(plant(tmp_path / "copy", declaration, *more))
     assert done.returncode != 0
     assert complaint in done.stdout
 

@@ -1,5 +1,6 @@
 """What a refusal says: the reason, and what to type instead."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -396,3 +397,33 @@ def test_what_is_usual_is_that_of_the_plan_without_options() -> None:
     assert plan.usual("x86_64") == (planned.release, planned.python, planned.compiler)
     assert plan.usual("x86_64", "2.14", "gcc12") == ("2.14.1", plan.usual("x86_64", "2.14.1")[1], "gcc-12")
     assert plan.usual("x86_64", "2.14.1", "gcc-16")[:2] == plan.usual("x86_64", "2.14.1")[:2]
+
+
+@each("wheel", ["official", ""])
+@each("python", ["3.11", "3.12", "3.13", "3.14"])
+def test_a_refused_python_is_offered_with_a_release_that_takes_it(wheel: str, python: str) -> None:
+    """The official wheels of a release may be for fewer Pythons than its source."""
+    for release in releases.newest_first():
+        request = Request(
+            target="cpu", release=release, python=python, wheel=wheel, cpu="" if wheel else "x86-64-v2",
+            platform="linux/amd64",
+        )  # fmt: skip
+        try:
+            plan.select(request, None)
+        except Unsupported as refusal:
+            if match := re.search(r"--release (\S+)", refusal.hint):
+                assert plan.select(replace(request, release=match[1]), None).python == python
+
+
+def test_a_release_whose_wheels_lack_a_python_is_not_offered_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As 2.11.1 did for Python 3.7: its source takes that Python, and no wheel of it."""
+    pythons = releases.official_pythons
+    monkeypatch.setattr(releases, "official_pythons", lambda name, arch: tuple(
+        python for python in pythons(name, arch) if (python, name[:4]) != ("3.13", "2.21")
+    ))  # fmt: skip
+    request = Request(target="cpu", release="2.16.1", python="3.13", wheel="official", platform="linux/amd64")
+    with pytest.raises(Unsupported) as refusal:
+        plan.select(request, None)
+    (offered,) = re.findall(r"--release (\S+)", refusal.value.hint)
+    assert not offered.startswith("2.21")
+    assert plan.select(replace(request, release=offered), None).python == "3.13"
