@@ -22,7 +22,7 @@ from tfbuild.measure import probe
 from tfbuild.oci import credentials, manifests, references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.pipeline.wheel import SCHEMA
-from tfbuild.plan import Request, options_file, wheel
+from tfbuild.plan import Request, options_file
 from tfbuild.publish import wheel_index, wheel_rows, yanking
 
 ZEROS = 64 * "0"
@@ -99,8 +99,7 @@ def wheel_list(content: bytes) -> None:
 
 
 def sidecars(folder: Path) -> None:
-    """Read the file beside a wheel as a plan does, and as an index does."""
-    wheel.without_container(folder / "x.whl", ZEROS)
+    """Read the file beside a wheel as an index does."""
     wheel_index._sidecar(folder / "x.whl", ZEROS)
 
 

@@ -391,6 +391,5 @@ def _from_file(request: Request, target: str, platform: str, host: Cpu | None) -
             sha256=sha256,
         ),
         variant=(sha256[:8], *variant.words(request)),
-        notes=wheel.without_container(file.path, sha256),
         **_image(request, base_choice.base_for_wheel(python) if request.base in BASES else None),
     )

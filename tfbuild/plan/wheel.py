@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from tfbuild import facts
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import InstructionSet
@@ -19,7 +17,7 @@ from tfbuild.errors import BadInput, Unsupported
 from tfbuild.facts import Facts, releases, targets, toolchains
 from tfbuild.facts.release_table import table, version
 from tfbuild.plan.build import MACHINES
-from tfbuild.util.files import decode, read_regular, temporary_folder
+from tfbuild.util.files import temporary_folder
 
 # The values of --wheel that are not a file.
 KINDS = ("official", "source")
@@ -30,7 +28,6 @@ CPYTHON = re.compile(r"cp3(\d+)")
 # What people name in place of a file: a requirement of pip's, and an address, of which a path keeps one slash.
 REQUIREMENT = re.compile(r"(?:tensorflow|tf)(?:[-_]cpu)?==([\d.]+)")
 ADDRESS = re.compile(r"(https?:)/(.+)")
-MOST_SIDECAR = 1 << 20
 
 
 class WheelName(Facts, frozen=True):
@@ -39,20 +36,6 @@ class WheelName(Facts, frozen=True):
     name: str
     targets: tuple[str, ...]
     threading: str = ""
-
-
-class CompilingHost(msgspec.Struct):
-    """The machine that compiled a wheel without a container, in the wheel's sidecar."""
-
-    system: str
-
-
-class CompileRecord(msgspec.Struct):
-    """What the file beside a wheel of `invoke wheel` says of its compile; `host`: None for a container."""
-
-    sha256: str
-    compiler: str
-    host: CompilingHost | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,15 +197,3 @@ def pythons(release: str, arch: str) -> tuple[str, ...]:
     if releases.known(version(release).base_version):
         return known
     return known + tuple(name for name in toolchains.base_pythons() if version(name) > version(known[-1]))
-
-
-def without_container(path: Path, sha256: str) -> tuple[str, ...]:
-    """Return a note on a wheel whose sidecar says that a machine compiled it without a container."""
-    try:
-        record = decode(read_regular(path.with_name(f"{path.name}.json"), MOST_SIDECAR), CompileRecord)
-    except (OSError, ValueError):
-        return ()
-    if record.sha256 != sha256 or record.host is None:
-        return ()
-    host = record.host.system
-    return (f"{path.name} was compiled on {host} itself, with {record.compiler}: no container pinned its environment",)
