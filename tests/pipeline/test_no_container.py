@@ -36,7 +36,7 @@ from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BuildFailed, DiskFull, Unsupported, UsageError
 from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline import wheel as wheels
-from tfbuild.pipeline.compiling import BuilderHost, Compile
+from tfbuild.pipeline.compiling import Builder, run_builder
 from tfbuild.pipeline.host import MORE_SPACE, LocalBuilder
 from tfbuild.pipeline.host import wheel as compile_here
 from tfbuild.pipeline.machine import HostSystem, Interpreter
@@ -247,8 +247,8 @@ def test_host_tools_are_compiled_once_only_where_the_machine_runs_the_target(
     stream = io.StringIO()
     settings = BuildSettings(log=tmp_path / "log", progress=Progress(stream))
     output = tmp_path / "output"
-    host = BuilderHost(engine=cast(Any, engine), run=Run(work=tmp_path, remote=remote, jobs=3), cpu=read_cpu)
-    host.run_job(Compile(build=build, settings=settings, context=tmp_path, stage="export", output=output))
+    builder, run = Builder(engine=cast(Any, engine), cpu=read_cpu), Run(work=tmp_path, remote=remote, jobs=3)
+    run_builder(builder, build, run, tmp_path, settings, stage="export", output=output)
     assert build.toolchain is not None
     assert build.toolchain.machine_flags
     assert all((f"build {flag}\n" in texts[0]) == once for flag in build.toolchain.machine_flags)
@@ -274,10 +274,9 @@ def test_a_failed_analysis_leaves_its_log_and_no_word_of_a_profile(tmp_path: Pat
     stream = io.StringIO()
     settings = BuildSettings(log=tmp_path / "log", progress=Progress(stream))
     output = tmp_path / "output"
+    builder = Builder(engine=cast(Any, engine), cpu=unknown_cpu)
     with pytest.raises(BuildFailed):
-        BuilderHost(engine=cast(Any, engine), run=Run(work=tmp_path), cpu=unknown_cpu).run_job(
-            Compile(build=planned(), settings=settings, context=tmp_path, stage="export", output=output)
-        )
+        run_builder(builder, planned(), Run(work=tmp_path), tmp_path, settings, stage="export", output=output)
     assert (tmp_path / "bazel.log").read_text() == "ERROR: no such target"
     assert "profile" not in stream.getvalue()
 

@@ -16,7 +16,7 @@ from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.image import parse_image
 from tfbuild.errors import BuildFailed, DiskFull, TimeUp
 from tfbuild.pipeline import base_image, bazel, compiling
-from tfbuild.pipeline.compiling import BuilderHost, Compile
+from tfbuild.pipeline.compiling import Builder, run_builder
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
 from tfbuild.plan.remote_cache import Remote
@@ -49,14 +49,9 @@ class Engine:
 
 def compile_on(engine: Any, folder: Path, mirror: str = "", remote: Remote | None = None) -> None:
     request = Request(target="cpu", release="2.13.1", cpu="x86-64-v3", platform="linux/amd64")
-    job = Compile(
-        build=plan.select(request, None),
-        settings=BuildSettings(log=folder / "log", progress=Progress()),
-        context=folder,
-        tag="x",
-    )
+    settings = BuildSettings(log=folder / "log", progress=Progress())
     run = Run(seconds=LIMIT, work=folder, started=1000.0, mirror=mirror, remote=remote)
-    BuilderHost(engine=engine, run=run).run_job(job)
+    run_builder(Builder(engine=engine), plan.select(request, None), run, folder, settings, tag="x")
 
 
 @pytest.fixture
@@ -132,14 +127,10 @@ def test_a_run_that_only_downloads_is_not_asked_for_a_profile(
 
     engine = Engine(lambda: None)
     monkeypatch.setattr(engine, "export", export, raising=False)
-    job = Compile(
-        build=plan.select(Request(target="cpu", release="2.13.1", cpu="x86-64-v3", platform="linux/amd64"), None),
-        settings=BuildSettings(log=tmp_path / "log", progress=Progress()),
-        context=tmp_path,
-        stage=stages[0],
-        output=tmp_path / "output",
-    )
-    BuilderHost(engine=cast("Any", engine), run=Run(work=tmp_path)).run_job(job)
+    build = plan.select(Request(target="cpu", release="2.13.1", cpu="x86-64-v3", platform="linux/amd64"), None)
+    settings, run = BuildSettings(log=tmp_path / "log", progress=Progress()), Run(work=tmp_path)
+    builder = Builder(engine=cast("Any", engine))
+    run_builder(builder, build, run, tmp_path, settings, stage=stages[0], output=tmp_path / "output")
     assert exported == stages
 
 

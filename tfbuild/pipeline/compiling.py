@@ -55,202 +55,187 @@ class Exporter(WithDisk, Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compile:
-    """One run of the builder: it makes the image `tag`, of `stage` if given, or the files of `stage` in `output`."""
+class Builder:
+    """Where the builder's stages run: on an engine, or on this machine.
 
-    build: Build
-    settings: BuildSettings
-    context: Path
-    tag: str = ""
-    stage: str = ""
-    output: Path | None = None
-
-    def compiles(self, run: Run) -> bool:
-        """Whether Bazel compiles in it, if it has not done so before."""
-        return self.build.toolchain is not None and not run.reuse and self.stage not in NOT_COMPILING
-
-    def start(self, engine: Exporter, settings: BuildSettings) -> None:
-        if self.output is None:
-            cast("Engine", engine).build(self.context, settings, tag=self.tag, stage=self.stage)
-        else:
-            engine.export(self.context, settings, stage=self.stage, output=self.output)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuilderHost:
-    """The engine that runs the builder, and how this `run` is to use it.
-
-    `cpu`: reads that of its machine. `share`: of the machine, None where nothing is compiled; `machine_flags`: Bazel's
-    flags for this machine only, which change how the work is done, not its result.
-    `where`: its name in messages; `free_disk`, `empty_caches`: what to do about a full disk, and damaged caches.
+    `cpu`: reads that of its machine. `where`: its name in messages; `free_disk`, `empty_caches`: what to do about a
+    full disk, and damaged caches.
     """
 
     engine: Exporter
-    run: Run
     cpu: Callable[[], Cpu] = cpu.detect
     where: str = "the engine"
     free_disk: str = "docker builder prune"
     empty_caches: str = diagnosis.EMPTY_CACHES
-    share: MachineShare | None = None
-    machine_flags: tuple[str, ...] = ()
 
-    def run_job(self, job: Compile) -> None:
-        """Run the builder, and turn a failed compile into the error that names its cause.
 
-        Bazel's own files of the run go beside the log. Raises TimeUp at the time limit, BadMirror where the mirror
-        lacked a download, BuildFailed with a setting to change where memory ran out or a remote cache did not answer,
-        and all that the builder raises.
-        """
-        if not job.compiles(self.run):
-            self._run_job(job)
-            return
-        limits = resources.process_limits(local=self.engine.local)
-        remote = self.run.remote is not None and bool(self.run.remote.executor)
-        share = resources.share(
-            cpus=self.engine.cpus, memory=self.engine.memory, limits=limits, jobs=self.run.jobs, remote=remote
-        )
-        compiling = replace(self, share=share, machine_flags=self._machine_flags(job.build))
-        compiling._introduce(job, share)
-        compiling._run_job(job)
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What a compile may take of the machine, and Bazel's flags for this machine only, which change no result."""
 
-    def _machine_flags(self, build: Build) -> tuple[str, ...]:
-        """Return Bazel's flags for a machine that runs the instruction set; none if others may run actions."""
-        flags = build.toolchain.machine_flags if build.toolchain else ()
-        if not flags or (self.run.remote and self.run.remote.executor):
-            return ()
-        return flags if lacking_features(build, self.cpu) == () else ()
+    machine: MachineShare
+    flags: tuple[str, ...]
 
-    def _run_job(self, job: Compile) -> None:
-        run, progress, watch = self.run, job.settings.progress, BazelWatch()
-        left = _left(run) + GRACE_SECONDS if run.seconds else None
-        with temporary_folder() as folder:
-            secrets = self._secrets(job, folder)
-            job = replace(job, settings=replace(job.settings, secrets=secrets, network=run.network))
-            try:
-                job.start(self.engine, replace(job.settings, watch=watch, seconds=left))
-            except TimeoutError:
-                self._keep(job, watch)
-                raise _time_up(run, watch) from None
-            except BuildFailed as error:
-                # Fall back to the clock, in case the builder truncated Bazel's output.
-                late = watch.out_of_time or (run.seconds > 0 and _left(run) <= 0)
-                self._keep(job, watch)
-                answer = _time_up(run, watch) if late else self._answer(error, watch)
-                if watch.began and answer is error:
-                    answer = _known(job.build, error, job.settings.log, progress)
-                raise answer from None
-            if watch.summary:
-                progress(f"bazel: {watch.summary}")
-            self._keep(job, watch)
-            if watch.alone and run.remote:
-                progress(f"lost the remote {run.remote.name}; compiled the rest locally")
-            elif run.remote and run.remote.executor:
-                _report_executor(watch, progress)
 
-    def _introduce(self, job: Compile, share: MachineShare) -> None:
-        """Report how the compile will run."""
-        progress, run = job.settings.progress, self.run
-        progress(f"bazel {share.reason}")
-        if self.machine_flags:
-            progress("bazel compiles host tools and target once: this machine runs what it compiles")
-        for line in [f"remote {run.remote.name}", *remotes.notes(run.remote, job.build.bazel)] if run.remote else []:
-            progress(line)
+def run_builder(
+    builder: Builder,
+    build: Build,
+    run: Run,
+    context: Path,
+    settings: BuildSettings,
+    *,
+    tag: str = "",
+    stage: str = "",
+    output: Path | None = None,
+) -> None:
+    """Make the image `tag`, of `stage` if given, or write the files of `stage` to `output`.
 
-    def _secrets(self, job: Compile, folder: Path) -> dict[str, Path]:
-        """Write the builder's secrets into files, and return them by name.
-
-        `folder` is readable by this user only, and removed after the run.
-        """
-        run = self.run
-        secrets = {"ca": run.ca} if run.ca else {}
-        texts = {"mirror": f"{run.mirror}\n" if run.mirror else ""}
-        if self.share is not None:
-            texts["machine"] = self.share.bazelrc() + "".join(f"build {flag}\n" for flag in self.machine_flags)
-            texts["deadline"] = self._deadline() if run.seconds else ""
-            if run.remote:
-                texts["remote"] = remotes.bazelrc(run.remote, job.build.bazel)
-                secrets |= run.remote.secrets()
-        for name, text in texts.items():
-            if text:
-                secrets[name] = folder / name
-                secrets[name].touch(mode=0o600)
-                secrets[name].write_text(text, encoding="utf-8")
-        return secrets
-
-    def _deadline(self) -> str:
-        """Return the time limit for compile.sh: a second of the engine's clock, which may be another machine's."""
-        with translated():
-            now = (containers.engine_time(self.engine.client) if self.engine.client else None) or time.time()
-        return f"{now + _left(self.run):.0f}\n"
-
-    def _keep(self, job: Compile, watch: BazelWatch) -> None:
-        """Copy Bazel's own files of this run beside the log, and show the slowest actions. A failure is only noted.
-
-        One whose analysis fails leaves only its log.
-        """
-        if not watch.began or self.share is None:
-            return
-        folder, progress = job.settings.log.parent, job.settings.progress
-        table = folder / "slowest.txt"
+    A failed compile becomes the error that names its cause, and Bazel's own files of the run go beside the log. Raises
+    TimeUp at the time limit, BadMirror where the mirror lacked a download, BuildFailed with a setting to change where
+    memory ran out or a remote cache did not answer, and all that the builder raises.
+    """
+    progress, watch, started = settings.progress, BazelWatch(), _left(run)
+    compiles = build.toolchain is not None and not run.reuse and stage not in NOT_COMPILING
+    share = _share(builder, build, run, progress) if compiles else None
+    with temporary_folder() as folder:
+        settings = replace(settings, secrets=_secrets(builder, build, run, share, folder), network=run.network)
+        watched = replace(settings, watch=watch, seconds=started + GRACE_SECONDS if run.seconds else None)
         try:
-            for old in (*folder.glob("profile.json*"), folder / "bazel.log", table):
-                remove(old)
-            with temporary_folder("bazel-", folder) as place:
-                self._fetch(job, place / "kept", folder / "kept.log")
-                for file in (place / "kept").iterdir():
-                    file.replace(folder / file.name)
-            path = next(folder.glob("profile.json*"), None)
-            if path is None:  # nothing was compiled, because the analysis failed
-                return
-            profile = bazel.read_profile(path)
-            replace_file(table, bazel.profile_table(profile))
-        except (TfbuildError, OSError, EOFError, zlib.error) as error:
-            why = (str(error).splitlines() or [repr(error)])[0]
-            progress(f"note: cannot get Bazel's profile ({why}): {folder / 'kept.log'}")
+            if output is None:
+                cast("Engine", builder.engine).build(context, watched, tag=tag, stage=stage)
+            else:
+                builder.engine.export(context, watched, stage=stage, output=output)
+        except TimeoutError:
+            _keep(builder, context, settings, watch, share)
+            raise _time_up(run, watch) from None
+        except BuildFailed as error:
+            # Fall back to the clock, in case the builder truncated Bazel's output.
+            late = watch.out_of_time or (run.seconds > 0 and _left(run) <= 0)
+            _keep(builder, context, settings, watch, share)
+            answer = _time_up(run, watch) if late else _answer(builder, run, share, error, watch)
+            if watch.began and answer is error:
+                answer = _known(build, error, settings.log, progress)
+            raise answer from None
+        if watch.summary:
+            progress(f"bazel: {watch.summary}")
+        _keep(builder, context, settings, watch, share)
+        if watch.alone and run.remote:
+            progress(f"lost the remote {run.remote.name}; compiled the rest locally")
+        elif run.remote and run.remote.executor:
+            _report_executor(watch, progress)
+
+
+def _share(builder: Builder, build: Build, run: Run, progress: Progress) -> Share:
+    """Return what the compile may take of the machine, and report how it will run."""
+    engine, remote = builder.engine, run.remote
+    executor = remote is not None and bool(remote.executor)
+    limits = resources.process_limits(local=engine.local)
+    share = resources.share(cpus=engine.cpus, memory=engine.memory, limits=limits, jobs=run.jobs, remote=executor)
+    progress(f"bazel {share.reason}")
+    flags = build.toolchain.machine_flags if build.toolchain else ()
+    # None if others may run actions, or this machine lacks a feature.
+    if executor or not flags or lacking_features(build, builder.cpu) != ():
+        flags = ()
+    if flags:
+        progress("bazel compiles host tools and target once: this machine runs what it compiles")
+    for line in [f"remote {remote.name}", *remotes.notes(remote, build.bazel)] if remote else []:
+        progress(line)
+    return Share(machine=share, flags=flags)
+
+
+def _secrets(builder: Builder, build: Build, run: Run, share: Share | None, folder: Path) -> dict[str, Path]:
+    """Write the builder's secrets into files, and return them by name.
+
+    `folder` is readable by this user only, and removed after the run.
+    """
+    secrets = {"ca": run.ca} if run.ca else {}
+    texts = {"mirror": f"{run.mirror}\n" if run.mirror else ""}
+    if share is not None:
+        texts["machine"] = share.machine.bazelrc() + "".join(f"build {flag}\n" for flag in share.flags)
+        texts["deadline"] = _deadline(builder, run) if run.seconds else ""
+        if run.remote:
+            texts["remote"] = remotes.bazelrc(run.remote, build.bazel)
+            secrets |= run.remote.secrets()
+    for name, text in texts.items():
+        if text:
+            secrets[name] = folder / name
+            secrets[name].touch(mode=0o600)
+            secrets[name].write_text(text, encoding="utf-8")
+    return secrets
+
+
+def _deadline(builder: Builder, run: Run) -> str:
+    """Return the time limit for compile.sh: a second of the engine's clock, which may be another machine's."""
+    client = builder.engine.client
+    with translated():
+        now = (containers.engine_time(client) if client else None) or time.time()
+    return f"{now + _left(run):.0f}\n"
+
+
+def _keep(builder: Builder, context: Path, settings: BuildSettings, watch: BazelWatch, share: Share | None) -> None:
+    """Copy Bazel's own files of this run beside the log, and show the slowest actions. A failure is only noted.
+
+    One whose analysis fails leaves only its log.
+    """
+    if not watch.began or share is None:
+        return
+    folder, progress = settings.log.parent, settings.progress
+    table = folder / "slowest.txt"
+    try:
+        for old in (*folder.glob("profile.json*"), folder / "bazel.log", table):
+            remove(old)
+        with temporary_folder("bazel-", folder) as place:
+            # RUN_ID keeps this stage itself from being cached.
+            fetching = replace(
+                settings,
+                log=folder / "kept.log",
+                progress=Progress(io.StringIO()),
+                build_args={**settings.build_args, "RUN_ID": str(time.time_ns())},
+                no_cache=False,
+                seconds=FETCH_SECONDS,
+            )
+            builder.engine.export(context, fetching, stage="kept", output=place / "kept")
+            for file in (place / "kept").iterdir():
+                file.replace(folder / file.name)
+        path = next(folder.glob("profile.json*"), None)
+        if path is None:  # nothing was compiled, because the analysis failed
             return
-        progress(
-            f"profile: {path} (chrome://tracing and ui.perfetto.dev show it); the slowest actions, more in {table}:"
-        )
-        for line in bazel.slowest(profile, SHOWN):
-            progress(line)
+        profile = bazel.read_profile(path)
+        replace_file(table, bazel.profile_table(profile))
+    except (TfbuildError, OSError, EOFError, zlib.error) as error:
+        why = (str(error).splitlines() or [repr(error)])[0]
+        progress(f"note: cannot get Bazel's profile ({why}): {folder / 'kept.log'}")
+        return
+    progress(f"profile: {path} (chrome://tracing and ui.perfetto.dev show it); the slowest actions, more in {table}:")
+    for line in bazel.slowest(profile, SHOWN):
+        progress(line)
 
-    def _fetch(self, job: Compile, output: Path, log: Path) -> None:
-        """Copy Bazel's files out of the builder's cache. RUN_ID keeps this stage itself from being cached."""
-        settings = replace(
-            job.settings,
-            log=log,
-            progress=Progress(io.StringIO()),
-            build_args={**job.settings.build_args, "RUN_ID": str(time.time_ns())},
-            no_cache=False,
-            seconds=FETCH_SECONDS,
-        )
-        self.engine.export(job.context, settings, stage="kept", output=output)
 
-    def _answer(self, error: BuildFailed, watch: BazelWatch) -> TfbuildError:
-        """Return the error with what to do about it, where that is known."""
-        run, share = self.run, self.share
-        # Programs call a full disk anything: apt calls signatures invalid.
-        if faults.disk_is_full(self.engine):
-            message = f"{self.where}'s disk is full\n{error.reason}"
-            return DiskFull(message, hint=f"{self.free_disk}; {error.hint}")
-        if watch.killed and share is not None:
-            return BuildFailed(
-                f"a compiler or Bazel was killed, most likely because memory ran out ({share.reason})\n{error.reason}",
-                hint=f"{memory_hint(share, self.where)}; what is compiled is kept. {error.hint}",
-            )
-        if watch.no_use:
-            return BuildFailed(f"the remote executor is of no use: {watch.no_use}\n{error.reason}", hint=USELESS)
-        if watch.no_remote and run.remote:
-            return BuildFailed(
-                f"the remote {run.remote.name} cannot be used\n{error.reason}",
-                hint="is it up, and does it accept the credentials? The build's steps must reach it (--network host "
-                f"for one on this machine). Without it, the build continues from what is compiled so far. {error.hint}",
-            )
-        explained = diagnosis.explain(error, self.empty_caches)
-        # A cause of its own kind says more than the mirror, and the mirror says more than any other failure.
-        if run.mirror and type(explained) is BuildFailed:
-            return diagnosis.explain_mirror(error, run.mirror) or explained
-        return explained
+def _answer(builder: Builder, run: Run, share: Share | None, error: BuildFailed, watch: BazelWatch) -> TfbuildError:
+    """Return the error with what to do about it, where that is known."""
+    # Programs call a full disk anything: apt calls signatures invalid.
+    if faults.disk_is_full(builder.engine):
+        message = f"{builder.where}'s disk is full\n{error.reason}"
+        return DiskFull(message, hint=f"{builder.free_disk}; {error.hint}")
+    if watch.killed and share is not None:
+        return BuildFailed(
+            "a compiler or Bazel was killed, most likely because memory ran out "
+            f"({share.machine.reason})\n{error.reason}",
+            hint=f"{memory_hint(share.machine, builder.where)}; what is compiled is kept. {error.hint}",
+        )
+    if watch.no_use:
+        return BuildFailed(f"the remote executor is of no use: {watch.no_use}\n{error.reason}", hint=USELESS)
+    if watch.no_remote and run.remote:
+        return BuildFailed(
+            f"the remote {run.remote.name} cannot be used\n{error.reason}",
+            hint="is it up, and does it accept the credentials? The build's steps must reach it (--network host "
+            f"for one on this machine). Without it, the build continues from what is compiled so far. {error.hint}",
+        )
+    explained = diagnosis.explain(error, builder.empty_caches)
+    # A cause of its own kind says more than the mirror, and the mirror says more than any other failure.
+    if run.mirror and type(explained) is BuildFailed:
+        return diagnosis.explain_mirror(error, run.mirror) or explained
+    return explained
 
 
 def lacking_features(build: Build, machine: Callable[[], Cpu]) -> tuple[str, ...] | None:

@@ -26,7 +26,7 @@ from tfbuild.engine.build import NO_SPACE, PROXIES, BuildSettings
 from tfbuild.errors import BuildFailed, DiskFull, UsageError
 from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline import wheel as wheels
-from tfbuild.pipeline.compiling import BuilderHost, Compile
+from tfbuild.pipeline.compiling import Builder, run_builder
 from tfbuild.pipeline.machine import HostSystem, Interpreter
 from tfbuild.pipeline.maker import Maker, needed_disk
 from tfbuild.pipeline.run import Run
@@ -60,20 +60,20 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
         files.remove(scratch)
         log = run.work / build.id / "build.log"
         process.discard(log)
-        job = Compile(
-            build=build,
-            settings=BuildSettings(log=log, progress=progress, no_cache=run.no_cache),
-            context=context.folder,
+        run_builder(
+            Builder(
+                engine=host,
+                where="this machine",
+                free_disk="free some space",
+                empty_caches=f"rm -r {root / 'cache'}",
+            ),
+            build,
+            run,
+            context.folder,
+            BuildSettings(log=log, progress=progress, no_cache=run.no_cache),
             stage="export",
             output=scratch,
         )
-        BuilderHost(
-            engine=host,
-            run=run,
-            where="this machine",
-            free_disk="free some space",
-            empty_caches=f"rm -r {root / 'cache'}",
-        ).run_job(job)
         with files.writing(output):
             exported = wheels.collect(build, scratch, output, context=context.digest, host=host.described())
     for line in exported.audit.lines():

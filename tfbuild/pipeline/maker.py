@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage, Unsupporte
 from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline import wheel
-from tfbuild.pipeline.compiling import BuilderHost, Compile, lacking_features
+from tfbuild.pipeline.compiling import Builder, lacking_features, run_builder
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.verification import Result, Verifier
 from tfbuild.pipeline.wheel import Exported
@@ -82,11 +82,24 @@ class Maker:
         """Build, verify and tag; the report says pass or fail. Raises BuildFailed, and what earlier steps raise."""
         with self.locked(build):
             self._check_run(build)
-            context = self.context(build)
-            self._check_disk(build)
-            base = self.base(build, context)
-            image = self._earlier(build, context, base) or self._install(build, context, base)
+            image = self._image(build, reuse=self.run.reuse, no_cache=self.run.no_cache)
             return self._proven(build, image) or self._verified(build, image)
+
+    def _image(self, build: Build, *, reuse: str = "", no_cache: bool = False) -> str:
+        """Return the name of the build's image: that of an earlier run if nothing changed since, else a new one's."""
+        context, final = self.context(build), image_name(build)
+        if not self.engine.exists(final):
+            self.need_disk(build)
+        base = self.base(build, context, follow=no_cache)
+        key = image_digest(context.digest, base.digest)
+        with suppress(UnknownImage):
+            if not no_cache and read_labels(self.engine.image(final).labels).context == key:
+                return final
+        self.need_disk(build)
+        name = image_name(build, UNVERIFIED)
+        with bases.reused(self.engine, build, context, reuse, self.progress) as arguments:
+            self.run_builder(build, base, context, tag=name, arguments=arguments, no_cache=no_cache)
+        return name
 
     def _check_run(self, build: Build) -> None:
         """Refuse a folder of reports that cannot be written, and say if this machine cannot run the image."""
@@ -98,26 +111,6 @@ class Maker:
                 f"this machine lacks {' '.join(lacking)}: the image will not start here, and verification will "
                 "fail; --no-verify skips it"
             )
-
-    def _check_disk(self, build: Build) -> None:
-        if not self.engine.exists(image_name(build)):
-            self.need_disk(build)
-
-    def _earlier(self, build: Build, context: Context, base: Base) -> str:
-        """Return the name of the image of an earlier run if nothing changed since; else ""."""
-        name, key = image_name(build), image_digest(context.digest, base.digest)
-        with suppress(UnknownImage):
-            if not self.run.no_cache and read_labels(self.engine.image(name).labels).context == key:
-                return name
-        return ""
-
-    def _install(self, build: Build, context: Context, base: Base) -> str:
-        """Make the image in the builder, and return its name, that of an unverified one."""
-        self.need_disk(build)
-        name = image_name(build, UNVERIFIED)
-        with bases.reused(self.engine, build, context, self.run.reuse, self.progress) as arguments:
-            self.run_builder(build, base, context, tag=name, arguments=arguments)
-        return name
 
     def _proven(self, build: Build, image: str) -> Result | None:
         """Return the result of an earlier run that verified this very image; --reverify verifies it again."""
@@ -135,8 +128,8 @@ class Maker:
         def make(wheel: Build) -> str:
             """Build the official wheel's image for the comparison; it need not be verified for that."""
             self.progress(f"building {image_name(wheel)} to compare with")
-            unverified = replace(self.run, disk=None, verify=False, reverify=False, no_cache=False, reuse="")
-            return replace(self, run=unverified).build(wheel).image
+            with self.locked(wheel):
+                return self._image(wheel)
 
         if not self.run.verify:
             return Result(image=image, report=None)
@@ -151,12 +144,12 @@ class Maker:
         with self.locked(build):
             context = self.context(build)
             self.need_disk(build)
-            base = self.base(build, context)
+            base = self.base(build, context, follow=self.run.no_cache)
             scratch = self.run.work / build.id / "wheel"
             with files.writing(scratch.parent):
                 # A wheel of an earlier run would be taken for this one's.
                 files.remove(scratch)
-            self.run_builder(build, base, context, stage="export", output=scratch)
+            self.run_builder(build, base, context, stage="export", output=scratch, no_cache=self.run.no_cache)
             with files.writing(output, OUTPUT_HINT):
                 exported = wheel.collect(build, scratch, output, context=context.digest, base=base.digest)
         for line in exported.audit.lines():
@@ -188,10 +181,11 @@ class Maker:
         """Make the images of the stages that download."""
         context = self.context(build)
         faults.require_free(self.engine, IMAGE_DISK if self.run.disk is None else self.run.disk)
-        base = self.base(build, context)
+        base = self.base(build, context, follow=self.run.no_cache)
         images = {argument: bundles.image_name(context, base, argument) for argument in arguments}
         for argument, name in images.items():
-            self.run_builder(build, base, context, stage=bundles.STAGES[argument], tag=name)
+            stage = bundles.STAGES[argument]
+            self.run_builder(build, base, context, stage=stage, tag=name, no_cache=self.run.no_cache)
         return bundles.BundledBuild(id=build.id, context=context.digest, base=(base.name, base.digest), images=images)
 
     # --- the steps that they share ------------------------------------------------------------------------------------
@@ -239,13 +233,13 @@ class Maker:
         usual = IMAGE_DISK if self.run.reuse else needed_disk(build)
         faults.require_free(self.engine, usual if self.run.disk is None else self.run.disk)
 
-    def base(self, build: Build, context: Context) -> Base:
-        """Return the image that the build starts from, which the engine then has."""
+    def base(self, build: Build, context: Context, *, follow: bool = False) -> Base:
+        """Return the image that the build starts from, which the engine then has; `follow`: see bases.resolve."""
         if self.run.bundle:
             return self.run.bundle.load(self.engine, build, context, self.progress)
-        return self._resolve(build.base_image, build.base_distribution)
+        return self._resolve(build.base_image, build.base_distribution, follow=follow)
 
-    def _resolve(self, image: str, distribution: str) -> Base:
+    def _resolve(self, image: str, distribution: str, *, follow: bool = False) -> Base:
         return bases.resolve(
             self.engine,
             image,
@@ -254,7 +248,7 @@ class Maker:
             progress=self.progress,
             log=self.run.work / "base.log",
             ca_cert=self.run.ca,
-            follow=self.run.no_cache,
+            follow=follow,
         )
 
     def run_builder(
@@ -267,10 +261,11 @@ class Maker:
         stage: str = "",
         output: Path | None = None,
         arguments: Mapping[str, str] | None = None,
+        no_cache: bool = False,
     ) -> None:
-        """Run the builder (see Compile); `arguments`: further ones of the Dockerfile.
+        """Run the builder (see compiling.run_builder); `arguments`: further ones of the Dockerfile.
 
-        Raises what BuilderHost.run_job raises.
+        Raises what compiling.run_builder raises.
         """
         bundled = self.run.bundle.find(build, context, image=not stage).images if self.run.bundle else {}
         settings = BuildSettings(
@@ -278,12 +273,10 @@ class Maker:
             progress=self.progress,
             build_args={**dockerfile.build_args(base, context), **bundled, **(arguments or {})},
             labels=given_at_build(os.environ),
-            no_cache=self.run.no_cache,
+            no_cache=no_cache,
         )
-        host = BuilderHost(engine=self.engine, run=self.run, cpu=cpu.detect if self.engine.local else self.cpu)
-        host.run_job(
-            Compile(build=build, settings=settings, context=context.folder, tag=tag, stage=stage, output=output)
-        )
+        builder = Builder(engine=self.engine, cpu=cpu.detect if self.engine.local else self.cpu)
+        run_builder(builder, build, self.run, context.folder, settings, tag=tag, stage=stage, output=output)
 
 
 def refuse_base_without_cuda(build: Build) -> None:
