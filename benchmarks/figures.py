@@ -1,7 +1,7 @@
 """Write the tables of figures: each number from a committed report, with its machine and its caveats.
 
-`python -m benchmarks.figures`; a test holds docs/figures.md, README.md and CONTRIBUTING.md to it. The rows stand in
-figures.toml, those of CONTRIBUTING.md in results/mutation/.
+`invoke generate` writes them into docs/figures.md, README.md and CONTRIBUTING.md. The rows are in figures.toml, those
+of CONTRIBUTING.md in results/mutation/.
 """
 
 import json
@@ -18,25 +18,21 @@ from tools.reference import with_section
 
 ROWS = Path(__file__).with_suffix(".toml")
 ROOT = Path(__file__).parents[1]
-README, PAGE, CONTRIBUTING = ROOT / "README.md", ROOT / "docs" / "figures.md", ROOT / "CONTRIBUTING.md"
+README, PAGE, CONTRIBUTING = Path("README.md"), Path("docs") / "figures.md", Path("CONTRIBUTING.md")
 BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
 # What vendors write around a processor's name.
 DECORATION = re.compile(r"\((R|TM)\)|\b(CPU|Processor)\b")
 
 
-def main() -> None:
-    for path, text in pages().items():
-        path.write_text(text, encoding="utf-8")
-
-
 def pages() -> dict[Path, str]:
-    """The files that hold figures, as they must be: the page with every row, the README with the chosen ones."""
+    """Return the files with figures, by their paths in the repository: the page with all rows, the README with some."""
     tables = {
         PAGE: table(rows()),
         README: table(row for row in rows() if row.get("readme")),
         CONTRIBUTING: mutation_table(mutation.FOLDER),
     }
-    return {path: with_section(path.read_text(encoding="utf-8"), BEGIN, END, text) for path, text in tables.items()}
+    texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in tables}
+    return {path: with_section(texts[path], BEGIN, END, table) for path, table in tables.items()}
 
 
 def rows() -> list[dict[str, Any]]:
@@ -122,7 +118,3 @@ def machine(report: str) -> str:
 @cache
 def read(report: str) -> Any:
     return json.loads((RESULTS / f"{report}.json").read_text(encoding="utf-8"))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""`python -m pictures [NAME...]` makes the manual's pictures again, all of them or those named.
+"""`python -m pictures [NAME...]` makes the manual's pictures of terminals and pages again, all of them or those named.
 
 `build` and `guard` need a container engine, and `guard` the image that `build` makes; `report` needs chromium.
 """
@@ -7,11 +7,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pictures import FOLDER, ROOT, bars, pages, shots
+from pictures import FOLDER, ROOT, pages, shots
 
 
 def main(names: list[str]) -> None:
-    if unknown := set(names) - {*shots.SHOTS, *bars.REPORTS, "report"}:
+    if unknown := set(names) - {*shots.SHOTS, "report"}:
         raise SystemExit(f"no such picture: {', '.join(sorted(unknown))}")
     FOLDER.mkdir(exist_ok=True)
     for name, shot in shots.SHOTS.items():
@@ -19,9 +19,6 @@ def main(names: list[str]) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 for file, svg in shot.draw(name, Path(folder)):
                     write(file, svg)
-    for name in bars.REPORTS:
-        if not names or name in names:
-            write(f"{name}.svg", bars.to_svg(name))
     if not names or "report" in names:
         pages.shoot(ROOT, FOLDER)
 

@@ -23,6 +23,11 @@ LEFT, WIDTH, BAR, GAP, TOP = 165, 155, 9, 4, 24
 SIZE = re.compile(r",.*| \(.*| (?:of |to )?\d+x\d+(?=$|[ ,])(?: \(.*)?")
 
 
+def pages() -> dict[Path, str]:
+    """Return the pictures of bars, by their paths in the repository."""
+    return {Path("docs") / "pictures" / f"{name}.svg": to_svg(name) for name in REPORTS}
+
+
 def reports(picture: str) -> list[Gain]:
     """Return what a picture shows: one report for each instruction set."""
     return [row for row in gain.rows() if row.report == REPORTS[picture]]

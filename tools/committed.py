@@ -21,7 +21,7 @@ from tfbuild.pipeline.maker import needed_disk
 from tfbuild.plan import Build, Request
 from tfbuild.util.files import remove, replace_file, writing
 
-COMMAND = "invoke dockerfiles"
+COMMAND = "invoke generate"
 FOLDER = "dockerfiles"
 ROOT = Path(__file__).parents[1]
 ROWS = Path(__file__).with_suffix(".toml")

@@ -124,9 +124,9 @@ def _chosen(root: Path, path: str) -> str:
 
 
 def _checks(root: Path) -> None:
-    """Check types and generated pages; dockerfiles/ is compared by a test (tests/project/test_committed.py)."""
+    """Check types and generated files."""
     _step(root, "mypy", quiet=True)
-    _step(root, "invoke", "docs", "--check", quiet=True)
+    _step(root, "invoke", "generate", "--check", quiet=True)
 
 
 def _pytest(root: Path, *more: str, selected: str, parallel: bool = True) -> None:

@@ -1,5 +1,6 @@
 """The verbs for developing tfbuild itself, as tasks for `invoke` in a clone."""
 
+from functools import partial
 from pathlib import Path
 
 from tfbuild.cli.options import ROOT, RUN, certificates
@@ -13,36 +14,36 @@ VERBS: dict[str, Verb] = {}
 @verb(
     {
         "check": (False, "only compare, and fail where a file is out of date"),
-        "pin": (False, "ask the registries for the base images' digests (default: keep those in the Dockerfiles)"),
+        "pin": (False, "ask the registries for the base images' digests (default: keep those in dockerfiles/)"),
         "ca-cert": RUN["ca-cert"],
     },
     table=VERBS,
+    examples=("invoke generate", "invoke generate --check"),
 )
-def dockerfiles(*, check: bool, pin: bool = False, ca_cert: str = "", folder: Path = ROOT / "dockerfiles") -> None:
-    """Regenerate dockerfiles/: the committed build contexts, their README and docker-bake.hcl."""
-    from tools import committed
+def generate(*, check: bool, pin: bool = False, ca_cert: str = "", root: Path = ROOT) -> None:
+    """Regenerate everything that is made from the code, the facts and the reports, and print what changed.
 
-    digests = committed.ask_registries(certificates(ca_cert)) if pin else None
-    stale = committed.stale(folder, digests) if check else committed.write(folder, digests)
-    for name in stale:
-        print(name)
+    The reference, the support tables, the figures, the actions' inputs and dockerfiles/.
+    """
+    from benchmarks import figures
+    from pictures import bars
+    from tools import committed, reference
+
+    stale = []
+    # The figures come after the reference, because the README has sections of both.
+    for pages in (partial(reference.pages, VERBS), figures.pages, bars.pages):
+        for name, text in pages().items():
+            if not _is_current(root / name, text):
+                stale.append(str(name))
+                if not check:
+                    (root / name).parent.mkdir(parents=True, exist_ok=True)
+                    files.replace_file(root / name, text)
+    folder, digests = root / committed.FOLDER, committed.ask_registries(certificates(ca_cert)) if pin else None
+    of_folder = committed.stale(folder, digests) if check else committed.write(folder, digests)
+    stale += [f"{committed.FOLDER}/{name}" for name in of_folder]
+    print("".join(f"{name}\n" for name in stale), end="")
     if check and stale:
-        raise TfbuildError("files in dockerfiles/ are out of date", hint="invoke dockerfiles")
-
-
-@verb({"check": (False, "only compare, and fail where a page is out of date")}, table=VERBS)
-def docs(*, check: bool, root: Path = ROOT) -> None:
-    """Regenerate what is made from the code: the support tables, the reference and the actions' inputs."""
-    from tools import reference
-
-    pages = {name: page() for name, page in reference.pages(VERBS).items()}
-    stale = [name for name, text in pages.items() if not _is_current(root / name, text)]
-    if check and stale:
-        raise TfbuildError(f"not up to date: {', '.join(map(str, stale))}", hint="invoke docs")
-    for name in stale:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        files.replace_file(root / name, pages[name])
-        print(name)
+        raise TfbuildError(f"{stale[0]} is out of date, and {len(stale) - 1} more", hint="invoke generate")
 
 
 def _is_current(path: Path, text: str) -> bool:

@@ -11,8 +11,7 @@ from ruamel.yaml import YAML
 
 from tfbuild import errors
 from tfbuild.errors import TfbuildError
-from tfbuild.facts import releases
-from tools import reference, support
+from tools import reference
 from tools import verbs as development
 
 ROOT = Path(__file__).parents[2]
@@ -134,16 +133,23 @@ def test_a_script_exits_with_the_codes_of_tfbuild(script: str) -> None:
     assert {12, 24, 26, 27} <= used <= known
 
 
-def test_the_verb_updates_stale_pages_and_compares(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_everything_generated_is_up_to_date() -> None:
+    development.generate(check=True)
+
+
+def test_one_command_writes_everything_generated_and_compares(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On the rows of one release; `invoke test` compares the committed pages with those of all."""
-    newest = [row for row in support.rows() if row.release == releases.newest_first()[0]]
-    monkeypatch.setattr(support, "rows", lambda: newest)
-    with pytest.raises(TfbuildError, match=r"not up to date: docs/support\.md, docs/reference/exit-codes\.md,"):
-        development.docs(check=True, root=tmp_path)
-    development.docs(check=False, root=tmp_path)
-    assert capsys.readouterr().out.split() == list(map(str, reference.pages(development.VERBS)))
-    development.docs(check=True, root=tmp_path)
-    development.docs(check=False, root=tmp_path)
-    assert not capsys.readouterr().out
+    with pytest.raises(TfbuildError, match=r"docs/support\.md is out of date, and \d+ more") as stale:
+        development.generate(check=True, root=tmp_path)
+    assert stale.value.hint == "invoke generate"
+    development.generate(check=False, root=tmp_path)
+    written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {"README.md", "docs/figures.md", "docs/pictures/compiled.svg", "action.yml"} < written
+    assert "dockerfiles/docker-bake.hcl" in written
+    capsys.readouterr()
+    development.generate(check=True, root=tmp_path)
+    (tmp_path / "docs" / "figures.md").write_text("")
+    with pytest.raises(TfbuildError):
+        development.generate(check=True, root=tmp_path)
+    assert capsys.readouterr().out == "docs/figures.md\n"

@@ -189,9 +189,9 @@ def test_the_head_of_a_dockerfile_says_who_wrote_it_and_how_to_build_it() -> Non
     assert pinned.startswith(f"{dockerfile.MARKER}: {dockerfile.command(official())} --pin\n")
     assert digest in pinned
     assert digest not in text
-    layout = ContextLayout(own="x/", origin="invoke dockerfiles", place="here", usage="build it")
+    layout = ContextLayout(own="x/", origin="invoke generate", place="here", usage="build it")
     shared = dockerfile.own_files(official(), layout)["Dockerfile"]
-    assert shared.startswith(f"{dockerfile.MARKER}: invoke dockerfiles\n")
+    assert shared.startswith(f"{dockerfile.MARKER}: invoke generate\n")
     assert "x/entrypoint.sh" in shared
 
 

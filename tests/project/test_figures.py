@@ -1,16 +1,9 @@
 """The figures in README.md and docs/figures.md are those of the committed reports."""
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks import figures
 from benchmarks.harness import RESULTS
-
-
-@pytest.mark.parametrize("path", [figures.README, figures.PAGE, figures.CONTRIBUTING], ids=lambda path: path.name)
-def test_a_page_has_the_reports_own_figures(path: Path) -> None:
-    assert path.read_text(encoding="utf-8") == figures.pages()[path], "python -m benchmarks.figures"
 
 
 def test_the_readme_has_five_rows_and_the_page_has_all() -> None:
