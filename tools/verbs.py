@@ -25,9 +25,8 @@ def generate(*, check: bool, pin: bool = False, ca_cert: str = "", root: Path = 
 
     The reference, the support tables, the figures, the actions' inputs and dockerfiles/.
     """
-    from benchmarks import figures
-    from pictures import bars
-    from tools import committed, reference
+    from tools import committed, figures, reference
+    from tools.pictures import bars
 
     stale = []
     # The figures come after the reference, because the README has sections of both.

@@ -251,6 +251,12 @@ def test_an_arm_that_cannot_be_timed_leaves_the_others_their_rounds(script: Scri
         measured(case_of(strict, strict=True))
 
 
+def test_without_the_baseline_again_nothing_is_judged() -> None:
+    result = measured(case_of(Script(dies=[("prepare", AGAIN)])))
+    assert (result.status, result.rounds) == ("failed", ())
+    assert states(result)["baseline"] == ("failed", "its process was lost: the worker ended: ... Segmentation fault")
+
+
 def test_a_library_that_the_image_lacks_skips_the_arm_that_is_about_it() -> None:
     arms = (Arm(name="arm", env={"LD_PRELOAD": "x"}, malloc="libtcmalloc"), Arm(name="other", env={"SWITCH": "2"}))
     state = states(measured(case_of(Script(), *arms)))["arm"]
@@ -398,6 +404,17 @@ def test_cases_that_take_turns_share_their_processes_and_have_as_many_rounds() -
     assert len(script.workers) == 3, "the baseline, the arm, and the baseline again"
     assert script.times("prepare", "arm") == 2, "once for each case"
     assert told.count("one: round 1 of 7") == told.count("two: round 7 of 7") == 1
+
+
+def test_a_process_that_is_lost_in_a_round_ends_the_other_case_s_arm_too() -> None:
+    script = Script()
+    runs = two_cases(script)
+    rounds.prepare(runs, LATER)
+    script.dies = [("sample", "arm")]
+    rounds.run(runs, RoundLimits(rounds=7, end=LATER, latest=LATER), random.Random(1))
+    reasons = [states(run.result())["arm"] for run in runs]
+    assert {status for status, _ in reasons} == {"failed"}
+    assert ("failed", "another case that shared its process was lost") in reasons
 
 
 def test_a_case_that_cannot_run_here_leaves_its_neighbour_in_the_same_processes() -> None:

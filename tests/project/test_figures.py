@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks import figures
 from benchmarks.harness import RESULTS
+from tools import figures
 
 
 def test_the_readme_has_five_rows_and_the_page_has_all() -> None:

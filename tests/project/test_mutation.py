@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import figures, mutation
+from benchmarks import mutation
 from tests.checkout import ROOT
+from tools import figures
 
 SAMPLED = [path.stem for path in sorted(mutation.FOLDER.glob("*.json"))]
 

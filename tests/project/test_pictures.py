@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from rich.text import Text
 
-from pictures import FOLDER, ROOT, bars, shots
 from tests.rows import each
+from tools.pictures import FOLDER, ROOT, bars, shots
 
 PICTURES = sorted(FOLDER.iterdir())
 # Bytes of one picture.
@@ -17,7 +17,7 @@ MOST = 200_000
 @pytest.mark.parametrize("name", ["explain", "fleet"])
 def test_a_terminal_shows_what_its_command_prints(name: str, tmp_path: Path) -> None:
     for file, svg in shots.SHOTS[name].draw(name, tmp_path):
-        assert (FOLDER / file).read_text(encoding="utf-8") == svg, f"python -m pictures {name}"
+        assert (FOLDER / file).read_text(encoding="utf-8") == svg, f"python -m tools.pictures {name}"
 
 
 def test_a_failed_command_makes_no_picture(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`python -m pictures [NAME...]` makes the manual's pictures of terminals and pages again, all of them or those named.
+"""`python -m tools.pictures [NAME...]` makes the manual's pictures again, all of them or those named.
 
 `build` and `guard` need a container engine, and `guard` the image that `build` makes; `report` needs chromium.
 """
@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pictures import FOLDER, ROOT, pages, shots
+from tools.pictures import FOLDER, ROOT, pages, shots
 
 
 def main(names: list[str]) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from pictures import ROOT, terminal
 from tests.cpu.machines import machine
+from tools.pictures import ROOT, terminal
 
 IMAGE = "tfbuild:2.21.0-mkl-py3.11-f16c"
 
