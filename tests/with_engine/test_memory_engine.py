@@ -39,7 +39,6 @@ def answers(engine: Engine, first: str, second: str) -> list[object]:
     try:
         ask(lambda: engine.exists(MISSING))
         ask(lambda: engine.image(MISSING))
-        ask(lambda: engine.history(MISSING))
         ask(lambda: engine.tag(MISSING, one))
         ask(lambda: engine.tag(first, one))
         ask(lambda: engine.tag(one, other))

@@ -114,11 +114,6 @@ class Engine:
                 found.append(self.image(image))
         return found
 
-    def history(self, ref: str) -> tuple[str, ...]:
-        """Return the instructions that made the image, as its builder recorded them, the last one first."""
-        with translated(ref):
-            return tuple(str(step.get("CreatedBy") or "") for step in self.client.api.history(ref))
-
     def exists(self, ref: str) -> bool:
         """Return whether the image is on this engine."""
         with suppress(UnknownImage):

@@ -17,6 +17,7 @@ import requests
 
 from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage
 from tfbuild.oci import credentials
+from tfbuild.util.terminal import cause
 
 # The SDK raises these where an engine, or a registry behind it, refuses or cannot be reached.
 REFUSED = (docker.errors.APIError, requests.exceptions.RequestException)
@@ -62,7 +63,7 @@ def translated(ref: str = "") -> Iterator[None]:
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
         if (refusal := credentials.refused(error)) is not None:
             raise refusal from error
-        raise EngineMissing(f"{NO_ANSWER}{reason(error)}", hint=unanswered(error)) from error
+        raise EngineMissing(f"{NO_ANSWER}{cause(error)}", hint=unanswered(error)) from error
 
 
 def unanswered(error: BaseException | None) -> str:
@@ -79,19 +80,6 @@ def disk_full(message: str | None) -> DiskFull | None:
     if NO_SPACE.search(message or "") is None:
         return None
     return DiskFull(f"the engine's disk is full: {(message or '').strip()}", hint=PRUNE_HINT)
-
-
-def reason(error: BaseException) -> str:
-    """Return the message of the innermost cause ("No such file or directory"); the SDK wraps it four times."""
-    error = _innermost(error)
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-
-
-def _innermost(error: BaseException) -> BaseException:
-    # An error of ours was already handled when this one was raised: it is not its cause.
-    while (inner := error.__cause__ or error.__context__) is not None and not isinstance(inner, TfbuildError):
-        error = inner
-    return error
 
 
 # --- a full disk ------------------------------------------------------------------------------------------------------

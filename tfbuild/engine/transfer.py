@@ -9,10 +9,11 @@ from typing import Any
 import docker
 import urllib3
 
-from tfbuild.engine.faults import disk_full, reason
+from tfbuild.engine.faults import disk_full
 from tfbuild.errors import TfbuildError, without_secrets
 from tfbuild.oci import refusals
 from tfbuild.util.progress import Progress, Step
+from tfbuild.util.terminal import cause
 
 MOVING = ("Pushing", "Downloading")
 # The engine itself has tried each layer five times by then.
@@ -116,6 +117,6 @@ def follow(events: Iterable[dict[str, Any]], step: Step, *, pushing: bool) -> No
     except urllib3.exceptions.ReadTimeoutError:
         failures.append(TransferFailed("the transfer stalled: the engine reports no progress"))
     except (urllib3.exceptions.HTTPError, docker.errors.StreamParseError, OSError) as broken:
-        failures.append(TransferFailed(f"the engine aborted the transfer: {reason(broken)}"))
+        failures.append(TransferFailed(f"the engine aborted the transfer: {cause(broken)}"))
     if failures:
         raise failures[0]

@@ -11,7 +11,7 @@ from pathlib import Path
 from tfbuild.context import labels
 from tfbuild.context.dockerfile import Base, Context, image_digest
 from tfbuild.engine import Engine, debian, transfer
-from tfbuild.engine.faults import REFUSED, reason, translated
+from tfbuild.engine.faults import REFUSED, translated
 from tfbuild.errors import RegistryRefused, Stale, UnknownImage, Unsupported, UsageError
 from tfbuild.oci.references import split_tag
 from tfbuild.pipeline import wheel as wheels
@@ -19,6 +19,7 @@ from tfbuild.plan import BASES, Build, debian_pythons
 from tfbuild.util import files
 from tfbuild.util.process import discard, last_lines, logged
 from tfbuild.util.progress import Progress
+from tfbuild.util.terminal import cause
 
 REPOSITORY = "tfbuild-base"
 REGISTRY_SECONDS = 20.0
@@ -151,7 +152,7 @@ def from_registry(engine: Engine, name: str, progress: Progress) -> Base:
         if local := _pulled_before(engine, name):
             progress(f"base: no registry answers for {name}; using the copy that was pulled before")
             return local
-        why = getattr(error, "explanation", "") or reason(error)
+        why = getattr(error, "explanation", "") or cause(error)
         raise RegistryRefused(
             f"no registry provides {name} ({why})",
             hint="--base bootstrap makes the same Debian release from its packages; --base NAME takes any image",
