@@ -1,11 +1,13 @@
-"""Hostile values in everything that becomes text of a file: each is refused, or stays one quoted word there."""
+"""Hostile values in free text that becomes text of a file: each is refused, or stays one quoted word there.
+
+tests/cli/test_options.py puts hostile values behind a valid one of every option.
+"""
 
 import json
 import re
 import shlex
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,9 +20,7 @@ from tests.rows import each
 from tfbuild import fleet, plan
 from tfbuild.context import dockerfile, labels
 from tfbuild.errors import (
-    BadInput,
     TfbuildError,
-    Unsupported,
     UsageError,
 )
 from tfbuild.plan import Build, Request, remote_cache
@@ -55,70 +55,12 @@ def made_or_refused(make: Callable[[], T]) -> T | TfbuildError:
         return error
 
 
-@dataclass(frozen=True)
-class Field:
-    """A field that takes names, numbers or words of a list only: what it makes of a value, and how it refuses it.
-
-    `accepted`: hostile values that mean something there.
-    """
-
-    name: str
-    options: Callable[[str], dict[str, Any]]
-    refusal: type[TfbuildError] = UsageError
-    accepted: tuple[str, ...] = ()
-
-
-FIELDS = (
-    Field("target", lambda value: {"target": value}),
-    Field("release", lambda value: {"release": value}, Unsupported),
-    Field("python", lambda value: {"python": value}, Unsupported),
-    Field("cpu", lambda value: {"cpu": value}, Unsupported),
-    Field("platform", lambda value: {"platform": value}),
-    Field("compiler", lambda value: {"compiler": value}, Unsupported),
-    Field("number of a compiler", lambda value: {"compiler": f"gcc-{value}"}, Unsupported),
-    Field("prefer-vector-width", lambda value: {"prefer_vector_width": value}),
-    Field("threading", lambda value: {"target": "mkl", "threading": value}),
-    Field("compute-capabilities", lambda value: {"target": "cuda", "compute_capabilities": value}),
-    Field("cuda", lambda value: {"target": "cuda", "cuda": value}),
-    Field("cudnn", lambda value: {"target": "cuda", "cudnn": value}),
-    Field("bazel", lambda value: {"bazel": value}),
-    Field("end of bazel", lambda value: {"bazel": f"7.4.1{value}"}),
-    Field("base", lambda value: {"base": value}),
-    Field("tag of base", lambda value: {"base": f"x:{value}"}),
-    Field("config", lambda value: {"config": (value,)}, accepted=("--privileged", "-x", "--")),
-    Field("name to configure", lambda value: {"configure": (f"{value}=1",)}),
-    Field("system library", lambda value: {"system_lib": (f"{value}=libx",)}),
-    Field("package", lambda value: {"system_lib": (f"png=zlib1g{value}",)}, accepted=("--privileged", "-x")),
-    Field("repository", lambda value: {"override_repository": (f"{value}=.",)}),
-    Field("folder of a repository", lambda value: {"override_repository": (f"x=./{value}",)}, BadInput),
-    Field("patch", lambda value: {"patch": (f"./{value}",)}, BadInput),
-    Field("source", lambda value: {"source": f"./{value}"}, BadInput),
-    Field("source-sha256", lambda value: {"source": ".", "source_sha256": value}),
-    Field("without-fix", lambda value: {"without_fix": (value,)}),
-    Field("wheel", lambda value: {"wheel": value}, BadInput),
-)  # fmt: skip
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder but for a repository, so that nothing of the project is found by chance."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "WORKSPACE").touch()
     return tmp_path
-
-
-@each("field", FIELDS)
-@each("value", VALUES)
-def test_a_field_that_takes_no_free_text_refuses_it(field: Field, value: str, folder: Path) -> None:
-    made = made_or_refused(lambda: planned(**field.options(value)))
-    if isinstance(made, Build):
-        assert value in field.accepted
-        assert [*shape(made)] == [*shape(planned(**field.options("harmless")))]
-        return
-    assert value not in field.accepted
-    assert type(made) is (field.refusal if value in PRINTABLE else UsageError), made
-    assert made.hint or field.refusal is Unsupported
-    assert [line for line in str(made).splitlines() if not (line.isprintable() and len(line) < 2000)] == []
 
 
 # --- free text --------------------------------------------------------------------------------------------------------
