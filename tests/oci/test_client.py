@@ -232,9 +232,9 @@ def test_an_upload_has_its_type_and_goes_to_its_place(
     digest = connect(fake).upload(b"blob")
     assert fake.content[f"blobs/{digest}"] == ("application/octet-stream", b"blob")
     content = json.dumps({"artifactType": "t", "subject": {"digest": "s"}}).encode()
-    assert connect(fake).put_referrer(content) is False
+    assert connect(fake).put(digest_of(content), content, IMAGES[0]) is False
     fake.content["referrers/s"] = (INDEX, b'{"manifests": []}')
-    assert connect(fake).put_referrer(content) is True
+    assert connect(fake).put(digest_of(content), content, IMAGES[0]) is True
     assert fake.content[f"manifests/{digest_of(content)}"] == (IMAGES[0], content)
 
 

@@ -8,7 +8,7 @@ from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tfbuild.errors import RegistryRefused
 from tfbuild.oci import client
-from tfbuild.oci.manifests import INDEX, digest_of
+from tfbuild.oci.manifests import INDEX
 
 CONTENT = json.dumps({"schemaVersion": 2, "manifests": []}).encode()
 
@@ -37,7 +37,7 @@ def uploads(fake: type[FakeRegistry]) -> int:
 @pytest.mark.parametrize("answers", [[], [404], [400, 404], [400] * 4])
 def test_what_was_lost_is_sent_again(answers: list[int], losing: list[int], fake: type[FakeRegistry]) -> None:
     losing[:] = answers
-    assert connect(fake).put("x", CONTENT, INDEX) == digest_of(CONTENT)
+    connect(fake).put("x", CONTENT, INDEX)
     assert fake.content["manifests/x"] == (INDEX, CONTENT)
     losing[:] = answers
     digest = connect(fake).upload(b"blob")

@@ -65,8 +65,8 @@ def test_indexes_that_others_keep_overwriting_are_given_up(
     name = image(fake, "2.20.0")
     put, writes = Registry.put, list[str]()
 
-    def overwritten(times: int) -> Callable[[Registry, str, bytes, str], str]:
-        def write(self: Registry, reference: str, content: bytes, media_type: str) -> str:
+    def overwritten(times: int) -> Callable[[Registry, str, bytes, str], bool]:
+        def write(self: Registry, reference: str, content: bytes, media_type: str) -> bool:
             writes.append(reference)
             return put(self, reference, b'{"manifests": []}' if len(writes) <= times else content, media_type)
 

@@ -187,7 +187,7 @@ def test_moving_tags_are_indexes_whose_first_image_runs_everywhere(
         push(engine, made(build(name)), place, tmp_path)
     older = push(engine, made(build("x86-64-v3", release="2.14.1")), place, tmp_path)
     assert older.moved == ("2.14-mkl", "2.14.1-mkl")
-    assert [tag for tag in place.tags() if tag.count("-") == 1] == [
+    assert [tag for tag in place.tags() if tag.count("-") == 1 and "sha256" not in tag] == [
         "2.14-mkl", "2.14.1-mkl", "2.20-mkl", "2.20.0-mkl", "latest-mkl"
     ]  # fmt: skip
     latest = place.manifest("latest-mkl")
@@ -282,7 +282,8 @@ def test_one_document_attached_by_many_at_once_is_attached_once(place: Registry)
         config = json.dumps({"number": number}).encode()
         image = {"schemaVersion": 2, "mediaType": manifests.IMAGES[0], "layers": []}
         image["config"] = {"mediaType": "application/json", "digest": place.upload(config), "size": len(config)}
-        subject = place.manifest(place.put("subject", json.dumps(image).encode(), manifests.IMAGES[0]))
+        place.put("subject", json.dumps(image).encode(), manifests.IMAGES[0])
+        subject = place.manifest("subject")
         assert subject is not None
         document = referrers.Attachment(media_type=referrers.SBOM, title="sbom", created="", content=config * 100)
         with ThreadPoolExecutor(6) as pool:

@@ -4,7 +4,6 @@ Source: github.com/opencontainers/distribution-spec, spec.md, v1.1.0. What a reg
 has a digest is checked against it, and every read is bounded.
 """
 
-import hashlib
 import random
 import time
 from dataclasses import replace
@@ -29,7 +28,7 @@ from tfbuild.oci.manifests import (
     parse_object,
 )
 from tfbuild.oci.references import DIGEST, TAG, Repository, parse_image
-from tfbuild.oci.transport import body_of, chunks, joined, next_page
+from tfbuild.oci.transport import body_of, joined, next_page, parallel
 
 ANY_MANIFEST = {"Accept": ", ".join((*LISTS, *IMAGES))}
 MOST_TAGS = 10_000
@@ -126,43 +125,28 @@ class Registry:
 
     def blob(self, digest: str, name: str) -> bytes:
         """Return a small blob, checked against its digest. Raises Missing or WrongDigest, which call it `name`."""
-        content = body_of(self._blob(digest, name))
-        self._refuse_other(digest_of(content), digest, name)
-        return content
-
-    def download(self, digest: str, size: int, target: Path) -> None:
-        """Write a layer of at most `size` bytes to a file, checked as in `blob`. Raises Malformed if it is longer."""
-        total = hashlib.sha256()
-        with target.open("wb") as file:
-            for chunk in chunks(self._blob(digest, "layer"), size):
-                total.update(chunk)
-                file.write(chunk)
-        self._refuse_other(f"sha256:{total.hexdigest()}", digest, "layer")
-
-    def _blob(self, digest: str, name: str) -> requests.Response:
         if (answer := self._find("GET", digest)) is None:
             raise Missing(
                 f"{self.repository} does not have the {name} ({digest or 'without a digest'})",
                 hint="push the image again, or another one with --force",
             )
-        return answer
+        content = body_of(answer)
+        if digest_of(content) != digest:
+            raise WrongDigest(
+                f"{self.repository} sent a {name} that does not match its digest ({digest})", hint=CHANGED
+            )
+        return content
 
     def _find(self, method: str, digest: str) -> requests.Response | None:
         """Return the registry's answer for a blob; None if it does not have the blob, or `digest` is not one."""
         answer = self._request(method, f"blobs/{digest}", accept=(404,)) if DIGEST.fullmatch(digest) else None
         return None if answer is None or answer.status_code == 404 else answer
 
-    def _refuse_other(self, arrived: str, digest: str, name: str) -> None:
-        if arrived != digest:
-            raise WrongDigest(
-                f"{self.repository} sent a {name} that does not match its digest ({digest})", hint=CHANGED
-            )
-
     def missing_layer(self, manifest: Manifest) -> str:
         """Return the digest of the first layer that the registry lacks, or "" (one request without a body a layer)."""
-        layers = [digest for digest, _ in manifest.layers]
-        there = transport.parallel(lambda digest: self._find("HEAD", digest) is not None, layers)
-        return next((digest or "without a digest" for digest, has in zip(layers, there, strict=True) if not has), "")
+        there = parallel(lambda digest: self._find("HEAD", digest) is not None, manifest.layers)
+        rows = zip(manifest.layers, there, strict=True)
+        return next((digest or "without a digest" for digest, has in rows if not has), "")
 
     def referrers(self, digest: str) -> list[dict[str, Any]] | None:
         """Return the descriptors of what refers to a manifest; None if the registry does not list them.
@@ -196,28 +180,22 @@ class Registry:
 
     # --- writing ---
 
-    def put(self, reference: str, content: bytes, media_type: str) -> str:
-        """Upload a manifest or an index whose parts are in the registry already, and return its digest."""
-        self._put(f"manifests/{reference}", content, media_type)
-        return digest_of(content)
+    def put(self, reference: str, content: bytes, media_type: str) -> bool:
+        """Upload a manifest or an index whose parts are there already, again if the registry answers by CLASHES.
 
-    def put_referrer(self, content: bytes) -> bool:
-        """Upload a manifest with a subject, and return whether the registry lists it as a referrer of that."""
-        answer = self._put(f"manifests/{digest_of(content)}", content, IMAGES[0])
+        Returns whether the registry lists it as a referrer of its subject.
+        """
+        path, headers = f"manifests/{reference}", {"Content-Type": media_type}
+        for left in reversed(range(UPLOADS)):
+            accept = CLASHES if left else ()
+            answer = self._request("PUT", path, headers=headers, data=content, accept=accept)
+            if answer.status_code not in CLASHES:
+                break
+            _pause()
         return "OCI-Subject" in answer.headers
 
-    def _put(self, path: str, content: bytes, media_type: str) -> requests.Response:
-        """Upload, and try again if the registry answers that the content is damaged or incomplete (CLASHES)."""
-        headers = {"Content-Type": media_type}
-        for _ in range(UPLOADS - 1):
-            answer = self._request("PUT", path, headers=headers, data=content, accept=CLASHES)
-            if answer.status_code not in CLASHES:
-                return answer
-            _pause()
-        return self._request("PUT", path, headers=headers, data=content)
-
-    def upload(self, content: bytes | Path) -> str:
-        """Upload a blob (bytes, or a file) in one piece, unless the registry has it, and return its digest."""
+    def upload(self, content: bytes) -> str:
+        """Upload a blob in one piece, unless the registry has it, and return its digest."""
         digest = digest_of(content)
         for left in reversed(range(UPLOADS)):
             if self._find("HEAD", digest) is not None:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Container, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -42,7 +41,7 @@ class Connection:
         path: str,
         *,
         headers: Mapping[str, str] = {},
-        data: bytes | Path | None = None,
+        data: bytes | None = None,
         accept: Container[int] = (),
     ) -> requests.Response:
         """Return the registry's answer if it is a success or its status is in `accept`. Raises RegistryRefused."""
@@ -59,15 +58,15 @@ class Connection:
             return answer
         raise self._refusal(answer)
 
-    def _send(self, method: str, url: str, headers: Mapping[str, str], data: bytes | Path | None) -> requests.Response:
+    def _send(self, method: str, url: str, headers: Mapping[str, str], data: bytes | None) -> requests.Response:
         own = urlsplit(url)[:2] == urlsplit(self.repository.url)[:2]  # scheme and host
         authorization = {"Authorization": self._authorization} if self._authorization and own else {}
-        with reaching(self.repository.host), data.open("rb") if isinstance(data, Path) else nullcontext(data) as body:
+        with reaching(self.repository.host):
             return self._session.request(
                 method,
                 url,
                 headers={**headers, **authorization},
-                data=body,
+                data=data,
                 timeout=transport.SECONDS,
                 stream=True,
                 verify=self._verify,

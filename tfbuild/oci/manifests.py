@@ -3,7 +3,6 @@
 import hashlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tfbuild.errors import RegistryRefused, TfbuildError, Unfinished, VerificationFailed
@@ -26,10 +25,9 @@ class Manifest:
         return parse_object(self.content, f"manifest {self.digest}")
 
     @property
-    def layers(self) -> list[tuple[str, int]]:
-        """The digest of each of an image's layers, and its bytes as it is transferred (compressed)."""
-        layers = descriptors(self.json(), "layers")
-        return [(str(row.get("digest", "")), size if isinstance(size := row.get("size"), int) else 0) for row in layers]
+    def layers(self) -> list[str]:
+        """The digests of an image's layers."""
+        return [str(row.get("digest", "")) for row in descriptors(self.json(), "layers")]
 
     @property
     def config(self) -> str:
@@ -63,16 +61,9 @@ class WrongDigest(Damaged, VerificationFailed):
     """What arrived is not what its digest names."""
 
 
-# The former names, for pipeline/cache_layers.py.
-Forged, Mangled = Malformed, WrongDigest
-
-
-def digest_of(content: bytes | Path) -> str:
-    """Return the digest of some content, or of a file's, as registries write it."""
-    if isinstance(content, bytes):
-        return f"sha256:{hashlib.sha256(content).hexdigest()}"
-    with content.open("rb") as file:
-        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+def digest_of(content: bytes) -> str:
+    """Return the digest of some content, as registries write it."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def parse_object(content: bytes, name: str) -> dict[str, Any]:

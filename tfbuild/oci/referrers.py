@@ -61,7 +61,7 @@ def attach(registry: Registry, attachment: Attachment, subject: Manifest) -> str
     document = artifact(attachment.media_type, [layer], annotations)
     document["subject"] = {"mediaType": subject.media_type, "digest": subject.digest, "size": len(subject.content)}
     content = json.dumps(document, indent=2).encode()
-    if not registry.put_referrer(content):
+    if not registry.put(digest_of(content), content, manifests.IMAGES[0]):
         row = {
             "mediaType": manifests.IMAGES[0],
             "digest": digest_of(content),

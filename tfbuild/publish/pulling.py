@@ -26,7 +26,7 @@ def select(registry: Registry, host: Cpu, *, release: str, target: str, python: 
     tag = f"{release or indexes.LATEST}-{target}"
     index = registry.manifest(tag)
     if index is None:
-        offered = [name for name in registry.tags() if name.count("-") == 1]
+        offered = [name for name in registry.tags() if name.count("-") == 1 and not name.startswith("sha256-")]
         raise NothingFits(
             f"{registry.repository} has no {tag}",
             hint=f"it has: {', '.join(offered[:12]) or 'no images of tfbuild yet'}",

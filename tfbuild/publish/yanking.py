@@ -21,8 +21,8 @@ def tag(identifier: str) -> str:
     return f"{identifier}.yanked"
 
 
-def record(registry: Registry, identifier: str, reason: str) -> str:
-    """Write why an image is yanked, and return the digest of that artifact."""
+def record(registry: Registry, identifier: str, reason: str) -> None:
+    """Write why an image is yanked."""
     registry.upload(referrers.EMPTY)
     layer = {
         "mediaType": referrers.EMPTY_TYPE,
@@ -30,7 +30,7 @@ def record(registry: Registry, identifier: str, reason: str) -> str:
         "size": len(referrers.EMPTY),
     }
     content = json.dumps(referrers.artifact(YANKED, [layer], {REASON: reason}), indent=2).encode()
-    return registry.put(tag(identifier), content, manifests.IMAGES[0])
+    registry.put(tag(identifier), content, manifests.IMAGES[0])
 
 
 def reason(registry: Registry, identifier: str) -> str:
