@@ -12,7 +12,7 @@ from tests.oci.fake_registry import fake as fake
 from tfbuild.errors import RegistryRefused, UsageError
 from tfbuild.oci import client, referrers, transport
 from tfbuild.oci.client import Registry
-from tfbuild.oci.manifests import IMAGES, INDEX, LISTS, Damaged, Malformed, Manifest, WrongDigest, digest_of
+from tfbuild.oci.manifests import IMAGES, INDEX, LISTS, Damaged, Manifest, WrongDigest, digest_of
 from tfbuild.oci.references import Repository
 
 TAGS = "/v2/us/x/tags/list?n=1000"
@@ -168,21 +168,6 @@ def test_a_digest_is_asked_without_the_content_if_the_registry_says_it(
     assert (connect(fake).digest("x"), connect(fake).digest("y")) == (digest, "")
 
 
-def test_a_configuration_is_read_once(fake: type[FakeRegistry]) -> None:
-    registry = connect(fake)
-    content = b'{"os": "linux"}'
-    fake.content[f"blobs/{digest_of(content)}"] = ("", content)
-    manifest = Manifest(
-        digest="x", media_type=IMAGES[0], content=json.dumps({"config": {"digest": digest_of(content)}}).encode()
-    )
-    assert registry.config(manifest) == registry.config(manifest) == {"os": "linux"}
-    assert len(fake.requests) == 1
-    fake.content[f"blobs/{digest_of(b'[]')}"] = ("", b"[]")
-    broken = json.dumps({"config": {"digest": digest_of(b"[]")}}).encode()
-    with pytest.raises(Malformed, match="is not a JSON object"):
-        registry.config(Manifest(digest="x", media_type=IMAGES[0], content=broken))
-
-
 def test_a_blob_that_is_lost_or_changed_damages_one_image(fake: type[FakeRegistry]) -> None:
     digest = digest_of(b"a")
     with pytest.raises(Damaged, match=rf"does not have the thing \({digest}\)") as refusal:
@@ -311,14 +296,6 @@ def test_the_reason_is_the_registrys_own(
     with pytest.raises(RegistryRefused) as refusal:
         connect(fake).manifest("x")
     assert refusal.value.reason.endswith(f": {reason}")
-
-
-def test_a_long_reason_is_cut(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
-    content = json.dumps({"errors": [{"message": 300 * "x"}]}).encode()
-    monkeypatch.setattr(fake, "do_GET", lambda self: self.answer(418, "application/json", content))
-    with pytest.raises(RegistryRefused) as refusal:
-        connect(fake).manifest("x")
-    assert 100 < refusal.value.reason.count("x") <= 210
 
 
 @pytest.mark.parametrize(

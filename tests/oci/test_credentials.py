@@ -137,10 +137,3 @@ def test_a_malformed_configuration_is_reported(entry: object, fake: type[FakeReg
     fake.needs = "Basic x"
     with pytest.raises(RegistryRefused, match="stored credentials cannot be read"):
         connect(fake).tags()
-
-
-def test_a_configuration_of_many_levels_is_reported(fake: type[FakeRegistry], tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("[" * 100_000)
-    fake.needs = "Basic x"
-    with pytest.raises(RegistryRefused, match="stored credentials cannot be read"):
-        connect(fake).tags()

@@ -178,26 +178,6 @@ def test_content_that_does_not_match_its_digest_is_passed_over(hostile: type[Hos
     assert f"not {PREFIX}forged: it is not what its digest and its index say" in done.stderr
 
 
-def test_a_row_without_a_digest_is_passed_over(hostile: type[Hostile], tmp_path: Path) -> None:
-    bare = member("bare", "11")
-    del bare["digest"]
-    other = {**member("other", "11"), "digest": "sha256:1"}
-    hostile.index = json.dumps({"manifests": [member("sound", "01"), bare, other]}, indent=2).encode()
-    done = shell(hostile, tmp_path)
-    assert (done.returncode, done.stdout.split()[1:]) == (0, [f"{PREFIX}sound"])
-    assert f"not {PREFIX}other: the index gives no digest" in done.stderr
-
-
-def test_of_two_rows_with_one_identifier_the_second_is_taken_if_the_first_is_lost(
-    hostile: type[Hostile], tmp_path: Path
-) -> None:
-    lost, whole = member("one", "11"), member("one", "11", cpuinfo="")
-    del MEMBERS[str(lost["digest"])]
-    hostile.index = json.dumps({"manifests": [lost, whole]}, indent=2).encode()
-    done = shell(hostile, tmp_path)
-    assert (done.returncode, done.stdout.split()) == (0, [f"{hostile.host}/us/x@{whole['digest']}", f"{PREFIX}one"])
-
-
 def test_a_hundred_images_are_tried(hostile: type[Hostile], tmp_path: Path) -> None:
     many = [member(f"gone{number}", "11") for number in range(101)]
     for one in many:
@@ -205,16 +185,6 @@ def test_a_hundred_images_are_tried(hostile: type[Hostile], tmp_path: Path) -> N
     hostile.index = json.dumps({"manifests": [*many, member("sound", "01")]}, indent=2).encode()
     done = shell(hostile, tmp_path)
     assert (done.returncode, done.stderr.count(f"not {PREFIX}gone")) == (24, 100)
-
-
-def test_an_image_with_two_lists_of_features_is_refused(hostile: type[Hostile], tmp_path: Path) -> None:
-    two = member("two", "11")
-    config = configuration_of(two)
-    other: dict[str, Any] = {**config, "x": {"io.tfbuild.features": "avx512f"}}
-    for content, code in ((config, 0), (other, 24)):
-        two["digest"] = member_of(json.dumps(content).encode())
-        hostile.index = json.dumps({"manifests": [two]}, indent=2).encode()
-        assert shell(hostile, tmp_path).returncode == code
 
 
 def configuration_of(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -309,14 +279,6 @@ def test_temporary_files_are_removed_if_a_signal_ends_it(end: signal.Signals, co
                 os.killpg(process.pid, end)
                 assert process.wait(60) == code
     assert list(scratch.iterdir()) == []
-
-
-def test_an_ipv6_address_is_refused(tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["dash", ROOT / "pull.sh", "[::1]:5000/us/x"], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "IPv6 address, which no image name can contain: use a name from /etc/hosts" in done.stderr
 
 
 @pytest.mark.parametrize("indent", [None, 2])

@@ -3,11 +3,9 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from tests.commandline import answer
 from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
@@ -122,16 +120,6 @@ def test_a_damaged_image_is_passed_over_for_the_next_one_if_there_is_any(
     assert refusal.value.exit_code == code
 
 
-def test_of_two_rows_with_one_identifier_the_second_is_taken_if_the_first_is_damaged(
-    fake: type[FakeRegistry], names: dict[str, str]
-) -> None:
-    choice = select(fake)
-    best = choice.fitting[0]
-    twice = choice.among([replace(best, digest=digest_of(b"gone")), *choice.fitting])
-    accepted = pulling.accept(connect(fake), twice)
-    assert accepted.image == best
-
-
 def test_a_registry_full_of_rows_is_not_read_to_its_end(fake: type[FakeRegistry], names: dict[str, str]) -> None:
     """Whoever may push can add any number of them."""
     choice = select(fake)
@@ -177,16 +165,3 @@ def test_an_image_is_checked_with_few_requests(fake: type[FakeRegistry], names: 
     fake.requests.clear()
     pulling.accept(registry, choice)
     assert len(fake.requests) == 4  # manifest, configuration, two layers
-
-
-@pytest.mark.parametrize(("number", "code"), [(1, 0), (3, 26)])
-def test_pull_names_each_lost_image_once(
-    number: int, code: int, fake: type[FakeRegistry], names: dict[str, str], tmp_path: Path
-) -> None:
-    for image_lost in select(fake).fitting[:number]:
-        lost(fake, image_lost.id)
-    (tmp_path / "cpuinfo").write_text(machine("rocky9-zen5").cpuinfo())
-    place = f"--registry={fake.host}/us/x"
-    done = answer("pull", "--dry-run", "--cpuinfo=cpuinfo", place, cwd=tmp_path)
-    assert (done.returncode, done.stderr.count("it is missing in the registry")) == (code, 1), done.stderr
-    assert "an older build" not in done.stderr

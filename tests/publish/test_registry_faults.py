@@ -155,6 +155,9 @@ FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] =
     "a token server that is busy": (
         token_server(page(429)), {"pull": (26, "the token server of"), "pull.sh": (26, "the token server of")}
     ),
+    "a token server that refuses": (
+        token_server(page(403)), {"pull": (26, "us/x answers 401"), "pull.sh": (26, "denies access")}
+    ),
     "a token server's page": (
         token_server(page()), {"pull": (26, "the token is not JSON"), "pull.sh": (26, "sends no token")}
     ),

@@ -165,40 +165,6 @@ def test_the_orders_of_pushes_and_of_index_entries_do_not_matter(
             assert select(second, HOSTS[name]) == choice
 
 
-def test_a_fleet_gets_one_release_of_three_and_the_largest_set_of_it_for_each_host() -> None:
-    """SSE4.2, AVX, AVX2, AVX-512 and aarch64, of which the newest release has fewer sets than the others."""
-    hosts = {name: HOSTS[name] for name in ("SSE4.2", "AVX", "AVX2", "AVX-512")}
-    hosts["aarch64"] = machine("amazon-neoverse_n1").cpuinfo()
-    with serving() as fake:
-        for release, sets in (("2.13.1", SETS), ("2.14.1", SETS), ("2.20.0", ("x86-64-v2", "x86-64-v3"))):
-            for level in sets:
-                push(fake, release, level, "3.9", whole=True)
-        arm = {"io.tfbuild.platform": "linux/arm64", "io.tfbuild.features": "asimd crc32"}
-        for release in ("2.14.1", "2.20.0"):
-            labels = {**arm, "io.tfbuild.id": f"{release}-mkl-py3.9-armv8-a", "io.tfbuild.python": "3.9"}
-            labels["io.tfbuild.instruction-set"] = "armv8-a"
-            gather(fake, image(fake, release, labels))
-        chosen = {name: select(fake, text) for name, text in hosts.items()}
-        assert {name: choice.best.id for name, choice in chosen.items() if choice and choice.best} == {
-            "SSE4.2": "2.20.0-mkl-py3.9-x86-64-v2",
-            "AVX": "2.20.0-mkl-py3.9-x86-64-v2",
-            "AVX2": "2.20.0-mkl-py3.9-x86-64-v3",
-            "AVX-512": "2.20.0-mkl-py3.9-x86-64-v3",
-            "aarch64": "2.20.0-mkl-py3.9-armv8-a",
-        }
-        for name, text in hosts.items():
-            choice, host = chosen[name], "aarch64" if name == "aarch64" else "x86_64"
-            assert choice is not None
-            assert choice.best is not None
-            done = shell(fake, text, machine=host)
-            assert (done.returncode, done.stdout.split()[1:]) == (0, [choice.best.id])
-        for text in hosts.values():
-            choice = select(fake, text, "2.14")
-            assert choice is not None
-            assert choice.best is not None
-            assert choice.best.release == "2.14.1"
-
-
 def test_a_latest_index_reads_no_more_releases_than_it_needs() -> None:
     with serving() as fake:
         for release in ("2.13.1", "2.12.1", "2.14.1"):

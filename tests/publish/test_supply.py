@@ -114,38 +114,6 @@ def test_packages_with_versions_and_purls() -> None:
     }
 
 
-def test_scanners_find_the_distribution_and_the_source_packages() -> None:
-    """Advisories of Debian name source packages; Trivy reads no Debian package without the operating system."""
-    status = STATUS + "\nPackage: libc-bin\nVersion: 2.36-9+b1\nArchitecture: amd64\nSource: glibc (2.36-9)\n"
-    status += "Status: install ok installed\n"
-    components = rows(
-        sbom.document(image(), image_contents.of_files(files(**{"/var/lib/dpkg/status": status.encode()})))
-    )
-    assert (components["debian"]["type"], components["debian"]["version"]) == ("operating-system", "12")
-    assert "purl" not in components["debian"]
-    assert str(components["libc-bin"]["purl"]).endswith("&upstream=glibc%402.36-9")
-    known = properties(components["libc-bin"])
-    assert (known["aquasecurity:trivy:SrcName"], known["aquasecurity:trivy:SrcVersion"]) == ("glibc", "2.36-9")
-    known = properties(components["zlib1g"])
-    assert (known["aquasecurity:trivy:SrcName"], known["aquasecurity:trivy:SrcVersion"]) == ("zlib", "1:1.2.13")
-
-
-def test_unknown_facts_about_tensorflow_are_left_out_and_noted() -> None:
-    bill = sbom.document(image(), image_contents.of_files(files()))
-    row = rows(bill)["tensorflow"]
-    assert "hashes" not in row
-    assert "pedigree" not in row
-    assert "components" not in row
-    assert properties(row)["tfbuild:tensorflow:source"].startswith("v2.20.0@")
-    notes = [
-        item["value"] for item in json.loads(bill)["metadata"]["component"]["properties"] if item["name"][-4:] == "note"
-    ]
-    assert [note.partition(" is not known")[0] for note in notes][:2] == [
-        "TensorFlow's source commit",
-        "the digest of TensorFlow's wheel",
-    ]
-
-
 def test_the_digest_and_commit_of_the_wheel_are_those_that_pip_and_the_builder_noted() -> None:
     built = f"builder={BASE}\nsource_commit={COMMIT}\nwheel={64 * 'd'} tensorflow.whl\n".encode()
     contents = image_contents.of_files(files(**{image_contents.BUILT: built}))
@@ -189,28 +157,6 @@ def test_a_wheel_from_a_file_is_named_by_it() -> None:
     assert dependencies(given, 64 * "e")[-1] == {"name": file, "digest": {"sha256": 64 * "e"}}
 
 
-def test_the_sbom_of_an_empty_image_says_so() -> None:
-    bill = sbom.document(image(labels={}, env=(), created=""), image_contents.of_files(Files(files={}, links={})))
-    assert all_components(bill) == []
-    notes = [item["value"] for item in json.loads(bill)["metadata"]["component"]["properties"][1:]]
-    assert "no Debian package is in the image" in notes
-    assert "the base image is not known" in notes
-
-
-def all_components(bill: bytes) -> list[object]:
-    assert schemas.sbom().validate_str(bill.decode()) is None
-    return list(json.loads(bill).get("components", []))
-
-
-@few
-@given(order=st.permutations(sorted(files().files)))
-def test_the_order_of_an_images_files_changes_nothing(order: list[str]) -> None:
-    shuffled = Files(files={path: files().files[path] for path in order}, links=files().links)
-    assert sbom.document(image(), image_contents.of_files(shuffled)) == sbom.document(
-        image(), image_contents.of_files(files())
-    )
-
-
 # Metadata in an image is untrusted: the SBOM is valid whatever it says.
 @given(text=st.text(max_size=200), version=st.text(max_size=20))
 def test_an_sbom_is_valid_whatever_packages_say(text: str, version: str) -> None:
@@ -222,6 +168,31 @@ def test_an_sbom_is_valid_whatever_packages_say(text: str, version: str) -> None
     }
     bill = sbom.document(image(), image_contents.of_files(files(**hostile)))
     assert schemas.sbom().validate_str(bill.decode()) is None
+
+
+def test_scanners_find_the_distribution_and_the_source_packages() -> None:
+    """Advisories of Debian name source packages; Trivy reads no Debian package without the operating system."""
+    status = STATUS + "\nPackage: libc-bin\nVersion: 2.36-9+b1\nArchitecture: amd64\nSource: glibc (2.36-9)\n"
+    status += "Status: install ok installed\n"
+    components = rows(
+        sbom.document(image(), image_contents.of_files(files(**{"/var/lib/dpkg/status": status.encode()})))
+    )
+    assert (components["debian"]["type"], components["debian"]["version"]) == ("operating-system", "12")
+    assert "purl" not in components["debian"]
+    assert str(components["libc-bin"]["purl"]).endswith("&upstream=glibc%402.36-9")
+    known = properties(components["libc-bin"])
+    assert (known["aquasecurity:trivy:SrcName"], known["aquasecurity:trivy:SrcVersion"]) == ("glibc", "2.36-9")
+    known = properties(components["zlib1g"])
+    assert (known["aquasecurity:trivy:SrcName"], known["aquasecurity:trivy:SrcVersion"]) == ("zlib", "1:1.2.13")
+
+
+@few
+@given(order=st.permutations(sorted(files().files)))
+def test_the_order_of_an_images_files_changes_nothing(order: list[str]) -> None:
+    shuffled = Files(files={path: files().files[path] for path in order}, links=files().links)
+    assert sbom.document(image(), image_contents.of_files(shuffled)) == sbom.document(
+        image(), image_contents.of_files(files())
+    )
 
 
 # --- provenance -------------------------------------------------------------------------------------------------------
