@@ -51,9 +51,8 @@ def check_targets(rows: TargetTable) -> None:
         raise ValueError("two rows have the same name")
     if sum(row.default for row in rows.target) != 1:
         raise ValueError("exactly one target is the default")
-    baselines = [row.baseline for row in rows.target if row.baseline]
     excluded = [name for exclusion in rows.exclusion for name in exclusion.targets]
-    if unknown := sorted({*baselines, *excluded} - set(known)):
+    if unknown := sorted({*excluded} - set(known)):
         raise ValueError(f"there is no target {unknown[0]!r}")
     for row in rows.target:
         try:

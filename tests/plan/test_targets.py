@@ -104,7 +104,6 @@ def test_only_targets_without_onednn_are_a_baseline() -> None:
     [
         ('[[target]]\nname = "cpu"\ntitle = "x"\n', "two rows have the same name"),
         ('[[target]]\nname = "tpu"\ntitle = "TPU"\ndefault = true\n', "exactly one target is the default"),
-        ('[[target]]\nname = "tpu"\ntitle = "TPU"\nbaseline = "x"\n', "there is no target 'x'"),
         ('[[exclusion]]\ntargets = ["cpu", "x"]\nreason = "x"\n', "there is no target 'x'"),
         ('[[target]]\nname = "tpu"\ntitle = "TPU"\nasked_by = "("\n', "tpu: asked_by is not a regular expression"),
         ('[[target]]\nname = "tpu"\ntitle = "TPU"\nwheel = "tpu"\n', "Invalid enum value 'tpu'"),

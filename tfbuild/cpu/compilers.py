@@ -23,11 +23,10 @@ WIDTHS = ("128", "256", "512")
 
 
 class Compiler(Facts, frozen=True):
-    """The versions that were tried, and the first one that knows -mprefer-vector-width=."""
+    """The versions that were tried."""
 
     name: str
     versions: tuple[int, ...]
-    prefer_vector_width: int
 
 
 class Extra(Facts, frozen=True):
@@ -155,7 +154,7 @@ def flags(
     build = _x86 if isa.arch == "x86_64" else _arm
     return Flags(
         compiler=f"{name}-{version}",
-        flags=(*build(kept, level), *_extras(kept, isa.arch, name, version, prefer_vector_width)),
+        flags=(*build(kept, level), *_extras(kept, isa.arch, name, prefer_vector_width)),
         dropped=tuple(DroppedFeature(feature=feature, reason=dropped[feature]) for feature in sorted(dropped)),
         instruction_set=instruction_set(kept, isa.arch),
         notes=tuple(_about_name(named, isa.arch, name, version)),
@@ -185,10 +184,8 @@ def _has_flag(feature: str, held: frozenset[str], arch: str) -> bool:
 
 def _unknown(features: frozenset[str], name: str, version: int) -> Iterator[tuple[str, str]]:
     for row in map(facts.feature, features):
-        first, oldest = getattr(row, name), getattr(facts.levels(row.arch)[0], name)
-        if version < oldest:
-            yield row.name, f"{name}-{version} was not tried for {row.arch} ({name} {oldest} was)"
-        elif version < first:
+        first = getattr(row, name)
+        if version < first:
             yield row.name, f"{name}-{version} does not know {row.flag} ({name} {first} does)"
 
 
@@ -220,20 +217,18 @@ def switched_on(name: str) -> frozenset[str]:
     return frozenset(direct).union(*(switched_on(needed) for needed in direct))
 
 
-def _extras(held: frozenset[str], arch: str, name: str, version: int, width: str) -> tuple[str, ...]:
+def _extras(held: frozenset[str], arch: str, name: str, width: str) -> tuple[str, ...]:
     extras = [row.flag for row in table().extra if row.compiler == name and _is_about(row, held, arch)]
     if not width:
         return tuple(extras)
-    refuse_vector_width(held, name, version, width)
+    refuse_vector_width(held, width)
     return (*(flag for flag in extras if not flag.startswith(WIDTH)), f"{WIDTH}{width}")
 
 
-def refuse_vector_width(held: frozenset[str], name: str, version: int, width: str) -> None:
-    """Raise an error for an unknown width, or one that this instruction set or compiler does not support."""
+def refuse_vector_width(held: frozenset[str], width: str) -> None:
+    """Raise UsageError for an unknown width, or one that changes nothing in this instruction set."""
     if width not in WIDTHS:
         raise UsageError(f"{width!r} is not a vector width", hint=f"one of: {', '.join(WIDTHS)} (in bits)")
-    if version < next(row for row in table().compiler if row.name == name).prefer_vector_width:
-        raise Unsupported(f"{name}-{version} does not know {WIDTH}{width}", hint="leave out prefer-vector-width")
     needed = "avx512f" if width == "512" else "avx"
     if needed not in held:
         raise UsageError(

@@ -210,16 +210,12 @@ class OneDnn(Sourced, frozen=True, kw_only=True):
 
 
 class Threading(Sourced, frozen=True, kw_only=True):
-    """The config that runs oneDNN on each of two runtimes ("": none), and the `default` runtime ("": not known).
-
-    `note`: why one of them is missing.
-    """
+    """The config that runs oneDNN on each of two runtimes; `openmp` is "" where `note` says why there is none."""
 
     KEY = "arch"
     arch: str
-    default: Literal["", "openmp", "threadpool"] = ""
+    threadpool: str
     openmp: str = ""
-    threadpool: str = ""
 
 
 class ThreadEnv(Facts, frozen=True, kw_only=True):
@@ -284,7 +280,6 @@ class OfficialWheel(Sourced, frozen=True, kw_only=True):
     gpu: str = ""
     features: tuple[str, ...]
     flags: tuple[str, ...] = ()
-    onednn: bool
 
 
 class Nightly(Sourced, frozen=True, kw_only=True):

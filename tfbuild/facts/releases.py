@@ -231,14 +231,8 @@ def config(name: str, release: str) -> bool | None:
 
 
 def threading_row(release: str, arch: str) -> Threading:
-    """Return how oneDNN runs in a build for `arch`; raises Unsupported if that has no oneDNN."""
-    if matches := rows(table().threading, release, arch):
-        return matches[0]
-    other = next((name for name in others(release) if rows(table().threading, name, arch)), "")
-    raise Unsupported(
-        f"TensorFlow {release} has no oneDNN build for {arch}",
-        hint=f"--release {other} has one, or --target cpu" if other else "--target cpu",
-    )
+    """Return how oneDNN runs in a build for `arch`."""
+    return row(table().threading, release, arch)
 
 
 def thread_env(threading: str) -> tuple[tuple[str, str], ...]:
@@ -257,14 +251,8 @@ def onednn_env(release: str) -> tuple[tuple[str, str], ...]:
 
 @cache
 def official_wheel(release: str, arch: str) -> OfficialWheel:
-    """Return how the wheels on PyPI are compiled and named; raises Unsupported if that architecture has none."""
-    if matches := rows(table().official_wheel, release, arch):
-        return matches[0]
-    first = next((other.version for other in releases() if rows(table().official_wheel, other.version, arch)), "")
-    raise Unsupported(
-        f"TensorFlow {release} has no official wheel for {arch}",
-        hint=f"the first with one is {first}" if first else "build it from source: leave out --wheel official",
-    )
+    """Return how the wheels on PyPI are compiled and named."""
+    return row(table().official_wheel, release, arch)
 
 
 @cache

@@ -25,7 +25,6 @@ class Target(Facts, frozen=True, kw_only=True):
     configs_unless_gone: tuple[str, ...] = ()
     answers: dict[str, str] = msgspec.field(default_factory=dict)
     wheel: Literal["", "cpu", "gpu"] = ""
-    baseline: str = ""
     linux_only: str = ""
     checks: tuple[str, ...] = ()
     asked_by: str = ""

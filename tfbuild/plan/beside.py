@@ -6,7 +6,7 @@ from functools import lru_cache
 from tfbuild import facts
 from tfbuild.cpu import Cpu
 from tfbuild.errors import TfbuildError, Unsupported
-from tfbuild.facts import releases, targets
+from tfbuild.facts import releases
 from tfbuild.plan import base_choice, wheel
 from tfbuild.plan.build import MACHINES, PLATFORMS, Build
 from tfbuild.plan.decision import select
@@ -17,16 +17,16 @@ from tfbuild.plan.rules import find_release
 def official_build(build: Build) -> Build:
     """Return the official wheel's build that the speed of `build` is compared with: itself, if it is one.
 
-    Without oneDNN in the official wheel, it is that of the target's baseline. Raises Unsupported if there is none.
+    Raises Unsupported if there is none.
     """
     if build.wheel.kind == "official":
         return build
-    release, baseline = build.release, targets.get(build.target).baseline
+    release = build.release
     if not releases.known(release):
         raise Unsupported(f"this tfbuild knows no official wheel of TensorFlow {release}", hint="name a release")
-    onednn = releases.official_wheel(release, build.instruction_set.arch).onednn
-    target = baseline if baseline and not onednn else build.target
-    request = Request(release=release, target=target, python=build.python, platform=build.platform, wheel="official")
+    request = Request(
+        release=release, target=build.target, python=build.python, platform=build.platform, wheel="official"
+    )
     return select(replace(request, base=build.request.base), None)
 
 

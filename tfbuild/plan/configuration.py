@@ -21,7 +21,7 @@ CUDA_PATH = "/usr/local/cuda"
 
 
 def threading(release: str, arch: str, requested: str = "") -> str:
-    """Return the runtime of oneDNN, "openmp" or "threadpool", in a build that promises it; `requested` overrides it."""
+    """Return the runtime of oneDNN in a build that promises it: the `requested` one, else "threadpool"."""
     fact = releases.threading_row(release, arch)
     possible = _by_runtime(fact)
     if requested and requested not in ("openmp", "threadpool"):
@@ -31,12 +31,7 @@ def threading(release: str, arch: str, requested: str = "") -> str:
             f"TensorFlow {release} has no {arch} build with oneDNN on {requested}{fact.note and f': {fact.note}'}",
             hint=f"it has: {', '.join(possible)}",
         )
-    if not requested and not fact.default:
-        raise Unsupported(
-            f"what oneDNN runs on in TensorFlow {release} for {arch} is not certain: {fact.source}",
-            hint=" or ".join(f"--threading {name}" for name in possible),
-        )
-    return requested or fact.default
+    return requested or "threadpool"
 
 
 def _by_runtime(fact: Threading) -> dict[str, str]:

@@ -292,13 +292,6 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
     release = find_release(named, newer=True) if named else wheel.newest_official(arch, request.python)
     row = releases.official_wheel(release, arch)
     python = choose_python(request, release, wheel.pythons(release, arch), partial(wheel.pythons, arch=arch))
-    if targets.get(target).onednn and not row.onednn:
-        wheels = release_table.table().official_wheel
-        able = (name for name in releases.others(release) for row in releases.rows(wheels, name, arch) if row.onednn)
-        raise Unsupported(
-            f"the official {arch} wheel of {release} has no oneDNN in it",
-            hint=f"--release {next(able)}, or build this one from source: leave out --wheel official",
-        )
     compiled = isa.instruction_set(row.features, arch)
     requested = requested_set(request, arch, host)
     exact = requested_set(request, arch, host, exact=True)
