@@ -669,3 +669,44 @@ def test_two_names_of_one_cpu_are_the_same_and_of_two_are_not(one: str) -> None:
     assert names.same("nosuch", "nosuch", "x86_64")
     assert not names.same("nosuch", "nosuch-either", "x86_64")
     assert names.features("nosuch", "x86_64") is None
+
+
+# --- what a list takes away, and two CPUs in one ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cpu", "same"),
+    [
+        ("haswell,-avx2", "x86-64-v2,avx,bmi1,bmi2,f16c,fma,lzcnt,movbe"),
+        ("Skylake-Server,-avx512f", "x86-64-v3"),
+        ("skylake-avx512, -avx512cd", "x86-64-v3,avx512bw,avx512dq,avx512vl"),
+        ("x86-64-v4,-avx512f", "x86-64-v3"),
+        ("icelake-server,-avx512_vnni", "x86-64-v4"),
+        ("x86-64-v3,-fma", "x86-64-v2,avx2,bmi1,bmi2,f16c,lzcnt,movbe"),
+        ("x86-64-v2,+avx2,-popcnt", "cx16,lahf_lm,sse4_1,xsave"),
+    ],
+)
+def test_a_minus_takes_a_feature_away_with_all_that_need_it(cpu: str, same: str) -> None:
+    """QEMU's and libvirt's way to switch a feature off."""
+    assert isa.resolve(cpu, arch="x86_64") == isa.resolve(same, arch="x86_64")
+
+
+def test_a_host_without_a_feature_lacks_it() -> None:
+    host = cpu.parse(machine("rocky9-zen5").cpuinfo())
+    left = isa.resolve("host,-avx512f", arch="x86_64", host=host)
+    assert not any(name.startswith("avx512") for name in left.features)
+    assert left.level == "x86-64-v3"
+
+
+@pytest.mark.parametrize("word", ["-avx999", "-haswell"])
+def test_only_a_feature_can_be_taken_away(word: str) -> None:
+    with pytest.raises(Unsupported, match=f"unknown feature '{word}'"):
+        isa.resolve(f"haswell,{word}", arch="x86_64")
+
+
+def test_two_cpus_are_refused_with_what_runs_on_both() -> None:
+    with pytest.raises(UsageError, match="haswell and icelake-server are 2 CPUs") as refusal:
+        isa.resolve("haswell,icelake-server", arch="x86_64")
+    assert refusal.value.hint.startswith("--cpu x86-64-v3 runs on all of them; invoke fleet ")
+    # Two names of one CPU, and a level beside it, are no two machines.
+    assert isa.resolve("haswell,core-avx2", arch="x86_64") == isa.resolve("haswell,x86-64-v2", arch="x86_64")

@@ -301,3 +301,28 @@ def test_a_search_does_not_match_the_end_of_a_word_and_the_next_one() -> None:
     assert {"Ryzen 9 7950X"} <= {name for entry in catalogue.entries() for name in entry.processors}
     with pytest.raises(Unsupported, match="unknown CPU, level or feature 'zen9'"):
         catalogue.search("zen9")
+
+
+@pytest.mark.parametrize(
+    ("instance", "cpu"),
+    [
+        ("c7i", "sapphirerapids"), ("c7i-flex.large", "sapphirerapids"), ("m8g.large", "neoverse_v2"),
+        ("c4d", "zen5"), ("t2d", "zen3"), ("n2d", "zen2"), ("Dv6", "emeraldrapids"), ("Standard_D4as_v5", "zen3"),
+        ("c4.large", "haswell"), ("c4-standard-8", "emeraldrapids"), ("m5.2xlarge", "skylake-avx512"),
+        ("t4g.small", "neoverse_n1"), ("r5b.metal", "skylake-avx512"), ("m5", "m1"), ("c4", None), ("x9y.large", None),
+    ],
+)  # fmt: skip
+def test_a_clouds_instance_type_is_its_familys_cpu(instance: str, cpu: str | None) -> None:
+    """A family whose name is another product's (Apple's M5, Google's C4) needs a size."""
+    assert getattr(names.find_product(instance), "cpu", None) == cpu
+
+
+def test_pentium_gold_g7400_is_an_alder_lake_and_has_avx2() -> None:
+    assert "avx2" in isa.resolve("Intel(R) Pentium(R) Gold G7400", arch="x86_64").features
+    assert "avx2" not in isa.resolve("Pentium Gold G6400", arch="x86_64").features
+
+
+@pytest.mark.parametrize("name", ["zen3", "znver3", "znver1", "znver5"])
+def test_exact_keeps_what_all_zen_have(name: str) -> None:
+    assert {"adx", "sha_ni"} <= set(isa.resolve(f"{name},exact", arch="x86_64").features)
+    assert not {"adx", "sha_ni"} & set(isa.resolve(name, arch="x86_64").features)

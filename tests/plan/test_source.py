@@ -223,3 +223,13 @@ def test_every_release_knows_what_its_builder_installs() -> None:
         named = [text for text in configuration.python_requirements(row.version) if ";" not in text]
         assert len(named) == len({Requirement(text).name for text in named})
         assert ("numpy" in names) == (not releases.hermetic(row.version))
+
+
+def test_a_bazel_that_may_not_be_the_releases_own_is_doubted_unless_it_is_named() -> None:
+    def doubts(**options: Any) -> list[str]:
+        return [note for note in chosen(release="2.21.0", **options).notes if "the release's own" in note]
+
+    assert [note.partition(": tensorflow issues")[0] for note in doubts()] == [
+        "not certain: whether Bazel 7.4.1 is the release's own"
+    ]
+    assert doubts(bazel="7.7.0") == []

@@ -139,23 +139,55 @@ def hidden(cpu: Cpu) -> tuple[DroppedFeature, ...]:
 def resolve(text: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
     """Return the instruction set that --cpu names.
 
-    `text` is a recorded machine's file or a list of "host", CPUs (also by a processor's name, tfbuild.cpu.names),
+    `text` is a recorded machine's file or a list of "host" or a CPU (also by a processor's name, tfbuild.cpu.names),
     levels, sets by their names, and features. A CPU stands for those of its features that make a difference to
-    TensorFlow; with "exact" in the list, for all that a compiler can use.
-    Raises Unsupported with the nearest known names.
+    TensorFlow; with "exact" in the list, for all that a compiler can use. "-FEATURE" takes that feature away, and all
+    that need it: "haswell,-avx2" is a Haswell without AVX2 and FMA.
+    Raises Unsupported with the nearest known names, UsageError for two CPUs.
     """
     parts = [part.strip() for part in COMMA.split(text) if part.strip()]
     words = [part for part in parts if part.lower() != EXACT]
     exact = len(words) < len(parts)
     try:
-        if not words:
+        without = frozenset(_subtracted(word, arch) for word in words if word.startswith("-"))
+        named = [word.removeprefix("+") for word in words if not word.startswith("-")]
+        if not named:
             raise Unsupported(f"{text!r} names no CPU, level or feature", hint=_nearest(text, arch))
-        return instruction_set(frozenset().union(*(_meaning(word, arch, host, exact) for word in words)), arch)
+        sets = {word: _meaning(word, arch, host, exact) for word in named}
+        _refuse_two_cpus({word: held for word, held in sets.items() if _is_cpu(word, arch)}, arch)
+        held = facts.closure(frozenset().union(*sets.values()))
+        return instruction_set((name for name in held if not facts.closure([name]) & without), arch)
     except Unsupported:
         path = text.removesuffix(f",{EXACT}")
         if means_host(text) or not (path == STDIN or os.sep in path or os.path.isfile(path)):
             raise
     return _of(same_architecture(detect(Path(path)), arch, path), exact)
+
+
+def _subtracted(word: str, arch: str) -> str:
+    """Return the feature that "-FEATURE" takes away; raises Unsupported for another word."""
+    if (row := facts.spelled(word, arch)) is None:
+        raise Unsupported(f"unknown feature {word!r} for {arch}", hint=_nearest(word, arch))
+    return row.name
+
+
+def _is_cpu(word: str, arch: str) -> bool:
+    """Whether a word of --cpu names a machine's CPU, not a level, a set or a feature."""
+    if word == "host":
+        return True
+    if facts.level(word, arch) is not None or _named(word, arch) is not None:
+        return False
+    return _of_name(word, arch) is not None or names.find_product(word) is not None
+
+
+def _refuse_two_cpus(sets: dict[str, frozenset[str]], arch: str) -> None:
+    """Raise UsageError for CPUs with different sets: no image for both has all that each of them has."""
+    if len(set(sets.values())) > 1:
+        common = instruction_set(frozenset.intersection(*sets.values()), arch)
+        raise UsageError(
+            f"{' and '.join(sets)} are {len(sets)} CPUs; a list adds features to one",
+            hint=f"--cpu {common.option} runs on all of them; invoke fleet plans the images for several machines",
+        )
 
 
 def means_host(text: str) -> bool:
@@ -217,7 +249,7 @@ def same_architecture(cpu: Cpu, arch: str, origin: str) -> Cpu:
 
 def refuse_without_level(text: str, arch: str) -> None:
     """Raise UsageError for a list without a level, if every CPU with its features has a larger level: amx_tile."""
-    words = COMMA.split(text)
+    words = [word for word in COMMA.split(text) if not word.strip().startswith("-")]
     rows = [row for word in words if (row := facts.spelled(word, arch)) is not None]
     beyond = {row.name for row in rows} - facts.levels(arch)[-1].features
     if len(rows) < len(words) or not beyond:

@@ -28,10 +28,12 @@ def features(name: str, arch: str) -> frozenset[str] | None:
     target = _targets(arch).get(facts.squeeze(row.same))
     if not row.level and target is None:
         return None
+    lacking = _rows(arch).get(facts.squeeze(target.name)) if target is not None else None
     level = facts.level(row.level, arch)
     rows = (facts.spelled(spelling, arch) for spelling in (target.features if target is not None else ()))
     of_target = {feature.name for feature in rows if feature is not None}
-    held = facts.closure({*(level.features if level else ()), *of_target, *row.features})
+    more = (*row.features, *(lacking.features if lacking else ()))
+    held = facts.closure({*(level.features if level else ()), *of_target, *more})
     return frozenset(feature for feature in held if facts.feature(feature).use)
 
 

@@ -110,7 +110,10 @@ class Python(Sourced, frozen=True, kw_only=True):
 
 
 class Bazel(Sourced, frozen=True, kw_only=True):
+    """The release's own Bazel; `doubt`: why it may be another one."""
+
     version: str
+    doubt: str = ""
 
 
 class ReleaseCompiler(Sourced, frozen=True, kw_only=True):

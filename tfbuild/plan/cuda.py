@@ -54,8 +54,11 @@ def parse_capabilities(text: str, *, named: bool = True) -> tuple[Capability, ..
 def _capability(word: str, named: bool) -> Capability:
     match = SPELLED.fullmatch(word)
     if match is None:
-        likely = _likely(word) or "8.0,9.0"
-        raise UsageError(f"{word!r} is not a CUDA compute capability", hint=f"--compute-capabilities {likely}")
+        likely = _likely(word)
+        ask = "the GPU's own: nvidia-smi --query-gpu=name,compute_cap --format=csv prints it"
+        raise UsageError(
+            f"{word!r} is not a CUDA compute capability", hint=f"--compute-capabilities {likely}" if likely else ask
+        )
     major, minor = int(match["major"]), int(match["minor"])
     if (major, minor) < OLDEST:
         raise UsageError(f"TensorFlow supports compute capabilities from 3.5, not {major}.{minor}", hint="leave it out")
@@ -69,8 +72,9 @@ def _capability(word: str, named: bool) -> Capability:
 
 
 def _likely(word: str) -> str:
-    """Return the capabilities that a GPU's name or "86" means; "" for anything else."""
+    """Return the capabilities that a GPU's name, "86" or "sm_120a" means; "" for anything else."""
     name = re.sub(r"nvidia|geforce|tesla|quadro|[\W_]", "", word.lower())
+    name = re.sub(r"^(?:sm|compute)?(\d{2,3})[af]?$", r"\1", name)
     digits = [row.name for row in table().capability if row.name.replace(".", "") == name]
     return ",".join(digits) or next((row.capability for row in table().gpu if re.fullmatch(row.name, name)), "")
 

@@ -254,7 +254,10 @@ def _refuse_repeated(option: str, names: list[str]) -> None:
 
 
 def _about_bazel(build: Build, own: str) -> Iterator[str]:
-    """Yield a note on a requested Bazel that is not the release's own."""
+    """Yield a note on a Bazel that is not the release's own, or may not be."""
+    fact = releases.row(release_table.table().bazel, build.release)
+    if not build.request.bazel and own == build.bazel and fact.doubt:
+        yield f"{NOT_CERTAIN}whether Bazel {own} is the release's own: {fact.doubt}"
     if build.request.bazel and own not in ("", build.bazel):
         which = f"Bazel {build.bazel}" if build.own_bazel else f"there is a Bazel {build.bazel} that"
         yield f"{NOT_CERTAIN}whether {which} builds TensorFlow {build.release}, whose own is {own}"
