@@ -13,7 +13,6 @@ from packaging.version import Version
 from tests.rows import each
 from tfbuild import facts, plan
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import labels_of
 from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import Cuda
@@ -102,8 +101,6 @@ def test_a_gpu_newer_than_the_releases_cuda_takes_a_newer_one_and_says_so() -> N
     assert "CUDA 12.8.1 is taken: the release's own, 12.5.1, does not compile for 12.0" in notes
     assert "not certain: that TensorFlow 2.20.0 builds with CUDA 12.8.1" in notes
     assert "nvcc compiles the kernels (--config=cuda_nvcc): clang-18 cannot for 12.0" in notes
-    labels = labels_of(build)
-    assert (labels["io.tfbuild.cuda"], labels["io.tfbuild.cudnn"]) == ("12.8.1", "9.8.0")
     assert {"cuda": "12.8.1", "cudnn": "9.8.0"}.items() <= build.to_json().items()
 
 
@@ -248,7 +245,6 @@ def test_the_official_wheel_says_its_own_cuda() -> None:
     assert (official.cuda, official.cudnn) == ("12.5.1", "9.3.0")
     other = plan.select(Request(target="cpu", release="2.21.0", wheel="official", platform="linux/amd64"), None)
     assert (other.cuda, other.cudnn) == ("", "")
-    assert "io.tfbuild.cuda" not in labels_of(other)
 
 
 @pytest.mark.parametrize(
