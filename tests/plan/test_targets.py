@@ -93,12 +93,6 @@ def test_checks_are_known() -> None:
     assert names <= {check.name for check in CHECKS}
 
 
-def test_only_targets_without_onednn_are_a_baseline() -> None:
-    rows = targets.table().target
-    assert [row for row in rows if row.baseline and targets.get(row.baseline).onednn] == []
-    assert [row for row in rows if row.onednn and not row.baseline] == []
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
