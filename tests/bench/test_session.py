@@ -169,6 +169,14 @@ def test_a_gpu_is_given_only_to_the_cases_that_need_one() -> None:
     assert hidden == {None, "-1"}
 
 
+def test_cases_share_their_processes_unless_their_row_asks_for_new_ones() -> None:
+    _, engine, _ = bench("onednn", rounds=6)
+    assert len(engine.started) == 3, "off, on, and off again, for all cases"
+    (models,) = experiments.select(["models"], quick=False)
+    _, engine, _ = bench("models", rounds=6)
+    assert len(engine.started) == 3 * len(models.case)
+
+
 def test_ctrl_c_keeps_what_was_measured() -> None:
     report, *_ = bench("onednn", "jpeg", "layout", engine=BenchEngine(Script(), interrupted_by=100))
     assert report.interrupted

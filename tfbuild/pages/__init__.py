@@ -1,5 +1,5 @@
-"""HTML pages: templates with one style, and charts of ratios.
+"""HTML pages: templates with one style, and charts.
 
-rendering.py  renders a template as a page that loads nothing else, and writes it
-charts.py     draws ratios, bars and curves as parts of a page
+rendering.py  renders a template as a page that loads nothing else
+charts.py     draws ratios and curves as parts of a page
 """

@@ -35,5 +35,5 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.filters |= {"prose": prose, "typed": installation.as_typed, "counted": counted, "fit": fit}
+    jinja.filters |= {"prose": prose, "counted": counted, "fit": fit}
     return jinja
