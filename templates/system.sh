@@ -21,7 +21,8 @@ while read -r package; do
         lacking="$lacking $package"
 done < "$2"
 [ -n "$lacking" ] || exit 0
-if [ "$(ls /sys/class/net)" = lo ]; then
+# Without a network there is no route, whatever devices there are.
+if [ "$(wc -l < /proc/net/route)" -le 1 ]; then
     echo "tfbuild: the bundle's system lacks$lacking" >&2
     exit 1
 fi

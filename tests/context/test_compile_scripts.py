@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tfbuild.context import dockerfile
+from tfbuild.errors import BadMirror, BuildFailed
+from tfbuild.pipeline import diagnosis
 
 SYSTEM = dockerfile.TEMPLATES / "system.sh"
 SITTING = dockerfile.TEMPLATES / "sitting.py"
@@ -53,16 +55,16 @@ esac
     return tmp_path
 
 
-def run(system: Path, *arguments: str) -> str:
+def run(system: Path, *arguments: str, code: int = 0, inside: tuple[str, ...] = ()) -> str:
     script = SYSTEM.read_text().replace("/mnt/network.sh", f"{system}/network.sh")
     # The script removes files of the system that it is in.
     script = script.replace("rm -f /var/lib/dpkg", f"rm -f {system}/none")
     env = {"PATH": f"{system}/bin:{os.environ['PATH']}"}
     done = subprocess.run(
-        ["sh", "-c", script, "system.sh", *arguments], env=env, capture_output=True, text=True, check=False
+        [*inside, "sh", "-c", script, "system.sh", *arguments], env=env, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
 
 
 def test_the_packages_of_a_wheels_libraries_are_listed_and_nothing_else(system: Path) -> None:
@@ -79,6 +81,18 @@ def test_only_packages_that_lack_are_installed(system: Path) -> None:
         "update",
         "install --yes --no-install-recommends libcurl4 libhwloc15",
     ]
+
+
+def test_without_a_network_what_lacks_is_named(system: Path) -> None:
+    """As in a build from a bundle."""
+    inside = ("unshare", "--user", "--map-root-user", "--net")
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("a network namespace of one's own needs rights")
+    (system / "packages.txt").write_text("libcurl4\nlibgomp1\nlibhwloc15\n")
+    said = run(system, "install", str(system / "packages.txt"), code=1, inside=inside)
+    assert said == "tfbuild: the bundle's system lacks libcurl4 libhwloc15\n"
+    error = diagnosis.explain(BuildFailed(f"the image could not be built\n  {said}", hint="the log"))
+    assert (type(error), "libcurl4 libhwloc15" in error.reason) == (BadMirror, True)
 
 
 def test_where_nothing_lacks_no_list_of_packages_is_fetched(system: Path) -> None:

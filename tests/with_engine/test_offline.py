@@ -138,22 +138,3 @@ def test_without_a_network_the_bundles_build_and_verify_an_image_and_compile_ano
         assert {"avx2", "fma"} <= code_features.used <= features("x86-64-v3")
         image = json.loads(ended(start("build", *mirrored, "--no-verify"))[0])["image"]
         assert image.endswith("-unverified")
-
-
-def test_a_system_without_a_package_that_the_wheel_needs_is_refused_by_name(bundles: Bundles, engine: Engine) -> None:
-    """system.sh itself, in the bundle's own system, without a network."""
-    listing = read(bundles.official).listing
-    with bundles.official.open("rb") as file:
-        engine.client.images.load(file)
-    system = next(name for name in listing.layers if name.endswith("-system"))
-    script = (ROOT / "templates" / "system.sh").read_text()
-    try:
-        words = ["-c", "echo libcurl4 > /tmp/list; cat > /tmp/system.sh; sh /tmp/system.sh install /tmp/list"]
-        done = subprocess.run(
-            ["docker", "run", "--rm", "-i", "--network", "none", "--user", "0", "--entrypoint", "sh", system, *words],
-            input=script, capture_output=True, text=True, check=False, env=engine.environ,
-        )  # fmt: skip
-        assert (done.returncode, done.stderr) == (1, "tfbuild: the bundle's system lacks libcurl4\n")
-    finally:
-        for name in listing.layers:
-            engine.untag(name)

@@ -1,5 +1,6 @@
 """How and where a build is done: what a `RunRequest` means. Nothing acts here; a `Run` reaches the engine unchanged."""
 
+import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,7 +94,7 @@ def _bundle(mirror: str, network: str) -> Bundle | None:
     if not mirror:
         return None
     path = Path(mirror)
-    if not path.is_file():
+    if not os.path.isfile(mirror):  # false for a name that is too long, too
         raise UsageError(
             f"--mirror {mirror!r} is neither a file nor an http:// or https:// address"
             f" ({absence(path) or 'not a file'})",
