@@ -171,7 +171,7 @@ def test_the_flags_of_a_compiler_that_no_base_image_has_can_be_asked_for() -> No
         (("--release", "2.2l"), ("--release", "2.21")),
         (("--python", "3.14"), ("--python", "3.13")),
         (("--python", "python3.12"), ("--python", "3.12")),
-        (("--release", "2.14", "--python", "3.13"), ("--release", "2.21.0", "--python", "3.13")),
+        (("--release", "2.14", "--python", "3.13"), ("--release", newest.RELEASE, "--python", "3.13")),
         (("--target", "gpu"), ("--target", "cuda")),
         (("--target", "onednn"), ("--target", "mkl")),
         (("--compiler", "clang"), ("--compiler", "clang-18")),
