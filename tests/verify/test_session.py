@@ -169,7 +169,7 @@ def test_a_file_of_the_image_that_cannot_be_read_fails_the_check(error: Exceptio
     "error, more, removed, said",
     [
         (UnknownImage("no image 'sha256:0b'"), {}, False, "no image 'sha256:0b'"),
-        (UnknownImage("no image 'sha256:0b'"), {}, True, "tfbuild:x was removed while it was verified"),
+        (UnknownImage("no image 'sha256:0b'"), {}, True, "no image 'sha256:0b'"),
         (UnknownImage("no image 'sha256:0b'"), {"ended": True}, False, "the engine ended during verification"),
         (BadInput("its library is cut off"), {"ended": True}, False, "the engine ended during verification"),
     ],

@@ -11,7 +11,6 @@ from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
 from tfbuild.context import labels
 from tfbuild.engine import Engine
-from tfbuild.engine.image import named_if_removed
 from tfbuild.errors import Interrupted, UsageError
 from tfbuild.measure import experiments, records
 from tfbuild.measure.experiments import Experiment
@@ -78,8 +77,6 @@ def run(image: str, rows: Sequence[Experiment], chosen: Settings, reports: Path,
         path = write(report, reports, name)
         if not json:
             print(f"report {path.with_suffix('.html')}", file=sys.stderr)
-        with named_if_removed(engine, report.image.id, image, f"measured; the results so far are in {path}"):
-            engine.image(report.image.id)
         if report.interrupted:
             raise Interrupted(f"interrupted; the results so far are in {path}")
 

@@ -10,7 +10,6 @@ from tfbuild import __version__
 from tfbuild.bench import evidence, wording
 from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
 from tfbuild.engine import Engine
-from tfbuild.engine.image import named_if_removed
 from tfbuild.errors import DiskFull, EngineMissing, UnknownImage
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
 from tfbuild.measure import experiments, probe, records, rounds, workers
@@ -234,7 +233,7 @@ def bench(
     begin = time.monotonic()
     image = engine.image(ref)
     against = engine.image(settings.against).id if settings.against else ""
-    with named_if_removed(engine, image.id, ref, "measured"), progress.step("bench: the image and this machine"):
+    with progress.step("bench: the image and this machine"):
         no_gpu = engine.lacks_gpus(image.id)
         environment, tensorflow = _start(engine, ref, image.id, gpus=not no_gpu)
     machine = Machine(

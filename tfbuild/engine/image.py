@@ -9,15 +9,15 @@ import os
 import secrets
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import docker
 
 from tfbuild.engine.faults import disk_full
-from tfbuild.errors import DiskFull, TfbuildError, UnknownImage
+from tfbuild.errors import DiskFull, TfbuildError
 from tfbuild.util.files import FULL
 from tfbuild.util.terminal import as_text
 
@@ -63,26 +63,6 @@ def parse_image(attrs: Mapping[str, Any]) -> Image:
         config=config,
         layers=tuple(attrs.get("RootFS", {}).get("Layers") or ()),
     )
-
-
-class Holder(Protocol):
-    """An engine, as far as its images are concerned."""
-
-    def exists(self, ref: str) -> bool: ...
-
-
-@contextmanager
-def named_if_removed(engine: Holder, image_id: str, ref: str, use: str) -> Iterator[None]:
-    """Raise UnknownImage with the name `ref` if the image is removed during the block: the engine only knows its id.
-
-    `use`: what was done with it, such as "verified". Other missing images stay the errors that they are.
-    """
-    try:
-        yield
-    except UnknownImage as error:
-        if engine.exists(image_id):
-            raise
-        raise UnknownImage(f"{ref} was removed while it was {use}", hint="invoke build makes it again") from error
 
 
 # --- its files --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from typing import Any
 from tfbuild.context import labels
 from tfbuild.context.labels import REPOSITORY
 from tfbuild.engine import Engine, Image, transfer
-from tfbuild.engine.image import named_if_removed
 from tfbuild.errors import RegistryRefused, Unfinished, UnknownImage, UsageError, VerificationFailed
 from tfbuild.oci import references
 from tfbuild.oci.client import Registry
@@ -92,20 +91,19 @@ def push(
     """
     ready = prepare(engine, image, registry, reports, force=force)
     manifest = ready.whole
-    with named_if_removed(engine, ready.image.id, image, "pushed"):
-        if manifest is None:
-            transfer.again(lambda: _transfer(engine, ready.image.id, ready.ref, progress), progress)
-            manifest = registry.manifest(ready.identifier)
-            if manifest is None or ready.image.id not in manifest.ids:
-                raise RegistryRefused(
-                    f"{ready.ref} is not the image that was pushed", hint="somebody else may be pushing it"
-                )
-        if sign is not None:
-            sign(f"{registry.repository}@{manifest.digest}")
-        with progress.step("push: SBOM and provenance"):
-            sbom, provenance = attachments.attach(engine, ready.image, registry, manifest, reports)
-        with progress.step("push: indexes"):
-            moved = offer(registry, ready.identifier, manifest.digest, progress)
+    if manifest is None:
+        transfer.again(lambda: _transfer(engine, ready.image.id, ready.ref, progress), progress)
+        manifest = registry.manifest(ready.identifier)
+        if manifest is None or ready.image.id not in manifest.ids:
+            raise RegistryRefused(
+                f"{ready.ref} is not the image that was pushed", hint="somebody else may be pushing it"
+            )
+    if sign is not None:
+        sign(f"{registry.repository}@{manifest.digest}")
+    with progress.step("push: SBOM and provenance"):
+        sbom, provenance = attachments.attach(engine, ready.image, registry, manifest, reports)
+    with progress.step("push: indexes"):
+        moved = offer(registry, ready.identifier, manifest.digest, progress)
     return Pushed(
         ref=ready.ref,
         digest=manifest.digest,

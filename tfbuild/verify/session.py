@@ -11,7 +11,6 @@ from typing import Any
 from tfbuild import __version__
 from tfbuild.context.labels import ALLOCATOR, Planned, read_labels
 from tfbuild.engine import Engine, Image
-from tfbuild.engine.image import named_if_removed
 from tfbuild.errors import BadInput
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.records import Environment
@@ -39,7 +38,6 @@ def verify(engine: Engine, ref: str, *, progress: Progress, baseline: Baseline |
     planned = Planned.from_labels(ref, image.labels, image.architecture)
     with (
         engine.watched("verification") as require_engine,
-        named_if_removed(engine, image.id, ref, "verified"),
         probe.sandbox(engine, image.id, {LESSER_CPU: lesser_cpu(planned)}) as sandbox,
     ):
         # Use the id from here on, because another build may move the name meanwhile.
