@@ -23,14 +23,6 @@ def sbom() -> Any:
     return importlib.import_module("cyclonedx.validation.json").JsonStrictValidator(versions.V1_6)
 
 
-@cache
-def spdx() -> tuple[Any, Any]:
-    """Return SPDX's own reader of a document, and its validator of what was read."""
-    reader = importlib.import_module("spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser").JsonLikeDictParser()
-    validator = importlib.import_module("spdx_tools.spdx.validation.document_validator")
-    return reader.parse, validator.validate_full_spdx_document
-
-
 def vendored(name: str) -> dict[str, Any]:
     """Return one of check-jsonschema's schemas, for use without that program, which takes three seconds to start."""
     package = importlib.util.find_spec("check_jsonschema")
