@@ -158,13 +158,10 @@ def passed_over_lines(rows: Iterable[PassedOver]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for row in rows:
         reasons.setdefault(row.reason, []).append(row.id)
-    return [f"not {few(ids)}: {reason}" for reason, ids in reasons.items()]
-
-
-def few(ids: Sequence[str]) -> str:
-    """Name the first two, and count the others."""
-    more = len(ids) - MOST_NAMED
-    return f"{', '.join(ids[:MOST_NAMED])}{f' and {more} more' if more > 0 else ''}"
+    return [
+        f"not {', '.join(ids[:MOST_NAMED])}{f' and {more} more' if (more := len(ids) - MOST_NAMED) > 0 else ''}: {reason}"
+        for reason, ids in reasons.items()
+    ]
 
 
 def rank(
