@@ -158,10 +158,11 @@ def passed_over_lines(rows: Iterable[PassedOver]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for row in rows:
         reasons.setdefault(row.reason, []).append(row.id)
-    return [
-        f"not {', '.join(ids[:MOST_NAMED])}{f' and {more} more' if (more := len(ids) - MOST_NAMED) > 0 else ''}: {reason}"
-        for reason, ids in reasons.items()
-    ]
+    lines = []
+    for reason, ids in reasons.items():
+        more = len(ids) - MOST_NAMED
+        lines.append(f"not {', '.join(ids[:MOST_NAMED])}{f' and {more} more' if more > 0 else ''}: {reason}")
+    return lines
 
 
 def rank(
