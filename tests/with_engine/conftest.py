@@ -6,7 +6,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -147,35 +147,25 @@ class Site:
 
 @pytest.fixture(scope="session")
 def site(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """One for all that compile: on the same base they have the same toolchain, which is installed once."""
+    """One for all that compile: on the same base they have the same toolchain, which is installed once.
+
+    Its base has Debian's newer Bazel, which the mirror's starts, and Eigen, from where the double includes it.
+    """
     if shutil.which("npm") is None or engine.platform != "linux/amd64":
-        pytest.skip("npm must be here, which has Bazel's binaries, and the engine's machine be x86-64")
+        pytest.skip("npm must be here, which has Bazelisk's binary, and the engine's machine be x86-64")
     folder = tmp_path_factory.mktemp("site")
     mirror.fill(folder / "mirror")
-    ref = f"tfbuild-test:eigen-{uuid.uuid4().hex[:8]}"
-    # The double includes Eigen from where Debian has it.
-    debian(engine, folder / "base", ref, "libeigen3-dev")
+    system = newbazel.image(engine, folder)
+    options = " ".join(f"'common {option}'" for option in newbazel.OFFLINE)
+    ref = f"tfbuild-test:site-{uuid.uuid4().hex[:8]}"
+    offline = f"RUN rm /etc/apt/sources.list.d/sid.list && printf '%s\\n' {options} > /etc/bazel.bazelrc"
+    debian(engine, folder / "base", ref, "libeigen3-dev", before=offline, system=system)
     try:
         with mirror.serve(folder / "mirror") as server:
             url = f"http://127.0.0.1:{server.server_port}"
             yield Site(base=ref, url=url, folder=folder / "mirror", asked=server.requested)
     finally:
         # By name: another run's image can be the same.
-        engine.untag(ref)
-
-
-@pytest.fixture(scope="session")
-def new_site(site: Site, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A base that has Debian's newer Bazel, which the mirror's starts."""
-    folder = tmp_path_factory.mktemp("new")
-    system = newbazel.image(engine, folder)
-    options = " ".join(f"'common {option}'" for option in newbazel.OFFLINE)
-    ref = f"tfbuild-test:newer-{uuid.uuid4().hex[:8]}"
-    offline = f"RUN rm /etc/apt/sources.list.d/sid.list && printf '%s\\n' {options} > /etc/bazel.bazelrc"
-    debian(engine, folder / "base", ref, "libeigen3-dev", before=offline, system=system)
-    try:
-        yield replace(site, base=ref)
-    finally:
         engine.untag(ref)
 
 

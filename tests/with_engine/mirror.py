@@ -27,8 +27,11 @@ from tfbuild.cli.options import certificates
 from tfbuild.facts import toolchains
 from tfbuild.util.files import replace_file
 
-BAZEL = "0.26.1"
-BAZEL_SHA256 = "6c50e142a0a405d3d8598050d6c1b3920c8cdb82a7ffca6fc067cb474275148f"
+# Debian's, from sid: plans take 5.3 or newer, and npm has none of these.
+BAZEL = newbazel.VERSION
+# For what Bazel itself does with a cache, without a plan.
+OLD = "0.26.1"
+OLD_SHA256 = "6c50e142a0a405d3d8598050d6c1b3920c8cdb82a7ffca6fc067cb474275148f"
 # The newest on npm: it knows headers, and needs no network where nothing is C++.
 NEWER = "2.1.0"
 NEWER_SHA256 = "e13581d44faad6ac807dd917e682fef20359d26728166ac35dadd8ee653a580d"
@@ -44,10 +47,8 @@ def fill(folder: Path) -> None:
         _from_npm("@bazel/bazelisk", row.version, "package/bazelisk-linux_amd64", row.sha256["x86_64"]),
         github / f"bazelisk/releases/download/v{row.version}/bazelisk-linux-amd64",
     )
-    for version, sha256 in ((BAZEL, BAZEL_SHA256), (NEWER, NEWER_SHA256)):
-        _place(binary(version, sha256), bazel(folder, version))
-    # Debian's, which is in a base image of its own: this starts it.
-    debians = bazel(folder, newbazel.VERSION)
+    # Debian's Bazel is in the site's base image: this starts it.
+    debians = bazel(folder, BAZEL)
     debians.parent.mkdir(parents=True)
     debians.write_text(newbazel.LAUNCHER)
 

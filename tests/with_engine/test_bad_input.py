@@ -17,7 +17,7 @@ Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 
 def refused(invoke: Invoke, code: int, *options: str) -> str:
     """The error that `invoke wheel` of the double ends in."""
-    start = ("wheel", "--target", "cpu", "--cpu", "x86-64-v2", "--bazel", "0.26.1", "--source", str(DOUBLE))
+    start = ("wheel", "--target", "cpu", "--cpu", "x86-64-v2", "--bazel", "5.3.0", "--source", str(DOUBLE))
     return only_error(invoke(*start, *options, "--need-disk", "1", code=code))
 
 

@@ -460,15 +460,15 @@ def test_a_base_whose_distribution_lacks_the_compiler(wheel: Run, site: Site) ->
 def test_the_builder_asks_the_mirror_for_everything_and_names_what_it_lacks(wheel: Run, site: Site) -> None:
     """As above, what fails is asked for in every run."""
     site.asked.clear()
-    done = wheel("x86-64-v3", "--source", str(TREE), version="0.26.0", code=18)
+    done = wheel("x86-64-v3", "--source", str(TREE), version="7.7.0", code=18)
     assert f"the mirror {site.url} lacks something, or broke off" in done.stderr
-    assert "/bazel-0.26.0-linux-x86_64" in done.stderr
+    assert "/bazel-7.7.0-linux-x86_64" in done.stderr
     assert "Traceback" not in done.stderr
     version = toolchains.table().bazelisk.version
     for path in (
         "/pypi.org/simple/numpy/",
         f"/github.com/bazelbuild/bazelisk/releases/download/v{version}/bazelisk-linux-amd64",
-        "/github.com/bazelbuild/bazel/releases/download/0.26.0/bazel-0.26.0-linux-x86_64",
+        "/github.com/bazelbuild/bazel/releases/download/7.7.0/bazel-7.7.0-linux-x86_64",
     ):
         assert path in site.asked
 
@@ -583,11 +583,9 @@ def renewed(tree: Path) -> Path:
 
 
 @pytest.mark.nightly
-def test_a_release_whose_wheel_bazel_makes_is_compiled_by_a_newer_bazel_of_ones_own(
-    new_site: Site, tmp_path: Path
-) -> None:
+def test_a_release_whose_wheel_bazel_makes_is_compiled_by_a_newer_bazel_of_ones_own(site: Site, tmp_path: Path) -> None:
     tree = renewed(shutil.copytree(TREE, tmp_path / "tree"))
-    options = (*new_site.options(), "--source", str(tree), "--compiler", "clang-16")
+    options = (*site.options(), "--source", str(tree), "--compiler", "clang-16")
     launcher = tmp_path / "bazel"
     launcher.write_text(newbazel.LAUNCHER)
     launcher.chmod(0o755)

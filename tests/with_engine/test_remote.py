@@ -185,11 +185,11 @@ def test_no_credential_is_in_what_a_run_says_and_leaves(site: Site, server: Serv
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     options = ("--remote-cache", server.url, "--remote-header-file", str(headers), f"--bazel-flag={wrong}")
-    line = words(site, tmp_path, *options, version=mirror.NEWER)
+    line = words(site, tmp_path, *options, version=mirror.BAZEL)
     env = os.environ | {"TMPDIR": str(scratch)}
     done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == UsageError.exit_code, done.stderr[-6000:]
-    folder = log_of(TREE, cpu=CPU, bazel=mirror.NEWER, bazel_flag=(wrong,)).parent
+    folder = log_of(TREE, cpu=CPU, bazel=mirror.BAZEL, bazel_flag=(wrong,)).parent
     log = (folder / "build.log").read_text(errors="replace")
     assert f"Unrecognized option: {wrong}" in log
     assert "--remote_header=Authorization=***\n" in log
@@ -231,7 +231,7 @@ def test_no_credential_is_in_an_image_that_was_compiled_with_them(site: Site, en
     header, password = uuid.uuid4().hex, uuid.uuid4().hex
     tree = str(uncompiled(tmp_path / "tree"))
     request = Request(
-        target="mkl", release=RELEASE, bazel=mirror.NEWER, cpu=CPU, base=site.base, source=tree, with_headers=True
+        target="mkl", release=RELEASE, bazel=mirror.BAZEL, cpu=CPU, base=site.base, source=tree, with_headers=True
     )
     (tmp_path / "headers").write_text(f"x-request-actor={header}\n")
     (tmp_path / "buildgrid").mkdir()
@@ -265,7 +265,7 @@ def unpacked(folder: Path) -> Iterator[bytes]:
 
 @pytest.mark.nightly
 def test_no_client_certificate_is_in_an_image_that_was_compiled_with_it(
-    new_site: Site, certificates: Certificates, engine: Engine, tmp_path: Path
+    site: Site, certificates: Certificates, engine: Engine, tmp_path: Path
 ) -> None:
     """Debian's newer Bazel, and a cache that refuses clients without a certificate of the tests' authority."""
     tree = renewed(small(tmp_path / "tree", uuid.uuid4().hex))
@@ -274,7 +274,7 @@ def test_no_client_certificate_is_in_an_image_that_was_compiled_with_it(
         folder.mkdir()
     client, stranger = certificates.client, authority(folders["stranger"], "client")
     line = [sys.executable, "-m", "invoke", "build", "--target", "mkl", "--release", NEW, "--cpu", CPU]
-    line += ["--bazel", newbazel.VERSION, "--compiler", "clang-16", "--source", str(tree), *new_site.options()]
+    line += ["--bazel", newbazel.VERSION, "--compiler", "clang-16", "--source", str(tree), *site.options()]
     line += ["--with-headers", "--no-verify", "--json", "--ca-cert", str(certificates.bundle), "--remote-cache"]
     env = os.environ | {"TMPDIR": str(folders["scratch"])}
 
@@ -326,13 +326,13 @@ def test_a_companys_authority_is_trusted_over_tls(certificates: Certificates, tm
     subprocess.run([sys.executable, TEMPLATES / "truststore.py", certificates.bundle, store], check=True)
     options = (f"trustStore={store}", "trustStoreType=JKS", "trustStorePassword=changeit")
     trusting = "".join(f"startup --host_jvm_args=-Djavax.net.ssl.{option}\n" for option in options)
-    bazel = mirror.binary(mirror.BAZEL, mirror.BAZEL_SHA256)
+    bazel = mirror.binary(mirror.OLD, mirror.OLD_SHA256)
     with buildgrid.serve(tmp_path, tls=certificates.server) as server:
         given = remote_options(cache=server.url)
         assert given is not None
-        assert bazel_says.NO_REMOTE.search(here(bazel, mirror.BAZEL, given, tmp_path))
-        assert "Build completed successfully" in here(bazel, mirror.BAZEL, given, tmp_path, trusting)
-        assert "1 process: 1 remote cache hit." in here(bazel, mirror.BAZEL, given, tmp_path, trusting)
+        assert bazel_says.NO_REMOTE.search(here(bazel, mirror.OLD, given, tmp_path))
+        assert "Build completed successfully" in here(bazel, mirror.OLD, given, tmp_path, trusting)
+        assert "1 process: 1 remote cache hit." in here(bazel, mirror.OLD, given, tmp_path, trusting)
 
 
 @pytest.mark.nightly

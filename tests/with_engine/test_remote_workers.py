@@ -72,7 +72,7 @@ def new_actions() -> str:
 
 
 @pytest.fixture
-def client(new_site: Site, engine: Engine, tmp_path: Path) -> Iterator[Client]:
+def client(site: Site, engine: Engine, tmp_path: Path) -> Iterator[Client]:
     tree = renewed(shutil.copytree(TREE, tmp_path / "tree"))
     # As in TensorFlow's own trees, some of which name genrules too: the plan must have the last word.
     with (tree / ".bazelrc").open("a") as rc:
@@ -80,7 +80,7 @@ def client(new_site: Site, engine: Engine, tmp_path: Path) -> Iterator[Client]:
     worker = f"tfbuild-test:worker-{uuid.uuid4().hex[:8]}"
     try:
         with cluster.start(engine, tmp_path / "cluster") as made:
-            yield Client(site=new_site, cluster=made, tree=tree, dist=tmp_path / "dist", worker=worker)
+            yield Client(site=site, cluster=made, tree=tree, dist=tmp_path / "dist", worker=worker)
     finally:
         if engine.exists(worker):
             engine.untag(worker)
