@@ -3,7 +3,6 @@
 Nothing is installed, started or executed.
 """
 
-import copy
 import io
 import os
 import re
@@ -236,29 +235,13 @@ class _WheelFile(io.FileIO):
 
 
 def text_in(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return a text of a wheel; raises BadInput if it is too long, or not as long as the wheel says."""
-    member = archive.getinfo(name)
-    if member.file_size > MOST_TEXT:
-        raise BadInput(f"{_name(archive)} has a {name} of {member.file_size >> 20} MiB", hint=AGAIN)
-    return b"".join(_pieces(archive, member))
-
-
-def _pieces(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
-    """Yield what is in a member, and raise BadInput if that is not its size.
-
-    zipfile stops at the size that the wheel says, but pip decompresses gigabytes before, and uv all.
-    """
-    longer = copy.copy(member)
-    longer.file_size += 1
-    with archive.open(longer) as file:
-        while piece := file.read(1 << 20):
-            yield piece
-        if file.tell() != member.file_size:
-            raise BadInput(f"{_name(archive)} is damaged: {member.filename} is not as long as it says", hint=AGAIN)
-
-
-def _name(archive: zipfile.ZipFile) -> str:
-    return Path(str(archive.filename)).name
+    """Return a text of a wheel; raises BadInput if it is too long."""
+    size = archive.getinfo(name).file_size
+    if size > MOST_TEXT:
+        wheel = Path(str(archive.filename)).name
+        raise BadInput(f"{wheel} has a {name} of {size >> 20} MiB", hint=AGAIN)
+    with archive.open(name) as file:
+        return file.read(size + 1)  # without a number, zipfile decompresses all at once
 
 
 def _release(path: Path) -> str:
