@@ -134,6 +134,7 @@ def test_a_report_with_a_status_that_does_not_exist_is_none(tmp_path: Path, fiel
 @pytest.mark.parametrize("verdict", ["pass", "warn"])
 def test_a_verdict_without_checks_behind_it_proves_nothing(verdict: str) -> None:
     assert report(verdict).passed
+    assert replace(report(verdict), checks=(check("guard", "warn"), check("isa", "skip"))).passed
     for checks in ((), (check("guard", "skip"),), (check("guard"), check("isa", "fail"))):
         forged = replace(report(verdict), checks=checks)
         assert not forged.passed
