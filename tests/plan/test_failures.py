@@ -185,13 +185,17 @@ def test_a_compile_that_dies_of_a_known_failure_says_so(tmp_path: Path) -> None:
         (["gcc13-cstdint"], concerned("2.15.1", "gcc-13", system="trixie", arch="aarch64")),
         (["gcc13-cstdint", "clang-offsetof", "clang-lld"], concerned("2.15.1", "clang-17", system="trixie")),
         (["gcc-pywrap"], concerned("2.20.0", "gcc-13", system="trixie")),
+        (["gcc12-avxvnniint8", "gcc-pywrap"], concerned("2.20.0", "gcc-12", system="trixie")),
         # nvcc, glibc 2.41 and Arm's header do not go together; Clang compiles on any of them.
         (["nccl-label-215"], concerned("2.15.1", "gcc-12", system="bookworm", target="cuda", gpus=GPUS)),
         (
             ["nccl-label-215", "absl-neon", "cuda-glibc241"],
             concerned("2.15.1", "gcc-12", system="trixie", target="cuda", gpus=GPUS, arch="aarch64"),
         ),
-        (["cuda-shared-alignment", "cuda-glibc241"], concerned("2.20.0", "gcc-12", target="cuda", gpus=GPUS)[1:]),
+        (
+            ["cuda-shared-alignment", "gcc-pywrap", "cuda-glibc241"],
+            concerned("2.20.0", "gcc-12", target="cuda", gpus=GPUS)[1:],
+        ),
     ],
 )  # fmt: skip
 def test_a_failure_concerns_the_builds_that_meet_its_conditions(expected: list[str], ids: list[str]) -> None:
