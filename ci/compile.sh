@@ -20,11 +20,9 @@ if [ "$1" = inside ]; then
     # In place, since an installation names its folder, and the keys the one below which it compiles.
     (cd /checkout && tar --create --exclude=./.venv --exclude=./build --exclude=./dist --exclude=./cache .) | tar --extract
     ./install.sh > /dev/null
-    # The options of a row have no quotes or globs.
-    # shellcheck disable=SC2086
-    set -- $options --compiler "$compiler" --python "$python" "$@"
-    # shellcheck disable=SC2086
-    lacks=$(.venv/bin/invoke plan --no-container $options --compiler "$compiler" --python "$python" --json |
+    # The options of a row are quoted for a shell.
+    eval "set -- $options --compiler $compiler --python $python \"\$@\""
+    lacks=$(eval ".venv/bin/invoke plan --no-container $options --compiler $compiler --python $python --json" |
         sed -n 's/.*sudo apt-get install \([a-z0-9.+ -]*\).*/\1/p')
     if [ -n "$lacks" ]; then
         apt-get update -qq
@@ -40,8 +38,7 @@ fi
 id=$1 options=$2
 shift 2
 invoke=${INVOKE:-.venv/bin/invoke}
-# shellcheck disable=SC2086
-plan=$($invoke build $options ${TFBUILD_BUILD_OPTIONS:-} --dry-run --json)
+plan=$(eval "$invoke build $options ${TFBUILD_BUILD_OPTIONS:-} --dry-run --json")
 # field NAME: this text of the plan.
 field() { printf '%s\n' "$plan" | sed -n "s/^ *\"$1\": \"\([^\"]*\)\".*/\1/p" | head -n 1; }
 mkdir -p "$TFBUILD_CACHE/$id" "dist/$id"

@@ -65,9 +65,8 @@ case "$options $rebuild" in
     fi
     ;;
 esac
-# The options of a row have no quotes or globs.
-# shellcheck disable=SC2086
-[ "$code" != 0 ] || $invoke build $options ${TFBUILD_BUILD_OPTIONS:-} $rebuild "$@" > /dev/null || code=$?
+# The options of a row are quoted for a shell.
+[ "$code" != 0 ] || eval "$invoke build $options ${TFBUILD_BUILD_OPTIONS:-} $rebuild \"\$@\"" > /dev/null || code=$?
 
 # A summary that fails does not affect the exit code.
 [ -z "${TFBUILD_SUMMARY:-}" ] || "$(dirname "$0")/summary.sh" "$id" "$code" >> "$TFBUILD_SUMMARY" || true

@@ -15,9 +15,8 @@
 set -eu
 id=$1 options=$2
 invoke=${INVOKE:-.venv/bin/invoke}
-# The options of a row have no quotes or globs.
-# shellcheck disable=SC2086
-plan=$($invoke build $options ${TFBUILD_BUILD_OPTIONS:-} --dry-run --json)
+# The options of a row are quoted for a shell.
+plan=$(eval "$invoke build $options ${TFBUILD_BUILD_OPTIONS:-} --dry-run --json")
 # field NAME: this text of the JSON on stdin.
 field() { sed -n "s/^ *\"$1\": \"\([^\"]*\)\".*/\1/p"; }
 context=$(printf '%s\n' "$plan" | field context_digest)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -511,6 +512,19 @@ def test_a_row_is_built_unless_it_is_published_completely(
         assert words[1] == "verify x --registry ghcr.io/us/x --context sha256:0a1 --signed --key our.pub --json"
     if "rebuild" in calls:
         assert words[3].startswith("build --wheel official --base our:1 --no-cache --reuse r@sha256:1 --time-limit")
+
+
+def test_a_rows_options_reach_the_build_as_they_are(tmp_path: Path) -> None:
+    """`invoke matrix` quotes them for a shell: many words, a dollar sign."""
+    words = ["--target", "mkl", "--bazel-flag", "--copt=-DA=many words", "--bazel-flag", "--copt=-DB=$HOME"]
+    invoke = tmp_path / "invoke"
+    invoke.write_text('#!/bin/sh\nfor word; do echo "<$word>" >> words; done\n')
+    invoke.chmod(0o755)
+    environment = {"PATH": os.environ["PATH"], "INVOKE": str(invoke), "HOME": "/nowhere"}
+    command = ["dash", str(ROOT / "ci" / "image.sh"), "x", shlex.join(words)]
+    subprocess.run(command, cwd=tmp_path, check=True, env=environment)
+    reached = (tmp_path / "words").read_text().splitlines()
+    assert reached[: len(words) + 1] == [f"<{word}>" for word in ("build", *words)]
 
 
 # A plan, and a container that compiles for as long as there is a file `late`.
