@@ -23,8 +23,6 @@ from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import EngineMissing, TfbuildError
 from tfbuild.pipeline import base_image as bases
-from tfbuild.pipeline.maker import Maker
-from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
@@ -55,13 +53,6 @@ def debian_made(tmp_path_factory: pytest.TempPathFactory) -> None:
     # Tests that need it say why it cannot be had.
     with suppress(TfbuildError), files.locked(shared, lambda: None):
         bases.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=certificates(""))
-
-
-@pytest.fixture(scope="session")
-def maker(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Maker:
-    folder = tmp_path_factory.mktemp("maker")
-    ca = certificates("")
-    return Maker(run=Run(ca=ca, work=folder / "build", reports=folder / "reports", verify=False))
 
 
 @pytest.fixture(scope="session")

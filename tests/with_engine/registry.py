@@ -11,13 +11,11 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import subprocess
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -137,8 +135,7 @@ class Between(Handler):
     """Hands requests on to a registry, and ends that after `left` of those that change something there.
 
     From then on it refuses everything, so that neither the engine nor tfbuild tries again: what stands in the registry
-    is what a push leaves behind that dies there. `losing`: each of tfbuild's own changes (the engine's do not count)
-    arrives, but the first answer to it is lost; `lost` has them. `busy`: each kind of tfbuild's own changes, and the
+    is what a push leaves behind that dies there. `busy`: each kind of tfbuild's own changes, and the
     manifest that the engine puts, is answered by this status twice before it is let through; `waited` has them.
     `expiring`: requests need a token, of which each is good for three of tfbuild's own requests; the engine's manifest
     comes too late once. `login`: the header that each request must have.
@@ -147,8 +144,6 @@ class Between(Handler):
     protocol_version = "HTTP/1.1"
     origin = ""
     left: float = math.inf
-    losing = False
-    lost: ClassVar[set[str]] = set()
     busy = 0
     waited: ClassVar[Counter[str]] = Counter()
     expiring = False
@@ -173,11 +168,6 @@ class Between(Handler):
             timeout=30,
         )  # fmt: skip
         kind.left -= changes
-        change = f"{self.command} {self.path}"
-        if self.losing and changes and "requests" in self.headers["User-Agent"] and change not in self.lost:
-            self.lost.add(change)
-            self.close_connection = True
-            return
         kept = ("Content-Type", "Location", "Docker-Content-Digest", "Docker-Upload-UUID", "Range", "Content-Length")
         more = {name: answer.headers[name] for name in kept if name in answer.headers}
         self.say(answer.status_code, answer.content, more)
@@ -232,71 +222,7 @@ class Between(Handler):
 def between(server: Server, **trouble: Any) -> Iterator[tuple[str, type[Between]]]:
     """Host and port at which such a proxy stands before a registry, and its state."""
     origin = f"http://127.0.0.1:{server.port}"
-    state: dict[str, Any] = {"lost": set(), "waited": Counter(), "sold": {}, "late": set()}
+    state: dict[str, Any] = {"waited": Counter(), "sold": {}, "late": set()}
     handler = type("Here", (Between,), {"origin": origin, **state, **trouble})
     with serving(handler) as host:
         yield host, handler
-
-
-@dataclass(frozen=True)
-class Narrow:
-    """What stands before a registry. `held`: it has handed out so much that it hands out no more, until `opened`."""
-
-    held: threading.Event = field(default_factory=threading.Event)
-    opened: threading.Event = field(default_factory=threading.Event)
-
-
-@contextlib.contextmanager
-def narrow(server: Server, *, megabytes: int) -> Iterator[tuple[int, Narrow]]:
-    """A port through which a registry is reached, and hands out no more than so much until the test says so."""
-    narrow, handed = Narrow(), [0]
-    ends: list[socket.socket] = []
-    threads: list[threading.Thread] = []
-
-    def carry(source: socket.socket, target: socket.socket, counts: int) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                handed[0] += counts * len(data)
-                if handed[0] > megabytes << 20 and not narrow.opened.is_set():
-                    narrow.held.set()
-                    narrow.opened.wait()
-                target.sendall(data)
-        hang_up(source, target)
-
-    def begin(work: Callable[..., None], *given: object) -> None:
-        threads.append(threading.Thread(target=work, args=given, daemon=True))
-        threads[-1].start()
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = listening.accept()
-                ends.append(near)
-                try:
-                    far = socket.create_connection(("127.0.0.1", server.port))
-                except OSError:
-                    hang_up(near)
-                    continue
-                ends.append(far)
-                begin(carry, near, far, 0)
-                begin(carry, far, near, 1)
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        begin(accept)
-        try:
-            yield listening.getsockname()[1], narrow
-        finally:
-            narrow.opened.set()
-            hang_up(listening)
-            threads[0].join()
-            hang_up(*ends)
-            for thread in threads:
-                thread.join()
-            for end in ends:
-                end.close()
-
-
-def hang_up(*ends: socket.socket) -> None:
-    for end in ends:
-        with contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)

@@ -80,13 +80,13 @@ def engine() -> Iterator[Second]:
 
 
 @contextmanager
-def newer(suite: str = debian.NEWER, *, containerd: bool = True) -> Iterator[str]:
-    """The engine of a newer Debian; its address. `containerd`: it keeps images there, as new Docker 29 does."""
+def newer() -> Iterator[str]:
+    """The engine of a newer Debian, which keeps images with containerd, as new Docker 29 does; its address."""
     with place() as (folder, bridge):
-        programs = debian.unpack(folder / "programs", "docker.io", "containerd", suite=suite)
+        programs = debian.unpack(folder / "programs", "docker.io", "containerd", suite=debian.NEWER)
         if subprocess.run([programs / "usr/sbin/dockerd", "--version"], capture_output=True, check=False).returncode:
-            pytest.skip(f"{suite}'s engine needs libraries newer than this system's")
-        (folder / "settings").write_text(json.dumps({"features": {"containerd-snapshotter": containerd}}))
+            pytest.skip(f"{debian.NEWER}'s engine needs libraries newer than this system's")
+        (folder / "settings").write_text(json.dumps({"features": {"containerd-snapshotter": True}}))
         host = f"unix://{folder}/docker.sock"
         path = f"{programs}/usr/sbin:{programs}/usr/bin:{os.environ['PATH']}"
         command = [

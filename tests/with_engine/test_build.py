@@ -18,10 +18,7 @@ from tfbuild.context.labels import read_labels
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings, find_program
-from tfbuild.errors import DiskFull
 from tfbuild.measure import records
-from tfbuild.pipeline.maker import Maker
-from tfbuild.plan import Request
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
 from tfbuild.verify.checks import CHECKS
@@ -210,17 +207,3 @@ def test_another_platform_than_the_engines_is_refused(invoke: Invoke, engine: En
     other = "linux/arm64" if engine.platform == "linux/amd64" else "linux/amd64"
     done = invoke("build", "--wheel", "official", "--platform", other, code=20)
     assert f"--platform {engine.platform}" in done.stderr
-
-
-def test_too_little_disk_is_told_before_the_work(maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfbuild.pipeline.maker.IMAGE_DISK", 1 << 60)
-    build = plan.select(Request(wheel="official", target="cpu", release="2.18.1"), detect())
-    with pytest.raises(DiskFull, match=r"1152921504.* GB are needed"):
-        maker.build(build)
-
-
-def test_without_an_engine_it_says_what_to_do(invoke: Invoke, tmp_path: Path) -> None:
-    env = os.environ | {"DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
-    done = invoke(*BUILD, code=20, env=env)
-    assert "hint: " in done.stderr
-    assert "Traceback" not in done.stderr

@@ -7,8 +7,6 @@ small one with its labels and its report, as if an earlier job had built and ver
 
 import json
 import shutil
-import subprocess
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 import requests
 from markdown_it import MarkdownIt
 
-from tests import checkout, debian
+from tests import checkout
 from tests.ci import steps
 from tests.ci.steps import Done, Github
 from tests.facts import newest
@@ -25,8 +23,6 @@ from tests.with_engine import registry as registries
 from tests.with_engine.registry import Server
 from tests.with_engine.test_registry import label
 from tfbuild import plan
-from tfbuild.ci import formats, matrix, runners
-from tfbuild.ci.matrix import MatrixRequest
 from tfbuild.cli.options import certificates
 from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import image_digest
@@ -309,37 +305,3 @@ def test_gitlabs_jobs_make_the_rows_and_publish_one(first: Done, site: Site) -> 
     assert f"{site.host}/us/gitlab:{ID}@sha256:" in published.stdout
     assert steps.gitlab("rows", site.checkout, asked).returncode == 0
     assert list(json.loads((site.checkout / "rows.yml").read_text())) == ["unchanged"]
-
-
-# --- bake -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.nightly
-def test_bake_builds_a_row(engine: Engine, tmp_path: Path) -> None:
-    """With Debian's buildx and the engine's own builder. No registry has the base here, and TLS may need its CA."""
-    rows = matrix.select(MatrixRequest(only=(ID,)))
-    formats.write_contexts(rows.rows, tmp_path / "contexts", lambda _: None)
-    file = tmp_path / "docker-bake.hcl"
-    file.write_text(formats.text("bake", runners.unscheduled(rows), tmp_path / "contexts"))
-    ca = certificates("")
-    base = bases.bootstrap(engine, "bookworm", progress=Progress(), log=tmp_path / "log", ca_cert=ca).reference
-    tag = f"tfbuild-test:bake-{uuid.uuid4().hex[:8]}"
-    (target,) = (formats.target_name(build.id) for build in rows.rows)
-    settings = [f"args.BASE={base}", f"tags={tag}", *([f"secrets=id=ca,src={ca}"] if ca else [])]
-    arguments = [word for setting in settings for word in ("--set", f"{target}.{setting}")]
-    command = [
-        str(debian.buildx(tmp_path / "buildx")),
-        "bake",
-        "--file",
-        str(file),
-        *arguments,
-        target,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    try:
-        assert engine.image(tag).labels["io.tfbuild.id"] == ID
-        output = engine.run(tag, ["python", "-c", "from importlib.metadata import *; print(version('tensorflow_cpu'))"])
-        assert output.stdout.strip() == newest.RELEASE
-    finally:
-        engine.untag(tag)

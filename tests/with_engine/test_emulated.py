@@ -26,7 +26,6 @@ CPUS = {
 }
 PREFIX = {"linux/amd64": "", "linux/arm64": "aarch64-linux-gnu-"}
 STOPPED = 86
-SIGILL = 128 + 4
 LIBRARIES = "/usr/aarch64-linux-gnu"
 # Debian's own shell for arm64 with its own awk; both are emulated.
 ARM_SHELL = f"""
@@ -126,31 +125,6 @@ def test_the_guard_stops_a_binary_exactly_where_a_feature_is_missing_and_elsewhe
             assert found.guarded == STOPPED, name
             assert found.said.startswith("tfbuild: this CPU lacks "), name
             assert build.id in found.said
-
-
-# Where a binary runs, and the next older CPU, on which it dies; armv8-a runs on all.
-DYING = {
-    "westmere,exact": ("Westmere", "Nehalem"),
-    "sandybridge": ("SandyBridge", "Westmere"),
-    "haswell": ("Haswell", "IvyBridge"),
-    "armv8-a": ("cortex-a72", ""),
-    "armv8.2-a": ("neoverse-n1", "cortex-a72"),
-    "armv8.2-a,asimddp": ("neoverse-n1", "a64fx"),
-    "armv8.2-a,sve": ("a64fx", "neoverse-n1"),
-    "neoverse-v1,exact": ("max", "a64fx"),
-}
-
-
-@pytest.mark.parametrize(
-    ("requested", "compiler", "platform", "runs", "dies"), each((*row, *DYING[row[0]]) for row in ALL)
-)
-def test_without_the_guard_the_next_older_cpu_dies_of_an_illegal_instruction(
-    requested: str, compiler: str, platform: str, runs: str, dies: str, emulate: Emulate
-) -> None:
-    results = emulate(requested, compiler, platform)
-    assert (results[runs].guarded, results[runs].alone) == (0, 0)
-    if dies:
-        assert (results[dies].guarded, results[dies].alone) == (STOPPED, SIGILL)
 
 
 @pytest.mark.parametrize(("name", "code"), [("amazon-neoverse_v1", 0), ("amazon-neoverse_n1", STOPPED)])

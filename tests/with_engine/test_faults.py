@@ -3,7 +3,6 @@
 import gc
 import os
 import pty
-import secrets
 import signal
 import subprocess
 import sys
@@ -76,36 +75,6 @@ def test_an_engine_that_dies_during_a_build_is_told_as_the_cause(
     killer.join()
     assert error.value.exit_code == 20
     assert str(log) in error.value.hint
-
-
-@pytest.mark.nightly
-def test_a_build_whose_client_was_too_slow_to_answer_goes_on(engine: Engine, base: str, tmp_path: Path) -> None:
-    """As on a machine that has no time for the client while a step compiles for hours."""
-    context, log, secret = tmp_path / "context", tmp_path / "log", tmp_path / "secret"
-    context.mkdir()
-    secret.write_text("secret")
-    run = f"RUN echo running {secrets.token_hex(8)} && sleep 35\nRUN --mount=type=secret,id=x cat /run/secrets/x\n"
-    (context / "Dockerfile").write_text(f"FROM {base}\n{run}")
-
-    def stop() -> None:
-        wait_until(lambda: " running " in (log.read_text() if log.is_file() else ""))
-        clients = [
-            int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if client in path.read_bytes()
-        ]
-        for pid in clients:
-            os.kill(pid, signal.SIGSTOP)
-        # The engine asks every 5 s, and waits for three answers.
-        time.sleep(32)
-        for pid in clients:
-            os.kill(pid, signal.SIGCONT)
-
-    client = f"{context}".encode()
-    stopper = threading.Thread(target=stop)
-    stopper.start()
-    engine.build(context, BuildSettings(log=log, progress=Progress(), secrets={"x": secret}), tag="tfbuild-test:faults")
-    stopper.join()
-    assert log.read_text().count("no active session") > 0
-    engine.remove("tfbuild-test:faults")
 
 
 def wait_until(holds: Callable[[], object]) -> None:

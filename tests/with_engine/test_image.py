@@ -20,8 +20,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
 
 from tests.cpu.machines import machine
 from tests.servers import FileHandler, serving
@@ -176,18 +174,6 @@ def test_import_compiles_nothing(engine: Engine, image: str) -> None:
     origins = re.findall(r"^# code object from '?([^'\n]+?)'?$", done.stderr, re.MULTILINE)
     assert sum(origin.endswith(".pyc") for origin in origins) > 1500
     assert [origin for origin in origins if not origin.endswith(".pyc")] == []
-
-
-def test_the_guards_symbols_are_left_in_the_framework_library(engine: Engine, image: str, work: Path) -> None:
-    path = engine.read_file(image, f"{SITE}/tensorflow/libtensorflow_framework.so.2", work / "framework.so", GIGABYTE)
-    with path.open("rb") as stream:
-        section = ELFFile(stream).get_section_by_name(".symtab")
-        assert isinstance(section, SymbolTableSection)
-        names = [symbol.name for symbol in section.iter_symbols()]
-    for part in ("TestCPUFeature", "CheckFeatureOrDie", "CheckIfFeatureUnused", "InfoAboutUnusedCPUFeatures"):
-        assert any(part in name for name in names), part
-    assert "_GLOBAL__sub_I_cpu_feature_guard.cc" in names
-    assert len(names) < 100
 
 
 def test_pip_installs_into_a_derived_image(engine: Engine, image: str, work: Path) -> None:
@@ -455,24 +441,3 @@ def test_a_base_that_has_its_own_python_keeps_it(
         assert engine.run(name, ["sh", "-c", PYTHONS]).stdout.split() == OWN
         cached = "import json, os; print(os.path.exists(json.__cached__))"
         assert engine.run(name, ["python3.11", "-B", "-c", cached]).stdout == "True\n"
-
-
-@pytest.mark.nightly
-def test_an_image_on_a_base_that_has_its_own_python(
-    engine: Engine, build: Build, local_python: str, work: Path, ca: Path
-) -> None:
-    on = Base(reference=local_python, name=local_python, digest="")
-    with made(engine, build, on, work, ca) as name:
-        done = engine.run(name, ["sh", "-c", PYTHONS.replace("python3.11", "python", 1)])
-        assert done.stdout.split() == OWN
-        test_import_compiles_nothing(engine, name)
-
-
-def test_a_base_without_that_python_is_refused_in_words(
-    engine: Engine, build: Build, ground: Base, work: Path, ca: Path
-) -> None:
-    with (
-        pytest.raises(BuildFailed, match=r"neither this base image nor its distribution has Python 3\.12"),
-        made(engine, replace(build, python="3.12"), ground, work, ca),
-    ):
-        pass

@@ -10,10 +10,7 @@ import secrets
 import shlex
 import shutil
 import subprocess
-import sys
 import tarfile
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
 from tests import debian, schemas
 from tests.cpu.machines import machine, recording
@@ -307,87 +303,6 @@ def shell(place: Registry, cpuinfo: Path, *, code: int = 0, words: tuple[str, ..
     return done
 
 
-# --- a registry in trouble --------------------------------------------------------------------------------------------
-
-
-def test_a_registry_killed_in_the_middle_of_a_push_offers_nothing_and_the_push_goes_on(
-    engine: Engine, made: Callable[..., str], tmp_path: Path
-) -> None:
-    folder = tmp_path / "registry"
-    folder.mkdir()
-    with registries.serve(folder) as server:
-        place = server.place()
-        image = made(build("avx"), megabytes=100)
-        killer = threading.Thread(target=kill_when_bytes_arrive, args=(server,))
-        killer.start()
-        arguments = [sys.executable, "-m", "invoke", "push", image, "--registry", server.repository]
-        done = run_push(arguments, tmp_path, server)
-        killer.join()
-        assert done.returncode == 0, done.stderr
-        best = choose(place, "rocky9-zen5").best
-        assert best is not None
-        assert best.id == build("avx").id
-
-
-@pytest.mark.nightly
-def test_a_registry_killed_in_the_middle_of_a_pull(engine: Engine, made: Callable[..., str], tmp_path: Path) -> None:
-    folder = tmp_path / "registry"
-    folder.mkdir()
-    with registries.serve(folder) as server, registries.narrow(server, megabytes=30) as (port, narrow):
-        image = made(build("avx"), megabytes=100, imported=True)
-        push(engine, image, server.place(), tmp_path)
-        engine.remove(image)
-        (tmp_path / "cpuinfo").write_text(machine("rocky9-zen5").cpuinfo())
-        arguments = ["pull", f"--registry=127.0.0.1:{port}/us/tensorflow", f"--cpuinfo={tmp_path}/cpuinfo"]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "invoke", *arguments],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert process.stderr is not None
-        begun = process.stderr.readline()
-        assert begun.startswith("pull "), begun
-        assert narrow.held.wait(300), "nothing like a layer was asked for"
-        server.kill()
-        narrow.opened.set()
-        assert process.poll() is None, "the pull ended before the registry was killed"
-        time.sleep(1)
-        server.start()
-        stdout, stderr = process.communicate(timeout=120)
-        assert process.returncode == 0, stderr
-        engine.remove(stdout.strip())
-
-
-def run_push(words: list[str], tmp_path: Path, server: Server) -> "subprocess.CompletedProcess[str]":
-    """In a folder whose reports/ is the test's; a half-pushed image is offered at no time."""
-    (tmp_path / "tasks.py").symlink_to(ROOT / "tasks.py")
-    process = subprocess.Popen(
-        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while server.process is not None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert server.process is None, "the push ended before the registry was killed"
-    assert process.poll() is None
-    time.sleep(1)
-    server.start()
-    stdout, stderr = process.communicate(timeout=180)
-    return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
-
-
-def kill_when_bytes_arrive(server: Server) -> None:
-    wait_for_bytes(server)
-    server.kill()
-
-
-def wait_for_bytes(server: Server) -> None:
-    """Wait until a part of a large layer has arrived."""
-    deadline = time.monotonic() + 60
-    while sum(path.stat().st_size for path in (server.folder / "data").rglob("data") if path.is_file()) < 20 << 20:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 # --- a push that dies at each of its steps ----------------------------------------------------------------------------
 
 
@@ -487,15 +402,6 @@ def pushed_through(
     return proxy
 
 
-def test_answers_that_are_lost_cost_nothing(
-    engine: Engine, server: Server, old_and_new: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transport, "BACKOFF", 0.01)
-    proxy = pushed_through(engine, server, old_and_new, losing=True)
-    # Three documents, what attaches two of them, the list of these, and three indexes.
-    assert len(proxy.lost) >= 9
-
-
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_registry_that_is_busy_in_the_middle_of_a_push_is_waited_for(
     status: int, engine: Engine, server: Server, old_and_new: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
@@ -517,42 +423,6 @@ def test_tokens_that_run_out_in_the_middle_of_a_push_are_bought_again(
     assert len(proxy.late) == 1
     # Three requests each: a push has some twenty.
     assert len([left for left in proxy.sold.values() if left == 0]) >= 5
-
-
-def test_a_registry_that_is_full_is_not_taken_for_one_that_wants_a_login(
-    engine: Engine, server: Server, old_and_new: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    new, folder = old_and_new
-    monkeypatch.setattr(registries, "ENDS", {"code": "DENIED", "message": "storage quota exceeded"})
-    with registries.between(server, left=2) as (host, _), pytest.raises(TransferFailed) as refusal:
-        push(engine, new, Registry(Repository.parse(f"{host}/{copy_of_old(server)}")), folder)
-    assert "quota exceeded" in refusal.value.reason
-    assert refusal.value.hint == "the registry's quota or size limit is reached: make room there"
-
-
-class Tampering(Handler):
-    """Hands on what a registry says, but for the manifests, in which it changes `old` to `new`."""
-
-    origin = ""
-    old, new = b"", b""
-
-    def do_GET(self) -> None:
-        answer = requests.get(f"{self.origin}{self.path}", headers={"Accept": self.headers["Accept"]}, timeout=10)
-        names = ("Content-Type", "Docker-Content-Digest")
-        headers = {name: answer.headers[name] for name in names if name in answer.headers}
-        self.say(answer.status_code, answer.content.replace(self.old, self.new), headers)
-
-
-def test_a_tampered_manifest_is_refused(
-    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path
-) -> None:
-    push(engine, made(build("avx")), place, tmp_path)
-    origin = f"http://{place.repository.host}"
-    handler = type("Here", (Tampering,), {"origin": origin, "old": b"avx", "new": b"sse"})
-    with serving(handler) as host:
-        between = Registry(Repository.parse(f"{host}/{place.repository.path}"))
-        with pytest.raises(VerificationFailed, match=r"sent a manifest for .* that does not match its digest"):
-            choose(between, "rocky9-zen5")
 
 
 # --- the verbs --------------------------------------------------------------------------------------------------------

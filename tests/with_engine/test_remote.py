@@ -26,12 +26,9 @@ from tests.with_engine.conftest import ROOT, Site
 from tests.with_engine.test_compile import KERNELS, NEW, RELEASE, TREE, begun, command, maker, renewed, small
 from tests.with_engine.test_compile import log as log_of
 from tfbuild import plan
-from tfbuild.context.dockerfile import TEMPLATES
 from tfbuild.engine import Engine
 from tfbuild.errors import UsageError
-from tfbuild.pipeline import bazel as bazel_says
-from tfbuild.plan import Request, remote_cache
-from tfbuild.plan.remote_cache import Remote
+from tfbuild.plan import Request
 
 CPU = "x86-64-v2"
 
@@ -117,7 +114,6 @@ def taken(said: str) -> tuple[int, int]:
 def test_a_second_builder_takes_its_actions_from_the_cache_and_another_instruction_set_no_kernel(
     also_another: bool, site: Site, server: Server, tmp_path: Path
 ) -> None:
-    """Bazel 0.26.1 has no disk cache beside one over gRPC, so that every builder's disks are cold."""
     shared = ("--remote-cache", server.url, "--source", str(small(tmp_path / "tree", uuid.uuid4().hex)))
     first = build(site, tmp_path, *shared)
     assert f"remote cache {server.url}" in first
@@ -304,53 +300,3 @@ def test_no_client_certificate_is_in_an_image_that_was_compiled_with_it(
         assert saved.found((*said, *unpacked(kept)), *secret, *wrote) == wrote
     finally:
         engine.remove(image)
-
-
-def here(bazel: Path, version: str, given: Remote, folder: Path, startup: str = "") -> str:
-    """What Bazel says of a build of one action on this machine, by the builder's own lines, on disks that are cold."""
-    bazel.chmod(0o755)
-    tree, rc = folder / "tree", folder / "rc"
-    tree.mkdir(exist_ok=True)
-    (tree / "WORKSPACE").touch()
-    (tree / "BUILD").write_text('genrule(name = "made", outs = ["made.txt"], cmd = "echo made > $@")\n')
-    silo = remote_cache.silo("2.13.1").replace(remote_cache.BUILDER, "0" * 64)
-    rc.write_text(f"{startup}{remote_cache.bazelrc(given, version)}build {silo}\n")
-    start = [str(bazel), "--batch", f"--bazelrc={rc}", f"--output_user_root={folder / uuid.uuid4().hex}"]
-    return subprocess.run([*start, "build", ":made"], cwd=tree, capture_output=True, text=True, check=False).stderr
-
-
-@pytest.mark.nightly
-def test_a_companys_authority_is_trusted_over_tls(certificates: Certificates, tmp_path: Path) -> None:
-    """The builder's trust store, as network.sh makes it of the secret `ca`, holds for gRPC too."""
-    store = tmp_path / "truststore.jks"
-    subprocess.run([sys.executable, TEMPLATES / "truststore.py", certificates.bundle, store], check=True)
-    options = (f"trustStore={store}", "trustStoreType=JKS", "trustStorePassword=changeit")
-    trusting = "".join(f"startup --host_jvm_args=-Djavax.net.ssl.{option}\n" for option in options)
-    bazel = mirror.binary(mirror.OLD, mirror.OLD_SHA256)
-    with buildgrid.serve(tmp_path, tls=certificates.server) as server:
-        given = remote_options(cache=server.url)
-        assert given is not None
-        assert bazel_says.NO_REMOTE.search(here(bazel, mirror.OLD, given, tmp_path))
-        assert "Build completed successfully" in here(bazel, mirror.OLD, given, tmp_path, trusting)
-        assert "1 process: 1 remote cache hit." in here(bazel, mirror.OLD, given, tmp_path, trusting)
-
-
-@pytest.mark.nightly
-def test_bazel_is_known_by_its_header_and_by_none_but_the_right_one(tmp_path: Path) -> None:
-    """A newer Bazel on this machine, and a server that asks for a header: the lines are the builder's own."""
-    bazel = mirror.binary(mirror.NEWER, mirror.NEWER_SHA256)
-
-    def run(server: Server, value: str) -> str:
-        headers = tmp_path / "headers"
-        headers.write_text(f"# for the cache\n\nx-request-actor={value}\n")
-        given = remote_options(cache=server.url, instance="main", header_file=str(headers))
-        assert given is not None
-        return here(bazel, mirror.NEWER, given, tmp_path)
-
-    right = 'a b=c,d;"e#f'
-    with buildgrid.serve(tmp_path, actor=right, instance="main") as server:
-        assert bazel_says.NO_REMOTE.search(run(server, "wrong"))
-        first = run(server, right)
-        assert "Build completed successfully" in first
-        assert "remote cache hit" not in first
-        assert "1 process: 1 remote cache hit." in run(server, right)

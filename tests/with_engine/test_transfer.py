@@ -2,6 +2,7 @@
 
 import json
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.with_engine.test_registry import build, made, place, push, server
+from tfbuild import plan
+from tfbuild.cli.options import host_cpu
 from tfbuild.engine import Engine, connection, transfer
 from tfbuild.engine.transfer import TransferFailed
 from tfbuild.errors import RegistryRefused
 from tfbuild.oci.client import Registry
+from tfbuild.plan import Request
 from tfbuild.util.progress import Progress
 
 __all__ = ["made", "place", "server"]  # fixtures
@@ -56,6 +60,9 @@ class Relay:
                     if self.stalls:
                         return
                     break
+            else:
+                other.shutdown(socket.SHUT_WR)
+                return
         for end in (one, other):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -145,3 +152,19 @@ def test_a_helper_that_is_not_there_is_not_taken_for_an_engine_that_is_not(
     (tmp_path / "config.json").write_text(json.dumps({"auths": {place.repository.host: {"auth": "no base64!"}}}))
     with pytest.raises(RegistryRefused, match="stored credentials cannot be read"):
         Engine.connect()
+
+
+# --- another engine's machine -----------------------------------------------------------------------------------------
+
+
+def test_the_cpu_of_an_engine_elsewhere_is_read_there(
+    engine: Engine, invoke: Callable[..., "subprocess.CompletedProcess[str]"]
+) -> None:
+    """At an address of TCP: as far as its client knows, on another machine."""
+    arguments = ("build", "--target", "cpu", "--release", "2.20.0", "--dry-run", "--json", "--base", "bootstrap")
+    with relayed(engine, cuts=0) as elsewhere:
+        done = invoke(*arguments, "--engine", elsewhere.name)
+    (document,) = json.loads(done.stdout)
+    here = plan.select(Request(target="cpu", release="2.20.0"), host_cpu(""))
+    assert (document["id"], document["platform"]) == (here.id, here.platform)
+    assert "detect: the engine's CPU: done" in done.stderr
