@@ -8,7 +8,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-import requests
 
 from tests import broken
 from tfbuild.errors import RegistryRefused
@@ -73,18 +72,6 @@ def test_a_registry_that_wants_an_hour_of_patience_gets_a_minute(monkeypatch: py
     assert waited == [60]
 
 
-@pytest.mark.parametrize("text", ["-5", "soon", "1.5", "", "Wed, 21 Oct 2099 07:28:00 GMT", "9" * 5000, "\u0663"])
-def test_a_wait_that_is_no_number_of_seconds_is_as_if_it_were_not_there(
-    text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer = requests.Response()
-    answer.headers["Retry-After"] = text
-    assert transport._retry_after(answer) == 0
-    monkeypatch.setattr(transport, "MOST_WAIT", MOST_WAIT)
-    answer.headers["Retry-After"] = " 7 "
-    assert transport._retry_after(answer) == 7
-
-
 @pytest.mark.parametrize(
     ("said", "message"),
     [(b"SSH-2.0-OpenSSH_9.2\r\n", "it does not speak HTTP"), (b"", "the connection ended without an answer")],
@@ -106,48 +93,3 @@ def test_a_server_of_another_protocol_is_named_by_what_it_lacks(said: bytes, mes
                 registry(port).manifest("t")
         finally:
             listening.shutdown(socket.SHUT_RDWR)
-
-
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n"
-
-
-@pytest.mark.parametrize(
-    ("first", "drop", "message"),
-    [
-        (HEAD + b"\r\n", b" ", r"sent only \d+ bytes in \d+ s"),
-        (HEAD, b"X-More: 1\r\n", "does not answer: no answer in time"),
-        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", "does not answer: no answer in time"),
-        (b"", b"", "does not answer: no answer in time"),
-    ],
-)
-def test_an_answer_in_drips_is_ended(first: bytes, drop: bytes, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each drop comes before the socket's own limit is over."""
-    monkeypatch.setattr(transport, "SECONDS", 0.5)
-    monkeypatch.setattr(transport, "PATIENCE", 0.6)
-    monkeypatch.setattr(transport, "BACKOFF", 0)
-    ended = threading.Event()
-    connections: list[socket.socket] = []
-
-    def accept(listening: socket.socket) -> None:
-        with suppress(OSError):
-            while True:
-                connections.append(listening.accept()[0])
-                connections[-1].sendall(first)
-                threading.Thread(target=drip, args=(connections[-1],), daemon=True).start()
-
-    def drip(end: socket.socket) -> None:
-        with suppress(OSError):
-            while not ended.wait(0.1):
-                end.sendall(drop)
-
-    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
-        threading.Thread(target=accept, args=(listening,), daemon=True).start()
-        try:
-            with pytest.raises(RegistryRefused, match=message):
-                registry(listening.getsockname()[1]).manifest("t")
-        finally:
-            ended.set()
-            listening.shutdown(socket.SHUT_RDWR)
-            for end in connections:
-                end.close()
-    assert len(connections) <= 3  # of the six tries that a request has where failures come fast

@@ -299,30 +299,6 @@ def test_the_reason_is_the_registrys_own(
 
 
 @pytest.mark.parametrize(
-    ("status", "hint"),
-    [
-        (401, "docker login {host}; the stored login may have expired"),
-        (403, "docker login {host} as a user with the permission"),
-        (404, "check that the repository exists"),
-        (405, "it may be a read-only mirror"),
-        (409, "another operation is in progress"),
-        (413, "quota or size limit"),
-        (415, "does not support this request"),
-        (499, "does not support this request"),
-        (505, "has an internal error"),
-        (507, "the registry's disk is full"),
-    ],
-)
-def test_each_refusal_says_what_to_do(
-    status: int, hint: str, fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answering(fake, "PUT", status, monkeypatch)
-    with pytest.raises(RegistryRefused) as refusal:
-        connect(fake).put("x", b"{}", INDEX)
-    assert hint.format(host=fake.host) in refusal.value.hint
-
-
-@pytest.mark.parametrize(
     ("variable", "address"),
     [
         ("HTTPS_PROXY", "http://user:s3cret@127.0.0.1:9"),
@@ -356,32 +332,6 @@ def test_a_token_is_sent_to_its_registry_only(fake: type[FakeRegistry], monkeypa
     ):
         connection.request("GET", url, accept=(404,))
         assert fake.authorizations[-1] == sent
-
-
-def test_a_registry_that_does_not_answer_is_named(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "TRIES", 0)
-
-    def hang_up(self: FakeRegistry) -> None:
-        self.close_connection = True
-
-    monkeypatch.setattr(fake, "do_GET", hang_up)
-    with pytest.raises(RegistryRefused, match=r"^error: 127\.0\.0\.1:\d+ does not answer: ") as refusal:
-        connect(fake).manifest("x")
-    assert refusal.value.hint == "check the --registry address, or try again later"
-
-
-def test_an_answer_that_breaks_off_is_an_error(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
-    def break_off(self: FakeRegistry) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "100")
-        self.end_headers()
-        self.wfile.write(b"{")
-        self.close_connection = True
-
-    monkeypatch.setattr(fake, "do_GET", break_off)
-    with pytest.raises(RegistryRefused, match="manifests/x broke off: ") as refusal:
-        connect(fake).manifest("x")
-    assert refusal.value.hint == "try again"
 
 
 # --- manifests --------------------------------------------------------------------------------------------------------

@@ -16,20 +16,12 @@ from tfbuild.errors import RegistryRefused
 def test_the_engines_credentials_override_those_of_netrc(
     fake: type[FakeRegistry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoded = base64.b64encode(b"engine:secret").decode()
+    # In UTF-8, as Docker's client sends it.
+    encoded = base64.b64encode("engine:пароль".encode()).decode()
     host: str = fake.host
     (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": encoded}}}))
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login another password secret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    fake.needs = f"Basic {encoded}"
-    assert connect(fake).tags() == []
-    assert fake.authorizations == ["", f"Basic {encoded}"]
-
-
-def test_a_password_is_sent_in_utf_8_as_dockers_client_does(fake: type[FakeRegistry], tmp_path: Path) -> None:
-    encoded = base64.b64encode("engine:пароль".encode()).decode()
-    host: str = fake.host
-    (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": encoded}}}))
     fake.needs = f"Basic {encoded}"
     assert connect(fake).tags() == []
     assert fake.authorizations == ["", f"Basic {encoded}"]
@@ -91,19 +83,13 @@ def test_an_identity_token_in_the_configuration_is_exchanged_for_a_token(
     assert token_request(fake) == ("POST", IDENTITY, "")
 
 
-def test_an_identity_token_from_a_helper_is_exchanged_for_a_token(
+def test_what_a_helper_has_is_exchanged_for_a_token(
     fake: type[FakeRegistry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install_helper(
-        tmp_path, """echo '{"ServerURL": "x", "Username": "<token>", "Secret": "an identity"}'""", monkeypatch
-    )
+    answer = """echo '{"ServerURL": "x", "Username": "%s", "Secret": "%s"}'"""
+    install_helper(tmp_path, answer % ("<token>", "an identity"), monkeypatch)
     assert token_request(fake) == ("POST", IDENTITY, "")
-
-
-def test_a_name_and_secret_from_a_helper_are_exchanged_for_a_token(
-    fake: type[FakeRegistry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install_helper(tmp_path, """echo '{"ServerURL": "x", "Username": "us", "Secret": "secret"}'""", monkeypatch)
+    install_helper(tmp_path, answer % ("us", "secret"), monkeypatch)
     assert token_request(fake) == ("GET", "", f"Basic {base64.b64encode(b'us:secret').decode()}")
     install_helper(tmp_path, "echo credentials not found in native keychain; exit 1", monkeypatch)
     assert token_request(fake) == ("GET", "", "")

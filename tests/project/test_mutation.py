@@ -120,19 +120,6 @@ def test_why_a_defect_is_equivalent_stays_while_the_same_change_survives(tmp_pat
     assert [row.equivalent for row in kept.survivors] == ["", "every caller gives it"]
 
 
-def test_a_defect_that_survives_again_was_not_killed(tmp_path: Path) -> None:
-    mutation.write(tmp_path, report("cpu", "a.py\n@@ -1 +1 @@\n-1\n+2"))
-    path = tmp_path / "cpu.json"
-    path.write_text(path.read_text().replace('"killed_by": ""', '"killed_by": "tests/cpu/test_a.py::test_a"'))
-    before = mutation.read(tmp_path, "cpu")
-    assert before is not None
-    assert before.survivors[0].killed_by == "tests/cpu/test_a.py::test_a"
-    mutation.write(tmp_path, report("cpu", "a.py\n@@ -1 +1 @@\n-1\n+2"))
-    after = mutation.read(tmp_path, "cpu")
-    assert after is not None
-    assert after.survivors[0].killed_by == ""
-
-
 def test_the_table_counts_an_equivalent_defect_and_one_that_was_killed_since_as_not_found(tmp_path: Path) -> None:
     mutation.write(tmp_path, report("plan", "a.py\n-1\n+2", "a.py\n-3\n+4", "a.py\n-5\n+6"))
     with_reason(tmp_path, "plan", "every caller gives it")

@@ -74,18 +74,6 @@ def test_tests_that_measure_time_run_last_and_alone(steps: list[list[str]]) -> N
     assert steps[-1] == last
 
 
-def test_the_nightly_set_too_runs_in_parallel_but_for_those(steps: list[list[str]]) -> None:
-    testing.run(ROOT, path="", pure=False, nightly=True)
-    first, last = steps
-    assert (selected(first), selected(last)) == (
-        "(nightly or hypothesis) and not alone",
-        "(nightly or hypothesis) and alone",
-    )
-    assert "--numprocesses=3" in first
-    assert not [word for word in last if word.startswith("--numprocesses")]
-    assert (first[-1], last[-2:]) == (THOROUGH, [THOROUGH, testing.WITH_ENGINE])
-
-
 @pytest.mark.parametrize(
     ("path", "options", "marks", "words"),
     [

@@ -97,23 +97,6 @@ def test_if_nothing_fits_the_nearest_image_and_its_missing_features_are_named(
     assert len(choice.missing) == min(len(image.features - features) for image in candidates)
 
 
-@given(images(), feature_sets, st.integers(0, 3))
-def test_without_the_best_images_the_reasons_are_those_without_them_in_the_registry(
-    published: list[Published], features: frozenset[str], lost: int
-) -> None:
-    def chosen_of(images: list[Published]) -> choose.Choice:
-        return choose.choose(images, platform="linux/amd64", features=features)
-
-    choice = chosen_of(published)
-    gone, left = choice.fitting[:lost], choice.fitting[lost:]
-    if left:
-        fresh = chosen_of([image for image in published if image not in gone])
-        names = {image.id for image in left[1:]}
-        assert choice.among(left).best == fresh.best
-        rows = [row for row in choice.among(left).passed_over if row.id in names]
-        assert rows == [row for row in fresh.passed_over if row.id in names]
-
-
 def index(published: list[Published]) -> manifests.Manifest:
     entries = [indexes.IndexEntry(image=image, media_type=manifests.IMAGES[0], size=1) for image in published]
     content = indexes.index_content(entries)
@@ -136,24 +119,6 @@ def test_an_index_leads_to_the_same_choice_in_any_order(
     assert choose.choose(read, platform="linux/amd64", features=features) == choose.choose(
         published, platform="linux/amd64", features=features
     )
-
-
-@given(images(), feature_sets)
-def test_the_choice_is_the_first_of_the_fastest_images_that_fit(
-    published: list[Published], features: frozenset[str]
-) -> None:
-    """pull.sh relies on this: it cannot compare times. Plain docker takes the first image."""
-    rows = index(published).json()["manifests"]
-    speeds = {row["digest"]: row["annotations"]["io.tfbuild.speed"] for row in rows}
-    every = of_index(index(published))
-    newest = max((Version(image.release) for image in every), default=None)
-    candidates = [image for image in every if image.platform == "linux/amd64"]
-    fitting = [image for image in candidates if image.features <= features and Version(image.release) == newest]
-    best = choose.choose(published, platform="linux/amd64", features=features).best
-    assert max(fitting, key=lambda image: speeds[image.digest], default=None) == best
-    lowest = min((speeds[image.digest] for image in candidates), default=None)
-    slowest = [image for image in candidates if speeds[image.digest] == lowest]
-    assert candidates[:1] == sorted(slowest, key=choose.rank)[-1:]
 
 
 @pytest.mark.parametrize(

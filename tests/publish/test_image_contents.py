@@ -203,9 +203,3 @@ def test_a_package_url_has_the_distribution_if_it_is_known() -> None:
     renamed = stanza("x-bin", "Status: install ok installed", "Source: x").encode()
     found = rows(sbom.document(image(), contents({DPKG: renamed})))["x-bin"]
     assert found["purl"] == "pkg:deb/debian/x-bin@1?upstream=x"
-
-
-def test_what_no_package_url_can_name_has_a_reference_of_its_own() -> None:
-    status = b"Package: /\nVersion: 1\nStatus: install ok installed\nArchitecture: amd64\n"
-    row = rows(sbom.document(image(env=()), contents({DPKG: status})))["/"]
-    assert (row.get("purl"), row["bom-ref"]) == (None, "deb / 1 amd64")

@@ -57,11 +57,6 @@ def without_configuration(fake: type[FakeRegistry], name: str) -> None:
     del fake.content[config_of(fake, name)]
 
 
-def with_a_changed_configuration(fake: type[FakeRegistry], name: str) -> None:
-    kind, content = fake.content[config_of(fake, name)]
-    fake.content[config_of(fake, name)] = (kind, content + b" ")
-
-
 def with_fewer_features_in_the_index(fake: type[FakeRegistry], name: str) -> None:
     reindexed(fake, b" avx512vl", b"")
 
@@ -78,10 +73,6 @@ def that_is_an_index(fake: type[FakeRegistry], name: str) -> None:
     reindexed(fake, digest(fake, name).encode(), digest_of(content).encode())
 
 
-def that_is_no_json(fake: type[FakeRegistry], name: str) -> None:
-    fake.content[f"manifests/{digest(fake, name)}"] = ("text/html", b"<html>")
-
-
 def without_a_layer(fake: type[FakeRegistry], name: str) -> None:
     del fake.content[f"blobs/{digest_of(b'x86-64-v4')}"]
 
@@ -90,11 +81,9 @@ FAULTS = [
     (lost, "it is missing in the registry", 26),
     (changed, "does not match its digest", 24),
     (without_configuration, "does not have the configuration", 26),
-    (with_a_changed_configuration, "does not match its digest", 24),
     (with_fewer_features_in_the_index, "its labels are not what its index says", 24),
     (with_another_release_in_the_index, "its labels are not what its index says", 24),
     (that_is_an_index, "it is not an image but application/vnd.oci.image.index", 26),
-    (that_is_no_json, "no manifest", 26),
     (without_a_layer, "is missing in the registry", 26),
 ]
 

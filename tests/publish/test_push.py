@@ -184,16 +184,6 @@ def test_an_image_is_signed_before_anything_offers_it(host: Host, tmp_path: Path
     assert words(cosign) == ["sign", "--yes", "--key", "k", f"{connect(host.fake).repository}@{done.digest}"]
 
 
-def test_without_cosign_a_signed_push_ends_before_the_upload(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(TfbuildError, match="not on PATH"):
-        push(host, tmp_path, sign=signing.signer("", None))
-    assert (host.pushed, writes(host.fake)) == ([], [])
-    assert push(host, tmp_path).signed is False
-
-
 @pytest.mark.parametrize(
     "unverify",
     [

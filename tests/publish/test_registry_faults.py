@@ -123,8 +123,6 @@ def without_features(rows: list[dict[str, Any]]) -> None:
 
 
 TOKEN = (200, b'{"token": "issued"}', {"Content-Type": "application/json"})
-MANY_TAGS = json.dumps({"tags": [f"2.20.0-mkl-py3.13-{number}" for number in range(90_000)]}).encode()
-MANY_ROWS = json.dumps({"manifests": [{"digest": f"sha256:{number:064}"} for number in range(24_000)]}).encode()
 # The fault; and by verb the exit code, with a part of what is said.
 FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] = {
     "none": (lambda _: None, {"pull": (0, ""), "pull.sh": (0, ""), "verify": (0, ""), "indexes": (0, "")}),
@@ -134,12 +132,6 @@ FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] =
     ),
     "an upload is moved to http": (
         answering("uploads", page(202, Location=ELSEWHERE), method="POST"), {"access": (26, "not an https address")}
-    ),
-    "an upload is moved nowhere": (
-        answering("uploads", page(202, Location="http://["), method="POST"), {"access": (26, "not an https address")}
-    ),
-    "the next page is nowhere": (
-        answering(TAGS, page(200, b'{"tags": []}', Link='<http://[>; rel="next"')), {"indexes": (26, "not an https")}
     ),
     "a length of 5,000 digits": (
         answering(INDEX_PATH, page(200, b"{}", Content_Length="9" * 5000)), {"pull": (26, ""), "pull.sh": (26, "")}
@@ -171,7 +163,6 @@ FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] =
     "a page": (
         answering("", page()), {"pull": (26, "no manifest"), "pull.sh": (26, "not an index"), "verify": (26, "")}
     ),
-    "nothing": (answering("", page(content=b"")), {"pull": (26, "sent 0 bytes"), "pull.sh": (26, "not an index")}),
     "another media type": (
         lambda here: here.put("latest-mkl", "x/y"), {"pull": (0, ""), "pull.sh": (0, "")}
     ),
@@ -191,11 +182,6 @@ FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] =
     "an index that says other features": (
         edited(without_features),
         {"pull": (24, "its labels are not what"), "pull.sh": (24, "not what its digest"), "verify": (30, "")},
-    ),
-    "90,000 tags": (answering(TAGS, page(content=MANY_TAGS)), {"indexes": (26, "more than 10000 tags")}),
-    "24,000 referrers": (
-        answering("referrers/", (200, MANY_ROWS, {"Content-Type": INDEX})),
-        {"verify": (26, "more than 1000 referrers"), "pull": (0, "")},
     ),
 }  # fmt: skip
 ROWS = [(name, verb) for name, (_, verbs) in FAULTS.items() for verb in verbs]

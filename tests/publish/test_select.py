@@ -1,8 +1,6 @@
 """The choice of `pull` and pull.sh: they read the indexes in a registry over HTTP."""
 
-import json
 import os
-import random
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +23,6 @@ from tests.publish.fake_images import gather, image, published
 from tfbuild import cpu
 from tfbuild.cpu import isa
 from tfbuild.errors import NothingFits
-from tfbuild.oci import manifests
 from tfbuild.publish import choose, index_updates, pulling
 from tfbuild.publish.choose import Choice, Published
 
@@ -142,27 +139,6 @@ def test_every_recorded_machine_gets_the_same_from_pull_and_pull_sh() -> None:
         recorded.name: [best] if best else [] for recorded, (best, _) in chosen.items()
     }
     assert len({best for best, _ in chosen.values()}) > 4
-
-
-@few
-@given(pushes, st.sampled_from(list(HOSTS)), st.integers())
-def test_the_orders_of_pushes_and_of_index_entries_do_not_matter(
-    pushed: list[tuple[str, str, str, bool]], name: str, seed: int
-) -> None:
-    shuffle = random.Random(seed).shuffle
-    with serving() as first, serving() as second:
-        for arguments in pushed:
-            push(first, *arguments)
-        shuffle(pushed)
-        for arguments in pushed:
-            push(second, *arguments)
-        choice = select(first, HOSTS[name])
-        assert select(second, HOSTS[name]) == choice
-        if choice is not None:
-            sent = json.loads(second.content["manifests/latest-mkl"][1])
-            shuffle(sent["manifests"])
-            second.content["manifests/latest-mkl"] = (manifests.INDEX, json.dumps(sent).encode())
-            assert select(second, HOSTS[name]) == choice
 
 
 def test_a_latest_index_reads_no_more_releases_than_it_needs() -> None:

@@ -199,7 +199,7 @@ def test_the_manuals_commands_take_the_wheel_of_the_set_and_everything_else_from
 def test_install_hands_over_its_wheel_whatever_other_index_the_user_has(
     client: str, environments: Environments, server: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only what the wheel depends on comes from the user's indexes. A RECORD that nobody can parse is repaired."""
+    """Only what the wheel depends on comes from the user's indexes. uv notes no digest, so it installs once more."""
     for name in (name for name in os.environ if name.startswith(("PIP_", "UV_"))):
         monkeypatch.delenv(name)
     public, hostile = f"{server.url}/pypi/simple/", f"{server.url}/hostile/simple/"
@@ -212,15 +212,12 @@ def test_install_hands_over_its_wheel_whatever_other_index_the_user_has(
     words = ("install", "--index", f"{server.url}/plain", "--python", environments.python(client))
     environments.empty(client)
     server.requested.clear()
-    for compiled, told in (("x86-64-v4", "installed in"), ("avx", "installed in"), ("avx", "it is installed already")):
+    again = "installed in" if client.startswith("uv") else "it is installed already in"
+    for compiled, told in (("x86-64-v4", "installed in"), ("avx", "installed in"), ("avx", again)):
         done = answer(*words, "--cpuinfo", cpuinfo(tmp_path / compiled, compiled), env=env)
         assert done.returncode == 0, done.stderr
         assert environments.installed(client) == compiled
-        assert f"{told} " in done.stderr.splitlines()[-1]
-    (record,) = environments.site(client).glob("tensorflow_cpu-*.dist-info/RECORD")
-    record.write_bytes(b"\xff,\xff,\n")
-    done = answer(*words, "--cpuinfo", cpuinfo(tmp_path / "avx", "avx"), env=env)
-    assert done.stderr.endswith("dist-info/RECORD was missing or changed\n"), done.stderr
+        assert done.stderr.splitlines()[-1].startswith(f"{told} ")
     assert (environments.site(client) / "dependency.py").exists()
     fetched = [path for path in server.requested if path.endswith(".whl") and "tensorflow" in path]
     assert fetched
