@@ -2,8 +2,7 @@
 
 import pytest
 
-from tfbuild import facts
-from tfbuild.cpu import compilers, isa
+from tfbuild.cpu import compilers
 from tfbuild.cpu.compilers import Broken
 from tfbuild.errors import Unsupported
 
@@ -72,38 +71,3 @@ def test_a_name_tunes_badly_from_its_first_version_to_before_its_last() -> None:
     row = compilers.slow("zen3", "gcc", 12, "x86_64")
     assert row is not None
     assert row.name == "znver3"
-
-
-@pytest.mark.parametrize(
-    ("cpu", "arch", "compiler", "feature", "reason"),
-    [
-        ("x86-64-v3,avx_vnni", "x86_64", "gcc-10", "avx_vnni", "gcc-10 does not know -mavxvnni (gcc 11 does)"),
-        ("x86-64-v4,avx512_fp16", "x86_64", "gcc-11", "avx512_fp16", "gcc-11 does not know -mavx512fp16 (gcc 12 does)"),
-    ],
-)
-def test_a_feature_is_dropped_with_the_version_that_knows_it(
-    cpu: str, arch: str, compiler: str, feature: str, reason: str
-) -> None:
-    flags = compilers.flags(isa.resolve(cpu, arch=arch), compiler)
-    assert {row.feature: row.reason for row in flags.dropped}[feature] == reason
-    assert flags.compiler == compiler
-
-
-def test_what_needs_a_dropped_feature_goes_with_it() -> None:
-    flags = compilers.flags(isa.instruction_set(["avx512_fp16"], "x86_64"), "clang-9")
-    dropped = {row.feature: row.reason for row in flags.dropped}
-    assert dropped["avx512_fp16"].startswith("clang-9 does not know -mavx512fp16 (clang ")
-    older = compilers.flags(isa.instruction_set(["amx_bf16", "amx_tile"], "x86_64"), "gcc-10")
-    assert {row.feature for row in older.dropped} == {"amx_bf16", "amx_tile"}
-
-
-def test_each_width_is_one_and_others_are_told_which_are() -> None:
-    held = facts.closure(["avx512f"])
-    for width in ("128", "256", "512"):
-        compilers.refuse_vector_width(held, width)
-    with pytest.raises(Exception, match="'64' is not a vector width") as refused:
-        compilers.refuse_vector_width(held, "64")
-    assert getattr(refused.value, "hint", "") == "one of: 128, 256, 512 (in bits)"
-    for width, needed in (("512", "avx512f"), ("256", "avx")):
-        with pytest.raises(Exception, match=f"{width} changes nothing: the instruction set has no {needed}\n"):
-            compilers.refuse_vector_width(frozenset({"sse3"}), width)

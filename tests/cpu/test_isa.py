@@ -184,12 +184,6 @@ def test_a_compiler_too_old_for_the_level_gets_the_features_one_by_one() -> None
     assert {"-mavx2", "-mfma", "-mbmi2", "-mlzcnt", "-mmovbe"} <= set(switches)
 
 
-@pytest.mark.parametrize("requested", ["gcc-99", "clang-8", "icc", "gcc", "", "gcc-12;x"])
-def test_unknown_compilers_are_refused(requested: str) -> None:
-    with pytest.raises(Unsupported, match="hint"):
-        compilers.find(requested)
-
-
 def test_a_hypervisor_that_hides_fma_takes_nothing_else_along() -> None:
     guest = cpu.parse(machine("fedora29-zen-guest").cpuinfo())
     resolved = isa.of_cpu(guest)
@@ -605,16 +599,6 @@ def test_every_x86_feature_has_its_own_cpuid_bit() -> None:
 # --- what is told -----------------------------------------------------------------------------------------------------
 
 
-def test_a_hint_has_the_nearest_three_and_each_name_once() -> None:
-    near = refusal_of("x86-64-v5").removeprefix("nearest: ").removesuffix("; or --cpu host").split(", ")
-    assert sorted(near) == ["x86-64-v1", "x86-64-v2", "x86-64-v3"] or len(near) == 3
-    assert all(name.startswith("x86-64-v") for name in near)
-    assert refusal_of("haswel") == "nearest: haswell; or --cpu host"
-    levels = ", ".join(level.name for level in facts.levels("aarch64"))
-    kinds = f"a level ({levels}), a CPU such as 'EPYC 7763', or --cpu host; invoke cpus lists all"
-    assert refusal_of("VIA Nano", "aarch64") == kinds
-
-
 def test_an_empty_cpu_means_the_host_and_names_none() -> None:
     assert isa.means_host("")
     assert isa.means_host("avx2, host")
@@ -644,21 +628,6 @@ def test_a_name_that_would_be_too_long_for_a_tag_has_a_fingerprint_instead() -> 
     assert not re.search(r"-[0-9a-f]{8}$", short.name)
     long = isa.resolve("x86-64-v4,vnni,bf16,fp16,aes,gfni,sha_ni,vaes,adx,rdrand", arch="x86_64")
     assert re.fullmatch(r"x86-64-v4-[0-9a-f]{8}", long.name)
-
-
-def test_why_a_feature_is_hidden_or_dropped_is_said() -> None:
-    masked = cpu.parse(machine("kvm-zen5-guest").core(without=("fma",)))
-    reasons = {item.feature: item.reason for item in isa.hidden(masked)}
-    assert reasons["avx512f"] == "needs fma, which is masked"
-    broken = compilers.flags(isa.instruction_set(["amx_fp16", "amx_int8"], "x86_64"), "gcc-10").dropped
-    assert all(row.reason for row in broken)
-
-
-def test_copts_are_the_flags_for_bazel() -> None:
-    flags = compilers.flags(isa.resolve("avx2,fma", arch="x86_64"), "clang-18")
-    assert flags.copts == tuple(f"--copt={flag}" for flag in flags.flags)
-    assert flags.compiler == "clang-18"
-    assert compilers.flags(isa.resolve("avx", arch="x86_64"), "clang++18").compiler == "clang-18"
 
 
 @pytest.mark.parametrize("one", ["skylake-avx512", "haswell", "zen4"])

@@ -32,7 +32,6 @@ from tfbuild.plan import tree as source_tree
 from tfbuild.plan.wheel import CPYTHON
 
 CLANG = re.compile(rb"\bclang version (\d+\.\d+\.\d+)")
-LLVM = re.compile(rb"LLVM version (\d+\.\d+\.\d+\w*)")
 FILES = "PyPI, files of {}"
 
 
@@ -44,7 +43,7 @@ def proposed(folder: Path) -> str:
     rows = source_tree.differences(tree, tree.version)
     new = (f"# {row.file}\n{_table(row.table, row.row)}" for row in rows if row.row)
     gone = (f"# {row.file} has {row.what}: end the row {row.table} {row.key}".rstrip() for row in rows if not row.row)
-    after = f"# {tree.version}, unlike {releases.nearest(tree.version)}; built with LLVM {tree.llvm or 'of its own'}"
+    after = f"# {tree.version}, unlike {releases.nearest(tree.version)}"
     return "\n".join((after, *new, *gone)) + "\n"
 
 
@@ -77,10 +76,8 @@ def of_wheel(wheel: Path, release: str, arch: str, pythons: list[str]) -> Iterat
     if tuple(pythons) != releases.official_pythons(known, arch):
         versions = release_table.Python(since=since, versions=tuple(pythons), sure="index", source=source)
         yield _table("python", versions)
-    texts = _texts(wheel)
-    if (llvm := _found(LLVM, texts)) and llvm != releases.llvm(known):
-        yield _table("llvm", release_table.LinkedLlvm(since=since, version=llvm, sure="wheel", source=source))
-    clang = f"clang-{_found(CLANG, texts)}"
+    found = [match[1].decode() for text in _texts(wheel) if (match := CLANG.search(text))]
+    clang = f"clang-{found[0]}" if found else "clang-"
     if clang not in ("clang-", releases.wheel_compiler(known)):
         measured = (str(Version(release)),)
         yield _table(
@@ -102,10 +99,6 @@ def _texts(wheel: Path) -> list[bytes]:
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if re.search(r"libtensorflow_\w+\.so|_pywrap_tensorflow_in", name)]
         return [archive.read(name) for name in sorted(names, key=lambda name: releases.FRAMEWORK not in name)]
-
-
-def _found(pattern: re.Pattern[bytes], texts: list[bytes]) -> str:
-    return next((match[1].decode() for text in texts if (match := pattern.search(text))), "")
 
 
 def _cuda(wheel: Path) -> Iterator[str]:

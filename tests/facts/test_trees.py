@@ -290,7 +290,6 @@ def test_a_trees_facts_are_read() -> None:
         "tensorflow/core/platform/cpu_feature_guard.cc": GUARD,
         "third_party/xla/third_party/tsl/tsl/platform/cpu_info.h": "enum CPUFeature {\n  // x\n  SSE = 1,\n",
         "tensorflow/core/public/version.h": "#define TF_GRAPH_DEF_VERSION 7  // Updated: 2024/7/9\n",
-        "third_party/llvm/workspace.bzl": '    LLVM_COMMIT = "7189c4bb83d90c383741a9480fceca9c7bf74b27"\n',
         "requirements_lock_3_9.txt": "",
         "requirements_lock_3_12.txt": "",
         "requirements_lock_3_11.txt": "",
@@ -301,7 +300,6 @@ def test_a_trees_facts_are_read() -> None:
     assert list(facts.configs) == ["cuda_version", "mkl", "other", "rbe_cuda"]
     assert facts.configs["mkl"] == ("--define=a=1", "-c", "opt")
     assert facts.clang == "clang-18"
-    assert facts.llvm == "7189c4bb83d90c383741a9480fceca9c7bf74b27"
     assert facts.wheel_targets == ("//tensorflow/tools/pip_package:wheel",)
     assert facts.questions == ("TF_ASKED", "TF_NAMED")
     assert facts.reads == ("TF_READ", "TF_TAKEN")

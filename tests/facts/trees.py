@@ -33,7 +33,7 @@ FILE = Path(__file__).parents[1] / "data" / "trees.json"
 # Of other configs the table has the names.
 CONFIGS = tuple(sorted({row.name for row in table().config} | {"linux"}))
 # What the table does not have.
-LEFT_OUT = ("configs", "clang", "llvm")
+LEFT_OUT = ("configs", "clang")
 GRAPH_VERSION = "tensorflow/core/public/version.h"
 # TensorFlow's own build images name their CUDA and cuDNN; later trees name theirs in .bazelrc.
 CUDA_IMAGE = re.compile(r"cuda(\d+\.\d+)(?:\.\d+)?-cudnn(\d+(?:\.\d+)?)")
@@ -51,10 +51,6 @@ CPU_INFO = tuple(
         "third_party/xla/third_party/tsl/tsl",
         "third_party/xla/xla/tsl",
     )
-)
-LLVM = tuple(
-    f"{folder}/llvm/workspace.bzl"
-    for folder in ("third_party/xla/third_party", "third_party/xla/third_party/tsl/third_party", "third_party")
 )
 # What fixes change, by name: the edits of the same files.
 EDITS = {
@@ -74,7 +70,7 @@ class TreeRecord(TreeFacts):
     `guard`: CPU features in the order of TensorFlow's message; `cpu_numbers`: NAME=NUMBER of its enum CPUFeature;
     `host_tools`: those known that it calls; `cuda`: "CUDA/cuDNN" of its build images and of .bazelrc; `capabilities`:
     the lists of CUDA compute capabilities in .bazelrc, and configure.py's default; `system_libs`: what TF_SYSTEM_LIBS
-    may name; `pywrap`: those of PYWRAP that switch the rules on; `llvm`: the commit of LLVM that it is built with.
+    may name; `pywrap`: those of PYWRAP that switch the rules on.
     """
 
     dated: str
@@ -86,7 +82,6 @@ class TreeRecord(TreeFacts):
     capabilities: tuple[str, ...]
     system_libs: tuple[str, ...]
     pywrap: tuple[str, ...]
-    llvm: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +199,7 @@ def _runs(columns: dict[str, list[Any]], names: list[str]) -> str:
 def stored(facts: TreeRecord) -> TreeRecord:
     """Return what the table has of them: of configs that the facts do not name, only that they exist."""
     configs = {name: options if name in CONFIGS else () for name, options in facts.configs.items()}
-    return replace(facts, configs=configs, clang="", llvm="")
+    return replace(facts, configs=configs, clang="")
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -229,17 +224,12 @@ def read_record(read_text: ReadText, names: Iterable[str]) -> TreeRecord:
         ),
         system_libs=_system_libs(read_text("third_party/systemlibs/syslibs_configure.bzl") or ""),
         pywrap=tuple(name for name in PYWRAP if "USE_PYWRAP_RULES" in (read_text(name) or "")),
-        llvm=next(iter(re.findall(r'LLVM_COMMIT = "([0-9a-f]{40})"', _all(read_text, LLVM))), ""),
     )
 
 
 def _first(read_text: ReadText, names: Iterable[str]) -> str:
     """The text of the first of these files that the tree has."""
     return next((text for text in map(read_text, names) if text), "")
-
-
-def _all(read_text: ReadText, names: Iterable[str]) -> str:
-    return "".join(read_text(name) or "" for name in names)
 
 
 def _graph_date(header: str) -> str:

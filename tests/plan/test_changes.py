@@ -13,7 +13,7 @@ import pytest
 from tests.plan.test_selection import chosen
 from tests.users import nobody
 from tfbuild.context import dockerfile
-from tfbuild.errors import BadInput, TfbuildError, Unsupported, UsageError
+from tfbuild.errors import BadInput, TfbuildError, UsageError
 from tfbuild.plan import source
 
 DIFF = "--- a/configure.py\n+++ b/configure.py\n@@ -1 +1 @@\n-print(1)\n+print(2)\n"
@@ -139,27 +139,6 @@ def test_a_folder_with_a_link_to_nothing_is_taken_and_one_with_a_file_that_canno
             source.override(f"eigen={folder}")
 
 
-@pytest.mark.parametrize("file", source.LLVM_FILES)
-def test_another_llvm_than_the_releases_is_noted_and_one_that_is_far_from_it_refused(file: str, eigen: Path) -> None:
-    def plan(version: str, release: str) -> tuple[str, ...]:
-        for name in ("llvm/CMakeLists.txt", file):
-            (eigen / name).parent.mkdir(parents=True, exist_ok=True)
-            (eigen / name).write_text("project(LLVM)\n")
-        numbers = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
-        (eigen / file).write_text("".join(f"  set(LLVM_VERSION_{name} {number})\n" for name, number in numbers))
-        asked: dict[str, Any] = {**SOURCE, "release": release, "override_repository": (f"llvm-raw={eigen}",)}
-        return tuple(note for note in chosen(**asked).notes if "LLVM" in note and "linker" not in note)
-
-    assert plan("18.0.0", "2.14.1") == ()
-    for version in ("17.0.6", "18.1.8"):
-        assert plan(version, "2.14.1") == (
-            f"not certain: llvm-raw is LLVM {version}, and TensorFlow 2.14.1 is built with 18.0.0git",
-        )
-    for version, release, wanted in (("16.0.6", "2.14.1", "18.0.0git"), ("19.1.7", "2.21.0", "23.0.0git")):
-        with pytest.raises(BadInput, match=rf"is LLVM {version}, and TensorFlow {release} is built with {wanted}"):
-            plan(version, release)
-
-
 def program(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("#!/bin/sh\necho Build label: 7.7.1\n")
@@ -266,8 +245,3 @@ def test_a_patch_that_is_no_diff_is_refused(tmp_path: Path) -> None:
     path.write_text("please change this\n")
     with pytest.raises(BadInput, match="not a unified diff"):
         source.patch(str(path))
-
-
-def test_cuda_by_way_of_configure_is_refused_with_mkl() -> None:
-    with pytest.raises(Unsupported):
-        chosen(release="2.14.1", target="mkl", cpu="x86-64-v3", configure=("TF_NEED_CUDA=1",))

@@ -91,13 +91,6 @@ def test_a_row_says_level_flag_and_why_a_feature_is_left_out(
     assert found["kept"] is (not expected[-1])
 
 
-def test_what_breaks_a_release_is_dropped_with_the_reason_and_other_releases_keep_it(capsys: Printed) -> None:
-    given = {"compiler": "gcc-13", "platform": "linux/amd64"}
-    broken = row(capsys, "avx512_fp16", "sapphirerapids", release="2.18.1", **given)
-    assert broken["reason"].startswith("breaks TensorFlow 2.18.1 with gcc-13: ")
-    assert row(capsys, "avx512_fp16", "sapphirerapids", release="2.20.0", **given)["kept"]
-
-
 def test_masked_and_disputed_features_say_so(tmp_path: Path, capsys: Printed) -> None:
     guest = machine("kvm-zen5-guest")
     given = {"platform": "linux/amd64", "compiler": "gcc-12"}

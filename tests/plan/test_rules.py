@@ -43,8 +43,6 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
     [
         (Unsupported, {"python": "python3.11"}, "'python3.11' is not a Python version", "--python 3.11"),
         (Unsupported, {"python": "cp3.11"}, "'cp3.11' is not a Python version", "--python 3.11"),
-        (Unsupported, {"python": "py-3.11.4"}, "'py-3.11.4' is not a Python version", "--python 3.11"),
-        (Unsupported, {"python": "Py3.10"}, "'Py3.10' is not a Python version", "--python 3.10"),
         (Unsupported, {"python": "3.10"}, "Python 3.10 is too old: tfbuild builds for 3.11 and newer", "--python 3.11"),
         (Unsupported, {"python": "3.99"}, "no TensorFlow release supports Python '3.99'",
          "--python 3.11 is the newest one that TensorFlow 2.14.1 supports"),
@@ -54,11 +52,8 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
         (UsageError, {"platform": "ARM64"}, "unknown platform 'ARM64'", "--platform linux/arm64"),
         (UsageError, {"platform": "linux/amd64/v3"}, "unknown platform 'linux/amd64/v3'",
          "--platform linux/amd64 --cpu x86-64-v3"),
-        (UsageError, {"platform": "linux/amd64/v9"}, "unknown platform 'linux/amd64/v9'",
-         "one of: linux/amd64, linux/arm64"),
         (UsageError, {"platform": "linux/riscv64"}, "unknown platform 'linux/riscv64'",
          "one of: linux/amd64, linux/arm64"),
-        (UsageError, {"platform": "plan9/amd64"}, "unknown platform 'plan9/amd64'", "one of: linux/amd64, linux/arm64"),
         (UsageError, {"platform": "linux"}, "unknown platform 'linux'", "one of: linux/amd64, linux/arm64"),
         (UsageError, {"bazel": "7"}, "'7' is not a Bazel version", "--bazel 7.4.1"),
         (UsageError, {"config": ("v2", "a b")}, "'a b' is not the name of a Bazel config",
@@ -71,9 +66,6 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
          "'\N{CYRILLIC SMALL LETTER ER}ython:3.11' is not an image's name: '\N{CYRILLIC SMALL LETTER ER}' is U+0440 "
          "(CYRILLIC SMALL LETTER ER), not an ASCII letter",
          "--base auto, bootstrap, registry or NAME[:TAG][@sha256:DIGEST], with capitals only in TAG"),
-        (UsageError, {"config": ("m\N{CYRILLIC SMALL LETTER KA}l",)},
-         "'m\N{CYRILLIC SMALL LETTER KA}l' is not the name of a Bazel config: '\N{CYRILLIC SMALL LETTER KA}' is U+043A "
-         "(CYRILLIC SMALL LETTER KA), not an ASCII letter", "--config NAME; repeat it for each config"),
         (UsageError, {"release": "2.14.1\n"}, "--release has control characters in it: '2.14.1\\n'",
          "one line of plain text"),
         (UsageError, {"config": ("mkl",), "target": "cpu"}, "--config mkl belongs to target mkl, not to cpu",
@@ -245,6 +237,7 @@ ASK_THE_GPU = "the GPU's own: nvidia-smi --query-gpu=name,compute_cap --format=c
     [
         ("3.4", True, "TensorFlow supports compute capabilities from 3.5, not 3.4", "leave it out"),
         ("8.0,x", True, "'x' is not a CUDA compute capability", ASK_THE_GPU),
+        ("٨.٦", True, "'٨.٦' is not a CUDA compute capability", ASK_THE_GPU),
         ("86", True, "'86' is not a CUDA compute capability", "--compute-capabilities 8.6"),
         ("8.6,", True, "'' is not a CUDA compute capability", ASK_THE_GPU),
         ("sm_90a", True, "'sm_90a' is not a CUDA compute capability", "--compute-capabilities 9.0"),

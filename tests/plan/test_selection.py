@@ -115,11 +115,6 @@ def test_a_request_becomes_a_plan(options: dict[str, Any], expected: dict[str, A
             assert field(build, name) == wanted, name
 
 
-def test_a_cpu_says_what_a_build_from_source_would_add() -> None:
-    note, _ = chosen(wheel="official", cpu="host").notes
-    assert note.endswith("would add AVX2 AVX512F AVX512_VNNI AVX512_BF16 FMA")
-
-
 def test_a_plan_that_does_not_take_the_newest_release_says_why() -> None:
     build = chosen(target="mkl", cpu="x86-64-v3", threading="openmp")
     assert build.notes[0].startswith(f"2.15.1 is taken: TensorFlow {NEWEST} has no x86_64 build with oneDNN on")
@@ -188,12 +183,6 @@ def test_every_feature_is_one_name_to_the_guard_and_to_detection() -> None:
     for feature in facts.features():
         names = cpuinfo_names((feature.name,))
         assert recordings.canonical(names, feature.arch) == ({feature.name} if feature.cpuinfo else set())
-
-
-def test_a_name_that_tunes_badly_is_noted() -> None:
-    build = chosen(cpu="skylake", release="2.20.0", compiler="clang-19")
-    assert build.copts[0] == "--copt=-march=x86-64-v3"
-    assert "-march=skylake is not used" in " ".join(build.notes)
 
 
 # --- refusals: from a request to the class and the exit code ----------------------------------------------------------

@@ -155,12 +155,6 @@ def test_an_archive_that_is_cut_off_is_refused(compression: str, tmp_path: Path)
         assert "double.tar is not a complete tar archive: " in refused(path)
 
 
-def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    path.write_text("<html>404: not found</html>\n" * 100)
-    assert "page.html is not a complete tar archive" in refused(path)
-
-
 def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
     assert "is not TensorFlow's source: it has no configure.py" in refused(archive(tmp_path, DOUBLE / "tensorflow"))
     # TensorFlow's tree without a folder on top: the builder would unpack it one level too deep.
@@ -190,19 +184,6 @@ def test_the_sources_content_changes_the_contexts_digest_and_its_place_does_not(
 
 
 # --- the builder ------------------------------------------------------------------------------------------------------
-
-
-def test_a_compiler_that_the_base_lacks_is_refused_with_those_it_has() -> None:
-    with pytest.raises(Unsupported, match="gcc-16 is not in bookworm, trixie") as refusal:
-        chosen(release="2.20.0", python="3.11", compiler="gcc-16")
-    assert "clang-16" in refusal.value.hint
-    assert chosen(release="2.20.0", python="3.11", compiler="clang-16").compiler == "clang-16"
-    assert chosen(release="2.20.0", python="3.11", base="mine:1").compiler == "clang-18"
-
-
-def test_where_python_is_left_open_one_is_taken_whose_base_has_the_compiler() -> None:
-    assert chosen(release="2.20.0").base_image == "python:3.13-slim-trixie"
-    assert chosen(release="2.14.1").base_image == "python:3.11-slim-bookworm"
 
 
 def test_cuda_that_the_base_must_have_is_asked_for_before_anything_starts(tmp_path: Path) -> None:

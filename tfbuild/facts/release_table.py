@@ -156,12 +156,6 @@ class WheelFlag(Sourced, frozen=True, kw_only=True):
     targets: tuple[str, ...] = ()
 
 
-class LinkedLlvm(Sourced, frozen=True, kw_only=True):
-    """The LLVM that TensorFlow is linked with, as it spells its own version."""
-
-    version: str
-
-
 class CompileCost(RangeRow, frozen=True, kw_only=True):
     """What a compile takes, as recorded when `recorded`, one of these releases, was compiled on `machine`.
 
@@ -305,7 +299,6 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
     known_compiler: tuple[KnownCompiler, ...]
     wheel_target: tuple[WheelTarget, ...]
     wheel_flag: tuple[WheelFlag, ...]
-    llvm: tuple[LinkedLlvm, ...]
     compile: tuple[CompileCost, ...]
     hermetic_python: tuple[HermeticPython, ...]
     host_tool: tuple[HostTool, ...]
@@ -326,11 +319,6 @@ def table() -> ReleaseTable:
 
 
 _extended: ContextVar[ReleaseTable | None] = ContextVar("extended", default=None)
-
-
-def is_extended() -> bool:
-    """Whether the facts are those of a source tree too, so that they hold for this plan alone."""
-    return _extended.get() is not None
 
 
 @contextmanager

@@ -180,11 +180,6 @@ def wheel_flags(release: str, target: str, arch: str) -> tuple[str, ...]:
     )
 
 
-def llvm(release: str) -> str:
-    """Return the LLVM that TensorFlow is linked with ("18.0.0git"), or "" if that is not recorded."""
-    return next((row.version for row in table().llvm if row.covers(release)), "")
-
-
 def compile_cost(release: str) -> CompileCost:
     """Return what a compile takes, as recorded for this release or the nearest one that was compiled."""
     return row(table().compile, release)

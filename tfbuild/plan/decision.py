@@ -215,7 +215,6 @@ def _compile(
             *_about_features(build),
             *base_notes,
             *_about_base(build, on_machine=bool(machine)),
-            *sources.other_llvm(overrides, release),
             *_about_commit(source),
         ),
     )

@@ -17,13 +17,6 @@ from tfbuild.plan.request import Request
 
 T = TypeVar("T")
 NEWER_THAN_KNOWN = "--source FOLDER builds its tree, --wheel official takes its wheel"
-# Words for the newest release, and letters that look like digits.
-NEWEST = ("latest", "newest", "stable", "current", "main", "master")
-MISTYPED = str.maketrans("lioq", "1100", " ,")
-LIKE_PYTHON = re.compile(r"3\.([5-9]|\d\d)")
-# A major version alone.
-MAJOR = re.compile(r"v?(2)(\.[x*])?")
-VERSION_INSIDE = re.compile(r"(?<![\d.])\d+[.,]\d+(?:[.,]\d+)?")
 # Letters of an unknown release that are compared with the known ones.
 MOST_TEXT = 64
 # A Python as other tools spell it: python3.12, py3.12, cp312.
@@ -152,20 +145,11 @@ def _starting_with(text: str) -> list[str]:
 
 def _advice(text: str) -> str:
     """Return what to type in place of a release that does not exist."""
-    likely = text.lower().translate(MISTYPED)
-    if text.lower() in NEWEST:
-        return "leave out --release: the newest one that fits is the default"
-    if "nightly" in text.lower():
-        return "--wheel official --release 2.X.0.devYYYYMMDD takes that day's nightly wheel"
-    if likely != text and re.fullmatch(r"[\d.]+", likely) and _starting_with(likely):
-        return f"--release {likely}"
-    if match := MAJOR.fullmatch(text.lower()):
-        return f"--release {_starting_with(match[1])[0]} is the newest one"
-    if LIKE_PYTHON.fullmatch(text):
-        return f"{text} looks like a Python: --python {text}"
-    inside = match[0].replace(",", ".") if (match := VERSION_INSIDE.search(text[:MOST_TEXT])) else ""
-    if inside and _starting_with(inside):
-        return f"--release {inside}"
+    if text.lower() in ("latest", "newest", "nightly", "2"):
+        return (
+            f"leave out --release for the newest one that fits ({releases.newest_first()[0]}); a nightly wheel: "
+            "--wheel official --release 2.X.0.devYYYYMMDD"
+        )
     return f"nearest: {', '.join(_nearest(text))}"
 
 

@@ -7,7 +7,7 @@ contents are part of the image's key.
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +25,6 @@ SIGNS = ("configure.py", ".bazelrc", "tensorflow/tools/pip_package")
 SKIPPED = re.compile(r"\.git|bazel-.*|\.tf_configure\.bazelrc|\.bazelrc\.user")
 # Debian policy, 5.6.1. apt-get removes a package whose name has a "-" behind it, and no package's name ends in one.
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]")
-# Where LLVM's tree has its version: since LLVM 19, and before.
-LLVM_FILES = ("cmake/Modules/LLVMVersion.cmake", "llvm/CMakeLists.txt")
-LLVM_NUMBER = re.compile(r"^\s*set\(LLVM_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)\)", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,38 +274,6 @@ def override(text: str) -> Override:
             f"override-repository {name}: {error.filename} cannot be read: {error.strerror}",
             hint="correct its mode, or remove it",
         ) from error
-
-
-def other_llvm(overrides: Iterable[Override], release: str) -> Iterator[str]:
-    """Yield notes on folders with another LLVM than the release's.
-
-    Raises BadInput for one that is more than a major version away: MLIR's interfaces change every week.
-    """
-    wanted = releases.llvm(release)
-    for row in overrides:
-        version = _llvm_version(row.path)
-        if not wanted or not version or wanted.startswith(version):
-            continue
-        if abs(int(version.split(".")[0]) - int(wanted.split(".")[0])) > 1:
-            raise BadInput(
-                f"override-repository {row.name}: {row.path} is LLVM {version}, and TensorFlow {release} is built with "
-                f"{wanted}",
-                hint="take the commit that the tree names: LLVM_COMMIT in third_party/llvm/workspace.bzl, or the file "
-                "of that name below third_party/xla",
-            )
-        yield f"not certain: {row.name} is LLVM {version}, and TensorFlow {release} is built with {wanted}"
-
-
-def _llvm_version(folder: Path) -> str:
-    """Return the version of LLVM's tree in `folder`; "" for another tree."""
-    if not (folder / "llvm" / "CMakeLists.txt").is_file():
-        return ""
-    for name in LLVM_FILES:
-        if (folder / name).is_file():
-            numbers = LLVM_NUMBER.findall((folder / name).read_text(encoding="utf-8", errors="replace"))
-            if len(numbers) == 3:
-                return ".".join(numbers)
-    return ""
 
 
 def system_library(text: str, release: str) -> SystemLibrary:

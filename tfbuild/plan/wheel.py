@@ -19,15 +19,10 @@ from tfbuild.facts.release_table import table, version
 from tfbuild.plan.build import MACHINES
 from tfbuild.util.files import temporary_folder
 
-# The values of --wheel that are not a file.
-KINDS = ("official", "source")
 # A wheel's name goes into Dockerfiles and shell commands, and packaging allows any text in its tags.
 SAFE = re.compile(r"[A-Za-z0-9_.+-]+")
 LINUX = re.compile(r"manylinux|linux_")
 CPYTHON = re.compile(r"cp3(\d+)")
-# What people name in place of a file: a requirement of pip's, and an address, of which a path keeps one slash.
-REQUIREMENT = re.compile(r"(?:tensorflow|tf)(?:[-_]cpu)?==([\d.]+)")
-ADDRESS = re.compile(r"(https?:)/(.+)")
 
 
 class WheelName(Facts, frozen=True):
@@ -90,17 +85,10 @@ def newest_official(arch: str, python: str = "") -> str:
 def from_path(path: Path, target: str = "") -> WheelFile:
     """Read the file name of a TensorFlow wheel for Linux (and for `target`); raises BadInput if it is not one."""
     if not os.path.isfile(path):  # false for a name that is too long, too
-        from difflib import get_close_matches
-
-        near = get_close_matches(str(path).lower(), KINDS, n=1)
-        hint = f"--wheel {near[0]}" if near else "--wheel takes `official` or the path of a .whl file"
-        if match := REQUIREMENT.fullmatch(str(path).lower()):
-            hint = f"--wheel official --release {match[1]}"
-        if match := ADDRESS.match(str(path)):
-            raise BadInput(
-                f"--wheel does not take a URL: {match[1]}//{match[2]}", hint="download it, and name the file"
-            )
-        raise BadInput(f"no wheel at {path}", hint=hint)
+        raise BadInput(
+            f"no wheel at {path}",
+            hint="--wheel takes `official` (--release names which), index:URL or the path of a .whl file",
+        )
     return from_name(path, target)
 
 
