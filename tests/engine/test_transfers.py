@@ -1,8 +1,11 @@
-"""How a push changes the engine's names, and which failed transfers are retried."""
+"""How a push changes the engine's names, what the engine reports of transfers, and which failed ones are retried."""
 
+from collections.abc import Iterator
 from typing import Any
 
+import docker
 import pytest
+import urllib3
 
 from tfbuild.cli import publishing
 from tfbuild.engine import Engine
@@ -172,3 +175,61 @@ def test_a_pull_to_another_machine_uses_the_cpu_of_that_machine(monkeypatch: pyt
     }
     with pytest.raises(EngineMissing):
         publishing.pull(**options, dry_run=True, json=True)
+
+
+# --- what the engine reports of a transfer ---------------------------------------------------------------------------
+
+BEGUN = {"status": "Downloading", "id": "a", "progressDetail": {"current": 1, "total": 2}}
+
+
+def events(error: Exception | None = None, *more: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield BEGUN
+    yield from more
+    if error is not None:
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (
+            events(urllib3.exceptions.ReadTimeoutError(None, "", "Read timed out.")),  # type: ignore[arg-type]
+            "the transfer stalled: the engine reports no progress",
+        ),
+        (
+            events(ConnectionResetError(104, "Connection reset by peer")),
+            "the engine aborted the transfer: Connection reset by peer",
+        ),
+        (events(None, {"error": "unexpected EOF"}, BEGUN), "unexpected EOF"),
+    ],
+)
+def test_a_broken_transfer_says_why_and_that_it_goes_on(broken: Iterator[dict[str, Any]], message: str) -> None:
+    step = Step("pull")
+    with pytest.raises(TransferFailed) as error:
+        follow(broken, step, pushing=False)
+    assert error.value.reason == message
+    assert error.value.passing
+    assert error.value.hint.startswith("the same command continues where it stopped")
+    assert step.share == 0.5
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint", "passing"),
+    [
+        (
+            "Get https://h/v2/: x509: certificate signed by unknown authority",
+            "the engine must trust the registry's CA",
+            False,
+        ),
+        ("Get https://h/v2/: http: server gave HTTP response to HTTPS client", "serve that registry with TLS", False),
+        ("pull access denied for x, repository does not exist", "docker login as a user with access", False),
+        ("toomanyrequests: You have reached your pull rate limit", refusals.TOO_MANY, True),
+        ("Get http://h/v2/: dial tcp h:80: connect: connection refused", "does the engine reach that registry", False),
+        ("manifest unknown", "does the engine reach that registry, and does it have the image?", False),
+    ],
+)
+def test_a_pull_that_cannot_begin_says_what_to_do(answer: str, hint: str, passing: bool) -> None:
+    with pytest.raises(TransferFailed) as error, transfers.beginning():
+        raise docker.errors.APIError("500 Server Error", explanation=answer)
+    assert (error.value.reason, error.value.passing) == (answer, passing)
+    assert error.value.hint.startswith(hint)

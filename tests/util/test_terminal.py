@@ -46,9 +46,8 @@ def test_a_table_has_a_line_for_each_row_and_its_columns_stand_apart() -> None:
 
 def test_what_is_too_wide_for_a_terminal_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.two_columns([("name", "x " * 100)]) == ["name  " + " ".join(["x"] * 100)]
-    stdout = coloured(monkeypatch)
-    terminal.show_table(("host", "cpus"), [("x" * 16, "4")], figures=("cpus",))
-    head, *rows = stdout.getvalue().splitlines()
+    coloured(monkeypatch)
+    head, *rows = terminal.table_text(("host", "cpus"), [("x" * 16, "4")], figures=("cpus",)).splitlines()
     assert head.startswith("\x1b[2mhost ")
     assert rows == ["x" * 14 + "     4", "xx"]
     assert terminal.two_columns([("name", "one two three-four")]) == ["name  one two", "      three-four"]

@@ -17,9 +17,8 @@ from tfbuild import plan
 from tfbuild.context.labels import read_labels
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
-from tfbuild.engine.build import BuildSettings, find_program
+from tfbuild.engine.build import find_program
 from tfbuild.measure import records
-from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
 from tfbuild.verify.checks import CHECKS
 
@@ -141,28 +140,6 @@ def test_a_wheel_of_an_index_is_taken_for_what_it_is_and_compared_with_the_offic
         assert "was not verified: it does not start on this host: this CPU lacks avx512bw" in done.stderr
     claimed = invoke("plan", "--wheel", str(file), "--cpu", "x86-64-v3", code=16)
     assert "it has beyond it avx512f" in claimed.stderr
-
-
-@pytest.mark.nightly
-def test_a_base_that_slows_onednn_down_is_found_out(built: Any, invoke: Invoke, engine: Engine, tmp_path: Path) -> None:
-    """A base that holds oneDNN down to SSE4.1: everything is built, and verification finds it out."""
-    release, identifier = "2.14.0", "2.14.0-mkl-py3.11-avx"
-    base = built["image"]["labels"]["org.opencontainers.image.base.name"]
-    slow, failed = "tfbuild-test:slow-onednn", f"tfbuild:{identifier}-failed"
-    (tmp_path / "Dockerfile").write_text(f"FROM {base}\nENV ONEDNN_MAX_CPU_ISA=SSE41\n", encoding="utf-8")
-    engine.build(tmp_path, BuildSettings(log=tmp_path / "log", progress=Progress()), tag=slow)
-    try:
-        done = invoke("build", "--wheel", "official", "--release", release, "--base", slow, code=24)
-        assert f"{failed} is not what it claims to be: onednn" in done.stderr
-        assert engine.image(failed).labels["org.opencontainers.image.base.name"] == slow
-        assert not engine.exists(f"tfbuild:{identifier}-unverified")
-        report = json.loads((ROOT / "reports" / f"{identifier}-failed.json").read_text(encoding="utf-8"))
-        assert report["verdict"] == "fail"
-        assert [check["name"] for check in report["checks"] if check["status"] == "fail"] == ["onednn"]
-    finally:
-        for ref in (failed, slow):
-            if engine.exists(ref):
-                engine.remove(ref)
 
 
 def test_plain_docker_builds_the_context(built: Any, invoke: Invoke, engine: Engine, tmp_path: Path) -> None:

@@ -380,29 +380,6 @@ def test_a_time_limit_stops_in_good_order_and_keeps_what_is_compiled(wheel: Run,
     assert 0 < rows[1]["from_cache"] <= rows[1]["processes"]
 
 
-# A compiler that the kernel kills, here for its time: what the compiler's driver says of it is the same as for memory.
-KILLED = """
-genrule(
-    name = "killed",
-    srcs = ["kernel.cc"],
-    outs = ["host_macros.h"],
-    cmd = "echo '#include <Eigen/Eigen>' | cat - $< > big.cc; ulimit -t 1; /usr/bin/clang-16 -fno-integrated-cc1 " +
-          "-O3 -DKERNEL=0 -isystem /usr/include/eigen3 -c big.cc -o $@",
-)
-"""
-
-
-@pytest.mark.nightly
-def test_a_killed_compiler_is_answered_with_the_setting_to_change(wheel: Run, fresh: Fresh) -> None:
-    build = fresh.tree / "tensorflow/double/BUILD"
-    rules = re.sub(r'\ngenrule\(\n    name = "host_macros".*?\n\)\n', KILLED, build.read_text(), flags=re.DOTALL)
-    build.write_text(rules)
-    done = wheel("x86-64-v3", "--source", str(fresh.tree), "--jobs", "2", code=23)
-    assert bazel.KILLED.search(log(fresh.tree).read_text(errors="replace"))
-    assert "killed, most likely because memory ran out (--jobs=2: as asked for" in done.stderr
-    assert "hint: --jobs 1; what is compiled is kept" in done.stderr
-
-
 @pytest.mark.nightly
 def test_another_share_of_the_machine_compiles_nothing_again(wheel: Run, compiled: Callable[[str], Double]) -> None:
     assert compiled("x86-64-v3").macros

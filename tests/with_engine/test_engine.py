@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 
-from tests.commandline import answer
 from tests.with_engine import registry as registries
 from tfbuild.context.dockerfile import Base
 from tfbuild.engine import Engine, WorkerDied
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.containers import LABEL
-from tfbuild.errors import BuildFailed, EngineMissing, RegistryRefused, UnknownImage
+from tfbuild.errors import BuildFailed, RegistryRefused, UnknownImage
 from tfbuild.pipeline import base_image
 from tfbuild.util.progress import Progress
 
@@ -82,20 +81,6 @@ def test_what_the_engine_says_of_itself_and_of_an_image(engine: Engine, debian: 
     assert image.labels["io.tfbuild.base"] == DISTRIBUTION
     assert f"linux/{image.architecture}" == engine.platform
     assert 50e6 < image.size < 200e6
-
-
-def test_names_come_and_go(engine: Engine, own: str) -> None:
-    other = own.replace(":x", ":y")
-    engine.tag(own, other)
-    assert engine.image(other).id == engine.image(own).id
-    engine.untag(other)
-    assert not engine.exists(other)
-    assert engine.exists(own)
-    engine.tag(own, other)
-    engine.remove(own)
-    assert not engine.exists(other)
-    with pytest.raises(UnknownImage):
-        engine.untag(own)
 
 
 def test_run_gives_streams_exit_code_files_and_environment(engine: Engine, own: str) -> None:
@@ -295,13 +280,6 @@ def test_an_interrupted_build_stops_inside_the_engine(engine: Engine, own: str, 
     assert not processes(str(tmp_path))
     assert not engine.exists(tag)
     assert engine.client.containers.list(all=True, ignore_removed=True, filters={"ancestor": own}) == []
-
-
-def test_a_missing_client_is_told_before_anything_is_made(engine: Engine, tmp_path: Path) -> None:
-    done = answer("build", "--wheel", "official", cwd=tmp_path, env={"PATH": str(tmp_path)})
-    assert done.returncode == EngineMissing.exit_code
-    assert "no docker program can build with BuildKit here" in done.stderr
-    assert "base:" not in done.stderr
 
 
 def packages(engine: Engine, image: str) -> str:

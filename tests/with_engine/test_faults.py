@@ -20,12 +20,12 @@ from tests.with_engine import mirror
 from tests.with_engine import second as seconds
 from tests.with_engine.conftest import ROOT, Site
 from tests.with_engine.second import Second
-from tests.with_engine.test_compile import RELEASE, TREE, small
+from tests.with_engine.test_compile import RELEASE, small
 from tests.with_engine.victim import Command, Victim, one_message, started
 from tfbuild.cli.options import certificates
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
-from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, Interrupted
+from tfbuild.errors import DiskFull, EngineMissing, Interrupted
 from tfbuild.pipeline import base_image
 from tfbuild.util.progress import Progress
 
@@ -215,56 +215,3 @@ def test_a_build_goes_on_from_each_stage_at_which_it_was_struck(victim: Victim, 
     there = Engine.connect(victim.found.host)
     assert [image.labels["io.tfbuild.id"] for image in there.labelled("io.tfbuild.id") if image.tags]
     there.client.close()
-
-
-@pytest.mark.nightly
-def test_damaged_caches_of_bazel_give_the_same_library_or_a_hint_that_helps(
-    victim: Victim, compile_double: Command
-) -> None:
-    packer = Path(compile_double.words[compile_double.words.index("--source") + 1], PACKER)
-
-    def build() -> tuple[int, str]:
-        """Compile again, all of it from caches: the program that packs the wheel changes."""
-        packer.write_text((TREE / PACKER).read_text().replace("Summary: ", f"Summary: {uuid.uuid4().hex} "))
-        return compile_double.run()
-
-    def library() -> bytes:
-        code, output = build()
-        assert code == 0, output[-6000:]
-        there = Engine.connect(victim.found.host)
-        (image,) = (image for image in there.labelled("io.tfbuild.id") if image.tags)
-        content = there.read_contents(image.id, [LIBRARY], 1 << 26)
-        there.client.close()
-        return content[LIBRARY]
-
-    def cached() -> list[Path]:
-        folders = [path.parent for path in victim.data.glob("overlay2/*/diff/runs")]
-        return [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-
-    right = library()
-    assert any(path.name.startswith("ac_") for path in cached())
-    for path in cached():
-        path.write_bytes(b"")
-    assert library() == right
-    for path in cached():
-        path.write_bytes(os.urandom(path.stat().st_size))
-        os.chown(path, 12345, 12345)
-        path.chmod(0)
-    assert library() == right
-    for path in cached():
-        if path.match("runs/*.lock"):
-            path.unlink()
-            path.mkdir()
-    code, output = build()
-    assert code == BuildFailed.exit_code, output[-3000:]
-    message = one_message(output)
-    assert message.startswith("error: a cache of the builder is damaged: ")
-    assert f"`{CLEAR}`" in message
-    env = os.environ | {"DOCKER_HOST": victim.found.host}
-    subprocess.run([*CLEAR.split(), "--force"], env=env, check=True, capture_output=True)
-    assert library() == right
-
-
-PACKER = "tensorflow/tools/pip_package/make_wheel.py"
-LIBRARY = "/opt/tensorflow/lib/python3.11/site-packages/tensorflow/libtensorflow_double.so"
-CLEAR = "docker builder prune --filter type=exec.cachemount"

@@ -78,7 +78,7 @@ def show_features(features: Iterable["FeatureRow"]) -> None:
 def show_cpus(entries: Iterable["CpuEntry"]) -> None:
     """Print one row per value of --cpu."""
     rows = ((row.name, row.kind, row.platform, row.compiled_for, ", ".join(row.processors)) for row in entries)
-    terminal.show_table(("name", "kind", "platform", "compiled for", "processors"), rows)
+    print(terminal.table_text(("name", "kind", "platform", "compiled for", "processors"), rows), end="")
 
 
 def show_gain(answer: "MeasuredGain") -> None:

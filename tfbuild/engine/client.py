@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+import docker
+
 from tfbuild.engine import build, connection, containers, faults, ssh, transfer
 from tfbuild.engine import image as images
 from tfbuild.engine import sandbox as sandboxes
@@ -219,9 +221,13 @@ class Engine:
     @contextmanager
     def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[Sandbox]:
         """Make a sandbox whose containers see `files`, by their paths below `path`; on this engine until it ends."""
-        with self._unstarted(ref, sandboxes.volume(path)) as container, translated(ref):
+        # It starts empty, whatever the image has there.
+        volume = docker.types.Mount(path, None, type="volume", no_copy=True)
+        with self._unstarted(ref, volume) as container, translated(ref):
             container.put_archive(path, containers.archive(files))
-            yield sandboxes.sandbox_at(container, path, sandboxes.processes(self.cpus))
+            container.reload()
+            (mount,) = (mount for mount in container.attrs["Mounts"] if mount["Destination"] == path)
+            yield Sandbox(processes=sandboxes.processes(self.cpus), volume=mount["Name"], path=path)
 
     def read_file(self, ref: str, path: str, destination: Path, limit: int) -> Path:
         """Copy one regular file of at most `limit` bytes out of the image without starting it.

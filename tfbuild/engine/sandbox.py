@@ -73,21 +73,9 @@ def confinement(
     }
 
 
-def sandbox_at(container: Any, path: str, limit: int) -> Sandbox:
-    """Return the sandbox with a container's volume at `path`, for at most `limit` processes."""
-    container.reload()
-    (mount,) = (mount for mount in container.attrs["Mounts"] if mount["Destination"] == path)
-    return Sandbox(processes=limit, volume=mount["Name"], path=path)
-
-
 def processes(cpus: int) -> int:
     """Return how many processes and threads a container may have on a machine with `cpus` processors."""
     return PROCESSES + PROCESSES_PER_CPU * cpus
-
-
-def volume(path: str) -> docker.types.Mount:
-    """Return a new volume at `path`, which starts empty whatever the image has there."""
-    return docker.types.Mount(path, None, type="volume", no_copy=True)
 
 
 def _scratch(volumes: Iterable[str]) -> list[docker.types.Mount]:

@@ -131,11 +131,6 @@ def table(titles: Sequence[str] = (), rows: Iterable[Sequence[str]] = (), *, fig
     return table
 
 
-def show_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, figures: Collection[str] = ()) -> None:
-    """Print such a table to stdout."""
-    print(table_text(titles, rows, figures=figures), end="")
-
-
 def table_text(titles: Sequence[str], rows: Iterable[Sequence[str]], *, figures: Collection[str] = ()) -> str:
     """Return such a table as text for stdout."""
     return _text(console(), [table(titles, rows, figures=figures)])
