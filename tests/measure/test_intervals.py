@@ -67,8 +67,6 @@ def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
         ((0.9, 0.98), (0.99, 1.01), SLOWER),
         # Within the noise of the same image, beyond 1 or not.
         ((1.01, 1.1), (0.99, 1.01), NO_DIFFERENCE),
-        ((0.9, 0.99), (0.99, 1.01), NO_DIFFERENCE),
-        ((1.005, 1.1), (0.99, 1.01), NO_DIFFERENCE),
         # A band beside 1 does not lower the limit.
         ((0.98, 1.1), (0.95, 0.97), NO_DIFFERENCE),
         ((0.9, 1.02), (1.03, 1.05), NO_DIFFERENCE),

@@ -16,7 +16,6 @@ from tests.with_engine.registry import Server, serve
 from tfbuild.ci import formats
 from tfbuild.cli import planning
 from tfbuild.context import dockerfile
-from tfbuild.errors import RegistryRefused
 from tfbuild.facts import releases
 from tfbuild.oci import client
 from tfbuild.oci.manifests import INDEX, digest_of
@@ -202,16 +201,6 @@ def test_a_registry_is_asked_for_the_digest_of_a_tag(server: Server, tmp_path: P
     text = (folder / "Dockerfile").read_text()
     assert f"\nARG BASE_NAME={name}\nARG BASE_DIGEST={digest}\n" in text
     assert text.partition("\n")[0].endswith(f"--wheel official --base {name} --pin")
-
-
-def test_a_registry_without_the_tag_or_without_an_answer_is_an_error(server: Server) -> None:
-    host = f"127.0.0.1:{server.port}"
-    push(server, "library/python", "3.11-slim")
-    with pytest.raises(RegistryRefused, match=f"{host}/library/python has no tag 3.12-slim"):
-        client.image_digest(f"{host}/library/python:3.12-slim")
-    server.kill()
-    with pytest.raises(RegistryRefused, match=host):
-        client.image_digest(f"{host}/library/python:3.11-slim")
 
 
 def test_renovate_finds_name_tag_and_digest_in_every_dockerfile(copy: Path) -> None:

@@ -156,15 +156,10 @@ def test_what_to_do_is_said_where_nothing_fits() -> None:
     with serving() as fake:
         push(fake, "2.20.0", "x86-64-v4", "3.9", whole=True)
         host = cpu.parse(HOSTS["AVX"])
-        for release, python, advice in (
-            ("", "", ""),
-            ("2.20", "", "; or leave out --release, which excluded images"),
-            ("2.20", "3.9", "; or leave out --release and --python, which excluded images"),
-        ):
-            choice = pulling.select(connect(fake), host, release=release, target="mkl", python=python)
-            with pytest.raises(NothingFits) as refusal:
-                pulling.accept(connect(fake), choice)
-            assert refusal.value.hint == f"build one here: invoke build --cpu host{advice}"
+        choice = pulling.select(connect(fake), host, release="2.20", target="mkl", python="3.9")
+        with pytest.raises(NothingFits) as refusal:
+            pulling.accept(connect(fake), choice)
+        assert refusal.value.hint == "build one here: invoke build --cpu host"
         push(fake, "2.20.0", "avx", "3.10", whole=True)
         with pytest.raises(NothingFits, match=r"has no image with Python 3\.8") as refusal:
             pulling.select(connect(fake), host, release="2.20", target="mkl", python="3.8")

@@ -79,7 +79,7 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Environments:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broken]:
-    """Indexes with and without local versions, one for a newer glibc, PyPI's place, and the trap: all sets in one."""
+    """Indexes with and without local versions, one for a newer glibc, and PyPI's place."""
     folder = tmp_path_factory.mktemp("served")
     for name in SETS:
         wheel(folder / "built" / name, name, python=PYTHON, requires="dependency")
@@ -95,13 +95,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broken]:
     for name in ("avx", *LEVELS):
         add_variant(folder / "variants", wheel(folder / "built" / f"v {name}", name, python=PYTHON, guard="avx"), name)
     wheel_index.index(folder / "variants", [], print, variants=True)
-    flat = folder / "trap" / "simple" / "tensorflow-cpu"
-    flat.mkdir(parents=True)
-    for place in SETS:
-        page = (folder / "local" / place / "simple" / "tensorflow-cpu" / "index.html").read_text()
-        links = "".join(line for line in page.splitlines() if line.startswith("<a"))
-        with (flat / "index.html").open("a") as out:
-            out.write(links.replace("../../../pool", "../../../local/pool"))
     pypi(folder / "pypi" / "simple")
     pypi(folder / "hostile" / "simple", "99.0.0")
     with broken.serve(files(folder)) as server:
@@ -233,17 +226,6 @@ def test_a_local_version_needs_one_step(client: str, environments: Environments,
     assert done.returncode == 0, done.stderr
     assert environments.installed(client) == "avx"
     assert (environments.site(client) / "dependency.py").exists()
-
-
-@each("client", CLIENTS)
-def test_local_versions_of_all_sets_in_one_index_give_every_cpu_the_largest(
-    client: str, environments: Environments, server: Broken
-) -> None:
-    """Why there is an index for each set: a client that learns to choose by the CPU makes this fail."""
-    environments.empty(client)
-    done = environments.install(client, "--no-deps", "--index-url", f"{server.url}/trap/simple/", "tensorflow-cpu")
-    assert done.returncode == 0, done.stderr
-    assert environments.installed(client) == "x86-64-v4"
 
 
 @each("client", CLIENTS)

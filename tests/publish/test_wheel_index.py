@@ -5,7 +5,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -157,17 +157,6 @@ def test_the_same_wheels_give_the_same_bytes_in_any_order(public: Path, built: P
     for name in ("x86-64-v4", "avx", "avx"):
         indexed(tmp_path / "again", built / name)
     assert contents(tmp_path / "again") == contents(public)
-
-
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")])
-def test_metadata_that_somebody_removed_or_changed_is_written_again(
-    damage: Callable[[Path], object], public: Path
-) -> None:
-    before = contents(public)
-    for path in public.glob("pool/*/*.metadata"):
-        damage(path)
-    wheel_index.index(public, [], print)
-    assert contents(public) == before
 
 
 def test_another_wheel_changes_no_file_of_other_sets(public: Path, tmp_path: Path) -> None:

@@ -87,7 +87,6 @@ class Choice:
     """`fitting`: all images that the host could run, the best first.
 
     `nearest`: if nothing fits, the image with the fewest `missing` features.
-    `narrowed_by`: the options that left images out.
     `older`: the best fitting image of older releases, if its set is larger than that of `best`, or `best` is None.
     """
 
@@ -96,7 +95,6 @@ class Choice:
     passed_over: tuple[PassedOver, ...]
     older: Published | None = None
     fitting: tuple[Published, ...] = ()
-    narrowed_by: tuple[str, ...] = ()
 
     @property
     def best(self) -> Published | None:

@@ -181,8 +181,7 @@ def select(
         PassedOver(id=name, reason=reason, notable=newest is None or Version(known[name].release) > newest)
         for name, reason in reasons.items()
     ]
-    narrowed = tuple(name for name, value in (("--release", release), ("--target", target)) if value)
-    return replace(choice.among(choice.fitting, others), narrowed_by=narrowed)
+    return choice.among(choice.fitting, others)
 
 
 def _misfit(row: IndexedWheel, environment: PythonEnvironment) -> str:
@@ -207,8 +206,6 @@ def chosen_row(
     hints = ["compile one: invoke wheel --cpu host"]
     if choice.older:
         hints.insert(0, f"--release {choice.older.release} chooses {choice.older.id}")
-    if choice.narrowed_by:
-        hints.append(f"leave out {' and '.join(choice.narrowed_by)}")
     nearest = choice.nearest
     lacking = f": for {nearest.id} this CPU lacks {' '.join(choice.missing)}" if nearest else ""
     raise NothingFits(f"no wheel in {place} fits {wanted}{lacking}", hint="; or ".join(hints))
@@ -250,8 +247,7 @@ def request_with_wheel(
     rows = [row for row in source.wheels() if wheel_rows.is_sound(row) and row.target in targets and not row.yanked]
     among = choose.matching([row.published for row in rows], release=request.release, target="", python=request.python)
     choice = choose.choose(among, platform=platform, features=frozenset(wanted.features if wanted else ()))
-    narrowed = ("--release",) if request.release else ()
-    row = chosen_row(rows, replace(choice, older=None, narrowed_by=narrowed), source.name, "this request")
+    row = chosen_row(rows, replace(choice, older=None), source.name, "this request")
     path = _kept(source, row, folder / row.sha256, progress)
     compiled = isa.instruction_set(row.features, PLATFORMS[platform])
     return replace(request, wheel=str(path), release=row.release, python=row.python, cpu=compiled.option), choice

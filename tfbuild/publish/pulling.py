@@ -4,7 +4,7 @@ It is checked before the download, by a few small requests: its manifest and its
 labels, its layers' presence, and its signature if that is demanded. An image that fails is passed over with its reason.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tfbuild.cpu import Cpu, isa
 from tfbuild.engine import Engine, transfer
@@ -39,9 +39,7 @@ def select(registry: Registry, host: Cpu, *, release: str, target: str, python: 
         raise NothingFits(
             f"{registry.repository}:{tag} has no image with Python {python}", hint=f"it has: {', '.join(others)}"
         )
-    choice = choose.choose(published, platform=MACHINES[host.arch], features=frozenset(isa.all_of_cpu(host).features))
-    given = {"--release": release, "--python": python}
-    return replace(choice, narrowed_by=tuple(name for name, value in given.items() if value))
+    return choose.choose(published, platform=MACHINES[host.arch], features=frozenset(isa.all_of_cpu(host).features))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +99,6 @@ def _nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
     hints = ["build one here: invoke build --cpu host"]
     if choice.older:
         hints.insert(0, f"--release {choice.older.release} chooses {choice.older.id}")
-    if choice.narrowed_by:
-        hints.append(f"leave out {' and '.join(choice.narrowed_by)}, which excluded images")
     return NothingFits(
         f"no image of the newest release in {registry.repository} runs on this host{lacking}", hint="; or ".join(hints)
     )

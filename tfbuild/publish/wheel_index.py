@@ -135,8 +135,6 @@ def index(
                 signature = _signature(pages[CHOICES], folder, scratch, sign)
                 for item in (*ready, *made):
                     _place(folder, item)
-            for row in rows:
-                _restore_metadata(folder, row)
             for row in gone:
                 note(f"{row.name} for {row.instruction_set} leaves the index: {row.file} is missing or truncated")
             for path, text in pages.items():
@@ -307,16 +305,6 @@ def _place(folder: Path, ready: _Ready) -> None:
     if not _has_size(target, ready.row.size):
         with whole(target) as part:
             shutil.copyfile(ready.path, part)
-
-
-def _restore_metadata(folder: Path, row: IndexedWheel) -> None:
-    """Write the metadata beside a wheel and its variant again if somebody removed or changed it."""
-    for file in (row.file, *([row.variant.file] if row.variant else [])):
-        wheel = folder / file
-        beside = wheel.with_name(f"{wheel.name}.metadata")
-        if not beside.is_file() or (file == row.file and source.digest(beside) != row.metadata):
-            with open_archive(wheel) as archive:
-                _replace(beside, wheel_names.metadata(archive, wheel.name))
 
 
 def _with_variants(
