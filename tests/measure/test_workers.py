@@ -5,23 +5,19 @@ The engine of these tests has workers that answer by the protocol, with times th
 
 import json
 import random
-import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from msgspec import structs
 
 from tests.measure.test_rounds import MACHINE
-from tfbuild.bench import evidence
 from tfbuild.engine import Engine, Sandbox, WorkerDied
 from tfbuild.errors import EngineMissing
 from tfbuild.in_container.bench.records import Calibrated, Dropped, Hello, Idle, Peak, Ready, WorkerSample
-from tfbuild.in_container.bench.worker import QuestionHandler
 from tfbuild.measure import probe, rounds, workers
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment
@@ -31,14 +27,6 @@ from tfbuild.measure.workers import NO_GPU, Key, MeasurementError, Pool
 
 LATER = time.monotonic() + 3600
 SANDBOX = Sandbox(processes=1, volume="v", path=probe.ROOT)
-
-
-def test_what_the_host_asks_is_what_a_worker_answers() -> None:
-    rooms = (Path(probe.__file__).parent, Path(evidence.__file__).parent)
-    code = [path.read_text() for room in rooms for path in room.glob("*.py")]
-    asked = {word for text in code for word in re.findall(r"""\bask"?(?:=|: )["'](\w+)""", text)}
-    answers = {name for name, part in vars(QuestionHandler).items() if callable(part) and not name.startswith("_")}
-    assert asked - {"hello"} == answers - {"warm_up"}
 
 
 @dataclass

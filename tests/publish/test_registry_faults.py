@@ -133,9 +133,6 @@ FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] =
     "an upload is moved to http": (
         answering("uploads", page(202, Location=ELSEWHERE), method="POST"), {"access": (26, "not an https address")}
     ),
-    "a length of 5,000 digits": (
-        answering(INDEX_PATH, page(200, b"{}", Content_Length="9" * 5000)), {"pull": (26, ""), "pull.sh": (26, "")}
-    ),
     "busy for a time that is none": (
         answering(INDEX_PATH, page(503, Retry_After="Wed, 21 Oct 2099 07:28:00 GMT"), page(429), None),
         {"pull": (0, ""), "pull.sh": (0, "")},
