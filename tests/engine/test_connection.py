@@ -9,7 +9,7 @@ import pytest
 
 from tfbuild.engine import Engine, connection
 from tfbuild.engine.connection import SOCKET
-from tfbuild.errors import EngineMissing, UsageError
+from tfbuild.errors import EngineMissing
 
 ADDRESS = "tcp://10.0.0.1:2376"
 
@@ -123,12 +123,6 @@ def test_an_address_that_no_engine_can_have_is_not_blamed_on_credentials(
     with pytest.raises(EngineMissing, match="is not an engine's address: ") as error:
         Engine.connect()
     assert error.value.hint.startswith("DOCKER_HOST and --engine take unix://PATH")
-
-
-@pytest.mark.parametrize("address", ["ssh://", "ssh://-oProxyCommand=id", "ssh://host/a:b", "ssh://a b"])
-def test_ssh_is_given_nothing_but_a_host_and_a_path(address: str) -> None:
-    with pytest.raises(UsageError, match=r"names no ssh host"):
-        connection.choose(address)
 
 
 def test_the_name_of_an_engine_becomes_the_variables_of_docker_s_client() -> None:

@@ -104,13 +104,6 @@ def test_plain_docker_runs_what_plain_docker_built(official: Build, image: str) 
     assert docker("run", "--rm", image, "python", "-c", code).split() == [official.release, "12.0"]
 
 
-@pytest.mark.nightly
-def test_its_smoke_benchmark_passes(image: str) -> None:
-    shown = docker("run", "--rm", image, "tfbuild-smoke")
-    assert "fail" not in shown.lower()
-    assert shown.endswith("verdict: pass\n")
-
-
 def test_its_labels_name_the_build_and_the_base_by_digest(
     engine: Engine, official: Build, image: str, place: Place
 ) -> None:

@@ -197,8 +197,6 @@ def test_an_engine_s_own_ca_holds_whatever_the_web_s_is(
             "certificate",
             "of DOCKER_CERT_PATH must be",
         ),
-        ("tcp://127.0.0.1:1", {}, "Connection refused", "is it up"),
-        ("third", {}, "'third'", "docker context ls"),
     ],
 )
 def test_an_engine_that_cannot_be_trusted_or_reached_is_refused(

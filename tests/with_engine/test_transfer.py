@@ -14,7 +14,6 @@ from tests.with_engine.test_registry import build, made, place, push, server
 from tfbuild import plan
 from tfbuild.cli.options import host_cpu
 from tfbuild.engine import Engine, connection, transfer
-from tfbuild.engine.transfer import TransferFailed
 from tfbuild.errors import RegistryRefused
 from tfbuild.oci.client import Registry
 from tfbuild.plan import Request
@@ -102,21 +101,6 @@ def test_a_push_whose_engine_breaks_off_is_tried_again(
     with relayed(engine, cuts=2, stalls=stalls) as between:
         assert push(between, image, place, tmp_path).uploaded
     assert place.digest(build("avx").id)
-
-
-def test_a_push_whose_engine_always_breaks_off_says_so(
-    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transfer, "WAIT_SECONDS", 0)
-    image = made(build("avx"))
-    names = engine.image(image).tags
-    with (
-        relayed(engine, cuts=transfer.TRIES) as between,
-        pytest.raises(TransferFailed, match=r"(?s)the engine aborted the transfer: .*hint: the same command continues"),
-    ):
-        push(between, image, place, tmp_path)
-    assert place.digest(build("avx").id) == ""
-    assert engine.image(image).tags == names
 
 
 @pytest.mark.parametrize("stalls", [False, True])
