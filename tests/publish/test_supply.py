@@ -326,6 +326,9 @@ def test_what_is_not_known_is_in_no_statement() -> None:
     gpu = labels() | {"io.tfbuild.compute-capabilities": "8.0 9.0", "io.tfbuild.requirement": "tensorflow==2.20.0"}
     named = predicate(image(labels=gpu))["buildDefinition"]["externalParameters"]
     assert (named["compute-capabilities"], named["requirement"]) == (["8.0", "9.0"], "tensorflow==2.20.0")
+    labelled = image(labels=labels() | {"io.tfbuild.reused": f"ghcr.io/us/tfbuild:id@{DIGEST}"})
+    reused = {"name": "reused ghcr.io/us/tfbuild:id", "digest": {"sha256": DIGEST.removeprefix("sha256:")}}
+    assert reused in dependencies(labelled)
     nameless = image(labels={"org.opencontainers.image.base.digest": BASE})
     assert [row["name"] for row in dependencies(nameless)] == ["base"]
 
@@ -339,9 +342,3 @@ def test_a_ci_run_has_defaults_where_the_ci_leaves_out_a_variable() -> None:
     assert (gitlab.builder, gitlab.commit) == (f"https://gitlab.com/us/tfbuild//ci/own.yml@{COMMIT}", COMMIT)
     for env, name in ((GITHUB, "GITHUB_ACTIONS"), (GITLAB, "GITLAB_CI")):
         assert provenance.this_run(env | {name: "false"}) is None
-
-
-def test_a_statement_names_the_image_that_tensorflow_was_taken_from() -> None:
-    labelled = image(labels=labels() | {"io.tfbuild.reused": f"ghcr.io/us/tfbuild:id@{DIGEST}"})
-    reused = {"name": "reused ghcr.io/us/tfbuild:id", "digest": {"sha256": DIGEST.removeprefix("sha256:")}}
-    assert reused in dependencies(labelled)
