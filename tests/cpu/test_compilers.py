@@ -9,13 +9,9 @@ from tfbuild.errors import Unsupported
 GCC, CLANG = ({row.name: row.versions for row in compilers.table().compiler}[name] for name in ("gcc", "clang"))
 
 
-@pytest.mark.parametrize("text", ["gcc-12", "gcc12", " GCC-12.2.0 ", "g++-12", "g++12"])
+@pytest.mark.parametrize("text", ["gcc-12", "gcc12", " GCC-12.2.0 ", "g++-12", "clang++-12", "Clang12.0.1"])
 def test_a_compiler_is_found_by_any_usual_spelling(text: str) -> None:
-    assert compilers.find(text) == ("gcc", 12)
-
-
-def test_clang_s_c_plus_plus_name_is_clang() -> None:
-    assert compilers.find("clang++-18") == compilers.find("Clang18.1.8") == ("clang", 18)
+    assert compilers.find(text) == ("clang" if "lang" in text else "gcc", 12)
 
 
 @pytest.mark.parametrize(

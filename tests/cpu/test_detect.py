@@ -158,17 +158,6 @@ def test_no_cut_raises_anything_but_the_projects_error_and_none_adds_a_feature(
     assert {facts.feature(name).cpuinfo or name for name in parsed.features} <= set(left.split())
 
 
-@given(st.sampled_from(machines()), st.integers(0), st.integers(0))
-def test_no_cut_between_words_finds_more_than_the_whole(row: Machine, start: int, end: int) -> None:
-    text = row.cpuinfo()
-    gaps = [place for place, letter in enumerate(text) if letter.isspace()]
-    try:
-        parsed = cpu.parse(text[: gaps[start % len(gaps)]] + text[gaps[end % len(gaps)] :])
-    except Unsupported:
-        return
-    assert set(parsed.features) <= set(cpu.parse(text).features)
-
-
 # --- recordings in other formats --------------------------------------------------------------------------------------
 
 

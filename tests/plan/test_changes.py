@@ -174,7 +174,6 @@ BAZEL_7 = {
     "bazel7-workspace", "bazel7-licenses", "bazel7-execution-info", "bazel7-apple-rules", "bazel7-link-words",
     "bazel7-system-sqlite", "bazel7-host-features",
 }  # fmt: skip
-BAZEL_6 = {"bazel6-package-groups"}
 
 
 @pytest.mark.parametrize(

@@ -185,13 +185,6 @@ def test_what_is_no_version_is_a_usage_error(option: str, bad: str) -> None:
     assert refused.value.hint
 
 
-@pytest.mark.parametrize("name", ["cuda", "cudnn", "cuda-path"])
-def test_they_are_for_cuda_builds_alone(name: str) -> None:
-    options: dict[str, Any] = {"cuda_path": "/opt/cuda"} if name == "cuda-path" else {name: "12.8"}
-    with pytest.raises(UsageError, match=f"{name} is for GPUs, and --target mkl is not"):
-        plan.select(replace(REQUEST, target="mkl", release="2.20.0", **options), None)
-
-
 @pytest.mark.parametrize(
     ("words", "hint"),
     [

@@ -75,6 +75,8 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
         (UsageError, {"compute_capabilities": "8.0"}, "--compute-capabilities is for GPUs, and --target cpu is not",
          targets.options("cuda")),
         (UsageError, {"cudnn": "8.7"}, "cudnn is for GPUs, and --target cpu is not", targets.options("cuda")),
+        (UsageError, {"cuda": "12.8"}, "--cuda is for GPUs, and --target cpu is not", targets.options("cuda")),
+        (UsageError, {"cuda_path": "/c"}, "cuda-path is for GPUs, and --target cpu is not", targets.options("cuda")),
         (UsageError, {"system_lib": ("curl", "curl")}, "system-lib names curl twice", "once is enough"),
         (UsageError, {"configure": ("x",)}, "'x' is not NAME=VALUE", "--configure TF_ENABLE_XLA=0"),
         (UsageError, {"wheel": "official", "cpu": "", "bazel": "7.4.1", "cuda": "12.3"},

@@ -81,13 +81,6 @@ def test_a_tree_without_the_config_of_onednn_is_built_with_the_onednn_that_every
     assert planned(folder).configs == ()
 
 
-def test_the_cuda_of_a_tree_is_that_of_its_bazelrc(folder: Path) -> None:
-    tree = source_tree.read_folder(folder)
-    (row,) = (row.row for row in source_tree.differences(tree, NEXT) if row.table == "cuda")
-    assert "13.0.0" in getattr(row, "others", ())
-    assert 'pairs = ["13.0.0/9.12.0"]\n' in propose.proposed(folder)
-
-
 def test_a_cuda_of_another_major_version_gets_the_cudnn_that_the_tree_names_with_it(folder: Path) -> None:
     build = planned(folder, target="cuda", cuda="13.0", compute_capabilities="9.0")
     assert (build.cuda, build.cudnn) == ("13.0.0", "9.12.0")
