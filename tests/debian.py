@@ -14,8 +14,6 @@ import pytest
 from tfbuild.engine import debian
 
 SECONDS = 900.0
-# Debian 12, whose engine is Docker 20.10.
-OLDER = "bookworm"
 # Debian 13: newer than the engine that tfbuild starts on Debian 12. Its programs of Go ask for no newer libc.
 NEWER = "trixie"
 # Debian's newest packages; not all of them run here.

@@ -262,7 +262,7 @@ class Place:
 @contextmanager
 def place() -> Iterator[Place]:
     with ExitStack() as stack:
-        victim = stack.enter_context(started(other_cpu=False))
+        victim = stack.enter_context(started())
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
         for name in ("tmp", "registry"):
             (work / name).mkdir()

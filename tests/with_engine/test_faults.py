@@ -155,7 +155,7 @@ def test_a_closed_terminal_leaves_no_container(engine: Engine, base: str) -> Non
 
 @pytest.fixture
 def victim(engine: Engine, site: Site) -> Iterator[Victim]:
-    with started(other_cpu=False) as there:
+    with started() as there:
         client = Engine.connect(there.found.host).client
         client.images.load(b"".join(engine.client.images.get(site.base).save(named=True)))
         client.close()

@@ -36,7 +36,7 @@ def victim(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """With the base image that the command names; its containers see this machine's CPU."""
     log = tmp_path_factory.mktemp("base") / "log"
     base = base_image.bootstrap(engine, "bookworm", progress=Progress(), log=log, ca_cert=certificates("")).reference
-    with started(other_cpu=False) as there:
+    with started() as there:
         client = Engine.connect(there.found.host).client
         client.images.load(b"".join(engine.client.images.get(base).save(named=True)))
         client.images.get(engine.image(base).id).tag("tfbuild-test", "base")

@@ -54,8 +54,8 @@ def fill(folder: Path, left: int = 0) -> None:
 class Victim:
     """An engine, here on a small disk, which can be killed and started again."""
 
-    def __init__(self, found: Second, bridge: str, *, other_cpu: bool = True) -> None:
-        self.found, self._bridge, self._other_cpu, self._running = found, bridge, other_cpu, ExitStack()
+    def __init__(self, found: Second, bridge: str) -> None:
+        self.found, self._bridge, self._running = found, bridge, ExitStack()
         self.start()
 
     @property
@@ -63,7 +63,7 @@ class Victim:
         return self.found.folder / "data"
 
     def start(self, listener: socket.socket | None = None) -> None:
-        self._running.enter_context(second.dockerd(self.found, self._bridge, listener, other_cpu=self._other_cpu))
+        self._running.enter_context(second.dockerd(self.found, self._bridge, listener, other_cpu=False))
 
     def kill(self) -> None:
         os.kill(int((self.found.folder / "pid").read_text()), signal.SIGKILL)
@@ -120,12 +120,12 @@ class Victim:
 
 
 @contextmanager
-def started(size: str = DISK, *, other_cpu: bool = True) -> Iterator[Victim]:
-    """A victim on a disk of this size, which ends with the block."""
-    with second.place() as (folder, bridge), disk(folder / "data", size):
+def started() -> Iterator[Victim]:
+    """A victim whose containers see this machine's CPU, which ends with the block."""
+    with second.place() as (folder, bridge), disk(folder / "data", DISK):
         second.certificates(folder / "tls")
         found = Second(folder=folder, host=f"unix://{folder}/docker.sock", port=free_port())
-        victim = Victim(found, bridge, other_cpu=other_cpu)
+        victim = Victim(found, bridge)
         try:
             yield victim
         finally:
