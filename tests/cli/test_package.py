@@ -215,7 +215,7 @@ for row in pkgutil.walk_packages(tfbuild.__path__, "tfbuild."):
 def test_all_other_modules_work_without_the_extras(environment: Path, tfbuild: Command, tmp_path: Path) -> None:
     output = run(environment / "bin" / "python", "-c", IMPORT, cwd=tmp_path, PYTHONPATH="").stdout.split("\n")
     assert dict(line.split() for line in output if line) == {"tfbuild.publish.sbom": "cyclonedx"}
-    hint = tfbuild("bench", "image", code=2).stderr.partition("hint: ")[2]
+    hint = tfbuild("inspect", "image", "--sbom", code=2).stderr.partition("hint: ")[2]
     assert hint.startswith(f"{environment / 'bin' / 'python'} -m pip install ")
     assert "tensorflow-tfbuild" not in hint.split()
 
