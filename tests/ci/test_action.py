@@ -15,7 +15,6 @@ from tfbuild.cli.verbs import VERBS
 from tfbuild.errors import Unsupported, UsageError
 from tools import reference
 
-OPTIONS = VERBS["build"].options
 INPUTS = dict.fromkeys(read(ACTION)["inputs"], "")
 
 
@@ -24,20 +23,21 @@ def given(**inputs: str) -> str:
     return json.dumps(INPUTS | {name.replace("_", "-"): value for name, value in inputs.items()})
 
 
-def test_each_input_is_an_option_of_build_with_its_help() -> None:
-    inputs = read(ACTION)["inputs"]
-    further = inputs.pop("options")
-    assert tuple(inputs) == tuple(reference.inputs("build"))
-    assert {name: row["description"] for name, row in inputs.items()} == {name: OPTIONS[name].help for name in inputs}
-    assert {row["default"] for row in (*inputs.values(), further)} == {""}
+@pytest.mark.parametrize(
+    ("action", "verb", "job", "uses"), [(ACTION, "build", "image", "./"), (PULL, "pull", "pull", "./pull")]
+)
+def test_each_input_is_an_option_with_its_help_and_the_example_has_no_other(
+    action: Path, verb: str, job: str, uses: str
+) -> None:
+    inputs, options = read(action)["inputs"], VERBS[verb].options
+    (step,) = [step for step in read(GITHUB / "action.yml")["jobs"][job]["steps"] if step.get("uses") == uses]
+    assert set(step["with"]) <= set(inputs)
+    further = inputs.pop("options", None)
+    assert tuple(inputs) == tuple(reference.inputs(verb))
+    assert {name: row["description"] for name, row in inputs.items()} == {name: options[name].help for name in inputs}
+    assert not further or {row["default"] for row in (*inputs.values(), further)} == {""}
     # ci/options.py tells switches by their value, and gives no option twice.
-    assert not any(OPTIONS[name].repeatable for name in inputs)
-
-
-def test_each_input_of_the_example_is_the_actions() -> None:
-    workflow = read(GITHUB / "action.yml")
-    (step,) = [step for step in workflow["jobs"]["image"]["steps"] if step.get("uses") == "./"]
-    assert set(step["with"]) <= set(INPUTS)
+    assert not any(options[name].repeatable for name in inputs)
 
 
 # --- inputs → options -------------------------------------------------------------------------------------------------
@@ -58,11 +58,7 @@ def test_inputs_become_options_one_a_line() -> None:
         "--target=mkl", "--cpu=avx2,fma", "--with-headers", "--bazel-flag=--copt=-O3", "--patch=my fix.patch",
         "--reverify",
     ]  # fmt: skip
-
-
-def test_no_input_is_no_option() -> None:
-    done = options()
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (options().returncode, options().stdout) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -191,19 +187,6 @@ def test_the_outputs_are_those_that_the_steps_write() -> None:
 
 
 # --- the action that pulls --------------------------------------------------------------------------------------------
-
-
-def test_each_input_of_pull_is_an_option_with_its_help() -> None:
-    inputs, options = read(PULL)["inputs"], VERBS["pull"].options
-    assert tuple(inputs) == tuple(reference.inputs("pull"))
-    assert {name: row["description"] for name, row in inputs.items()} == {name: options[name].help for name in inputs}
-    assert not any(options[name].repeatable for name in inputs)
-    (used,) = [
-        step
-        for step in read(GITHUB / "action.yml")["jobs"]["pull"]["steps"]
-        if step.get("uses") == "./pull"
-    ]  # fmt: skip
-    assert set(used["with"]) <= set(inputs)
 
 
 PULLED = """#!/bin/sh

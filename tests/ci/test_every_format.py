@@ -67,7 +67,6 @@ def read_json(text: str) -> Read:
     return [(row["id"], shlex.split(row["options"]), None) for row in json.loads(text)["rows"]]
 
 
-STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 ESCAPE = re.compile(r"\\u([0-9a-f]{4})|\\U([0-9a-f]{8})|\\([\"\\])|([$%])\4\{")
 
 

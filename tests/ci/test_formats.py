@@ -33,14 +33,10 @@ def tool(name: str) -> Path:
     return Path(sys.executable).with_name(name)
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_workflows_match_githubs_schema(path: Path) -> None:
-    schemas.library().validate(read(path), schemas.vendored("github-workflows"))
-
-
-@pytest.mark.parametrize("action", [ACTION, PULL], ids=["build", "pull"])
-def test_the_actions_match_githubs_schema(action: Path) -> None:
-    schemas.library().validate(read(action), schemas.vendored("github-actions"))
+@pytest.mark.parametrize("path", [*WORKFLOWS, ACTION, PULL], ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_workflows_and_actions_match_githubs_schema(path: Path) -> None:
+    kind = "github-workflows" if path in WORKFLOWS else "github-actions"
+    schemas.library().validate(read(path), schemas.vendored(kind))
 
 
 def test_the_pipeline_matches_gitlabs_schema(tmp_path: Path) -> None:
@@ -56,25 +52,17 @@ def test_workflows_have_no_security_findings() -> None:
     assert done.returncode == 0, done.stdout
 
 
-# The first major of each action that runs on Node 24 (`using:` of their action.yml); the last two run other programs.
-NODE24 = {
-    "actions/checkout": 5, "actions/upload-artifact": 6, "actions/download-artifact": 7, "actions/setup-python": 6,
-    "actions/upload-pages-artifact": 5, "actions/deploy-pages": 5, "actions/attest-build-provenance": 4,
-    "sigstore/cosign-installer": 4, "actions/cache/restore": 5, "actions/cache/save": 5,
-}  # fmt: skip
 INSTALL = ROOT / "templates" / "index" / "install.sh"
 USES = re.compile(r"uses: ([\w./-]+)@([0-9a-f]{40}) # v(\d+)\.\d+\.\d+$")
 
 
-def test_every_action_is_pinned_by_the_commit_of_a_release_for_todays_node() -> None:
+def test_every_action_is_pinned_by_the_commit_of_one_release() -> None:
+    """One version of each, so that Renovate moves all at once."""
     lines = [line.strip().removeprefix("- ") for path in WORKFLOWS for line in path.read_text().splitlines()]
     used = [line for line in lines if line.startswith("uses: ") and not line.startswith("uses: ./")]
-    pins = [match.groups() for line in used if (match := USES.fullmatch(line))]
-    assert len(pins) == len(used)
-    assert {name for name, _, _ in pins} == set(NODE24)
-    # One version of each, so that Renovate moves all at once.
-    assert len(set(pins)) == len(NODE24)
-    assert all(int(major) >= NODE24[name] for name, _, major in pins)
+    pins = {match.groups() for line in used if (match := USES.fullmatch(line))}
+    assert len(pins) == len({line.partition("@")[0] for line in used}) > 5
+    assert all(map(USES.fullmatch, used))
 
 
 def test_only_the_repository_that_its_variable_names_publishes() -> None:
@@ -100,20 +88,15 @@ def test_only_the_repository_that_its_variable_names_publishes() -> None:
 SCRIPTS = dict(scripts())
 
 
-def test_every_step_is_clean_shell(tmp_path: Path) -> None:
+def test_every_step_and_script_is_clean_shell(tmp_path: Path) -> None:
     paths = []
     for name, text in SCRIPTS.items():
         assert "${{" not in text, name  # values come from the environment, where they cannot become commands
         paths.append(tmp_path / f"{name}.sh")
         paths[-1].write_text(f"#!/bin/bash -e\n{text}\n")
     assert len(paths) > 20
+    paths += [*(ROOT / "ci").glob("*.sh"), ROOT / "install.sh", ROOT / "pull.sh", INSTALL, ROOT / ".ci" / "run"]
     done = run(tool("shellcheck"), *paths)
-    assert done.returncode == 0, done.stdout
-
-
-def test_the_scripts_are_clean_shell() -> None:
-    more = (ROOT / "install.sh", ROOT / "pull.sh", INSTALL, ROOT / ".ci" / "run")
-    done = run(tool("shellcheck"), *(ROOT / "ci").glob("*.sh"), *more)
     assert done.returncode == 0, done.stdout
 
 
@@ -121,16 +104,9 @@ def test_the_scripts_are_clean_shell() -> None:
 
 # The names used here that GitHub itself has values for.
 GITHUBS = {
-    "runner.environment",
-    "github.token",
-    "github.actor",
-    "github.ref",
-    "github.repository",
-    "github.run_attempt",
-    "github.run_id",
-    "github.server_url",
-    "runner.temp",
-}
+    "runner.environment", "runner.temp", "github.token", "github.actor", "github.ref", "github.repository",
+    "github.run_attempt", "github.run_id", "github.server_url",
+}  # fmt: skip
 NAME = re.compile(r"\b(?:needs|steps|inputs|secrets|vars|matrix|github|runner)\.[\w.-]+")
 
 
@@ -169,18 +145,11 @@ def known(workflow: dict[str, Any], job: dict[str, Any]) -> set[str]:
     return names
 
 
-SETTINGS = {
-    "vars.TFBUILD_ATTEST",
-    "vars.TFBUILD_BUILD_OPTIONS",
-    "vars.TFBUILD_MAX_PARALLEL",
-    "vars.TFBUILD_PUBLISH",
-    "vars.TFBUILD_PUSH_OPTIONS",
-    "vars.TFBUILD_REMOTE_CACHE",
-    "vars.TFBUILD_RUNNERS",
-    "vars.TFBUILD_WHEELS_URL",
-    "vars.TFBUILD_SIGNED",
-    "secrets.TFBUILD_REMOTE_HEADERS",
-}
+VARIABLES = (
+    "ATTEST", "BUILD_OPTIONS", "MAX_PARALLEL", "PUBLISH", "PUSH_OPTIONS", "REMOTE_CACHE", "RUNNERS", "WHEELS_URL",
+    "SIGNED",
+)  # fmt: skip
+SETTINGS = {"secrets.TFBUILD_REMOTE_HEADERS", *(f"vars.TFBUILD_{name}" for name in VARIABLES)}
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -333,13 +302,8 @@ def test_the_next_link_has_the_unfinished_rows(
 
 
 def test_there_is_no_next_link_if_all_rows_are_done(runner: Callable[..., Github], copy: Path) -> None:
+    """With a folder or without: download-artifact creates none if no artifact matches."""
     assert rest(runner, copy, "first", "matrix") == ""
-
-
-def test_the_folder_may_be_missing_if_the_last_link_finished_all_rows(
-    runner: Callable[..., Github], copy: Path
-) -> None:
-    """download-artifact creates none if no artifact matches."""
     machine = runner(copy, {"needs.matrix.outputs.rows": '{"include":[{"id":"a"}]}'})
     done = machine.run("images.yml", "Rest", job="after-first")
     assert (done.code, done.outputs) == (0, {"rows": ""})
@@ -361,15 +325,10 @@ def scripted(folder: Path, text: str) -> Path:
     return script.parent.parent
 
 
-def test_a_repository_with_capitals_publishes_in_lower_case(runner: Callable[..., Github], tmp_path: Path) -> None:
-    folder = scripted(tmp_path, 'echo "$TFBUILD_REGISTRY $*"')
-    done = runner(folder, ROW, GITHUB_REPOSITORY="Us/TfBuild").run("image.yml", "Build, verify and publish")
-    assert (done.code, done.stdout) == (0, "ghcr.io/us/tfbuild x --wheel official\n")
-
-
 def test_the_digest_of_what_was_pushed_is_attested(runner: Callable[..., Github], tmp_path: Path) -> None:
+    """In a repository with capitals, too, whose images have a name in lower case."""
     digest = f"sha256:{64 * 'a'}"
-    folder = scripted(tmp_path, f'echo "$TFBUILD_REGISTRY:$1@{digest}"')
+    folder = scripted(tmp_path, f'[ "$*" = "x --wheel official" ] && echo "$TFBUILD_REGISTRY:$1@{digest}"')
     done = runner(folder, ROW, GITHUB_REPOSITORY="Us/TfBuild").run("image.yml", "Build, verify and publish")
     assert (done.code, done.outputs) == (0, {"name": "ghcr.io/us/tfbuild", "digest": digest})
     (attested,) = [

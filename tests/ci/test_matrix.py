@@ -29,7 +29,6 @@ from tfbuild.plan import Request
 ROOT = Path(__file__).parents[2]
 COMPILED = f"{newest.RELEASE}-mkl-py3.13-x86-64-v3"
 ALL = matrix.select(MatrixRequest())
-LARGE = ("source=large", "source:linux/arm64=large-arm")
 ONE = matrix.select(MatrixRequest(only=(newest.official(),)))
 (BUILD,) = ONE.rows
 ROW = {

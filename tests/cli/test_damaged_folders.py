@@ -136,22 +136,6 @@ def test_a_damaged_context_is_written_anew_or_refused(thing: str, here: Path, ou
     assert not any(path.is_symlink() for path in context.rglob("*"))
 
 
-def test_an_old_wheel_is_not_taken_for_the_new_one(here: Path, outside: Path) -> None:
-    """The builder writes into this folder, and through a link in its place."""
-    scratch, elsewhere = here / "wheel", here / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "old.whl").write_text("old")
-    for place in (link(elsewhere), link(outside), Path.touch, Path.mkdir):
-        place(scratch)
-        files.remove(scratch)
-        assert not os.path.lexists(scratch)
-    shutil.copytree(elsewhere, scratch)
-    files.remove(scratch)
-    files.remove(scratch)
-    assert not scratch.exists()
-    assert (elsewhere / "old.whl").read_text() == "old"
-
-
 # --- reports/ ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,4 @@
-"""Every option of `build` is a field: no value of it breaks out, no two images share a name, and no command loses it.
-
-`test_naive_options.py` plants careless options in a copy of the project, which these tests find there.
-"""
+"""Every option of `build` is a field: no value breaks out, no two images share a name, and no command loses it."""
 
 import re
 import shlex

@@ -119,11 +119,7 @@ STRANGE = (
     ("{} --print-completion-script bash >/dev/full", 21, "error: cannot write to "),
     ("PYTHONOPTIMIZE=2 {} --list >/dev/null", 0, ""),
     ("PYTHONOPTIMIZE=2 {} --help build >/dev/null", 0, ""),
-    (
-        "ulimit -f 1; {} plan >file",
-        21,
-        "error: cannot write to ",
-    ),
+    ("ulimit -f 1; {} plan >file", 21, "error: cannot write to "),
     ("ulimit -f 1; {} dockerfile --output new", 2, "error: cannot write to "),
     (
         "ulimit -f 0; {} matrix --changed HEAD --wheel official --only *-mkl-*",

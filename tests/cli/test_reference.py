@@ -123,14 +123,9 @@ def covers(documented: str, field: str) -> bool:
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_every_field_that_a_verb_prints_is_documented(verb: str, printed: dict[str, set[str]]) -> None:
+def test_the_fields_that_a_verb_prints_are_those_that_are_documented(verb: str, printed: dict[str, set[str]]) -> None:
     told = reference.json_fields()[verb].fields
     assert not {field for field in printed[verb] if not any(covers(name, field) for name in told)}
-
-
-@pytest.mark.parametrize("verb", COMMANDS)
-def test_every_documented_field_is_printed(verb: str, printed: dict[str, set[str]]) -> None:
-    told = reference.json_fields()[verb].fields
     assert not {name for name in told if not any(covers(name, field) for field in printed[verb])}
 
 

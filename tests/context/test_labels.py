@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tfbuild import __version__, plan
 from tfbuild.context import dockerfile, labels
 from tfbuild.context.labels import Planned, labels_of, read_labels
-from tfbuild.engine import Engine, Image
 from tfbuild.engine.image import parse_image
 from tfbuild.errors import UnknownImage, Unsupported, UsageError
 from tfbuild.facts import closure
@@ -54,7 +53,6 @@ def planned(*features: str, release: str = "2.14.0", wheel: str = "official") ->
     return Planned.from_labels("x", LABELS | more, "amd64")
 
 
-FLAGS = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
 REQUESTS = st.builds(
     Request,
     target=st.sampled_from(["cpu", "mkl", "cuda"]),
@@ -153,26 +151,6 @@ def test_what_is_no_release_is_told_from_one(text: str) -> None:
     assert plan.is_version("1" * 64)
 
 
-class Holding(Engine):
-    """An engine that has these images."""
-
-    def __init__(self, *images: Image) -> None:
-        self.images = images
-
-    def labelled(self, label: str) -> list[Image]:
-        return [image for image in self.images if label in image.labels]
-
-    def history(self, ref: str) -> tuple[str, ...]:
-        return ()
-
-
-def image(given: dict[str, str], *tags: str) -> Image:
-    return Image(
-        id=DIGEST, labels=given, size=1, env=(), architecture="amd64", repo_digests=(), tags=tags,
-        created="2026-11-01T00:00:00Z",
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("name", ["release", "python", "id", "platform", "features", "instruction-set", "target"])
 @pytest.mark.parametrize("value", [ENDLESS, 5001 * "1", "\x1b[2J", ""])
 def test_labels_of_any_content_can_be_read(name: str, value: str) -> None:
@@ -230,6 +208,7 @@ GITLAB = {"GITLAB_CI": "true", "CI_PROJECT_URL": "https://gitlab.example/us/tfbu
         (GITHUB | {"TFBUILD_IMAGE_SOURCE": "https://github.com/us/other"}, "https://github.com/us/other"),
         (GITHUB | {"TFBUILD_IMAGE_SOURCE": ""}, "https://github.com/fork/tfbuild"),
         ({"GITHUB_ACTIONS": "true"}, ""),
+        (GITLAB | {"GITLAB_CI": "false"}, ""),
         ({"GITHUB_REPOSITORY": "fork/tfbuild"}, ""),
     ],
 )

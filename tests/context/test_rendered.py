@@ -12,23 +12,9 @@ from tfbuild import plan
 from tfbuild.context import dockerfile, labels
 from tfbuild.context.dockerfile import ContextLayout
 from tfbuild.context.labels import labels_of, read_labels
-from tfbuild.cpu import isa
 from tfbuild.errors import UsageError
-from tfbuild.plan import Request, configuration
+from tfbuild.plan import Request
 from tfbuild.plan.source import Override, Patch, Source
-
-ARM = isa.resolve("armv8.2-a", arch="aarch64")
-SMOKE = {f"scripts/smoke/{path.name}" for path in dockerfile.SMOKE.glob("*.py")}
-SCRIPTS = ("network.sh", "pip.sh", "slim.sh", "parts.sh", "times.sh", "tfbuild-smoke")
-OFFICIAL = {*(f"scripts/{name}" for name in SCRIPTS), *SMOKE}
-COMPILE = {
-    f"scripts/{name}"
-    for name in (
-        "toolchain.sh", "source.sh", "edit.py", "compile.sh", "relay.py", "remote.py",
-        "repack.py", "sitting.py", "system.sh", "truststore.py",
-    )
-}  # fmt: skip
-OWN = {"Dockerfile", "constraints.txt", "entrypoint.sh", "plan.json"}
 
 # --- labels -----------------------------------------------------------------------------------------------------------
 
@@ -82,16 +68,6 @@ def test_a_label_says_what_was_compiled(source: Source, label: str) -> None:
     assert not read_labels(labels_of(official())).get("source")
 
 
-def test_names_and_variables_that_others_rely_on() -> None:
-    assert labels.image_name(official()) == "tfbuild:2.21.0-mkl-py3.11-avx"
-    assert labels.image_name(official(), labels.UNVERIFIED) == "tfbuild:2.21.0-mkl-py3.11-avx-unverified"
-    assert (labels.ID, labels.BASE) == ("io.tfbuild.id", "io.tfbuild.base")
-    assert labels.given_at_build({"GITLAB_CI": "false", "CI_PROJECT_URL": "https://x/y"}) == {}
-    with pytest.raises(UsageError) as refusal:
-        labels.given_at_build({"TFBUILD_IMAGE_SOURCE": "x"})
-    assert refusal.value.hint == "for example https://github.com/us/tfbuild"
-
-
 def test_labels_that_are_no_texts_become_texts() -> None:
     assert labels.configured_labels({"config": {"Labels": {"a": 1}}, "Labels": {"b": "c"}}) == {"a": "1"}
     assert labels.configured_labels({}) == labels.configured_labels({"config": {}}) == {}
@@ -100,19 +76,6 @@ def test_labels_that_are_no_texts_become_texts() -> None:
 
 
 # --- which files ------------------------------------------------------------------------------------------------------
-
-
-def test_a_context_has_these_files() -> None:
-    assert set(dockerfile.files(official())) == OWN | OFFICIAL
-    source = {"bazelrc", "requirements.txt", "scripts/llvm.sh"} | COMPILE
-    assert set(dockerfile.files(from_source())) == OWN | OFFICIAL | source
-    # The distribution's own compiler needs no other repository.
-    assert set(dockerfile.files(from_source(compiler="gcc-12"))) == OWN | OFFICIAL | source - {"scripts/llvm.sh"}
-    assert sorted(dockerfile.files(official())) == sorted(OWN | OFFICIAL)
-    assert dockerfile.files(official())["constraints.txt"] == "numpy<3\n"
-    wheel = replace(official().wheel, constraints=("b", "a"))
-    assert dockerfile.files(official(wheel=wheel))["constraints.txt"] == "a\nb\n"
-    assert dockerfile.files(from_source())["requirements.txt"] == "packaging\nsetuptools\nwheel\n"
 
 
 def test_the_plan_in_an_image_is_what_its_smoke_benchmark_compares() -> None:
@@ -219,6 +182,7 @@ def test_the_command_repeats_every_option_that_was_given(tmp_path: Path) -> None
     assert dockerfile.options(build) == options
     for name in plan.BASES:
         assert "--base" not in dockerfile.command(official(request=Request(base=name)))
+    assert dockerfile.command(from_file(Path("/somewhere") / WHEEL)).endswith(f" linux/amd64 --wheel {WHEEL}")
 
 
 def test_an_image_has_this_environment() -> None:
@@ -241,23 +205,6 @@ def test_pip_installs_what_was_planned() -> None:
     assert dockerfile.requirement(from_source(target="cuda", release="2.14.0")) == "/mnt/wheel/*.whl"
 
 
-def test_host_tools_are_compiled_for_any_machine() -> None:
-    """Only --copt has the target's features: protoc must run where it is compiled."""
-    arm = from_source(platform="linux/arm64", instruction_set=ARM)
-    for build, flag in ((from_source(), "-march=x86-64"), (arm, "-march=armv8-a")):
-        assert f"build --host_copt={flag}\n" in dockerfile.files(build)["bazelrc"]
-
-
-def test_bazelisk_is_the_one_for_the_machine() -> None:
-    amd, arm = from_source(), from_source(platform="linux/arm64", instruction_set=ARM)
-    words = [build.toolchain.bazelisk for build in (amd, arm) if build.toolchain]
-    (version, sha256, arch), (of_arm, other, arm64) = words
-    assert (arch, arm64) == ("amd64", "arm64")
-    assert version == of_arm
-    assert sha256 != other
-    assert f" {version} {sha256} {arch}\n" in dockerfile.files(amd)["Dockerfile"]
-
-
 def test_the_wheel_is_collected_as_its_release_makes_it() -> None:
     assert dockerfile.collect("//tensorflow/tools/pip_package:build_pip_package") == (
         "bazel-bin/tensorflow/tools/pip_package/build_pip_package /wheel"
@@ -267,34 +214,11 @@ def test_the_wheel_is_collected_as_its_release_makes_it() -> None:
     )
 
 
-def test_the_compiler_is_named_to_configure_and_bazel() -> None:
-    assert dockerfile.configure(from_source()) == [
-        ("CC_OPT_FLAGS", "-Wno sign"), ("TF_NEED_CUDA", "0"), ("CC", "/usr/bin/clang-18"),
-        ("BAZEL_COMPILER", "/usr/bin/clang-18"),
-    ]  # fmt: skip
-    assert configuration.packages("gcc-9", "openjdk")[-1] == "zip"
-    assert {"gcc-9", "g++-9", "openjdk"} <= set(configuration.packages("gcc-9", "openjdk"))
-
-
 def test_llvms_repository_is_added_where_the_distribution_lacks_the_compiler() -> None:
     builds = (from_source(), from_source(compiler="gcc-12"), from_source(base_image="our/own:1"))
     added = [build.toolchain.llvm for build in builds if build.toolchain]
     assert added[0][1] == "llvm-toolchain-bookworm-18"
     assert added[1:] == [(), ()]
-
-
-@pytest.mark.parametrize(
-    ("word", "quoted"),
-    [
-        ("a", '"a"'),
-        ('a"b', '"a\\"b"'),
-        ("a\\b", '"a\\\\b"'),
-        ("${BASE_NAME}", '"${BASE_NAME}"'),
-        ("$HOME", '"\\$HOME"'),
-    ],
-)
-def test_words_of_a_dockerfile_are_quoted_but_for_its_own_arguments(word: str, quoted: str) -> None:
-    assert dockerfile.quoted(word) == quoted
 
 
 def test_every_file_ends_with_a_line_end() -> None:

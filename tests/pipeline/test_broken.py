@@ -115,18 +115,7 @@ PIP = {"PIP_RETRIES": "1", "PIP_DEFAULT_TIMEOUT": "1", "PIP_CONFIG_FILE": "/dev/
 def test_a_download_by_pip_names_its_cause_and_no_half_wheel_is_kept(fault: str, sound: int, tmp_path: Path) -> None:
     wheel = "x-1.0-py3-none-any.whl"
     content = {"/simple/x/": f'<a href="/{wheel}">{wheel}</a>'.encode(), f"/{wheel}": BODY}
-    command = (
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--disable-pip-version-check",
-        "--dest",
-        "got",
-        "x",
-    )
-    script = f"cd {tmp_path} && {' '.join(command)}"
+    script = f"cd {tmp_path} && {sys.executable} -m pip download --no-deps --disable-pip-version-check --dest got x"
     env = {**PIP, "PIP_CACHE_DIR": str(tmp_path / "cache")}
     with broken.serve(content) as server:
         server.fault, server.sound = fault, sound

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from tests.plan.test_selection import chosen
-from tfbuild import plan
-from tfbuild.cli import VERBS, building
+from tfbuild.cli import VERBS
 from tfbuild.errors import UsageError
 from tfbuild.pipeline import bundle
 from tfbuild.pipeline.maker import downloads
@@ -90,13 +89,3 @@ def test_a_network_of_a_build_is_one_of_three(network: str) -> None:
 def test_without_options_it_is_the_default_run() -> None:
     run = run_of(RunRequest(), None)
     assert run == Run(started=run.started)
-
-
-def test_ignored_compile_options_are_named_where_nothing_is_compiled() -> None:
-    official = plan.select(Request(wheel="official", release="2.20.0", platform="linux/amd64"), None)
-    compiled = plan.select(Request(release="2.20.0", cpu="avx", platform="linux/amd64"), None)
-    options = {"jobs": "4", "remote_property": ["a=b"], "remote_readonly": True, "time_limit": "1h"}
-    (note,) = building.ignored_options(official, options)
-    assert note == "--jobs, --remote-property, --remote-readonly: ignored, because --wheel official compiles nothing"
-    assert building.ignored_options(official, {"jobs": "", "time_limit": "1h"}) == []
-    assert building.ignored_options(compiled, options) == []

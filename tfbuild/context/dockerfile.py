@@ -230,12 +230,7 @@ def scripts(build: Build) -> dict[str, str]:
 def _scripts(names: tuple[str, ...]) -> dict[str, str]:
     paths = {name: TEMPLATES / name for name in names}
     paths |= {f"smoke/{path.name}": path for path in sorted(SMOKE.glob("*.py"))}
-    return {f"{SCRIPTS}/{name}": _text(path) for name, path in paths.items()}
-
-
-@cache
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+    return {f"{SCRIPTS}/{name}": path.read_text(encoding="utf-8") for name, path in paths.items()}
 
 
 def fixes(build: Build) -> dict[str, str]:

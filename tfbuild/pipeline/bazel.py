@@ -117,17 +117,8 @@ def number(text: str) -> int:
 
 ACTION = "action processing"
 GZIP = b"\x1f\x8b"
-# The end of the list of events, on a line of its own; in 0.26 the whole file is that list.
-END = ("\n]", "\n  ]\n}", "\n  ]}")
-# Up to 3.x an event does not hold its action's mnemonic: how its text begins, and the mnemonic that Bazel has for it.
-MNEMONICS = (
-    ("Compiling ", "CppCompile"),
-    ("Linking ", "CppLink"),
-    ("Executing genrule ", "Genrule"),
-    ("Creating ", "Manifest"),
-    ("Writing ", "FileWrite"),
-    ("Symlinking ", "Symlink"),
-)
+# The end of the list of events.
+END = ("\n  ]\n}", "\n  ]}")
 LISTED = 50
 
 
@@ -194,7 +185,7 @@ def _action(event: dict[str, object]) -> Action:
     mnemonic = args.get("mnemonic") if isinstance(args, dict) else None
     return Action(
         name="".join(letter for letter in name if letter.isprintable()),
-        mnemonic=str(mnemonic or next((kind for start, kind in MNEMONICS if name.startswith(start)), "other")),
+        mnemonic=str(mnemonic or "other"),
         seconds=min(microseconds, MOST) / 1e6 if isinstance(microseconds, int | float) else 0.0,
     )
 

@@ -3,14 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from tfbuild.errors import (
-    BadInput,
-    BadMirror,
-    BuildFailed,
-    TfbuildError,
-    Unsupported,
-    UsageError,
-)
+from tfbuild.errors import BadInput, BadMirror, BuildFailed, TfbuildError, Unsupported, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +45,8 @@ DAMAGE = (
 CACHES = "/mnt/(?:cache|pip)/"
 EMPTY_CACHES = "docker builder prune --filter type=exec.cachemount"
 CLEAR_CACHES = "`{empty_caches}` empties the builder's caches"
-# Up to 2.9 configure.py says it, then WORKSPACE's check, and last the script that distributions put before Bazel.
+# WORKSPACE's check says it, or the script that distributions put before Bazel.
 REFUSED_BAZEL = (
-    r"\n\s*(?P<what>Please (?:up|down)grade your bazel installation to version \S+ or (?:higher|lower))",
     r"\n\s*(?P<what>Current Bazel version is \S+, expected at least \S+)",
     r"ERROR: (?P<what>The project you're trying to build requires Bazel \S+)",
 )
@@ -145,12 +137,11 @@ CAUSES = (
         message="Bazel cannot read {what}{why}; nothing was compiled",
         hint="correct .bazelrc in the tree of --source, or take the release's own tree",
     ),
-    # 0.26.1 without the quotes.
     Cause(
-        pattern=r"ERROR: Config value '?(?P<name>[\w.+,-]+)'? is not defined in any",
+        pattern=r"ERROR: Config value '(?P<name>[\w.+,-]+)' is not defined in any",
         error=Unsupported,
         message="this TensorFlow has no --config={name}; nothing was compiled",
-        hint="leave out --config {name}, or plan with --target cpu: from 2.5 on its x86-64 builds have oneDNN too",
+        hint="leave out --config {name}, or plan with --target cpu: its x86-64 builds have oneDNN too",
     ),
     Cause(
         pattern=r"ERROR: (?:--\S+ :: )?Unrecognized option: (?P<name>\S+)",
@@ -223,7 +214,6 @@ CAUSES = (
         message="there is no Bazel {version} where Bazelisk looks for it",
         hint="--bazel with a version that exists, or --mirror with one that has it",
     ),
-    # Bazel before 5.1 believes the cache even if the result there lacks what the action makes.
     *(
         Cause(
             pattern=pattern,
