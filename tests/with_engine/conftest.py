@@ -123,6 +123,10 @@ def debian(
     engine.build(folder, settings, tag=ref)
 
 
+# Debian 12 has it; the one that plans of the double's release prefer comes from LLVM's archive.
+COMPILER = "clang-16"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Site:
     """Where a build without internet is at home: a base image with Eigen, and a mirror; `asked`: what of it."""
@@ -132,8 +136,9 @@ class Site:
     folder: Path
     asked: list[str]
 
-    def options(self) -> tuple[str, ...]:
-        return ("--base", self.base, "--mirror", self.url, "--network", "host", "--need-disk", "5")
+    def options(self, compiler: str = COMPILER) -> tuple[str, ...]:
+        base = ("--base", self.base, "--compiler", compiler)
+        return (*base, "--mirror", self.url, "--network", "host", "--need-disk", "5")
 
 
 @pytest.fixture(scope="session")

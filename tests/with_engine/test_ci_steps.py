@@ -131,7 +131,7 @@ def site(real: bool, server: Server, engine: Engine, tmp_path_factory: pytest.Te
     asking = {"inputs.only || '*'": ID, "vars.TFBUILD_RUNNERS": ""}
     tree = checkout.copy(folder / "checkout")
     machine = Github(checkout=tree, temp=folder / "temp", values=asking, env=env)
-    installed = machine.run("images.yml", "Install")
+    installed = machine.run("images.yml", "Install", job="matrix")
     assert installed.code == 0, installed.stderr
     step = machine.run("images.yml", "Rows")
     assert step.code == 0, step.stderr
@@ -141,7 +141,7 @@ def site(real: bool, server: Server, engine: Engine, tmp_path_factory: pytest.Te
     if not real:
         put_there(engine, folder, tree / "reports")
     found = Site(github=replace(machine, values=of_row(row)), server=server, docker=folder / "docker")
-    login = found.github.run("images.yml", "Log in")
+    login = found.github.run("images.yml", "Log in", job="matrix")
     assert login.code == 0, login.stderr
     # It is not published yet.
     assert json.loads(found.rows())["include"] == [row]
@@ -263,22 +263,6 @@ def test_its_example_uses_the_image(pulled: Done, first: Done, site: Site, tmp_p
 
 
 # --- the time limit ---------------------------------------------------------------------------------------------------
-
-
-def test_a_compile_that_its_time_limit_stops_goes_on_in_the_next_link(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The limit is over before the builder, which has no network, gives up its first download."""
-    options = f"--target mkl --release 2.13.1 --cpu x86-64-v3 --source {DOUBLE}"
-    monkeypatch.setenv("TFBUILD_TIME_LIMIT", "1s")
-    name = "2.13.1-mkl-py3.11-x86-64-v3"
-    more = {"vars.TFBUILD_BUILD_OPTIONS": "--need-disk 5 --network none"}
-    done = site.run("Build, verify and publish", {"matrix.id": name, "matrix.options": options, **more})
-    assert done.code == 0, done.stderr[-4000:]
-    assert "stopped at the time limit of 1.0 s" in done.stderr
-    assert f"::notice::{name} is not done yet" in done.stdout
-    assert done.outputs == {"unfinished": "true"}
-    assert done.summary == f"# {name}: not finished within the time limit\n\n"
 
 
 # --- GitLab -----------------------------------------------------------------------------------------------------------

@@ -168,6 +168,7 @@ def compile_double(victim: Victim, site: Site, tmp_path: Path) -> Command:
     tree = small(tmp_path / "tree", uuid.uuid4().hex)
     words = (
         "build", "--target", "mkl", "--release", RELEASE, "--bazel", mirror.BAZEL, "--cpu", "westmere",
+        "--compiler", "clang-16",
         "--source", str(tree), "--base", site.base, "--mirror", site.url, "--network", "host", "--need-disk", "1",
         "--no-verify", "--with-headers",
     )  # fmt: skip

@@ -130,7 +130,7 @@ def test_a_machine_without_an_engine_compiles_the_wheel_that_a_container_compile
     assert sittings(folder) == ["interrupted", "done"]
     answer = json.loads(done.stdout)
     own = folder / answer["wheel"]
-    words = [*command("westmere", tmp_path, *site.options(), "--source", str(folder / "tree")), "--compiler", COMPILER]
+    words = command("westmere", tmp_path, *site.options(), "--source", str(folder / "tree"))
     inside = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert inside.returncode == 0, inside.stderr[-6000:]
     other = Path(json.loads(inside.stdout)["wheel"])

@@ -65,14 +65,14 @@ def bundles(engine: Engine, site: Site, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("bundles")
     options = (
         "--target", "mkl", "--release", RELEASE, "--bazel", mirror.BAZEL, "--cpu", "x86-64-v3", "--source", str(TREE),
-        "--base", site.base, "--with-headers", "--need-disk", "5",
+        "--base", site.base, "--compiler", "clang-16", "--with-headers", "--need-disk", "5",
     )  # fmt: skip
     made = Bundles(official=folder / "official.tar", double=folder / "double.tar", options=options)
     answer = json.loads(ended(invoke(folder, "bundle", *OFFICIAL, "--output", str(made.official), "--json"))[0])
     assert answer["builds"] == [ID]
     assert answer["bytes"] == made.official.stat().st_size
     # The image of the double has the requirements of the official wheel.
-    words = ("bundle", *options, *site.options()[2:6], "--output", str(made.double), "--json")
+    words = ("bundle", *options, *site.options()[4:8], "--output", str(made.double), "--json")
     assert len(json.loads(ended(invoke(folder, *words))[0])["builds"]) == 2
     assert not any(engine.exists(name) for name in read(made.double).listing.layers)
     return made

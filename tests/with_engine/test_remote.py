@@ -23,7 +23,7 @@ from tests.ports import free_port
 from tests.with_engine import buildgrid, mirror, saved
 from tests.with_engine.buildgrid import Pair, Server
 from tests.with_engine.conftest import ROOT, Site
-from tests.with_engine.test_compile import KERNELS, NEW, RELEASE, TREE, begun, command, maker, renewed, small
+from tests.with_engine.test_compile import KERNELS, RELEASE, TREE, begun, command, maker, small
 from tests.with_engine.test_compile import log as log_of
 from tfbuild import plan
 from tfbuild.engine import Engine
@@ -227,7 +227,14 @@ def test_no_credential_is_in_an_image_that_was_compiled_with_them(site: Site, en
     header, password = uuid.uuid4().hex, uuid.uuid4().hex
     tree = str(uncompiled(tmp_path / "tree"))
     request = Request(
-        target="mkl", release=RELEASE, bazel=mirror.BAZEL, cpu=CPU, base=site.base, source=tree, with_headers=True
+        target="mkl",
+        release=RELEASE,
+        bazel=mirror.BAZEL,
+        compiler="clang-16",
+        cpu=CPU,
+        base=site.base,
+        source=tree,
+        with_headers=True,
     )
     (tmp_path / "headers").write_text(f"x-request-actor={header}\n")
     (tmp_path / "buildgrid").mkdir()
@@ -264,13 +271,13 @@ def test_no_client_certificate_is_in_an_image_that_was_compiled_with_it(
     site: Site, certificates: Certificates, engine: Engine, tmp_path: Path
 ) -> None:
     """Debian's newer Bazel, and a cache that refuses clients without a certificate of the tests' authority."""
-    tree = renewed(small(tmp_path / "tree", uuid.uuid4().hex))
+    tree = small(tmp_path / "tree", uuid.uuid4().hex)
     folders = {name: tmp_path / name for name in ("buildgrid", "stranger", "scratch")}
     for folder in folders.values():
         folder.mkdir()
     client, stranger = certificates.client, authority(folders["stranger"], "client")
-    line = [sys.executable, "-m", "invoke", "build", "--target", "mkl", "--release", NEW, "--cpu", CPU]
-    line += ["--bazel", newbazel.VERSION, "--compiler", "clang-16", "--source", str(tree), *site.options()]
+    line = [sys.executable, "-m", "invoke", "build", "--target", "mkl", "--release", RELEASE, "--cpu", CPU]
+    line += ["--bazel", newbazel.VERSION, "--source", str(tree), *site.options()]
     line += ["--with-headers", "--no-verify", "--json", "--ca-cert", str(certificates.bundle), "--remote-cache"]
     env = os.environ | {"TMPDIR": str(folders["scratch"])}
 

@@ -19,7 +19,7 @@ from tests.contract import newbazel
 from tests.with_engine import cluster
 from tests.with_engine.cluster import Cluster, docker
 from tests.with_engine.conftest import ROOT, Site
-from tests.with_engine.test_compile import NEW, TREE, command, renewed
+from tests.with_engine.test_compile import RELEASE, TREE, command
 from tests.with_engine.test_remote import CPU
 from tfbuild.cli.options import certificates
 from tfbuild.engine import Engine
@@ -41,8 +41,8 @@ class Client:
     worker: str
 
     def words(self, *options: str) -> list[str]:
-        given = (*self.site.options(), "--source", str(self.tree), "--compiler", "clang-16", *options)
-        return command(CPU, self.dist, *given, version=newbazel.VERSION, release=NEW)
+        given = (*self.site.options(), "--source", str(self.tree), *options)
+        return command(CPU, self.dist, *given, version=newbazel.VERSION)
 
     def remote(self, *options: str) -> list[str]:
         return self.words(new_actions(), "--remote-executor", f"{self.cluster.server.url}", *options)
@@ -55,8 +55,29 @@ class Client:
     def start_workers(self, count: int) -> None:
         """Start workers in the image of the stage `toolchain`, as docs/remote-cache.md says."""
         context, mirror = self.dist.with_name("context"), self.dist.with_name("mirror")
-        chosen = ("--source", str(self.tree), "--compiler", "clang-16", "--bazel", newbazel.VERSION, "--release", NEW)
-        options = (*chosen, "--target", "mkl", "--cpu", CPU, "--base", self.site.base, "--output", str(context))
+        chosen = (
+            "--source",
+            str(self.tree),
+            "--compiler",
+            "clang-16",
+            "--bazel",
+            newbazel.VERSION,
+            "--release",
+            RELEASE,
+        )
+        options = (
+            *chosen,
+            "--target",
+            "mkl",
+            "--cpu",
+            CPU,
+            "--base",
+            self.site.base,
+            "--compiler",
+            "clang-16",
+            "--output",
+            str(context),
+        )
         self.wheel([sys.executable, "-m", "invoke", "dockerfile", *options])
         mirror.write_text(f"{self.site.url}\n")
         words = ["--target=toolchain", "--network=host", f"--secret=id=mirror,src={mirror}"]
@@ -73,7 +94,7 @@ def new_actions() -> str:
 
 @pytest.fixture
 def client(site: Site, engine: Engine, tmp_path: Path) -> Iterator[Client]:
-    tree = renewed(shutil.copytree(TREE, tmp_path / "tree"))
+    tree = shutil.copytree(TREE, tmp_path / "tree")
     # As in TensorFlow's own trees, some of which name genrules too: the plan must have the last word.
     with (tree / ".bazelrc").open("a") as rc:
         rc.write("build --spawn_strategy=standalone\nbuild --strategy=Genrule=standalone\n")

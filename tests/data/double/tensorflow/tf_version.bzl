@@ -1,1 +1,1 @@
-TF_VERSION = "2.13.1"
+TF_VERSION = "2.20.0"

@@ -1,3 +1,3 @@
 """Holds the version, as TensorFlow's own does."""
 
-_VERSION = "2.13.1"
+_VERSION = "2.20.0"
