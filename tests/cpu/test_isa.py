@@ -103,6 +103,8 @@ OF_THIS_MACHINE = "native auto local this mine current NATIVE -march=native marc
     [
         *((word, "--cpu host is the CPU of this machine") for word in OF_THIS_MACHINE.split()),
         ("amx", "nearest: amx_tile, amx_int8, amx_bf16, amx_fp16; or --cpu host"),
+        ("all", "--cpu host,exact keeps every feature of this machine's CPU"),
+        ("none", "--cpu x86-64-v1 runs on every x86_64 CPU"),
     ],
 )
 def test_a_word_that_is_no_name_gets_what_it_means(requested: str, hint: str) -> None:

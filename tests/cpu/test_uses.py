@@ -103,6 +103,13 @@ def documented() -> Iterator[tuple[str, str, str, cpu.Cpu | None]]:
         yield label, name, "x86_64", None
 
 
+def test_what_is_left_out_has_its_reason() -> None:
+    assert uses.left_out("sha_ni") == uses.LEFT_OUT
+    assert uses.left_out("avx_vnni") == "avx512_vnni does the same"
+    assert uses.left_out("fma4") == "fma does the same"
+    assert uses.left_out("pclmulqdq") == "it speeds up only the checksums of TFRecord files"
+
+
 def test_one_of_two_that_do_the_same_is_kept() -> None:
     level = facts.levels("x86_64")[-1].features
     assert "avx_vnni" not in uses.relevant(level | {"avx_vnni", "avx512_vnni"})

@@ -294,6 +294,22 @@ def test_any_text_is_a_version_that_the_release_takes_or_one_error(text: str) ->
 
 
 @pytest.mark.parametrize(
+    ("name", "capability"),
+    [
+        ("GB10", "12.1"), ("DGX Spark", "12.1"), ("RTX PRO 1000", "12.0"), ("RTX PRO 500", "12.0"),
+        ("NVIDIA RTX PRO 6000 Blackwell", "12.0"), ("Jetson Thor", "11.0"), ("RTX A6000", "8.6"), ("A6000", "8.6"),
+        ("RTX 4000 Ada", "8.9"), ("Titan RTX", "7.5"), ("Quadro RTX 6000", "7.5"), ("Tesla M60", "5.2"), ("K80", "3.7"),
+        ("sm_120a", "12.0"), ("90", "9.0"), ("native", ""), ("all", ""), ("RTX 9999", ""),
+    ],
+)  # fmt: skip
+def test_a_gpu_s_name_gets_its_capability_and_another_the_way_to_ask(name: str, capability: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        planned("2.21.0", name)
+    own = f"--compute-capabilities {capability}"
+    assert refused.value.hint == own if capability else "nvidia-smi --query-gpu=name,compute_cap" in refused.value.hint
+
+
+@pytest.mark.parametrize(
     ("release", "flag"), [("2.14.1", False), ("2.15.1", True), ("2.17.1", True), ("2.18.0", False)]
 )
 def test_cuda_by_clang_needs_no_tensorrt(release: str, flag: bool) -> None:

@@ -310,6 +310,12 @@ def test_the_context_has_what_the_tree_needs_changed() -> None:
     assert "--mount=type=bind,source=fixes,target=/mnt/fixes" in files["Dockerfile"]
 
 
+def test_a_context_without_fixes_of_the_tree_has_no_folder_for_them() -> None:
+    files = dockerfile.files(chosen(release="2.20.0", compiler="gcc-12"))
+    assert not [name for name in files if name.startswith("fixes/")]
+    assert "/mnt/fixes" not in files["Dockerfile"]
+
+
 def edited(tree: Path, *rows: dict[str, str]) -> subprocess.CompletedProcess[str]:
     edits = tree.parent / "edits.json"
     edits.write_text(json.dumps(rows))

@@ -51,7 +51,7 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
         (UsageError, {"platform": "amd64"}, "unknown platform 'amd64'", "--platform linux/amd64"),
         (UsageError, {"platform": "ARM64"}, "unknown platform 'ARM64'", "--platform linux/arm64"),
         (UsageError, {"platform": "linux/amd64/v3"}, "unknown platform 'linux/amd64/v3'",
-         "one of: linux/amd64, linux/arm64"),
+         "--platform linux/amd64 --cpu x86-64-v3"),
         (UsageError, {"platform": "linux/riscv64"}, "unknown platform 'linux/riscv64'",
          "one of: linux/amd64, linux/arm64"),
         (UsageError, {"platform": "linux"}, "unknown platform 'linux'", "one of: linux/amd64, linux/arm64"),

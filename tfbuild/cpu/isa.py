@@ -22,8 +22,10 @@ MOST_NAME = 48
 EXACT = "exact"
 MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 
-# What other tools call the CPU of this machine.
+# What other tools call the CPU of this machine, all that it has, and what every CPU has.
 MEANING_HOST = ("native", "auto", "local", "this", "mine", "current")
+MEANING_ALL = ("all", "max", "full", "everything")
+MEANING_SMALLEST = ("none", "generic", "baseline", "any", "portable", "min", "minimal", "default")
 # How alike a name and its misspelling are (difflib's ratio); bonnell and broadwell, which are two CPUs, are 0.62.
 ALIKE = 0.8
 # Models in the refusal of a name that many CPUs have.
@@ -265,6 +267,10 @@ def refuse_without_level(text: str, arch: str) -> None:
 def _nearest(name: str, arch: str) -> str:
     if name.lower().lstrip("-").removeprefix("march=").removeprefix("mcpu=") in MEANING_HOST:
         return "--cpu host is the CPU of this machine"
+    if name.lower() in MEANING_ALL:
+        return f"--cpu host,{EXACT} keeps every feature of this machine's CPU"
+    if name.lower() in MEANING_SMALLEST:
+        return f"--cpu {facts.levels(arch)[0].name} runs on every {arch} CPU"
     for other, platform in MACHINES.items():
         if other != arch and is_known(name, other):
             return f"{name} is for {other}: --platform {platform}"

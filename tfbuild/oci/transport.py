@@ -2,10 +2,12 @@
 
 import random
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
@@ -21,7 +23,8 @@ from tfbuild.util.terminal import cause, printable
 # Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
 MOST_BYTES = 4 << 20
 MOST_REASON = 200
-# How long a server may be silent; the body of its answer may take a second more for each LEAST_RATE bytes.
+# How long a server may take to connect, and then for the head of an answer; its body may take a second more for each
+# LEAST_RATE bytes.
 SECONDS = 25.0
 LEAST_RATE = 16 << 10
 # After so long, a request that failed is not repeated.
@@ -55,7 +58,7 @@ class HttpSession(requests.Session):
         for left in reversed(range(TRIES + 1)):
             wait = random.uniform(BACKOFF, 2 * BACKOFF) * 2 ** (TRIES - left) / 2
             try:
-                answer = super().send(request, **settings)
+                answer = self._within_deadline(partial(super().send, request, **settings), request)
             except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
                 if not left or time.monotonic() > until or _is_certain(error):
                     raise
@@ -66,6 +69,29 @@ class HttpSession(requests.Session):
                 answer.close()
             time.sleep(wait)
         raise AssertionError("the last try returns or raises")
+
+    @staticmethod
+    def _within_deadline(send: Callable[[], requests.Response], request: requests.PreparedRequest) -> requests.Response:
+        """Return the head of an answer, or raise Timeout: a socket's own limit begins anew with each byte.
+
+        What a server drips goes on in the thread, until the process ends.
+        """
+        answer: Future[requests.Response] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(send())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        seconds = SECONDS + int(request.headers.get("Content-Length", 0)) / LEAST_RATE
+        try:
+            return answer.result(seconds)
+        except TimeoutError as error:
+            if answer.done():
+                raise
+            raise requests.exceptions.Timeout(f"no answer within {seconds:.0f} s") from error
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
         target = super().get_redirect_target(resp)

@@ -54,12 +54,10 @@ def parse_capabilities(text: str, *, named: bool = True) -> tuple[Capability, ..
 def _capability(word: str, named: bool) -> Capability:
     match = SPELLED.fullmatch(word)
     if match is None:
-        digits = re.fullmatch(r"(?:(?:sm|compute)_?)?(\d{2,3})[af]?", word, re.ASCII)
-        known = (row.name for row in table().capability)
-        meant = next((name for name in known if digits and name.replace(".", "") == digits[1]), "")
+        likely = _likely(word)
         ask = "the GPU's own: nvidia-smi --query-gpu=name,compute_cap --format=csv prints it"
         raise UsageError(
-            f"{word!r} is not a CUDA compute capability", hint=f"--compute-capabilities {meant}" if meant else ask
+            f"{word!r} is not a CUDA compute capability", hint=f"--compute-capabilities {likely}" if likely else ask
         )
     major, minor = int(match["major"]), int(match["minor"])
     if (major, minor) < OLDEST:
@@ -71,6 +69,14 @@ def _capability(word: str, named: bool) -> Capability:
     # than "8.9" (cuda_configure.bzl, v2.14.0; master, 2025-04).
     code = f"compute_{number}" if named and not match["kind"] else word
     return Capability(name=word, code=code, major=major, number=number, virtual=match["kind"] != "sm_")
+
+
+def _likely(word: str) -> str:
+    """Return the capabilities that a GPU's name, "86" or "sm_120a" means; "" for anything else."""
+    name = re.sub(r"nvidia|geforce|tesla|quadro|[\W_]", "", word.lower())
+    name = re.sub(r"^(?:sm|compute)?(\d{2,3})[af]?$", r"\1", name)
+    digits = [row.name for row in table().capability if row.name.replace(".", "") == name]
+    return ",".join(digits) or next((row.capability for row in table().gpu if re.fullmatch(row.name, name)), "")
 
 
 # --- CUDA and cuDNN ---------------------------------------------------------------------------------------------------
@@ -105,8 +111,16 @@ class CudnnRow(Span, frozen=True, kw_only=True):
     source: str
 
 
+class GpuRow(Facts, frozen=True, kw_only=True):
+    """The capabilities of the GPUs whose names fit a pattern."""
+
+    name: str
+    capability: str
+
+
 class CudaTable(Facts, frozen=True, kw_only=True):
     capability: tuple[CapabilityRow, ...]
+    gpu: tuple[GpuRow, ...]
     cudnn: tuple[CudnnRow, ...]
 
 

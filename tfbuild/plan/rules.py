@@ -80,6 +80,9 @@ def choose_platform(request: Request, target: str = "") -> str:
     name = request.platform or f"{host_platform.system().lower()}/{host_platform.machine().lower()}"
     if likely := MACHINES.get(ARCHITECTURES.get(name.lower(), "")):
         raise UsageError(f"unknown platform {name!r}", hint=f"--platform {likely}")
+    *plain, variant = name.rpartition("/")[::2]
+    if level := next((row for row in facts.levels(PLATFORMS.get(plain[0], "")) if row.variant == variant), None):
+        raise UsageError(f"unknown platform {name!r}", hint=f"--platform {plain[0]} --cpu {level.name}")
     system, _, machine = name.partition("/")
     if target and system != "linux" and (reason := targets.get(target).linux_only):
         raise Unsupported(
