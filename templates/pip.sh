@@ -8,7 +8,7 @@ install() {
 }
 export PIP_CACHE_DIR=/mnt/pip
 # A bundle's: nothing else is asked for them.
-[ ! -d /opt/wheels ] || export PIP_NO_INDEX=1 PIP_FIND_LINKS=/opt/wheels PIP_NO_CACHE_DIR=1
+[ ! -d /opt/tfbuild-wheels ] || export PIP_NO_INDEX=1 PIP_FIND_LINKS=/opt/tfbuild-wheels PIP_NO_CACHE_DIR=1
 rm -f /mnt/pip.log
 code=0
 install "$@" || code=$?

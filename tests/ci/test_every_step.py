@@ -18,8 +18,8 @@ from tfbuild import __version__
 pytestmark = pytest.mark.slow
 
 TAG = f"v{__version__}"
-# Whole test runs and the soaks: ci/debian.sh, which starts most of them, has a test of its own.
-WHOLE = {("test.yml", "Test"), ("nightly.yml", "Test"), ("nightly.yml", "Soak"), ("nightly.yml", "Pulls")}
+# Whole test runs and the soak, which ci/debian.sh starts, and one command of tfbuild: `push --indexes` for each index.
+WHOLE = {("test.yml", "Test"), ("nightly.yml", "Test"), ("nightly.yml", "Soak"), ("images.yml", "Indexes")}
 
 
 def test_every_step_of_every_workflow_runs_in_a_test() -> None:

@@ -84,9 +84,9 @@ def test_two_builds_of_a_list_with_one_identifier_are_refused(
     """One of them was left out without a word."""
     for folder in ("one", "two"):
         shutil.copytree(ROOT / "tests" / "data" / "double", tmp_path / folder)
-    usual: dict[str, Any] = {"release": "2.13.1", "target": "cpu", "cpu": "avx", "platform": "linux/amd64"}
+    usual: dict[str, Any] = {"release": "2.20.0", "target": "cpu", "cpu": "avx", "platform": "linux/amd64"}
     first, second = (Request(**{**usual, name: value.format(tmp_path)}) for value in values)
-    with pytest.raises(UsageError, match=r"builds 1 and 3 of the list are both called 2\.13\.1-cpu-") as refusal:
+    with pytest.raises(UsageError, match=r"builds 1 and 3 of the list are both called 2\.20\.0-cpu-") as refusal:
         matrix.select(MatrixRequest(builds=(first, first, second)))
     assert refusal.value.reason.endswith(f": {said.replace('{}', str(tmp_path))}")
 

@@ -47,8 +47,8 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
     "cuda": {"target": "cuda"},
     "cudnn": {"target": "cuda"},
     "cuda_path": {"target": "cuda", "base": "cuda:12.8", "cuda": "12.8", "cudnn": "9.8", "python": "3.13"},
-    "source": {"release": "2.13.1", "compiler": "gcc-12"},
-    "source_sha256": {"release": "2.13.1", "compiler": "gcc-12", "source": "double.tar.gz"},
+    "source": {"release": "2.20.0", "compiler": "gcc-12"},
+    "source_sha256": {"release": "2.20.0", "compiler": "gcc-12", "source": "double.tar.gz"},
     "threading": {"release": "2.15.1", "compiler": "gcc-12"},
     "without_fix": {"compiler": "gcc-12"},
 }

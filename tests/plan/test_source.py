@@ -22,7 +22,8 @@ DOUBLE = Path(__file__).parents[1] / "data" / "double"
 
 
 def planned(**options: Any) -> Source:
-    build = chosen(**{"release": "2.13.1", **options})
+    # The double is a tree of 2.20.0.
+    build = chosen(**{"release": "2.20.0" if "source" in options else "2.13.1", **options})
     assert build.source is not None
     return build.source
 
@@ -101,8 +102,8 @@ def test_history_and_bazels_links_stay_out(tmp_path: Path) -> None:
 
 
 def test_a_tree_names_its_release(tmp_path: Path) -> None:
-    assert chosen(source=str(DOUBLE), bazel="0.26.1").release == "2.13.1"
-    with pytest.raises(BadInput, match=r"is TensorFlow 2\.13\.1"):
+    assert chosen(release="", source=str(DOUBLE), bazel="7.7.1").release == "2.20.0"
+    with pytest.raises(BadInput, match=r"is TensorFlow 2\.20\.0"):
         chosen(source=str(DOUBLE), release="2.12.1")
 
 
@@ -169,7 +170,7 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_sources_content_changes_the_contexts_digest_and_its_place_does_not(tmp_path: Path) -> None:
-    build = chosen(release="2.13.1", bazel="0.26.1", source=str(DOUBLE))
+    build = chosen(release="2.20.0", bazel="7.7.1", source=str(DOUBLE))
     before = dockerfile.write_context(build, tmp_path / "context")
     assert dockerfile.write_context(build, tmp_path / "elsewhere").digest == before.digest
     other = tmp_path / "double"
@@ -177,7 +178,7 @@ def test_the_sources_content_changes_the_contexts_digest_and_its_place_does_not(
         tar.extractall(tmp_path, filter="data")
     (tmp_path / "source").rename(other)
     (other / "configure.py").chmod(0o660)  # another umask is no other source
-    same = chosen(release="2.13.1", bazel="0.26.1", source=str(other))
+    same = chosen(release="2.20.0", bazel="7.7.1", source=str(other))
     assert dockerfile.write_context(same, tmp_path / "context").digest == before.digest
     (other / "WORKSPACE").write_text("# another\n")
     assert dockerfile.write_context(same, tmp_path / "context").digest != before.digest

@@ -17,7 +17,7 @@ Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 
 def refused(invoke: Invoke, code: int, *options: str) -> str:
     """The error that `invoke wheel` of the double ends in."""
-    start = ("wheel", "--target", "cpu", "--cpu", "x86-64-v2", "--bazel", "5.3.0", "--source", str(DOUBLE))
+    start = ("wheel", "--target", "cpu", "--cpu", "x86-64-v2", "--bazel", "7.7.1", "--source", str(DOUBLE))
     return only_error(invoke(*start, *options, "--need-disk", "1", code=code))
 
 
@@ -43,6 +43,6 @@ def test_a_base_that_is_not_made_of_debian(
 
 
 def test_a_python_that_the_base_cannot_have(invoke: Invoke, engine: Engine, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"--base": debian(engine, tmp_path), "--python": "3.9"}
+    options: dict[str, Any] = {"--base": debian(engine, tmp_path), "--python": "3.12"}
     error = refused(invoke, 12, *(word for pair in options.items() for word in pair))
-    assert error.startswith("error: neither the base image nor its distribution has Python 3.9\nhint: --base with")
+    assert error.startswith("error: neither the base image nor its distribution has Python 3.12\nhint: --base with")

@@ -66,8 +66,8 @@ def place(engine: Engine, official: Build, tmp_path_factory: pytest.TempPathFact
             # What is left of it here is another name: FROM has to ask the registry.
             engine.untag(name)
         folder = work / "checkout"
-        for name in ("dockerfiles", "templates", "tfbuild/in_container/smoke"):
-            shutil.copytree(ROOT / name, folder / name)
+        for part in ("dockerfiles", "templates", "tfbuild/in_container/smoke"):
+            shutil.copytree(ROOT / part, folder / part)
         shutil.copy(ROOT / ".dockerignore", folder)
         yield Place(folder=folder, base_name=name, base_digest=pushed)
 

@@ -72,6 +72,8 @@ def run(host: str, engine: Engine, folder: Path, site: Site) -> Run:
         words += [
             "--cpu",
             "westmere",
+            "--python",
+            "3.11",
             "--source",
             "endless" if stop else tree,
             "--compiler",

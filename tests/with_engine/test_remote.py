@@ -110,7 +110,8 @@ def taken(said: str) -> tuple[int, int]:
     return int(hits[1]) if hits else 0, int(total[1])
 
 
-@pytest.mark.parametrize("also_another", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("also_another", [False, True])
 def test_a_second_builder_takes_its_actions_from_the_cache_and_another_instruction_set_no_kernel(
     also_another: bool, site: Site, server: Server, tmp_path: Path
 ) -> None:
@@ -222,6 +223,7 @@ def uncompiled(tree: Path) -> Path:
     return tree
 
 
+@pytest.mark.nightly
 def test_no_credential_is_in_an_image_that_was_compiled_with_them(site: Site, engine: Engine, tmp_path: Path) -> None:
     """The cache asks for the header. The mirror takes any password; that of test_reproducible.py asks for it."""
     header, password = uuid.uuid4().hex, uuid.uuid4().hex

@@ -82,7 +82,7 @@ WRONG = (
     Wrong(
         name="wrong compiler",
         instructions=("LABEL io.tfbuild.compiler=gcc-9",),
-        check="import", named="TensorFlow was compiled by clang-18, but its label says gcc-9", others=LABELS,
+        check="import", named="TensorFlow was compiled by clang-18, but its label says gcc-9",
     ),
     Wrong(
         name="a diverting PYTHON variable",
