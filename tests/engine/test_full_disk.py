@@ -36,10 +36,10 @@ def refused(message: str) -> docker.errors.APIError:
     return docker.errors.APIError("500 Server Error", explanation=message)
 
 
-def ended(message: str) -> int:
+def ended(message: str, log: str = "") -> int:
     """The exit code of a container that the engine refuses to start, as Docker's client prints and ends."""
     script = "printf '%s\\n' \"$1\" >&2; exit 1"
-    with closing(Attached(["sh", "-c", script, "sh", f"{containers.REFUSED}{message}"], os.environ)) as program:
+    with closing(Attached(["sh", "-c", script, "sh", f"{log}{containers.REFUSED}{message}"], os.environ)) as program:
         program.send(b"", close=True)
         while program.open:
             program.pump(time.monotonic() + 60)
@@ -54,6 +54,11 @@ class Container:
 
     def get_archive(self, _: str) -> Any:
         raise refused(self.error)
+
+
+def test_a_container_that_does_not_start_is_told_from_its_own_exit_code() -> None:
+    log = 'time="2026-11-28T15:32:16Z" level=error msg="error waiting for container: context canceled"\n'
+    assert ended("no such file") == ended("no such file", log) == containers.NOT_STARTED
 
 
 @pytest.mark.parametrize("message", FULL)

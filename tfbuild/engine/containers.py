@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import tarfile
 import time
 from collections.abc import Mapping
@@ -19,8 +20,10 @@ from tfbuild.errors import TfbuildError
 from tfbuild.util.process import Attached
 
 KILLED, NOT_STARTED = 137, 128
-# How the `docker` program begins what an engine refuses.
+# How the `docker` program begins what an engine refuses, and lines of its own log, which may come first: it also waits
+# for the container that did not start, and now and then that is what fails first.
 REFUSED = "Error response from daemon: "
+LOG_LINES = re.compile(r'\A(time="[^\n]*\n)+')
 # How long the attached program may take to end after the container's streams have.
 END_SECONDS = 10
 
@@ -52,7 +55,7 @@ def exit_code(program: Attached) -> int:
     128 if the engine could not start it. Raises DiskFull if that was because the engine's disk is full.
     """
     code = program.process.wait(END_SECONDS)
-    message = program.err.decode(errors="replace")
+    message = LOG_LINES.sub("", program.err.decode(errors="replace"))
     if code == 0 or not message.startswith(REFUSED):
         return code
     if full := disk_full(message.removeprefix(REFUSED).strip()):
