@@ -21,37 +21,13 @@ cd "$top/src"
 builder=$(cat "$top/opt/tfbuild/builder")
 cache=$top/mnt/cache/$builder
 [ "$#" != 0 ] || cache=$top/opt/fetched
-# An earlier build or a power failure may have damaged the caches. Bazel compares digests and rebuilds what is wrong.
-# But it fails if a folder is a file, and before 5.1 if an action's result is empty, which it reads as one without
-# outputs. Only the file with the digest below may be empty.
-for folder in "$top/mnt/cache/runs" "$cache" "$cache/disk" "$cache/repository" "$cache/sittings"; do
-    mkdir -p "$folder" 2> /dev/null || rm -rf "$folder"
-    mkdir -p "$folder"
-done
+mkdir -p "$top/mnt/cache/runs" "$cache/disk" "$cache/repository" "$cache/sittings"
 repository=$cache/repository
 [ ! -d "$top/opt/fetched" ] || repository=$top/opt/fetched/repository
 sittings=$cache/sittings/$name.jsonl
 # Bazel's profile and its whole log, for the stage `kept`, however this run ends.
 run=$(sha256sum "$top/mnt/bazelrc")
 kept=$top/mnt/cache/runs/${run%% *}
-for file in "$cache/lock" "$kept.lock" "$sittings" "$sittings.part"; do
-    if [ ! -f "$file" ] && [ -e "$file" ]; then
-        echo "tfbuild: note: $file is not a file; replacing it"
-        rm -rf "$file"
-    fi
-done
-# Only without another compile in this cache, which may just be writing a file that is still empty.
-exec 8> "$cache/lock"
-if flock --nonblock 8; then
-    find "$cache/disk" -type f -size 0 ! -name 'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855' -delete
-fi
-flock --shared 8
-# Held until this step ends: a second compile with the same flags would remove this one's files.
-exec 9> "$kept.lock"
-if ! flock --nonblock 9; then
-    echo "tfbuild: note: another compile with the same flags is running; the profile and the log kept are that one's"
-    kept=$top/mnt/kept
-fi
 rm -rf "$kept"
 mkdir -p "$kept"
 for file in "$top/mnt/ca.bazelrc" "$top/mnt/bazelrc" "$top/mnt/machine"; do
@@ -87,7 +63,7 @@ if [ -s "$top/mnt/remote" ]; then
     python3 "$top/mnt/remote.py" reach "$top/mnt/remote"
     cp "$top/mnt/all.bazelrc" "$top/mnt/alone.bazelrc"
     cat "$top/mnt/remote" >> "$top/mnt/all.bazelrc"
-    hide="python3 $top/mnt/remote.py hide $top/mnt/remote" guard="python3 $top/mnt/remote.py guard $top/mnt/remote $kept/bazel.log"
+    hide="python3 $top/mnt/remote.py hide $top/mnt/remote" guard="python3 $top/mnt/remote.py guard $top/mnt/remote"
 fi
 
 # Not the wall clock, which may be set meanwhile.
@@ -144,7 +120,6 @@ END
 }
 # Analysis first: a wrong Bazel, config, variable or target fails within minutes, before anything is compiled.
 compile() {
-    echo analysis > "$top/mnt/stage"
     bazel_build --nobuild --profile="$top/mnt/analysis.json" "$target"
     if [ "$code" = 0 ]; then
         ! executes || probe
@@ -152,13 +127,11 @@ compile() {
         echo "tfbuild: Bazel cannot analyse this build; nothing was compiled"
     fi
     if [ "$code" = 0 ]; then
-        echo compile > "$top/mnt/stage"
         bazel_build "$target"
     fi
 }
 python3 "$top/mnt/sitting.py" begin "$sittings"
-echo analysis > "$top/mnt/stage"
-python3 "$top/mnt/sitting.py" watch "$sittings" "$top/mnt/stage" "$cache" "$top/var/tmp/bazel" &
+python3 "$top/mnt/sitting.py" watch "$sittings" &
 watch=$!
 trap 'kill "$watch" 2> /dev/null || true' EXIT
 # recorded WHY
@@ -166,7 +139,7 @@ recorded() {
     kill "$watch" || true
     wait "$watch" || true
     # A record that cannot be written does not fail the compile.
-    python3 "$top/mnt/sitting.py" end "$sittings" "$kept/bazel.log" "$kept/profile.json" "$1" &&
+    python3 "$top/mnt/sitting.py" end "$sittings" "$kept/bazel.log" "$1" &&
         cp "$sittings" "$kept/sittings.jsonl" || echo "tfbuild: note: there is no record of what this run cost"
 }
 # Without a container, Ctrl-C reaches the whole process group: Bazel stops cleanly, and then this script.
@@ -203,7 +176,6 @@ pack() {
 }
 why="done"
 if [ "$code" = 0 ]; then
-    echo packing > "$top/mnt/stage"
     if ! pack "$@"; then
         code=1 why=failed
         echo "tfbuild: all is compiled, but the wheel could not be packed"

@@ -1,36 +1,20 @@
 """edit.py TREE EDITS: replaces text in the tree's files; fails if an edit changes no file.
 
 EDITS is a JSON list of {"fix", "files", "find", "replace"}. Each edit replaces every occurrence in every file that
-matches the pattern. Runs in the builder, on any Python 3.
+matches the pattern.
 """
 
 import json
 import sys
 from pathlib import Path
 
-
-def edit(tree, files, find, replace):
-    """Return how many files contained the text."""
-    count = 0
-    for path in sorted(Path(tree).glob(files)):
-        if not path.is_file() or path.is_symlink():
-            continue
-        content = path.read_bytes()
-        if find.encode() in content:
-            path.write_bytes(content.replace(find.encode(), replace.encode()))
+tree, edits = map(Path, sys.argv[1:])
+for row in json.loads(edits.read_text(encoding="utf-8")):
+    find, replace, count = row["find"].encode(), row["replace"].encode(), 0
+    for path in sorted(tree.glob(row["files"])):
+        if path.is_file() and not path.is_symlink() and find in (content := path.read_bytes()):
+            path.write_bytes(content.replace(find, replace))
             count += 1
-    return count
-
-
-def main(tree, edits):
-    with open(edits, encoding="utf-8") as file:
-        rows = json.load(file)
-    for row in rows:
-        count = edit(tree, row["files"], row["find"], row["replace"])
-        if not count:
-            sys.exit("tfbuild: the fix {} does not apply to this tree".format(row["fix"]))
-        print("tfbuild: the fix {} changed {} files".format(row["fix"], count))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if not count:
+        sys.exit(f"tfbuild: the fix {row['fix']} does not apply to this tree")
+    print(f"tfbuild: the fix {row['fix']} changed {count} files")

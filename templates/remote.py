@@ -1,19 +1,16 @@
-"""remote.py reach|guard|hide FILE [LOG COMMAND...]: helps compile.sh with the remote cache or executor in FILE, an rc.
+"""remote.py reach|guard|hide FILE [COMMAND...]: helps compile.sh with the remote cache or executor in FILE, an rc.
 
-reach: fails if one of them does not answer. guard: runs the command, which writes Bazel's log to LOG, and exits with
-its exit code; if one of them stops answering, or the executor runs nothing, it interrupts the command and writes the
-reason to FILE.lost. hide: copies stdin to stdout without the headers' values, which Bazel prints with all its options
-if one of them is wrong.
+reach: fails if one of them does not answer. guard: runs the command and exits with its exit code; if one of them stops
+answering, it interrupts the command and writes the reason to FILE.lost. hide: copies stdin to stdout without the
+headers' values, which Bazel prints with all its options if one of them is wrong.
 """
 
-import os
 import re
 import signal
 import socket
 import ssl
 import subprocess
 import sys
-import time
 from urllib.parse import urlsplit
 
 PORTS = {"http": 80, "grpc": 80, "https": 443, "grpcs": 443}
@@ -22,13 +19,6 @@ SECONDS = 15
 # that hangs (measured with a stopped process).
 EVERY = 30
 TRIES = 2
-# Seconds for which an executor may run nothing while actions wait: until a note, and until it counts as lost.
-IDLE_NOTE, IDLE_LIMIT = 300, 900
-# Bazel's lines about actions that wait: "[6 / 16] [Sched] Compiling a.cc; 41s ... (4 actions, 0 running)", without the
-# part in parentheses where it is one.
-PROGRESS = re.compile(rb"\[([\d,]+) / [\d,]+\](.*)")
-RUNNING = re.compile(rb"[1-9]\d* running\)")
-TAIL = 1 << 16
 # Every server answers these at once: HTTP/2's preface with empty settings (RFC 9113, 3.4), or a request. An accepted
 # connection proves nothing: the kernel accepts it even if the server hangs.
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -89,9 +79,7 @@ def reach(lines):
 def guard(lines):
     # Ctrl-C is for the command, which then stops cleanly. Unlike SIG_IGN, a handler is not inherited.
     signal.signal(signal.SIGINT, lambda *_: None)
-    process, missed, lost = subprocess.Popen(sys.argv[4:]), 0, False
-    executor = next((line.partition("=")[2] for line in lines if line.startswith("build --remote_executor=")), "")
-    idle = Idle(sys.argv[3]) if executor else None
+    process, missed, lost = subprocess.Popen(sys.argv[3:]), 0, False
     while True:
         try:
             code = process.wait(timeout=EVERY)
@@ -99,38 +87,11 @@ def guard(lines):
         except subprocess.TimeoutExpired:
             why = silent(lines)
         missed = missed + 1 if why else 0
-        if not why and idle and (seconds := idle.seconds()) >= IDLE_NOTE:
-            ran = f"it has run no action for {seconds // 60} min"
-            why = f"tfbuild: the remote executor {executor} does not answer: {ran}"
-            print(f"{why}: is a worker up that has these properties?", flush=True)
-            missed = TRIES if seconds >= IDLE_LIMIT else 0
         if missed == TRIES and not lost:
             lost = True
             with open(sys.argv[2] + ".lost", "w", encoding="utf-8") as file:
                 file.write(why + "\n")
             process.send_signal(signal.SIGINT)
-
-
-class Idle:
-    """Reads from Bazel's log for how long an executor has run nothing while actions wait."""
-
-    def __init__(self, log):
-        self.log, self.done, self.since = log, b"", time.monotonic()
-
-    def seconds(self):
-        now, lines = time.monotonic(), PROGRESS.findall(self.tail())
-        done, rest = lines[-1] if lines else (b"", b"")
-        if b"[Sched]" not in rest or RUNNING.search(rest) or done != self.done:
-            self.done, self.since = done, now
-        return int(now - self.since)
-
-    def tail(self):
-        try:
-            with open(self.log, "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
-                return file.read()
-        except OSError:
-            return b""
 
 
 def words(lines):

@@ -21,23 +21,17 @@ find . -type f \( -name '*_test.py' -o -name '*_test.*.pyc' \) ! -path "./tensor
 
 # Symbols that only a debugger reads: a sixth of all libraries. The guard's stay, since they show which instruction set
 # a library was compiled for. Vendored libraries (*.libs, rewritten by patchelf) are left alone.
-strip_libraries() {
-    framework='libtensorflow_framework.so*'
-    find "tensorflow" -type f -name '*.so*' ! -name "$framework" -exec strip --preserve-dates --strip-unneeded {} +
-    find "tensorflow" -type f -name "$framework" -exec strip --preserve-dates --wildcard \
-        --keep-symbol='*CPUFeature*' --keep-symbol='*CheckFeatureOrDie*' --keep-symbol='*CheckIfFeatureUnused*' \
-        --keep-symbol='*cpu_feature_guard*' {} +
-    # The loader must still take each of them.
-    find "tensorflow" -type f -name '*.so*' -exec ldd {} + > /dev/null
-}
-# Remove compiled bytecode first: `find` fails if a folder disappears while it looks for libraries.
-find "$venv" -type d -name __pycache__ -prune -exec rm -rf {} +
-strip_libraries &
-stripping=$!
+framework='libtensorflow_framework.so*'
+find tensorflow -type f -name '*.so*' ! -name "$framework" -exec strip --preserve-dates --strip-unneeded {} +
+find tensorflow -type f -name "$framework" -exec strip --preserve-dates --wildcard \
+    --keep-symbol='*CPUFeature*' --keep-symbol='*CheckFeatureOrDie*' --keep-symbol='*CheckIfFeatureUnused*' \
+    --keep-symbol='*cpu_feature_guard*' {} +
+# The loader must still take each of them.
+find tensorflow -type f -name '*.so*' -exec ldd {} + > /dev/null
 
+find "$venv" -type d -name __pycache__ -prune -exec rm -rf {} +
 # Bytecode with its source's hash instead of its time, never checked against the source: the same bytes in each build.
 # Some packages have files for other versions of Python; pip ignores those, too. -B: what Python imports at its start
 # (*.pth) must not be compiled already.
 PYTHONHASHSEED=0 "$venv/bin/python" -B -m compileall -qq --invalidation-mode unchecked-hash "$venv/lib" || true
-wait "$stripping"
 find "$venv" -exec touch --no-dereference --date=@315532800 {} +

@@ -48,12 +48,7 @@ else
     # Bazelisk downloads Bazel when it first runs it, and waits forever for a silent server. The compile runs Bazel
     # directly, which handles signals better.
     export BAZELISK_HOME="$top/opt/bazelisk" USE_BAZEL_VERSION="$bazel"
-    code=0
-    timeout 1800 bazelisk --batch --output_user_root="$top/var/tmp/bazel" version || code=$?
-    if [ "$code" = 124 ]; then
-        echo "tfbuild: Bazelisk could not download Bazel: it took longer than 30 minutes" >&2
-    fi
-    [ "$code" = 0 ] || exit "$code"
+    timeout 1800 bazelisk --batch --output_user_root="$top/var/tmp/bazel" version
     program=$(find "$top/opt/bazelisk" -name bazel -type f -perm -u+x -print -quit)
 fi
 rm -rf "$top/var/tmp/bazel"

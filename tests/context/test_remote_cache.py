@@ -7,13 +7,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from itertools import count
 from pathlib import Path
 
 import pytest
 
 from tests.context.test_remote_options import remote
-from tests.rows import each
 from tfbuild.context import dockerfile
 from tfbuild.pipeline import bazel
 from tfbuild.plan import remote_cache
@@ -66,7 +64,6 @@ def answering(*answers: bytes) -> AbstractContextManager[int]:
 QUICK = {
     "SECONDS = 15": "SECONDS = 0.3",
     "EVERY = 30": "EVERY = 0.2",
-    "IDLE_NOTE, IDLE_LIMIT = 300, 900": "IDLE_NOTE, IDLE_LIMIT = 0, 1",
 }
 
 
@@ -152,7 +149,7 @@ def test_a_server_that_requires_a_certificate_gets_the_one_that_bazel_has(scheme
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("sleep 1", 0)])
 def test_a_guarded_command_ends_as_it_would_alone(script: str, code: int, tmp_path: Path) -> None:
     with answering(*[b"here"] * 99) as port:
-        done = run(tmp_path, f"grpc://127.0.0.1:{port}", "guard", "no.log", "sh", "-c", script, patient=True)
+        done = run(tmp_path, f"grpc://127.0.0.1:{port}", "guard", "sh", "-c", script, patient=True)
     assert done.returncode == code
     assert not (tmp_path / "remote.lost").exists()
 
@@ -160,60 +157,8 @@ def test_a_guarded_command_ends_as_it_would_alone(script: str, code: int, tmp_pa
 def test_a_command_whose_cache_goes_silent_is_interrupted_and_one_lost_answer_is_none(tmp_path: Path) -> None:
     with answering(b"here", b"", b"here") as port:
         waits = "trap 'exit 8' INT; while :; do sleep 0.1; done"
-        done = run(tmp_path, f"grpc://127.0.0.1:{port}", "guard", "no.log", "sh", "-c", waits)
+        done = run(tmp_path, f"grpc://127.0.0.1:{port}", "guard", "sh", "-c", waits)
     assert done.returncode == 8
     assert (tmp_path / "remote.lost").read_text() == (
         f"tfbuild: the remote cache grpc://127.0.0.1:{port} does not answer: timed out\n"
     )
-
-
-# --- an executor that runs nothing ------------------------------------------------------------------------------------
-
-WAITING = "[6 / 16] [Sched] Compiling a.cc; 41s ... (4 actions, 0 running)"
-ALONE = "[15 / 16] [Sched] Building wheel x.whl"
-# What Bazel's log says while the guard looks at it, and whether the executor is lost.
-LOGS = [
-    ([WAITING], True),
-    ([ALONE], True),
-    (["INFO: Analyzed target", WAITING, "WARNING: something else"], True),
-    ([], False),
-    (["[6 / 16] Compiling a.cc; 41s remote"], False),
-    (["[6 / 16] [Sched] Compiling a.cc; 41s ... (4 actions, 1 running)"], False),
-    (["[6 / 16] [Sched] Compiling a.cc; 41s ... (14 actions, 10 running)"], False),
-    ([WAITING, "[7 / 16] Compiling b.cc; 1s remote ... (4 actions, 2 running)"], False),
-]
-# So many checks, 0.2 s or more apart, are over the limit of a second.
-CHECKS = 9
-
-
-def checked(finished: Path) -> AbstractContextManager[int]:
-    """A port that answers, and makes the file `finished` once it was asked CHECKS times."""
-
-    def serve(listening: socket.socket) -> None:
-        for asked in count(1):
-            with listening.accept()[0] as end:
-                end.recv(1 << 16)
-                end.sendall(b"here")
-            if asked == CHECKS:
-                finished.touch()
-
-    return served(serve)
-
-
-@each("said, is_lost", LOGS)
-def test_an_executor_that_runs_nothing_is_lost(
-    said: list[str], is_lost: bool, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("guard")
-    log, lost, finished = folder / "bazel.log", folder / "remote.lost", folder / "finished"
-    log.write_text("".join(f"{line}\n" for line in said))
-    waits = f"until [ -e {finished} ]; do sleep 0.1; done"
-    with checked(finished) as port:
-        url = f"grpc://127.0.0.1:{port}"
-        done = run(folder, url, "guard", str(log), "sh", "-c", waits, kind="executor", patient=True)
-    assert lost.exists() == (done.returncode != 0) == is_lost
-    if is_lost:
-        assert lost.read_text().startswith(f"tfbuild: the remote executor {url} does not answer: it has run no action")
-        assert bazel.NO_REMOTE.search(lost.read_text())
-        shown = bazel.BazelWatch()(done.stdout.splitlines()[-1])
-        assert shown.startswith("the executor has run no action for 0 min: is a worker up")

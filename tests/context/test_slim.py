@@ -76,20 +76,6 @@ def test_a_library_that_cannot_be_stripped_fails_the_build(tmp_path: Path) -> No
     assert str(SLIM) in map(str, raised.value.cmd)
 
 
-def test_no_folder_disappears_while_libraries_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would make `find` fail, and with it one build of many."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, words in (("rm", f"sleep 0.2; {shutil.which('rm')}"), ("strip", shutil.which("strip"))):
-        (programs / name).write_text(f'#!/bin/sh\n{words} "$@" && echo {name} >> {tmp_path}/order\n')
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    slimmed(tmp_path / "venv")
-    order = (tmp_path / "order").read_text().split()
-    assert set(order) == {"rm", "strip"}
-    assert "rm" not in order[order.index("strip") :]
-
-
 def test_parts_takes_tensorflow_s_own_libraries_and_their_record_and_no_more(tmp_path: Path) -> None:
     site = "lib/python3.11/site-packages"
     own = {

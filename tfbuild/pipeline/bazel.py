@@ -32,7 +32,6 @@ NO_REMOTE = re.compile(
 )
 # What compile.sh prints of an executor that answers and yet compiles nothing, and why.
 NO_USE = "tfbuild: the remote executor is of no use: "
-WAITS = re.compile(r"tfbuild: the remote executor .* (?P<rest>has run no action for .*)")
 ALONE = "tfbuild: going on without it"
 # The first lines of any build, after the start of Bazel's server.
 BEGINS = ("Loading:", "Computing main repo mapping", "Analyzing:", "INFO: Analyzed")
@@ -73,8 +72,6 @@ class BazelWatch:
         self.no_remote = self.no_remote or NO_REMOTE.search(line) is not None
         if line.startswith(NO_USE):
             self.no_use = line.removeprefix(NO_USE)
-        if waits := WAITS.match(line):
-            return f"the executor {waits['rest']}"
         if line.startswith(ALONE):
             self.no_remote, self.alone = False, True
         if processes := PROCESSES.match(line):
