@@ -16,7 +16,6 @@ from tests.cpu.machines import machine
 from tfbuild import cpu, plan
 from tfbuild.errors import TfbuildError
 from tfbuild.fleet import fleet
-from tfbuild.fleet.hosts import FleetHost
 from tfbuild.in_container.smoke.records import Computed, Environment, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.oci import credentials, manifests, references, referrers
@@ -144,5 +143,4 @@ def documents(name: str) -> Iterable[bytes]:
 
 
 def recorded_fleet() -> Iterable[bytes]:
-    host = FleetHost(name="x", cpu=cpu.parse(machine("rhel7-haswell").cpuinfo()))
-    yield fleet.to_json(fleet.choose([host], 1)).encode()
+    yield fleet.to_json(fleet.choose({"x": cpu.parse(machine("rhel7-haswell").cpuinfo())}, 1)).encode()

@@ -23,7 +23,7 @@ LANES = {
     "build": ("test_build", "test_installed", "test_rebuild"),
     # JSON Schema, whose import takes a second.
     "schemas": (
-        "tests/bench/test_report.py", "tests/ci/test_formats.py", "tests/project/test_cluster.py",
+        "tests/bench/test_report.py", "tests/ci/test_workflows.py", "tests/project/test_cluster.py",
         "tests/publish/test_supply.py", "tests/verify/test_report.py",
     ),
 }  # fmt: skip

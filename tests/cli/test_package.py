@@ -158,8 +158,6 @@ def test_what_needs_the_repository_is_in_a_clone_only(tfbuild: Command) -> None:
     assert not set(development.VERBS) & set(VERBS)
     for verb in development.VERBS:
         assert tfbuild(verb, code=2).stderr.startswith(f"error: there is no verb {verb!r}\n")
-    errors = tfbuild("matrix", "--changed", "main", code=2).stderr
-    assert errors == "error: --changed compares with tfbuild's own repository\nhint: use it in a clone of tfbuild\n"
 
 
 def test_a_plan_is_that_of_the_clone(tfbuild: Command) -> None:

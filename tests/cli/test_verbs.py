@@ -328,12 +328,6 @@ def test_a_missing_extra_is_told_before_anything_starts(
     assert "needs" not in answer("push", "image", "--access", "--registry", "127.0.0.1:1/x").stderr
 
 
-def test_an_installed_package_has_no_revisions_to_compare_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "clone", lambda: None)
-    refused = invoke("matrix", "--changed", "HEAD", code=2).stderr
-    assert refused.startswith("error: --changed compares with tfbuild's own repository\n")
-
-
 def test_sigterm_ends_a_verb_as_ctrl_c_does(tmp_path: Path) -> None:
     """The verb waits for a pipe that nobody writes to."""
     waiting = tmp_path / "cpuinfo"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import debian
-from tfbuild.ci import formats, matrix, runners
+from tfbuild.ci import formats, matrix
 
 
 @pytest.fixture(scope="module")
@@ -16,17 +16,17 @@ def buildx(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_bake_reads_every_row(buildx: Path, tmp_path: Path) -> None:
-    rows = matrix.select(matrix.MatrixRequest())
+    builds, _ = matrix.select(matrix.MatrixRequest())
     file = tmp_path / "docker-bake.hcl"
-    file.write_text(formats.text("bake", runners.unscheduled(rows), tmp_path / "${contexts}"))
+    file.write_text(formats.text("bake", [(build, "") for build in builds], tmp_path / "${contexts}"))
     done = subprocess.run(
         [buildx, "bake", "--file", file, "--print"], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    names = [formats.target_name(build.id) for build in rows.rows]
+    names = [formats.target_name(build.id) for build in builds]
     assert document["group"]["default"]["targets"] == names
-    for name, build in zip(names, rows.rows, strict=True):
+    for name, build in zip(names, builds, strict=True):
         assert document["target"][name] == {
             "context": str(tmp_path / "${contexts}" / build.id),
             "dockerfile": "Dockerfile",

@@ -1,48 +1,41 @@
-"""The formats of `invoke matrix`: each is one `Format`, with its writer, its empty case and its CI system's limits."""
+"""The formats of `invoke matrix`: each is one `Format`, with its writer and its CI system's limits."""
 
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfbuild.ci.matrix import Refused, recipe_digest_of, table
-from tfbuild.ci.runners import Schedule
+from tfbuild.ci.matrix import Row, table
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import UNVERIFIED, image_name
-from tfbuild.errors import UsageError, without_secrets
+from tfbuild.errors import UsageError
 from tfbuild.plan import Build
 from tfbuild.util import terminal
 
 SCHEMA = "tfbuild.matrix/1"
 # The job in .gitlab-ci.yml that each row of a child pipeline extends.
 GITLAB_JOB = ".tfbuild"
-# Letters that have a meaning in a quoted HCL string, and those outside printable ASCII.
-UNSAFE = re.compile(r'["\\$%]|[^ -~]')
 
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """One format: `write` returns the text for the rows, with the labels of their machines.
+    """One format: `write` returns the text for the rows.
 
-    `empty`: the text if no row is left, because CI systems refuse a matrix without rows. `ci`: its name is that of a CI
-    system, with machines and limits in matrix.toml. `contexts`: the text names build contexts, written beside it.
+    `ci`: its name is that of a CI system, with machines and limits in matrix.toml. `contexts`: the text names build
+    contexts, written beside it.
     """
 
-    write: Callable[[Schedule, Path], str]
-    empty: str | None = None
+    write: Callable[[Sequence[Row], Path], str]
     ci: bool = False
     contexts: bool = False
 
 
-def text(name: str, schedule: Schedule, folder: Path) -> str:
+def text(name: str, rows: Sequence[Row], folder: Path) -> str:
     """Return the rows in that format; `folder`: for build contexts. Raises UsageError beyond its CI system's limits."""
     form = FORMATS[name]
-    if not schedule.rows and form.empty is not None:
-        return form.empty
-    written = form.write(schedule, folder)
+    written = form.write(rows, folder)
     if form.ci:
-        _refuse_too_large(name, len(schedule.rows), written)
+        _refuse_too_large(name, len(rows), written)
     return written
 
 
@@ -57,41 +50,20 @@ def _refuse_too_large(name: str, rows: int, text: str) -> None:
         )
 
 
-def _table(schedule: Schedule, folder: Path) -> str:
+def _table(rows: Sequence[Row], folder: Path) -> str:
     """Return the builds, those that differ only in Python on one line."""
     pythons: dict[tuple[str, ...], list[str]] = {}
-    for build, _ in schedule.rows:
+    for build, _ in rows:
         key = (build.release, build.target, build.platform, build.instruction_set.name, build.wheel.kind)
         pythons.setdefault(key, []).append(build.python)
-    rows = ((*fields, " ".join(versions)) for fields, versions in pythons.items())
-    return terminal.table_text(("release", "target", "platform", "compiled for", "wheel", "Python"), rows)
+    lines = ((*fields, " ".join(versions)) for fields, versions in pythons.items())
+    return terminal.table_text(("release", "target", "platform", "compiled for", "wheel", "Python"), lines)
 
 
-def _json(schedule: Schedule, folder: Path) -> str:
-    """Return the whole matrix, for scripts; `context`: the digest of the recipe."""
-    document = {
-        "schema": SCHEMA,
-        "rows": [
-            {**_row(build), "features": list(build.instruction_set.features), "context": recipe_digest_of(build)}
-            for build, _ in schedule.rows
-        ],
-        "refused": [_refusal(refused) for refused in schedule.refused],
-    }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-
-
-def _refusal(refused: Refused) -> dict[str, str]:
-    request = refused.request
-    fields = {
-        "release": request.release,
-        "target": request.target,
-        "python": request.python,
-        "platform": request.platform,
-        "cpu": request.cpu,
-        "wheel": request.wheel or "source",
-        "reason": without_secrets(refused.reason),
-    }
-    return {name: value for name, value in fields.items() if value}
+def _json(rows: Sequence[Row], folder: Path) -> str:
+    """Return the whole matrix, for scripts."""
+    fields = [{**_row(build), "features": list(build.instruction_set.features)} for build, _ in rows]
+    return json.dumps({"schema": SCHEMA, "rows": fields}, indent=2, ensure_ascii=False) + "\n"
 
 
 def _row(build: Build) -> dict[str, str]:
@@ -107,67 +79,59 @@ def _row(build: Build) -> dict[str, str]:
     }
 
 
-def _github(schedule: Schedule, folder: Path) -> str:
+def _github(rows: Sequence[Row], folder: Path) -> str:
     """Return `strategy.matrix` for GitHub Actions, in one line for $GITHUB_OUTPUT."""
-    rows = [{**_row(build), "runner": label} for build, label in schedule.rows]
-    return json.dumps({"include": rows}, separators=(",", ":")) + "\n"
+    include = [{**_row(build), "runner": label} for build, label in rows]
+    return json.dumps({"include": include}, separators=(",", ":")) + "\n"
 
 
-def _gitlab(schedule: Schedule, folder: Path) -> str:
+def _gitlab(rows: Sequence[Row], folder: Path) -> str:
     """Return a child pipeline for GitLab (JSON is YAML): one job per row, extending the repository's own `.tfbuild`."""
-    rows = [
+    variables = [
         {"TFBUILD_ID": build.id, "TFBUILD_OPTIONS": dockerfile.options(build), "TFBUILD_RUNNER": label}
-        for build, label in schedule.rows
+        for build, label in rows
     ]
     # GitLab expands $NAME in the values of variables; $$ is a dollar sign.
-    escaped = [{name: value.replace("$", "$$") for name, value in row.items()} for row in rows]
+    escaped = [{name: value.replace("$", "$$") for name, value in row.items()} for row in variables]
     job = {"extends": GITLAB_JOB, "tags": ["$TFBUILD_RUNNER"], "parallel": {"matrix": escaped}}
     return json.dumps({"include": [{"local": ".gitlab-ci.yml"}], "build": job}) + "\n"
 
 
-def _bake(schedule: Schedule, folder: Path) -> str:
+def _bake(rows: Sequence[Row], folder: Path) -> str:
     """Return docker-bake.hcl for the contexts below `folder`; it needs no frontend from a registry."""
-    builds = [build for build, _ in schedule.rows]
-    targets = [BakeTarget(build=build, context=str(folder / build.id)) for build in builds]
-    return bake("Written by tfbuild: docker buildx bake -f FILE [TARGET...]", {"default": builds}, targets)
+    targets = [(build, str(folder / build.id), "Dockerfile") for build, _ in rows]
+    groups = {"default": [build for build, _ in rows]}
+    return bake("Written by tfbuild: docker buildx bake -f FILE [TARGET...]", groups, targets)
 
 
 FORMATS: Mapping[str, Format] = {
     "table": Format(write=_table),
     "json": Format(write=_json),
     "bake": Format(write=_bake, contexts=True),
-    "github": Format(write=_github, empty="\n", ci=True),
-    "gitlab": Format(
-        write=_gitlab, empty=json.dumps({"unchanged": {"script": ["echo nothing to build"]}}) + "\n", ci=True
-    ),
+    "github": Format(write=_github, ci=True),
+    "gitlab": Format(write=_gitlab, ci=True),
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class BakeTarget:
-    """A build, the folder of its context, and the Dockerfile's path in it."""
+def bake(title: str, groups: Mapping[str, Iterable[Build]], targets: Iterable[tuple[Build, str, str]]) -> str:
+    """Return docker-bake.hcl with a comment, groups of builds by their names, and a target for each build.
 
-    build: Build
-    context: str
-    dockerfile: str = "Dockerfile"
-
-
-def bake(title: str, groups: Mapping[str, Iterable[Build]], targets: Iterable[BakeTarget]) -> str:
-    """Return docker-bake.hcl with a comment, groups of builds by their names, and a target for each build."""
+    `targets`: builds with the folder of their context, and the Dockerfile's path in it.
+    """
     blocks = [f"# {title}"]
     for name, builds in groups.items():
         names = ", ".join(_hcl(target_name(build.id)) for build in builds)
         blocks.append(f"group {_hcl(name)} {{\n  targets = [{names}]\n}}")
-    for target in targets:
-        fields = (
-            ("context", _hcl(target.context)),
-            ("dockerfile", _hcl(target.dockerfile)),
-            ("target", _hcl("runtime")),
-            ("tags", f"[{_hcl(image_name(target.build, UNVERIFIED))}]"),
-            ("platforms", f"[{_hcl(target.build.platform)}]"),
-        )
-        lines = "\n".join(f"  {name} = {value}" for name, value in fields)
-        blocks.append(f"target {_hcl(target_name(target.build.id))} {{\n{lines}\n}}")
+    for build, context, path in targets:
+        fields = {
+            "context": _hcl(context),
+            "dockerfile": _hcl(path),
+            "target": _hcl("runtime"),
+            "tags": f"[{_hcl(image_name(build, UNVERIFIED))}]",
+            "platforms": f"[{_hcl(build.platform)}]",
+        }
+        lines = "\n".join(f"  {name} = {value}" for name, value in fields.items())
+        blocks.append(f"target {_hcl(target_name(build.id))} {{\n{lines}\n}}")
     return "\n\n".join(blocks) + "\n"
 
 
@@ -177,26 +141,5 @@ def target_name(identifier: str) -> str:
 
 
 def _hcl(text: str) -> str:
-    """Return a quoted HCL string, in ASCII whatever the file's encoding. Raises UsageError for what none can hold.
-
-    `$` and `%` are escaped too, because `${` and `%{` start templates.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UsageError(
-            f"a bake file cannot hold {text!r}, which is not UTF-8", hint="--output with another name"
-        ) from None
-    return f'"{UNSAFE.sub(_escaped, text)}"'
-
-
-def _escaped(unsafe: "re.Match[str]") -> str:
-    code = ord(unsafe[0])
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
-
-
-def write_contexts(builds: Iterable[Build], folder: Path, done: Callable[[str], None]) -> None:
-    """Write the context of each build below `folder`, and call `done` with its identifier."""
-    for build in builds:
-        dockerfile.write_context(build, folder / build.id)
-        done(build.id)
+    """Return a quoted HCL string. `$` and `%` are escaped too, because `${` and `%{` start templates."""
+    return json.dumps(text, ensure_ascii=False).replace("$", r"\u0024").replace("%", r"\u0025")

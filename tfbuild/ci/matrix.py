@@ -1,28 +1,23 @@
-"""Select rows for CI: every combination that can be planned, in a stable order."""
+"""Select rows for CI: every combination that can be planned, in a stable order, and the machine that runs each."""
 
 import itertools
-import json
-import shutil
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from packaging.version import Version
 
 from tfbuild import facts, plan
-from tfbuild.context import dockerfile
-from tfbuild.context.dockerfile import recipe_digest
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import Facts, releases, targets, toolchains
+from tfbuild.pipeline.maker import needed_disk
 from tfbuild.plan import Build, Request
-from tfbuild.util import files
 from tfbuild.util.quantities import counted
 
 WHEELS = ("official", "source")
+# A build, and the label of the machine that runs it, "" outside CI.
+Row = tuple[Build, str]
 
 
 class Platform(Facts, frozen=True):
@@ -40,7 +35,7 @@ class System(Facts, frozen=True):
 
 
 class Runner(Facts, frozen=True, kw_only=True):
-    """A machine that a CI system offers to everybody; `cost`: what it is counted against.
+    """A machine that a CI system offers to everybody.
 
     Gigabytes: `disk`, and `removable`, which software takes that the workflow removes before a compile.
     """
@@ -50,11 +45,11 @@ class Runner(Facts, frozen=True, kw_only=True):
     label: str
     disk: int
     removable: int = 0
-    cost: str
 
-    def room(self, kind: str) -> int:
-        """Return the bytes that a build with this kind of wheel can have."""
-        return (self.disk + (self.removable if kind == "source" else 0)) * 10**9
+    def holds(self, build: Build) -> bool:
+        """Whether it is of the build's platform and has the disk for it."""
+        room = self.disk + (self.removable if build.wheel.kind == "source" else 0)
+        return self.platform == build.platform and room * 10**9 >= needed_disk(build)
 
 
 class MatrixTable(Facts, frozen=True):
@@ -87,28 +82,16 @@ class MatrixRequest:
     only: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refused:
-    """A combination that cannot be planned, and why."""
+def select(request: MatrixRequest) -> tuple[list[Build], Counter[str]]:
+    """Return all combinations that can be planned, and the reasons for which others cannot, with their numbers.
 
-    request: Request
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Matrix:
-    """`rows` sorted by release (oldest first), target, Python, platform and identifier; each identifier once."""
-
-    rows: tuple[Build, ...]
-    refused: tuple[Refused, ...]
-
-
-def select(request: MatrixRequest) -> Matrix:
-    """Return all combinations that can be planned. Raises UsageError if a value is unknown, or no row is left."""
+    Builds are sorted by release (oldest first), target, Python, platform and identifier; each identifier is there once.
+    Raises UsageError if a value is unknown, or no build is left.
+    """
     if unknown := next((wheel for wheel in request.wheels if wheel not in WHEELS), None):
         raise UsageError(f"unknown wheel {unknown!r}", hint=f"one of: {', '.join(WHEELS)}")
-    rows: dict[str, Build] = {}
-    refused: list[Refused] = []
+    builds: dict[str, Build] = {}
+    refused: Counter[str] = Counter()
     for combination in _combinations(request):
         try:
             build = plan.select(combination, None)
@@ -116,33 +99,27 @@ def select(request: MatrixRequest) -> Matrix:
             if request.builds:
                 error.reason = f"build {request.builds.index(combination) + 1} of the list: {error.reason}"
                 raise
-            refused.append(Refused(request=combination, reason=error.reason))
+            refused[error.reason] += 1
         else:
-            _refuse_two_of_one_name(rows.get(build.id, build), build, request.builds)
-            rows[build.id] = build
+            if _outside(builds.setdefault(build.id, build)) != _outside(build):
+                raise UsageError(
+                    f"two builds of the list are both called {build.id}, with another source, Bazel or base",
+                    hint="list one of them in another file",
+                )
     globs = request.only or ("*",)
-    kept = [build for build in rows.values() if any(fnmatchcase(build.id, glob) for glob in globs)]
+    kept = [build for build in builds.values() if any(fnmatchcase(build.id, glob) for glob in globs)]
     if not kept:
-        reason = f"--only {' '.join(request.only)} matches none of {len(rows)} rows" if rows else refused[0].reason
-        raise UsageError(f"the matrix is empty: {reason}", hint="invoke matrix --format json lists all rows")
-    return Matrix(rows=tuple(sorted(kept, key=_order)), refused=tuple(refused))
-
-
-def _refuse_two_of_one_name(first: Build, second: Build, listed: tuple[Request, ...]) -> None:
-    """Raise UsageError for two builds of a list with one identifier, but two trees, own Bazels or bases."""
-    there, here = _outside(first), _outside(second)
-    if name := next((name for name in here if here[name] != there[name]), ""):
-        numbers = " and ".join(str(listed.index(build.request) + 1) for build in (first, second))
-        raise UsageError(
-            f"builds {numbers} of the list are both called {second.id}: {name} {there[name]}, and {here[name]}",
-            hint="list one of them in another file",
+        reason = (
+            f"--only {' '.join(request.only)} matches none of {len(builds)} rows" if builds else next(iter(refused))
         )
+        raise UsageError(f"the matrix is empty: {reason}", hint="invoke matrix --format json lists all rows")
+    return sorted(kept, key=_order), refused
 
 
-def _outside(build: Build) -> dict[str, object]:
-    """Return what an identifier does not tell apart, by the options that name it."""
+def _outside(build: Build) -> tuple[object, ...]:
+    """Return what an identifier does not tell apart."""
     source, bazel = build.source, build.own_bazel
-    return {"source": source and source.path, "bazel": bazel and bazel.path, "base": build.base_image}
+    return source and source.path, bazel and bazel.path, build.base_image
 
 
 def _order(build: Build) -> tuple[Version, str, Version, str, str]:
@@ -153,29 +130,29 @@ def _combinations(request: MatrixRequest) -> Iterator[Request]:
     if request.builds:
         yield from request.builds
         return
-    for combination in _of_fleet(request) if request.images else _of_platforms(request):
+    product = itertools.product(
+        request.targets or targets.matrix_targets(), request.releases or ("",), tuple(_kinds(request))
+    )
+    for target, release, kind in product:
+        combination = replace(kind, target=target, release=release)
         yield from (replace(combination, python=python) for python in request.pythons or _pythons(combination))
 
 
-def _of_fleet(request: MatrixRequest) -> Iterator[Request]:
-    product = itertools.product(request.targets or targets.matrix_targets(), request.releases or ("",), request.images)
-    for target, release, (platform, cpu) in product:
-        yield Request(target=target, release=release, platform=platform, cpu=cpu)
-
-
-def _of_platforms(request: MatrixRequest) -> Iterator[Request]:
-    platforms = [row for row in table().platform if not request.platforms or row.name in request.platforms]
+def _kinds(request: MatrixRequest) -> Iterator[Request]:
+    """Yield each platform with the official wheel, and with each CPU."""
+    if request.images:
+        yield from (Request(platform=platform, cpu=cpu) for platform, cpu in request.images)
+        return
     for name in request.platforms:
         plan.choose_platform(Request(platform=name))  # raises UsageError for an unknown one
-    product = itertools.product(
-        request.wheels or WHEELS, request.targets or targets.matrix_targets(), request.releases or ("",), platforms
-    )
-    for wheel, target, release, platform in product:
-        combination = Request(target=target, release=release, platform=platform.name)
-        if wheel == "official":
-            yield replace(combination, wheel="official")
-        else:
-            yield from (replace(combination, cpu=cpu) for cpu in request.cpus or platform.cpus)
+    wheels = request.wheels or WHEELS
+    for platform in table().platform:
+        if request.platforms and platform.name not in request.platforms:
+            continue
+        if "official" in wheels:
+            yield Request(platform=platform.name, wheel="official")
+        if "source" in wheels:
+            yield from (Request(platform=platform.name, cpu=cpu) for cpu in request.cpus or platform.cpus)
 
 
 def _pythons(request: Request) -> Sequence[str]:
@@ -190,44 +167,42 @@ def _pythons(request: Request) -> Sequence[str]:
     return [python for python in toolchains.base_pythons() if python in able] or ("",)
 
 
-def refusals(matrix: Matrix) -> list[str]:
-    """Return a line for each reason, with the number of combinations that it refuses, the most frequent first."""
-    counts = Counter(refused.reason for refused in matrix.refused)
-    return [f"{counted(count, 'combination')} cannot be built: {reason}" for reason, count in counts.most_common()]
+# --- machines ---------------------------------------------------------------------------------------------------------
 
 
-# --- rows that differ from another commit -----------------------------------------------------------------------------
+def schedule(builds: Sequence[Build], system: str, own: Sequence[str]) -> tuple[list[Row], list[str]]:
+    """Return the builds with the machines of a CI system, and notes on those that none has the disk for.
 
-
-def changed(matrix: Matrix, commit: str, options: Iterable[str], root: Path) -> Matrix:
-    """Return the rows that `commit` lacks or makes of other files; `options`: those of `invoke matrix` for this matrix.
-
-    `invoke matrix` runs in a worktree of that commit. Raises UsageError if there is no such commit.
+    `own`: the user's machines, as WHEEL[:PLATFORM]=LABEL. Raises UsageError if no build is left.
     """
-    if shutil.which("git") is None:
-        raise UsageError("--changed needs git, which is not on PATH", hint="apt-get install git")
-    with files.temporary_folder() as folder:
-        tree = folder / "tree"
-        added = _run(["git", "worktree", "add", "--quiet", "--detach", "--", str(tree), commit], root)
-        if added.returncode != 0:
-            raise UsageError(
-                f"this repository has no commit {commit!r}: {added.stderr.strip()}",
-                hint="run git fetch, or name another one",
-            )
-        try:
-            old = _run([sys.executable, "-m", "invoke", "matrix", "--format", "json", *options], tree)
-        finally:
-            _run(["git", "worktree", "remove", "--force", str(tree)], root)
-    # A commit without this verb or these options has none of the rows.
-    contexts = {row["id"]: row["context"] for row in json.loads(old.stdout)["rows"]} if old.returncode == 0 else {}
-    rows = tuple(build for build in matrix.rows if contexts.get(build.id) != recipe_digest_of(build))
-    return replace(matrix, rows=rows)
+    labels = dict(map(_own_label, own))
+    hosted = [row for row in table().runner if row.system == system]
+    rows: list[Row] = []
+    without: Counter[tuple[str, str, int]] = Counter()
+    for build in builds:
+        kind, platform = build.wheel.kind, build.platform
+        able = next((row.label for row in hosted if row.holds(build)), "")
+        if label := labels.get((kind, platform)) or labels.get((kind, "")) or able:
+            rows.append((build, label))
+        else:
+            without[kind, platform, needed_disk(build)] += 1
+    notes = [
+        f"{counted(count, 'row')} left out: no {platform} runner hosted by {system} is known to have the "
+        f"{need / 10**9:.0f} GB that --wheel {kind} needs; name one: --runner {kind}:{platform}=LABEL"
+        for (kind, platform, need), count in sorted(without.items())
+    ]
+    if not rows:
+        raise UsageError(f"the matrix is empty: {notes[0]}", hint="docs/ci.md says which runners fit")
+    return rows, notes
 
 
-def recipe_digest_of(build: Build) -> str:
-    """Return the digest of the files of a build's context."""
-    return recipe_digest(dockerfile.files(build))
-
-
-def _run(command: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+def _own_label(option: str) -> tuple[tuple[str, str], str]:
+    """Return a label by wheel and platform ("" for any). Raises UsageError if an option cannot be parsed."""
+    kind, _, label = option.partition("=")
+    wheel, _, platform = kind.partition(":")
+    if wheel not in WHEELS or not label or (platform and platform not in plan.PLATFORMS):
+        raise UsageError(
+            f"--runner {option!r} is not WHEEL[:PLATFORM]=LABEL",
+            hint="--runner source=LABEL, or --runner source:linux/arm64=LABEL",
+        )
+    return (wheel, platform), label

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tfbuild.cli.options import JSON, ROOT, needs_clone
+from tfbuild.cli.options import JSON
 from tfbuild.cli.output import say, say_note
 from tfbuild.cli.verbs import SETTINGS, verb
 from tfbuild.errors import UsageError
@@ -22,7 +22,6 @@ OF_IMAGES = ("cpu", "platform", "wheel")
     {
         "also": ([], "another recorded file or folder (repeatable)", "PATH"),
         "images": ("3", "largest number of images to choose (default: 3)", "K"),
-        "skip-unreadable": (False, "skip recordings that cannot be read"),
     },
     JSON,
     examples=(
@@ -31,16 +30,12 @@ OF_IMAGES = ("cpu", "platform", "wheel")
         "invoke fleet recorded/ --json > fleet.json    # for invoke matrix --fleet",
     ),
 )
-def fleet(hosts: str, *, also: list[str], images: str, skip_unreadable: bool, json: bool) -> None:
+def fleet(hosts: str, *, also: list[str], images: str, json: bool) -> None:
     """Choose the fewest images that cover HOSTS: a recorded /proc/cpuinfo, or a folder of them."""
     from tfbuild import fleet as fleets
-    from tfbuild.fleet.hosts import gather
 
     most = positive("images", images)
-    gathered = gather((hosts, *also), skip=skip_unreadable)
-    for host in gathered.skipped:
-        say(f"skipped {host.name}: {host.reason}" + (f"; {host.hint}" if host.hint else ""))
-    chosen = fleets.choose(gathered.hosts, most, gathered.skipped)
+    chosen = fleets.choose(fleets.gather((hosts, *also)), most)
     print(fleets.to_json(chosen)) if json else fleets.show(chosen)
 
 
@@ -66,7 +61,6 @@ def fleet(hosts: str, *, also: list[str], images: str, skip_unreadable: bool, js
             "keep only rows whose identifier matches this glob, such as '*-mkl-py3.12-*' (repeatable)",
             "NAME",
         ),
-        "changed": ("", "keep only rows whose files differ from this git revision, such as origin/main", "REVISION"),
         "format": ("table", "output format: table, json, bake, github or gitlab (default: table)"),
         "runner": (
             [],
@@ -85,45 +79,35 @@ def matrix(
     *,
     format: str,
     output: str,
-    changed: str,
     runner: Sequence[str] = (),
     fleet: str = "",
     options: str = "",
     **chosen: list[str],
 ) -> None:
     """Print the rows of a CI matrix, in a stable order: all combinations that can be built, or a file's list."""
-    from tfbuild.ci import formats, runners
-    from tfbuild.ci import matrix as rows
+    from tfbuild.ci import formats
+    from tfbuild.ci.matrix import MatrixRequest, schedule, select
+    from tfbuild.context import dockerfile
 
     if (form := formats.FORMATS.get(format)) is None:
         raise UsageError(f"unknown format {format!r}", hint=f"one of: {', '.join(formats.FORMATS)}")
     if runner and not form.ci:
         systems = (f"--format {name}" for name, other in formats.FORMATS.items() if other.ci)
         raise UsageError("--runner applies to CI jobs only", hint=" or ".join(systems))
-    if changed:
-        needs_clone("--changed")
     requested = {name if name == "only" else f"{name}s": tuple(values) for name, values in chosen.items()}
     images, listed = _images(fleet, chosen) if fleet else (), _listed(options, {**chosen, "fleet": [fleet]})
-    selected = rows.select(rows.MatrixRequest(**requested, images=images, builds=listed.builds))
-    if changed:
-        arguments = [f"--{name}={value}" for name, values in chosen.items() for value in values]
-        arguments += [f"--fleet={Path(fleet).resolve()}"] if fleet else []
-        arguments += [f"--options={Path(listed.path).resolve()}"] if listed.builds else []
-        selected = rows.changed(selected, changed, arguments, ROOT)
-    for line in rows.refusals(selected):
-        say(line)
+    builds, refused = select(MatrixRequest(**requested, images=images, builds=listed.builds))
+    for reason, count in refused.most_common():
+        say(f"{counted(count, 'combination')} cannot be built: {reason}")
     folder = Path(output)
-    schedule = runners.schedule(selected, format, runner) if form.ci else runners.unscheduled(selected)
-    text = formats.text(format, schedule, folder)
-    if form.contexts:
-        formats.write_contexts(selected.rows, folder, lambda identifier: say(f"{folder / identifier}"))
+    rows, notes = schedule(builds, format, runner) if form.ci else ([(build, "") for build in builds], [])
+    text = formats.text(format, rows, folder)
+    for build in builds if form.contexts else ():
+        say(str(dockerfile.write_context(build, folder / build.id).folder))
     print(text, end="")
-    if form.ci:
-        for line in schedule.summary():
-            say(line)
-        for note in schedule.notes:
-            say_note(note)
-    say(counted(len(schedule.rows), "row"))
+    for note in notes:
+        say_note(note)
+    say(counted(len(rows), "row"))
 
 
 def _listed(file: str, chosen: Mapping[str, Sequence[str]]) -> OptionsFile:

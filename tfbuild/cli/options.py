@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tfbuild.oci.client import Registry
     from tfbuild.pipeline.run import Run
 
-# The checkout, with its docs/ and dockerfiles/. An installed tfbuild has none: see needs_clone().
+# The checkout, with its docs/ and dockerfiles/. An installed tfbuild has none.
 ROOT = Path(__file__).parents[2]
 
 PLAN = declared(Request)
@@ -55,12 +55,6 @@ def require_extra(extra: str, purpose: str) -> None:
         raise UsageError(
             f"{purpose} needs {', '.join(missing)}, the extra {extra!r}", hint=installation.adding(extra, missing)
         )
-
-
-def needs_clone(option: str) -> None:
-    """Raise UsageError where tfbuild is an installed package, without a repository to compare with."""
-    if installation.clone() is None:
-        raise UsageError(f"{option} compares with tfbuild's own repository", hint="use it in a clone of tfbuild")
 
 
 def host_cpu(cpuinfo: str) -> Cpu | None:

@@ -1,6 +1,5 @@
 """Many CPUs -> the fewest builds that cover them."""
 
-from tfbuild.fleet.fleet import Fleet, choose, read_fleet, to_json
-from tfbuild.fleet.listing import show
+from tfbuild.fleet.fleet import Fleet, choose, gather, read_fleet, show, to_json
 
-__all__ = ["Fleet", "choose", "read_fleet", "show", "to_json"]
+__all__ = ["Fleet", "choose", "gather", "read_fleet", "show", "to_json"]

@@ -6,7 +6,6 @@ Up to MOST_CHOICES choices of images, all are tried; beyond that, groups of CPUs
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import comb
 
@@ -17,16 +16,10 @@ Features = frozenset[str]
 Loss = tuple[float, int, int]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cover:
-    """`images`: the features of each; `proved`: every other choice was tried, and none is better."""
-
-    images: tuple[Features, ...]
-    proved: bool
-
-
-def cover(sets: Sequence[Features], most: int, loss: Callable[[Features, Features], Loss]) -> Cover:
-    """Return the best cover of these different sets with at most `most` images.
+def cover(
+    sets: Sequence[Features], most: int, loss: Callable[[Features, Features], Loss]
+) -> tuple[tuple[Features, ...], bool]:
+    """Return the features of at most `most` images that cover these different sets, and whether none are better.
 
     `loss(own, image)`: what the CPUs with that set lose with an image within it. Of equal losses, fewer images are
     better. Sets of different architectures have no feature in common, and never share an image.
@@ -34,10 +27,10 @@ def cover(sets: Sequence[Features], most: int, loss: Callable[[Features, Feature
     loss = cache(loss)
     candidates = _intersections(sets)
     if sum(comb(len(candidates), count) for count in range(1, most + 1)) > MOST_CHOICES:
-        return Cover(images=_merged(sets, most, loss), proved=False)
+        return _merged(sets, most, loss), False
     sizes = range(1, min(most, len(candidates)) + 1)
     choices = itertools.chain.from_iterable(itertools.combinations(candidates, size) for size in sizes)
-    return Cover(images=min(choices, key=lambda images: _total(sets, images, loss)), proved=True)
+    return min(choices, key=lambda images: _total(sets, images, loss)), True
 
 
 def best(own: Features, images: Sequence[Features], loss: Callable[[Features, Features], Loss]) -> Features | None:

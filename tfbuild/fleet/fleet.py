@@ -1,46 +1,49 @@
-"""Choose a fleet's images: what its CPUs have in common, and the best cover with at most K builds."""
+"""A fleet: the machines of recordings, at most K images that cover them, and what each machine gives up."""
 
+import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import mean
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 
+from tfbuild import cpu as cpus
 from tfbuild import facts
-from tfbuild.cpu import isa
+from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.errors import UsageError
+from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases
 from tfbuild.fleet.cover import Features, Loss, best, cover
-from tfbuild.fleet.hosts import FleetHost, Skipped
 from tfbuild.plan import MACHINES, gain, newest_official
+from tfbuild.util import terminal
 from tfbuild.util.files import decode, read_named
-from tfbuild.util.terminal import cause
+from tfbuild.util.quantities import counted
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
 
 SCHEMA = "tfbuild.fleet/1"
+RECORD = "record one per machine: cat /proc/cpuinfo > FOLDER/NAME"
+MOST_NAMED = 3
+NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compiled:
-    """An instruction set on a platform; `platform` and `cpu` are the options of `invoke plan` for it."""
-
-    platform: str
-    cpu: str
-    instruction_set: str
-    level: str
-    features: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FleetImage(Compiled):
-    """One build, and the hosts it is for.
+class FleetImage:
+    """One build, and the hosts it is for; `platform` and `cpu` are the options of `invoke plan` for it.
 
     `speed`: an estimate relative to the official wheel; None if it was not measured. `official_wheel`: that wheel is as
     fast and runs on all of these hosts, so no build is needed.
     """
 
+    platform: str
+    cpu: str
+    instruction_set: str
+    features: tuple[str, ...]
     hosts: tuple[str, ...]
     speed: float | None
     official_wheel: bool
@@ -55,39 +58,21 @@ class CoveredHost:
 
     name: str
     model: str
-    platform: str
     instruction_set: str
-    level: str
     image: int
     loss: float | None
     unused: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """A measurement behind `speed` and `loss`, of code for `cpu`. Any other set counts as the fastest within it."""
-
-    cpu: str
-    wheel: str
-    machine: str
-    speed: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """The result, as `--json` prints it. `common`: the largest instruction set that all hosts have, one per platform.
-
-    `proved`: no cover with at most `allowed` images is better.
-    """
+    """The result, as `--json` prints it. `proved`: no cover with at most `allowed` images is better."""
 
     schema: str
     allowed: int
     proved: bool
-    common: tuple[Compiled, ...]
     images: tuple[FleetImage, ...]
     hosts: tuple[CoveredHost, ...]
-    skipped: tuple[Skipped, ...]
-    estimates: tuple[Estimate, ...]
 
 
 def to_json(fleet: Fleet) -> str:
@@ -99,117 +84,193 @@ def read_fleet(path: Path) -> Fleet:
     """Read a fleet from a file that `invoke fleet --json` wrote. Raises UsageError if it is not one."""
     try:
         fleet = decode(read_named(path), Fleet)
+        if fleet.schema != SCHEMA or not fleet.images:
+            raise ValueError(f"it lists no images of schema {SCHEMA}")
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"{path} does not hold a fleet: {cause(error)}", hint="invoke fleet HOSTS --json > FILE"
+            f"{path} does not hold a fleet: {terminal.cause(error)}", hint="invoke fleet HOSTS --json > FILE"
         ) from error
-    if fleet.schema != SCHEMA:
-        raise UsageError(f"{path} has schema {fleet.schema!r}, not {SCHEMA!r}", hint="create it again: invoke fleet")
-    if not fleet.images:
-        raise UsageError(f"{path} lists no images", hint="create it again: invoke fleet")
     return fleet
 
 
-# --- the choice ----------------------------------------------------------------------------------------------------
+# --- where hosts come from --------------------------------------------------------------------------------------------
 
 
-def choose(hosts: Sequence[FleetHost], most: int, skipped: Sequence[Skipped] = ()) -> Fleet:
+def gather(sources: Sequence[str]) -> dict[str, Cpu]:
+    """Return the CPUs of all recordings by their names, each file once. A source is a file or a folder of them.
+
+    Raises UsageError if a source names nothing, and Unsupported, which lists all recordings that cannot be read.
+    """
+    # Links count as separate machines, which is how to list several of one kind.
+    files = list({os.path.abspath(file): file for source in sources for file in _files(Path(source))}.values())
+    counts = Counter(file.name for file in files)
+    hosts: dict[str, Cpu] = {}
+    unreadable: list[str] = []
+    for file in files:
+        name = file.name if counts[file.name] == 1 else str(file)
+        try:
+            hosts[name] = _read(file, name)
+        except TfbuildError as error:
+            unreadable.append(f"  {name}: {error.reason}")
+    if unreadable:
+        raise Unsupported(
+            "\n".join((f"{len(unreadable)} of the machines cannot be read", *unreadable)),
+            hint=f"remove these files, or {RECORD}",
+        )
+    return hosts
+
+
+def _files(path: Path) -> list[Path]:
+    # os.path's tests return False if the system refuses to look (the name is too long, the folder is not readable).
+    if os.path.isfile(path):
+        return [path]
+    try:
+        files = sorted(path.iterdir()) if os.path.isdir(path) else []
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint="name files or a readable folder") from error
+    files = [file for file in files if os.path.isfile(file) and not file.name.startswith(".")]
+    if not files:
+        raise UsageError(f"{path} is not a file or a folder with files", hint=RECORD)
+    return files
+
+
+def _read(file: Path, name: str) -> Cpu:
+    cpu = cpus.parse(cpus.read_text(file), origin=name)
+    if not cpu.level:
+        raise Unsupported(f"its CPU is below {facts.levels(cpu.arch)[0].name}, for which no TensorFlow is built")
+    return cpu
+
+
+# --- the choice -------------------------------------------------------------------------------------------------------
+
+
+def choose(hosts: Mapping[str, Cpu], most: int) -> Fleet:
     """Return the best images for these hosts, at most `most`. Raises UsageError if that is fewer than platforms.
 
     It gives up the least estimated speed, summed over the hosts; then the fewest features where there is no estimate
     (aarch64); then it has the fewest images, and leaves the fewest features unused.
     """
-    sets = {host.name: isa.of_cpu(host.cpu) for host in hosts}
-    platforms = sorted({MACHINES[own.arch] for own in sets.values()})
-    if most < len(platforms):
-        raise UsageError(
-            f"--images {most} is too few for {len(platforms)} platforms: {', '.join(platforms)}",
-            hint=f"use --images {len(platforms)} or more",
-        )
-    kinds = {frozenset(own.features): own.arch for own in sets.values()}
+    sets = {name: isa.of_cpu(cpu) for name, cpu in hosts.items()}
     counts = Counter(frozenset(own.features) for own in sets.values())
+    archs = {frozenset(own.features): own.arch for own in sets.values()}
+    if most < (platforms := len(set(archs.values()))):
+        raise UsageError(
+            f"--images {most} is too few for {platforms} platforms", hint=f"use --images {platforms} or more"
+        )
 
     def loss(own: Features, image: Features) -> Loss:
-        share, count = speed_loss(own, image, kinds[own]), counts[own]
+        share, count = speed_loss(own, image, archs[own]), counts[own]
         unused = count * len(own - image)
         return (0, unused, unused) if share is None else (count * share, 0, unused)
 
-    found = cover(sorted(kinds, key=sorted), most, loss)
-    served = {name: best(frozenset(own.features), found.images, loss) for name, own in sets.items()}
+    images, proved = cover(sorted(archs, key=sorted), most, loss)
+    served = {name: best(frozenset(own.features), images, loss) for name, own in sets.items()}
     groups = {image: [name for name in sets if served[name] == image] for image in set(served.values())}
     compiled = {image: isa.intersection([sets[name] for name in names]) for image, names in groups.items()}
     order = sorted(groups, key=lambda image: (compiled[image].arch, -len(compiled[image].features), groups[image]))
-    archs = sorted({own.arch for own in sets.values()})
     return Fleet(
         schema=SCHEMA,
         allowed=most,
-        proved=found.proved,
-        common=tuple(
-            Compiled(**_fields(isa.intersection([own for own in sets.values() if own.arch == arch]))) for arch in archs
-        ),
-        images=tuple(_image(compiled[image], tuple(sorted(groups[image]))) for image in order),
+        proved=proved,
+        images=tuple(_image(compiled[image], sorted(groups[image])) for image in order),
         hosts=tuple(
-            _covered(host, sets[host.name], compiled[served[host.name]], order.index(served[host.name]))
-            for host in hosts
+            _covered(name, cpu.model, sets[name], compiled[served[name]], order.index(served[name]))
+            for name, cpu in hosts.items()
         ),
-        skipped=tuple(skipped),
-        estimates=_estimates() if gain.ARCH in kinds.values() else (),
     )
 
 
-def _estimates() -> tuple[Estimate, ...]:
-    return tuple(
-        Estimate(cpu=row.cpu, wheel=row.wheel, machine=row.machine, speed=row.relative_speed) for row in gain.rows()
-    )
-
-
-def _image(compiled: InstructionSet, hosts: tuple[str, ...]) -> FleetImage:
+def _image(compiled: InstructionSet, hosts: list[str]) -> FleetImage:
     held = frozenset(compiled.features)
     speed = gain.relative_speed(held, compiled.arch)
+    official = releases.official_wheel(newest_official(compiled.arch), compiled.arch).features
     return FleetImage(
-        **_fields(compiled),
-        hosts=hosts,
+        platform=MACHINES[compiled.arch],
+        cpu=compiled.option,
+        instruction_set=compiled.name,
+        features=compiled.features,
+        hosts=tuple(hosts),
         speed=speed,
-        official_wheel=speed is not None and speed <= 1 and _official(compiled.arch) <= held,
+        official_wheel=speed is not None and speed <= 1 and facts.closure(official) <= held,
     )
 
 
-def _official(arch: str) -> frozenset[str]:
-    """Return the features that the newest official wheel needs."""
-    return facts.closure(releases.official_wheel(newest_official(arch), arch).features)
-
-
-def _fields(compiled: InstructionSet) -> dict[str, Any]:
-    return {
-        "platform": MACHINES[compiled.arch],
-        "cpu": compiled.option,
-        "instruction_set": compiled.name,
-        "level": compiled.level,
-        "features": compiled.features,
-    }
-
-
-def _covered(host: FleetHost, own: InstructionSet, compiled: InstructionSet, image: int) -> CoveredHost:
+def _covered(name: str, model: str, own: InstructionSet, compiled: InstructionSet, image: int) -> CoveredHost:
     own_features, image_features = frozenset(own.features), frozenset(compiled.features)
     return CoveredHost(
-        name=host.name,
-        model=host.cpu.model,
-        platform=MACHINES[own.arch],
+        name=name,
+        model=model,
         instruction_set=own.name,
-        level=own.level,
         image=image,
         loss=speed_loss(own_features, image_features, own.arch),
         unused=tuple(sorted(own_features - image_features)),
     )
 
 
-# --- estimates of speed, from the measurements in facts/gains.toml ----------------------------------------------------
-
-
 def speed_loss(own: frozenset[str], image: frozenset[str], arch: str) -> float | None:
     """Return the share of speed that a CPU with the features `own` gives up with an image compiled for `image`.
 
-    None if either has no estimate.
+    An estimate from the measurements in facts/gains.toml; None if either has none.
     """
-    best, actual = gain.relative_speed(own, arch), gain.relative_speed(image, arch)
-    return None if best is None or actual is None else round(1 - actual / best, 4)
+    fastest, actual = gain.relative_speed(own, arch), gain.relative_speed(image, arch)
+    return None if fastest is None or actual is None else round(1 - actual / fastest, 4)
+
+
+# --- on the terminal --------------------------------------------------------------------------------------------------
+
+
+def show(fleet: Fleet, stream: IO[str] | None = None) -> None:
+    """Print the images, the hosts (equal ones on one line), and what the figures mean."""
+    from rich.text import Text
+
+    # Lines with options are not wrapped, so that they can be pasted.
+    parts: list[RenderableType] = [Text(line, style, no_wrap=True) for line, style in _lines(fleet)]
+    parts += ["", _hosts(fleet), "", *(Text(line, "dim") for line in _explanations(fleet))]
+    terminal.write(terminal.console(stream), parts)
+
+
+def _lines(fleet: Fleet) -> Iterator[tuple[str, str]]:
+    sets = {host.instruction_set for host in fleet.hosts}
+    yield f"fleet      {counted(len(fleet.hosts), 'host')}, {counted(len(sets), 'different instruction set')}", ""
+    if losses := [host.loss for host in fleet.hosts if host.loss is not None]:
+        yield f"gives up   {_share(mean(losses))} of the speed on average (estimate)", ""
+    proved = "" if fleet.proved else " (found by merging; not proved to be the best)"
+    yield f"images     {len(fleet.images)} of at most {fleet.allowed}{proved}", ""
+    for number, image in enumerate(fleet.images, start=1):
+        yield "", ""
+        yield f"image {number}: {image.instruction_set}, for {counted(len(image.hosts), 'host')}", "bold"
+        yield f"  --platform {image.platform} --cpu {image.cpu}", "green"
+        speed = NOT_MEASURED if image.speed is None else f"{image.speed:.2f}"
+        yield f"  estimated speed, official wheel = 1: {speed}", ""
+        if image.official_wheel:
+            yield "  the official wheel is as fast: --wheel official", ""
+
+
+def _hosts(fleet: Fleet) -> "Table":
+    """Return one row for all hosts of one instruction set."""
+    alike: dict[tuple[int, str], list[CoveredHost]] = {}
+    for host in fleet.hosts:
+        alike.setdefault((host.image + 1, host.instruction_set), []).append(host)
+    rows = [
+        (_few([host.name for host in hosts], 1), str(image), _share(hosts[0].loss), _few(hosts[0].unused, MOST_NAMED))
+        for (image, _), hosts in sorted(alike.items())
+    ]
+    return terminal.table(("host", "image", "gives up", "unused features"), rows, figures=("image", "gives up"))
+
+
+def _share(loss: float | None) -> str:
+    return NOT_MEASURED if loss is None else f"{loss:.0%}"
+
+
+def _few(names: Sequence[str], most: int) -> str:
+    first = " ".join(names[:most])
+    return f"{first} and {len(names) - most} more" if len(names) > most else first or "none"
+
+
+def _explanations(fleet: Fleet) -> Iterator[str]:
+    if any(host.loss is not None for host in fleet.hosts):
+        yield "The share of speed that a host gives up is an estimate, and 0% is not a guarantee."
+        speeds = ", ".join(f"{row.cpu} {row.relative_speed:.2f}" for row in gain.rows())
+        yield f"Measured, relative to the official wheel: {speeds}. tfbuild/facts/gains.toml names the wheels."
+    if bare := sorted({fleet.images[host.image].platform for host in fleet.hosts if host.loss is None}):
+        yield f"{', '.join(bare)}: not measured; the number of unused features decides which images are chosen."
