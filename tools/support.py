@@ -13,9 +13,10 @@ from typing import Literal
 from tfbuild import facts
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import Facts, releases, targets, toolchains
-from tfbuild.plan import base_choice, select
+from tfbuild.plan import select
 from tfbuild.plan.build import PLATFORMS, Build
 from tfbuild.plan.request import Request
+from tfbuild.plan.rules import NOT_CERTAIN
 
 FILE = Path("docs") / "support.md"
 # The instruction set of each plan: it changes neither base nor compiler.
@@ -50,7 +51,7 @@ class Combination:
     def uncertain(self) -> tuple[str, ...]:
         """The plan's notes on what may turn out wrong."""
         notes = self.build.notes if self.build else ()
-        mark = base_choice.NOT_CERTAIN
+        mark = NOT_CERTAIN
         return tuple(note.removeprefix(mark) for note in notes if note.startswith(mark))
 
     @property

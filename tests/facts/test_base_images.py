@@ -14,7 +14,7 @@ from tfbuild.engine import Engine
 from tfbuild.errors import Unsupported
 from tfbuild.facts import releases, toolchains
 from tfbuild.pipeline import base_image
-from tfbuild.plan import Build, Request, base_choice
+from tfbuild.plan import Build, Request, rules
 from tfbuild.util.progress import Progress
 
 ROOT = Path(__file__).parents[2]
@@ -139,14 +139,14 @@ def test_a_base_of_ones_own_has_the_official_wheels_compiler() -> None:
     [("3.11", "python:3.11-slim-bookworm"), ("3.12", "python:3.12-slim-bookworm"), ("3.13", "python:3.13-slim-trixie")],
 )
 def test_the_base_of_a_wheel_is_one_that_can_be_made_here_if_there_is_one(python: str, image: str) -> None:
-    assert base_choice.base_for_wheel(python).image == image
+    assert rules.base_for_wheel(python).image == image
 
 
 def test_refusals_name_what_there_is() -> None:
     with pytest.raises(Unsupported, match=r"gcc-16 is not in bookworm, trixie, on .* Python 3\.11") as refusal:
         chosen("2.14.1", compiler="gcc-16")
     assert refusal.value.hint.startswith("--compiler with one of: gcc-11, gcc-12")
-    with pytest.raises(Unsupported, match=r"Python 3\.10 is too old") as missing:
+    with pytest.raises(Unsupported, match=r"does not support Python 3\.10") as missing:
         chosen("2.14.1", python="3.10")
     assert missing.value.hint == "--python 3.11"
 
@@ -159,8 +159,6 @@ def test_notes_say_what_was_passed_over_and_how_sure_the_choice_is() -> None:
     assert any(
         "not certain: nobody is known to have built" in note for note in chosen("2.12.1", compiler="gcc-13").notes
     )
-    older = "python:3.12-slim-bookworm has an older glibc than python:3.12-slim-trixie, and is passed over"
-    assert f"{older}: bookworm has no clang-18 itself" in chosen("2.19.1").notes
 
 
 def test_a_release_that_takes_cuda_from_its_base_says_so() -> None:

@@ -258,19 +258,13 @@ GUARD = """
 """
 CONFIGURE = """
 _DEFAULT_CUDA_COMPUTE_CAPABILITIES = '3.5,7.0'
-def get_var(environ_cp, var_name, query):
-  var = environ_cp.get(var_name)
 def write(var_name, var):
-  pass
-def unused(environ_cp):
-  get_var(environ_cp, 'TF_UNUSED', 'x')
-def nested(environ_cp):
-  get_var(environ_cp, query='x', var_name='TF_NAMED')
   if 'TF_READ' in environ_cp:
-    write('TF_WRITTEN', environ_cp['TF_TAKEN'])
+    write(var, environ_cp['TF_TAKEN'])
 def main():
-  get_var(environ_cp, 'TF_ASKED', 'x')
-  nested(environ_cp)
+  get_var(
+      environ_cp, 'TF_ASKED', 'CUDA')
+  get_var(environ_cp, var_name='TF_NAMED', query='x')
 """
 
 

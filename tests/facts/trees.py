@@ -7,7 +7,6 @@ where a revision is named; SOURCE says where it is from. The table holds each fa
 a row.
 """
 
-import ast
 import itertools
 import json
 import re
@@ -209,8 +208,8 @@ def read_record(read_text: ReadText, names: Iterable[str]) -> TreeRecord:
     """Return the facts of one tree; `names`: the paths of its files."""
     names = list(names)
     rc = source_tree.parse_rc(read_text(".bazelrc") or "")
-    default = source_tree.constants(ast.parse(read_text("configure.py") or ""))
-    capabilities = default.get("_DEFAULT_CUDA_COMPUTE_CAPABILITIES", "")
+    default = re.search("^_DEFAULT_CUDA_COMPUTE_CAPABILITIES = '(.+)'", read_text("configure.py") or "", re.M)
+    capabilities = default[1] if default else ""
     return TreeRecord(
         **vars(source_tree.read_tree(read_text, names)),
         dated=_graph_date(read_text(GRAPH_VERSION) or ""),

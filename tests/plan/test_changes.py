@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.plan.test_selection import chosen
+from tests.rows import each
 from tests.users import nobody
 from tfbuild.context import dockerfile
 from tfbuild.errors import BadInput, TfbuildError, UsageError
@@ -78,24 +79,23 @@ def test_what_the_scripts_of_a_compile_call_is_mounted_where_they_look(tmp_path:
 
 
 def test_each_changes_the_contexts_digest_and_the_identifier(diff: Path, eigen: Path, tmp_path: Path) -> None:
+    amended: list[dict[str, Any]] = [
+        {"patch": (str(diff),)}, {"override_repository": (f"eigen_archive={eigen}",)},
+    ]  # fmt: skip
     requests: list[dict[str, Any]] = [
         {},
-        {"patch": (str(diff),)},
-        {"override_repository": (f"eigen_archive={eigen}",)},
         {"system_lib": ("curl",)},
         {"configure": ("TF_ENABLE_XLA=0",)},
+        *amended,
     ]
     builds = [chosen(**SOURCE, **options) for options in requests]
-    assert len({build.id for build in builds}) == len(requests)
-    digests = {dockerfile.write_context(build, tmp_path / build.id).digest for build in builds}
-    assert len(digests) == len(requests)
     # Another file in a repository, and another line in a patch, are another context and another identifier.
+    digests = {dockerfile.write_context(build, tmp_path / build.id).digest for build in builds}
     (eigen / "BUILD").write_text("# changed\n")
     diff.write_text(DIFF.replace("print(2)", "print(3)"))
-    for number in (1, 2):
-        changed = chosen(**SOURCE, **requests[number])
-        assert changed.id != builds[number].id
-        assert dockerfile.write_context(changed, tmp_path / "again").digest not in digests
+    changed = [chosen(**SOURCE, **options) for options in amended]
+    digests |= {dockerfile.write_context(build, tmp_path / build.id).digest for build in changed}
+    assert len({build.id for build in (*builds, *changed)}) == len(digests) == 7
 
 
 def test_a_folder_has_the_same_identifier_wherever_and_whenever_it_was_unpacked(eigen: Path, tmp_path: Path) -> None:
@@ -133,10 +133,28 @@ def test_a_folder_with_a_link_to_nothing_is_taken_and_one_with_a_file_that_canno
         for file in ("WORKSPACE", "BUILD"):
             (folder / file).write_text("")
         (folder / "gone").symlink_to("nowhere")
-        assert source.override(f"eigen={folder}").sha256
+        assert source.override(f"eigen={folder}", "2.14.1").sha256
         (folder / "BUILD").chmod(0)
         with nobody(), pytest.raises(BadInput, match="BUILD cannot be read: Permission denied"):
-            source.override(f"eigen={folder}")
+            source.override(f"eigen={folder}", "2.14.1")
+
+
+@pytest.mark.parametrize("file", ["cmake/Modules/LLVMVersion.cmake", "llvm/CMakeLists.txt"])
+def test_an_llvm_of_another_major_version_than_the_releases_is_refused(file: str, eigen: Path) -> None:
+    for folder in ("llvm", "cmake/Modules"):
+        (eigen / folder).mkdir(parents=True, exist_ok=True)
+    (eigen / "llvm/CMakeLists.txt").write_text("project(LLVM)\n")
+    for major, release, good in ((18, "2.14.1", True), (17, "2.14.1", False), (22, "2.21.0", False)):
+        (eigen / file).write_text(f"  set(LLVM_VERSION_MAJOR {major})\n  set(LLVM_VERSION_MINOR 1)\n")
+        request = {**SOURCE, "release": release, "override_repository": (f"llvm-raw={eigen}",)}
+        if good:
+            assert chosen(**request).overrides
+            continue
+        with pytest.raises(BadInput, match=f"is LLVM {major}, and TensorFlow {release} is built with") as refusal:
+            chosen(**request)
+        assert "LLVM_COMMIT" in refusal.value.hint
+    (eigen / "llvm").rename(eigen / "eigen")  # not LLVM's tree, whatever its files say
+    assert chosen(**request).overrides
 
 
 def program(path: Path) -> Path:
@@ -176,26 +194,23 @@ BAZEL_7 = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("release", "fixes"),
+@each(
+    "release, fixes",
     [
-        (
-            "2.12.1",
-            BAZEL_7 | {"bazel7-distinct-host", "bazel6-package-groups", "bazel7-exec-tools", "bazel7-allowlist"},
-        ),
-        ("2.14.1", BAZEL_7 | {"bazel7-allowlist"}),
-        *((release, BAZEL_7) for release in ("2.15.1", "2.16.2", "2.17.1")),
-        *((release, BAZEL_7 | {"bazel7-vendored"}) for release in ("2.18.1", "2.19.1")),
-        ("2.20.0", set()),
+        ("2.12.1", {"bazel7-distinct-host", "bazel6-package-groups", "bazel7-exec-tools", "bazel7-allowlist"}),
+        ("2.14.1", {"bazel7-allowlist"}),
+        ("2.17.1", set()),
+        ("2.19.1", {"bazel7-vendored"}),
+        ("2.20.0", None),
     ],
 )
 def test_what_bazel_7_needs_changed_is_changed_up_to_the_release_that_has_it_itself(
-    release: str, fixes: set[str], tmp_path: Path
+    release: str, fixes: set[str] | None, tmp_path: Path
 ) -> None:
     build = chosen(**{**SOURCE, "release": release}, bazel=f"7.7.1={program(tmp_path / 'bazel')}")
-    assert {row.id for row in build.fixes if row.bazel_from} == fixes
+    assert {row.id for row in build.fixes if row.bazel_from} == (set() if fixes is None else BAZEL_7 | fixes)
     flags = {"--noenable_bzlmod", "--host_features=-force_no_whole_archive"}
-    assert flags <= set(build.bazel_flags) or not fixes
+    assert flags <= set(build.bazel_flags) or fixes is None
     assert not [flag for flag in build.bazel_flags if "distinct_host" in flag]
 
 
@@ -207,16 +222,16 @@ def test_other_bazels_change_no_build() -> None:
         assert "/mnt/bazel " not in dockerfile.files(build)["Dockerfile"]
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "says"),
+@each(
+    "options, error, says",
     [
         ({"bazel": "7.7.1=none/bazel"}, BadInput, "no Bazel at none/bazel: "),
         ({"bazel": "7.7.1=tests"}, BadInput, "no Bazel at tests: "),
         ({"bazel": "7.7.1=README.md"}, BadInput, "not an executable"),
-        ({"bazel": "7.7.1="}, UsageError, "not a Bazel version"),
         ({"bazel": "=tests"}, UsageError, "not a Bazel version"),
-        ({"system_lib": ("zlib=-o=Dpkg::x",)}, UsageError, "not known"),
         ({"configure": ("tf_enable_xla=0",)}, UsageError, "NAME=VALUE"),
+        ({"patch": ("none.patch",)}, BadInput, "--patch none.patch: No such file or directory"),
+        ({"patch": ("README.md",)}, BadInput, "not a unified diff"),
     ],
 )
 def test_what_cannot_be_used_is_refused(options: dict[str, Any], error: type[TfbuildError], says: str) -> None:
@@ -228,15 +243,8 @@ def test_what_cannot_be_used_is_refused(options: dict[str, Any], error: type[Tfb
 def test_a_repository_without_any_build_file_is_refused(eigen: Path) -> None:
     (eigen / "BUILD").rename(eigen / "BUILD.old")
     with pytest.raises(BadInput, match="has no BUILD file") as refusal:
-        source.override(f"eigen_archive={eigen}")
+        source.override(f"eigen_archive={eigen}", "2.14.1")
     assert refusal.value.hint.endswith(f"{eigen}/BUILD.bazel")
     (eigen / "Eigen").mkdir()
     (eigen / "Eigen/BUILD.bazel").write_text("")
-    assert source.override(f"eigen_archive={eigen}").path == eigen
-
-
-def test_a_patch_that_is_no_diff_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "note.patch"
-    path.write_text("please change this\n")
-    with pytest.raises(BadInput, match="not a unified diff"):
-        source.patch(str(path))
+    assert source.override(f"eigen_archive={eigen}", "2.14.1").path == eigen

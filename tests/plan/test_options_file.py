@@ -12,7 +12,7 @@ from tests.cpu.machines import machine
 from tests.rows import each
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import Request, RunRequest, options_file
-from tfbuild.plan.run_request import WheelRequest
+from tfbuild.plan.request import WheelRequest
 from tfbuild.util.options import declared
 
 LINUX = ("--platform", "linux/amd64")

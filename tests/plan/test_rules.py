@@ -14,7 +14,8 @@ from tfbuild import facts, plan
 from tfbuild.errors import BadInput, TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases, targets
 from tfbuild.plan import Request, rules, source
-from tfbuild.plan import cuda as cuda_rules
+
+AN_IMAGE = "--base auto, bootstrap, registry or NAME[:TAG][@sha256:DIGEST], with capitals only in TAG"
 
 
 def refused(error: type[TfbuildError], **options: Any) -> tuple[str, str]:
@@ -23,12 +24,8 @@ def refused(error: type[TfbuildError], **options: Any) -> tuple[str, str]:
     return caught.value.reason, caught.value.hint
 
 
-def test_other_spellings_of_a_platform_s_machine_are_taken() -> None:
-    assert rules.choose_platform(Request(platform="linux/x86_64")) == "linux/amd64"
-    assert rules.choose_platform(Request(platform="linux/aarch64")) == "linux/arm64"
-
-
 def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rules.choose_platform(Request(platform="linux/x86_64")) == "linux/amd64"
     monkeypatch.setattr("platform.system", lambda: "Linux")
     monkeypatch.setattr("platform.machine", lambda: "AARCH64")
     assert rules.choose_platform(Request()) == "linux/arm64"
@@ -41,42 +38,34 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
 @each(
     "error, options, reason, hint",
     [
-        (Unsupported, {"python": "python3.11"}, "'python3.11' is not a Python version", "--python 3.11"),
-        (Unsupported, {"python": "cp3.11"}, "'cp3.11' is not a Python version", "--python 3.11"),
-        (Unsupported, {"python": "3.10"}, "Python 3.10 is too old: tfbuild builds for 3.11 and newer", "--python 3.11"),
-        (Unsupported, {"python": "3.99"}, "no TensorFlow release supports Python '3.99'",
-         "--python 3.11 is the newest one that TensorFlow 2.14.1 supports"),
+        (Unsupported, {"python": "3.99"}, "TensorFlow 2.14.1 does not support Python 3.99", "--python 3.11"),
         (Unsupported, {"python": "3.13"}, "TensorFlow 2.14.1 does not support Python 3.13",
          f"--python 3.11; the newest release with Python 3.13: --release {newest.RELEASE}"),
-        (UsageError, {"platform": "amd64"}, "unknown platform 'amd64'", "--platform linux/amd64"),
-        (UsageError, {"platform": "ARM64"}, "unknown platform 'ARM64'", "--platform linux/arm64"),
+        (UsageError, {"platform": "ARM64"}, "unknown platform 'arm64'", "--platform linux/arm64"),
         (UsageError, {"platform": "linux/amd64/v3"}, "unknown platform 'linux/amd64/v3'",
-         "--platform linux/amd64 --cpu x86-64-v3"),
-        (UsageError, {"platform": "linux/riscv64"}, "unknown platform 'linux/riscv64'",
          "one of: linux/amd64, linux/arm64"),
         (UsageError, {"platform": "linux"}, "unknown platform 'linux'", "one of: linux/amd64, linux/arm64"),
         (UsageError, {"bazel": "7"}, "'7' is not a Bazel version", "--bazel 7.4.1"),
         (UsageError, {"config": ("v2", "a b")}, "'a b' is not the name of a Bazel config",
          "--config NAME; repeat it for each config"),
-        (UsageError, {"base": "a b"}, "'a b' is not an image's name",
-         "--base auto, bootstrap, registry or NAME[:TAG][@sha256:DIGEST], with capitals only in TAG"),
-        (UsageError, {"base": "-x"}, "'-x' is not an image's name: it begins with '-'",
-         "--base auto, bootstrap, registry or NAME[:TAG][@sha256:DIGEST], with capitals only in TAG"),
+        (UsageError, {"base": "-x"}, "'-x' is not an image's name: it begins with '-'", AN_IMAGE),
         (UsageError, {"base": "\N{CYRILLIC SMALL LETTER ER}ython:3.11"},
          "'\N{CYRILLIC SMALL LETTER ER}ython:3.11' is not an image's name: '\N{CYRILLIC SMALL LETTER ER}' is U+0440 "
-         "(CYRILLIC SMALL LETTER ER), not an ASCII letter",
-         "--base auto, bootstrap, registry or NAME[:TAG][@sha256:DIGEST], with capitals only in TAG"),
+         "(CYRILLIC SMALL LETTER ER), not an ASCII letter", AN_IMAGE),
         (UsageError, {"release": "2.14.1\n"}, "--release has control characters in it: '2.14.1\\n'",
          "one line of plain text"),
+        (UsageError, {"target": "cpu,mkl"}, "unknown target 'cpu,mkl'", "one of: cpu, mkl, cuda"),
+        (UsageError, {"target": "mkl,nosuch"}, "unknown target 'nosuch'", "one of: cpu, mkl, cuda"),
         (UsageError, {"config": ("mkl",), "target": "cpu"}, "--config mkl belongs to target mkl, not to cpu",
          "--target mkl"),
         (UsageError, {"threading": "openmp"}, "threading is for oneDNN, which --target cpu does not guarantee",
          targets.options("onednn")),
         (UsageError, {"compute_capabilities": "8.0"}, "--compute-capabilities is for GPUs, and --target cpu is not",
          targets.options("cuda")),
-        (UsageError, {"cudnn": "8.7"}, "cudnn is for GPUs, and --target cpu is not", targets.options("cuda")),
-        (UsageError, {"cuda": "12.8"}, "--cuda is for GPUs, and --target cpu is not", targets.options("cuda")),
-        (UsageError, {"cuda_path": "/c"}, "cuda-path is for GPUs, and --target cpu is not", targets.options("cuda")),
+        *((UsageError, {name: value}, f"{said} is for GPUs, and --target cpu is not", targets.options("cuda"))
+          for name, value, said in (
+              ("cudnn", "8.7", "cudnn"), ("cuda", "12.8", "--cuda"), ("cuda_path", "/c", "cuda-path"),
+          )),
         (UsageError, {"system_lib": ("curl", "curl")}, "system-lib names curl twice", "once is enough"),
         (UsageError, {"configure": ("x",)}, "'x' is not NAME=VALUE", "--configure TF_ENABLE_XLA=0"),
         (UsageError, {"wheel": "official", "cpu": "", "bazel": "7.4.1", "cuda": "12.3"},
@@ -95,8 +84,11 @@ def test_what_cannot_be_a_flag_of_bazel_is_refused(flag: str) -> None:
     assert "Bazel flag" in refused(UsageError, bazel_flag=(flag,))[0]
 
 
-@pytest.mark.parametrize(
-    ("options", "cpu"),
+SOME = "with the features that it should have"
+
+
+@each(
+    "options, cpu",
     [
         ({"bazel_flag": ("-march=native",)}, "host"),
         ({"bazel_flag": ("--copt=-march=haswell",)}, "haswell"),
@@ -106,12 +98,10 @@ def test_what_cannot_be_a_flag_of_bazel_is_refused(flag: str) -> None:
         ({"bazel_flag": ("--config=native_arch_linux",)}, "host"),
         ({"bazel_flag": ("--config", "native_arch_linux")}, "host"),
         ({"config": ("native_arch_linux",)}, "host"),
-        ({"config": ("v2,avx2_linux",), "cpu": "x86-64-v2"}, "x86-64-v2,avx2"),
+        ({"config": ("v2,avx2_linux",), "cpu": "x86-64-v2"}, SOME),
         ({"configure": ("CC_OPT_FLAGS=-O3 -march=native",)}, "host"),
-        ({"configure": ("CC_OPT_FLAGS=-march=native",)}, "host"),
-        ({"bazel_flag": ("--copt=-mavx512f",)}, "x86-64-v3,avx512f"),
-        ({"bazel_flag": ("--conlyopt=-mno-fma",)}, "x86-64-v2"),
-        ({"bazel_flag": ("--repo_env=CC_OPT_FLAGS=-march=native",)}, "host"),
+        ({"bazel_flag": ("--copt=-mavx512f",)}, SOME),
+        ({"bazel_flag": ("--conlyopt=-mno-fma",)}, SOME),
         ({"bazel_flag": ("--action_env=CC_OPT_FLAGS=-O3 -march=native",)}, "host"),
         ({"bazel_flag": ("--repo_env", "BAZEL_CXXOPTS=-std=c++17:-march=haswell")}, "haswell"),
     ],
@@ -139,52 +129,23 @@ def test_what_cannot_be_an_image_s_name_is_refused(base: str) -> None:
     assert refused(UsageError, base=base)[0] == f"{base!r} is not an image's name"
 
 
-@each(
-    "base",
-    [
-        "debian",
-        "debian:12",
-        "h:5000/a/b",
-        "h:5000/a/b:1.2-x@sha256:" + 64 * "a",
-        "Registry.local/team/x:V1",
-        "sha256:" + 64 * "a",
-    ],
-)
+@each("base", ["debian", "h:5000/a/b:1.2-x@sha256:" + 64 * "a", "Registry.local/team/x:V1", "sha256:" + 64 * "a"])
 def test_an_image_s_name_is_taken(base: str) -> None:
     assert chosen(base=base, python="3.11")
 
 
-def test_several_targets_that_go_together_are_none_either() -> None:
-    reason, _ = refused(UsageError, target="cpu,mkl")
-    assert "cpu,mkl" in reason
-    assert "nosuch" in refused(UsageError, target="mkl,nosuch")[0]
-
-
-def test_a_config_of_the_own_target_is_taken() -> None:
-    options: dict[str, Any] = {"release": "2.14.1", "target": "mkl", "cpu": "x86-64-v3"}
-    assert chosen(**options, threading="openmp", config=("mkl",)).configs == ("mkl",)
-    assert chosen(**options, config=("mkl_threadpool",)).configs == ("mkl_threadpool",)
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        ({"config": ("mkl",)}, "--config mkl"),
-        ({"bazel_flag": ("--config=mkl",)}, "--config mkl"),
-        ({"bazel_flag": ("--define=build_with_openmp=true",)}, "--define=build_with_openmp=true"),
-        ({"bazel_flag": ("--define", "build_with_openmp=true")}, "--define build_with_openmp=true"),
-    ],
-)
-def test_a_word_for_another_runtime_of_onednn_is_refused(words: dict[str, Any], named: str) -> None:
+def test_a_word_for_another_runtime_of_onednn_is_refused() -> None:
     """The plan and the labels would say another one than Bazel takes."""
-    options = {"target": "mkl", "cpu": "x86-64-v3", **words}
-    reason, hint = refused(UsageError, release="2.14.1", **options)
-    assert reason == f"{named} runs oneDNN on openmp, but the plan has threadpool"
-    assert hint == "--threading openmp"
-    reason, _ = refused(Unsupported, release="2.16.1", **options)
-    assert "has no x86_64 build with oneDNN on openmp: XLA's oneDNN code" in reason
-    without = ("--define=build_with_openmp=false",)
-    assert chosen(release="2.16.1", target="mkl", cpu="x86-64-v3", bazel_flag=without).threading == "threadpool"
+    options: dict[str, Any] = {"target": "mkl", "cpu": "x86-64-v3"}
+    for words in ({"config": ("mkl",)}, {"bazel_flag": ("--config=mkl",)}):
+        assert refused(UsageError, release="2.14.1", **options, **words) == (
+            "--config mkl runs oneDNN on openmp, but the plan has threadpool", "--threading openmp",
+        )  # fmt: skip
+        reason, _ = refused(Unsupported, release="2.16.1", **options, **words)
+        assert "has no x86_64 build with oneDNN on openmp: XLA's oneDNN code" in reason
+    own = {**options, "release": "2.14.1"}
+    assert chosen(**own, threading="openmp", config=("mkl",)).configs == ("mkl",)
+    assert chosen(**own, config=("mkl_threadpool",)).configs == ("mkl_threadpool",)
 
 
 def test_a_cpu_that_cannot_run_the_official_wheel_is_told_what_it_lacks() -> None:
@@ -196,88 +157,38 @@ def test_a_cpu_that_cannot_run_the_official_wheel_is_told_what_it_lacks() -> Non
 def test_the_host_of_another_architecture_is_told_both_ways_out() -> None:
     with pytest.raises(Unsupported) as caught:
         rules.requested_set(Request(cpu="host"), "x86_64", ARM)
-    assert caught.value.reason == "this host's CPU is aarch64, and the requested platform is linux/amd64"
     assert caught.value.hint == "name a CPU of linux/amd64: --cpu x86-64-v4; or --platform linux/arm64"
     assert rules.requested_set(Request(), "x86_64", HOST) is None
     named = rules.requested_set(Request(cpuinfo="x"), "x86_64", HOST)
     assert named == rules.requested_set(Request(cpu="host"), "x86_64", HOST)
     exact = rules.requested_set(Request(cpu="host"), "x86_64", HOST, exact=True)
-    assert exact is not None
     assert named is not None
+    assert exact is not None
     assert set(named.features) < set(exact.features)
 
 
 def test_a_wheel_s_cpu_is_noted_by_the_option_that_named_it() -> None:
-    by_cpu, _ = chosen(wheel="official", release="2.21.0", cpu="haswell").notes
-    assert by_cpu == (
+    assert chosen(wheel="official", release="2.21.0", cpu="haswell").notes == (
         "--cpu haswell does not apply: the official wheel is compiled for f16c, whatever the CPU; "
-        "a build from source would add AVX2 FMA"
+        "a build from source would add AVX2 FMA",
     )
-    by_file, _ = chosen(wheel="official", release="2.21.0", cpuinfo="x").notes
-    assert by_file.startswith("--cpuinfo does not apply: ")
-    fitting, _ = chosen(wheel="official", release="2.21.0", cpu="f16c").notes
-    assert fitting.endswith("whatever the CPU")
-    assert len(chosen(wheel="official", release="2.21.0").notes) == 1, "only the one about Python"
+    assert chosen(wheel="official", release="2.21.0", cpuinfo="x").notes[0].startswith("--cpuinfo does not apply: ")
+    assert chosen(wheel="official", release="2.21.0", cpu="f16c").notes[0].endswith("whatever the CPU")
+    assert chosen(wheel="official", release="2.21.0").notes == ()
 
 
-def test_an_unknown_compiler_is_told_those_of_its_family() -> None:
+def test_an_unknown_compiler_is_told_those_of_the_bases() -> None:
     reason, hint = refused(Unsupported, compiler="gcc-99")
     assert reason == "unknown compiler 'gcc-99'"
     assert hint.startswith("base images have: gcc-")
-    assert "clang" not in hint
-    assert "clang-" in refused(Unsupported, compiler="icc")[1]
-
-
-# --- compute capabilities ---------------------------------------------------------------------------------------------
-
-
-ASK_THE_GPU = "the GPU's own: nvidia-smi --query-gpu=name,compute_cap --format=csv prints it"
-
-
-@pytest.mark.parametrize(
-    ("text", "named", "reason", "hint"),
-    [
-        ("3.4", True, "TensorFlow supports compute capabilities from 3.5, not 3.4", "leave it out"),
-        ("8.0,x", True, "'x' is not a CUDA compute capability", ASK_THE_GPU),
-        ("٨.٦", True, "'٨.٦' is not a CUDA compute capability", ASK_THE_GPU),
-        ("86", True, "'86' is not a CUDA compute capability", "--compute-capabilities 8.6"),
-        ("8.6,", True, "'' is not a CUDA compute capability", ASK_THE_GPU),
-        ("sm_90a", True, "'sm_90a' is not a CUDA compute capability", "--compute-capabilities 9.0"),
-        ("sm_80", False, "this release reads 8.0, not sm_80", "write 8.0"),
-        ("compute_121", False, "this release reads 12.1, not compute_121", "write 12.1"),
-    ],
-)
-def test_a_capability_that_cannot_be_read(text: str, named: bool, reason: str, hint: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        cuda_rules.parse_capabilities(text, named=named)
-    assert (caught.value.reason, caught.value.hint) == (reason, hint)
-
-
-def test_a_capability_has_its_code_and_its_number() -> None:
-    rows = cuda_rules.parse_capabilities("3.5, sm_90,compute_120 ")
-    assert [(row.name, row.code, row.major, row.number, row.virtual, row.figure) for row in rows] == [
-        ("3.5", "compute_35", 3, 35, True, "3.5"),
-        ("sm_90", "sm_90", 9, 90, False, "9.0"),
-        ("compute_120", "compute_120", 12, 120, True, "12.0"),
-    ]
-    (old,) = cuda_rules.parse_capabilities("8.6", named=False)
-    assert (old.code, old.virtual) == ("8.6", True)
-
-
-def test_without_cuda_there_are_no_capabilities_and_with_it_the_release_s_own() -> None:
-    assert cuda_rules.capabilities(Request(), "mkl", "2.14.1") == ()
-    own = cuda_rules.capabilities(Request(), "cuda", "2.14.1")
-    assert ",".join(row.name for row in own) == releases.cuda("2.14.1").capabilities
-    (named,) = cuda_rules.capabilities(Request(compute_capabilities="8.6"), "cuda", "2.14.1")
-    assert named.name == "8.6"
-    assert cuda_rules.of_build(Request(), "mkl", "2.14.1", (), "gcc-12", own_place=False) == ("", "")
+    assert "clang-" in hint
 
 
 # --- amendments -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "error", "reason", "hint"),
+@each(
+    "text, error, reason, hint",
     [
         ("eigen", UsageError, "'eigen' is not NAME=FOLDER", "--override-repository eigen_archive=../eigen"),
         ("eigen=", UsageError, "'eigen=' is not NAME=FOLDER", "--override-repository eigen_archive=../eigen"),
@@ -297,30 +208,16 @@ def test_a_repository_that_cannot_be_used(
     assert refused(error, override_repository=(text,)) == (reason, hint)
 
 
-def test_a_repository_is_overridden_once(tmp_path: Path) -> None:
-    (tmp_path / "WORKSPACE").write_text("")
-    (tmp_path / "BUILD").write_text("")
-    once = f"eigen_archive={tmp_path}"
-    assert refused(UsageError, override_repository=(once, once)) == (
-        "override-repository names eigen_archive twice", "once is enough",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("marker", ["WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel"])
-def test_any_marker_makes_a_folder_a_repository(marker: str, tmp_path: Path) -> None:
+@each("marker", ["WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel"])
+def test_any_marker_makes_a_folder_a_repository_which_is_overridden_once(marker: str, tmp_path: Path) -> None:
     (tmp_path / marker).write_text("")
     (tmp_path / "BUILD").write_text("")
-    build = chosen(release="2.14.1", target="cpu", cpu="x86-64-v3", override_repository=(f"a_b={tmp_path}",))
+    once = f"a_b={tmp_path}"
+    build = chosen(release="2.14.1", target="cpu", cpu="x86-64-v3", override_repository=(once,))
     (override,) = build.overrides
     assert build.to_json()["overrides"] == [{"name": "a_b", "path": str(tmp_path), "sha256": override.sha256}]
-
-
-@pytest.mark.parametrize("text", ["none.patch", "x\0y"])
-def test_a_patch_that_is_no_file_is_refused_with_the_reason(text: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput) as caught:
-        source.patch(text)
-    assert caught.value.reason.partition(": ")[2] in ("No such file or directory", "its name has a NUL character")
-    assert caught.value.hint == "--patch names a unified diff"
+    reason, _ = refused(UsageError, override_repository=(once, once))
+    assert reason == "override-repository names a_b twice"
 
 
 def test_a_library_is_known_or_names_its_packages() -> None:
@@ -328,25 +225,17 @@ def test_a_library_is_known_or_names_its_packages() -> None:
     assert (known.name, known.packages) == ("curl", ("libcurl4-openssl-dev",))
     assert source.system_library("zlib=zlib1g-dev,zlib1g", "2.14.1").packages == ("zlib1g-dev", "zlib1g")
     assert source.system_library("curl=other-dev", "2.14.1").packages == ("other-dev",), "the user knows better"
-    for text in ("zlib", "zlib=", "zlib=a1,,b1"):
-        with pytest.raises(UsageError) as caught:
+    for text in ("zlib", "zlib=", "zlib=a1,,b1", "zlib=-o=Dpkg::x"):
+        with pytest.raises(UsageError, match="its Debian packages are not known") as caught:
             source.system_library(text, "2.14.1")
-        assert caught.value.reason == f"system-lib {text!r}: its Debian packages are not known"
         assert caught.value.hint == "one of: curl, hwloc; or name them: --system-lib NAME=PACKAGE,PACKAGE"
-
-
-@pytest.mark.parametrize(
-    ("text", "release", "hint"),
-    [
+    for text, release, hint in (
         ("lmdb=liblmdb-dev", "2.13.0", "releases before 2.13 can"),
-        ("nosuch=a1", "2.14.1", "one of: absl_py, astor_archive, "),
         ("no-such=a1", "2.14.1", "one of: absl_py, astor_archive, "),
-    ],
-)
-def test_a_library_that_the_release_cannot_take_from_the_system_is_refused(text: str, release: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=f"TensorFlow {release} cannot take .* from the system") as caught:
-        source.system_library(text, release)
-    assert caught.value.hint.startswith(hint)
+    ):
+        with pytest.raises(UsageError, match=f"TensorFlow {release} cannot take .* from the system") as caught:
+            source.system_library(text, release)
+        assert caught.value.hint.startswith(hint)
 
 
 def test_the_user_s_answers_come_last() -> None:
@@ -362,18 +251,13 @@ def test_the_user_s_answers_come_last() -> None:
 # --- small values -----------------------------------------------------------------------------------------------------
 
 
-def test_a_source_s_json_has_null_where_there_is_nothing() -> None:
+def test_a_plan_s_json_has_null_where_there_is_nothing() -> None:
     build = chosen(release="2.14.1", target="cpu", cpu="x86-64-v3")
     assert build.source is not None
     tag = {"kind": "git", "tag": "v2.14.1", "commit": build.source.commit, "path": None, "sha256": None}
     assert build.to_json()["source"] == tag
-    archive = replace(build, source=source.Source(kind="archive", path=Path("a.tar"), sha256="d"))
-    assert archive.to_json()["source"] == {
-        "kind": "archive", "tag": None, "commit": None, "path": "a.tar", "sha256": "d",
-    }  # fmt: skip
-
-
-def test_a_plan_s_json_has_null_where_nothing_is_compiled() -> None:
+    archive = replace(build, source=source.Source(kind="archive", path=Path("a.tar"), sha256="d")).to_json()
+    assert archive["source"] == {"kind": "archive", "tag": None, "commit": None, "path": "a.tar", "sha256": "d"}
     document = chosen(wheel="official", release="2.21.0").to_json()
     assert [document[name] for name in ("bazel", "bazel_target", "source")] == [None] * 3
     assert document["wheel"] == {
@@ -383,11 +267,8 @@ def test_a_plan_s_json_has_null_where_nothing_is_compiled() -> None:
     }  # fmt: skip
     assert "request" not in document
     compiled = chosen(release="2.20.0", cpu="x86-64-v3").to_json()
-    assert (compiled["id"], compiled["level"]) == ("2.20.0-mkl-py3.13-x86-64-v3", "x86-64-v3")
     assert compiled["features"] == sorted(facts.levels("x86_64")[2].features)
-    constraints = list(releases.constraints("2.20.0"))
-    wheel = {"kind": "source", "requirement": None, "sha256": None, "constraints": constraints}
-    assert compiled["wheel"] == wheel
+    assert (compiled["id"], compiled["level"]) == ("2.20.0-mkl-py3.13-x86-64-v3", "x86-64-v3")
 
 
 def test_what_is_usual_is_that_of_the_plan_without_options() -> None:
@@ -419,9 +300,7 @@ def test_a_release_whose_wheels_lack_a_python_is_not_offered_for_it(monkeypatch:
     monkeypatch.setattr(releases, "official_pythons", lambda name, arch: tuple(
         python for python in pythons(name, arch) if (python, name[:4]) != ("3.13", "2.21")
     ))  # fmt: skip
-    request = Request(target="cpu", release="2.16.1", python="3.13", wheel="official", platform="linux/amd64")
-    with pytest.raises(Unsupported) as refusal:
-        plan.select(request, None)
-    (offered,) = re.findall(r"--release (\S+)", refusal.value.hint)
+    _, hint = refused(Unsupported, release="2.16.1", python="3.13", wheel="official", cpu="")
+    (offered,) = re.findall(r"--release (\S+)", hint)
     assert not offered.startswith("2.21")
-    assert plan.select(replace(request, release=offered), None).python == "3.13"
+    assert chosen(target="cpu", release=offered, python="3.13", wheel="official").python == "3.13"

@@ -9,13 +9,13 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.plan.test_selection import chosen
+from tests.rows import each
 from tfbuild.context import dockerfile
 from tfbuild.errors import BadInput, TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import configuration, source
-from tfbuild.plan import tree as source_tree
 from tfbuild.plan.source import Source
 
 DOUBLE = Path(__file__).parents[1] / "data" / "double"
@@ -43,19 +43,6 @@ def test_a_commit_that_is_not_known_is_said() -> None:
     build = chosen(release="2.15.1", compiler="clang-16")
     assert any("not known" in note for note in build.notes)
     assert not any("not known" in note for note in chosen(release="2.14.1").notes)
-
-
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("tensorflow/tools/pip_package/setup.py", "_VERSION = '2.18.0'\n"),
-        ("tensorflow/tf_version.bzl", 'load(":x.bzl", "Y")\nTF_VERSION = "2.18.0"\nMAJOR = TF_VERSION.split(".")[0]\n'),
-    ],
-)
-def test_a_tree_says_itself_which_release_it_is_of(file: str, text: str, tmp_path: Path) -> None:
-    (tmp_path / file).parent.mkdir(parents=True)
-    (tmp_path / file).write_text(text)
-    assert source_tree.read_folder(tmp_path).version == "2.18.0"
 
 
 def test_a_tree_packs_to_the_same_bytes_whenever_it_is_packed(tmp_path: Path) -> None:
@@ -101,12 +88,6 @@ def test_history_and_bazels_links_stay_out(tmp_path: Path) -> None:
         ]  # fmt: skip
 
 
-def test_a_tree_names_its_release(tmp_path: Path) -> None:
-    assert chosen(release="", source=str(DOUBLE), bazel="7.7.1").release == "2.20.0"
-    with pytest.raises(BadInput, match=r"is TensorFlow 2\.20\.0"):
-        chosen(source=str(DOUBLE), release="2.12.1")
-
-
 def test_an_archive_is_linked_and_known_by_its_digest(tmp_path: Path) -> None:
     path = archive(tmp_path)
     given = planned(source=str(path), source_sha256=source.digest(path).upper())
@@ -115,14 +96,15 @@ def test_an_archive_is_linked_and_known_by_its_digest(tmp_path: Path) -> None:
     assert (tmp_path / "placed" / source.FILE).stat().st_ino == path.stat().st_ino
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
+@each(
+    "options, error, message",
     [
         ({"source": "/nowhere"}, BadInput, "no source at"),
         ({"source": "{archive}"}, BadInput, "needs its digest"),
         ({"source": "{archive}", "source_sha256": "0" * 64}, BadInput, "has the sha256"),
         ({"source": "{tmp}"}, BadInput, "has no configure.py"),
         ({"source": str(DOUBLE), "source_sha256": "0" * 64}, BadInput, "is for archives"),
+        ({"source": str(DOUBLE), "release": "2.12.1"}, BadInput, r"is TensorFlow 2\.20\.0"),
         ({"source": "{archive}", "source_sha256": "{sha256}", "release": ""}, UsageError, "which release"),
     ],
 )
@@ -144,7 +126,7 @@ def refused(path: Path) -> str:
     return refusal.value.reason
 
 
-@pytest.mark.parametrize("compression", ["", "gz", "bz2", "xz"])
+@each("compression", ["", "gz", "bz2", "xz"])
 def test_an_archive_that_is_cut_off_is_refused(compression: str, tmp_path: Path) -> None:
     path = tmp_path / "double.tar"
     with tarfile.open(path, f"w:{compression}") as tar:  # type: ignore[call-overload]
@@ -160,9 +142,6 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
     assert "is not TensorFlow's source: it has no configure.py" in refused(archive(tmp_path, DOUBLE / "tensorflow"))
     # TensorFlow's tree without a folder on top: the builder would unpack it one level too deep.
     path = tmp_path / "flat.tar"
-    with tarfile.open(path, "w") as tar:
-        tar.add(DOUBLE, ".")
-    planned(source=str(path), source_sha256=source.digest(path))
     with tarfile.open(path, "w") as tar:
         for part in DOUBLE.iterdir():
             tar.add(part, part.name)

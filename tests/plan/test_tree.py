@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from tests.facts import newest, propose
+from tests.rows import each
 from tfbuild import plan
 from tfbuild.errors import BadInput, Unsupported
 from tfbuild.facts import release_table, releases
 from tfbuild.plan import Request, cuda
-from tfbuild.plan import tree as source_tree
 
 NEXT = "2.99.0"
 BAZELRC = """\
@@ -27,15 +27,14 @@ CONFIGURE = """\
 def get_var(environ_cp, var_name):
   return environ_cp.get(var_name)
 def main():
-  get_var({}, 'TF_NEED_CLANG')
-  get_var({}, 'TF_NEED_MARS')
+  get_var(environ_cp, 'TF_NEED_CLANG')
+  get_var(environ_cp, 'TF_NEED_MARS')
 """
 
-CUDA_14 = release_table.Cuda(
-    since="1.15", version="12.5.1", cudnn="9.3.0", others=("14.0.0",), others_cudnn=("9.9.0",), capabilities="9.0",
+CUDA_13_FIRST = release_table.Cuda(
+    since="1.15", version="13.1.1", cudnn="9.19.1", others=("12.5.1",), others_cudnn=("9.9.0",), capabilities="9.0",
     hermetic=True, source="made up",
 )  # fmt: skip
-CUDA_13_FIRST = msgspec.structs.replace(CUDA_14, version="13.1.1", cudnn="9.19.1", others=("12.5.1",))
 
 
 @pytest.fixture
@@ -87,15 +86,10 @@ def test_a_cuda_of_another_major_version_gets_the_cudnn_that_the_tree_names_with
     assert [note for note in build.notes if "CUDA 12.5.1 with cuDNN 9.3.0, or 13.0.0 with 9.12.0, for sm_60" in note]
     assert f"not certain: that TensorFlow {NEXT} builds with CUDA 13.0.0; its .bazelrc names that CUDA" in build.notes
     assert planned(folder, target="cuda", compute_capabilities="9.0").cudnn == "9.3.0"
-    older = planned(folder, target="cuda", cuda="12.9", compute_capabilities="9.0").notes
-    assert any(f"builds with CUDA 12.9.1; of {newest.RELEASE}: its tree can" in note for note in older)
     assert planned(folder, target="cuda", cuda="13.0", compute_capabilities="9.0", cudnn="9.11").cudnn == "9.11.0"
-    with (
-        release_table.using(msgspec.structs.replace(release_table.table(), cuda=(CUDA_14,))),
-        pytest.raises(Unsupported, match="no cuDNN is known to work with CUDA 14") as refusal,
-    ):
-        cuda.cudnn_version(newest.RELEASE, cuda.parse_capabilities("9.0"), "14.0")
-    assert refusal.value.hint == "--cudnn VERSION, one of: 9.9.0"
+
+
+def test_a_cuda_for_which_no_cudnn_is_known_is_refused_with_those_of_the_release() -> None:
     # No --cuda: an older one is taken for the GPUs that the release's own does not compile for.
     gpus = cuda.parse_capabilities("sm_60,sm_70,compute_90")
     with release_table.using(msgspec.structs.replace(release_table.table(), cuda=(CUDA_13_FIRST,))):
@@ -113,7 +107,6 @@ def test_a_cuda_of_another_major_version_gets_the_cudnn_that_the_tree_names_with
     [
         (".bazelrc", b"build --copt='x\n", ".bazelrc: No closing quotation: build --copt='x"),
         (".bazelrc", b"\xff\xfe", ".bazelrc cannot be read: it is not text"),
-        ("configure.py", b"def main(:\n", "cannot be planned: "),
         (".bazelversion", b"latest\n", "cannot be planned: .bazelversion: 'latest' is not a version of Bazel"),
         (".bazelversion", b"9" * 5000, f"cannot be planned: .bazelversion: '{'9' * 50}' is not a version of Bazel"),
     ],
@@ -127,12 +120,12 @@ def test_a_tree_that_cannot_be_read_is_one_error_with_its_hint(
     assert "restore that file" in refusal.value.hint
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
+@each(
+    "old, new",
     [
         (' --repo_env=HERMETIC_CUDNN_VERSION="9.12.0"', ""),
         ("13.0.0", "latest"),
-        ('--repo_env=HERMETIC_CUDA_VERSION="13.0.0"', "--config=cuda13_version"),
+        ('--repo_env=HERMETIC_CUDA_VERSION="13.0.0"', "--config=cuda13_version"),  # configs that stand for each other
     ],
 )
 def test_a_config_that_does_not_name_a_cuda_and_its_cudnn_says_nothing_about_them(
@@ -141,11 +134,6 @@ def test_a_config_that_does_not_name_a_cuda_and_its_cudnn_says_nothing_about_the
     (folder / ".bazelrc").write_text(BAZELRC.replace(old, new))
     build = planned(folder, target="cuda", compute_capabilities="9.0")
     assert (build.cuda, build.cudnn) == ("12.5.1", "9.3.0")
-
-
-def test_configs_that_stand_for_each_other_name_no_cuda(folder: Path) -> None:
-    (folder / ".bazelrc").write_text("common:cuda --config=cuda_version\ncommon:cuda_version --config=cuda\n")
-    assert not [row for row in source_tree.differences(source_tree.read_folder(folder), NEXT) if row.table == "cuda"]
 
 
 def test_each_of_two_trees_of_a_release_is_planned_with_its_own_compiler(folder: Path) -> None:

@@ -12,8 +12,7 @@ from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import Request, RunRequest
-from tfbuild.plan.request import ENGINE
-from tfbuild.plan.run_request import REMOTE, RESOURCES, WheelRequest
+from tfbuild.plan.request import ENGINE, REMOTE, RESOURCES, WheelRequest
 from tfbuild.util import installation
 from tfbuild.util.files import absence
 from tfbuild.util.options import Option, Options, declared, make, of_groups

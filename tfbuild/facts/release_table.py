@@ -105,6 +105,12 @@ class Config(RangeRow, frozen=True, kw_only=True):
     name: str
 
 
+class LinkedLlvm(RangeRow, frozen=True, kw_only=True):
+    """The major version of the LLVM that TensorFlow is built with."""
+
+    major: int
+
+
 class Python(Sourced, frozen=True, kw_only=True):
     versions: tuple[str, ...]
 
@@ -293,6 +299,7 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
     known_until: str
     release: tuple[Release, ...]
     config: tuple[Config, ...]
+    llvm: tuple[LinkedLlvm, ...]
     python: tuple[Python, ...]
     bazel: tuple[Bazel, ...]
     compiler: tuple[ReleaseCompiler, ...]

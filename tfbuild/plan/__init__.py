@@ -1,13 +1,20 @@
 """Request + facts + CPU -> a `Build` or a refusal. Nothing is started."""
 
 from tfbuild.facts.release_table import is_version
-from tfbuild.plan.base_choice import debian_pythons, default_base, packaged
-from tfbuild.plan.beside import alternatives, official_build, unused_by_official_wheel, usual
 from tfbuild.plan.build import BUILD_PYTHON, MACHINES, PLATFORMS, Build
 from tfbuild.plan.decision import select
-from tfbuild.plan.request import BASES, Request
-from tfbuild.plan.rules import choose_platform, find_release, is_target, named_architecture, requested_set
-from tfbuild.plan.run_request import RunRequest
+from tfbuild.plan.gain import alternatives, official_build, unused_by_official_wheel, usual
+from tfbuild.plan.request import BASES, Request, RunRequest
+from tfbuild.plan.rules import (
+    choose_platform,
+    debian_pythons,
+    default_base,
+    find_release,
+    is_target,
+    named_architecture,
+    packaged,
+    requested_set,
+)
 from tfbuild.plan.wheel import newest_official
 
 __all__ = [

@@ -1,14 +1,22 @@
-"""How a release's tree is configured and compiled: configs, answers to configure.py, Bazel's flags, the toolchain."""
+"""How a release's tree is configured and compiled: configs, answers to configure.py, Bazel's flags, the toolchain.
+
+Words that users add for Bazel and configure.py are refused where they contradict the plan.
+"""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
+from tfbuild import facts
+from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import releases, targets, toolchains
-from tfbuild.facts.release_table import Threading, table
+from tfbuild.facts.release_table import table
 from tfbuild.plan import failures, remote_cache
 from tfbuild.plan.build import BUILD_PYTHON, PLATFORMS, Build, Toolchain
 from tfbuild.plan.cuda import Capability
+from tfbuild.plan.request import Request
+from tfbuild.plan.tree import CUDA_CONFIG, CUDA_SETTING
 
 # Host tools are compiled for any machine that may build. Only --copt has the target's features.
 GENERIC = {"x86_64": "-march=x86-64", "aarch64": "-march=armv8-a"}
@@ -23,7 +31,7 @@ CUDA_PATH = "/usr/local/cuda"
 def threading(release: str, arch: str, requested: str = "") -> str:
     """Return the runtime of oneDNN in a build that promises it: the `requested` one, else "threadpool"."""
     fact = releases.threading_row(release, arch)
-    possible = _by_runtime(fact)
+    possible = [name for name, config in (("openmp", fact.openmp), ("threadpool", fact.threadpool)) if config]
     if requested and requested not in ("openmp", "threadpool"):
         raise UsageError(f"unknown threading {requested!r}", hint="one of: openmp, threadpool")
     if requested and requested not in possible:
@@ -34,14 +42,23 @@ def threading(release: str, arch: str, requested: str = "") -> str:
     return requested or "threadpool"
 
 
-def _by_runtime(fact: Threading) -> dict[str, str]:
-    configs = {"openmp": fact.openmp, "threadpool": fact.threadpool}
-    return {name: config for name, config in configs.items() if config}
-
-
-def runtimes() -> dict[str, str]:
-    """Return the runtime of oneDNN by the config that chooses it in any release."""
-    return {config: name for row in table().threading for name, config in _by_runtime(row).items()}
+def requested_threading(request: Request, target: str, release: str, arch: str) -> str:
+    """Return the runtime of oneDNN. Raises UsageError for a --config of another one."""
+    if not targets.get(target).onednn:
+        if request.threading:
+            raise UsageError(
+                f"threading is for oneDNN, which --target {target} does not guarantee", hint=targets.options("onednn")
+            )
+        return "threadpool"
+    chosen = threading(release, arch, request.threading)
+    openmp, threadpool = ({getattr(row, name) for row in table().threading} for name in ("openmp", "threadpool"))
+    for name in _configs_named(request):
+        runtime = "openmp" if name in openmp else "threadpool" if name in threadpool else chosen
+        if threading(release, arch, runtime) != chosen:
+            raise UsageError(
+                f"--config {name} runs oneDNN on {runtime}, but the plan has {chosen}", hint=f"--threading {runtime}"
+            )
+    return chosen
 
 
 def configs(release: str, target: str, arch: str, threading: str) -> tuple[str, ...]:
@@ -60,18 +77,13 @@ def configs(release: str, target: str, arch: str, threading: str) -> tuple[str, 
 
 def _existing(name: str, release: str) -> str:
     exists = releases.config(name, release)
-    if exists is False:
-        other = next((other for other in releases.others(release) if releases.config(name, other)), "")
-        raise Unsupported(
-            f"TensorFlow {release} has no --config={name}", hint=f"--release {other} has it" if other else ""
-        )
+    if exists:
+        return name
+    other = next((other for other in releases.others(release) if releases.config(name, other)), "")
+    what = f"TensorFlow {release} has no --config={name}"
     if exists is None:
-        older = next(version for version in releases.newest_first() if releases.config(name, version))
-        raise Unsupported(
-            f"whether TensorFlow {release} has --config={name} is not certain",
-            hint=f"--release {older} has it; --target cpu --config {name} tries it with this one",
-        )
-    return name
+        what = f"whether TensorFlow {release} has --config={name} is not certain"
+    raise Unsupported(what, hint=f"--release {other} has it" if other else "")
 
 
 # --- configure.py -----------------------------------------------------------------------------------------------------
@@ -165,3 +177,68 @@ def _cuda_base(build: Build) -> str:
         return ""
     compiler = build.request.compiler or releases.compiler(build.release)
     return f"CUDA {build.cuda}, cuDNN {build.cudnn} and {compiler}"
+
+
+# --- the user's own words ---------------------------------------------------------------------------------------------
+
+FLAG = re.compile(r"--?[\w@/][\w@/:.,+~-]*", re.ASCII)
+# A compiler's flag for the machine, in a word of Bazel's; what follows -march= or -mcpu= is the CPU.
+MACHINE_FLAG = re.compile(r"""(?:^|(?<=[=@,:'"]))(-m(?:(?:arch|cpu)=)?([\w.+-]+))""", re.ASCII)
+# Bazel's options with flags for the wheel's code. --host_copt is for tools that only run during the build. Bazel's C++
+# toolchain reads BAZEL_COPT, BAZEL_CXXOPTS and BAZEL_CONLYOPTS (unix_cc_configure.bzl), also from --action_env.
+FOR_COMPILER = ("--copt", "--cxxopt", "--conlyopt", "--per_file_copt", "--repo_env", "--action_env")
+# The configs of TensorFlow's .bazelrc that choose a CPU, and how.
+CPU_CONFIGS = {"native_arch_linux": "-march=native", "avx_linux": "-mavx", "avx2_linux": "-mavx2"}
+# Where a CUDA and a cuDNN are that Bazel then does not download.
+OWN_CUDA = re.compile(r"(?:--(?:action|repo)_env=)?LOCAL_(?:CUDA|CUDNN)_PATH=(.+)")
+
+
+def refuse_flags(flags: tuple[str, ...]) -> None:
+    """Raise UsageError for a word that Bazel would take for a target; it may be the value of the flag before it."""
+    for before, flag in pairwise(("", *flags)):
+        value = not flag.startswith("-") and before.startswith("-") and "=" not in before
+        if not value and not FLAG.fullmatch(flag.partition("=")[0]):
+            raise UsageError(f"{flag!r} is not a Bazel flag", hint="--bazel-flag=--NAME or --bazel-flag=--NAME=VALUE")
+
+
+def refuse_another_cpu(request: Request, own: InstructionSet) -> None:
+    """Raise UsageError for a flag, a config or an answer that compiles for another CPU than the plan says."""
+    flags = {row.flag: row.name for row in facts.features(own.arch)}
+    for word, flag, value in _machine_flags(request):
+        off = flag.startswith("-mno-")
+        feature = flags.get(flag.replace("-mno-", "-m", 1) if off else flag, "")
+        if "=" in flag or (feature and (feature in own.features) is off):
+            cpu = "host" if value == "native" else value if "=" in flag else "with the features that it should have"
+            raise UsageError(
+                f"{word!r} compiles for another CPU than the plan, the labels and the verification say",
+                hint=f"--cpu {cpu}",
+            )
+
+
+def _machine_flags(request: Request) -> Iterator[tuple[str, str, str]]:
+    """Yield the compiler's flags for the machine that the user's words contain: the word, the flag and its value."""
+    for word in " ".join((*request.bazel_flag, *request.config, *request.configure)).split():
+        option, _, value = word.partition("=")
+        flags = [CPU_CONFIGS.get(name, "") for name in (value if option == "--config" else word).split(",")]
+        if option in FOR_COMPILER or not option.startswith("--"):
+            flags.append(word)
+        for match in (match for text in flags for match in MACHINE_FLAG.finditer(text)):
+            yield word, match[1], match[2]
+
+
+def refuse_other_gpus(request: Request) -> None:
+    """Raise UsageError for a word that sets other GPUs or another CUDA than the plan and the labels say."""
+    hints = {f"--config {name}": f"--cuda {match[1]}.0" for name in _configs_named(request)
+             if (match := CUDA_CONFIG.fullmatch(name))}  # fmt: skip
+    for word in " ".join((*request.bazel_flag, *request.configure)).split():
+        if (match := CUDA_SETTING.fullmatch(word)) and match[1] == "CUDA_COMPUTE":
+            hints[word] = f"--compute-capabilities {match[2]}"
+        if not request.cuda_path and (match := OWN_CUDA.fullmatch(word)):
+            hints[word] = f"--cuda-path {match[1]} --cuda VERSION --cudnn VERSION"
+    for word, hint in hints.items():
+        raise UsageError(f"{word} takes other GPUs or another CUDA than the plan and the labels say", hint=hint)
+
+
+def _configs_named(request: Request) -> list[str]:
+    """Return the configs that the user asks Bazel for."""
+    return [*request.config, *re.findall(r"--config[= ](\S+)", " ".join(request.bazel_flag))]

@@ -4,7 +4,7 @@ Start reading here. `select` chooses between the three kinds of wheels; `_compil
 compile, in the order in which refusals are reported. The rules that refuse are functions of the modules that it calls.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,24 +18,17 @@ from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import BadInput, Unsupported, UsageError
 from tfbuild.facts import release_table, releases, targets, toolchains
 from tfbuild.facts.toolchains import BaseImage
-from tfbuild.plan import base_choice, configuration, cuda, failures, variant, wheel, words
+from tfbuild.plan import configuration, cuda, failures, rules, wheel
 from tfbuild.plan import source as sources
 from tfbuild.plan import tree as source_tree
-from tfbuild.plan.base_choice import NOT_CERTAIN
 from tfbuild.plan.build import MACHINES, PLATFORMS, Build, Wheel
+from tfbuild.plan.cuda import Capability
 from tfbuild.plan.request import BASES, Request
-from tfbuild.plan.rules import (
-    choose_platform,
-    choose_python,
-    find_release,
-    named_architecture,
-    newest_release,
-    refuse_exclusive,
-    requested_set,
-)
+from tfbuild.plan.rules import NOT_CERTAIN, choose_python, find_release, requested_set
 from tfbuild.plan.source import Source
 from tfbuild.plan.tree import TreeFacts
-from tfbuild.util.options import given_to_compile, refuse_invalid
+from tfbuild.util import options
+from tfbuild.util.options import Identifier
 
 SYSTEM_LIBS = "TF_SYSTEM_LIBS"
 
@@ -46,30 +39,31 @@ def select(request: Request, host: Cpu | None, machine: tuple[str, str] | None =
     `machine`: what compiles it in place of a container, as its Debian release (bookworm) and its glibc. Raises the
     error of the first rule that refuses, with a hint (tfbuild.errors).
     """
-    refuse_invalid(request)
-    target = refuse_exclusive(request)
-    platform = choose_platform(request, target)
+    options.refuse_invalid(request)
+    target = rules.refuse_exclusive(request)
+    platform = rules.choose_platform(request, target)
     if request.wheel in ("", "source"):
         build = _from_source(request, target, platform, host, machine)
-    elif used := given_to_compile(request):
+    elif used := options.given_to_compile(request):
         raise UsageError(
             f"{', '.join(used)}: only for builds from source; --wheel {request.wheel} compiles nothing",
             hint="leave it out, or leave out --wheel",
         )
     else:
         build = (_official if request.wheel == "official" else _from_file)(request, target, platform, host)
-    if named_architecture(request):
+    if rules.named_architecture(request):
         note = f"planned for {platform}, the platform of {request.cpu}; this machine has another"
         return replace(build, notes=(note, *build.notes))
     return build
 
 
-def _image(request: Request, base: BaseImage | None) -> dict[str, Any]:
+def _image(request: Request, base: BaseImage | None, *variant: str) -> dict[str, Any]:
     """Return the fields that every kind of wheel has alike. `base` is None if the user named one, or there is none."""
     return {
         "base_image": base.image if base is not None else request.base if request.base not in BASES else "",
         "base_distribution": base.bootstrap if base is not None else "",
         "with_headers": request.with_headers,
+        "variant": (*variant, *_fingerprint(request), *(["headers"] if request.with_headers else [])),
         "request": request,
     }
 
@@ -84,7 +78,7 @@ def _from_source(
     arch = PLATFORMS[platform]
     wanted = requested_set(request, arch, host) or requested_set(replace(request, cpu="host"), arch, host)
     assert wanted is not None  # it names a CPU, at least the host
-    words.refuse_flags(request.bazel_flag)
+    configuration.refuse_flags(request.bazel_flag)
     plan = partial(_compile, request, target, arch, wanted, machine)
     if request.source:
         source = sources.from_path(Path(request.source), request.source_sha256)
@@ -99,7 +93,7 @@ def _from_source(
             return replace(build, notes=(*build.notes, *source_tree.notes(differences, release, left)))
     if request.release:
         return plan(find_release(request.release))
-    build, refusal = newest_release(plan)
+    build, refusal = rules.newest_release(plan)
     return replace(build, notes=(f"{build.release} is taken: {refusal}", *build.notes)) if refusal else build
 
 
@@ -127,12 +121,12 @@ def _compile(
     tree: TreeFacts | None = None,
 ) -> Build:
     """Decide about a compile: each paragraph takes what those before it have decided."""
-    threading = _threading(request, target, release, arch)
+    threading = configuration.requested_threading(request, target, release, arch)
     configs = configuration.configs(release, target, arch, threading)
 
     own_bazel = sources.own_bazel(request.bazel)
     bazel = own_bazel.version if own_bazel else request.bazel or releases.bazel(release)
-    usual_bazel = (tree.bazelversion if tree else "") or variant.default(lambda: releases.bazel(release))
+    usual_bazel = (tree.bazelversion if tree else "") or _known(lambda: releases.bazel(release))
     if not request.source:
         _refuse_bazel(bazel, usual_bazel)
 
@@ -142,20 +136,20 @@ def _compile(
     likely = partial(known, bazel=bazel, cuda=cuda.likely(request, target, release, gpus), glibc=glibc)
 
     # A machine's own compilers and Pythons never change the plan: what it lacks, it is asked for.
-    python, compiler, base, base_notes = base_choice.choose(
+    python, compiler, base, base_notes = rules.choose_builder(
         request, release, lambda name, system: likely(compiler=name, debian=debian if machine else system)
     )
     base = None if machine else base
-    version, cudnn = cuda.of_build(request, target, release, gpus, compiler, own_place=not base)
-    words.refuse_other_gpus(request)
+    version, cudnn = cuda.of_build(request, target, release, gpus, own_place=not base)
+    configuration.refuse_other_gpus(request)
 
     flags = compilers.flags(
         wanted, compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
     )
-    words.refuse_another_cpu(request, flags.instruction_set)
+    configuration.refuse_another_cpu(request, flags.instruction_set)
 
     libraries = tuple(sources.system_library(text, release) for text in request.system_lib)
-    overrides = tuple(sources.override(text) for text in request.override_repository)
+    overrides = tuple(sources.override(text, release) for text in request.override_repository)
     _refuse_repeated("system-lib", [row.name for row in libraries])
     _refuse_repeated("override-repository", [row.name for row in overrides])
     patches = tuple(sources.patch(text) for text in request.patch)
@@ -205,7 +199,7 @@ def _compile(
     return replace(
         build,
         toolchain=configuration.toolchain(build),
-        variant=variant.of_compile(build, gpus),
+        variant=_variant(build, gpus),
         notes=(
             *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
             *flags.notes,
@@ -214,27 +208,9 @@ def _compile(
             *failures.notes(expected, glibc or (debian.glibc if debian else "")),
             *_about_features(build),
             *base_notes,
-            *_about_base(build, on_machine=bool(machine)),
-            *_about_commit(source),
+            *_about_places(build),
         ),
     )
-
-
-def _threading(request: Request, target: str, release: str, arch: str) -> str:
-    """Return the runtime of oneDNN. Raises UsageError for a --config or a --define of another one."""
-    if not targets.get(target).onednn:
-        if request.threading:
-            raise UsageError(
-                f"threading is for oneDNN, which --target {target} does not guarantee", hint=targets.options("onednn")
-            )
-        return "threadpool"
-    chosen = configuration.threading(release, arch, request.threading)
-    for word, runtime in words.runtimes_named(request):
-        if configuration.threading(release, arch, runtime) != chosen:
-            raise UsageError(
-                f"{word} runs oneDNN on {runtime}, but the plan has {chosen}", hint=f"--threading {runtime}"
-            )
-    return chosen
 
 
 def _refuse_bazel(bazel: str, own: str) -> None:
@@ -247,6 +223,76 @@ def _refuse_bazel(bazel: str, own: str) -> None:
 def _refuse_repeated(option: str, names: list[str]) -> None:
     if repeated := next((name for name in names if names.count(name) > 1), ""):
         raise UsageError(f"{option} names {repeated} twice", hint="once is enough")
+
+
+def _known(look_up: Callable[[], str]) -> str:
+    """Return what the release itself has, or "" if it is uncertain or does not exist: then every choice differs."""
+    try:
+        return look_up()
+    except Unsupported:
+        return ""
+
+
+# --- how a build differs from the default one: its identifier's end ---------------------------------------------------
+
+
+def _variant(build: Build, gpus: tuple[Capability, ...]) -> tuple[str, ...]:
+    """Return words for what differs from the default build; options that have no word become a fingerprint."""
+    request, release, target, arch = build.request, build.release, build.target, build.instruction_set.arch
+    bazel = _known(lambda: releases.bazel(release))
+    threading = _known(lambda: configuration.threading(release, arch) if targets.get(target).onednn else "")
+    known = partial(failures.concerning, release, target=target, arch=arch, gpus=gpus, cuda=build.cuda)
+    base = "auto" if request.base in BASES else request.base
+    usual = replace(request, python=build.python, compiler="", base=base)
+    _, compiler, *_ = rules.choose_builder(usual, release, lambda name, debian: known(compiler=name, debian=debian))
+    own = releases.cuda(release) if build.cuda else None
+    capabilities = own.capabilities if own else ""
+    differences = (
+        "source" if _is_like_official(build) else "",
+        request.threading if request.threading != threading else "",
+        build.compiler if build.compiler != compiler else "",
+        f"prefer{request.prefer_vector_width}" if request.prefer_vector_width else "",
+        "tree" if build.source and build.source.kind == "tree" else "",
+        *_fingerprint(
+            request,
+            bazel=f"{build.bazel}=" if build.own_bazel else request.bazel if request.bazel != bazel else "",
+            compute_capabilities=request.compute_capabilities if request.compute_capabilities != capabilities else "",
+            source=build.source.sha256 if build.source else "",
+            patch=tuple(patch.sha256 for patch in build.patches),
+            override_repository=tuple(f"{row.name}={row.sha256}" for row in build.overrides),
+        ),
+        f"cuda{build.cuda}" if own and build.cuda != own.version else "",
+        f"cudnn{build.cudnn}" if own and build.cudnn != own.cudnn else "",
+        "headers" if request.with_headers else "",
+    )
+    return tuple(word for word in differences if word)
+
+
+def _is_like_official(build: Build) -> bool:
+    """Whether the official wheel has the same instruction set, so that the identifier must tell the two apart."""
+    compiled = build.instruction_set
+    try:
+        official = releases.official_wheel(build.release, compiled.arch)
+    except Unsupported:
+        return False
+    return facts.closure(official.features) == frozenset(compiled.features)
+
+
+def _fingerprint(request: Request, **replaced: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return the word of the identifier for all options that have none of their own; () where none is given.
+
+    `replaced`: by an option's field, what stands for its value: "" for what the release has anyway, a file's digest.
+    """
+    parts = []
+    for name, row, value in options.given(request):
+        if row.identifier is Identifier.FINGERPRINT:
+            texts = options.texts(replaced.get(name.replace("-", "_"), value))
+            parts += [name] if row.switch else [f"{name}={text}" for text in texts if text]
+    if not parts:
+        return ()
+    import hashlib
+
+    return (hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8],)
 
 
 # --- what a compile's plan notes --------------------------------------------------------------------------------------
@@ -268,21 +314,12 @@ def _about_features(build: Build) -> Iterator[str]:
         yield f"the entry point cannot check for {names}: no kernel lists it in /proc/cpuinfo"
 
 
-def _about_base(build: Build, *, on_machine: bool) -> Iterator[str]:
-    """Yield notes on a default Python that official wheels do not share, and on a CUDA that no known base has."""
-    release, python, request = build.release, build.python, build.request
-    pythons = releases.official_pythons(release, build.instruction_set.arch)
-    official = choose_python(Request(), release, pythons) if pythons and not request.python else python
-    if not on_machine and official != python:
-        base = "a base that mmdebstrap makes" if request.base == "bootstrap" else "a base"
-        yield f"Python {python} is the newest of this release with {base}; official wheels default to {official}"
-    if request.base in BASES and releases.cuda_from_base(release, build.target):
+def _about_places(build: Build) -> Iterator[str]:
+    """Yield notes on a CUDA that no known base has, and on a tag that is not checked."""
+    if build.request.base in BASES and releases.cuda_from_base(build.release, build.target):
         yield f"no known base image has CUDA: name one with CUDA {build.cuda} and cuDNN {build.cudnn} by --base"
-
-
-def _about_commit(source: Source) -> Iterator[str]:
-    if source.kind == "git" and not source.commit:
-        yield f"the commit of {source.tag} is not known, so the tag is not checked"
+    if build.source and build.source.kind == "git" and not build.source.commit:
+        yield f"the commit of {build.source.tag} is not known, so the tag is not checked"
 
 
 # --- the official wheel -----------------------------------------------------------------------------------------------
@@ -323,34 +360,25 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
             constraints=releases.constraints(release),
             sha256=wheel.official_sha256(requirement, python, arch),
         ),
-        variant=variant.words(request),
-        notes=tuple(_about_official(request, release, python, compiled, requested)),
-        **_image(request, base_choice.base_for_wheel(python) if request.base in BASES else None),
+        notes=tuple(_about_official(request, release, compiled, requested)),
+        **_image(request, rules.base_for_wheel(python) if request.base in BASES else None),
     )
 
 
 def _about_official(
-    request: Request, release: str, python: str, compiled: InstructionSet, requested: InstructionSet | None
+    request: Request, release: str, compiled: InstructionSet, requested: InstructionSet | None
 ) -> Iterator[str]:
-    """Yield notes on an unknown wheel, a CPU that it is not compiled for, and a default that others do not share."""
+    """Yield notes on a wheel that the facts do not have, and on a CPU that it is not compiled for."""
     if not releases.known(release):
-        older = releases.nearest(release)
-        missing = python not in releases.official_pythons(release, compiled.arch)
-        more = f"; {older} has none for Python {python}, so that there may be no such wheel" if missing else ""
         yield (
             f"{NOT_CERTAIN}this tfbuild does not know the wheel of {release}, expects it to be compiled like that of "
-            f"{older}, and takes what the index has, without a digest{more}"
+            f"{releases.nearest(release)}, and takes what the index has, without a digest"
         )
     if requested is not None:
         unused = releases.guard_spelling(release, set(requested.features) - set(compiled.features))
         add = f"; a build from source would add {' '.join(unused)}" if unused else ""
         which = f"--cpu {request.cpu}" if request.cpu else "--cpuinfo"
         yield f"{which} does not apply: the official wheel is compiled for {compiled.name}, whatever the CPU{add}"
-    if releases.known(release) and not request.python:
-        source, *_ = base_choice.first_base(release, releases.pythons(release)[::-1])
-        if python != source:
-            debian = base_choice.base_for_wheel(python).distribution
-            yield f"Python {python} is {debian}'s own; builds from source default to Python {source}"
 
 
 # --- a wheel file -----------------------------------------------------------------------------------------------------
@@ -385,6 +413,5 @@ def _from_file(request: Request, target: str, platform: str, host: Cpu | None) -
             path=file.path,
             sha256=sha256,
         ),
-        variant=(sha256[:8], *variant.words(request)),
-        **_image(request, base_choice.base_for_wheel(python) if request.base in BASES else None),
+        **_image(request, rules.base_for_wheel(python) if request.base in BASES else None, sha256[:8]),
     )

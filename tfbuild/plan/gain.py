@@ -1,20 +1,98 @@
-"""Whether a build from source is worth it on a CPU: what committed reports measured of code for such CPUs."""
+"""What a build is compared with: the official wheel's, those for other CPUs, and what was measured of such code."""
 
-from dataclasses import dataclass
-from functools import cache
-from statistics import geometric_mean
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from typing import Any
 
 import msgspec
 
 from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
+from tfbuild.errors import TfbuildError, Unsupported
 from tfbuild.facts import Facts, releases
-from tfbuild.plan.beside import unused_by_official_wheel
+from tfbuild.plan import rules
+from tfbuild.plan.build import MACHINES, PLATFORMS, Build
+from tfbuild.plan.decision import select
+from tfbuild.plan.request import Request
 from tfbuild.plan.wheel import newest_official
 
 # No other architecture was measured.
 ARCH = "x86_64"
+
+# --- other builds -----------------------------------------------------------------------------------------------------
+
+
+def official_build(build: Build) -> Build:
+    """Return the official wheel's build that the speed of `build` is compared with: itself, if it is one.
+
+    Raises Unsupported if there is none.
+    """
+    if build.wheel.kind == "official":
+        return build
+    release = build.release
+    if not releases.known(release):
+        raise Unsupported(f"this tfbuild knows no official wheel of TensorFlow {release}", hint="name a release")
+    request = Request(
+        release=release, target=build.target, python=build.python, platform=build.platform, wheel="official"
+    )
+    return select(replace(request, base=build.request.base), None)
+
+
+def alternatives(build: Build) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the images for other CPUs that the entry point suggests, the largest instruction set first.
+
+    Each is an identifier, and the features that it needs, by their names in /proc/cpuinfo.
+    """
+    images = _images(build.release, build.target, build.python, build.platform)
+    return tuple((name, features) for name, features in images if name != build.id)
+
+
+# Builds of one release for other CPUs suggest the same images.
+@lru_cache(maxsize=2**10)
+def _images(release: str, target: str, python: str, platform: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    request = Request(release=release, target=target, python=python, platform=platform)
+    levels = (level.name for level in facts.levels(PLATFORMS[platform]) if level.features)
+    images = {}
+    for other in (replace(request, wheel="official"), *(replace(request, cpu=level) for level in levels)):
+        try:
+            image = select(other, None)
+        except TfbuildError:
+            continue
+        images[image.id] = image.instruction_set.features
+    order = sorted(images.items(), key=lambda image: (-len(image[1]), image[0]))
+    return tuple((name, facts.cpuinfo_names(features)) for name, features in order)
+
+
+def usual(arch: str, release: str = "", compiler: str = "") -> tuple[str, str, str]:
+    """Return the release, Python and compiler of a build from source on that architecture.
+
+    `release`, `compiler`: those that the user names. Raises Unsupported. Where no base image has the compiler, the
+    Python is that of the plan without it.
+    """
+    if release:
+        release = rules.find_release(release)
+    else:
+        release = select(Request(platform=MACHINES[arch], cpu=facts.levels(arch)[0].name), None).release
+    pythons = releases.pythons(release)[::-1]
+    compiler = rules.named_compiler(compiler, release) if compiler else ""
+    try:
+        python, found, *_ = rules.first_base(release, pythons, compiler)
+    except Unsupported:
+        python, found, *_ = rules.first_base(release, pythons)
+    return release, python, compiler or found
+
+
+def unused_by_official_wheel(cpu: Cpu) -> tuple[str, ...]:
+    """Return the features that TensorFlow reports at start: in the CPU, known to its guard, not used by the wheel.
+
+    In TensorFlow's names and order, for the newest release that has an official wheel for this architecture.
+    """
+    release = newest_official(cpu.arch)
+    compiled = facts.closure(releases.official_wheel(release, cpu.arch).features)
+    return releases.guard_spelling(release, set(cpu.features) - compiled)
+
+
+# --- what was measured ------------------------------------------------------------------------------------------------
 
 
 class OperationRow(Facts, frozen=True):
@@ -45,6 +123,8 @@ class Gain(Facts, frozen=True):
     @property
     def relative_speed(self) -> float:
         """Return the speed relative to code for AVX, as the official wheels are: above 1 is faster."""
+        from statistics import geometric_mean
+
         operations = (*self.faster, *self.slower, *self.equal)
         return self.speed or round(geometric_mean(row.ratio[0] for row in operations), 2)
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tfbuild.errors import UsageError
-from tfbuild.plan.request import Request
-from tfbuild.plan.run_request import RunRequest, WheelRequest
+from tfbuild.plan.request import Request, RunRequest, WheelRequest
 from tfbuild.util import options
 from tfbuild.util.files import read_named
 from tfbuild.util.options import Option, Options, declared

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from packaging.version import Version
 
 from tfbuild.errors import UsageError
-from tfbuild.plan.run_request import RunRequest
+from tfbuild.plan.request import RunRequest
 from tfbuild.util.files import read_named, read_regular
 from tfbuild.util.options import given
 

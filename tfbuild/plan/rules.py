@@ -1,29 +1,38 @@
-"""The rules for every kind of wheel: which requests are refused, and which platform, Python and CPU are chosen."""
+"""The rules for a request: what is refused, and which platform, release, Python, base, compiler and CPU are chosen.
+
+A compile gets the newest Python of the release for which a base has one of its compilers; the surest compiler that a
+base with that Python has; a base on a supported Debian with that compiler in its own archive; then the oldest glibc.
+What is known to fail is passed over, unless nothing else is left.
+"""
 
 import platform as host_platform
 import re
 from bisect import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from tfbuild import facts
-from tfbuild.cpu import ARCHITECTURES, Cpu, isa
+from tfbuild.cpu import ARCHITECTURES, Cpu, compilers, isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import version
+from tfbuild.facts.toolchains import BaseImage, Distribution
 from tfbuild.plan.build import MACHINES, PLATFORMS
-from tfbuild.plan.request import Request
+from tfbuild.plan.failures import Failure
+from tfbuild.plan.request import BASES, Request
 
 T = TypeVar("T")
+# Returns the known failures of a compile with that compiler on that Debian.
+Failures = Callable[[str, Distribution | None], tuple[Failure, ...]]
 NEWER_THAN_KNOWN = "--source FOLDER builds its tree, --wheel official takes its wheel"
-# Letters of an unknown release that are compared with the known ones.
-MOST_TEXT = 64
-# A Python as other tools spell it: python3.12, py3.12, cp312.
-SPELLED_PYTHON = re.compile(r"(?:python|py|cp)?-?3\.?(\d{1,2})(?:\.\d+)?", re.ASCII)
-OLDEST_PYTHON = (3, 11)
+# The first words of a note about something that may turn out wrong.
+NOT_CERTAIN = "not certain: "
 # --define=enable_mkl=false and TF_NEED_CUDA=0 request nothing.
 SWITCHED_OFF = re.compile(r"=(0|false|no)$")
+
+
+# --- target, platform and CPU -----------------------------------------------------------------------------------------
 
 
 def refuse_exclusive(request: Request) -> str:
@@ -77,21 +86,17 @@ def choose_platform(request: Request, target: str = "") -> str:
         return request.platform
     if arch := named_architecture(request):
         return MACHINES[arch]
-    name = request.platform or f"{host_platform.system().lower()}/{host_platform.machine().lower()}"
-    if likely := MACHINES.get(ARCHITECTURES.get(name.lower(), "")):
-        raise UsageError(f"unknown platform {name!r}", hint=f"--platform {likely}")
-    *plain, variant = name.rpartition("/")[::2]
-    if level := next((row for row in facts.levels(PLATFORMS.get(plain[0], "")) if row.variant == variant), None):
-        raise UsageError(f"unknown platform {name!r}", hint=f"--platform {plain[0]} --cpu {level.name}")
-    system, _, machine = name.partition("/")
-    if target and system != "linux" and (reason := targets.get(target).linux_only):
+    name = (request.platform or f"{host_platform.system()}/{host_platform.machine()}").lower()
+    system, machine = name.split("/", 1) if "/" in name else ("", name)
+    arch = ARCHITECTURES.get(machine, "")
+    if target and system not in ("", "linux") and (reason := targets.get(target).linux_only):
         raise Unsupported(
             f"{target} is for Linux only, and this is {system!r}: {reason}",
-            hint=f"build the Linux image: --platform {MACHINES.get(ARCHITECTURES.get(machine, ''), 'linux/amd64')}",
+            hint=f"build the Linux image: --platform {MACHINES.get(arch, 'linux/amd64')}",
         )
-    arch = ARCHITECTURES.get(machine, "")
     if request.platform and (system != "linux" or not arch):
-        raise UsageError(f"unknown platform {name!r}", hint=f"one of: {', '.join(PLATFORMS)}")
+        likely = f"--platform {MACHINES[arch]}" if arch else f"one of: {', '.join(PLATFORMS)}"
+        raise UsageError(f"unknown platform {name!r}", hint=likely)
     if not arch:
         raise Unsupported(
             f"no TensorFlow image can be built for a {machine!r} CPU", hint="name one: --platform linux/amd64"
@@ -108,6 +113,29 @@ def named_architecture(request: Request) -> str:
     return next((arch for arch in MACHINES if arch != own and isa.is_known(word, arch)), "")
 
 
+def requested_set(request: Request, arch: str, host: Cpu | None, *, exact: bool = False) -> InstructionSet | None:
+    """Return the instruction set of --cpu, or None without one. --cpuinfo alone means the CPU that it describes.
+
+    `exact`: with all features of a CPU, also those that make no difference to TensorFlow.
+    """
+    name = request.cpu or ("host" if request.cpuinfo else "")
+    if not name:
+        return None
+    if host is not None and request.cpuinfo:
+        isa.same_architecture(host, arch, request.cpuinfo)
+    if host is not None and isa.means_host(name) and host.arch != arch:
+        requested, own = MACHINES[arch], MACHINES[host.arch]
+        raise Unsupported(
+            f"this host's CPU is {host.arch}, and the requested platform is {requested}",
+            hint=f"name a CPU of {requested}: --cpu {facts.levels(arch)[-1].name}; or --platform {own}",
+        )
+    isa.refuse_without_level(name, arch)
+    return isa.resolve(f"{name},{isa.EXACT}" if exact else name, arch=arch, host=host)
+
+
+# --- release and Python -----------------------------------------------------------------------------------------------
+
+
 def find_release(text: str, *, newer: bool = False) -> str:
     """Return the release that `text` means: "2.21.0", "v2.21.0", or "2.21" for its newest patch release.
 
@@ -116,52 +144,40 @@ def find_release(text: str, *, newer: bool = False) -> str:
     name = text.strip().removeprefix("v")
     if releases.known(name):
         return name
-    if name.count(".") == 1 and (patches := _starting_with(name)):
-        return patches[0]
+    known = releases.newest_first()
+    if name.count(".") == 1 and (patch := next((row for row in known if row.startswith(f"{name}.")), "")):
+        return patch
     if (later := releases.newer(name)) and newer:
         return later
     if newer and releases.too_new(name):
         raise Unsupported(
-            f"TensorFlow {name} is newer than this tfbuild (knows up to {releases.newest_first()[0]})",
+            f"TensorFlow {name} is newer than this tfbuild (knows up to {known[0]})",
             hint="upgrade tfbuild: it plans newer releases only within the newest major version that it knows",
         )
-    if re.fullmatch(r"\d{1,3}(\.\d{1,3}){1,2}", name, re.ASCII) and version(name) < version(
-        oldest := releases.releases()[0].version
-    ):
+    if re.fullmatch(r"\d{1,3}(\.\d{1,3}){1,2}", name, re.ASCII) and version(name) < version(known[-1]):
         raise Unsupported(
-            f"TensorFlow {name} is too old: tfbuild builds {oldest} and newer", hint=f"--release {oldest}"
+            f"TensorFlow {name} is too old: tfbuild builds {known[-1]} and newer", hint=f"--release {known[-1]}"
         )
     if later:
         final = not version(later).is_prerelease
-        why = f"newer than this tfbuild (knows up to {releases.newest_first()[0]})" if final else "not a final release"
+        why = f"newer than this tfbuild (knows up to {known[0]})" if final else "not a final release"
         raise Unsupported(f"TensorFlow {later} is {why}", hint=NEWER_THAN_KNOWN)
     raise Unsupported(f"unknown TensorFlow release {name!r}", hint=_advice(name))
 
 
-def _starting_with(text: str) -> list[str]:
-    """Return the releases that are `text` or a patch of it, newest first."""
-    return [name for name in releases.newest_first() if f"{name}.".startswith(f"{text}.")]
-
-
 def _advice(text: str) -> str:
     """Return what to type in place of a release that does not exist."""
-    if text.lower() in ("latest", "newest", "nightly", "2"):
-        return (
-            f"leave out --release for the newest one that fits ({releases.newest_first()[0]}); a nightly wheel: "
-            "--wheel official --release 2.X.0.devYYYYMMDD"
-        )
-    return f"nearest: {', '.join(_nearest(text))}"
-
-
-def _nearest(text: str) -> list[str]:
     known = releases.newest_first()[::-1]
     try:
         index = bisect([version(name) for name in known], version(text))
     except ValueError:  # InvalidVersion is one, and so is a number with more digits than Python reads
-        from difflib import get_close_matches
-
-        return get_close_matches(text[:MOST_TEXT], known, n=3, cutoff=0.5) or list(known[-3:])
-    return list(known[max(0, index - 2) : index + 2])
+        index = 0
+    if index in (0, len(known)):
+        return (
+            f"leave out --release for the newest one that fits ({known[-1]}); a nightly wheel: "
+            "--wheel official --release 2.X.0.devYYYYMMDD"
+        )
+    return f"nearest: {', '.join(known[max(0, index - 2) : index + 2])}"
 
 
 def newest_release(plan: Callable[[str], T]) -> tuple[T, str]:
@@ -188,50 +204,149 @@ def choose_python(
 
     `supported_by`: returns the Pythons of another release for the same kind of wheel.
     """
-    if not request.python:
+    python = request.python
+    if not python:
         default = toolchains.default_base().python
         return default if default in supported else supported[-1]
-    python = request.python
     if python in supported:
         return python
-    match = SPELLED_PYTHON.fullmatch(python.lower())
-    if match and (spelled := f"3.{match[1]}") != python:
-        raise Unsupported(f"{python!r} is not a Python version", hint=f"--python {spelled}")
-    if match and int(match[1]) < OLDEST_PYTHON[1]:
-        raise Unsupported(
-            f"Python {python} is too old: tfbuild builds for 3.11 and newer", hint=f"--python {supported[0]}"
-        )
     with_base = [name for name in supported if name in toolchains.base_pythons()] or supported
-    newest = next((name for name in releases.newest_first() if python in supported_by(name)), "")
-    if newest and python in toolchains.base_pythons():
-        able = " or ".join(with_base[::-1])
-        raise Unsupported(
-            f"TensorFlow {release} does not support Python {python}",
-            hint=f"--python {able}; the newest release with Python {python}: --release {newest}",
+    hint = f"--python {' or '.join(with_base[::-1])}"
+    if python in toolchains.base_pythons():
+        if newest := next((name for name in releases.newest_first() if python in supported_by(name)), ""):
+            hint += f"; the newest release with Python {python}: --release {newest}"
+        elif releases.known(release):
+            hint += f"; a newer one may: {NEWER_THAN_KNOWN}"
+    raise Unsupported(f"TensorFlow {release} does not support Python {python}", hint=hint)
+
+
+# --- base and compiler ------------------------------------------------------------------------------------------------
+
+
+def default_base() -> tuple[str, str]:
+    """Return the image of the default base, and the Debian release that makes it without a registry."""
+    row = toolchains.default_base()
+    return row.image, row.bootstrap
+
+
+def base_for_wheel(python: str) -> BaseImage:
+    """Return the base for an existing wheel: one that can be made without a registry, if there is one."""
+    return min(toolchains.bases_with(python), key=lambda row: not row.bootstrap)
+
+
+def debian_pythons() -> str:
+    """Return the Pythons of bases that can be made without a registry, in words: 3.11 and 3.13."""
+    *first, last = (row.python for row in toolchains.table().distribution)
+    return f"{', '.join(first)} and {last}"
+
+
+def packaged(distribution: str) -> frozenset[str]:
+    """Return the compilers and the Python that a Debian release itself has, such as gcc-12; none of an unknown one."""
+    debian = toolchains.distribution(distribution)
+    return frozenset((*debian.compilers, f"python{debian.python}")) if debian else frozenset()
+
+
+def choose_builder(
+    request: Request, release: str, failures: Failures
+) -> tuple[str, str, BaseImage | None, tuple[str, ...]]:
+    """Return the Python, the compiler and the base of a compile, with notes on what was passed over and why.
+
+    The base is None if the user named one, which may have any compiler. Raises Unsupported.
+    """
+    compiler = named_compiler(request.compiler, release) if request.compiler else ""
+    supported = releases.pythons(release)
+    if request.base not in BASES:
+        return choose_python(request, release, supported), compiler or releases.compiler(release), None, ()
+    pythons = (choose_python(request, release, supported),) if request.python else supported[::-1]
+    return first_base(release, pythons, compiler, bootstrap=request.base == "bootstrap", failures=failures)
+
+
+def named_compiler(text: str, release: str) -> str:
+    """Return the compiler that --compiler names. Raises Unsupported with those of the release's base images."""
+    try:
+        return "-".join(map(str, compilers.find(text)))
+    except Unsupported as error:
+        python, *_ = first_base(release, releases.pythons(release)[::-1])
+        raise Unsupported(error.reason, hint=f"base images have: {_installable(python)}") from None
+
+
+def first_base(
+    release: str,
+    pythons: tuple[str, ...],
+    compiler: str = "",
+    *,
+    bootstrap: bool = False,
+    failures: Failures = lambda *_: (),
+) -> tuple[str, str, BaseImage, tuple[str, ...]]:
+    """Return the first of `pythons` that has a base with `compiler` (default: one of the release); see the module.
+
+    `bootstrap`: only bases that can be made without a registry. `failures`: what is known to fail is passed over.
+    Raises Unsupported if no base has the compiler or the Python.
+    """
+    names = [compiler] if compiler else [row.name for row in releases.compilers(release)]
+    able = [(row, name) for python in pythons for name in names for row in _bases_with(python, name, bootstrap)]
+    if not able:
+        raise _refusal(release, pythons, compiler, bootstrap)
+    passed: dict[str, str] = {}
+    for base, name in able:
+        failure = next((row for row in failures(name, base.debian) if row.expected), None)
+        if failure is None:
+            notes = (*passed.values(), *_about_compiler(release, name), *_about_llvm(base, name))
+            return base.python, name, base, notes
+        note = f"{name} on {base.image} is passed over ({failure.id}): {failure.symptom}"
+        passed.setdefault(failure.id, note)
+    base, name = able[0]
+    return base.python, name, base, tuple(_about_llvm(base, name))
+
+
+def _bases_with(python: str, compiler: str, bootstrap: bool) -> list[BaseImage]:
+    """Return the bases with that Python that can install the compiler, the best first."""
+    able = [row for row in _bases(bootstrap) if row.python == python and compiler in toolchains.compilers(row.debian)]
+    return sorted(able, key=lambda row: compiler not in row.debian.compilers)
+
+
+def _bases(bootstrap: bool) -> list[BaseImage]:
+    """Return the known bases; `bootstrap`: those that can be made without a registry."""
+    return [row for row in toolchains.bases() if row.bootstrap or not bootstrap]
+
+
+def _refusal(release: str, wanted: tuple[str, ...], compiler: str, bootstrap: bool) -> Unsupported:
+    bases = _bases(bootstrap)
+    python = next((name for name in wanted if name in {row.python for row in bases}), "")
+    if not python:
+        known = [name for name in releases.pythons(release) if name in {row.python for row in bases}]
+        other = "--base registry" if bootstrap else "--base NAME, with an image that has it"
+        how = "can be made by mmdebstrap" if bootstrap else "is known"
+        return Unsupported(
+            f"no base image with Python {' or '.join(wanted)} {how}",
+            hint=f"one of: {', '.join(known)}; or {other}" if known else other,
         )
-    newer = releases.known(release) and python in toolchains.base_pythons()
-    later = f"; a newer one may: {NEWER_THAN_KNOWN}" if newer else ""
-    raise Unsupported(
-        f"no {'base image is known for' if newest else 'TensorFlow release supports'} Python {python!r}",
-        hint=f"--python {with_base[-1]} is the newest one that TensorFlow {release} supports{later}",
+    distributions = ", ".join(row.distribution for row in bases if row.python == python)
+    missing = f"{compiler} is not in" if compiler else f"no compiler that is known to build TensorFlow {release} is in"
+    return Unsupported(
+        f"{missing} {distributions}, on which the base images with Python {python} are based",
+        hint=f"--compiler with one of: {_installable(python, bootstrap)}",
     )
 
 
-def requested_set(request: Request, arch: str, host: Cpu | None, *, exact: bool = False) -> InstructionSet | None:
-    """Return the instruction set of --cpu, or None without one. --cpuinfo alone means the CPU that it describes.
+def _installable(python: str, bootstrap: bool = False) -> str:
+    """Return the compilers that the base images with that Python can install, GCC first, oldest first."""
+    able = (row for row in _bases(bootstrap) if row.python == python)
+    names = {name for row in able for name in toolchains.compilers(row.debian)}
+    return ", ".join(sorted(names, key=lambda name: (name.startswith("clang"), int(name.rpartition("-")[2]))))
 
-    `exact`: with all features of a CPU, also those that make no difference to TensorFlow.
-    """
-    name = request.cpu or ("host" if request.cpuinfo else "")
-    if not name:
-        return None
-    if host is not None and request.cpuinfo:
-        isa.same_architecture(host, arch, request.cpuinfo)
-    if host is not None and isa.means_host(name) and host.arch != arch:
-        requested, own = MACHINES[arch], MACHINES[host.arch]
-        raise Unsupported(
-            f"this host's CPU is {host.arch}, and the requested platform is {requested}",
-            hint=f"name a CPU of {requested}: --cpu {facts.levels(arch)[-1].name}; or --platform {own}",
-        )
-    isa.refuse_without_level(name, arch)
-    return isa.resolve(f"{name},{isa.EXACT}" if exact else name, arch=arch, host=host)
+
+def _about_compiler(release: str, compiler: str) -> Iterator[str]:
+    """Yield a note on how sure it is that the compiler compiles the release, unless its official wheel proves it."""
+    row = next((row for row in releases.compilers(release) if row.name == compiler), None)
+    if row is None:
+        yield f"{NOT_CERTAIN}nobody is known to have built TensorFlow {release} with {compiler}"
+    elif row.sure != "wheel":
+        patched = f"; patched there: {row.patches}" if row.patches else ""
+        how = f"{compiler} works for others" if row.certain else f"{NOT_CERTAIN}whether {compiler} compiles it"
+        yield f"{how}: {row.source}{patched}"
+
+
+def _about_llvm(base: BaseImage, compiler: str) -> Iterator[str]:
+    if suite := toolchains.llvm_suite(base.distribution, compiler):
+        yield f"{compiler} comes from {toolchains.table().llvm.url} ({suite}): {base.distribution} does not have it"

@@ -249,8 +249,8 @@ def own_bazel(text: str) -> OwnBazel | None:
     return OwnBazel(version=version, path=path)
 
 
-def override(text: str) -> Override:
-    """Read NAME=FOLDER; raises BadInput if the folder is not a repository."""
+def override(text: str, release: str) -> Override:
+    """Read NAME=FOLDER; raises BadInput if the folder is not a repository, or is another LLVM than the release's."""
     name, _, folder = text.partition("=")
     path = Path(folder)
     if not os.path.isdir(path):
@@ -267,6 +267,13 @@ def override(text: str) -> Override:
             hint="the tree adds one to the archive that it downloads (`build_file`, below third_party): copy it to "
             f"{folder}/BUILD.bazel",
         )
+    found, wanted = _llvm(path), releases.llvm(release)
+    if found and wanted and found != wanted:
+        raise BadInput(
+            f"override-repository {name}: {folder} is LLVM {found}, and TensorFlow {release} is built with {wanted}",
+            hint="take the commit that the tree names: LLVM_COMMIT in third_party/llvm/workspace.bzl, or in the file "
+            "of that name below third_party/xla",
+        )
     try:
         return Override(name=name, path=path, sha256=tree_digest(path))
     except OSError as error:
@@ -274,6 +281,16 @@ def override(text: str) -> Override:
             f"override-repository {name}: {error.filename} cannot be read: {error.strerror}",
             hint="correct its mode, or remove it",
         ) from error
+
+
+def _llvm(folder: Path) -> int:
+    """Return the major version of LLVM's tree in `folder`; 0 for another tree."""
+    for name in ("cmake/Modules/LLVMVersion.cmake", "llvm/CMakeLists.txt"):  # since LLVM 19, and before
+        if (folder / "llvm").is_dir() and (folder / name).is_file():
+            text = (folder / name).read_text(encoding="utf-8", errors="replace")
+            if match := re.search(r"^\s*set\(LLVM_VERSION_MAJOR (\d+)\)", text, re.MULTILINE):
+                return int(match[1])
+    return 0
 
 
 def system_library(text: str, release: str) -> SystemLibrary:

@@ -3,7 +3,6 @@
 A tree that is newer than the facts is planned with what it says; the rest is that of the newest release before it.
 """
 
-import ast
 import io
 import re
 import shlex
@@ -34,19 +33,22 @@ LOCK = re.compile(r"requirements_lock_3_(\d+)\.txt")
 CUDA_SETTING = re.compile(
     r"(?:--(?:action|repo)_env=)?(?:TF|HERMETIC)_(CUDA|CUDNN|CUDA_COMPUTE)_(?:VERSION|CAPABILITIES)=(.+)"
 )
-# The CUDA that `--config=cuda` stands for, and another major version's.
+# Another CUDA than that of `--config=cuda`.
 CUDA_CONFIG = re.compile(r"cuda(\d+)_version")
 # The compiler of the official builds.
 CLANG = re.compile(r"--repo_env=BAZEL_COMPILER=/usr/lib/llvm-(\d+)/bin/clang")
 # Questions that a Linux build never meets: those of other systems, or after a "yes" that is never given.
 NEVER = re.compile(
     "ANDROID_.*|MPI_HOME|HOST_C(XX)?_COMPILER|TF_(OVERRIDE_EIGEN_STRONG_INLINE|CONFIGURE_IOS|TENSORRT_VERSION)|"
-    "COMPUTECPP_TOOLKIT_PATH|TRISYCL_INCLUDE_DIR|TF_NEED_COMPUTECPP"
+    "COMPUTECPP_TOOLKIT_PATH|TRISYCL_INCLUDE_DIR|TF_NEED_COMPUTECPP|TF_DOWNLOAD_CLANG"
 )
 FOR_CUDA = re.compile(
     "(TF|HERMETIC|LOCAL)_(CUDA|CUDNN|NCCL)_.*|TF_NEED_TENSORRT|CLANG_CUDA_COMPILER_PATH|GCC_HOST_COMPILER_PATH"
 )
 FOR_CPU = ("TF_NEED_CLANG", "CLANG_COMPILER_PATH")
+# configure.py asks for NAME in get_var(environ_cp, 'NAME', ...); other names in quotes may be read.
+ASKED = re.compile(r"\(\s*\w*env\w*,\s*(?:\w+=)?['\"]([A-Z]+_\w+)['\"]")
+QUOTED = re.compile(r"['\"]([A-Z]+(?:_[A-Z0-9]+)+|CC|CXX)['\"]")
 RESTORE = "--source takes the tree as TensorFlow has it: restore that file (git checkout)"
 
 # Returns a file's text by its path, None where the tree has no such file.
@@ -97,9 +99,9 @@ class TreeFacts:
     """What one tree says.
 
     `version`: as the tree has it. `bazelversion`: the first line of .bazelversion. `configs`: what each config of
-    .bazelrc stands for. `wheel_targets`: the known ones that
-    exist. `questions`: the variables that answer configure.py's; `reads`: the others that it reads. `lock_files`: the
-    Pythons from 3.11 on with a file of pinned packages. `clang`: the official builds' compiler, such as "clang-18".
+    .bazelrc stands for. `wheel_targets`: the known ones that exist. `questions`: the variables that answer
+    configure.py's; `reads`: the others that it names. `lock_files`: the Pythons from 3.11 on with a file of pinned
+    packages. `clang`: the official builds' compiler, such as "clang-18".
     """
 
     version: str
@@ -127,19 +129,18 @@ def read_folder(folder: Path) -> TreeFacts:
 
     try:
         return read_tree(read_text, [path.name for path in folder.iterdir()])
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except ValueError as error:
         raise BadInput(f"{folder} cannot be planned: {error}", hint=RESTORE) from error
 
 
 def read_tree(read_text: ReadText, names: Iterable[str]) -> TreeFacts:
     """Return the facts of one tree; `names`: the paths of its files.
 
-    Raises ValueError for a .bazelrc or a version of Bazel that cannot be parsed, SyntaxError or ValueError for such a
-    configure.py.
+    Raises ValueError for a .bazelrc or a version of Bazel that cannot be parsed.
     """
     rc = parse_rc(read_text(".bazelrc") or "")
-    configure = ast.parse(read_text("configure.py") or "", "configure.py")
-    questions, reads = _variables(configure)
+    configure = read_text("configure.py") or ""
+    questions = set(ASKED.findall(configure))
     bazelversion = (read_text(".bazelversion") or "").partition("\n")[0].strip()
     if bazelversion and not is_version(bazelversion):
         raise ValueError(f".bazelversion: {bazelversion[:50]!r} is not a version of Bazel")
@@ -150,8 +151,8 @@ def read_tree(read_text: ReadText, names: Iterable[str]) -> TreeFacts:
         bazelversion=bazelversion,
         configs={name: rc.options.get(f"common:{name}", ()) + rc.build(name) for name in sorted(rc.configs)},
         wheel_targets=tuple(target for target in known_targets if _has_target(read_text, target)),
-        questions=questions,
-        reads=reads,
+        questions=tuple(sorted(questions)),
+        reads=tuple(sorted({*QUOTED.findall(configure)} - questions)),
         lock_files=tuple(
             sorted((f"3.{one[1]}" for one in map(LOCK.fullmatch, names) if one and int(one[1]) >= 11), key=Version)
         ),
@@ -174,66 +175,6 @@ def _version(read_text: ReadText) -> str:
 def _has_target(read_text: ReadText, target: str) -> bool:
     package, _, name = target.removeprefix("//").partition(":")
     return re.search(rf'^ *name = "{name}",$', read_text(f"{package}/BUILD") or "", re.M) is not None
-
-
-def constants(module: ast.Module) -> dict[str, str]:
-    """Return the texts that a module assigns to names at its top."""
-    return {
-        name.id: node.value.value
-        for node in module.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        for name in node.targets
-        if isinstance(name, ast.Name)
-    }
-
-
-def _called(node: ast.AST) -> str:
-    """Return the name of the function that a node calls, or ""."""
-    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
-
-
-def _variables(module: ast.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the variables that answer a question of what main() can come to, and the others that are read there.
-
-    A function that takes `environ_cp` and `var_name` or `env_var` asks for that variable; those of `environ_cp` are
-    read.
-    """
-    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
-    reached, left = set[str](), ["main"]
-    while left:
-        name = left.pop()
-        if name in functions and name not in reached:
-            reached.add(name)
-            left += [node.id for node in ast.walk(functions[name]) if isinstance(node, ast.Name)]
-    nodes = [node for name in reached for node in ast.walk(functions[name])]
-    questions = {name for node in nodes if (name := _question(node, functions))}
-    reads = {name for node in nodes if (name := _variable_read(node))}
-    return tuple(sorted(questions)), tuple(sorted(reads - questions))
-
-
-def _question(node: ast.AST, functions: dict[str, ast.FunctionDef]) -> str:
-    """Return the variable that a call asks for, or ""."""
-    if not (isinstance(node, ast.Call) and (function := functions.get(_called(node)))):
-        return ""
-    parameters = [argument.arg for argument in function.args.args]
-    given = dict(zip(parameters, node.args, strict=False)) | {word.arg or "": word.value for word in node.keywords}
-    return _text(given.get("var_name") or given.get("env_var")) if "environ_cp" in parameters else ""
-
-
-def _variable_read(node: ast.AST) -> str:
-    """Return the variable in environ_cp.get('NAME'), environ_cp['NAME'] or 'NAME' in environ_cp, or ""."""
-    match node:
-        case ast.Subscript(value=ast.Name(id="environ_cp" | "env"), slice=name, ctx=ast.Load()):
-            return _text(name)
-        case ast.Compare(left=name, ops=[ast.In() | ast.NotIn()], comparators=[ast.Name(id="environ_cp" | "env")]):
-            return _text(name)
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="environ_cp" | "env"), attr="get"), args=[name, *_]):
-            return _text(name)
-    return ""
-
-
-def _text(node: ast.AST | None) -> str:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def unanswered(tree: TreeFacts, answers: Iterable[str], *, cuda: bool, compiler: str) -> tuple[str, ...]:
@@ -363,25 +304,24 @@ def _cuda(tree: TreeFacts, release: str, since: str) -> Iterator[Difference]:
     pairs = [pair for name in tree.configs if CUDA_CONFIG.fullmatch(name) and (pair := _versions(tree, name))]
     if not known.hermetic or not own:
         return
-    said = {
-        "version": own["CUDA"],
-        "cudnn": own["CUDNN"],
-        "capabilities": _settings(tree, "cuda_clang").get("CUDA_COMPUTE", known.capabilities),
-        "others": _sorted({*known.others, known.version, *(pair["CUDA"] for pair in pairs)} - {own["CUDA"]}),
-        "others_cudnn": _sorted(
-            {*known.others_cudnn, known.cudnn, *(pair["CUDNN"] for pair in pairs)} - {own["CUDNN"]}
-        ),
-        "pairs": tuple(f"{pair['CUDA']}/{pair['CUDNN']}" for pair in pairs if pair["CUDA"] != own["CUDA"]),
-    }
-    if any(value != getattr(known, name) for name, value in said.items()):
-        row = msgspec.structs.replace(known, **said, since=since, before="", sure="tree", source=".bazelrc")
+    cudas = {*known.others, known.version, *(pair["CUDA"] for pair in pairs)} - {own["CUDA"]}
+    cudnns = {*known.others_cudnn, known.cudnn, *(pair["CUDNN"] for pair in pairs)} - {own["CUDNN"]}
+    row = msgspec.structs.replace(
+        known,
+        since=since,
+        before="",
+        version=own["CUDA"],
+        cudnn=own["CUDNN"],
+        capabilities=_settings(tree, "cuda_clang").get("CUDA_COMPUTE", known.capabilities),
+        others=tuple(sorted(cudas, key=Version)),
+        others_cudnn=tuple(sorted(cudnns, key=Version)),
+        pairs=tuple(f"{pair['CUDA']}/{pair['CUDNN']}" for pair in pairs if pair["CUDA"] != own["CUDA"]),
+    )
+    if row != msgspec.structs.replace(known, since=since, before=""):
+        row = msgspec.structs.replace(row, sure="tree", source=".bazelrc")
         more = "".join(f", or {pair.replace('/', ' with ')}," for pair in row.pairs)
         what = f"CUDA {row.version} with cuDNN {row.cudnn}{more} for {row.capabilities}"
         yield Difference(table="cuda", row=row, what=what, file=".bazelrc")
-
-
-def _sorted(versions: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(versions, key=Version))
 
 
 def _versions(tree: TreeFacts, config: str) -> dict[str, str]:
