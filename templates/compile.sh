@@ -1,9 +1,9 @@
 #!/bin/sh
 # compile.sh NAME TARGET COLLECT...: configures /src, builds TARGET with Bazel, and runs COLLECT, which puts the wheel
 # into /wheel. Without COLLECT, Bazel only downloads what TARGET needs, which stays in /opt/fetched and in its external
-# folder; a later compile takes it from there. /mnt/cache survives a
-# failed build, and has a record of the compile's runs by NAME. /mnt/machine has this machine's Bazel flags (a secret,
-# since secrets are not part of a cache key), and /mnt/deadline the Unix time at which to stop.
+# folder; a later compile takes it from there. /mnt/cache survives a failed build, and has a record of the compile's
+# runs by NAME. /mnt/machine has this machine's Bazel flags (a secret, since secrets are not part of a cache key), and
+# /mnt/deadline the Unix time at which to stop.
 set -eu
 name=$1 target=$2
 shift 2
@@ -43,10 +43,8 @@ END
 # Read after the tree's .bazelrc, so the plan has the last word.
 rc="--bazelrc=$top/mnt/all.bazelrc" root="--output_user_root=$top/var/tmp/bazel"
 if [ -n "$mirror" ]; then
-    # Since Bazel 4. Bazel 8.2 renamed it to --downloader_config and still takes this name.
-    if bazel "$rc" "$root" help build --short | grep downloader_config > /dev/null; then
-        echo "build --experimental_downloader_config=$top/mnt/mirror.downloads" >> "$top/mnt/all.bazelrc"
-    fi
+    # Bazel 8.2 renamed it to --downloader_config and still takes this name.
+    echo "build --experimental_downloader_config=$top/mnt/mirror.downloads" >> "$top/mnt/all.bazelrc"
     # For repositories that a tree clones: Bazel's rules reset every other setting of git.
     printf '[url "%s/github.com/"]\n\tinsteadOf = https://github.com/\n' "$mirror" >> "$top/etc/gitconfig"
 fi
@@ -121,14 +119,12 @@ END
 # Analysis first: a wrong Bazel, config, variable or target fails within minutes, before anything is compiled.
 compile() {
     bazel_build --nobuild --profile="$top/mnt/analysis.json" "$target"
-    if [ "$code" = 0 ]; then
-        ! executes || probe
-    elif ! late; then
-        echo "tfbuild: Bazel cannot analyse this build; nothing was compiled"
+    if [ "$code" != 0 ]; then
+        late || echo "tfbuild: Bazel cannot analyse this build; nothing was compiled"
+        return 0
     fi
-    if [ "$code" = 0 ]; then
-        bazel_build "$target"
-    fi
+    ! executes || probe
+    [ "$code" != 0 ] || bazel_build "$target"
 }
 python3 "$top/mnt/sitting.py" begin "$sittings"
 python3 "$top/mnt/sitting.py" watch "$sittings" &
@@ -150,10 +146,8 @@ compile
 lost() {
     cat "$top/mnt/remote.lost" 2> /dev/null || ! python3 "$top/mnt/remote.py" reach "$top/mnt/remote"
 }
-alone() {
-    ! executes || grep '^build --remote_local_fallback' "$top/mnt/all.bazelrc" > /dev/null
-}
-if [ "$code" != 0 ] && [ -s "$top/mnt/remote" ] && ! late && lost && alone; then
+if [ "$code" != 0 ] && [ -s "$top/mnt/remote" ] && ! late && lost &&
+    { ! executes || grep '^build --remote_local_fallback' "$top/mnt/all.bazelrc" > /dev/null; }; then
     echo "tfbuild: going on without it"
     guard=''
     mv "$top/mnt/alone.bazelrc" "$top/mnt/all.bazelrc"
@@ -174,24 +168,20 @@ pack() {
     mkdir -p "$top/wheel"
     "$@" && python3 "$top/mnt/repack.py" "$top"/wheel/*.whl && chmod 644 "$top"/wheel/*.whl
 }
-why="done"
-if [ "$code" = 0 ]; then
-    if ! pack "$@"; then
-        code=1 why=failed
-        echo "tfbuild: all is compiled, but the wheel could not be packed"
-    fi
-elif late; then
-    why='time limit'
+why=failed
+if [ "$code" != 0 ]; then
+    ! late || why='time limit'
+elif pack "$@"; then
+    why="done"
 else
-    why=failed
+    code=1
+    echo "tfbuild: all is compiled, but the wheel could not be packed"
 fi
 recorded "$why"
 # A damaged profile does not fail the compile.
 [ ! -f "$kept/profile.json" ] || gzip --force "$kept/profile.json" || true
 if [ "$code" != 0 ]; then
-    if [ "$why" = 'time limit' ]; then
-        echo "tfbuild: the time limit is reached; what is compiled so far is kept"
-    fi
+    [ "$why" != 'time limit' ] || echo "tfbuild: the time limit is reached; what is compiled so far is kept"
     exit "$code"
 fi
 

@@ -10,12 +10,7 @@ export APT_CONFIG="$top/mnt/apt.conf"
 export GIT_HTTP_LOW_SPEED_LIMIT=1 GIT_HTTP_LOW_SPEED_TIME=300
 if [ -s "$top/mnt/ca" ]; then
     bundle="$top/mnt/bundle.pem"
-    system=/etc/ssl/certs/ca-certificates.crt
-    if [ -s "$system" ]; then
-        cat "$system" "$top/mnt/ca" > "$bundle"
-    else
-        cat "$top/mnt/ca" > "$bundle"
-    fi
+    cat /etc/ssl/certs/ca-certificates.crt "$top/mnt/ca" > "$bundle" 2> /dev/null || cp "$top/mnt/ca" "$bundle"
     # apt reads the bundle as its own user, _apt.
     chmod 644 "$bundle"
     export SSL_CERT_FILE="$bundle" CURL_CA_BUNDLE="$bundle" GIT_SSL_CAINFO="$bundle"

@@ -30,24 +30,20 @@ LEAST = 6
 
 def silent(lines):
     """Say which of them does not answer, and why; "" if all do."""
+    options = dict(line.partition("=")[::2] for line in lines)
+    client = [options[name] for name in CLIENT if name in options]
     for line in lines:
         found = re.fullmatch(r"build --remote_(cache|executor)=(.+)", line)
         if found is None:
             continue
         kind, text = found.groups()
         try:
-            ask(urlsplit(text), credentials(lines))
+            ask(urlsplit(text), client)
         except ssl.SSLError:
             continue  # it answers, and Bazel judges certificates
         except OSError as error:
             return f"tfbuild: the remote {kind} {text} does not answer: {error}"
     return ""
-
-
-def credentials(lines):
-    """Return the files with the client certificate and its key, if there are any."""
-    options = dict(line.partition("=")[::2] for line in lines)
-    return [options[name] for name in CLIENT if name in options]
 
 
 def ask(url, client):
@@ -94,20 +90,14 @@ def guard(lines):
             process.send_signal(signal.SIGINT)
 
 
-def words(lines):
-    """Return the headers' values and the words in them, longest first."""
+def hide(lines):
     values = [
         line.partition("=")[2].partition("=")[2][:-1] for line in lines if line.startswith("build --remote_header=")
     ]
-    each = set(values) | {word for value in values for word in value.split() if len(word) >= LEAST}
-    return sorted((word for word in each if word), key=len, reverse=True)
-
-
-def hide(lines):
-    hidden = [word.encode() for word in words(lines)]
+    hidden = {*values, *(word for value in values for word in value.split() if len(word) >= LEAST)} - {""}
     for line in sys.stdin.buffer:
-        for word in hidden:
-            line = line.replace(word, b"***")
+        for word in sorted(hidden, key=len, reverse=True):
+            line = line.replace(word.encode(), b"***")
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
 

@@ -12,8 +12,7 @@ import zipfile
 # The first that a ZIP file can have.
 DATE = (1980, 1, 1, 0, 0, 0)
 
-
-def repack(wheel):
+for wheel in sys.argv[1:]:
     with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(wheel + ".part", "w") as new:
         for entry in old.infolist():
             mode = 0o100755 if entry.external_attr >> 16 & 0o111 else 0o100644
@@ -25,8 +24,3 @@ def repack(wheel):
             with old.open(entry) as source, new.open(same, "w") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
     os.replace(wheel + ".part", wheel)
-
-
-if __name__ == "__main__":
-    for path in sys.argv[1:]:
-        repack(path)

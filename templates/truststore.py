@@ -17,17 +17,14 @@ def text(value: str) -> bytes:
     return struct.pack(">H", len(value)) + value.encode()
 
 
-def entry(number: int, certificate: bytes) -> bytes:
-    """Tag 2 (a trusted certificate), alias, time of entry, type, length, contents."""
-    head = struct.pack(">I", 2) + text(f"ca-{number}") + struct.pack(">Q", 0) + text("X.509")
-    return head + struct.pack(">I", len(certificate)) + certificate
-
-
 def keystore(pem: str) -> bytes:
     parts = [part[part.index("-----BEGIN CERTIFICATE-----") :] + END for part in pem.split(END)[:-1]]
     certificates = sorted({ssl.PEM_cert_to_DER_cert(part) for part in parts})
     body = struct.pack(">III", 0xFEEDFEED, 2, len(certificates))
-    body += b"".join(entry(number, certificate) for number, certificate in enumerate(certificates))
+    for number, certificate in enumerate(certificates):
+        # Tag 2 (a trusted certificate), alias, time of entry, type, length, contents.
+        body += struct.pack(">I", 2) + text(f"ca-{number}") + struct.pack(">Q", 0) + text("X.509")
+        body += struct.pack(">I", len(certificate)) + certificate
     return body + hashlib.sha1(PASSWORD.encode("utf-16-be") + b"Mighty Aphrodite" + body).digest()
 
 

@@ -245,12 +245,3 @@ def test_nothing_is_cut_off_on_a_phone(browser: Any, pages: dict[str, Path], nam
             assert seen.ask(OUTSIDE) == []
             assert seen.ask("document.documentElement.scrollWidth") <= NARROW[0]
         assert name == "hostile" or seen.ask(CONTRAST) >= 4.5
-
-
-def test_it_prints_what_is_folded_but_not_each_round(browser: Any, pages: dict[str, Path]) -> None:
-    with OpenPage(browser, pages["mixed"]) as seen:
-        seen.page.emulate_media(media="print")
-        heights = "[...document.querySelectorAll('{}')].map(e => e.getBoundingClientRect().height)"
-        assert all(height > 20 for height in seen.ask(heights.format("section .answer > details > .scroll")))
-        assert seen.ask(heights.format("section .answer > details > .scroll"))
-        assert not any(seen.ask(heights.format(".rounds, nav")))

@@ -10,14 +10,14 @@ from tfbuild.bench.advise import advise
 from tfbuild.bench.report import CHANGE, NO_CHANGE
 from tfbuild.bench.wording import TableRow
 from tfbuild.measure import intervals, records
-from tfbuild.measure.evaluate import AGAIN, cpu, seconds_per_item, wall
+from tfbuild.measure.evaluate import seconds_per_item
 from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult
 from tfbuild.pages import rendering
 from tfbuild.pages.charts import Curve, Line, curves, drawable, ratios
 from tfbuild.util.quantities import counted
 
-# The numbers of lines, of answers and of changes shown; the reader can unfold the others.
-MOST_LINES, MOST_ANSWERS, MOST_CHANGES = 3, 4, 12
+# The numbers of gains and of changes shown.
+MOST_LINES, MOST_CHANGES = 3, 12
 
 
 def to_html(report: BenchReport) -> str:
@@ -26,7 +26,6 @@ def to_html(report: BenchReport) -> str:
         "bench/report.html",
         report=report,
         noise=wording.noise(report),
-        busy=wording.busy(report),
         change=CHANGE,
         no_change=NO_CHANGE,
         advice=advise(report),
@@ -34,13 +33,11 @@ def to_html(report: BenchReport) -> str:
         interval_text=intervals.interval_text,
         case_rows=_case_rows,
         anchors={row.name: f"experiment-{place}" for place, row in enumerate(report.experiments, 1)},
-        answers=lambda row: list(_answer(row)),
+        answers=_answer,
         draw=draw_chart,
-        raw_rounds=_raw_rounds,
         unmeasured=unmeasured(report),
         environment=_environment(report),
         most_lines=MOST_LINES,
-        most_answers=MOST_ANSWERS,
         most_changes=MOST_CHANGES,
     )
 
@@ -115,18 +112,6 @@ def _case_rows(case: CaseResult) -> list[TableRow]:
         again = {case.metric: intervals.interval_text(case.band)}
         rows.append(TableRow(name="baseline again", verdict=wording.caveat(case), **again))
     return rows
-
-
-def _raw_rounds(case: CaseResult) -> tuple[list[str], list[list[str]]]:
-    """Return the names of what was timed, and for each round CPU time and wall time of each, and the other load."""
-    sampled = {name for row in case.rounds for name in row.samples}
-    names = [name for name in (*(arm.name for arm in case.arms), AGAIN) if name in sampled]
-    rows = []
-    for row in case.rounds:
-        samples = [row.samples.get(name) for name in names]
-        cells = [f"{time(sample) * 1e3:.4g}" if sample else "" for sample in samples for time in (cpu, wall)]
-        rows.append([*cells, f"{row.foreign:.0%}"])
-    return ["baseline again" if name == AGAIN else name for name in names], rows
 
 
 # --- the chart of an experiment --------------------------------------------------------------------------------------

@@ -76,12 +76,6 @@ def noise(report: BenchReport) -> str:
     return text
 
 
-def busy(report: BenchReport) -> bool:
-    """Whether fewer than half of the rounds were undisturbed."""
-    cases = [case for row in report.experiments for case in row.cases]
-    return 2 * sum(case.clean for case in cases) < sum(len(case.rounds) for case in cases)
-
-
 def caveat(case: CaseResult) -> str:
     """Say what makes a case's numbers less reliable than they seem; "" if nothing does.
 
