@@ -17,7 +17,6 @@ import resource
 import subprocess
 import sys
 import tempfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,17 +30,18 @@ from tfbuild import cpu, facts
 from tfbuild.binary import guard, machinecode, scan
 from tfbuild.binary.elf import LibraryUnreadable
 from tfbuild.context import labels
-from tfbuild.engine import Files, buildkit_log
+from tfbuild.engine import Files
+from tfbuild.engine import build as builds
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import Architecture
 from tfbuild.in_container.smoke import judge
 from tfbuild.oci import manifests, references
 from tfbuild.oci.manifests import Manifest
-from tfbuild.pipeline import bazel
 from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.plan import wheel
 from tfbuild.publish import image_contents, indexes
 from tfbuild.util import terminal
+from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reports
 
 ROOT = Path(__file__).parent.parent
@@ -121,12 +121,11 @@ def bazel_lines(content: bytes) -> None:
 
 
 def build_lines(content: bytes) -> None:
-    tail = buildkit_log.Tail()
+    stages = builds.Stages(Progress(io.StringIO()))
     for line in text(content).splitlines():
-        if event := buildkit_log.parse(line):
-            buildkit_log.parse_title(event.text)
-            tail.add(event)
-    tail.lines()
+        if event := builds.parse(line):
+            stages.add(event)
+    stages.last_lines()
 
 
 def registry_answer(content: bytes) -> None:
@@ -190,9 +189,6 @@ PARSERS = {
     "log": Parser(read=log_lines, seeds=("smoke/*",)),
     "bazel": Parser(read=bazel_lines, seeds=("bazel/*",)),
     "buildkit": Parser(read=build_lines, seeds=("buildkit/*",)),
-    "profile": Parser(
-        read=in_file(bazel.read_profile), errors=(OSError, EOFError, zlib.error), seeds=("bazel/*.json.gz",)
-    ),
     "wheel": Parser(read=wheel_name),
     "names": Parser(read=names),
     "report": Parser(read=reports.from_json, errors=(ValueError,)),

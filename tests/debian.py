@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.engine import debian
+from tfbuild.engine import daemon
+from tfbuild.pipeline import base_image
 
 SECONDS = 900.0
 # Debian 13: newer than the engine that tfbuild starts on Debian 12. Its programs of Go ask for no newer libc.
@@ -82,8 +83,8 @@ def apt(work: Path, suite: str, *, kind: str = "deb") -> list[str]:
 
 def _source(suite: str, kind: str) -> str:
     """This machine's own Debian mirror, asked for another suite."""
-    release = debian.this_system().get("VERSION_CODENAME", "")
-    main = [line for line in debian.sources(release) if f" {release} " in line] if release else []
+    release = daemon.this_system().get("VERSION_CODENAME", "")
+    main = [line for line in base_image.sources(release) if f" {release} " in line] if release else []
     if not main:
         raise Unavailable("this system has no package source of a Debian release")
     return main[0].replace("deb ", f"{kind} ", 1).replace(f" {release} ", f" {suite} ", 1)

@@ -4,12 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfbuild.engine import debian
+from tfbuild.engine import daemon
 from tfbuild.errors import TfbuildError, UsageError
+from tfbuild.util.process import logged
 from tfbuild.util.progress import Progress
 
 PURE = "not engine and not sshd and not browser and not contract and not slow and not nightly"
@@ -38,6 +40,7 @@ NEEDS = (
     Need(program="docker-registry", package="docker-registry", skipped="pushes and pulls"),
     Need(program="skopeo", package="skopeo", skipped="mirrors of registries"),
     Need(program="aarch64-linux-gnu-as", package="binutils-aarch64-linux-gnu", skipped="aarch64's machine code"),
+    Need(program="mmdebstrap", package="mmdebstrap", skipped="bases made of packages"),
     Need(program="ip", package="iproute2", skipped="builds without a network"),
     Need(program="chromium", package="chromium", skipped="pages in a browser"),
     Need(program="zsh", package="zsh", skipped="completion in zsh"),
@@ -60,13 +63,24 @@ def provide(root: Path, progress: Progress) -> None:
     if not needs:
         return
     packages = [need.package for need in needs]
-    if os.geteuid() == 0 and debian.has_apt(debian.this_system()):
-        debian.install(packages, root / "build" / "apt.log", progress)
+    if os.geteuid() == 0 and daemon.has_apt(daemon.this_system()):
+        install(packages, root / "build" / "apt.log", progress)
     else:
         skipped = ", ".join(f"{need.skipped} ({need.program})" for need in needs)
         progress(
             f"skipped, because a program is missing: {skipped}; to run them: sudo apt-get install {' '.join(packages)}"
         )
+
+
+def install(packages: Sequence[str], log: Path, progress: Progress) -> None:
+    """Install packages without prompts or recommended packages."""
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1", "LC_ALL": "C.UTF-8"}
+    apt = ["apt-get", "-o", "DPkg::Lock::Timeout=300"]
+    with progress.step(f"apt: install {' '.join(packages)}"):
+        # A broken third-party source can make the update fail; what counts is whether the packages install.
+        logged([*apt, "update"], env, log)
+        if logged([*apt, "install", "--yes", "--no-install-recommends", *packages], env, log) != 0:
+            raise TfbuildError(f"apt could not install {' '.join(packages)}", hint=f"the full log: {log}")
 
 
 def provide_tensorflow(root: Path) -> None:

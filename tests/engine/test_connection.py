@@ -9,7 +9,7 @@ import pytest
 
 from tfbuild.engine import Engine, connection
 from tfbuild.engine.connection import SOCKET
-from tfbuild.errors import EngineMissing
+from tfbuild.errors import EngineMissing, UsageError
 
 ADDRESS = "tcp://10.0.0.1:2376"
 
@@ -134,3 +134,39 @@ def test_the_name_of_an_engine_becomes_the_variables_of_docker_s_client() -> Non
         "tcp://b:1": {"PATH": "/bin", "DOCKER_HOST": "tcp://b:1", "DOCKER_TLS_VERIFY": "1"},
     }
     assert {name: connection.environment(name, others) for name in rows} == rows
+
+
+# --- by ssh (tests/with_engine has a real sshd) -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "destination"),
+    [
+        ("ssh://web1", ("web1", 0, "/var/run/docker.sock")),
+        ("ssh://root@web-1.example.org/", ("root@web-1.example.org", 0, "/var/run/docker.sock")),
+        ("ssh://me@10.0.0.1:65535", ("me@10.0.0.1", 65535, "/var/run/docker.sock")),
+        ("ssh://[::1]:22/run/user/1000/docker.sock", ("::1", 22, "/run/user/1000/docker.sock")),
+    ],
+)
+def test_an_address_is_a_host_with_a_user_a_port_and_a_socket(address: str, destination: tuple[str, int, str]) -> None:
+    assert connection.destination(address) == destination
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["ssh://", "ssh://-oProxyCommand=id", "ssh://a b", "ssh://h:65536", "ssh://a;b", "ssh://h/a:b",
+     "ssh://web\N{CYRILLIC SMALL LETTER ER}"],
+)  # fmt: skip
+def test_only_a_valid_host_is_passed_to_ssh(address: str) -> None:
+    for read in (connection.destination, connection.choose):
+        with pytest.raises(UsageError, match="names no ssh host"):
+            read(address)
+
+
+def test_a_changed_host_key_is_distinguished_from_an_unknown_one() -> None:
+    last = "Host key verification failed."
+    assert connection.reason(f"a banner\n{last}\n\n") == last
+    changed = connection.reason(f"@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n{last}\n")
+    assert "accept it once" in connection.advice("ssh://web1", last)
+    assert "find out why" in connection.advice("ssh://web1", changed)
+    assert "its engine is down" in connection.advice("ssh://web1", connection.reason(""))

@@ -7,26 +7,14 @@ import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tfbuild.engine import connection, daemon, debian
+from tfbuild.engine import connection, daemon
 from tfbuild.engine.client import Engine
 from tfbuild.errors import EngineMissing
 from tfbuild.util.progress import Progress
-
-
-def advice(
-    cause: BaseException | None = None,
-    *,
-    named: str = "",
-    system: str = "linux",
-    apt: bool = True,
-    root: bool = True,
-    dockerd: bool = False,
-) -> str:
-    cause = cause or ConnectionRefusedError()
-    return daemon.advice(cause, named, system=system, apt=apt, root=root, dockerd=dockerd)
 
 
 def denied() -> BaseException:
@@ -36,30 +24,44 @@ def denied() -> BaseException:
 
 
 @pytest.mark.parametrize(
-    ("given", "hint"),
+    ("situation", "hint"),
     [
-        (advice(named="DOCKER_HOST=tcp://build:2375"), "DOCKER_HOST=tcp://build:2375"),
-        (advice(system="darwin", apt=False), "Docker Desktop"),
-        (advice(denied(), root=False, dockerd=True), "usermod -aG docker"),
-        (advice(root=False, dockerd=True), "sudo systemctl start docker"),
-        (advice(root=False), "apt-get install docker.io"),
-        (advice(apt=False, dockerd=True), "systemctl start docker"),
-        (advice(apt=False), "https://docs.docker.com/engine/install/"),
+        ({"named": "DOCKER_HOST=tcp://build:2375"}, "DOCKER_HOST=tcp://build:2375"),
+        ({"system": "darwin", "apt": False}, "Docker Desktop"),
+        ({"cause": denied(), "root": False, "dockerd": True}, "usermod -aG docker"),
+        ({"root": False, "dockerd": True}, "sudo systemctl start docker"),
+        ({"root": False}, "apt-get install docker.io"),
+        ({"apt": False, "dockerd": True}, "systemctl start docker"),
+        ({"apt": False}, "https://docs.docker.com/engine/install/"),
+        # As root on Debian, tfbuild itself does it.
+        ({}, ""),
+        ({"dockerd": True}, ""),
     ],
 )
-def test_the_advice_fits_the_situation(given: str, hint: str) -> None:
-    assert hint in given
+def test_the_advice_fits_the_situation(situation: dict[str, Any], hint: str) -> None:
+    usual = {"cause": ConnectionRefusedError(), "named": "", "system": "linux", "apt": True, "root": True}
+    said = daemon.advice(**{**usual, "dockerd": False, **situation})
+    assert hint in said if hint else said == ""
 
 
-def test_debian_with_root_needs_no_advice() -> None:
-    assert advice() == advice(dockerd=True) == ""
+@pytest.mark.parametrize(
+    ("system", "apt"),
+    [
+        ({"ID": "debian"}, True),
+        ({"ID": "mint", "ID_LIKE": "ubuntu debian"}, True),
+        ({"ID": "fedora"}, False),
+        ({}, False),
+    ],
+)
+def test_debian_and_its_derivatives_have_apt(system: dict[str, str], apt: bool) -> None:
+    assert daemon.has_apt(system) is apt
 
 
 def test_who_is_not_root_is_told_to_become_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/s")
     monkeypatch.setattr(connection, "SOCKET", f"unix://{tmp_path}/s")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(debian, "this_system", lambda: {"ID": "debian"})
+    monkeypatch.setattr(daemon, "this_system", lambda: {"ID": "debian"})
     monkeypatch.setattr(daemon, "FOLDER", tmp_path / "engine")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EngineMissing) as caught:

@@ -121,7 +121,7 @@ class MemoryEngine(Engine):
     def __init__(self, root: Path) -> None:
         self.images = Images()
         self.api = Api(self.images)
-        info = {"DockerRootDir": str(root), "SystemTime": "2031-01-01T00:00:00Z"}
+        info = {"DockerRootDir": str(root)}
         client = SimpleNamespace(images=self.images, api=self.api, info=lambda: info)
         client.version = lambda: {"Version": "29", "Os": "linux", "Arch": "amd64"}
         super().__init__(client)

@@ -79,12 +79,6 @@ CONFIGURE = """the image could not be built
             "this TensorFlow has no target //tensorflow/tools/pip_package:wheel;",
         ),
         (
-            "  ... still trying to connect to local Bazel server after 113 seconds ...\n"
-            "  FATAL: couldn't connect to server (28) after 120 seconds.",
-            BuildFailed,
-            "the machine is too busy: Bazel's own server did not start within 120 s",
-        ),
-        (
             '          fail("\n  Current Bazel version is 0.26.1, expected at least 1.0.0\n',
             Unsupported,
             "this tree refuses the Bazel: Current Bazel version is 0.26.1, expected at least 1.0.0;",

@@ -32,7 +32,7 @@ from tests.verify.test_report import report
 from tfbuild import __version__
 from tfbuild.context.dockerfile import Base
 from tfbuild.context.labels import image_name, labels_of
-from tfbuild.engine import debian, transfer
+from tfbuild.engine import transfer
 from tfbuild.errors import (
     BadInput,
     BadMirror,
@@ -230,7 +230,7 @@ def test_without_a_registry_a_base_is_made_of_debian_s_packages_and_kept_for_a_w
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(base_image, "MERGED_USR", tmp_path)
-    monkeypatch.setattr(debian, "sources", lambda name: [f"deb http://mirror {name} main"])
+    monkeypatch.setattr(base_image, "sources", lambda name: [f"deb http://mirror {name} main"])
     install_mmdebstrap(tmp_path)
     engine.images.registry = None
     base, said = resolve(engine, "auto", "trixie")
@@ -269,26 +269,57 @@ def test_a_certificate_for_apt_is_there_only_while_the_base_is_made(tmp_path: Pa
     assert base_image._ca_hooks(None) == []
 
 
-@each(
-    "system, user, message",
-    [
-        ({}, 0, "is not installed"),
-        ({"ID": "debian"}, 1000, "is not installed"),
-        ({"ID": "debian"}, 0, "apt could not install mmdebstrap debian-archive-keyring"),
-    ],
-)
-def test_without_mmdebstrap_it_is_installed_where_that_can_be(
-    system: dict[str, str], user: int, message: str, tmp_path_factory: pytest.TempPathFactory
+def test_without_mmdebstrap_it_is_said_what_to_install(
+    engine: MemoryEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path_factory.mktemp("x")
-    with pytest.MonkeyPatch.context() as patch:
-        (folder / "apt-get").write_text("#!/bin/sh\nexit 1\n")
-        (folder / "apt-get").chmod(0o755)
-        patch.setenv("PATH", str(folder))
-        patch.setattr(debian, "this_system", lambda: system)
-        patch.setattr(os, "geteuid", lambda: user)
-        with pytest.raises(TfbuildError, match=message):
-            resolve(MemoryEngine(folder), "bootstrap", "trixie")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError) as error:
+        resolve(engine, "bootstrap", "trixie")
+    assert "apt-get install mmdebstrap debian-archive-keyring" in error.value.hint
+
+
+DEB822 = """Types: deb deb-src
+URIs: http://mirror.site/debian
+Suites: bookworm bookworm-updates
+Components: main contrib
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+
+# a comment
+Types: deb
+URIs: http://mirror.site/debian
+Suites: trixie
+Components: main
+
+Enabled: no
+Types: deb
+URIs: http://off.site/debian
+Suites: bookworm
+Components: main
+
+Types: deb
+URIs: https://packages.site/tool
+Suites: nodistro
+Components: main
+"""
+ONE_LINE = """deb [arch=amd64 signed-by=/k.gpg] https://mirror.site/debian-security bookworm-security main # site
+deb-src https://mirror.site/debian bookworm main
+deb https://packages.site/apt tool-bookworm main
+deb https://download.site/linux/debian bookworm stable
+"""
+
+
+def test_the_site_s_own_mirror_is_used_and_third_parties_are_not(tmp_path: Path) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list").write_text(ONE_LINE)
+    (tmp_path / "sources.list.d" / "debian.sources").write_text(DEB822)
+    (tmp_path / "sources.list.d" / "old.save").write_text("deb http://old.site/debian bookworm main\n")
+    keyring = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
+    assert base_image.sources("bookworm", tmp_path) == [
+        "deb [signed-by=/k.gpg] https://mirror.site/debian-security bookworm-security main",
+        f"deb {keyring} http://mirror.site/debian bookworm main contrib",
+        f"deb {keyring} http://mirror.site/debian bookworm-updates main contrib",
+    ]
+    assert base_image.sources("bullseye", tmp_path) == []
 
 
 # --- an image in place of an installation -----------------------------------------------------------------------------

@@ -23,15 +23,16 @@ from tfbuild.pipeline import base_image
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
-from tfbuild.pipeline.verification import Verifier
 from tfbuild.plan import Build, Request
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session as verifying
 from tfbuild.verify.verification import Baseline
 
 
-def verifier(engine: Any, folder: Path, **run: Any) -> Verifier:
-    return Verifier(engine=engine, run=Run(work=folder, reports=folder / "reports", **run), progress=Progress())
+def verifier(engine: Any, folder: Path, **run: Any) -> Maker:
+    made = Maker(run=Run(work=folder, reports=folder / "reports", **run), progress=Progress(io.StringIO()))
+    made.__dict__["engine"] = engine
+    return made
 
 
 def make_nothing(wheel: Build) -> str:
@@ -155,9 +156,9 @@ def test_a_verification_without_throughput_has_no_baseline_and_says_why(
     image = SimpleNamespace(id="sha256:1", labels=labels_of(official), architecture="amd64")
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr(verifying, "verify", lambda *_, **options: calls.append(options))
-    monkeypatch.setattr(Verifier, "_write", lambda *_: None)
+    monkeypatch.setattr(Maker, "_write", lambda *_: None)
     for timed in (True, False):
-        verifier(SimpleNamespace(image=lambda _: image), tmp_path, throughput=timed).verify_existing("x")
+        verifier(SimpleNamespace(image=lambda _: image), tmp_path, throughput=timed).verify("x")
     compared, left_out = calls
     assert compared["baseline"].ref == "x"
     assert left_out["baseline"] == "it was left out (--no-throughput)"
@@ -184,21 +185,22 @@ def test_a_build_for_a_cpu_that_this_machine_is_not_says_so_before_it_begins(
         assert "--no-verify" in line
 
 
-def test_a_verification_builds_nothing_and_says_what_it_lacks(tmp_path: Path) -> None:
+def test_a_verification_builds_nothing_and_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
     image = SimpleNamespace(id="sha256:1", labels=labels_of(compiled), architecture="amd64")
     official = plan.official_build(compiled)
     assert official is not None
-    why = verifier(SimpleNamespace(image=lambda _: image, exists=lambda _: False), tmp_path).existing_baseline("x")
-    assert isinstance(why, str)
+    found: list[Any] = []
+    monkeypatch.setattr(verifying, "verify", lambda *_, baseline, **__: found.append(baseline))
+    monkeypatch.setattr(Maker, "_write", lambda *_: None)
+    for there in (False, True):
+        engine = SimpleNamespace(image=lambda _: image, exists=lambda _, there=there: there)
+        verifier(engine, tmp_path).verify("x")
+    why, baseline = found
     assert why.startswith(f"{image_name(official)}, which it is compared with, is not on this engine: invoke build ")
     assert "--wheel official" in why
     # Where another run made it, it is used.
-    there = verifier(SimpleNamespace(image=lambda _: image, exists=lambda _: True), tmp_path)
-    baseline = there.existing_baseline("x")
-    assert isinstance(baseline, Baseline)
     assert (baseline.ref, baseline.id) == (image_name(official), "sha256:1")
-    assert list(tmp_path.iterdir()) == []
 
 
 def gone(*_: object) -> None:
@@ -218,13 +220,13 @@ def test_a_tagging_that_the_engine_s_end_broke_off_is_done_by_the_next_run(
     with monkeypatch.context() as patch:
         patch.setattr(engine, ends, gone)
         with pytest.raises(EngineMissing):
-            names.verify_and_name(build, unverified, make_nothing)
+            names._verified(build, unverified)
     assert not (tmp_path / "reports").exists(), "a report is that of a named image"
     assert engine.names[unverified] == "sha256:1"
 
     # As build() goes on: from the final name where the image has it, else from the one that the builder gives.
     found = final if final in engine.names and not suffix else unverified
-    assert names.verify_and_name(build, found, make_nothing).image == final
+    assert names._verified(build, found).image == final
     assert engine.names == {final: "sha256:1", "mine:1": "sha256:1", "tfbuild:other": "sha256:2"}
     assert len([*(tmp_path / "reports").iterdir()]) == 3
 
@@ -235,5 +237,5 @@ def test_the_unverified_name_of_another_image_stays(tmp_path: Path, monkeypatch:
     names = {image_name(build): "sha256:1", image_name(build, "-unverified"): "sha256:2"}
     monkeypatch.setattr(verifying, "verify", lambda *_, **__: report())
     engine = holding(names)
-    verifier(engine, tmp_path, throughput=False).verify_and_name(build, image_name(build), make_nothing)
+    verifier(engine, tmp_path, throughput=False)._verified(build, image_name(build))
     assert engine.names == names

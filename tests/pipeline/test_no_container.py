@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +30,7 @@ from tfbuild.cli.verbs import Call
 from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import Context
 from tfbuild.cpu import Cpu
-from tfbuild.engine import debian, faults
+from tfbuild.engine import daemon, faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BuildFailed, DiskFull, Unsupported, UsageError
 from tfbuild.pipeline import machine as machines
@@ -104,7 +103,7 @@ def test_options_of_an_engine_are_refused_with_the_reason(options: dict[str, obj
 def test_another_system_is_refused_with_what_takes_its_place(
     system: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(debian, "this_system", lambda: system)
+    monkeypatch.setattr(daemon, "this_system", lambda: system)
     with pytest.raises(Unsupported, match=f"packages of Debian or Ubuntu, but this is {name}") as error:
         machines.read()
     assert "compile in a container, or take Debian, Ubuntu" in error.value.hint
@@ -152,7 +151,7 @@ def test_a_python_without_its_headers_lacks_a_package_and_is_asked_once(
         empty_path, "python3.11", f"echo called >> {empty_path}/../calls; echo 3.11.2 /usr/bin/python3.11 {printed}"
     )
     system = {"ID": "debian", "PRETTY_NAME": "Debian 12", "VERSION_CODENAME": "bookworm"}
-    monkeypatch.setattr(debian, "this_system", lambda: system)
+    monkeypatch.setattr(daemon, "this_system", lambda: system)
     program(empty_path, "gcc-12")
     machine = machines.read()
     assert (machine.system, machine.distribution) == ("Debian 12", "bookworm")
@@ -224,7 +223,7 @@ def test_host_tools_are_compiled_once_only_where_the_machine_runs_the_target(
     def export(context: Path, settings: BuildSettings, **_: Any) -> None:
         texts.append(settings.secrets["machine"].read_text())
 
-    engine = SimpleNamespace(cpus=4, memory=16 << 30, local=True, client=None, data_root=tmp_path, export=export)
+    engine = SimpleNamespace(cpus=4, memory=16 << 30, local=True, data_root=tmp_path, export=export)
     stream = io.StringIO()
     settings = BuildSettings(log=tmp_path / "log", progress=Progress(stream))
     output = tmp_path / "output"
@@ -251,7 +250,7 @@ def test_a_failed_analysis_leaves_its_log_and_no_word_of_a_profile(tmp_path: Pat
         settings.watch("Analyzing: target //x (1 packages loaded)")
         raise BuildFailed("the wheel could not be compiled", hint="")
 
-    engine = SimpleNamespace(cpus=4, memory=16 << 30, local=True, client=None, data_root=tmp_path, export=export)
+    engine = SimpleNamespace(cpus=4, memory=16 << 30, local=True, data_root=tmp_path, export=export)
     stream = io.StringIO()
     settings = BuildSettings(log=tmp_path / "log", progress=Progress(stream))
     output = tmp_path / "output"
@@ -315,90 +314,41 @@ def run(host: LocalBuilder, *, no_cache: bool = False, **secrets: Path) -> str:
     return (output / "env").read_text()
 
 
-def called(host: LocalBuilder) -> list[str]:
-    """Return the steps that were done since the last call."""
-    file = host.root.parent / "called"
-    lines = file.read_text().splitlines()
-    file.unlink()
-    return [line.split()[0] for line in lines]
-
-
-def test_a_step_is_done_again_only_where_its_input_changed(host: LocalBuilder) -> None:
-    run(host)
-    assert called(host) == ["toolchain", "source", "compile"]
-    run(host)
-    assert called(host) == ["compile"]
-    steps = {
-        "source": ("patches/1", "fixes/1", "overrides/1", "source/SHA256SUMS", "scripts/edit.py", "scripts/source.sh"),
-        "toolchain": ("requirements.txt", "bazel/bin", "scripts/toolchain.sh"),
-    }
-    for step, names in steps.items():
-        for name in names:
-            (context_of(host) / name).parent.mkdir(exist_ok=True)
-            with (context_of(host) / name).open("a") as file:
-                file.write("\n# x\n")
-            run(host)
-            assert called(host) == [step, "compile"], name
-    program(host.root.parent, "dpkg-query", "echo installed clang-16 newer")
-    run(host)
-    assert called(host) == ["toolchain", "source", "compile"]
-    # What other packages only mention does not count.
-    program(host.root.parent, "dpkg-query", "echo not-installed libz-dev; echo installed clang-16 newer")
-    run(host)
-    assert called(host) == ["compile"]
-    run(host, no_cache=True)
-    assert called(host) == ["toolchain", "source", "compile"]
-    script = context_of(host) / "scripts/source.sh"
-    whole = script.read_text()
-    script.write_text("exit 1")
-    with pytest.raises(BuildFailed):
-        run(host)
-    script.write_text(whole)
-    run(host)
-    assert called(host) == ["source", "compile"], "what it made before is gone"
-
-
-@each("damage", [lambda path: path.write_bytes(b"\xff\x00"), Path.mkdir, os.mkfifo])
-def test_a_step_whose_mark_is_damaged_is_done_again(damage: Callable[[Path], object], host: LocalBuilder) -> None:
-    mark = host.root / "done" / "toolchain"
-    run(host)
-    called(host)
-    mark.unlink()
-    damage(mark)
-    run(host)
-    assert called(host) == ["toolchain", "compile"]
-    run(host)
-    assert called(host) == ["compile"]
-
-
 def test_each_step_gets_its_words(host: LocalBuilder) -> None:
     run(host)
     toolchain, source = host.build.toolchain, host.build.source
     assert toolchain is not None
     assert source is not None
-    bazel = ["bazel", host.interpreter.path, host.build.bazel, *toolchain.bazelisk]
+    bazel = ["bazel", host.machine.pythons[PYTHON].path, host.build.bazel, *toolchain.bazelisk]
     lines = [line.split() for line in (host.root.parent / "called").read_text().splitlines()]
     assert lines[:2] == [["toolchain", *bazel], ["source", "git", source.tag, source.commit]]
     assert lines[2][:3] == ["compile", host.build.usual_id, host.build.bazel_target]
     assert f"{host.root}/wheel" in " ".join(lines[2])
     archive = dataclasses.replace(host.build, source=dataclasses.replace(source, kind="archive"))
     run(dataclasses.replace(host, build=archive))
-    assert (host.root.parent / "called").read_text().splitlines()[3:4] == ["source archive"]
+    assert (host.root.parent / "called").read_text().splitlines()[4] == "source archive"
 
 
-def test_nothing_of_an_earlier_step_or_run_stays_where_it_is_done_again(host: LocalBuilder) -> None:
-    made = ("usr/local/bin/bazel", "usr/local/bin/bazelisk", "opt/build", "opt/bazel", "opt/bazelisk", "opt/overrides")
-    left = [host.root / name for name in (*made, "src/y", "mnt/y", "etc/y", "home/y", "bin/y", "wheel/y")]
-    for path in left:
+def test_of_an_earlier_run_bazel_s_own_files_and_the_cache_stay(host: LocalBuilder) -> None:
+    made = (
+        "usr/local/bin/bazel",
+        "opt/build",
+        "opt/overrides",
+        "src/y",
+        "mnt/y",
+        "etc/y",
+        "home/y",
+        "bin/y",
+        "wheel/y",
+    )
+    left, kept = [host.root / name for name in made], [host.root / name for name in ("var/tmp/y", "cache/y")]
+    for path in (*left, *kept):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     run(host)
-    assert not [path for path in left if path.exists()]
-    for name in ("opt", "src", "var", "done"):
-        (host.root / name).mkdir(exist_ok=True)
-        (host.root / name / "y").touch()
+    assert [path for path in (*left, *kept) if path.exists()] == kept
     run(host, no_cache=True)
-    assert not [*host.root.glob("*/y")]
+    assert [path for path in kept if path.exists()] == kept[1:]
 
 
 def test_the_folder_has_what_a_builder_has(host: LocalBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -462,7 +412,7 @@ def test_a_wheel_is_compiled_here_and_says_what_compiled_it(
     build = dataclasses.replace(host.build, platform=plan.MACHINES[os.uname().machine])
     needed: list[int] = []
     monkeypatch.setattr(faults, "require_free", lambda _, size, hint: needed.append(size))
-    before, stream = (os.environ.get("TMPDIR"), tempfile.tempdir), io.StringIO()
+    stream = io.StringIO()
     left = tmp_path / "build" / build.id / "wheel"
     left.mkdir(parents=True)
     (left / "old.whl").touch()
@@ -470,10 +420,6 @@ def test_a_wheel_is_compiled_here_and_says_what_compiled_it(
         run = Run(work=tmp_path / "build", disk=size, jobs=2)
         exported = compile_here(build, host.machine, run, tmp_path / "new/dist", Progress(stream))
     assert needed == [needed_disk(build, image=False), 5]
-    assert (os.environ.get("TMPDIR"), tempfile.tempdir) == before
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    compile_here(build, host.machine, run, tmp_path / "new/dist", Progress(stream))
-    assert os.environ["TMPDIR"] == str(tmp_path)
     sidecar = json.loads(exported.sidecar.read_text())
     name = "thing-1.0-cp311-cp311-linux_x86_64.whl"
     assert sorted(path.name for path in (tmp_path / "new/dist").iterdir()) == [name, f"{name}.json"]
@@ -481,8 +427,8 @@ def test_a_wheel_is_compiled_here_and_says_what_compiled_it(
         "schema": "tfbuild.wheel/1", "tfbuild": __version__, "wheel": name, "sha256": exported.sha256,
         "builder": "b1", "compiler": "gcc 12", "bazel": "6.5.0", "source_commit": None, "base": None,
         "host": {
-            "system": "Debian GNU/Linux 12 (bookworm)", "glibc": "2.36", "python": host.interpreter.version,
-            "python_path": host.interpreter.path, "compiler_path": "/opt/gcc/bin/gcc-12",
+            "system": "Debian GNU/Linux 12 (bookworm)", "glibc": "2.36", "python": host.machine.pythons[PYTHON].version,
+            "python_path": host.machine.pythons[PYTHON].path, "compiler_path": "/opt/gcc/bin/gcc-12",
         },
         "context": "sha256:1", "plan": json.loads(json.dumps(build.to_json())), "audit": exported.audit.to_json(),
         "records": {"build.txt": "builder=b1\nbazel=6.5.0\ncompiler=gcc 12\nsource_commit=\n", "packages.txt": ""},

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import struct
 import subprocess
 import zipfile
 from dataclasses import replace
@@ -15,7 +14,7 @@ from tests.plan.test_selection import chosen
 from tests.rows import each
 from tfbuild.errors import BuildFailed, DiskFull
 from tfbuild.pipeline import wheel as wheels
-from tfbuild.pipeline.wheel import Audit, _has_executable_stack, audit_wheel, glibc, read_audit
+from tfbuild.pipeline.wheel import Audit, audit_wheel, glibc, read_audit
 from tfbuild.util.files import writing
 
 INFO = {
@@ -65,12 +64,12 @@ def wheel(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def audited(folder: Path, code: str, *options: str) -> Audit:
-    """Audit a wheel with one library, made of C code, and one that is cut off."""
+    """Audit a wheel with one library, made of C code."""
     compiler = shutil.which("cc") or shutil.which("gcc") or pytest.skip("there is no C compiler here")
     (folder / "thing.c").write_text(code)
     library = folder / "thing.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, folder / "thing.c", *options], check=True)
-    return audit_wheel(wheel(folder, {"tensorflow/thing.so": library.read_bytes(), "cut.so": b"\x7fELF\x02\x01\x01"}))
+    return audit_wheel(wheel(folder, {"tensorflow/thing.so": library.read_bytes()}))
 
 
 def test_a_real_library_is_audited(tmp_path: Path) -> None:
@@ -78,7 +77,13 @@ def test_a_real_library_is_audited(tmp_path: Path) -> None:
     audit = audited(tmp_path, "#include <string.h>\nvoid thing(char *p) { explicit_bzero(p, 64); }\n")
     assert audit.needs["GLIBC"] == "2.25"
     assert audit.tag.startswith(("manylinux_2_26", "manylinux_2_27", "manylinux_2_28", "manylinux_2_25"))
-    assert audit.own == ("linux_x86_64",)
+    assert audit.to_json() == {
+        "platform_tag": audit.tag,
+        "own_tags": ["linux_x86_64"],
+        "consistent": True,
+        "needs": audit.needs,
+        "external_libraries": [],
+    }
 
 
 def test_what_this_machine_s_libraries_need_is_not_the_wheel_s(tmp_path: Path) -> None:
@@ -86,22 +91,6 @@ def test_what_this_machine_s_libraries_need_is_not_the_wheel_s(tmp_path: Path) -
     system = next(Path("/usr/lib").glob("*/liblzma.so.5"))
     audit = audited(tmp_path, "int thing(void) { return 1; }\n", "-nostdlib", "-Wl,--no-as-needed", str(system))
     assert (audit.needs, audit.external) == ({}, ("liblzma.so.5",))
-
-
-def test_a_library_that_asks_for_an_executable_stack_is_reported(tmp_path: Path) -> None:
-    code = "int thing(void) { return 1; }\n"
-    assert audited(tmp_path, code, "-Wl,-z,noexecstack").executable_stack == ()
-    audit = audited(tmp_path, code, "-Wl,-z,execstack")
-    assert audit.executable_stack == ("tensorflow/thing.so",)
-    assert audit.to_json() == {
-        "platform_tag": audit.tag,
-        "own_tags": ["linux_x86_64"],
-        "consistent": True,
-        "needs": audit.needs,
-        "external_libraries": [],
-        "executable_stack": ["tensorflow/thing.so"],
-    }
-    assert audit.lines()[-1].startswith("warning: tensorflow/thing.so need an executable stack, so importing")
 
 
 @each(
@@ -116,12 +105,6 @@ def test_a_library_that_asks_for_an_executable_stack_is_reported(tmp_path: Path)
 )
 def test_a_platform_tag_names_a_glibc(tag: str, version: tuple[int, int] | None) -> None:
     assert glibc(tag) == version
-
-
-@each("machine, asks", [(62, True), (183, False)])
-def test_on_x86_64_a_library_that_says_nothing_asks_for_an_executable_stack(machine: int, asks: bool) -> None:
-    head = struct.pack("<4sB13xH12xQ14xHH", b"\x7fELF", 2, machine, 64, 56, 1) + struct.pack("<6xII48x", 1, 5)
-    assert _has_executable_stack(head) == asks
 
 
 @pytest.mark.parametrize("files", [{"tensorflow/__init__.py": b"x = 1\n"}, {"tensorflow/a.so": b"no machine code"}])

@@ -10,7 +10,7 @@ from shutil import copy
 import pytest
 
 from tests import lanes
-from tfbuild.engine import debian
+from tfbuild.engine import daemon
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.util.progress import Progress
 from tools import testing
@@ -120,13 +120,13 @@ def test_a_missing_program_is_installed_or_reported_in_one_line(
 ) -> None:
     monkeypatch.setattr(testing, "SYSTEM", ())
     monkeypatch.setenv("PATH", str(tmp_path))
-    for program in ("docker-registry", "skopeo", "aarch64-linux-gnu-as", "ip", "zsh"):
+    for program in ("docker-registry", "mmdebstrap", "skopeo", "aarch64-linux-gnu-as", "ip", "zsh"):
         (tmp_path / program).write_text("")
         (tmp_path / program).chmod(0o755)
     assert [need.program for need in testing.missing()] == ["sshd", "chromium"]
     output, installed = io.StringIO(), list[list[str]]()
-    monkeypatch.setattr(debian, "install", lambda packages, log, progress: installed.append(packages))
-    monkeypatch.setattr(debian, "this_system", lambda: {"ID": "debian"})
+    monkeypatch.setattr(testing, "install", lambda packages, log, progress: installed.append(packages))
+    monkeypatch.setattr(daemon, "this_system", lambda: {"ID": "debian"})
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     testing.provide(tmp_path, Progress(output))
     assert installed == []

@@ -11,7 +11,7 @@ DIRECT = {
     "util/files.py": "the ways themselves, and an empty lock",
     "util/process.py": "a log, which grows line by line",
     "engine/image.py": "a part beside the file, which then replaces it",
-    "engine/ssh.py": "what ssh prints, read once",
+    "engine/connection.py": "what ssh prints, read once",
     "engine/containers.py": "memory",
     "binary/inspector.py": "a scratch folder",
     "pipeline/compiling.py": "secrets in a scratch folder",

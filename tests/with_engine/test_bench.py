@@ -18,7 +18,7 @@ from tests.with_engine.test_engine import wait_until
 from tfbuild.bench import evidence, session
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
-from tfbuild.engine import Engine, containers, sandbox
+from tfbuild.engine import Engine, containers
 from tfbuild.measure import experiments, intervals, workers
 from tfbuild.measure.experiments import Arm, Case, Experiment, Metric
 from tfbuild.measure.probe import FOLDER
@@ -164,7 +164,7 @@ def test_a_gpu_that_is_not_to_be_had_is_told_in_the_engine_s_own_words(
 ) -> None:
     """No machine has this device; that of a real GPU is not asked for."""
     request = DeviceRequest(driver="tfbuild-none", count=-1, capabilities=[["gpu"]])
-    monkeypatch.setattr(sandbox, "GPUS", request)
+    monkeypatch.setattr(containers, "GPUS", request)
     told = engine.lacks_gpus(image("2.21.0"))
     assert told.startswith("no container gets a GPU here: ")
     assert 'could not select device driver "tfbuild-none"' in told
@@ -225,7 +225,7 @@ def test_signals_while_workers_are_made_end_it_and_leave_no_container(
         def own() -> list[Any]:
             """Its containers, which say whose they are: other tests use the same image."""
             every = engine.client.containers.list(all=True, ignore_removed=True, filters={"label": containers.LABEL})
-            return [one for one in every if f" {process.pid} " in one.labels[containers.LABEL]]
+            return [one for one in every if one.labels[containers.LABEL] == str(process.pid)]
 
         # The main one, that of the step's heartbeat, and one for each of the three workers.
         assert wait_until(lambda: len(os.listdir(f"/proc/{process.pid}/task")) >= 5, 300)

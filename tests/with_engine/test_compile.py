@@ -5,6 +5,7 @@ distribution's packages and a mirror on loopback.
 """
 
 import difflib
+import gzip
 import json
 import re
 import shutil
@@ -31,7 +32,6 @@ from tfbuild.cpu import isa
 from tfbuild.engine import Engine
 from tfbuild.errors import BadInput, BadMirror, BuildFailed, Stale, Unsupported, VerificationFailed
 from tfbuild.facts import toolchains
-from tfbuild.pipeline import bazel
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import run_of
 from tfbuild.plan import Request, RunRequest
@@ -292,17 +292,12 @@ def test_the_sidecar_says_how_the_wheel_was_built(small_wheel: SmallWheel, engin
 # --- the profile ------------------------------------------------------------------------------------------------------
 
 
-def test_the_profile_and_the_slowest_actions_are_beside_the_log(small_wheel: SmallWheel) -> None:
+def test_the_profile_is_beside_the_log(small_wheel: SmallWheel) -> None:
     folder = log(small_wheel.tree, cpu=small_wheel.cpu, bazel_flag=("--subcommands",)).parent
-    profile = bazel.read_profile(folder / "profile.json.gz")
-    assert profile.complete
-    compiled = [action for action in profile.actions if action.name == "Compiling tensorflow/double/kernel.cc"]
-    assert [action.mnemonic for action in compiled] == ["CppCompile"] * KERNELS
-    assert all(action.seconds > 0 for action in compiled)
-    lines = small_wheel.said.partition("profile: ")[2].splitlines()
-    assert lines[0].startswith(f"{folder.relative_to(ROOT)}/profile.json.gz ")
-    assert lines[1:6] == bazel.slowest(profile, 5)
-    assert (folder / "slowest.txt").read_text() == bazel.profile_table(profile)
+    profile = json.loads(gzip.decompress((folder / "profile.json.gz").read_bytes()))
+    names = [event["name"] for event in profile["traceEvents"] if event.get("cat") == "action processing"]
+    assert names.count("Compiling tensorflow/double/kernel.cc") == KERNELS
+    assert f"profile: {folder.relative_to(ROOT)}/profile.json.gz " in small_wheel.said
     assert "Compiling tensorflow/double/kernel.cc" in (folder / "bazel.log").read_text()
 
 
@@ -322,7 +317,7 @@ def test_a_compile_that_fails_leaves_its_profile_and_its_whole_log(wheel: Run, f
     assert "clipped" not in log(fresh.tree, bazel_flag=(flag,)).read_text()
     folder = log(fresh.tree, bazel_flag=(flag,)).parent
     assert (folder / "bazel.log").read_text().count("a line of noise") >= 40000
-    assert "TfWheel" not in {action.mnemonic for action in bazel.read_profile(folder / "profile.json.gz").actions}
+    assert (folder / "profile.json.gz").is_file()
     assert "profile: " in done.stderr
 
 

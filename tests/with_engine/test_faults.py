@@ -97,46 +97,11 @@ def test_an_engine_that_dies_during_a_run_is_told_as_the_cause(mortal: tuple[Sec
 
 # --- runs that cannot clean up ----------------------------------------------------------------------------------------
 
-# A worker that is paused does not notice that its run is gone.
-PAUSED = """
-import sys, time
-from tfbuild.engine import Engine
-with Engine.connect().worker(sys.argv[1], ["cat"]) as worker:
-    worker.ask("started", 60)
-    worker.pause()
-    print(worker.name, flush=True)
-    time.sleep(600)
-"""
-
-
-def paused(base: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen([sys.executable, "-c", PAUSED, base], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-
 
 def names(engine: Engine) -> list[str]:
     return [container.name for container in engine.client.containers.list(all=True, ignore_removed=True)]
 
 
-@pytest.mark.alone  # every other run removes them too
-def test_the_next_run_removes_the_containers_of_a_killed_one_and_no_others(engine: Engine, base: str) -> None:
-    with paused(base) as killed, paused(base) as alive:
-        assert killed.stdout is not None
-        assert alive.stdout is not None
-        dead, living = killed.stdout.readline().strip(), alive.stdout.readline().strip()
-        try:
-            killed.kill()
-            killed.wait()
-            assert dead in names(engine)
-            Engine.connect()
-            assert dead not in names(engine)
-            assert living in names(engine)
-        finally:
-            alive.send_signal(signal.SIGINT)
-            alive.wait()
-    assert living not in names(engine)
-
-
-@pytest.mark.alone  # it looks at all containers of the engine
 def test_a_closed_terminal_leaves_no_container(engine: Engine, base: str) -> None:
     """As an emulator of a terminal ends: the kernel sends SIGHUP, and nothing can be written there any more."""
     before = {*names(engine)}

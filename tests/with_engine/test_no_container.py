@@ -151,12 +151,11 @@ def test_a_machine_without_an_engine_compiles_the_wheel_that_a_container_compile
     assert ours["host"]["glibc"].startswith("2.")
     assert ours["host"]["python"].startswith("3.11.")
     kept = {path.name for path in (folder / "build" / answer["id"]).iterdir()}
-    assert kept >= {"bazel.log", "profile.json.gz", "sittings.jsonl", "slowest.txt", "plan.json"}
+    assert kept >= {"bazel.log", "profile.json.gz", "sittings.jsonl", "plan.json"}
     # The same command goes on from what is there.
     late = run("--time-limit", "1s")
     assert late.returncode == TimeUp.exit_code, late.stderr[-6000:]
     assert "stopped at the time limit of 1.0 s" in late.stderr
-    assert "build: toolchain: done before\nbuild: source: done before\n" in late.stderr
 
 
 # What an action takes.

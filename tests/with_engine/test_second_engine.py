@@ -24,7 +24,7 @@ from tests.with_engine.second import MACHINE, Second, processes
 from tests.with_engine.test_registry import label
 from tfbuild import cpu, plan
 from tfbuild.cli.options import certificates
-from tfbuild.engine import Engine, ssh
+from tfbuild.engine import Engine, connection
 from tfbuild.engine.build import BuildSettings, find_program
 from tfbuild.errors import EngineMissing
 from tfbuild.pipeline import base_image
@@ -113,7 +113,7 @@ def test_what_is_built_by_ssh_stays_and_runs_in_the_engine_there(
     """Streams, a worker that is paused, files out of an image: all that verification is made of."""
     monkeypatch.setenv("PATH", path)
     base = "tfbuild-base:bookworm"
-    with ssh.tunnel(f"ssh://second{second.host.removeprefix('unix://')}") as address:
+    with connection.tunnel(f"ssh://second{second.host.removeprefix('unix://')}") as address:
         by_ssh = Engine.connect(address)
         name, content = build_small(by_ssh, tmp_path)
         assert (there.exists(name), engine.exists(name)) == (True, False)
@@ -153,7 +153,7 @@ def test_what_is_wrong_with_an_engine_by_ssh_is_said(
         with pytest.raises(EngineMissing) as error:
             Engine.connect(f"ssh://{host}")
     finally:
-        ssh.tunnels.close()
+        connection.tunnels.close()
     assert f"no container engine answers at ssh://{host}: " in error.value.reason
     assert reason in error.value.reason
     assert hint in error.value.hint
@@ -189,13 +189,13 @@ def test_an_engine_s_own_ca_holds_whatever_the_web_s_is(
 @pytest.mark.parametrize(
     ("name", "env", "reason", "hint"),
     [
-        ("strange-tls", {}, "certificate verify failed", "of the context strange-tls must be"),
-        ("tcp://127.0.0.1:{port}", {}, "Bad Request", "it may require TLS"),
+        ("strange-tls", {}, "certificate verify failed", "docker --context strange-tls version"),
+        ("tcp://127.0.0.1:{port}", {}, "Bad Request", "if it requires TLS"),
         (
             "tcp://127.0.0.1:{port}",
             {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "{folder}"},
             "certificate",
-            "of DOCKER_CERT_PATH must be",
+            "DOCKER_CERT_PATH=FOLDER",
         ),
     ],
 )

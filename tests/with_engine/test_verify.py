@@ -11,7 +11,7 @@ import pytest
 from tests.with_engine.test_engine import DISTRIBUTION
 from tfbuild.cpu import isa
 from tfbuild.engine import Engine, Sandbox
-from tfbuild.engine import sandbox as sandboxes
+from tfbuild.engine import containers as sandboxes
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session
 from tfbuild.verify.checks import CHECKS

@@ -1,8 +1,7 @@
 """The container engine: images, short runs, workers and files out of images, through the `docker` SDK.
 
-Two things go through Docker's command line instead. Images are built by it (build.py), because the SDK has only the
-classic builder. Containers are attached by it, because it handles the end of stdin, TLS and ssh, which the SDK's raw
-sockets do not.
+Two things go through Docker's command line instead: builds (build.py), and the streams of containers, because it
+handles the end of stdin, TLS and ssh, which the SDK's raw sockets do not.
 """
 
 import os
@@ -16,16 +15,14 @@ from typing import Any, TypedDict, Unpack
 
 import docker
 
-from tfbuild.engine import build, connection, containers, faults, ssh, transfer
+from tfbuild.engine import build, connection, containers, faults, transfer
 from tfbuild.engine import image as images
-from tfbuild.engine import sandbox as sandboxes
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.connection import CALL_SECONDS
-from tfbuild.engine.containers import ContainerRun, Worker
+from tfbuild.engine.containers import ContainerRun, Sandbox, Worker
 from tfbuild.engine.faults import translated
 from tfbuild.engine.image import Files, Image, parse_image
-from tfbuild.engine.sandbox import Sandbox
-from tfbuild.errors import TfbuildError, UnknownImage
+from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage
 from tfbuild.oci import credentials
 from tfbuild.oci.references import split_tag
 from tfbuild.util import files
@@ -54,10 +51,7 @@ class Engine:
     """One container engine; make it with connect()."""
 
     def __init__(self, client: Any, name: str = "", *, local: bool = True) -> None:
-        """Take the SDK's client of an engine that answers, and its `name`: an address, or a context's.
-
-        `local`: whether its socket is on this machine.
-        """
+        """Take the SDK's client of an engine, and its `name`: an address, or a context's; `local`: on this machine."""
         self.client = client
         self.name = name
         self.local = local
@@ -70,15 +64,13 @@ class Engine:
     def connect(cls, name: str = "") -> "Engine":
         """Connect to the engine `name` (an address, or a Docker context), else to the one that Docker's client uses.
 
-        Also removes what killed runs left: their
-        containers there, and their temporary folders here. Raises EngineMissing if none answers.
+        Raises EngineMissing if none answers.
         """
         endpoint = connection.endpoint(connection.environment(name, os.environ))
         client = connection.open_client(endpoint)
         if endpoint.address.startswith("ssh://"):
-            name = ssh.tunnel_to(endpoint.address)
+            name = connection.tunnel_to(endpoint.address)
         engine = cls(client, name, local=endpoint.local)
-        containers.sweep(client)
         files.sweep()
         return engine
 
@@ -149,10 +141,7 @@ class Engine:
             raise transfer.TransferFailed(f"docker save: {done.stderr.strip()}")
 
     def push(self, ref: str, progress: Progress) -> None:
-        """Upload an image under its own name, without the layers that the registry has. Raises TransferFailed.
-
-        The engine itself retries each layer, and uses the credentials that `docker login` stored.
-        """
+        """Upload an image under its own name, without the layers that the registry has. Raises TransferFailed."""
         repository, tag = split_tag(ref)
         with progress.step(f"push {ref}") as step, translated(ref):
             credentials.conceal_login(repository)
@@ -161,10 +150,7 @@ class Engine:
             transfer.follow(events, step, pushing=True)
 
     def pull(self, ref: str, progress: Progress) -> None:
-        """Download the image `ref` ("repository@sha256:..."), without the layers that the engine has.
-
-        Raises TransferFailed.
-        """
+        """Download the image `ref`, without the layers that the engine has. Raises TransferFailed."""
         with progress.step(f"pull {ref}") as step, translated(ref):
             credentials.conceal_login(ref)
             with credentials.readable(), transfer.beginning():
@@ -227,7 +213,7 @@ class Engine:
             container.put_archive(path, containers.archive(files))
             container.reload()
             (mount,) = (mount for mount in container.attrs["Mounts"] if mount["Destination"] == path)
-            yield Sandbox(processes=sandboxes.processes(self.cpus), volume=mount["Name"], path=path)
+            yield Sandbox(processes=containers.processes(self.cpus), volume=mount["Name"], path=path)
 
     def read_file(self, ref: str, path: str, destination: Path, limit: int) -> Path:
         """Copy one regular file of at most `limit` bytes out of the image without starting it.
@@ -248,11 +234,10 @@ class Engine:
             return images.read_contents(container, paths, limit)
 
     def read_files(self, ref: str, wanted: Callable[[str], bool], limit: int) -> Files:
-        """Read the regular files and links of the image whose paths `wanted` picks, without starting the image.
+        """Read the regular files and links of the image whose absolute paths `wanted` picks, without starting it.
 
-        Paths are absolute, and links are not followed. The engine sends the whole image for this. Raises UnknownImage,
-        or OSError with EFBIG if the files together exceed `limit` bytes, or the image has more content than any real
-        one.
+        The engine sends the whole image for this. Raises UnknownImage, or OSError with EFBIG if the files together
+        exceed `limit` bytes, or the image has more content than any real one.
         """
         with self._unstarted(ref) as container:
             return images.read_files(container, wanted, limit)
@@ -260,11 +245,8 @@ class Engine:
     def build(self, context: Path, settings: BuildSettings, *, tag: str, stage: str = "") -> str:
         """Build a folder with BuildKit, name the image `tag` and return its id; the whole output goes to `log`.
 
-        With `stage`, the image is that stage and not the last one.
-
-        `watch` gets each line that a step prints, and returns what progress shows of it. Raises BuildFailed with the
-        last lines that matter, DiskFull, EngineMissing if no client can build, or TimeoutError after `seconds`.
-        Ctrl-C or SIGTERM also ends the build inside the engine, then raises KeyboardInterrupt.
+        With `stage`, the image is that stage and not the last one. Raises BuildFailed with the last lines that matter,
+        DiskFull, EngineMissing if no client can build, or TimeoutError. Ctrl-C also ends the build inside the engine.
         """
         with self.watched("the build"):
             return build.build(context, self.environ, settings, tag=tag, stage=stage)
@@ -274,13 +256,42 @@ class Engine:
         with self.watched("the build"):
             build.build(context, self.environ, settings, stage=stage, output=output)
 
-    def watched(self, use: str) -> AbstractContextManager[Callable[[], None]]:
+    @contextmanager
+    def watched(self, use: str) -> Iterator[Callable[[], None]]:
         """Raise EngineMissing for any error in the block if the engine ended during it, even if it is back.
 
         Likewise DiskFull if its disk is full. Yields a function that raises them as well, for failures that the block
         would blame on an image. `use`: what the engine does meanwhile, as in "ended during `use`".
         """
-        return faults.watched(self, use)
+        with faults.held_connection(self.client) as ended:
+
+            def require_engine() -> None:
+                try:
+                    self.require_answer()
+                except EngineMissing as missing:
+                    raise EngineMissing(
+                        f"the container engine stopped answering during {use}: "
+                        f"{missing.reason.removeprefix(faults.NO_ANSWER)}",
+                        hint=f"{missing.hint}; {faults.AGAIN}",
+                    ) from missing
+                # In this order: a new connection may have waited until the next engine started.
+                if ended():
+                    raise EngineMissing(
+                        f"the container engine ended during {use}, and was started again",
+                        hint=f"{faults.AGAIN}; the engine's log says why it ended (journalctl -u docker)",
+                    )
+                # It does not always say so itself.
+                if faults.disk_is_full(self):
+                    where = f"no space is left on {self.data_root} for {use}"
+                    raise DiskFull(f"the engine's disk is full: {where}", hint=faults.PRUNE_HINT)
+
+            try:
+                yield require_engine
+            except DiskFull:
+                raise
+            except Exception:
+                require_engine()
+                raise
 
     def require_buildkit(self) -> None:
         """Raise EngineMissing if no `docker` program can build with BuildKit on this engine."""
@@ -313,23 +324,11 @@ class Engine:
 
     @contextmanager
     def _container(
-        self,
-        ref: str,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str] = {},
-        entrypoint: Sequence[str] | None = None,
-        files: Mapping[str, bytes] = {},
-        network: str = "none",
-        gpus: bool = False,
-        sandbox: Sandbox | None = None,
-        own: Sequence[Any] = (),
+        self, ref: str, command: Sequence[str], own: Sequence[Any] = (), **options: Unpack[ContainerOptions]
     ) -> Iterator[Any]:
-        """Create a container without capabilities; remove it at the end by its name, which is known beforehand.
-
-        `own`: mounts of the SDK.
-        """
-        name = f"{containers.NAME}{secrets.token_hex(6)}"
+        """Create a container without capabilities, with its `own` mounts; remove it at the end by its name."""
+        name = f"tfbuild-{secrets.token_hex(6)}"
+        gpus, entrypoint = options.get("gpus", False), options.get("entrypoint")
         with translated(ref):
             try:
                 image = self.client.images.get(ref)
@@ -337,21 +336,20 @@ class Engine:
                     image.id,
                     list(command),
                     name=name,
-                    labels={containers.LABEL: containers.this_process()},
+                    labels={containers.LABEL: str(os.getpid())},
                     # The engine takes an empty list for the image's own entrypoint; [""] clears it.
                     entrypoint=None if entrypoint is None else list(entrypoint) or [""],
-                    environment=dict(env),
-                    network_mode=network,
-                    device_requests=[sandboxes.GPUS] if gpus else None,
-                    **sandboxes.confinement(image, sandbox, own, gpus=gpus),
+                    environment=dict(options.get("env", {})),
+                    network_mode=options.get("network", "none"),
+                    device_requests=[containers.GPUS] if gpus else None,
+                    **containers.confinement(options.get("sandbox"), own, gpus=gpus),
                 )
-                if files:
-                    container.put_archive("/", containers.archive(files))
+                if copied := options.get("files"):
+                    container.put_archive("/", containers.archive(copied))
                 yield container
             finally:
                 containers.discard(self.client, name)
 
     def _unstarted(self, ref: str, *own: Any) -> AbstractContextManager[Any]:
-        """Create a container to copy files out of, or into its `own` mounts."""
         # Some images name no command, and the engine creates no container without one.
-        return self._container(ref, ("-",), own=own)
+        return self._container(ref, ("-",), own)

@@ -4,12 +4,17 @@ The engine is the one that the user names, else the one that Docker's own client
 context.
 """
 
+import atexit
 import os
+import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,10 +23,10 @@ import docker
 from docker.errors import TLSParameterError
 from docker.tls import TLSConfig
 
-from tfbuild.engine import ssh
 from tfbuild.engine.faults import NO_ANSWER, translated, unanswered
-from tfbuild.errors import EngineMissing
+from tfbuild.errors import EngineMissing, UsageError
 from tfbuild.oci import credentials
+from tfbuild.util import files
 
 SOCKET, DEFAULT = "unix:///var/run/docker.sock", "default"
 # Docker's own client applies these to an address in DOCKER_HOST, even to that of a socket, but not to a context.
@@ -43,7 +48,7 @@ def environment(engine: str, environ: Mapping[str, str]) -> dict[str, str]:
 def choose(engine: str) -> str:
     """Return what the user names. Raises EngineMissing for an unknown context, UsageError for a bad ssh address."""
     if engine.startswith("ssh://"):
-        ssh.destination(engine)
+        destination(engine)
     elif engine and "://" not in engine:
         endpoint(environment(engine, os.environ))
     return engine
@@ -107,8 +112,8 @@ def _context(environ: Mapping[str, str]) -> Endpoint:
         known = "docker context ls; or ssh://HOST, tcp://HOST:PORT"
         hint = f"--engine unix://{name}" if name.startswith("/") else known
         raise EngineMissing(missing or f"the Docker context {name!r} cannot be used: {why}", hint=hint)
-    name, address, trusting, files = done.stdout.splitlines()
-    folder, verify = Path(files, "docker"), trusting != "true"
+    name, address, trusting, tls_files = done.stdout.splitlines()
+    folder, verify = Path(tls_files, "docker"), trusting != "true"
     tls = None
     if address.startswith("tcp://") and (folder.is_dir() or not verify):
         tls = _tls(folder, verify=verify) if folder.is_dir() else TLSConfig(verify=False)
@@ -128,6 +133,103 @@ def _tls(folder: Path, *, verify: bool) -> TLSConfig:
     ca, certificate, key = (folder / name for name in ("ca.pem", "cert.pem", "key.pem"))
     pair = (str(certificate), str(key)) if certificate.is_file() or key.is_file() else None
     return TLSConfig(client_cert=pair, ca_cert=str(ca) if ca.is_file() else None, verify=verify)
+
+
+# --- by ssh -----------------------------------------------------------------------------------------------------------
+
+# One ssh, with the user's keys and settings, forwards the engine's socket to one of this machine. The SDK's own support
+# needs a second implementation of ssh; Docker's client starts an ssh for each connection, and prompts for passwords.
+REMOTE_SOCKET = "/var/run/docker.sock"
+CONNECT_SECONDS = 10
+ANSWER_SECONDS = 30.0
+# A lost network is noticed after 45 s. Without `-S none`, a user's ControlPersist would outlive this process.
+OPTIONS = (
+    "-nNT", "-S", "none", "-o", "BatchMode=yes", "-o", "RemoteCommand=none", "-o", "ServerAliveInterval=15",
+    "-o", f"ConnectTimeout={CONNECT_SECONDS}",
+)  # fmt: skip
+# A host cannot be taken for an option, nor begin with a character that is special to a shell.
+ADDRESS = re.compile(
+    r"ssh://(?P<user>[A-Za-z0-9_][\w.+-]*@)?(?P<host>[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\])(:(?P<port>\d{1,5}))?"
+    r"(?P<path>/[\w./-]*)?",
+    re.ASCII,
+)
+# Printed above ssh's last line, which is the same as for an unknown host.
+CHANGED = "IDENTIFICATION HAS CHANGED"
+HINTS = (
+    (CHANGED, "its host key has changed: find out why, then ssh-keygen -R"),
+    ("Permission denied", "ssh must not prompt: install a key (ssh-copy-id {host}), or load yours (ssh-add)"),
+    ("Host key verification failed", "check its key and accept it once by hand: ssh {host}"),
+    ("Could not resolve hostname", "is the name right? ~/.ssh/config applies"),
+    ("Connection refused", "no sshd answers on that port: ssh://{host}:PORT"),
+    ("No route to host", "is it switched on, and reachable from here?"),
+    ("timed out", "is it switched on, and reachable from here?"),
+    # ssh opens the local socket before it asks for the one there.
+    ("", "its engine is down, its socket is elsewhere (ssh://HOST/PATH/docker.sock), that user may not use it, or sshd "
+     "forwards no sockets: ssh {host} docker version"),
+)  # fmt: skip
+
+
+def destination(address: str) -> tuple[str, int, str]:
+    """Parse ``ssh://user@host:port/socket``, of which only the host must be there. Raises UsageError.
+
+    Returns the host with its user, the port (0 for the default of ssh), and the engine's socket there.
+    """
+    match = ADDRESS.fullmatch(address)
+    port = int((match and match["port"]) or 0)
+    if match is None or port > 65535:
+        raise UsageError(f"{address!r} names no ssh host", hint="ssh://user@host, ssh://user@host:2222")
+    return (match["user"] or "") + match["host"].strip("[]"), port, (match["path"] or "").rstrip("/") or REMOTE_SOCKET
+
+
+@contextmanager
+def tunnel(address: str) -> Iterator[str]:
+    """Yield the address of a local socket that ssh forwards to the engine at ssh://HOST. Raises EngineMissing."""
+    host, port, socket_there = destination(address)
+    if shutil.which("ssh") is None:
+        raise EngineMissing(f"{address} needs ssh, which is not on PATH", hint="apt-get install openssh-client")
+    # A short name: the kernel limits a socket's path to 107 bytes, of which ssh needs 17.
+    with files.temporary_folder() as folder, (folder / "log").open("w+b") as log:
+        near = folder / "engine"
+        with subprocess.Popen(
+            ["ssh", *OPTIONS, "-L", f"{near}:{socket_there}", *(["-p", str(port)] if port else []), "--", host],
+            stdin=subprocess.DEVNULL,
+            stderr=log,
+            # Ctrl-C must not reach it before the containers are removed.
+            start_new_session=True,
+        ) as program:
+            try:
+                deadline = time.monotonic() + ANSWER_SECONDS
+                while not near.exists() and program.poll() is None and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                if not near.exists():
+                    log.seek(0)
+                    why = reason(log.read().decode(errors="replace")) if program.poll() is not None else "timed out"
+                    raise EngineMissing(f"{NO_ANSWER}{why}")
+                yield f"unix://{near}"
+            finally:
+                program.kill()
+
+
+tunnels = ExitStack()
+atexit.register(tunnels.close)
+
+
+@cache
+def tunnel_to(address: str) -> str:
+    """Return the local address of the engine at ssh://HOST, valid until this process ends. Raises EngineMissing."""
+    return tunnels.enter_context(tunnel(address))
+
+
+def reason(output: str) -> str:
+    """Return the last line that ssh printed; the lines before it are banners and warnings."""
+    lines = ["".join(filter(str.isprintable, line)).strip() for line in output.splitlines()]
+    last = next((line for line in reversed(lines) if line), "ssh ended without output")
+    return f"{CHANGED}: {last}" if any(CHANGED in line for line in lines) else last
+
+
+def advice(address: str, reason: str) -> str:
+    """Return what to do about an engine at the ssh `address` that does not answer, for this reason."""
+    return next(hint for part, hint in HINTS if part in reason).format(host=destination(address)[0])
 
 
 # --- the SDK's connection ---------------------------------------------------------------------------------------------
@@ -158,12 +260,12 @@ def open_client(endpoint: Endpoint) -> Any:
     address = endpoint.address
     try:
         if address.startswith("ssh://"):
-            address = ssh.tunnel_to(address)
+            address = tunnel_to(address)
         _check_address(address)
         with translated():
             _check_socket(address)
             with credentials.readable():
-                client = _Client(base_url=address, tls=endpoint.tls or False, timeout=ssh.CONNECT_SECONDS)
+                client = _Client(base_url=address, tls=endpoint.tls or False, timeout=CONNECT_SECONDS)
             client.api.timeout = CALL_SECONDS
             return client
     except EngineMissing as error:
@@ -191,7 +293,7 @@ def _check_socket(address: str) -> None:
     if address.startswith("unix://"):
         try:
             with socket.socket(socket.AF_UNIX) as end:
-                end.settimeout(ssh.CONNECT_SECONDS)
+                end.settimeout(CONNECT_SECONDS)
                 end.connect(address.removeprefix("unix://"))
         except OSError as error:
             why = f"{error.strerror or error} ({address})"
@@ -201,15 +303,9 @@ def _check_socket(address: str) -> None:
 def _advice(endpoint: Endpoint, reason: str) -> str:
     """Return the hint for an engine on another machine that does not answer."""
     if endpoint.address.startswith("ssh://"):
-        return ssh.advice(endpoint.address, reason)
+        return advice(endpoint.address, reason)
     option = f"--context {endpoint.context}" if endpoint.context else f"--host {endpoint.address}"
-    command = f"docker {option} version"
-    if "400 Client Error" in reason:
-        return (
-            "it may require TLS: DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH=FOLDER, or a context with certificates; "
-            f"{command}"
-        )
-    if "certificate" in reason:
-        source = f"the context {endpoint.context}" if endpoint.context else "DOCKER_CERT_PATH"
-        return f"the CA and client certificate of {source} must be those that the engine was set up with; {command}"
-    return f"is it up, and reachable from here? {command}"
+    return (
+        f"is it up, and reachable from here? docker {option} version; if it requires TLS: DOCKER_TLS_VERIFY=1 and "
+        "DOCKER_CERT_PATH=FOLDER with its CA and your certificate, or a context that has them"
+    )

@@ -1,19 +1,16 @@
-"""Running containers: the files that they get, how they end, what killed runs leave, and workers."""
+"""Containers: what they may use and get, how they end, and those that are workers."""
 
 import io
-import os
 import re
 import tarfile
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import datetime
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import docker
+from docker.types import DeviceRequest, Mount, Ulimit
 
 from tfbuild.engine.faults import disk_full, translated
 from tfbuild.errors import TfbuildError
@@ -26,6 +23,8 @@ REFUSED = "Error response from daemon: "
 LOG_LINES = re.compile(r'\A(time="[^\n]*\n)+')
 # How long the attached program may take to end after the container's streams have.
 END_SECONDS = 10
+# All containers carry this label, so that what a killed run leaves can be found.
+LABEL = "io.tfbuild.container"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,61 +62,6 @@ def exit_code(program: Attached) -> int:
     return NOT_STARTED
 
 
-def engine_time(client: Any) -> float | None:
-    """Return the time of the engine's machine, in seconds since the epoch; None if it cannot be read."""
-    try:
-        return datetime.fromisoformat(str(client.info().get("SystemTime"))).timestamp()
-    except ValueError:
-        return None
-
-
-# --- what killed runs leave -------------------------------------------------------------------------------------------
-
-# Containers carry the process that made them, as this label's value, and have names that begin with NAME. Images made
-# of such a container inherit the label, but containers of those have other names.
-LABEL = "io.tfbuild.container"
-NAME = "tfbuild-"
-
-
-@cache
-def this_process() -> str:
-    """Return the boot, the namespace of process ids, the user, the id and the start of this process.
-
-    "" if the system does not say (macOS).
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
-    return f"{boot} {namespace} {os.geteuid()} {os.getpid()} {_start_of(os.getpid())}"
-
-
-def _start_of(pid: int) -> str:
-    """Return when a process began, in clock ticks since the boot (proc(5), field 22 of stat); "" for none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return ""
-    # The name before the last parenthesis may hold anything.
-    return stat.rpartition(")")[2].split()[19]
-
-
-def has_ended(process: str) -> bool:
-    """Return whether a process is known to have ended: one of this boot, namespace and user, which /proc shows."""
-    own, other = this_process().split(), process.split()
-    return len(other) == 5 and own[:3] == other[:3] and other[3].isdecimal() and _start_of(int(other[3])) != other[4]
-
-
-def sweep(client: Any) -> None:
-    """Remove the containers whose process has ended. A failure is left to the next run."""
-    with suppress(TfbuildError), translated():
-        for row in client.api.containers(all=True, filters={"label": LABEL}):
-            named = any(name.startswith(f"/{NAME}") for name in row.get("Names") or ())
-            if named and has_ended(row["Labels"][LABEL]):
-                discard(client, row["Id"])
-
-
 def discard(client: Any, name: str) -> None:
     """Remove a container with its volumes, running or not."""
     try:
@@ -126,6 +70,71 @@ def discard(client: Any, name: str) -> None:
         # Somebody else has removed it, or is about to.
         if error.status_code not in (404, 409):
             raise
+
+
+# --- what containers may use ------------------------------------------------------------------------------------------
+
+MIB = 1 << 20
+# TensorFlow's probes and benchmarks peak below 1.5 GiB. CUDA's libraries map and pin far more than they use.
+MEMORY = 4096 * MIB
+GPU_MEMORY = 16384 * MIB
+# The size of /tmp; what it holds counts as memory.
+SCRATCH = 256 * MIB
+# Threads count too: TensorFlow starts three pools with one thread per core each, NumPy and OpenMP one each.
+PROCESSES = 256
+PROCESSES_PER_CPU = 16
+# Without a sandbox.
+MOST_PROCESSES = 8192
+# What `docker run --gpus all` requests. Written without access to a GPU.
+GPUS = DeviceRequest(count=-1, capabilities=[["gpu"]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sandbox:
+    """The limits of containers whose image nobody trusts, and the `volume` that they see read-only at `path`.
+
+    They can write nothing but a small tmpfs, so that they cannot fill the engine's disk. Files cannot be copied into a
+    container with a read-only root: they are in the volume, which belongs to a container that never starts.
+    `processes`: the most that a container may have, threads included.
+    """
+
+    processes: int
+    volume: str
+    path: str
+
+    def options(self, *, gpus: bool) -> dict[str, Any]:
+        """Return what the engine creates a container with."""
+        memory = GPU_MEMORY if gpus else MEMORY
+        return {
+            "read_only": True,
+            "mem_limit": memory,
+            "memswap_limit": memory,
+            "pids_limit": self.processes,
+            # The machine's handler of core dumps runs outside of the container.
+            "ulimits": [Ulimit(name="core", soft=0, hard=0)],
+            "mounts": [
+                Mount(self.path, self.volume, type="volume", read_only=True, no_copy=True),
+                Mount("/tmp", None, type="tmpfs", tmpfs_size=SCRATCH),
+            ],
+        }
+
+
+def confinement(sandbox: Sandbox | None, mounts: Sequence[Mount], *, gpus: bool) -> dict[str, Any]:
+    """Return the options that confine a container: those of every one, and those of its sandbox or the usual ones."""
+    return {
+        "stdin_open": True,
+        "auto_remove": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        # Output is read while the container runs; the engine's own copy of it would grow without limit.
+        "log_config": {"Type": "none"},
+        **(sandbox.options(gpus=gpus) if sandbox else {"mounts": [*mounts], "pids_limit": MOST_PROCESSES}),
+    }
+
+
+def processes(cpus: int) -> int:
+    """Return how many processes and threads a container may have on a machine with `cpus` processors."""
+    return PROCESSES + PROCESSES_PER_CPU * cpus
 
 
 # --- workers ----------------------------------------------------------------------------------------------------------

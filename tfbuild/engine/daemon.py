@@ -1,12 +1,13 @@
 """Start and stop tfbuild's own engine, by engine.sh, on a machine without one; or say what the user must do."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from tfbuild.engine import connection, debian
+from tfbuild.engine import connection
 from tfbuild.engine.client import Engine
 from tfbuild.engine.faults import DENIED, unanswered
 from tfbuild.errors import EngineMissing
@@ -16,6 +17,19 @@ SCRIPT = Path(__file__).with_name("engine.sh")
 FOLDER = Path("/var/lib/tfbuild/engine")
 # The script's exit code where no engine of ours runs.
 NOT_RUNNING = 3
+
+
+def this_system() -> dict[str, str]:
+    """Return what this machine's os-release says; an empty dict where there is none (macOS)."""
+    try:
+        return platform.freedesktop_os_release()
+    except (OSError, ValueError):
+        return {}
+
+
+def has_apt(system: dict[str, str]) -> bool:
+    """Return whether the system is Debian, Ubuntu or a derivative of them."""
+    return not {"debian", "ubuntu"}.isdisjoint([system.get("ID", ""), *system.get("ID_LIKE", "").split()])
 
 
 def advice(cause: BaseException, named: str, *, system: str, apt: bool, root: bool, dockerd: bool) -> str:
@@ -47,7 +61,7 @@ def ensure(progress: Progress) -> Engine:
         return Engine.connect()
     except EngineMissing as error:
         named = "" if address == connection.SOCKET else address
-        apt, root = debian.has_apt(debian.this_system()), os.geteuid() == 0
+        apt, root = has_apt(this_system()), os.geteuid() == 0
         dockerd = shutil.which("dockerd") is not None
         if hint := advice(error, named, system=sys.platform, apt=apt, root=root, dockerd=dockerd):
             raise EngineMissing(error.reason, hint=hint) from error

@@ -39,14 +39,6 @@ class WithDisk(Protocol):
     def data_root(self) -> Path: ...
 
 
-class AnEngine(WithDisk, Protocol):
-    """What is asked of an engine here."""
-
-    client: Any
-
-    def require_answer(self) -> None: ...
-
-
 @contextmanager
 def translated(ref: str = "") -> Iterator[None]:
     """Turn the SDK's errors into EngineMissing, UnknownImage, DiskFull, or TfbuildError for other refusals.
@@ -119,57 +111,20 @@ NO_EVENT = {"filters": '{"event": ["none"]}'}
 AGAIN = "run the same command again: what was made is kept"
 
 
-class HeldConnection:
-    """A connection to the engine that is kept open. Raises EngineMissing; close it."""
+@contextmanager
+def held_connection(client: Any) -> Iterator[Callable[[], bool]]:
+    """Keep a connection to the engine open, and yield whether the engine at its end has ended. Raises EngineMissing."""
+    # The SDK's own events() does not show its connection.
+    api = client.api
+    with translated():
+        response = api._get(api._url("/events"), params=NO_EVENT, stream=True)
 
-    def __init__(self, client: Any) -> None:
-        # The SDK's own events() does not show its connection.
-        api = client.api
-        with translated():
-            self._response = api._get(api._url("/events"), params=NO_EVENT, stream=True)
-
-    @property
-    def ended(self) -> bool:
-        """Whether the engine at its other end has ended."""
-        if not self._response.ok:
+    def ended() -> bool:
+        if not response.ok:
             return False  # a proxy may refuse to list events; its answer ends at once
         with selectors.DefaultSelector() as selector:
-            selector.register(self._response.raw, selectors.EVENT_READ)
+            selector.register(response.raw, selectors.EVENT_READ)
             return bool(selector.select(0))
 
-    def close(self) -> None:
-        """End it."""
-        self._response.close()
-
-
-@contextmanager
-def watched(engine: AnEngine, use: str) -> Iterator[Callable[[], None]]:
-    """Raise EngineMissing for any error in the block if the engine ended during it; see Engine.watched."""
-    with closing(HeldConnection(engine.client)) as held:
-
-        def require_engine() -> None:
-            try:
-                engine.require_answer()
-            except EngineMissing as missing:
-                raise EngineMissing(
-                    f"the container engine stopped answering during {use}: {missing.reason.removeprefix(NO_ANSWER)}",
-                    hint=f"{missing.hint}; {AGAIN}",
-                ) from missing
-            # In this order: a new connection may have waited until the next engine started.
-            if held.ended:
-                raise EngineMissing(
-                    f"the container engine ended during {use}, and was started again",
-                    hint=f"{AGAIN}; the engine's log says why it ended (journalctl -u docker)",
-                )
-            # It does not always say so itself.
-            if disk_is_full(engine):
-                where = f"no space is left on {engine.data_root} for {use}"
-                raise DiskFull(f"the engine's disk is full: {where}", hint=PRUNE_HINT)
-
-        try:
-            yield require_engine
-        except DiskFull:
-            raise
-        except Exception:
-            require_engine()
-            raise
+    with closing(response):
+        yield ended

@@ -6,7 +6,6 @@ Files are copied out of a container that was created but never started.
 import errno
 import io
 import os
-import secrets
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -18,7 +17,7 @@ import docker
 
 from tfbuild.engine.faults import disk_full
 from tfbuild.errors import DiskFull, TfbuildError
-from tfbuild.util.files import FULL
+from tfbuild.util.files import FULL, whole
 from tfbuild.util.terminal import as_text
 
 
@@ -88,12 +87,9 @@ class Files:
 
 def read_file(container: Any, path: str, destination: Path, limit: int) -> None:
     """Copy one regular file to `destination`, which is written whole or not at all; see Engine.read_file."""
-    stream = _open_file(container, path, limit)
-    part = destination.with_name(f"{destination.name}.{secrets.token_hex(4)}.part")
     try:
-        with closing(stream), part.open("wb") as out:
+        with closing(_open_file(container, path, limit)) as stream, whole(destination) as part, part.open("wb") as out:
             _copy_only_member(stream, out, path, limit)
-        part.replace(destination)
     except OSError as error:
         # To a caller, errors of files are those of the image.
         if error.filename == path:
@@ -103,8 +99,6 @@ def read_file(container: Any, path: str, destination: Path, limit: int) -> None:
             f"{destination.parent} cannot hold a copy of the image's {path}: {error.strerror or error}",
             hint="free some space there, or name a folder on another disk in TMPDIR; then run the same command again",
         ) from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def read_contents(container: Any, paths: Iterable[str], limit: int) -> dict[str, bytes]:

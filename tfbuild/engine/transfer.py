@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import docker
@@ -21,52 +20,40 @@ TRIES = 3
 WAIT_SECONDS = 2.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """A `phrase` in the engine's error text, what to do about it, and whether a retry may help (`passing`).
-
-    `expires`: a retry may help if some data had been moved, because the credentials expired meanwhile.
-    """
-
-    phrase: str
-    hint: str
-    passing: bool = False
-    expires: bool = False
-
-
-# The first match decides.
+# A phrase in the engine's error text, what to do about it, and whether a retry may help. The first match decides.
 REFUSALS = (
-    Refusal(phrase="toomanyrequests", hint=refusals.TOO_MANY, passing=True),
-    Refusal(phrase="too many requests", hint=refusals.TOO_MANY, passing=True),
-    Refusal(phrase="immutable", hint=refusals.IMMUTABLE),
-    Refusal(phrase="name unknown", hint=refusals.UNKNOWN_NAME),
+    ("toomanyrequests", refusals.TOO_MANY, True),
+    ("too many requests", refusals.TOO_MANY, True),
+    ("immutable", refusals.IMMUTABLE, False),
+    ("name unknown", refusals.UNKNOWN_NAME, False),
     # After the rate limits, because some of these phrases also appear in quotas of requests.
-    *(Refusal(phrase=phrase, hint=refusals.FULL) for phrase in refusals.SPACE),
-    Refusal(phrase="413 request entity too large", hint=refusals.FULL),
-    Refusal(phrase="no basic auth", hint="docker login"),
-    Refusal(phrase="unauthorized", hint="docker login", expires=True),
-    Refusal(phrase="denied", hint="docker login as a user with access; does the repository exist?"),
-    Refusal(phrase="x509", hint="the engine must trust the registry's CA: /etc/docker/certs.d/HOST/ca.crt"),
-    Refusal(
-        phrase="http response to https client",
-        hint="serve that registry with TLS, or add it to the engine's insecure-registries",
+    *((phrase, refusals.FULL, False) for phrase in refusals.SPACE),
+    ("413 request entity too large", refusals.FULL, False),
+    ("no basic auth", "docker login", False),
+    # It may have expired during the transfer; then the engine gets a new token.
+    ("unauthorized", "docker login", True),
+    ("denied", "docker login as a user with access; does the repository exist?", False),
+    ("x509", "the engine must trust the registry's CA: /etc/docker/certs.d/HOST/ca.crt", False),
+    (
+        "http response to https client",
+        "serve that registry with TLS, or add it to the engine's insecure-registries",
+        False,
     ),
 )
-UNKNOWN = Refusal(phrase="", hint="the same command continues where it stopped: complete layers are kept", passing=True)
-NOT_BEGUN = Refusal(phrase="", hint="does the engine reach that registry, and does it have the image?")
+UNKNOWN = ("", "the same command continues where it stopped: complete layers are kept", True)
+NOT_BEGUN = ("", "does the engine reach that registry, and does it have the image?", False)
 
 
 class TransferFailed(TfbuildError):
-    """The engine could not move an image to or from a registry, by `refusal`. `passing`: a retry may succeed."""
+    """The engine could not move an image to or from a registry. `passing`: a retry may succeed."""
 
     exit_code = 26
 
-    def __init__(self, error: str, *, begun: bool = False, otherwise: Refusal = UNKNOWN) -> None:
-        """`begun`: some data had been moved by then; `otherwise`: for an error that no row knows."""
-        rows = (row for row in REFUSALS if row.phrase in error.lower())
-        self.refusal = next(rows, otherwise)
-        self.passing = self.refusal.passing or (self.refusal.expires and begun)
-        super().__init__(without_secrets(error.strip(), foreign=True), hint=self.refusal.hint)
+    def __init__(self, error: str, *, otherwise: tuple[str, str, bool] = UNKNOWN) -> None:
+        """`otherwise`: the row for an error that no other knows."""
+        rows = (row for row in REFUSALS if row[0] in error.lower())
+        _, hint, self.passing = next(rows, otherwise)
+        super().__init__(without_secrets(error.strip(), foreign=True), hint=hint)
 
 
 def again(transfer: Callable[[], None], progress: Progress) -> None:
@@ -107,7 +94,7 @@ def follow(events: Iterable[dict[str, Any]], step: Step, *, pushing: bool) -> No
             if "error" in event:
                 error = str(event["error"])
                 full = None if pushing else disk_full(error)
-                failures.append(full or TransferFailed(error, begun=bool(layers)))
+                failures.append(full or TransferFailed(error))
             detail = event.get("progressDetail") or {}
             if event.get("status") in MOVING and detail.get("total"):
                 layers[str(event["id"])] = (int(detail.get("current", 0)), int(detail["total"]))

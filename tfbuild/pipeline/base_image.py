@@ -1,6 +1,7 @@
 """The images that a build starts from: a base from a registry or made from Debian's packages, or an earlier image."""
 
 import os
+import re
 import shutil
 import tarfile
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from tfbuild.context import labels
 from tfbuild.context.dockerfile import Base, Context, image_digest
-from tfbuild.engine import Engine, debian, transfer
+from tfbuild.engine import Engine, transfer
 from tfbuild.engine.faults import REFUSED, translated
 from tfbuild.errors import RegistryRefused, Stale, UnknownImage, Unsupported, UsageError
 from tfbuild.oci.references import split_tag
@@ -34,6 +35,8 @@ KEPT = ("doc/*/copyright", "locale/locale.alias")
 MERGED_USR = Path("/usr/share/mmdebstrap/hooks/maybe-merged-usr")
 # A site may serve packages over https with its own CA. apt's sources stay in the image; that CA must not.
 CA_OPTION = "/etc/apt/apt.conf.d/99tfbuild-ca"
+APT = Path("/etc/apt")
+ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.+)")
 
 
 def resolve(
@@ -187,7 +190,7 @@ def _pull(engine: Engine, reference: str, progress: Progress) -> None:
         others = "--base auto, --base bootstrap, or an image that `docker image ls` lists"
         raise RegistryRefused(
             f"image {reference} is not on this engine and cannot be pulled ({error.reason})",
-            hint=others if error.refusal is transfer.NOT_BEGUN else error.hint,
+            hint=others if error.hint == transfer.NOT_BEGUN[1] else error.hint,
         ) from error
 
 
@@ -215,7 +218,11 @@ def bootstrap(engine: Engine, distribution: str, *, progress: Progress, log: Pat
     """Make Debian `distribution` as the image tfbuild-base:<distribution> with mmdebstrap; reuse it for seven days."""
     name = f"{REPOSITORY}:{distribution}"
     if not (engine.exists(name) and _fresh(engine, name, distribution)):
-        _need_mmdebstrap(log, progress)
+        if shutil.which("mmdebstrap") is None:
+            raise UsageError(
+                "mmdebstrap, which makes a base image from packages, is not installed",
+                hint="apt-get install mmdebstrap debian-archive-keyring (Debian, Ubuntu); or --base NAME with an image",
+            )
         with files.temporary_folder() as folder:
             archive = folder / "base.tar"
             with progress.step(f"base: make Debian {distribution} from its packages"):
@@ -239,18 +246,6 @@ def _fresh(engine: Engine, name: str, distribution: str) -> bool:
     return fits and abs(datetime.now(UTC) - datetime.fromisoformat(image.created)) < FRESH
 
 
-def _need_mmdebstrap(log: Path, progress: Progress) -> None:
-    if shutil.which("mmdebstrap"):
-        return
-    hint = "apt-get install mmdebstrap debian-archive-keyring (Debian, Ubuntu); or --base NAME with an image you have"
-    if not debian.has_apt(debian.this_system()) or os.geteuid() != 0:
-        raise UsageError("mmdebstrap, which makes a base image from packages, is not installed", hint=hint)
-    try:
-        debian.install(["mmdebstrap", "debian-archive-keyring"], log, progress)
-    except debian.AptFailed as error:
-        raise RegistryRefused(error.reason, hint=error.hint) from error
-
-
 def _mmdebstrap(archive: Path, distribution: str, platform: str, log: Path, ca_cert: Path | None) -> None:
     command = [
         "mmdebstrap",
@@ -263,7 +258,7 @@ def _mmdebstrap(archive: Path, distribution: str, platform: str, log: Path, ca_c
         *([f"--hook-dir={MERGED_USR}"] if MERGED_USR.is_dir() else []),
         distribution,
         str(archive),
-        *debian.sources(distribution),
+        *sources(distribution),
     ]
     env = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
     discard(log)
@@ -287,3 +282,38 @@ def _import(engine: Engine, archive: Path, name: str, distribution: str) -> None
     changes = [f"LABEL {labels.BASE}={distribution}", 'CMD ["bash"]']
     with translated(name):
         engine.client.api.import_image_from_file(str(archive), repository=repository, tag=tag, changes=changes)
+
+
+def sources(distribution: str, folder: Path = APT) -> list[str]:
+    """Return this machine's sources of a Debian release as one-line entries; they may name a local mirror.
+
+    Third-party sources are left out: their suites have other names, or they lack the component "main".
+    """
+    suites = {distribution, f"{distribution}-updates", f"{distribution}-security"}
+    entries: list[str] = []
+    for file in [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*"))]:
+        if file.suffix in (".list", ".sources") and file.is_file():
+            parser = _deb822 if file.suffix == ".sources" else _one_line
+            for signed_by, uri, suite, components in parser(file.read_text(errors="replace")):
+                if suite in suites and "main" in components.split():
+                    options = f"[signed-by={signed_by}] " if signed_by else ""
+                    entries.append(f"deb {options}{uri} {suite} {components}")
+    return list(dict.fromkeys(entries))
+
+
+def _one_line(text: str) -> Iterator[tuple[str, str, str, str]]:
+    for line in text.splitlines():
+        if match := ONE_LINE.fullmatch(line.partition("#")[0].strip()):
+            options = dict(option.partition("=")[::2] for option in (match["options"] or "").split())
+            yield options.get("signed-by", ""), match["uri"], match["suite"], match["components"]
+
+
+def _deb822(text: str) -> Iterator[tuple[str, str, str, str]]:
+    for stanza in re.split(r"\n\s*\n", text):
+        lines = (line.partition(":") for line in stanza.splitlines() if not line.startswith("#"))
+        # Continuation lines (of a key inside Signed-By) have no name and are dropped.
+        fields = {name.strip().lower(): value.strip() for name, _, value in lines if not name.startswith((" ", "\t"))}
+        if fields.get("enabled", "yes") != "no" and "deb" in fields.get("types", "").split():
+            for uri in fields.get("uris", "").split():
+                for suite in fields.get("suites", "").split():
+                    yield fields.get("signed-by", ""), uri, suite, fields.get("components", "")

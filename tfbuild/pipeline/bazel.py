@@ -1,18 +1,10 @@
-"""What Bazel says of a compile: its output as it runs, and its profile, which says what took how long.
+"""What Bazel says of a compile as it runs. Recorded samples: tests/data/bazel."""
 
-The profile's format is Chrome's: one event per line, times in microseconds. A Bazel that was killed leaves it
-unfinished. Recorded samples: tests/data/bazel.
-"""
-
-import gzip
-import json
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 
 from tfbuild.util.progress import duration
@@ -108,98 +100,3 @@ def remote_share(summary: str) -> tuple[int, int]:
 
 def number(text: str) -> int:
     return int(text.replace(",", ""))
-
-
-# --- the profile ------------------------------------------------------------------------------------------------------
-
-ACTION = "action processing"
-GZIP = b"\x1f\x8b"
-# The end of the list of events.
-END = ("\n  ]\n}", "\n  ]}")
-LISTED = 50
-
-
-@dataclass(frozen=True, kw_only=True)
-class Action:
-    """`seconds`: from start to end, including waits for processors and memory."""
-
-    name: str
-    mnemonic: str
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Profile:
-    """The actions that ran, or whose results came from a cache, the slowest first.
-
-    `complete`: False where Bazel was killed before it wrote the end.
-    """
-
-    actions: tuple[Action, ...]
-    complete: bool
-
-    @property
-    def seconds(self) -> float:
-        """The sum of all actions' times: with N actions at once, about N times the elapsed time."""
-        return sum(action.seconds for action in self.actions)
-
-    def by_mnemonic(self) -> list[tuple[str, int, float]]:
-        """Return each kind of action with its count and its seconds, the slowest first."""
-        kinds: dict[str, list[float]] = {}
-        for action in self.actions:
-            kinds.setdefault(action.mnemonic, []).append(action.seconds)
-        return sorted(((name, len(times), sum(times)) for name, times in kinds.items()), key=lambda kind: -kind[2])
-
-
-# Microseconds of three centuries: no action takes longer, and a float can hold it.
-MOST = 1e16
-
-
-def read_profile(path: Path) -> Profile:
-    """Read the profile at `path`, compressed or not."""
-    content = path.read_bytes()
-    text = (gzip.decompress(content) if content.startswith(GZIP) else content).decode(errors="replace")
-    actions = [_action(event) for event in events(text) if event.get("cat") == ACTION and "dur" in event]
-    return Profile(
-        actions=tuple(sorted(actions, key=lambda action: (-action.seconds, action.name))),
-        complete=text.rstrip().endswith(END),
-    )
-
-
-def events(text: str) -> Iterator[dict[str, object]]:
-    """Yield the events, one per line; a last line that was cut off is skipped."""
-    for line in text.splitlines():
-        try:
-            event = json.loads(line.strip().rstrip(","))
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(event, dict):
-            yield event
-
-
-def _action(event: dict[str, object]) -> Action:
-    name, args, microseconds = str(event.get("name", "")), event.get("args"), event["dur"]
-    mnemonic = args.get("mnemonic") if isinstance(args, dict) else None
-    return Action(
-        name="".join(letter for letter in name if letter.isprintable()),
-        mnemonic=str(mnemonic or "other"),
-        seconds=min(microseconds, MOST) / 1e6 if isinstance(microseconds, int | float) else 0.0,
-    )
-
-
-def slowest(profile: Profile, count: int) -> list[str]:
-    """Return the slowest `count` actions, one line each."""
-    slowest = profile.actions[:count]
-    width = max((len(action.mnemonic) for action in slowest), default=0)
-    return [f"{duration(action.seconds):>12}  {action.mnemonic:{width}}  {action.name}" for action in slowest]
-
-
-def profile_table(profile: Profile) -> str:
-    """Return the kinds of actions by their time, then the slowest actions."""
-    kinds = [f"{duration(total):>12}  {name:28} {count:,}" for name, count, total in profile.by_mnemonic()]
-    head = f"{len(profile.actions):,} actions, {duration(profile.seconds)} in total"
-    unfinished = (
-        [] if profile.complete else ["(Bazel was killed before it wrote the end: the last actions are missing)"]
-    )
-    parts = [head, *unfinished, "", "by kind:", *kinds, "", "the slowest:", *slowest(profile, LISTED)]
-    return "\n".join(parts) + "\n"

@@ -5,26 +5,25 @@ nothing.
 """
 
 import io
+import math
 import time
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from tfbuild import cpu
 from tfbuild.cpu import Cpu
-from tfbuild.engine import Engine, containers, faults
+from tfbuild.engine import Engine, faults
 from tfbuild.engine.build import BuildSettings
-from tfbuild.engine.faults import WithDisk, translated
+from tfbuild.engine.faults import WithDisk
 from tfbuild.errors import BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
-from tfbuild.pipeline import bazel, bundle, diagnosis, resources
+from tfbuild.pipeline import bazel, bundle, diagnosis
 from tfbuild.pipeline.bazel import BazelWatch
-from tfbuild.pipeline.resources import MachineShare
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build
 from tfbuild.plan import remote_cache as remotes
-from tfbuild.util.files import remove, replace_file, temporary_folder
+from tfbuild.util.files import remove, temporary_folder
 from tfbuild.util.progress import Progress, duration
 from tfbuild.util.quantities import counted
 
@@ -38,8 +37,6 @@ USELESS = (
     f"does it accept the property {remotes.SILO} (BuildGrid: wildcard-property-keys), and do its workers run in the "
     "image of the Dockerfile's stage `toolchain`? Without remote-executor, the build continues from what is compiled"
 )
-# The number of slowest actions shown on the terminal.
-SHOWN = 5
 
 
 class Exporter(WithDisk, Protocol):
@@ -49,8 +46,6 @@ class Exporter(WithDisk, Protocol):
     def cpus(self) -> int: ...
     @property
     def memory(self) -> int: ...
-    @property
-    def client(self) -> Any: ...
     def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None: ...
 
 
@@ -69,12 +64,73 @@ class Builder:
     empty_caches: str = diagnosis.EMPTY_CACHES
 
 
+# --- how much of a machine Bazel may use ------------------------------------------------------------------------------
+
+# One of TensorFlow's C++ actions takes up to about this much; Bazel's server takes about as much as one action.
+ACTION_BYTES = 2 << 30
+SERVER_BYTES = 2 << 30
+# Actions given to an executor at once: it queues what its workers cannot take yet, and tells nobody how many it has.
+REMOTE_JOBS = 100
+NO_LIMITS = (math.inf, math.inf)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What a compile may take of the machine, and Bazel's flags for this machine only, which change no result."""
+    """Bazel's `--jobs` and `--local_ram_resources` (in MiB), and why; its `flags` for this machine change no result."""
 
-    machine: MachineShare
-    flags: tuple[str, ...]
+    jobs: int
+    ram: int
+    reason: str
+    flags: tuple[str, ...] = ()
+
+    def bazelrc(self) -> str:
+        lines = (f"--jobs={self.jobs}", f"--local_ram_resources={self.ram}", *self.flags)
+        return "".join(f"build {line}\n" for line in lines)
+
+
+def machine_share(
+    *, cpus: int, memory: int, limits: tuple[float, float] = NO_LIMITS, jobs: int = 0, remote: bool = False
+) -> Share:
+    """Return Bazel's share of a machine with `cpus` and `memory` bytes; `jobs`: the user's choice, 0 for none.
+
+    With `remote`, an executor runs the actions, and the machine's share only limits those that it leaves.
+    """
+    usable = int(min(memory, limits[1]))
+    by_memory = max(1, (usable - SERVER_BYTES) // ACTION_BYTES)
+    by_cpus = max(1, int(min(cpus, limits[0])))
+    count = jobs or (REMOTE_JOBS if remote else min(by_cpus, by_memory))
+    why = f"{by_cpus} by processors, {by_memory} by {usable / (1 << 30):.1f} GiB of memory at 2 GiB an action"
+    if limits != NO_LIMITS:
+        why += ", within this cgroup's limits"
+    if remote:
+        why = f"the executor queues what its workers cannot take yet; local actions: {why}"
+    reason = f"--jobs={count}: {'as asked for; ' if jobs else ''}{why}"
+    return Share(jobs=count, ram=max(usable // 2, usable - SERVER_BYTES) >> 20, reason=reason)
+
+
+def cgroup_limits(root: Path = Path("/")) -> tuple[float, float]:
+    """Return the processors and bytes that this process's cgroup (v2) and its parents allow; `root`: in place of /."""
+    own = next((line for line in _text(root / "proc/self/cgroup").splitlines() if line.startswith("0::")), "")
+    # In a container the path can be the host's: then only the top exists.
+    parts = (part for part in own.removeprefix("0::").split("/") if part not in ("", ".."))
+    folder = (root / "sys/fs/cgroup").joinpath(*parts)
+    cpus, memory = NO_LIMITS
+    for place in (folder, *folder.parents):
+        quota, _, period = _text(place / "cpu.max").partition(" ")
+        cpus = min(cpus, int(quota) / int(period)) if quota.isdigit() else cpus
+        limit = _text(place / "memory.max")
+        memory = min(memory, int(limit)) if limit.isdigit() else memory
+    return cpus, memory
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+# --- a run of the builder ---------------------------------------------------------------------------------------------
 
 
 def run_builder(
@@ -129,8 +185,8 @@ def _share(builder: Builder, build: Build, run: Run, progress: Progress) -> Shar
     """Return what the compile may take of the machine, and report how it will run."""
     engine, remote = builder.engine, run.remote
     executor = remote is not None and bool(remote.executor)
-    limits = resources.process_limits(local=engine.local)
-    share = resources.share(cpus=engine.cpus, memory=engine.memory, limits=limits, jobs=run.jobs, remote=executor)
+    limits = cgroup_limits() if engine.local else NO_LIMITS
+    share = machine_share(cpus=engine.cpus, memory=engine.memory, limits=limits, jobs=run.jobs, remote=executor)
     progress(f"bazel {share.reason}")
     flags = build.toolchain.machine_flags if build.toolchain else ()
     # None if others may run actions, or this machine lacks a feature.
@@ -140,7 +196,7 @@ def _share(builder: Builder, build: Build, run: Run, progress: Progress) -> Shar
         progress("bazel compiles host tools and target once: this machine runs what it compiles")
     for line in [f"remote {remote.name}", *remotes.notes(remote, build.bazel)] if remote else []:
         progress(line)
-    return Share(machine=share, flags=flags)
+    return replace(share, flags=flags)
 
 
 def _secrets(builder: Builder, build: Build, run: Run, share: Share | None, folder: Path) -> dict[str, Path]:
@@ -151,8 +207,9 @@ def _secrets(builder: Builder, build: Build, run: Run, share: Share | None, fold
     secrets = {"ca": run.ca} if run.ca else {}
     texts = {"mirror": f"{run.mirror}\n" if run.mirror else ""}
     if share is not None:
-        texts["machine"] = share.machine.bazelrc() + "".join(f"build {flag}\n" for flag in share.flags)
-        texts["deadline"] = _deadline(builder, run) if run.seconds else ""
+        texts["machine"] = share.bazelrc()
+        # For compile.sh: a second of this machine's clock.
+        texts["deadline"] = f"{time.time() + _left(run):.0f}\n" if run.seconds else ""
         if run.remote:
             texts["remote"] = remotes.bazelrc(run.remote, build.bazel)
             secrets |= run.remote.secrets()
@@ -164,25 +221,13 @@ def _secrets(builder: Builder, build: Build, run: Run, share: Share | None, fold
     return secrets
 
 
-def _deadline(builder: Builder, run: Run) -> str:
-    """Return the time limit for compile.sh: a second of the engine's clock, which may be another machine's."""
-    client = builder.engine.client
-    with translated():
-        now = (containers.engine_time(client) if client else None) or time.time()
-    return f"{now + _left(run):.0f}\n"
-
-
 def _keep(builder: Builder, context: Path, settings: BuildSettings, watch: BazelWatch, share: Share | None) -> None:
-    """Copy Bazel's own files of this run beside the log, and show the slowest actions. A failure is only noted.
-
-    One whose analysis fails leaves only its log.
-    """
+    """Copy Bazel's own files of this run, its log and its profile, beside the log. A failure is only noted."""
     if not watch.began or share is None:
         return
     folder, progress = settings.log.parent, settings.progress
-    table = folder / "slowest.txt"
     try:
-        for old in (*folder.glob("profile.json*"), folder / "bazel.log", table):
+        for old in (*folder.glob("profile.json*"), folder / "bazel.log"):
             remove(old)
         with temporary_folder("bazel-", folder) as place:
             # RUN_ID keeps this stage itself from being cached.
@@ -197,18 +242,13 @@ def _keep(builder: Builder, context: Path, settings: BuildSettings, watch: Bazel
             builder.engine.export(context, fetching, stage="kept", output=place / "kept")
             for file in (place / "kept").iterdir():
                 file.replace(folder / file.name)
-        path = next(folder.glob("profile.json*"), None)
-        if path is None:  # nothing was compiled, because the analysis failed
-            return
-        profile = bazel.read_profile(path)
-        replace_file(table, bazel.profile_table(profile))
-    except (TfbuildError, OSError, EOFError, zlib.error) as error:
+    except (TfbuildError, OSError) as error:
         why = (str(error).splitlines() or [repr(error)])[0]
         progress(f"note: cannot get Bazel's profile ({why}): {folder / 'kept.log'}")
         return
-    progress(f"profile: {path} (chrome://tracing and ui.perfetto.dev show it); the slowest actions, more in {table}:")
-    for line in bazel.slowest(profile, SHOWN):
-        progress(line)
+    # An analysis that fails leaves only its log.
+    for path in folder.glob("profile.json*"):
+        progress(f"profile: {path} (chrome://tracing and ui.perfetto.dev show it)")
 
 
 def _answer(builder: Builder, run: Run, share: Share | None, error: BuildFailed, watch: BazelWatch) -> TfbuildError:
@@ -219,9 +259,8 @@ def _answer(builder: Builder, run: Run, share: Share | None, error: BuildFailed,
         return DiskFull(message, hint=f"{builder.free_disk}; {error.hint}")
     if watch.killed and share is not None:
         return BuildFailed(
-            "a compiler or Bazel was killed, most likely because memory ran out "
-            f"({share.machine.reason})\n{error.reason}",
-            hint=f"{memory_hint(share.machine, builder.where)}; what is compiled is kept. {error.hint}",
+            f"a compiler or Bazel was killed, most likely because memory ran out ({share.reason})\n{error.reason}",
+            hint=f"{memory_hint(share, builder.where)}; what is compiled is kept. {error.hint}",
         )
     if watch.no_use:
         return BuildFailed(f"the remote executor is of no use: {watch.no_use}\n{error.reason}", hint=USELESS)
@@ -279,7 +318,7 @@ def _left(run: Run) -> float:
     return run.started + run.seconds - time.monotonic()
 
 
-def memory_hint(share: MachineShare, where: str = "the engine") -> str:
+def memory_hint(share: Share, where: str = "the engine") -> str:
     """Return what to change where memory ran out."""
     if share.jobs == 1:
         return f"one action at a time is already too much: give {where} more memory (a cgroup's limit counts too)"

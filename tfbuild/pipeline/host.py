@@ -1,33 +1,31 @@
 """Compile on this machine itself, without a container: the builder's scripts, below a folder in place of a root.
 
-That folder, build/host/RELEASE, has what a builder has: /mnt with what a step mounts, /opt, /src, Bazel's files in
-/var/tmp. Its /mnt/cache is kept; a step is done again where anything that it is made of changed. Its path is in the
-keys of Bazel's caches, so that all builds of a release share it.
+That folder, build/host/RELEASE, has what a builder has: /mnt with what a step mounts, /opt, /src, and what is kept:
+/mnt/cache, and Bazel's files in /var/tmp. Its path is in the keys of Bazel's caches, so that all builds of a release
+share it.
 """
 
-import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import OVERRIDES
-from tfbuild.engine import buildkit_log, faults
-from tfbuild.engine.build import NO_SPACE, PROXIES, BuildSettings
+from tfbuild.engine import faults
+from tfbuild.engine.build import NO_SPACE, PROXIES, BuildSettings, show
 from tfbuild.errors import BuildFailed, DiskFull, UsageError
 from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.compiling import Builder, run_builder
-from tfbuild.pipeline.machine import HostSystem, Interpreter
+from tfbuild.pipeline.machine import HostSystem
 from tfbuild.pipeline.maker import Maker, needed_disk
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.wheel import Exported
@@ -52,7 +50,7 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
     machines.require(build, machine)
     maker = Maker(run=run, progress=progress)
     root = (run.work / "host" / build.release).resolve()
-    with maker.locked(build, root), _temporary_files(root / "tmp"):
+    with maker.locked(build, root):
         context = maker.render(build)
         host = LocalBuilder(build=build, machine=machine, root=root)
         faults.require_free(host, needed_disk(build, image=False) if run.disk is None else run.disk, MORE_SPACE)
@@ -81,32 +79,7 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
     return exported
 
 
-@contextmanager
-def _temporary_files(folder: Path) -> Iterator[None]:
-    """Let this process and those it starts have their temporary files in `folder`."""
-    before, folder_before = os.environ.get("TMPDIR"), tempfile.tempdir
-    with files.writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-    try:
-        yield
-    finally:
-        tempfile.tempdir = folder_before
-        os.environ.pop("TMPDIR")
-        os.environ.update({"TMPDIR": before} if before is not None else {})
-
-
 # --- the steps --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuilderStep:
-    """A script with its arguments, what it reads of /mnt ((): it is done each time), and what it makes."""
-
-    name: str
-    words: tuple[str, ...]
-    inputs: tuple[str, ...] = ()
-    makes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +93,7 @@ class LocalBuilder:
     machine: HostSystem
     root: Path
 
-    # As an engine has them.
-    local, client = True, None
+    local = True
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w./+@-]+", str(self.root), re.ASCII):
@@ -144,24 +116,14 @@ class LocalBuilder:
         """The machine's memory in bytes."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
-    @property
-    def compiler(self) -> str:
-        """The path of the planned compiler."""
-        return self.machine.compilers[self.build.compiler]
-
-    @property
-    def interpreter(self) -> Interpreter:
-        """The planned Python."""
-        return self.machine.pythons[self.build.python]
-
     def described(self) -> dict[str, str]:
         """Return what a container would have pinned, for the sidecar."""
         return {
             "system": self.machine.system,
             "glibc": self.machine.glibc,
-            "python": self.interpreter.version,
-            "python_path": self.interpreter.path,
-            "compiler_path": self.compiler,
+            "python": self.machine.pythons[self.build.python].version,
+            "python_path": self.machine.pythons[self.build.python].path,
+            "compiler_path": self.machine.compilers[self.build.compiler],
         }
 
     def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
@@ -174,46 +136,34 @@ class LocalBuilder:
         with files.writing(self.root):
             self._lay_out(context, settings)
         try:
-            for step in self._steps():
-                self._do(step, replace(settings, seconds=None if end is None else end - time.monotonic()))
+            for name, words in self._steps():
+                left = None if end is None else end - time.monotonic()
+                with settings.progress.step(f"build: {name}") as shown:
+                    self._run(words, replace(settings, seconds=left), shown)
         finally:
             self.end_bazel()
         (self.root / "wheel").rename(output)
 
-    def _steps(self) -> list[BuilderStep]:
-        """Return the builder's steps, as its Dockerfile has them."""
+    def _steps(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield the builder's steps, as its Dockerfile has them: their names, and a script with its arguments."""
         build, toolchain = self.build, self.build.toolchain
         assert toolchain is not None
         assert build.source is not None
-        bazel = (build.bazel, *toolchain.bazelisk)
-        git = ("git", build.source.tag, build.source.commit) if build.source.kind == "git" else ("archive",)
+        python = self.machine.pythons[build.python].path
+        yield "toolchain", ["toolchain.sh", "bazel", python, build.bazel, *toolchain.bazelisk]
+        git = ["git", build.source.tag, build.source.commit] if build.source.kind == "git" else ["archive"]
+        yield "source", ["source.sh", *git]
         collect = shlex.split(dockerfile.collect(build.bazel_target, f"{self.root}/wheel"))
-        return [
-            BuilderStep(
-                name="toolchain", words=("toolchain.sh", "bazel", self.interpreter.path, *bazel),
-                inputs=("toolchain.sh", "requirements.txt", "bazel"),
-                makes=("usr/local/bin/bazel", "usr/local/bin/bazelisk", "opt/build", "opt/bazel", "opt/bazelisk"),
-            ),
-            BuilderStep(
-                name="source", words=("source.sh", *git),
-                inputs=("source.sh", "edit.py", "fixes", "patches", "overrides", "source/SHA256SUMS"),
-                makes=("src", "opt/overrides"),
-            ),
-            BuilderStep(name="build", words=("compile.sh", build.usual_id, build.bazel_target, *collect),
-                makes=("wheel",),
-            ),
-        ]  # fmt: skip
+        yield "build", ["compile.sh", build.usual_id, build.bazel_target, *collect]
 
     def _lay_out(self, context: Path, settings: BuildSettings) -> None:
-        """Write what a builder's steps mount, and the folders that they expect."""
+        """Write what a builder's steps mount, and the folders that they expect; of earlier runs, Bazel's files stay."""
         mnt = self.root / "mnt"
+        for name in ("mnt", "etc", "home", "bin", "usr", "opt", "src", "wheel"):
+            self._discard(name)
         if settings.no_cache:
-            for name in ("opt", "src", "var", "done"):
-                self._discard(name)
-        new = ("mnt", "etc", "home", "bin")
-        for name in new:
-            files.remove(self.root / name)
-        for name in (*new, "usr/local/bin", "opt/tfbuild", "var/tmp", "tmp", "done", "cache"):
+            self._discard("var")
+        for name in ("mnt", "etc", "home", "bin", "usr/local/bin", "opt/tfbuild", "var/tmp", "tmp", "cache"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         (mnt / "cache").symlink_to("../cache")
         for script in (context / dockerfile.SCRIPTS).iterdir():
@@ -248,7 +198,7 @@ class LocalBuilder:
             (BUILD_PYTHON, f"{self.root}{BUILD_PYTHON}"),
             (f"{OVERRIDES}/", f"{self.root}{OVERRIDES}/"),
             ("/mnt/remote-", f"{self.root}/mnt/remote-"),
-            (f"/usr/bin/{self.build.compiler}", self.compiler),
+            (f"/usr/bin/{self.build.compiler}", self.machine.compilers[self.build.compiler]),
         ):
             text = text.replace(old, new)
         return text
@@ -271,32 +221,6 @@ class LocalBuilder:
             **{name: self._placed(value) for name, value in dockerfile.configure(self.build)},
         }
 
-    def _do(self, step: BuilderStep, settings: BuildSettings) -> None:
-        """Do a step, unless an earlier run did it with the same input. The compile is done each time."""
-        done, key = self.root / "done" / step.name, self._key(step)
-        title = f"build: {step.name}"
-        if done.is_file() and done.read_bytes() == key.encode():
-            settings.progress(f"{title}: done before")
-            return
-        files.remove(done)
-        for name in step.makes:
-            self._discard(name)
-        with settings.progress.step(title) as shown:
-            self._run(step.words, settings, shown)
-        if key:
-            done.write_text(key)
-
-    def _key(self, step: BuilderStep) -> str:
-        """Return a digest of all that a step is made of, "" for one that is always done."""
-        if not step.inputs:
-            return ""
-        total = hashlib.sha256(repr((step.words, self.machine.system, _packages())).encode())
-        for name in step.inputs:
-            path = self.root / "mnt" / name
-            for file in sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []:
-                total.update(f"{file.name} {source.digest(file)}\n".encode())
-        return total.hexdigest()
-
     def _discard(self, name: str) -> None:
         """Remove a folder of `root`, even if Bazel made folders in it read-only."""
         path = self.root / name
@@ -312,7 +236,7 @@ class LocalBuilder:
         def read(line: str) -> None:
             line = line.rstrip("\n")
             last.append(line)
-            buildkit_log.show(step, line, settings.watch)
+            show(step, line, settings.watch)
 
         command = ["sh", f"{self.root}/mnt/{script}", *arguments]
         code = process.logged(command, self._environment, settings.log, read, settings.seconds)

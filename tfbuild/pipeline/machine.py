@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfbuild.engine import debian
+from tfbuild.engine import daemon
 from tfbuild.errors import Unsupported
 from tfbuild.plan import MACHINES, Build, packaged
 
@@ -64,9 +64,9 @@ def interpreter(python: str) -> Interpreter | None:
 
 def read() -> HostSystem:
     """Return what this machine has for a compile. Raises Unsupported where it is not Debian, Ubuntu or the like."""
-    system = debian.this_system()
+    system = daemon.this_system()
     name = system.get("PRETTY_NAME") or os.uname().sysname
-    if not debian.has_apt(system) or shutil.which("dpkg-query") is None:
+    if not daemon.has_apt(system) or shutil.which("dpkg-query") is None:
         raise Unsupported(f"--no-container needs the packages of Debian or Ubuntu, but this is {name}", hint=INSTEAD)
     compilers: dict[str, str] = {}
     pythons: dict[str, Interpreter | None] = {}

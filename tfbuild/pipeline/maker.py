@@ -6,16 +6,16 @@ was verified before, from the same context on the same base, is not built or ver
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from tfbuild import cpu, plan
 from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import Base, Context, image_digest
-from tfbuild.context.labels import UNVERIFIED, given_at_build, image_name, read_labels
+from tfbuild.context.labels import UNVERIFIED, Planned, given_at_build, image_name, read_labels
 from tfbuild.cpu import Cpu, recordings
 from tfbuild.engine import Engine, faults
 from tfbuild.engine.build import BuildSettings
@@ -25,13 +25,14 @@ from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline import wheel
 from tfbuild.pipeline.compiling import Builder, lacking_features, run_builder
 from tfbuild.pipeline.run import Run
-from tfbuild.pipeline.verification import Result, Verifier
 from tfbuild.pipeline.wheel import Exported
-from tfbuild.plan import Build, remote_cache
+from tfbuild.plan import Build, Request, remote_cache
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
+from tfbuild.verify import session as verifying
 from tfbuild.verify.records import Report
+from tfbuild.verify.verification import Baseline
 
 # The content of a recorded machine (docs/cpu-and-flags.md); without glibc's loader, only the kernel's list.
 RECORD = f"cat {cpu.CPUINFO}; echo; {recordings.LOADER} --list-diagnostics 2>/dev/null || true"
@@ -41,12 +42,21 @@ OUTPUT_HINT = "--output with another folder"
 IMAGE_DISK = 8 << 30
 # Of what a compile was recorded to take, for a larger release or another instruction set.
 SPARE = 1.5
+LEFT_OUT = "it was left out (--no-throughput)"
 
 
 def needed_disk(build: Build, *, image: bool = True) -> int:
     """Return the bytes that must be free before a build starts; `image`: whether an image is made too."""
     compiling = build.toolchain.cost.disk * SPARE * 10**9 if build.toolchain else 0
     return int(compiling) + (IMAGE_DISK if image else 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """`image`: its name now; `report`: None where it was not to be verified."""
+
+    image: str
+    report: Report | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,21 +70,12 @@ class Maker:
     def engine(self) -> Engine:
         return Engine.connect(self.run.engine)
 
-    @property
-    def verifier(self) -> Verifier:
-        return Verifier(engine=self.engine, run=self.run, progress=self.progress)
-
     def cpu(self) -> Cpu:
         """Return the CPU of the engine's machine, as a container sees it. Raises what making a base image raises."""
         image = bases.made_before(self.engine) or self._resolve(*plan.default_base()).reference
         with self.progress.step("detect: the engine's CPU"):
             recording = self.engine.run(image, ["sh", "-c", RECORD], entrypoint=())
         return cpu.parse(recording.stdout, origin="the engine's /proc/cpuinfo")
-
-    def verify(self, ref: str) -> Report:
-        """Verify any image on the engine by what its labels claim, and write its report; build nothing."""
-        files.check_writable(self.run.reports)
-        return self.verifier.verify_existing(ref)
 
     # --- an image -----------------------------------------------------------------------------------------------------
 
@@ -123,7 +124,9 @@ class Maker:
         return Result(image=image, report=stored)
 
     def _verified(self, build: Build, image: str) -> Result:
-        """Verify the image, and name it by the outcome, unless --no-verify was given."""
+        """Verify the image unless --no-verify was given, and name it by the outcome."""
+        if not self.run.verify:
+            return Result(image=image, report=None)
 
         def make(wheel: Build) -> str:
             """Build the official wheel's image for the comparison; it need not be verified for that."""
@@ -131,9 +134,50 @@ class Maker:
             with self.locked(wheel):
                 return self._image(wheel)
 
-        if not self.run.verify:
-            return Result(image=image, report=None)
-        return self.verifier.verify_and_name(build, image, make)
+        report = verifying.verify(
+            self.engine, image, baseline=self.baseline(image, build, make), progress=self.progress
+        )
+        name = tag(self.engine, build, image, passed=report.passed)
+        return Result(image=name, report=self._write(report, name))
+
+    # --- verification -------------------------------------------------------------------------------------------------
+
+    def verify(self, ref: str) -> Report:
+        """Verify any image on the engine by what its labels claim, and write its report; build nothing.
+
+        If the image to compare its speed with is missing, the check throughput is skipped.
+        """
+        files.check_writable(self.run.reports)
+        image = self.engine.image(ref)
+        build = Planned.from_labels(ref, image.labels, image.architecture).build
+        baseline = self.baseline(ref, replace(build, request=Request(base=self.run.base)), lambda _: "")
+        return self._write(verifying.verify(self.engine, ref, baseline=baseline, progress=self.progress), ref)
+
+    def baseline(self, ref: str, build: Build, make: Callable[[Build], str]) -> Baseline | str:
+        """Return what to compare the image `ref` with, or why there is nothing.
+
+        `make`: makes the official wheel's image if it is missing, and returns its name, or "" for no image.
+        """
+        if not self.run.throughput:
+            return LEFT_OUT
+        try:
+            wheel = plan.official_build(build)
+        except TfbuildError as error:
+            self.progress(f"no official wheel to compare with: {error.reason}")
+            return verifying.NO_BASELINE
+        # An official wheel's image is compared with itself without its tuning; another's is taken, verified or not.
+        made = (name for name in (image_name(wheel, end) for end in ("", UNVERIFIED)) if self.engine.exists(name))
+        other = ref if build.wheel.kind == "official" else next(made, "") or make(wheel)
+        if not other:
+            options = dockerfile.options(wheel)
+            return f"{image_name(wheel)}, which it is compared with, is not on this engine: invoke build {options}"
+        # It is run by its id, because another run may be verifying it, and then removes the name ID-unverified.
+        return Baseline(ref=other, id=self.engine.image(other).id, env=build.untuned)
+
+    def _write(self, report: Report, ref: str) -> Report:
+        named = replace(report, image=replace(report.image, ref=ref))
+        reporting.write(named, self.run.reports)
+        return named
 
     # --- a wheel ------------------------------------------------------------------------------------------------------
 
@@ -302,3 +346,15 @@ def downloads(build: Build, *, wheel_only: bool) -> tuple[Build, ...]:
             f"the image of {build.id} requires what the official wheel does, but there is none: {error.reason}",
             hint="--wheel-only bundles for `invoke wheel`",
         ) from error
+
+
+def tag(engine: Engine, build: Build, ref: str, *, passed: bool) -> str:
+    """Give the image `ref` its final name, or that of a failed one, in place of `ref`; return the name."""
+    name = image_name(build, "" if passed else "-failed")
+    with engine.watched(f"the tagging of {name}"):
+        engine.tag(ref, name)
+        # A run whose engine ended at this point left the unverified name beside the final one.
+        former = {ref, image_name(build, UNVERIFIED)} - {name}
+        for other in former.intersection(engine.image(name).tags):
+            engine.untag(other)
+    return name

@@ -6,12 +6,10 @@ A compile links the glibc of its base, so its wheel needs that version or a newe
 import json
 import re
 import shutil
-import struct
 import subprocess
 import sys
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +32,6 @@ OF_THE_PLACE = {"base_image", "base_distribution", "notes"}
 MANYLINUX = re.compile(r"manylinux_([0-9]{1,4})_([0-9]{1,4})_\w+")
 # Names from before PEP 600, which put glibc's version into the name.
 OLD_NAMES = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
-LIBRARY = re.compile(r"\.so(\.\d+)*$")
-# What has the program headers of any library, and the values of ELF that matter here.
-HEADERS, GNU_STACK, EXECUTE, X86_64 = 16384, 0x6474E551, 1, 62
 SYMBOL = re.compile(r"([A-Z]+)_(\d+(?:\.\d+)*)")
 
 
@@ -141,14 +136,12 @@ class Audit:
 
     `needs`: the newest version that it needs of each set of symbols (GLIBC, GLIBCXX, CXXABI, GCC).
     `external`: libraries that it needs from the system, but no manylinux tag allows.
-    `executable_stack`: its libraries that ask for one.
     """
 
     tag: str
     own: tuple[str, ...]
     needs: dict[str, str]
     external: tuple[str, ...]
-    executable_stack: tuple[str, ...] = ()
 
     @property
     def broken_promises(self) -> tuple[str, ...]:
@@ -163,7 +156,6 @@ class Audit:
             "consistent": not self.broken_promises,
             "needs": self.needs,
             "external_libraries": list(self.external),
-            "executable_stack": list(self.executable_stack),
         }
 
     def lines(self) -> list[str]:
@@ -176,11 +168,6 @@ class Audit:
             lines.append(
                 f"warning: its name promises {', '.join(self.broken_promises)}, so pip also installs it on systems "
                 f"that it does not run on; rename it with: wheel tags --platform-tag {self.tag}"
-            )
-        if self.executable_stack:
-            lines.append(
-                f"warning: {', '.join(self.executable_stack)} need an executable stack, so importing them fails "
-                "with glibc 2.41 and newer; compile with --bazel-flag=--linkopt=-Wl,-z,noexecstack"
             )
         return lines
 
@@ -199,7 +186,7 @@ def audit_wheel(wheel: Path) -> Audit:
         raise BuildFailed(
             f"auditwheel cannot read {wheel.name}: {reason}", hint=f"the wheel is kept: {wheel}"
         ) from None
-    return replace(read_audit(output, wheel), executable_stack=tuple(_with_executable_stack(wheel)))
+    return read_audit(output, wheel)
 
 
 def read_audit(output: dict[str, object], wheel: Path) -> Audit:
@@ -217,32 +204,6 @@ def read_audit(output: dict[str, object], wheel: Path) -> Audit:
         needs=_newest(symbol for versions in symbols.values() for symbol in versions),
         external=tuple(sorted(external)),
     )
-
-
-def _with_executable_stack(wheel: Path) -> Iterator[str]:
-    with zipfile.ZipFile(wheel) as archive:
-        for name in filter(LIBRARY.search, archive.namelist()):
-            with archive.open(name) as library:
-                if _has_executable_stack(library.read(HEADERS)):
-                    yield name
-
-
-def _has_executable_stack(head: bytes) -> bool:
-    """Whether a 64-bit ELF file that begins so asks for an executable stack (System V ABI, PT_GNU_STACK).
-
-    On x86-64 glibc takes a file that says nothing for one that does.
-    """
-    if head[:5] != b"\x7fELF\x02":
-        return False
-    try:
-        (machine,), (offset,), (size, count) = (
-            struct.unpack_from(form, head, at) for form, at in (("<H", 18), ("<Q", 32), ("<HH", 54))
-        )
-        headers = [struct.unpack_from("<II", head, offset + number * size) for number in range(count)]
-    except struct.error:  # cut off: auditwheel passes over it, too
-        return False
-    asked = next((flags for kind, flags in headers if kind == GNU_STACK), None)
-    return machine == X86_64 if asked is None else bool(asked & EXECUTE)
 
 
 def _newest(symbols: Iterable[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Known failures of a release's build, and the fixes that builds get automatically: facts/failures.toml."""
+"""Known failures of a release's build, their fixes, and causes of any build's: facts/failures.toml, causes.toml."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -65,6 +65,20 @@ class Failure(Sourced, frozen=True, kw_only=True):
         """A short description of the fix."""
         parts = [" ".join(self.flags), *(f"an edit of {edit.files}" for edit in self.edits)]
         return ", ".join(part for part in parts if part)
+
+
+class Cause(Facts, frozen=True, kw_only=True):
+    """What the last lines of a failed build mean; facts/causes.toml explains the fields."""
+
+    patterns: tuple[str, ...]
+    error: str
+    message: str
+    hint: str
+
+
+def causes() -> tuple[Cause, ...]:
+    """Return the rows of facts/causes.toml; the first that matches counts."""
+    return facts.rows("causes", Cause)
 
 
 def known(release: str) -> tuple[Failure, ...]:

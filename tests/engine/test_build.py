@@ -1,17 +1,15 @@
 """BuildKit's plain output, as recorded from real builds: tests/data/buildkit."""
 
 import io
-import os
 import re
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbuild.engine import build, buildkit_log
-from tfbuild.engine.buildkit_log import Event, Stages
+from tfbuild.engine import build
+from tfbuild.engine.build import Event, Stages
 from tfbuild.errors import BuildFailed, DiskFull
 from tfbuild.pipeline import bazel
 from tfbuild.util.progress import Progress, Step
@@ -21,16 +19,20 @@ LOGS = Path(__file__).parents[1] / "data" / "buildkit"
 
 def events(name: str) -> list[Event]:
     lines = (LOGS / f"{name}.log").read_bytes().decode().splitlines(keepends=True)
-    return [event for line in lines if (event := buildkit_log.parse(line))]
+    return [event for line in lines if (event := build.parse(line))]
+
+
+def shown(name: str, stream: io.StringIO | None = None) -> Stages:
+    stages = Stages(Progress(stream or io.StringIO()))
+    for event in events(name):
+        stages.add(event)
+    return stages
 
 
 def progress_lines(name: str, outcome: str) -> list[str]:
     """Return what a build shows on a stream that is not a terminal, without its times."""
     stream = io.StringIO()
-    stages = Stages(Progress(stream))
-    for event in events(name):
-        stages.add(event)
-    stages.end(outcome)
+    shown(name, stream).end(outcome)
     return [re.sub(r" \([\d.]+ s\)", "", line) for line in stream.getvalue().splitlines()]
 
 
@@ -55,13 +57,13 @@ def progress_lines(name: str, outcome: str) -> list[str]:
     ],
 )
 def test_a_line_is_read(line: str, event: Event | None) -> None:
-    assert buildkit_log.parse(line) == event
+    assert build.parse(line) == event
 
 
 @given(st.text())
 def test_no_line_breaks_the_parser_or_passes_control_characters_on(line: str) -> None:
     for text in (line, f"#3 {line}", f"#3 0.1 {line}"):
-        event = buildkit_log.parse(text)
+        event = build.parse(text)
         assert event is None or not re.search(r"[\x00-\x08\x0a-\x1f\x7f]", event.text)
 
 
@@ -77,7 +79,7 @@ def test_no_line_breaks_the_parser_or_passes_control_characters_on(line: str) ->
     ],
 )
 def test_a_title_is_read(title: str, stage: str, detail: str, last: bool) -> None:
-    assert buildkit_log.parse_title(title) == (stage, detail, last)
+    assert build.parse_title(title) == (stage, detail, last)
 
 
 @pytest.mark.parametrize("name", ["success", "buildx-success"])
@@ -95,9 +97,7 @@ def test_cached_stages_are_shown_as_cached() -> None:
 
 def test_parallel_stages_get_their_own_times() -> None:
     stream = io.StringIO()
-    stages = Stages(Progress(stream))
-    for event in events("parallel"):
-        stages.add(event)
+    shown("parallel", stream)
     assert "build: left: done (8.6 s)" in stream.getvalue()
     assert "build: right: done (8.6 s)" in stream.getvalue()
 
@@ -151,11 +151,9 @@ def test_a_failed_stage_and_a_canceled_one_are_distinguished() -> None:
 
 @pytest.mark.parametrize("name", ["failure", "buildx-failure"])
 def test_a_failure_ends_with_what_the_step_printed_and_the_reason(name: str) -> None:
-    tail = buildkit_log.Tail()
-    for event in events(name):
-        tail.add(event)
-    *printed, last = tail.lines()
-    assert len(printed) == buildkit_log.TAIL_LINES
+    tail = shown(name)
+    *printed, last = tail.last_lines()
+    assert len(printed) == build.TAIL_LINES
     assert "ERROR: no matching distribution" in printed
     assert "line 30" in printed
     assert "line 1" not in printed
@@ -164,11 +162,9 @@ def test_a_failure_ends_with_what_the_step_printed_and_the_reason(name: str) -> 
 
 
 def test_a_failure_outside_of_all_steps_is_reported() -> None:
-    tail = buildkit_log.Tail()
-    for event in events("syntax"):
-        tail.add(event)
-    assert len(tail.lines()) == 1
-    assert tail.lines()[0].endswith("unknown instruction: RUNX")
+    tail = shown("syntax")
+    assert len(tail.last_lines()) == 1
+    assert tail.last_lines()[0].endswith("unknown instruction: RUNX")
 
 
 @pytest.mark.parametrize(
@@ -192,34 +188,6 @@ def test_a_failed_build_is_told_by_its_last_lines() -> None:
     assert isinstance(error, BuildFailed)
     assert "boom" in str(error)
     assert "/tmp/build.log" in str(error)
-
-
-CLIENT = """#!/bin/sh
-case "$*" in
---version) echo "Docker version 20.10.24, build x"; exit ;;
-*version*) echo 20.10.24; exit ;;
-esac
-echo run >> {folder}/runs
-[ "$(wc -l < {folder}/runs)" -gt {failing} ] && exit
-echo "no active session for u7vy84swmpcupcjnlrmyenvbu: context deadline exceeded"
-exit 1
-"""
-
-
-@pytest.mark.parametrize(("failing", "runs"), [(0, 1), (1, 2), (9, 2)])
-def test_a_build_that_lost_its_client_goes_on_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int, runs: int
-) -> None:
-    client = tmp_path / "docker"
-    client.write_text(CLIENT.format(folder=tmp_path, failing=failing))
-    client.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    log = tmp_path / "log"
-    settings = build.BuildSettings(log=log, progress=Progress(io.StringIO()))
-    with pytest.raises(BuildFailed, match="no active session") if failing > 1 else nullcontext():
-        build.build(tmp_path, os.environ, settings, stage="x", output=tmp_path)
-    assert (tmp_path / "runs").read_text().count("run") == runs
-    assert log.read_text().count("no active session") == min(failing, runs)
 
 
 def test_proxies_are_passed_by_name_only() -> None:
