@@ -39,7 +39,7 @@ from tfbuild.oci import manifests, references
 from tfbuild.oci.manifests import Manifest
 from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.plan import wheel
-from tfbuild.publish import image_contents, indexes
+from tfbuild.publish import indexes, sbom
 from tfbuild.util import terminal
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reports
@@ -147,8 +147,8 @@ def image_files(content: bytes) -> None:
     site = "/opt/tensorflow/lib/python3.11/site-packages"
     of_python = (f"{site}/x-1.dist-info/METADATA", f"{site}/y-1.dist-info/direct_url.json")
     package = {f"{site}/y-1.dist-info/METADATA": b"Metadata-Version: 2.1\nName: y\nVersion: 1\n"}
-    system = (image_contents.STATUS, image_contents.BUILT, *image_contents.SYSTEM)
-    image_contents.of_files(Files(files=package | dict.fromkeys((*of_python, *system), content), links={}))
+    system = (sbom.STATUS, sbom.BUILT, *sbom.SYSTEM)
+    sbom.of_files(Files(files=package | dict.fromkeys((*of_python, *system), content), links={}))
 
 
 def names(content: bytes) -> None:

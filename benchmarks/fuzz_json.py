@@ -18,11 +18,11 @@ from tfbuild.errors import TfbuildError
 from tfbuild.fleet import fleet
 from tfbuild.in_container.smoke.records import Computed, Environment, TensorFlow
 from tfbuild.measure import probe
-from tfbuild.oci import credentials, manifests, references, referrers
+from tfbuild.oci import client, credentials, manifests, references
 from tfbuild.oci.client import Registry
 from tfbuild.pipeline.wheel import SCHEMA
 from tfbuild.plan import Request, options_file
-from tfbuild.publish import wheel_index, wheel_rows, yanking
+from tfbuild.publish import indexes, wheel_index, wheel_rows
 
 ZEROS = 64 * "0"
 DIGEST = f"sha256:{ZEROS}"
@@ -57,9 +57,9 @@ def registry_server(content: bytes) -> None:
     digest = manifests.digest_of(content)
     for ask in (
         registry.tags,
-        lambda: referrers.types(registry, digest),
+        lambda: client.types(registry, digest),
         lambda: registry.manifest("x"),
-        lambda: yanking.reason(registry, "x"),
+        lambda: indexes.yank_reason(registry, "x"),
     ):
         with contextlib.suppress(TfbuildError):
             ask()

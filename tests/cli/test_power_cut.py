@@ -25,7 +25,7 @@ from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
-from tfbuild.publish import attachments
+from tfbuild.publish import provenance
 from tfbuild.verify import page as verify_page
 from tfbuild.verify import report as reporting
 from tools import committed
@@ -91,7 +91,7 @@ def unmatched(seen: Files, before: Files, after: Files) -> str:
 
 
 def write_pages(folder: Path, number: int) -> None:
-    attachments.write(folder / "sbom.json", b"content %d" % number)
+    provenance.write(folder / "sbom.json", b"content %d" % number)
 
 
 def pin(folder: Path, number: int) -> None:

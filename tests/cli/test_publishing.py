@@ -28,7 +28,7 @@ from tfbuild.errors import Stale, Unfinished, UsageError, Yanked
 from tfbuild.measure import records
 from tfbuild.oci.manifests import digest_of
 from tfbuild.pipeline.maker import Maker
-from tfbuild.publish import image_contents
+from tfbuild.publish import sbom
 
 LABELS = labels_of_plan("2.20.0", "x86-64-v3")
 NAME = LABELS["io.tfbuild.id"]
@@ -189,8 +189,8 @@ def test_verify_prints_the_report(engine: type[FakeEngine], monkeypatch: pytest.
 
 def test_an_sbom_is_printed(engine: type[FakeEngine], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an image without files, which this engine cannot send."""
-    nothing = image_contents.Contents(python=(), debian=(), system={}, built={})
-    monkeypatch.setattr(image_contents, "read_contents", lambda *_: nothing)
+    nothing = sbom.Contents(python=(), debian=(), system={}, built={})
+    monkeypatch.setattr(sbom, "read_contents", lambda *_: nothing)
     name = f"ghcr.io/us/x:{NAME}"
     engine.images = {name: here(name)}
     output, errors = run("inspect", NAME, "--sbom")

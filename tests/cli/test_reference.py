@@ -136,7 +136,7 @@ def test_the_fields_of_published_images_are_documented(capsys: pytest.CaptureFix
         instruction_set="avx", features=frozenset(), created="",
     )  # fmt: skip
     passed_over = (PassedOver(id="other", reason="older"),)
-    choice = Choice(nearest=image, missing=("avx2",), passed_over=passed_over, older=image, fitting=(image,))
+    choice = Choice(passed_over=passed_over, fitting=(image,))
     listing.show_pulled(choice, reference="r", image="i", signed=True)
     pushed = Pushed(ref="r", digest="d", moved=("latest-mkl",), uploaded=True, signed=True)
     shown = {"pull": json.loads(capsys.readouterr().out), "push": pushed.to_json()}

@@ -9,13 +9,11 @@ import shlex
 import signal
 import subprocess
 import sys
-import tomllib
 from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from packaging.requirements import Requirement
 
 from tests.binary.test_scan import WHOLE
 from tests.commandline import answer, invoke
@@ -24,15 +22,13 @@ from tests.rows import each
 from tests.terminal import Terminal
 from tests.verify.test_report import check, report
 from tfbuild import __doc__ as purpose
-from tfbuild.cli import building, command_line, help_pages, options
-from tfbuild.cli.options import EXTRAS
+from tfbuild.cli import building, command_line, help_pages
 from tfbuild.cli.verbs import VERBS
 from tfbuild.engine import daemon
 from tfbuild.errors import Interrupted, RegistryRefused, VerificationFailed
 from tfbuild.measure import records
 from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline.maker import Maker
-from tfbuild.util import installation
 from tfbuild.util.progress import Progress
 from tools import verbs as development
 
@@ -298,34 +294,7 @@ def test_free_text_and_names_of_files_may_look_like_a_login(tmp_path: Path) -> N
     invoke("push", name, "--registry", "127.0.0.1:1/us/x", "--yank", text, code=RegistryRefused.exit_code)
 
 
-# --- extras -----------------------------------------------------------------------------------------------------------
-
-
-def test_each_extra_is_what_the_command_line_asks_for_and_is_installed_here() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    for extra, modules in EXTRAS.items():
-        listed = {Requirement(line).name for line in project["optional-dependencies"][extra]}
-        assert listed == set(modules.values())
-        options.require_extra(extra, "this test")
-
-
-@pytest.mark.parametrize(
-    ("words", "extra", "purpose"),
-    [
-        (("inspect", "image", "--sbom"), "publish", "inspect --sbom"),
-        (("push", "image", "--registry", "localhost:1/x"), "publish", "push"),
-    ],
-)
-def test_a_missing_extra_is_told_before_anything_starts(
-    words: tuple[str, ...], extra: str, purpose: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(options, "find_spec", lambda _: None)
-    packages = ", ".join(EXTRAS[extra].values())
-    assert invoke(*words, code=2).stderr == (
-        f"error: {purpose} needs {packages}, the extra '{extra}'\n"
-        f"hint: {installation.adding(extra, [*EXTRAS[extra].values()])}\n"
-    )
-    assert "needs" not in answer("push", "image", "--access", "--registry", "127.0.0.1:1/x").stderr
+# --- installed packages -----------------------------------------------------------------------------------------------
 
 
 def test_sigterm_ends_a_verb_as_ctrl_c_does(tmp_path: Path) -> None:

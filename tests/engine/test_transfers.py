@@ -11,7 +11,7 @@ from tests.pipeline.memory_engine import holding
 from tfbuild.engine import transfer as transfers
 from tfbuild.engine.transfer import TransferFailed, follow
 from tfbuild.errors import DiskFull
-from tfbuild.oci import refusals
+from tfbuild.oci import transport
 from tfbuild.publish import pushing
 from tfbuild.util.progress import Progress, Step
 
@@ -48,9 +48,9 @@ def fail(error: str, step: Step) -> None:
 @pytest.mark.parametrize(
     ("error", "tries", "hint"),
     [
-        ("toomanyrequests: retry-after: 1ms, allowed: 44000/minute", 3, refusals.TOO_MANY),
-        ("received unexpected HTTP status: 429 Too Many Requests", 3, refusals.TOO_MANY),
-        ("toomanyrequests: Quota exceeded for requests per minute per project", 3, refusals.TOO_MANY),
+        ("toomanyrequests: retry-after: 1ms, allowed: 44000/minute", 3, transport.TOO_MANY),
+        ("received unexpected HTTP status: 429 Too Many Requests", 3, transport.TOO_MANY),
+        ("toomanyrequests: Quota exceeded for requests per minute per project", 3, transport.TOO_MANY),
         ("EOF", 3, "the same command continues where it stopped"),
         ("unauthorized: authentication required", 3, "docker login"),
         ("no basic auth credentials", 1, "docker login"),
@@ -61,13 +61,13 @@ def fail(error: str, step: Step) -> None:
             "the engine must trust",
         ),
         ('Get "https://r.example:5000/v2/": http: server gave HTTP response to HTTPS client', 1, "serve that registry"),
-        ("tag invalid: The image tag 'x' cannot be overwritten because the tag is immutable.", 1, refusals.IMMUTABLE),
-        ("name unknown: The repository with name 'us/x' does not exist in the registry", 1, refusals.UNKNOWN_NAME),
-        ("denied: quota exceeded", 1, refusals.FULL),
-        ("denied: adding 1.2 GiB of storage resource will exceed the upper limit of 1.0 GiB.", 1, refusals.FULL),
-        ("received unexpected HTTP status: 413 Request Entity Too Large", 1, refusals.FULL),
-        ("unknown: received unexpected HTTP status: 507 Insufficient Storage", 1, refusals.FULL),
-        ("write /var/lib/docker/tmp/x: no space left on device", 1, refusals.FULL),
+        ("tag invalid: The image tag 'x' cannot be overwritten because the tag is immutable.", 1, transport.IMMUTABLE),
+        ("name unknown: The repository with name 'us/x' does not exist in the registry", 1, transport.UNKNOWN_NAME),
+        ("denied: quota exceeded", 1, transport.FULL),
+        ("denied: adding 1.2 GiB of storage resource will exceed the upper limit of 1.0 GiB.", 1, transport.FULL),
+        ("received unexpected HTTP status: 413 Request Entity Too Large", 1, transport.FULL),
+        ("unknown: received unexpected HTTP status: 507 Insufficient Storage", 1, transport.FULL),
+        ("write /var/lib/docker/tmp/x: no space left on device", 1, transport.FULL),
     ],
 )
 def test_a_transfer_is_retried_if_that_can_help_and_says_what_to_do(

@@ -10,7 +10,7 @@ import pytest
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tfbuild.errors import RegistryRefused, UsageError
-from tfbuild.oci import client, referrers, transport
+from tfbuild.oci import client, transport
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import IMAGES, INDEX, LISTS, Damaged, Manifest, WrongDigest, digest_of
 from tfbuild.oci.references import Repository
@@ -342,11 +342,11 @@ def test_what_has_no_configuration_is_no_image(content: bytes) -> None:
 
 
 def test_a_row_without_a_type_has_that_of_its_manifest(fake: type[FakeRegistry]) -> None:
-    known = put(fake, "x", {"artifactType": referrers.SBOM})
+    known = put(fake, "x", {"artifactType": client.SBOM})
     fake.content["manifests/broken"] = (IMAGES[0], b"{")
     rows = [
         {"digest": known}, {"digest": known, "artifactType": "own"}, {"digest": "gone"}, {"digest": "broken"},
         {"digest": put(fake, "y", {})},
     ]  # fmt: skip
     fake.content["referrers/s"] = (INDEX, json.dumps({"manifests": rows}).encode())
-    assert referrers.types(connect(fake), "s") == {referrers.SBOM, "own", ""}
+    assert client.types(connect(fake), "s") == {client.SBOM, "own", ""}

@@ -7,15 +7,14 @@ import pytest
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tfbuild.errors import RegistryRefused
-from tfbuild.oci import manifests, referrers
-from tfbuild.oci.client import Registry
+from tfbuild.oci import client, manifests
+from tfbuild.oci.client import PROVENANCE, SBOM, Attachment, Registry
 from tfbuild.oci.manifests import Manifest, digest_of
-from tfbuild.oci.referrers import PROVENANCE, SBOM, Attachment
 
 SUBJECT = Manifest(digest=digest_of(b"image"), media_type=manifests.IMAGES[0], content=b"image")
 BILL = Attachment(media_type=SBOM, title="x.cdx.json", created="2026-11-21T10:00:00+00:00", content=b"bill")
 ATTESTATION = Attachment(media_type=PROVENANCE, title="x.provenance.json", created="", content=b"attestation")
-TAG = f"manifests/{referrers.fallback_tag(SUBJECT.digest)}"
+TAG = f"manifests/{client.fallback_tag(SUBJECT.digest)}"
 
 
 @pytest.fixture(params=["lists", "tags"])
@@ -27,48 +26,48 @@ def registry(request: pytest.FixtureRequest, fake: type[FakeRegistry]) -> Regist
 
 
 def test_what_is_attached_is_found(registry: Registry) -> None:
-    assert referrers.types(registry, SUBJECT.digest) == set()
-    referrers.attach(registry, BILL, SUBJECT)
-    assert not referrers.complete(registry, SUBJECT.digest), "one of two"
-    referrers.attach(registry, ATTESTATION, SUBJECT)
-    assert referrers.complete(registry, SUBJECT.digest)
+    assert client.types(registry, SUBJECT.digest) == set()
+    client.attach(registry, BILL, SUBJECT)
+    assert not client.complete(registry, SUBJECT.digest), "one of two"
+    client.attach(registry, ATTESTATION, SUBJECT)
+    assert client.complete(registry, SUBJECT.digest)
     assert registry.blob(digest_of(b"bill"), "bill") == b"bill"
 
 
 def test_the_manifest_is_the_specifications(registry: Registry) -> None:
-    digest = referrers.attach(registry, BILL, SUBJECT)
+    digest = client.attach(registry, BILL, SUBJECT)
     manifest = registry.manifest(digest)
     assert manifest is not None
     read = manifest.json()
     assert (read["schemaVersion"], read["artifactType"]) == (2, SBOM)
     assert read["subject"] == {"mediaType": SUBJECT.media_type, "digest": SUBJECT.digest, "size": 5}
-    assert read["config"] == {"mediaType": referrers.EMPTY_TYPE, "digest": digest_of(b"{}"), "size": 2}
+    assert read["config"] == {"mediaType": client.EMPTY_TYPE, "digest": digest_of(b"{}"), "size": 2}
     (layer,) = read["layers"]
     assert (layer["mediaType"], layer["size"]) == (SBOM, 4)
     assert layer["annotations"] == {"org.opencontainers.image.title": "x.cdx.json"}
     assert read["annotations"] == {"org.opencontainers.image.created": BILL.created}
-    undated = registry.manifest(referrers.attach(registry, ATTESTATION, SUBJECT))
+    undated = registry.manifest(client.attach(registry, ATTESTATION, SUBJECT))
     assert undated is not None
     assert undated.json()["annotations"] == {}
 
 
 def test_attaching_again_changes_nothing(registry: Registry, fake: type[FakeRegistry]) -> None:
-    digest = referrers.attach(registry, BILL, SUBJECT)
+    digest = client.attach(registry, BILL, SUBJECT)
     if TAG in fake.content:
         before = fake.content[TAG]
-        assert referrers.attach(registry, BILL, SUBJECT) == digest
+        assert client.attach(registry, BILL, SUBJECT) == digest
         assert fake.content[TAG] == before
 
 
 def test_the_index_under_the_tag_keeps_what_others_put_there(fake: type[FakeRegistry]) -> None:
     other = {"digest": digest_of(b"other"), "artifactType": "signature"}
     fake.content[TAG] = (manifests.INDEX, json.dumps({"manifests": [other]}).encode())
-    digest = referrers.attach(connect(fake), BILL, SUBJECT)
+    digest = client.attach(connect(fake), BILL, SUBJECT)
     kept, added = json.loads(fake.content[TAG][1])["manifests"]
     assert kept == other
     assert added == {
         "mediaType": manifests.IMAGES[0], "digest": digest, "artifactType": SBOM,
-        "size": len(fake.content[f"manifests/{digest}"][1]), "annotations": {referrers.CREATED: BILL.created},
+        "size": len(fake.content[f"manifests/{digest}"][1]), "annotations": {client.CREATED: BILL.created},
     }  # fmt: skip
 
 
@@ -86,23 +85,23 @@ def test_an_index_that_others_overwrite_is_repaired_or_given_up(
 
     monkeypatch.setattr(Registry, "put", overwritten)
     lost = 3
-    referrers.attach(registry, BILL, SUBJECT)
+    client.attach(registry, BILL, SUBJECT)
     assert len(puts) == 3
     del fake.content[TAG]
     lost = 0
     with pytest.raises(RegistryRefused, match="keeps changing"):
-        referrers.attach(registry, BILL, SUBJECT)
-    assert len(puts) == 3 + referrers.MENDS
+        client.attach(registry, BILL, SUBJECT)
+    assert len(puts) == 3 + client.MENDS
 
 
 def test_the_tag_is_the_whole_digest() -> None:
-    assert referrers.fallback_tag("sha256:0a1b") == "sha256-0a1b"
+    assert client.fallback_tag("sha256:0a1b") == "sha256-0a1b"
 
 
 def test_a_list_under_the_tag_that_does_not_end_is_refused(
     fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(referrers, "MOST_REFERRERS", 3)
+    monkeypatch.setattr(client, "MOST_REFERRERS", 3)
     fake.content[TAG] = (manifests.INDEX, json.dumps({"manifests": [{"artifactType": "x"}] * 4}).encode())
     with pytest.raises(RegistryRefused, match="referrers of"):
-        referrers.types(connect(fake), SUBJECT.digest)
+        client.types(connect(fake), SUBJECT.digest)

@@ -10,7 +10,7 @@ from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.servers import self_signed, serving
 from tfbuild.errors import RegistryRefused
-from tfbuild.oci import client, manifests, referrers, transport
+from tfbuild.oci import client, manifests, transport
 from tfbuild.oci.manifests import digest_of
 
 # --- hints of errors --------------------------------------------------------------------------------------------------
@@ -106,11 +106,11 @@ def test_referrers_are_read_from_a_tag_if_the_registry_does_not_list_them(
             get(self)
 
     monkeypatch.setattr(fake, "do_GET", answer)
-    rows = [{"artifactType": kind} for kind in (referrers.SBOM, referrers.PROVENANCE)]
+    rows = [{"artifactType": kind} for kind in (client.SBOM, client.PROVENANCE)]
     content = json.dumps({"manifests": rows}).encode()
-    fake.content[f"manifests/{referrers.fallback_tag(digest)}"] = (manifests.INDEX, content)
+    fake.content[f"manifests/{client.fallback_tag(digest)}"] = (manifests.INDEX, content)
     assert connect(fake).referrers(digest) is None
-    assert referrers.complete(connect(fake), digest)
+    assert client.complete(connect(fake), digest)
 
 
 @pytest.mark.parametrize("location", ["/v2/elsewhere/7?state=x", "7?state=x", "?state=x"])

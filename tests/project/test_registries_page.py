@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from tfbuild import plan
 from tfbuild.context import labels
 from tfbuild.facts import targets
-from tfbuild.oci import referrers
+from tfbuild.oci import client
 from tfbuild.plan import Request
 from tfbuild.publish import indexes
 
@@ -49,7 +49,7 @@ def test_the_patterns_for_ecr_fit_each_tag_that_moves_and_no_identifier() -> Non
     digest = f"sha256:{64 * '0'}"
     for target in targets.names():
         moving = indexes.index_tags("2.20.0", target)
-        for tag in (*moving, referrers.fallback_tag(digest)):
+        for tag in (*moving, client.fallback_tag(digest)):
             assert any(fnmatchcase(tag, pattern) for pattern in patterns), tag
         build = plan.select(Request(target=target, release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
         assert not any(fnmatchcase(build.id, pattern) for pattern in patterns)

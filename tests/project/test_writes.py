@@ -21,7 +21,7 @@ DIRECT = {
     "plan/source.py": "a context that is written aside",
     "context/dockerfile.py": "a context that is written aside",
     "cli/output.py": "the null device",
-    "publish/wheel_names.py": "a scratch folder",
+    "publish/wheel_rows.py": "a scratch folder",
     "publish/installing.py": "a scratch folder",
     "verify/report.py": "python -m of a developer: the committed schema",
 }

@@ -7,10 +7,10 @@ from functools import cache
 from tests.oci.fake_registry import FakeRegistry, connect
 from tfbuild import plan
 from tfbuild.context.labels import labels_of
-from tfbuild.oci import manifests, referrers
+from tfbuild.oci import client, manifests
 from tfbuild.oci.manifests import digest_of
 from tfbuild.plan import Request
-from tfbuild.publish import index_updates, indexes
+from tfbuild.publish import indexes
 from tfbuild.publish.choose import Published
 
 INDEXES = ["2.20-mkl", "2.20.0-mkl", "latest-mkl"]
@@ -46,7 +46,7 @@ def image(
     content = json.dumps(document).encode()
     for name in (all_labels["io.tfbuild.id"], digest_of(content)):
         fake.content[f"manifests/{name}"] = (manifests.IMAGES[0], content)
-    attach(fake, digest_of(content), *((referrers.SBOM, referrers.PROVENANCE) if whole else ()))
+    attach(fake, digest_of(content), *((client.SBOM, client.PROVENANCE) if whole else ()))
     return all_labels["io.tfbuild.id"]
 
 
@@ -67,7 +67,7 @@ def offered(fake: type[FakeRegistry], tag: str) -> list[str]:
 
 
 def published(fake: type[FakeRegistry], name: str) -> Published:
-    entry = index_updates.read_fixed(connect(fake), name)
+    entry = indexes.read_fixed(connect(fake), name)
     assert entry is not None
     return entry.image
 
@@ -75,5 +75,5 @@ def published(fake: type[FakeRegistry], name: str) -> Published:
 def gather(fake: type[FakeRegistry], name: str) -> list[str]:
     """Compute the indexes of an image, and return those that offer it."""
     own = published(fake, name)
-    rows = index_updates.update(connect(fake), own.release, own.target, lambda _: None)
+    rows = indexes.update(connect(fake), own.release, own.target, lambda _: None)
     return [tag for tag, entries in rows.items() if own in [entry.image for entry in entries]]

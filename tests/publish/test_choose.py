@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from tests.cpu.machines import machine
-from tfbuild import cpu, facts, plan
-from tfbuild.cli import listing
+from tfbuild import cpu, plan
 from tfbuild.cpu import isa
 from tfbuild.oci import manifests
 from tfbuild.publish import choose, indexes
@@ -61,18 +60,7 @@ def test_the_choice_fits_and_no_larger_set_does(published: list[Published], feat
         return
     assert choice.best in fitting
     assert not [image for image in fitting if image.features > choice.best.features]
-    assert choice.missing == ()
     assert {image.id for image in choice.passed_over} == {image.id for image in published} - {choice.best.id}
-
-
-@given(images(), feature_sets)
-def test_a_larger_set_of_an_older_release_is_named(published: list[Published], features: frozenset[str]) -> None:
-    choice = choose.choose(published, platform="linux/amd64", features=features)
-    older = [image for image in published if fits(image, features) and image not in choice.fitting]
-    fastest = max(older, key=choose.rank, default=None)
-    if choice.best is not None and fastest is not None and choose.speed(fastest) <= choose.speed(choice.best):
-        fastest = None
-    assert choice.older == fastest
 
 
 @given(images(), feature_sets, st.integers())
@@ -80,21 +68,6 @@ def test_the_registrys_order_does_not_matter(published: list[Published], feature
     shuffled = random.Random(seed).sample(published, len(published))
     first = choose.choose(published, platform="linux/amd64", features=features)
     assert choose.choose(shuffled, platform="linux/amd64", features=features) == first
-
-
-@given(images(), feature_sets)
-def test_if_nothing_fits_the_nearest_image_and_its_missing_features_are_named(
-    published: list[Published], features: frozenset[str]
-) -> None:
-    choice = choose.choose(published, platform="linux/amd64", features=features)
-    newest = max((Version(image.release) for image in published), default=None)
-    candidates = [image for image in published if image.platform == "linux/amd64" and Version(image.release) == newest]
-    if choice.best is not None or not candidates:
-        assert choice.nearest is None
-        return
-    assert choice.nearest is not None
-    assert set(choice.missing) == choice.nearest.features - features
-    assert len(choice.missing) == min(len(image.features - features) for image in candidates)
 
 
 def index(published: list[Published]) -> manifests.Manifest:
@@ -158,6 +131,7 @@ def test_times_are_compared_as_times(first: datetime, second: datetime, zone: ti
     first, second = first.replace(tzinfo=UTC), second.replace(tzinfo=UTC)
     texts = first.astimezone(zone).isoformat(), second.astimezone(other_zone).isoformat()
     assert [choose.moment(text) for text in texts] == [first, second]
+    assert choose.moment(first.replace(tzinfo=None).isoformat()) == first, "UTC without an offset"
     ranked = [choose.rank(published("avx", created=text)) for text in texts]
     if first != second:
         assert (ranked[0] < ranked[1]) == (first < second)
@@ -205,7 +179,7 @@ def test_of_equal_sets_of_a_release_the_newer_python_is_chosen_whatever_the_buil
     assert reasons == ["Python 3.13 is newer; --python 3.9 chooses among its images"]
 
 
-def test_the_user_learns_in_two_lines_what_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_user_learns_in_two_lines_what_and_why() -> None:
     choice = chosen("rhel7-haswell")
     assert choice.best is not None
     what, why = choose.explanation(choice)
@@ -219,9 +193,6 @@ def test_the_user_learns_in_two_lines_what_and_why(capsys: pytest.CaptureFixture
     older = chosen("rhel7-haswell", published("avx", release="2.21.0"))
     _, why = choose.explanation(older)
     assert why == "the newest release, and the largest set of it that this CPU runs"
-    listing.show_choice(older)
-    note = "\nnote: 2.20.0-mkl-py3.11-x86-64-v3 uses more of this CPU: --release 2.20.0 chooses it"
-    assert note in capsys.readouterr().err
 
 
 def test_features_that_make_no_difference_do_not_keep_an_older_build() -> None:
@@ -241,17 +212,10 @@ def test_a_release_means_all_of_its_patches_and_no_other() -> None:
     assert [image.release for image in matches] == ["2.20.0", "2.20.1"]
     assert choose.matching(images, release="2.20.1", target="mkl", python="3.12") == []
     assert choose.matching(images, release="", target="cpu", python="") == []
-
-
-def test_a_candidate_is_chosen_by_its_own_release_alone() -> None:
+    # A candidate is chosen by its own release alone.
     images = [published("avx", release=release) for release in ("2.20.0", "2.20.1rc0", "2.21.0.dev20260101")]
-    for release, matches in (("", ["2.20.0"]), ("2.20", ["2.20.0"]), ("2.20.1rc0", ["2.20.1rc0"])):
-        assert [image.release for image in choose.matching(images, release=release, target="mkl", python="")] == matches
-
-
-def test_the_features_for_vectors_exist() -> None:
-    for row in facts.rows("vectors", choose.Vector):
-        assert set(row.features) <= {feature.name for feature in facts.features(row.arch)}
+    for release, found in (("", ["2.20.0"]), ("2.20", ["2.20.0"]), ("2.20.1rc0", ["2.20.1rc0"])):
+        assert [image.release for image in choose.matching(images, release=release, target="mkl", python="")] == found
 
 
 def test_a_choice_among_other_images_keeps_one_reason_for_each() -> None:
@@ -268,9 +232,6 @@ def test_a_choice_among_other_images_keeps_one_reason_for_each() -> None:
     assert choice.to_json() == {
         "id": best.id,
         "passed_over": [{"id": row.id, "reason": row.reason} for row in choice.passed_over],
-        "older": None,
-        "nearest": None,
-        "missing": [],
     }
 
 
@@ -284,9 +245,3 @@ def test_only_what_would_have_been_chosen_is_notable() -> None:
     # Where nothing fits, each image of this release and platform would have been.
     only = choose.choose([*ONE_RELEASE, arm], platform="linux/amd64", features=frozenset())
     assert [row.id for row in only.passed_over if not row.notable] == ["arm"]
-    assert only.nearest == ONE_RELEASE[1]
-
-
-def test_a_time_without_an_offset_is_utc() -> None:
-    assert choose.moment("2026-01-01T00:00:00") == choose.moment("2026-01-01T00:00:00Z")
-    assert choose.moment("2026-01-01T11:00:00+02:00") == choose.moment("2026-01-01T09:00:00.000000000Z")

@@ -12,10 +12,10 @@ from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import INDEXES, attach, digest, gather, image, labels_of_plan, offered, published
 from tfbuild.context.labels import read_labels
 from tfbuild.errors import RegistryRefused
-from tfbuild.oci import manifests, referrers
+from tfbuild.oci import client, manifests
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest, digest_of
-from tfbuild.publish import index_updates, indexes, yanking
+from tfbuild.publish import indexes
 
 
 def test_an_index_has_the_fields_that_others_read(fake: type[FakeRegistry]) -> None:
@@ -86,18 +86,18 @@ def test_indexes_that_others_keep_overwriting_are_given_up(
 
 def test_an_index_has_only_images_with_sbom_and_provenance_that_were_not_yanked(fake: type[FakeRegistry]) -> None:
     whole, half, third = (image(fake, "2.20.0", cpu=cpu) for cpu in ("avx", "x86-64-v3", "x86-64-v4"))
-    attach(fake, digest(fake, half), referrers.SBOM)
+    attach(fake, digest(fake, half), client.SBOM)
     assert gather(fake, half) == []
     assert offered(fake, "latest-mkl") == [whole, third]
-    assert index_updates.lacking(connect(fake), published(fake, whole)) == []
-    attach(fake, digest(fake, half), referrers.SBOM, referrers.PROVENANCE)
-    assert index_updates.lacking(connect(fake), published(fake, whole)) == INDEXES
+    assert indexes.lacking(connect(fake), published(fake, whole)) == []
+    attach(fake, digest(fake, half), client.SBOM, client.PROVENANCE)
+    assert indexes.lacking(connect(fake), published(fake, whole)) == INDEXES
     assert gather(fake, half) == INDEXES
-    yanking.record(connect(fake), half, "crashes\x1b[31m in MatMul")
+    indexes.record_yank(connect(fake), half, "crashes\x1b[31m in MatMul")
     assert gather(fake, whole) == INDEXES
     assert offered(fake, "latest-mkl") == offered(fake, "2.20-mkl") == [whole, third]
-    assert yanking.reason(connect(fake), half) == "crashes [31m in MatMul"
-    assert yanking.reason(connect(fake), whole) == ""
+    assert indexes.yank_reason(connect(fake), half) == "crashes [31m in MatMul"
+    assert indexes.yank_reason(connect(fake), whole) == ""
     # Who deletes the tag offers it again.
     del fake.content[f"manifests/{half}.yanked"]
     assert gather(fake, whole) == INDEXES
@@ -117,7 +117,7 @@ def test_a_damaged_image_is_left_out_and_named(fake: type[FakeRegistry]) -> None
     config = json.loads(fake.content[f"manifests/{damaged}"][1])["config"]["digest"]
     del fake.content[f"blobs/{config}"]
     notes: list[str] = []
-    index_updates.update(connect(fake), "2.20.0", "mkl", notes.append)
+    indexes.update(connect(fake), "2.20.0", "mkl", notes.append)
     assert offered(fake, "latest-mkl") == [whole]
     assert [damaged in note and "does not have the configuration" in note for note in notes] == [True]
 
@@ -157,7 +157,7 @@ def test_pushes_at_once_leave_nobody_out(fake: type[FakeRegistry]) -> None:
         del fake.content[f"referrers/{digest_of_image}"]
 
     def push(name: str) -> list[str]:
-        attach(fake, digest(fake, name), referrers.SBOM, referrers.PROVENANCE)
+        attach(fake, digest(fake, name), client.SBOM, client.PROVENANCE)
         return gather(fake, name)
 
     with ThreadPoolExecutor(8) as pool:

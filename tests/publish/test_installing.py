@@ -138,7 +138,7 @@ def test_requirements_have_no_file_that_no_environment_would_get(
 
 def test_a_cpu_that_runs_none_gets_27_and_the_nearest(public: Path, tmp_path: Path) -> None:
     done = invoke("install", "--index", public, "--cpuinfo", cpuinfo(tmp_path / "v2", "x86-64-v2"), code=27)
-    assert "fits this CPU and this environment: for avx/tensorflow_cpu-2.14.0-" in done.stderr
+    assert "fits this CPU and this environment: not " in done.stderr
     assert "this CPU lacks avx" in done.stderr
     invoke("install", "--index", public, "--release", "2.15", code=27)
 

@@ -10,9 +10,9 @@ from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import INDEXES, attach, digest, gather, image
 from tfbuild.context.dockerfile import image_digest
 from tfbuild.errors import RegistryRefused, Stale, TfbuildError, Unfinished, UnknownImage, UsageError, Yanked
-from tfbuild.oci import manifests, referrers
+from tfbuild.oci import client, manifests
 from tfbuild.oci.manifests import digest_of
-from tfbuild.publish import published, yanking
+from tfbuild.publish import indexes, pushing
 
 CONTEXT = f"sha256:{64 * 'c'}"
 OLD, NEW = (digest_of(text) for text in (b"old", b"new"))
@@ -36,10 +36,10 @@ def name(fake: type[FakeRegistry]) -> str:
 def state(fake: type[FakeRegistry], name: str, context: str = CONTEXT) -> None:
     """Decide as `verify --registry --context` does."""
     registry = connect(fake)
-    found = published.read(registry, name)
-    base = published.base_of(found)
-    published.refuse_outdated(found, context)
-    published.refuse_unfinished(registry, found, base)
+    found = pushing.find(registry, name)
+    base = pushing.base_of(found)
+    pushing.refuse_outdated(found, context)
+    pushing.refuse_unfinished(registry, found, base)
 
 
 def test_a_published_image_is_left_alone(fake: type[FakeRegistry], name: str) -> None:
@@ -47,7 +47,7 @@ def test_a_published_image_is_left_alone(fake: type[FakeRegistry], name: str) ->
     for named in (name, f"{connect(fake).repository}:{name}"):
         state(fake, named)
     assert fake.content == before
-    found = published.read(connect(fake), name)
+    found = pushing.find(connect(fake), name)
     assert found.to_json() == {
         "id": name,
         "reference": f"{connect(fake).repository}@{digest(fake, name)}",
@@ -62,7 +62,7 @@ def without_indexes(fake: type[FakeRegistry], name: str) -> None:
 
 
 def without_attachments(fake: type[FakeRegistry], name: str) -> None:
-    attach(fake, digest(fake, name), referrers.SBOM)
+    attach(fake, digest(fake, name), client.SBOM)
 
 
 def with_a_new_base(fake: type[FakeRegistry], name: str) -> None:
@@ -78,7 +78,7 @@ CHANGES: list[tuple[Any, type[TfbuildError], str]] = [
     (without_indexes, Unfinished, "2.20-mkl, 2.20.0-mkl, latest-mkl in .* are not what the fixed tags say"),
     (without_attachments, Unfinished, "has no SBOM or no provenance"),
     (with_a_new_base, Stale, "its base .*:slim was sha256:.* and is now sha256:"),
-    (lambda fake, name: yanking.record(connect(fake), name, "crashes"), Yanked, "was yanked: crashes"),
+    (lambda fake, name: indexes.record_yank(connect(fake), name, "crashes"), Yanked, "was yanked: crashes"),
     (with_another_images_tag, RegistryRefused, "its tag was moved"),
 ]
 
@@ -93,7 +93,7 @@ def test_what_is_missing_or_old_has_a_code_of_its_own(
 
 
 def test_an_image_of_another_context_is_built_again_even_if_it_was_yanked(fake: type[FakeRegistry], name: str) -> None:
-    yanking.record(connect(fake), name, "crashes")
+    indexes.record_yank(connect(fake), name, "crashes")
     with pytest.raises(Stale, match="was made from another context"):
         state(fake, name, f"sha256:{64 * '0'}")
     with pytest.raises(UsageError, match="is not the digest of a context"):
@@ -114,22 +114,22 @@ def test_a_base_that_cannot_be_compared_is_said_and_no_reason_to_build(
     base: str, note: str, fake: type[FakeRegistry]
 ) -> None:
     base = f"{fake.host}/us/{base}" if base.startswith("x:") else base
-    found = published.read(connect(fake), image(fake, "2.20.0", {"org.opencontainers.image.base.name": base}))
-    compared = published.base_of(found)
+    found = pushing.find(connect(fake), image(fake, "2.20.0", {"org.opencontainers.image.base.name": base}))
+    compared = pushing.base_of(found)
     assert note in compared.note
     assert not compared.updated
 
 
 def test_a_compiled_image_is_rebuilt_without_compiling(fake: type[FakeRegistry], name: str) -> None:
-    found = published.read(connect(fake), name)
-    assert published.rebuild_options(found) == f"--no-cache --reuse {found.reference}"
+    found = pushing.find(connect(fake), name)
+    assert pushing.rebuild_options(found) == f"--no-cache --reuse {found.reference}"
     official = image(fake, "2.20.0", {"io.tfbuild.wheel": "official"})
-    assert published.rebuild_options(published.read(connect(fake), official)) == "--no-cache"
+    assert pushing.rebuild_options(pushing.find(connect(fake), official)) == "--no-cache"
 
 
 def test_a_signature_is_demanded_before_anything_is_believed(fake: type[FakeRegistry], name: str) -> None:
     asked: list[str] = []
     del fake.content[f"blobs/{json.loads(fake.content[f'manifests/{name}'][1])['config']['digest']}"]
     with pytest.raises(Unfinished):
-        published.read(connect(fake), name, asked.append)
+        pushing.find(connect(fake), name, asked.append)
     assert asked == [f"{connect(fake).repository}@{digest(fake, name)}"]

@@ -27,7 +27,7 @@ from tfbuild.errors import (
     Yanked,
 )
 from tfbuild.measure import records
-from tfbuild.oci import manifests, referrers
+from tfbuild.oci import client, manifests
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import digest_of
 from tfbuild.publish import pushing, signing
@@ -142,8 +142,8 @@ def test_a_pushed_image_is_offered_with_its_attestations(host: Host, tmp_path: P
     }  # fmt: skip
     assert [offered(host.fake, tag) for tag in INDEXES] == [[host.identifier]] * len(INDEXES)
     # What the registry has is what lies beside the report.
-    attached = {referrers.SBOM: (done.sbom, "cdx")}
-    attached[referrers.PROVENANCE] = (done.provenance, "provenance")
+    attached = {client.SBOM: (done.sbom, "cdx")}
+    attached[client.PROVENANCE] = (done.provenance, "provenance")
     for kind, (attachment, suffix) in attached.items():
         manifest = registry.manifest(str(attachment))
         assert manifest is not None

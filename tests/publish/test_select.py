@@ -23,7 +23,7 @@ from tests.publish.fake_images import gather, image, published
 from tfbuild import cpu
 from tfbuild.cpu import isa
 from tfbuild.errors import NothingFits
-from tfbuild.publish import choose, index_updates, pulling
+from tfbuild.publish import choose, indexes, pulling
 from tfbuild.publish.choose import Choice, Published
 
 ROOT = Path(__file__).parents[2]
@@ -147,7 +147,7 @@ def test_a_latest_index_reads_no_more_releases_than_it_needs() -> None:
             push(fake, release, "avx", "3.9", whole=True)
         push(fake, "2.20.0", "avx", "3.9", whole=False)
         fake.requests.clear()
-        index_updates.update(connect(fake), "2.20.0", "mkl", print)
+        indexes.update(connect(fake), "2.20.0", "mkl", print)
         tags = {request.rpartition("/")[2] for request in fake.requests if request.startswith("HEAD ")}
         assert tags == {"2.20.0-mkl-py3.9-avx", "2.14.1-mkl-py3.9-avx"}
 

@@ -15,7 +15,7 @@ from tfbuild.context.labels import labels_of, read_labels
 from tfbuild.engine import Files, Image
 from tfbuild.oci.manifests import digest_of
 from tfbuild.plan import Request
-from tfbuild.publish import image_contents, provenance, sbom
+from tfbuild.publish import provenance, sbom
 
 SITE = "/opt/tensorflow/lib/python3.13/site-packages"
 STATUS = """\
@@ -92,7 +92,7 @@ def properties(row: object) -> dict[str, str]:
 
 
 def test_packages_with_versions_and_purls() -> None:
-    components = rows(sbom.document(image(), image_contents.of_files(files())))
+    components = rows(sbom.document(image(), sbom.of_files(files())))
     assert (
         components["zlib1g"]["purl"]
         == "pkg:deb/debian/zlib1g@1:1.2.13.dfsg-1?arch=amd64&distro=debian-12&upstream=zlib%401:1.2.13"
@@ -116,16 +116,16 @@ def test_packages_with_versions_and_purls() -> None:
 
 def test_the_digest_and_commit_of_the_wheel_are_those_that_pip_and_the_builder_noted() -> None:
     built = f"builder={BASE}\nsource_commit={COMMIT}\nwheel={64 * 'd'} tensorflow.whl\n".encode()
-    contents = image_contents.of_files(files(**{image_contents.BUILT: built}))
+    contents = sbom.of_files(files(**{sbom.BUILT: built}))
     row = rows(sbom.document(image(), contents))["tensorflow"]
     assert row["hashes"] == [{"alg": "SHA-256", "content": 64 * "d"}]
     assert row["pedigree"] == {"commits": [{"uid": COMMIT}]}
     for noted in ({"hashes": {"sha256": 64 * "e"}}, {"hash": f"sha256={64 * 'e'}"}):
         direct = json.dumps({"url": "file:///mnt/wheel/x.whl", "archive_info": noted}).encode()
-        contents = image_contents.of_files(files(**{f"{SITE}/tensorflow-2.20.0.dist-info/direct_url.json": direct}))
+        contents = sbom.of_files(files(**{f"{SITE}/tensorflow-2.20.0.dist-info/direct_url.json": direct}))
         assert sbom.wheel_digest(contents, labels()) == 64 * "e"
     for broken in (b"[]", b"{", b'{"archive_info": {"hash": "sha256=../x"}}'):
-        contents = image_contents.of_files(files(**{f"{SITE}/tensorflow-2.20.0.dist-info/direct_url.json": broken}))
+        contents = sbom.of_files(files(**{f"{SITE}/tensorflow-2.20.0.dist-info/direct_url.json": broken}))
         assert sbom.wheel_digest(contents, labels()) == ""
 
 
@@ -133,9 +133,9 @@ def test_an_official_wheel_is_named_with_its_digest_on_pypi() -> None:
     build = plan.select(Request(target="mkl", wheel="official", release="2.21.0", platform="linux/amd64"), None)
     given = image(labels=labels_of(build))
     assert build.wheel.sha256
-    row = rows(sbom.document(given, image_contents.of_files(files())))["tensorflow"]
+    row = rows(sbom.document(given, sbom.of_files(files())))["tensorflow"]
     assert row["hashes"] == [{"alg": "SHA-256", "content": build.wheel.sha256}]
-    digest = sbom.wheel_digest(image_contents.of_files(files()), given.labels)
+    digest = sbom.wheel_digest(sbom.of_files(files()), given.labels)
     official = {"name": "tensorflow-cpu==2.21.0", "uri": "pkg:pypi/tensorflow-cpu@2.21.0"}
     assert dependencies(given, digest)[-1] == {**official, "digest": {"sha256": build.wheel.sha256}}
     # The facts do not have the digest of a release that is newer than they are.
@@ -162,11 +162,11 @@ def test_a_wheel_from_a_file_is_named_by_it() -> None:
 def test_an_sbom_is_valid_whatever_packages_say(text: str, version: str) -> None:
     hostile = {
         f"{SITE}/x-1.dist-info/METADATA": metadata(text, version),
-        image_contents.STATUS: f"Package: {text}\nVersion: {version}\nStatus: install ok installed\n".encode(),
+        sbom.STATUS: f"Package: {text}\nVersion: {version}\nStatus: install ok installed\n".encode(),
         "/etc/os-release": f"ID={text}\nVERSION_ID={version}".encode(),
-        image_contents.BUILT: f"wheel={text} x\nsource_commit={version}".encode(),
+        sbom.BUILT: f"wheel={text} x\nsource_commit={version}".encode(),
     }
-    bill = sbom.document(image(), image_contents.of_files(files(**hostile)))
+    bill = sbom.document(image(), sbom.of_files(files(**hostile)))
     assert schemas.sbom().validate_str(bill.decode()) is None
 
 
@@ -174,9 +174,7 @@ def test_scanners_find_the_distribution_and_the_source_packages() -> None:
     """Advisories of Debian name source packages; Trivy reads no Debian package without the operating system."""
     status = STATUS + "\nPackage: libc-bin\nVersion: 2.36-9+b1\nArchitecture: amd64\nSource: glibc (2.36-9)\n"
     status += "Status: install ok installed\n"
-    components = rows(
-        sbom.document(image(), image_contents.of_files(files(**{"/var/lib/dpkg/status": status.encode()})))
-    )
+    components = rows(sbom.document(image(), sbom.of_files(files(**{"/var/lib/dpkg/status": status.encode()}))))
     assert (components["debian"]["type"], components["debian"]["version"]) == ("operating-system", "12")
     assert "purl" not in components["debian"]
     assert str(components["libc-bin"]["purl"]).endswith("&upstream=glibc%402.36-9")
@@ -190,9 +188,7 @@ def test_scanners_find_the_distribution_and_the_source_packages() -> None:
 @given(order=st.permutations(sorted(files().files)))
 def test_the_order_of_an_images_files_changes_nothing(order: list[str]) -> None:
     shuffled = Files(files={path: files().files[path] for path in order}, links=files().links)
-    assert sbom.document(image(), image_contents.of_files(shuffled)) == sbom.document(
-        image(), image_contents.of_files(files())
-    )
+    assert sbom.document(image(), sbom.of_files(shuffled)) == sbom.document(image(), sbom.of_files(files()))
 
 
 # --- provenance -------------------------------------------------------------------------------------------------------
@@ -200,7 +196,7 @@ def test_the_order_of_an_images_files_changes_nothing(order: list[str]) -> None:
 MANIFEST = "sha256:" + 64 * "f"
 NOTHING: dict[str, Any] = {
     "repository": "us/x", "digest": DIGEST, "built": {}, "wheel_sha256": "", "git_version": "", "report": b"{}",
-    "verified": "2026-11-01T00:00:00Z", "sbom": b"{}", "run": None,
+    "verified": "2026-11-01T00:00:00Z", "bill": b"{}", "run": None,
 }  # fmt: skip
 
 
@@ -214,7 +210,7 @@ def statement(run: provenance.CiRun | None = None) -> dict[str, Any]:
         git_version="v2.20.0-rc0-4-gc19116c1e4",
         report=b"{}",
         verified="2026-11-21T13:00:00+00:00",
-        sbom=b"[]",
+        bill=b"[]",
         run=run,
     )
     return dict(json.loads(content))

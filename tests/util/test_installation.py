@@ -1,7 +1,5 @@
-"""How this tfbuild was installed: the command that messages name, and the one that adds an extra."""
+"""How this tfbuild was installed: the command that messages name."""
 
-import json
-import shlex
 import sys
 from pathlib import Path
 
@@ -36,43 +34,3 @@ def test_messages_name_the_command_that_was_typed(
     monkeypatch.setattr(installation, "INSIDE", tmp_path)
     assert installation.as_typed(text) == typed
     assert installation.templates() == tmp_path
-
-
-@pytest.mark.parametrize(
-    ("receipt", "source", "hint"),
-    [
-        ("", "", "{python} -m pip install one another"),
-        ("", "/", "{python} -m pip install '/[publish]'"),
-        ("pipx_metadata.json", "", "pipx inject {name} one another"),
-        ("pipx_metadata.json", "/", "pipx install --force '/[publish]'"),
-        ("uv-receipt.toml", "", "uv pip install --python {python} one another"),
-        ("uv-receipt.toml", "/", "uv tool install --force '/[publish]'"),
-    ],
-)
-def test_an_extra_is_added_in_the_way_and_from_the_place_of_this_installation(
-    receipt: str, source: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if receipt:
-        (tmp_path / receipt).touch()
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    info = tmp_path / "tensorflow_tfbuild-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow-tfbuild\nVersion: 0\n")
-    if source:
-        (info / "direct_url.json").write_text(json.dumps({"url": f"file://{source}", "dir_info": {}}))
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    expected = hint.format(python=shlex.quote(sys.executable), name=tmp_path.name)
-    assert installation.adding("publish", ["one", "another"]) == expected
-
-
-@pytest.mark.parametrize("url", ["https://example.org/tmp", "file:///no/such/folder", "", None])
-def test_a_source_elsewhere_or_no_longer_there_is_not_named(
-    url: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    info = tmp_path / "tensorflow_tfbuild-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow-tfbuild\nVersion: 0\n")
-    if url is not None:
-        (info / "direct_url.json").write_text(json.dumps({"url": url}))
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    assert installation.adding("publish", ["one"]).endswith(" pip install one")

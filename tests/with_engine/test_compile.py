@@ -37,7 +37,7 @@ from tfbuild.pipeline.run import run_of
 from tfbuild.plan import Request, RunRequest
 from tfbuild.plan import source as sources
 from tfbuild.plan.source import Source
-from tfbuild.publish import image_contents
+from tfbuild.publish import sbom
 
 RELEASE = "2.20.0"
 TREE = ROOT / "tests" / "data" / "double"
@@ -237,7 +237,7 @@ def test_a_patch_a_repository_and_a_system_library_are_compiled_in_and_its_packa
         assert (run.exit_code, run.stdout) == (0, "ours\n"), run.stderr
         query = ["--show", "--showformat", "${db:Status-Status}", "libsnappy1v5"]
         assert engine.run(made.image, query, entrypoint=["dpkg-query"]).stdout == "installed"
-        built = image_contents.read_contents(engine, made.image).built
+        built = sbom.read_contents(engine, made.image).built
         assert built["patch/01-ours.patch"] == sources.digest(changed.patch)
         assert "override/ours" in built
     finally:
@@ -532,7 +532,7 @@ def test_the_compiled_wheel_goes_into_the_runtime_image(site: Site, engine: Engi
         run = engine.run(made.image, ["python", "-c", "import tensorflow; print(*tensorflow.macros)"])
         assert run.exit_code == 0, run.stderr
         assert set(run.stdout.split()) == {facts.feature(name).macro for name in features("westmere")}
-        built = image_contents.read_contents(engine, made.image).built
+        built = sbom.read_contents(engine, made.image).built
         assert set(built) >= {"builder", "wheel", "compiler", "bazel"}
         assert built["bazel"] == mirror.BAZEL
         # The base of these tests has a compiler and a Bazel of its own.
@@ -570,7 +570,7 @@ def test_a_rebuild_on_an_updated_base_takes_tensorflow_from_the_image_before(
         assert "compile.sh" not in (tmp_path / "work" / build.id / "build.log").read_text(encoding="utf-8")
         run = engine.run(names["again"], ["python", "-c", "import tensorflow; print(open('/etc/updated').read())"])
         assert (run.exit_code, run.stdout.strip()) == (0, "updated"), run.stderr
-        assert image_contents.read_contents(engine, new.id).built == image_contents.read_contents(engine, old.id).built
+        assert sbom.read_contents(engine, new.id).built == sbom.read_contents(engine, old.id).built
         # What another plan made is not taken for this one.
         other = plan.select(replace(build.request, cpu="x86-64-v3"), None)
         with pytest.raises(Stale, match="was not made from the build context"):

@@ -12,7 +12,7 @@ from tests.with_engine import second
 from tests.with_engine.test_registry import build, label, made, place, push, server
 from tfbuild.engine import Engine
 from tfbuild.oci.client import Registry
-from tfbuild.publish import published
+from tfbuild.publish import pushing
 from tfbuild.util.progress import Progress
 
 __all__ = ["made", "place", "server"]  # fixtures
@@ -39,8 +39,8 @@ def test_what_is_pushed_from_there_is_described_and_pulled_here(
     # There an image is known by its manifest, here by its configuration.
     assert done.digest == newer.image(name).id
     assert not push(newer, name, place, tmp_path).uploaded
-    found = published.read(place, one.id)
-    published.refuse_unfinished(place, found, None)
+    found = pushing.find(place, one.id)
+    pushing.refuse_unfinished(place, found, None)
     engine.pull(found.reference, Progress())
     try:
         assert engine.image(found.reference).id == found.manifest.config != done.digest

@@ -36,12 +36,12 @@ from tfbuild.engine import Engine, transfer
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.transfer import TransferFailed
 from tfbuild.errors import RegistryRefused, TfbuildError, UnknownImage, VerificationFailed
-from tfbuild.oci import manifests, referrers, transport
+from tfbuild.oci import client, manifests, transport
 from tfbuild.oci.client import Registry
 from tfbuild.oci.references import Repository
 from tfbuild.pipeline import base_image as bases
 from tfbuild.plan import Build, Request
-from tfbuild.publish import image_contents, indexes, published, pulling, pushing, sbom, signing
+from tfbuild.publish import indexes, pulling, pushing, sbom, signing
 from tfbuild.publish.choose import Choice
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
@@ -281,11 +281,11 @@ def test_one_document_attached_by_many_at_once_is_attached_once(place: Registry)
         place.put("subject", json.dumps(image).encode(), manifests.IMAGES[0])
         subject = place.manifest("subject")
         assert subject is not None
-        document = referrers.Attachment(media_type=referrers.SBOM, title="sbom", created="", content=config * 100)
+        document = client.Attachment(media_type=client.SBOM, title="sbom", created="", content=config * 100)
         with ThreadPoolExecutor(6) as pool:
             here = Registry(place.repository)
-            attached = [pool.submit(referrers.attach, here, document, subject) for _ in range(6)]
-        listed = place.manifest(referrers.fallback_tag(subject.digest))
+            attached = [pool.submit(client.attach, here, document, subject) for _ in range(6)]
+        listed = place.manifest(client.fallback_tag(subject.digest))
         assert listed is not None
         assert [row["digest"] for row in listed.json()["manifests"]] == [*{one.result() for one in attached}]
 
@@ -362,7 +362,7 @@ def offered_after(steps: int, engine: Engine, server: Server, old_and_new: tuple
 
 
 def refuse_unfinished(place: Registry, name: str) -> None:
-    published.refuse_unfinished(place, published.read(place, name), None)
+    pushing.refuse_unfinished(place, pushing.find(place, name), None)
 
 
 def test_a_push_that_dies_in_its_upload_or_its_indexes_offers_nothing_half_and_the_next_one_ends_it(
@@ -381,7 +381,7 @@ def test_a_push_that_dies_in_its_upload_or_its_indexes_offers_nothing_half_and_t
 def test_a_push_that_dies_at_any_of_its_steps_offers_nothing_half_and_the_next_one_ends_it(
     engine: Engine, server: Server, old_and_new: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_contents, "read_contents", cache(image_contents.read_contents))
+    monkeypatch.setattr(sbom, "read_contents", cache(sbom.read_contents))
     seen: list[set[str]] = []
     while (offered := offered_after(len(seen), engine, server, old_and_new)) is not None:
         seen.append(offered)

@@ -16,7 +16,6 @@ from tfbuild.cli.options import (
     engine_of,
     image_on,
     registry_of,
-    require_extra,
     run_of,
 )
 from tfbuild.cli.output import confirmed, out, say, say_note
@@ -164,23 +163,23 @@ def verify_published(
 ) -> None:
     """Check an image in a registry without its layers; with `pull`, also download and verify it."""
     from tfbuild.pipeline.maker import Maker
-    from tfbuild.publish import published, signing
+    from tfbuild.publish import pushing, signing
 
     run = run_of(options)
     place = registry_of(registry, options["ca_cert"])
     demand = signing.demand_of(signed, place.ca)
-    found = published.read(place, image, demand)
-    base = published.base_of(found, place.ca) if context else None
+    found = pushing.find(place, image, demand)
+    base = pushing.base_of(found, place.ca) if context else None
     if base and base.note:
         say_note(f"the base {base.name} is not compared: {base.note}")
     rebuild = bool(base and base.updated)
     if context:
-        published.refuse_outdated(found, context)
+        pushing.refuse_outdated(found, context)
     if json and (rebuild or not pull):
         state = {"base": base.to_json() if base else None, "signed": True if demand else None}
-        options_of_rebuild = published.rebuild_options(found) if rebuild else None
+        options_of_rebuild = pushing.rebuild_options(found) if rebuild else None
         out({**found.to_json(), **state, "rebuild_options": options_of_rebuild})
-    published.refuse_unfinished(place, found, base)
+    pushing.refuse_unfinished(place, found, base)
     if not pull:
         if not json:
             print(found.reference)
@@ -225,7 +224,6 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
 def inspect(subject: str, *, engine: str, full: bool, sbom: bool, json: bool) -> None:
     """Show what SUBJECT (wheel, image, installed package or library) was compiled for; nothing in it is run."""
     if sbom:
-        require_extra("publish", "inspect --sbom")
         from tfbuild.publish import sbom as bills
 
         connected = engine_of(engine)

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfbuild.cli.output import out, say, say_note
+from tfbuild.cli.output import out, say
 from tfbuild.plan import Build
 from tfbuild.util import terminal
 from tfbuild.util.installation import as_typed
@@ -125,21 +125,18 @@ def show_pushed(pushed: "Pushed", *, json: bool) -> None:
 
 
 def show_choice(choice: "Choice") -> None:
-    """Say what the best image is, and why; and that an older release has a larger set."""
+    """Say what the best image is, and why."""
     from tfbuild.publish import choose
 
     for line in choose.explanation(choice):
         say(line)
-    if choice.best and choice.older:
-        say_note(f"{choice.older.id} uses more of this CPU: --release {choice.older.release} chooses it")
 
 
 def show_passed_over(choice: "Choice", *, notable: bool = False) -> None:
-    """Say what is passed over, and why. If an image fits, only what `show_choice` says (`notable`), or the rest."""
+    """Say what is passed over, and why: what `show_choice` says (`notable`), or the rest."""
     from tfbuild.publish import choose
 
-    rows = (row for row in choice.passed_over if choice.best is None or row.notable == notable)
-    for line in choose.passed_over_lines(rows):
+    for line in choose.passed_over_lines(row for row in choice.passed_over if row.notable == notable):
         say(line)
 
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import Request, RunRequest
 from tfbuild.plan.request import ENGINE, REMOTE, RESOURCES, WheelRequest
-from tfbuild.util import installation
 from tfbuild.util.files import absence
 from tfbuild.util.options import Option, Options, declared, make, of_groups
 
@@ -41,19 +39,6 @@ REGISTRY: Options = {
     ),
     "ca-cert": RUN["ca-cert"],
 }
-# The modules of each extra in pyproject.toml, and the packages that they come from.
-EXTRAS: Mapping[str, Mapping[str, str]] = {
-    "publish": {"cyclonedx": "cyclonedx-python-lib", "packageurl": "packageurl-python"},
-}
-
-
-def require_extra(extra: str, purpose: str) -> None:
-    """Raise UsageError if an extra that the verb needs is not installed, before anything starts."""
-    missing = [package for module, package in EXTRAS[extra].items() if find_spec(module) is None]
-    if missing:
-        raise UsageError(
-            f"{purpose} needs {', '.join(missing)}, the extra {extra!r}", hint=installation.adding(extra, missing)
-        )
 
 
 def host_cpu(cpuinfo: str) -> Cpu | None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tfbuild.cli.listing import show_choice, show_passed_over, show_pulled, show_pushed, show_rehearsed
-from tfbuild.cli.options import JSON, ON_ENGINE, PLAN, REGISTRY, certificates, registry_of, require_extra
+from tfbuild.cli.options import JSON, ON_ENGINE, PLAN, REGISTRY, certificates, registry_of
 from tfbuild.cli.output import out, say, say_note
 from tfbuild.cli.verbs import verb
 from tfbuild.cpu import Cpu
@@ -67,7 +67,6 @@ def push(
         ref = pushing.yank(destination, image, yank, say_note)
         out({"image": ref, "reason": yank}) if json else print(ref)
     else:
-        require_extra("publish", "push")
         signer = signing.signer(sign_options, destination.ca) if signs else None
         connected = Engine.connect(connection.choose(engine))
         if dry_run:
@@ -124,8 +123,6 @@ def pull(
     host = running_cpu(cpuinfo, ca_cert, chosen)
     choice = pulling.select(source, host, release=release, target=target, python=python)
     try:
-        if choice.best is None:
-            show_passed_over(choice)
         accepted = pulling.accept(source, choice, demand)
     except (NothingFits, VerificationFailed):
         if json:

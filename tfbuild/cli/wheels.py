@@ -197,7 +197,7 @@ def install(
     print_requirements: bool,
 ) -> None:
     """Install from an index the wheel that this CPU and this environment run best, and say why it is."""
-    from tfbuild.publish import environments, installing
+    from tfbuild.publish import installing
     from tfbuild.util.progress import Progress
 
     address = index or variable("TFBUILD_INDEX")
@@ -208,9 +208,9 @@ def install(
     source = installing.WheelSource(address, certificates(ca_cert))
     host = detect_cpu(Path(cpuinfo) if cpuinfo else None)
     rows = source.wheels(signed)
-    environment = environments.environment(python)
+    environment = installing.environment(python)
     choice = installing.select(rows, environment, host, release=release, target=target)
-    if dry_run or choice.best is None:
+    if dry_run:
         show_passed_over(choice)
     row = installing.chosen_row(rows, choice, source.name)
     show_choice(choice)

@@ -10,7 +10,7 @@ import urllib3
 
 from tfbuild.engine.faults import disk_full
 from tfbuild.errors import TfbuildError, without_secrets
-from tfbuild.oci import refusals
+from tfbuild.oci import transport
 from tfbuild.util.progress import Progress, Step
 from tfbuild.util.terminal import cause
 
@@ -22,13 +22,13 @@ WAIT_SECONDS = 2.0
 
 # A phrase in the engine's error text, what to do about it, and whether a retry may help. The first match decides.
 REFUSALS = (
-    ("toomanyrequests", refusals.TOO_MANY, True),
-    ("too many requests", refusals.TOO_MANY, True),
-    ("immutable", refusals.IMMUTABLE, False),
-    ("name unknown", refusals.UNKNOWN_NAME, False),
+    ("toomanyrequests", transport.TOO_MANY, True),
+    ("too many requests", transport.TOO_MANY, True),
+    ("immutable", transport.IMMUTABLE, False),
+    ("name unknown", transport.UNKNOWN_NAME, False),
     # After the rate limits, because some of these phrases also appear in quotas of requests.
-    *((phrase, refusals.FULL, False) for phrase in refusals.SPACE),
-    ("413 request entity too large", refusals.FULL, False),
+    *((phrase, transport.FULL, False) for phrase in transport.SPACE),
+    ("413 request entity too large", transport.FULL, False),
     ("no basic auth", "docker login", False),
     # It may have expired during the transfer; then the engine gets a new token.
     ("unauthorized", "docker login", True),

@@ -1,10 +1,11 @@
 """Requests to one repository: retries, TLS, credentials, and bounds on what is read and how long that takes."""
 
 import random
+import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -15,9 +16,11 @@ from urllib.parse import urljoin, urlsplit
 import requests
 import urllib3
 
-from tfbuild.errors import RegistryRefused, UsageError
-from tfbuild.oci.manifests import Malformed
-from tfbuild.oci.references import is_secure, loopback
+from tfbuild.errors import RegistryRefused, TfbuildError, UsageError, conceal, without_secrets
+from tfbuild.oci import credentials
+from tfbuild.oci.credentials import Credentials
+from tfbuild.oci.manifests import Malformed, parse_object
+from tfbuild.oci.references import Repository, is_secure, loopback
 from tfbuild.util.terminal import cause, printable
 
 # Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
@@ -40,6 +43,8 @@ NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
 # What requests raises and prints of a proxy.
 PROXY_ERRORS = (requests.exceptions.ProxyError, requests.exceptions.InvalidProxyURL)
 PROXY_WORDS = ("SOCKS", "Proxy URL")
+CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+TOKEN = re.compile("[!-~]*")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -207,3 +212,165 @@ def next_page(answer: requests.Response) -> str:
     """Return the address of a list's next page; "" if this is the last."""
     url = answer.links.get("next", {}).get("url", "")
     return joined(answer.url, url) if url else ""
+
+
+# --- one repository, with the credentials of the engine's client ------------------------------------------------------
+
+
+class Connection:
+    """Send requests to one repository, with the credentials of the engine's client.
+
+    `ca`: a company's CA certificates in PEM.
+    """
+
+    def __init__(self, repository: Repository, *, ca: Path | None = None) -> None:
+        self.repository = repository
+        self._session = HttpSession()
+        # Otherwise requests replaces the engine's credentials by those in ~/.netrc.
+        self._session.auth = lambda request: request
+        # Passed with each request: REQUESTS_CA_BUNDLE would override the session's own setting.
+        self._verify: str | bool | None = trusted(ca)
+        self._authorization = ""
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] = {},
+        data: bytes | None = None,
+        accept: Container[int] = (),
+    ) -> requests.Response:
+        """Return the registry's answer if it is a success or its status is in `accept`. Raises RegistryRefused."""
+        url = urljoin(self.repository.url, path)
+        answer = self._send(method, url, headers, data)
+        if answer.status_code == 401 and (challenge := answer.headers.get("WWW-Authenticate", "")):
+            answer.close()
+            self._authorization = self._authorize(challenge)
+            answer = self._send(method, url, headers, data)
+        if answer.status_code < 400 or answer.status_code in accept:
+            if method != "GET" or answer.status_code >= 400:
+                # A connection can be used again once its answer is read to the end.
+                body_of(answer)
+            return answer
+        raise self._refusal(answer)
+
+    def _send(self, method: str, url: str, headers: Mapping[str, str], data: bytes | None) -> requests.Response:
+        own = urlsplit(url)[:2] == urlsplit(self.repository.url)[:2]  # scheme and host
+        authorization = {"Authorization": self._authorization} if self._authorization and own else {}
+        with reaching(self.repository.host):
+            return self._session.request(
+                method,
+                url,
+                headers={**headers, **authorization},
+                data=data,
+                timeout=SECONDS,
+                stream=True,
+                verify=self._verify,
+            )
+
+    def _authorize(self, challenge: str) -> str:
+        """Return the header that a challenge demands: the credentials themselves, or a token obtained with them.
+
+        "" if the token server refuses them: the registry's own 401 is then reported. Raises RegistryRefused if the
+        token server fails.
+        """
+        known = credentials.stored(self.repository.host)
+        kind, _, rest = challenge.partition(" ")
+        if kind.lower() == "basic":
+            return known.basic
+        fields = dict(CHALLENGE.findall(rest))
+        realm = fields.get("realm", "")
+        if not is_secure(realm):
+            raise RegistryRefused(
+                f"the token server of {self.repository.host} is {printable(realm, MOST_REASON)!r}, which is not https",
+                hint="no credentials were sent there; check the --registry address",
+            )
+        server = f"{urlsplit(realm).hostname}, the token server of {self.repository.host},"
+        with reaching(server):
+            answer = self._get_token(
+                realm, {name: fields[name] for name in ("service", "scope") if name in fields}, known
+            )
+        if answer.status_code in (400, 401, 403, 404):
+            answer.close()
+            return ""
+        if answer.status_code != 200:
+            raise self._refusal(answer, server)
+        token = parse_object(body_of(answer), "token")
+        bearer = str(token.get("token") or token.get("access_token") or "")
+        conceal(known.name, bearer)
+        if not TOKEN.fullmatch(bearer):
+            raise RegistryRefused(f"{server} sent a token that no request can have", hint="try again later")
+        return f"Bearer {bearer}"
+
+    def _get_token(self, realm: str, query: dict[str, str], known: Credentials) -> requests.Response:
+        """Request a token as the engine does: an identity token is sent as OAuth2's refresh token.
+
+        Source: distribution.github.io/distribution/spec/auth/token and .../oauth.
+        """
+        settings: dict[str, Any] = {"timeout": SECONDS, "stream": True, "verify": self._verify}
+        if known.identity:
+            form = {"grant_type": "refresh_token", "client_id": "tfbuild", "refresh_token": known.identity}
+            return self._session.post(realm, data={**form, **query}, **settings)
+        headers = {"Authorization": known.basic} if known.basic else {}
+        return self._session.get(realm, params=query, headers=headers, **settings)
+
+    def _refusal(self, answer: requests.Response, server: str = "") -> RegistryRefused:
+        status = without_secrets(str(answer.reason), foreign=True)
+        summary = f"{server or self.repository} answers {answer.status_code} {status}"
+        reason = _reason(answer)
+        hint = hint_for(answer.status_code, reason, self.repository.host)
+        return RegistryRefused(f"{summary}: {reason or 'no reason given'}", hint=hint)
+
+
+def _reason(answer: requests.Response) -> str:
+    """Return the registry's own explanation, made safe for a terminal; "" if it gives none."""
+    try:
+        errors = parse_object(body_of(answer), "error").get("errors")
+        first = errors[0] if isinstance(errors, list) and errors else {}
+        parts = [first.get("message"), first.get("detail")] if isinstance(first, dict) else []
+        text = ": ".join(part for part in parts if isinstance(part, str) and part)
+    except TfbuildError:
+        text = ""
+    return printable(without_secrets(text, foreign=True), MOST_REASON).strip()
+
+
+# --- what to do where a registry refuses; a container engine passes these on too --------------------------------------
+
+FULL = "the registry's quota or size limit is reached: make room there"
+# How registries name a limit on space, most of them in a 403 (github.com/goharbor/harbor, src/pkg/quota/errors.go).
+SPACE = ("quota", "upper limit", "storage limit", "no space left", "insufficient storage")
+TOO_MANY = "too many requests: docker login raises the limit, or try again later"
+# Both ECR (github.com/moby/buildkit/issues/3776) and Harbor (goharbor/harbor, src/server/middleware/immutable) use
+# that word.
+IMMUTABLE = (
+    "tags are immutable there: exempt the moving ones, such as latest-mkl, 2.20-mkl and 2.20.0-mkl, and sha256-*; "
+    "fixed tags do not change"
+)
+# ECR and Google's Artifact Registry.
+UNKNOWN_NAME = "check that the repository exists, and its name: some registries do not create one on the first push"
+HINTS = {
+    401: "docker login {host}; the stored login may have expired",
+    403: "these credentials do not allow that: docker login {host} as a user with the permission",
+    404: UNKNOWN_NAME,
+    405: "the registry does not allow that: it may be a read-only mirror",
+    409: "another operation is in progress there: try again later",
+    413: FULL,
+    429: TOO_MANY,
+    507: "the registry's disk is full: make room there",
+}
+SERVER_ERROR = "the registry has an internal error: try again later"
+UNSUPPORTED = "the registry does not support this request, as it says above: check the --registry address"
+
+
+def hint_for(status: int, reason: str, host: str) -> str:
+    """Return the hint for an answer with this status and the registry's own `reason`."""
+    text = reason.lower()
+    if status == 429:
+        # Some registries call a limit on requests a quota.
+        return TOO_MANY
+    if "immutable" in text:
+        return IMMUTABLE
+    if any(phrase in text for phrase in SPACE):
+        return FULL
+    return HINTS.get(status, SERVER_ERROR if status >= 500 else UNSUPPORTED).format(host=host)

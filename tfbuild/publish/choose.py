@@ -84,17 +84,10 @@ class PassedOver:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """`fitting`: all images that the host could run, the best first.
+    """`fitting`: all images of the newest release that the host could run, the best first."""
 
-    `nearest`: if nothing fits, the image with the fewest `missing` features.
-    `older`: the best fitting image of older releases, if its set is larger than that of `best`, or `best` is None.
-    """
-
-    nearest: Published | None
-    missing: tuple[str, ...]
+    fitting: tuple[Published, ...]
     passed_over: tuple[PassedOver, ...]
-    older: Published | None = None
-    fitting: tuple[Published, ...] = ()
 
     @property
     def best(self) -> Published | None:
@@ -112,9 +105,6 @@ class Choice:
         return {
             "id": self.best.id if self.best else None,
             "passed_over": [{"id": other.id, "reason": other.reason} for other in self.passed_over],
-            "older": self.older.id if self.older else None,
-            "nearest": self.nearest.id if self.nearest else None,
-            "missing": list(self.missing),
         }
 
 
@@ -122,21 +112,11 @@ def choose(published: Iterable[Published], *, platform: str, features: frozenset
     """Return the best image of the newest release for a host with `features`, whatever the order of `published`."""
     ranked = sorted(set(published), key=rank, reverse=True)
     newest = max((image.release for image in ranked), key=Version, default="")
-    ours = [image for image in ranked if image.platform == platform]
-    current = [image for image in ours if image.release == newest]
-    fitting = [image for image in current if image.features <= features]
+    current = [image for image in ranked if (image.platform, image.release) == (platform, newest)]
+    fitting = tuple(image for image in current if image.features <= features)
     best = fitting[0] if fitting else None
-    older = next((image for image in ours if image.release != newest and image.features <= features), None)
-    if older and best and speed(older) <= speed(best):
-        older = None
-    nearest = None if best else min(current, key=lambda image: (len(image.features - features), image.id), default=None)
-    return Choice(
-        nearest=nearest,
-        missing=tuple(sorted(nearest.features - features)) if nearest else (),
-        passed_over=tuple(_passed_over(image, best, newest, platform, features) for image in ranked if image != best),
-        older=older,
-        fitting=tuple(fitting),
-    )
+    rest = tuple(_passed_over(image, best, newest, platform, features) for image in ranked if image != best)
+    return Choice(fitting=fitting, passed_over=rest)
 
 
 def explanation(choice: Choice) -> list[str]:

@@ -5,26 +5,32 @@ The rules of `pull` choose it by its features, and its sha256 is checked; then p
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, urljoin, urlsplit
 
+import msgspec
 import requests
-from packaging.utils import canonicalize_version
+from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import Version
 
 from tfbuild.cpu import Cpu, isa
-from tfbuild.errors import NothingFits, RegistryRefused, UsageError, VerificationFailed
+from tfbuild.errors import Interrupted, NothingFits, RegistryRefused, TfbuildError, UsageError, VerificationFailed
 from tfbuild.oci import transport
 from tfbuild.oci.references import is_secure
-from tfbuild.plan import PLATFORMS, Request, rules
+from tfbuild.plan import MACHINES, PLATFORMS, Request, rules
+from tfbuild.plan import wheel as wheels
 from tfbuild.plan.source import digest
-from tfbuild.publish import choose, environments, signing, wheel_names, wheel_rows
+from tfbuild.publish import choose, signing, wheel_rows
 from tfbuild.publish.choose import Choice, PassedOver
-from tfbuild.publish.environments import MOST_NAME, PythonEnvironment
 from tfbuild.publish.wheel_rows import IndexedWheel
-from tfbuild.util.files import system_folder, temporary_folder, writing
+from tfbuild.util.files import decode, system_folder, temporary_folder, writing
+from tfbuild.util.process import interruptible
 from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import counted
 from tfbuild.util.terminal import printable
@@ -33,6 +39,106 @@ OPTION = "--index"
 INDEX_HINT = "check the --index address: that of the folder with choose.json, not of its SET/simple/"
 NO_SPACE = "set TMPDIR to a folder with space"
 UNSOUND = "its row in the index contradicts itself: a newer tfbuild wrote it, or somebody changed it"
+
+
+# --- the environment, and the pip or uv that installs -----------------------------------------------------------------
+
+
+MOST_NAME = 128
+# Runs in the environment's Python, and imports nothing from the current folder.
+PROBE = """
+import sys
+sys.path[:] = filter(None, sys.path)
+import importlib.util, json, os, site, sysconfig
+try:
+    glibc = os.confstr("CS_GNU_LIBC_VERSION").split()[-1]
+except (AttributeError, OSError, ValueError):
+    glibc = ""
+paths = sysconfig.get_paths()
+folders = [paths["purelib"], paths["platlib"]]
+if sys.prefix == sys.base_prefix and site.ENABLE_USER_SITE:
+    # Where pip installs if the system's folder is not writable.
+    folders.insert(0, site.getusersitepackages())
+print(json.dumps({
+    "python": "%d.%d" % sys.version_info[:2], "kind": sys.implementation.name, "system": sysconfig.get_platform(),
+    "glibc": glibc, "site": list(dict.fromkeys(folders)), "pip": importlib.util.find_spec("pip") is not None,
+}))
+"""
+
+
+class PythonEnvironment(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python environment. `system`: as in "linux-x86_64"; `glibc`: "" without one.
+
+    `site`: the folders of packages, in the order in which Python imports from them.
+    """
+
+    python: str
+    kind: str
+    system: str
+    glibc: str
+    site: tuple[str, ...]
+    pip: bool
+    interpreter: str = ""
+
+    @property
+    def platform(self) -> str:
+        return MACHINES.get(self.system.removeprefix("linux-"), self.system)
+
+    def installed(self) -> dict[str, Path]:
+        """Return the folder with the metadata of each package of TensorFlow's that Python would import.
+
+        What pip left over of a package that it removed (~ensorflow) is none.
+        """
+        found = (info for folder in self.site[::-1] for info in sorted(Path(folder).glob("*.dist-info")))
+        named = {canonicalize_name(info.stem.partition("-")[0]): info for info in found}
+        return {name: info for name, info in named.items() if name in wheels.projects()}
+
+
+def environment(python: str = "") -> PythonEnvironment:
+    """Return the environment of an interpreter or in a folder, else the active one, else tfbuild's own.
+
+    Raises UsageError.
+    """
+    active = next((os.environ[name] for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if os.environ.get(name)), "")
+    folder = python if os.path.isdir(python) else active if not python else ""
+    interpreter = os.path.join(folder, "bin", "python") if folder else python or sys.executable
+    try:
+        command = [interpreter, "-c", PROBE]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+        return msgspec.structs.replace(decode(done.stdout, PythonEnvironment), interpreter=interpreter)
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it does not run Python's own modules"
+        raise UsageError(
+            f"{printable(interpreter, MOST_NAME)} is not a Python interpreter: {reason}",
+            hint="--python PATH: the one of the environment, such as venv/bin/python",
+        ) from error
+
+
+def installer(environment: PythonEnvironment) -> list[str]:
+    """Return the command that installs: the environment's pip, else uv. Raises UsageError where there is neither."""
+    if environment.pip:
+        return [environment.interpreter, "-m", "pip", "install"]
+    if (uv := shutil.which("uv")) is not None:
+        return [uv, "pip", "install", "--python", environment.interpreter]
+    raise UsageError(f"{environment.interpreter} has no pip, and there is no uv", hint="install uv, or pip in there")
+
+
+def run_installer(command: Sequence[str], project: str, environment: PythonEnvironment) -> None:
+    """Run pip or uv to its end, also if it is interrupted: killed, it would leave more of its work half done."""
+    # A session of its own: otherwise Ctrl-C would reach it twice, from the terminal too.
+    with interruptible(), subprocess.Popen(command, stdout=2, start_new_session=True) as process:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise Interrupted(
+                f"interrupted; {project} in {environment.interpreter} may be incomplete",
+                hint="the same command completes it",
+            ) from None
+    if code:
+        name = "pip" if environment.pip else "uv"
+        raise TfbuildError(f"{name} ended with {code}", hint="its own messages above say why")
 
 
 # --- the index --------------------------------------------------------------------------------------------------------
@@ -203,12 +309,10 @@ def chosen_row(
     """Return the row of the choice; raises NothingFits."""
     if choice.best is not None:
         return next(row for row in rows if row.published == choice.best)
-    hints = ["compile one: invoke wheel --cpu host"]
-    if choice.older:
-        hints.insert(0, f"--release {choice.older.release} chooses {choice.older.id}")
-    nearest = choice.nearest
-    lacking = f": for {nearest.id} this CPU lacks {' '.join(choice.missing)}" if nearest else ""
-    raise NothingFits(f"no wheel in {place} fits {wanted}{lacking}", hint="; or ".join(hints))
+    why = "; ".join(choose.passed_over_lines(choice.passed_over))
+    raise NothingFits(
+        f"no wheel in {place} fits {wanted}{f': {why}' if why else ''}", hint="compile one: invoke wheel --cpu host"
+    )
 
 
 def requirements(rows: Iterable[IndexedWheel], chosen: IndexedWheel, source: WheelSource) -> list[str]:
@@ -247,7 +351,7 @@ def request_with_wheel(
     rows = [row for row in source.wheels() if wheel_rows.is_sound(row) and row.target in targets and not row.yanked]
     among = choose.matching([row.published for row in rows], release=request.release, target="", python=request.python)
     choice = choose.choose(among, platform=platform, features=frozenset(wanted.features if wanted else ()))
-    row = chosen_row(rows, replace(choice, older=None), source.name, "this request")
+    row = chosen_row(rows, choice, source.name, "this request")
     path = _kept(source, row, folder / row.sha256, progress)
     compiled = isa.instruction_set(row.features, PLATFORMS[platform])
     return replace(request, wheel=str(path), release=row.release, python=row.python, cpu=compiled.option), choice
@@ -280,9 +384,9 @@ def install(source: WheelSource, row: IndexedWheel, environment: PythonEnvironme
         )
     info = installed.get(row.project)
     noted = info / "direct_url.json" if info is not None else None
-    if noted is not None and noted.is_file() and wheel_names.noted_digest(noted.read_bytes()) == row.sha256:
+    if noted is not None and noted.is_file() and wheel_rows.noted_digest(noted.read_bytes()) == row.sha256:
         return f"it is installed already in {environment.interpreter}"
-    program = environments.installer(environment)
+    program = installer(environment)
     # pip and uv keep an installed version, whichever set it is for.
     version = info.stem.partition("-")[2] if info is not None else ""
     same = canonicalize_version(version) == canonicalize_version(row.version)
@@ -290,5 +394,5 @@ def install(source: WheelSource, row: IndexedWheel, environment: PythonEnvironme
     with writing(system_folder(), NO_SPACE), temporary_folder() as scratch:
         with progress.step(f"download: {row.name}"):
             wheel = source.fetch(row, scratch)
-        environments.run_installer([*program, *again, str(wheel)], row.project, environment)
+        run_installer([*program, *again, str(wheel)], row.project, environment)
     return f"installed in {environment.interpreter}"

@@ -6,13 +6,21 @@ docs.gitlab.com/ci/variables/predefined_variables.
 """
 
 import json
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from tfbuild.context.labels import ImageLabels, read_labels
-from tfbuild.engine import Image
-from tfbuild.oci import manifests, references
+from tfbuild.context.labels import REPOSITORY, ImageLabels, read_labels
+from tfbuild.engine import Engine, Image
+from tfbuild.errors import VerificationFailed
+from tfbuild.oci import client, manifests, references
+from tfbuild.oci.client import Attachment, Registry
+from tfbuild.oci.manifests import Manifest
+from tfbuild.publish import sbom
+from tfbuild.util.files import replace_file, writing
+from tfbuild.verify import report as reporting
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
@@ -47,7 +55,7 @@ def statement(
     git_version: str,
     report: bytes,
     verified: str,
-    sbom: bytes,
+    bill: bytes,
     run: CiRun | None,
 ) -> bytes:
     """Return the statement about an image in a registry. `digest`: that of its manifest; `built`: the builder's notes.
@@ -76,7 +84,7 @@ def statement(
             "byproducts": [
                 _resource("configuration", image.id),
                 _resource(f"{known.id}.json", manifests.digest_of(report), annotations={"created": verified}),
-                _resource(f"{known.id}.cdx.json", manifests.digest_of(sbom)),
+                _resource(f"{known.id}.cdx.json", manifests.digest_of(bill)),
             ],
         },
     }
@@ -161,3 +169,50 @@ def _gitlab(env: Mapping[str, str]) -> CiRun | None:
         source=f"git+{project}",
         commit=commit,
     )
+
+
+# --- both documents, attached in a registry and written next to the image's report ------------------------------------
+
+
+def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest, reports: Path) -> list[str]:
+    """Attach the SBOM and the provenance of an image in the registry, and write them to `reports`.
+
+    Returns the digests of the manifests that attach them, in that order.
+    """
+    identifier = read_labels(image.labels).id
+    report = reporting.stored(reports, identifier)
+    if report is None:
+        raise VerificationFailed(
+            f"there is no report on {identifier} in {reports}", hint=f"invoke verify {REPOSITORY}:{identifier}"
+        )
+    contents = sbom.read_contents(engine, image.id)
+    # The engine may know it by another digest.
+    subject = replace(image, id=manifest.config)
+    bill = sbom.document(subject, contents)
+    made = statement(
+        subject,
+        repository=str(registry.repository),
+        digest=manifest.digest,
+        built=contents.built,
+        wheel_sha256=sbom.wheel_digest(contents, image.labels),
+        git_version=report.software.git if report.software else "",
+        report=(reports / f"{identifier}.json").read_bytes(),
+        verified=report.created,
+        bill=bill,
+        run=this_run(os.environ),
+    )
+    documents = ((client.SBOM, f"{identifier}.cdx.json", bill),
+                 (client.PROVENANCE, f"{identifier}.provenance.json", made))  # fmt: skip
+    digests = []
+    for media_type, name, content in documents:
+        attachment = Attachment(media_type=media_type, title=name, created=image.created, content=content)
+        write(reports / name, content)
+        digests.append(client.attach(registry, attachment, manifest))
+    return digests
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write the whole file or nothing. Raises UsageError or DiskFull."""
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content)

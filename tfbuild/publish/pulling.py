@@ -58,7 +58,11 @@ def accept(registry: Registry, choice: Choice, demand: Demand | None = None) -> 
     wrong, else RegistryRefused. That is raised at once where the registry does not answer.
     """
     if choice.best is None:
-        raise _nothing_fits(registry, choice)
+        why = "; ".join(choose.passed_over_lines(choice.passed_over))
+        raise NothingFits(
+            f"no image of the newest release in {registry.repository} runs on this host{f': {why}' if why else ''}",
+            hint="build one here: invoke build --cpu host",
+        )
     refused: list[PassedOver] = []
     wrong: VerificationFailed | None = None
     for position, image in enumerate(choice.fitting[:MOST_READ]):
@@ -90,18 +94,6 @@ def _checked(registry: Registry, image: Published, demand: Demand | None) -> Man
     if layer := registry.missing_layer(manifest):
         raise Damaged(f"its layer {layer} is missing in the registry")
     return manifest
-
-
-def _nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
-    """Return the error for a choice without a best image: it names the nearest one, and what else to try."""
-    nearest = choice.nearest
-    lacking = f"; the nearest is {nearest.id}, for which this CPU lacks {' '.join(choice.missing)}" if nearest else ""
-    hints = ["build one here: invoke build --cpu host"]
-    if choice.older:
-        hints.insert(0, f"--release {choice.older.release} chooses {choice.older.id}")
-    return NothingFits(
-        f"no image of the newest release in {registry.repository} runs on this host{lacking}", hint="; or ".join(hints)
-    )
 
 
 def pull(engine: Engine, registry: Registry, accepted: Accepted, progress: Progress) -> str:

@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from tfbuild.context import labels
-from tfbuild.context.labels import REPOSITORY
+from tfbuild.context.dockerfile import image_digest
+from tfbuild.context.labels import REPOSITORY, ImageLabels, configured_labels, read_labels
 from tfbuild.engine import Engine, Image, transfer
-from tfbuild.errors import RegistryRefused, Unfinished, UnknownImage, UsageError, VerificationFailed
-from tfbuild.oci import references
+from tfbuild.errors import RegistryRefused, Stale, Unfinished, UnknownImage, UsageError, VerificationFailed
+from tfbuild.oci import client, manifests, references
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
-from tfbuild.publish import attachments, index_updates, indexes, yanking
-from tfbuild.publish.signing import Sign
+from tfbuild.pipeline.base_image import REPOSITORY as MADE_HERE
+from tfbuild.publish import indexes, provenance
+from tfbuild.publish.choose import Published
+from tfbuild.publish.signing import Demand, Sign
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
 
@@ -62,7 +65,7 @@ def prepare(engine: Engine, image: str, registry: Registry, reports: Path, *, fo
     ref = f"{registry.repository}:{identifier}"
     if indexes.of_labels(local.labels, local.created, f"sha256:{'0' * 64}") is None:
         raise RegistryRefused(f"the labels of {image} are invalid", hint="build it again with this tfbuild")
-    yanking.refuse_yanked(registry, identifier)
+    indexes.refuse_yanked(registry, identifier)
     there = registry.manifest(identifier)
     ours = there if there is not None and local.id in there.ids else None
     if there is not None and ours is None and not force:
@@ -101,7 +104,7 @@ def push(
     if sign is not None:
         sign(f"{registry.repository}@{manifest.digest}")
     with progress.step("push: SBOM and provenance"):
-        sbom, provenance = attachments.attach(engine, ready.image, registry, manifest, reports)
+        sbom, proof = provenance.attach(engine, ready.image, registry, manifest, reports)
     with progress.step("push: indexes"):
         moved = offer(registry, ready.identifier, manifest.digest, progress)
     return Pushed(
@@ -110,7 +113,7 @@ def push(
         moved=tuple(moved),
         uploaded=ready.whole is None,
         sbom=sbom,
-        provenance=provenance,
+        provenance=proof,
         signed=sign is not None,
     )
 
@@ -135,10 +138,10 @@ def _transfer(engine: Engine, image_id: str, ref: str, progress: Progress) -> No
                 engine.untag(ref)
 
 
-def offer(registry: Registry, identifier: str, digest: str, note: index_updates.Note) -> list[str]:
+def offer(registry: Registry, identifier: str, digest: str, note: indexes.Note) -> list[str]:
     """Compute the indexes of an image, and return those that offer it. Raises Unfinished if none does."""
     target = identifier.split("-")[1]
-    rows = index_updates.update(registry, identifier.partition("-")[0], target, note)
+    rows = indexes.update(registry, identifier.partition("-")[0], target, note)
     tags = [tag for tag, entries in rows.items() if any(entry.image.digest == digest for entry in entries)]
     if not tags:
         raise Unfinished(
@@ -149,7 +152,7 @@ def offer(registry: Registry, identifier: str, digest: str, note: index_updates.
     return tags
 
 
-def finish(registry: Registry, image: str, note: index_updates.Note) -> Pushed:
+def finish(registry: Registry, image: str, note: indexes.Note) -> Pushed:
     """Compute the indexes of an image's release. Raises UnknownImage, Yanked or Unfinished if none offers the image."""
     identifier = tag_of(registry, image)
     digest = registry.digest(identifier)
@@ -158,18 +161,18 @@ def finish(registry: Registry, image: str, note: index_updates.Note) -> Pushed:
     except Unfinished:
         if not digest:
             raise UnknownImage(f"{registry.repository} has no {identifier}", hint="push it without --indexes") from None
-        yanking.refuse_yanked(registry, identifier)
+        indexes.refuse_yanked(registry, identifier)
         raise
     return Pushed(ref=f"{registry.repository}:{identifier}", digest=digest, moved=tuple(moved))
 
 
-def yank(registry: Registry, image: str, reason: str, note: index_updates.Note) -> str:
+def yank(registry: Registry, image: str, reason: str, note: indexes.Note) -> str:
     """Take an image out of its indexes for a reason, and return its fixed tag, which stays."""
     identifier = tag_of(registry, image)
     if registry.manifest(identifier) is None:
         raise UnknownImage(f"{registry.repository} has no {identifier}", hint="name a fixed tag of the registry")
-    yanking.record(registry, identifier, reason)
-    index_updates.update(registry, identifier.partition("-")[0], identifier.split("-")[1], note)
+    indexes.record_yank(registry, identifier, reason)
+    indexes.update(registry, identifier.partition("-")[0], identifier.split("-")[1], note)
     return f"{registry.repository}:{identifier}"
 
 
@@ -191,3 +194,123 @@ def tag_of(registry: Registry, name: str) -> str:
     if "/" in parsed.repository and parsed.repository != str(registry.repository):
         raise UsageError(f"{name} is not in {registry.repository}", hint=f"--registry {parsed.repository}")
     return parsed.reference
+
+
+# --- what is published, which decides what CI has to do ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedImage:
+    """An image under its fixed tag. `reference`: by its digest."""
+
+    image: Published
+    reference: str
+    manifest: Manifest
+    labels: ImageLabels
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "id": self.image.id,
+            "reference": self.reference,
+            "digest": self.manifest.digest,
+            "config": self.manifest.config,
+        }
+
+
+def find(registry: Registry, name: str, demand: Demand | None = None) -> PublishedImage:
+    """Return the image that an identifier names. Its signature is demanded before anything else is believed.
+
+    Raises UnknownImage if there is none, RegistryRefused if its tag names something else.
+    """
+    identifier = tag_of(registry, name)
+    manifest = registry.manifest(identifier)
+    if manifest is None:
+        raise UnknownImage(f"{registry.repository} has no {identifier}", hint="invoke push publishes it")
+    if demand is not None:
+        demand(f"{registry.repository}@{manifest.digest}")
+    config = registry.config(manifest) if manifest.media_type in manifests.IMAGES else {}
+    image = indexes.of_config(config, manifest.digest)
+    if image is None or image.id != identifier:
+        raise RegistryRefused(
+            f"{registry.repository}:{identifier} is not that image by its labels: its tag was moved",
+            hint="find out who moved it, and then push the image again with --force",
+        )
+    return PublishedImage(
+        image=image,
+        reference=f"{registry.repository}@{manifest.digest}",
+        manifest=manifest,
+        labels=read_labels(configured_labels(config)),
+    )
+
+
+def refuse_outdated(published: PublishedImage, context: str) -> None:
+    """Raise Stale if the image was made from another context than the one with the digest `context`."""
+    if not references.DIGEST.fullmatch(context):
+        raise UsageError(
+            f"{context!r} is not the digest of a context", hint="use the one that `invoke dockerfile --json` prints"
+        )
+    labels = published.labels
+    if labels.context != image_digest(context, labels.base_digest):
+        raise Stale(
+            f"{published.image.id} was made from another context: facts, templates or tfbuild have changed since",
+            hint="build it again, and push it with --force",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedBase:
+    """An image's base; `now`: the digest that its tag names today, "" if that is unknown, for the reason `note`."""
+
+    name: str
+    digest: str
+    now: str = ""
+    note: str = ""
+
+    @property
+    def updated(self) -> bool:
+        return self.now not in ("", self.digest)
+
+    def to_json(self) -> dict[str, object]:
+        return {"name": self.name, "digest": self.digest, "now": self.now or None}
+
+
+def base_of(published: PublishedImage, ca: Path | None = None) -> PublishedBase:
+    """Ask the base's registry, without downloading it, which digest its tag names now; never raises."""
+    name, digest = published.labels.base_name, published.labels.base_digest
+    if not name or "@" in name:
+        return PublishedBase(name=name, digest=digest, note="it names no tag")
+    if name.partition(":")[0] == MADE_HERE:
+        return PublishedBase(name=name, digest=digest, note="it was made from Debian's packages")
+    try:
+        repository, tag = references.parse_image(name)
+        now = Registry(repository, ca=ca).digest(tag)
+    except (RegistryRefused, UsageError) as error:
+        return PublishedBase(name=name, digest=digest, note=error.reason)
+    return PublishedBase(name=name, digest=digest, now=now, note="" if now else f"{repository} has no tag {tag}")
+
+
+def rebuild_options(published: PublishedImage) -> str:
+    """Return the options of `invoke build` that rebuild an image on the current base and packages, without compiling.
+
+    An official wheel is installed anew, with the newest versions of what it requires.
+    """
+    reuse = "" if published.labels.get("wheel") == "official" else f" --reuse {published.reference}"
+    return f"--no-cache{reuse}"
+
+
+def refuse_unfinished(registry: Registry, published: PublishedImage, base: PublishedBase | None) -> None:
+    """Raise Yanked if the image was yanked, Stale if its base was updated, Unfinished if its push did not finish."""
+    identifier = published.image.id
+    indexes.refuse_yanked(registry, identifier)
+    if base is not None and base.updated:
+        raise Stale(
+            f"{identifier} should be rebuilt: its base {base.name} was {base.digest} and is now {base.now}",
+            hint=f"build it again with {rebuild_options(published)}, and push it with --force",
+        )
+    if not client.complete(registry, published.manifest.digest):
+        raise Unfinished(f"{identifier} has no SBOM or no provenance: its push did not finish", hint="push it again")
+    if tags := indexes.lacking(registry, published.image):
+        raise Unfinished(
+            f"{', '.join(tags)} in {registry.repository} are not what the fixed tags say",
+            hint=f"invoke push {identifier} --indexes",
+        )

@@ -34,14 +34,14 @@ from tfbuild.pipeline.wheel import SCHEMA as SIDECAR
 from tfbuild.pipeline.wheel import Audit, audit_wheel, glibc
 from tfbuild.plan import source
 from tfbuild.plan import wheel as wheel_files
-from tfbuild.publish import wheel_names, wheel_pages, wheel_variants
+from tfbuild.publish import wheel_pages, wheel_rows
 from tfbuild.publish.signing import BUNDLE, SignFile
-from tfbuild.publish.wheel_names import Parts
 from tfbuild.publish.wheel_rows import (
     CHOICES,
     GLIBC,
     MOST_BYTES,
     IndexedWheel,
+    Parts,
     Provenance,
     VariantFile,
     is_sound,
@@ -128,8 +128,8 @@ def index(
                 ready = [_prepare(wheel, scratch, project, local=local) for wheel in wheels]
                 kept, gone, before = _known(folder)
                 rows = _yanked(_merged(kept, [item.row for item in ready]), yanks)
-                variants = variants or (folder / wheel_variants.AUTO).is_dir()
-                wanted = wheel_variants.variant_rows(rows) if variants else []
+                variants = variants or (folder / wheel_pages.AUTO).is_dir()
+                wanted = wheel_pages.variant_rows(rows) if variants else []
                 rows, made = _with_variants(rows, wanted, folder, ready, scratch)
                 pages = wheel_pages.pages(rows, gone, url or before, variants=variants)
                 signature = _signature(pages[CHOICES], folder, scratch, sign)
@@ -182,10 +182,10 @@ def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> _Ready:
     final = path
     if parts != old:
         final = scratch / parts.file
-        wheel_names.rewrite(path, final, parts)
+        wheel_rows.rewrite(path, final, parts)
         sha256 = source.digest(final)
     with open_archive(final) as archive:
-        metadata = wheel_names.metadata(archive, final.name)
+        metadata = wheel_rows.metadata(archive, final.name)
         created = _time(max(info.date_time for info in archive.infolist()))
     row = IndexedWheel(
         file=f"pool/{sha256}/{final.name}",
@@ -317,7 +317,7 @@ def _with_variants(
     for row in wanted:
         known = row.variant
         if known is None or not (folder / known.file).is_file():
-            path, content = wheel_variants.write(row, wheels.get(row.file, folder / row.file), scratch)
+            path, content = wheel_pages.write_variant(row, wheels.get(row.file, folder / row.file), scratch)
             digest = source.digest(path)
             known = VariantFile(file=f"pool/{digest}/{path.name}", size=path.stat().st_size, sha256=digest)
             made.append(_Ready(row=known.row(row), path=path, metadata=content))
