@@ -98,7 +98,6 @@ class Stream(io.RawIOBase):
     [
         (errno.ENOSPC, DiskFull),
         (errno.EDQUOT, DiskFull),
-        (errno.EFBIG, DiskFull),
         (errno.EIO, TfbuildError),
     ],
 )

@@ -52,7 +52,6 @@ class Images:
                     attrs=image,
                     id=image["Id"],
                     tag=lambda repository, tag, image=image: self.named(f"{repository}:{tag}", image),
-                    save=lambda image=image: iter([json.dumps(image).encode()]),
                 )
         raise docker.errors.ImageNotFound(f"no such image: {ref}")
 
@@ -82,8 +81,7 @@ class Api:
     timeout = 60.0
 
     def __init__(self, images: Images) -> None:
-        self.steps = 0
-        self.shown, self.pushed, self.imported = images, list[str](), list[tuple[bytes, list[str]]]()
+        self.shown, self.imported = images, list[tuple[bytes, list[str]]]()
 
     def images(self, filters: dict[str, str]) -> list[dict[str, Any]]:
         return [image for image in self.shown.rows if filters["label"] in image["Config"]["Labels"]]
@@ -97,13 +95,6 @@ class Api:
         digests = [ref] if "@" in ref else [f"{name}@{(self.shown.registry or {})[ref]}"]
         self.shown.rows.append(row(ref, RepoTags=tagged, RepoDigests=digests))
         return []
-
-    def push(self, repository: str, tag: str, **_: Any) -> list[dict[str, Any]]:
-        self.pushed.append(f"{repository}:{tag}")
-        return []
-
-    def history(self, ref: str) -> list[dict[str, str]]:
-        return [{"CreatedBy": "step"}] * self.steps * bool(self.shown.get(ref))
 
     def import_image_from_file(self, path: str, *, repository: str, tag: str, changes: tuple[str, ...] = ()) -> None:
         self.imported.append((Path(path).read_bytes(), list(changes)))

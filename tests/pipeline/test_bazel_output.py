@@ -4,7 +4,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,8 @@ from tfbuild.errors import UsageError
 from tfbuild.facts import toolchains
 from tfbuild.pipeline import bazel
 from tfbuild.pipeline.bazel import BazelWatch
-from tfbuild.pipeline.compiling import _report_executor
 from tfbuild.pipeline.run import run_of
 from tfbuild.plan import RunRequest
-from tfbuild.util.progress import Progress
 
 RECORDED = Path(__file__).parents[1] / "data" / "bazel"
 RELAY = dockerfile.TEMPLATES / "relay.py"
@@ -134,14 +131,6 @@ SUMMARIES = [
 @each("summary, expected", SUMMARIES)
 def test_bazels_summary_says_what_ran_where(summary: str, expected: tuple[int, int]) -> None:
     assert bazel.remote_share(summary) == expected
-
-
-@each("kind", ["disk cache hit", "action cache hit"])
-def test_an_executor_may_run_nothing_of_a_compile_that_continues(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    watch = BazelWatch()
-    watch.summary = f"16 processes: 9 {kind}, 6 internal, 1 local."
-    _report_executor(watch, Progress())
-    assert "the executor or its cache had 0 actions; 1 ran here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -290,22 +279,6 @@ def test_damaged_files_in_bazel_s_cache_are_removed_and_the_compile_goes_on(
     assert (completed.returncode == 0) == goes_on, completed.stdout + completed.stderr
     assert "tfbuild: note: removing damaged files from the compile cache" in completed.stdout
     assert {path.name for path in disk.rglob("*") if path.is_file()} == {sound, action}
-
-
-# The clock is set by HOURS after it was read first.
-CLOCK = """#!/bin/sh
-if [ -f ROOT/set ]; then echo $(($(/bin/date +%s) + HOURS * 3600)); else : > ROOT/set; exec /bin/date +%s; fi
-"""
-
-
-def test_a_clock_that_is_set_during_a_compile_does_not_change_the_time_limit(tmp_path: Path) -> None:
-    program = tmp_path / "bin/date"
-    program.parent.mkdir()
-    program.write_text(CLOCK.replace("ROOT", str(tmp_path)).replace("HOURS", "5"))
-    program.chmod(0o755)
-    completed = compile_in(tmp_path, code=7, secrets={"deadline": f"{int(time.time()) + 600}\n"})
-    assert completed.returncode != 0
-    assert bazel.TIME_LIMIT not in completed.stdout
 
 
 # --- the log of a long compile ----------------------------------------------------------------------------------------

@@ -6,13 +6,11 @@ The tools are the real ones, as network.sh sets them up, with shorter times; the
 import hashlib
 import io
 import os
-import random
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -106,10 +104,7 @@ PIP = {"PIP_RETRIES": "1", "PIP_DEFAULT_TIMEOUT": "1", "PIP_CONFIG_FILE": "/dev/
     ("fault", "sound"),
     [
         ("short", 1),
-        *(
-            pytest.param(*row, marks=pytest.mark.nightly)
-            for row in (("reset", 1), ("silence", 0), ("stall", 1), ("500", 1), ("short", 0), ("500", 0))
-        ),
+        *(pytest.param(*row, marks=pytest.mark.nightly) for row in (("stall", 1), ("silence", 0), ("500", 0))),
     ],
 )
 def test_a_download_by_pip_names_its_cause_and_no_half_wheel_is_kept(fault: str, sound: int, tmp_path: Path) -> None:
@@ -148,37 +143,16 @@ def wheel_of(code: str) -> bytes:
     return packed.getvalue()
 
 
-def changed_in_place(content: bytes) -> bytes:
-    """One letter of the module is another one, and the length is the same, as of a file that was overwritten."""
-    return content.replace(b"right", b"wrong")
-
-
-DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "changed": changed_in_place,
-    "empty": lambda _: b"",
-    "half": lambda content: content[: len(content) // 2],
-    "zeros": lambda content: bytes(len(content)),
-    "noise": lambda content: random.Random(len(content)).randbytes(len(content)),
-    # What is no letter of the module: the cache's own names.
-    "keys": lambda content: content.replace(b"status", b"sTatus"),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "damage",
-    ["changed", *(pytest.param(name, marks=pytest.mark.nightly) for name in DAMAGES if name != "changed")],
-)
-def test_a_damaged_cache_of_pip_s_is_not_installed_from_and_fails_no_build(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_cache_of_pip_s_is_not_installed_from_and_fails_no_build(tmp_path: Path) -> None:
     """The index names digests, as PyPI's does. What no run can use any more is downloaded again, and pip goes on."""
     content = wheel_of("word = 'right'\n")
     link = f"x-1.0-py3-none-any.whl#sha256={hashlib.sha256(content).hexdigest()}"
     pages = {"/simple/x/": f'<a href="/{link}">x</a>'.encode(), "/x-1.0-py3-none-any.whl": content}
     script = (TEMPLATES / "pip.sh").read_text().replace("/mnt/", f"{tmp_path}/mnt/")
-    script = script.replace("/opt/tensorflow/bin/pip", f"{sys.executable} -m pip")
+    (tmp_path / "pip.sh").write_text(script.replace("/opt/tensorflow/bin/pip", f"{sys.executable} -m pip"))
     cache, target = tmp_path / "mnt/pip", tmp_path / "target"
     cache.mkdir(parents=True)
-    (tmp_path / "pip.sh").write_text(script)
 
     def install() -> str:
         shutil.rmtree(target, ignore_errors=True)
@@ -193,17 +167,12 @@ def test_a_damaged_cache_of_pip_s_is_not_installed_from_and_fails_no_build(damag
         server.requested.clear()
         install()
         assert server.requested == ["/simple/x/"], "the wheel is in the cache"
-        files = [path for path in cache.rglob("*") if path.is_file()]
-        before = {path: path.read_bytes() for path in files}
-        for path in files:
-            path.write_bytes(DAMAGES[damage](before[path]))
-        assert any(path.read_bytes() != before[path] for path in files)
+        for path in (path for path in cache.rglob("*") if path.is_file()):
+            # The length is the same, as of a file that was overwritten.
+            path.write_bytes(path.read_bytes().replace(b"right", b"wrong"))
         output = install()
         assert "/x-1.0-py3-none-any.whl" in server.requested
-        assert ("tfbuild: note: pip's cache was damaged and has been emptied" in output) == (
-            damage in ("changed", "keys")
-        )
-        install()
+        assert "tfbuild: note: pip's cache was damaged and has been emptied" in output
 
 
 def test_a_wheel_that_is_not_pypi_s_is_refused_with_both_digests(tmp_path: Path) -> None:
@@ -225,14 +194,7 @@ def test_a_wheel_that_is_not_pypi_s_is_refused_with_both_digests(tmp_path: Path)
 
 
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs apt")
-@pytest.mark.parametrize(
-    ("fault", "sound"),
-    [
-        ("short", 2),
-        ("silence", 4),
-        *(pytest.param(fault, 0, marks=pytest.mark.nightly) for fault in ("short", "silence", "503,")),
-    ],
-)
+@pytest.mark.parametrize(("fault", "sound"), [("short", 2), pytest.param("silence", 4, marks=pytest.mark.nightly)])
 def test_a_download_by_apt_names_its_cause_and_no_compiler_is_called_unknown(
     fault: str, sound: int, tmp_path: Path
 ) -> None:

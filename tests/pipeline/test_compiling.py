@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.memory_engine import COMPILED, MemoryEngine, engine_at, maker
+from tests import clock
+from tests.cpu.machines import machine
+from tests.pipeline.memory_engine import COMPILED, MemoryEngine, chosen, digest, engine_at, maker
 from tests.pipeline.memory_engine import engine as engine
 from tests.rows import each
 from tfbuild import cpu
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
-from tfbuild.pipeline import bazel
+from tfbuild.pipeline import bazel, compiling
 from tfbuild.plan import remote_cache
 from tfbuild.plan.remote_cache import Remote
 
@@ -64,7 +66,7 @@ def test_a_compile_gets_its_secrets_and_leaves_bazel_s_files_beside_its_log(
     assert secrets["remote"] == remote_cache.bazelrc(CACHE, COMPILED.bazel)
     assert re.fullmatch(r"build --jobs=3\nbuild --local_ram_resources=\d+\n", secrets["machine"])
     now = time.time()
-    assert now + 3000 < int(secrets["deadline"]) <= now + 3600
+    assert now + 3000 < int(secrets["deadline"]) <= now + 3601
     assert settings.seconds is not None
     assert 3600 < settings.seconds <= 3690
     assert settings.network == "none"
@@ -90,19 +92,6 @@ def test_an_executor_gets_more_actions_than_this_machine_takes(engine: MemoryEng
     assert "the executor or its cache had 3 actions; 6 ran here" in lines
 
 
-def test_a_compile_that_an_executor_left_to_this_machine_is_finished_all_the_same(
-    engine: MemoryEngine, tmp_path: Path
-) -> None:
-    engine.works = watching("INFO: 16 processes: 6 internal, 10 local.")
-    made, said = maker(engine, tmp_path, verify=False, remote=EXECUTOR)
-    with pytest.raises(BuildFailed, match=r"all ran here\. The compile is finished, and the same command continues"):
-        made.build(COMPILED)
-    assert "bazel: 16 processes: 6 internal, 10 local.\n" in said.getvalue()
-    # The engine has the step's result, and Bazel prints nothing.
-    engine.works = lambda _: None
-    made.build(COMPILED)
-
-
 @each("error, why", [(BuildFailed("no stage\nkept"), "error: no stage"), (OSError("x"), "x")])
 def test_a_profile_that_cannot_be_had_is_only_noted(
     error: Exception, why: str, tmp_path_factory: pytest.TempPathFactory
@@ -126,6 +115,9 @@ FAILED = BuildFailed("the image could not be built\n  clang crashed", hint="the 
 DOWNLOAD = BuildFailed(
     "the image could not be built\n  curl: (22) The requested URL returned error: 404", hint="the log"
 )
+DAMAGED = BuildFailed(
+    "the image could not be built\n  mkdir: cannot create directory '/mnt/cache/0a': File exists", hint="the log"
+)
 APT = BuildFailed("the image could not be built\n  apt-get: not found", hint="the log")
 MIRROR = {"mirror": "http://mirror.site"}
 
@@ -142,6 +134,8 @@ MIRROR = {"mirror": "http://mirror.site"}
         ([], DOWNLOAD, {}, BuildFailed, "a download failed: curl: (22)", "check the network"),
         ([], DOWNLOAD, MIRROR, BadMirror, "the mirror http://mirror.site lacks something, or broke off", "the"),
         ([], FAILED, MIRROR, BuildFailed, "the image could not be built", "the log"),
+        ([], DAMAGED, MIRROR, BuildFailed, "a cache of the builder is damaged: mkdir: ",
+         "`docker builder prune --filter type=exec.cachemount` empties the builder's caches, and"),
         ([], APT, MIRROR, Unsupported, "the base image has no apt-get", "--base with an image that is"),
         ([], TimeoutError(), {"seconds": 3600.0}, TimeUp,
          "stopped at the time limit of 1 h 00 min, before anything was compiled", "give it more time"),
@@ -179,3 +173,84 @@ def test_a_full_disk_of_the_engine_s_machine_is_why_a_compile_failed(
     with pytest.raises(DiskFull, match="the engine's disk is full\nthe image could not be built") as error:
         maker(engine, tmp_path, verify=False)[0].build(COMPILED)
     assert error.value.hint == "docker builder prune; the log"
+
+
+def test_a_clock_that_is_set_during_a_compile_does_not_change_its_limit(
+    engine: MemoryEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = clock.stop(monkeypatch, compiling)
+    limit = {"seconds": 3600.0, "started": 400.0}
+    begins = stopped.time()
+
+    def passing(seconds: float) -> Any:
+        def work(_: BuildSettings) -> None:
+            stopped.set_by -= 5 * 3600
+            stopped.now += seconds
+            raise FAILED
+
+        return work
+
+    for seconds, error in ((10, BuildFailed), (3000, TimeUp)):
+        engine.works = passing(seconds)
+        with pytest.raises(error):
+            maker(engine, tmp_path, verify=False, **limit)[0].build(COMPILED)
+    (_, _, settings, secrets) = engine.jobs[0]
+    assert int(secrets["deadline"]) == begins + 3000
+    assert settings.seconds == 3000 + compiling.GRACE_SECONDS
+
+
+def test_a_lost_remote_cache_is_named_and_a_run_that_only_downloads_has_no_profile(
+    engine: MemoryEngine, tmp_path: Path
+) -> None:
+    engine.works = watching(GONE, bazel.ALONE)
+    made, said = maker(engine, tmp_path, verify=False, remote=CACHE)
+    made.build(COMPILED)
+    assert "\nlost the remote cache grpc://cache:1; compiled the rest locally\n" in said.getvalue()
+    engine.jobs.clear()
+    made.bundle([COMPILED], tmp_path / "bundle.tar", wheel_only=True)
+    assert [stage for stage, *_ in engine.jobs] == ["system", "fetch"]
+
+
+def test_a_failed_analysis_leaves_its_log_and_no_word_of_a_profile(engine: MemoryEngine, tmp_path: Path) -> None:
+    """Bazel writes the trace of a compile, and none was begun."""
+    engine.works, engine.made["kept"] = watching(error=FAILED), {"bazel.log": b"ERROR: no such target"}
+    made, said = maker(engine, tmp_path, verify=False)
+    with pytest.raises(BuildFailed):
+        made.build(COMPILED)
+    assert (tmp_path / "build" / COMPILED.id / "bazel.log").read_text() == "ERROR: no such target"
+    assert "profile" not in said.getvalue()
+
+
+@each(
+    "machine_name, run, once",
+    [
+        ("rocky9-zen5", {}, True),
+        ("rocky9-zen5", {"remote": CACHE}, True),
+        # Actions may run on another machine.
+        ("rocky9-zen5", {"remote": EXECUTOR}, False),
+        ("scientificfermi6-bulldozer", {}, False),
+        ("", {}, False),
+    ],
+)
+def test_host_tools_are_compiled_once_only_where_the_machine_runs_the_target(
+    machine_name: str, run: dict[str, Any], once: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The flags of that reach the compile as a secret."""
+
+    def detect() -> cpu.Cpu:
+        if not machine_name:
+            raise Unsupported("this CPU is not known")
+        return cpu.parse(machine(machine_name).cpuinfo())
+
+    folder, build = tmp_path_factory.mktemp("x"), chosen(release="2.13.1", target="cpu", cpu="x86-64-v3")
+    assert build.toolchain is not None
+    assert build.toolchain.machine_flags
+    engine = engine_at(folder)
+    engine.images.registry = {build.base_image: digest("base")}
+    made, said = maker(engine, folder, verify=False, jobs=3, **run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu, "detect", detect)
+        made.build(build)
+    given = engine.jobs[0][3]["machine"]
+    assert all((f"build {flag}\n" in given) == once for flag in build.toolchain.machine_flags)
+    assert ("compiles host tools and target once" in said.getvalue()) == once

@@ -14,139 +14,64 @@ CONFIGURE = """the image could not be built
   executor failed running [/bin/sh -c sh /mnt/compile.sh]: exit code: 1"""
 
 
-@pytest.mark.parametrize(
-    ("output", "error", "message"),
-    [
-        (
-            "  Cloning into '/src'...\n"
-            "  tfbuild: https://github.com/tensorflow/tensorflow has no tag v9.9.9, or does not answer",
-            BadInput,
-            "https://github.com/tensorflow/tensorflow has no tag v9.9.9, or does not answer",
-        ),
-        (
-            "  ERROR: An error occurred during the fetch of repository 'icu':\n"
-            "  Error in download_and_extract: java.io.IOException: Error downloading [https://m.org/icu.zip, https://g.com/"
-            "icu.zip] to /root/icu.zip: Checksum was 10cd but wanted dfc6",
-            BuildFailed,
-            "https://m.org/icu.zip is not what TensorFlow pins: its sha256 is 10cd, not dfc6",
-        ),
-        (
-            "  Could not find any cudnn.h, cudnn_version.h matching version '8' in any subdirectory:\n          ''\n"
-            f"  {CONFIGURE}",
-            Unsupported,
-            "the base image has no cudnn.h, cudnn_version.h of version '8' where configure.py looks for it",
-        ),
-        ("  tfbuild: the tag v2.13.1 is the commit abc, and not def", BadInput, "the tag v2.13.1 is the commit abc"),
-        (
-            "  tfbuild: this is not TensorFlow's source: it has no .bazelrc",
-            BadInput,
-            "this is not TensorFlow's source",
-        ),
-        ("  tfbuild: the fix x-y does not apply to this tree", BadInput, "the fix x-y does not apply to this tree"),
-        ("  tfbuild: 02-my.patch does not apply to this tree", BadInput, "my.patch does not apply to this tree"),
-        (
-            "  ERROR: no such package '@@curl//': BUILD file not found in directory '' of external repository @@curl. "
-            "Add a BUILD file to a directory to mark it as a package.",
-            BadInput,
-            "the repository curl has no BUILD file for @curl//; nothing was compiled",
-        ),
-        (
-            "  ERROR: /src/tensorflow/BUILD:2:10: no such target '@@llvm-project//mlir:Transforms': target "
-            "'Transforms' not declared in package 'mlir' defined by /root/external/llvm-project/mlir/BUILD",
-            BadInput,
-            "the repository llvm-project has no //mlir:Transforms, which this tree uses; nothing was compiled",
-        ),
-        (
-            "  [FATAL 04:50:11.599 src/main/cpp/blaze.cc:1106] Unexpected error reading config file '/src/.none': "
-            "(error: 2): No such file or directory",
-            BadInput,
-            "Bazel cannot read /src/.none: (error: 2): No such file or directory; nothing was compiled",
-        ),
-        (
-            "  ERROR: Config value 'zz' is not defined in any .rc file",
-            Unsupported,
-            "this TensorFlow has no --config=zz;",
-        ),
-        (
-            "  ERROR: Unrecognized option: --zz\n  INFO: Elapsed time: 0.1s",
-            UsageError,
-            "this Bazel does not know --zz;",
-        ),
-        (
-            "  ERROR: Skipping '//tensorflow/tools/pip_package:wheel': no such target "
-            "'//tensorflow/tools/pip_package:wheel': target 'wheel' not declared in package",
-            Unsupported,
-            "this TensorFlow has no target //tensorflow/tools/pip_package:wheel;",
-        ),
-        (
-            '          fail("\n  Current Bazel version is 0.26.1, expected at least 1.0.0\n',
-            Unsupported,
-            "this tree refuses the Bazel: Current Bazel version is 0.26.1, expected at least 1.0.0;",
-        ),
-        (
-            "  ERROR: The project you're trying to build requires Bazel 2.0.0 (specified in /src/.bazelversion), but "
-            "it wasn't found in /opt/bazel/bin.",
-            Unsupported,
-            "this tree refuses the Bazel: The project you're trying to build requires Bazel 2.0.0;",
-        ),
-        (CONFIGURE, BadInput, "this tree's configure.py failed: RuntimeError: no such toolkit"),
-        (
-            "  tfbuild: neither this base image nor its distribution has Python 3.9; name a base that has it",
-            Unsupported,
-            "neither the base image nor its distribution has Python 3.9",
-        ),
-        ("  E: Unable to locate package clang-18", Unsupported, "the base image's distribution has no clang-18"),
-        ("  E: Package 'gcc-9' has no installation candidate", Unsupported, "distribution has no gcc-9"),
-        (
-            "  /bin/sh: 1: apt-get: not found\n"
-            '  executor failed running [/bin/sh -c apt-get update || { echo "tfbuild: neither this base image nor its '
-            'distribution has Python 3.11; name a base that has it" >&2; exit 1; }]: exit code: 127',
-            Unsupported,
-            "the base image has no apt-get",
-        ),
-        (
-            "  13:37:57 Downloading http://127.0.0.1:43563/github.com/bazelbuild/bazel/releases/download/0.26.0"
-            "/bazel-0.26.0-linux-x86_64...\n"
-            "  13:37:57 could not download Bazel: failed to download bazel: failed to download bazel: not found",
-            BuildFailed,
-            "there is no Bazel 0.26.0 where Bazelisk looks for it",
-        ),
-        (
-            "  mkdir: cannot create directory '/mnt/cache/0a1b/disk': Not a directory",
-            BuildFailed,
-            "a cache of the builder is damaged: mkdir: cannot create directory '/mnt/cache/0a1b/disk': Not a directory",
-        ),
-        (
-            "  ERROR: An error occurred during the fetch of repository 'x':\n"
-            "  Error downloading [https://x.org/x.tar.gz] to /root/x.tar.gz: java.io.IOException: "
-            "/mnt/cache/0a1b/repository/content_addressable/sha256/2c/file (Is a directory)",
-            BuildFailed,
-            "a cache of the builder is damaged: Error downloading [https://x.org/x.tar.gz] to /root/x.tar.gz: ",
-        ),
-        (
-            "  OSError: [Errno 5] Input/output error: '/mnt/pip/http-v2/8/1/81.body'",
-            BuildFailed,
-            "a cache of the builder is damaged: OSError: [Errno 5] Input/output error: '/mnt/pip/http-v2/8/1/81.body'",
-        ),
-        (
-            "  ERROR: /src/tensorflow/double/BUILD:7:1: output 'tensorflow/double/kernel.o' was not created\n"
-            "  ERROR: /src/tensorflow/double/BUILD:7:1: not all outputs were created or valid",
-            BuildFailed,
-            "tensorflow/double/kernel.o was not created: the tree's rule does not make it, or its result in the cache ",
-        ),
-        (
-            "  ERROR: /src/tensorflow/double/BUILD:18:2: error while parsing .d file: /var/tmp/bazel/f8087e/execroot/"
-            "org_tensorflow/bazel-out/k8-opt/bin/tensorflow/double/_objs/kernel_1/kernel.pic.d (No such file or "
-            "directory)",
-            BuildFailed,
-            "kernel.pic.d was not created: the tree's rule does not make it, or its result in the cache is damaged",
-        ),
-    ],
-)
+TAG = "has no tag v9.9.9, or does not answer"
+# What the tools print, and the first words of the error.
+ROWS = (
+    (f"  Cloning into '/src'...\n  tfbuild: https://x.org/us/tf {TAG}", BadInput, f"https://x.org/us/tf {TAG}"),
+    ("  Error in extract: java.io.IOException: Error downloading [https://m.org/icu.zip, https://g.com/icu.zip]"
+     " to /root/icu.zip: Checksum was 10cd but wanted dfc6",
+     BuildFailed, "https://m.org/icu.zip is not what TensorFlow pins: its sha256 is 10cd, not dfc6"),
+    (f"  Could not find any cudnn.h, cudnn_version.h matching version '8' in any subdirectory:\n  {CONFIGURE}",
+     Unsupported, "the base image has no cudnn.h, cudnn_version.h of version '8' where configure.py looks for it"),
+    ("  tfbuild: the tag v2.13.1 is the commit abc, and not def", BadInput, "the tag v2.13.1 is the commit abc"),
+    ("  tfbuild: this is not TensorFlow's source: it has no .bazelrc", BadInput, "this is not TensorFlow's source"),
+    ("  tfbuild: the fix x-y does not apply to this tree", BadInput, "the fix x-y does not apply to this tree"),
+    ("  tfbuild: 02-my.patch does not apply to this tree", BadInput, "my.patch does not apply to this tree"),
+    ("  ERROR: no such package '@@curl//': BUILD file not found in directory '' of external repository @@curl. Add",
+     BadInput, "the repository curl has no BUILD file for @curl//; nothing was compiled"),
+    ("  ERROR: /src/tensorflow/BUILD:2:10: no such target '@@llvm-project//mlir:Transforms': target 'Transforms' not",
+     BadInput, "the repository llvm-project has no //mlir:Transforms, which this tree uses; nothing was compiled"),
+    ("  [FATAL 04:50:11.599 src/blaze.cc:1106] Unexpected error reading config file '/src/.none': (error: 2): No",
+     BadInput, "Bazel cannot read /src/.none: (error: 2): No; nothing was compiled"),
+    ("  ERROR: Config value 'zz' is not defined in any .rc file", Unsupported, "this TensorFlow has no --config=zz;"),
+    ("  ERROR: Unrecognized option: --zz\n  INFO: Elapsed", UsageError, "this Bazel does not know --zz;"),
+    ("  ERROR: Skipping '//tensorflow:wheel': no such target '//tensorflow:wheel': target 'wheel' not declared in",
+     Unsupported, "this TensorFlow has no target //tensorflow:wheel;"),
+    ('          fail("\n  Current Bazel version is 0.26.1, expected at least 1.0.0\n',
+     Unsupported, "this tree refuses the Bazel: Current Bazel version is 0.26.1, expected at least 1.0.0;"),
+    ("  ERROR: The project you're trying to build requires Bazel 2.0.0 (specified in /src/.bazelversion), but it",
+     Unsupported, "this tree refuses the Bazel: The project you're trying to build requires Bazel 2.0.0;"),
+    (CONFIGURE, BadInput, "this tree's configure.py failed: RuntimeError: no such toolkit"),
+    ("  tfbuild: neither this base image nor its distribution has Python 3.9; name a base that has it",
+     Unsupported, "neither the base image nor its distribution has Python 3.9"),
+    ("  E: Unable to locate package clang-18", Unsupported, "the base image's distribution has no clang-18"),
+    ("  E: Package 'gcc-9' has no installation candidate", Unsupported, "the base image's distribution has no gcc-9"),
+    # The builder's last line quotes the script.
+    ('  sh: 1: apt-get: not found\n  executor failed running [/bin/sh -c apt-get update || { echo "tfbuild: neither '
+     'this base image nor its distribution has Python 3.11; name a base that has it" >&2; exit 1; }]: exit code: 127',
+     Unsupported, "the base image has no apt-get"),
+    ("  13:37:57 Downloading http://127.0.0.1:43563/releases/download/0.26.0/bazel-0.26.0-linux-x86_64...\n"
+     "  13:37:57 could not download Bazel: failed to download bazel: not found",
+     BuildFailed, "there is no Bazel 0.26.0 where Bazelisk looks for it"),
+    ("  mkdir: cannot create directory '/mnt/cache/0a1b/disk': Not a directory",
+     BuildFailed, "a cache of the builder is damaged: mkdir: cannot create directory '/mnt/cache/0a1b/disk': Not a"),
+    ("  Error downloading [https://x.org/x.tar.gz] to /root/x.tar.gz: java.io.IOException: "
+     "/mnt/cache/0a1b/repository/content_addressable/sha256/2c/file (Is a directory)",
+     BuildFailed, "a cache of the builder is damaged: Error downloading [https://x.org/x.tar.gz] to /root/x.tar.gz: "),
+    ("  OSError: [Errno 5] Input/output error: '/mnt/pip/http-v2/8/1/81.body'",
+     BuildFailed, "a cache of the builder is damaged: OSError: [Errno 5] Input/output error: '/mnt/pip/http-v2/8/1/81"),
+    ("  ERROR: /src/tensorflow/double/BUILD:7:1: output 'tensorflow/double/kernel.o' was not created\n  ERROR: /src/t",
+     BuildFailed, "tensorflow/double/kernel.o was not created: the tree's rule does not make it, or its result in"),
+    ("  ERROR: /src/BUILD:18:2: error while parsing .d file: /var/tmp/_objs/kernel_1/kernel.pic.d (No such file or",
+     BuildFailed, "kernel.pic.d was not created: the tree's rule does not make it, or its result in the cache is"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("output", "error", "message"), ROWS)
 def test_the_cause_is_named(output: str, error: type[TfbuildError], message: str) -> None:
     cause = diagnosis.explain(BuildFailed(f"the image could not be built\n{output}", hint="the full log: x.log"))
     assert type(cause) is error
-    assert cause.reason.startswith(message) or message in cause.reason
+    assert cause.reason.startswith(message)
     assert "\n" not in cause.reason
     assert cause.hint.endswith("; the full log: x.log")
 

@@ -132,20 +132,16 @@ def test_what_cannot_be_built_is_refused_before_the_builder_runs(
     assert (engine.jobs, engine.images.rows) == ([], [])
 
 
-def test_a_base_without_cuda_is_refused_before_anything_is_written(engine: MemoryEngine, tmp_path: Path) -> None:
+def test_a_base_without_cuda_and_a_wheel_without_a_compile_are_refused(engine: MemoryEngine, tmp_path: Path) -> None:
     build = chosen(release="2.13.1", target="cuda")
     with pytest.raises(Unsupported, match=r"is compiled with the CUDA of its base image, and .* has none"):
         maker(engine, tmp_path)[0].build(build)
     named = replace(build, request=replace(build.request, base="mine:1"))
     refuse_base_without_cuda(named)
     refuse_base_without_cuda(COMPILED)
-    assert not (tmp_path / "build").exists()
-
-
-def test_only_a_compile_makes_a_wheel(engine: MemoryEngine, tmp_path: Path) -> None:
-    made, _ = maker(engine, tmp_path)
     with pytest.raises(UsageError, match="only a compiled wheel can be exported"):
-        made.wheel(OFFICIAL, tmp_path)
+        maker(engine, tmp_path)[0].wheel(OFFICIAL, tmp_path)
+    assert not (tmp_path / "build").exists()
 
 
 # --- the base ---------------------------------------------------------------------------------------------------------
@@ -239,17 +235,15 @@ def test_without_a_registry_a_base_is_made_of_debian_s_packages_and_kept_for_a_w
     assert "; using Debian trixie made from its packages instead\n" in said
     words = (tmp_path / "called").read_text().splitlines()
     assert [words[0], words[1]] == ["--variant=minbase", "--architectures=amd64"]
-    excluded = {word.removeprefix("--dpkgopt=path-exclude=/usr/share/") for word in words if "exclude" in word}
-    assert excluded == {
-        f"{n}/*" for n in ["man", "info", "locale", "doc", "doc-base", "groff", "lintian", "linda", "bug"]
-    }
-    included = [word.removeprefix("--dpkgopt=path-include=/usr/share/") for word in words if "include" in word]
-    assert included == ["doc/*/copyright", "locale/locale.alias"]
+    assert "--dpkgopt=path-exclude=/usr/share/man/*" in words
+    assert "--dpkgopt=path-include=/usr/share/doc/*/copyright" in words
     assert words[-7:-5] == [f"--hook-dir={tmp_path}", "trixie"]
     assert words[-4:] == ["deb http://mirror trixie main", "315532800", "C.UTF-8", "noninteractive"]
     assert engine.api.imported == [(b"made\n", ["LABEL io.tfbuild.base=trixie", 'CMD ["bash"]'])]
     now = datetime.now(UTC)
-    for age, made in ((timedelta(days=6, hours=23), 1), (timedelta(days=7, hours=1), 2)):
+    ages = (timedelta(days=6, hours=23), timedelta(minutes=-5), timedelta(days=7, hours=1), timedelta(days=-400))
+    # The engine's clock may be a little ahead of this one; one that was far ahead leaves a base that never gets old.
+    for age, made in zip(ages, (1, 1, 2, 3), strict=True):
         engine.images.get(name).attrs["Created"] = (now - age).isoformat()
         resolve(engine, "bootstrap", "trixie")
         assert len(engine.api.imported) == made
@@ -295,11 +289,6 @@ Types: deb
 URIs: http://off.site/debian
 Suites: bookworm
 Components: main
-
-Types: deb
-URIs: https://packages.site/tool
-Suites: nodistro
-Components: main
 """
 ONE_LINE = """deb [arch=amd64 signed-by=/k.gpg] https://mirror.site/debian-security bookworm-security main # site
 deb-src https://mirror.site/debian bookworm main
@@ -319,7 +308,6 @@ def test_the_site_s_own_mirror_is_used_and_third_parties_are_not(tmp_path: Path)
         f"deb {keyring} http://mirror.site/debian bookworm main contrib",
         f"deb {keyring} http://mirror.site/debian bookworm-updates main contrib",
     ]
-    assert base_image.sources("bullseye", tmp_path) == []
 
 
 # --- an image in place of an installation -----------------------------------------------------------------------------

@@ -149,19 +149,29 @@ def test_an_official_wheel_is_compared_with_itself_without_its_tuning(tmp_path: 
     assert baseline_of(build, holding({"x": "sha256:1"}), tmp_path) == Baseline(ref="x", id="sha256:1", env=env)
 
 
-def test_a_verification_without_throughput_has_no_baseline_and_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("wheel", "throughput", "there", "compared"),
+    [
+        ("official", True, False, "x"),
+        ("official", False, False, "it was left out (--no-throughput)"),
+        ("source", True, False, "{official}, which it is compared with, is not on this engine: invoke build --"),
+        # Where another run made it, it is used.
+        ("source", True, True, "{official}"),
+    ],
+)
+def test_a_verification_builds_nothing_and_says_what_it_compares_with_or_why_it_does_not(
+    wheel: str, throughput: bool, there: bool, compared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    official = plan.select(Request(wheel="official", release="2.20.0", platform="linux/amd64"), None)
-    image = SimpleNamespace(id="sha256:1", labels=labels_of(official), architecture="amd64")
-    calls: list[dict[str, Any]] = []
-    monkeypatch.setattr(verifying, "verify", lambda *_, **options: calls.append(options))
+    build = COMPILED if wheel == "source" else plan.official_build(COMPILED)
+    image = SimpleNamespace(id="sha256:1", labels=labels_of(build), architecture="amd64")
+    found: list[Any] = []
+    monkeypatch.setattr(verifying, "verify", lambda *_, baseline, **__: found.append(baseline))
     monkeypatch.setattr(Maker, "_write", lambda *_: None)
-    for timed in (True, False):
-        verifier(SimpleNamespace(image=lambda _: image), tmp_path, throughput=timed).verify("x")
-    compared, left_out = calls
-    assert compared["baseline"].ref == "x"
-    assert left_out["baseline"] == "it was left out (--no-throughput)"
+    engine = SimpleNamespace(image=lambda _: image, exists=lambda _: there)
+    verifier(engine, tmp_path, throughput=throughput).verify("x")
+    (baseline,) = found
+    said = baseline.ref if isinstance(baseline, Baseline) else baseline
+    assert said.startswith(compared.format(official=image_name(plan.official_build(COMPILED))))
 
 
 @pytest.mark.parametrize(("verify", "local", "told"), [(True, True, 1), (False, True, 0), (True, False, 0)])
@@ -183,24 +193,6 @@ def test_a_build_for_a_cpu_that_this_machine_is_not_says_so_before_it_begins(
     for line in said:
         assert line.startswith("this machine lacks avx512bw avx512cd avx512dq avx512f avx512vl: ")
         assert "--no-verify" in line
-
-
-def test_a_verification_builds_nothing_and_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
-    image = SimpleNamespace(id="sha256:1", labels=labels_of(compiled), architecture="amd64")
-    official = plan.official_build(compiled)
-    assert official is not None
-    found: list[Any] = []
-    monkeypatch.setattr(verifying, "verify", lambda *_, baseline, **__: found.append(baseline))
-    monkeypatch.setattr(Maker, "_write", lambda *_: None)
-    for there in (False, True):
-        engine = SimpleNamespace(image=lambda _: image, exists=lambda _, there=there: there)
-        verifier(engine, tmp_path).verify("x")
-    why, baseline = found
-    assert why.startswith(f"{image_name(official)}, which it is compared with, is not on this engine: invoke build ")
-    assert "--wheel official" in why
-    # Where another run made it, it is used.
-    assert (baseline.ref, baseline.id) == (image_name(official), "sha256:1")
 
 
 def gone(*_: object) -> None:

@@ -14,35 +14,29 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from tests.cpu.machines import machine
 from tests.pipeline import test_wheel_audit as audited
 from tests.rows import each
-from tfbuild import __version__, cpu, plan
+from tfbuild import __version__, plan
 from tfbuild.cli import VERBS
 from tfbuild.cli.verbs import Call
 from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import Context
-from tfbuild.cpu import Cpu
 from tfbuild.engine import daemon, faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BuildFailed, DiskFull, Unsupported, UsageError
 from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline import wheel as wheels
-from tfbuild.pipeline.compiling import Builder, run_builder
 from tfbuild.pipeline.host import MORE_SPACE, LocalBuilder
 from tfbuild.pipeline.host import wheel as compile_here
 from tfbuild.pipeline.machine import HostSystem, Interpreter
 from tfbuild.pipeline.maker import Maker, needed_disk
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, Request
-from tfbuild.plan.remote_cache import Remote
 from tfbuild.util.progress import Progress
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -83,13 +77,9 @@ def test_a_compiler_or_a_python_of_the_machine_changes_no_plan() -> None:
         ({"engine": "ssh://host"}, "--engine cannot be combined with --no-container: no engine is used"),
         (
             {"base": "debian:12"},
-            "--base cannot be combined with --no-container: this machine takes the place of a base image",
+            "--base cannot be combined with --no-container: this machine takes the place",
         ),
-        ({"network": "host"}, "--network cannot be combined with --no-container: this machine's network is used"),
-        (
-            {"remote_executor": "grpc://x:1"},
-            "--remote-executor cannot be combined with --no-container: its workers",
-        ),
+        ({"remote_executor": "grpc://x:1"}, "--remote-executor cannot be combined with --no-container: its workers"),
         ({"wheel": "official"}, "--no-container is for compiles"),
     ],
 )
@@ -132,24 +122,15 @@ def test_all_that_is_missing_is_in_one_line_for_apt(empty_path: Path) -> None:
         machines.require(build, dataclasses.replace(BOOKWORM, pythons={}))
     packages = "clang-18 curl lld-18 python3.11 python3.11-dev python3.11-venv"
     assert error.value.reason == f"this machine lacks what the compile needs: {packages.replace(' ', ', ')}"
-    assert error.value.hint == (
-        f"sudo apt-get install {packages}; bookworm itself lacks clang-18: --compiler or --python takes another "
-        "(here: gcc-12)"
-    )
-    with pytest.raises(Unsupported) as error:
-        machines.require(build, dataclasses.replace(BOOKWORM, pythons={}, distribution="derived"))
-    assert error.value.hint == f"sudo apt-get install {packages}"
+    assert error.value.hint == f"sudo apt-get install {packages}; --compiler or --python takes another"
 
 
-@pytest.mark.parametrize(
-    ("printed", "packages"), [("dev", ["python3.11-dev"]), ("dev venv", ["python3.11-dev", "python3.11-venv"])]
-)
 def test_a_python_without_its_headers_lacks_a_package_and_is_asked_once(
-    printed: str, packages: list[str], empty_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program(
-        empty_path, "python3.11", f"echo called >> {empty_path}/../calls; echo 3.11.2 /usr/bin/python3.11 {printed}"
-    )
+    packages = ["python3.11-dev", "python3.11-venv"]
+    called = f"echo called >> {empty_path}/../calls"
+    program(empty_path, "python3.11", f"{called}; echo 3.11.2 /usr/bin/python3.11 dev venv")
     system = {"ID": "debian", "PRETTY_NAME": "Debian 12", "VERSION_CODENAME": "bookworm"}
     monkeypatch.setattr(daemon, "this_system", lambda: system)
     program(empty_path, "gcc-12")
@@ -157,7 +138,7 @@ def test_a_python_without_its_headers_lacks_a_package_and_is_asked_once(
     assert (machine.system, machine.distribution) == ("Debian 12", "bookworm")
     assert machine.compilers == {"gcc-12": f"{empty_path}/gcc-12"}
     assert f"glibc {machine.glibc}" == os.confstr("CS_GNU_LIBC_VERSION")
-    assert machines.lacking(planned(machine), machine)[-len(packages) :] == packages
+    assert machines.lacking(planned(machine), machine)[-2:] == packages
     with pytest.raises(Unsupported, match=packages[-1]):
         machines.require(dataclasses.replace(planned(machine), platform=plan.MACHINES[os.uname().machine]), machine)
     assert (empty_path.parent / "calls").read_text() == "called\n"
@@ -175,14 +156,6 @@ def test_a_plan_for_another_platform_or_with_the_cuda_of_a_base_is_refused() -> 
         machines.require(build, BOOKWORM)
 
 
-@each("glibc, told", [("2.39", 0), ("2.41", 1)])
-def test_the_glibc_of_a_machine_decides_what_is_known_to_fail(glibc: str, told: int) -> None:
-    """No facts are there on releases of Ubuntu."""
-    ubuntu = dataclasses.replace(BOOKWORM, distribution="noble", glibc=glibc)
-    build = planned(ubuntu, target="cuda", release="2.20.0", compute_capabilities="12.0")
-    assert len([note for note in build.notes if "known to fail (cuda-glibc241)" in note]) == told
-
-
 def test_the_cuda_of_the_machine_is_taken_where_it_is(tmp_path: Path) -> None:
     own: dict[str, Any] = {
         "target": "cuda", "release": "2.20.0", "cuda": "12.8", "cudnn": "9.8", "compute_capabilities": "9.0"
@@ -193,79 +166,6 @@ def test_the_cuda_of_the_machine_is_taken_where_it_is(tmp_path: Path) -> None:
         missing = "no folder" if path.name == "none" else "lacks what the compile needs"
         with pytest.raises(Unsupported, match=f"this machine .*{missing}"):
             machines.require(build, dataclasses.replace(BOOKWORM, pythons={}))
-
-
-def recorded(name: str) -> Callable[[], Cpu]:
-    return lambda: cpu.parse(machine(name).cpuinfo())
-
-
-def unknown_cpu() -> Cpu:
-    raise Unsupported("this CPU is not known")
-
-
-@each(
-    "read_cpu, remote, once",
-    [
-        (recorded("rocky9-zen5"), None, True),
-        (recorded("rocky9-zen5"), Remote(cache="grpc://cache:1"), True),
-        # Actions may run on another machine.
-        (recorded("rocky9-zen5"), Remote(executor="grpc://farm:1"), False),
-        (recorded("scientificfermi6-bulldozer"), None, False),
-        (unknown_cpu, None, False),
-    ],
-)
-def test_host_tools_are_compiled_once_only_where_the_machine_runs_the_target(
-    read_cpu: Callable[[], Cpu], remote: Remote | None, once: bool, tmp_path: Path
-) -> None:
-    """The flags of that reach the compile as a secret, on an engine's machine and on this one."""
-    build, texts = planned(), list[str]()
-
-    def export(context: Path, settings: BuildSettings, **_: Any) -> None:
-        texts.append(settings.secrets["machine"].read_text())
-
-    engine = SimpleNamespace(cpus=4, memory=16 << 30, local=True, data_root=tmp_path, export=export)
-    stream = io.StringIO()
-    settings = BuildSettings(log=tmp_path / "log", progress=Progress(stream))
-    output = tmp_path / "output"
-    builder, run = Builder(engine=cast(Any, engine), cpu=read_cpu), Run(work=tmp_path, remote=remote, jobs=3)
-    run_builder(builder, build, run, tmp_path, settings, stage="export", output=output)
-    assert build.toolchain is not None
-    assert build.toolchain.machine_flags
-    assert all((f"build {flag}\n" in texts[0]) == once for flag in build.toolchain.machine_flags)
-    said = stream.getvalue()
-    assert said.startswith("bazel --jobs=3: as asked for; ")
-    assert ("compiles host tools and target once" in said) == once
-    assert "give --jobs" not in said
-
-
-def test_a_failed_analysis_leaves_its_log_and_no_word_of_a_profile(tmp_path: Path) -> None:
-    """Bazel writes the trace of a compile, and none was begun."""
-
-    def export(context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
-        if stage == "kept":
-            output.mkdir()
-            (output / "bazel.log").write_text("ERROR: no such target")
-            return
-        assert settings.watch
-        settings.watch("Analyzing: target //x (1 packages loaded)")
-        raise BuildFailed("the wheel could not be compiled", hint="")
-
-    engine = SimpleNamespace(cpus=4, memory=16 << 30, local=True, data_root=tmp_path, export=export)
-    stream = io.StringIO()
-    settings = BuildSettings(log=tmp_path / "log", progress=Progress(stream))
-    output = tmp_path / "output"
-    builder = Builder(engine=cast(Any, engine), cpu=unknown_cpu)
-    with pytest.raises(BuildFailed):
-        run_builder(builder, planned(), Run(work=tmp_path), tmp_path, settings, stage="export", output=output)
-    assert (tmp_path / "bazel.log").read_text() == "ERROR: no such target"
-    assert "profile" not in stream.getvalue()
-
-
-def test_a_patch_gives_a_build_another_identifier_and_its_runs_the_same_record(tmp_path: Path) -> None:
-    (tmp_path / "x.patch").write_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-x\n+y\n")
-    plain, patched = planned(), planned(patch=[tmp_path / "x.patch"])
-    assert patched.id.startswith(f"{plain.id}-")
-    assert patched.usual_id == plain.usual_id
 
 
 # --- the steps --------------------------------------------------------------------------------------------------------

@@ -178,7 +178,9 @@ def run_builder(
         if watch.alone and run.remote:
             progress(f"lost the remote {run.remote.name}; compiled the rest locally")
         elif run.remote and run.remote.executor:
-            _report_executor(watch, progress)
+            remote, here = bazel.remote_share(watch.summary)
+            if here:
+                progress(f"the executor or its cache had {counted(remote, 'action')}; {here} ran here")
 
 
 def _share(builder: Builder, build: Build, run: Run, progress: Progress) -> Share:
@@ -295,22 +297,6 @@ def _known(build: Build, error: BuildFailed, log: Path, progress: Progress) -> B
     for row in rows:
         progress(f"known failure of TensorFlow {build.release} ({row.id}): {row.symptom}; workaround: {row.workaround}")
     return BuildFailed(error.reason, hint=f"a known failure ({rows[0].id}): {rows[0].workaround}; {error.hint}")
-
-
-def _report_executor(watch: BazelWatch, progress: Progress) -> None:
-    """Report the actions that the executor left to this machine. Raises BuildFailed where it ran none of them.
-
-    A run that continues from earlier ones may have only local actions left.
-    """
-    remote, here = bazel.remote_share(watch.summary)
-    if here and not remote and "cache hit" not in watch.summary:
-        raise BuildFailed(
-            f"the remote executor ran none of {counted(here, 'action')}: all ran here. The compile is finished, and "
-            "the same command continues from it",
-            hint=USELESS,
-        )
-    if here:
-        progress(f"the executor or its cache had {counted(remote, 'action')}; {here} ran here")
 
 
 def _left(run: Run) -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tfbuild.engine import daemon
 from tfbuild.errors import Unsupported
-from tfbuild.plan import MACHINES, Build, packaged
+from tfbuild.plan import MACHINES, Build
 
 INSTEAD = "leave out --no-container to compile in a container, or take Debian, Ubuntu or a derivative of them"
 PROGRAM = re.compile(r"(?P<compiler>(?:gcc|clang)-\d+)|python(?P<python>3\.\d+)")
@@ -100,11 +100,8 @@ def require(build: Build, machine: HostSystem) -> None:
             hint="leave out --no-container and name a base by --base; from 2.18 on, Bazel downloads CUDA",
         )
     if packages := lacking(build, machine):
-        hint = f"sudo apt-get install {' '.join(packages)}"
-        if foreign := _foreign(packages, machine):
-            here = ", ".join((*machine.compilers, *(f"python{version}" for version in machine.pythons)))
-            hint += f"; {machine.distribution} itself lacks {', '.join(foreign)}: --compiler or --python takes another"
-            hint += f" (here: {here})" if here else ""
+        # A compiler or a Python that its release lacks is known by apt's own words.
+        hint = f"sudo apt-get install {' '.join(packages)}; --compiler or --python takes another"
         raise Unsupported(f"this machine lacks what the compile needs: {', '.join(packages)}", hint=hint)
 
 
@@ -117,12 +114,6 @@ def lacking(build: Build, machine: HostSystem) -> list[str]:
     name, own = f"python{build.python}", machine.pythons.get(build.python)
     python = [f"{name}-{part}" for part in own.lacks] if own else [name, f"{name}-dev", f"{name}-venv"]
     return [*(row for row in wanted if f"{row} installed" not in installed and program(row) is None), *python]
-
-
-def _foreign(packages: list[str], machine: HostSystem) -> list[str]:
-    """Return the compilers and Pythons among the packages that this release of Debian does not have."""
-    own = packaged(machine.distribution)
-    return [name for name in packages if own and PROGRAM.fullmatch(name) and name not in own]
 
 
 def program(package: str) -> str | None:

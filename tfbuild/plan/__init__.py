@@ -12,7 +12,6 @@ from tfbuild.plan.rules import (
     find_release,
     is_target,
     named_architecture,
-    packaged,
     requested_set,
 )
 from tfbuild.plan.wheel import newest_official
@@ -35,7 +34,6 @@ __all__ = [
     "named_architecture",
     "newest_official",
     "official_build",
-    "packaged",
     "requested_set",
     "select",
     "unused_by_official_wheel",

@@ -240,12 +240,6 @@ def debian_pythons() -> str:
     return f"{', '.join(first)} and {last}"
 
 
-def packaged(distribution: str) -> frozenset[str]:
-    """Return the compilers and the Python that a Debian release itself has, such as gcc-12; none of an unknown one."""
-    debian = toolchains.distribution(distribution)
-    return frozenset((*debian.compilers, f"python{debian.python}")) if debian else frozenset()
-
-
 def choose_builder(
     request: Request, release: str, failures: Failures
 ) -> tuple[str, str, BaseImage | None, tuple[str, ...]]:
