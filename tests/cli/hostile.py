@@ -1,16 +1,11 @@
-"""Every option and every positional word of every verb with hostile values, and what must hold of each command.
-
-`python -m tests.cli.hostile VERB` tries one verb with all values, in little memory, and prints what does not hold.
-"""
+"""Every option and every positional word of every verb with hostile values, and what must hold of each command."""
 
 import os
 import re
-import resource
 import signal
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +18,6 @@ from tests.commandline import ROOT, answer
 from tests.facts import newest
 from tfbuild import cli
 from tfbuild.cli import command_line
-from tfbuild.cli.command_line import MOST_LETTERS
 from tfbuild.cli.verbs import Verb
 from tfbuild.engine import daemon
 from tfbuild.oci import transport
@@ -44,8 +38,6 @@ HOSTILE = (
 LIKELY = (
     "2.21", "2.21.0", "mkl", "cuda", "cpu,mkl", "x86-64-v3", "avx2,fma", "gcc-12", "3.11", "official", "openmp", "8.0",
 )  # fmt: skip
-# Longer than any word of a command line, and as long as the longest one.
-HUGE = ("x" * 1_000_000, "\n" * 1_000_000, "x" * MOST_LETTERS, "\N{KELVIN SIGN}" * MOST_LETTERS)
 NOWHERE = "127.0.0.1:1/us/x"
 REGISTRY = {"registry": NOWHERE}
 # Options beside the tried one, with which its value is read; True: a switch. What a verb would do to the machine or to
@@ -61,7 +53,6 @@ BESIDE: Mapping[str, Mapping[str, str | bool]] = {
 }
 SECONDS = 60
 MOST_TEXT = 20_000
-MEMORY = 768 << 20
 # Thousands of commands sync what they write, which a disk takes longer for than all the rest.
 MEMORY_FOLDER = "/dev/shm"
 
@@ -269,24 +260,3 @@ def try_pair(pair: Pair, value: str | None, where: Place) -> None:
     # The value of --output says where to write.
     allowed = (where.root,) if pair.option == "output" else (where.work, where.tmp)
     assert not watch.outside(allowed), watch.outside(allowed)
-
-
-def main(verb: str) -> int:
-    """Try all values with a verb, and print those with which something does not hold."""
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-    failed = 0
-    for pair in pairs(VERBS[verb]):
-        for value in (None, "", "x", "\udcff") if pair.switch else (*HOSTILE, *LIKELY, *HUGE):
-            began = time.monotonic()
-            try:
-                with place() as where:
-                    try_pair(pair, value, where)
-            except (Exception, TooLong) as error:
-                failed += 1
-                print(f"{pair.name} {ascii(value)[:60]} after {time.monotonic() - began:.0f} s: "
-                      f"{type(error).__name__}: {ascii(str(error))[:600]}")  # fmt: skip
-    return failed
-
-
-if __name__ == "__main__":
-    sys.exit(bool(main(sys.argv[1])))

@@ -3,7 +3,6 @@
 import itertools
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from tests.cli import hostile
 from tests.cli.hostile import Pair, Place
 from tests.cli.test_bad_input import NO_ENGINE
-from tests.commandline import ROOT, answer
+from tests.commandline import answer
 from tests.rows import each
 from tfbuild import cli
 from tfbuild.cli.verbs import Verb
@@ -103,13 +102,3 @@ def test_what_a_command_does_is_seen(place: Place) -> None:
         time.sleep(30)
     with pytest.raises(AssertionError, match="would be installed"), hostile.disarmed(place.root):
         daemon._script("start")
-
-
-# All values for all options, a megabyte among them, in a process that gets no more memory than it may need.
-@pytest.mark.nightly
-@pytest.mark.parametrize("verb", hostile.VERBS)
-def test_every_hostile_value_in_little_memory(verb: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.cli.hostile", verb], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr

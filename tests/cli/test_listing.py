@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +34,6 @@ def shown(*words: str | Path) -> list[str]:
         ("plan", "--cpu", "sapphirerapids", *LINUX),
         ("plan", "--cpu", "haswell", "--target", "cuda", "--release", "2.15", *LINUX),
         ("plan", "--wheel", "official", "--cpu", "haswell", *LINUX),
-        ("copts", "--cpu", "sapphirerapids", *LINUX),
         ("copts", "--explain", "--cpu", "sapphirerapids", *LINUX),
         ("cpus", "zen"),
     ],
@@ -87,16 +85,6 @@ def test_the_gain_is_what_was_measured_for_such_cpus(
         assert re.search(rf"{title} [^;:]+: \d\.\d\d \[\d\.\d\d, \d\.\d\d\]; ", text)
 
 
-def test_copts_can_be_pasted_from_a_terminal_and_from_a_pipe() -> None:
-    words = ("copts", "--cpu", "sapphirerapids", *LINUX)
-    line = invoke(*words).stdout
-    assert line.count("\n") == 1
-    lines = shown(*words)
-    pasted = "printf '%s\\n' " + "\n".join(lines)
-    assert subprocess.check_output(["sh", "-c", pasted], text=True).split() == shlex.split(line)
-    assert len(line) / 80 < len(lines) < len(shlex.split(line)), "lines are filled"
-
-
 def test_a_plan_begins_with_what_people_look_for_and_shows_no_python() -> None:
     lines = shown("plan", "--cpu", "x86-64-v3", *LINUX)
     names = names_of(lines)
@@ -113,18 +101,6 @@ FITTING = Published(
     id="2.21.0-mkl-py3.13-x86-64-v3", digest="sha256:1", release="2.21.0", target="mkl", python="3.13",
     platform="linux/amd64", instruction_set="x86-64-v3", features=frozenset(("avx2",)), created="2026-11-01T00:00:00Z",
 )  # fmt: skip
-
-
-def test_what_jobs_cost_and_which_rows_are_left_out_is_said_beside_them() -> None:
-    compiled = f"{newest.RELEASE}-mkl-py3.11-armv8.2-a"
-    done = invoke("matrix", "--format", "github", "--only", newest.official(), "--only", compiled)
-    assert [row["id"] for row in json.loads(done.stdout)["include"]] == [newest.official()]
-    _, machine, left_out, count = done.stderr.splitlines()
-    assert machine.startswith("1 row on ubuntu-24.04: ")
-    assert left_out.startswith("note: 1 row left out: ")
-    assert count == "1 row"
-    refused = invoke("matrix", "--release", "2.14.1", "--release", "2.16.2", "--python", "3.12").stderr
-    assert " combinations cannot be built: " in refused
 
 
 def test_what_a_pull_passes_over_is_grouped_by_reason() -> None:

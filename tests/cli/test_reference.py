@@ -9,7 +9,7 @@ import pytest
 
 from tests.commandline import invoke
 from tests.cpu.machines import machine
-from tfbuild.cli import listing
+from tfbuild.cli import output
 from tfbuild.cli.verbs import VERBS
 from tfbuild.context.labels import MEANINGS, labels_of
 from tfbuild.plan import Request, select
@@ -137,7 +137,7 @@ def test_the_fields_of_published_images_are_documented(capsys: pytest.CaptureFix
     )  # fmt: skip
     passed_over = (PassedOver(id="other", reason="older"),)
     choice = Choice(passed_over=passed_over, fitting=(image,))
-    listing.show_pulled(choice, reference="r", image="i", signed=True)
+    output.show_pulled(choice, reference="r", image="i", signed=True)
     pushed = Pushed(ref="r", digest="d", moved=("latest-mkl",), uploaded=True, signed=True)
     shown = {"pull": json.loads(capsys.readouterr().out), "push": pushed.to_json()}
     for verb, value in shown.items():

@@ -21,7 +21,7 @@ from tests.rows import each
 from tests.servers import Handler
 from tfbuild import errors
 from tfbuild.errors import TfbuildError, conceal, without_secrets
-from tfbuild.util import logins
+from tfbuild.util import terminal
 
 CANARY = "tw33t-s3cr3t"
 FORMS = (
@@ -262,11 +262,11 @@ def test_no_command_repeats_the_login_of_a_proxy(words: tuple[str, ...], tmp_pat
 def test_what_netrc_has_for_a_host_is_hidden(begins: str, tmp_path: Path) -> None:
     secret = f"{CANARY}-{begins.replace(' ', '-')}"
     (tmp_path / "netrc").write_text(f"{begins} login robot-name password {secret}\n")
-    logins.conceal_stored({"NETRC": str(tmp_path / "netrc")})
+    terminal.conceal_logins({"NETRC": str(tmp_path / "netrc")})
     encoded = base64.b64encode(f"robot-name:{secret}".encode()).decode()
     shown = without_secrets(f"403 no access for robot-name:{secret} ({encoded})", foreign=True)
     assert shown == "403 no access for ***:*** (***)"
 
 
 def test_a_folder_in_place_of_netrc_is_no_login(tmp_path: Path) -> None:
-    logins.conceal_stored({"NETRC": str(tmp_path), "HTTPS_PROXY": "http://[::1", "http_proxy": "host:3128"})
+    terminal.conceal_logins({"NETRC": str(tmp_path), "HTTPS_PROXY": "http://[::1", "http_proxy": "host:3128"})

@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.cli import command_line
-from tfbuild.cli.tasks import collection
-from tfbuild.cli.verbs import VERBS
-from tools import verbs as development
-
 ROOT = Path(__file__).parents[2]
-EVERY = {**VERBS, **development.VERBS}
 CODE = """
 import contextlib, io, sys
 from tfbuild.__main__ import main
@@ -59,18 +53,3 @@ def test_garbage_is_collected_once_the_verbs_are_imported(limit: str, byte_code:
     command, env = ["sh", "-c", f'{limit} exec "$@"', "sh", sys.executable, "-c", code], {"PYTHONDONTWRITEBYTECODE": ""}
     printed = subprocess.check_output(command, cwd=ROOT, text=True, env={**os.environ, **env})
     assert printed == f"True True {byte_code}\n", "and never looked for among what imports made"
-
-
-@pytest.mark.parametrize(
-    ("command", "verbs"),
-    [
-        (["/x/bin/invoke", "plan", "--target", "mkl"], ["plan"]),
-        (["/x/bin/inv", "plan"], ["plan"]),
-        (["/x/invoke/__main__.py", "copts", "--cpu=avx", "plan"], ["copts", "plan"]),
-        (["pytest", "-k", "plan"], sorted(EVERY)),
-        (["/x/pytest/__main__.py", "plan", "--wrong"], sorted(EVERY)),
-    ],
-    ids=" ".join,
-)
-def test_invoke_gets_the_verbs_of_the_command_line_as_tasks(command: list[str], verbs: list[str]) -> None:
-    assert sorted(collection(command_line.checked(command, EVERY)).task_names) == verbs

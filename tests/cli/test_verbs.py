@@ -19,17 +19,15 @@ from tests.binary.test_scan import WHOLE
 from tests.commandline import answer, invoke
 from tests.pipeline.test_no_container import BOOKWORM
 from tests.rows import each
-from tests.terminal import Terminal
 from tests.verify.test_report import check, report
 from tfbuild import __doc__ as purpose
 from tfbuild.cli import building, command_line, help_pages
 from tfbuild.cli.verbs import VERBS
 from tfbuild.engine import daemon
-from tfbuild.errors import Interrupted, RegistryRefused, VerificationFailed
+from tfbuild.errors import RegistryRefused, VerificationFailed
 from tfbuild.measure import records
 from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline.maker import Maker
-from tfbuild.util.progress import Progress
 from tools import verbs as development
 
 ROOT = Path(__file__).parents[2]
@@ -163,19 +161,10 @@ def _ended(process: subprocess.Popen[str]) -> str:
     raise TimeoutError("the process did not end")
 
 
-@each("typed, stops", [("y\n", True), (" Yes\n", True), ("\n", False), ("n\n", False), ("yesterday\n", False)])
-def test_an_engine_with_containers_is_stopped_only_on_a_yes(
-    typed: str, stops: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stopped: list[Progress] = []
+def test_an_engine_with_containers_is_stopped_only_if_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "running_containers", lambda: 2)
-    monkeypatch.setattr(daemon, "stop", stopped.append)
-    monkeypatch.setattr(sys, "stdin", Terminal(typed))
-    stop = command_line.calls(["engine", "--stop"], EVERY)[0]
-    with contextlib.nullcontext() if stops else pytest.raises(Interrupted, match="the engine was not stopped"):
-        stop.run()
-    assert bool(stopped) == stops
-    assert capsys.readouterr().err.startswith("stop the engine and 2 running containers? [y/N]\n")
+    refused = invoke("engine", "--stop", code=2).stderr
+    assert refused == "error: 2 containers would be stopped, too\nhint: invoke engine --stop --yes\n"
 
 
 def test_a_plan_without_a_container_is_that_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,9 +281,6 @@ def test_free_text_and_names_of_files_may_look_like_a_login(tmp_path: Path) -> N
     invoke("dockerfile", "--wheel", "official", "--output", "u:word@host/x", cwd=tmp_path)
     name = "2.21.0-mkl-py3.11-f16c"
     invoke("push", name, "--registry", "127.0.0.1:1/us/x", "--yank", text, code=RegistryRefused.exit_code)
-
-
-# --- installed packages -----------------------------------------------------------------------------------------------
 
 
 def test_sigterm_ends_a_verb_as_ctrl_c_does(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.commandline import invoke
-from tests.cpu.machines import machine
 from tests.rows import each
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import Request, RunRequest, options_file
@@ -63,8 +62,6 @@ def test_the_file_is_that_of_the_folder_or_the_one_that_is_named(tmp_path: Path)
         ("config = []", "config must be a list of texts", 'config = ["NAME"], or leave it out'),
         ('config = ["a", 1]', "config must be a list of texts", 'config = ["NAME"], or leave it out'),
         ('build = "x"', "build is not a list of tables", "[[build]], with its options below it"),
-        ('fleet = ["a", "b"]', "fleet must be text in quotes", 'fleet = "FILE"'),
-        ('[[build]]\nfleet = "a"', "build 1: there is no option 'fleet'", "one of"),
         ("[[build]]\njobs = 8", "build 1: jobs says how to build, not what", "put jobs above the first [[build]]"),
         ("[[build]]\n[[build]]\ncpus = 1", "build 2: there is no option 'cpus'", "cpu"),
         (
@@ -158,43 +155,6 @@ def test_a_list_of_builds_is_a_matrix(tmp_path: Path) -> None:
     (tmp_path / "tfbuild.toml").rename(tmp_path / "fleet.toml")
     named = json.loads(invoke("matrix", "--format", "json", "--options", "fleet.toml", cwd=tmp_path).stdout)
     assert named == matrix
-
-
-TARGETS = '[[build]]\ntarget = "mkl"\n[[build]]\ntarget = "cpu"\npython = "3.12"\n'
-
-
-@each(
-    "above, tables, builds",
-    [
-        ('release = "2.20"\ntarget = "cpu"\n', "", [("cpu", "")]),
-        ('release = "2.20"\n', TARGETS, [("mkl", ""), ("cpu", "3.12")]),
-    ],
-)
-def test_a_fleet_in_the_file_is_the_list_of_its_images(
-    above: str, tables: str, builds: list[tuple[str, str]], tmp_path: Path
-) -> None:
-    """Also in a scheduled run, which can give no option."""
-    for name in ("rhel7-haswell", "rocky9-zen5", "amazon-neoverse_n1"):
-        (tmp_path / name).write_text(machine(name).cpuinfo())
-    images = invoke("fleet", "rhel7-haswell", "--also=rocky9-zen5", "--also=amazon-neoverse_n1", "--json", cwd=tmp_path)
-    (tmp_path / "fleet.json").write_text(images.stdout)
-    (tmp_path / "tfbuild.toml").write_text(f'{above}fleet = "fleet.json"\n{tables}')
-    matrix = json.loads(invoke("matrix", "--format", "json", cwd=tmp_path).stdout)["rows"]
-    wanted = {(image["platform"], image["instruction_set"]) for image in json.loads(images.stdout)["images"]}
-    assert len(wanted) == 3
-    assert len(matrix) == len(wanted) * len(builds)
-    for target, python in builds:
-        own = [row for row in matrix if row["target"] == target and (row["python"] == python or not python)]
-        assert {(row["platform"], row["instruction_set"]) for row in own} == wanted
-    for row in matrix:
-        (build,) = json.loads(invoke("plan", "--json", *shlex.split(row["options"]), cwd=tmp_path).stdout)
-        assert (build["id"], build["wheel"]["kind"], build["release"]) == (row["id"], "source", "2.20.0")
-    for more, message in (
-        ('\n[[build]]\nwheel = "official"\n', "--wheel cannot be combined with --fleet"),
-        ('\n[[build]]\nrelease = "9.9"\n', "of the list: unknown TensorFlow release '9.9'"),
-    ):
-        (tmp_path / "tfbuild.toml").write_text(f'fleet = "fleet.json"\n{tables}{more}')
-        assert message in invoke("matrix", cwd=tmp_path, code=2 if "--" in message else Unsupported.exit_code).stderr
 
 
 def test_a_build_of_the_list_that_cannot_be_planned_is_an_error(tmp_path: Path) -> None:

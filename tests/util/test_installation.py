@@ -1,4 +1,4 @@
-"""How this tfbuild was installed: the command that messages name."""
+"""Which command messages name, by how this tfbuild was installed."""
 
 import sys
 from pathlib import Path

@@ -17,7 +17,7 @@ if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY:
 gc.disable()
 try:
     # Each module registers its verbs. Every command imports all of them, so they import slow modules inside functions.
-    from tfbuild.cli import bench, building, command_line, many, planning, publishing, wheels  # noqa: F401
+    from tfbuild.cli import building, command_line, many, planning, publishing  # noqa: F401
     from tfbuild.cli.verbs import VERBS as VERBS
 finally:
     gc.freeze()

@@ -1,12 +1,12 @@
-"""The verbs that make images, wheels and bundles, and those that check them."""
+"""The verbs that make images, wheels and bundles, and those that check and measure them."""
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfbuild.cli.listing import show_plan
 from tfbuild.cli.options import (
+    COMPILE,
+    HOST,
     JSON,
     MAKE,
     ON_ENGINE,
@@ -18,11 +18,11 @@ from tfbuild.cli.options import (
     registry_of,
     run_of,
 )
-from tfbuild.cli.output import confirmed, out, say, say_note
-from tfbuild.cli.planning import select_and_print_notes
-from tfbuild.cli.verbs import SETTINGS, verb
-from tfbuild.errors import Interrupted, UsageError
-from tfbuild.plan import Build, Request, RunRequest
+from tfbuild.cli.output import out, result, say, say_note, show_plan
+from tfbuild.cli.planning import print_notes, select_and_print_notes, select_on_host
+from tfbuild.cli.verbs import OF_REQUESTS, SETTINGS, verb
+from tfbuild.errors import UsageError
+from tfbuild.plan import Request, RunRequest
 from tfbuild.util.files import REPORTS
 from tfbuild.util.options import given_to_compile, make
 from tfbuild.util.progress import Progress
@@ -51,24 +51,56 @@ def build(*, json: bool, dry_run: bool, **options: Any) -> None:
     run = run_of(options)
     chosen = select_and_print_notes(make(Request, options), run)
     maker = Maker(run=run)
-    for note in ignored_options(chosen, options):
-        say_note(note)
+    kind, ignored = chosen.wheel.kind, given_to_compile(make(RunRequest, options))
+    # No error: a CI matrix gives all of its rows the same options.
+    if ignored and kind != "source":
+        say_note(f"{', '.join(ignored)}: ignored, because --wheel {kind} compiles nothing")
     if dry_run:
         context = maker.render(chosen)
         out([{**chosen.to_json(), "context_digest": context.digest}]) if json else show_plan(chosen)
         say(f"dry run: the build context is in {context.folder}; nothing was started")
         return
-    result = maker.build(chosen)
-    finish(result.report, result.image, json=json)
+    built = maker.build(chosen)
+    finish(built.report, built.image, json=json)
 
 
-def ignored_options(build: Build, options: Mapping[str, Any]) -> list[str]:
-    """Return a note on compile options where nothing is compiled.
+@verb(
+    PLAN,
+    MAKE,
+    COMPILE,
+    SETTINGS,
+    {"output": ("dist", "folder for the wheel (default: dist)", "PATH")},
+    HOST,
+    JSON,
+    examples=(
+        "invoke wheel --target cpu --release 2.20 --cpu x86-64-v3 --time-limit 5h30m",
+        "invoke wheel --target mkl --no-container    # without a container engine",
+    ),
+)
+def wheel(*, output: str, no_container: bool, json: bool, **options: Any) -> None:
+    """Compile only the wheel, and write a JSON file beside it that says how it was built."""
+    from tfbuild.pipeline import host
+    from tfbuild.pipeline.maker import Maker
 
-    They are not errors, because a CI matrix gives all of its rows the same options.
-    """
-    ignored = given_to_compile(make(RunRequest, options)) if build.wheel.kind != "source" else ()
-    return [f"{', '.join(ignored)}: ignored, because --wheel {build.wheel.kind} compiles nothing"] if ignored else []
+    run = run_of(options)
+    if no_container:
+        for name in OF_ENGINES:
+            if options[name.replace("-", "_")] not in ("", OF_REQUESTS[name].default):
+                raise UsageError(f"--{name} cannot be combined with --no-container", hint="leave one of them out")
+        if run.bundle:
+            raise UsageError("a bundle is images, which --no-container does not use", hint="--mirror URL")
+        chosen, machine = select_on_host(make(Request, options))
+        print_notes(chosen)
+        exported = host.wheel(chosen, machine, run, Path(output), Progress())
+    else:
+        chosen = select_and_print_notes(make(Request, options), run)
+        exported = Maker(run=run).wheel(chosen, Path(output))
+    files = {"wheel": str(exported.wheel), "sidecar": str(exported.sidecar), "sha256": exported.sha256}
+    result({"id": chosen.id, **files}, str(exported.wheel), json=json)
+
+
+# Options of `wheel` that have no meaning without an engine.
+OF_ENGINES = ("engine", "base", "network", "remote-executor")
 
 
 @verb(
@@ -95,47 +127,26 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
     run = run_of(options)
     chosen = select_and_print_notes(make(Request, options), run)
     builds = downloads(chosen, wheel_only=wheel_only)
-    identifiers = [build.id for build in builds]
-    path = Path(output)
+    document = {"file": output, "builds": [build.id for build in builds]}
     if dry_run:
-        out({"file": output, "builds": identifiers}) if json else print(*identifiers, sep="\n")
+        result(document, "\n".join(document["builds"]), json=json)
         say(f"dry run: the downloads of these builds would go to {output}; nothing was started")
         return
-    Maker(run=run).bundle(builds, path, wheel_only=wheel_only)
-    size = path.stat().st_size
-    if json:
-        out({"file": output, "builds": identifiers, "bytes": size})
-    else:
-        print(output)
-        say(f"{size / 1e9:.2f} GB; `--mirror {output}` builds from it without a network")
+    Maker(run=run).bundle(builds, Path(output), wheel_only=wheel_only)
+    size = Path(output).stat().st_size
+    said = f"{size / 1e9:.2f} GB; `--mirror {output}` builds from it without a network"
+    result({**document, "bytes": size}, output, said, json=json)
 
 
 @verb(
     ON_ENGINE,
     {
-        "base": (
-            "auto",
-            "the --base of the build, to find the official wheel's image for the speed comparison (default: auto)",
-            "IMAGE",
-        ),
+        "base": ("auto", "the --base of the build, with whose official wheel its speed is compared (default: auto)"),
         "ca-cert": RUN["ca-cert"],
-        "registry": (
-            "",
-            "check IMAGE in this repository (HOST/PATH) instead, without downloading its layers",
-            "HOST/PATH",
-        ),
+        "registry": ("", "check IMAGE in this repository instead, without downloading its layers", "HOST/PATH"),
         "pull": (False, "with --registry: also download it, and verify it in full"),
-        "context": (
-            "",
-            "with --registry: require this digest of its build context (`invoke dockerfile --json`), and that its base "
-            "image was not updated since",
-            "DIGEST",
-        ),
-        "signed": (
-            "",
-            "with --registry: require a signature that cosign accepts with these options: '--key cosign.pub'",
-            "OPTIONS",
-        ),
+        "context": ("", "with --registry: require this digest of its context, and a base that is up to date", "DIGEST"),
+        "signed": ("", "with --registry: require a signature, checked by cosign with these options", "OPTIONS"),
         **TIMED,
     },
     JSON,
@@ -180,14 +191,13 @@ def verify_published(
         options_of_rebuild = pushing.rebuild_options(found) if rebuild else None
         out({**found.to_json(), **state, "rebuild_options": options_of_rebuild})
     pushing.refuse_unfinished(place, found, base)
-    if not pull:
-        if not json:
-            print(found.reference)
-            say(f"{found.image.id} is published")
-        return
-    maker = Maker(run=run)
-    maker.engine.pull(found.reference, maker.progress)
-    finish(maker.verify(found.reference), found.reference, json=json)
+    if pull:
+        maker = Maker(run=run)
+        maker.engine.pull(found.reference, maker.progress)
+        finish(maker.verify(found.reference), found.reference, json=json)
+    elif not json:
+        print(found.reference)
+        say(f"{found.image.id} is published")
 
 
 def finish(report: "Report | None", image: str, *, json: bool) -> None:
@@ -197,7 +207,7 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
     from tfbuild.verify import report as reporting
 
     if report is None:
-        out({"image": image, "verified": False}) if json else print(image)
+        result({"image": image, "verified": False}, image, json=json)
         return
     if json:
         sys.stdout.write(records.to_json(report))
@@ -216,8 +226,6 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
     JSON,
     examples=(
         "invoke inspect tensorflow_cpu-2.20.0-cp312-cp312-manylinux_2_17_x86_64.whl",
-        "invoke inspect tfbuild:2.21.0-mkl-py3.11-f16c",
-        "invoke inspect venv/lib/python3.12/site-packages/tensorflow",
         "invoke inspect tfbuild:2.21.0-mkl-py3.11-f16c --sbom > sbom.json",
     ),
 )
@@ -243,8 +251,7 @@ def inspect(subject: str, *, engine: str, full: bool, sbom: bool, json: bool) ->
         return
     print(f"{inspection.subject}: compiled for {inspection.main.name}")
     for name, library in inspection.libraries.items():
-        print(f"\n{name}: {library.how()}")
-        print(f"{'feature':20}{'per 1000':>10}{'regions':>10}")
+        print(f"\n{name}: {library.how()}\n{'feature':20}{'per 1000':>10}{'regions':>10}")
         for row in library.families:
             mark = "  compiled for it" if row.compiled else ""
             print(f"{row.feature:20}{row.rate:10.3f}{100 * row.share:8.1f} %{mark}")
@@ -254,14 +261,12 @@ def inspect(subject: str, *, engine: str, full: bool, sbom: bool, json: bool) ->
 
 
 @verb(
-    {"stop": (False, "stop the engine that tfbuild started; asks if containers run on it")},
-    {"yes": (False, "stop it without asking")},
+    {
+        "stop": (False, "stop the engine that tfbuild started, unless containers run on it"),
+        "yes": (False, "with --stop: even if containers run on it"),
+    },
     JSON,
-    examples=(
-        "invoke engine",
-        "invoke engine build --target mkl --wheel official    # one after the other",
-        "invoke engine --stop",
-    ),
+    examples=("invoke engine build --target mkl --wheel official    # one after the other", "invoke engine --stop"),
 )
 def engine(*, stop: bool, yes: bool, json: bool) -> None:
     """Make sure that a container engine answers; as root on Debian or Ubuntu, install and start one if needed."""
@@ -269,18 +274,42 @@ def engine(*, stop: bool, yes: bool, json: bool) -> None:
 
     progress = Progress()
     if stop:
-        number = 0 if yes else daemon.running_containers()
-        containers = counted(number, "running container")
-        if number and not confirmed(f"stop the engine and {containers}?", otherwise=f"--yes stops {containers}, too"):
-            raise Interrupted("the engine was not stopped")
+        if number := 0 if yes else daemon.running_containers():
+            raise UsageError(f"{counted(number, 'container')} would be stopped, too", hint="invoke engine --stop --yes")
         stopped = daemon.stop(progress)
-        if json:
-            out({"stopped": stopped})
-            return
-        say("stopped the engine that tfbuild had started" if stopped else "no engine of tfbuild's own is running")
+        said = "stopped the engine that tfbuild had started" if stopped else "no engine of tfbuild's own is running"
+        result({"stopped": stopped}, "", said, json=json)
         return
     running = daemon.ensure(progress)
-    if json:
-        out({"version": running.version, "platform": running.platform})
+    said = f"engine {running.version} ({running.platform}) answers"
+    result({"version": running.version, "platform": running.platform}, "", said, json=json)
+
+
+@verb(
+    {
+        "only": ([], "only this experiment (repeatable)", "NAME"),
+        "quick": (False, "about a minute: one or two cases of the main experiments"),
+        "model": ([], "this whole model, such as resnet50, at its real size, and its reading of JPEGs (repeatable)"),
+        "batch-size": ("", "items per step of --model (default: each model's own)", "N"),
+        "full": (False, "up to fifty minutes: every case, with the narrowest intervals"),
+        "budget": ("", "time limit of the whole run, such as 90s, 5m or 1h (default: 5m)", "TIME"),
+        "against": ("", "image of the same release, for the experiments `isa` and `all` to compare with", "IMAGE"),
+        "name": ("", "name of the report, reports/NAME.json (default: bench-IDENTIFIER, which replaces an older one)"),
+        "list": (False, "only list the experiments: their questions, what is compared, and for how long"),
+    },
+    JSON,
+    examples=("invoke bench --list", "invoke bench tensorflow/tensorflow:2.20.0 --only jpeg"),
+)
+def bench(image: str = "", *, only: list[str], name: str, json: bool, model: list[str], **options: Any) -> None:
+    """Measure the performance guide's claims in IMAGE on this machine."""
+    from tfbuild.bench import command
+
+    listed, batch_size = options.pop("list"), options.pop("batch_size")
+    settings = command.settings(**options)
+    rows = command.rows_of(only, settings, model, batch_size)
+    if listed:
+        command.show_rows(rows, settings, json=json)
+    elif image:
+        command.run(image, rows, settings, REPORTS, json=json, name=name)
     else:
-        say(f"engine {running.version} ({running.platform}) answers")
+        raise UsageError("bench needs IMAGE", hint="invoke bench IMAGE, or invoke bench --list")

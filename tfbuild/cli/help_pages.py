@@ -1,11 +1,16 @@
-"""Write the help: all verbs in groups, and the words, options and examples of each verb."""
+"""Write the help: all verbs in groups, each verb's options and examples, and what to type instead of a mistake."""
 
+import re
+import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from inspect import cleandoc
 
 from tfbuild import __doc__ as purpose
 from tfbuild.cli.verbs import Verb
+from tfbuild.errors import TfbuildError, UsageError
+from tfbuild.facts import targets
 from tfbuild.util.installation import as_typed, command
 from tfbuild.util.options import COMMON, Option, Options
 from tfbuild.util.terminal import width
@@ -17,10 +22,8 @@ WIDEST = 100
 VERB_GROUPS = {
     "planning": "Look and plan; these need no container engine",
     "many": "Plan many builds",
-    "building": "Build and check",
-    "publishing": "Publish and pull",
-    "wheels": "Publish and install wheels",
-    "bench": "Measure",
+    "building": "Build, check and measure",
+    "publishing": "Publish, pull and install",
     "tools.verbs": "Work on tfbuild itself",
 }
 FIRST = (
@@ -103,26 +106,161 @@ def summary(verb: Verb) -> str:
     return " ".join(cleandoc(verb.body.__doc__ or "").split())
 
 
-def _width() -> int:
-    return min(WIDEST, width(PLAIN_WIDTH))
-
-
 def _indented(line: str) -> str:
     return f"  {line}"
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(as_typed(" ".join(text.split())), _width(), break_on_hyphens=False)
+def _wrapped(text: str, beside: int = 0) -> list[str]:
+    """Return lines that leave `beside` columns free."""
+    most = min(WIDEST, width(PLAIN_WIDTH)) - beside
+    return textwrap.wrap(as_typed(" ".join(text.split())), most, break_on_hyphens=False)
 
 
 def _columns(rows: Sequence[tuple[str, str]]) -> list[str]:
     """Return names and texts in two columns; a long name has its text on the next line."""
-    most = 26
-    size = min(most, max(len(name) for name, _ in rows))
+    size = min(26, max(len(name) for name, _ in rows))
     lines: list[str] = []
     for name, text in rows:
         # Without docstrings (python -OO), a verb has no text.
-        first, *more = textwrap.wrap(as_typed(text), _width() - size - 4, break_on_hyphens=False) or [""]
+        first, *more = _wrapped(text, size + 4) or [""]
         lines += [f"  {name:{size}}  {first}"] if len(name) <= size else [f"  {name}", f"  {'':{size}}  {first}"]
         lines += [f"  {'':{size}}  {line}" for line in more]
     return lines
+
+
+# --- what to type instead of a mistake --------------------------------------------------------------------------------
+
+# Words that show by their form which option they are the value of, and how that value is written.
+VALUES = (
+    (r"v?([12](?:\.(?:\d+|x)){1,2}(?:rc\d+)?)", "release", r"\1"),
+    (r"(?:py|python|cp)?-?3\.?(\d{1,2})", "python", r"3.\1"),
+    (r"amd64|x86_64", "platform", "linux/amd64"),
+    (r"arm64|aarch64", "platform", "linux/arm64"),
+    (r"linux/.+", "platform", r"\g<0>"),
+    (r"(?:gcc|clang)(?:-?\d+)?", "compiler", r"\g<0>"),
+    (r"official|source|.*\.whl", "wheel", r"\g<0>"),
+    (r"[\w-]+(?:\.[\w-]+)+(?::\d+)?/.+", "registry", r"\g<0>"),
+    (r"native", "cpu", "host"),
+    (r"avx-?512", "cpu", "x86-64-v4"),
+)
+# Verbs and options of other programs and of earlier versions, with what to type here.
+MEANT = {
+    "check": "invoke verify",
+    "clean": "docker image rm IMAGE",
+    "compile": "invoke build",
+    "download": "invoke pull",
+    "experiments": "invoke bench --list",
+    "explain": "invoke copts --explain",
+    "flags": "invoke copts",
+    "images": "docker image ls tfbuild",
+    "info": "invoke detect",
+    "list": "invoke --list",
+    "prune": "docker image rm IMAGE",
+    "publish": "invoke push",
+    "run": "docker run --rm IMAGE python -c 'import tensorflow'",
+    "sbom": "invoke inspect --sbom",
+    "start": "invoke engine",
+    "uninstall": "docker image rm IMAGE, for its images; pipx uninstall tensorflow-tfbuild, or delete the clone",
+    "upload": "invoke push",
+    "version": "invoke --version",
+    "yank": "invoke push --yank",
+    "--arch": "--platform",
+    "--cores": "--jobs",
+    "--dry": "--dry-run",
+    "--image": "--base",
+    "--march": "--cpu",
+    "--no-docker": "--no-container",
+    "--tag": "an image is named by its identifier; `docker tag` gives it a second name",
+    "--tensorflow": "--release",
+    "--threads": "--jobs",
+    "--version": "--release",
+}
+# How alike two words must be for one to be a misspelling of the other (difflib's ratio).
+ALIKE = 0.7
+
+
+def unknown_verb(name: str, verbs: Mapping[str, Verb]) -> UsageError:
+    """Return the error for an unknown verb."""
+    if name in MEANT:
+        hint = MEANT[name]
+    elif near := _nearest(name, verbs):
+        hint = " or ".join(f"invoke {other}" for other in near)
+    elif option := _option_of(name, verbs["build"]):
+        hint = f"invoke build {option}"
+    else:
+        hint = "invoke --list shows all verbs"
+    return UsageError(f"there is no verb {name!r}", hint=hint)
+
+
+def unknown_option(verb: Verb, word: str, verbs: Mapping[str, Verb]) -> UsageError:
+    """Return the error for an option that the verb does not have."""
+    option = word.partition("=")[0]
+    meant = MEANT.get(option, option)
+    name = meant.lstrip("-")
+    having = [f"invoke {other.name}" for other in verbs.values() if name in other.options]
+    if not option.startswith("--"):
+        begun = [f"--{other}" for other in verb.options if other.startswith(name[:1])]
+        hint = f"options have no short forms: {' or '.join(begun) or _lists(verb)}"
+    elif " " in meant or name in verb.options:
+        hint = meant
+    elif value := _option_of(name, verb):
+        hint = value
+    elif having:
+        hint = f"--{name} is an option of {', '.join(having[:4])}{' and others' if having[4:] else ''}"
+    elif near := _nearest(name, verb.options):
+        hint = " or ".join(f"--{other}" for other in near)
+    else:
+        hint = f"invoke {name} is a verb of its own" if name in verbs else _lists(verb)
+    return UsageError(f"{verb.name} has no option {option}", hint=hint)
+
+
+def bare_word(verb: Verb, words: Sequence[str]) -> UsageError:
+    """Return the error for the last of the bare words `words`, which the verb does not take."""
+    *before, word = words
+    name, equals, value = word.partition("=")
+    if equals and name in verb.options:
+        hint = f"--{name} {shlex.quote(value)}"
+    elif option := _option_of(word, verb):
+        hint = f"invoke {shlex.join([verb.name, *before])} {option}"
+    else:
+        hint = " or ".join(f"--{other}" for other in _nearest(word, verb.options)) or _lists(verb)
+    takes = f"only {' '.join(row.name.upper() for row in verb.positional)}" if before else "only options"
+    return UsageError(f"{verb.name} takes {takes}, not {word!r}", hint=hint)
+
+
+def _lists(verb: Verb) -> str:
+    return f"invoke --help {verb.name} lists its options"
+
+
+def _option_of(word: str, verb: Verb) -> str:
+    """Return the option with which the verb takes a word: --target mkl; "" where it takes none like it."""
+    option, value = _meaning(word)
+    return f"--{option} {shlex.quote(value)}" if option in verb.options else ""
+
+
+def _meaning(word: str) -> tuple[str, str]:
+    """Return the option that a value must be of, and its right spelling; "" for an unknown one."""
+    if target := targets.named(word.lower()):
+        return "target", target
+    for pattern, option, value in VALUES:
+        if match := re.fullmatch(pattern, word, re.IGNORECASE):
+            return option, match.expand(value)
+    return ("cpu", word) if _is_cpu(word.lower()) else ("", "")
+
+
+def _is_cpu(word: str) -> bool:
+    from tfbuild.cpu import isa
+
+    for arch in isa.MACHINES:
+        with suppress(TfbuildError):
+            return word == "host" or bool(isa.resolve(word, arch=arch))
+    return False
+
+
+def _nearest(word: str, known: Mapping[str, object]) -> list[str]:
+    """Return the names that `word` may be a misspelling or the beginning of, the nearest first; at most three."""
+    from difflib import get_close_matches
+
+    lower = word.lower()
+    begun = [name for name in known if len(lower) > 1 and name.startswith(lower)]
+    return (begun or get_close_matches(lower, list(known), n=1, cutoff=ALIKE))[:3]

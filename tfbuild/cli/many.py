@@ -1,6 +1,5 @@
 """The verbs that plan many builds: for a fleet of hosts, for CI, and all that are supported."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +48,7 @@ def fleet(hosts: str, *, also: list[str], images: str, json: bool) -> None:
         "wheel": ([], "official or source (default: both)"),
         "options": replace(
             SETTINGS["options"],
-            help="file whose [[build]] or fleet are the rows (default: tfbuild.toml or pyproject.toml)",
+            help="file whose [[build]] tables are the rows (default: tfbuild.toml or pyproject.toml)",
         ),
         "fleet": (
             "",
@@ -111,7 +110,7 @@ def matrix(
 
 
 def _listed(file: str, chosen: Mapping[str, Sequence[str]]) -> OptionsFile:
-    """Return the file with the list of builds, for its fleet's images. Raises UsageError for options of other rows."""
+    """Return the file with the list of builds. Raises UsageError for options of other rows."""
     listed = options_file.find(file)
     used = [f"--{name}" for name, values in chosen.items() if any(values) and name != "only"]
     if listed.builds and used:
@@ -121,15 +120,10 @@ def _listed(file: str, chosen: Mapping[str, Sequence[str]]) -> OptionsFile:
         )
     if not listed.builds and (file or (listed.values and not used)):
         say_note(f"{listed.path} has no [[build]]: its options are for a single build and are ignored here")
-    if listed.fleet:
-        own = {name: [value for build in listed.builds if (value := getattr(build, name))] for name in OF_IMAGES}
-        images = itertools.product(listed.builds, _images(listed.fleet, own))
-        builds = tuple(replace(build, platform=platform, cpu=cpu) for build, (platform, cpu) in images)
-        return replace(listed, builds=builds)
     return listed
 
 
-def _images(file: str, options: dict[str, list[str]]) -> tuple[tuple[str, str], ...]:
+def _images(file: str, options: Mapping[str, list[str]]) -> tuple[tuple[str, str], ...]:
     """Return platform and instruction set of each image in the file that `invoke fleet --json` wrote."""
     from tfbuild import fleet as fleets
 

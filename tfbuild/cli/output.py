@@ -1,6 +1,5 @@
-"""Print data to stdout, and everything else to stderr."""
+"""Print data to stdout, in the terminal's width, and everything else to stderr."""
 
-import codecs
 import errno
 import io
 import json
@@ -9,21 +8,43 @@ import select
 import signal
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tfbuild.errors import DiskFull, TfbuildError, UsageError, fit, without_secrets
+from tfbuild.plan import Build
 from tfbuild.util import terminal
 from tfbuild.util.installation import as_typed
 
-# The name of what Python does with letters that stdout cannot encode.
-ESCAPED = "tfbuild.escaped"
+if TYPE_CHECKING:
+    from tfbuild.cpu.catalogue import CpuEntry
+    from tfbuild.plan.explain import FeatureRow
+    from tfbuild.plan.gain import MeasuredGain, OperationRow
+    from tfbuild.publish.choose import Choice
+    from tfbuild.publish.pushing import Pushed
+
+# The fields of a plan that people look for first; the others follow in the order of its JSON.
+FIRST = ("id", "release", "python", "target", "platform", "instruction_set", "compiler", "base_image", "wheel")
+# Parts of other fields.
+WITHIN = ("level", "notes")
 
 
 def out(data: object) -> None:
     """Print one JSON document to stdout, without secrets."""
-    print(json.dumps(_shown(data), indent=2, ensure_ascii=False))
+    print(json.dumps(_shown(data), indent=2))
+
+
+def result(document: object, line: str, said: str = "", *, json: bool) -> None:
+    """Print what a verb did: as JSON the document; else a line to stdout, if there is one, and one to stderr."""
+    if json:
+        out(document)
+        return
+    if line:
+        print(line)
+    if said:
+        say(said)
 
 
 def _shown(data: object) -> object:
@@ -46,16 +67,8 @@ def say_note(text: str) -> None:
     print("\n".join(lines), file=sys.stderr)
 
 
-def confirmed(question: str, *, otherwise: str) -> bool:
-    """Return the user's answer. Raises UsageError where stdin is not a terminal; `otherwise`: what to do then."""
-    if not sys.stdin.isatty():
-        raise UsageError("cannot prompt: stdin is not a terminal", hint=otherwise)
-    say(f"{question} [y/N]")
-    return input().strip().lower() in ("y", "yes")
-
-
 def prepare() -> None:
-    """Let stdout print any character: what its encoding lacks becomes an escape, which JSON reads back.
+    """Let stdout print any character: what its encoding lacks becomes an escape.
 
     Raises UsageError where stdout is closed: the next file that is opened would get what is printed.
     """
@@ -66,17 +79,7 @@ def prepare() -> None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         raise UsageError("standard output is closed", hint="redirect it: >/dev/null")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors=ESCAPED)
-
-
-def _escaped(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeEncodeError)
-    letters = error.object[error.start : error.end]
-    units = letters.encode("utf-16-be", errors="surrogatepass").hex()
-    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4)), error.end
-
-
-codecs.register_error(ESCAPED, _escaped)
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @contextmanager
@@ -130,3 +133,111 @@ def exit_on_closed_pipe() -> None:
     if poll.poll(0):
         discard_stdout()
         raise SystemExit(128 + signal.SIGPIPE)
+
+
+# --- what verbs print -------------------------------------------------------------------------------------------------
+
+
+def show_fields(rows: Iterable[tuple[str, str]], *, notes: Sequence[str] = ()) -> None:
+    """Print names and values in two columns, then the notes."""
+    lines = terminal.two_columns(rows)
+    if notes:
+        lines += ["", *terminal.two_columns(("note", note) for note in notes)]
+    print("\n".join(lines))
+
+
+def show_plan(build: Build, *, origins: Mapping[str, str] | None = None) -> None:
+    """Print the plan without empty fields, the ones that people look for first; `origins`: of the options given."""
+    values = {key: value for key, value in build.to_json().items() if key not in WITHIN}
+    values["wheel"] = " ".join((build.wheel.kind, build.wheel.requirement, *build.wheel.constraints)).strip()
+    names = [*FIRST, *(name for name in values if name not in FIRST)]
+    rows = [(name.replace("_", " "), _line(values[name])) for name in names if values[name]]
+    if build.toolchain:
+        rows.append(("compile takes", build.toolchain.cost.described))
+    from_files = [f"{name} ({origin})" for name, origin in (origins or {}).items()]
+    show_fields([*rows, *([("options", ", ".join(from_files))] if from_files else [])], notes=build.notes)
+
+
+def _line(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={_line(item)}" for key, item in value.items() if item not in (None, ""))
+    return " ".join(map(_line, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def show_features(features: Iterable["FeatureRow"]) -> None:
+    """Print one row per CPU feature: green if the build uses it, yellow if only the CPU has it."""
+    from rich.text import Text
+
+    from tfbuild.plan.explain import legend
+
+    table = terminal.table(("feature", "CPU", "level", "flag, or why none", "used by"))
+    for row in features:
+        style = "green" if row.kept else "yellow" if row.cpu == "yes" else "dim"
+        cells = (row.feature, row.cpu, row.level, row.reason or row.flag, " ".join(row.used_by) or "unknown")
+        table.add_row(*(Text(cell, style) for cell in cells))
+    terminal.write(terminal.console(), (table, "", Text(legend(), "dim")))
+
+
+def show_cpus(entries: Iterable["CpuEntry"]) -> None:
+    """Print one row per value of --cpu."""
+    rows = ((row.name, row.kind, row.platform, row.compiled_for, ", ".join(row.processors)) for row in entries)
+    print(terminal.table_text(("name", "kind", "platform", "compiled for", "processors"), rows), end="")
+
+
+def show_gain(answer: "MeasuredGain") -> None:
+    """Print what was measured, with its intervals, and the commands that measure it on this machine."""
+
+    def listed(rows: "Sequence[OperationRow]") -> str:
+        return "; ".join(f"{row.name}: {row.ratio[0]:.2f} [{row.ratio[1]:.2f}, {row.ratio[2]:.2f}]" for row in rows)
+
+    report = answer.report
+    measured = report.title if report else "no build for such a CPU that uses more of it than the official wheel"
+    rows = [
+        ("CPU", f"{answer.cpu}; a build for it: {answer.instruction_set}"),
+        ("wheel", f"the official one of {answer.release} is compiled for {answer.wheel}"),
+        ("unused", " ".join(answer.unused) or "nothing that TensorFlow's message names"),
+        ("measured", measured),
+        ("faster", listed(report.faster if report else ())),
+        ("slower", listed(report.slower if report else ())),
+        ("equal", "; ".join(row.name for row in report.equal) if report else ""),
+        ("yours", "your model was not measured; matmul and convolution mostly run in oneDNN, which uses what the CPU "
+         "has anyway"),
+        ("compile", answer.compile),
+        ("measure it", as_typed(f"invoke build --release {answer.release} --wheel official, the same without --wheel, "
+         "then invoke bench COMPILED --only isa --against OFFICIAL")),
+    ]  # fmt: skip
+    show_fields([(name, text) for name, text in rows if text])
+
+
+def show_rehearsed(ref: str, digest: str, *, json: bool, uploads: bool | None = None) -> None:
+    """Print the fixed tag that a push would set. `digest`: what it is now; `uploads`: None if that is not known."""
+    now = f"the tag is {digest} now" if digest else "the tag does not exist yet"
+    result({"image": ref, "there": digest or None, "uploads": uploads}, ref, f"can be pushed; {now}", json=json)
+
+
+def show_pushed(pushed: "Pushed", *, json: bool) -> None:
+    """Print the image's reference by its digest, and say which indexes offer it."""
+    done = "pushed" if pushed.uploaded else "already in the registry"
+    result(pushed.to_json(), f"{pushed.ref}@{pushed.digest}", f"{done}; in {', '.join(pushed.moved)}", json=json)
+
+
+def show_choice(choice: "Choice") -> None:
+    """Say what the best image is, and why."""
+    from tfbuild.publish import choose
+
+    for line in choose.explanation(choice):
+        say(line)
+
+
+def show_passed_over(choice: "Choice", *, notable: bool = False) -> None:
+    """Say what is passed over, and why: what `show_choice` says (`notable`), or the rest."""
+    from tfbuild.publish import choose
+
+    for line in choose.passed_over_lines(row for row in choice.passed_over if row.notable == notable):
+        say(line)
+
+
+def show_pulled(choice: "Choice", *, reference: str = "", image: str = "", signed: bool = False) -> None:
+    """Print the choice as JSON. `image`: its name on the engine, if pulled; `signed`: a signature was checked."""
+    names = {"reference": reference, "image": image, "signed": signed}
+    out({**choice.to_json(), **{name: value or None for name, value in names.items()}})

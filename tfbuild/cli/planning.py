@@ -5,9 +5,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfbuild import facts
-from tfbuild.cli.listing import show_choice, show_cpus, show_features, show_fields, show_flags, show_gain, show_plan
 from tfbuild.cli.options import HOST, JSON, PLAN, RUN, certificates, host_cpu
-from tfbuild.cli.output import out, say, say_note
+from tfbuild.cli.output import (
+    out,
+    result,
+    say,
+    say_note,
+    show_choice,
+    show_cpus,
+    show_features,
+    show_fields,
+    show_gain,
+    show_plan,
+)
 from tfbuild.cli.verbs import COMMAND_LINE, SETTINGS, Rows, verb
 from tfbuild.cpu import Cpu, compilers, isa, read_text, recordings
 from tfbuild.cpu import detect as detect_cpu
@@ -41,10 +51,7 @@ WHEELS = {"source": "from source", "official": "official wheel", "file": "wheel 
 @verb(
     CPUINFO,
     JSON,
-    examples=(
-        "invoke detect",
-        "invoke detect --cpuinfo web1.txt    # recorded: cat /proc/cpuinfo > web1.txt",
-    ),
+    examples=("invoke detect", "invoke detect --cpuinfo web1.txt    # recorded: cat /proc/cpuinfo > web1.txt"),
 )
 def detect(*, cpuinfo: str, json: bool) -> None:
     """Show this CPU's features and level, and which features the official wheel leaves unused."""
@@ -105,8 +112,7 @@ def gain(*, cpuinfo: str, json: bool) -> None:
     {"explain": (False, "also print every CPU feature: its level, its flag or why it has none, and what uses it")},
     JSON,
     examples=(
-        "invoke copts                        # for this CPU",
-        "invoke copts --cpu haswell --compiler gcc-12",
+        "invoke copts --cpu haswell --compiler gcc-12   # without --cpu, for this CPU",
         "invoke copts --cpu sapphirerapids --release 2.20 --explain",
     ),
 )
@@ -118,13 +124,8 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, *
     instruction_set = requested_set(request, PLATFORMS[chosen], host)
     assert instruction_set is not None  # the request names a CPU, at least "host"
     release, python, compiler = usual(PLATFORMS[chosen], options["release"], options["compiler"])
-    flags = compilers.flags(
-        instruction_set,
-        compiler,
-        release=release,
-        prefer_vector_width=options["prefer_vector_width"],
-        named=cpu,
-    )
+    width = options["prefer_vector_width"]
+    flags = compilers.flags(instruction_set, compiler, release=release, prefer_vector_width=width, named=cpu)
     rows: list[FeatureRow] = []
     if explain:
         from tfbuild.plan import explain as explaining
@@ -150,7 +151,7 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, *
             | ({"features": [asdict(row) for row in rows]} if explain else {})
         )
         return
-    show_features(rows) if explain else show_flags(flags.copts)
+    show_features(rows) if explain else print(" ".join(flags.copts))
     say(f"for {flags.instruction_set.name}: {words(release, python, compiler)}")
     for item in flags.dropped:
         say_note(f"{item.feature} is left out: {item.reason}")
@@ -158,23 +159,13 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, *
         say_note(note)
 
 
-@verb(
-    JSON,
-    examples=(
-        "invoke cpus",
-        "invoke cpus 'xeon gold'",
-        "invoke cpus avx512",
-    ),
-)
+@verb(JSON, examples=("invoke cpus", "invoke cpus 'xeon gold'", "invoke cpus avx512"))
 def cpus(text: str = "", *, json: bool) -> None:
     """List the values of --cpu: levels, CPUs with the processors that they are in, and features."""
     from tfbuild.cpu import catalogue
 
     entries = catalogue.search(text)
-    if json:
-        out([asdict(entry) for entry in entries])
-    else:
-        show_cpus(entries)
+    out([asdict(entry) for entry in entries]) if json else show_cpus(entries)
 
 
 @verb(
@@ -183,7 +174,6 @@ def cpus(text: str = "", *, json: bool) -> None:
     HOST,
     JSON,
     examples=(
-        "invoke plan --target mkl            # the newest release, for this CPU",
         "invoke plan --target mkl --release 2.20 --python 3.12 --cpu x86-64-v3",
         "invoke plan --target cpu --wheel official",
     ),
@@ -192,7 +182,16 @@ def plan(*, json: bool, **options: Any) -> None:
     """Show the resolved build, without needing an engine."""
     origins = options["origins"]
     request = make(Request, options)
-    chosen = select_and_note_lacks(request) if options["no_container"] else select(request)
+    if options["no_container"]:
+        from tfbuild.pipeline import machine as machines
+
+        chosen, machine = select_on_host(request)
+        try:
+            machines.require(chosen, machine)
+        except Unsupported as error:
+            chosen = replace(chosen, notes=(*chosen.notes, f"{error.reason}: {error.hint}"))
+    else:
+        chosen = select(request)
     if json:
         values = {name: {"value": options[name.replace("-", "_")], "from": origin} for name, origin in origins.items()}
         out([{**chosen.to_json(), "options": values}])
@@ -205,20 +204,13 @@ def plan(*, json: bool, **options: Any) -> None:
     PLAN,
     SETTINGS,
     {
-        "base": replace(
-            PLAN["base"],
-            help="base image to build on: an image's name (default: the official Python image of the plan)",
-        ),
+        "base": replace(PLAN["base"], help="base image's name (default: the official Python image of the plan)"),
         "pin": (False, "ask the registry for the base image's digest, and write it beside the tag"),
         "ca-cert": RUN["ca-cert"],
         "output": ("", "folder for the build context (default: build/IDENTIFIER/context)", "PATH"),
     },
     JSON,
-    examples=(
-        "invoke dockerfile --target mkl --cpu x86-64-v3",
-        "invoke dockerfile --target mkl --wheel official --output context",
-        "invoke dockerfile --target mkl --wheel official --pin",
-    ),
+    examples=("invoke dockerfile --target mkl --wheel official --pin --output context",),
 )
 def dockerfile(*, output: str, pin: bool, ca_cert: str, json: bool, **options: Any) -> None:
     """Write the build context: a folder that plain `docker build` accepts."""
@@ -232,10 +224,8 @@ def dockerfile(*, output: str, pin: bool, ca_cert: str, json: bool, **options: A
         digest = image_digest(chosen.base_image, ca=certificates(ca_cert))
     folder = Path(output) if output else WORK / chosen.id / "context"
     context = rendering.write_context(chosen, folder, base_digest=digest)
-    if json:
-        out({"id": chosen.id, "folder": str(context.folder), "digest": context.digest})
-    else:
-        print(context.folder)
+    document = {"id": chosen.id, "folder": str(context.folder), "digest": context.digest}
+    result(document, str(context.folder), json=json)
 
 
 def select(request: Request, host: Cpu | None = None, ca: Path | None = None) -> Build:
@@ -263,18 +253,6 @@ def select_on_host(request: Request) -> tuple[Build, "HostSystem"]:
     machine = machines.read()
     place = (machine.distribution, machine.glibc)
     return select_build(request, host_cpu(request.cpuinfo), place), machine
-
-
-def select_and_note_lacks(request: Request) -> Build:
-    """Plan a compile on this machine itself; a note says what it lacks for that."""
-    from tfbuild.pipeline import machine as machines
-
-    chosen, machine = select_on_host(request)
-    try:
-        machines.require(chosen, machine)
-    except Unsupported as error:
-        return replace(chosen, notes=(*chosen.notes, f"{error.reason}: {error.hint}"))
-    return chosen
 
 
 def words(release: str, python: str, compiler: str, wheel: str = "source") -> str:

@@ -1,16 +1,27 @@
-"""The verbs between an engine and a registry."""
+"""The verbs between an engine and a registry, and those of an index of wheels for pip, uv and `tfbuild install`."""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from tfbuild.cli.listing import show_choice, show_passed_over, show_pulled, show_pushed, show_rehearsed
 from tfbuild.cli.options import JSON, ON_ENGINE, PLAN, REGISTRY, certificates, registry_of
-from tfbuild.cli.output import out, say, say_note
-from tfbuild.cli.verbs import verb
+from tfbuild.cli.output import (
+    result,
+    say,
+    say_note,
+    show_choice,
+    show_passed_over,
+    show_pulled,
+    show_pushed,
+    show_rehearsed,
+)
+from tfbuild.cli.verbs import variable, verb
 from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import NothingFits, UsageError, VerificationFailed
+from tfbuild.facts import targets
 from tfbuild.util.files import REPORTS
+from tfbuild.util.quantities import counted
 
 
 @verb(
@@ -28,32 +39,20 @@ from tfbuild.util.files import REPORTS
     JSON,
     examples=(
         "invoke push tfbuild:2.21.0-mkl-py3.11-f16c --registry ghcr.io/us/tfbuild",
-        "invoke push tfbuild:2.21.0-mkl-py3.11-f16c --dry-run    # only check",
         "invoke push 2.21.0-mkl-py3.11-f16c --access    # before a build",
         "invoke push 2.21.0-mkl-py3.11-f16c --yank 'crashes in MatMul, issue 123'",
     ),
 )
 def push(
-    image: str,
-    *,
-    engine: str,
-    registry: str,
-    ca_cert: str,
-    force: bool,
-    sign: bool,
-    sign_options: str,
-    access: bool,
-    indexes: bool,
-    yank: str,
-    dry_run: bool,
-    json: bool,
+    image: str, *, engine: str, registry: str, ca_cert: str, yank: str, dry_run: bool, json: bool, **options: Any
 ) -> None:
     """Publish a verified IMAGE with its SBOM and provenance, and add it to its release's indexes."""
     from tfbuild.engine import Engine, connection
     from tfbuild.publish import pushing, signing
     from tfbuild.util.progress import Progress
 
-    signs = bool(sign or sign_options)
+    force, access, indexes, sign_options = (options[name] for name in ("force", "access", "indexes", "sign_options"))
+    signs = options["sign"] or sign_options
     modes = [name for name, given in {"--access": access, "--indexes": indexes, "--yank": yank}.items() if given]
     rest = {"--force": force, "--sign": signs, "--dry-run": dry_run}
     if modes and (more := [*modes[1:], *(name for name, given in rest.items() if given)]):
@@ -65,7 +64,7 @@ def push(
         show_pushed(pushing.finish(destination, image, say_note), json=json)
     elif yank:
         ref = pushing.yank(destination, image, yank, say_note)
-        out({"image": ref, "reason": yank}) if json else print(ref)
+        result({"image": ref, "reason": yank}, ref, json=json)
     else:
         signer = signing.signer(sign_options, destination.ca) if signs else None
         connected = Engine.connect(connection.choose(engine))
@@ -85,8 +84,7 @@ def push(
     {name: PLAN[name] for name in ("target", "cpuinfo")},
     {
         "release": replace(
-            PLAN["release"],
-            help="TensorFlow release, such as 2.21.0 or 2.21 (default: the newest one that is published for any host)",
+            PLAN["release"], help="TensorFlow release, such as 2.21 (default: the newest one published for any host)"
         ),
         "python": replace(PLAN["python"], help="Python of the image (default: the newest)"),
         "signed": ("", "require a signature that cosign accepts with these options: '--key cosign.pub'", "OPTIONS"),
@@ -95,22 +93,11 @@ def push(
     JSON,
     examples=(
         "invoke pull --registry ghcr.io/us/tfbuild",
-        "invoke pull --release 2.21 --python 3.12     # with TFBUILD_REGISTRY set",
-        "invoke pull --dry-run               # only choose",
+        "invoke pull --release 2.21 --dry-run   # with TFBUILD_REGISTRY set",
     ),
 )
 def pull(
-    *,
-    engine: str,
-    registry: str,
-    ca_cert: str,
-    release: str,
-    target: str,
-    python: str,
-    cpuinfo: str,
-    signed: str,
-    dry_run: bool,
-    json: bool,
+    *, engine: str, registry: str, ca_cert: str, cpuinfo: str, signed: str, dry_run: bool, json: bool, **wanted: str
 ) -> None:
     """Pull from a registry the best image that this host can run, and say why it is."""
     from tfbuild.engine import Engine, connection
@@ -121,7 +108,7 @@ def pull(
     source = registry_of(registry, ca_cert)
     demand = signing.demand_of(signed, source.ca)
     host = running_cpu(cpuinfo, ca_cert, chosen)
-    choice = pulling.select(source, host, release=release, target=target, python=python)
+    choice = pulling.select(source, host, **wanted)
     try:
         accepted = pulling.accept(source, choice, demand)
     except (NothingFits, VerificationFailed):
@@ -153,3 +140,87 @@ def running_cpu(cpuinfo: str, ca_cert: str, chosen: str) -> Cpu:
 
         return Maker(run=Run(engine=chosen, ca=certificates(ca_cert))).cpu()
     return detect_cpu(Path(cpuinfo) if cpuinfo else None)
+
+
+@verb(
+    {
+        "wheels": ("", "folder with the wheels to add, as `invoke wheel` writes it (default: dist)", "DIR"),
+        "url": ("", "the address at which FOLDER will be served, for printed addresses and its page", "URL"),
+        "name": ("", "rename all wheels, such as to tensorflow, for packages that require that name"),
+        "local-version": (False, "end versions with the instruction set: 2.14.1+tfbuild.x86.64.v3"),
+        "yank": ([], "add no wheel, but yank these; with an empty REASON, offer them again", "SET/WHEEL=REASON"),
+        "variants": (False, "experimental: also make an index from which uv with wheel-variants takes its CPU's wheel"),
+        "sign": (False, "sign choose.json and choose.tsv with cosign, by your identity or that of the CI"),
+        "sign-options": ("", "sign them with these options of `cosign sign-blob`: '--key cosign.key'"),
+    },
+    examples=(
+        "invoke index public --url https://wheels.example.com --local-version",
+        "invoke index public --yank '*/tensorflow_cpu-2.14.1-*=crashes in MatMul'",
+    ),
+)
+def index(
+    folder: str, *, wheels: str, url: str, yank: list[str], sign: bool, sign_options: str, **options: Any
+) -> None:
+    """Add wheels to a static index in FOLDER that has one index for each instruction set."""
+    from tfbuild.publish import signing, wheel_index
+
+    if unclear := next((text for text in yank if "=" not in text), None):
+        hint = f"--yank '{unclear}=REASON'; '{unclear}=' offers them again"
+        raise UsageError(f"--yank {unclear} has no reason", hint=hint)
+    yanks = {pattern: reason.strip() for pattern, _, reason in (text.partition("=") for text in yank)}
+    name, local, variants = options["name"], options["local_version"], options["variants"]
+    adding = {"--wheels": wheels, "--name": name, "--local-version": local}
+    if yanks and (unused := next((option for option, value in adding.items() if value), None)):
+        raise UsageError(f"{unused} is for added wheels, and --yank adds none", hint=f"leave out {unused}")
+    files = [] if yanks else wheel_index.of_folder(Path(wheels or "dist"))
+    signer = signing.file_signer(sign_options) if sign or sign_options else None
+    more = {"project": name, "local": local, "url": url, "sign": signer, "yanks": yanks, "variants": variants}
+    rows = wheel_index.index(Path(folder), files, say_note, **more)
+    sets = sorted({row.instruction_set for row in rows})
+    for instruction_set in sets:
+        print(f"{url.rstrip('/') or folder}/{instruction_set}/simple/")
+    say(f"{counted(len(rows), 'wheel')} for {counted(len(sets), 'instruction set')} in {folder}")
+
+
+@verb(
+    {
+        "index": ("", "address or folder of the index (default: TFBUILD_INDEX, when set)", "URL"),
+        "release": replace(PLAN["release"], help="TensorFlow release, such as 2.14.1 or 2.14 (default: the newest)"),
+        "target": replace(PLAN["target"], default="", help=f"only wheels for this target: {targets.spelled()}"),
+        "python": ("", "environment to install in, or its interpreter (default: the active one)", "PATH"),
+        "cpuinfo": PLAN["cpuinfo"],
+        "ca-cert": REGISTRY["ca-cert"],
+        "signed": ("", "require a signature that cosign accepts with these options: '--key cosign.pub'", "OPTIONS"),
+        "dry-run": (False, "only choose, without downloading"),
+        "print-requirements": (False, "print the lines of a requirements file for that wheel, and install nothing"),
+    },
+    examples=(
+        "invoke install --index https://wheels.example.com",
+        "invoke install --print-requirements > tensorflow.txt",
+    ),
+)
+def install(*, index: str, python: str, cpuinfo: str, ca_cert: str, signed: str, dry_run: bool, **options: Any) -> None:
+    """Install from an index the wheel that this CPU and this environment run best, and say why it is."""
+    from tfbuild.publish import installing
+    from tfbuild.util.progress import Progress
+
+    address = index or variable("TFBUILD_INDEX")
+    if not address:
+        raise UsageError("no index is named", hint="--index URL, or TFBUILD_INDEX")
+    if target := options["target"]:
+        targets.get(target)
+    source = installing.WheelSource(address, certificates(ca_cert))
+    host = detect_cpu(Path(cpuinfo) if cpuinfo else None)
+    rows = source.wheels(signed)
+    environment = installing.environment(python)
+    choice = installing.select(rows, environment, host, release=options["release"], target=target)
+    if dry_run:
+        show_passed_over(choice)
+    row = installing.chosen_row(rows, choice, source.name)
+    show_choice(choice)
+    if options["print_requirements"]:
+        print("\n".join(installing.requirements(rows, row, source)))
+        return
+    if not dry_run:
+        say(installing.install(source, row, environment, Progress()))
+    print(source.address(row.file))

@@ -24,14 +24,12 @@ class Verb:
     """A function for the command line, the options that it takes as keywords, and commands to show in its help.
 
     `settings`: those of its options that a file of options may have.
-    `aliases`: former names, which still work.
     """
 
     body: Body
     options: Options
     settings: Options
     examples: tuple[str, ...] = ()
-    aliases: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -60,9 +58,7 @@ SETTINGS: Options = {
 VERBS: dict[str, Verb] = {}
 
 
-def verb(
-    *groups: Rows, examples: tuple[str, ...] = (), aliases: tuple[str, ...] = (), table: dict[str, Verb] = VERBS
-) -> Callable[[B], B]:
+def verb(*groups: Rows, examples: tuple[str, ...] = (), table: dict[str, Verb] = VERBS) -> Callable[[B], B]:
     """Make a function a verb of `table` with the options of `groups`; its docstring begins the verb's help.
 
     The function itself is unchanged. Its positional parameters are words on the command line, each given once, and
@@ -73,7 +69,7 @@ def verb(
         rows = {name: row for group in groups for name, row in group.items()}
         options = {name: row if isinstance(row, Option) else Option(*row) for name, row in rows.items()}
         settings = {name: row for name, row in options.items() if name in OF_REQUESTS} if SETTINGS in groups else {}
-        made = Verb(body, options, settings, examples, aliases)
+        made = Verb(body, options, settings, examples)
         table[made.name] = made
         return body
 
@@ -94,11 +90,13 @@ class Call:
         """
         values = {name.replace("-", "_"): row.default for name, row in self.verb.options.items()}
         given = {name: value for name, value in self.values.items() if value or name not in values}
-        if self.verb.settings:
-            settings = _settings(self.verb, given)
-            given |= {name.replace("-", "_"): value for name, (value, _) in settings.items()}
-            given["origins"] = {name: origin for name, (_, origin) in settings.items()}
-        return {**values, **given}
+        if not self.verb.settings:
+            return {**values, **given}
+        file = options_file.find(given.get("options", ""))
+        of_file = {name.replace("-", "_"): value for name, value in file.values.items() if name in self.verb.settings}
+        places = {name: COMMAND_LINE if name.replace("-", "_") in given else file.path for name in self.verb.settings}
+        origins = {name: place for name, place in places.items() if name.replace("-", "_") in {**of_file, **given}}
+        return {**values, **of_file, **given, "origins": origins}
 
     def run(self) -> None:
         """Run the verb with the values that it was given."""
@@ -107,26 +105,17 @@ class Call:
         self.verb.body(**values)
 
 
-# Where a login belongs in place of these addresses.
-STORED_LOGINS = {
-    **dict.fromkeys(
-        ("--index", "--wheel", "TFBUILD_INDEX"),
-        "put the login into ~/.netrc: machine HOST login USER password PASSWORD",
-    ),
-    "--mirror": "use a mirror that needs no login, or a file that `invoke bundle` wrote",
-}
 # Free text, and the names of files.
-UNREAD = ("command", "output", "yank")
+UNREAD = ("output", "yank")
 
 
 def _refuse_logins(verb: Verb, values: Mapping[str, Any]) -> None:
     """Raise UsageError for a value that would be printed, stored or seen by `ps` with a password in it."""
-    for parameter, value in values.items():
-        name = parameter.replace("_", "-")
+    for name, value in values.items():
         texts = value if isinstance(value, list | tuple) else [value]
         if name not in UNREAD and any(isinstance(text, str) and has_login(text) for text in texts):
-            shown = name.upper() if name in {word.name for word in verb.positional} else f"--{name}"
-            raise _login_in(shown)
+            option = name.replace("_", "-")
+            raise _login_in(f"--{option}" if option in verb.options else name.upper())
 
 
 def variable(name: str) -> str:
@@ -140,19 +129,9 @@ def variable(name: str) -> str:
 def _login_in(name: str) -> UsageError:
     return UsageError(
         f"{name} has a user or a password in its address, which others could read",
-        hint=STORED_LOGINS.get(
-            name, "docker login HOST for a registry; --remote-header-file FILE for a cache; ssh's own keys"
-        ),
+        hint="docker login HOST for a registry; ~/.netrc for an index; --remote-header-file FILE for a cache; for a "
+        "mirror, a file that `invoke bundle` wrote",
     )
-
-
-def _settings(verb: Verb, given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
-    """Return value and origin of the options of a request that the command line or a file has, by their names."""
-    typed = {name: given[field] for name in verb.settings if (field := name.replace("-", "_")) in given}
-    file = options_file.find(given.get("options", ""))
-    settings = {name: (value, file.path) for name, value in file.values.items()}
-    settings |= {name: (value, COMMAND_LINE) for name, value in typed.items()}
-    return {name: settings[name] for name in verb.settings if name in settings}
 
 
 @contextmanager

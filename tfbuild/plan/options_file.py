@@ -1,8 +1,7 @@
 """Options in a file: tfbuild.toml, or the table `tool.tfbuild` of a pyproject.toml.
 
 It has the options of `Request`, `RunRequest` and `WheelRequest` by their names, for one build, and `[[build]]` tables:
-a list of builds. Each row of that list has options of `Request`, and takes the others from the top of the file. With
-`fleet`, the list is of builds for each image of a fleet.
+a list of builds. Each row of that list has options of `Request`, and takes the others from the top of the file.
 """
 
 import tomllib
@@ -15,26 +14,22 @@ from tfbuild.errors import UsageError
 from tfbuild.plan.request import Request, RunRequest, WheelRequest
 from tfbuild.util import options
 from tfbuild.util.files import read_named
-from tfbuild.util.options import Option, Options, declared
+from tfbuild.util.options import Options, declared
 
 # The options that say how to build, and those with the ones that say what to build: all that a file can have.
 HOW: Options = {**declared(RunRequest), **declared(WheelRequest)}
 KNOWN: Options = {**declared(Request), **HOW}
 NAME, PYPROJECT = "tfbuild.toml", "pyproject.toml"
-BUILDS, FLEET = "build", "fleet"
+BUILDS = "build"
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptionsFile:
-    """What a file says. `values`: by the names of the options; `builds`: its list; `path`: "" without a file.
-
-    `fleet`: the file with the images for each of which the builds are made; "" without one.
-    """
+    """What a file says. `values`: by the names of the options; `builds`: its list; `path`: "" without a file."""
 
     path: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
     builds: tuple[Request, ...] = ()
-    fleet: str = ""
 
 
 def find(named: str = "", folder: Path = Path()) -> OptionsFile:
@@ -74,15 +69,13 @@ def _read(path: Path) -> OptionsFile | None:
 def _parse(table: object, path: str) -> OptionsFile:
     if not isinstance(table, dict):
         raise UsageError(f"{path}: tool.tfbuild is not a table", hint="[tool.tfbuild]")
-    fleet = options.of_file(FLEET, Option("", "", "FILE"), table[FLEET], path) if FLEET in table else ""
-    # Without a list, a fleet is for the one build at the top.
-    rows = table.get(BUILDS, [{}] if fleet else [])
+    rows = table.get(BUILDS, [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UsageError(f"{path}: build is not a list of tables", hint="[[build]], with its options below it")
-    own = {name: value for name, value in table.items() if name not in (BUILDS, FLEET)}
+    own = {name: value for name, value in table.items() if name != BUILDS}
     values = _values(own, KNOWN, path)
     builds = (_build(row, values, f"{path}, build {number}") for number, row in enumerate(rows, 1))
-    return OptionsFile(path=path, values=values, builds=tuple(builds), fleet=fleet)
+    return OptionsFile(path=path, values=values, builds=tuple(builds))
 
 
 def _values(table: Mapping[str, object], known: Options, where: str) -> dict[str, Any]:

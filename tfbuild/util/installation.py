@@ -8,8 +8,6 @@ PACKAGE = Path(__file__).parents[1]
 # Inside the package where it was installed from a wheel (pyproject.toml maps them there).
 INSIDE = PACKAGE / "templates"
 COMMAND = "tfbuild"
-# The name in pyproject.toml, by which pip knows the package.
-DISTRIBUTION = "tensorflow-tfbuild"
 # A verb or an option follows. Those that only a clone has stay as they are.
 INVOKE = re.compile(r"\binvoke(?= (?!(?:dockerfiles|docs|generate|test)\b)[a-z-])")
 

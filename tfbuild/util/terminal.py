@@ -1,13 +1,17 @@
 """Make foreign text and errors safe to print, and print tables: in colour on a terminal, or as plain lines."""
 
+import os
 import re
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import zip_longest
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
+from urllib.parse import unquote, urlsplit
 
-from tfbuild.errors import without_secrets
+from tfbuild.errors import conceal, without_secrets
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -151,3 +155,36 @@ def _text(on: "Console", parts: Iterable["RenderableType"]) -> str:
         for part in parts:
             on.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+# --- logins ----------------------------------------------------------------------------------------------------------
+
+
+def conceal_logins(environ: Mapping[str, str] = os.environ) -> None:
+    """Hide the logins that requests sends by itself, in everything that is printed: a server may repeat them."""
+    import base64
+
+    for name, secret in (*_of_proxies(environ), *_of_netrc(environ)):
+        encoded = (f"{name}:{secret}".encode(code, "replace") for code in ("utf-8", "latin-1"))
+        conceal(name, secret, *(base64.b64encode(login).decode() for login in encoded))
+
+
+def _of_proxies(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for variable, value in environ.items():
+        if variable.lower().endswith("_proxy"):
+            with suppress(ValueError):
+                address = urlsplit(value if "://" in value else f"//{value}")
+                if address.password:
+                    yield unquote(address.username or ""), unquote(address.password)
+                    yield address.username or "", address.password
+
+
+def _of_netrc(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    import netrc
+
+    for name in (environ["NETRC"],) if environ.get("NETRC") else ("~/.netrc", "~/_netrc"):
+        with suppress(OSError, RuntimeError, ValueError, netrc.NetrcParseError):
+            path = Path(name).expanduser()
+            if path.is_file():
+                for login, account, password in netrc.netrc(str(path)).hosts.values():
+                    yield login or account or "", password or ""
