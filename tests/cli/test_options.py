@@ -33,7 +33,7 @@ VALUES: Mapping[str, Any] = {
     "compiler": "gcc-13",
     "prefer_vector_width": "256", "platform": "linux/arm64", "wheel": "official", "threading": "openmp",
     "bazel": "7.4.2", "compute_capabilities": "8.0", "cuda": "12.8", "cudnn": "9.7",
-    "cuda_path": "/opt/cuda", "bazel_flag": ("--copt=-O3",),
+    "bazel_flag": ("--copt=-O3",),
     "source": "tree", "source_sha256": "{SHA256}", "patch": ("fix.patch",), "override_repository": ("eigen=eigen",),
     "base": "python:3.13-trixie", "system_lib": ("curl",),
     "configure": ("TF_ENABLE_XLA=0",), "without_fix": ("gcc12-avxvnniint8",),
@@ -46,7 +46,6 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
     "compute_capabilities": {"target": "cuda"},
     "cuda": {"target": "cuda"},
     "cudnn": {"target": "cuda"},
-    "cuda_path": {"target": "cuda", "base": "cuda:12.8", "cuda": "12.8", "cudnn": "9.8", "python": "3.13"},
     "source": {"release": "2.20.0", "compiler": "gcc-12"},
     "source_sha256": {"release": "2.20.0", "compiler": "gcc-12", "source": "double.tar.gz"},
     "threading": {"release": "2.15.1", "compiler": "gcc-12"},
@@ -167,7 +166,7 @@ def test_no_value_breaks_out_of_any_file(name: str, value: str) -> None:
 
 # All others say something of an official wheel's image too.
 COMPILES = (
-    "compiler", "prefer_vector_width", "threading", "compute_capabilities", "cuda", "cudnn", "cuda_path", "bazel",
+    "compiler", "prefer_vector_width", "threading", "compute_capabilities", "cuda", "cudnn", "bazel",
     "config", "bazel_flag", "without_fix", "source", "source_sha256", "patch", "override_repository", "system_lib",
     "configure",
 )  # fmt: skip

@@ -106,7 +106,6 @@ def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
         ({"cache": "grpc://me@h"}, "holds a user or a password", "--remote-header-file"),
         ({"cache": "grpc://h", "properties": ("x",)}, "is not NAME=VALUE", "container-image=docker"),
         ({"cache": "grpc://h", "properties": ("a='b'",)}, "is not NAME=VALUE", "container-image=docker"),
-        ({"cache": "grpc://h", "properties": ("cache-silo-key=x",)}, "sets cache-silo-key", "leave it out"),
         ({"cache": "grpc://h", "certificate": "/no", "key": "/no"}, "remote-client-cert /no is not a PEM", "BEGIN"),
         ({"cache": "grpc://h", "header_file": "/no"}, "cannot read --remote-header-file /no", "NAME=VALUE"),
     ],
@@ -132,9 +131,6 @@ def test_a_header_file_has_one_header_a_line_and_names_the_line_that_is_none(tmp
         remote(cache="grpc://h", header_file=str(path))
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="cannot read --remote-header-file"):
-        remote(cache="grpc://h", header_file=str(path))
-    path.write_text("# a\n")
-    with pytest.raises(UsageError, match="there is no header in"):
         remote(cache="grpc://h", header_file=str(path))
 
 
@@ -183,9 +179,6 @@ def test_an_executor_that_fails_leaves_the_work_to_this_machine_in_every_bazel()
         "--remote_instance_name=main",
         "--remote_default_exec_properties='container-image=docker://x@sha256:1'",
     ]
-    (note,) = remote_cache.notes(remote(executor="grpc://e"), "6.5.0")
-    assert note.startswith("not certain: Bazel 6.5.0 with an executor")
-    assert remote_cache.notes(remote(executor="grpc://e"), "7.7.1") == []
 
 
 def test_credentials_are_quoted_and_refused_where_bazel_has_no_option_for_them(headers: str, pem: Path) -> None:

@@ -40,7 +40,7 @@ def proposed(folder: Path) -> str:
     tree = trees.folder_record(folder)
     if not tree.version:
         raise BadInput(f"{folder} does not say which release it is", hint="name the root of TensorFlow's tree")
-    rows = source_tree.differences(tree, tree.version)
+    rows = tuple(source_tree.differences(tree, tree.version))
     new = (f"# {row.file}\n{_table(row.table, row.row)}" for row in rows if row.row)
     gone = (f"# {row.file} has {row.what}: end the row {row.table} {row.key}".rstrip() for row in rows if not row.row)
     after = f"# {tree.version}, unlike {releases.nearest(tree.version)}"

@@ -92,7 +92,7 @@ def test_the_default(release: str, python: str, distribution: str, compiler: str
     assert (build.python, build.compiler) == (python, compiler)
     assert build.base_image == f"python:{python}-slim-{distribution}"
     assert build.id == f"{release}-mkl-py{python}-x86-64-v3"
-    assert plan.usual("x86_64", release) == (release, python, compiler)
+    assert plan.usual("x86_64", release) == (release, compiler)
 
 
 def test_a_python_that_is_named_gets_the_surest_compiler_that_its_bases_have() -> None:

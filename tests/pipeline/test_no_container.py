@@ -153,18 +153,6 @@ def test_a_plan_for_another_platform_or_with_the_cuda_of_a_base_is_refused() -> 
         machines.require(build, BOOKWORM)
 
 
-def test_the_cuda_of_the_machine_is_taken_where_it_is(tmp_path: Path) -> None:
-    own: dict[str, Any] = {
-        "target": "cuda", "release": "2.20.0", "cuda": "12.8", "cudnn": "9.8", "compute_capabilities": "9.0"
-    }  # fmt: skip
-    for path in (tmp_path, tmp_path / "none"):
-        build = dataclasses.replace(planned(**own, cuda_path=str(path)), platform=plan.MACHINES[os.uname().machine])
-        assert dict(build.configure_env)["LOCAL_CUDA_PATH"] == str(path)
-        missing = "no folder" if path.name == "none" else "lacks what the compile needs"
-        with pytest.raises(Unsupported, match=f"this machine .*{missing}"):
-            machines.require(build, dataclasses.replace(BOOKWORM, pythons={}))
-
-
 # --- the steps --------------------------------------------------------------------------------------------------------
 
 CALLED = '>> "$TFBUILD_ROOT/../called"'

@@ -56,7 +56,7 @@ def test_they_are_in_the_context_and_in_what_writes_it_again(diff: Path, eigen: 
         "build --override_repository=eigen_archive=/opt/overrides/eigen_archive\n" in (folder / "bazelrc").read_text()
     )
     text = (folder / "Dockerfile").read_text()
-    assert "--no-install-recommends libcurl4-openssl-dev libhwloc-dev zlib1g-dev\n" in text
+    assert {"libcurl4-openssl-dev", "libhwloc-dev", "zlib1g-dev"} <= set(text.split())
     assert "export TF_SYSTEM_LIBS=curl,hwloc,zlib " in text
     assert text.count("export TF_ENABLE_XLA=0 ") == text.count("export PYTHON_BIN_PATH=")
     assert "export TF_NEED_ROCM=1 " in text

@@ -26,8 +26,6 @@ from tfbuild.plan.request import VERSION
 RECORDED = {path.stem: path for path in (Path(__file__).parents[1] / "data" / "ptxas").glob("*.txt")}
 REQUEST = Request(target="cuda", cpu="x86-64-v3", platform="linux/amd64", base="a-base:1")
 RELEASES = [row.version for row in releases.releases()]
-# A CUDA in the base image.
-OWN: dict[str, Any] = {"cuda_path": "/opt/cuda", "cuda": "13.0.2", "cudnn": "9.12"}
 
 
 def planned(release: str, gpus: str = "", **options: Any) -> Build:
@@ -132,13 +130,8 @@ OTHERS = "choose other GPUs (--compute-capabilities)"
          f"--cuda 12.8.1 does; or {OTHERS}"),
         ("2.20.0", "", {"cuda": "12.9"}, Unsupported, "not known to build with CUDA 12.9", "it takes 12.5.1, "),
         ("2.20.0", "", {"cudnn": "9.99"}, Unsupported, "not known to build with cuDNN 9.99", "it takes 9.3.0, "),
-        ("2.17.1", "9.0", OWN, Unsupported, "takes CUDA from its base image anyway", "leave out cuda-path"),
-        ("2.21.0", "9.0", {**OWN, "base": "auto"}, UsageError, "folders of your own base image", "--base IMAGE"),
-        ("2.21.0", "9.0", {**OWN, "cudnn": ""}, UsageError, "its versions are not known", "--base IMAGE"),
-        ("2.21.0", "6.0", OWN, Unsupported, "CUDA 13.0.2 does not compile for compute capability 6.0", OTHERS),
         # GCC is known to fail there.
         ("2.18.0", "9.0", {"compiler": "clang-15"}, Unsupported, "clang-15 does not compile", "--compiler clang-16"),
-        ("2.18.0", "10.3", {**OWN, "cuda": "12.9"}, Unsupported, "clang-18 does not compile", OTHERS),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused_with_what_does(
@@ -166,28 +159,11 @@ def test_a_capability_has_its_code_and_its_number() -> None:
     ]
 
 
-def test_a_cuda_of_ones_own_is_compiled_with_and_pip_installs_no_other() -> None:
-    build = planned("2.21.0", "9.0", **OWN)
-    assert (build.cuda, build.cudnn) == ("13.0.2", "9.12")
-    folders = {name: value for name, value in build.configure_env if name.startswith("LOCAL_")}
-    assert folders == {"LOCAL_CUDA_PATH": "/opt/cuda", "LOCAL_CUDNN_PATH": "/opt/cuda", "LOCAL_NCCL_PATH": "/opt/cuda"}
-    assert "not certain: that TensorFlow 2.21.0 builds with CUDA 13.0.2" in build.notes
-    assert "[and-cuda]" not in dockerfile.requirement(build)
-    known = planned("2.21.0", "9.0", **{**OWN, "cuda": "12.8", "cuda_path": "/opt/cuda,/opt/cudnn,/usr/nccl-2"})
-    assert [value for name, value in known.configure_env if name.startswith("LOCAL_")] == [
-        "/opt/cuda", "/opt/cudnn", "/usr/nccl-2",
-    ]  # fmt: skip
-    assert not [note for note in known.notes if "builds with CUDA" in note]
-    assert "[and-cuda]" in dockerfile.requirement(planned("2.21.0", "9.0", cuda="12.8"))
-
-
-@each("option", ["cuda", "cudnn", "cuda_path"])
-def test_what_is_no_version_and_no_folder_is_a_usage_error(option: str) -> None:
-    versions = ["12", "12.8.", "v12.8", "12.8 ", "١٢.٨", "12.8;ls", "-1.0", "latest", "123.4"]
-    folders = ["opt/cuda", "/opt/cuda,/opt/cudnn", "/a b", "/a:/b", "/a,", "/a//b"]
-    for bad in folders if option == "cuda_path" else versions:
-        with pytest.raises(UsageError, match=re.escape(repr(bad))):
-            planned("2.21.0", "9.0", **{**OWN, option: bad})
+@each("option", ["cuda", "cudnn"])
+@each("bad", ["12", "12.8.", "v12.8", "12.8 ", "١٢.٨", "12.8;ls", "-1.0", "latest", "123.4"])
+def test_what_is_no_version_is_a_usage_error(option: str, bad: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(repr(bad))):
+        planned("2.21.0", "9.0", **{option: bad})
 
 
 @each(
@@ -197,7 +173,6 @@ def test_what_is_no_version_and_no_folder_is_a_usage_error(option: str) -> None:
         ({"bazel_flag": ("--config=cuda12_version",)}, "--cuda 12.0"),
         ({"configure": ("HERMETIC_CUDA_COMPUTE_CAPABILITIES=12.0",)}, "--compute-capabilities 12.0"),
         ({"bazel_flag": ("--repo_env=TF_CUDA_COMPUTE_CAPABILITIES=8.6",)}, "--compute-capabilities 8.6"),
-        ({"configure": ("LOCAL_CUDA_PATH=/opt/cuda",)}, "--cuda-path /opt/cuda --cuda VERSION --cudnn VERSION"),
     ],
 )
 def test_a_word_for_other_gpus_than_the_labels_say_is_refused(words: dict[str, Any], hint: str) -> None:
@@ -279,7 +254,7 @@ def test_a_choice_compiles_for_the_gpus_and_a_refusal_names_what_does(release: s
     assert version in able
     assert cudnn in (card.cudnn, *card.others_cudnn)
     assert (version == card.version) == (card.version in able)
-    notes = [*cuda_rules.notes(release, gpus, "gcc-13", version, installed=False)]
+    notes = [*cuda_rules.notes(release, gpus, "gcc-13", version)]
     assert bool(notes) == (version != card.version)
 
 

@@ -255,16 +255,20 @@ def test_a_plan_passes_over_a_compiler_and_a_base_that_are_known_to_fail() -> No
     assert any("slim-trixie is passed over (cuda-glibc241): glibc declares" in note for note in blackwell.notes)
 
 
-def test_cuda_13_goes_together_with_a_newer_glibc() -> None:
-    own: dict[str, Any] = {"release": "2.21.0", "target": "cuda", "compute_capabilities": "12.0", "cuda_path": "/c"}
-    for version, base, told in (
-        ("12.9", "python:3.13-slim-trixie", ["known to fail (cuda-glibc241)"]),
-        ("13.0", "python:3.13-slim-trixie", []),
-        ("13.1.1", "debian:sid", ["known to fail if the base has glibc 2.42 or newer (cuda-glibc242)"]),
-        ("13.2", "debian:sid", []),
-    ):
-        build = chosen(**own, cuda=version, cudnn="9.12", base=base)
-        assert [note.partition(": ")[0] for note in build.notes if "known to fail" in note] == told, (version, base)
+@each(
+    "cuda, system, expected",
+    [
+        ("12.9", {"debian": toolchains.distribution("trixie")}, ["cuda-glibc241"]),
+        ("13.0", {"debian": toolchains.distribution("trixie")}, []),
+        ("13.1.1", {"glibc": "2.42"}, ["cuda-glibc242"]),
+        ("13.2", {"glibc": "2.42"}, []),
+    ],
+)
+def test_cuda_13_goes_together_with_a_newer_glibc(cuda: str, system: dict[str, Any], expected: list[str]) -> None:
+    rows = failures.concerning(
+        "2.21.0", target="cuda", arch="x86_64", compiler="gcc-13", gpus=GPUS, cuda=cuda, **system
+    )
+    assert [name for name in ids(rows) if name.startswith("cuda-glibc")] == expected
 
 
 def test_what_the_user_names_is_planned_and_told_to_be_known_to_fail() -> None:

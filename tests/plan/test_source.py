@@ -118,36 +118,6 @@ def test_a_bad_source_is_refused_before_anything_starts(
     assert refusal.value.hint
 
 
-def refused(path: Path) -> str:
-    """By its own digest: what is wrong is what is in it."""
-    with pytest.raises(BadInput) as refusal:
-        planned(source=str(path), source_sha256=source.digest(path))
-    assert refusal.value.hint
-    return refusal.value.reason
-
-
-@each("compression", ["", "gz", "bz2", "xz"])
-def test_an_archive_that_is_cut_off_is_refused(compression: str, tmp_path: Path) -> None:
-    path = tmp_path / "double.tar"
-    with tarfile.open(path, f"w:{compression}") as tar:  # type: ignore[call-overload]
-        tar.add(DOUBLE, "double")
-    planned(source=str(path), source_sha256=source.digest(path))
-    whole = path.read_bytes()
-    for share in (0.0, 0.02, 0.3, 0.5):
-        path.write_bytes(whole[: int(len(whole) * share) | 1])  # never between two members
-        assert "double.tar is not a complete tar archive: " in refused(path)
-
-
-def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
-    assert "is not TensorFlow's source: it has no configure.py" in refused(archive(tmp_path, DOUBLE / "tensorflow"))
-    # TensorFlow's tree without a folder on top: the builder would unpack it one level too deep.
-    path = tmp_path / "flat.tar"
-    with tarfile.open(path, "w") as tar:
-        for part in DOUBLE.iterdir():
-            tar.add(part, part.name)
-    assert "is not TensorFlow's source" in refused(path)
-
-
 def test_the_sources_content_changes_the_contexts_digest_and_its_place_does_not(tmp_path: Path) -> None:
     build = chosen(release="2.20.0", bazel="7.7.1", source=str(DOUBLE))
     before = dockerfile.write_context(build, tmp_path / "context")

@@ -28,7 +28,6 @@ def get_var(environ_cp, var_name):
   return environ_cp.get(var_name)
 def main():
   get_var(environ_cp, 'TF_NEED_CLANG')
-  get_var(environ_cp, 'TF_NEED_MARS')
 """
 
 CUDA_13_FIRST = release_table.Cuda(
@@ -66,7 +65,6 @@ def test_a_newer_tree_is_planned_with_what_it_says(folder: Path) -> None:
     assert f"not certain: TensorFlow {NEXT} is newer than this tfbuild; what its tree does not say is taken from " in (
         "\n".join(build.notes)
     )
-    assert any("configure.py also asks for TF_NEED_MARS" in note for note in build.notes)
 
 
 def test_the_facts_are_as_before_once_the_tree_is_planned(folder: Path) -> None:

@@ -46,12 +46,10 @@ def test_code_that_cannot_be_read_is_for_verification_to_report(wheel: Path) -> 
 
 def test_a_cpu_that_agrees_with_the_guard_names_the_set(wheel: Path) -> None:
     assert planned(wheel, cpu="avx").instruction_set.name == "avx"
-    with pytest.raises(BadInput, match=r"was compiled for .*, not for x86-64-v3: it lacks .*avx2") as caught:
-        planned(wheel, cpu="x86-64-v3")
-    assert "leave --cpu out" in str(caught.value.hint)
-    with pytest.raises(BadInput) as caught:
-        planned(wheel, cpu="x86-64-v2")
-    assert caught.value.reason.endswith("not for x86-64-v2: it has beyond it avx")
+    for other in ("x86-64-v3", "x86-64-v2"):
+        with pytest.raises(BadInput, match=f"was compiled for .*avx.*, not for {other}") as caught:
+            planned(wheel, cpu=other)
+        assert "leave --cpu out" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

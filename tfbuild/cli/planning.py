@@ -4,6 +4,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tfbuild import facts
 from tfbuild.cli.options import HOST, JSON, PLAN, RUN, certificates, host_cpu
 from tfbuild.cli.output import (
@@ -96,7 +98,7 @@ def gain(*, cpuinfo: str, json: bool) -> None:
     from tfbuild.plan import gain as gains
 
     answer = gains.gain(detect_cpu(Path(cpuinfo) if cpuinfo else None))
-    out(answer.to_json()) if json else show_gain(answer)
+    out(msgspec.to_builtins(answer)) if json else show_gain(answer)
 
 
 @verb(
@@ -123,7 +125,7 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, *
     request = Request(cpu=cpu or "host", cpuinfo=cpuinfo, platform=chosen)
     instruction_set = requested_set(request, PLATFORMS[chosen], host)
     assert instruction_set is not None  # the request names a CPU, at least "host"
-    release, python, compiler = usual(PLATFORMS[chosen], options["release"], options["compiler"])
+    release, compiler = usual(PLATFORMS[chosen], options["release"], options["compiler"])
     width = options["prefer_vector_width"]
     flags = compilers.flags(instruction_set, compiler, release=release, prefer_vector_width=width, named=cpu)
     rows: list[FeatureRow] = []
@@ -141,7 +143,6 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, *
         out(
             {
                 "release": release,
-                "python": python,
                 "compiler": flags.compiler,
                 "instruction_set": flags.instruction_set.name,
                 "copts": list(flags.copts),
@@ -152,7 +153,7 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, *
         )
         return
     show_features(rows) if explain else print(" ".join(flags.copts))
-    say(f"for {flags.instruction_set.name}: {words(release, python, compiler)}")
+    say(f"for {flags.instruction_set.name}: TensorFlow {release}, {compiler}")
     for item in flags.dropped:
         say_note(f"{item.feature} is left out: {item.reason}")
     for note in notes:

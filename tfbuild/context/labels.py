@@ -126,7 +126,8 @@ def _release(build: Build) -> dict[str, str]:
 
     There is no label for licences: an expression of all that is inside would have hundreds of them (see the SBOM).
     """
-    known = {"created": f"{build.released}T00:00:00Z" if build.released else "", "revision": build.commit}
+    day, commit = build.as_released
+    known = {"created": f"{day}T00:00:00Z" if day else "", "revision": commit}
     return {f"{OCI}{name}": value for name, value in known.items() if value}
 
 

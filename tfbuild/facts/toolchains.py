@@ -57,8 +57,6 @@ class PythonPackages(Facts, frozen=True):
 
 class ToolchainTable(Facts, frozen=True):
     bazelisk: BazeliskRow
-    oldest_bazel: str
-    newest_bazel: int
     compile_once: tuple[BazelFlags, ...]
     host_apart: tuple[BazelFlags, ...]
     distribution: tuple[Distribution, ...]

@@ -196,8 +196,8 @@ def _share(builder: Builder, build: Build, run: Run, progress: Progress) -> Shar
         flags = ()
     if flags:
         progress("bazel compiles host tools and target once: this machine runs what it compiles")
-    for line in [f"remote {remote.name}", *remotes.notes(remote, build.bazel)] if remote else []:
-        progress(line)
+    if remote:
+        progress(f"remote {remote.name}")
     return replace(share, flags=flags)
 
 

@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from tfbuild.engine import daemon
 from tfbuild.errors import Unsupported
@@ -91,10 +90,7 @@ def require(build: Build, machine: HostSystem) -> None:
     assert build.toolchain is not None
     if build.platform != MACHINES.get(os.uname().machine):
         raise Unsupported(f"the plan is for {build.platform}, and this machine is {os.uname().machine}", hint=INSTEAD)
-    folders = build.request.cuda_path.split(",") if build.request.cuda_path else []
-    if missing := [name for name in folders if not Path(name).is_dir()]:
-        raise Unsupported(f"this machine has no folder {missing[0]}", hint="cuda-path names where its CUDA is")
-    if build.toolchain.cuda_base and not folders:
+    if build.toolchain.cuda_base:
         raise Unsupported(
             f"TensorFlow {build.release} takes {build.toolchain.cuda_base} from its base image",
             hint="leave out --no-container and name a base by --base; from 2.18 on, Bazel downloads CUDA",

@@ -156,19 +156,11 @@ class Build:
         return parse_capabilities(",".join(self.compute_capabilities)) if self.compute_capabilities else ()
 
     @property
-    def commit(self) -> str:
-        """The commit of the release, if TensorFlow is nothing but that release; else ""."""
-        return releases.get(self.release).commit if self._untouched else ""
-
-    @property
-    def released(self) -> str:
-        """The day of the release, if TensorFlow is nothing but that release; else ""."""
-        return releases.get(self.release).date if self._untouched else ""
-
-    @property
-    def _untouched(self) -> bool:
+    def as_released(self) -> tuple[str, str]:
+        """The day and the commit of the release, if TensorFlow is nothing but that release; else ""."""
         from_git = self.source is not None and self.source.kind == "git" and not self.patches
-        return self.wheel.kind == "official" or from_git
+        row = releases.get(self.release)
+        return (row.date, row.commit) if self.wheel.kind == "official" or from_git else ("", "")
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -133,7 +133,8 @@ def wheel_flags(release: str, target: str, arch: str, python: str) -> tuple[str,
 def toolchain(build: Build) -> Toolchain:
     """Return what compiles the wheel of a build from source."""
     release, bazel, compiler, arch = build.release, build.bazel, build.compiler, PLATFORMS[build.platform]
-    rows = toolchains.table()
+    rows, from_base = toolchains.table(), releases.cuda_from_base(release, build.target)
+    own = build.request.compiler or releases.compiler(release)
     return Toolchain(
         packages=packages(compiler, *releases.host_tools(release)),
         system_packages=tuple(sorted({name for row in build.system_libs for name in row.packages})),
@@ -143,7 +144,7 @@ def toolchain(build: Build) -> Toolchain:
         host_flags=(f"--host_copt={GENERIC[arch]}", *toolchains.bazel_flags(rows.host_apart, bazel)),
         machine_flags=toolchains.bazel_flags(rows.compile_once, bazel),
         silo=remote_cache.silo(release),
-        cuda_base=_cuda_base(build),
+        cuda_base=f"CUDA {build.cuda}, cuDNN {build.cudnn} and {own}" if from_base else "",
         known_failures=failures.known(release),
         cost=releases.compile_cost(release),
     )
@@ -172,13 +173,6 @@ def _llvm(base_image: str, compiler: str) -> tuple[str, ...]:
     return (llvm.url, suite, llvm.key, llvm.fingerprint) if suite else ()
 
 
-def _cuda_base(build: Build) -> str:
-    if not (build.request.cuda_path or releases.cuda_from_base(build.release, build.target)):
-        return ""
-    compiler = build.request.compiler or releases.compiler(build.release)
-    return f"CUDA {build.cuda}, cuDNN {build.cudnn} and {compiler}"
-
-
 # --- the user's own words ---------------------------------------------------------------------------------------------
 
 FLAG = re.compile(r"--?[\w@/][\w@/:.,+~-]*", re.ASCII)
@@ -189,8 +183,6 @@ MACHINE_FLAG = re.compile(r"""(?:^|(?<=[=@,:'"]))(-m(?:(?:arch|cpu)=)?([\w.+-]+)
 FOR_COMPILER = ("--copt", "--cxxopt", "--conlyopt", "--per_file_copt", "--repo_env", "--action_env")
 # The configs of TensorFlow's .bazelrc that choose a CPU, and how.
 CPU_CONFIGS = {"native_arch_linux": "-march=native", "avx_linux": "-mavx", "avx2_linux": "-mavx2"}
-# Where a CUDA and a cuDNN are that Bazel then does not download.
-OWN_CUDA = re.compile(r"(?:--(?:action|repo)_env=)?LOCAL_(?:CUDA|CUDNN)_PATH=(.+)")
 
 
 def refuse_flags(flags: tuple[str, ...]) -> None:
@@ -233,8 +225,6 @@ def refuse_other_gpus(request: Request) -> None:
     for word in " ".join((*request.bazel_flag, *request.configure)).split():
         if (match := CUDA_SETTING.fullmatch(word)) and match[1] == "CUDA_COMPUTE":
             hints[word] = f"--compute-capabilities {match[2]}"
-        if not request.cuda_path and (match := OWN_CUDA.fullmatch(word)):
-            hints[word] = f"--cuda-path {match[1]} --cuda VERSION --cudnn VERSION"
     for word, hint in hints.items():
         raise UsageError(f"{word} takes other GPUs or another CUDA than the plan and the labels say", hint=hint)
 

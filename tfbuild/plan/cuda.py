@@ -74,8 +74,6 @@ def capabilities(request: Request, target: str, release: str) -> tuple[Capabilit
 # --- CUDA and cuDNN ---------------------------------------------------------------------------------------------------
 
 NVCC = "cuda_nvcc"
-# As conda-forge's recipe sets them, beside HERMETIC_CUDA_VERSION (tensorflow-feedstock, recipe/build.sh).
-OWN_PATHS = ("LOCAL_CUDA_PATH", "LOCAL_CUDNN_PATH", "LOCAL_NCCL_PATH")
 
 
 class Span(Facts, frozen=True, kw_only=True):
@@ -113,23 +111,15 @@ def table() -> CudaTable:
     return facts.load("cuda", CudaTable)
 
 
-def of_build(
-    request: Request, target: str, release: str, gpus: tuple[Capability, ...], *, own_place: bool
-) -> tuple[str, str]:
-    """Return the CUDA and the cuDNN to compile with; "" for a target without CUDA.
-
-    `own_place`: it is compiled on a base that the user named, or on a machine. Only those have a CUDA.
-    """
-    if not targets.get(target).cuda:
-        given = {"--cuda": request.cuda, "cudnn": request.cudnn, "cuda-path": request.cuda_path}
-        if name := next((name for name, value in given.items() if value), ""):
-            raise UsageError(f"{name} is for GPUs, and --target {target} is not", hint=targets.options("cuda"))
-        return "", ""
-    if request.cuda_path:
-        _refuse_installed(request, release, gpus, own_place=own_place)
-        return request.cuda, request.cudnn
-    cuda = cuda_version(release, gpus, request.cuda)
-    return cuda, cudnn_version(release, gpus, cuda, request.cudnn)
+def of_build(request: Request, target: str, release: str, gpus: tuple[Capability, ...]) -> tuple[str, str]:
+    """Return the CUDA and the cuDNN to compile with; "" for a target without CUDA."""
+    if targets.get(target).cuda:
+        cuda = cuda_version(release, gpus, request.cuda)
+        return cuda, cudnn_version(release, gpus, cuda, request.cudnn)
+    if request.cuda or request.cudnn:
+        name = "--cuda" if request.cuda else "cudnn"
+        raise UsageError(f"{name} is for GPUs, and --target {target} is not", hint=targets.options("cuda"))
+    return "", ""
 
 
 def likely(request: Request, target: str, release: str, gpus: tuple[Capability, ...]) -> str:
@@ -141,7 +131,12 @@ def likely(request: Request, target: str, release: str, gpus: tuple[Capability, 
 
 def cuda_version(release: str, gpus: tuple[Capability, ...], requested: str = "") -> str:
     """Return the CUDA of a build of `release` for `gpus`; raises Unsupported if none fits."""
-    _refuse_unknown(gpus)
+    known = [row.name for row in table().capability]
+    if unknown := [gpu for gpu in gpus if gpu.figure not in known]:
+        raise UsageError(
+            f"no CUDA is known to compile for compute capability {_figures(unknown)}",
+            hint=f"one of: {', '.join(known)}",
+        )
     own = releases.cuda(release)
     chosen = _requested(release, requested, "CUDA", _takes(own)) if requested else _nearest(own, gpus)
     if not chosen:
@@ -159,35 +154,6 @@ def cuda_version(release: str, gpus: tuple[Capability, ...], requested: str = ""
             hint=f"--cuda {nearest} does; or {OTHER_GPUS}" if nearest else _other_release(release, gpus),
         )
     return chosen
-
-
-def _refuse_installed(request: Request, release: str, gpus: tuple[Capability, ...], *, own_place: bool) -> None:
-    """Raise a refusal if the CUDA in the user's own folders cannot be taken; Bazel need not know its version."""
-    if not releases.cuda(release).hermetic:
-        raise Unsupported(
-            f"TensorFlow {release} takes CUDA from its base image anyway",
-            hint="leave out cuda-path; --configure TF_CUDA_PATHS=FOLDER,FOLDER names its folders there",
-        )
-    if not (own_place and request.cuda and request.cudnn):
-        raise UsageError(
-            "cuda-path names folders of your own base image, and its versions are not known",
-            hint="--base IMAGE with CUDA, cuDNN and NCCL, and both versions: --cuda 12.8.1 --cudnn 9.8.0",
-        )
-    _refuse_unknown(gpus)
-    if missing := _missing(request.cuda, gpus):
-        raise Unsupported(
-            f"CUDA {request.cuda} does not compile for compute capability {_figures(missing)}", hint=OTHER_GPUS
-        )
-
-
-def _refuse_unknown(gpus: tuple[Capability, ...]) -> None:
-    """Raise UsageError for a capability that no CUDA knows, such as 9.9."""
-    known = [row.name for row in table().capability]
-    if unknown := [gpu for gpu in gpus if gpu.figure not in known]:
-        raise UsageError(
-            f"no CUDA is known to compile for compute capability {_figures(unknown)}",
-            hint=f"one of: {', '.join(known)}",
-        )
 
 
 def _takes(fact: Cuda) -> tuple[str, ...]:
@@ -286,12 +252,10 @@ def by_nvcc(gpus: tuple[Capability, ...], compiler: str) -> bool:
     return bool(gpus) and (compiler.startswith("gcc") or bool(_not_by_clang(gpus, compiler)))
 
 
-def notes(release: str, gpus: tuple[Capability, ...], compiler: str, cuda: str, *, installed: bool) -> Iterator[str]:
-    """Yield notes on a CUDA that is not the release's own, and on nvcc. `installed`: it is the user's own."""
+def notes(release: str, gpus: tuple[Capability, ...], compiler: str, cuda: str) -> Iterator[str]:
+    """Yield notes on a CUDA that is not the release's own, and on nvcc."""
     own = releases.cuda(release)
-    if installed and not _newest_patch(_takes(own), cuda):
-        yield f"not certain: that TensorFlow {release} builds with CUDA {cuda}"
-    elif not installed and cuda != own.version:
+    if cuda != own.version:
         if missing := _missing(own.version, gpus):
             yield f"CUDA {cuda} is taken: the release's own, {own.version}, does not compile for {_figures(missing)}"
         named = any(pair.startswith(f"{cuda}/") for pair in own.pairs)
@@ -300,11 +264,3 @@ def notes(release: str, gpus: tuple[Capability, ...], compiler: str, cuda: str, 
         yield f"not certain: that TensorFlow {release} builds with CUDA {cuda}; {evidence}"
     if missing := _not_by_clang(gpus, compiler):
         yield f"nvcc compiles the kernels (--config={NVCC}): {compiler} cannot for {_figures(missing)}"
-
-
-def installed_answers(request: Request) -> dict[str, str]:
-    """Return the answers for configure.py that name the user's own CUDA; {} without one."""
-    if not request.cuda_path:
-        return {}
-    folders = request.cuda_path.split(",")
-    return dict(zip(OWN_PATHS, folders * 3 if len(folders) == 1 else folders, strict=True))

@@ -4,13 +4,11 @@ Start reading here. `select` chooses between the three kinds of wheels; `_compil
 compile, in the order in which refusals are reported. The rules that refuse are functions of the modules that it calls.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from packaging.version import Version
 
 from tfbuild import facts
 from tfbuild.cpu import Cpu, compilers, isa
@@ -84,13 +82,10 @@ def _from_source(
         source = sources.from_path(Path(request.source), request.source_sha256)
         tree = source_tree.read_folder(source.path) if source.kind == "tree" and source.path else None
         release = _release_of(source, tree.version if tree else "", request.release)
-        differences = source_tree.differences(tree, release) if tree else ()
+        differences = tuple(source_tree.differences(tree, release)) if tree else ()
         with release_table.using(source_tree.extended(() if releases.known(release) else differences, release)):
             build = plan(release, source, tree)
-            if tree is None:
-                return build
-            left = source_tree.unanswered(tree, dict(build.configure_env), cuda=build.for_gpus, compiler=build.compiler)
-            return replace(build, notes=(*build.notes, *source_tree.notes(differences, release, left)))
+            return replace(build, notes=(*build.notes, *source_tree.notes(differences, release))) if tree else build
     if request.release:
         return plan(find_release(request.release))
     build, refusal = rules.newest_release(plan)
@@ -126,9 +121,7 @@ def _compile(
 
     own_bazel = sources.own_bazel(request.bazel)
     bazel = own_bazel.version if own_bazel else request.bazel or releases.bazel(release)
-    usual_bazel = (tree.bazelversion if tree else "") or _known(lambda: releases.bazel(release))
-    if not request.source:
-        _refuse_bazel(bazel, usual_bazel)
+    usual_bazel = (tree.bazelversion if tree else "") or releases.bazel(release)
 
     gpus = cuda.capabilities(request, target, release)
     known = partial(failures.concerning, release, target=target, arch=arch, gpus=gpus)
@@ -140,7 +133,7 @@ def _compile(
         request, release, lambda name, system: likely(compiler=name, debian=debian if machine else system)
     )
     base = None if machine else base
-    version, cudnn = cuda.of_build(request, target, release, gpus, own_place=not base)
+    version, cudnn = cuda.of_build(request, target, release, gpus)
     configuration.refuse_other_gpus(request)
 
     flags = compilers.flags(
@@ -148,10 +141,10 @@ def _compile(
     )
     configuration.refuse_another_cpu(request, flags.instruction_set)
 
-    libraries = tuple(sources.system_library(text, release) for text in request.system_lib)
+    libraries = tuple(sources.system_library(text, release) for text in dict.fromkeys(request.system_lib))
     overrides = tuple(sources.override(text, release) for text in request.override_repository)
-    _refuse_repeated("system-lib", [row.name for row in libraries])
-    _refuse_repeated("override-repository", [row.name for row in overrides])
+    if len({row.name for row in overrides}) < len(overrides):
+        raise UsageError("override-repository names a repository twice", hint="once is enough")
     patches = tuple(sources.patch(text) for text in request.patch)
 
     debian = debian if machine else base.debian if base else toolchains.debian_of(request.base)
@@ -160,7 +153,7 @@ def _compile(
     fixes = tuple(row for row in expected if row.fixed)
 
     answers = configuration.configure_env(release, target, compiler, gpus, version, cudnn)
-    names = ",".join(sorted(row.name for row in libraries))
+    names = ",".join(sorted({row.name for row in libraries}))
     users = dict(text.partition("=")[::2] for text in request.configure)
     source = source or sources.tag(release)
     build = Build(
@@ -181,9 +174,7 @@ def _compile(
             *(flag for row in fixes for flag in row.flags),
             *request.bazel_flag,
         ),
-        configure_env=tuple(
-            (dict(answers) | ({SYSTEM_LIBS: names} if names else {}) | cuda.installed_answers(request) | users).items()
-        ),
+        configure_env=tuple((dict(answers) | ({SYSTEM_LIBS: names} if names else {}) | users).items()),
         threading=threading,
         compute_capabilities=tuple(gpu.name for gpu in gpus),
         cuda=version,
@@ -203,34 +194,18 @@ def _compile(
         notes=(
             *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
             *flags.notes,
-            *(cuda.notes(release, gpus, compiler, version, installed=bool(request.cuda_path)) if version else ()),
+            *(cuda.notes(release, gpus, compiler, version) if version else ()),
             *_about_bazel(build, usual_bazel),
             *failures.notes(expected, glibc or (debian.glibc if debian else "")),
-            *_about_features(build),
+            *(
+                f"the entry point cannot check for {name}: no kernel lists it in /proc/cpuinfo"
+                for name in features
+                if not facts.feature(name).cpuinfo
+            ),
             *base_notes,
             *_about_places(build),
         ),
     )
-
-
-def _refuse_bazel(bazel: str, own: str) -> None:
-    """Raise Unsupported for a Bazel that builds no release. `own`: that of this release."""
-    oldest = toolchains.table().oldest_bazel
-    if Version(bazel) < Version(oldest):
-        raise Unsupported(f"TensorFlow takes Bazel {oldest} or newer, not {bazel}", hint=f"--bazel {own or oldest}")
-
-
-def _refuse_repeated(option: str, names: list[str]) -> None:
-    if repeated := next((name for name in names if names.count(name) > 1), ""):
-        raise UsageError(f"{option} names {repeated} twice", hint="once is enough")
-
-
-def _known(look_up: Callable[[], str]) -> str:
-    """Return what the release itself has, or "" if it is uncertain or does not exist: then every choice differs."""
-    try:
-        return look_up()
-    except Unsupported:
-        return ""
 
 
 # --- how a build differs from the default one: its identifier's end ---------------------------------------------------
@@ -239,8 +214,8 @@ def _known(look_up: Callable[[], str]) -> str:
 def _variant(build: Build, gpus: tuple[Capability, ...]) -> tuple[str, ...]:
     """Return words for what differs from the default build; options that have no word become a fingerprint."""
     request, release, target, arch = build.request, build.release, build.target, build.instruction_set.arch
-    bazel = _known(lambda: releases.bazel(release))
-    threading = _known(lambda: configuration.threading(release, arch) if targets.get(target).onednn else "")
+    bazel = releases.bazel(release)
+    threading = configuration.threading(release, arch) if targets.get(target).onednn else ""
     known = partial(failures.concerning, release, target=target, arch=arch, gpus=gpus, cuda=build.cuda)
     base = "auto" if request.base in BASES else request.base
     usual = replace(request, python=build.python, compiler="", base=base)
@@ -306,12 +281,6 @@ def _about_bazel(build: Build, own: str) -> Iterator[str]:
     if build.request.bazel and own not in ("", build.bazel):
         which = f"Bazel {build.bazel}" if build.own_bazel else f"there is a Bazel {build.bazel} that"
         yield f"{NOT_CERTAIN}whether {which} builds TensorFlow {build.release}, whose own is {own}"
-
-
-def _about_features(build: Build) -> Iterator[str]:
-    if unprinted := [name for name in build.instruction_set.features if not facts.feature(name).cpuinfo]:
-        names = " ".join(unprinted)
-        yield f"the entry point cannot check for {names}: no kernel lists it in /proc/cpuinfo"
 
 
 def _about_places(build: Build) -> Iterator[str]:

@@ -4,12 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tfbuild import facts
-from tfbuild.cpu import Cpu, compilers, isa, uses
+from tfbuild.cpu import Cpu, isa, uses
 from tfbuild.cpu.compilers import Flags
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.facts import Feature, releases
-
-NOT_KNOWN = "not known"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +36,12 @@ def rows(
     the CPU, where it was read; `cpuid`: whether that included CPUID, which has the features that no kernel prints.
     """
     for feature in facts.features(requested.arch):
-        in_cpu = _in_cpu(feature, named, cpu, cpuid=cpuid)
+        # Names, levels and lists keep only features with flags.
+        known = feature.cpuinfo or cpuid if cpu else feature.use
+        held = feature.name in (cpu or named).features
+        in_cpu = "yes" if held else "no" if known else "not known"
+        if cpu and feature.name in {item.feature for item in isa.hidden(cpu)}:
+            in_cpu = "masked"
         reason = _left_out(feature, in_cpu, requested, flags, cpu)
         yield FeatureRow(
             feature=feature.name,
@@ -47,18 +50,8 @@ def rows(
             kept=not reason,
             flag=feature.flag if reason else _carrier(feature, requested, flags),
             reason=reason,
-            used_by=used_by(feature, release),
+            used_by=_used_by(feature, release),
         )
-
-
-def _in_cpu(feature: Feature, named: InstructionSet, cpu: Cpu | None, *, cpuid: bool) -> str:
-    if cpu is not None:
-        if feature.name in {item.feature for item in isa.hidden(cpu)}:
-            return "masked"
-        absent = "no" if feature.cpuinfo or cpuid else NOT_KNOWN
-        return "yes" if feature.name in cpu.features else absent
-    absent = "no" if feature.use else NOT_KNOWN  # names, levels and lists keep only features with flags
-    return "yes" if feature.name in named.features else absent
 
 
 def _left_out(feature: Feature, in_cpu: str, requested: InstructionSet, flags: Flags, cpu: Cpu | None) -> str:
@@ -76,26 +69,17 @@ def _left_out(feature: Feature, in_cpu: str, requested: InstructionSet, flags: F
 
 
 def _carrier(feature: Feature, requested: InstructionSet, flags: Flags) -> str:
-    """Return the flag that switches the feature on: the level's, its own, or that of a feature that implies it."""
+    """Return the flag that switches the feature on: the level's, or its own."""
     march, *extensions = flags.flags[0].split("+")
     level = next((level for level in facts.levels(requested.arch) if f"-march={level.march}" == march), None)
     if level is not None and feature.name in level.features:
         return march
-    own = {f"+{name}": name for name in extensions} | {name: name for name in flags.flags[1:]}
-    by_flag = {
-        flag: [row.name for row in facts.features(requested.arch) if row.flag == key] for flag, key in own.items()
-    }
-    if named := next((flag for flag, names in by_flag.items() if feature.name in names), ""):
-        return named
-    carriers = [
-        (len(held), flag)
-        for flag, names in by_flag.items()
-        if feature.name in (held := frozenset(names).union(*map(compilers.switched_on, names)))
-    ]
-    return f"with {min(carriers)[1]}" if carriers else "no flag of its own"
+    if feature.flag in flags.flags:
+        return feature.flag
+    return f"+{feature.flag}" if feature.flag in extensions else "with another flag"
 
 
-def used_by(feature: Feature, release: str) -> tuple[str, ...]:
+def _used_by(feature: Feature, release: str) -> tuple[str, ...]:
     """Return the parts of TensorFlow that are known to use the feature; "guard" if the release's message names it."""
     parts = [use.part for use in uses.table() if feature.name in use.features]
     named = feature.tensorflow and feature.tensorflow in {row.name for row in releases.guard(release)}

@@ -1,10 +1,8 @@
 """What a build is compared with: the official wheel's, those for other CPUs, and what was measured of such code."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, lru_cache
-from typing import Any
-
-import msgspec
 
 from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
@@ -63,23 +61,18 @@ def _images(release: str, target: str, python: str, platform: str) -> tuple[tupl
     return tuple((name, facts.cpuinfo_names(features)) for name, features in order)
 
 
-def usual(arch: str, release: str = "", compiler: str = "") -> tuple[str, str, str]:
-    """Return the release, Python and compiler of a build from source on that architecture.
+def usual(arch: str, release: str = "", compiler: str = "") -> tuple[str, str]:
+    """Return the release and compiler of a build from source on that architecture. Raises Unsupported.
 
-    `release`, `compiler`: those that the user names. Raises Unsupported. Where no base image has the compiler, the
-    Python is that of the plan without it.
+    `release`, `compiler`: those that the user names.
     """
     if release:
         release = rules.find_release(release)
     else:
         release = select(Request(platform=MACHINES[arch], cpu=facts.levels(arch)[0].name), None).release
-    pythons = releases.pythons(release)[::-1]
-    compiler = rules.named_compiler(compiler, release) if compiler else ""
-    try:
-        python, found, *_ = rules.first_base(release, pythons, compiler)
-    except Unsupported:
-        python, found, *_ = rules.first_base(release, pythons)
-    return release, python, compiler or found
+    if compiler:
+        return release, rules.named_compiler(compiler, release)
+    return release, rules.first_base(release, releases.pythons(release)[::-1])[1]
 
 
 def unused_by_official_wheel(cpu: Cpu) -> tuple[str, ...]:
@@ -129,11 +122,10 @@ class Gain(Facts, frozen=True):
         return self.speed or round(geometric_mean(row.ratio[0] for row in operations), 2)
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasuredGain:
-    """The answer for one CPU. `report` is None where nothing was measured of code that it runs.
+class MeasuredGain(Facts, frozen=True, kw_only=True):
+    """The answer for one CPU. `compile`: what a compile takes.
 
-    `compile`: what a compile takes.
+    `report` is None where nothing was measured of code that it runs.
     """
 
     cpu: str
@@ -143,10 +135,6 @@ class MeasuredGain:
     unused: tuple[str, ...]
     compile: str
     report: Gain | None
-
-    def to_json(self) -> dict[str, Any]:
-        document: dict[str, Any] = msgspec.to_builtins(self)
-        return document
 
 
 def rows() -> tuple[Gain, ...]:
@@ -159,10 +147,14 @@ def _features(cpu: str) -> frozenset[str]:
     return frozenset(isa.resolve(cpu, arch=ARCH).features)
 
 
+def _within(features: frozenset[str], arch: str) -> Iterator[Gain]:
+    """Yield what was measured of code that needs no more than these features."""
+    yield from (row for row in rows() if arch == ARCH and _features(row.cpu) <= features)
+
+
 def measured_operations(compiled: isa.InstructionSet) -> Gain | None:
     """Return the first row with operations that needs no more than this set; None if there is none."""
-    held = frozenset(compiled.features)
-    return next((row for row in rows() if row.report and compiled.arch == ARCH and _within(row, held)), None)
+    return next((row for row in _within(frozenset(compiled.features), compiled.arch) if row.report), None)
 
 
 def relative_speed(features: frozenset[str], arch: str) -> float | None:
@@ -170,12 +162,7 @@ def relative_speed(features: frozenset[str], arch: str) -> float | None:
 
     It is relative to the official wheels, which are compiled for AVX; None if nothing within them was measured.
     """
-    speeds = (row.relative_speed for row in rows() if arch == ARCH and _within(row, features))
-    return max(speeds, default=None)
-
-
-def _within(row: Gain, features: frozenset[str]) -> bool:
-    return _features(row.cpu) <= features
+    return max((row.relative_speed for row in _within(features, arch)), default=None)
 
 
 def gain(cpu: Cpu) -> MeasuredGain:

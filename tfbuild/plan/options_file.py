@@ -37,11 +37,10 @@ def find(named: str = "", folder: Path = Path()) -> OptionsFile:
 
     Raises UsageError for a file that cannot be read, an unknown option, a value of the wrong type, and for two files.
     """
-    if named:
-        if (file := _read(Path(named))) is None:
-            raise UsageError(f"{named} has no table tool.tfbuild", hint="[tool.tfbuild]")
-        return file
-    files = [file for name in (NAME, PYPROJECT) if (folder / name).is_file() and (file := _read(folder / name))]
+    paths = [Path(named)] if named else [folder / name for name in (NAME, PYPROJECT) if (folder / name).is_file()]
+    files = [file for path in paths if (file := _read(path))]
+    if named and not files:
+        raise UsageError(f"{named} has no table tool.tfbuild", hint="[tool.tfbuild]")
     if len(files) > 1:
         raise UsageError(
             f"{' and '.join(file.path for file in files)} both have options", hint="keep one, or name one by --options"

@@ -4,9 +4,9 @@ It has the options, and the lines for Bazel 5.3 and newer.
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from packaging.version import Version
 
@@ -18,16 +18,15 @@ from tfbuild.util.options import given
 CACHES = ("grpc", "grpcs", "http", "https")
 EXECUTORS = ("grpc", "grpcs")
 BAZEL_6 = Version("6.0.0")
-# With BuildGrid 0.4.4 and buildbox 1.4.30 (tests/with_engine/test_remote_workers.py).
-TRIED_EXECUTING = "7.7.1"
 # compile.sh replaces it with the digest of the builder.
 BUILDER = "@BUILDER@"
 SILO = "cache-silo-key"
-HEADER = re.compile(r"[A-Za-z0-9._-]+")
-# Printable ASCII except for what is syntax inside quotes in Bazel's files.
-VALUE = re.compile(r"[ -&(-\[\]-~]+")
-AUTHORITY = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
-PATH = re.compile(r"[A-Za-z0-9._~/%-]*")
+# The value is printable ASCII except for what is syntax inside quotes in Bazel's files.
+HEADER = re.compile(r"[A-Za-z0-9._-]+=[ -&(-\[\]-~]+")
+# SCHEME://HOST[:PORT][/PATH]
+ADDRESS = re.compile(
+    r"(?P<scheme>\w+)://(\[[\da-f:.]+\]|[\w.-]+)(?::(?P<port>[1-9]\d{0,4}))?(?P<path>/[\w.~/%-]*)?", re.ASCII | re.I
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +57,6 @@ class Remote:
 # --- the options ------------------------------------------------------------------------------------------------------
 
 
-def _given(request: RunRequest) -> set[str]:
-    """Return the --remote-... options that are given, by their names."""
-    return {name for name, *_ in given(request) if name.startswith("remote-")}
-
-
 def named_remote(request: RunRequest) -> Remote | None:
     """Return what the options name, None without any; raises UsageError, which never quotes a credential."""
     if request.remote_cache.startswith("oci://"):
@@ -71,14 +65,13 @@ def named_remote(request: RunRequest) -> Remote | None:
             hint="keep the folder build/host/RELEASE/cache of `invoke wheel --no-container`, or name a cache server",
         )
     if not request.remote_cache and not request.remote_executor:
-        if _given(request):
+        if any(name.startswith("remote-") for name, *_ in given(request)):
             raise UsageError(
                 "the other --remote-... options need a remote cache or a remote executor",
                 hint="--remote-cache grpcs://HOST:PORT",
             )
         return None
     _refuse_contradictions(request)
-    certificate, key = request.remote_client_cert, request.remote_client_key
     return Remote(
         cache=_url("--remote-cache", request.remote_cache, CACHES),
         executor=_url("remote-executor", request.remote_executor, EXECUTORS),
@@ -87,8 +80,8 @@ def named_remote(request: RunRequest) -> Remote | None:
         readonly=request.remote_readonly,
         fallback=request.remote_fallback == "yes",
         headers=_headers(Path(request.remote_header_file)) if request.remote_header_file else (),
-        certificate=_pem("remote-client-cert", certificate) if certificate else None,
-        key=_pem("remote-client-key", key) if key else None,
+        certificate=_pem("remote-client-cert", request.remote_client_cert),
+        key=_pem("remote-client-key", request.remote_client_key),
     )
 
 
@@ -107,8 +100,6 @@ def _refuse_contradictions(request: RunRequest) -> None:
         raise UsageError(
             "a client certificate needs its key", hint="--remote-client-cert FILE --remote-client-key FILE"
         )
-    if any(text.startswith(f"{SILO}=") for text in request.remote_property):
-        raise UsageError(f"tfbuild itself sets {SILO}, to keep builders apart", hint="leave it out")
 
 
 def _url(option: str, text: str, schemes: tuple[str, ...]) -> str:
@@ -127,18 +118,8 @@ def _url(option: str, text: str, schemes: tuple[str, ...]) -> str:
 
 def is_address(text: str) -> bool:
     """Whether `text` is SCHEME://HOST[:PORT][/PATH], without characters that are syntax to a shell or to Bazel."""
-    try:
-        # It drops tabs and line ends.
-        url = urlsplit(text) if text.isprintable() else urlsplit("")
-        return bool(
-            url.hostname
-            and AUTHORITY.fullmatch(url.netloc)
-            and PATH.fullmatch(url.path)
-            and not (url.query or url.fragment)
-            and (url.port is None or url.port > 0)
-        )
-    except ValueError:  # an IPv6 address without its end, an invalid port
-        return False
+    match = ADDRESS.fullmatch(text)
+    return match is not None and int(match["port"] or 1) < 2**16
 
 
 def _headers(path: Path) -> tuple[tuple[str, str], ...]:
@@ -147,31 +128,24 @@ def _headers(path: Path) -> tuple[tuple[str, str], ...]:
         lines = read_named(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read --remote-header-file {path}", hint="a text file of NAME=VALUE lines") from error
-    headers = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        name, equals, value = line.partition("=")
-        if not equals or not HEADER.fullmatch(name) or not VALUE.fullmatch(value):
-            raise UsageError(
-                f"line {number} of {path} is not a header",
-                hint="NAME=VALUE in printable ASCII, without single quotes and backslashes",
-            )
-        headers.append((name, value))
-    if not headers:
-        raise UsageError(f"there is no header in {path}", hint="a text file of NAME=VALUE lines")
-    return tuple(headers)
+    rows = [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
+    bad = [number for number, line in rows if not HEADER.fullmatch(line)]
+    if bad or not rows:
+        raise UsageError(
+            f"line {bad[0] if bad else 1} of {path} is not a header",
+            hint="NAME=VALUE in printable ASCII, without single quotes and backslashes",
+        )
+    headers = [line.partition("=") for _, line in rows]
+    return tuple((name, value) for name, _, value in headers)
 
 
-def _pem(option: str, name: str) -> Path:
-    path = Path(name)
-    try:
-        good = b"-----BEGIN " in read_regular(path)
-    except OSError:
-        good = False
-    if not good:
-        raise UsageError(f"{option} {name} is not a PEM file", hint="a file with -----BEGIN ... in it")
-    return path
+def _pem(option: str, name: str) -> Path | None:
+    if not name:
+        return None
+    with suppress(OSError):
+        if b"-----BEGIN " in read_regular(Path(name)):
+            return Path(name)
+    raise UsageError(f"{option} {name} is not a PEM file", hint="a file with -----BEGIN ... in it")
 
 
 # --- Bazel ------------------------------------------------------------------------------------------------------------
@@ -213,9 +187,3 @@ def bazelrc(remote: Remote, bazel: str) -> str:
         # Without it, results do not reach the disk cache either (bazelbuild/bazel#15148); Bazel 6 needs no flag.
         flags += ["--incompatible_remote_results_ignore_disk"] if Version(bazel) < BAZEL_6 else []
     return "".join(f"build {flag}\n" for flag in flags)
-
-
-def notes(remote: Remote, bazel: str) -> list[str]:
-    """Return notes about what a user would not expect of this Bazel."""
-    untried = remote.executor and Version(bazel) < Version(TRIED_EXECUTING)
-    return [f"not certain: Bazel {bazel} with an executor; {TRIED_EXECUTING} was tried"] if untried else []

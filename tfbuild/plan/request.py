@@ -34,9 +34,6 @@ IMAGE_NAME = re.compile(
     rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?", re.ASCII
 )
 SHA256 = re.compile(r"[0-9a-fA-F]{64}")
-FOLDER = r"(?:/[\w.+-]+)+"
-# One folder for all, or one each.
-CUDA_PATH = re.compile(rf"{FOLDER}(?:,{FOLDER},{FOLDER})?", re.ASCII)
 CONFIG = re.compile(r"[\w.+,-]+", re.ASCII)
 VERSION = re.compile(r"\d{1,2}\.\d{1,2}(\.\d{1,3}){0,2}", re.ASCII)
 # Bazel accepts such names of repositories (https://bazel.build/rules/lib/globals/workspace).
@@ -51,71 +48,60 @@ def _compiled(build: Any) -> bool:
     return bool(build.wheel.kind == "source")
 
 
+_chosen = partial(option, pattern=LOOKED_UP, identifier=Identifier.WORD)
 # Options that only a compile uses, by their group.
 _compiler = partial(option, group=COMPILER, compiles=True)
 _gpus = partial(option, group=GPUS, compiles=True)
 _source = partial(option, group=SOURCE, compiles=True)
-_remote = partial(option, group=REMOTE, compiles=True)
+_remote = partial(option, group=REMOTE, compiles=True, pattern=TEXT)
+_engine = partial(option, group=ENGINE, pattern=TEXT)
+_resource = partial(option, group=RESOURCES, pattern=LOOKED_UP)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What to build, as it was requested; empty means "choose for me". `select` makes a `Build` of it."""
 
-    target: str = option(
+    target: str = _chosen(
         targets.default(),
         f"{targets.spelled(titles=True)} (default: {targets.default()})",
-        pattern=LOOKED_UP,
-        identifier=Identifier.WORD,
         written=attrgetter("target"),
         always=True,
     )
-    release: str = option(
+    release: str = _chosen(
         "",
         "TensorFlow release, such as 2.21.0 or 2.21 (default: the newest one that fits the other options)",
         "VERSION",
-        pattern=LOOKED_UP,
-        identifier=Identifier.WORD,
         written=attrgetter("release"),
     )
-    python: str = option(
+    python: str = _chosen(
         "",
         "Python of the image, such as 3.11 (default: the newest of the release that has a base image; "
         f"{toolchains.default_base().python} with --wheel official)",
         "VERSION",
-        pattern=LOOKED_UP,
-        identifier=Identifier.WORD,
         written=attrgetter("python"),
     )
-    platform: str = option(
+    platform: str = _chosen(
         "",
         "linux/amd64 or linux/arm64 (default: this machine's)",
-        pattern=LOOKED_UP,
-        identifier=Identifier.WORD,
         written=attrgetter("platform"),
     )
-    cpu: str = option(
+    cpu: str = _chosen(
         "",
         "CPU to build for: host, a processor ('EPYC 7763'), a name (haswell), a level (x86-64-v3), features (avx2,fma) "
         "or a recorded file; "
         "host,exact also keeps the features that make no difference to TensorFlow",
-        pattern=LOOKED_UP,
-        identifier=Identifier.WORD,
         written=lambda build: build.instruction_set.option if _compiled(build) else "",
     )
-    cpuinfo: str = option(
+    cpuinfo: str = _chosen(
         "",
         "recorded CPU to use as `host`: /proc/cpuinfo, lscpu or py-cpuinfo's JSON; - is stdin",
         "FILE",
-        pattern=LOOKED_UP,
-        identifier=Identifier.WORD,
         written=lambda build: "",  # --cpu has what was read from it
     )
-    wheel: str = option(
+    wheel: str = _chosen(
         "",
         "official, a wheel file, or index:URL, the best of an index (default: build from source)",
-        pattern=LOOKED_UP,
-        identifier=Identifier.WORD,
         written=lambda build: {"official": "official", "source": ""}.get(build.wheel.kind, build.wheel.requirement),
     )
     compiler: str = _compiler(
@@ -163,16 +149,6 @@ class Request:
         what="a cuDNN version",
         form="9.8",
         identifier=Identifier.WORD,
-        rare=True,
-    )
-    cuda_path: str = _gpus(
-        "",
-        "folder of the base image (with --no-container: of this machine) with your own CUDA, instead of the one that "
-        "Bazel downloads (from 2.18 on); or three folders, with CUDA, cuDNN and NCCL",
-        "FOLDER[,FOLDER,FOLDER]",
-        pattern=CUDA_PATH,
-        what="one absolute path, or three",
-        form="/usr/local/cuda, or /opt/cuda,/opt/cudnn,/opt/nccl",
         rare=True,
     )
     bazel: str = _compiler(
@@ -279,61 +255,37 @@ class RunRequest:
     `tfbuild.pipeline.run.run_of` makes a `Run` of it. Nothing here reaches the image, or its identifier.
     """
 
-    engine: str = option(
+    engine: str = _engine(
         "",
         "container engine: ssh://HOST, tcp://HOST:PORT or a Docker context (default: Docker's current one)",
         "ADDRESS",
-        group=ENGINE,
-        pattern=TEXT,
     )
-    ca_cert: str = option(
-        "",
-        "PEM file with a company's CA certificates (default: SSL_CERT_FILE, when set)",
-        "FILE",
-        group=ENGINE,
-        pattern=TEXT,
-    )
-    mirror: str = option(
+    ca_cert: str = _engine("", "PEM file with a company's CA certificates (default: SSL_CERT_FILE, when set)", "FILE")
+    mirror: str = _engine(
         "",
         "where to download from: a bundle's file, or a URL that serves https://HOST/PATH at URL/HOST/PATH",
         "FILE|URL",
-        group=ENGINE,
-        pattern=TEXT,
     )
-    network: str = option("", "network of the build's steps: host, none or default", group=ENGINE, pattern=LOOKED_UP)
-    jobs: str = option(
+    network: str = _engine("", "network of the build's steps: host, none or default")
+    jobs: str = _resource(
         "",
         "number of actions that Bazel runs at once (default: derived from processors and memory)",
         "N",
-        group=RESOURCES,
-        pattern=LOOKED_UP,
         compiles=True,
     )
-    time_limit: str = option(
-        "",
-        "stop the compile after this time, such as 5h30m, keep its cache and exit with code 75",
-        "TIME",
-        group=RESOURCES,
-        pattern=LOOKED_UP,
+    time_limit: str = _resource(
+        "", "stop the compile after this time, such as 5h30m, keep its cache and exit with code 75", "TIME"
     )
-    need_disk: str = option(
-        "",
-        "gigabytes that must be free; 0 skips the check (default: depends on the release)",
-        "GB",
-        group=RESOURCES,
-        pattern=LOOKED_UP,
+    need_disk: str = _resource(
+        "", "gigabytes that must be free; 0 skips the check (default: depends on the release)", "GB"
     )
     remote_cache: str = _remote(
-        "",
-        "Bazel cache shared by machines: grpc://HOST:PORT, grpcs://, http:// or https://",
-        "URL",
-        pattern=LOOKED_UP,
+        "", "Bazel cache shared by machines: grpc://HOST:PORT, grpcs://, http:// or https://", "URL"
     )
     remote_executor: str = _remote(
         "",
         "run actions remotely: grpc://HOST:PORT or grpcs:// (--jobs: as many as its workers take at once)",
         "URL",
-        pattern=LOOKED_UP,
         rare=True,
     )
     remote_instance: str = _remote(
@@ -345,26 +297,11 @@ class RunRequest:
         form="main",
         rare=True,
     )
-    remote_header_file: str = _remote(
-        "",
-        "file of NAME=VALUE lines: headers with credentials",
-        "FILE",
-        pattern=TEXT,
-    )
+    remote_header_file: str = _remote("", "file of NAME=VALUE lines: headers with credentials", "FILE")
     remote_client_cert: str = _remote(
-        "",
-        "PEM file with the client certificate (with remote-client-key)",
-        "FILE",
-        pattern=TEXT,
-        rare=True,
+        "", "PEM file with the client certificate (with remote-client-key)", "FILE", rare=True
     )
-    remote_client_key: str = _remote(
-        "",
-        "PEM file with the key of remote-client-cert",
-        "FILE",
-        pattern=TEXT,
-        rare=True,
-    )
+    remote_client_key: str = _remote("", "PEM file with the key of remote-client-cert", "FILE", rare=True)
     remote_property: tuple[str, ...] = _remote(
         (),
         "NAME=VALUE, by which the executor chooses workers (repeatable)",
@@ -384,9 +321,7 @@ class RunRequest:
         rare=True,
     )
     remote_readonly: bool = _remote(
-        False,
-        "read the remote cache, but write nothing to it (for untrusted jobs)",
-        rare=True,
+        False, "read the remote cache, but write nothing to it (for untrusted jobs)", rare=True
     )
     no_cache: bool = option(
         False,

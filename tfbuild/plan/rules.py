@@ -47,34 +47,22 @@ def refuse_exclusive(request: Request) -> str:
     for row in targets.exclusions(switched_on):
         raise Unsupported(row.reason, hint=f"choose {' or '.join(f'--target {name}' for name in row.targets)}")
     alone = names[0] if len(names) == 1 else request.target
-    target = _target(next((name for name in names if not is_target(name)), alone))
-    _refuse_config_of_another(request, target)
+    name = next((name for name in names if not is_target(name)), alone)
+    if (target := targets.find(name)) is None:
+        hint = f"--target {near}" if (near := targets.named(name)) else f"one of: {', '.join(targets.names())}"
+        raise UsageError(f"unknown target {name!r}", hint=hint)
+    # The image would be labelled as what it is not.
+    for config in request.config:
+        if config not in (target.name, *target.configs) and (other := targets.find(config.lower())):
+            raise UsageError(
+                f"--config {config} belongs to target {other.name}, not to {name}", hint=f"--target {other.name}"
+            )
     return target.name
 
 
 def is_target(name: str) -> bool:
     """Whether there is a target of that name."""
     return targets.find(name) is not None
-
-
-def _target(name: str) -> targets.Target:
-    """Return the target of that name; raises UsageError with the one that is meant, or with all names."""
-    if target := targets.find(name):
-        return target
-    from difflib import get_close_matches
-
-    near = targets.named(name) or next(iter(get_close_matches(name, targets.names(), n=1, cutoff=0.7)), "")
-    hint = f"--target {near}" if near else f"one of: {', '.join(targets.names())}"
-    raise UsageError(f"unknown target {name!r}", hint=hint)
-
-
-def _refuse_config_of_another(request: Request, target: targets.Target) -> None:
-    """Raise UsageError for a --config that only names another target: the image would be labelled as what it is not."""
-    for name in request.config:
-        if name not in (target.name, *target.configs) and (other := targets.find(name.lower())):
-            raise UsageError(
-                f"--config {name} belongs to target {other.name}, not to {target.name}", hint=f"--target {other.name}"
-            )
 
 
 def choose_platform(request: Request, target: str = "") -> str:

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from tfbuild import facts
 from tfbuild.errors import BadInput, UsageError
-from tfbuild.facts import Facts, releases, toolchains
+from tfbuild.facts import releases
 from tfbuild.facts.release_table import RangeRow
 from tfbuild.util.files import absence, open_regular, read_regular
 
@@ -63,15 +65,8 @@ class Override:
     sha256: str
 
 
-class SystemLibrary(Facts, frozen=True, kw_only=True):
-    """A library of TF_SYSTEM_LIBS, and the Debian packages that a build against it needs."""
-
-    name: str
-    packages: tuple[str, ...]
-
-
-class SystemLibraryRow(RangeRow, frozen=True, kw_only=True):
-    """A library that releases can take from the system; `packages` where they are known."""
+class SystemLibrary(RangeRow, frozen=True, kw_only=True):
+    """A library of TF_SYSTEM_LIBS, and the Debian packages that a build against it needs; () where nobody knows."""
 
     name: str
     packages: tuple[str, ...] = ()
@@ -89,7 +84,10 @@ def tag(release: str) -> Source:
 def from_path(path: Path, sha256: str) -> Source:
     """Return the tree or archive at `path`; raises BadInput if there is none, or it is not TensorFlow's."""
     if os.path.isdir(path):
-        _refuse_foreign(path, [name for name in SIGNS if not (path / name).exists()], "--source names its root")
+        if missing := [name for name in SIGNS if not (path / name).exists()]:
+            raise BadInput(
+                f"{path} is not TensorFlow's source: it has no {missing[0]}", hint="--source names the tree's root"
+            )
         if sha256:
             raise BadInput(f"{path} is a folder, but source-sha256 is for archives", hint="leave it out")
         return Source(kind="tree", path=path)
@@ -103,7 +101,6 @@ def from_path(path: Path, sha256: str) -> Source:
         raise BadInput(
             f"{path.name} has the sha256 {actual}, not {sha256}", hint="fetch it again, or correct source-sha256"
         )
-    _refuse_foreign_archive(path)
     return Source(kind="archive", path=path, sha256=actual)
 
 
@@ -130,29 +127,6 @@ def digest(path: Path) -> str:
 
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _refuse_foreign(path: str | Path, missing: list[str], hint: str) -> None:
-    if missing:
-        raise BadInput(f"{path} is not TensorFlow's source: it has no {missing[0]}", hint=hint)
-
-
-def _refuse_foreign_archive(path: Path) -> None:
-    """Raise BadInput if the builder's tar could not unpack the file to TensorFlow's tree. Reads all of it."""
-    import lzma
-    import tarfile
-    import zlib
-
-    try:
-        with tarfile.open(path) as tar:
-            names = {name.partition("/")[2] for name in tar.getnames()}
-    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        raise BadInput(
-            f"{path.name} is not a complete tar archive: {str(error).splitlines()[0]}",
-            hint="--source takes what tar, gzip, bzip2 or xz made; fetch it again",
-        ) from None
-    missing = [name for name in SIGNS if not any(member == name or member.startswith(f"{name}/") for member in names)]
-    _refuse_foreign(path.name, missing, "an archive has one folder on top, which is TensorFlow's root")
 
 
 def pack(tree: Path, target: Path, *, as_file: str = "") -> None:
@@ -209,9 +183,9 @@ def _packed(tree: Path) -> Iterator[Path]:
 # --- the user's changes -----------------------------------------------------------------------------------------------
 
 
-def library_rows() -> tuple[SystemLibraryRow, ...]:
+def library_rows() -> tuple[SystemLibrary, ...]:
     """Return the libraries that releases can take from the system."""
-    return facts.rows("system_libs", SystemLibraryRow)
+    return facts.rows("system_libs", SystemLibrary)
 
 
 def patch(text: str) -> Patch:
@@ -228,15 +202,8 @@ def patch(text: str) -> Patch:
 
 
 def own_bazel(text: str) -> OwnBazel | None:
-    """Read VERSION=PATH; None for a version alone.
-
-    Raises BadInput if there is no Bazel at PATH, UsageError for a version that nobody can download.
-    """
+    """Read VERSION=PATH; None for a version alone. Raises BadInput if there is no Bazel at PATH."""
     version, equals, name = text.partition("=")
-    newest = toolchains.table().newest_bazel
-    if not equals and text and int(version.partition(".")[0]) > newest:
-        hint = f"the newest known is {newest}; --bazel VERSION=PATH takes a newer one of yours"
-        raise UsageError(f"there is no Bazel {version}", hint=hint)
     if not equals:
         return None
     path = Path(name)
@@ -299,18 +266,18 @@ def system_library(text: str, release: str) -> SystemLibrary:
     The tree of the release must know the library: it refuses others.
     """
     name, equals, packages = text.partition("=")
-    valid = {row.name: row.packages for row in library_rows() if row.covers(release)}
+    valid = {row.name: row for row in library_rows() if row.covers(release)}
     if name not in valid:
         where = next((f"releases before {row.before} can" for row in library_rows() if row.name == name), "")
         raise UsageError(
             f"system-lib {text!r}: TensorFlow {release} cannot take {name!r} from the system",
             hint=where or f"one of: {', '.join(valid)}",
         )
-    names = tuple(packages.split(",")) if equals else valid[name]
+    names = tuple(packages.split(",")) if equals else valid[name].packages
     if not names or not all(PACKAGE.fullmatch(each) for each in names):
-        tried = ", ".join(name for name, packages in valid.items() if packages)
+        tried = ", ".join(name for name, row in valid.items() if row.packages)
         raise UsageError(
             f"system-lib {text!r}: its Debian packages are not known",
             hint=f"one of: {tried}; or name them: --system-lib NAME=PACKAGE,PACKAGE",
         )
-    return SystemLibrary(name=name, packages=names)
+    return msgspec.structs.replace(valid[name], packages=names)

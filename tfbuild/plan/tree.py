@@ -14,18 +14,8 @@ import msgspec
 from packaging.version import Version
 
 from tfbuild.errors import BadInput
-from tfbuild.facts import releases
-from tfbuild.facts.release_table import (
-    Bazel,
-    Config,
-    KnownCompiler,
-    Python,
-    RangeRow,
-    ReleaseTable,
-    base,
-    is_version,
-    table,
-)
+from tfbuild.facts import release_table, releases
+from tfbuild.facts.release_table import RangeRow, ReleaseTable, base, is_version, table
 from tfbuild.util.files import open_regular
 
 PIP = "tensorflow/tools/pip_package"
@@ -37,15 +27,6 @@ CUDA_SETTING = re.compile(
 CUDA_CONFIG = re.compile(r"cuda(\d+)_version")
 # The compiler of the official builds.
 CLANG = re.compile(r"--repo_env=BAZEL_COMPILER=/usr/lib/llvm-(\d+)/bin/clang")
-# Questions that a Linux build never meets: those of other systems, or after a "yes" that is never given.
-NEVER = re.compile(
-    "ANDROID_.*|MPI_HOME|HOST_C(XX)?_COMPILER|TF_(OVERRIDE_EIGEN_STRONG_INLINE|CONFIGURE_IOS|TENSORRT_VERSION)|"
-    "COMPUTECPP_TOOLKIT_PATH|TRISYCL_INCLUDE_DIR|TF_NEED_COMPUTECPP|TF_DOWNLOAD_CLANG"
-)
-FOR_CUDA = re.compile(
-    "(TF|HERMETIC|LOCAL)_(CUDA|CUDNN|NCCL)_.*|TF_NEED_TENSORRT|CLANG_CUDA_COMPILER_PATH|GCC_HOST_COMPILER_PATH"
-)
-FOR_CPU = ("TF_NEED_CLANG", "CLANG_COMPILER_PATH")
 # configure.py asks for NAME in get_var(environ_cp, 'NAME', ...); other names in quotes may be read.
 ASKED = re.compile(r"\(\s*\w*env\w*,\s*(?:\w+=)?['\"]([A-Z]+_\w+)['\"]")
 QUOTED = re.compile(r"['\"]([A-Z]+(?:_[A-Z0-9]+)+|CC|CXX)['\"]")
@@ -177,14 +158,6 @@ def _has_target(read_text: ReadText, target: str) -> bool:
     return re.search(rf'^ *name = "{name}",$', read_text(f"{package}/BUILD") or "", re.M) is not None
 
 
-def unanswered(tree: TreeFacts, answers: Iterable[str], *, cuda: bool, compiler: str) -> tuple[str, ...]:
-    """Return the questions of configure.py that a build meets and that `answers` leaves open."""
-    other = "GCC_HOST" if compiler.startswith("clang") else "CLANG"
-    left = [name for name in tree.questions if name not in set(answers) and not NEVER.fullmatch(name)]
-    met = (name for name in left if not (name in FOR_CPU if cuda else FOR_CUDA.fullmatch(name)))
-    return tuple(name for name in met if not (name.startswith(other) and name.endswith("COMPILER_PATH")))
-
-
 # --- what differs from the facts --------------------------------------------------------------------------------------
 
 
@@ -202,18 +175,27 @@ class Difference:
     file: str
 
 
-def differences(tree: TreeFacts, release: str) -> tuple[Difference, ...]:
-    """Return what the tree says otherwise than the facts on `release`, or on the newest release before it."""
+def differences(tree: TreeFacts, release: str) -> Iterator[Difference]:
+    """Yield what the tree says otherwise than the facts on `release`, or on the newest release before it."""
     since = str(base(release))
-    return (
-        *_bazel(tree, release, since),
-        *_pythons(tree, release, since),
-        *_configs(tree, release, since),
-        *_questions(tree, release),
-        *_wheel_target(tree, release, since),
-        *_compiler(tree, release, since),
-        *_cuda(tree, release, since),
-    )
+    if tree.bazelversion and tree.bazelversion != releases.row(table().bazel, release).version:
+        bazel = release_table.Bazel(since=since, version=tree.bazelversion, source=".bazelversion")
+        yield Difference(table="bazel", row=bazel, what=f"Bazel {tree.bazelversion}", file=bazel.source)
+    if tree.lock_files and tree.lock_files != releases.pythons(release):
+        pythons = release_table.Python(since=since, versions=tree.lock_files, source="requirements_lock_3_*.txt")
+        yield Difference(table="python", row=pythons, what=f"Python {', '.join(tree.lock_files)}", file=pythons.source)
+    yield from _configs(tree, release, since)
+    for row in releases.rows(table().configure, release) if tree.questions else ():
+        if row.variable not in tree.questions + tree.reads:
+            what = f"no question for {row.variable}"
+            yield Difference(table="configure", key=row.key, row=None, what=what, file="configure.py")
+    if tree.wheel_targets and releases.wheel(release).target not in tree.wheel_targets:
+        known = next(row for row in reversed(table().wheel_target) if row.target in tree.wheel_targets)
+        source = f"{known.target.removeprefix('//').partition(':')[0]}/BUILD"
+        wheel = msgspec.structs.replace(known, since=since, before="", source=source)
+        yield Difference(table="wheel_target", row=wheel, what=f"the wheel's target {wheel.target}", file=source)
+    yield from _compiler(tree, release, since)
+    yield from _cuda(tree, release, since)
 
 
 def extended(rows: Iterable[Difference], release: str) -> ReleaseTable:
@@ -231,8 +213,8 @@ def extended(rows: Iterable[Difference], release: str) -> ReleaseTable:
     return msgspec.structs.replace(own, **changes)
 
 
-def notes(rows: Iterable[Difference], release: str, unanswered: Iterable[str]) -> Iterator[str]:
-    """Yield notes on what a tree says that the facts do not, and on the questions that it leaves open."""
+def notes(rows: Iterable[Difference], release: str) -> Iterator[str]:
+    """Yield notes on what a tree says that the facts do not."""
     known = releases.known(release)
     for row in rows:
         if not known:
@@ -244,20 +226,6 @@ def notes(rows: Iterable[Difference], release: str, unanswered: Iterable[str]) -
             f"not certain: TensorFlow {release} is newer than this tfbuild; what its tree does not say is taken from "
             f"{releases.nearest(release)}"
         )
-    for name in unanswered:
-        yield f"not certain: configure.py also asks for {name}: --configure {name}=VALUE answers it"
-
-
-def _bazel(tree: TreeFacts, release: str, since: str) -> Iterator[Difference]:
-    if tree.bazelversion and tree.bazelversion != releases.row(table().bazel, release).version:
-        row = Bazel(since=since, version=tree.bazelversion, source=".bazelversion")
-        yield Difference(table="bazel", row=row, what=f"Bazel {tree.bazelversion}", file=row.source)
-
-
-def _pythons(tree: TreeFacts, release: str, since: str) -> Iterator[Difference]:
-    if tree.lock_files and tree.lock_files != releases.pythons(release):
-        row = Python(since=since, versions=tree.lock_files, source="requirements_lock_3_*.txt")
-        yield Difference(table="python", row=row, what=f"Python {', '.join(tree.lock_files)}", file=row.source)
 
 
 def _configs(tree: TreeFacts, release: str, since: str) -> Iterator[Difference]:
@@ -265,24 +233,9 @@ def _configs(tree: TreeFacts, release: str, since: str) -> Iterator[Difference]:
     for name in sorted(known | {name for name in tree.configs if CUDA_CONFIG.fullmatch(name)}):
         exists = name in tree.configs
         if exists is not (releases.config(name, release) or False):
-            row = Config(since=since, name=name) if exists else None
+            row = release_table.Config(since=since, name=name) if exists else None
             what = f"{'' if exists else 'no '}--config={name}"
             yield Difference(table="config", key=name, row=row, what=what, file=".bazelrc")
-
-
-def _questions(tree: TreeFacts, release: str) -> Iterator[Difference]:
-    for row in releases.rows(table().configure, release) if tree.questions else ():
-        if row.variable not in tree.questions + tree.reads:
-            what = f"no question for {row.variable}"
-            yield Difference(table="configure", key=row.key, row=None, what=what, file="configure.py")
-
-
-def _wheel_target(tree: TreeFacts, release: str, since: str) -> Iterator[Difference]:
-    if tree.wheel_targets and releases.wheel(release).target not in tree.wheel_targets:
-        known = next(row for row in reversed(table().wheel_target) if row.target in tree.wheel_targets)
-        source = f"{known.target.removeprefix('//').partition(':')[0]}/BUILD"
-        row = msgspec.structs.replace(known, since=since, before="", source=source)
-        yield Difference(table="wheel_target", row=row, what=f"the wheel's target {row.target}", file=source)
 
 
 def _compiler(tree: TreeFacts, release: str, since: str) -> Iterator[Difference]:
@@ -293,7 +246,7 @@ def _compiler(tree: TreeFacts, release: str, since: str) -> Iterator[Difference]
     for own in (row for row in known if row.sure == "wheel"):
         yield Difference(table="known_compiler", key=own.key, row=None, what=f"not {own.name}", file=".bazelrc")
     source = "the official builds in .bazelrc"
-    row = KnownCompiler(since=since, name=tree.clang, sure="packagers", source=source)
+    row = release_table.KnownCompiler(since=since, name=tree.clang, sure="packagers", source=source)
     yield Difference(table="known_compiler", key=row.key, row=row, what=tree.clang, file=".bazelrc")
 
 

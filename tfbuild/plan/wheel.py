@@ -138,17 +138,10 @@ def instruction_set(file: WheelFile, release: str, *, claimed: Sequence[Instruct
     agreeing = (row for row in claimed if frozenset(row.features) & known == compiled & known)
     if (fitting := next(agreeing, None)) is not None:
         return fitting
-    nearest = claimed[-1]
     raise BadInput(
-        f"{file.path.name} was compiled for {' '.join(sorted(compiled)) or 'no feature'}, "
-        f"not for {nearest.name}: {_difference(frozenset(nearest.features) & known, compiled & known)}",
+        f"{file.path.name} was compiled for {' '.join(sorted(compiled)) or 'no feature'}, not for {claimed[-1].name}",
         hint="leave --cpu out to take what the wheel itself says",
     )
-
-
-def _difference(expected: frozenset[str], compiled: frozenset[str]) -> str:
-    parts = (("lacks", expected - compiled), ("has beyond it", compiled - expected))
-    return "; ".join(f"it {verb} {' '.join(sorted(names))}" for verb, names in parts if names)
 
 
 def _guard(file: WheelFile, release: str) -> frozenset[str]:
