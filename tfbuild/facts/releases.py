@@ -118,13 +118,9 @@ def others(release: str) -> Iterator[str]:
 
 
 def rows(among: Iterable[R], release: str, key: str | None = None) -> tuple[R, ...]:
-    """Return the rows that hold for a release (and have `key`), in the file's order.
-
-    Raises Unsupported if the release does not exist.
-    """
+    """Return the rows that hold for a release (and have `key`), in the file's order; raises Unsupported without one."""
     get(release)
-    rows = among if key is None else (row for row in among if row.key == key)
-    return tuple([row for row in rows if row.covers(release)])
+    return tuple([row for row in among if key in (None, row.key) and row.covers(release)])
 
 
 def row(among: Iterable[R], release: str, key: str | None = None) -> R:
@@ -222,12 +218,9 @@ def cuda_from_base(release: str, target: str) -> bool:
 
 def config(name: str, release: str) -> bool | None:
     """Whether .bazelrc has --config=NAME; None where that is not known."""
-    get(release)
-    of_name = [row for row in table().config if row.name == name]
-    if not of_name:
-        return None
-    matches = [row for row in of_name if row.covers(release)]
-    return None if any(row.sure == "unknown" for row in matches) else bool(matches)
+    matches = rows(table().config, release, name)
+    known = any(row.name == name for row in table().config) and not any(row.sure == "unknown" for row in matches)
+    return bool(matches) if known else None
 
 
 def threading_row(release: str, arch: str) -> Threading:
@@ -235,15 +228,10 @@ def threading_row(release: str, arch: str) -> Threading:
     return row(table().threading, release, arch)
 
 
-def thread_env(threading: str) -> tuple[tuple[str, str], ...]:
-    """Return the variables that an image sets for that runtime unless the user has."""
-    return tuple((row.variable, row.value) for row in table().thread_env if row.threading == threading)
-
-
-def onednn_env(release: str) -> tuple[tuple[str, str], ...]:
-    """Return the variables that switch oneDNN on in an image that promises it; () from `known_until` on."""
+def onednn_env(release: str, threading: str = "") -> tuple[tuple[str, str], ...]:
+    """Return the variables that switch oneDNN on in an image that promises it, or those that tune it on `threading`."""
     known = table().onednn_env if version(release) < version(table().known_until) else ()
-    return tuple((row.variable, row.value) for row in known if row.covers(release))
+    return tuple((row.variable, row.value) for row in known if row.covers(release) and row.threading == threading)
 
 
 # --- the official wheel ----------------------------------------------------------------------------------------------
@@ -257,10 +245,7 @@ def official_wheel(release: str, arch: str) -> OfficialWheel:
 
 @cache
 def wheel_digests() -> dict[str, dict[str, str]]:
-    """Return digests of wheels by requirement, then by Python and architecture ("3.11 x86_64").
-
-    `python -m tests.facts.digests` reads them from PyPI's API.
-    """
+    """Return digests of wheels by requirement, then by Python and architecture ("3.11 x86_64")."""
     text = (facts.FOLDER / "wheel_digests.json").read_bytes()
     return msgspec.json.decode(text, type=dict[str, dict[str, str]])
 

@@ -166,18 +166,30 @@ def choose(hosts: Mapping[str, Cpu], most: int) -> Fleet:
     images, proved = cover(sorted(archs, key=sorted), most, loss)
     served = {name: best(frozenset(own.features), images, loss) for name, own in sets.items()}
     groups = {image: [name for name in sets if served[name] == image] for image in set(served.values())}
-    compiled = {image: isa.intersection([sets[name] for name in names]) for image, names in groups.items()}
+    compiled = {image: _common([sets[name] for name in names]) for image, names in groups.items()}
     order = sorted(groups, key=lambda image: (compiled[image].arch, -len(compiled[image].features), groups[image]))
+    held = {name: frozenset(compiled[served[name]].features) for name in sets}
     return Fleet(
         schema=SCHEMA,
         allowed=most,
         proved=proved,
         images=tuple(_image(compiled[image], sorted(groups[image])) for image in order),
         hosts=tuple(
-            _covered(name, cpu.model, sets[name], compiled[served[name]], order.index(served[name]))
+            CoveredHost(
+                name=name,
+                model=cpu.model,
+                instruction_set=sets[name].name,
+                image=order.index(served[name]),
+                loss=speed_loss(frozenset(sets[name].features), held[name], cpu.arch),
+                unused=tuple(feature for feature in sets[name].features if feature not in held[name]),
+            )
             for name, cpu in hosts.items()
         ),
     )
+
+
+def _common(sets: Sequence[InstructionSet]) -> InstructionSet:
+    return isa.instruction_set(frozenset.intersection(*(frozenset(own.features) for own in sets)), sets[0].arch)
 
 
 def _image(compiled: InstructionSet, hosts: list[str]) -> FleetImage:
@@ -192,18 +204,6 @@ def _image(compiled: InstructionSet, hosts: list[str]) -> FleetImage:
         hosts=tuple(hosts),
         speed=speed,
         official_wheel=speed is not None and speed <= 1 and facts.closure(official) <= held,
-    )
-
-
-def _covered(name: str, model: str, own: InstructionSet, compiled: InstructionSet, image: int) -> CoveredHost:
-    own_features, image_features = frozenset(own.features), frozenset(compiled.features)
-    return CoveredHost(
-        name=name,
-        model=model,
-        instruction_set=own.name,
-        image=image,
-        loss=speed_loss(own_features, image_features, own.arch),
-        unused=tuple(sorted(own_features - image_features)),
     )
 
 
