@@ -1,8 +1,7 @@
 """The compiler flags of an instruction set, and known problems of a compiler with a feature and a TensorFlow release.
 
-The flags are a level (``-march=x86-64-v3``) and the features beyond it. They are never ``-march=native`` (which differs
-between machines), a list without a level (for which Clang does not tune: Eigen's GEMM runs at half of plain ``-mavx``)
-or a CPU's name (some of which tune as badly).
+The flags are a level (``-march=x86-64-v3``) and the features beyond it; never ``-march=native`` (which differs between
+machines), nor a CPU's name or a list without a level (Clang tunes badly for them: Eigen's GEMM at half of ``-mavx``).
 """
 
 import re
@@ -20,13 +19,6 @@ from tfbuild.facts.release_table import within
 SPELLED = re.compile(r"(gcc|clang)-?(\d{1,4})(?:\.\d+)*", re.ASCII)
 WIDTH = "-mprefer-vector-width="
 WIDTHS = ("128", "256", "512")
-
-
-class Compiler(Facts, frozen=True):
-    """The versions that were tried."""
-
-    name: str
-    versions: tuple[int, ...]
 
 
 class Extra(Facts, frozen=True):
@@ -66,7 +58,7 @@ class Broken(Facts, frozen=True, kw_only=True, rename={"start": "from"}):
 
 
 class CompilerTable(Facts, frozen=True):
-    compiler: tuple[Compiler, ...]
+    compiler: dict[str, tuple[int, ...]]
     extra: tuple[Extra, ...]
     broken: tuple[Broken, ...]
 
@@ -80,7 +72,7 @@ def table() -> CompilerTable:
 def find(text: str) -> tuple[str, int]:
     """Return ("gcc", 12) for "gcc-12"; raises Unsupported with those that were tried."""
     match = SPELLED.fullmatch(text.strip().lower().replace("clang++", "clang").replace("g++", "gcc"))
-    tried = {row.name: row.versions for row in table().compiler}
+    tried = table().compiler
     if match and int(match[2]) in tried[match[1]]:
         return match[1], int(match[2])
     options = ", ".join(f"{name}-{versions[0]} to {name}-{versions[-1]}" for name, versions in tried.items())

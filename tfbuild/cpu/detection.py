@@ -78,8 +78,7 @@ def detect(path: Path | None = None) -> Cpu:
     """
     if path is not None:
         return parse(read_text(path), origin="stdin" if str(path) == STDIN else str(path))
-    system = platform.system()
-    return _linux(str(CPUINFO)) if system == "Linux" else _portable()
+    return _linux(str(CPUINFO)) if platform.system() == "Linux" else _portable()
 
 
 @cache

@@ -25,9 +25,8 @@ EXACT = "exact"
 LEFT_OUT = "no known effect on TensorFlow"
 MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 
-# What other tools call the CPU of this machine, and every CPU of its architecture.
+# What other tools call the CPU of this machine.
 MEANING_HOST = ("native", "auto", "local")
-MEANING_SMALLEST = ("none", "generic", "baseline", "any", "portable")
 # How alike a name and its misspelling are (difflib's ratio); bonnell and broadwell, which are two CPUs, are 0.62.
 ALIKE = 0.8
 # Models in the refusal of a name that many CPUs have.
@@ -255,8 +254,6 @@ def same_architecture(cpu: Cpu, arch: str, origin: str) -> Cpu:
 def _nearest(name: str, arch: str) -> str:
     if name.lower().lstrip("-").removeprefix("march=").removeprefix("mcpu=") in MEANING_HOST:
         return "--cpu host is the CPU of this machine"
-    if name.lower() in MEANING_SMALLEST:
-        return f"--cpu {facts.levels(arch)[0].name} runs on every {arch} CPU"
     for other, platform in MACHINES.items():
         if other != arch and is_known(name, other):
             return f"{name} is for {other}: --platform {platform}"
@@ -333,7 +330,7 @@ def _entries(arch: str) -> Iterator[CpuEntry]:
     cpus = (*names.known(arch), *(row.cpu for row in rows if names.features(row.cpu, arch) is None))
     others = [cpu for cpu in cpus if facts.squeeze(cpu) != facts.squeeze(arch) and facts.level(cpu, arch) is None]
     for name in dict.fromkeys((*levels, *others)):
-        own = (row for row in rows if names.same(row.cpu, name, arch))
+        own = (row for row in rows if facts.squeeze(row.cpu) == facts.squeeze(name))
         yield CpuEntry(
             name=name,
             kind="level" if name in levels else "CPU",

@@ -44,15 +44,6 @@ def known(arch: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*own, *(row.name for row in _rows(arch).values()))))
 
 
-def same(one: str, other: str, arch: str) -> bool:
-    """Whether two names mean one CPU: skylake-avx512 and skylake_avx512, haswell and core-avx2."""
-    if facts.squeeze(one) == facts.squeeze(other):
-        return True
-    targets = _targets(arch)
-    first, second = (targets.get(facts.squeeze(name)) for name in (one, other))
-    return first is not None and first is second
-
-
 def _has_features(target: Any, arch: str) -> bool:
     """Whether archspec lists the target's features; for armv8.3a to armv9.2a it has only compiler flags."""
     return bool(target.family.name == arch and (target.features or target.name in ("x86_64", "aarch64")))

@@ -1,8 +1,7 @@
 """Read a text that describes a CPU, whichever tool printed it.
 
-There are three formats, recognised by their content: Linux's /proc/cpuinfo (followed by the output of
-``ld.so --list-diagnostics``, if there is any), the output of lscpu, and ``python -m cpuinfo --json`` (py-cpuinfo,
-anywhere).
+The formats are Linux's /proc/cpuinfo (with the output of ``ld.so --list-diagnostics`` behind it, if there is any), the
+output of lscpu, and ``python -m cpuinfo --json`` (py-cpuinfo).
 """
 
 import re
@@ -134,10 +133,8 @@ def _library(text: str, origin: str) -> Reading:
     except ValueError as error:
         raise refusal(origin, f"it looks like py-cpuinfo's JSON, but cannot be read: {error}") from error
     arch = {"X86_64": "x86_64", "ARM_8": "aarch64"}.get(record.arch, "")
-    if not arch:
-        raise refusal(origin, f"py-cpuinfo calls its architecture {record.arch}, and tfbuild knows X86_64 and ARM_8")
-    if not record.flags:  # without a PATH, and on Apple's own CPUs
-        raise refusal(origin, "it has no flags at all")
+    if not arch or not record.flags:  # it has none without a PATH, and on Apple's own CPUs
+        raise refusal(origin, "it has no flags of an X86_64 or ARM_8 CPU")
     cores = (canonical(record.flags, arch),)
     return Reading(arch=arch, vendor=record.vendor_id_raw, model=record.brand_raw, cores=cores)
 

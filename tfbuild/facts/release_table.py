@@ -101,8 +101,6 @@ class Config(RangeRow, frozen=True, kw_only=True):
 
 
 class LinkedLlvm(RangeRow, frozen=True, kw_only=True):
-    """The major version of the LLVM that TensorFlow is built with."""
-
     major: int
 
 

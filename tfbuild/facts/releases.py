@@ -1,7 +1,4 @@
-"""Look-ups of facts about a TensorFlow release, in facts/releases.toml, guard.toml and defects.toml.
-
-An unknown release raises Unsupported, with the known ones. Nothing here guesses.
-"""
+"""Look up facts about a TensorFlow release, in facts/releases.toml, guard.toml and defects.toml; raise Unsupported."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -13,22 +10,8 @@ from packaging.version import Version
 
 from tfbuild import facts
 from tfbuild.errors import Unsupported
-from tfbuild.facts import Facts, targets
-from tfbuild.facts.release_table import (
-    UNCERTAIN,
-    CompileCost,
-    Cuda,
-    KnownCompiler,
-    OfficialWheel,
-    RangeRow,
-    Release,
-    Step,
-    Threading,
-    WheelTarget,
-    base,
-    table,
-    version,
-)
+from tfbuild.facts import Facts, release_table, targets
+from tfbuild.facts.release_table import RangeRow, Release, base, table, version
 
 R = TypeVar("R", bound=RangeRow)
 # The folder of a wheel with TensorFlow's libraries, and the one of them with the CPU guard.
@@ -145,9 +128,9 @@ def bazel(release: str) -> str:
     return row(table().bazel, release).version
 
 
-def compilers(release: str) -> tuple[KnownCompiler, ...]:
+def compilers(release: str) -> tuple[release_table.KnownCompiler, ...]:
     """Return the compilers that can build the release, the surest first."""
-    order = ("wheel", "measured", "packagers", *UNCERTAIN)
+    order = ("wheel", "measured", "packagers", *release_table.UNCERTAIN)
     return tuple(sorted(rows(table().known_compiler, release), key=lambda known: order.index(known.sure)))
 
 
@@ -162,7 +145,7 @@ def wheel_compiler(release: str) -> str:
     return fact.wheel if release in fact.measured else ""
 
 
-def wheel(release: str) -> WheelTarget:
+def wheel(release: str) -> release_table.WheelTarget:
     """Return the Bazel target of the wheel, and the options that name it."""
     return row(table().wheel_target, release)
 
@@ -181,7 +164,7 @@ def llvm(release: str) -> int:
     return next((row.major for row in table().llvm if row.covers(release)), 0)
 
 
-def compile_cost(release: str) -> CompileCost:
+def compile_cost(release: str) -> release_table.CompileCost:
     """Return what a compile takes, as recorded for this release or the nearest one that was compiled."""
     return row(table().compile, release)
 
@@ -196,14 +179,14 @@ def host_tools(release: str) -> tuple[str, ...]:
     return tuple(tool.name for tool in rows(table().host_tool, release))
 
 
-def constraints(release: str, step: Step = "run") -> tuple[str, ...]:
+def constraints(release: str, step: release_table.Step = "run") -> tuple[str, ...]:
     """Return the pip constraints that the wheel needs to work today ("run") or to be built ("build")."""
     return tuple(
         constraint.requirement for constraint in rows(table().constraint, release) if step in constraint.applies
     )
 
 
-def cuda(release: str) -> Cuda:
+def cuda(release: str) -> release_table.Cuda:
     """Return the release's own CUDA and cuDNN, and the others that it takes."""
     return row(table().cuda, release)
 
@@ -223,7 +206,7 @@ def config(name: str, release: str) -> bool | None:
     return bool(matches) if known else None
 
 
-def threading_row(release: str, arch: str) -> Threading:
+def threading_row(release: str, arch: str) -> release_table.Threading:
     """Return how oneDNN runs in a build for `arch`."""
     return row(table().threading, release, arch)
 
@@ -238,7 +221,7 @@ def onednn_env(release: str, threading: str = "") -> tuple[tuple[str, str], ...]
 
 
 @cache
-def official_wheel(release: str, arch: str) -> OfficialWheel:
+def official_wheel(release: str, arch: str) -> release_table.OfficialWheel:
     """Return how the wheels on PyPI are compiled and named."""
     return row(table().official_wheel, release, arch)
 

@@ -109,7 +109,9 @@ def gather(sources: Sequence[str]) -> dict[str, Cpu]:
     for file in files:
         name = file.name if counts[file.name] == 1 else str(file)
         try:
-            hosts[name] = _read(file, name)
+            hosts[name] = cpu = cpus.parse(cpus.read_text(file), origin=name)
+            if not cpu.level:
+                raise Unsupported(f"its CPU is below {facts.levels(cpu.arch)[0].name}, for which nothing is built")
         except TfbuildError as error:
             unreadable.append(f"  {name}: {error.reason}")
     if unreadable:
@@ -132,13 +134,6 @@ def _files(path: Path) -> list[Path]:
     if not files:
         raise UsageError(f"{path} is not a file or a folder with files", hint=RECORD)
     return files
-
-
-def _read(file: Path, name: str) -> Cpu:
-    cpu = cpus.parse(cpus.read_text(file), origin=name)
-    if not cpu.level:
-        raise Unsupported(f"its CPU is below {facts.levels(cpu.arch)[0].name}, for which no TensorFlow is built")
-    return cpu
 
 
 # --- the choice -------------------------------------------------------------------------------------------------------
@@ -164,11 +159,10 @@ def choose(hosts: Mapping[str, Cpu], most: int) -> Fleet:
         return (0, unused, unused) if share is None else (count * share, 0, unused)
 
     images, proved = cover(sorted(archs, key=sorted), most, loss)
-    served = {name: best(frozenset(own.features), images, loss) for name, own in sets.items()}
+    served = {name: best(frozenset(own.features), images, loss) or frozenset() for name, own in sets.items()}
     groups = {image: [name for name in sets if served[name] == image] for image in set(served.values())}
-    compiled = {image: _common([sets[name] for name in names]) for image, names in groups.items()}
+    compiled = {image: isa.instruction_set(image, sets[names[0]].arch) for image, names in groups.items()}
     order = sorted(groups, key=lambda image: (compiled[image].arch, -len(compiled[image].features), groups[image]))
-    held = {name: frozenset(compiled[served[name]].features) for name in sets}
     return Fleet(
         schema=SCHEMA,
         allowed=most,
@@ -180,16 +174,12 @@ def choose(hosts: Mapping[str, Cpu], most: int) -> Fleet:
                 model=cpu.model,
                 instruction_set=sets[name].name,
                 image=order.index(served[name]),
-                loss=speed_loss(frozenset(sets[name].features), held[name], cpu.arch),
-                unused=tuple(feature for feature in sets[name].features if feature not in held[name]),
+                loss=speed_loss(frozenset(sets[name].features), served[name], cpu.arch),
+                unused=tuple(feature for feature in sets[name].features if feature not in served[name]),
             )
             for name, cpu in hosts.items()
         ),
     )
-
-
-def _common(sets: Sequence[InstructionSet]) -> InstructionSet:
-    return isa.instruction_set(frozenset.intersection(*(frozenset(own.features) for own in sets)), sets[0].arch)
 
 
 def _image(compiled: InstructionSet, hosts: list[str]) -> FleetImage:
