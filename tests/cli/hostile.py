@@ -113,23 +113,16 @@ class Watch:
             raise ConnectionRefusedError if event == "socket.connect" else socket.gaierror("no network in this test")
         if event in STARTS and str(arguments[0]) not in ABOUT_THIS_MACHINE:
             self.started.append(f"{event} {arguments[:2]!r}")
-        elif (position := WRITES.get(event)) is not None and self._writes(event, arguments):
-            self.written.add(self._path(arguments[position], arguments[-1]))
-
-    def _writes(self, event: str, arguments: tuple[object, ...]) -> bool:
-        flags = arguments[2] if event == "open" else os.O_CREAT
-        return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC))
-
-    def _path(self, path: object, folder: object) -> str:
-        """The whole path; `folder`: a descriptor of the one that it is in, else the working folder."""
-        if isinstance(path, int):
-            return ""
-        within = os.readlink(f"/proc/self/fd/{folder}") if isinstance(folder, int) and 0 <= folder < 1024 else "."
-        return os.path.abspath(os.path.join(within, os.fsdecode(str(path) if isinstance(path, Path) else path)))  # type: ignore[arg-type]
+        flags = arguments[2] if event == "open" else os.O_CREAT if event in WRITES else 0
+        path = arguments[WRITES.get(event, 0)] if flags else 0
+        # A name in a folder that is open is what Python removes recursively.
+        inside = event != "open" and isinstance(arguments[-1], int) and arguments[-1] >= 0
+        if isinstance(flags, int) and flags & WRITING and isinstance(path, str | bytes | os.PathLike) and not inside:
+            self.written.add(os.path.abspath(os.fsdecode(path)))
 
     def outside(self, folders: tuple[Path, ...]) -> set[str]:
         """The files written elsewhere than in `folders`, without what Python itself keeps of modules."""
-        paths = {path for path in self.written if path not in ("", os.devnull) and "__pycache__" not in path}
+        paths = {path for path in self.written if path != os.devnull and "__pycache__" not in path}
         return {path for path in paths if not any(Path(path).is_relative_to(folder) for folder in folders)}
 
 
@@ -138,6 +131,7 @@ STARTS = ("subprocess.Popen", "os.posix_spawn", "os.exec", "os.system", "os.fork
 ABOUT_THIS_MACHINE = ("/lib64/ld-linux-x86-64.so.2", "file", "uname")
 # The place of the path that changes, among the arguments of an event. The last argument of `open` is no folder.
 WRITES = {"open": 0, "os.mkdir": 0, "os.remove": 0, "os.rmdir": 0, "os.rename": 1, "os.link": 1, "os.symlink": 1}
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 WATCHING: list[Watch] = []
 
 
@@ -215,36 +209,26 @@ class Place:
     """The folder in which commands run: two levels down, so that a way out of it can be seen."""
 
     root: Path
-
-    @property
-    def work(self) -> Path:
-        return self.root / "a" / "b" / "work"
-
-    @property
-    def tmp(self) -> Path:
-        return self.root / "tmp"
-
-    @property
-    def env(self) -> dict[str, str]:
-        """Neither an engine nor a registry answers, no program is found, and no setting of the user counts."""
-        variables = dict.fromkeys(("DOCKER_CONTEXT", "TFBUILD_REGISTRY", "SSL_CERT_FILE"), "")
-        return {
-            **variables,
-            "DOCKER_HOST": "unix:///nonexistent",
-            "PATH": str(self.root / "none"),
-            "HOME": str(self.work),
-        }
+    work: Path
+    tmp: Path
+    env: Mapping[str, str]
 
 
 @contextmanager
 def place() -> Iterator[Place]:
-    """A place for many commands. Whatever they are given, none may start what a value names."""
+    """A place for many commands. Neither an engine nor a registry answers, and no program is found.
+
+    Whatever the commands are given, none may start what a value names.
+    """
     with tempfile.TemporaryDirectory(dir=MEMORY_FOLDER if Path(MEMORY_FOLDER).is_dir() else None) as name:
-        new = Place(Path(name).resolve())
-        new.work.mkdir(parents=True)
-        new.tmp.mkdir()
-        yield new
-        assert not list(new.root.rglob("pwned*"))
+        root = Path(name).resolve()
+        work, tmp = root / "a" / "b" / "work", root / "tmp"
+        work.mkdir(parents=True)
+        tmp.mkdir()
+        env = dict.fromkeys(("DOCKER_CONTEXT", "TFBUILD_REGISTRY", "SSL_CERT_FILE"), "")
+        env |= {"DOCKER_HOST": "unix:///nonexistent", "PATH": str(root / "none"), "HOME": str(work)}
+        yield Place(root, work, tmp, env)
+        assert not list(root.rglob("pwned*"))
 
 
 def try_pair(pair: Pair, value: str | None, where: Place) -> None:

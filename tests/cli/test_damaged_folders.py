@@ -15,6 +15,7 @@ from tests.commandline import answer, invoke
 from tests.users import nobody
 from tests.verify import test_report as reports
 from tfbuild import plan
+from tfbuild.context import dockerfile
 from tfbuild.errors import EngineMissing, UsageError
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
@@ -95,20 +96,6 @@ def test_a_log_is_made_anew_whatever_was_in_its_place(thing: str, here: Path, ou
     assert not log.is_symlink()
 
 
-def test_a_log_that_cannot_be_written_is_an_error_before_the_command_runs(here: Path) -> None:
-    log = here / "build" / "build.log"
-    log.parent.mkdir()
-    log.write_text("somebody else's")
-    log.parent.chmod(0o555)
-    ran = here / "ran"
-    with nobody():
-        for work in (lambda: process.discard(log), lambda: process.logged(["touch", str(ran)], dict(os.environ), log)):
-            with pytest.raises(UsageError, match=f"cannot write to {log.parent}: Permission denied"):
-                work()
-    assert not ran.exists()
-    assert log.read_text() == "somebody else's"
-
-
 @pytest.mark.parametrize("thing", ["half", "other", "folder", "link", "foreign link"])
 def test_a_damaged_context_is_written_anew_or_refused(thing: str, here: Path, outside: Path) -> None:
     context = here / "build" / build().id / "context"
@@ -134,6 +121,34 @@ def test_a_damaged_context_is_written_anew_or_refused(thing: str, here: Path, ou
     invoke("dockerfile", *OPTIONS, cwd=here)
     assert {path.relative_to(context): path.read_bytes() for path in context.rglob("*") if path.is_file()} == good
     assert not any(path.is_symlink() for path in context.rglob("*"))
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_context_whose_writer_is_cut_is_the_old_one_or_none(
+    step: int, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what takes its place is on the disk before it gets its name."""
+    folder, did, real = here / "context", list[str](), Path.rename
+
+    def rename(path: Path, target: Path) -> Path:
+        did.append("rename")
+        if did.count("rename") == step:
+            raise KeyboardInterrupt
+        return real(path, target)
+
+    def seen() -> dict[Path, bytes]:
+        return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    dockerfile.write_context(build(), folder, base_digest=f"sha256:{64 * '0'}")
+    old = seen()
+    monkeypatch.setattr(dockerfile, "flush", lambda _: did.append("flush"))
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(KeyboardInterrupt):
+        dockerfile.write_context(build(), folder, base_digest=f"sha256:{64 * '1'}")
+    assert did == ["flush", *["rename"] * step]
+    assert seen() == (old if step == 1 else {})
+    dockerfile.write_context(build(), folder, base_digest=f"sha256:{64 * '1'}")
+    assert seen().keys() == old.keys()
 
 
 # --- reports/ ---------------------------------------------------------------------------------------------------------

@@ -74,20 +74,6 @@ def test_a_page_links_only_to_pages(page: Path) -> None:
         assert (page.parent / name).resolve().is_relative_to(DOCS), f"{name} in {page.name}"
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        "To enable the following instructions",
-        "Illegal instruction (core dumped)",
-        "not built with CUDA kernel binaries compatible with compute capability 12.0",
-    ],
-)
-def test_a_message_that_people_search_for_has_its_answer(message: str) -> None:
-    """Word for word: as a heading of its own, and on the first page."""
-    assert f"### {message}\n" in (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
-    assert message in (DOCS / "index.md").read_text(encoding="utf-8")
-
-
 def test_every_page_is_in_the_navigation_and_in_the_contents() -> None:
     pages = {str(path.relative_to(DOCS)) for path in PAGES}
     # MkDocs' own tags (!ENV) are kept as they are.
@@ -105,16 +91,6 @@ def leaves(part: object) -> Iterator[str]:
 
 
 # --- generated --------------------------------------------------------------------------------------------------------
-
-
-def test_a_section_is_replaced_and_what_stands_around_it_stays() -> None:
-    assert reference.with_section("a<old>b>c", "<", ">", "new") == "a<new>b>c"
-
-
-@pytest.mark.parametrize("text", ["a>b", "a<b", ">a<b"])
-def test_a_text_without_the_section_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="there is no"):
-        reference.with_section(text, "<", ">", "new")
 
 
 def test_every_error_has_a_row() -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from tests.commandline import answer, invoke
 from tests.cpu.machines import machine, recordings
-from tests.facts import newest
 from tfbuild import plan
 from tfbuild.plan import Request
 from tfbuild.publish import choose
@@ -53,13 +52,6 @@ def test_a_detected_cpu_fits_eighty_columns(tmp_path: Path) -> None:
 def names_of(lines: list[str]) -> list[str]:
     """The names in the first of two columns."""
     return [re.split("  +", line)[0] for line in lines if line[:1].strip()]
-
-
-def test_what_is_hidden_from_a_guest_is_masked(tmp_path: Path) -> None:
-    newest = machine("unknown-sapphirerapids")
-    cores = (newest.core(number, without=("avx512f",) if number else ()) for number in (0, 1))
-    (tmp_path / "cpuinfo").write_text("\n".join(cores))
-    assert names_of(shown("detect", "--cpuinfo", tmp_path / "cpuinfo"))[-2:] == ["masked", "disputed"]
 
 
 @pytest.mark.parametrize(
@@ -132,39 +124,3 @@ def test_what_is_usual_is_what_is_planned(release: str, compiler: str) -> None:
     request = Request(target="cpu", release=release, compiler=compiler, cpu="x86-64-v2", platform="linux/amd64")
     planned = plan.select(request, None)
     assert usual == (planned.release, planned.compiler)
-
-
-def test_the_flags_of_a_compiler_that_no_base_image_has_can_be_asked_for() -> None:
-    assert json.loads(invoke("copts", "--cpu", "haswell", *LINUX, "--compiler", "gcc-16", "--json").stdout)["copts"]
-
-
-# --- suggestions ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "better"),
-    [
-        (("--release", "2.2l"), ("--release", "2.21")),
-        (("--python", "3.14"), ("--python", "3.13")),
-        (("--python", "python3.12"), ("--python", "3.12")),
-        (("--release", "2.14", "--python", "3.13"), ("--release", newest.RELEASE, "--python", "3.13")),
-        (("--target", "gpu"), ("--target", "cuda")),
-        (("--target", "onednn"), ("--target", "mkl")),
-        (("--compiler", "clang"), ("--compiler", "clang-18")),
-    ],
-    ids=shlex.join,
-)
-def test_what_is_suggested_can_be_planned(words: tuple[str, ...], better: tuple[str, ...]) -> None:
-    shared = ("plan", "--cpu", "x86-64-v3", *LINUX)
-    refused = answer(*shared, *words)
-    assert refused.returncode != 0
-    new = [value for value in better if value not in words]
-    assert all(value in refused.stderr.partition("hint: ")[2] for value in new)
-    assert invoke(*shared, *better)
-
-
-def test_a_bare_architecture_is_given_its_platform() -> None:
-    assert answer("plan", "--cpu", "neoverse_n1", "--platform", "arm64").stderr.endswith(
-        "hint: --platform linux/arm64\n"
-    )
-    assert invoke("plan", "--cpu", "neoverse_n1", "--platform", "linux/arm64")

@@ -27,7 +27,6 @@ from tests.verify.test_report import report
 from tfbuild.errors import Stale, Unfinished, UsageError, Yanked
 from tfbuild.measure import records
 from tfbuild.oci.manifests import digest_of
-from tfbuild.pipeline.maker import Maker
 from tfbuild.publish import sbom
 
 LABELS = labels_of_plan("2.20.0", "x86-64-v3")
@@ -178,13 +177,6 @@ def test_verify_says_whether_an_image_is_published(repository: str, fake: type[F
     assert (printed["reference"], printed["signed"], printed["rebuild_options"]) == (reference, None, None)
     run(*words, "--context", f"sha256:{64 * '1'}", code=Stale.exit_code)
     assert "for an image in a registry" in run("verify", name, "--context", "x", code=UsageError.exit_code)[1]
-
-
-def test_verify_prints_the_report(engine: type[FakeEngine], monkeypatch: pytest.MonkeyPatch) -> None:
-    """This engine runs no containers: the report is given."""
-    monkeypatch.setattr(Maker, "verify", lambda *_: report())
-    engine.images = {f"tfbuild:{NAME}": here(f"tfbuild:{NAME}")}
-    assert run("verify", NAME, "--json") == (records.to_json(report()), "")
 
 
 def test_an_sbom_is_printed(engine: type[FakeEngine], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from tests.commandline import invoke
 from tests.cpu.machines import machine
 from tfbuild.cli import output
 from tfbuild.cli.verbs import VERBS
-from tfbuild.context.labels import MEANINGS, labels_of
+from tfbuild.context.labels import labels_of
 from tfbuild.plan import Request, select
 from tfbuild.publish.choose import Choice, PassedOver, Published
 from tfbuild.publish.pushing import Pushed
@@ -60,11 +60,6 @@ def test_the_page_has_every_label_of_a_plan(target: str, wheel: str) -> None:
     text = reference.labels_page()
     for name in labels_of(select(request, None)):
         assert f"| `{name}` |" in text
-
-
-def test_no_label_is_explained_that_no_image_has() -> None:
-    explained = len(MEANINGS) + len(reference.OCI)
-    assert len(reference.label_examples()) == explained
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

@@ -192,41 +192,25 @@ def echo(kind: str, folder: Path) -> Iterator[dict[str, str]]:
 
 ANSWERS = (
     "a refusal", "a refusal after a token", "a token server's refusal", "a realm with a secret", "a redirection",
-    "a page",
+    "a page", "a moved file", "a list",
 )  # fmt: skip
 ASKING = (
     ("pull", "--dry-run"),
-    ("verify", "2.21.0-mkl-py3.11-f16c", "--registry"),
+    ("verify", "2.21.0-mkl-py3.11-f16c", "--registry", "{TFBUILD_REGISTRY}"),
     ("push", "2.21.0-mkl-py3.11-f16c", "--yank", "x"),
+    ("install", "--index", "{TFBUILD_INDEX}"),
+    ("plan", "--target", "mkl", "--wheel", "index:{TFBUILD_INDEX}"),
 )
 
 
 @each("kind, words", itertools.product(ANSWERS, ASKING))
-def test_no_command_repeats_a_secret_of_a_registry_s_answer(kind: str, words: tuple[str, ...], tmp_path: Path) -> None:
+def test_no_command_repeats_a_secret_of_an_answer(kind: str, words: tuple[str, ...], tmp_path: Path) -> None:
     with echo(kind, tmp_path) as env:
-        words = (*words, env["TFBUILD_REGISTRY"]) if words[-1] == "--registry" else words
-        done = answer(*words, cwd=tmp_path, env=env)
-    said = done.stdout + done.stderr
-    assert not [secret for secret in (CANARY, "robot-name", LOGIN) if secret in said], said
-    assert "no access for ***" in said or kind != "a refusal", said
-    assert "127.0.0.1:" in said, said
-
-
-INDEXED = (
-    ("install", "--index", "{index}"),
-    ("install", "--index", "{index}", "--signed", "--key x"),
-    ("plan", "--target", "mkl", "--wheel", "index:{index}"),
-)
-
-
-@each("kind, words", itertools.product((*ANSWERS, "a moved file", "a list"), INDEXED))
-def test_no_command_repeats_a_secret_of_an_index_s_answer(kind: str, words: tuple[str, ...], tmp_path: Path) -> None:
-    with echo(kind, tmp_path) as env:
-        done = answer(*(word.format(index=env["TFBUILD_INDEX"]) for word in words), cwd=tmp_path, env=env)
+        done = answer(*(word.format(**env) for word in words), cwd=tmp_path, env=env)
     said = done.stdout + done.stderr
     assert not [secret for secret in (CANARY, LOGIN) if secret in said], said
-    assert "answers 403" in said or kind != "a refusal", said
-    assert "Basic ***" in said or kind != "a list" or "--signed" in words, said
+    assert "no access for ***" in said or "answers 403" in said or kind != "a refusal", said
+    assert "127.0.0.1:" in said or kind == "a list", said
 
 
 class Proxy(Handler):
@@ -266,7 +250,3 @@ def test_what_netrc_has_for_a_host_is_hidden(begins: str, tmp_path: Path) -> Non
     encoded = base64.b64encode(f"robot-name:{secret}".encode()).decode()
     shown = without_secrets(f"403 no access for robot-name:{secret} ({encoded})", foreign=True)
     assert shown == "403 no access for ***:*** (***)"
-
-
-def test_a_folder_in_place_of_netrc_is_no_login(tmp_path: Path) -> None:
-    terminal.conceal_logins({"NETRC": str(tmp_path), "HTTPS_PROXY": "http://[::1", "http_proxy": "host:3128"})

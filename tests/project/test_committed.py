@@ -1,6 +1,5 @@
 """dockerfiles/: what is committed is what the facts and templates give, is complete, and says what is true of it."""
 
-import json
 import re
 import shlex
 import shutil
@@ -13,10 +12,8 @@ import pytest
 
 from tests.ci.steps import ROOT
 from tests.with_engine.registry import Server, serve
-from tfbuild.ci import formats
 from tfbuild.cli import planning
 from tfbuild.context import dockerfile
-from tfbuild.facts import releases
 from tfbuild.oci import client
 from tfbuild.oci.manifests import INDEX, digest_of
 from tfbuild.oci.references import Repository
@@ -55,16 +52,6 @@ def test_whatever_changes_is_stale_and_written_again(copy: Path) -> None:
     assert committed.write(copy) == changed
     assert committed.stale(copy) == []
     assert not (copy / "0.1-gone").exists()
-
-
-def test_the_builds_differ_in_kind_and_the_newest_release_is_among_them() -> None:
-    assert 4 <= len(BUILDS) <= 5
-    assert releases.newest_first()[0] in {build.release for build in BUILDS}
-    kinds = {(build.wheel.kind, build.target, build.platform, build.instruction_set.level) for build in BUILDS}
-    assert len(kinds) == len(BUILDS)
-    assert {build.wheel.kind for build in BUILDS} == {"official", "source"}
-    assert {build.platform for build in BUILDS} == {"linux/amd64", "linux/arm64"}
-    assert "cuda" in {build.target for build in BUILDS}
 
 
 @pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.id)
@@ -139,26 +126,6 @@ def test_the_command_of_tfbuild_in_the_head_plans_the_same_build(build: Build) -
     assert "generate" in development.VERBS
 
 
-def test_bake_has_a_target_for_each_and_compiles_nothing_by_default() -> None:
-    text = (FOLDER / "docker-bake.hcl").read_text()
-    groups = dict(re.findall(r'^group "(\w+)" \{\n  targets = (\[.*\])$', text, re.MULTILINE))
-    official = [formats.target_name(build.id) for build in BUILDS if build.wheel.kind == "official"]
-    assert json.loads(groups["default"]) == official
-    assert len(json.loads(groups["source"])) == len(BUILDS) - len(official)
-    for build in BUILDS:
-        assert f'  dockerfile = "dockerfiles/{build.id}/Dockerfile"\n' in text
-        assert f'  platforms = ["{build.platform}"]\n' in text
-
-
-def test_the_readmes_options_are_those_of_the_dockerfiles() -> None:
-    readme = (FOLDER / "README.md").read_text()
-    texts = [(FOLDER / build.id / "Dockerfile").read_text() for build in BUILDS]
-    for secret in re.findall(r"--secret id=([\w-]+),", readme):
-        assert any(f"type=secret,id={secret}," in text for text in texts), secret
-    for argument in set(re.findall(r"--build-arg (\w+)=", readme)) - {"HTTPS_PROXY"}:
-        assert all(re.search(rf"^ARG {argument}\b", text, re.MULTILINE) for text in texts), argument
-
-
 # --- digests of base images -------------------------------------------------------------------------------------------
 
 
@@ -201,22 +168,3 @@ def test_a_registry_is_asked_for_the_digest_of_a_tag(server: Server, tmp_path: P
     text = (folder / "Dockerfile").read_text()
     assert f"\nARG BASE_NAME={name}\nARG BASE_DIGEST={digest}\n" in text
     assert text.partition("\n")[0].endswith(f"--wheel official --base {name} --pin")
-
-
-def test_renovate_finds_name_tag_and_digest_in_every_dockerfile(copy: Path) -> None:
-    settings = json.loads((ROOT / ".github" / "renovate.json").read_text())
-    (manager,) = settings["customManagers"]
-    (pattern,) = (re.compile(text.replace("(?<", "(?P<")) for text in manager["matchStrings"])
-    (files,) = (re.compile(text.strip("/")) for text in manager["managerFilePatterns"])
-    committed.write(copy, {build.base_image: PIN for build in BUILDS})
-    for folder, digest in ((FOLDER, committed.pins(FOLDER)), (copy, dict.fromkeys(committed.pins(copy), PIN))):
-        for build in BUILDS:
-            assert files.search(f"dockerfiles/{build.id}/Dockerfile")
-            (match,) = pattern.finditer((folder / build.id / "Dockerfile").read_text())
-            found = match.groupdict()
-            assert f"{found['depName']}:{found['currentValue']}" == build.base_image
-            assert (found["currentDigest"] or "") == digest.get(build.base_image, "")
-            # Its replacement is what tfbuild writes.
-            replaced = manager["autoReplaceStringTemplate"].replace("{{{depName}}}", found["depName"])
-            replaced = replaced.replace("{{{newValue}}}", found["currentValue"]).replace("{{{newDigest}}}", PIN)
-            assert replaced in (copy / build.id / "Dockerfile").read_text()

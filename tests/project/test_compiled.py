@@ -46,13 +46,6 @@ def test_what_has_no_end_is_under_way_and_has_no_verdict(folder: Path) -> None:
     assert report["sittings"][1]["wall_seconds"] is None
 
 
-def test_a_sitting_that_was_killed_counts_until_it_was_last_seen(folder: Path) -> None:
-    found = read(folder, {"began": 1000, "seen": 1060, "cpu_seconds": 90.0, "peak_bytes": 9}, DONE)
-    assert (found["sittings"][0]["wall_seconds"], found["sittings"][0]["why"]) == (60, "killed")
-    total = {"sittings": 2, "wall_seconds": 560, "cpu_seconds": 690, "peak_bytes": 9, "stages": {}}
-    assert found["total"] == total
-
-
 def test_the_total_is_of_all_sittings_and_the_slowest_actions_are_each_named_once(folder: Path) -> None:
     report = read(folder, STOPPED, DONE)
     assert report["state"] == "compiled"
@@ -128,10 +121,3 @@ def test_the_gains_are_those_of_every_arm_but_the_baseline(folder: Path) -> None
         "against": "official",
         "cases": [{"name": "tanh", "rounds": 2, "cpu": cpu, "effect": "faster"}],
     }
-
-
-def test_what_is_in_the_libraries_is_that_for_which_they_were_compiled(folder: Path) -> None:
-    features = {"avx": {"per_1000": 47.5, "compiled": True}, "sse3": {"per_1000": 0.1, "compiled": False}}
-    report = {"guard": {"compiled": ["SSE", "AVX"]}, "libraries": [{"name": "a.so", "features": features}]}
-    (folder / "inspect-ID.json").write_text(json.dumps(report))
-    assert read(folder, DONE)["inspection"] == {"guard": ["SSE", "AVX"], "libraries": {"a.so": {"avx": 47.5}}}

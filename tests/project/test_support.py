@@ -4,9 +4,6 @@ from collections import Counter
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from tfbuild import plan
 from tfbuild.facts import releases, targets, toolchains
@@ -48,15 +45,6 @@ def test_what_was_done_can_be_planned() -> None:
     for one in support.evidence():
         assert (one.release, one.target, one.python, one.platform) in keys
         assert (ROOT / one.by).exists()
-
-
-@pytest.mark.parametrize(("step", "status"), [("wheel", "planned"), ("compiled", "compiled")])
-def test_only_what_was_compiled_is_called_so(step: Any, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = Evidence(release="2.18.1", target="mkl", python="3.11", platform="linux/amd64", step=step, by="a test")
-    monkeypatch.setattr(support, "evidence", lambda: (done,))
-    monkeypatch.setattr(releases, "newest_first", lambda: (done.release,))
-    (row,) = (row for row in support.rows() if _is(row, done))
-    assert row.status == status
 
 
 def test_releases_share_a_line_where_they_differ_in_nothing() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests import lanes
 from tfbuild.engine import daemon
-from tfbuild.errors import TfbuildError, UsageError
+from tfbuild.errors import UsageError
 from tfbuild.util.progress import Progress
 from tools import testing
 
@@ -54,13 +54,6 @@ def test_all_that_is_checked_without_an_engine(steps: list[list[str]]) -> None:
     ]
 
 
-@pytest.mark.nightly
-def test_no_pure_test_is_in_a_folder_that_is_left_out() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", testing.PURE, *testing.NEVER_PURE]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout
-
-
 def test_tests_that_measure_time_run_last_and_alone(steps: list[list[str]]) -> None:
     testing.run(ROOT, path="", pure=False, nightly=False)
     first, last = (row for row in steps if row[0] == "pytest")
@@ -101,20 +94,6 @@ def test_contradicting_options_are_refused(steps: list[list[str]]) -> None:
     assert steps == []
 
 
-@pytest.mark.parametrize("fails", ["ruff", "mypy", "invoke", "pytest"])
-def test_a_step_that_fails_is_an_error(fails: str, steps: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    run = subprocess.run
-
-    def failing(command: list[str], **options: object) -> "subprocess.CompletedProcess[str]":
-        completed = run(command, **options)  # type: ignore[call-overload]
-        completed.returncode = int(command[2] == fails)
-        return completed  # type: ignore[no-any-return]
-
-    monkeypatch.setattr(subprocess, "run", failing)
-    with pytest.raises(TfbuildError, match=f"`{fails}.*` failed"):
-        testing.run(ROOT, path="", pure=True, nightly=False)
-
-
 def test_a_missing_program_is_installed_or_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,21 +116,6 @@ def test_a_missing_program_is_installed_or_reported_in_one_line(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     testing.provide(tmp_path, Progress(output))
     assert installed == [["openssh-server", "chromium"]]
-
-
-def test_tensorflow_is_installed_anew_only_for_another_lock(steps: list[list[str]], tmp_path: Path) -> None:
-    testing.provide_tensorflow(ROOT)
-    assert steps == []
-    (tmp_path / "tensorflow" / "tensorflow.txt").write_text("another")
-    testing.run(ROOT, path="tests/measure/test_aa.py", pure=False, nightly=False)
-    testing.run(ROOT, path="", pure=True, nightly=False)
-    assert "venv" not in {row[0] for row in steps}
-    steps.clear()
-    for _ in range(2):
-        testing.run(ROOT, path="in_container", pure=False, nightly=False)
-    lock = str(ROOT / "ci" / "tensorflow.txt")
-    assert [row[0] for row in steps] == ["venv", "pip", "pytest", "pytest"]
-    assert [row[-1] for row in steps[:2]] == [str(tmp_path / "tensorflow"), lock]
 
 
 def test_long_lanes_begin_first_and_what_needs_no_engine_last() -> None:

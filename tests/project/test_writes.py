@@ -1,4 +1,4 @@
-"""What a power cut could tear is written by util/files.py, and tests/cli/test_power_cut.py cuts that at every step."""
+"""What a power cut could tear is written by util/files.py (tests/util/test_files.py)."""
 
 import ast
 import re

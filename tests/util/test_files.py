@@ -121,24 +121,6 @@ def test_a_block_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("report.json", "old")]
 
 
-def test_whatever_has_a_name_is_removed_but_not_what_a_link_leads_to(tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "folder" / "below").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(kept)
-    for name in ("file", "folder", "link", "nothing"):
-        files.remove(tmp_path / name)
-    assert [*tmp_path.iterdir()] == [kept]
-
-
-def test_absence_says_why(tmp_path: Path) -> None:
-    assert files.absence(tmp_path) == ""
-    assert files.absence(tmp_path / "x") == "No such file or directory"
-    assert files.absence(tmp_path / ("x" * 300)) == "File name too long"
-    assert files.absence(Path("a\0b")) == "its name has a NUL character"
-
-
 def test_a_leftover_lock_file_or_a_pipe_in_its_place_blocks_nobody(tmp_path: Path) -> None:
     for _ in range(2):
         with files.locked(tmp_path, lambda: pytest.fail("nobody holds the lock")):
@@ -172,19 +154,6 @@ def test_a_second_build_of_one_identifier_waits_and_says_so(tmp_path: Path) -> N
     assert order == [f"another run is building {BUILD.id}", "first", "second"]
 
 
-def test_folders_that_cannot_be_written_to_are_noticed_before_the_work(tmp_path: Path) -> None:
-    """No engine is in reach here: what would ask it first, ends otherwise."""
-    (tmp_path / "reports").write_text("a file")
-    maker = Maker(run=Run(work=tmp_path / "work", reports=tmp_path / "reports"))
-    for work in (lambda: maker.build(BUILD), lambda: maker.verify("tfbuild:x")):
-        with pytest.raises(UsageError, match=r"cannot write to .*/reports: "):
-            work()
-    (tmp_path / BUILD.id).write_text("a file")
-    maker = Maker(run=Run(work=tmp_path, reports=tmp_path))
-    with pytest.raises(UsageError, match=f"cannot write to .*{BUILD.id}"), maker.locked(BUILD):
-        pass
-
-
 def test_a_pipe_is_written_to_if_somebody_reads_it_and_never_waited_for_or_replaced(tmp_path: Path) -> None:
     """As in `invoke sbom IMAGE --output /dev/stdout`; a pipe that nobody reads would hold a command for good."""
     pipe = tmp_path / "pipe"
@@ -213,6 +182,13 @@ def test_a_pipe_is_written_to_if_somebody_reads_it_and_never_waited_for_or_repla
     (tmp_path / "file").write_bytes(b"content")
     assert files.read_regular(tmp_path / "file", 3) == b"con"
     assert files.read_regular(tmp_path / "file") == b"content"
+
+
+def test_a_temporary_folder_is_this_user_s_and_goes_with_its_block(tmp_path: Path) -> None:
+    with suppress(KeyboardInterrupt), files.temporary_folder(parent=tmp_path) as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
 
 
 @each("content", [b"", b"{", b'"\xff"', b'{"a": "\xc3("}', b"[" * 100_000, b"1", "\udcff"])

@@ -65,15 +65,6 @@ def test_at_the_limit_a_command_is_interrupted_and_its_last_output_is_kept(
     assert (tmp_path / "log").read_text() == "ready\nlast words\n"
 
 
-def test_an_interrupt_ends_the_command(tmp_path: Path) -> None:
-    def interrupt(_: str) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        process.logged(["sh", "-c", "echo $$; exec sleep 999"], os.environ, tmp_path / "log", interrupt)
-    assert not Path("/proc", (tmp_path / "log").read_text().strip()).exists()
-
-
 def test_a_program_that_ignores_the_signal_is_killed() -> None:
     command = ["sh", "-c", "trap '' INT; echo ready; sleep 999"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as program:
@@ -174,12 +165,3 @@ def test_a_program_that_is_started_during_the_clean_up_can_be_interrupted() -> N
         finally:
             ended = subprocess.run(["sh", "-c", "kill -TERM $$"], check=False).returncode
     assert ended == -signal.SIGTERM
-
-
-def test_a_signal_that_the_process_ignores_stays_ignored() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with process.interruptible():
-            signal.raise_signal(signal.SIGHUP)
-    finally:
-        signal.signal(signal.SIGHUP, before)

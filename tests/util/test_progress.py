@@ -5,7 +5,6 @@ import io
 import os
 import pty
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -60,26 +59,12 @@ def test_a_long_step_prints_its_progress_until_it_ends() -> None:
     assert set(threading.enumerate()) <= before, "no thread is left to write another line"
 
 
-def test_a_step_that_nobody_ends_does_not_hold_the_process() -> None:
-    code = "from tfbuild.util.progress import Progress; Progress().start('x')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True)
-    assert done.stderr == "x ...\n"
-
-
 def until(condition: Callable[[], bool]) -> None:
     """Wait until the condition holds, however busy the machine is."""
     end = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
-
-
-def test_a_log_has_no_picture() -> None:
-    stream = io.StringIO()
-    progress = Progress(stream)
-    with progress.step("x"):
-        progress.draw()
-    assert re.fullmatch(r"x \.\.\.\nx: done \(\d+\.\d s\)\n", stream.getvalue())
 
 
 def on_terminal(monkeypatch: pytest.MonkeyPatch, share: float | None = None, shows: str = "2/5", **env: str) -> str:
@@ -166,19 +151,6 @@ def test_after_a_draw_nothing_is_drawn_unless_asked_for(monkeypatch: pytest.Monk
         with progress.step("bench: onednn"):
             assert not drawing_threads()
             until(lambda: b"bench: onednn" in written)
-
-
-def test_ctrl_c_leaves_the_terminal_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    show, hide = "\x1b[?25h", "\x1b[?25l"
-    with terminal(monkeypatch) as (progress, written):
-        with contextlib.suppress(KeyboardInterrupt), progress.step("bench: jpeg"):
-            raise KeyboardInterrupt
-        progress.draw()
-    text = written.decode()
-    assert re.search(r"✗ .*bench: jpeg", text)
-    assert "(interrupted)" in text
-    assert text.index(hide) < text.rindex(show), "the cursor is back"
-    assert hide not in text[text.rindex(show) :]
 
 
 def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:

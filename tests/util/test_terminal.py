@@ -1,6 +1,5 @@
 """Text on a terminal is what it was, and the cause of a failure is in the system's words."""
 
-import errno
 import io
 import re
 import socket
@@ -96,13 +95,6 @@ def test_a_server_that_speaks_no_tls_or_has_a_certificate_of_its_own(tmp_path: P
 def test_any_other_error_keeps_its_text() -> None:
     assert cause(ValueError("two words")) == "two words"
     assert cause(ValueError()) == "ValueError"
-
-
-def test_a_cause_is_looked_for_in_the_reason_of_an_error_too() -> None:
-    """As urllib.error.URLError has it."""
-    error = ValueError("outer")
-    error.reason = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")  # type: ignore[attr-defined]
-    assert cause(error) == "Connection refused"
 
 
 def test_a_text_by_others_is_neither_markup_nor_html_in_a_report() -> None:

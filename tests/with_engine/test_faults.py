@@ -159,7 +159,6 @@ def send(number: int, process: "subprocess.Popen[str]") -> None:
 @pytest.mark.nightly
 def test_a_build_goes_on_from_each_stage_at_which_it_was_struck(victim: Victim, compile_double: Command) -> None:
     """Three times at each: the engine is killed, its disk is full, and a signal comes, each stage another one."""
-    left = Path(compile_double.env["TMPDIR"])
     for stage, sent in zip(STAGES, SIGNALS, strict=True):
         # Writing the image can end before it is struck; then the command has ended well.
         early = {0} if stage == "image" else set()
@@ -176,10 +175,8 @@ def test_a_build_goes_on_from_each_stage_at_which_it_was_struck(victim: Victim, 
         code, output = compile_double.run(STAGES[stage], partial(send, sent))
         killed = sent == signal.SIGKILL
         assert code in {-sent if killed else Interrupted.exit_code} | early, output[-3000:]
-        assert bool([*left.glob("tfbuild-*")]) == (killed and code != 0)
     code, output = compile_double.run()
     assert code == 0, output[-6000:]
-    assert not [*left.iterdir()]
     there = Engine.connect(victim.found.host)
     assert [image.labels["io.tfbuild.id"] for image in there.labelled("io.tfbuild.id") if image.tags]
     there.client.close()

@@ -25,7 +25,6 @@ from tfbuild.engine.image import Image, parse_image
 from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage
 from tfbuild.oci import credentials
 from tfbuild.oci.references import split_tag
-from tfbuild.util import files
 from tfbuild.util.process import Attached, interruptible
 from tfbuild.util.progress import Progress
 
@@ -70,9 +69,7 @@ class Engine:
         client = connection.open_client(endpoint)
         if endpoint.address.startswith("ssh://"):
             name = connection.tunnel_to(endpoint.address)
-        engine = cls(client, name, local=endpoint.local)
-        files.sweep()
-        return engine
+        return cls(client, name, local=endpoint.local)
 
     @property
     def environ(self) -> dict[str, str]:

@@ -5,7 +5,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import TypeVar
@@ -18,8 +18,7 @@ WORK = Path("build")
 REPORTS = Path("reports")
 # In a folder that a process locks.
 LOCK = ".lock"
-# Names of temporary folders: nothing else must look like one.
-PREFIX, SUFFIX = "tfbuild-", ".tfbuild"
+PREFIX = "tfbuild-"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 # Of a file that a user names: /dev/zero has no end.
 MOST_NAMED = 64 << 20
@@ -190,19 +189,12 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
 def temporary_folder(prefix: str = PREFIX, parent: Path | None = None) -> Iterator[Path]:
     """Yield a new folder in `parent` (default: the system's for temporary files), only readable by this user.
 
-    It is removed when the block ends. A killed process cannot do that: also removes the folders there with this
-    `prefix` that nobody has locked any more. Raises OSError.
+    It is removed when the block ends; a killed process leaves it. Raises OSError.
     """
-    import shutil
+    import tempfile
 
-    parent = parent or system_folder()
-    sweep(prefix, parent)
-    path, lock = _new_folder(prefix, parent)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(lock)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
+        yield Path(name)
 
 
 def system_folder() -> Path:
@@ -211,42 +203,3 @@ def system_folder() -> Path:
     import tempfile
 
     return Path(tempfile.gettempdir())
-
-
-def _new_folder(prefix: str, parent: Path) -> tuple[Path, int]:
-    """Return a new folder, and the file descriptor by which this process keeps it locked."""
-    import tempfile
-
-    while True:
-        path = Path(tempfile.mkdtemp(SUFFIX, prefix, parent))
-        lock = os.open(path, os.O_RDONLY)
-        # A file system without locks refuses this, and refuses it to a sweep, which then leaves all folders there.
-        with suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        # A sweep may have come between the two lines.
-        if path.exists():
-            return path, lock
-        os.close(lock)
-
-
-def sweep(prefix: str = PREFIX, parent: Path | None = None) -> list[str]:
-    """Remove this user's folders whose process is gone, and return their names; what cannot be removed stays."""
-    parent = parent or system_folder()
-    with suppress(OSError), os.scandir(parent) as entries:
-        names = [entry.name for entry in entries if entry.name.startswith(prefix) and entry.name.endswith(SUFFIX)]
-        return [name for name in names if _remove_free(parent / name)]
-    return []
-
-
-def _remove_free(path: Path) -> bool:
-    """Remove a folder if it is this user's and its lock is free; follow no link."""
-    import shutil
-
-    with suppress(OSError), ExitStack() as stack:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        stack.callback(os.close, folder)
-        if os.fstat(folder).st_uid == os.geteuid():
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
-            return not path.exists()
-    return False

@@ -4,7 +4,6 @@ A command line, a file of options, help pages, generated pages and the commands 
 """
 
 import re
-import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -132,16 +131,8 @@ def refuse_invalid(request: "DataclassInstance") -> None:
             if not text.isprintable():
                 raise UsageError(f"--{name} has control characters in it: {text!r}", hint="one line of plain text")
             if row.pattern and not row.pattern.fullmatch(text):
-                raise UsageError(f"{text!r} is not {row.what}{_why(text)}", hint=f"--{name} {row.form}")
-
-
-def _why(text: str) -> str:
-    """Return what is wrong with a value and hard to see in it; "" otherwise."""
-    if text.startswith("-"):
-        return ": it begins with '-'"
-    if foreign := next((letter for letter in text if not letter.isascii()), ""):
-        return f": {foreign!r} is U+{ord(foreign):04X} ({unicodedata.name(foreign, 'unnamed')}), not an ASCII letter"
-    return ""
+                shown = repr(text) if text.isascii() else f"{text!r}, which is {text!a},"
+                raise UsageError(f"{shown} is not {row.what}", hint=f"--{name} {row.form}")
 
 
 def words(request: "DataclassInstance") -> list[str]:
