@@ -88,10 +88,11 @@ def test_a_releases_own_cuda_and_compiler_compile_for_its_own_capabilities(relea
 
 def test_a_gpu_newer_than_the_releases_cuda_takes_a_newer_one_and_says_so() -> None:
     build = planned("2.20.0", "12.0")
-    assert (build.cuda, build.cudnn) == ("12.8.1", "9.8.0")
-    env = dict(build.configure_env)
-    assert (env["HERMETIC_CUDA_VERSION"], env["HERMETIC_CUDNN_VERSION"]) == ("12.8.1", "9.8.0")
-    assert env["HERMETIC_CUDA_COMPUTE_CAPABILITIES"] == "compute_120"
+    assert {"cuda": "12.8.1", "cudnn": "9.8.0"}.items() <= build.to_json().items()
+    assert {
+        "HERMETIC_CUDA_VERSION": "12.8.1", "HERMETIC_CUDNN_VERSION": "9.8.0",
+        "HERMETIC_CUDA_COMPUTE_CAPABILITIES": "compute_120",
+    }.items() <= dict(build.configure_env).items()  # fmt: skip
     # Clang 18 has no code for it.
     assert build.configs == ("cuda", "cuda_wheel", "cuda_nvcc")
     assert build.id.endswith("-cuda12.8.1-cudnn9.8.0")
@@ -99,7 +100,6 @@ def test_a_gpu_newer_than_the_releases_cuda_takes_a_newer_one_and_says_so() -> N
     assert "CUDA 12.8.1 is taken: the release's own, 12.5.1, does not compile for 12.0" in notes
     assert "not certain: that TensorFlow 2.20.0 builds with CUDA 12.8.1" in notes
     assert "nvcc compiles the kernels (--config=cuda_nvcc): clang-18 cannot for 12.0" in notes
-    assert {"cuda": "12.8.1", "cudnn": "9.8.0"}.items() <= build.to_json().items()
 
 
 @each(
@@ -201,33 +201,19 @@ def test_up_to_2_17_the_base_must_have_what_is_chosen() -> None:
     assert "has CUDA 12.1, cuDNN 8.8 and " in refused.value.hint
 
 
-def test_the_official_wheel_says_its_own_cuda() -> None:
-    official = plan.select(replace(REQUEST, release="2.21.0", cpu="", wheel="official"), None)
-    assert (official.cuda, official.cudnn) == ("12.5.1", "9.3.0")
-    other = plan.select(Request(target="cpu", release="2.21.0", wheel="official", platform="linux/amd64"), None)
-    assert (other.cuda, other.cudnn) == ("", "")
-
-
-@each(
-    "release, variables",
-    [
-        ("2.14.1", []),
-        ("2.15.1", ["TF_CUDA_COMPUTE_CAPABILITIES"]),
-        ("2.20.0", ["HERMETIC_CUDA_COMPUTE_CAPABILITIES"]),
-    ],
-)
-def test_what_a_config_of_the_tree_overrides_is_given_to_bazel_after_it(release: str, variables: list[str]) -> None:
+@each("release, variable", [("2.14.1", ""), ("2.15.1", "TF_CUDA"), ("2.20.0", "HERMETIC_CUDA")])
+def test_what_a_config_of_the_tree_overrides_is_given_to_bazel_after_it(release: str, variable: str) -> None:
     build = planned(release, "8.0")
-    flags = [f"--repo_env={variable}={dict(build.configure_env)[variable]}" for variable in variables]
+    flags = [f"--repo_env={variable}_COMPUTE_CAPABILITIES=compute_80"] if variable else []
     assert [flag for flag in build.bazel_flags if "CUD" in flag] == flags
     lines = dockerfile.files(build)["bazelrc"].splitlines()
     last_config = max(number for number, line in enumerate(lines) if line.startswith("build --config="))
     assert [flag for flag in flags if lines.index(f"build {flag}") < last_config] == []
 
 
-def test_gcc_needs_no_config_for_nvcc_and_a_newer_clang_none_either() -> None:
-    assert planned("2.21.0", "12.0", compiler="gcc-13").configs == ("cuda", "cuda_wheel")
-    assert planned("2.21.0", "12.0", compiler="clang-20").configs == ("cuda", "cuda_wheel")
+def test_nvcc_needs_a_config_beside_an_older_clang_alone() -> None:
+    for options in ({"compiler": "gcc-13"}, {"compiler": "clang-20"}):
+        assert planned("2.21.0", "12.0", **options).configs == ("cuda", "cuda_wheel")
     assert planned("2.21.0", "12.0", config=("cuda_nvcc",)).configs.count("cuda_nvcc") == 1
 
 
@@ -256,9 +242,3 @@ def test_a_choice_compiles_for_the_gpus_and_a_refusal_names_what_does(release: s
     assert (version == card.version) == (card.version in able)
     notes = [*cuda_rules.notes(release, gpus, "gcc-13", version)]
     assert bool(notes) == (version != card.version)
-
-
-@each("release, flag", [("2.14.1", False), ("2.15.1", True), ("2.17.1", True), ("2.18.0", False)])
-def test_cuda_by_clang_needs_no_tensorrt(release: str, flag: bool) -> None:
-    """In these trees cuda_clang asks for it, and wins over configure's answer (tensorflow issue 62689)."""
-    assert ("--repo_env=TF_NEED_TENSORRT=0" in planned(release).bazel_flags) == flag

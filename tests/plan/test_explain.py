@@ -1,4 +1,4 @@
-"""`invoke copts --explain`: every feature has a row that agrees with the flags, and says why it is left out."""
+"""What features are worth: `copts --explain` has a row for each that agrees with the flags, `gain` what it gains."""
 
 import json
 from pathlib import Path
@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests import terminal
 from tests.cpu.machines import Machine, Recording, machine, machines, recording, recordings
-from tests.cpu.test_isa import COMPILERS
 from tests.rows import each
+from tfbuild import cpu as cpus
 from tfbuild import facts
 from tfbuild.cli import planning
-from tfbuild.cpu import compilers, isa
+from tfbuild.cpu import isa, uses
 from tfbuild.errors import TfbuildError
+from tfbuild.plan import gain
+from tfbuild.plan.gain import Gain
 
 ARM = facts.levels("aarch64")[0].name
 Printed = pytest.CaptureFixture[str]
@@ -28,8 +29,7 @@ def copts(capsys: Printed, cpu: str = "", **options: str) -> dict[str, Any]:
 
 
 def row(capsys: Printed, feature: str, cpu: str = "", **options: str) -> dict[str, Any]:
-    found: dict[str, Any] = copts(capsys, cpu, **options)["rows"][feature]
-    return found
+    return dict(copts(capsys, cpu, **options)["rows"][feature])
 
 
 def recorded(folder: Path, text: str) -> str:
@@ -72,7 +72,7 @@ def test_the_cpu_column_is_what_was_recorded(machine_: Recording, tmp_path: Path
     "feature, cpu, options, expected",
     [
         ("avx2", "sapphirerapids", {}, ("yes", "x86-64-v3", "-march=x86-64-v4", "")),
-        ("gfni", "sapphirerapids", {}, ("yes", "", "-mgfni", isa.LEFT_OUT)),
+        ("gfni", "sapphirerapids", {}, ("yes", "", "-mgfni", uses.LEFT_OUT)),
         ("avx_vnni", "sapphirerapids", {}, ("yes", "", "-mavxvnni", "avx512_vnni does the same")),
         ("fma4", "sapphirerapids", {}, ("no", "", "-mfma4", "not in this CPU")),
         ("rdseed", "x86-64-v3", {}, ("not known", "", "-mrdseed", "never a flag: reached by intrinsics alone")),
@@ -115,33 +115,63 @@ def test_what_uses_a_feature(capsys: Printed) -> None:
     assert rows["bmi2"]["used_by"] == []
     older = row(capsys, "avx_ne_convert", "x86-64-v4", release="2.12.0", platform="linux/amd64")
     assert older["used_by"] == []  # its guard does not know it yet
-    for use in isa.uses():
-        assert (use.source, len(set(use.features))) == (use.source or "a source", len(use.features))
+    for use in uses.table():
+        assert use.source
         assert [name for name in use.features if not facts.feature(name)] == []
 
 
-@each("compiler", COMPILERS)
-def test_every_compiler_carries_all_that_it_does_not_drop(compiler: str, capsys: Printed) -> None:
-    requested = isa.resolve("sapphirerapids,exact", arch="x86_64")
-    dropped = {item.feature for item in compilers.flags(requested, compiler, release="2.20.0").dropped}
-    rows = copts(capsys, "sapphirerapids,exact", platform="linux/amd64", compiler=compiler, release="2.20.0")["rows"]
-    assert {name for name, row in rows.items() if row["kept"]} == set(requested.features) - dropped
-    assert [row for row in rows.values() if row["kept"] and not row["flag"].startswith(("-m", "with "))] == []
+# --- invoke gain ------------------------------------------------------------------------------------------------------
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+Measured = tuple[str, str, str, list[dict[str, Any]]]
 
 
-def test_the_table_fits_a_terminal_and_colours_what_became_of_a_feature(monkeypatch: pytest.MonkeyPatch) -> None:
-    def show(stream: Any) -> None:
-        monkeypatch.setattr("sys.stdout", stream)
-        planning.copts(
-            cpu="x86-64-v3,rdseed", cpuinfo="", platform="linux/amd64", explain=True, json=False,
-            release="2.20.0", compiler="gcc-12", prefer_vector_width="",
-        )  # fmt: skip
+def of_benchmark(report: dict[str, Any], _: str) -> Measured:
+    """Return release, instruction set, date and cases of a report of `bench --only isa`."""
+    experiment = next(experiment for experiment in report["experiments"] if experiment["name"] == "isa")
+    labels = report["image"]["labels"]
+    cases = [{**case["arms"][1], "name": case["name"]} for case in experiment["cases"] if not case["noisy"]]
+    return labels["io.tfbuild.release"], labels["io.tfbuild.instruction-set"], report["created"], cases
 
-    lines = terminal.lines(show, monkeypatch)
-    assert max(map(len, lines)) <= 80
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    stream = terminal.Terminal()
-    show(stream)
-    for code, name in (("32", "avx2"), ("33", "rdseed"), ("2", "gfni")):
-        assert f"\x1b[{code}m{name}" in stream.getvalue()
+
+def of_compiled_wheels(report: dict[str, Any], instruction_set: str) -> Measured:
+    """Return the same of the record of compiled wheels, for one of its sets."""
+    build = next(build for build in report["results"]["builds"] if build["instruction_set"] == instruction_set)
+    return build["release"], build["instruction_set"], build["gains"]["created"], build["gains"]["cases"]
+
+
+@each("row", [row for row in gain.rows() if row.report])
+def test_every_number_is_its_report_s(row: Gain) -> None:
+    report = json.loads((RESULTS / f"{row.report}.json").read_text())
+    read = of_compiled_wheels if row.report.startswith("compiled") else of_benchmark
+    release, instruction_set, created, cases = read(report, row.cpu)
+    assert (row.cpu, row.machine[-10:]) == (instruction_set, created[:10])
+    assert release in row.wheel
+    assert release in row.over
+    listed = {"faster": row.faster, "slower": row.slower, "no difference shown": row.equal}
+    assert sorted((effect, one.name, one.ratio) for effect, rows in listed.items() for one in rows) == sorted(
+        (case["effect"], case["name"], tuple(float(f"{case['cpu'][end]:.3g}") for end in ("median", "low", "high")))
+        for case in cases
+    )
+
+
+@each("name, largest", [("rhel7-haswell", "x86-64-v3"), ("rocky9-zen5", "x86-64-v4-vnni-bf16")])
+def test_a_cpu_gets_what_was_measured_of_the_largest_set_that_it_runs(name: str, largest: str) -> None:
+    answer = gain.gain(cpus.parse(machine(name).cpuinfo()))
+    assert answer.report is not None
+    assert answer.report.cpu == largest
+
+
+@each("name", ["amazon-neoverse_n1", "rhel6-piledriver"])
+def test_a_cpu_that_runs_no_measured_code_gets_no_number(name: str) -> None:
+    assert gain.gain(cpus.parse(machine(name).cpuinfo())).report is None
+
+
+def test_what_was_measured_has_one_speed_and_more_features_never_count_for_less() -> None:
+    speeds = [
+        gain.relative_speed(frozenset(isa.resolve(row.cpu, arch="x86_64").features), "x86_64") for row in gain.rows()
+    ]
+    assert speeds == sorted(filter(None, speeds), reverse=True), "the largest set is the first"
+    assert gain.relative_speed(frozenset({"asimd", "sve"}), "aarch64") is None
+    for row in gain.rows():
+        assert bool(row.speed) != bool(row.report), row.cpu

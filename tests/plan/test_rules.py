@@ -10,8 +10,8 @@ import pytest
 from tests.facts import newest
 from tests.plan.test_selection import ARM, HOST, chosen
 from tests.rows import each
-from tfbuild import facts, plan
-from tfbuild.errors import BadInput, TfbuildError, Unsupported, UsageError
+from tfbuild import facts
+from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases, targets
 from tfbuild.plan import Request, rules, source
 
@@ -146,12 +146,6 @@ def test_a_word_for_another_runtime_of_onednn_is_refused() -> None:
     assert chosen(**own, config=("mkl_threadpool",)).configs == ("mkl_threadpool",)
 
 
-def test_a_cpu_that_cannot_run_the_official_wheel_is_told_what_it_lacks() -> None:
-    reason, hint = refused(Unsupported, wheel="official", cpu="westmere")
-    assert reason.startswith("the official wheel is compiled for avx; westmere has no avx")
-    assert hint == "build it from source for that CPU: leave out --wheel official, keep --cpu westmere"
-
-
 def test_the_host_of_another_architecture_is_told_both_ways_out() -> None:
     with pytest.raises(Unsupported) as caught:
         rules.requested_set(Request(cpu="host"), "x86_64", ARM)
@@ -159,51 +153,9 @@ def test_the_host_of_another_architecture_is_told_both_ways_out() -> None:
     assert rules.requested_set(Request(), "x86_64", HOST) is None
     named = rules.requested_set(Request(cpuinfo="x"), "x86_64", HOST)
     assert named == rules.requested_set(Request(cpu="host"), "x86_64", HOST)
-    exact = rules.requested_set(Request(cpu="host"), "x86_64", HOST, exact=True)
-    assert named is not None
-    assert exact is not None
-    assert set(named.features) < set(exact.features)
-
-
-def test_a_wheel_s_cpu_is_noted_by_the_option_that_named_it() -> None:
-    assert chosen(wheel="official", release="2.21.0", cpu="haswell").notes == (
-        "--cpu haswell does not apply: the official wheel is compiled for f16c, whatever the CPU; "
-        "a build from source would add AVX2 FMA",
-    )
-    assert chosen(wheel="official", release="2.21.0", cpuinfo="x").notes[0].startswith("--cpuinfo does not apply: ")
-    assert chosen(wheel="official", release="2.21.0", cpu="f16c").notes[0].endswith("whatever the CPU")
-    assert chosen(wheel="official", release="2.21.0").notes == ()
-
-
-def test_an_unknown_compiler_is_told_those_of_the_bases() -> None:
-    reason, hint = refused(Unsupported, compiler="gcc-99")
-    assert reason == "unknown compiler 'gcc-99'"
-    assert hint.startswith("base images have: gcc-")
-    assert "clang-" in hint
 
 
 # --- amendments -------------------------------------------------------------------------------------------------------
-
-
-@each(
-    "text, error, reason, hint",
-    [
-        ("eigen", UsageError, "'eigen' is not NAME=FOLDER", "--override-repository eigen_archive=../eigen"),
-        ("eigen=", UsageError, "'eigen=' is not NAME=FOLDER", "--override-repository eigen_archive=../eigen"),
-        ("eigen=none", BadInput, "override-repository eigen: no folder at none: No such file or directory",
-         "unpack the repository there"),
-        ("eigen=file", BadInput, "override-repository eigen: no folder at file: not a folder",
-         "unpack the repository there"),
-        ("eigen=.", BadInput, "override-repository eigen: . has no WORKSPACE file, so Bazel does not take it",
-         "add a file WORKSPACE with: workspace(name = 'eigen')"),
-    ],
-)  # fmt: skip
-def test_a_repository_that_cannot_be_used(
-    text: str, error: type[TfbuildError], reason: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").write_text("")
-    assert refused(error, override_repository=(text,)) == (reason, hint)
 
 
 @each("marker", ["WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel"])
@@ -250,12 +202,11 @@ def test_the_user_s_answers_come_last() -> None:
 
 
 def test_a_plan_s_json_has_null_where_there_is_nothing() -> None:
-    build = chosen(release="2.14.1", target="cpu", cpu="x86-64-v3")
-    assert build.source is not None
-    tag = {"kind": "git", "tag": "v2.14.1", "commit": build.source.commit, "path": None, "sha256": None}
-    assert build.to_json()["source"] == tag
-    archive = replace(build, source=source.Source(kind="archive", path=Path("a.tar"), sha256="d")).to_json()
+    compiled = chosen(release="2.20.0", target="mkl", cpu="x86-64-v3")
+    archive = replace(compiled, source=source.Source(kind="archive", path=Path("a.tar"), sha256="d")).to_json()
     assert archive["source"] == {"kind": "archive", "tag": None, "commit": None, "path": "a.tar", "sha256": "d"}
+    assert archive["features"] == sorted(facts.levels("x86_64")[2].features)
+    assert (archive["id"], archive["level"]) == ("2.20.0-mkl-py3.13-x86-64-v3", "x86-64-v3")
     document = chosen(wheel="official", release="2.21.0").to_json()
     assert [document[name] for name in ("bazel", "bazel_target", "source")] == [None] * 3
     assert document["wheel"] == {
@@ -264,31 +215,6 @@ def test_a_plan_s_json_has_null_where_there_is_nothing() -> None:
         "constraints": list(releases.constraints("2.21.0")),
     }  # fmt: skip
     assert "request" not in document
-    compiled = chosen(release="2.20.0", cpu="x86-64-v3").to_json()
-    assert compiled["features"] == sorted(facts.levels("x86_64")[2].features)
-    assert (compiled["id"], compiled["level"]) == ("2.20.0-mkl-py3.13-x86-64-v3", "x86-64-v3")
-
-
-def test_what_is_usual_is_that_of_the_plan_without_options() -> None:
-    planned = plan.select(Request(target="cpu", cpu="x86-64-v2", platform="linux/amd64"), None)
-    assert plan.usual("x86_64") == (planned.release, planned.compiler)
-    assert plan.usual("x86_64", "2.14", "gcc12") == ("2.14.1", "gcc-12")
-
-
-@each("wheel", ["official", ""])
-@each("python", ["3.11", "3.12", "3.13", "3.14"])
-def test_a_refused_python_is_offered_with_a_release_that_takes_it(wheel: str, python: str) -> None:
-    """The official wheels of a release may be for fewer Pythons than its source."""
-    for release in releases.newest_first():
-        request = Request(
-            target="cpu", release=release, python=python, wheel=wheel, cpu="" if wheel else "x86-64-v2",
-            platform="linux/amd64",
-        )  # fmt: skip
-        try:
-            plan.select(request, None)
-        except Unsupported as refusal:
-            if match := re.search(r"--release (\S+)", refusal.hint):
-                assert plan.select(replace(request, release=match[1]), None).python == python
 
 
 def test_a_release_whose_wheels_lack_a_python_is_not_offered_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

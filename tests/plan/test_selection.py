@@ -42,12 +42,20 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         "threading": "threadpool", "wheel.requirement": "tensorflow-cpu==2.21.0", "-instruction_set.features": "avx2",
         "notes": (), "toolchain": None,
     }),
+    ({**OFFICIAL, "release": "2.21.0", "cpu": "haswell"}, {
+        "+notes": "--cpu haswell does not apply: the official wheel is compiled for f16c, whatever the CPU; "
+        "a build from source would add AVX2 FMA",
+    }),
+    ({**OFFICIAL, "release": "2.21.0", "cpu": "f16c"}, {
+        "+notes": "--cpu f16c does not apply: the official wheel is compiled for f16c, whatever the CPU",
+    }),
     ({**OFFICIAL, "release": "2.14.0"}, {"id": "2.14.0-mkl-py3.11-avx", "+wheel.constraints": "numpy<2"}),
     ({**OFFICIAL, "release": "2.17.1"}, {"id": "2.17.1-mkl-py3.11-avx", "+wheel.constraints": "numpy<2"}),
     ({**OFFICIAL, "python": "3.13"}, {"release": NEWEST}),
     ({**OFFICIAL, "release": "2.15"}, {"release": "2.15.1", "notes": ()}),
     ({**OFFICIAL, "release": "2.21.0", "python": "3.12"}, {"python": "3.12", "notes": ()}),
     ({**OFFICIAL, "target": "cuda"}, {"wheel.requirement": f"tensorflow[and-cuda]=={NEWEST}"}),
+    ({**OFFICIAL, "target": "cuda", "release": "2.21.0"}, {"cuda": "12.5.1", "cudnn": "9.3.0"}),
     ({**OFFICIAL, **ARM_82, "cpu": "", "release": "2.18.0"}, {
         "instruction_set.name": "armv8-a", "wheel.requirement": "tensorflow==2.18.0",
     }),
@@ -59,7 +67,13 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         "bazel_target": "//tensorflow/tools/pip_package:wheel", "+configure_env": ("TF_NEED_CUDA", "0"),
     }),
     ({**V3, "threading": "openmp"}, {"configs": ("mkl",), "id": "2.15.1-mkl-py3.11-x86-64-v3-openmp"}),
-    ({**V3, "release": "2.15.1"}, {"id": "2.15.1-mkl-py3.11-x86-64-v3"}),
+    ({**V3, "release": "2.15.1"}, {
+        "id": "2.15.1-mkl-py3.11-x86-64-v3",
+        "+notes": "the commit of v2.15.1 is not known, so the tag is not checked",
+    }),
+    ({**V3, "release": "2.13.1"}, {
+        "source.kind": "git", "source.tag": "v2.13.1", "source.commit": "f841394b1b714c5cc5366536411cf146c8c570df",
+    }),
     ({**V3, "release": "2.20.0", "threading": "threadpool", "compiler": "clang-18", "bazel": "7.4.1", "python": "3.13"},
      {"id": "2.20.0-mkl-py3.13-x86-64-v3"}),  # what the release has anyway
     ({"release": "2.20.0", "python": "3.13", "cpu": "avx"}, {"id": "2.20.0-mkl-py3.13-avx-source"}),  # as the wheel's
@@ -86,6 +100,16 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"release": "2.19.1", "target": "cpu", **ARM_82}, {"-bazel_flags": PYWRAP}),
     ({"release": "2.20.0", "target": "cuda", **ARM_82}, {"+bazel_flags": PYWRAP}),
     ({"release": "2.21.0", "target": "cpu", **V3}, {"-bazel_flags": PYWRAP}),
+    # cuda_clang of these trees asks for TensorRT, and wins over configure's answer (tensorflow issue 62689).
+    *(({"release": release, "target": "cuda", **V3}, {f"{sign}bazel_flags": "--repo_env=TF_NEED_TENSORRT=0"})
+      for release, sign in (("2.14.1", "-"), ("2.15.1", "+"), ("2.17.1", "+"), ("2.18.0", "-"))),
+    # A local compiler needs 2.21's toolchain for CUDA.
+    *(({"release": release, "target": target, **cpu}, {
+        f"{sign}bazel_flags": "--crosstool_top=@local_config_cuda//crosstool:toolchain",
+    }) for release, target, cpu, sign in (
+        ("2.21.0", "cuda", V3, "+"), ("2.21.0", "cuda", ARM_82, "+"), ("2.20.0", "cuda", V3, "-"),
+        ("2.21.0", "mkl", V3, "-"),
+    )),
     # Switching the other target off requests nothing.
     *(({"release": "2.20.0", "target": target, "bazel_flag": (flag,)}, {"+bazel_flags": flag}) for target, flag in (
         ("mkl", "--repo_env=TF_NEED_CUDA=0"), ("cuda", "--define=enable_mkl=false"),
@@ -115,9 +139,7 @@ def test_a_request_becomes_a_plan(options: dict[str, Any], expected: dict[str, A
 def test_a_plan_that_does_not_take_the_newest_release_says_why() -> None:
     build = chosen(target="mkl", cpu="x86-64-v3", threading="openmp")
     assert build.notes[0].startswith(f"2.15.1 is taken: TensorFlow {NEWEST} has no x86_64 build with oneDNN on")
-    for options in ({"release": "2.15.1"}, {"threading": "threadpool"}):
-        asked: dict[str, Any] = {"target": "mkl", "cpu": "x86-64-v3", **options}
-        assert not [note for note in chosen(**asked).notes if "is taken: " in note]
+    assert not [note for note in chosen(target="mkl", cpu="x86-64-v3").notes if "is taken: " in note]
 
 
 def test_a_wheel_of_a_newer_release_may_be_for_a_newer_python() -> None:
@@ -125,14 +147,6 @@ def test_a_wheel_of_a_newer_release_may_be_for_a_newer_python() -> None:
     base = rules.base_for_wheel("3.14")
     assert (build.python, build.base_image, build.base_distribution) == ("3.14", base.image, base.bootstrap)
     assert f"expects it to be compiled like that of {NEWEST}, and takes what the index has" in build.notes[0]
-
-
-def test_no_target_ever_emits_what_works_in_tensorflows_own_images_alone() -> None:
-    for release in ("2.12.0", "2.14.1", "2.20.0"):
-        for target in targets.names():
-            build = chosen(release=release, target=target)
-            assert [config for config in build.configs if "release" in config or config == "opt"] == []
-            assert [copt for copt in build.copts if "native" in copt] == []
 
 
 @each(
@@ -167,40 +181,31 @@ def test_the_guard_and_detection_share_one_table_of_features(cpu: str) -> None:
     """What the entry point looks for in /proc/cpuinfo is read back by `invoke detect` as the plan's features."""
     arm = cpu.startswith(("arm", "neoverse"))
     build = chosen(cpu=cpu, platform="linux/arm64" if arm else "linux/amd64", release="2.20.0")
-    names = entrypoint_needs(build)
     unprinted = {name for name in build.instruction_set.features if not facts.feature(name).cpuinfo}
-    held = set(recordings.canonical(names, plan.PLATFORMS[build.platform]))
+    held = set(recordings.canonical(entrypoint_needs(build), plan.PLATFORMS[build.platform]))
     assert held == set(build.instruction_set.features) - unprinted
-    assert len(names) == len(build.instruction_set.features) - len(unprinted)
     assert bool([note for note in build.notes if "cannot check for" in note]) == bool(unprinted)
-
-
-def test_every_feature_is_one_name_to_the_guard_and_to_detection() -> None:
-    for feature in facts.features():
-        names = cpuinfo_names((feature.name,))
-        assert recordings.canonical(names, feature.arch) == ({feature.name} if feature.cpuinfo else set())
 
 
 # --- refusals: from a request to the class and the exit code ----------------------------------------------------------
 
 BOTH: list[dict[str, Any]] = [
-    {"target": "mkl,cuda"}, {"target": "MKL, CUDA"}, {"target": "cuda mkl"}, {"target": "cpu+mkl+cuda"},
-    {"target": "mkl", "config": ("cuda",)}, {"target": "mkl", "config": ("cuda_clang",)},
-    {"target": "mkl", "config": ("v2,cuda",)}, {"target": "mkl", "config": ("CUDA",)},
-    {"target": "cuda", "config": ("mkl",)}, {"target": "cuda", "config": ("mkl_threadpool",)},
-    {"target": "cpu", "config": ("mkl", "cuda")}, {"target": "mkl", "bazel_flag": ("--config=cuda",)},
-    {"target": "mkl", "bazel_flag": ("--config cuda",)}, {"target": "mkl", "bazel_flag": ("--config", "cuda")},
+    *({"target": target} for target in ("mkl,cuda", "MKL, CUDA", "cuda mkl", "cpu+mkl+cuda")),
+    *({"target": "mkl", "config": (config,)} for config in ("cuda", "cuda_clang", "v2,cuda", "CUDA")),
+    *({"target": "cuda", "config": (config,)} for config in ("mkl", "mkl_threadpool")),
+    *({"target": "mkl", "bazel_flag": (flag,)} for flag in (
+        "--config=cuda", "--config cuda", "--@local_config_cuda//:enable_cuda", "--define=using_cuda=true",
+        "--repo_env=TF_NEED_CUDA=1",
+    )),
+    {"target": "cpu", "config": ("mkl", "cuda")}, {"target": "mkl", "bazel_flag": ("--config", "cuda")},
     {"target": "cuda", "bazel_flag": ("--config=mkl",), "wheel": "official"},
-    {"target": "mkl", "bazel_flag": ("--define=enable_mkl=true", "--config=cuda")},
-    {"target": "mkl", "bazel_flag": ("--@local_config_cuda//:enable_cuda",)},
-    {"target": "mkl", "bazel_flag": ("--define=using_cuda=true",)},
-    {"target": "mkl", "bazel_flag": ("--repo_env=TF_NEED_CUDA=1",)},
     {"target": "mkl", "configure": ("TF_NEED_CUDA=1",)},
     {"target": "cuda", "bazel_flag": ("--define=build_with_mkl=true",)},
 ]  # fmt: skip
 # What the hint has in it, which is what a person must type.
 REFUSALS: list[tuple[dict[str, Any], int, str]] = [
     *((options, 12, "choose --target ") for options in BOTH),
+    ({"compiler": "gcc-99"}, 12, "base images have: gcc-"),
     ({"target": "rocm"}, 2, "cpu, mkl, cuda"),
     ({"target": ""}, 2, "cpu, mkl, cuda"),
     ({"release": "2.14.9", **OFFICIAL}, 12, "2.14.1"),
@@ -211,6 +216,7 @@ REFUSALS: list[tuple[dict[str, Any], int, str]] = [
     ({"release": NEWEST, "python": "3.14", **OFFICIAL}, 12, "--wheel official takes"),
     ({"release": "2.99.0rc0", "python": "3.99", **OFFICIAL}, 12, "--python 3.14"),
     ({"cpu": "haswel"}, 12, "haswell"),
+    ({"cpu": "westmere", **OFFICIAL}, 12, "leave out --wheel official, keep --cpu westmere"),
     ({"threading": "tbb", "release": "2.20.0"}, 2, "openmp"),
     ({"threading": "openmp", "release": "2.16.1"}, 12, "threadpool"),
     ({"platform": "linux/arm64"}, 12, "--platform linux/amd64"),  # the host is another
@@ -291,13 +297,6 @@ def test_plans_are_deterministic_and_what_is_added_changes_the_identifier(
 # --- what scripts rely on ---------------------------------------------------------------------------------------------
 
 
-@each("wheel", ["official", ""])
-def test_the_plans_json_has_its_documented_fields(wheel: str) -> None:
-    document = json.loads(json.dumps(chosen(wheel=wheel, release="2.20.0").to_json()))
-    wanted = {"id": str, "instruction_set": str, "configure_env": dict, "features": list, "copts": list, "wheel": dict}
-    assert {name: type(document[name]) for name in wanted} == wanted
-
-
 def test_unused_by_the_official_wheel_is_in_tensorflows_names_and_order() -> None:
     assert plan.unused_by_official_wheel(HOST) == ("AVX2", "AVX512F", "AVX512_VNNI", "AVX512_BF16", "AVX_VNNI", "FMA")
     assert plan.unused_by_official_wheel(OLD) == ()
@@ -305,12 +304,12 @@ def test_unused_by_the_official_wheel_is_in_tensorflows_names_and_order() -> Non
 
 
 def test_copts_prints_a_line_to_paste_and_the_rest_aside(capsys: pytest.CaptureFixture[str]) -> None:
-    options = {"compiler": "gcc-13", "prefer_vector_width": "", "release": "2.18"}
-    planning.copts(cpu="sapphirerapids", cpuinfo="", platform="linux/amd64", explain=False, json=True, **options)
-    printed_json = json.loads(capsys.readouterr().out)
-    assert set(printed_json) == {"release", "compiler", "instruction_set", "copts", "dropped", "notes"}
-    assert [row["feature"] for row in printed_json["dropped"]] == ["avx512_fp16"]
-    planning.copts(cpu="sapphirerapids", cpuinfo="", platform="linux/amd64", explain=False, json=False, **options)
-    printed = capsys.readouterr()
-    assert printed.out == " ".join(printed_json["copts"]) + "\n"
-    assert "\nnote: avx512_fp16 is left out: breaks TensorFlow 2.18.1 with gcc-13" in printed.err
+    options = {"cpu": "sapphirerapids", "compiler": "gcc-13", "prefer_vector_width": "", "release": "2.18"}
+    printed = []
+    for json_ in (True, False):
+        planning.copts(cpuinfo="", platform="linux/amd64", explain=False, json=json_, **options)
+        printed.append(capsys.readouterr())
+    document = json.loads(printed[0].out)
+    assert [row["feature"] for row in document["dropped"]] == ["avx512_fp16"]
+    assert printed[1].out == " ".join(document["copts"]) + "\n"
+    assert "\nnote: avx512_fp16 is left out: breaks TensorFlow 2.18.1 with gcc-13" in printed[1].err

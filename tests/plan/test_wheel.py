@@ -9,6 +9,7 @@ import pytest
 
 from tests.binary import libraries
 from tests.binary.test_scan import zipped
+from tests.rows import each
 from tfbuild.errors import BadInput
 from tfbuild.plan import Build, Request, select
 
@@ -52,8 +53,8 @@ def test_a_cpu_that_agrees_with_the_guard_names_the_set(wheel: Path) -> None:
         assert "leave --cpu out" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
+@each(
+    "options, told",
     [
         ({"release": "2.15.0"}, f"{NAME} is for release 2.14.0, the plan for 2.15.0"),
         ({"python": "3.10"}, f"{NAME} is for Python 3.11, the plan for 3.10"),
@@ -86,8 +87,7 @@ def test_a_name_that_fits_nothing_is_refused(name: str, target: str, told: str, 
     assert hint in str(caught.value.hint)
 
 
-@pytest.mark.parametrize("text", ["offical", "https://example.org/x.whl"])
-def test_what_is_no_file_is_answered_with_what_to_type(text: str) -> None:
-    with pytest.raises(BadInput, match="no wheel at ") as caught:
-        planned(Path(text))
+def test_what_is_no_file_is_answered_with_what_to_type() -> None:
+    with pytest.raises(BadInput, match="no wheel at offical") as caught:
+        planned(Path("offical"))
     assert "--wheel takes `official`" in caught.value.hint

@@ -2,12 +2,13 @@
 
 from tfbuild.engine.client import MOST_OUTPUT, Engine
 from tfbuild.engine.containers import ContainerRun, Sandbox, Worker, WorkerDied
-from tfbuild.engine.image import Image
+from tfbuild.engine.image import Files, Image
 
 __all__ = [
     "MOST_OUTPUT",
     "ContainerRun",
     "Engine",
+    "Files",
     "Image",
     "Sandbox",
     "Worker",

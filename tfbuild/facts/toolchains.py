@@ -1,4 +1,7 @@
-"""What images and builders are made of: facts/images.toml (bases) and toolchains.toml (Debian, compilers, Bazel)."""
+"""What images and builders are made of: base images, Debian's releases, compilers and Bazel.
+
+The typed view on facts/images.toml and facts/toolchains.toml.
+"""
 
 import re
 
@@ -83,8 +86,9 @@ def compilers(distribution: Distribution) -> tuple[str, ...]:
 
 def llvm_suite(name: str, compiler: str) -> str:
     """Return the suite of LLVM's repository with that compiler, or "" if it does not come from there."""
-    known = compiler in table().llvm.compilers.get(name, ())
-    return f"llvm-toolchain-{name}-{compiler.partition('-')[2]}" if known else ""
+    if compiler not in table().llvm.compilers.get(name, ()):
+        return ""
+    return f"llvm-toolchain-{name}-{compiler.partition('-')[2]}"
 
 
 # --- base images ------------------------------------------------------------------------------------------------------
@@ -105,7 +109,9 @@ class BaseImage(Facts, frozen=True):
     @property
     def debian(self) -> Distribution:
         """The Debian release that it is based on."""
-        return next(row for row in table().distribution if row.name == self.distribution)
+        debian = distribution(self.distribution)
+        assert debian is not None  # a test of the facts
+        return debian
 
     @property
     def bootstrap(self) -> str:

@@ -134,12 +134,13 @@ def toolchain(build: Build) -> Toolchain:
     """Return what compiles the wheel of a build from source."""
     release, bazel, compiler, arch = build.release, build.bazel, build.compiler, PLATFORMS[build.platform]
     rows, from_base = toolchains.table(), releases.cuda_from_base(release, build.target)
-    own = build.request.compiler or releases.compiler(release)
+    own, base = build.request.compiler or releases.compiler(release), toolchains.find_base(build.base_image)
+    suite = toolchains.llvm_suite(base.distribution, compiler) if base else ""
     return Toolchain(
         packages=packages(compiler, *releases.host_tools(release)),
         system_packages=tuple(sorted({name for row in build.system_libs for name in row.packages})),
         requirements=python_requirements(release),
-        llvm=_llvm(build.base_image, compiler),
+        llvm=(rows.llvm.url, suite, rows.llvm.key, rows.llvm.fingerprint) if suite else (),
         bazelisk=(rows.bazelisk.version, rows.bazelisk.sha256[arch], build.platform.partition("/")[2]),
         host_flags=(f"--host_copt={GENERIC[arch]}", *toolchains.bazel_flags(rows.host_apart, bazel)),
         machine_flags=toolchains.bazel_flags(rows.compile_once, bazel),
@@ -165,12 +166,6 @@ def python_requirements(release: str) -> tuple[str, ...]:
     constrained = {re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in constraints}
     names = {name for row in toolchains.table().python_package if row.hermetic or not hermetic for name in row.names}
     return tuple(sorted((names - constrained) | set(constraints)))
-
-
-def _llvm(base_image: str, compiler: str) -> tuple[str, ...]:
-    llvm, base = toolchains.table().llvm, toolchains.find_base(base_image)
-    suite = toolchains.llvm_suite(base.distribution, compiler) if base else ""
-    return (llvm.url, suite, llvm.key, llvm.fingerprint) if suite else ()
 
 
 # --- the user's own words ---------------------------------------------------------------------------------------------

@@ -3,10 +3,9 @@
 They are the requested ones, else the release's own, else the nearest that the release takes and that compile for the
 GPUs. If no CUDA of the release compiles for the GPUs, the build is refused with a release and a CUDA that can.
 
-Compute capabilities are spelled as TensorFlow's configure.py explains them (v2.14.0): "x.y" or "compute_xy" means
-virtual and binary GPU code, "sm_xy" binary code only. Binary code runs on GPUs of the same major version and at least
-its minor one; the driver compiles virtual code for every GPU that is not older (CUDA C++ Programming Guide, "Compute
-Capability").
+Of the spellings of compute capabilities, "x.y" and "compute_xy" mean virtual and binary GPU code, "sm_xy" binary code
+only (configure.py, v2.14.0). Binary code runs on GPUs of the same major version and at least its minor one; the driver
+compiles virtual code for every GPU that is not older (CUDA C++ Programming Guide).
 """
 
 import re

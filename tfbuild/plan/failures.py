@@ -60,12 +60,6 @@ class Failure(Sourced, frozen=True, kw_only=True):
         """Whether a build that it concerns is expected to fail."""
         return not self.fixed and not self.untried and bool(self.compiler or self.nvcc)
 
-    @property
-    def fix(self) -> str:
-        """A short description of the fix."""
-        parts = [" ".join(self.flags), *(f"an edit of {edit.files}" for edit in self.edits)]
-        return ", ".join(part for part in parts if part)
-
 
 class Cause(Facts, frozen=True, kw_only=True):
     """What the last lines of a failed build mean; facts/causes.toml explains the fields."""
@@ -144,7 +138,8 @@ def notes(rows: Iterable[Failure], glibc: str = "") -> Iterator[str]:
     """Yield the notes of a plan: each fix with its reason, and expected failures. `glibc` is "" if not known."""
     for row in rows:
         if row.fixed:
-            yield f"fix {row.id}: {row.symptom}: {row.fix}"
+            fix = ", ".join([*row.flags, *(f"an edit of {edit.files}" for edit in row.edits)])
+            yield f"fix {row.id}: {row.symptom}: {fix}"
         elif row.expected:
             condition = f" if the base has glibc {row.glibc} or newer" if row.glibc and not glibc else ""
             yield f"known to fail{condition} ({row.id}): {row.symptom}; workaround: {row.workaround}"

@@ -117,6 +117,7 @@ def requested_set(request: Request, arch: str, host: Cpu | None, *, exact: bool 
             f"this host's CPU is {host.arch}, and the requested platform is {requested}",
             hint=f"name a CPU of {requested}: --cpu {facts.levels(arch)[-1].name}; or --platform {own}",
         )
+    isa.refuse_without_level(name, arch)
     return isa.resolve(f"{name},{isa.EXACT}" if exact else name, arch=arch, host=host)
 
 
@@ -293,20 +294,19 @@ def _bases(bootstrap: bool) -> list[BaseImage]:
 
 def _refusal(release: str, wanted: tuple[str, ...], compiler: str, bootstrap: bool) -> Unsupported:
     bases = _bases(bootstrap)
-    python = next((name for name in wanted if name in {row.python for row in bases}), "")
-    if not python:
-        known = [name for name in releases.pythons(release) if name in {row.python for row in bases}]
-        other = "--base registry" if bootstrap else "--base NAME, with an image that has it"
-        how = "can be made by mmdebstrap" if bootstrap else "is known"
+    pythons = [name for name in releases.pythons(release) if name in {row.python for row in bases}]
+    if python := next((name for name in wanted if name in pythons), ""):
+        distributions = ", ".join(row.distribution for row in bases if row.python == python)
+        missing = compiler or f"a compiler that is known to build TensorFlow {release}"
         return Unsupported(
-            f"no base image with Python {' or '.join(wanted)} {how}",
-            hint=f"one of: {', '.join(known)}; or {other}" if known else other,
+            f"{missing} is not in {distributions}, on which the base images with Python {python} are based",
+            hint=f"--compiler with one of: {_installable(python, bootstrap)}",
         )
-    distributions = ", ".join(row.distribution for row in bases if row.python == python)
-    missing = f"{compiler} is not in" if compiler else f"no compiler that is known to build TensorFlow {release} is in"
+    how = "can be made by mmdebstrap" if bootstrap else "is known"
+    other = "--base registry" if bootstrap else "--base NAME, with an image that has it"
     return Unsupported(
-        f"{missing} {distributions}, on which the base images with Python {python} are based",
-        hint=f"--compiler with one of: {_installable(python, bootstrap)}",
+        f"no base image with Python {' or '.join(wanted)} {how}",
+        hint=f"one of: {', '.join(pythons)}; or {other}" if pythons else other,
     )
 
 

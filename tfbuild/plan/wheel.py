@@ -7,6 +7,7 @@ the plan before anything starts.
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,16 +70,12 @@ def newest_official(arch: str, python: str = "") -> str:
 
     Raises Unsupported if there is none.
     """
-    python = python or toolchains.default_base().python
-    known: set[str] = set()
+    default = toolchains.default_base().python
     for release in releases.newest_first():
-        pythons = releases.official_pythons(release, arch)
-        if python in pythons:
+        if (python or default) in releases.official_pythons(release, arch):
             return release
-        known.update(pythons)
     raise Unsupported(
-        f"no official {arch} wheel supports Python {python!r}",
-        hint=f"the newest is --python {max(known, key=version)}" if known else "build it from source",
+        f"no official {arch} wheel supports Python {python!r}", hint=f"--python {default}; or build it from source"
     )
 
 
@@ -129,11 +126,15 @@ def instruction_set(file: WheelFile, release: str, *, claimed: Sequence[Instruct
     what --cpu stands for, the widest set first. They may have more features than the guard knows; the first that
     agrees with it on those that it knows is returned. Raises BadInput if none does.
     """
-    from tfbuild.binary import scan
+    from tfbuild.binary import inspector, scan
+    from tfbuild.binary.elf import LibraryUnreadable
 
     compiled = _guard(file, release)
     if not claimed:
-        return isa.instruction_set(scan.rounded(compiled | _code(file), file.arch), file.arch)
+        code: frozenset[str] = frozenset()
+        with suppress(LibraryUnreadable):  # verification reports it
+            code = inspector.wheel(file.path).compiled
+        return isa.instruction_set(scan.rounded(compiled | code, file.arch), file.arch)
     known = releases.guard_features(release)
     agreeing = (row for row in claimed if frozenset(row.features) & known == compiled & known)
     if (fitting := next(agreeing, None)) is not None:
@@ -159,17 +160,6 @@ def _guard(file: WheelFile, release: str) -> frozenset[str]:
 def projects() -> dict[str, WheelName]:
     """Return TensorFlow's wheels by their names."""
     return {row.name: row for row in facts.rows("wheels", WheelName)}
-
-
-def _code(file: WheelFile) -> frozenset[str]:
-    """Return the features that the machine code needs; empty if it is unreadable, which verification reports."""
-    from tfbuild.binary import inspector
-    from tfbuild.binary.elf import LibraryUnreadable
-
-    try:
-        return inspector.wheel(file.path).compiled
-    except LibraryUnreadable:
-        return frozenset()
 
 
 def pythons(release: str, arch: str) -> tuple[str, ...]:

@@ -39,9 +39,7 @@ def select(registry: Registry, host: Cpu, *, release: str, target: str, python: 
         raise NothingFits(
             f"{registry.repository}:{tag} has no image with Python {python}", hint=f"it has: {', '.join(others)}"
         )
-    return choose.choose(
-        published, platform=MACHINES[host.arch], features=frozenset(isa.of_cpu(host, exact=True).features)
-    )
+    return choose.choose(published, platform=MACHINES[host.arch], features=frozenset(isa.all_of_cpu(host).features))
 
 
 @dataclass(frozen=True, kw_only=True)
