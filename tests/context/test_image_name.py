@@ -65,7 +65,7 @@ def test_an_image_is_found_by_each_of_its_names(here: dict[str, str], name: str,
 def test_a_name_that_may_be_several_images_is_refused_with_all_of_them() -> None:
     engine = holding({f"{R}:{ID}": "A", f"quay.io/x:{ID}": "B"})
     for name in (ID, f"tfbuild:{ID}"):
-        with pytest.raises(UsageError, match=rf"any of several images: {R}:{ID}, quay.io/x:{ID}"):
+        with pytest.raises(UnknownImage, match=rf"hint: here is {R}:{ID}, quay.io/x:{ID}"):
             labels.find_image(engine, name)
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.rows import each
 from tests.verify.test_judge import PLAN
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import Planned, labels_of
+from tfbuild.context.labels import labelled_build, labels_of, smoke_plan
 from tfbuild.in_container.smoke import command, judge
 from tfbuild.in_container.smoke.judge import Ended, Judgement, Plan, Results
 from tfbuild.in_container.smoke.records import GpuConvolution
@@ -103,9 +103,9 @@ def test_without_tensorflow_the_import_fails_and_the_rest_is_skipped(tmp_path: P
 def test_the_plan_is_that_of_the_image_s_build(tmp_path: Path) -> None:
     build = select(Request(release="2.14.0", target="mkl", wheel="official"), None)
     path = tmp_path / "plan.json"
-    path.write_text(dockerfile.smoke_plan(build))
-    labelled = Planned.from_labels("x", labels_of(build), "amd64")
-    assert command.read_plan(str(path)) == labelled.smoke()
+    path.write_text(dockerfile.files(build)["plan.json"])
+    labelled = labelled_build("x", labels_of(build), "amd64")
+    assert command.read_plan(str(path)) == smoke_plan(build) == smoke_plan(labelled)
     path.write_text('{"release": null, "checks": [], "more": 1}')
     assert command.read_plan(str(path)) == Plan()
     template = (dockerfile.TEMPLATES / "Dockerfile.j2").read_text(encoding="utf-8")

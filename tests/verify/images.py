@@ -17,8 +17,9 @@ from tests.binary.test_scan import CODE, everywhere, function, library
 from tests.measure.test_workers import MadeUpWorker, Script
 from tests.verify.test_configuration import BUILD, base, image
 from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
+from tfbuild import __version__
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import Planned
+from tfbuild.context.labels import labelled_build
 from tfbuild.engine import ContainerRun, Engine, Image, Sandbox, WorkerDied
 from tfbuild.engine.image import Files
 from tfbuild.errors import UnknownImage
@@ -28,6 +29,7 @@ from tfbuild.in_container.smoke.references import PARTS
 from tfbuild.measure import probe
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.probe import Outcome
+from tfbuild.plan import Build
 from tfbuild.verify.checks import guard, throughput
 from tfbuild.verify.verification import Baseline, Start, Verification
 
@@ -38,7 +40,7 @@ F16C = CODE["{vex} vcvtph2ps %xmm1,%ymm2"]
 BASELINE = Baseline(ref="tfbuild:plain", id="sha256:2", env={"LD_PRELOAD": ""})
 IMAGE, OTHER = (arm.name for arm in throughput.against(BASELINE).arm)
 SANDBOX = Sandbox(processes=1, volume="v", path=probe.ROOT)
-PLANNED = Planned.from_labels("x", image().labels, "amd64")
+PLANNED = labelled_build("x", image().labels, "amd64")
 
 
 def run(stdout: str = "", stderr: str = "", *, code: int = 0, truncated: bool = False) -> ContainerRun:
@@ -159,10 +161,10 @@ def started(script: bytes, command: list[str], env: Mapping[str, str], folder: P
     return run(done.stdout, done.stderr, code=done.returncode)
 
 
-def verification(engine: object = None, planned: Planned = PLANNED, **more: Any) -> Verification:
+def verification(engine: object = None, planned: Build = PLANNED, **more: Any) -> Verification:
     """A verification in progress; the image's first probe has run."""
     outcome = Outcome(records=(ENVIRONMENT, TENSORFLOW), ended=judge.Ended(0, ""), output=START.stderr)
-    state: dict[str, Any] = {"baseline": BASELINE, "start": Start(outcome=outcome)} | more
+    state: dict[str, Any] = {"baseline": BASELINE, "start": Start(outcome=outcome), "version": __version__} | more
     return Verification(
         engine=cast(Engine, engine or ImageEngine()), ref="sha256:1", planned=planned, sandbox=SANDBOX, **state
     )

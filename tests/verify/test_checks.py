@@ -147,7 +147,10 @@ def skipped(**state: Any) -> dict[str, str]:
 def test_only_checks_of_other_targets_are_skipped_for_an_image_that_starts() -> None:
     assert {*skipped()} == {"cuda"}
     assert {*skipped(planned=CUDA)} == {"onednn"}
-    assert {*skipped(planned=replace(PLANNED, arch="aarch64"))} == {"isa", "cuda"}
+    assert {*skipped(planned=replace(PLANNED, instruction_set=replace(PLANNED.instruction_set, arch="aarch64")))} == {
+        "isa",
+        "cuda",
+    }
     assert {*skipped(baseline="not requested")} == {"cuda", "throughput"}
     failed = Check(name="onednn", status="fail", detail="", seconds=0.0, measures=(), proves="", how="", fix="")
     assert {*skipped(checks=[failed])} == {"cuda", "throughput"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.rows import each
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import Planned, labels_of
+from tfbuild.context.labels import labelled_build, labels_of
 from tfbuild.engine import Image
 from tfbuild.engine.image import parse_image
 from tfbuild.plan import Build, Request, select
@@ -37,7 +37,7 @@ def base(*env: str, **config: Any) -> Image:
 
 def told(found: Image, on: Image | None = None) -> str:
     """Return the faults, "" if there are none."""
-    planned = Planned.from_labels("x", found.labels, "amd64")
+    planned = labelled_build("x", found.labels, "amd64")
     check = configuration.compare(found, planned, on)
     return "" if check.status == "pass" else check.detail
 
@@ -160,7 +160,7 @@ def test_labels_that_contradict_others_are_named(labels: dict[str, str], fault: 
 def test_the_labels_of_every_build_agree(request_: Request) -> None:
     build = select(request_, None)
     labels = labels_of(build)
-    planned = Planned.from_labels("x", labels, build.platform.rpartition("/")[2])
+    planned = labelled_build("x", labels, build.platform.rpartition("/")[2])
     assert [*configuration.contradictions(labels, planned)] == []
 
 
@@ -175,8 +175,8 @@ def test_every_build_renders_what_the_check_compares() -> None:
     text = dockerfile.files(BUILD)["Dockerfile"]
     assert "USER 1000:1000\nWORKDIR /home/tensorflow\n" in text
     assert 'ENTRYPOINT ["/usr/local/bin/tfbuild-entrypoint"]\nCMD ["python"]\n' in text
-    planned = Planned.from_labels("x", LABELS, "amd64")
-    assert dockerfile.environment(planned.build) == dockerfile.environment(BUILD)
+    planned = labelled_build("x", LABELS, "amd64")
+    assert dockerfile.environment(planned) == dockerfile.environment(BUILD)
 
 
 @each(

@@ -11,9 +11,9 @@ from tests.rows import each
 from tests.verify.images import FILES, PLANNED, ImageEngine, run, verification
 from tfbuild import __version__, facts, plan
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import Planned, labels_of
+from tfbuild.context.labels import labelled_build, labels_of
 from tfbuild.in_container.smoke.judge import GUARD_EXIT
-from tfbuild.plan import Request
+from tfbuild.plan import Build, Request
 from tfbuild.verify.checks import guard
 
 REQUESTS = {
@@ -26,17 +26,17 @@ REQUESTS = {
 SCRIPT = FILES[guard.PATH].decode()  # type: ignore[union-attr]
 
 
-def of(request: Request) -> tuple[str, Planned]:
+def of(request: Request) -> tuple[str, Build]:
     """Return the entry point of a build, and its labels."""
     build = plan.select(request, None)
-    labelled = Planned.from_labels("x", labels_of(build), build.platform.removeprefix("linux/"))
+    labelled = labelled_build("x", labels_of(build), build.platform.removeprefix("linux/"))
     return dockerfile.files(build)["entrypoint.sh"], labelled
 
 
 @each("request_", REQUESTS.values())
 def test_the_labels_alone_tell_the_entry_point(request_: Request) -> None:
     script, labelled = of(request_)
-    rendered = dockerfile.render_entrypoint(labelled.build, header="#")
+    rendered = dockerfile.render_entrypoint(labelled, header="#")
     assert guard.same(script.encode(), rendered)
     assert not guard.same(script.encode(), rendered.replace(labelled.id, "2.0.0-x"))
 
@@ -75,8 +75,8 @@ def exit_code(script: str, folder: Path, *cores: set[str], env: dict[str, str] |
 @pytest.mark.parametrize("name", ["an official wheel", "a level", "aarch64"])
 def test_it_stops_on_every_cpu_that_lacks_a_feature_and_names_it(name: str, tmp_path: Path) -> None:
     script, labelled = of(REQUESTS[name])
-    required = {*facts.cpuinfo_names(labelled.features)}
-    every = {row.cpuinfo for row in facts.features(labelled.arch) if row.cpuinfo}
+    required = {*labelled.required}
+    every = {row.cpuinfo for row in facts.features(labelled.instruction_set.arch) if row.cpuinfo}
     assert required < every
     for held in (required, every):
         assert exit_code(script, tmp_path, held, held) == (0, "")
@@ -101,7 +101,7 @@ def test_a_file_of_the_user_s_makes_it_stricter_and_never_laxer(tmp_path: Path) 
 
 def judged(script: str = SCRIPT, version: str = __version__, **more: object) -> tuple[str, str, bool]:
     engine = ImageEngine(files={guard.PATH: script.encode()}, **more)  # type: ignore[arg-type]
-    state = verification(engine, replace(PLANNED, version=version))
+    state = verification(engine, version=version)
     check = guard.CHECK.run(state)
     return check.status, check.detail, state.unstartable
 
@@ -146,7 +146,8 @@ def test_an_image_that_does_not_start_is_a_reason_to_skip_what_needs_it(every: o
 
 
 def test_labels_for_which_nothing_can_be_rendered_are_a_reason() -> None:
-    state = verification(planned=replace(PLANNED, version=__version__, features=frozenset({"nosuch"})))
+    odd = replace(PLANNED.instruction_set, features=("nosuch",))
+    state = verification(planned=replace(PLANNED, instruction_set=odd))
     check = guard.CHECK.run(state)
     assert check.status == "fail"
     assert "no entry point can be rendered for its labels" in check.detail

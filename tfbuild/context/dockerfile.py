@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tfbuild.context.labels import ALLOCATOR, UNVERIFIED, image_name, labels_of
+from tfbuild.context.labels import UNVERIFIED, image_name, labels_of, smoke_plan
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.plan import Build, alternatives, official_build, source
 from tfbuild.util import installation
@@ -50,17 +50,9 @@ CONFIGURATION: Mapping[str, Any] = {
 # By default TCMalloc reports every allocation above 1 GiB on stderr, which is an ordinary tensor. In bytes: 1 TiB.
 LARGE_ALLOCATION = 1 << 40
 COMPILE_FILES = (
-    "toolchain.sh",
-    "source.sh",
-    "edit.py",
-    "compile.sh",
-    "relay.py",
-    "remote.py",
-    "repack.py",
-    "sitting.py",
-    "system.sh",
-    "truststore.py",
-)
+    "toolchain.sh", "source.sh", "edit.py", "compile.sh", "relay.py", "remote.py", "repack.py", "sitting.py",
+    "system.sh", "truststore.py",
+)  # fmt: skip
 # The builder's folder for repositories that replace external ones.
 OVERRIDES = "/opt/overrides"
 
@@ -89,10 +81,9 @@ class Context:
 class ContextLayout:
     """How the files of a build lie in a context, and what the head of its Dockerfile says of that.
 
-    `own`: the folder of the build's own files, with a slash behind it ("" for the context itself). `scripts`, `smoke`:
-    the folders of what all builds share. `origin`: the command that writes the Dockerfile. `usage`: the one that builds
-    the image, to be run in `place`. `base_digest`: the digest of the base image ("sha256:<hex>"; "" takes what its tag
-    names on the day of the build).
+    `own`: the folder of the build's own files, with a slash behind it; `scripts`, `smoke`: the folders that all builds
+    share. `origin`: the command that writes the Dockerfile; `usage`: the one that builds the image, run in `place`.
+    `base_digest`: of the base image ("sha256:<hex>"; "" takes what its tag names on the day of the build).
     """
 
     own: str = ""
@@ -104,28 +95,24 @@ class ContextLayout:
     base_digest: str = ""
 
 
-def write_context(build: Build, folder: Path, *, base_digest: str = "", option: str = "--output") -> Context:
+def write_context(build: Build, folder: Path, *, base_digest: str = "") -> Context:
     """Write the context of `build` to `folder`, all or nothing; it replaces what tfbuild wrote there before.
 
-    `base_digest`: see ContextLayout; `option`: the one that names the folder, "" for none. Raises UsageError if
-    `folder` has anything else in it or cannot be written, DiskFull if no space is left.
+    `base_digest`: see ContextLayout. Raises UsageError if `folder` has anything else in it or cannot be written,
+    DiskFull if no space is left.
     """
-    with writing(folder, f"{option} with another folder" if option else ELSEWHERE):
-        _refuse_foreign(folder, option)
+    with writing(folder, ELSEWHERE):
+        _refuse_foreign(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with temporary_folder(f".{folder.name}-", folder.parent) as place:
-            return _place(build, folder, place, base_digest)
-
-
-def _place(build: Build, folder: Path, place: Path, base_digest: str) -> Context:
-    fresh = place / "new"
-    _fill(fresh, build, files(build, base_digest=base_digest))
-    # The wheel and the source have hundreds of megabytes; their digests are in files beside them.
-    digest = context_digest(fresh, (f"wheel/{build.wheel.requirement}", f"source/{source.FILE}"))
-    flush(fresh)
-    if folder.exists():
-        folder.rename(place / "old")
-    fresh.rename(folder)
+            fresh = place / "new"
+            _fill(fresh, build, files(build, base_digest=base_digest))
+            # The wheel and the source have hundreds of megabytes; their digests are in files beside them.
+            digest = context_digest(fresh, (f"wheel/{build.wheel.requirement}", f"source/{source.FILE}"))
+            flush(fresh)
+            if folder.exists():
+                folder.rename(place / "old")
+            fresh.rename(folder)
     return Context(folder=folder, digest=digest)
 
 
@@ -139,13 +126,12 @@ def build_args(base: Base, context: Context) -> dict[str, str]:
     }
 
 
-def _refuse_foreign(folder: Path, option: str) -> None:
+def _refuse_foreign(folder: Path) -> None:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     dockerfile = folder / "Dockerfile"
     if not dockerfile.is_file() or not dockerfile.read_text(encoding="utf-8", errors="replace").startswith(MARKER):
-        hint = f"{option} with a new or an empty folder" if option else "remove it, or run in another folder"
-        raise UsageError(f"{folder} exists and was not written by tfbuild", hint=hint)
+        raise UsageError(f"{folder} exists and was not written by tfbuild", hint="remove it, or give a new folder")
 
 
 def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
@@ -160,11 +146,7 @@ def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
         _place_wheel(build.wheel.path, folder / "wheel", build)
     if build.source is not None and build.source.kind != "git":
         source.write_folder(build.source, folder / "source")
-    _place_amendments(build, folder)
-
-
-def _place_amendments(build: Build, folder: Path) -> None:
-    """Copy the patches in the order in which they are applied; pack overriding repositories and an own Bazel."""
+    # In the order in which they are applied.
     for number, patch in enumerate(build.patches, 1):
         (folder / "patches").mkdir(exist_ok=True)
         shutil.copyfile(patch.path, folder / "patches" / f"{number:02}-{NO_NAME.sub('-', patch.path.name)}")
@@ -187,9 +169,6 @@ def _place_wheel(wheel: Path, folder: Path, build: Build) -> None:
     (folder / "SHA256SUMS").write_text(f"{build.wheel.sha256}  /mnt/wheel/{name}\n", encoding="utf-8")
 
 
-# --- what goes into the files -----------------------------------------------------------------------------------------
-
-
 def files(build: Build, *, base_digest: str = "") -> dict[str, str]:
     """Return the files that tfbuild itself puts into a context, by their paths there, the most interesting first."""
     layout = ContextLayout(
@@ -208,13 +187,15 @@ def own_files(build: Build, layout: ContextLayout) -> dict[str, str]:
         "Dockerfile": render("Dockerfile.j2", header=f"{MARKER}: {layout.origin}", **_dockerfile(build, layout)),
         "constraints.txt": "".join(f"{line}\n" for line in sorted(build.wheel.constraints)),
         "entrypoint.sh": render_entrypoint(build, header=header),
-        "plan.json": smoke_plan(build),
+        "plan.json": json.dumps(vars(smoke_plan(build)), indent=2) + "\n",
     }
     if build.toolchain is not None:
         overrides = [f"{row.name}={OVERRIDES}/{row.name}" for row in build.overrides]
         texts["bazelrc"] = render("bazelrc.j2", header=header, build=build, overrides=overrides)
         texts["requirements.txt"] = "".join(f"{line}\n" for line in build.toolchain.requirements)
-        texts |= fixes(build)
+        # With these the source stage changes the tree for known failures.
+        if edits := [{"fix": row.id, **msgspec.to_builtins(edit)} for row in build.fixes for edit in row.edits]:
+            texts["fixes/edits.json"] = json.dumps(edits, indent=2) + "\n"
     return texts
 
 
@@ -233,28 +214,6 @@ def _scripts(names: tuple[str, ...]) -> dict[str, str]:
     return {f"{SCRIPTS}/{name}": path.read_text(encoding="utf-8") for name, path in paths.items()}
 
 
-def fixes(build: Build) -> dict[str, str]:
-    """Return the files in fixes/, with which the source stage changes the tree for known failures."""
-    edits = [{"fix": row.id, **msgspec.to_builtins(edit)} for row in build.fixes for edit in row.edits]
-    return {"fixes/edits.json": json.dumps(edits, indent=2) + "\n"} if edits else {}
-
-
-def smoke_plan(build: Build) -> str:
-    """Return the plan that `tfbuild-smoke` inside the image compares it with."""
-    plan = {
-        "release": build.version,
-        "python": build.python,
-        "compiler": build.compiler,
-        "target": build.target,
-        "features": build.instruction_set.features,
-        "threading": build.threading,
-        "allocator": ALLOCATOR,
-        "checks": build.checks,
-        "known_defects": build.known_defects,
-    }
-    return json.dumps(plan, indent=2) + "\n"
-
-
 def command(build: Build) -> str:
     """Return the command that writes this context again (with only the name of a wheel file)."""
     return shlex.join(["invoke", "dockerfile", *build.words])
@@ -266,10 +225,7 @@ def options(build: Build) -> str:
 
 
 def render_entrypoint(build: Build, *, header: str) -> str:
-    """Return the entry point of an image; `header`: its comment about who wrote it.
-
-    Raises Unsupported for a feature that is not known, and UsageError for such a GPU.
-    """
+    """Return the entry point of an image; raises Unsupported for an unknown feature, UsageError for such a GPU."""
     return render("entrypoint.sh.j2", header=header, build=build, alternatives=alternatives(build))
 
 
@@ -278,7 +234,7 @@ def _dockerfile(build: Build, layout: ContextLayout) -> dict[str, object]:
         "build": build,
         "layout": layout,
         "options": options(build),
-        "fixes": bool(fixes(build)),
+        "fixes": any(row.edits for row in build.fixes),
         "requirement": requirement(build),
         "environment": sorted(environment(build).items()),
         "configuration": CONFIGURATION,
@@ -414,41 +370,28 @@ def environment_of_templates() -> Environment:
     return jinja
 
 
-# --- the digests by which contexts and images are compared ------------------------------------------------------------
-# Each is "sha256:<hex>". Published values: they must not change.
-#
-# | digest  | covers                                              | published as                                   |
-# |---------|-----------------------------------------------------|------------------------------------------------|
-# | recipe  | the texts that tfbuild itself puts into a context   | `context` of a row of `invoke matrix`          |
-# | context | every file of a written context, and its mode       | `digest` of `invoke dockerfile --json`         |
-# | image   | a context's digest and that of the base             | the label `io.tfbuild.context`                 |
-#
-# A recipe needs neither a folder nor a wheel nor a source. An image is built again if its digest differs.
+# --- the digests ("sha256:<hex>") by which contexts and images are compared: published, so they must not change -------
 
 
 def recipe_digest(texts: Mapping[str, str]) -> str:
-    """Return the digest of files, given as their texts by their names."""
+    """Return the digest of the texts that tfbuild itself puts into a context: `context` of a row of `invoke matrix`.
+
+    It needs neither a folder nor a wheel nor a source.
+    """
     return _digest(f"{name} {hashlib.sha256(text.encode()).hexdigest()}\n" for name, text in sorted(texts.items()))
 
 
 def context_digest(folder: Path, leave_out: Collection[str]) -> str:
-    """Return the digest of all files in `folder` but `leave_out`, whose digests are in files beside them."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    names = ((path, path.relative_to(folder).as_posix()) for path in files)
-    return _digest(
-        f"{name} {path.stat().st_mode & 0o777:o} {source.digest(path)}\n"
-        for path, name in names
-        if name not in leave_out
-    )
+    """Return the digest of all files in `folder` but `leave_out`: `digest` of `invoke dockerfile --json`."""
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    kept = {name: path for name, path in files.items() if name not in leave_out}
+    return _digest(f"{name} {path.stat().st_mode & 0o777:o} {source.digest(path)}\n" for name, path in kept.items())
 
 
 def image_digest(context: str, base: str) -> str:
-    """Return the digest of everything that shapes an image, by the digests of its context and its base."""
+    """Return the digest of all that shapes an image, by those of its context and its base: `io.tfbuild.context`."""
     return _digest([f"{context} {base}"])
 
 
 def _digest(lines: Iterable[str]) -> str:
-    total = hashlib.sha256()
-    for line in lines:
-        total.update(line.encode())
-    return f"sha256:{total.hexdigest()}"
+    return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"

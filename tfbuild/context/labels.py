@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,6 @@ REPOSITORY = "tfbuild"
 UNVERIFIED = "-unverified"
 PREFIX = "io.tfbuild."
 SCHEMA = "1"
-ALLOCATOR = "tcmalloc"
 ID = f"{PREFIX}id"
 # Of a base image made from a distribution's packages.
 BASE = f"{PREFIX}base"
@@ -48,8 +46,6 @@ MEANINGS = {
 }
 # Docker 20.10 keeps a label of 32 KB byte for byte, and plans take 1 to 3 KB.
 MOST_PLAN = 32_768
-# All that an image of this version can have.
-OWN = frozenset(f"{PREFIX}{name}" for name in (*MEANINGS, "base"))
 # The parts of a plan that `read_labels` returns as text.
 PARTS = ("instruction_set", "compiler", "bazel", "threading", "cuda", "cudnn", "copts", "compute_capabilities")
 OCI = "org.opencontainers.image."
@@ -59,6 +55,10 @@ BASE_DIGEST = f"{OCI}base.digest"
 SOURCE = f"{OCI}source"
 SOURCE_VARIABLE = "TFBUILD_IMAGE_SOURCE"
 WEB_ADDRESS = re.compile(r"https?://[^\s\"'\\$]+")
+# The labels without which an image is none of ours, and the forms of two. The identifier names the report's files.
+NEEDED = ("id", "release", "python", "target", "platform", "features")
+IDENTIFIER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
+PYTHON = re.compile(r"3\.\d{1,2}", re.ASCII)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -70,26 +70,31 @@ def image_name(build: Build, suffix: str = "") -> str:
 
 
 def labels_of(build: Build) -> dict[str, str]:
-    """Return the image's labels, the OCI ones first; `${NAME}` is an argument of the Dockerfile."""
-    compiled = build.instruction_set.name
+    """Return the image's labels, the OCI ones first; `${NAME}` is an argument of the Dockerfile.
+
+    There is no label for licences: an expression of all that is inside would have hundreds of them (see the SBOM).
+    """
+    # The same for every build of the release, on any day.
+    day, commit = build.as_released
+    known = {"created": f"{day}T00:00:00Z" if day else "", "revision": commit}
+    own = {
+        "id": build.id,
+        "release": build.release,
+        "target": build.target,
+        "python": build.python,
+        "platform": build.platform,
+        "features": " ".join(build.instruction_set.features),
+        "context": "${CONTEXT_DIGEST}",
+        "reused": "${REUSED}",
+        "plan": _plan(build),
+    }
     return {
-        **descriptions(build.id, build.release, build.target, build.python, compiled),
-        **_release(build),
+        **descriptions(build.id, build.release, build.target, build.python, build.instruction_set.name),
+        **{f"{OCI}{name}": value for name, value in known.items() if value},
         BASE_NAME: "${BASE_NAME}",
         BASE_DIGEST: "${BASE_DIGEST}",
-    } | prefixed(
-        {
-            "id": build.id,
-            "release": build.release,
-            "target": build.target,
-            "python": build.python,
-            "platform": build.platform,
-            "features": " ".join(build.instruction_set.features),
-            "context": "${CONTEXT_DIGEST}",
-            "reused": "${REUSED}",
-            "plan": _plan(build),
-        }
-    )
+        **prefixed(own),
+    }
 
 
 def _plan(build: Build) -> str:
@@ -121,38 +126,18 @@ def descriptions(own_id: str, release: str, target: str, python: str, instructio
     }
 
 
-def _release(build: Build) -> dict[str, str]:
-    """Return when TensorFlow's release came out, and its commit: the same for every build of it, on any day.
-
-    There is no label for licences: an expression of all that is inside would have hundreds of them (see the SBOM).
-    """
-    day, commit = build.as_released
-    known = {"created": f"{day}T00:00:00Z" if day else "", "revision": commit}
-    return {f"{OCI}{name}": value for name, value in known.items() if value}
-
-
 def given_at_build(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the label that depends on who builds: the address of TFBUILD_IMAGE_SOURCE, else of the CI's repository.
+    """Return the label that depends on who builds: the address of TFBUILD_IMAGE_SOURCE, else of GitHub's repository.
 
     It is not in the Dockerfile, so that forks build the same contexts. Raises UsageError for what is not a URL.
-    Sources of the CI's variables: docs.github.com/en/actions/reference/workflows-and-actions/variables;
-    docs.gitlab.com/ci/variables/predefined_variables.
     """
-    source = env.get(SOURCE_VARIABLE, "")
-    if source and not _is_web_address(source):
+    repository = f"{env.get('GITHUB_SERVER_URL')}/{env.get('GITHUB_REPOSITORY')}"
+    source = env.get(SOURCE_VARIABLE) or (repository if env.get("GITHUB_ACTIONS") == "true" else "")
+    if source and not (WEB_ADDRESS.fullmatch(source) and source.isprintable()):
         raise UsageError(
-            f"{SOURCE_VARIABLE} is {source!r}, which is not a URL",
-            hint="for example https://github.com/us/tfbuild",
+            f"{SOURCE_VARIABLE} is {source!r}, which is not a URL", hint="for example https://github.com/us/tfbuild"
         )
-    if not source and env.get("GITHUB_ACTIONS") == "true":
-        source = f"{env.get('GITHUB_SERVER_URL', '')}/{env.get('GITHUB_REPOSITORY', '')}"
-    elif not source and env.get("GITLAB_CI") == "true":
-        source = env.get("CI_PROJECT_URL", "")
-    return {SOURCE: source} if _is_web_address(source) else {}
-
-
-def _is_web_address(text: str) -> bool:
-    return bool(WEB_ADDRESS.fullmatch(text)) and text.isprintable()
+    return {SOURCE: source} if source else {}
 
 
 def prefixed(values: Mapping[str, str]) -> dict[str, str]:
@@ -236,103 +221,57 @@ def identifier(image: str, labels: object) -> str:
     return own_id
 
 
-# --- the plan in them -------------------------------------------------------------------------------------------------
+def labelled_build(ref: str, labels: Mapping[str, str], architecture: str) -> Build:
+    """Return the build of an image as far as its labels say it.
 
-# The identifier names the report's files.
-IDENTIFIER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
-PYTHON = re.compile(r"3\.\d{1,2}", re.ASCII)
-NEEDED = ("id", "release", "python", "target", "platform", "features")
+    Raises UnknownImage if tfbuild made no such image for that architecture ("amd64").
+    """
+    image, platform = read_labels(labels), f"linux/{architecture}"
+    own = image.get
+    if missing := [PREFIX + name for name in NEEDED if name not in image.own]:
+        lacks = f"label {missing[0]}" if image.own else "io.tfbuild labels"
+        raise UnknownImage(f"{ref} was not made by tfbuild: it has no {lacks}", hint="invoke build")
+    readable = {
+        "id": IDENTIFIER.fullmatch(image.id),
+        "python": PYTHON.fullmatch(own("python")),
+        "release": plan.is_version(own("release")),
+        "target": plan.is_target(own("target")),
+        "platform": own("platform") == platform and platform in plan.PLATFORMS,
+    }
+    if bad := [name for name, good in readable.items() if not good]:
+        raise UnknownImage(f"{ref} has an unreadable label {PREFIX}{bad[0]}: {own(bad[0])[:40]!r}")
+    name, held = own("instruction-set"), tuple(sorted(own("features").split()))
+    usual = f"{own('release')}-{own('target')}-py{own('python')}-{name}"
+    variant = image.id.removeprefix(usual).removeprefix("-")
+    return Build(
+        release=own("release"),
+        python=own("python"),
+        target=own("target"),
+        platform=platform,
+        instruction_set=InstructionSet(name=name, arch=plan.PLATFORMS[platform], level="", features=held, option=""),
+        wheel=Wheel(kind=own("wheel"), requirement=own("requirement"), constraints=()),
+        base_image="",
+        base_distribution="",
+        with_headers=False,
+        compiler=own("compiler"),
+        threading=own("threading"),
+        compute_capabilities=tuple(own("compute-capabilities").split()),
+        variant=(variant,) if variant else (),
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Planned:
-    """The plan in an image's labels. `features` are canonical names; `version`: of the tfbuild that made the image."""
-
-    id: str
-    release: str
-    python: str
-    target: str
-    arch: str
-    features: frozenset[str]
-    threading: str
-    wheel: str = ""
-    requirement: str = ""
-    instruction_set: str = ""
-    compiler: str = ""
-    compute_capabilities: tuple[str, ...] = ()
-    version: str = ""
-
-    @classmethod
-    def from_labels(cls, ref: str, labels: Mapping[str, str], architecture: str) -> "Planned":
-        """Read the labels; raises UnknownImage if tfbuild made no such image for that architecture ("amd64")."""
-        image, platform = read_labels(labels), f"linux/{architecture}"
-        if missing := [PREFIX + name for name in NEEDED if name not in image.own]:
-            lacks = f"label {missing[0]}" if image.own else "io.tfbuild labels"
-            raise UnknownImage(f"{ref} was not made by tfbuild: it has no {lacks}", hint="invoke build")
-        readable = {
-            "id": bool(IDENTIFIER.fullmatch(image.id)),
-            "python": bool(PYTHON.fullmatch(image.get("python"))),
-            "release": plan.is_version(image.get("release")),
-            "target": plan.is_target(image.get("target")),
-            "platform": image.get("platform") == platform and platform in plan.PLATFORMS,
-        }
-        if bad := [name for name, good in readable.items() if not good]:
-            raise UnknownImage(f"{ref} has an unreadable label {PREFIX}{bad[0]}: {image.get(bad[0])[:40]!r}")
-        return cls(
-            id=image.id,
-            release=image.get("release"),
-            python=image.get("python"),
-            target=image.get("target"),
-            arch=plan.PLATFORMS[platform],
-            features=frozenset(image.get("features").split()),
-            threading=image.get("threading"),
-            wheel=image.get("wheel"),
-            requirement=image.get("requirement"),
-            instruction_set=image.get("instruction-set"),
-            compiler=image.get("compiler"),
-            compute_capabilities=tuple(image.get("compute-capabilities").split()),
-            version=image.get("version"),
-        )
-
-    @property
-    def platform(self) -> str:
-        return plan.MACHINES[self.arch]
-
-    @cached_property
-    def build(self) -> Build:
-        """The build as far as its labels say it."""
-        start = f"{self.release}-{self.target}-py{self.python}-{self.instruction_set}"
-        compiled = InstructionSet(
-            name=self.instruction_set, arch=self.arch, level="", features=tuple(sorted(self.features)), option=""
-        )
-        return Build(
-            release=self.release,
-            python=self.python,
-            target=self.target,
-            platform=self.platform,
-            instruction_set=compiled,
-            wheel=Wheel(kind=self.wheel, requirement=self.requirement, constraints=()),
-            base_image="",
-            base_distribution="",
-            with_headers=False,
-            compiler=self.compiler,
-            threading=self.threading,
-            compute_capabilities=self.compute_capabilities,
-            variant=(variant,) if (variant := self.id.removeprefix(start).removeprefix("-")) else (),
-        )
-
-    def smoke(self) -> judge.Plan:
-        """Return what the smoke benchmark's judgement needs."""
-        return judge.Plan(
-            release=self.build.version,
-            python=self.python,
-            compiler=self.compiler,
-            target=self.target,
-            threading=self.threading,
-            allocator=ALLOCATOR,
-            checks=self.build.checks,
-            known_defects=self.build.known_defects,
-        )
+def smoke_plan(build: Build) -> judge.Plan:
+    """Return what the smoke benchmark compares an image with, inside it and in a verification."""
+    return judge.Plan(
+        release=build.version,
+        python=build.python,
+        compiler=build.compiler,
+        target=build.target,
+        threading=build.threading,
+        allocator="tcmalloc",
+        checks=build.checks,
+        known_defects=build.known_defects,
+    )
 
 
 # --- the names by which people give an image --------------------------------------------------------------------------
@@ -367,37 +306,29 @@ def parse_name(name: str) -> ImageName:
     repository, colon, tag = before.rpartition(":")
     if not colon or "/" in tag:
         repository, tag = before, ""
-    if tag or digest:
+    if tag or digest or "/" in before:
         return ImageName(repository=repository, reference=digest or tag)
-    return ImageName(repository=before, reference="") if "/" in before else ImageName(repository="", reference=before)
+    return ImageName(repository="", reference=before)
 
 
 def find_image(engine: "Engine", name: str) -> str:
     """Return the engine's own name of the image that `name` means.
 
     An identifier without a repository of a registry may have any repository on the engine, because a pulled image has
-    that of its registry. Raises UnknownImage if there is no such image, UsageError if there are several.
+    that of its registry. Raises UnknownImage if there is no such image or there are several, UsageError for no name.
     """
     parsed = parse_name(name)
-    identifier = parsed.reference
     if name and not REFERENCE.fullmatch(name):
         raise UsageError(f"{name!r} is not an image's name", hint="docker images tfbuild lists them")
-    if not GIVEN_IDENTIFIER.fullmatch(identifier):
+    if not GIVEN_IDENTIFIER.fullmatch(parsed.reference):
         return name
-    exact = name if parsed.repository else f"{REPOSITORY}:{identifier}"
+    exact = name if parsed.repository else f"{REPOSITORY}:{parsed.reference}"
     if engine.exists(exact):
         return exact
-    images = {image.id: _tagged(image.tags, identifier) for image in engine.labelled(ID)}
-    names = sorted(filter(None, images.values()))
-    anywhere = parsed.repository in ("", REPOSITORY)
-    if anywhere and len(names) == 1:
+    ending = f":{parsed.reference}"
+    tagged = {image.id: sorted(tag for tag in image.tags if tag.endswith(ending)) for image in engine.labelled(ID)}
+    names = sorted(tags[0] for tags in tagged.values() if tags)
+    if len(names) == 1 and parsed.repository in ("", REPOSITORY):
         return names[0]
-    if anywhere and names:
-        raise UsageError(f"{name} may be any of several images: {', '.join(names)}", hint="give one of these names")
     here = f"here is {', '.join(names)}" if names else "docker images lists all images"
     raise UnknownImage(f"no image {name!r} on this engine", hint=here)
-
-
-def _tagged(tags: tuple[str, ...], identifier: str) -> str:
-    """Return the first name with this tag, or ""."""
-    return min((tag for tag in tags if tag.rpartition(":")[2] == identifier), default="")

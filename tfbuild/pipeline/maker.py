@@ -15,7 +15,7 @@ from pathlib import Path
 from tfbuild import cpu, plan
 from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import Base, Context, image_digest
-from tfbuild.context.labels import UNVERIFIED, Planned, given_at_build, image_name, read_labels
+from tfbuild.context.labels import UNVERIFIED, given_at_build, image_name, labelled_build, read_labels
 from tfbuild.cpu import Cpu, recordings
 from tfbuild.engine import Engine, faults
 from tfbuild.engine.build import BuildSettings
@@ -149,7 +149,7 @@ class Maker:
         """
         files.check_writable(self.run.reports)
         image = self.engine.image(ref)
-        build = Planned.from_labels(ref, image.labels, image.architecture).build
+        build = labelled_build(ref, image.labels, image.architecture)
         baseline = self.baseline(ref, replace(build, request=Request(base=self.run.base)), lambda _: "")
         return self._write(verifying.verify(self.engine, ref, baseline=baseline, progress=self.progress), ref)
 
@@ -257,7 +257,7 @@ class Maker:
         if self.run.remote and build.toolchain is not None:
             remote_cache.bazelrc(self.run.remote, build.bazel)
         folder = self.run.work / build.id
-        context = dockerfile.write_context(build, folder / "context", option="")
+        context = dockerfile.write_context(build, folder / "context")
         with files.writing(folder):
             files.replace_file(folder / "plan.json", json.dumps(build.to_json(), indent=2) + "\n")
         return context

@@ -11,11 +11,11 @@ from packaging.version import InvalidVersion, Version
 from tfbuild.binary import guard, inspector
 from tfbuild.binary.elf import LibraryUnreadable
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import Planned
+from tfbuild.context.labels import labelled_build
 from tfbuild.engine import Engine
 from tfbuild.errors import BadInput, UnknownImage
 from tfbuild.facts import releases
-from tfbuild.plan import wheel
+from tfbuild.plan import Build, wheel
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
 
@@ -28,7 +28,7 @@ def image(engine: Engine, ref: str, *, full: bool, progress: Progress) -> inspec
     """Inspect the TensorFlow in an image, whoever made it. Raises UnknownImage, and BadInput if it has none."""
     inspected = engine.image(ref)
     try:
-        planned = Planned.from_labels(ref, inspected.labels, inspected.architecture)
+        planned = labelled_build(ref, inspected.labels, inspected.architecture)
     except UnknownImage:
         with progress.step("inspect: look for TensorFlow in the image"):
             folder, release = _installed(engine, inspected.id, ref)
@@ -59,7 +59,7 @@ def site_packages(python: str) -> str:
 
 
 @contextmanager
-def framework(engine: Engine, ref: str, planned: Planned) -> Iterator[Path]:
+def framework(engine: Engine, ref: str, planned: Build) -> Iterator[Path]:
     """Copy TensorFlow's framework, which has its guard, out of an image that tfbuild made. Raises OSError."""
     path = f"{site_packages(planned.python)}/{releases.PACKAGE}/{releases.FRAMEWORK}"
     with files.temporary_folder() as scratch:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from tfbuild import __version__
-from tfbuild.context.labels import ALLOCATOR, Planned, read_labels
+from tfbuild.context.labels import labelled_build, read_labels, smoke_plan
 from tfbuild.engine import Engine, Image
 from tfbuild.errors import BadInput
 from tfbuild.in_container.smoke import judge
@@ -35,15 +35,20 @@ def verify(engine: Engine, ref: str, *, progress: Progress, baseline: Baseline |
     """
     begin = time.monotonic()
     image = engine.image(ref)
-    planned = Planned.from_labels(ref, image.labels, image.architecture)
+    planned = labelled_build(ref, image.labels, image.architecture)
     with (
         engine.watched("verification") as require_engine,
         probe.sandbox(engine, image.id, {LESSER_CPU: lesser_cpu(planned)}) as sandbox,
     ):
         # Use the id from here on, because another build may move the name meanwhile.
         verification = Verification(
-            engine=engine, ref=image.id, planned=planned, baseline=baseline, sandbox=sandbox
-        )  # fmt: skip
+            engine=engine,
+            ref=image.id,
+            planned=planned,
+            version=read_labels(image.labels).get("version"),
+            baseline=baseline,
+            sandbox=sandbox,
+        )
         _run(verification, partial(_timed, verification, progress, require_engine))
     return _report(verification, image, ref, time.monotonic() - begin)
 
@@ -102,7 +107,7 @@ def _report(verification: Verification, image: Image, ref: str, seconds: float) 
     return Report(
         schema=SCHEMA,
         kind="smoke",
-        id=verification.planned.id,
+        id=read_labels(image.labels).id,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         tool=f"tfbuild {__version__}",
         seconds=round(seconds, 1),
@@ -115,7 +120,7 @@ def _report(verification: Verification, image: Image, ref: str, seconds: float) 
             architecture=image.architecture,
             labels={name: printable(value) for name, value in image.labels.items()},
         ),
-        plan=_plan_facts(image, verification.planned.build),
+        plan=_plan_facts(image, verification.planned),
         host=probe.host(environment, verification.engine) if environment else None,
         software=_software(environment, verification) if environment else None,
         checks=tuple(verification.checks),
@@ -128,7 +133,7 @@ def _plan_facts(image: Image, build: Build) -> PlanFacts:
     """Return the plan in the labels; each field is a label, with "_" for "-"."""
     own = read_labels(image.labels)
     label: dict[str, Any] = {row.name: printable(own.get(row.name.replace("_", "-"))) for row in fields(PlanFacts)}
-    label |= {"allocator": ALLOCATOR, "onednn": "on" if build.onednn else "default"}
+    label |= {"allocator": smoke_plan(build).allocator, "onednn": "on" if build.onednn else "default"}
     return PlanFacts(**label | {name: tuple(label[name].split()) for name in ("features", "copts")})
 
 

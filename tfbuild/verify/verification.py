@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tfbuild.binary.guard import Guard
-from tfbuild.context.labels import Planned
+from tfbuild.context.labels import smoke_plan
 from tfbuild.engine import Engine, Sandbox
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement, ProbeCheck
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.measure.probe import Outcome
+from tfbuild.plan import Build
 from tfbuild.verify.records import Check, Throughput
 
 NO_START = "the image does not start on this host (see guard)"
@@ -53,6 +54,7 @@ NO_GUARD = Guard(compiled=(), unused=())
 class Verification:
     """A verification of the image `ref` in progress, with the results of earlier checks.
 
+    `planned`: the build, as its labels have it; `version`: of the tfbuild that made the image, by them too.
     `baseline`: what to compare with, or why there is none; `sandbox`: confines all containers; `checks`: those that are
     done. `unstartable` is set by the check guard, `start` by import, `guard` by isa, `throughput` by throughput; `over`
     when the last check has ended, or one has raised.
@@ -60,7 +62,8 @@ class Verification:
 
     engine: Engine
     ref: str
-    planned: Planned
+    planned: Build
+    version: str
     baseline: Baseline | str
     sandbox: Sandbox
     checks: list[Check] = field(default_factory=list)
@@ -87,7 +90,7 @@ class Verification:
             return Judgement(judge.FAIL, outcome.broken)
         start = self.start
         results = judge.Results(outcome.records, outcome.ended, start.environment, start.outcome.output)
-        return check.judge(results, self.planned.smoke())
+        return check.judge(results, smoke_plan(self.planned))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,5 +123,5 @@ def probe_check(check: ProbeCheck, run: Callable[[Verification], Judgement] | No
         how=check.how,
         fix=check.fix,
         run=run or ask_and_judge,
-        skip=lambda verification: verification.start.why or check.skip(verification.planned.smoke()),
+        skip=lambda verification: verification.start.why or check.skip(smoke_plan(verification.planned)),
     )

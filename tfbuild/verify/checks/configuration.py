@@ -7,13 +7,14 @@ from typing import Any
 
 from tfbuild import __version__
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import PREFIX, Planned, descriptions, read_labels
+from tfbuild.context.labels import PREFIX, descriptions, read_labels
 from tfbuild.cpu import isa
 from tfbuild.engine import Engine, Image
 from tfbuild.errors import TfbuildError, UnknownImage
 from tfbuild.facts import toolchains
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
+from tfbuild.plan import Build
 from tfbuild.plan.request import IMAGE_NAME
 from tfbuild.verify.verification import Verification, VerificationCheck
 
@@ -27,7 +28,7 @@ DIVERTING = re.compile(
 SHOWN = 100
 
 
-def compare(image: Image, planned: Planned, base: Image | None) -> Judgement:
+def compare(image: Image, planned: Build, base: Image | None) -> Judgement:
     """Judge the labels and the configuration of an image; `base`: the image that it is based on, if it is here."""
     own = base.config if base else {}
     faults = [
@@ -41,24 +42,20 @@ def compare(image: Image, planned: Planned, base: Image | None) -> Judgement:
     return Judgement(judge.PASS, "it is what the labels ask for, and they agree with each other")
 
 
-def contradictions(labels: Mapping[str, str], planned: Planned) -> Iterator[str]:
+def contradictions(labels: Mapping[str, str], planned: Build) -> Iterator[str]:
     """Yield the labels that contradict others."""
-    start = "-".join((planned.release, planned.target, f"py{planned.python}", planned.instruction_set))
-    if planned.id != start and not planned.id.startswith(f"{start}-"):
-        yield f"{PREFIX}id is {planned.id[:SHOWN]}, but its other labels say {start[:SHOWN]}"
-    name = _name(planned)
-    # Another version may have other names.
-    if name != planned.instruction_set and planned.version == __version__:
-        yield f"its instruction set is {planned.instruction_set[:SHOWN]}, but its features are {name}"
-    rendered = descriptions(planned.id, planned.release, planned.target, planned.python, planned.instruction_set)
-    yield from _differences({name: labels.get(name) for name in rendered}, rendered)
-
-
-def _name(planned: Planned) -> str:
+    image, held = read_labels(labels), planned.instruction_set
+    if image.id != planned.id:
+        yield f"{PREFIX}id is {image.id[:SHOWN]}, but its other labels say {planned.usual_id[:SHOWN]}"
     try:
-        return isa.instruction_set(planned.features, planned.arch).name
+        name = isa.instruction_set(held.features, held.arch).name
     except TfbuildError:
-        return "not all known"
+        name = "not all known"
+    # Another version may have other names.
+    if name != held.name and image.get("version") == __version__:
+        yield f"its instruction set is {held.name[:SHOWN]}, but its features are {name}"
+    rendered = descriptions(image.id, planned.release, planned.target, planned.python, held.name)
+    yield from _differences({name: labels.get(name) for name in rendered}, rendered)
 
 
 def _base_layers(image: Image, base: Image | None) -> Iterator[str]:
@@ -94,7 +91,7 @@ def _shown(value: Any) -> str:
     return text[:SHOWN] or "empty"
 
 
-def _environment(image: Image, planned: Planned, base: Image | None) -> Iterator[str]:
+def _environment(image: Image, planned: Build, base: Image | None) -> Iterator[str]:
     """Yield the variables that are neither rendered, nor the base image's, nor known as harmless."""
     pairs = [line.partition("=")[::2] for line in image.env]
     env, own = dict(pairs), dict(line.partition("=")[::2] for line in base.env) if base else {}
@@ -107,8 +104,8 @@ def _environment(image: Image, planned: Planned, base: Image | None) -> Iterator
         yield f"PATH goes on with {path[:SHOWN]}"
     known = {name: value for name, value in own.items() if not DIVERTING.fullmatch(name)}
     harmless = {name: value for name, value in env.items() if toolchains.is_harmless(name, value)}
-    yield from _differences(env, known | harmless | dockerfile.environment(planned.build))
-    yield from (f"{name} is missing" for name in dockerfile.environment(planned.build) if name not in env)
+    yield from _differences(env, known | harmless | dockerfile.environment(planned))
+    yield from (f"{name} is missing" for name in dockerfile.environment(planned) if name not in env)
 
 
 def _base(engine: Engine, image: Image) -> Image | None:

@@ -2,11 +2,11 @@
 
 from tfbuild import __version__, facts
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import Planned
 from tfbuild.errors import TfbuildError
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure import probe
+from tfbuild.plan import Build
 from tfbuild.verify.verification import Verification, VerificationCheck
 
 PATH = "/usr/local/bin/tfbuild-entrypoint"
@@ -24,13 +24,13 @@ def _run(verification: Verification) -> Judgement:
         return Judgement(judge.FAIL, why)
     difference = _difference(verification)
     # Nothing but its own text can excuse an entry point of this version.
-    if difference and planned.version == __version__:
+    if difference and verification.version == __version__:
         return Judgement(judge.FAIL, f"{difference}; `invoke build` makes an image with this version's")
     if wrong := _starts_without(verification, lacking(planned)):
         return Judgement(judge.FAIL, wrong)
     started = judge.guard(judge.Ended(0, "")).detail
     if difference:
-        made = f"tfbuild {planned.version[:40] or 'unknown'} made it, so it was judged only by what it does"
+        made = f"tfbuild {verification.version[:40] or 'unknown'} made it, so it was judged only by what it does"
         return Judgement(judge.WARN, f"{started}; {difference}: {made}")
     return Judgement(judge.PASS, started)
 
@@ -53,14 +53,14 @@ def _does_not_start(verification: Verification) -> str:
 # --- a lesser CPU -----------------------------------------------------------------------------------------------------
 
 
-def lacking(planned: Planned) -> str:
+def lacking(planned: Build) -> str:
     """Return the labelled feature that the lesser CPU lacks; "" if no kernel prints any of them."""
-    return max(facts.cpuinfo_names(planned.features), default="")
+    return max(planned.required, default="")
 
 
-def lesser_cpu(planned: Planned) -> bytes:
+def lesser_cpu(planned: Build) -> bytes:
     """Return /proc/cpuinfo of a core that has all known features but one of the labelled ones."""
-    names = {row.cpuinfo for row in facts.features(planned.arch) if row.cpuinfo} - {lacking(planned)}
+    names = {row.cpuinfo for row in facts.features(planned.instruction_set.arch) if row.cpuinfo} - {lacking(planned)}
     return f"flags\t\t: {' '.join(sorted(names))}\n".encode()
 
 
@@ -88,7 +88,7 @@ def _starts_without(verification: Verification, feature: str) -> str:
 def _difference(verification: Verification) -> str:
     """Return how the script differs from the one that this tfbuild renders for the labels; else ""."""
     try:
-        text = dockerfile.render_entrypoint(verification.planned.build, header="#")
+        text = dockerfile.render_entrypoint(verification.planned, header="#")
     except TfbuildError as error:
         return f"no entry point can be rendered for its labels: {error.reason}"
     found = verification.engine.read_contents(verification.ref, [PATH], MOST_BYTES)

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from tfbuild import facts
 from tfbuild.binary.guard import Guard, read_guard
-from tfbuild.context.labels import Planned
 from tfbuild.cpu.recordings import canonical
 from tfbuild.facts import releases
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
+from tfbuild.plan import Build
 from tfbuild.verify import libraries
 from tfbuild.verify.verification import Verification, VerificationCheck
 
@@ -16,14 +16,14 @@ from tfbuild.verify.verification import Verification, VerificationCheck
 BASE = frozenset({"SSE", "SSE2"})
 
 
-def compare(planned: Planned, guard: Guard, flags: Sequence[str], message: Sequence[str] | None, why: str) -> Judgement:
+def compare(planned: Build, guard: Guard, flags: Sequence[str], message: Sequence[str] | None, why: str) -> Judgement:
     """Judge the guard by the plan.
 
     `flags`: the CPU's, in the kernel's names; `message`: the features that TensorFlow reports as unused; where that is
     None, `why`.
     """
     judged = releases.guard_judged(planned.release)
-    wanted = (BASE | set(releases.guard_spelling(planned.release, planned.features))) & judged
+    wanted = (BASE | set(releases.guard_spelling(planned.release, planned.instruction_set.features))) & judged
     compiled = set(guard.compiled) & judged
     faults = [
         f"{fault} {' '.join(sorted(names))}"
@@ -61,7 +61,7 @@ def _disagreement(message: Sequence[str], expected: Sequence[str]) -> str:
 
 
 def _skip(verification: Verification) -> str:
-    arch = verification.planned.arch
+    arch = verification.planned.instruction_set.arch
     return "" if arch == "x86_64" else f"TensorFlow's guard knows no feature of {arch}"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from tfbuild.binary import scan
 from tfbuild.binary.scan import ScannedCode
-from tfbuild.context.labels import Planned
+from tfbuild.cpu.isa import InstructionSet
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.util import files
@@ -16,40 +16,39 @@ from tfbuild.verify import libraries
 from tfbuild.verify.verification import Verification, VerificationCheck
 
 
-def compare(planned: Planned, libraries: Mapping[str, ScannedCode]) -> Judgement:
+def compare(labelled: InstructionSet, libraries: Mapping[str, ScannedCode]) -> Judgement:
     """Fail for code beyond the labels in any library, and where the main one does not use what they promise."""
     main = next(iter(libraries.values()))
-    if main.arch != planned.arch:
-        return Judgement(judge.FAIL, f"it is code for {main.arch}, not for {planned.arch}")
-    beyond = {name: sorted(library.compiled - planned.features) for name, library in libraries.items()}
+    if main.arch != labelled.arch:
+        return Judgement(judge.FAIL, f"it is code for {main.arch}, not for {labelled.arch}")
+    beyond = {name: sorted(library.compiled - {*labelled.features}) for name, library in libraries.items()}
     faults = [f"{name} needs {' '.join(features)} beyond its labels" for name, features in beyond.items() if features]
-    if lacks := sorted((planned.features & scan.written()) - main.compiled):
+    if lacks := sorted(({*labelled.features} & scan.written()) - main.compiled):
         faults.append(f"it does not use {' '.join(lacks)}, for which it is labelled")
     summary = f"compiled for {main.name}; {main.how()}"
-    measures = tuple(_measures(planned, main))
+    measures = tuple(_measures({*labelled.features}, main))
     if faults:
         return Judgement(judge.FAIL, f"{'; '.join(faults)}; {summary}", measures)
     return Judgement(judge.PASS, f"as labelled: {summary}", measures)
 
 
-def _measures(planned: Planned, main: ScannedCode) -> Iterator[judge.Measurement]:
+def _measures(promised: set[str], main: ScannedCode) -> Iterator[judge.Measurement]:
     """Yield the share of the main library's regions that need each feature, promised or not."""
     least = scan.threshold(main.method)
-    promised = planned.features & scan.written()
-    for name in sorted(promised):
+    for name in sorted(promised & scan.written()):
         yield judge.Measurement(f"{name}_share", round(main.share(name), 4), f">= {least}")
     for row in main.families:
-        if row.feature not in planned.features:
+        if row.feature not in promised:
             yield judge.Measurement(f"{row.feature}_share", round(row.share, 4), f"< {least}")
 
 
 def _run(verification: Verification) -> Judgement:
-    planned, site = verification.planned, libraries.site_packages(verification.planned.python)
+    site = libraries.site_packages(verification.planned.python)
     with files.temporary_folder() as scratch:
         found = libraries.copied(verification.engine, verification.ref, site, scratch)
         tell = verification.require_wanted
         scanned = {name: scan.read_code(path, name=name, tell=tell) for name, path in found}
-    return compare(planned, scanned)
+    return compare(verification.planned.instruction_set, scanned)
 
 
 CHECK = VerificationCheck(
