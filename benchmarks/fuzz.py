@@ -27,8 +27,7 @@ from benchmarks.harness import record
 from tests.binary import libraries
 from tests.cpu.machines import machine
 from tfbuild import cpu, facts
-from tfbuild.binary import guard, machinecode, scan
-from tfbuild.binary.elf import LibraryUnreadable
+from tfbuild.binary import LibraryUnreadable, guard, machinecode, scan
 from tfbuild.context import labels
 from tfbuild.engine import Files
 from tfbuild.engine import build as builds

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfbuild.binary import guard
-from tfbuild.binary.elf import FUNCTION, Library
+from tfbuild.binary import FUNCTION, Library, guard
 
 DATA = Path(__file__).parents[1] / "data" / "guard"
 PROGBITS, SYMTAB, STRTAB, RELA, DYNSYM = 1, 2, 3, 4, 11

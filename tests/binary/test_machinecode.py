@@ -64,12 +64,6 @@ def test_a_stream_counts_like_its_parts(arch: str) -> None:
     assert whole.needing == sum((part.needing for part in parts), start=type(whole.needing)())
 
 
-def test_a_cut_off_instruction_is_unread_bytes_and_nothing_else() -> None:
-    (row,) = [row for row in assembled.recorded("x86_64") if row.text == "vdpbf16ps 64(%rax),%zmm2,%zmm3"]
-    for end in range(1, len(row.code)):
-        assert "avx512_bf16" not in machinecode.count(row.code[:end], "x86_64").needing
-
-
 @examples.many
 @given(st.binary(max_size=200))
 def test_no_bytes_stop_it(code: bytes) -> None:
@@ -132,26 +126,17 @@ def test_an_opcode_is_read_whole_and_never_cut_off(row: Row) -> None:
 @pytest.mark.parametrize(
     ("code", "opcode"),
     [
-        ("660f38cfd1", ("legacy", 2, 0xCF, "66", "", 5)),
         ("0f38c8d1", ("legacy", 2, 0xC8, "", "", 4)),
-        ("66450f3aced101", ("legacy", 3, 0xCE, "66", "", 7)),  # REX
         ("f20f38f0d1", ("legacy", 2, 0xF0, "f2", "", 5)),
-        ("c5e958d9", ("vex", 1, 0x58, "66", "xmm", 4)),
-        ("c5ed58d9", ("vex", 1, 0x58, "66", "ymm", 4)),
         ("c5e8c6d901", ("vex", 1, 0xC6, "", "xmm", 5)),  # an immediate
         ("c4e26d50d9", ("vex", 2, 0x50, "66", "ymm", 5)),
-        ("c4e2735cda", ("vex", 2, 0x5C, "f2", "xmm", 5)),
         ("62f26d4850d9", ("evex", 2, 0x50, "66", "zmm", 6)),
-        ("62f26d28cfd9", ("evex", 2, 0xCF, "66", "ymm", 6)),
         ("62f3ed48cfd901", ("evex", 3, 0xCF, "66", "zmm", 7)),
         # The operand in memory: plain, after %rip, with a scale, without a base, and one or four bytes away.
-        ("c4e26d5000", ("vex", 2, 0x50, "66", "ymm", 5)),
         ("c4e26d500511223344", ("vex", 2, 0x50, "66", "ymm", 9)),
-        ("c4e26d500488", ("vex", 2, 0x50, "66", "ymm", 6)),
         ("c4e26d50048511223344", ("vex", 2, 0x50, "66", "ymm", 10)),
         ("c4e26d504011", ("vex", 2, 0x50, "66", "ymm", 6)),
         ("c4e26d50448811", ("vex", 2, 0x50, "66", "ymm", 7)),
-        ("c4e26d508011223344", ("vex", 2, 0x50, "66", "ymm", 9)),
         ("c4e26d50848811223344", ("vex", 2, 0x50, "66", "ymm", 10)),
         ("2ec4e26d50d9", ("vex", 2, 0x50, "66", "ymm", 6)),  # a prefix that names a segment
     ],
@@ -162,26 +147,13 @@ def test_each_form_of_an_opcode(code: str, opcode: tuple[str, int, int, str, str
     assert machinecode.read_opcode(whole[:-1]) is None
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "",
-        "66",
-        "90",
-        "0fa2d1d1d1",
-        "0f39d1d1d1",
-        "38cfd1d1d1",
-        "c4e06d50d9",
-        "c4e46d50d9",
-        "62f2694850d9",
-        "62fa6d4850d9",
-    ],
-)
+OTHERS = "  66 90 0fa2d1d1d1 0f39d1d1d1 38cfd1d1d1 c4e06d50d9 c4e46d50d9 62f2694850d9 62fa6d4850d9"
+
+
+@pytest.mark.parametrize("code", OTHERS.split(" "))
 def test_other_bytes_are_no_opcode(code: str) -> None:
     """Among them maps that do not exist, and bits that EVEX has fixed."""
-    bytes_ = bytes.fromhex(code)
-    read = machinecode.read_opcode(bytes_)
-    assert read is None
+    assert machinecode.read_opcode(bytes.fromhex(code)) is None
 
 
 def test_what_is_no_instruction_is_skipped_byte_by_byte() -> None:
@@ -191,21 +163,3 @@ def test_what_is_no_instruction_is_skipped_byte_by_byte() -> None:
     counted = machinecode.count(unknown + b"\x90" * 16 + known, "x86_64")
     assert counted.unread >= 1
     assert counted.needing["avx_vnni"] == 1
-
-
-def test_words_that_are_cut_off_are_unread_on_arm() -> None:
-    nop = bytes.fromhex("1f2003d5")
-    counted = machinecode.count(nop * 3 + nop[:3], "aarch64")
-    assert (counted.instructions, counted.unread, counted.needing) == (3, 3, {})
-
-
-def test_the_encoding_stands_behind_the_prefixes() -> None:
-    for code, encoding in (
-        ("c5e958", "vex"),
-        ("c4e26d", "vex"),
-        ("62f26d", "evex"),
-        ("8fe978", "xop"),
-        ("0f58", "legacy"),
-    ):
-        for prefixes in ("", "66", "f22e"):
-            assert machinecode._encoding(bytes.fromhex(f"90{prefixes}{code}"), 1) == encoding

@@ -4,21 +4,16 @@ import io
 import json
 import struct
 import zipfile
-from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.binary import assembled, libraries
-from tests.binary.codes import code_with
 from tests.binary.libraries import PROGBITS, STRTAB, SYMTAB, Part
 from tests.commandline import invoke
 from tfbuild import facts
-from tfbuild.binary import elf, inspector, scan
-from tfbuild.binary.elf import LibraryUnreadable
-from tfbuild.binary.guard import Guard
+from tfbuild.binary import LibraryUnreadable, inspector, scan
 from tfbuild.binary.inspector import Inspection
 from tfbuild.binary.scan import ScannedCode
 from tfbuild.cpu import isa
@@ -124,8 +119,7 @@ def test_code_chosen_at_run_time_does_not_count(scanned: Callable[..., ScannedCo
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["_ZN5Eigen8internal11gebp_kernelINS_4halfES2_lE", "_ZN10tensorflow3xnn_", "_ZN10tensorflow4dnnlE", "MatMulAVX2"],
+    "name", ["_ZN5Eigen8internal11gebp_kernelINS_4halfES2_lE", "_ZN10tensorflow4dnnlE", "MatMulAVX2"]
 )
 def test_other_code_counts(name: str) -> None:
     assert scan.project(name.encode()) == ""
@@ -136,8 +130,6 @@ def test_a_stripped_library_is_judged_by_how_far_a_feature_is_spread(scanned: Ca
     assert one_place.method == "spread"
     assert one_place.compiled == {"avx"}
     assert "no symbols" in one_place.how()
-    assert one_place.regions < scan.FEW
-    assert "too few: one function" in one_place.how()
     # More than all of what is spread in the next one: a rate could not tell them apart.
     spread = scanned(library(everywhere(ZMM), None))
     assert spread.compiled == {"avx", "avx512f"}
@@ -150,10 +142,6 @@ def test_a_library_with_a_few_names_left_is_a_stripped_one(scanned: Callable[...
     assert scanned(content).method == "symbols"
     table = content.replace(b".symtab", b".symtax")
     assert scanned(table).method == "spread"
-
-
-def test_without_a_table_of_frames_the_symbols_say_where_functions_start(scanned: Callable[..., ScannedCode]) -> None:
-    assert scanned(library(everywhere(AVX2), frames=False)).compiled == {"avx", "avx2"}
 
 
 def test_without_any_table_the_whole_is_sampled_all_the_same(
@@ -192,14 +180,6 @@ def test_rates_and_shares_are_those_of_the_regions(scanned: Callable[..., Scanne
     assert [row.feature for row in shown.families] == ["avx", "avx2"], "in the order of the facts"
 
 
-def test_a_share_that_is_just_enough_counts() -> None:
-    regions = [(10, Counter({"avx": 1})), *((10, Counter[str]()) for _ in range(49))]
-    (avx,) = scan._families(regions, 0.02)
-    assert (avx.share, avx.compiled) == (0.02, True)
-    (avx,) = scan._families([*regions, (10, Counter())], 0.02)
-    assert not avx.compiled
-
-
 def test_what_was_left_out_is_counted_by_project(scanned: Callable[..., ScannedCode]) -> None:
     def named(number: int) -> str:
         return {0: "xnn_f32_gemm", 1: "xnn_f32_dwconv", 2: "_ZN4dnnl4impl3cpu3x641fE"}.get(number, eigen(number))
@@ -207,21 +187,7 @@ def test_what_was_left_out_is_counted_by_project(scanned: Callable[..., ScannedC
     shown = scanned(library(everywhere(AVX2), named, count=64))
     whole = scanned(library(everywhere(AVX2), count=64))
     assert [*shown.dispatched] == ["XNNPACK", "oneDNN"], "most first"
-    # The first function has one instruction more in place of one that is eight bytes long.
-    assert 0 < shown.dispatched["oneDNN"] < shown.dispatched["XNNPACK"] // 2 + 3
     assert shown.instructions + sum(shown.dispatched.values()) == whole.instructions
-    assert shown.coverage == 1.0
-
-
-def test_tables_are_read_in_parts_and_whole(
-    scanned: Callable[..., ScannedCode], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = library(everywhere(AVX2), lambda number: "xnn_f32_gemm" if number % 20 == 0 else eigen(number), count=64)
-    stripped = library(everywhere(AVX2), None, count=64)
-    expected = scanned(content), scanned(stripped)
-    for rows in (1, 7, 64, 65):
-        monkeypatch.setattr(scan, "ROWS", rows)
-        assert (scanned(content), scanned(stripped)) == expected
 
 
 @pytest.mark.parametrize(
@@ -245,45 +211,12 @@ def test_what_is_read_is_limited(
         scanned(content)
 
 
-def test_of_too_many_frames_the_first_count(
-    scanned: Callable[..., ScannedCode], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scan, "MOST_FUNCTIONS", 3)
-    assert scanned(library(everywhere(AVX2), None, count=64)).compiled == {"avx", "avx2"}
-
-
 def test_a_table_of_frames_of_another_form_is_left_alone(scanned: Callable[..., ScannedCode]) -> None:
     content = library(everywhere(AVX2), None, count=64)
     frames = scan.HEADER.pack(*scan.FRAMES, 0, 64)
     for form in ((2, 0x1B, 3, 0x3B), (1, 0x1C, 3, 0x3B), (1, 0x1B, 4, 0x3B), (1, 0x1B, 3, 0x3C)):
         other = content.replace(frames, scan.HEADER.pack(*form, 0, 64))
         assert scanned(other).compiled == {"avx", "avx2"}
-
-
-def test_where_functions_begin_is_known_from_both_tables(tmp_path: Path) -> None:
-    def starts(content: bytes) -> list[int]:
-        path = tmp_path / "lib.so"
-        path.write_bytes(content)
-        with elf.opened(path, "lib.so", scan.MOST_BYTES) as (read, file):
-            code = scan.Code.locate(read, file)
-            # The first function is the region's start, the last is the one before its end.
-            assert code.name(BASE + 5 * SIZE) in (b"", eigen(5).encode())
-            assert code.name(BASE + 5 * SIZE + 3) in (b"", eigen(5).encode())
-            assert [*code.functions(BASE + 3, BASE + SIZE + 9)] == [
-                (BASE + 3, BASE + SIZE), (BASE + SIZE, BASE + SIZE + 9),
-            ]  # fmt: skip
-            return [*code.starts]
-
-    every = [BASE + number * SIZE for number in range(8)]
-    for name, frames in ((eigen, True), (eigen, False), (None, True)):
-        assert starts(library(everywhere(AVX2), name, frames=frames, count=8)) == every
-
-
-def test_whoever_is_told_can_end_it(tmp_path: Path) -> None:
-    path = tmp_path / "lib.so"
-    path.write_bytes(library(everywhere(AVX2), count=64))
-    with pytest.raises(KeyError, match="%"):
-        scan.read_code(path, tell=dict[str, None]().__getitem__)
 
 
 # --- odd input -----------------------------------------------------------------------------------------------------
@@ -308,23 +241,6 @@ def test_odd_libraries_are_refused_with_the_reason(scanned: Callable[..., Scanne
         scanned(libraries.elf([Part(name=".data", kind=PROGBITS, address=BASE, content=NOP)], libraries.X86_64))
 
 
-def test_a_lie_about_counts_is_bounded_by_the_file(scanned: Callable[..., ScannedCode]) -> None:
-    frames = scan.HEADER.pack(*scan.FRAMES, 0, FUNCTIONS)
-    lying = scan.HEADER.pack(*scan.FRAMES, 0, 0xFFFFFFFF)
-    assert scanned(library(everywhere(AVX2), None).replace(frames, lying)).compiled == {"avx", "avx2"}
-
-
-def test_no_place_for_damage_is_a_traceback(scanned: Callable[..., ScannedCode]) -> None:
-    """One byte after another of the headers is spoiled; what is left is read or refused."""
-    small = library(everywhere(AVX2), count=20)
-    table = struct.unpack_from("<Q", small, 40)[0]
-    for place in (*range(16, 64), *range(table, len(small), 2)):
-        spoiled = bytearray(small)
-        spoiled[place] ^= 0xFF
-        with suppress(LibraryUnreadable):
-            assert scanned(bytes(spoiled)).instructions
-
-
 def zipped(path: Path, members: dict[str, bytes]) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
@@ -335,27 +251,6 @@ def zipped(path: Path, members: dict[str, bytes]) -> Path:
 def look(subject: Path | str) -> Inspection:
     assert not inspector.is_image(str(subject))
     return inspector.inspect(Path(subject), full=False, progress=Progress(io.StringIO()))
-
-
-def test_a_wheel_of_tensorflow_is_its_main_library_and_its_framework(tmp_path: Path) -> None:
-    members = {
-        "tensorflow/libtensorflow_cc.so.2": library(everywhere(AVX2)),
-        "tensorflow/python/_pywrap_tensorflow_internal.so": b"not read",
-        "tensorflow/other.so": b"not read",
-    }
-    name = "tensorflow_cpu-2.14.0-cp311-cp311-manylinux_2_17_x86_64.whl"
-    shown = look(zipped(tmp_path / name, members))
-    assert list(shown.libraries) == ["tensorflow/libtensorflow_cc.so.2"]
-    assert shown.release == "2.14.0"
-    assert shown.compiled == {"avx", "avx2"}
-
-
-def test_another_wheel_is_its_largest_libraries(tmp_path: Path) -> None:
-    members = {f"pack/{number}.cpython-311-x86_64-linux-gnu.so": WHOLE + bytes(number) for number in range(6)}
-    shown = look(zipped(tmp_path / "pack-1.0-py3-none-any.whl", {**members, "pack/a.py": b""}))
-    assert [name[5] for name in shown.libraries] == ["5", "4", "3", "2"]
-    assert shown.release == ""
-    assert shown.to_json()["guard"] is None
 
 
 def test_broken_wheels_are_refused_with_a_hint(tmp_path: Path) -> None:
@@ -376,12 +271,6 @@ def test_broken_wheels_are_refused_with_a_hint(tmp_path: Path) -> None:
         with pytest.raises(BadInput) as caught:
             look(path)
         assert caught.value.hint, name
-
-
-def test_a_broken_library_in_a_wheel_is_refused(tmp_path: Path) -> None:
-    path = zipped(tmp_path / "pack-1.0-py3-none-any.whl", {"pack/text.so": b"text"})
-    with pytest.raises(BadInput, match=r"^error: not a whole ELF library"):
-        look(path)
 
 
 def test_a_broken_wheel_is_refused_by_the_plan_too(tmp_path: Path) -> None:
@@ -413,25 +302,6 @@ def test_the_verb_gives_json_and_ends_in_the_project_s_errors(tmp_path: Path) ->
     failed = invoke("inspect", path, code=16)
     assert "hint: " in failed.stderr
     assert "Traceback" not in failed.stderr
-
-
-# --- the guard -----------------------------------------------------------------------------------------------------
-
-
-def test_the_guard_is_compared_with_the_code() -> None:
-    avx = ("SSE", "SSE2", "SSE3", "SSE4.1", "SSE4.2", "AVX")
-    unused = ("AVX2", "AVX512F", "FMA")
-
-    def said(compiled: tuple[str, ...], *features: str) -> tuple[str, ...]:
-        guard = Guard(compiled=compiled, unused=unused)
-        return Inspection(
-            subject="x", release="2.14.0", libraries={"cc": code_with(*features)}, guard=guard
-        ).disagreements()
-
-    # BMI2 and F16C are none of the guard's.
-    assert said(avx, "avx", "bmi2", "f16c") == ()
-    assert said(avx, "avx", "avx2") == ("the guard was compiled without avx2, and the code has it",)
-    assert said((*avx, "AVX2"), "avx") == ("the guard was compiled for avx2, and the code lacks it",)
 
 
 # --- facts ---------------------------------------------------------------------------------------------------------

@@ -169,7 +169,8 @@ def test_an_image_has_this_environment() -> None:
     }
     assert dockerfile.environment(official()) == tcmalloc | {"TF_ENABLE_ONEDNN_OPTS": "1"}
     assert dockerfile.environment(official(target="cpu")) == tcmalloc
-    assert dockerfile.environment(official(target="cpu", threading="openmp")) == tcmalloc | {"KMP_BLOCKTIME": "0"}
+    openmp = tcmalloc | {"TF_ENABLE_ONEDNN_OPTS": "1", "KMP_BLOCKTIME": "0"}
+    assert dockerfile.environment(official(threading="openmp")) == openmp
 
 
 def test_pip_installs_what_was_planned() -> None:

@@ -5,7 +5,7 @@ import pytest
 from benchmarks import fuzz_json
 from benchmarks.fuzz import MEGABYTES, PARSERS, more_memory, seeds
 from tests.rows import each
-from tfbuild.binary.elf import Library
+from tfbuild.binary import Library
 
 DEEP = b"[" * 100_000
 FOUND = (

@@ -11,8 +11,7 @@ from tests.context.test_labels import LABELS
 from tests.rows import each
 from tests.verify.images import CC, FRAMEWORK, SITE, ImageEngine
 from tests.verify.test_configuration import image as right_image
-from tfbuild.binary import inspector
-from tfbuild.binary.elf import LibraryUnreadable
+from tfbuild.binary import LibraryUnreadable, inspector
 from tfbuild.engine import Engine
 from tfbuild.errors import BadInput
 from tfbuild.util.files import temporary_folder

@@ -14,16 +14,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfbuild import facts
-from tfbuild.binary.elf import FUNCTION, SYMBOL, Library, LibraryUnreadable, opened, rows
+from tfbuild.binary import FUNCTION, SYMBOL, Library, LibraryUnreadable, opened, rows
 from tfbuild.facts import releases
 
 # Limits for reading. The library of TensorFlow 2.21 has 65 MB.
 MOST_BYTES = 700 * 1024 * 1024
 MOST_FUNCTIONS = 1000
-MOST_BODIES = 32
 
 INITIALIZER = b"_GLOBAL__sub_I_cpu_feature_guard"
 CONSTRUCTOR = b"CPUFeatureGuardC"
@@ -53,46 +52,33 @@ class Guard:
 def read_guard(path: Path, release: str) -> Guard:
     """Read the guard of a libtensorflow_framework.so.2 of `release`; raises LibraryUnreadable with the reason."""
     with opened(path, path.name, MOST_BYTES) as (library, _):
-        return _guard(library, release)
-
-
-def _guard(library: Library, release: str) -> Guard:
-    if library.machine == "EM_AARCH64":
-        return Guard(compiled=(), unused=())
-    if library.machine != "EM_X86_64":
-        raise LibraryUnreadable(f"the library is for {library.machine}, which TensorFlow's guard does not know")
-    functions = _functions(library)
-    compiled = _tested(library, functions, INITIALIZER, CONSTRUCTOR)
-    unused = _tested(library, functions, MESSAGE)
+        if library.machine == "EM_AARCH64":
+            return Guard(compiled=(), unused=())
+        if library.machine != "EM_X86_64":
+            raise LibraryUnreadable(f"the library is for {library.machine}, which TensorFlow's guard does not know")
+        functions = _functions(library)
+        compiled = _tested(library, functions, INITIALIZER, CONSTRUCTOR)
+        unused = _tested(library, functions, MESSAGE)
     if not compiled:
-        raise LibraryUnreadable(
-            "the CPU guard's constructor asks for no feature at all: this is not how TensorFlow is built"
-        )
-    return _named(release, compiled, unused)
-
-
-def _named(release: str, compiled: frozenset[int], unused: frozenset[int]) -> Guard:
-    rows = releases.guard(release)
-    if beyond := sorted((compiled | unused) - {row.number for row in rows}):
+        raise LibraryUnreadable("the CPU guard's constructor asks for no feature: this is not how TensorFlow is built")
+    known = releases.guard(release)
+    if beyond := sorted((compiled | unused) - {row.number for row in known}):
         raise LibraryUnreadable(f"the guard asks for features that TensorFlow {release} does not have: {beyond}")
     # If such a feature (AMX) is compiled in, the guard only does not report it as unused (facts/guard.toml).
-    silent = [row for row in rows if row.number not in compiled | unused]
+    silent = [row for row in known if row.number not in compiled | unused]
     if missing := [row.name for row in silent if not row.silent]:
         raise LibraryUnreadable(f"the guard does not ask for {' '.join(missing)}, as TensorFlow {release} does")
     held = compiled | {row.number for row in silent}
     return Guard(
-        compiled=tuple(row.name for row in rows if row.number in held),
-        unused=tuple(row.name for row in rows if row.number in unused),
+        compiled=tuple(row.name for row in known if row.number in held),
+        unused=tuple(row.name for row in known if row.number in unused),
     )
 
 
 # --- its functions -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Function:
-    """A function in the symbol table."""
-
+class Function(NamedTuple):
     name: bytes
     address: int
     size: int
@@ -105,11 +91,9 @@ def _functions(library: Library) -> tuple[Function, ...]:
         Function(name=names[name], address=value, size=size)
         for name, info, _, section, value, size in rows(SYMBOL, library.content(".symtab"))
         if name in names and info & 0xF == FUNCTION and section
-    )
+    )[:MOST_FUNCTIONS]
     if not any(function.name.startswith(INITIALIZER) for function in functions):
         raise LibraryUnreadable("the library's .symtab does not name the CPU guard: its symbols were stripped")
-    if len(functions) > MOST_FUNCTIONS:
-        raise LibraryUnreadable("the library's .symtab names the CPU guard far too often")
     return functions
 
 
@@ -147,8 +131,6 @@ def _tested(library: Library, functions: tuple[Function, ...], *parts: bytes) ->
     direct = frozenset(function.address for function in functions if _tests(function.name))
     slots = _imported(library)
     bodies = [function for function in functions if any(part in function.name for part in parts)]
-    if len(bodies) > MOST_BODIES:
-        raise LibraryUnreadable(f"the library has {len(bodies)} functions of the CPU guard, far too many")
     return frozenset(number for body in bodies for number in _arguments(library, body, direct, slots))
 
 

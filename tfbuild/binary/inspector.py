@@ -13,14 +13,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from tfbuild import facts
-from tfbuild.binary import scan
-from tfbuild.binary.elf import LibraryUnreadable
+from tfbuild.binary import LibraryUnreadable, scan
 from tfbuild.binary.guard import Guard, read_guard
 from tfbuild.binary.scan import ScannedCode
 from tfbuild.errors import BadInput, TfbuildError
@@ -90,24 +88,8 @@ class Inspection:
             "features": sorted(self.main.compiled),
             "guard": {"compiled": list(self.guard.compiled), "unused": list(self.guard.unused)} if self.guard else None,
             "disagreements": list(self.disagreements()),
-            "libraries": [_library(name, code) for name, code in self.libraries.items()],
+            "libraries": [{"name": name, **code.to_json()} for name, code in self.libraries.items()],
         }
-
-
-def _library(name: str, code: ScannedCode) -> dict[str, Any]:
-    return {
-        "name": name,
-        "method": code.method,
-        "threshold": scan.threshold(code.method),
-        "instructions": code.instructions,
-        "regions": code.regions,
-        "coverage": round(code.coverage, 4),
-        "dispatched": code.dispatched,
-        "features": {
-            row.feature: {"per_1000": round(row.rate, 4), "share": round(row.share, 4), "compiled": row.compiled}
-            for row in code.families
-        },
-    }
 
 
 def is_image(subject: str) -> bool:
@@ -132,58 +114,48 @@ def inspect(path: Path, *, full: bool, progress: Progress) -> Inspection:
 
 
 def of_libraries(
-    subject: str, release: str, found: Iterable[tuple[str, Path]], *, full: bool, progress: Progress | None
+    subject: str,
+    release: str,
+    found: Iterable[tuple[str, Path]],
+    *,
+    full: bool,
+    progress: Progress | None,
 ) -> Inspection:
     """Inspect libraries, and read the guard of the one that is TensorFlow's framework.
 
     `found`: names and files, the main one first; each is read before the next one is taken. Raises LibraryUnreadable.
     """
+    progress = progress or Progress(io.StringIO())  # tells nobody
     libraries: dict[str, ScannedCode] = {}
     guard: Guard | None = None
     for name, path in found:
-        libraries[name] = _read_file(path, name, full, progress)
+        with progress.step(f"inspect: {name}") as step:
+            libraries[name] = scan.read_code(path, name=name, full=full, tell=partial(setattr, step, "detail"))
         if release and name.endswith(releases.FRAMEWORK):
             with suppress(LibraryUnreadable):
                 guard = read_guard(path, release)
     return Inspection(subject=subject, release=release, libraries=libraries, guard=guard)
 
 
-def _read_file(path: Path, name: str, full: bool, progress: Progress | None) -> ScannedCode:
-    """Scan a library's code, as a step of `progress` if there is one."""
-    if progress is None:
-        return scan.read_code(path, name=name, full=full)
-    with progress.step(f"inspect: {name}") as step:
-        return scan.read_code(path, name=name, full=full, tell=partial(setattr, step, "detail"))
-
-
 # --- installed packages -----------------------------------------------------------------------------------------------
 
 
-def installed(path: Path, *, full: bool = False, progress: Progress | None = None) -> Inspection:
+def installed(path: Path, *, full: bool, progress: Progress) -> Inspection:
     """Inspect TensorFlow as pip installed it, by its folder `site-packages/tensorflow`; raises BadInput for others."""
     folder = path.resolve()
-    release = _installed_release(folder)
+    framework = f"{folder.name}/{releases.FRAMEWORK},".encode()
     names = _own_libraries([name for name in (*MAIN, releases.FRAMEWORK) if (folder / name).is_file()])
-    if not release or releases.FRAMEWORK not in names:
-        raise BadInput(
-            f"{path} is not an installed TensorFlow",
-            hint="give the folder that `pip show --files` names: site-packages/tensorflow",
-        )
-    found = [(f"{folder.name}/{name}", folder / name) for name in names]
-    return of_libraries(str(path), release, found, full=full, progress=progress)
-
-
-def _installed_release(folder: Path) -> str:
-    """Return the release that the package beside this folder has by its RECORD, or ""."""
+    # The package that has it in its RECORD tells the release.
     for record in sorted(folder.parent.glob("*.dist-info/RECORD")):
         project, _, version = record.parent.stem.partition("-")
-        if not (release := _release_of(project, version)):
-            continue
-        framework = f"{folder.name}/{releases.FRAMEWORK},".encode()
         with suppress(OSError):
-            if framework in files.read_regular(record, MOST_RECORD):
-                return release
-    return ""
+            if (release := _release_of(project, version)) and framework in files.read_regular(record, MOST_RECORD):
+                found = [(f"{folder.name}/{name}", folder / name) for name in names]
+                return of_libraries(str(path), release, found, full=full, progress=progress)
+    raise BadInput(
+        f"{path} is not an installed TensorFlow",
+        hint="give the folder that `pip show --files` names: site-packages/tensorflow",
+    )
 
 
 # --- wheels --------------------------------------------------------------------------------------------------------
@@ -191,7 +163,11 @@ def _installed_release(folder: Path) -> str:
 
 def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -> Inspection:
     """Inspect a wheel file; raises BadInput if it is not one, or has no readable code."""
-    release = _release(path)
+    try:
+        project, version, _, _ = parse_wheel_filename(path.name)
+        release = _release_of(project, str(version))
+    except InvalidWheelFilename:
+        release = ""
     with open_archive(path) as archive, files.temporary_folder() as folder:
         names = _members(archive)
         if not names:
@@ -244,15 +220,6 @@ def text_in(archive: zipfile.ZipFile, name: str) -> bytes:
         return file.read(size + 1)  # without a number, zipfile decompresses all at once
 
 
-def _release(path: Path) -> str:
-    """Return the version in the wheel's name, or "" if it has none or is not TensorFlow's."""
-    try:
-        project, version, _, _ = parse_wheel_filename(path.name)
-    except InvalidWheelFilename:
-        return ""
-    return _release_of(project, str(version))
-
-
 def _release_of(project: str, version: str) -> str:
     """Return TensorFlow's release of a package, or "" if it is not TensorFlow's."""
     own = re.search("tensorflow|tf.nightly", project) and is_version(version)
@@ -261,7 +228,7 @@ def _release_of(project: str, version: str) -> str:
 
 def _members(archive: zipfile.ZipFile) -> list[str]:
     """Return the libraries to read: TensorFlow's main one and its framework, or else the largest."""
-    sizes = {info.filename: info.file_size for info in archive.infolist() if _is_library(info.filename)}
+    sizes = {info.filename: info.file_size for info in archive.infolist() if ".so" in Path(info.filename).suffixes}
     folder = f"{releases.PACKAGE}/"
     inside = {name.removeprefix(folder) for name in sizes if name.startswith(folder)}
     own = [f"{folder}{name}" for name in _own_libraries(inside)]
@@ -272,10 +239,6 @@ def _own_libraries(names: Collection[str]) -> list[str]:
     """Return which of the files in a package's folder are TensorFlow's main library and its framework."""
     main = [name for name in MAIN if name in names][:1]
     return [*main, *(name for name in (releases.FRAMEWORK,) if name in names)]
-
-
-def _is_library(name: str) -> bool:
-    return ".so" in Path(name).suffixes
 
 
 def _extract(archive: zipfile.ZipFile, name: str, folder: Path) -> Path:

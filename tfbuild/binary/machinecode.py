@@ -157,7 +157,7 @@ def _disassembled(code: bytes) -> Disassembled:
     try:
         size = ctypes.sizeof(capstone._cs_insn)
         numbers = memoryview(ctypes.string_at(rows, count * size)).cast("I")[:: size // 4].tolist()
-        lacking = {number for number in set(numbers) if not _everywhere(number)}
+        lacking = {number for number in set(numbers) if not _plain(decoder.insn_name(number))}
         others = [rows[index] for index, number in enumerate(numbers) if number in lacking]
         texts = [(row.address, row.mnemonic.decode("ascii"), row.op_str.decode("ascii")) for row in others]
         return Disassembled(count - len(texts), texts, rows[count - 1].address + rows[count - 1].size)
@@ -173,14 +173,8 @@ def _decoder() -> Any:
 
 
 @cache
-def _everywhere(number: int) -> bool:
-    """Whether every CPU has the instruction of capstone's `number`: nine in ten are."""
-    return _plain(_decoder().insn_name(number))
-
-
-@cache
 def _plain(name: str) -> bool:
-    """Whether every CPU has the instruction, however it is encoded."""
+    """Whether every CPU has the instruction, however it is encoded: nine in ten are."""
     named = (re.fullmatch(row.names, name.split()[-1]) for row in table().x86 if row.encoding not in ("evex", "xop"))
     return not name.startswith("v") and not any(named)
 

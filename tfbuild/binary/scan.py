@@ -10,7 +10,6 @@ The library is untrusted: if it cannot be read, LibraryUnreadable gives the reas
 import os
 import re
 import struct
-import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -21,8 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tfbuild import facts
-from tfbuild.binary import machinecode
-from tfbuild.binary.elf import ARCHES, FUNCTION, SYMBOL, Library, LibraryUnreadable, Section, opened
+from tfbuild.binary import ARCHES, FUNCTION, SYMBOL, Library, LibraryUnreadable, Section, machinecode, opened
 from tfbuild.cpu import isa
 from tfbuild.facts import Facts
 
@@ -32,19 +30,15 @@ MOST_BYTES = 4 * 1024**3
 MOST_SYMBOLS = 4_000_000
 MOST_FUNCTIONS = 4_000_000
 MOST_DECODED = 200_000
-ROWS = 16 * 1024  # of a table, read at once
 LONGEST_NAME = 512  # the start of a name shows the project
 # 512 regions of 16 KiB: 8 MiB of 2.21's 332, which are two million instructions and two seconds.
 REGIONS = 512
 WINDOW = 16 * 1024
 # Code up to this size is read whole.
 SMALL = REGIONS * WINDOW
-# With fewer regions, three or fewer already reach the share; the shares were measured with about 500 regions.
-FEW = 100
-EXECUTABLE = ".text"
 # .eh_frame_hdr as every linker writes it: version 1, and a table of pairs of 32-bit offsets from its own address.
 HEADER = struct.Struct("<BBBBiI")
-FRAME = struct.Struct("<ii")  # an array of these is read at once
+FRAME = struct.Struct("<ii")
 FRAMES = (1, 0x1B, 0x03, 0x3B)
 # Gets how much of a library is decoded ("12 %"), region by region; if it raises, the scan ends.
 Tell = Callable[[str], None]
@@ -123,19 +117,27 @@ class ScannedCode:
         """Describe what was read, and how it was judged."""
         share = f"{100 * self.coverage:.1f} % of its code"
         read = f"{self.instructions:,} instructions in {self.regions} region{'s' * (self.regions > 1)}, {share}"
-        if self.regions < FEW:
-            read += "; too few: one function chosen at run time can decide the result"
         if self.method == "spread":
             return f"{read}; it has no symbols: judged by how far each feature is spread"
         left = ", ".join(self.dispatched)
         return f"{read}; without {sum(self.dispatched.values()):,} of {left}" if left else read
 
+    def to_json(self) -> dict[str, object]:
+        return {
+            "method": self.method,
+            "threshold": threshold(self.method),
+            "instructions": self.instructions,
+            "regions": self.regions,
+            "coverage": round(self.coverage, 4),
+            "dispatched": self.dispatched,
+            "features": {
+                row.feature: {"per_1000": round(row.rate, 4), "share": round(row.share, 4), "compiled": row.compiled}
+                for row in self.families
+            },
+        }
 
-def tell_nobody(_: str) -> None:
-    """Ignore how far the scan is."""
 
-
-def read_code(path: Path, *, name: str = "", full: bool = False, tell: Tell = tell_nobody) -> ScannedCode:
+def read_code(path: Path, *, name: str = "", full: bool = False, tell: Tell = lambda _: None) -> ScannedCode:
     """Scan the code of an ELF library; raises LibraryUnreadable with the reason.
 
     `name`: the library's name where it came from.
@@ -256,10 +258,10 @@ class Code:
         """Find a library's code, functions and symbols. Raises LibraryUnreadable."""
         if library.machine not in ARCHES:
             raise LibraryUnreadable(f"the library is for {library.machine}; x86-64 and AArch64 are known")
-        section = _section(library, EXECUTABLE)
+        section = library.section(".text")
         if section is None or not section.size:
             raise LibraryUnreadable("the library has no .text: there is no code in it")
-        names = _section(library, ".strtab")
+        names = library.section(".strtab")
         symbols = array("Q", sorted(_symbols(library, file, section)) if names else ())
         frames = array("Q", _frames(library, file, section))
         named = (section.address + (symbol >> 32) for symbol in symbols)
@@ -314,22 +316,16 @@ class Code:
         return os.pread(self.file, LONGEST_NAME, start).partition(b"\0")[0]
 
 
-def _section(library: Library, name: str) -> Section | None:
-    """Return the section of that name; raise LibraryUnreadable if the file ends before it does."""
-    section = library.section(name)
-    if section and section.offset + section.size > len(library.image):
-        raise LibraryUnreadable(f"the library's {name} is cut off")
-    return section
-
-
 def _symbols(library: Library, file: int, code: Section) -> Iterator[int]:
     """Yield the functions of .symtab: the offset from the code's address, and in the low 32 bits that of the name."""
-    section = _section(library, ".symtab")
+    section = library.section(".symtab")
     if section is None:
         return
-    if section.size // SYMBOL.size > MOST_SYMBOLS:
+    count = section.size // SYMBOL.size
+    if count > MOST_SYMBOLS:
         raise LibraryUnreadable("the library's .symtab is far too large")
-    for name, info, _, _, value, _ in _rows(file, SYMBOL, section.offset, section.size // SYMBOL.size):
+    rows = SYMBOL.iter_unpack(os.pread(file, count * SYMBOL.size, section.offset))
+    for name, info, _, _, value, _ in rows:
         if info & 0xF == FUNCTION and 0 <= value - code.address < code.size:
             yield value - code.address << 32 | name
 
@@ -339,24 +335,13 @@ def _frames(library: Library, file: int, code: Section) -> Iterator[int]:
 
     There are none if it does not have the form of GNU's and LLVM's linkers.
     """
-    section = _section(library, ".eh_frame_hdr")
+    section = library.section(".eh_frame_hdr")
     if section is None or section.size < HEADER.size:
         return
     *form, _, count = HEADER.unpack(os.pread(file, HEADER.size, section.offset))
-    count = min(count, (section.size - HEADER.size) // FRAME.size, MOST_FUNCTIONS)
     if tuple(form) != FRAMES:
         return
-    first = code.address - section.address
-    for begin in range(0, count, ROWS):
-        size = FRAME.size * min(ROWS, count - begin)
-        table = array("i", os.pread(file, size, section.offset + HEADER.size + begin * FRAME.size))
-        if sys.byteorder == "big":
-            table.byteswap()
-        yield from (section.address + offset for offset in table[::2] if first <= offset < first + code.size)
-
-
-def _rows(file: int, kind: struct.Struct, offset: int, count: int) -> Iterator[tuple[int, ...]]:
-    """Yield `count` rows of a table in the file."""
-    for first in range(0, count, ROWS):
-        size = kind.size * min(ROWS, count - first)
-        yield from kind.iter_unpack(os.pread(file, size, offset + first * kind.size))
+    size = FRAME.size * min(count, (section.size - HEADER.size) // FRAME.size, MOST_FUNCTIONS)
+    for offset, _ in FRAME.iter_unpack(os.pread(file, size, section.offset + HEADER.size)):
+        if 0 <= section.address + offset - code.address < code.size:
+            yield section.address + offset

@@ -127,7 +127,7 @@ def instruction_set(file: WheelFile, release: str, *, claimed: Sequence[Instruct
     agrees with it on those that it knows is returned. Raises BadInput if none does.
     """
     from tfbuild.binary import inspector, scan
-    from tfbuild.binary.elf import LibraryUnreadable
+    from tfbuild.binary import LibraryUnreadable
 
     compiled = _guard(file, release)
     if not claimed:

@@ -8,8 +8,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from tfbuild.binary import guard, inspector
-from tfbuild.binary.elf import LibraryUnreadable
+from tfbuild.binary import LibraryUnreadable, guard, inspector
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import labelled_build
 from tfbuild.engine import Engine
