@@ -10,8 +10,8 @@ from tests.bench.test_report import case, sizes
 from tests.measure.test_evaluate import sample
 from tfbuild.bench import evidence, findings, wording
 from tfbuild.engine import WorkerDied
-from tfbuild.in_container.bench import validity
-from tfbuild.in_container.bench.records import Peak
+from tfbuild.in_container.bench import worker
+from tfbuild.in_container.bench.worker import Peak
 from tfbuild.measure import records
 from tfbuild.measure.evaluate import AGAIN, evaluate
 from tfbuild.measure.experiments import Arm, FindingKind
@@ -118,13 +118,11 @@ def test_faults_and_memory_of_each_allocator_are_listed() -> None:
 
 
 def test_work_before_the_timed_part_is_not_foreign_load() -> None:
-    alone = validity.busy_while_timed(0.5, (0.3, 0.5), (0.1, 0.15))
+    alone = worker.busy_while_timed(0.5, (0.3, 0.5), (0.1, 0.15))
     assert alone == pytest.approx(0.15), "0.35 s of the 0.5 s were its own first batches"
-    assert validity.busy_while_timed(0.8, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.25), (
-        "a third of the others' 0.3 s"
-    )
-    assert validity.busy_while_timed(0.8, (0.3, 0.5), (0.3, 0.5)) == pytest.approx(0.8), "all of it was timed"
-    assert validity.busy_while_timed(0.4, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.15), "ticks of 10 ms are coarse"
+    assert worker.busy_while_timed(0.8, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.25), "a third of the others' 0.3 s"
+    assert worker.busy_while_timed(0.8, (0.3, 0.5), (0.3, 0.5)) == pytest.approx(0.8), "all of it was timed"
+    assert worker.busy_while_timed(0.4, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.15), "ticks of 10 ms are coarse"
 
 
 # --- no more is said than the rounds show ----------------------------------------------------------------------------

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from tests.measure.test_experiments import ROOT
-from tfbuild.in_container.bench import records, validity
+from tfbuild.in_container.bench import worker
+from tfbuild.in_container.smoke import probes
 
 PLANTED = ROOT / "tests" / "data" / "bench" / "planted.py"
 MORE = '''
 import mmap, os, time
 import tensorflow as tf
-from ..validity import Unfit
+from ...smoke.probes import Unfit
 from . import FunctionWork, Work, workload
 
 class Asleep(Work):
@@ -79,19 +80,19 @@ def memory(process: int, name: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) / 1024
 
 
-def prepared(ask: Ask, workload: str, **params: Any) -> records.Ready:
-    return records.Ready(**ask("prepare", key=workload, workload=workload, params=params))
+def prepared(ask: Ask, workload: str, **params: Any) -> worker.Ready:
+    return worker.Ready(**ask("prepare", key=workload, workload=workload, params=params))
 
 
 def test_a_worker_prepares_times_and_drops_its_work(running: tuple[Ask, int]) -> None:
     ask, process = running
-    hello = records.Hello(**ask("hello"))
+    hello = worker.Hello(**ask("hello"))
     assert Path(hello.malloc).name == "libc.so.6"
     ready = prepared(ask, "plain", size=64)
     assert (ready.reason, ready.guard, ready.items, ready.error, ready.note) == ("", "", 1, None, "")
     assert ready.value == pytest.approx(518.0156)
     assert ready.nodes == 7
-    assert validity.FEWEST_CALLS <= ready.calls <= validity.MOST_CALLS
+    assert worker.FEWEST_CALLS <= ready.calls <= worker.MOST_CALLS
     assert 0 < ready.build < 60
     assert 0 < ready.first < 60
     asleep = prepared(ask, "asleep")
@@ -99,7 +100,7 @@ def test_a_worker_prepares_times_and_drops_its_work(running: tuple[Ask, int]) ->
     assert asleep.value is None, "what is absurdly large cannot be compared"
     (inner,) = ask("calibrate", key="asleep").values()
     assert 1 <= inner <= 6, "about a tenth of a second, on a busy machine longer"
-    sample = records.WorkerSample(**ask("sample", key="asleep", inner=5))
+    sample = worker.WorkerSample(**ask("sample", key="asleep", inner=5))
     cpus = os.cpu_count() or 0
     assert (sample.cpus, sample.traces, sample.throttled >= 0) == (cpus, 1, True)
     assert 0.1 <= sample.wall < 5
@@ -108,13 +109,13 @@ def test_a_worker_prepares_times_and_drops_its_work(running: tuple[Ask, int]) ->
     assert 5 * 10_240 <= sample.faults < 60_000, "one for each page"
     assert sample.rss == pytest.approx(memory(process, "VmRSS"), rel=0.2)
     exact = prepared(ask, "exact", seconds=0.02)
-    assert exact.calls >= validity.FEWEST_CALLS
-    sample = records.WorkerSample(**ask("sample", key="exact", inner=5))
+    assert exact.calls >= worker.FEWEST_CALLS
+    sample = worker.WorkerSample(**ask("sample", key="exact", inner=5))
     assert 0.1 <= sample.cpu < 0.15
     assert sample.cpu <= 1.001 * sample.wall, "the kernel's two clocks differ by some millionths"
-    assert ask("idle", key="plain")["share"] < validity.MOST_IDLE
-    peak = records.Peak(**ask("once", workload="asleep", params={}))
-    assert (peak.items, peak.reason, peak.limit) == (3, "", validity.memory())
+    assert ask("idle", key="plain")["share"] < worker.MOST_IDLE
+    peak = worker.Peak(**ask("once", workload="asleep", params={}))
+    assert (peak.items, peak.reason, peak.limit) == (3, "", probes.memory())
     assert peak.peak == pytest.approx(memory(process, "VmHWM"))
     assert ask("drop") == {"count": 3}
     assert ask("drop") == {"count": 0}
@@ -124,7 +125,7 @@ def test_mistakes_that_would_falsify_a_result_are_reported(ask: Ask) -> None:
     constant = prepared(ask, "constant")
     assert (constant.guard, constant.calls) == ("constant folding: MatMul, Sum (depending on no input)", 0)
     assert prepared(ask, "trifle").guard == ""
-    assert prepared(ask, "cold").calls > validity.FEWEST_CALLS, "until its calls are no longer slow"
+    assert prepared(ask, "cold").calls > worker.FEWEST_CALLS, "until its calls are no longer slow"
     prepared(ask, "retraced")
     assert ask("sample", key="retraced", inner=2)["traces"] > 2
     prepared(ask, "plain")
@@ -147,7 +148,7 @@ def test_what_cannot_run_says_why_in_one_line(workload: str, reason: str, ask: A
     told = prepared(ask, workload)
     assert told.reason.startswith(reason)
     assert "\n" not in told.reason
-    assert records.Ready(reason=told.reason) == told
+    assert worker.Ready(reason=told.reason) == told
     if workload != "nosuch":
-        peak = records.Peak(**ask("once", workload=workload, params={}))
+        peak = worker.Peak(**ask("once", workload=workload, params={}))
         assert peak.reason.startswith(reason[:20])

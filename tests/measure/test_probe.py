@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.rows import each
 from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
 from tfbuild.engine import ContainerRun, Engine, Sandbox
-from tfbuild.in_container.bench import validity, worker
-from tfbuild.in_container.bench.records import Calibrated, Dropped, Hello, Idle, Ready, WorkerSample
+from tfbuild.in_container.bench import worker
+from tfbuild.in_container.bench.worker import Calibrated, Dropped, Hello, Idle, Ready, WorkerSample
 from tfbuild.in_container.smoke import probes
 from tfbuild.in_container.smoke.records import Computed, Environment, Faults, TensorFlow
 from tfbuild.measure import probe
@@ -26,7 +26,7 @@ from tfbuild.measure.records import Host
 KINDS = (Environment, TensorFlow, Faults, Computed, Hello, Ready, Calibrated, WorkerSample, Idle, Dropped)
 
 
-def told(reading: Callable[[], float], files: dict[str, str]) -> float:
+def told(reading: Callable[[], float | None], files: dict[str, str]) -> float | None:
     """Return a reading on a machine with these files alone."""
 
     def opened(path: str) -> io.StringIO:
@@ -38,7 +38,7 @@ def told(reading: Callable[[], float], files: dict[str, str]) -> float:
     system = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 20, "SC_CLK_TCK": 100}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.sysconf", system.__getitem__)
-        for module in (validity, worker):
+        for module in (worker, probes):
             patch.setattr(module, "open", opened, raising=False)
         return reading()
 
@@ -54,20 +54,20 @@ def told(reading: Callable[[], float], files: dict[str, str]) -> float:
     ],
 )
 def test_memory_is_the_machine_s_or_a_lower_limit_of_the_cgroup(files: dict[str, str], mebibytes: float) -> None:
-    assert told(validity.memory, files) == mebibytes
+    assert told(probes.memory, files) == mebibytes
 
 
 @each(
     "reading, files, value",
     [
-        (validity.throttled, {}, 0),
-        (validity.throttled, {"cpu.stat": "nr_periods 9\nnr_throttled 7\n", "cpu/cpu.stat": "nr_throttled 1\n"}, 7),
-        (validity.throttled, {"cpu/cpu.stat": "nr_throttled 3\n"}, 3),
-        (validity.throttled, {"cpu.stat": "nr_periods 9\n"}, 0),
-        (validity.rss, {"/proc/self/statm": "9 512 3\n"}, 2),
-        (validity.peak, {"/proc/self/status": "Name: x\nVmPeak: 9 kB\nVmHWM:\t 2048 kB\nVmRSS: 7 kB\n"}, 2),
+        (worker.throttled, {}, 0),
+        (worker.throttled, {"cpu.stat": "nr_periods 9\nnr_throttled 7\n", "cpu/cpu.stat": "nr_throttled 1\n"}, 7),
+        (worker.throttled, {"cpu/cpu.stat": "nr_throttled 3\n"}, 3),
+        (worker.throttled, {"cpu.stat": "nr_periods 9\n"}, 0),
+        (worker.rss, {"/proc/self/statm": "9 512 3\n"}, 2),
+        (worker.peak, {"/proc/self/status": "Name: x\nVmPeak: 9 kB\nVmHWM:\t 2048 kB\nVmRSS: 7 kB\n"}, 2),
         # All but idle (4) and waiting for disks (5); guests are in the first two already.
-        (validity.busy_seconds, {"/proc/stat": "cpu  10 20 30 4 5 60 70 80 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n"}, 2.7),
+        (worker.busy_seconds, {"/proc/stat": "cpu  10 20 30 4 5 60 70 80 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n"}, 2.7),
     ],
 )
 def test_what_the_kernel_says_of_a_process_and_the_machine(
@@ -94,7 +94,7 @@ def test_a_workload_is_warm_when_its_calls_are_no_longer_faster(seconds: list[fl
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("time.perf_counter", lambda: passed[0])
-        assert validity.warm_up(SimpleNamespace(call=call)) == calls
+        assert worker.warm_up(SimpleNamespace(call=call)) == calls
 
 
 @each("seconds, calls", [(0.01, 12), (0.05, 3), (0.0601, 2), (1.0, 1), (1000.0, 1), (1e-9, 120_000_000)])
@@ -106,7 +106,7 @@ def test_a_sample_is_as_many_calls_as_take_its_time(seconds: float, calls: int) 
     "error, line",
     [
         (ValueError(), "ValueError: "),
-        (validity.Unfit("no\nsuch"), "no such"),
+        (probes.Unfit("no\nsuch"), "no such"),
         (OSError("at x:\n  it broke \n\n[[node]] [Op:x]"), "OSError: it broke"),
         (OSError("e" * 400), f"OSError: {'e' * 291}"),
     ],
@@ -126,15 +126,7 @@ def test_the_cause_of_an_error_is_one_line(error: Exception, line: str) -> None:
     ],
 )
 def test_a_quota_is_that_of_either_version_of_cgroups(files: dict[str, str], cpus: float | None) -> None:
-    def text_of(path: str) -> str:
-        name = path.removeprefix("/sys/fs/cgroup/")
-        if name not in files:
-            raise FileNotFoundError(path)
-        return files[name]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probes, "_text_of", text_of)
-        assert probes.quota() == cpus
+    assert told(probes.quota, files) == cpus
 
 
 @each(
@@ -150,7 +142,7 @@ def test_a_quota_is_that_of_either_version_of_cgroups(files: dict[str, str], cpu
 )
 def test_a_constant_is_costly_by_its_kind_and_size(kind: str, counts: tuple[int | None, ...], costs: bool) -> None:
     inputs = [SimpleNamespace(shape=SimpleNamespace(num_elements=lambda count=count: count)) for count in counts]
-    assert validity.costly(SimpleNamespace(type=kind, inputs=inputs)) == costs
+    assert worker.costly(SimpleNamespace(type=kind, inputs=inputs)) == costs
 
 
 def test_records_come_back_as_sent() -> None:

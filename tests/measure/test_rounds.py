@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from tests.measure.test_evaluate import made_up
-from tfbuild.in_container.bench.records import Ready
+from tfbuild.in_container.bench.worker import Ready
 from tfbuild.measure import rounds
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment, Need

@@ -17,7 +17,7 @@ from msgspec import structs
 from tests.measure.test_rounds import MACHINE
 from tfbuild.engine import Engine, Sandbox, WorkerDied
 from tfbuild.errors import EngineMissing
-from tfbuild.in_container.bench.records import Calibrated, Dropped, Hello, Idle, Peak, Ready, WorkerSample
+from tfbuild.in_container.bench.worker import Calibrated, Dropped, Hello, Idle, Peak, Ready, WorkerSample
 from tfbuild.measure import probe, rounds, workers
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment

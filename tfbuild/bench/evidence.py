@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tfbuild.bench import findings
 from tfbuild.errors import TfbuildError
-from tfbuild.in_container.bench.records import Peak
+from tfbuild.in_container.bench.worker import Peak
 from tfbuild.in_container.smoke import judge
 from tfbuild.measure import probe, workers
 from tfbuild.measure.experiments import Arm, Case, EvidenceKind, Experiment
@@ -95,9 +95,9 @@ def _primitives(observation: Observation, cases: Sequence[Case], switch: str) ->
 def primitives(begin: str, text: str) -> Finding:
     """Return a finding that starts with `begin`, from the lines that oneDNN prints with ONEDNN_VERBOSE=1."""
     kinds = implementations(text)
-    log = judge.primitives(text)
+    runtime, isa, _ = judge.primitives(text)
     ran = "; ".join(f"{kind}: {_shorten(names)}" for kind, names in kinds.items())
-    where = f"oneDNN on {log.runtime} ({log.isa}) runs " if kinds else "no primitive of oneDNN runs"
+    where = f"oneDNN on {runtime} ({isa}) runs " if kinds else "no primitive of oneDNN runs"
     return Finding(text=f"{begin}{where}{ran}", values={kind: float(len(names)) for kind, names in kinds.items()})
 
 

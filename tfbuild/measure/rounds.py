@@ -14,7 +14,7 @@ from statistics import median
 from typing import TypeVar
 
 from tfbuild.errors import TfbuildError
-from tfbuild.in_container.bench.records import Calibrated, Hello, Idle, Ready, WorkerSample
+from tfbuild.in_container.bench.worker import Calibrated, Hello, Idle, Ready, WorkerSample
 from tfbuild.measure import intervals, records, workers
 from tfbuild.measure.evaluate import AGAIN, MOST_FOREIGN, Verdict, cpu, evaluate, wall
 from tfbuild.measure.experiments import Case, Experiment

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from tfbuild.in_container.bench.records import Hello, Ready
+from tfbuild.in_container.bench.worker import Hello, Ready
 from tfbuild.measure import records
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment

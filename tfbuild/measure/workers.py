@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from tfbuild.engine import Engine, Sandbox, Worker
 from tfbuild.errors import TfbuildError
-from tfbuild.in_container.bench.records import Dropped, Hello, WorkerSample
+from tfbuild.in_container.bench.worker import Dropped, Hello, WorkerSample
 from tfbuild.measure import probe
 
 T = TypeVar("T")

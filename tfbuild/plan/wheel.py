@@ -126,8 +126,7 @@ def instruction_set(file: WheelFile, release: str, *, claimed: Sequence[Instruct
     what --cpu stands for, the widest set first. They may have more features than the guard knows; the first that
     agrees with it on those that it knows is returned. Raises BadInput if none does.
     """
-    from tfbuild.binary import inspector, scan
-    from tfbuild.binary import LibraryUnreadable
+    from tfbuild.binary import LibraryUnreadable, inspector, scan
 
     compiled = _guard(file, release)
     if not claimed:

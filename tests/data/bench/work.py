@@ -9,9 +9,8 @@ import sys
 
 import tensorflow as tf
 from in_container.bench import workloads
-from in_container.bench.validity import Unfit
-from in_container.bench.workloads.files import Disk, FileRead
-from in_container.bench.workloads.images import Batches
+from in_container.bench.workloads.images import Batches, Disk, FileRead
+from in_container.smoke.probes import Unfit
 
 
 def shapes(tensors):

@@ -1,4 +1,9 @@
-"""Answer the host's questions, each one line of JSON: {"ask": "prepare", ...}, "calibrate", "sample", "idle" ..."""
+"""Answer the host's questions, each one line of JSON: {"ask": "prepare", ...}, "calibrate", "sample", "idle" ...
+
+Beside the answers, this has checks for mistakes that have falsified results before (folded constants, a cold start,
+background work while idle), and readings of what this process uses. Retracing is counted with each sample
+(WorkerSample.traces); the host refuses more than one trace.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,120 @@ import json
 import math
 import os
 import resource
+import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from ..smoke.probes import allocator
+from ..smoke.probes import Unfit, allocator, memory, of_cgroup
 from ..smoke.records import open_channel, send
-from . import validity
-from .records import Calibrated, Dropped, Hello, Idle, Peak, Ready, WorkerSample, printable
-from .validity import Unfit
 
 SAMPLE_SECONDS = 0.12
+FEWEST_CALLS = 6
+MOST_CALLS = 60
+MOST_SECONDS = 10.0
+# Times are steady once the median of three calls is at least this share of the median of the three before.
+STEADY = 0.8
+IDLE_SECONDS = 0.15
+# OpenMP's threads spin for 200 ms after their work (KMP_BLOCKTIME's default), which is not the workload's fault.
+SPIN_SECONDS = 0.5
+MOST_IDLE = 0.2
+# Operations worth timing. If all inputs of one are constants, the optimiser computes it once, before the first sample.
+COSTLY = (
+    *("MatMul", "BatchMatMulV2", "Conv2D", "DepthwiseConv2dNative", "Exp", "Tanh", "Sum", "Mean", "Einsum"),
+    *("Erf", "Log", "Max", "Softmax", "Cumsum", "ArgMax", "FusedBatchNormV3", "BlockLSTM", "ResizeBilinear"),
+)
+# An operation on fewer numbers is not costly.
+FEW = 1024
+
+
+# --- answers: one line of JSON each, which the host checks against these types ----------------------------------------
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The worker has imported TensorFlow. `malloc`: the file that holds malloc."""
+
+    malloc: str
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A workload is built and warm; or `reason` says why it cannot run here, or `guard` what would fake its result.
+
+    `build`: seconds until it could be called; `first`: seconds of its first call, which traces and compiles; `calls`:
+    calls until its times were steady; `items`: units of work in a call; `value`: its result, to compare with the other
+    arms'; `error`: relative error against a reference; `nodes`: of its graph; `note`: what else the reader must know.
+    """
+
+    reason: str = ""
+    guard: str = ""
+    build: float = 0.0
+    first: float = 0.0
+    calls: int = 0
+    items: int = 1
+    value: float | None = None
+    error: float | None = None
+    nodes: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """`inner` calls of the workload take about a tenth of a second."""
+
+    inner: int
+
+
+@dataclass(frozen=True)
+class WorkerSample:
+    """A sample: `wall` seconds by the clock and `cpu` seconds of this process's CPU time for `inner` calls.
+
+    `busy`: CPU seconds that the whole machine was busy meanwhile; `cpus`: the machine's CPUs; `traces`: how often
+    TensorFlow has traced the function so far (more than once: part of the time was Python's); `faults`: page faults;
+    `throttled`: periods in which the cgroup's quota stopped the container; `rss`: MiB afterwards.
+    """
+
+    wall: float
+    cpu: float
+    busy: float
+    cpus: int
+    traces: int
+    faults: int
+    throttled: int
+    rss: float
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A workload ran twice. `items` a call; `peak`: the process's largest memory so far in MiB; `limit`: MiB available.
+
+    `reason`: why it did not run.
+    """
+
+    items: int
+    peak: float
+    limit: float
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Idle:
+    """`share`: CPUs that the process used while it should have been idle."""
+
+    share: float
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """`count` workloads were dropped."""
+
+    count: int
+
+
+# --- the loop --------------------------------------------------------------------------------------------------------
 
 
 def main(arguments: list[str]) -> int:
@@ -47,7 +154,7 @@ class QuestionHandler:
     def prepare(self, key: str, workload: str, params: dict[str, Any]) -> Ready:
         """Build and warm up a workload. An operation that this release lacks becomes the `reason`."""
         if workload not in self.known:
-            return Ready(reason=printable("no workload is called " + workload))
+            return Ready(reason=f"no workload is called {workload}")
         begin = time.perf_counter()
         try:
             work = self.known[workload](**params)
@@ -62,8 +169,8 @@ class QuestionHandler:
         begin = time.perf_counter()
         work.call()
         first = time.perf_counter() - begin
-        guard = validity.folded(work)
-        calls = 0 if guard else validity.warm_up(work)
+        guard = folded(work)
+        calls = 0 if guard else warm_up(work)
         value = work.value()
         return Ready(
             guard=guard,
@@ -87,7 +194,7 @@ class QuestionHandler:
     def idle(self, key: str) -> Idle:
         """Run one sample of `key`, then measure: work that goes on behind it would be timed with the other arms."""
         self.warm[key].sample(1)
-        return Idle(share=validity.idle_share())
+        return Idle(share=idle_share())
 
     def once(self, workload: str, params: dict[str, Any]) -> Peak:
         """Build a workload and call it twice, untimed, to see its memory or a library's log of what it runs."""
@@ -101,7 +208,7 @@ class QuestionHandler:
         except Exception as error:  # of TensorFlow, NumPy or Python
             reason = cause(error)
         gc.collect()
-        return Peak(items=items, peak=validity.peak(), limit=validity.memory(), reason=reason)
+        return Peak(items=items, peak=peak(), limit=memory(), reason=reason)
 
     def drop(self) -> Dropped:
         count = len(self.warm)
@@ -112,10 +219,9 @@ class QuestionHandler:
 
 def cause(error: Exception) -> str:
     """Return an error as one line. TensorFlow's message stands between its place in the graph and the node."""
-    if isinstance(error, Unfit):
-        return printable(str(error))
     lines = [line.strip() for line in str(error).split("[[")[0].splitlines() if line.strip()]
-    return printable("{}: {}".format(type(error).__name__, lines[-1] if lines else ""))
+    text = str(error) if isinstance(error, Unfit) else f"{type(error).__name__}: {lines[-1] if lines else ''}"
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:300]
 
 
 def calibrate(workload: Any) -> int:
@@ -130,22 +236,119 @@ def calibrate(workload: Any) -> int:
 
 def sample(workload: Any, inner: int) -> WorkerSample:
     """Time `inner` calls, and record what else happened meanwhile."""
-    throttled, before, faulted = validity.throttled(), validity.busy_seconds(), faults()
+    stopped, before, faulted = throttled(), busy_seconds(), faults()
     begin = time.perf_counter(), time.process_time()
     wall, cpu = workload.sample(inner)
     whole = time.perf_counter() - begin[0], time.process_time() - begin[1]
     return WorkerSample(
         wall=wall,
         cpu=cpu,
-        busy=validity.busy_while_timed(validity.busy_seconds() - before, whole, (wall, cpu)),
+        busy=busy_while_timed(busy_seconds() - before, whole, (wall, cpu)),
         cpus=os.cpu_count() or 1,
         traces=workload.traces(),
         faults=faults() - faulted,
-        throttled=validity.throttled() - throttled,
-        rss=validity.rss(),
+        throttled=throttled() - stopped,
+        rss=rss(),
     )
 
 
 def faults() -> int:
     """Return this process's page faults so far that needed no disk access."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+# --- checks and readings ---------------------------------------------------------------------------------------------
+
+
+def warm_up(workload: Any) -> int:
+    """Call the workload until its times are steady; return the number of calls."""
+    times: list[float] = []
+    begin = time.perf_counter()
+    while len(times) < MOST_CALLS and time.perf_counter() - begin < MOST_SECONDS:
+        start = time.perf_counter()
+        workload.call()
+        times.append(time.perf_counter() - start)
+        if len(times) >= FEWEST_CALLS and steady(times):
+            break
+    return len(times)
+
+
+def steady(times: list[float]) -> bool:
+    return statistics.median(times[-3:]) >= STEADY * statistics.median(times[-6:-3])
+
+
+def folded(workload: Any) -> str:
+    """Name the costly operations that depend on no input, which the optimiser would compute only once; "" if none."""
+    graph = workload.graph()
+    if graph is None:
+        return ""
+    fed = _fed(graph)
+    constant = sorted({op.type for op in graph.get_operations() if costly(op) and op.name not in fed})
+    return "constant folding: {} (depending on no input)".format(", ".join(constant)) if constant else ""
+
+
+def costly(op: Any) -> bool:
+    """Whether folding the operation would save time. The maximum of a few constants, as in Keras' LSTM, is cheap."""
+    if op.type not in COSTLY:
+        return False
+    counts = [tensor.shape.num_elements() for tensor in op.inputs]
+    return any(count is None or count >= FEW for count in counts)
+
+
+def _fed(graph: Any) -> set[str]:
+    """Return the names of the operations that depend on an argument or a variable."""
+    fed: set[str] = set()
+    for op in graph.get_operations():  # inputs come first
+        if op.type in ("Placeholder", "ReadVariableOp") or any(tensor.op.name in fed for tensor in op.inputs):
+            fed.add(op.name)
+    return fed
+
+
+def idle_share() -> float:
+    """Return the CPUs in use while the process should be idle; measure again if threads may still be spinning."""
+    share = _share()
+    if share > MOST_IDLE:
+        time.sleep(SPIN_SECONDS)
+        share = _share()
+    return share
+
+
+def _share() -> float:
+    begin = time.perf_counter(), time.process_time()
+    time.sleep(IDLE_SECONDS)
+    return (time.process_time() - begin[1]) / (time.perf_counter() - begin[0])
+
+
+def busy_while_timed(busy: float, whole: tuple[float, float], timed: tuple[float, float]) -> float:
+    """Return the CPU seconds that the machine was busy in the `timed` part of a sample, out of `busy` in the `whole`.
+
+    Both parts are (wall, CPU) seconds. What a workload does before its timed part (a pipeline's first batches, dropping
+    files from the cache) is not foreign load; the load of others is taken as even over the whole sample.
+    """
+    others = max(0.0, busy - whole[1])
+    return timed[1] + others * min(1.0, timed[0] / whole[0])
+
+
+def peak() -> float:
+    """Return this process's largest resident memory so far, in MiB."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) / 1024
+
+
+def rss() -> float:
+    """Return this process's resident memory in MiB."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def busy_seconds(stat: str = "/proc/stat") -> float:
+    """Return the machine's busy CPU seconds since boot, by `stat` (in a container: the host's)."""
+    with open(stat) as file:
+        ticks = [int(field) for field in file.readline().split()[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def throttled() -> int:
+    """Return the periods in which the cgroup's quota has stopped this container; 0 if unknown."""
+    lines = of_cgroup("cpu.stat", "cpu/cpu.stat").splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("nr_throttled ")), 0)

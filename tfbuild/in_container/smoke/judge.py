@@ -194,17 +194,8 @@ def tcmalloc(results: Results, _: Plan) -> Judgement:
     return Judgement(PASS, detail, measures)
 
 
-@dataclass(frozen=True)
-class Primitives:
-    """What ONEDNN_VERBOSE=1 printed: the runtime ("threadpool", "openmp"), and the implementations of convolutions."""
-
-    runtime: str
-    isa: str
-    convolutions: tuple[str, ...]
-
-
-def primitives(text: str) -> Primitives:
-    """Parse oneDNN's lines in mixed output.
+def primitives(text: str) -> tuple[str, str, tuple[str, ...]]:
+    """Return what ONEDNN_VERBOSE=1 printed: runtime ("threadpool", "openmp"), ISA, implementations of convolutions.
 
     Lines about `gemm_api` prove nothing: TensorFlow's own contraction calls it even with oneDNN off.
     """
@@ -217,7 +208,7 @@ def primitives(text: str) -> Primitives:
             implementations.add(implementation)
         runtime = _field(fields, "runtime:").lower() or runtime
         isa = _field(fields, "isa:") or isa
-    return Primitives(runtime, isa, tuple(sorted(implementations)))
+    return runtime, isa, tuple(sorted(implementations))
 
 
 def executed(fields: Sequence[str]) -> tuple[str, str]:
@@ -246,24 +237,18 @@ def onednn(results: Results, plan: Plan) -> Judgement:
     record: OneDnnConvolution = results.record
     if results.missing:
         return Judgement(FAIL, f"the convolution did not run: {results.missing}")
-    verbose = primitives(results.ended.stderr)
+    runtime, used, convolutions = primitives(results.ended.stderr)
     if not record.finite:
         return Judgement(FAIL, "the convolution gave something that is not a number")
-    if not verbose.convolutions:
-        return Judgement(FAIL, "no convolution ran in oneDNN" + (": it is off" if verbose.runtime else ""))
+    if not convolutions:
+        return Judgement(FAIL, "no convolution ran in oneDNN" + (": it is off" if runtime else ""))
     isa = expected_isa(results.environment.cpu_flags if results.environment else ())
-    bad = [name for name in verbose.convolutions if not _fits(name, isa)]
+    bad = [name for name in convolutions if not (re.search(r"jit|brg|acl", name) and isa in name)]
     if bad:
         return Judgement(FAIL, f"a convolution ran as {bad[0]}, not as JIT code for {isa or 'this CPU'}")
-    if plan.threading and verbose.runtime != plan.threading:
-        return Judgement(FAIL, f"its threading is {verbose.runtime or 'unknown'}, not {plan.threading}")
-    return Judgement(
-        PASS, f"a convolution ran as {', '.join(verbose.convolutions)} on {verbose.runtime} ({verbose.isa})"
-    )
-
-
-def _fits(implementation: str, isa: str) -> bool:
-    return bool(re.search(r"jit|brg|acl", implementation)) and isa in implementation
+    if plan.threading and runtime != plan.threading:
+        return Judgement(FAIL, f"its threading is {runtime or 'unknown'}, not {plan.threading}")
+    return Judgement(PASS, f"a convolution ran as {', '.join(convolutions)} on {runtime} ({used})")
 
 
 def numerics(results: Results, plan: Plan) -> Judgement:
@@ -279,19 +264,18 @@ def numerics(results: Results, plan: Plan) -> Judgement:
         Measurement(name, error, f"<= {PARTS[name].limit:g}") for name, error in errors.items() if error < math.inf
     )
     blamed = [name for name in wrong if name not in plan.known_defects]
-    details = [f"{name} {_error(name, errors.get(name), sent[name].note)}" for name in blamed or wrong]
+    details = [
+        f"{name} is off by {errors[name]:.2g} (limit {PARTS[name].limit:g})"
+        if name in errors
+        else f"{name} {sent[name].note or 'gave something that is not a number'}"
+        for name in blamed or wrong
+    ]
     details += [f"{name}: {sent[name].note}" for name in absent]
     if blamed:
         return Judgement(FAIL, "; ".join(details), measures)
     if wrong:
         return Judgement(WARN, "a known defect of this release: " + "; ".join(details), measures)
     return Judgement(PASS, "; ".join([f"{len(errors)} of {len(PARTS)} parts within their limits", *details]), measures)
-
-
-def _error(name: str, error: float | None, note: str) -> str:
-    if error is None:
-        return note or "gave something that is not a number"
-    return f"is off by {error:.2g} (limit {PARTS[name].limit:g})"
 
 
 def cuda(results: Results, _: Plan) -> Judgement:
@@ -330,10 +314,6 @@ def _of_target(name: str) -> Callable[[Plan], str]:
     return lambda plan: "" if name in plan.checks else f"not a check of target {plan.target or 'unknown'}"
 
 
-def _no_tcmalloc(plan: Plan) -> str:
-    return "" if plan.allocator == "tcmalloc" else f"the plan's allocator is {plan.allocator or 'unknown'}"
-
-
 IMPORT = ProbeCheck(
     name="import",
     probe="start",
@@ -365,7 +345,7 @@ TCMALLOC = ProbeCheck(
     "with oneDNN's pool out of the way (TF_ENABLE_ONEDNN_OPTS=0, TF_DISABLE_MKL=1). A count, not a time: no load "
     "changes it.",
     fix="LD_PRELOAD must name /usr/local/lib/libtcmalloc_minimal.so.4, and libtcmalloc-minimal4 must be installed",
-    skip=_no_tcmalloc,
+    skip=lambda plan: "" if plan.allocator == "tcmalloc" else f"the plan's allocator is {plan.allocator or 'unknown'}",
     env=NO_ONEDNN,
 )
 CUDA = ProbeCheck(

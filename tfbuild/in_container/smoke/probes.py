@@ -18,6 +18,10 @@ TENSORS = 8
 WARM_UP = 4
 
 
+class Unfit(Exception):
+    """A workload cannot run here; the message is the reason that the report shows."""
+
+
 def main(arguments: list[str]) -> int:
     PROBES[arguments[0]](open_channel())
     return 0
@@ -86,19 +90,28 @@ def cpu() -> tuple[tuple[str, ...], str]:
 
 
 def quota() -> float | None:
-    """Return the CPU quota of the cgroup (version 2, else 1), in CPUs; TensorFlow ignores it."""
-    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+    """Return the CPU quota of the cgroup in CPUs, which TensorFlow ignores; None without one."""
+    text = of_cgroup("cpu.max") or f"{of_cgroup('cpu/cpu.cfs_quota_us')} {of_cgroup('cpu/cpu.cfs_period_us')}"
+    numbers = text.split()
+    return float(numbers[0]) / float(numbers[1]) if len(numbers) == 2 and numbers[0] not in ("max", "-1") else None
+
+
+def memory() -> float:
+    """Return the MiB that this container may use: the machine's memory, or a lower cgroup limit."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
+    limit = of_cgroup("memory.max", "memory/memory.limit_in_bytes").strip()
+    return min(whole, int(limit) / 2**20) if limit.isdigit() else whole
+
+
+def of_cgroup(*names: str) -> str:
+    """Return the text of the first of the cgroup's files (version 2, then 1) that can be read; "" if none can."""
+    for name in names:
         try:
-            limit, period = " ".join(_text_of(f"/sys/fs/cgroup/{name}") for name in names).split()
-            return None if limit in ("max", "-1") else float(limit) / float(period)
-        except (OSError, ValueError):
+            with open("/sys/fs/cgroup/" + name) as file:
+                return file.read()
+        except OSError:
             continue
-    return None
-
-
-def _text_of(path: str) -> str:
-    with open(path) as file:
-        return file.read()
+    return ""
 
 
 def tensorflow() -> TensorFlow:

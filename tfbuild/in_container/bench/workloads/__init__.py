@@ -1,7 +1,7 @@
 """The work that is timed. Functions marked with @workload build it from a row's parameters.
 
 Inputs are arguments and results are fetched, because TensorFlow would fold constants away; a pipeline gets a fresh
-iterator for each sample (see validity.py).
+iterator for each sample (see ../worker.py).
 """
 
 from __future__ import annotations

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ...smoke.probes import cpu
-from .. import validity
-from ..validity import Unfit
+from ...smoke.probes import Unfit, cpu, memory
 from . import FunctionWork, Work, compiled, normal, workload
 
 
@@ -232,8 +230,8 @@ def bandwidth(dtype: str, millions: int) -> FunctionWork:
     """Read `millions` Mi numbers once, which is more than caches hold in any of the types."""
     block = tf.cast(normal(1, 2**20) * 20, dtype)
     mib = millions * block.dtype.size
-    if mib > MOST_MEMORY * validity.memory():
-        raise Unfit(f"{mib} MiB are too much for the {validity.memory():.0f} MiB of memory")
+    if mib > MOST_MEMORY * memory():
+        raise Unfit(f"{mib} MiB are too much for the {memory():.0f} MiB of memory")
     integer = INTEGERS[block.dtype.size]
     x = tf.tile(block, [millions])
     x = x if x.dtype == integer else tf.bitcast(x, integer)

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..validity import Unfit
+from ...smoke.probes import Unfit
 from . import FunctionWork, Work, compiled, normal, workload
 from .compute import with_gradients
 from .images import Batches, photographs_of
