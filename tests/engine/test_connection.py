@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tfbuild.engine import Engine, connection
-from tfbuild.engine.connection import SOCKET
+from tfbuild.engine.connection import SOCKET, Endpoint
 from tfbuild.errors import EngineMissing, UsageError
 
 ADDRESS = "tcp://10.0.0.1:2376"
@@ -64,6 +64,8 @@ def test_the_current_context_is_used(environ: dict[str, str], tmp_path: Path, mo
     monkeypatch.delenv("DOCKER_HOST")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "config"))
     assert connection.elsewhere("")
+    with pytest.raises(EngineMissing, match="there is no Docker context 'nobody'"):
+        connection.choose("nobody")
 
 
 @pytest.mark.parametrize(
@@ -165,6 +167,6 @@ def test_a_changed_host_key_is_distinguished_from_an_unknown_one() -> None:
     last = "Host key verification failed."
     assert connection.reason(f"a banner\n{last}\n\n") == last
     changed = connection.reason(f"@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n{last}\n")
-    assert "accept it once" in connection.advice("ssh://web1", last)
-    assert "find out why" in connection.advice("ssh://web1", changed)
-    assert "its engine is down" in connection.advice("ssh://web1", connection.reason(""))
+    assert "accept it once" in connection._advice(Endpoint(address="ssh://web1"), last)
+    assert "find out why" in connection._advice(Endpoint(address="ssh://web1"), changed)
+    assert "its engine is down" in connection._advice(Endpoint(address="ssh://web1"), connection.reason(""))

@@ -24,11 +24,6 @@ HOST = "files.example.org"
 BODY = b"0123456789abcdef" * 40000
 
 
-def faults(*quick: str) -> list[object]:
-    """All faults; those that are not `quick` are for the night, because each takes a tool some seconds."""
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.nightly) for name in broken.FAULTS]
-
-
 def failed(output: str) -> BuildFailed:
     """The error of a build whose last step printed this."""
     lines = "".join(f"\n  {line}" for line in output.splitlines()[-20:])
@@ -69,7 +64,7 @@ def refused(output: str) -> str:
     return error.reason
 
 
-@pytest.mark.parametrize("fault", faults("short"))
+@pytest.mark.parametrize("fault", ["short", pytest.param("stall", marks=pytest.mark.nightly)])
 def test_a_download_by_curl_ends_in_time_and_names_its_cause(fault: str, tmp_path: Path) -> None:
     with broken.serve({"/file": BODY}) as server:
         server.fault = fault
@@ -81,11 +76,10 @@ def test_a_download_by_curl_ends_in_time_and_names_its_cause(fault: str, tmp_pat
     assert (tmp_path / "got").read_bytes() == BODY
 
 
-@pytest.mark.parametrize("fault", faults("500"))
-def test_a_clone_ends_in_time_and_its_cause_is_in_the_error(fault: str, tmp_path: Path) -> None:
+def test_a_clone_ends_in_time_and_its_cause_is_in_the_error(tmp_path: Path) -> None:
     script = (TEMPLATES / "source.sh").read_text().replace('. "$top/mnt/network.sh"', f"top={tmp_path}")
     with broken.serve(smart("/tensorflow/tensorflow")) as server:
-        server.fault = fault
+        server.fault = "500"
         script = script.replace("https://github.com", server.url)
         code, output = networked(tmp_path, f"set -- git v1 ''\n{script}")
     assert code == 1
@@ -100,13 +94,7 @@ PIP = {"PIP_RETRIES": "1", "PIP_DEFAULT_TIMEOUT": "1", "PIP_CONFIG_FILE": "/dev/
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fault", "sound"),
-    [
-        ("short", 1),
-        *(pytest.param(*row, marks=pytest.mark.nightly) for row in (("stall", 1), ("silence", 0), ("500", 0))),
-    ],
-)
+@pytest.mark.parametrize(("fault", "sound"), [("short", 1), pytest.param("500", 0, marks=pytest.mark.nightly)])
 def test_a_download_by_pip_names_its_cause_and_no_half_wheel_is_kept(fault: str, sound: int, tmp_path: Path) -> None:
     wheel = "x-1.0-py3-none-any.whl"
     content = {"/simple/x/": f'<a href="/{wheel}">{wheel}</a>'.encode(), f"/{wheel}": BODY}
@@ -117,11 +105,10 @@ def test_a_download_by_pip_names_its_cause_and_no_half_wheel_is_kept(fault: str,
         code, output = networked(tmp_path, script, PIP_INDEX_URL=f"{server.url}/simple", **env)
         assert code != 0
         assert not [*tmp_path.glob("got/*")]
-        if sound or fault == "silence":
-            refused(output)
-        else:
-            error = diagnosis.explain(failed(output))
-            assert error.reason == "pip found no x for this Python and platform, or could not read its index"
+        error = diagnosis.explain(failed(output))
+        assert error.reason.startswith(
+            "a download failed: " if sound else "pip found no x for this Python and platform"
+        )
         server.fault = ""
         # Not a wheel, but all of the file.
         networked(tmp_path, script, PIP_INDEX_URL=f"{server.url}/simple", **env)
@@ -194,10 +181,7 @@ def test_a_wheel_that_is_not_pypi_s_is_refused_with_both_digests(tmp_path: Path)
 
 
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs apt")
-@pytest.mark.parametrize(("fault", "sound"), [("short", 2), pytest.param("silence", 4, marks=pytest.mark.nightly)])
-def test_a_download_by_apt_names_its_cause_and_no_compiler_is_called_unknown(
-    fault: str, sound: int, tmp_path: Path
-) -> None:
+def test_a_download_by_apt_names_its_cause_and_no_compiler_is_called_unknown(tmp_path: Path) -> None:
     package = b"!<arch>\n" + BODY
     packages = (
         "Package: gcc-12\nVersion: 1\nArchitecture: all\nMaintainer: x\nFilename: pool/x.deb\nDescription: x\n"
@@ -220,7 +204,7 @@ def test_a_download_by_apt_names_its_cause_and_no_compiler_is_called_unknown(
     script = f"{apt} update && {apt} install --yes --download-only gcc-12"
     with broken.serve(content) as server:
         (tmp_path / "sources.list").write_text(f"deb [trusted=yes] {server.url} s main\n")
-        server.fault, server.sound = fault, sound
+        server.fault, server.sound = "short", 2
         code, output = networked(tmp_path, script)
         assert code != 0
         assert server.url in refused(output)
