@@ -83,7 +83,7 @@ def variants(machine: cpu.Cpu, compiler: str) -> dict[str, str]:
         "avx": "-mavx",
         "native": "-march=native",
         "tfbuild": " ".join(flags(isa.of_cpu(machine), compiler).flags),
-        "exact": " ".join(flags(isa.all_of_cpu(machine), compiler).flags),
+        "exact": " ".join(flags(isa.of_cpu(machine, exact=True), compiler).flags),
         "x86-64-v3": " ".join(flags(third, compiler).flags),
         "x86-64-v3 as a list": spelled,
     }

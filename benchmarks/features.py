@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.harness import record
 from tfbuild import cpu, facts
-from tfbuild.cpu import compilers, isa, uses
+from tfbuild.cpu import compilers, isa
 from tfbuild.facts import Feature
 
 HERE = Path(__file__).parent
@@ -85,7 +85,7 @@ def of_sets(program: list[str], compiler: str) -> dict[str, object]:
             compilers.flags(own, compiler).flags,
         ),
         LEFT: (
-            compilers.flags(isa.instruction_set(more - uses.relevant(more) | largest, "x86_64"), compiler).flags,
+            compilers.flags(isa.instruction_set(more - isa.relevant(more) | largest, "x86_64"), compiler).flags,
             compilers.flags(isa.instruction_set(largest, "x86_64"), compiler).flags,
         ),
     }

@@ -29,7 +29,6 @@ from tests.cpu.machines import machine
 from tfbuild import cpu, facts
 from tfbuild.binary import LibraryUnreadable, guard, machinecode, scan
 from tfbuild.context import labels
-from tfbuild.engine import Files
 from tfbuild.engine import build as builds
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import Architecture
@@ -147,7 +146,7 @@ def image_files(content: bytes) -> None:
     of_python = (f"{site}/x-1.dist-info/METADATA", f"{site}/y-1.dist-info/direct_url.json")
     package = {f"{site}/y-1.dist-info/METADATA": b"Metadata-Version: 2.1\nName: y\nVersion: 1\n"}
     system = (sbom.STATUS, sbom.BUILT, *sbom.SYSTEM)
-    sbom.of_files(Files(files=package | dict.fromkeys((*of_python, *system), content), links={}))
+    sbom.of_files(package | dict.fromkeys((*of_python, *system), content))
 
 
 def names(content: bytes) -> None:

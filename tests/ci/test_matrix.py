@@ -42,6 +42,8 @@ def test_the_default_rows_are_official_wheels_and_every_level() -> None:
     assert {newest.official(), *compiled} <= set(identifiers)
     assert len(set(identifiers)) == len(identifiers)
     assert not REFUSED
+    _, refused = matrix.select(MatrixRequest(releases=("2.14.1", "2.16.2"), pythons=("3.12",)))
+    assert [reason for reason in refused if "Python 3.12" in reason]
 
 
 def test_a_row_of_a_file_that_cannot_be_planned_is_refused_and_never_left_out() -> None:

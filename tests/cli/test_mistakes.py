@@ -22,7 +22,6 @@ FILES: Mapping[str, str] = {
     "page.html": "<html><body>404 Not Found</body></html>\n",
     "empty.txt": "",
     "notes.txt": "nothing about a CPU\n",
-    "cut.txt": "processor : 0\nvendor_id : GenuineIntel\nmodel name : made up\nflags : fpu lm sse ss",
     "broken.json": '{"schema": ',
     "other.json": '{"schema": "somebody.else/1"}\n',
     "hosts/web1": "processor : 0\nvendor_id : GenuineIntel\nmodel name : made up\nflags : fpu lm sse sse2\n",

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.harness import RESULTS
 from tests.cpu.machines import machine, machines
 from tfbuild import cpu, facts
-from tfbuild.cpu import isa, names, uses
+from tfbuild.cpu import isa, names
 
 ROOT = Path(__file__).parents[2]
 MEASURED = json.loads((RESULTS / "features.json").read_text(encoding="utf-8"))["results"]
@@ -51,12 +51,6 @@ def test_a_new_level_renames_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isa.resolve("x86-64-v5", arch="x86_64").name == "x86-64-v5"
     assert level.features <= set(isa.resolve("zen4,exact", arch="x86_64").features)
     assert named() == before
-
-
-def test_what_is_left_out_changes_nothing_in_eigens_kernels_nor_does_native() -> None:
-    same = MEASURED["gcc-12"]["same code"]
-    assert len(same) == 2
-    assert all(same.values())
 
 
 # The CPUs of the table in docs/cpu-and-flags.md: as recorded (tests/data/machines.toml), or archspec's names.
@@ -104,15 +98,15 @@ def documented() -> Iterator[tuple[str, str, str, cpu.Cpu | None]]:
 
 
 def test_what_is_left_out_has_its_reason() -> None:
-    assert uses.left_out("sha_ni") == uses.LEFT_OUT
-    assert uses.left_out("avx_vnni") == "avx512_vnni does the same"
-    assert uses.left_out("fma4") == "fma does the same"
-    assert uses.left_out("pclmulqdq") == "it speeds up only the checksums of TFRecord files"
+    assert isa.left_out("sha_ni") == isa.LEFT_OUT
+    assert isa.left_out("avx_vnni") == "avx512_vnni does the same"
+    assert isa.left_out("fma4") == "fma does the same"
+    assert isa.left_out("pclmulqdq") == "it speeds up only the checksums of TFRecord files"
 
 
 def test_one_of_two_that_do_the_same_is_kept() -> None:
     level = facts.levels("x86_64")[-1].features
-    assert "avx_vnni" not in uses.relevant(level | {"avx_vnni", "avx512_vnni"})
-    assert "avx_vnni" in uses.relevant(level | {"avx_vnni"})
-    assert uses.relevant({"fma4", "avx", "pclmulqdq"}) == facts.closure({"fma4", "avx"})
-    assert uses.relevant({"avx2"}) == facts.closure({"avx2"})
+    assert "avx_vnni" not in isa.relevant(level | {"avx_vnni", "avx512_vnni"})
+    assert "avx_vnni" in isa.relevant(level | {"avx_vnni"})
+    assert isa.relevant({"fma4", "avx", "pclmulqdq"}) == facts.closure({"fma4", "avx"})
+    assert isa.relevant({"avx2"}) == facts.closure({"avx2"})

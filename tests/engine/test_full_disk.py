@@ -62,7 +62,7 @@ def test_a_container_that_does_not_start_is_told_from_its_own_exit_code() -> Non
 
 
 @pytest.mark.parametrize("message", FULL)
-def test_an_engine_that_has_no_space_says_so_in_its_own_words(message: str) -> None:
+def test_an_engine_that_has_no_space_says_so_in_its_own_words(message: str, tmp_path: Path) -> None:
     with pytest.raises(DiskFull) as raised, translated():
         raise refused(message)
     assert raised.value.reason == f"the engine's disk is full: {message.strip()}"
@@ -70,15 +70,16 @@ def test_an_engine_that_has_no_space_says_so_in_its_own_words(message: str) -> N
     with pytest.raises(DiskFull):
         ended(message)
     with pytest.raises(DiskFull), translated():
-        images.read_contents(Container(message), ["/etc/x"], 10)
+        images.read_file(Container(message), "/etc/x", tmp_path / "x", 10)
 
 
 @pytest.mark.parametrize("message", OTHER)
-def test_an_image_cannot_say_it_for_the_engine(message: str) -> None:
+def test_an_image_cannot_say_it_for_the_engine(message: str, tmp_path: Path) -> None:
     with pytest.raises(TfbuildError) as raised, translated():
         raise refused(message)
     assert type(raised.value) is TfbuildError
-    assert images.read_contents(Container(message), ["/etc/x"], 10) == {}
+    with pytest.raises(FileNotFoundError):
+        images.read_file(Container(message), "/etc/x", tmp_path / "x", 10)
     if message:
         assert ended(message) == containers.NOT_STARTED
 

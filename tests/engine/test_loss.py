@@ -21,34 +21,30 @@ from tfbuild.errors import DiskFull, EngineMissing, TfbuildError
 # Its arguments: the socket, and how it answers who asks for events. As Docker does on SIGTERM, it first stops to accept
 # connections, and serves those that it has until it has stopped its containers.
 PROGRAM = """
-import json, os, signal, socketserver, sys, threading
+import http.server, json, os, signal, socketserver, sys, threading
 
-class Handler(socketserver.StreamRequestHandler):
-    def handle(self):
-        while request := self.rfile.readline():
-            while self.rfile.readline().strip():
-                pass
-            path = request.decode().split()[1].partition("?")[0]
-            if not path.endswith("/events"):
-                self.answer(200, json.dumps(ANSWERS[path.rpartition("/")[2]]))
-            elif EVENTS == 200:
-                self.send("HTTP/1.1 200 OK", JSON, "Transfer-Encoding: chunked", "", "")
-            else:
-                self.answer(EVENTS, "{}")
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
 
-    def answer(self, code, body):
-        self.send(f"HTTP/1.1 {code} X", JSON, f"Content-Length: {len(body)}", "", body)
+    def do_GET(self):
+        name = self.path.partition("?")[0].rpartition("/")[2]
+        open_end = name == "events" and EVENTS == 200
+        body = b"" if open_end else json.dumps(ANSWERS.get(name, {})).encode()
+        self.send_response(EVENTS if name == "events" else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header(*(("Transfer-Encoding", "chunked") if open_end else ("Content-Length", str(len(body)))))
+        self.end_headers()
+        self.wfile.write(body)
 
-    def send(self, *lines):
-        self.wfile.write("\\r\\n".join(lines).encode())
+    def log_message(self, *_):
+        pass
 
 class Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
 
 PATH, EVENTS = sys.argv[1], int(sys.argv[2])
-JSON = "Content-Type: application/json"
 VERSION = {"Version": "1", "Os": "linux", "Arch": "amd64", "ApiVersion": "1.43", "MinAPIVersion": "1.24"}
-ANSWERS = {"version": VERSION, "info": {"NCPU": 2, "DockerRootDir": os.path.dirname(PATH)}, "json": [], "volumes": {}}
+ANSWERS = {"version": VERSION, "info": {"NCPU": 2, "DockerRootDir": os.path.dirname(PATH)}}
 if os.path.exists(PATH):
     os.unlink(PATH)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

@@ -311,8 +311,9 @@ def test_nightlies_are_in_projects_of_their_own() -> None:
 
 
 def test_openmp_gets_its_environment_and_the_thread_pool_none() -> None:
-    assert releases.thread_env("openmp") == (("KMP_BLOCKTIME", "0"),)
-    assert releases.thread_env("threadpool") == ()
+    assert releases.onednn_env("2.14.1", "openmp") == (("KMP_BLOCKTIME", "0"),)
+    assert releases.onednn_env("2.14.1", "threadpool") == ()
+    assert releases.onednn_env("2.14.1") == (("TF_ENABLE_ONEDNN_OPTS", "1"),)
 
 
 # --- planted mistakes ------------------------------------------------------------------------------------------------

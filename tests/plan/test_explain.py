@@ -11,7 +11,7 @@ from tests.rows import each
 from tfbuild import cpu as cpus
 from tfbuild import facts
 from tfbuild.cli import planning
-from tfbuild.cpu import isa, uses
+from tfbuild.cpu import isa
 from tfbuild.errors import TfbuildError
 from tfbuild.plan import gain
 from tfbuild.plan.gain import Gain
@@ -72,7 +72,7 @@ def test_the_cpu_column_is_what_was_recorded(machine_: Recording, tmp_path: Path
     "feature, cpu, options, expected",
     [
         ("avx2", "sapphirerapids", {}, ("yes", "x86-64-v3", "-march=x86-64-v4", "")),
-        ("gfni", "sapphirerapids", {}, ("yes", "", "-mgfni", uses.LEFT_OUT)),
+        ("gfni", "sapphirerapids", {}, ("yes", "", "-mgfni", isa.LEFT_OUT)),
         ("avx_vnni", "sapphirerapids", {}, ("yes", "", "-mavxvnni", "avx512_vnni does the same")),
         ("fma4", "sapphirerapids", {}, ("no", "", "-mfma4", "not in this CPU")),
         ("rdseed", "x86-64-v3", {}, ("not known", "", "-mrdseed", "never a flag: reached by intrinsics alone")),
@@ -115,7 +115,7 @@ def test_what_uses_a_feature(capsys: Printed) -> None:
     assert rows["bmi2"]["used_by"] == []
     older = row(capsys, "avx_ne_convert", "x86-64-v4", release="2.12.0", platform="linux/amd64")
     assert older["used_by"] == []  # its guard does not know it yet
-    for use in uses.table():
+    for use in isa.uses():
         assert use.source
         assert [name for name in use.features if not facts.feature(name)] == []
 

@@ -10,7 +10,7 @@ from tests.commandline import ROOT
 DIRECT = {
     "util/files.py": "the ways themselves, and an empty lock",
     "util/process.py": "a log, which grows line by line",
-    "engine/image.py": "a part beside the file, which then replaces it",
+    "engine/image.py": "a scratch folder",
     "engine/connection.py": "what ssh prints, read once",
     "engine/containers.py": "memory",
     "binary/inspector.py": "a scratch folder",

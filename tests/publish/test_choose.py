@@ -164,7 +164,7 @@ ONE_RELEASE = [published(name) for name in ("x86-64-v4", "avx", "x86-64-v2", "x8
 
 
 def chosen(recorded: str, *more: Published) -> choose.Choice:
-    features = frozenset(isa.all_of_cpu(cpu.parse(machine(recorded).cpuinfo())).features)
+    features = frozenset(isa.of_cpu(cpu.parse(machine(recorded).cpuinfo()), exact=True).features)
     return choose.choose([*ONE_RELEASE, *more], platform="linux/amd64", features=features)
 
 

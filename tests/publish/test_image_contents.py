@@ -8,7 +8,7 @@ import pytest
 
 from tests.publish.test_supply import BASE, SITE, files, image, labels, metadata, properties
 from tfbuild.context.labels import read_labels
-from tfbuild.engine import Engine, Files
+from tfbuild.engine import Engine
 from tfbuild.errors import TfbuildError
 from tfbuild.publish import sbom
 from tfbuild.publish.sbom import Contents
@@ -16,8 +16,8 @@ from tfbuild.publish.sbom import Contents
 DPKG = "/var/lib/dpkg/status"
 
 
-def contents(given: dict[str, bytes], links: dict[str, str] | None = None) -> Contents:
-    return sbom.of_files(Files(files=given, links=links or {}))
+def contents(given: dict[str, bytes]) -> Contents:
+    return sbom.of_files(given)
 
 
 def rows(bill: bytes) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class Unreadable(Engine):
     def __init__(self) -> None:
         self.limit = 0
 
-    def read_files(self, ref: str, wanted: Any, limit: int, *_: Any) -> Files:
+    def read_files(self, ref: str, wanted: Any, limit: int, *_: Any) -> dict[str, bytes]:
         self.limit = limit
         raise OSError(28, "No space left on device")
 

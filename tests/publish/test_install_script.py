@@ -119,7 +119,7 @@ def test_every_recorded_machine_gets_the_wheel_that_the_rules_of_pull_choose(tmp
     with serve(index.content) as server:
         for machine in machines():
             recorded.write_text(machine.cpuinfo())
-            features = frozenset(isa.all_of_cpu(cpu.parse(machine.cpuinfo())).features)
+            features = frozenset(isa.of_cpu(cpu.parse(machine.cpuinfo()), exact=True).features)
             best = choose.choose(published, platform="linux/amd64", features=features).best
             chosen = next((one for one in index.rows if one.published == best), None)
             done = install(server.url, recorded, more={"DRY_RUN": "1"})
@@ -145,7 +145,7 @@ def test_install_and_the_script_choose_by_the_kernels_own_cpuinfo(tmp_path: Path
     inside = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /proc/cpuinfo && exec "$@"', str(faked)]
     env = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, "DRY_RUN": "1", "no_proxy": "*"}
     recorded = {machine.level: machine.cpuinfo() for machine in machines() if not machine.hides}
-    own = frozenset(isa.all_of_cpu(cpu.detect()).features)
+    own = frozenset(isa.of_cpu(cpu.detect(), exact=True).features)
     with serve(index.content) as server:
         tfbuild = [sys.executable, "-m", "invoke", "install", "--index", server.url, "--dry-run"]
         script = ["dash", str(SCRIPT), server.url]

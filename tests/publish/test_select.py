@@ -99,7 +99,7 @@ def test_the_best_complete_image_that_fits_is_chosen(
     pushed: list[tuple[str, str, str, bool]], name: str, release: str, python: str
 ) -> None:
     """One release; never features that the host lacks, or a smaller set if a larger one fits; no unfinished push."""
-    features = frozenset(isa.all_of_cpu(parsed(HOSTS[name])).features)
+    features = frozenset(isa.of_cpu(parsed(HOSTS[name]), exact=True).features)
     with serving() as fake:
         complete = [image for arguments in pushed if (image := push(fake, *arguments)) and arguments[3]]
         matches = choose.matching(complete, release=release, target="mkl", python="")

@@ -12,7 +12,7 @@ from tests import schemas
 from tests.examples import few
 from tfbuild import plan
 from tfbuild.context.labels import labels_of, read_labels
-from tfbuild.engine import Files, Image
+from tfbuild.engine import Image
 from tfbuild.oci.manifests import digest_of
 from tfbuild.plan import Request
 from tfbuild.publish import provenance, sbom
@@ -46,7 +46,7 @@ def metadata(name: str, version: str, *more: str) -> bytes:
     return "\n".join(("Metadata-Version: 2.4", f"Name: {name}", f"Version: {version}", *more, "", "text")).encode()
 
 
-def files(**more: bytes) -> Files:
+def files(**more: bytes) -> dict[str, bytes]:
     content = {
         "/var/lib/dpkg/status": STATUS.encode(),
         "/etc/os-release": b'ID=debian\nVERSION_ID="12"\n',
@@ -56,7 +56,7 @@ def files(**more: bytes) -> Files:
         f"{SITE}/odd-1.dist-info/METADATA": metadata("Odd.Name", "1"),
         f"{SITE}/broken-1.dist-info/METADATA": b"\xff\xfe nothing",
     }
-    return Files(files={**content, **more}, links={})
+    return {**content, **more}
 
 
 def labels() -> dict[str, str]:
@@ -185,9 +185,9 @@ def test_scanners_find_the_distribution_and_the_source_packages() -> None:
 
 
 @few
-@given(order=st.permutations(sorted(files().files)))
+@given(order=st.permutations(sorted(files())))
 def test_the_order_of_an_images_files_changes_nothing(order: list[str]) -> None:
-    shuffled = Files(files={path: files().files[path] for path in order}, links=files().links)
+    shuffled = {path: files()[path] for path in order}
     assert sbom.document(image(), sbom.of_files(shuffled)) == sbom.document(image(), sbom.of_files(files()))
 
 

@@ -244,7 +244,7 @@ def test_a_yanked_wheel_is_installed_only_by_its_version(
 
 def newest_level() -> str:
     """The set of the variant that this CPU runs best, or of the plain wheel."""
-    runs = set(isa.all_of_cpu(detect()).features)
+    runs = set(isa.of_cpu(detect(), exact=True).features)
     fitting = [level for level in LEVELS if runs.issuperset(isa.resolve(level, arch="x86_64").features)]
     return fitting[-1] if fitting else "avx"
 

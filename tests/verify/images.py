@@ -21,7 +21,6 @@ from tfbuild import __version__
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import labelled_build
 from tfbuild.engine import ContainerRun, Engine, Image, Sandbox, WorkerDied
-from tfbuild.engine.image import Files
 from tfbuild.errors import UnknownImage
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.records import Computed, Faults, GpuConvolution, OneDnnConvolution
@@ -95,11 +94,8 @@ class ImageEngine:
             raise UnknownImage(f"no image {ref!r}")
         return self.image_
 
-    def read_contents(self, ref: str, paths: list[str], limit: int) -> dict[str, bytes]:
-        return {path: self._content(path, limit) for path in paths if path in self.files}
-
-    def read_files(self, ref: str, wanted: Callable[[str], bool], limit: int) -> Files:
-        return Files(files={path: self._content(path, limit) for path in self.files if wanted(path)}, links={})
+    def read_files(self, ref: str, wanted: Callable[[str], bool], limit: int) -> dict[str, bytes]:
+        return {path: self._content(path, limit) for path in self.files if wanted(path)}
 
     def read_file(self, ref: str, path: str, destination: Path, limit: int) -> Path:
         self.asked.append(path)

@@ -82,7 +82,7 @@ def whole_sets(arch: str) -> tuple[InstructionSet, ...]:
     known = [name for name in targets if names.features(name, arch) is not None]
     recorded = [cpu.parse(row.cpuinfo()) for row in machines() if row.arch == arch]
     named = [isa.resolve(f"{name}{how}", arch=arch) for name in known for how in ("", f",{isa.EXACT}")]
-    sets = [*named, *(of(machine) for machine in recorded for of in (isa.of_cpu, isa.all_of_cpu))]
+    sets = [*named, *(isa.of_cpu(machine, exact=exact) for machine in recorded for exact in (False, True))]
     return tuple({one.features: one for one in sets}.values())
 
 

@@ -32,22 +32,17 @@ class Format:
 
 def text(name: str, rows: Sequence[Row], folder: Path) -> str:
     """Return the rows in that format; `folder`: for build contexts. Raises UsageError beyond its CI system's limits."""
-    form = FORMATS[name]
-    written = form.write(rows, folder)
-    if form.ci:
-        _refuse_too_large(name, len(rows), written)
+    written = FORMATS[name].write(rows, folder)
+    for system in (row for row in table().system if row.name == name):
+        hint = "narrow the matrix (--only '*-mkl-*', --python 3.12, --release 2.20), or split it by --target"
+        if len(rows) > system.jobs:
+            raise UsageError(f"{len(rows)} rows are more than the {system.jobs} jobs of one {name} matrix", hint=hint)
+        if (size := len(written.encode(system.encoding))) > system.bytes:
+            raise UsageError(
+                f"these {len(rows)} rows are {size:,} bytes, more than the {system.bytes:,} that {name} takes",
+                hint=hint,
+            )
     return written
-
-
-def _refuse_too_large(name: str, rows: int, text: str) -> None:
-    system = next(row for row in table().system if row.name == name)
-    hint = "narrow the matrix (--only '*-mkl-*', --python 3.12, --release 2.20), or split it by --target"
-    if rows > system.jobs:
-        raise UsageError(f"{rows} rows are more than the {system.jobs} jobs of one {name} matrix", hint=hint)
-    if (size := len(text.encode(system.encoding))) > system.bytes:
-        raise UsageError(
-            f"these {rows} rows are {size:,} bytes, more than the {system.bytes:,} that {name} takes", hint=hint
-        )
 
 
 def _table(rows: Sequence[Row], folder: Path) -> str:

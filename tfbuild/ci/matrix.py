@@ -113,17 +113,14 @@ def select(request: MatrixRequest) -> tuple[list[Build], Counter[str]]:
             f"--only {' '.join(request.only)} matches none of {len(builds)} rows" if builds else next(iter(refused))
         )
         raise UsageError(f"the matrix is empty: {reason}", hint="invoke matrix --format json lists all rows")
-    return sorted(kept, key=_order), refused
+    kept.sort(key=lambda row: (Version(row.release), row.target, Version(row.python), row.platform, row.id))
+    return kept, refused
 
 
 def _outside(build: Build) -> tuple[object, ...]:
     """Return what an identifier does not tell apart."""
     source, bazel = build.source, build.own_bazel
     return source and source.path, bazel and bazel.path, build.base_image
-
-
-def _order(build: Build) -> tuple[Version, str, Version, str, str]:
-    return Version(build.release), build.target, Version(build.python), build.platform, build.id
 
 
 def _combinations(request: MatrixRequest) -> Iterator[Request]:

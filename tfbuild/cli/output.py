@@ -19,7 +19,7 @@ from tfbuild.util import terminal
 from tfbuild.util.installation import as_typed
 
 if TYPE_CHECKING:
-    from tfbuild.cpu.catalogue import CpuEntry
+    from tfbuild.cpu.isa import CpuEntry
     from tfbuild.plan.explain import FeatureRow
     from tfbuild.plan.gain import MeasuredGain, OperationRow
     from tfbuild.publish.choose import Choice

@@ -1,8 +1,7 @@
 """The compiler flags of an instruction set, and known problems of a compiler with a feature and a TensorFlow release.
 
-The flags are a level (``-march=x86-64-v3``) and the features beyond it. They are never ``-march=native`` (which differs
-between machines), a list without a level (for which Clang does not tune: Eigen's GEMM runs at half of plain ``-mavx``)
-or a CPU's name (some of which tune as badly).
+The flags are a level (``-march=x86-64-v3``) and the features beyond it; never ``-march=native`` (which differs between
+machines), nor a CPU's name or a list without a level (Clang tunes badly for them: Eigen's GEMM at half of ``-mavx``).
 """
 
 import re
@@ -22,13 +21,6 @@ WIDTH = "-mprefer-vector-width="
 WIDTHS = ("128", "256", "512")
 
 
-class Compiler(Facts, frozen=True):
-    """The versions that were tried."""
-
-    name: str
-    versions: tuple[int, ...]
-
-
 class Extra(Facts, frozen=True):
     """A flag that `compiler` needs for sets with `feature`; with `below`, only for sets that lack that level."""
 
@@ -36,16 +28,6 @@ class Extra(Facts, frozen=True):
     feature: str
     flag: str
     below: str = ""
-
-
-class Slow(Facts, frozen=True):
-    """A name whose tuning runs Eigen's GEMM at `ratio` of plain -mavx."""
-
-    name: str
-    compiler: str
-    since: int
-    ratio: float
-    until: int = 0
 
 
 class Broken(Facts, frozen=True, kw_only=True, rename={"start": "from"}):
@@ -76,9 +58,8 @@ class Broken(Facts, frozen=True, kw_only=True, rename={"start": "from"}):
 
 
 class CompilerTable(Facts, frozen=True):
-    compiler: tuple[Compiler, ...]
+    compiler: dict[str, tuple[int, ...]]
     extra: tuple[Extra, ...]
-    slow: tuple[Slow, ...]
     broken: tuple[Broken, ...]
 
 
@@ -89,26 +70,13 @@ def table() -> CompilerTable:
 
 @lru_cache(maxsize=2**8)
 def find(text: str) -> tuple[str, int]:
-    """Return ("gcc", 12) for "gcc-12"; raises Unsupported with the nearest ones that were tried."""
+    """Return ("gcc", 12) for "gcc-12"; raises Unsupported with those that were tried."""
     match = SPELLED.fullmatch(text.strip().lower().replace("clang++", "clang").replace("g++", "gcc"))
-    tried = {row.name: row.versions for row in table().compiler}
+    tried = table().compiler
     if match and int(match[2]) in tried[match[1]]:
         return match[1], int(match[2])
-    if match:
-        near = sorted(tried[match[1]], key=lambda version: (abs(version - int(match[2])), version))[:3]
-        options = ", ".join(f"{match[1]}-{version}" for version in near)
-    else:
-        options = ", ".join(f"{name}-{versions[-1]}" for name, versions in tried.items())
+    options = ", ".join(f"{name}-{versions[0]} to {name}-{versions[-1]}" for name, versions in tried.items())
     raise Unsupported(f"unknown compiler {text!r}", hint=f"its flags were tried with: {options}")
-
-
-def slow(name: str, compiler: str, version: int, arch: str) -> Slow | None:
-    """Return the row of a CPU's name that this compiler tunes badly for, or None."""
-    for row in table().slow:
-        fits = row.compiler == compiler and row.since <= version and (not row.until or version < row.until)
-        if fits and names.same(name, row.name, arch):
-            return row
-    return None
 
 
 # --- flags ------------------------------------------------------------------------------------------------------------
@@ -141,9 +109,8 @@ def flags(
 ) -> Flags:
     """Return the flags of an instruction set for a compiler such as "gcc-12".
 
-    Features that this version does not know, or that break `release`, are dropped with the reason. `named`: the user's
-    name for the CPU, for a note if the name itself would tune badly.
-    Raises Unsupported if the compiler was not tried, UsageError if the vector width would change nothing.
+    `named`: the user's name for the CPU, for a note on what it stands for. Raises Unsupported if the compiler was not
+    tried, UsageError if the vector width would change nothing.
     """
     name, version = find(compiler)
     dropped = dict(_unusable(isa, name, version, release))
@@ -157,7 +124,7 @@ def flags(
         flags=(*build(kept, level), *_extras(kept, isa.arch, name, prefer_vector_width)),
         dropped=tuple(DroppedFeature(feature=feature, reason=dropped[feature]) for feature in sorted(dropped)),
         instruction_set=instruction_set(kept, isa.arch),
-        notes=tuple(_about_name(named, isa.arch, name, version)),
+        notes=tuple(_about_name(named, isa.arch)),
     )
 
 
@@ -221,12 +188,6 @@ def _extras(held: frozenset[str], arch: str, name: str, width: str) -> tuple[str
     extras = [row.flag for row in table().extra if row.compiler == name and _is_about(row, held, arch)]
     if not width:
         return tuple(extras)
-    refuse_vector_width(held, width)
-    return (*(flag for flag in extras if not flag.startswith(WIDTH)), f"{WIDTH}{width}")
-
-
-def refuse_vector_width(held: frozenset[str], width: str) -> None:
-    """Raise UsageError for an unknown width, or one that changes nothing in this instruction set."""
     if width not in WIDTHS:
         raise UsageError(f"{width!r} is not a vector width", hint=f"one of: {', '.join(WIDTHS)} (in bits)")
     needed = "avx512f" if width == "512" else "avx"
@@ -235,6 +196,7 @@ def refuse_vector_width(held: frozenset[str], width: str) -> None:
             f"prefer-vector-width {width} changes nothing: the instruction set has no {needed}",
             hint="leave it out, or name a CPU that has it",
         )
+    return (*(flag for flag in extras if not flag.startswith(WIDTH)), f"{WIDTH}{width}")
 
 
 def _is_about(row: Extra | Broken, held: frozenset[str], arch: str) -> bool:
@@ -242,8 +204,8 @@ def _is_about(row: Extra | Broken, held: frozenset[str], arch: str) -> bool:
     return row.feature in held and ((level := facts.level(row.below, arch)) is None or not level.features <= held)
 
 
-def _about_name(named: str, arch: str, name: str, version: int) -> Iterator[str]:
-    """Yield which CPU a processor's name stands for, and why a CPU's name is not used as -march=."""
+def _about_name(named: str, arch: str) -> Iterator[str]:
+    """Yield which CPU a processor's name stands for."""
     words = [part.strip() for part in COMMA.split(named)]
     # No CPU's name: archspec need not be imported.
     if means_host(named) or facts.level(words[0], arch) is not None:
@@ -251,8 +213,3 @@ def _about_name(named: str, arch: str, name: str, version: int) -> Iterator[str]
     for word in words:
         if (product := names.find_product(word)) is not None and names.features(word, arch) is None:
             yield f"{word} is {product.cpu}" + (f": {product.note}" if product.note else "")
-    if (row := slow(words[0], name, version, arch)) is not None:
-        yield (
-            f"-march={row.name} is not used: with {name}-{version} it runs Eigen's GEMM at {row.ratio:.2f} of plain "
-            "-mavx; the same features behind a level do not"
-        )

@@ -78,8 +78,7 @@ def detect(path: Path | None = None) -> Cpu:
     """
     if path is not None:
         return parse(read_text(path), origin="stdin" if str(path) == STDIN else str(path))
-    system = platform.system()
-    return _linux(str(CPUINFO)) if system == "Linux" else _portable()
+    return _linux(str(CPUINFO)) if platform.system() == "Linux" else _portable()
 
 
 @cache
@@ -126,7 +125,7 @@ def _disagreements(reading: Reading) -> Iterator[Disagreement]:
     everywhere = frozenset.intersection(*reading.cores)
     yield from (Disagreement(feature=name, rule="cores") for name in listed - everywhere)
     if reading.diagnostics is not None:
-        seen, usable = reading.diagnostics.cpuid, reading.diagnostics.usable
+        seen, usable = reading.diagnostics
         silent = {row.name for row in facts.features(reading.arch) if not row.cpuinfo}
         yield from (Disagreement(feature=name, rule="process") for name in everywhere - seen)
         yield from (Disagreement(feature=name, rule="saved") for name in (everywhere | silent) & seen - usable)
@@ -135,10 +134,7 @@ def _disagreements(reading: Reading) -> Iterator[Disagreement]:
 
 
 def _portable() -> Cpu:
-    """Ask py-cpuinfo, on macOS and Windows.
-
-    Its call takes over a second, and knows no AVX512_BF16, AVX_VNNI or AMX, and nothing of Apple's own CPUs.
-    """
+    """Ask py-cpuinfo, which knows no AVX512_BF16, AVX_VNNI or AMX, and nothing of Apple's own CPUs."""
     if platform.machine().lower() not in ARCHITECTURES:
         raise Unsupported(f"unknown architecture {platform.machine()!r}", hint="tfbuild knows x86-64 and aarch64")
     from cpuinfo import get_cpu_info_json

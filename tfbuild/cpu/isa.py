@@ -1,4 +1,4 @@
-"""Instruction sets, and what each value of --cpu names.
+"""Instruction sets, what each value of --cpu names, and the list of these values.
 
 An instruction set is a list of features with all that they need. That of a CPU has only the features that make a
 difference to TensorFlow (`relevant` in facts/features.toml), so that most CPUs share a few sets.
@@ -6,26 +6,27 @@ difference to TensorFlow (`relevant` in facts/features.toml), so that most CPUs 
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from tfbuild import facts
-from tfbuild.cpu import names, uses
+from tfbuild.cpu import names
 from tfbuild.cpu.detection import STDIN, Cpu, detect
 from tfbuild.errors import Unsupported, UsageError
-from tfbuild.facts import Level
+from tfbuild.facts import Facts, Level
 
 # The longest name that spells out its features; others get a fingerprint: a tag has 128 characters.
 MOST_NAME = 48
 # In --cpu, behind a comma: keep all features of the CPU.
 EXACT = "exact"
+LEFT_OUT = "no known effect on TensorFlow"
 MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 
-# What other tools call the CPU of this machine, all that it has, and what every CPU has.
-MEANING_HOST = ("native", "auto", "local", "this", "mine", "current")
-MEANING_ALL = ("all", "max", "full", "everything")
-MEANING_SMALLEST = ("none", "generic", "baseline", "any", "portable", "min", "minimal", "default")
+# What other tools call the CPU of this machine.
+MEANING_HOST = ("native", "auto", "local")
 # How alike a name and its misspelling are (difflib's ratio); bonnell and broadwell, which are two CPUs, are 0.62.
 ALIKE = 0.8
 # Models in the refusal of a name that many CPUs have.
@@ -62,7 +63,7 @@ def instruction_set(names: Iterable[str], arch: str) -> InstructionSet:
     held = facts.closure(names)
     level = largest_level(held, arch)
     beyond = held - level.features
-    explicit = beyond - _implied(beyond)
+    explicit = beyond - {needed for name in beyond for needed in facts.closure([name]) - {name}}
     return InstructionSet(
         name=_name(beyond, explicit, level),
         arch=arch,
@@ -78,19 +79,6 @@ def largest_level(held: frozenset[str], arch: str, compiler: str = "", version: 
     return next((level for level in reversed(known) if level.features <= held), facts.levels(arch)[0])
 
 
-def intersection(sets: Iterable[InstructionSet]) -> InstructionSet:
-    """Return the largest instruction set within all of `sets`; the intersection of closed sets is closed, too.
-
-    Raises UsageError if there are no sets, or they have different architectures.
-    """
-    members = tuple(sets)
-    archs = sorted({member.arch for member in members})
-    if len(archs) != 1:
-        machines = " and ".join(archs) or "no instruction set at all"
-        raise UsageError(f"no instruction set is common to {machines}", hint="name machines of one architecture")
-    return instruction_set(frozenset.intersection(*(frozenset(member.features) for member in members)), archs[0])
-
-
 def _name(beyond: frozenset[str], explicit: frozenset[str], level: Level) -> str:
     spelled = [row.word or row.name for row in facts.features(level.arch) if row.name in explicit]
     # The smallest level adds nothing to a list: "avx", not "x86-64-v1-avx".
@@ -103,23 +91,44 @@ def _name(beyond: frozenset[str], explicit: frozenset[str], level: Level) -> str
     return name
 
 
-def _implied(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(needed for name in names for needed in facts.closure([name]) - {name})
+# --- what makes a difference to TensorFlow ----------------------------------------------------------------------------
 
 
-def of_cpu(cpu: Cpu) -> InstructionSet:
-    """Return what to compile for this CPU: what makes a difference to TensorFlow of `all_of_cpu`."""
-    return instruction_set(uses.relevant(facts.closure(_usable(cpu))), cpu.arch)
+class Use(Facts, frozen=True):
+    """A library in TensorFlow that has code for these features, chosen by "flag" or at "run time"."""
+
+    part: str
+    when: Literal["flag", "run time"]
+    features: tuple[str, ...]
+    source: str
 
 
-def all_of_cpu(cpu: Cpu) -> InstructionSet:
-    """Return all that programs can use on this CPU, without features that need a masked one (`hidden`)."""
-    return instruction_set(_usable(cpu), cpu.arch)
+def uses() -> tuple[Use, ...]:
+    """Return the rows of facts/uses.toml."""
+    return facts.rows("uses", Use)
 
 
-def _usable(cpu: Cpu) -> list[str]:
+def relevant(features: Iterable[str]) -> frozenset[str]:
+    """Return those of a CPU's features that make a difference to TensorFlow, with all that they need."""
+    held = frozenset(features)
+    rows = (facts.feature(name) for name in held)
+    return facts.closure(row.name for row in rows if row.relevant and row.unless not in held)
+
+
+def left_out(feature: str) -> str:
+    """Return why a CPU's set does not keep a feature that the CPU has."""
+    row = facts.feature(feature)
+    return f"{row.unless} does the same" if row.relevant else row.left_out or LEFT_OUT
+
+
+def of_cpu(cpu: Cpu, *, exact: bool = False) -> InstructionSet:
+    """Return what to compile for this CPU: what makes a difference to TensorFlow.
+
+    `exact`: all that programs can use, without features that need a masked one (`hidden`).
+    """
     masked = {item.feature for item in hidden(cpu)}
-    return [name for name in cpu.features if facts.feature(name).use and name not in masked]
+    usable = [name for name in cpu.features if facts.feature(name).use and name not in masked]
+    return instruction_set(usable if exact else relevant(facts.closure(usable)), cpu.arch)
 
 
 def hidden(cpu: Cpu) -> tuple[DroppedFeature, ...]:
@@ -161,7 +170,7 @@ def resolve(text: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
         path = text.removesuffix(f",{EXACT}")
         if means_host(text) or not (path == STDIN or os.sep in path or os.path.isfile(path)):
             raise
-    return _of(same_architecture(detect(Path(path)), arch, path), exact)
+    return of_cpu(same_architecture(detect(Path(path)), arch, path), exact=exact)
 
 
 def _subtracted(word: str, arch: str) -> str:
@@ -181,7 +190,6 @@ def _is_cpu(word: str, arch: str) -> bool:
 
 
 def _refuse_two_cpus(sets: dict[str, frozenset[str]], arch: str) -> None:
-    """Raise UsageError for CPUs with different sets: no image for both has all that each of them has."""
     if len(set(sets.values())) > 1:
         common = instruction_set(frozenset.intersection(*sets.values()), arch)
         raise UsageError(
@@ -195,21 +203,17 @@ def means_host(text: str) -> bool:
     return not text or "host" in (part.strip() for part in text.split(","))
 
 
-def _of(cpu: Cpu, exact: bool) -> InstructionSet:
-    return all_of_cpu(cpu) if exact else of_cpu(cpu)
-
-
 def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[str]:
     """Return the features that one word of --cpu stands for."""
     if word == "host":
         if host is None:
             known = ", ".join(level.name for level in facts.levels(arch))
             raise Unsupported("no host CPU is known here", hint=f"name a CPU or a level: --cpu {known}")
-        return frozenset(_of(host, exact).features)
+        return frozenset(of_cpu(host, exact=exact).features)
     if (level := facts.level(word, arch)) is not None:
         return level.features
     if (held := _of_name(word, arch)) is not None:
-        return held if exact else uses.relevant(held)
+        return held if exact else relevant(held)
     if (held := _named(word, arch)) is not None:
         return held
     if (row := names.find_product(word)) is not None and row.arch == arch:
@@ -247,41 +251,19 @@ def same_architecture(cpu: Cpu, arch: str, origin: str) -> Cpu:
     return cpu
 
 
-def refuse_without_level(text: str, arch: str) -> None:
-    """Raise UsageError for a list without a level, if every CPU with its features has a larger level: amx_tile."""
-    words = [word for word in COMMA.split(text) if not word.strip().startswith("-")]
-    rows = [row for word in words if (row := facts.spelled(word, arch)) is not None]
-    beyond = {row.name for row in rows} - facts.levels(arch)[-1].features
-    if len(rows) < len(words) or not beyond:
-        return
-    own = largest_level(facts.closure(row.name for row in rows), arch)
-    sets = (held for name in names.known(arch) if (held := names.features(name, arch)) is not None and beyond <= held)
-    smallest = min((largest_level(held, arch) for held in sets), key=lambda level: len(level.features), default=own)
-    if not smallest.features <= own.features:
-        raise UsageError(
-            f"every CPU with {' and '.join(sorted(beyond))} has all of {smallest.name}, which this list leaves out",
-            hint=f"--cpu {','.join((smallest.name, *(row.name for row in rows)))}",
-        )
-
-
 def _nearest(name: str, arch: str) -> str:
     if name.lower().lstrip("-").removeprefix("march=").removeprefix("mcpu=") in MEANING_HOST:
         return "--cpu host is the CPU of this machine"
-    if name.lower() in MEANING_ALL:
-        return f"--cpu host,{EXACT} keeps every feature of this machine's CPU"
-    if name.lower() in MEANING_SMALLEST:
-        return f"--cpu {facts.levels(arch)[0].name} runs on every {arch} CPU"
     for other, platform in MACHINES.items():
         if other != arch and is_known(name, other):
             return f"{name} is for {other}: --platform {platform}"
-    levels, features = ([row.name for row in rows] for rows in (facts.levels(arch), facts.features(arch)))
-    generic = {facts.squeeze(known) for known in (arch, *levels, *features)}
-    others = features + [known for known in names.known(arch) if facts.squeeze(known) not in generic]
     from difflib import get_close_matches
 
-    begun = [known for known in levels + others if len(name) > 1 and known.startswith(name.lower())]
-    near = begun[:MOST_MODELS] or get_close_matches(name.lower(), levels, n=3)
-    near = near or get_close_matches(name.lower(), others, n=3, cutoff=ALIKE)
+    levels = [row.name for row in facts.levels(arch)]
+    words = (*levels, *(row.name for row in facts.features(arch)), *names.known(arch))
+    known = [*{facts.squeeze(word): word for word in reversed(words)}.values()][::-1]
+    begun = [word for word in known if len(name) > 1 and word.startswith(name.lower())]
+    near = begun[:MOST_MODELS] or get_close_matches(name.lower(), known, n=3, cutoff=ALIKE)
     if not near:
         return f"a level ({', '.join(levels)}), a CPU such as 'EPYC 7763', or --cpu host; invoke cpus lists all"
     return f"nearest: {', '.join(near)}; or --cpu host"
@@ -302,3 +284,59 @@ def _of_name(word: str, arch: str) -> frozenset[str] | None:
     if word.lower() != facts.squeeze(word) and len(names.models_beginning(word)) > 1:
         return None
     return names.features(word, arch) or names.features(names.normalize(word), arch)
+
+
+# --- the list of all values -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class CpuEntry:
+    """A value of --cpu. `compiled_for`: its instruction set's name, or a feature's flag. `processors`: some with it."""
+
+    name: str
+    kind: str
+    platform: str
+    compiled_for: str
+    processors: tuple[str, ...] = ()
+
+
+def search(text: str) -> tuple[CpuEntry, ...]:
+    """Return the entries with `text` in a name, and the one that it stands for. Raises Unsupported if none has."""
+    part = facts.squeeze(text)
+    named = names.find_product(text) if part else None
+    hits = tuple(
+        entry
+        for entry in entries()
+        if (named is not None and facts.squeeze(named.cpu) == facts.squeeze(entry.name))
+        or any(part in facts.squeeze(name) for name in (entry.name, *entry.processors))
+    )
+    if hits:
+        return hits
+    arch = next((arch for arch in MACHINES if is_known(text, arch)), "x86_64")
+    resolved = resolve(text, arch=arch)
+    return (CpuEntry(name=text, kind="set", platform=MACHINES[arch], compiled_for=resolved.name),)
+
+
+@cache
+def entries() -> tuple[CpuEntry, ...]:
+    """Return all levels, CPUs with the processors that they are in, and features, by architecture."""
+    return tuple(entry for arch in MACHINES for entry in _entries(arch))
+
+
+def _entries(arch: str) -> Iterator[CpuEntry]:
+    levels = [row.name for row in facts.levels(arch)]
+    rows = [row for row in names.products() if row.arch == arch]
+    # Some values only stand for processors.
+    cpus = (*names.known(arch), *(row.cpu for row in rows if names.features(row.cpu, arch) is None))
+    others = [cpu for cpu in cpus if facts.squeeze(cpu) != facts.squeeze(arch) and facts.level(cpu, arch) is None]
+    for name in dict.fromkeys((*levels, *others)):
+        own = (row for row in rows if facts.squeeze(row.cpu) == facts.squeeze(name))
+        yield CpuEntry(
+            name=name,
+            kind="level" if name in levels else "CPU",
+            platform=MACHINES[arch],
+            compiled_for=resolve(name, arch=arch).name,
+            processors=tuple(dict.fromkeys(word for row in own for word in (*row.examples, *row.names))),
+        )
+    for row in facts.features(arch):
+        yield CpuEntry(name=row.name, kind="feature", platform=MACHINES[arch], compiled_for=row.flag)

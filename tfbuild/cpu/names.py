@@ -4,7 +4,6 @@ A processor's name is "EPYC 7763", or a model name of /proc/cpuinfo (facts/produ
 """
 
 import re
-from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from typing import Any
 
@@ -43,15 +42,6 @@ def known(arch: str) -> tuple[str, ...]:
 
     own = (name for name, target in TARGETS.items() if _has_features(target, arch))
     return tuple(dict.fromkeys((*own, *(row.name for row in _rows(arch).values()))))
-
-
-def same(one: str, other: str, arch: str) -> bool:
-    """Whether two names mean one CPU: skylake-avx512 and skylake_avx512, haswell and core-avx2."""
-    if facts.squeeze(one) == facts.squeeze(other):
-        return True
-    targets = _targets(arch)
-    first, second = (targets.get(facts.squeeze(name)) for name in (one, other))
-    return first is not None and first is second
 
 
 def _has_features(target: Any, arch: str) -> bool:
@@ -94,9 +84,6 @@ FILLING = re.compile(
 FAMILY = "(core|xeon|ryzen|epyc)?"
 # How people shorten the family.
 SHORTENED = ((r"^r([3579])\b", r"ryzen \1"), (r"^tr\b", "threadripper"))
-# Digits left open: "E5-26xx v2", "i7-12xxx". With one of LETTERS behind them, some models are another CPU.
-OPEN = re.compile(r"(?<=\d)x{2,3}", re.IGNORECASE)
-LETTERS = ("", "g", "h", "k", "u", "x")
 # Behind the name of a QEMU CPU model: -noTSX-IBRS, -v2, "Skylake, IBRS, no TSX", "IBRS update".
 QEMU_VERSION = r"(notsx|nompx|noxsaves|ib(rs|pb)|update|v\d)*"
 # Letters of a name, more than any has.
@@ -118,33 +105,9 @@ class Product(Facts, frozen=True):
     source: str = ""
 
 
-class Vendor(Facts, frozen=True):
-    """What the names of a vendor's models begin with, for its `name` alone; `families`: a regular expression."""
-
-    name: str
-    families: str
-
-
-class Number(Facts, frozen=True):
-    """What stands before a number of such a form in models' names, for a number alone; `form`: a regular expression."""
-
-    form: str
-    families: tuple[str, ...]
-
-
-class ProductTable(Facts, frozen=True):
-    vendor: tuple[Vendor, ...]
-    number: tuple[Number, ...]
-    product: tuple[Product, ...]
-
-
-def _table() -> ProductTable:
-    return facts.load("products", ProductTable)
-
-
 def products() -> tuple[Product, ...]:
     """Return the processors of facts/products.toml."""
-    return _table().product
+    return facts.rows("products", Product)
 
 
 def normalize(text: str) -> str:
@@ -159,13 +122,7 @@ def normalize(text: str) -> str:
 # A CPU's name is looked up for each architecture, and for each release that may be planned.
 @lru_cache(maxsize=2**8)
 def find_product(text: str) -> Product | None:
-    """Return the processors that `text` names, or may stand for if they all are one CPU."""
-    if (row := _fitting(text)) is None and len(meant := _meant(text)) == 1:
-        return _fitting(*meant.values())
-    return row
-
-
-def _fitting(text: str) -> Product | None:
+    """Return the processors that `text` names."""
     name = normalize(text)
     return next((row for row, pattern in _patterns() if pattern.fullmatch(name)), None)
 
@@ -179,41 +136,16 @@ def _patterns() -> tuple[tuple[Product, re.Pattern[str]], ...]:
     return tuple((row, re.compile(pattern(row))) for row in products())
 
 
-@lru_cache(maxsize=2**8)
-def _meant(text: str) -> dict[str, str]:
-    """Return the CPUs that a name with open digits, or a number alone, may stand for, each with such a name."""
-    return _first_of_each((row.cpu, model) for model in _completed(text) if (row := _fitting(model)) is not None)
-
-
-def _completed(text: str) -> Iterator[str]:
-    if len(text) <= MOST_LETTERS and (digits := OPEN.search(text)):
-        before, after = text[: digits.start()], text[digits.end() :]
-        for width, letters in ((len(digits[0]), [after] if after else LETTERS), (len(digits[0]) - 1, [f"x{after}"])):
-            yield from (f"{before}{number:0{width}}{rest}" for number in range(10**width) for rest in letters)
-    else:
-        name = normalize(text)
-        matches = ((re.fullmatch(row.form, name), row.families) for row in _table().number)
-        yield from (f"{family}{match[1].upper()}" for match, families in matches if match for family in families)
-
-
 def models_beginning(text: str) -> dict[str, str]:
-    """Return the CPUs of the models that `text` may mean, each with one of those models.
-
-    It is the beginning of their names ("i5", "Apple"), a name with open digits, or a number alone.
-    """
+    """Return the CPUs of the models whose names begin with `text` ("i5", "Apple"), each with one of those models."""
     # A vendor alone is normalized to nothing.
     name = normalize(text) or facts.squeeze(text)
     if not WORDY.fullmatch(name):
-        return _meant(text)
-    families = next((row.families for row in _table().vendor if row.name == name), re.escape(name))
-    beginning = re.compile(f"{FAMILY}({families})")
-    models = ((row.cpu, model) for row in products() for model in row.examples)
-    begun = (row for row in models if any(map(beginning.match, (normalize(row[1]), facts.squeeze(row[1])))))
-    return _first_of_each(begun) or _meant(text)
-
-
-def _first_of_each(models: Iterable[tuple[str, str]]) -> dict[str, str]:
+        return {}
+    beginning = re.compile(f"{FAMILY}{re.escape(name)}")
     found: dict[str, str] = {}
-    for cpu, model in models:
-        found.setdefault(cpu, model)
+    for row in products():
+        for model in row.examples:
+            if any(map(beginning.match, (normalize(model), facts.squeeze(model)))):
+                found.setdefault(row.cpu, model)
     return found

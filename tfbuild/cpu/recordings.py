@@ -1,8 +1,7 @@
 """Read a text that describes a CPU, whichever tool printed it.
 
-There are three formats, recognised by their content: Linux's /proc/cpuinfo (followed by the output of
-``ld.so --list-diagnostics``, if there is any), the output of lscpu (also with ``-J``), and ``python -m cpuinfo --json``
-(py-cpuinfo, anywhere).
+The formats are Linux's /proc/cpuinfo (with the output of ``ld.so --list-diagnostics`` behind it, if there is any), the
+output of lscpu, and ``python -m cpuinfo --json`` (py-cpuinfo).
 """
 
 import re
@@ -30,18 +29,10 @@ IMPLEMENTERS = {
 }
 # lscpu says "Flags" on both.
 LISTED = re.compile(r"^[ \t]*(flags|Features|Flags)[ \t]*:(.*)$", re.MULTILINE)
-CUT = re.compile(r"^[ \t]*(?:flags|Features)[ \t]*:(?:.*\s)?(\S+)\Z", re.MULTILINE)
-# Last words of real lists that are no features of ours: a list that ends with one is whole.
-LAST = frozenset(
-    """
-    amd_lbr_pmc_freeze arat arch_capabilities bti bus_lock_detect cpuid debug_swap dgh ecv flush_l1d frint ibpb
-    ibpb_exit_to_user intel_stibp la57 md_clear overflow_recov pfthreshold pts rng sb serialize sev_es smca ssbd ssbs
-    succor sme_coherent wfxt
-    """.split()  # noqa: SIM905
-)
 # (leaf, sub-leaf) -> the registers in this order.
 REGISTERS = ("eax", "ebx", "ecx", "edx")
 Words = Mapping[tuple[int, int], tuple[int, int, int, int]]
+Diagnostics = tuple[frozenset[str], frozenset[str]]
 
 # The path is part of the x86-64 psABI; musl and others have no file there, or one without that option.
 LOADER = Path("/lib64/ld-linux-x86-64.so.2")
@@ -54,18 +45,11 @@ DIAGNOSED = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagnostics:
-    """The features that CPUID has for this process, and those whose registers the operating system saves."""
-
-    cpuid: frozenset[str]
-    usable: frozenset[str]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Reading:
     """What one source says, in canonical names; the rules of tfbuild.cpu turn it into a Cpu.
 
-    `cores`: the features that each core lists; Linux's own list lacks what the kernel switched off.
+    `cores`: the features that each core lists, without those that the kernel switched off. `diagnostics`: those that
+    CPUID has for this process, and those of them whose registers the operating system saves.
     """
 
     arch: str
@@ -84,26 +68,11 @@ class RecordedLibrary(msgspec.Struct):
     brand_raw: str = "unknown"
 
 
-class LscpuField(msgspec.Struct):
-    """A line of lscpu's output in JSON."""
-
-    field: str
-    data: str | None = None
-    children: list["LscpuField"] = []
-
-
-class LscpuFields(msgspec.Struct):
-    """The output of ``lscpu -J``."""
-
-    lscpu: list[LscpuField]
-
-
 def parse_recording(text: str, *, origin: str, machine: str) -> Reading:
     """Read `text`; raises Unsupported if it describes no x86-64 or aarch64 CPU. `machine`: uname's name for it."""
     text = text.replace("\r\n", "\n")
-    if text.lstrip().startswith("{"):
-        return _kernel(_lscpu(text, origin), origin, machine) if '"lscpu"' in text else _library(text, origin)
-    return _kernel(text, origin, machine)
+    is_json = text.lstrip().startswith("{")
+    return _library(text, origin) if is_json else _kernel(text, origin, machine)
 
 
 def canonical(names: Iterable[str], arch: str) -> frozenset[str]:
@@ -130,9 +99,6 @@ def _kernel(text: str, origin: str, machine: str) -> Reading:
         raise refusal(origin, "it has no `flags` of an x86-64 or `Features` of an aarch64 CPU")
     if arch != ARCHITECTURES.get(machine.lower(), arch):
         raise refusal(origin, f"the machine is {machine}, but it lists an {arch} CPU: an emulator shows its host's")
-    # Editors and shells take the last line's end away. A list whose last word is a name has lost nothing else.
-    if (last := CUT.search(text)) and last[1] not in LAST and facts.spelled(last[1], arch) is None:
-        raise refusal(origin, "it ends in the middle of a list of features")
     first = _first_core(text)
     vendor = first.get("vendor_id") or first.get("Vendor ID")
     return Reading(
@@ -142,20 +108,6 @@ def _kernel(text: str, origin: str, machine: str) -> Reading:
         cores=tuple(canonical(names, arch) for _, names in lists),
         diagnostics=diagnostics(text) if arch == "x86_64" else None,
     )
-
-
-def _lscpu(text: str, origin: str) -> str:
-    """Return the lines that lscpu prints without -J."""
-
-    def lines(fields: Iterable[LscpuField]) -> Iterable[str]:
-        for row in fields:
-            yield f"{row.field} {row.data or ''}"
-            yield from lines(row.children)
-
-    try:
-        return "\n".join(lines(decode(text, LscpuFields).lscpu)) + "\n"
-    except (ValueError, RecursionError) as error:
-        raise refusal(origin, f"it looks like the output of lscpu -J, but cannot be read: {error}") from error
 
 
 def _first_core(text: str) -> dict[str, str]:
@@ -181,20 +133,15 @@ def _library(text: str, origin: str) -> Reading:
     except ValueError as error:
         raise refusal(origin, f"it looks like py-cpuinfo's JSON, but cannot be read: {error}") from error
     arch = {"X86_64": "x86_64", "ARM_8": "aarch64"}.get(record.arch, "")
-    if not arch:
-        raise refusal(origin, f"py-cpuinfo calls its architecture {record.arch}, and tfbuild knows X86_64 and ARM_8")
-    if not record.flags:  # without a PATH, and on Apple's own CPUs
-        raise refusal(origin, "it has no flags at all")
+    if not arch or not record.flags:  # it has none without a PATH, and on Apple's own CPUs
+        raise refusal(origin, "it has no flags of an X86_64 or ARM_8 CPU")
     cores = (canonical(record.flags, arch),)
     return Reading(arch=arch, vendor=record.vendor_id_raw, model=record.brand_raw, cores=cores)
 
 
 # --- CPUID ------------------------------------------------------------------------------------------------------------
-# The raw words of the instruction, and the features whose bits they set (`cpuid` of facts/features.toml).
-#
-# On Linux they come from glibc's loader (``ld.so --list-diagnostics``, since glibc 2.33; one millisecond). Its "active"
-# words also tell which registers the operating system saves. The loader sees what this process sees, even in an
-# emulator, and knows features that no kernel prints. It only queries the core that it runs on.
+# glibc's loader prints its words (``ld.so --list-diagnostics``, since glibc 2.33), as this process sees them, for the
+# core that it runs on. "active" words tell which registers the system saves.
 
 
 def features(words: Words) -> frozenset[str]:
@@ -224,7 +171,7 @@ def diagnostics(text: str) -> Diagnostics | None:
     held, active = (features({leaf: (*row,) for leaf, row in words[k].items()}) for k in ("cpuid", "active"))  # type: ignore[misc]
     registers = {row.name for row in facts.features("x86_64") if row.registers}
     usable = (name for name in held if facts.closure([name]) & registers <= active)
-    return Diagnostics(cpuid=held, usable=frozenset(usable))
+    return held, frozenset(usable)
 
 
 @cache

@@ -2,13 +2,12 @@
 
 from tfbuild.engine.client import MOST_OUTPUT, Engine
 from tfbuild.engine.containers import ContainerRun, Sandbox, Worker, WorkerDied
-from tfbuild.engine.image import Files, Image
+from tfbuild.engine.image import Image
 
 __all__ = [
     "MOST_OUTPUT",
     "ContainerRun",
     "Engine",
-    "Files",
     "Image",
     "Sandbox",
     "Worker",

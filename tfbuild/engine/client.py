@@ -21,7 +21,7 @@ from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.connection import CALL_SECONDS
 from tfbuild.engine.containers import ContainerRun, Sandbox, Worker
 from tfbuild.engine.faults import translated
-from tfbuild.engine.image import Files, Image, parse_image
+from tfbuild.engine.image import Image, parse_image
 from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage
 from tfbuild.oci import credentials
 from tfbuild.oci.references import split_tag
@@ -215,23 +215,15 @@ class Engine:
     def read_file(self, ref: str, path: str, destination: Path, limit: int) -> Path:
         """Copy one regular file of at most `limit` bytes out of the image without starting it.
 
-        The engine follows links, inside the image. `destination` is written whole or not at all. Raises UnknownImage,
+        The engine follows links, inside the image. `destination` is not left half written. Raises UnknownImage,
         FileNotFoundError, IsADirectoryError (not a regular file) or OSError with EFBIG.
         """
         with self._unstarted(ref) as container:
             images.read_file(container, path, destination, limit)
         return destination
 
-    def read_contents(self, ref: str, paths: Sequence[str], limit: int) -> dict[str, bytes]:
-        """Read those of some regular files that the image has, each of at most `limit` bytes, without starting it.
-
-        Links are followed inside the image. Raises UnknownImage, IsADirectoryError, or OSError with EFBIG.
-        """
-        with self._unstarted(ref) as container:
-            return images.read_contents(container, paths, limit)
-
-    def read_files(self, ref: str, wanted: Callable[[str], bool], limit: int) -> Files:
-        """Read the regular files and links of the image whose absolute paths `wanted` picks, without starting it.
+    def read_files(self, ref: str, wanted: Callable[[str], bool], limit: int) -> dict[str, bytes]:
+        """Read the regular files of the image whose absolute paths `wanted` picks, without starting it.
 
         The engine sends the whole image for this. Raises UnknownImage, or OSError with EFBIG if the files together
         exceed `limit` bytes, or the image has more content than any real one.

@@ -7,7 +7,7 @@ import errno
 import io
 import os
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ import docker
 
 from tfbuild.engine.faults import disk_full
 from tfbuild.errors import DiskFull, TfbuildError
-from tfbuild.util.files import FULL, whole
+from tfbuild.util.files import FULL
 from tfbuild.util.terminal import as_text
 
 
@@ -77,20 +77,14 @@ GO_SYMLINK = 1 << 27
 GO_NOT_REGULAR = sum(1 << bit for bit in (31, 27, 26, 25, 24, 21, 19))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Files:
-    """Files of an image by absolute path, and the targets of its symbolic `links` as they are written."""
-
-    files: Mapping[str, bytes]
-    links: Mapping[str, str]
-
-
 def read_file(container: Any, path: str, destination: Path, limit: int) -> None:
-    """Copy one regular file to `destination`, which is written whole or not at all; see Engine.read_file."""
+    """Copy one regular file to `destination`, which is removed where that fails; see Engine.read_file."""
+    stream = _open_file(container, path, limit)
     try:
-        with closing(_open_file(container, path, limit)) as stream, whole(destination) as part, part.open("wb") as out:
+        with closing(stream), destination.open("wb") as out:
             _copy_only_member(stream, out, path, limit)
     except OSError as error:
+        destination.unlink(missing_ok=True)
         # To a caller, errors of files are those of the image.
         if error.filename == path:
             raise
@@ -101,24 +95,9 @@ def read_file(container: Any, path: str, destination: Path, limit: int) -> None:
         ) from error
 
 
-def read_contents(container: Any, paths: Iterable[str], limit: int) -> dict[str, bytes]:
-    """Read the regular files at `paths`; those that are missing are left out. See Engine.read_contents."""
-    found: dict[str, bytes] = {}
-    for path in paths:
-        target = io.BytesIO()
-        try:
-            with closing(_open_file(container, path, limit)) as stream:
-                _copy_only_member(stream, target, path, limit)
-        except FileNotFoundError:
-            continue
-        found[path] = target.getvalue()
-    return found
-
-
-def read_files(container: Any, wanted: Callable[[str], bool], limit: int) -> Files:
-    """Read the regular files and links whose paths `wanted` picks; see Engine.read_files."""
+def read_files(container: Any, wanted: Callable[[str], bool], limit: int) -> dict[str, bytes]:
+    """Read the regular files whose paths `wanted` picks; see Engine.read_files."""
     files: dict[str, bytes] = {}
-    links: dict[str, str] = {}
     content = 0
     chunks = io.BufferedReader(_Chunks(container.export(STREAM_BYTES)), STREAM_BYTES)
     with closing(chunks), tarfile.open(fileobj=chunks, mode="r|", bufsize=STREAM_BYTES) as archive:
@@ -133,10 +112,8 @@ def read_files(container: Any, wanted: Callable[[str], bool], limit: int) -> Fil
             if source is not None:
                 files[path] = source.read()
                 limit -= member.size
-            elif member.issym() and wanted(path):
-                links[path] = member.linkname
             archive.members = []  # type: ignore[attr-defined]  # tarfile keeps them all
-    return Files(files=files, links=links)
+    return files
 
 
 def _path(name: str) -> str:

@@ -52,10 +52,7 @@ class Feature(Facts, frozen=True):
 
 
 class Level(Facts, frozen=True):
-    """A psABI or Arm architecture level. In the file, `features` are those that it adds to the level it `includes`.
-
-    `variant` is its name in an OCI index (`platform.variant`), if it has one.
-    """
+    """A psABI or Arm architecture level. In the file, `features` are those that it adds to the level it `includes`."""
 
     name: str
     march: str
@@ -144,10 +141,7 @@ def feature(name: str) -> Feature:
 
 
 def cpuinfo_names(features: Iterable[str]) -> tuple[str, ...]:
-    """Return features by their names in /proc/cpuinfo, sorted, without those that no kernel prints.
-
-    Raises Unsupported for an unknown feature.
-    """
+    """Return features by their names in /proc/cpuinfo, sorted, without those that no kernel prints."""
     return tuple(sorted(name for name in (feature(name).cpuinfo for name in features) if name))
 
 

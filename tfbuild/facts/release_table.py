@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from typing import ClassVar, Literal
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import VERSION_PATTERN, Version
 
 from tfbuild import facts
 from tfbuild.facts import Facts
@@ -17,7 +17,8 @@ Sure = Literal["tree", "docs", "wheel", "index", "packagers", "reports", "measur
 # A build that relies on such a row is planned with a note.
 UNCERTAIN = ("reports", "unknown")
 Step = Literal["run", "build"]
-# Python raises another error than InvalidVersion for more than 4300 digits. No version is nearly that long.
+VERSION = re.compile(VERSION_PATTERN, re.VERBOSE | re.IGNORECASE)
+# Python reads no number of more than 4300 digits. No version is nearly that long.
 MOST_VERSION = 64
 
 
@@ -29,13 +30,7 @@ def version(text: str) -> Version:
 
 def is_version(text: str) -> bool:
     """Whether a text by others is a version, and short enough to be read."""
-    if len(text) > MOST_VERSION:
-        return False
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True
+    return len(text) <= MOST_VERSION and re.fullmatch(VERSION, text.strip()) is not None
 
 
 class Release(Facts, frozen=True, kw_only=True):
@@ -74,7 +69,10 @@ def within(release: str, since: str, before: str) -> bool:
 
 
 class RangeRow(Facts, frozen=True, kw_only=True):
-    """A fact that holds for the releases in [since, before); without either, for all on that side."""
+    """A fact that holds for the releases in [since, before); without either, for all on that side.
+
+    The file explains each table's fields. Rows of one table with the same `key` exclude each other.
+    """
 
     KEY: ClassVar[str] = ""
     since: str = msgspec.field(name="from", default="")
@@ -84,7 +82,6 @@ class RangeRow(Facts, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Rows of one table with the same key exclude each other."""
         return str(getattr(self, self.KEY)) if self.KEY else ""
 
     def covers(self, release: str) -> bool:
@@ -99,15 +96,11 @@ class Sourced(RangeRow, frozen=True, kw_only=True):
 
 
 class Config(RangeRow, frozen=True, kw_only=True):
-    """A config of .bazelrc."""
-
     KEY = "name"
     name: str
 
 
 class LinkedLlvm(RangeRow, frozen=True, kw_only=True):
-    """The major version of the LLVM that TensorFlow is built with."""
-
     major: int
 
 
@@ -116,22 +109,16 @@ class Python(Sourced, frozen=True, kw_only=True):
 
 
 class Bazel(Sourced, frozen=True, kw_only=True):
-    """The release's own Bazel; `doubt`: why it may be another one."""
-
     version: str
     doubt: str = ""
 
 
 class ReleaseCompiler(Sourced, frozen=True, kw_only=True):
-    """`wheel`: the compiler of the official wheels of the releases `measured`."""
-
     wheel: str
     measured: tuple[str, ...]
 
 
 class KnownCompiler(Sourced, frozen=True, kw_only=True):
-    """A compiler that can build a release. `patches`: what packagers changed because of it."""
-
     KEY = "name"
     name: str
     patches: str = ""
@@ -143,11 +130,6 @@ class KnownCompiler(Sourced, frozen=True, kw_only=True):
 
 
 class WheelTarget(Sourced, frozen=True, kw_only=True):
-    """Bazel's target: a program that packs the wheel, or the wheel itself.
-
-    `cpu` and `gpu` are Bazel's options that name the wheel tensorflow_cpu or tensorflow, if there are any.
-    """
-
     target: str
     cpu: str = ""
     gpu: str = ""
@@ -163,12 +145,6 @@ class WheelFlag(Sourced, frozen=True, kw_only=True):
 
 
 class CompileCost(RangeRow, frozen=True, kw_only=True):
-    """What a compile takes, as recorded when `recorded`, one of these releases, was compiled on `machine`.
-
-    `cpu_hours`: of all processes together; `disk`: gigabytes of sources, caches and results at its end; `memory`:
-    gigabytes of all processes at most.
-    """
-
     recorded: str
     machine: str
     cpu_hours: float
@@ -189,15 +165,11 @@ class HermeticPython(Sourced, frozen=True, kw_only=True):
 
 
 class HostTool(Sourced, frozen=True, kw_only=True):
-    """A program that the tree calls, besides a compiler."""
-
     KEY = "name"
     name: str
 
 
 class Constraint(Sourced, frozen=True, kw_only=True):
-    """A pip requirement that holds a package back, for installing the wheel ("run") or for building it ("build")."""
-
     KEY = "requirement"
     requirement: str
     applies: tuple[Step, ...]
@@ -213,36 +185,20 @@ class OneDnn(Sourced, frozen=True, kw_only=True):
 
 
 class Threading(Sourced, frozen=True, kw_only=True):
-    """The config that runs oneDNN on each of two runtimes; `openmp` is "" where `note` says why there is none."""
-
     KEY = "arch"
     arch: str
     threadpool: str
     openmp: str = ""
 
 
-class ThreadEnv(Facts, frozen=True, kw_only=True):
-    threading: Literal["openmp", "threadpool"]
-    variable: str
-    value: str
-    source: str
-
-
 class OnednnEnv(Sourced, frozen=True, kw_only=True):
-    """A variable that an image sets if its target promises oneDNN."""
-
     KEY = "variable"
     variable: str
     value: str
+    threading: Literal["", "openmp", "threadpool"] = ""
 
 
 class Configure(RangeRow, frozen=True, kw_only=True):
-    """A variable that answers a question of configure.py. `compiler`: only for builds with that compiler.
-
-    `cuda`: only asked of builds with CUDA (true) or without (false). A target's own answer replaces `value`.
-    `overridden`: why a config of the tree's .bazelrc overrides configure's answer ("": none does).
-    """
-
     variable: str
     value: str
     cuda: bool | None = None
@@ -251,15 +207,11 @@ class Configure(RangeRow, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        builds = {None: "", True: "cuda", False: "without cuda"}[self.cuda]
-        return " ".join((self.variable, builds, self.compiler))
+        return f"{self.variable} {self.cuda} {self.compiler}"
 
 
 class Cuda(Sourced, frozen=True, kw_only=True):
-    """The release's own CUDA and cuDNN, and the `others` that it takes according to the `evidence`.
-
-    `pairs`: CUDAs of those with the cuDNN that the tree itself names for each: "13.0.0/9.12.0".
-    """
+    """`pairs`: CUDAs of `others` with the cuDNN that the tree itself names for each: "13.0.0/9.12.0"."""
 
     version: str
     cudnn: str
@@ -272,11 +224,6 @@ class Cuda(Sourced, frozen=True, kw_only=True):
 
 
 class OfficialWheel(Sourced, frozen=True, kw_only=True):
-    """The official wheels for `arch`. `cpu` and `gpu` are pip requirements, of the project alone.
-
-    `flags`: the compiler's, as far as they are known.
-    """
-
     KEY = "arch"
     arch: str
     cpu: str
@@ -286,8 +233,6 @@ class OfficialWheel(Sourced, frozen=True, kw_only=True):
 
 
 class Nightly(Sourced, frozen=True, kw_only=True):
-    """The project on PyPI with the nightly wheels of project `name`."""
-
     KEY = "name"
     name: str
     nightly: str
@@ -312,7 +257,6 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
     constraint: tuple[Constraint, ...]
     onednn: tuple[OneDnn, ...]
     threading: tuple[Threading, ...]
-    thread_env: tuple[ThreadEnv, ...]
     onednn_env: tuple[OnednnEnv, ...]
     configure: tuple[Configure, ...]
     cuda: tuple[Cuda, ...]

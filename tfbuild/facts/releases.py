@@ -1,7 +1,4 @@
-"""Look-ups of facts about a TensorFlow release, in facts/releases.toml, guard.toml and defects.toml.
-
-An unknown release raises Unsupported, with the known ones. Nothing here guesses.
-"""
+"""Look up facts about a TensorFlow release, in facts/releases.toml, guard.toml and defects.toml; raise Unsupported."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -13,22 +10,8 @@ from packaging.version import Version
 
 from tfbuild import facts
 from tfbuild.errors import Unsupported
-from tfbuild.facts import Facts, targets
-from tfbuild.facts.release_table import (
-    UNCERTAIN,
-    CompileCost,
-    Cuda,
-    KnownCompiler,
-    OfficialWheel,
-    RangeRow,
-    Release,
-    Step,
-    Threading,
-    WheelTarget,
-    base,
-    table,
-    version,
-)
+from tfbuild.facts import Facts, release_table, targets
+from tfbuild.facts.release_table import RangeRow, Release, base, table, version
 
 R = TypeVar("R", bound=RangeRow)
 # The folder of a wheel with TensorFlow's libraries, and the one of them with the CPU guard.
@@ -118,13 +101,9 @@ def others(release: str) -> Iterator[str]:
 
 
 def rows(among: Iterable[R], release: str, key: str | None = None) -> tuple[R, ...]:
-    """Return the rows that hold for a release (and have `key`), in the file's order.
-
-    Raises Unsupported if the release does not exist.
-    """
+    """Return the rows that hold for a release (and have `key`), in the file's order; raises Unsupported without one."""
     get(release)
-    rows = among if key is None else (row for row in among if row.key == key)
-    return tuple([row for row in rows if row.covers(release)])
+    return tuple([row for row in among if key in (None, row.key) and row.covers(release)])
 
 
 def row(among: Iterable[R], release: str, key: str | None = None) -> R:
@@ -149,9 +128,9 @@ def bazel(release: str) -> str:
     return row(table().bazel, release).version
 
 
-def compilers(release: str) -> tuple[KnownCompiler, ...]:
+def compilers(release: str) -> tuple[release_table.KnownCompiler, ...]:
     """Return the compilers that can build the release, the surest first."""
-    order = ("wheel", "measured", "packagers", *UNCERTAIN)
+    order = ("wheel", "measured", "packagers", *release_table.UNCERTAIN)
     return tuple(sorted(rows(table().known_compiler, release), key=lambda known: order.index(known.sure)))
 
 
@@ -166,7 +145,7 @@ def wheel_compiler(release: str) -> str:
     return fact.wheel if release in fact.measured else ""
 
 
-def wheel(release: str) -> WheelTarget:
+def wheel(release: str) -> release_table.WheelTarget:
     """Return the Bazel target of the wheel, and the options that name it."""
     return row(table().wheel_target, release)
 
@@ -185,7 +164,7 @@ def llvm(release: str) -> int:
     return next((row.major for row in table().llvm if row.covers(release)), 0)
 
 
-def compile_cost(release: str) -> CompileCost:
+def compile_cost(release: str) -> release_table.CompileCost:
     """Return what a compile takes, as recorded for this release or the nearest one that was compiled."""
     return row(table().compile, release)
 
@@ -200,14 +179,14 @@ def host_tools(release: str) -> tuple[str, ...]:
     return tuple(tool.name for tool in rows(table().host_tool, release))
 
 
-def constraints(release: str, step: Step = "run") -> tuple[str, ...]:
+def constraints(release: str, step: release_table.Step = "run") -> tuple[str, ...]:
     """Return the pip constraints that the wheel needs to work today ("run") or to be built ("build")."""
     return tuple(
         constraint.requirement for constraint in rows(table().constraint, release) if step in constraint.applies
     )
 
 
-def cuda(release: str) -> Cuda:
+def cuda(release: str) -> release_table.Cuda:
     """Return the release's own CUDA and cuDNN, and the others that it takes."""
     return row(table().cuda, release)
 
@@ -222,45 +201,34 @@ def cuda_from_base(release: str, target: str) -> bool:
 
 def config(name: str, release: str) -> bool | None:
     """Whether .bazelrc has --config=NAME; None where that is not known."""
-    get(release)
-    of_name = [row for row in table().config if row.name == name]
-    if not of_name:
-        return None
-    matches = [row for row in of_name if row.covers(release)]
-    return None if any(row.sure == "unknown" for row in matches) else bool(matches)
+    matches = rows(table().config, release, name)
+    known = any(row.name == name for row in table().config) and not any(row.sure == "unknown" for row in matches)
+    return bool(matches) if known else None
 
 
-def threading_row(release: str, arch: str) -> Threading:
+def threading_row(release: str, arch: str) -> release_table.Threading:
     """Return how oneDNN runs in a build for `arch`."""
     return row(table().threading, release, arch)
 
 
-def thread_env(threading: str) -> tuple[tuple[str, str], ...]:
-    """Return the variables that an image sets for that runtime unless the user has."""
-    return tuple((row.variable, row.value) for row in table().thread_env if row.threading == threading)
-
-
-def onednn_env(release: str) -> tuple[tuple[str, str], ...]:
-    """Return the variables that switch oneDNN on in an image that promises it; () from `known_until` on."""
+def onednn_env(release: str, threading: str = "") -> tuple[tuple[str, str], ...]:
+    """Return the variables that switch oneDNN on in an image that promises it, or those that tune it on `threading`."""
     known = table().onednn_env if version(release) < version(table().known_until) else ()
-    return tuple((row.variable, row.value) for row in known if row.covers(release))
+    return tuple((row.variable, row.value) for row in known if row.covers(release) and row.threading == threading)
 
 
 # --- the official wheel ----------------------------------------------------------------------------------------------
 
 
 @cache
-def official_wheel(release: str, arch: str) -> OfficialWheel:
+def official_wheel(release: str, arch: str) -> release_table.OfficialWheel:
     """Return how the wheels on PyPI are compiled and named."""
     return row(table().official_wheel, release, arch)
 
 
 @cache
 def wheel_digests() -> dict[str, dict[str, str]]:
-    """Return digests of wheels by requirement, then by Python and architecture ("3.11 x86_64").
-
-    `python -m tests.facts.digests` reads them from PyPI's API.
-    """
+    """Return digests of wheels by requirement, then by Python and architecture ("3.11 x86_64")."""
     text = (facts.FOLDER / "wheel_digests.json").read_bytes()
     return msgspec.json.decode(text, type=dict[str, dict[str, str]])
 

@@ -1,7 +1,6 @@
 """The targets that an image can be made for: the typed view on facts/targets.toml."""
 
 import re
-from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -37,15 +36,6 @@ class Target(Facts, frozen=True, kw_only=True):
     def column(self, cpu: str, gpu: str) -> str:
         """Return this target's value of a fact about wheels, or "" if it has none."""
         return {"": "", "cpu": cpu, "gpu": gpu}[self.wheel]
-
-    def requested_by(self, words: Iterable[str]) -> bool:
-        """Whether one of `words`, in lower case, requests this target."""
-        return any(re.search(self.asked_by or re.escape(self.name), word) for word in words)
-
-    @property
-    def titled(self) -> str:
-        """The name, with the title where that says more: mkl (oneDNN)."""
-        return self.name if self.title.lower() == self.name else f"{self.name} ({self.title})"
 
 
 class Exclusion(Facts, frozen=True, kw_only=True):
@@ -99,9 +89,11 @@ def matrix_targets() -> tuple[str, ...]:
     return tuple(row.name for row in table().target if row.matrix)
 
 
-def spelled(*, titles: bool = False) -> str:
-    """Return all targets in words for the help: cpu, mkl or cuda."""
-    *first, last = (row.titled if titles else row.name for row in table().target)
+def spelled() -> str:
+    """Return all targets in words for the help, with titles that say more: cpu, mkl (oneDNN) or cuda."""
+    *first, last = (
+        row.name if row.title.lower() == row.name else f"{row.name} ({row.title})" for row in table().target
+    )
     return f"{', '.join(first)} or {last}"
 
 
@@ -112,5 +104,6 @@ def options(fits: str) -> str:
 
 def exclusions(words: tuple[str, ...]) -> tuple[Exclusion, ...]:
     """Return the exclusions whose targets are all requested by some of `words`, in lower case."""
-    requested = {row.name for row in table().target if row.requested_by(words)}
+    forms = {row.name: row.asked_by or re.escape(row.name) for row in table().target}
+    requested = {name for name, form in forms.items() if any(re.search(form, word) for word in words)}
     return tuple(row for row in table().exclusion if requested.issuperset(row.targets))

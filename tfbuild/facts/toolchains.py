@@ -1,7 +1,4 @@
-"""What images and builders are made of: base images, Debian's releases, compilers and Bazel.
-
-The typed view on facts/images.toml and facts/toolchains.toml.
-"""
+"""What images and builders are made of: facts/images.toml (bases) and toolchains.toml (Debian, compilers, Bazel)."""
 
 import re
 
@@ -86,9 +83,8 @@ def compilers(distribution: Distribution) -> tuple[str, ...]:
 
 def llvm_suite(name: str, compiler: str) -> str:
     """Return the suite of LLVM's repository with that compiler, or "" if it does not come from there."""
-    if compiler not in table().llvm.compilers.get(name, ()):
-        return ""
-    return f"llvm-toolchain-{name}-{compiler.partition('-')[2]}"
+    known = compiler in table().llvm.compilers.get(name, ())
+    return f"llvm-toolchain-{name}-{compiler.partition('-')[2]}" if known else ""
 
 
 # --- base images ------------------------------------------------------------------------------------------------------
@@ -109,9 +105,7 @@ class BaseImage(Facts, frozen=True):
     @property
     def debian(self) -> Distribution:
         """The Debian release that it is based on."""
-        debian = distribution(self.distribution)
-        assert debian is not None  # a test of the facts
-        return debian
+        return next(row for row in table().distribution if row.name == self.distribution)
 
     @property
     def bootstrap(self) -> str:

@@ -109,7 +109,9 @@ def gather(sources: Sequence[str]) -> dict[str, Cpu]:
     for file in files:
         name = file.name if counts[file.name] == 1 else str(file)
         try:
-            hosts[name] = _read(file, name)
+            hosts[name] = cpu = cpus.parse(cpus.read_text(file), origin=name)
+            if not cpu.level:
+                raise Unsupported(f"its CPU is below {facts.levels(cpu.arch)[0].name}, for which nothing is built")
         except TfbuildError as error:
             unreadable.append(f"  {name}: {error.reason}")
     if unreadable:
@@ -132,13 +134,6 @@ def _files(path: Path) -> list[Path]:
     if not files:
         raise UsageError(f"{path} is not a file or a folder with files", hint=RECORD)
     return files
-
-
-def _read(file: Path, name: str) -> Cpu:
-    cpu = cpus.parse(cpus.read_text(file), origin=name)
-    if not cpu.level:
-        raise Unsupported(f"its CPU is below {facts.levels(cpu.arch)[0].name}, for which no TensorFlow is built")
-    return cpu
 
 
 # --- the choice -------------------------------------------------------------------------------------------------------
@@ -164,9 +159,9 @@ def choose(hosts: Mapping[str, Cpu], most: int) -> Fleet:
         return (0, unused, unused) if share is None else (count * share, 0, unused)
 
     images, proved = cover(sorted(archs, key=sorted), most, loss)
-    served = {name: best(frozenset(own.features), images, loss) for name, own in sets.items()}
+    served = {name: best(frozenset(own.features), images, loss) or frozenset() for name, own in sets.items()}
     groups = {image: [name for name in sets if served[name] == image] for image in set(served.values())}
-    compiled = {image: isa.intersection([sets[name] for name in names]) for image, names in groups.items()}
+    compiled = {image: isa.instruction_set(image, sets[names[0]].arch) for image, names in groups.items()}
     order = sorted(groups, key=lambda image: (compiled[image].arch, -len(compiled[image].features), groups[image]))
     return Fleet(
         schema=SCHEMA,
@@ -174,7 +169,14 @@ def choose(hosts: Mapping[str, Cpu], most: int) -> Fleet:
         proved=proved,
         images=tuple(_image(compiled[image], sorted(groups[image])) for image in order),
         hosts=tuple(
-            _covered(name, cpu.model, sets[name], compiled[served[name]], order.index(served[name]))
+            CoveredHost(
+                name=name,
+                model=cpu.model,
+                instruction_set=sets[name].name,
+                image=order.index(served[name]),
+                loss=speed_loss(frozenset(sets[name].features), served[name], cpu.arch),
+                unused=tuple(feature for feature in sets[name].features if feature not in served[name]),
+            )
             for name, cpu in hosts.items()
         ),
     )
@@ -192,18 +194,6 @@ def _image(compiled: InstructionSet, hosts: list[str]) -> FleetImage:
         hosts=tuple(hosts),
         speed=speed,
         official_wheel=speed is not None and speed <= 1 and facts.closure(official) <= held,
-    )
-
-
-def _covered(name: str, model: str, own: InstructionSet, compiled: InstructionSet, image: int) -> CoveredHost:
-    own_features, image_features = frozenset(own.features), frozenset(compiled.features)
-    return CoveredHost(
-        name=name,
-        model=model,
-        instruction_set=own.name,
-        image=image,
-        loss=speed_loss(own_features, image_features, own.arch),
-        unused=tuple(sorted(own_features - image_features)),
     )
 
 

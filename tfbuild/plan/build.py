@@ -127,8 +127,8 @@ class Build:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that tune TensorFlow."""
-        switch = releases.onednn_env(self.release) if self.onednn else ()
-        return dict((*releases.thread_env(self.threading), *switch))
+        names = (self.threading, "") if self.onednn else ()
+        return {name: value for threading in names for name, value in releases.onednn_env(self.release, threading)}
 
     @property
     def untuned(self) -> dict[str, str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tfbuild import facts
-from tfbuild.cpu import Cpu, isa, uses
+from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.compilers import Flags
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.facts import Feature, releases
@@ -65,7 +65,7 @@ def _left_out(feature: Feature, in_cpu: str, requested: InstructionSet, flags: F
     if in_cpu == "no":
         disputed = {row.feature: row.reason for row in (cpu.disagreements if cpu else ()) if not row.held}
         return disputed.get(feature.name, "not in this CPU")
-    return uses.left_out(feature.name) if in_cpu == "yes" else "no kernel tells of it"
+    return isa.left_out(feature.name) if in_cpu == "yes" else "no kernel tells of it"
 
 
 def _carrier(feature: Feature, requested: InstructionSet, flags: Flags) -> str:
@@ -81,14 +81,14 @@ def _carrier(feature: Feature, requested: InstructionSet, flags: Flags) -> str:
 
 def _used_by(feature: Feature, release: str) -> tuple[str, ...]:
     """Return the parts of TensorFlow that are known to use the feature; "guard" if the release's message names it."""
-    parts = [use.part for use in uses.table() if feature.name in use.features]
+    parts = [use.part for use in isa.uses() if feature.name in use.features]
     named = feature.tensorflow and feature.tensorflow in {row.name for row in releases.guard(release)}
     return (*parts, "guard") if named else tuple(parts)
 
 
 def legend() -> str:
     """Return what the last column of the table means."""
-    by_flag = ", ".join(use.part for use in uses.table() if use.when == "flag")
+    by_flag = ", ".join(use.part for use in isa.uses() if use.when == "flag")
     return (
         f"{by_flag}: code chosen by the flags; the others choose at run time. guard: named in TensorFlow's own message "
         f"at start. unknown: no use found. --cpu NAME,{isa.EXACT} also keeps the features without a known effect."

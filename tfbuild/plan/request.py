@@ -64,7 +64,7 @@ class Request:
 
     target: str = _chosen(
         targets.default(),
-        f"{targets.spelled(titles=True)} (default: {targets.default()})",
+        f"{targets.spelled()} (default: {targets.default()})",
         written=attrgetter("target"),
         always=True,
     )

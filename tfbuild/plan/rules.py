@@ -117,7 +117,6 @@ def requested_set(request: Request, arch: str, host: Cpu | None, *, exact: bool 
             f"this host's CPU is {host.arch}, and the requested platform is {requested}",
             hint=f"name a CPU of {requested}: --cpu {facts.levels(arch)[-1].name}; or --platform {own}",
         )
-    isa.refuse_without_level(name, arch)
     return isa.resolve(f"{name},{isa.EXACT}" if exact else name, arch=arch, host=host)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from packaging.version import Version
 
 from tfbuild import facts
-from tfbuild.cpu import uses
+from tfbuild.cpu import isa
 from tfbuild.facts import Facts, targets
 from tfbuild.plan import PLATFORMS
 
@@ -170,7 +170,7 @@ def speed(image: Published) -> tuple[tuple[bool, ...], int]:
 def _speed(features: frozenset[str], arch: str) -> tuple[tuple[bool, ...], int]:
     rows = facts.rows("vectors", Vector)
     vectors = next(row.features for row in rows if row.arch == arch)
-    return tuple(name in features for name in vectors), len(uses.relevant(features))
+    return tuple(name in features for name in vectors), len(isa.relevant(features))
 
 
 def _passed_over(

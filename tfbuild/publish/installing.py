@@ -280,7 +280,7 @@ def select(
     choice = choose.choose(
         [image for image in among if image.id not in reasons],
         platform=environment.platform,
-        features=frozenset(isa.all_of_cpu(host).features),
+        features=frozenset(isa.of_cpu(host, exact=True).features),
     )
     newest = Version(choice.best.release) if choice.best else None
     others += [

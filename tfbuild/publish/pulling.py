@@ -39,7 +39,9 @@ def select(registry: Registry, host: Cpu, *, release: str, target: str, python: 
         raise NothingFits(
             f"{registry.repository}:{tag} has no image with Python {python}", hint=f"it has: {', '.join(others)}"
         )
-    return choose.choose(published, platform=MACHINES[host.arch], features=frozenset(isa.all_of_cpu(host).features))
+    return choose.choose(
+        published, platform=MACHINES[host.arch], features=frozenset(isa.of_cpu(host, exact=True).features)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from tfbuild import __version__
 from tfbuild.context.labels import ImageLabels, read_labels
-from tfbuild.engine import Engine, Files, Image
+from tfbuild.engine import Engine, Image
 from tfbuild.errors import TfbuildError
 from tfbuild.oci.references import DIGEST
 from tfbuild.plan import PLATFORMS, wheel
@@ -89,13 +89,11 @@ def _wanted(path: str) -> bool:
     return known or any(pattern.fullmatch(path) for pattern in (METADATA, DIRECT_URL, BUNDLED))
 
 
-def of_files(files: Files) -> Contents:
+def of_files(files: Mapping[str, bytes]) -> Contents:
     """Return what these files say that an image contains."""
-    text = {
-        path: files.files[path].decode(errors="replace") for path in (STATUS, BUILT, *SYSTEM) if path in files.files
-    }
+    text = {path: files[path].decode(errors="replace") for path in (STATUS, BUILT, *SYSTEM) if path in files}
     return Contents(
-        python=tuple(sorted(_python(files.files), key=lambda package: (package.name, package.path))),
+        python=tuple(sorted(_python(files), key=lambda package: (package.name, package.path))),
         debian=tuple(sorted(_debian(text.get(STATUS, "")), key=lambda row: (row["Package"], row["Architecture"]))),
         system=next((_assignments(text[path]) for path in SYSTEM if path in text), {}),
         built=_built(text.get(BUILT, "")),

@@ -41,7 +41,7 @@ def image(engine: Engine, ref: str, *, full: bool, progress: Progress) -> inspec
 def _installed(engine: Engine, image: str, ref: str) -> tuple[str, str]:
     """Return the folder and the release of the TensorFlow that pip installed in an image."""
     try:
-        paths = engine.read_files(image, lambda path: METADATA.fullmatch(path) is not None, METADATA_BYTES).files
+        paths = engine.read_files(image, lambda path: METADATA.fullmatch(path) is not None, METADATA_BYTES)
     except OSError as error:
         raise BadInput(f"the files of {ref} cannot be read: {error.strerror or error}") from error
     for match in filter(None, map(METADATA.fullmatch, sorted(paths))):

@@ -7,6 +7,7 @@ from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure import probe
 from tfbuild.plan import Build
+from tfbuild.util import files
 from tfbuild.verify.verification import Verification, VerificationCheck
 
 PATH = "/usr/local/bin/tfbuild-entrypoint"
@@ -91,10 +92,12 @@ def _difference(verification: Verification) -> str:
         text = dockerfile.render_entrypoint(verification.planned, header="#")
     except TfbuildError as error:
         return f"no entry point can be rendered for its labels: {error.reason}"
-    found = verification.engine.read_contents(verification.ref, [PATH], MOST_BYTES)
-    if PATH not in found:
-        return f"{PATH} is missing"
-    return "" if same(found[PATH], text) else f"{PATH} is not what its labels ask for"
+    with files.temporary_folder() as scratch:
+        try:
+            copy = verification.engine.read_file(verification.ref, PATH, scratch / "script", MOST_BYTES)
+        except FileNotFoundError:
+            return f"{PATH} is missing"
+        return "" if same(copy.read_bytes(), text) else f"{PATH} is not what its labels ask for"
 
 
 def same(script: bytes, text: str) -> bool:
