@@ -20,7 +20,7 @@ LANES = {
     # One image with Debian's compilers.
     "compilers": ("test_compilers", "test_emulated"),
     # Names of the image of the official wheel.
-    "build": ("test_build", "test_installed", "test_rebuild"),
+    "build": ("test_build", "test_rebuild"),
     # JSON Schema, whose import takes a second.
     "schemas": (
         "tests/bench/test_report.py", "tests/ci/test_workflows.py", "tests/project/test_cluster.py",

@@ -26,8 +26,7 @@ CONFIG = """
 server:
   - !channel
     address: "127.0.0.1:{port}"
-    insecure-mode: {insecure}
-{credentials}
+    insecure-mode: true
 authorization: {authorization}
 monitoring: {{ enabled: false }}
 thread-pool-size: 500
@@ -50,18 +49,6 @@ instances:
       - !bytestream
         storage: *store
 """
-CREDENTIALS = """    credentials:
-      tls-server-key: {key}
-      tls-server-cert: {certificate}
-"""
-CLIENTS = """      tls-client-certs: {clients}
-"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    certificate: Path
-    key: Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,32 +68,19 @@ class Server:
 
 
 @contextlib.contextmanager
-def serve(
-    folder: Path,
-    *,
-    actor: str = "",
-    instance: str = "",
-    tls: Pair | None = None,
-    clients: Path | None = None,
-) -> Iterator[Server]:
-    """An empty server; with `tls` it speaks TLS alone, with an actor it asks for that header.
-
-    `clients`: a file with authorities; it then refuses clients without a certificate of one of them.
-    """
+def serve(folder: Path, *, actor: str = "", instance: str = "") -> Iterator[Server]:
+    """An empty server; with an actor it asks for that header."""
     port = free_port()
-    credentials = CREDENTIALS.format(key=tls.key, certificate=tls.certificate) if tls else ""
     text = CONFIG.format(
         port=port,
         folder=folder,
         instance=instance,
-        insecure="false" if tls else "true",
-        credentials=credentials + (CLIENTS.format(clients=clients) if clients else ""),
         authorization=f"{{ method: headers, acl-config: {folder}/acl.yml }}" if actor else "{ method: none }",
     )
     # Bazel 2.1.0 sends no header with these; an action's result without one is refused all the same.
     allowed = [{"requests": ["GetCapabilities", "QueryWriteStatus", "Write"]}, {"actor": f"{actor}$"}]
     (folder / "acl.yml").write_text(json.dumps({instance: {"allow": allowed}}), encoding="utf-8")
-    with _running(folder, f"grpc{'s' if tls else ''}://127.0.0.1:{port}", text) as server:
+    with _running(folder, f"grpc://127.0.0.1:{port}", text) as server:
         yield server
 
 

@@ -31,15 +31,10 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 
 
-# The first one makes, without a cache, the layers that most others then find there.
-FIRST = "test_image"
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = [item for item in items if HERE in item.path.parents]
-    for item in here:
-        item.add_marker(pytest.mark.engine)
-    items.sort(key=lambda item: item.path != HERE / f"{FIRST}.py")
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.engine)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -168,11 +163,6 @@ def site(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 # Debian 12's own, by which plans compile, and all others that it has (Clang 22 is among its security updates).
 COMPILERS = ("gcc-12", "clang-16")
 FURTHER_COMPILERS = ("gcc-11", "clang-13", "clang-14", "clang-15", "clang-19", "clang-22")
-# Debian's shell and awk, which run the entry point, compiled for the other architecture.
-ARM_SHELL = (
-    "dpkg --add-architecture arm64 && apt-get update && cd /tmp && apt-get download dash:arm64 mawk:arm64 && "
-    "for package in *.deb; do dpkg-deb --extract $package /opt/arm64; done"
-)
 
 
 @pytest.fixture(scope="session")
@@ -180,7 +170,7 @@ def compilers(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """An image with COMPILERS, a cross compiler and QEMU."""
     cross = ("g++-12-aarch64-linux-gnu", "gcc-12-aarch64-linux-gnu")
     packages = (*COMPILERS, "g++-12", *cross, "libeigen3-dev", "qemu-user-static")
-    with with_compilers(engine, tmp_path_factory.mktemp("compilers"), *packages, more=ARM_SHELL) as ref:
+    with with_compilers(engine, tmp_path_factory.mktemp("compilers"), *packages) as ref:
         yield ref
 
 

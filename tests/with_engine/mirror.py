@@ -95,9 +95,6 @@ class _Files(Handler):
             self.say(HTTPStatus.UNAUTHORIZED)
             return
         path = unquote(self.path.partition("?")[0]).lstrip("/")
-        if "/info/refs" in path or path.endswith("/git-upload-pack"):
-            self.git()
-            return
         target = self.server.folder / (f"{path}index.html" if path.endswith("/") else path)
         with self.server.locks[path]:
             if not target.is_file():
@@ -108,58 +105,12 @@ class _Files(Handler):
         kind = "text/html" if path.endswith("/") else "application/octet-stream"
         self.say(HTTPStatus.OK, target.read_bytes(), {"Content-Type": kind})
 
-    do_HEAD = do_POST = do_GET
-
-    def git(self) -> None:
-        """Run git's own server: a shallow clone needs it."""
-        path, _, query = self.path.partition("?")
-        env = os.environ | {
-            "GIT_PROJECT_ROOT": str(self.server.folder), "GIT_HTTP_EXPORT_ALL": "1", "PATH_INFO": unquote(path),
-            "QUERY_STRING": query, "REQUEST_METHOD": self.command, "CONTENT_TYPE": self.headers.get("Content-Type", ""),
-            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
-        }  # fmt: skip
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        done = subprocess.run(["git", "http-backend"], env=env, input=body, capture_output=True, check=False)
-        head, _, content = done.stdout.partition(b"\r\n\r\n")
-        fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
-        self.say(int(fields.pop("Status", "200").split()[0]), content, fields)
+    do_HEAD = do_GET
 
 
 @contextlib.contextmanager
 def serve(folder: Path, login: str = "") -> Iterator[Mirror]:
     server = Mirror(folder, login)
-    with running(server):
-        yield server
-
-
-class Breaking(ThreadingHTTPServer):
-    """A proxy of the mirror at `url`, which ends the transfer of each path with the end `broken` half-way."""
-
-    def __init__(self, url: str, broken: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Relay)
-        self.mirror, self.broken = url, broken
-        self.url = f"http://127.0.0.1:{self.server_port}"
-
-
-class _Relay(Handler):
-    server: Breaking
-
-    def do_GET(self) -> None:
-        with requests.get(
-            f"{self.server.mirror}{self.path}", headers={"User-Agent": self.headers["User-Agent"]}
-        ) as answer:
-            self.send_response(answer.status_code)
-            self.send_header("Content-Length", str(len(answer.content)))
-            self.send_header("Content-Type", answer.headers.get("Content-Type", ""))
-            self.end_headers()
-            half = self.server.broken and self.path.endswith(self.server.broken)
-            self.wfile.write(answer.content[: len(answer.content) // 2] if half else answer.content)
-
-
-@contextlib.contextmanager
-def breaking(url: str, broken: str) -> Iterator[Breaking]:
-    """Serve such a proxy, which passes everything on whole as soon as its `broken` is empty."""
-    server = Breaking(url, broken)
     with running(server):
         yield server
 

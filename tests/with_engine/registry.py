@@ -8,16 +8,13 @@ import contextlib
 import json
 import math
 import os
-import re
-import secrets
 import shutil
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import requests
@@ -127,28 +124,18 @@ ENDS = {"code": "DENIED", "message": "the test ends here"}
 
 
 CHANGES = ("POST", "PATCH", "PUT", "DELETE")
-# In place of what tells one upload, or one document, from another.
-NUMBER = re.compile(r"[0-9a-f-]{36,}|\?.*")
 
 
 class Between(Handler):
     """Hands requests on to a registry, and ends that after `left` of those that change something there.
 
     From then on it refuses everything, so that neither the engine nor tfbuild tries again: what stands in the registry
-    is what a push leaves behind that dies there. `busy`: each kind of tfbuild's own changes, and the
-    manifest that the engine puts, is answered by this status twice before it is let through; `waited` has them.
-    `expiring`: requests need a token, of which each is good for three of tfbuild's own requests; the engine's manifest
-    comes too late once. `login`: the header that each request must have.
+    is what a push leaves behind that dies there. `login`: the header that each request must have.
     """
 
     protocol_version = "HTTP/1.1"
     origin = ""
     left: float = math.inf
-    busy = 0
-    waited: ClassVar[Counter[str]] = Counter()
-    expiring = False
-    sold: ClassVar[dict[str, int]] = {}
-    late: ClassVar[set[str]] = set()
     login = ""
 
     def do_GET(self) -> None:
@@ -156,8 +143,6 @@ class Between(Handler):
         changes = self.command in CHANGES
         if self.login not in ("", self.headers.get("Authorization")):
             self.say(401, b"{}", {"WWW-Authenticate": 'Basic realm="x"'})
-            return
-        if self._troubled(own="requests" in self.headers["User-Agent"]):
             return
         if kind.left <= 0 and (changes or kind.left < 0):
             kind.left = -1
@@ -173,38 +158,6 @@ class Between(Handler):
         self.say(answer.status_code, answer.content, more)
 
     do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = do_GET
-
-    def _troubled(self, *, own: bool) -> bool:
-        """True where the request was answered here."""
-        manifest = self.command == "PUT" and "/manifests/" in self.path
-        what = f"{self.command} {NUMBER.sub('', self.path)}"
-        if self.busy and self.waited[what] < 2 and (manifest or (own and self.command in CHANGES)):
-            self.waited[what] += 1
-            code = "TOOMANYREQUESTS" if self.busy == 429 else "UNAVAILABLE"
-            error = json.dumps({"errors": [{"code": code, "message": "the test wants it"}]})
-            self.say(self.busy, error.encode(), {"Content-Type": "application/json", "Retry-After": "0"})
-            return True
-        return self.expiring and self._unsold(own=own, manifest=manifest)
-
-    def _unsold(self, *, own: bool, manifest: bool) -> bool:
-        if self.path.startswith("/token"):
-            token = secrets.token_hex(8)
-            self.sold[token] = 3
-            self.say(200, json.dumps({"token": token, "expires_in": 300}).encode(), {})
-            return True
-        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not own and manifest and not self.late:
-            self.late.add(self.path)
-            token = ""
-        if self.sold.get(token, 0) > 0:
-            self.sold[token] -= own
-            return False
-        realm = f"http://{self.headers['Host']}/token"
-        challenge = f'Bearer realm="{realm}",service="test",scope="repository:{self.path.split("/")[2]}:pull,push"'
-        error = {"errors": [{"code": "UNAUTHORIZED", "message": "authentication required"}]}
-        more = {"Content-Type": "application/json", "WWW-Authenticate": challenge}
-        self.say(401, json.dumps(error).encode(), more)
-        return True
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") != "chunked":
@@ -222,7 +175,6 @@ class Between(Handler):
 def between(server: Server, **trouble: Any) -> Iterator[tuple[str, type[Between]]]:
     """Host and port at which such a proxy stands before a registry, and its state."""
     origin = f"http://127.0.0.1:{server.port}"
-    state: dict[str, Any] = {"waited": Counter(), "sold": {}, "late": set()}
-    handler = type("Here", (Between,), {"origin": origin, **state, **trouble})
+    handler = type("Here", (Between,), {"origin": origin, **trouble})
     with serving(handler) as host:
         yield host, handler

@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -24,7 +23,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import debian
 from tests.cpu.machines import machine
 from tests.ports import free_port
 from tests.util import sshd
@@ -48,17 +46,6 @@ if "create" in words:
 os.execvp("runc", ["runc", *words])
 """
 
-# Starts a program with the socket whose number is given, where sd_listen_fds(3) expects it.
-HAND_OVER = """
-import os, sys
-socket = int(sys.argv[1])
-if socket != 3:
-    os.dup2(socket, 3)
-    os.close(socket)  # the containers would keep it open
-os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Second:
@@ -80,24 +67,6 @@ def engine() -> Iterator[Second]:
 
 
 @contextmanager
-def newer() -> Iterator[str]:
-    """The engine of a newer Debian, which keeps images with containerd, as new Docker 29 does; its address."""
-    with place() as (folder, bridge):
-        programs = debian.unpack(folder / "programs", "docker.io", "containerd", suite=debian.NEWER)
-        if subprocess.run([programs / "usr/sbin/dockerd", "--version"], capture_output=True, check=False).returncode:
-            pytest.skip(f"{debian.NEWER}'s engine needs libraries newer than this system's")
-        (folder / "settings").write_text(json.dumps({"features": {"containerd-snapshotter": True}}))
-        host = f"unix://{folder}/docker.sock"
-        path = f"{programs}/usr/sbin:{programs}/usr/bin:{os.environ['PATH']}"
-        command = [
-            f"{programs}/usr/sbin/dockerd", f"--config-file={folder}/settings", f"--host={host}",
-            *own(folder, bridge),
-        ]  # fmt: skip
-        with running(command, folder / "log", (folder / "docker.sock").is_socket, {**os.environ, "PATH": path}):
-            yield host
-
-
-@contextmanager
 def place() -> Iterator[tuple[Path, str]]:
     """A folder and a bridge for an engine, which go with all that it leaves in them."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "dockerd", "openssl"))):
@@ -116,24 +85,19 @@ def place() -> Iterator[tuple[Path, str]]:
 
 
 @contextmanager
-def dockerd(
-    found: Second, bridge: str, listener: socket.socket | None = None, *, other_cpu: bool = True
-) -> Iterator[None]:
-    """`listener`: what listens at its socket already, as systemd hands it over."""
+def dockerd(found: Second, bridge: str, *, other_cpu: bool = True) -> Iterator[None]:
     folder = found.folder
     (folder / "cpuinfo").write_text(machine(MACHINE).cpuinfo())
     runtime = folder / "runtime"
     runtime.write_text(RUNTIME.format(python=sys.executable, cpuinfo=str(folder / "cpuinfo")))
     runtime.chmod(0o755)
-    handed = (listener.fileno(),) if listener else ()
     command = [
-        *([sys.executable, "-c", HAND_OVER, str(listener.fileno())] if listener else []), "dockerd",
-        f"--host={'fd://' if listener else found.host}", f"--host=tcp://127.0.0.1:{found.port}", "--tlsverify",
+        "dockerd", f"--host={found.host}", f"--host=tcp://127.0.0.1:{found.port}", "--tlsverify",
         f"--tlscacert={folder}/tls/ca.pem", f"--tlscert={folder}/tls/cert.pem", f"--tlskey={folder}/tls/key.pem",
         *own(folder, bridge), f"--add-runtime=other-cpu={runtime}",
         *(["--default-runtime=other-cpu"] if other_cpu else []),
     ]  # fmt: skip
-    with running(command, folder / "log", lambda: answers(found.port), handed=handed):
+    with running(command, folder / "log", lambda: answers(found.host)):
         yield
 
 
@@ -147,14 +111,10 @@ def own(folder: Path, bridge: str) -> tuple[str, ...]:
 
 @contextmanager
 def running(
-    command: Sequence[str], log: Path, ready: Callable[[], bool], env: Mapping[str, str] | None = None,
-    handed: Sequence[int] = (),
-) -> Iterator[None]:  # fmt: skip
-    """A dockerd that is `ready`, until the block ends; `handed`: files that it inherits."""
-    with (
-        log.open("wb") as output,
-        subprocess.Popen(command, stdout=output, stderr=output, env=env, pass_fds=handed) as process,
-    ):
+    command: Sequence[str], log: Path, ready: Callable[[], bool], env: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """A dockerd that is `ready`, until the block ends."""
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, env=env) as process:
         try:
             deadline = time.monotonic() + 60
             while not ready():
@@ -189,15 +149,18 @@ def remove(folder: Path) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
-    for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
-        if Path(point := line.split()[1]).is_relative_to(folder):
-            subprocess.run(["umount", "--lazy", point], check=False)
+    unmount(folder)
     shutil.rmtree(folder)
 
 
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def unmount(folder: Path) -> None:
+    for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+        if Path(point := line.split()[1]).is_relative_to(folder):
+            subprocess.run(["umount", "--lazy", point], check=False)
+
+
+def answers(host: str) -> bool:
+    return subprocess.run(["docker", "--host", host, "version"], capture_output=True, check=False).returncode == 0
 
 
 def certificates(folder: Path) -> None:

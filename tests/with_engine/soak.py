@@ -17,11 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
 
 from tests.with_engine import registry
@@ -50,10 +48,7 @@ IDS = tuple(
 )
 # No verb takes longer here: one that does hangs.
 SECONDS = 900.0
-# The labels of what a run may leave on the engine.
-# How much seldomer a fault is drawn for a verb that it was drawn for.
-RARER = 10
-Strike = Callable[["Place", "subprocess.Popen[str]"], None]
+Strike = Callable[["Place", "subprocess.Popen[str]"], object]
 
 
 def codes(*errors: type[TfbuildError]) -> frozenset[int]:
@@ -67,10 +62,6 @@ class Trial:
     words: str
     weight: int = 2
     ends: frozenset[int] = frozenset()
-
-    @property
-    def verb(self) -> str:
-        return self.words.partition(" ")[0]
 
 
 ABSENT = codes(UnknownImage)
@@ -120,15 +111,9 @@ def sent(*signals: signal.Signals) -> Fault:
     return Fault(strike=strike, ends=frozenset({-signal.SIGKILL}) if killed else codes(Interrupted))
 
 
-def on_engine(*words: str, each: str = "") -> Strike:
-    """Run a command of Docker's, for each container that runs if `each` lists them."""
-
-    def strike(place: "Place", _: "subprocess.Popen[str]") -> None:
-        names = place.docker(*each.split()).split() if each else [""]
-        for name in names:
-            place.docker(*words, *filter(None, [name]))
-
-    return strike
+def on_engine(command: str) -> Strike:
+    """Run a command of a shell's there."""
+    return lambda place, _: subprocess.run(["sh", "-c", command], env=place.env, capture_output=True, check=False)
 
 
 # A verb that finds its container, volume or layers gone does not judge, or says that the build failed.
@@ -144,9 +129,6 @@ FAULTS = {
         strike=lambda place, _: place.victim.kill(), over=lambda place: place.victim.restart(),
         ends=codes(EngineMissing),
     ),
-    "engine replaced": Fault(
-        strike=lambda place, _: place.victim.replace(), ends=codes(EngineMissing), weight=1
-    ),
     "disk full": Fault(
         strike=lambda place, _: place.victim.fill(), over=lambda place: place.victim.clear(), ends=codes(DiskFull),
     ),
@@ -154,10 +136,10 @@ FAULTS = {
         strike=lambda place, _: place.server.kill(), over=lambda place: place.server.start(),
         ends=codes(RegistryRefused, Unfinished),
     ),
-    "containers killed": Fault(strike=on_engine("kill", each="ps -q"), ends=DISTURBED),
-    "containers pruned": Fault(strike=on_engine("container", "prune", "--force"), ends=DISTURBED),
-    "images pruned": Fault(strike=on_engine("image", "prune", "--force"), ends=DISTURBED | ABSENT, weight=1),
-    "cache pruned": Fault(strike=on_engine("builder", "prune", "--all", "--force"), ends=DISTURBED, weight=1),
+    "containers killed": Fault(strike=on_engine("docker ps -q | xargs docker kill"), ends=DISTURBED),
+    "containers pruned": Fault(strike=on_engine("docker container prune --force"), ends=DISTURBED),
+    "images pruned": Fault(strike=on_engine("docker image prune --force"), ends=DISTURBED | ABSENT, weight=1),
+    "cache pruned": Fault(strike=on_engine("docker builder prune --all --force"), ends=DISTURBED, weight=1),
 }  # fmt: skip
 
 
@@ -170,8 +152,6 @@ class Place:
     server: Server
     took: dict[str, float] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
-    struck: Counter[tuple[str, str]] = field(default_factory=Counter)
-    too_late: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @property
     def env(self) -> dict[str, str]:
@@ -225,7 +205,6 @@ class Place:
             fault.strike(self, process)  # its end is the same: the next verb needs the engine, the disk, the registry
         fault.over(self)
         print(f"{code:4} {seconds:5.0f} s  {what}{'' if struck else ' (too late)'}", flush=True)
-        (self.struck if struck else self.too_late)[words.partition(" ")[0], name] += 1
         if re.search("^Traceback", output, re.MULTILINE):
             self.found(f"{what}: a traceback", output)
         elif code not in {0} | allowed | (fault.ends if struck else frozenset()):
@@ -259,32 +238,11 @@ class Place:
             self.found(f"{name} ({row['Id']}) has no report that it passed", json.dumps(document.get("image")))
 
 
-@contextmanager
-def place() -> Iterator[Place]:
-    with ExitStack() as stack:
-        victim = stack.enter_context(started())
-        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
-        for name in ("tmp", "registry"):
-            (work / name).mkdir()
-        server = stack.enter_context(registry.serve(work / "registry"))
-        yield Place(folder=work, victim=victim, server=server)
-
-
-def draws(chance: random.Random) -> Iterator[tuple[Trial, str]]:
-    """Return verbs and the names of their faults, endlessly: by weight, and seldom a pair that was drawn before."""
-    pairs, drawn = list(product(TRIALS, FAULTS)), Counter[tuple[str, str]]()
-    while True:
-        weights = [row.weight * FAULTS[name].weight / RARER ** drawn[row.verb, name] for row, name in pairs]
-        ((trial, name),) = chance.choices(pairs, weights)
-        drawn[trial.verb, name] += 1
-        yield trial, name
-
-
 def soak(there: Place, seconds: float, seed: int) -> None:
     chance, ends = random.Random(seed), time.monotonic() + seconds
-    for trial, name in draws(chance):
-        if time.monotonic() > ends:
-            return
+    while time.monotonic() < ends:
+        (trial,) = chance.choices(TRIALS, [trial.weight for trial in TRIALS])
+        (name,) = chance.choices([*FAULTS], [fault.weight for fault in FAULTS.values()])
         number = chance.randrange(len(TARGETS))
         words = trial.words.format(target=TARGETS[number], id=IDS[number], image=f"tfbuild:{IDS[number]}")
         there.run(words, trial.ends, FAULTS[name], name, chance.random() * there.took.get(words, 20))
@@ -300,15 +258,15 @@ def main() -> int:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     print(f"--seed {given.seed}", flush=True)
-    with place() as there:
+    with started() as victim, tempfile.TemporaryDirectory(prefix="soak-") as work, ExitStack() as stack:
+        for name in ("tmp", "registry"):
+            Path(work, name).mkdir()
+        server = stack.enter_context(registry.serve(Path(work, "registry")))
+        there = Place(folder=Path(work), victim=victim, server=server)
         for target in TARGETS:
             there.run(TRIALS[0].words.format(target=target), frozenset(), FAULTS["nothing"], "nothing", 1)
         there.inspect()
         soak(there, given.minutes * 60, given.seed)
-    print(f"{there.struck.total()} verbs struck while they worked, {there.too_late.total()} that had ended")
-    for verb in sorted({trial.verb for trial in TRIALS}):
-        row = ", ".join(f"{name} {there.struck[verb, name]}" for name in FAULTS if there.struck[verb, name])
-        print(f"{verb}: {row or 'never struck'}")
     print(f"{len(there.findings)} findings", *there.findings, sep="\n- ")
     return bool(there.findings)
 

@@ -10,20 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docker.types import DeviceRequest
-from msgspec import structs
 
 from tests.with_engine.conftest import ROOT
 from tests.with_engine.test_engine import wait_until
-from tfbuild.bench import evidence, session
-from tfbuild.bench import report as reporting
+from tfbuild.bench import session
 from tfbuild.bench.session import Settings
 from tfbuild.engine import Engine, containers
-from tfbuild.measure import experiments, intervals, workers
+from tfbuild.measure import intervals
 from tfbuild.measure.experiments import Arm, Case, Experiment, Metric
 from tfbuild.measure.probe import FOLDER
-from tfbuild.measure.records import CaseResult, Finding, Value
-from tfbuild.measure.sides import Machine
+from tfbuild.measure.records import CaseResult, Value
 from tfbuild.util.progress import Progress
 
 pytestmark = pytest.mark.engine
@@ -120,95 +116,9 @@ def test_a_planted_mistake_is_refused(mistakes: dict[str, CaseResult], mistake: 
 # --- what is seen beside the times ----------------------------------------------------------------------------------
 
 
-@pytest.mark.nightly
-def test_the_ways_to_compute_one_layer_agree_and_a_training_step_runs_alone(
-    engine: Engine, image: Callable[..., str]
-) -> None:
-    """Of the experiments, those with the most code of their own."""
-    rows = [structs.replace(row, case=row.case[:1]) for row in experiments.select(["rnn", "bottleneck"], quick=False)]
-    quick = Settings(mode="quick", budget=SECONDS, rounds=intervals.FEWEST)
-    for case in measured(engine, image("2.21.0"), rows, quick).values():
-        assert [(arm.name, arm.status, arm.reason) for arm in case.arms if arm.status != "measured"] == []
-        assert [arm.name for arm in case.arms if arm.same is False] == []
-
-
-@pytest.fixture
-def seen(engine: Engine, image: Callable[..., str]) -> Callable[..., list[Finding]]:
-    """What is seen of an experiment's first cases."""
-
-    def of(name: str, count: int) -> list[Finding]:
-        (row,) = experiments.select([name], quick=False)
-        machine = Machine(image=engine.image(image("2.21.0")).id, against="", cpus=2, gpus=0)
-        with workers.pool(engine, {}) as pool:
-            return list(evidence.observe(row, row.case[:count], pool, machine, 6 * SECONDS))
-
-    return of
-
-
-def test_the_primitives_of_onednn_are_those_of_a_convolution(seen: Callable[..., list[Finding]]) -> None:
-    on, off = seen("onednn", 1)
-    assert on.values["convolution"] >= 1
-    assert "runs convolution: " in on.text or "; convolution: " in on.text
-    assert off.values.get("convolution", 0) == 0, off
-
-
-def test_a_batch_s_memory_is_at_least_what_its_tensors_need(seen: Callable[..., list[Finding]]) -> None:
-    (finding,) = seen("batchsize", 1)
-    # Three layers of 512 float32 numbers, forward and back.
-    assert 6 * 512 * 4 < finding.values["mib_per_item"] * 2**20 < 60 * 512 * 4, finding
-    assert finding.values["memory_limit"] > 1000
-
-
-def test_a_gpu_that_is_not_to_be_had_is_told_in_the_engine_s_own_words(
-    engine: Engine, image: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No machine has this device; that of a real GPU is not asked for."""
-    request = DeviceRequest(driver="tfbuild-none", count=-1, capabilities=[["gpu"]])
-    monkeypatch.setattr(containers, "GPUS", request)
-    told = engine.lacks_gpus(image("2.21.0"))
-    assert told.startswith("no container gets a GPU here: ")
-    assert 'could not select device driver "tfbuild-none"' in told
-
-
 def test_an_image_without_tensorflow_is_refused(invoke: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     done = invoke("bench", "tfbuild-base:bookworm", "--quick", code=25)
     assert "cannot import TensorFlow" in done.stderr
-
-
-# However busy the machine is, an experiment gets the time for its rounds.
-UNHURRIED = """
-import sys
-from invoke.main import program
-from tfbuild.bench import session
-session.QUICK_SECONDS = 3600.0
-program.run(["invoke", *sys.argv[1:]])
-"""
-
-
-@pytest.mark.nightly
-def test_ctrl_c_keeps_what_was_measured(image: Callable[..., str], tmp_path: Path) -> None:
-    """One experiment is done and the next one has begun."""
-    wanted = ("--only", "onednn", "--only", "all", "--quick", "--json")
-    command = [sys.executable, "-c", UNHURRIED, "--search-root", str(ROOT), "bench", image("2.21.0"), *wanted]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        told = next((line for line in process.stderr if line.startswith(("bench: all ...", "error"))), "")
-        assert told == "bench: all ...\n", told
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
-    (written,) = (tmp_path / "reports").glob("bench-*.json")
-    assert written.read_text() == out
-    report = reporting.read_report(written)
-    assert report.interrupted
-    done, cut = report.experiments
-    assert (done.name, cut.name, cut.status) == ("onednn", "all", "interrupted")
-    (convolution,) = done.cases
-    assert len(convolution.rounds) >= 6
-    assert done.findings
 
 
 def test_signals_while_workers_are_made_end_it_and_leave_no_container(

@@ -1,13 +1,9 @@
 """The whole way, as a user goes it: `invoke build` and its neighbours on a real engine and TensorFlow's real wheels."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +13,6 @@ from tfbuild import plan
 from tfbuild.context.labels import read_labels
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
-from tfbuild.engine.build import find_program
 from tfbuild.measure import records
 from tfbuild.verify import report as reporting
 from tfbuild.verify.checks import CHECKS
@@ -42,12 +37,6 @@ def built() -> Any:
     return json.loads(done.stdout)
 
 
-def unverified(engine: Engine) -> str:
-    """The image that has the name until it is verified, or that `build --no-verify` left; none: empty."""
-    name = f"tfbuild:{ID}-unverified"
-    return engine.image(name).id if engine.exists(name) else ""
-
-
 def test_the_main_job(built: Any, engine: Engine) -> None:
     assert built["schema"] == "tfbuild.report/1"
     assert built["verdict"] == "pass"
@@ -69,7 +58,6 @@ def test_the_main_job(built: Any, engine: Engine) -> None:
     assert built["image"]["id"] == image.id
     assert read_labels(image.labels).get("instruction-set") == "f16c"
     assert image.labels["io.tfbuild.features"] == "avx f16c popcnt sse3 sse4_1 sse4_2 ssse3 xsave"
-    assert unverified(engine) != image.id
     for kind in ("json", "md"):
         assert (ROOT / "reports" / f"{ID}.{kind}").is_file()
 
@@ -92,20 +80,8 @@ def test_detect_agrees_with_tensorflows_own_message(built: Any, engine: Engine) 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("release", "python"), [("2.14.0", "3.11"), ("2.15.1", "3.11")])
 def test_older_releases_are_built_and_verified_too(release: str, python: str, invoke: Invoke) -> None:
-    command = (
-        "build",
-        "--target",
-        "mkl",
-        "--wheel",
-        "official",
-        "--release",
-        release,
-        "--need-disk",
-        "5",
-        "--reverify",
-        "--json",
-    )
-    report = json.loads(invoke(*command).stdout)
+    command = [release if word == RELEASE else word for word in BUILD]
+    report = json.loads(invoke(*command, "--reverify", "--json").stdout)
     assert report["id"] == f"{release}-mkl-py{python}-avx"
     outcomes = status(report)
     assert outcomes["throughput"] in ("pass", "skip")
@@ -113,71 +89,6 @@ def test_older_releases_are_built_and_verified_too(release: str, python: str, in
     assert outcomes["numerics"] == "warn"
     assert {outcomes[name] for name in ("guard", "import", "isa", "code", "onednn", "tcmalloc")} == {"pass"}
     assert any(name.startswith("numpy==1.") for name in report["software"]["packages"])
-
-
-@pytest.mark.nightly
-def test_a_wheel_of_an_index_is_taken_for_what_it_is_and_compared_with_the_official_one(
-    invoke: Invoke, wheel: Callable[[str], Path], engine: Engine, tmp_path: Path
-) -> None:
-    file = wheel("intel-tensorflow-avx512==2.14.0")
-    starts = "avx512f" in detect().features
-    invoke("index", str(tmp_path / "index"), "--wheels", str(file.parent))
-    indexed = ("--wheel", f"index:{tmp_path / 'index'}", "--cpu", "x86-64-v4")
-    command = ("build", "--target", "mkl", *indexed, "--reverify", "--json")
-    done = invoke(*command, code=0 if starts else 24)
-    report = json.loads(done.stdout)
-    # Its guard says AVX2, AVX512F and FMA; its code needs AVX-512's subsets, BMI2 and LZCNT as well.
-    assert report["plan"]["instruction_set"] == "x86-64-v4"
-    assert report["id"].startswith("2.14.0-mkl-py3.11-x86-64-v4-")
-    assert report["throughput"] is None or report["throughput"]["baseline"] == "tfbuild:2.14.0-mkl-py3.11-avx"
-    outcomes = status(report)
-    assert {outcomes[name] for name in ("isa", "code")} == {"pass"}
-    assert {outcomes[name] for name in ("guard", "import", "onednn", "tcmalloc")} == (
-        {"pass"} if starts else {"fail", "skip"}
-    )
-    if not starts:
-        assert "this machine lacks avx512bw avx512cd avx512dq avx512f avx512vl: the image will not start" in done.stderr
-        assert "was not verified: it does not start on this host: this CPU lacks avx512bw" in done.stderr
-    claimed = invoke("plan", "--wheel", str(file), "--cpu", "x86-64-v3", code=16)
-    assert "it has beyond it avx512f" in claimed.stderr
-
-
-def test_plain_docker_builds_the_context(built: Any, invoke: Invoke, engine: Engine, tmp_path: Path) -> None:
-    folder = tmp_path / "context"
-    done = invoke("dockerfile", "--target", "mkl", "--wheel", "official", "--release", RELEASE, "--output", str(folder))
-    assert done.stdout.strip() == str(folder)
-    assert "ARG BASE_NAME=python:3.11-slim-bookworm" in (folder / "Dockerfile").read_text(encoding="utf-8")
-    base = built["image"]["labels"]["org.opencontainers.image.base.name"]
-    program = find_program(os.environ)
-    command = [program.path, *(["buildx", "build", "--load"] if program.buildx else ["build"]), str(folder)]
-    command += ["--tag", "tfbuild-test:plain", "--build-arg", f"BASE={base}"]
-    if site := os.environ.get("SSL_CERT_FILE"):
-        command += ["--secret", f"id=ca,src={site}"]
-    subprocess.run(command, check=True, stdout=sys.stderr, env=os.environ | {"DOCKER_BUILDKIT": "1"})
-    try:
-        assert engine.run("tfbuild-test:plain", ["python", "-c", "import tensorflow"]).exit_code == 0
-    finally:
-        engine.remove("tfbuild-test:plain")
-
-
-@pytest.mark.alone  # it looks at all containers of the engine
-def test_ctrl_c_stops_the_build_and_leaves_no_container(engine: Engine) -> None:
-    command = [sys.executable, "-m", "invoke", *BUILD, "--no-cache", "--no-verify"]
-    left = unverified(engine)
-    before = {container.id for container in engine.client.containers.list(all=True, ignore_removed=True)}
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("build: system ..."):
-            break
-    # In the middle of its packages, which take several times as long.
-    time.sleep(3)
-    os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "interrupted" in err
-    assert {container.id for container in engine.client.containers.list(all=True, ignore_removed=True)} <= before
-    assert unverified(engine) == left
 
 
 def test_another_platform_than_the_engines_is_refused(invoke: Invoke, engine: Engine) -> None:

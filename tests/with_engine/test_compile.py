@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,19 +23,17 @@ import pytest
 from tests.with_engine import mirror, objectcode
 from tests.with_engine.conftest import ROOT, Site
 from tests.with_engine.objectcode import Double
-from tests.with_engine.test_bad_input import only_error
 from tfbuild import cpu, facts, plan
 from tfbuild.cli.options import certificates
 from tfbuild.context.labels import read_labels
 from tfbuild.cpu import isa
 from tfbuild.engine import Engine
-from tfbuild.errors import BadInput, BadMirror, BuildFailed, Stale, Unsupported, VerificationFailed
+from tfbuild.errors import Unsupported, VerificationFailed
 from tfbuild.facts import toolchains
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import run_of
 from tfbuild.plan import Request, RunRequest
 from tfbuild.plan import source as sources
-from tfbuild.plan.source import Source
 from tfbuild.publish import sbom
 
 RELEASE = "2.20.0"
@@ -244,37 +241,9 @@ def test_a_patch_a_repository_and_a_system_library_are_compiled_in_and_its_packa
         engine.remove(made.image)
 
 
-def test_a_patch_that_does_not_apply_is_named(wheel: Run, tmp_path: Path) -> None:
-    patch = tmp_path / "wrong.patch"
-    patch.write_text("--- a/configure.py\n+++ b/configure.py\n@@ -1 +1 @@\n-import antigravity\n+import this\n")
-    done = wheel("westmere", "--patch", str(patch), "--source", str(TREE), code=BadInput.exit_code)
-    assert "error: wrong.patch does not apply to this tree" in done.stderr
-
-
 def test_a_config_that_the_tree_lacks_is_known_before_anything_is_compiled(wheel: Run) -> None:
     done = wheel("westmere", "--config", "none_such", "--source", str(TREE), code=Unsupported.exit_code)
     assert "this TensorFlow has no --config=none_such; nothing was compiled" in done.stderr
-
-
-def test_a_repository_that_lacks_what_the_tree_uses_is_named(changed: Changed, wheel: Run, tmp_path: Path) -> None:
-    folder = tmp_path / "lacking"
-    (folder / "other").mkdir(parents=True)
-    for name in ("WORKSPACE", "other/BUILD"):
-        (folder / name).write_text("")
-    options = ("--source", str(TREE), "--patch", str(changed.patch), "--override-repository", f"ours={folder}")
-    done = wheel("x86-64-v3", *options, code=BadInput.exit_code)
-    assert "the repository ours has no BUILD file for @ours//; nothing was compiled" in done.stderr
-    (folder / "BUILD").write_text("")
-    done = wheel("x86-64-v3", *options, code=BadInput.exit_code)
-    assert "the repository ours has no //:ours, which this tree uses; nothing was compiled" in done.stderr
-
-
-def test_a_bazelrc_that_bazel_cannot_read_is_named(wheel: Run, fresh: Fresh) -> None:
-    with (fresh.tree / ".bazelrc").open("a") as file:
-        file.write("\nimport %workspace%/none.bazelrc\n")
-    done = wheel("x86-64-v3", "--source", str(fresh.tree), code=BadInput.exit_code)
-    assert "Bazel cannot read /src/none.bazelrc" in done.stderr
-    assert "nothing was compiled" in done.stderr
 
 
 def test_the_sidecar_says_how_the_wheel_was_built(small_wheel: SmallWheel, engine: Engine, site: Site) -> None:
@@ -368,22 +337,7 @@ def test_a_time_limit_stops_in_good_order_and_keeps_what_is_compiled(wheel: Run,
     assert 0 < rows[1]["from_cache"] <= rows[1]["processes"]
 
 
-@pytest.mark.nightly
-def test_another_share_of_the_machine_compiles_nothing_again(wheel: Run, compiled: Callable[[str], Double]) -> None:
-    assert compiled("x86-64-v3").macros
-    assert "build: build: cached" in wheel("x86-64-v3", "--jobs", "1").stderr
-
-
-# --- the ways to the source, and the mirror ---------------------------------------------------------------------------
-
-
-def test_a_base_whose_distribution_lacks_the_compiler(site: Site, tmp_path: Path) -> None:
-    """A step that fails is in no cache, so that the mirror is asked in every run of this test."""
-    site.asked.clear()
-    words = command("x86-64-v3", tmp_path, *site.options("clang-18"), "--source", str(TREE))
-    error = only_error(subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False))
-    assert error.startswith("error: the base image's distribution has no clang-18\nhint: --compiler with one")
-    assert "/deb.debian.org/debian/dists/bookworm/InRelease" in site.asked
+# --- the mirror -----------------------------------------------------------------------------------------------------
 
 
 def test_the_builder_asks_the_mirror_for_everything_and_names_what_it_lacks(wheel: Run, site: Site) -> None:
@@ -402,109 +356,9 @@ def test_the_builder_asks_the_mirror_for_everything_and_names_what_it_lacks(whee
         assert path in site.asked
 
 
-@pytest.mark.nightly
-def test_a_download_that_breaks_off_is_named_and_the_next_run_goes_on(site: Site, fresh: Fresh, tmp_path: Path) -> None:
-    def run(url: str, *options: str) -> "subprocess.CompletedProcess[str]":
-        there = replace(site, url=url).options()
-        words = command("x86-64-v3", tmp_path / "dist", *there, "--source", str(fresh.tree), *options)
-        return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-
-    with mirror.breaking(site.url, f"/bazel-{mirror.BAZEL}-linux-x86_64") as proxy:
-        done = run(proxy.url, "--no-cache")
-        assert done.returncode == BadMirror.exit_code, done.stderr[-6000:]
-        assert f"the mirror {proxy.url} lacks something, or broke off" in done.stderr
-        assert "Traceback" not in done.stderr
-        proxy.broken = ""
-        done = run(proxy.url)
-        assert done.returncode == 0, done.stderr[-6000:]
-
-
-@pytest.mark.nightly
-def test_an_archive_is_compiled_like_its_tree(wheel: Run, compiled: Callable[[str], Double], tmp_path: Path) -> None:
-    # As Debian has TensorFlow's: the builder must bring what unpacks it.
-    path = tmp_path / "double.tar.xz"
-    with tarfile.open(path, "w:xz") as tar:
-        tar.add(TREE, TREE.name)
-    done = wheel("x86-64-v3", "--source", str(path), "--source-sha256", sources.digest(path))
-    code_features = objectcode.read(Path(json.loads(done.stdout)["wheel"]), tmp_path)
-    assert code_features == compiled("x86-64-v3")
-
-
-def test_a_tree_whose_configure_fails_is_told_by_its_last_word(wheel: Run, fresh: Fresh) -> None:
-    script = fresh.tree / "configure.py"
-    script.write_text("raise RuntimeError('no such toolkit')\n" + script.read_text())
-    done = wheel("x86-64-v3", "--source", str(fresh.tree), code=16)
-    assert (
-        "error: this tree's configure.py failed: RuntimeError: no such toolkit\nhint: correct the tree" in done.stderr
-    )
-    assert "Traceback" not in done.stderr
-    assert "Traceback" in log(fresh.tree).read_text()
-
-
-@pytest.fixture(scope="module")
-def commit(site: Site) -> str:
-    """A repository on the mirror whose tag v2.13.1 is the double; its commit."""
-    folder = site.folder / "github.com" / "tensorflow" / "tensorflow"
-    shutil.copytree(TREE, folder)
-    who = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
-
-    def git(*words: str) -> str:
-        return subprocess.run(
-            ["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True
-        ).stdout.strip()
-
-    git("init", "--quiet")
-    git("add", "--all", "--force")
-    git("commit", "--quiet", "--message", "The double")
-    git("tag", f"v{RELEASE}")
-    return git("rev-parse", "HEAD")
-
-
 def maker(site: Site, folder: Path) -> Maker:
     run_request = RunRequest(mirror=site.url, network="host", need_disk="5", no_verify=True)
     return Maker(run=replace(run_of(run_request, certificates(""), site.base), work=folder / "work", reports=folder))
-
-
-def from_tag(site: Site, commit: str) -> plan.Build:
-    request = Request(
-        target="mkl",
-        release=RELEASE,
-        bazel=mirror.BAZEL,
-        compiler="clang-16",
-        cpu="x86-64-v3",
-        base=site.base,
-        source=str(TREE),
-    )
-    # The release itself needs a newer Bazel than the double.
-    return replace(plan.select(request, None), source=Source(kind="git", tag=f"v{RELEASE}", commit=commit))
-
-
-def test_a_bazel_of_ones_own_that_is_another_one_is_refused(wheel: Run, tmp_path: Path) -> None:
-    program = tmp_path / "bazel"
-    program.write_text("#!/bin/sh\necho Build label: 6.5.0\n")
-    program.chmod(0o755)
-    done = wheel("x86-64-v3", "--source", str(TREE), version=f"6.1.0={program}", code=BuildFailed.exit_code)
-    assert "--bazel: this Bazel says that it is 6.5.0, and not 6.1.0" in done.stderr
-
-
-@pytest.mark.nightly
-def test_a_tag_is_compiled_where_its_commit_is_the_known_one(
-    site: Site, commit: str, compiled: Callable[[str], Double], tmp_path: Path
-) -> None:
-    made = maker(site, tmp_path).wheel(from_tag(site, commit), tmp_path / "dist")
-    assert objectcode.read(made.wheel, tmp_path) == compiled("x86-64-v3")
-    document: Any = json.loads(made.sidecar.read_text(encoding="utf-8"))
-    assert document["source_commit"] == commit
-
-
-def test_a_tag_with_another_commit_is_refused(site: Site, commit: str, tmp_path: Path) -> None:
-    # The real release's commit, which the double cannot have.
-    real = "f841394b1b714c5cc5366536411cf146c8c570df"
-    with pytest.raises(BadInput, match=f"the tag v{RELEASE} is the commit {commit}, and not {real}"):
-        maker(site, tmp_path).wheel(from_tag(site, real), tmp_path / "dist")
-    missing = replace(from_tag(site, commit), source=Source(kind="git", tag="v9.9.9"))
-    with pytest.raises(BadInput, match=r"has no tag v9\.9\.9"):
-        maker(site, tmp_path).wheel(missing, tmp_path / "dist")
 
 
 # --- the image --------------------------------------------------------------------------------------------------------
@@ -540,45 +394,6 @@ def test_the_compiled_wheel_goes_into_the_runtime_image(site: Site, engine: Engi
         assert engine.run(made.image, ["-c", look + " && echo none"], entrypoint=["sh"]).stdout == "none\n"
     finally:
         engine.remove(made.image)
-
-
-@pytest.mark.nightly
-def test_a_rebuild_on_an_updated_base_takes_tensorflow_from_the_image_before(
-    site: Site, engine: Engine, derived: Callable[..., str], tmp_path: Path
-) -> None:
-    base = f"tfbuild-test:followed-{uuid.uuid4().hex[:8]}"
-    build = plan.select(
-        Request(
-            target="mkl", release=RELEASE, bazel=mirror.BAZEL, compiler="clang-16",
-            cpu="westmere", base=base, source=str(TREE),
-            with_headers=True,
-        ),
-        None,
-    )  # fmt: skip
-    making = maker(site, tmp_path)
-    making = replace(making, run=replace(making.run, base=base))
-    names = {"before": f"{base}-before", "base": base}
-    engine.tag(site.base, base)
-    try:
-        engine.tag(making.build(build).image, names["before"])
-        engine.tag(derived(site.base, "RUN echo updated > /etc/updated"), base)
-        again = replace(making, run=replace(making.run, reuse=names["before"], no_cache=True))
-        names["again"] = again.build(build).image
-        old, new = (engine.image(names[name]) for name in ("before", "again"))
-        assert read_labels(new.labels).base_digest != read_labels(old.labels).base_digest
-        assert new.labels["io.tfbuild.reused"] == f"{names['before'].partition(':')[0]}:{build.id}@{old.id}"
-        assert "compile.sh" not in (tmp_path / "work" / build.id / "build.log").read_text(encoding="utf-8")
-        run = engine.run(names["again"], ["python", "-c", "import tensorflow; print(open('/etc/updated').read())"])
-        assert (run.exit_code, run.stdout.strip()) == (0, "updated"), run.stderr
-        assert sbom.read_contents(engine, new.id).built == sbom.read_contents(engine, old.id).built
-        # What another plan made is not taken for this one.
-        other = plan.select(replace(build.request, cpu="x86-64-v3"), None)
-        with pytest.raises(Stale, match="was not made from the build context"):
-            again.build(other)
-    finally:
-        for name in names.values():
-            if engine.exists(name):
-                engine.untag(name)
 
 
 def test_an_image_that_fails_keeps_its_report_and_another_name(site: Site, engine: Engine) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.cpu.machines import machine
 from tests.with_engine.conftest import ROOT
 from tfbuild import cpu, plan
 from tfbuild.context import dockerfile
@@ -26,16 +25,6 @@ CPUS = {
 }
 PREFIX = {"linux/amd64": "", "linux/arm64": "aarch64-linux-gnu-"}
 STOPPED = 86
-LIBRARIES = "/usr/aarch64-linux-gnu"
-# Debian's own shell for arm64 with its own awk; both are emulated.
-ARM_SHELL = f"""
-arm() {{ program=$1; shift; qemu-aarch64-static -L {LIBRARIES} "/opt/arm64$program" "$@"; }}
-mkdir /tmp/bin
-printf '#!/bin/sh\\nexec qemu-aarch64-static -L {LIBRARIES} /opt/arm64/usr/bin/mawk "$@"\\n' > /tmp/bin/awk
-chmod +x /tmp/bin/awk
-PATH=/tmp/bin:$PATH
-arm /bin/dash /entrypoint.sh echo started
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +45,6 @@ def planned(requested: str, compiler: str, platform: str) -> Build:
     return plan.select(request, None)
 
 
-def entrypoint(build: Build, cpuinfo: str) -> bytes:
-    return dockerfile.files(build)["entrypoint.sh"].replace("/proc/cpuinfo", cpuinfo).encode()
-
-
 @pytest.fixture(scope="module")
 def emulate(engine: Engine, compilers: str) -> Emulate:
     """Compiles the program for a plan and runs it on every emulated CPU of the platform."""
@@ -70,11 +55,12 @@ def emulate(engine: Engine, compilers: str) -> Emulate:
         arch, prefix = PLATFORMS[platform], PREFIX[platform]
         kind, _, version = compiler.partition("-")
         program = f"{prefix}g++-{version}" if kind == "gcc" else f"clang++-{version}"
+        guard = dockerfile.files(build)["entrypoint.sh"]
         files = {
             "/run.sh": (DATA / "run.sh").read_bytes(),
             "/program.cc": (DATA / "program.cc").read_bytes(),
             "/cpuinfo.c": (DATA / f"cpuinfo_{arch}.c").read_bytes(),
-            "/entrypoint.sh": entrypoint(build, "/tmp/emulated.cpuinfo"),
+            "/entrypoint.sh": guard.replace("/proc/cpuinfo", "/tmp/emulated.cpuinfo").encode(),
         }
         flags = [copt.removeprefix("--copt=") for copt in build.copts]
         command = ["/run.sh", f"qemu-{arch}-static", f"{prefix}gcc-12", program, *flags]
@@ -125,16 +111,3 @@ def test_the_guard_stops_a_binary_exactly_where_a_feature_is_missing_and_elsewhe
             assert found.guarded == STOPPED, name
             assert found.said.startswith("tfbuild: this CPU lacks "), name
             assert build.id in found.said
-
-
-@pytest.mark.parametrize(("name", "code"), [("amazon-neoverse_v1", 0), ("amazon-neoverse_n1", STOPPED)])
-def test_the_entry_point_runs_in_an_arm64_shell(name: str, code: int, engine: Engine, compilers: str) -> None:
-    build = planned("neoverse-v1,exact", "gcc-12", "linux/arm64")
-    files = {
-        "/entrypoint.sh": entrypoint(build, "/recorded"),
-        "/recorded": machine(name).cpuinfo().encode(),
-    }
-    done = engine.run(compilers, ["sh", "-c", ARM_SHELL], files=files)
-    assert done.exit_code == code, done.stderr
-    assert done.stdout == ("" if code else "started\n")
-    assert ("this CPU lacks asimdfhm bf16 i8mm sve" in done.stderr) == (code == STOPPED)

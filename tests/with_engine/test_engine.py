@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import io
+import json
 import re
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.with_engine import registry as registries
+from tests.with_engine.second import processes
 from tfbuild.context.dockerfile import Base
 from tfbuild.engine import Engine, WorkerDied
 from tfbuild.engine.build import BuildSettings
@@ -73,16 +75,6 @@ def own(engine: Engine, debian: str, name: str) -> str:
     return name
 
 
-def test_what_the_engine_says_of_itself_and_of_an_image(engine: Engine, debian: str) -> None:
-    assert re.match(r"\d+\.\d+", engine.version)
-    assert re.fullmatch(r"linux/(amd64|arm64)", engine.platform)
-    image = engine.image(debian)
-    assert image.id.startswith("sha256:")
-    assert image.labels["io.tfbuild.base"] == DISTRIBUTION
-    assert f"linux/{image.architecture}" == engine.platform
-    assert 50e6 < image.size < 200e6
-
-
 def test_run_gives_streams_exit_code_files_and_environment(engine: Engine, own: str) -> None:
     run = engine.run(
         own,
@@ -94,11 +86,6 @@ def test_run_gives_streams_exit_code_files_and_environment(engine: Engine, own: 
     assert (run.exit_code, run.stdout, run.stderr) == (3, "in\nfile\nx y\ntool\n", "err\n")
     assert not run.truncated
     assert containers(engine, own) == []
-
-
-def test_run_keeps_a_bounded_part_of_endless_output(engine: Engine, debian: str) -> None:
-    run = engine.run(debian, ["sh", "-c", "head -c 9000000 /dev/zero; head -c 10 /dev/zero >&2"], limit=1000)
-    assert (len(run.stdout), len(run.stderr), run.truncated, run.exit_code) == (1000, 10, True, 0)
 
 
 def test_run_has_no_rights_and_no_network(engine: Engine, debian: str) -> None:
@@ -123,7 +110,7 @@ def test_run_ends_in_time_and_leaves_nothing(engine: Engine, own: str) -> None:
     assert containers(engine, own) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_no_container(engine: Engine, own: str, number: int) -> None:
     code = f"from tfbuild.engine import Engine; Engine.connect().run({own!r}, ['sleep', '600'], timeout=600)"
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE) as process:
@@ -217,7 +204,7 @@ def test_a_file_is_read_inside_the_image_and_nowhere_else(
 def test_build_with_arguments_proxies_and_a_secret(
     engine: Engine, debian: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("https_proxy", "http://proxy.invalid:3128")
+    monkeypatch.setenv("https_proxy", "http://user:tw33t@proxy.invalid:3128")
     secret = tmp_path / 'a,b"c'
     secret.write_text("s3cret")
     image = build(
@@ -234,7 +221,8 @@ def test_build_with_arguments_proxies_and_a_secret(
     assert engine.image(name).id == image
     assert engine.image(name).labels["x"] == "a b=c"
     assert re.search(r"^#\d+ [\d.]+ built$", (tmp_path / "build.log").read_text(), re.MULTILINE)
-    assert all("proxy.invalid" not in step["CreatedBy"] for step in engine.client.images.get(name).history())
+    kept = json.dumps([engine.client.api.history(name), engine.client.api.inspect_image(name)])
+    assert not {"proxy.invalid", "tw33t", "s3cret"} & set(re.findall(r"proxy\.invalid|tw33t|s3cret", kept))
 
 
 def test_a_failed_build_says_why_and_where(engine: Engine, debian: str, name: str, tmp_path: Path) -> None:
@@ -246,18 +234,7 @@ def test_a_failed_build_says_why_and_where(engine: Engine, debian: str, name: st
     assert not engine.exists(name)
 
 
-def processes(word: str) -> list[str]:
-    """Processes of this machine, the engine's included, with `word` as an argument."""
-    records = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if word.encode() in path.read_bytes().split(b"\0"):
-                records.append(path.parent.name)
-    return records
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_build_stops_inside_the_engine(engine: Engine, own: str, tmp_path: Path, number: int) -> None:
+def test_an_interrupted_build_stops_inside_the_engine(engine: Engine, own: str, tmp_path: Path) -> None:
     if not engine.local:
         pytest.skip("the engine's processes are not on this machine")
     tag = own.replace(":x", ":built")
@@ -272,7 +249,7 @@ def test_an_interrupted_build_stops_inside_the_engine(engine: Engine, own: str, 
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE) as process:
         assert wait_until(lambda: processes(seconds))
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         errors = process.communicate(timeout=60)[1].decode()
     assert "KeyboardInterrupt" in errors
     assert "build: image: canceled" in errors or "build: image: interrupted" in errors
@@ -282,40 +259,18 @@ def test_an_interrupted_build_stops_inside_the_engine(engine: Engine, own: str, 
     assert engine.client.containers.list(all=True, ignore_removed=True, filters={"ancestor": own}) == []
 
 
-def packages(engine: Engine, image: str) -> str:
-    return engine.run(image, ["dpkg-query", "--show"]).stdout
-
-
-def made_of_packages(engine: Engine, base: str) -> None:
-    """A base has what licences ask for, where packages come from, and nothing that only its making needed."""
+def test_a_base_is_small_and_knows_its_sources(engine: Engine, debian: str) -> None:
+    """It has what licences ask for, where packages come from, and nothing that only its making needed."""
+    assert 50e6 < engine.image(debian).size < 200e6
     script = "ls /usr/share/man /usr/share/locale /var/lib/apt/lists; ls /usr/share/doc/apt; cat /etc/apt/sources.list"
-    out = engine.run(base, ["sh", "-c", script]).stdout
+    out = engine.run(debian, ["sh", "-c", script]).stdout
     assert "copyright" in out
     assert "changelog" not in out
     assert "InRelease" not in out
     assert f"{DISTRIBUTION}-security main" in out
-    assert engine.run(base, ["find", "/etc/apt", "-name", "*tfbuild*"]).stdout == ""
-    assert engine.run(base, ["readlink", "/bin"]).stdout == "usr/bin\n"
-    assert not {"usrmerge", "perl"} & {line.partition("\t")[0] for line in packages(engine, base).splitlines()}
-
-
-def test_a_base_is_small_and_knows_its_sources(engine: Engine, debian: str) -> None:
-    made_of_packages(engine, debian)
-
-
-@pytest.mark.nightly
-def test_the_same_packages_make_the_same_base(
-    engine: Engine, debian: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = base_image.bootstrap(engine, DISTRIBUTION, progress=Progress(), log=tmp_path / "log")
-    monkeypatch.setattr(base_image, "REPOSITORY", f"tfbuild-test-{uuid.uuid4().hex[:12]}")
-    fresh = base_image.bootstrap(engine, DISTRIBUTION, progress=Progress(), log=tmp_path / "log")
-    try:
-        assert fresh.reference.endswith(f":{DISTRIBUTION}")
-        assert (fresh.digest == first.digest) == (packages(engine, fresh.reference) == packages(engine, debian))
-        made_of_packages(engine, fresh.reference)
-    finally:
-        engine.remove(fresh.reference)
+    assert engine.run(debian, ["find", "/etc/apt", "-name", "*tfbuild*"]).stdout == ""
+    packages = engine.run(debian, ["dpkg-query", "--show", "--showformat", "${Package} "]).stdout.split()
+    assert not {"usrmerge", "perl"} & {*packages}
 
 
 def test_bases_that_cannot_be_had(engine: Engine, debian: str, tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 import json
 import subprocess
 import sys
-import uuid
-import zipfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -14,9 +12,6 @@ import pytest
 
 from tests.with_engine.conftest import ROOT
 from tfbuild.binary import scan
-from tfbuild.engine import Engine
-from tfbuild.engine.build import BuildSettings
-from tfbuild.util.progress import Progress
 
 Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 AVX = {"avx", "popcnt"}
@@ -32,31 +27,17 @@ WHEELS: dict[str, tuple[tuple[str, ...], str, set[str]]] = {
 }
 # Shares that lie so near to the threshold that the sample decides.
 EITHER = {"popcnt", "avx512cd"}
-MOST_MIB = 400
-# Runs a command, and then says the most memory that it held, in KiB.
-MEASURED = """
-import resource, subprocess, sys
-code = subprocess.run(sys.argv[1:]).returncode
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
-sys.exit(code)
-"""
-
-
 QUICK = ("official 2.21.0",)
-Inspected = tuple[Any, int]
 
 
 @pytest.fixture(scope="module")
-def inspected(wheel: Callable[..., Path]) -> Callable[[str], Inspected]:
-    """What `inspect` shows of a wheel, and the most memory that it held, in KiB."""
+def inspected(wheel: Callable[..., Path]) -> Callable[[str], Any]:
+    """What `inspect` shows of a wheel."""
 
     @cache
-    def shown(name: str) -> Inspected:
-        path = wheel(*WHEELS[name][0])
-        # In a process of its own, whose largest child is this one.
-        command = [sys.executable, "-c", MEASURED, sys.executable, "-m", "invoke", "inspect", str(path), "--json"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        return json.loads(done.stdout), int(done.stderr.splitlines()[-1])
+    def shown(name: str) -> Any:
+        command = [sys.executable, "-m", "invoke", "inspect", str(wheel(*WHEELS[name][0])), "--json"]
+        return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
 
     return shown
 
@@ -64,23 +45,21 @@ def inspected(wheel: Callable[..., Path]) -> Callable[[str], Inspected]:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly) for name in WHEELS]
 )
-def test_real_wheels_are_told_apart(name: str, inspected: Callable[[str], Inspected]) -> None:
+def test_real_wheels_are_told_apart(name: str, inspected: Callable[[str], Any]) -> None:
     _, last, needs = WHEELS[name]
-    shown, memory = inspected(name)
+    shown = inspected(name)
     assert set(shown["features"]) - EITHER == needs - EITHER
     assert shown["libraries"][0]["method"] == "symbols"
     assert shown["guard"]["compiled"][-1] == last
     assert shown["disagreements"] == []
-    # 788 MB of library, of which a few are touched.
-    assert memory < MOST_MIB * 1024
 
 
 @pytest.mark.parametrize("release", [pytest.param("2.14.0", marks=pytest.mark.nightly), "2.21.0"])
 def test_an_image_is_what_its_wheel_is_though_it_is_stripped(
-    release: str, image: Callable[..., str], inspected: Callable[[str], Inspected], invoke: Invoke
+    release: str, image: Callable[..., str], inspected: Callable[[str], Any], invoke: Invoke
 ) -> None:
     stripped: Any = json.loads(invoke("inspect", image(release), "--json").stdout)
-    whole, _ = inspected(f"official {release}")
+    whole = inspected(f"official {release}")
     assert [library["method"] for library in stripped["libraries"]] == ["spread", "spread"]
     assert set(stripped["features"]) - EITHER == set(whole["features"]) - EITHER
     assert (stripped["guard"], stripped["disagreements"]) == (whole["guard"], [])
@@ -88,26 +67,6 @@ def test_an_image_is_what_its_wheel_is_though_it_is_stripped(
     least = scan.threshold("spread")
     values = {name: row["share"] for name, row in stripped["libraries"][0]["features"].items() if name not in EITHER}
     assert all(share < least / 2 or share > 2 * least for share in values.values()), values
-
-
-def test_an_image_of_somebody_else_has_the_code_of_its_wheel(
-    wheel: Callable[..., Path], engine: Engine, invoke: Invoke, tmp_path: Path
-) -> None:
-    """Where pip puts a package in Python's own images; without labels, and without a program that could run."""
-    requirement, last, needs = WHEELS["official 2.4.0"]
-    with zipfile.ZipFile(wheel(*requirement)) as archive:
-        archive.extractall(tmp_path / "packages")
-    (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY packages /usr/local/lib/python3.8/site-packages\n")
-    foreign = f"tfbuild-test:foreign-{uuid.uuid4().hex[:8]}"
-    engine.build(tmp_path, BuildSettings(log=tmp_path / "log", progress=Progress()), tag=foreign)
-    try:
-        shown: Any = json.loads(invoke("inspect", foreign, "--json").stdout)
-    finally:
-        engine.remove(foreign)
-    assert shown["release"] == "2.4.0"
-    assert set(shown["features"]) - EITHER == needs - EITHER
-    assert shown["guard"]["compiled"][-1] == last
-    assert shown["disagreements"] == []
 
 
 def test_another_image_is_refused(invoke: Invoke) -> None:

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,7 @@ import pytest
 from tests.with_engine import second
 from tests.with_engine.second import processes
 from tfbuild.engine import Engine, daemon, faults
-from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import DiskFull, EngineMissing
-from tfbuild.util.progress import Progress
 
 pytestmark = pytest.mark.engine
 BASE = "tfbuild-base:bookworm"
@@ -72,48 +69,6 @@ def test_an_engine_is_started_once_and_stopped(engine: Engine, place: Place) -> 
     assert Engine.connect().version
 
 
-GROW = f"""
-FROM {BASE}
-RUN --mount=type=cache,id=precious,target=/cache test -e /cache/kept || head -c 40M /dev/urandom > /cache/kept
-RUN head -c 60M /dev/urandom > /layer
-FROM scratch AS nothing
-COPY --from=0 /etc/hostname /
-"""
-
-
-@pytest.mark.nightly
-def test_layers_are_thrown_away_before_cache_mounts(engine: Engine, place: Place, tmp_path: Path) -> None:
-    """BuildKit collects a minute after a build. Of 40 MB in a mount and 60 in layers, 100 are beyond 20 % of 400 MB."""
-    if Path("/etc/docker/daemon.json").exists():
-        pytest.skip("this machine's own configuration decides")
-    with place.start(str(400 * 10**6)) as process:
-        assert process.wait(120) == 0
-    ours = Engine.connect(f"unix://{place.socket}")
-    ours.client.images.load(b"".join(engine.client.images.get(BASE).save(named=True)))
-    (tmp_path / "context").mkdir()
-    (tmp_path / "context" / "Dockerfile").write_text(GROW)
-    settings = BuildSettings(log=tmp_path / "log", progress=Progress())
-    ours.export(tmp_path / "context", settings, stage="nothing", output=tmp_path / "out")
-    before = kinds(ours)
-    assert before["exec.cachemount"] >= 40 * 10**6
-    assert before["regular"] >= 60 * 10**6
-    deadline = time.monotonic() + 100
-    while kinds(ours).get("regular", 0) >= 60 * 10**6 and time.monotonic() < deadline:
-        time.sleep(2)
-    after = kinds(ours)
-    assert after.get("regular", 0) < 60 * 10**6
-    assert after["exec.cachemount"] == before["exec.cachemount"]
-    ours.client.close()
-
-
-def kinds(engine: Engine) -> dict[str, int]:
-    """The bytes of the build cache by BuildKit's types of records."""
-    results: dict[str, int] = {}
-    for record in engine.client.df()["BuildCache"] or ():
-        results[record["Type"]] = results.get(record["Type"], 0) + record["Size"]
-    return results
-
-
 def test_an_engine_that_cannot_start_says_why(place: Place, tmp_path: Path) -> None:
     """A real program that ends at once in dockerd's place: what it wrote is in the message, and nothing waits."""
     program = tmp_path / "dockerd"
@@ -124,12 +79,3 @@ def test_an_engine_that_cannot_start_says_why(place: Place, tmp_path: Path) -> N
     assert process.returncode == 1
     log = place.folder / "dockerd.log"
     assert errors == f"dockerd did not start\nfailed to start daemon: no iptables\nthe full log: {log}\n"
-
-
-def test_no_second_engine_is_started_in_the_same_network(engine: Engine, place: Place) -> None:
-    if not engine.local or not processes("dockerd"):
-        pytest.skip("needs an engine of this machine")
-    command = ["sh", str(daemon.SCRIPT), "start", str(place.folder), str(place.socket)]
-    done = subprocess.run(command, text=True, capture_output=True, check=False)
-    assert (done.returncode, "runs already" in done.stderr) == (1, True)
-    assert not (place.folder / "data").exists()

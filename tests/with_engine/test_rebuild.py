@@ -3,7 +3,6 @@
 Real engine, real registry for base and images, the script of the workflows.
 """
 
-import json
 import os
 import shlex
 import subprocess
@@ -11,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,7 +38,6 @@ class Row:
     base: str
     registry: Registry
     folder: Path
-    more: Mapping[str, str]
 
     def run(self, script: str, **env: str) -> "subprocess.CompletedProcess[str]":
         settings = {
@@ -50,7 +47,7 @@ class Row:
         }
         return subprocess.run(
             [ROOT / "ci" / script, ID, "--target cpu --wheel official"],
-            cwd=self.folder, env={**os.environ, **settings, **self.more, **env}, capture_output=True, text=True,
+            cwd=self.folder, env={**os.environ, **settings, **env}, capture_output=True, text=True,
             check=False,
         )  # fmt: skip
 
@@ -73,19 +70,14 @@ def row(server: Server, engine: Engine, tmp_path: Path) -> Iterator[Row]:
     engine.push(base, Progress())
     names = [f"tfbuild:{ID}{suffix}" for suffix in ("", "-failed", "-unverified")]
     mine = [name for name in names if not engine.exists(name)]
-    yield Row(
-        base=base,
-        registry=server.place("us/rebuilt"),
-        folder=tmp_path,
-        more={},
-    )
+    yield Row(base=base, registry=server.place("us/rebuilt"), folder=tmp_path)
     for name in (*mine, base):
         if engine.exists(name):
             engine.untag(name)
 
 
 def test_an_updated_base_asks_for_a_rebuild_that_compiles_nothing(
-    row: Row, engine: Engine, derived: Callable[..., str], invoke: Callable[..., Any]
+    row: Row, engine: Engine, derived: Callable[..., str]
 ) -> None:
     assert row.state() == "build"
     first = row.run("image.sh")
@@ -98,17 +90,6 @@ def test_an_updated_base_asks_for_a_rebuild_that_compiles_nothing(
     engine.tag(update, row.base)
     engine.push(row.base, Progress())
     assert row.state() == "replace --no-cache"
-    context = json.loads(
-        invoke(
-            "build", "--target", "cpu", "--wheel", "official", "--base", row.base, "--dry-run", "--json"
-        ).stdout
-    )[0]["context_digest"]  # fmt: skip
-    asked = ("verify", ID, "--registry", str(row.registry.repository), "--context", context, "--json")
-    answer = invoke(*asked, code=33)
-    document = json.loads(answer.stdout)
-    assert document["base"]["digest"] == read_labels(before).base_digest != document["base"]["now"]
-    assert document["rebuild_options"] == "--no-cache"
-    assert f"error: {ID} should be rebuilt: its base {row.base} was " in answer.stderr
 
     # As a row from source is rebuilt: nothing is installed.
     reference = f"{row.registry.repository}@{digest}"
@@ -118,5 +99,5 @@ def test_an_updated_base_asks_for_a_rebuild_that_compiles_nothing(
     assert "pip install" not in (row.folder / "build" / ID / "build.log").read_text(encoding="utf-8")
     assert row.state() == "published"
     now = row.labels()
-    assert read_labels(now).base_digest == document["base"]["now"]
+    assert read_labels(now).base_digest != read_labels(before).base_digest
     assert now["io.tfbuild.reused"] == f"{row.registry.repository}:{ID}@{digest}"

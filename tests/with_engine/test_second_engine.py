@@ -6,22 +6,15 @@ Its containers see another CPU than this machine's (tests/with_engine/second.py)
 import json
 import os
 import secrets
-import shutil
-import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cpu.machines import machine
-from tests.with_engine import registry as registries
 from tests.with_engine import second as seconds
-from tests.with_engine.conftest import ROOT
 from tests.with_engine.second import MACHINE, Second, processes
-from tests.with_engine.test_registry import label
 from tfbuild import cpu, plan
 from tfbuild.cli.options import certificates
 from tfbuild.engine import Engine, connection
@@ -29,12 +22,10 @@ from tfbuild.engine.build import BuildSettings, find_program
 from tfbuild.errors import EngineMissing
 from tfbuild.pipeline import base_image
 from tfbuild.plan import Request
-from tfbuild.publish import pushing
 from tfbuild.util.progress import Progress
 
 pytestmark = [pytest.mark.engine, pytest.mark.sshd, pytest.mark.nightly]
 Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
-OFFICIAL = ("--target", "mkl", "--wheel", "official", "--release", "2.21.0", "--python", "3.11", "--base", "bootstrap")
 
 
 @pytest.fixture(scope="module")
@@ -86,25 +77,6 @@ def build_small(engine: Engine, folder: Path) -> tuple[str, str]:
 
 
 # --- by ssh -----------------------------------------------------------------------------------------------------------
-
-
-def test_ctrl_c_ends_a_build_by_ssh_with_all_of_its_processes(path: str, second: Second, tmp_path: Path) -> None:
-    address = f"ssh://second{second.host.removeprefix('unix://')}"
-    command = [sys.executable, "-m", "invoke", "--search-root", str(ROOT), "build", *OFFICIAL, "--engine", address]
-    env = {**os.environ, "PATH": path}
-    with subprocess.Popen(
-        [*command, "--network", "host"], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        output = ""
-        while "build: wheel ..." not in output:
-            line = process.stderr.readline()
-            assert line, output
-            output += line
-        process.send_signal(signal.SIGINT)
-        output += process.communicate(timeout=60)[1]
-    assert process.returncode == 130, output
-    assert processes(f"{second.folder}/ssh/ssh_config") == []
 
 
 def test_what_is_built_by_ssh_stays_and_runs_in_the_engine_there(
@@ -172,82 +144,15 @@ def test_the_cpu_that_a_context_s_engine_shows_is_the_one_that_is_built_for(invo
 
 
 @pytest.mark.usefixtures("contexts")
-def test_an_engine_s_own_ca_holds_whatever_the_web_s_is(
-    there: Engine, second: Second, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its CA is in the context, or in DOCKER_CERT_PATH; Requests has a variable of its own, which is for the web."""
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", f"{second.folder}/tls/stranger.pem")
-    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
-    monkeypatch.setenv("DOCKER_CERT_PATH", f"{second.folder}/tls")
-    assert Engine.connect(f"tcp://127.0.0.1:{second.port}").data_root == there.data_root
-    # A context is spoken to with its own files alone.
-    monkeypatch.setenv("DOCKER_CERT_PATH", "/nowhere")
-    assert Engine.connect("second-tls").data_root == there.data_root
-
-
-@pytest.mark.usefixtures("contexts")
 @pytest.mark.parametrize(
-    ("name", "env", "reason", "hint"),
+    ("name", "reason", "hint"),
     [
-        ("strange-tls", {}, "certificate verify failed", "docker --context strange-tls version"),
-        ("tcp://127.0.0.1:{port}", {}, "Bad Request", "if it requires TLS"),
-        (
-            "tcp://127.0.0.1:{port}",
-            {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "{folder}"},
-            "certificate",
-            "DOCKER_CERT_PATH=FOLDER",
-        ),
+        ("strange-tls", "certificate verify failed", "docker --context strange-tls version"),
+        ("tcp://127.0.0.1:{port}", "Bad Request", "if it requires TLS"),
     ],
 )
-def test_an_engine_that_cannot_be_trusted_or_reached_is_refused(
-    second: Second,
-    tmp_path: Path,
-    name: str,
-    env: dict[str, str],
-    reason: str,
-    hint: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shutil.copy(second.folder / "tls" / "ca.pem", tmp_path)  # and no certificate of the client's own
-    fill: dict[str, Any] = {"port": second.port, "folder": tmp_path}
-    for variable, value in env.items():
-        monkeypatch.setenv(variable, value.format(**fill))
+def test_an_engine_that_cannot_be_trusted_is_refused(second: Second, name: str, reason: str, hint: str) -> None:
     with pytest.raises(EngineMissing) as error:
-        Engine.connect(name.format(**fill))
+        Engine.connect(name.format(port=second.port))
     assert reason in error.value.reason
     assert hint in error.value.hint
-
-
-@pytest.mark.usefixtures("contexts")
-def test_push_and_pull_go_through_the_engine_that_is_named_and_fit_its_cpu(
-    there: Engine, invoke: Invoke, tmp_path: Path
-) -> None:
-    with registries.serve(tmp_path) as server:
-        place = server.place()
-        for cpu_name in ("x86-64-v2", "x86-64-v3", "x86-64-v4"):
-            of = plan.select(Request(target="mkl", release="2.20.0", cpu=cpu_name, platform="linux/amd64"), None)
-            more = {"io.tfbuild.context": "sha256:0"}
-            name = label(there, tmp_path, of, more=more, name=f"tfbuild-test:{of.id}")
-            pushing.push(there, name, place, tmp_path / "reports", force=False, progress=Progress())
-            there.remove(name)
-        done = invoke("pull", "--engine", "second-tls", "--registry", server.repository, "--json")
-    document = json.loads(done.stdout)
-    assert document["id"].endswith("-x86-64-v3")
-    assert there.exists(document["image"])
-    there.remove(document["image"])
-
-
-@pytest.mark.usefixtures("contexts")
-def test_a_build_stays_in_the_engine_of_the_current_context(
-    engine: Engine, there: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever builder buildx would use otherwise."""
-    monkeypatch.setenv("DOCKER_CONTEXT", "second-tls")
-    monkeypatch.setenv("BUILDX_BUILDER", "default")
-    monkeypatch.delenv("DOCKER_HOST", raising=False)
-    named = Engine.connect()
-    assert not named.local
-    (tmp_path / "small").mkdir()
-    name, _ = build_small(named, tmp_path / "small")
-    assert (there.exists(name), engine.exists(name)) == (True, False)
-    there.remove(name)
