@@ -76,11 +76,6 @@ def test_an_image_of_a_registry_that_was_not_pulled_is_not_replaced_by_another_o
         labels.find_image(holding({}), ID)
 
 
-@pytest.mark.parametrize("name", [ID, f"tfbuild:{ID}", f"{R}:{ID}"])
-def test_a_registry_knows_the_same_names(name: str) -> None:
-    assert pushing.tag_of(Registry(Repository.parse(R)), name) == ID
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [

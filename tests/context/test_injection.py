@@ -17,7 +17,7 @@ import pytest
 from tests.context.test_dockerfile import runs
 from tests.context.test_remote_options import options as options_of_remote
 from tests.rows import each
-from tfbuild import fleet, plan
+from tfbuild import plan
 from tfbuild.context import dockerfile, labels
 from tfbuild.errors import (
     TfbuildError,
@@ -149,14 +149,6 @@ def test_bazel_gets_every_flag_as_it_was_given(hostile: Build) -> None:
     assert [flag[4:] for flag in flags if flag.startswith("--x=")] == list(PRINTABLE)
 
 
-def test_the_command_in_a_file_s_head_gives_the_values_back(hostile: Build) -> None:
-    head = dockerfile.files(hostile)["Dockerfile"].splitlines()[0]
-    words = shlex.split(head.removeprefix(f"{dockerfile.MARKER}: "))
-    for number, value in enumerate(PRINTABLE):
-        assert f"--bazel-flag=--x={value}" in words
-        assert f"A{number}={value}" in words
-
-
 def test_files_in_a_context_have_plain_names_whatever_the_user_s_are_called(hostile: Build, tmp_path: Path) -> None:
     context = dockerfile.write_context(hostile, tmp_path / "context").folder
     names = [path.name for path in (*context.glob("patches/*"), *context.glob("overrides/*"))]
@@ -176,19 +168,6 @@ def test_free_text_is_one_line_that_can_be_printed(name: str, value: str) -> Non
 
 
 @each("value", VALUES)
-@each("field", ["platform", "cpu"])
-def test_an_image_of_a_recorded_fleet_is_no_more_than_a_request(field: str, value: str, folder: Path) -> None:
-    image = {"platform": "linux/amd64", "cpu": "avx", "level": "x86-64-v2", "lost": [], "hosts": ["x"]}
-    document = {"schema": "tfbuild.fleet/1", "images": [{**image, field: value}], "hosts": [], "skipped": []}
-    (folder / "fleet.json").write_text(json.dumps(document))
-    with pytest.raises(TfbuildError) as refusal:
-        planned(
-            **{name: getattr(fleet.read_fleet(folder / "fleet.json").images[0], name) for name in ("platform", "cpu")}
-        )
-    assert refusal.value.exit_code in (2, 12)
-
-
-@each("value", VALUES)
 @each("pattern", ["Authorization={}", "{}=x"])
 def test_a_header_of_a_remote_cache_is_refused_or_one_flag(pattern: str, value: str, folder: Path) -> None:
     line = pattern.format(value)
@@ -201,26 +180,6 @@ def test_a_header_of_a_remote_cache_is_refused_or_one_flag(pattern: str, value: 
     assert isinstance(made, Remote)
     flags = [flag for flag in parse_rc(remote_cache.bazelrc(made, "7.4.1")).build() if "header" in flag]
     assert flags == [f"--remote_header={text}" for text in line.splitlines()]
-
-
-@each("value", VALUES)
-@each("name", ["instance", "properties", "cache", "executor"])
-def test_other_options_of_a_remote_cache_are_refused_or_one_flag(name: str, value: str) -> None:
-    given = {
-        "instance": value,
-        "properties": (f"x={value}",),
-        "cache": f"http://{value}",
-        "executor": f"grpc://{value}",
-    }
-    options: dict[str, Any] = {"cache": "grpcs://cache", name: given[name]}
-    made = made_or_refused(lambda: options_of_remote(**options))
-    if isinstance(made, UsageError):
-        assert made.hint
-        return
-    assert isinstance(made, Remote)
-    text = remote_cache.bazelrc(made, "7.4.1")
-    assert any(value in flag for flag in parse_rc(text).build())
-    assert [line for line in text.splitlines() if not line.startswith("build --")] == []
 
 
 # What no variable of the environment can hold is left out.

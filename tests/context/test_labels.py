@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from tfbuild import __version__, plan
 from tfbuild.context import dockerfile, labels
 from tfbuild.context.labels import labelled_build, labels_of, read_labels
-from tfbuild.engine.image import parse_image
 from tfbuild.errors import UnknownImage, Unsupported
 from tfbuild.facts import closure
 from tfbuild.plan import Request
@@ -131,23 +129,6 @@ def test_labels_of_any_shape_are_read(given: object) -> None:
     assert (image_labels.id, image_labels.context, image_labels.base_digest) == ("", "", "")
     with pytest.raises(UnknownImage, match=r"x was not made by tfbuild: it has no io\.tfbuild labels"):
         labels.identifier("x", given)
-
-
-@given(st.dictionaries(st.text(), st.text(st.characters() | st.just("\ud800"))))
-def test_labels_of_any_letters_can_be_written(given_labels: dict[str, str]) -> None:
-    foreign = {f"{labels.PREFIX}{name}": value for name, value in given_labels.items()}
-    attributes = {"Id": DIGEST, "Size": 1, "Architecture": "amd64", "Config": {"Labels": foreign}}
-    for name, value in parse_image(attributes).labels.items():
-        assert (name + value).encode()
-    with suppress(UnknownImage):
-        labelled_build("x", labels_of(build()) | foreign, "amd64")
-
-
-@pytest.mark.parametrize("text", ["", "newest", ENDLESS, 5001 * "9", "1" * 65, "2.20.0\n\x1b", "²"])
-def test_what_is_no_release_is_told_from_one(text: str) -> None:
-    assert not plan.is_version(text)
-    assert plan.is_version("2.20.0rc1")
-    assert plan.is_version("1" * 64)
 
 
 @pytest.mark.parametrize("name", labels.NEEDED)

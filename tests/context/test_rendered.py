@@ -3,13 +3,12 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.context.test_dockerfile import WHEEL, from_file, from_source, official
 from tfbuild import plan
-from tfbuild.context import dockerfile, labels
+from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import ContextLayout
 from tfbuild.context.labels import labels_of, read_labels
 from tfbuild.plan import Request
@@ -42,18 +41,6 @@ def test_an_image_has_these_labels() -> None:
     assert list(own)[:4] == [f"{oci}{name}" for name in ("title", "description", "version", "created")]
 
 
-def test_only_a_build_of_the_release_itself_has_its_day_and_commit(tmp_path: Path) -> None:
-    def known(**options: Any) -> set[str]:
-        request = Request(release="2.21.0", python="3.11", platform="linux/amd64", **options)
-        own = labels_of(plan.select(request, None))
-        return {name.rpartition(".")[2] for name in own} & {"created", "revision", "licenses"}
-
-    patch = tmp_path / "x.patch"
-    patch.write_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n")
-    assert known(wheel="official", target="cpu") == known(cpu="x86-64-v3") == {"created", "revision"}
-    assert known(cpu="x86-64-v3", patch=(str(patch),)) == set()
-
-
 @pytest.mark.parametrize(
     ("source", "label"),
     [
@@ -65,13 +52,6 @@ def test_only_a_build_of_the_release_itself_has_its_day_and_commit(tmp_path: Pat
 def test_a_label_says_what_was_compiled(source: Source, label: str) -> None:
     assert read_labels(labels_of(from_source(source=source))).get("source") == label
     assert not read_labels(labels_of(official())).get("source")
-
-
-def test_labels_that_are_no_texts_become_texts() -> None:
-    assert labels.configured_labels({"config": {"Labels": {"a": 1}}, "Labels": {"b": "c"}}) == {"a": "1"}
-    assert labels.configured_labels({}) == labels.configured_labels({"config": {}}) == {}
-    read = labels.read_labels({"io.tfbuild.a": "1", "org.opencontainers.image.base.name": "n", "other": "x"})
-    assert (dict(read.own), read.base_name, read.base_digest) == ({"a": "1"}, "n", "")
 
 
 # --- which files ------------------------------------------------------------------------------------------------------
@@ -181,26 +161,3 @@ def test_pip_installs_what_was_planned() -> None:
     assert dockerfile.requirement(from_source()) == "/mnt/wheel/*.whl"
     assert dockerfile.requirement(from_source(target="cuda")) == '"$(echo /mnt/wheel/*.whl)[and-cuda]"'
     assert dockerfile.requirement(from_source(target="cuda", release="2.14.0")) == "/mnt/wheel/*.whl"
-
-
-def test_the_wheel_is_collected_as_its_release_makes_it() -> None:
-    assert dockerfile.collect("//tensorflow/tools/pip_package:build_pip_package") == (
-        "bazel-bin/tensorflow/tools/pip_package/build_pip_package /wheel"
-    )
-    assert dockerfile.collect("//tensorflow/tools/pip_package:wheel") == (
-        "cp -r bazel-bin/tensorflow/tools/pip_package/wheel_house/. /wheel/"
-    )
-
-
-def test_llvms_repository_is_added_where_the_distribution_lacks_the_compiler() -> None:
-    builds = (from_source(), from_source(compiler="gcc-12"), from_source(base_image="our/own:1"))
-    added = [build.toolchain.llvm for build in builds if build.toolchain]
-    assert added[0][1] == "llvm-toolchain-bookworm-18"
-    assert added[1:] == [(), ()]
-
-
-def test_every_file_ends_with_a_line_end() -> None:
-    build = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
-    texts = {name: text for name, text in dockerfile.files(build).items() if text}
-    assert {"Dockerfile", "bazelrc", "entrypoint.sh"} < {*texts}
-    assert [name for name, text in texts.items() if not text.endswith("\n")] == []

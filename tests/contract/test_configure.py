@@ -64,24 +64,6 @@ def test_config_opt_gives_host_tools_the_plans_flags_too(engine: Engine, builder
     assert written.build("opt") == ("--copt=-Wno-sign-compare", "--host_copt=-Wno-sign-compare")
 
 
-@pytest.mark.parametrize(
-    ("compiler", "variable"),
-    [
-        (compiler, variable)
-        for compiler in plans.COMPILERS
-        for variable, _ in plans.build("cpu", compiler=compiler).configure_env
-    ],
-)
-def test_without_any_one_of_the_variables_configure_asks(
-    compiler: str, variable: str, engine: Engine, builder: str, tree: Tree
-) -> None:
-    env = runs.environment(plans.build("cpu", compiler=compiler))
-    del env[variable]
-    done = runs.configure(engine, builder, tree, env)
-    assert done.exit_code != 0
-    assert runs.ASKED in done.said
-
-
 # --- CUDA ------------------------------------------------------------------------------------------------------------
 
 
