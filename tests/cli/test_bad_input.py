@@ -93,18 +93,12 @@ def refusal(*words: str, code: int, cwd: Path = ROOT) -> str:
         ((*PLAN, "--source", LONG), 16, f"no source at {LONG}: File name too long"),
         ((*PLAN, "--override-repository", f"x={LONG}"), 16, f"override-repository x: no folder at {LONG}: File"),
         ((*PLAN, "--release", f"2.{DIGITS}"), 12, "unknown TensorFlow release '2.111"),
-        ((*PLAN, "--release", DIGITS), 12, "unknown TensorFlow release '111"),
-        ((*PLAN, "--bazel", f"2.{DIGITS}"), 2, "'2.111"),
         ((*PLAN, "--bazel", "７.4.1"), 2, "'７.4.1', which is '\\uff17.4.1',"),
-        ((*PLAN, "--config", ""), 2, "--config has no value"),
-        ((*PLAN, "--bazel-flag", ""), 2, "--bazel-flag has no value"),
         ((*DRY_RUN, "--ca-cert", "ca.pem\xa0"), 2, "no CA certificates at ca.pem\\xa0"),
         (("verify", "x" * 100_000), 20, "no container engine answers"),
         (("inspect", "tfbuild:x", "--engine", "\udcff"), 20, "there is no Docker context '\\udcff'"),
         (("fleet", "\n" * 100_000), 2, "\n"),
-        (("fleet", "x" * 1_000_000), 2, "xxx"),
         ((*PLAN, "--system-lib", "cur\N{LATIN SMALL LETTER LONG S}=libx1"), 2, "system-lib 'cur"),
-        ((*PLAN, "--system-lib", "png=zlib1g-"), 2, "system-lib 'png=zlib1g-'"),
     ],
 )
 def test_a_value_that_cannot_be_used_ends_in_one_short_message(words: tuple[str, ...], code: int, error: str) -> None:

@@ -4,7 +4,6 @@ What is in them is named with its cause, or made anew; it is never used as if it
 touched. When the cause is gone, the same command ends well.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from tfbuild.errors import EngineMissing, UsageError
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, Request
-from tfbuild.util import files, process
+from tfbuild.util import files
 from tfbuild.verify import report as reporting
 
 OPTIONS = ("--target", "mkl", "--release", "2.20.0", "--cpu", "avx", "--platform", "linux/amd64", "--wheel", "official")
@@ -67,33 +66,6 @@ def test_a_folder_of_somebody_else_is_named_before_anything_starts(place: str, h
     folder.chmod(0o777)
     with nobody():
         make(here)
-
-
-def test_a_lock_that_is_a_link_is_not_followed(here: Path, outside: Path) -> None:
-    lock = here / "build" / build().id / files.LOCK
-    lock.parent.mkdir(parents=True)
-    lock.symlink_to(outside)
-    with pytest.raises(UsageError, match=r"cannot write to .*: Too many levels of symbolic links"):
-        Maker(run=Run(work=here / "build", reports=here / "reports")).build(build())
-    lock.unlink()
-    make(here)
-
-
-@pytest.mark.parametrize("thing", ["folder", "link", "read-only"])
-def test_a_log_is_made_anew_whatever_was_in_its_place(thing: str, here: Path, outside: Path) -> None:
-    log = here / "build" / "build.log"
-    log.parent.mkdir(mode=0o777)
-    if thing == "folder":
-        (log / "x").mkdir(parents=True)
-    elif thing == "link":
-        log.symlink_to(outside)
-    else:
-        log.write_text("old")
-        log.chmod(0o444)
-    process.discard(log)
-    assert process.logged(["echo", "new"], dict(os.environ), log) == 0
-    assert log.read_text() == "new\n"
-    assert not log.is_symlink()
 
 
 @pytest.mark.parametrize("thing", ["half", "other", "folder", "link", "foreign link"])

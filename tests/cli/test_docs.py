@@ -52,12 +52,6 @@ def anchors(path: Path) -> set[str]:
     return names
 
 
-def test_the_readme_is_short() -> None:
-    text = README.read_bytes()
-    assert len(text.splitlines()) <= 200
-    assert len(text) <= 10_000
-
-
 @pytest.mark.parametrize("page", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_relative_link_is_valid(page: Path) -> None:
     for name, anchor in links(page):

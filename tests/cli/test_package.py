@@ -14,11 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
-from tests import schemas
-from tests.ci.steps import ROOT, read
+from tests.ci.steps import ROOT
 from tests.commandline import invoke
 from tfbuild import __version__
 from tfbuild.cli import VERBS
@@ -126,21 +123,6 @@ def test_the_sdist_makes_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path
     assert hashlib.sha256(again.read_bytes()).digest() == hashlib.sha256(wheel.read_bytes()).digest()
 
 
-@pytest.mark.parametrize(
-    ("lock", "used"), [("requirements.lock", ()), ("requirements-dev.lock", ("dev",))], ids=["use", "dev"]
-)
-def test_a_lock_file_has_all_that_is_listed(lock: str, used: tuple[str, ...]) -> None:
-    text = (ROOT / lock).read_text(encoding="utf-8").splitlines()
-    pins = [Requirement(line.removesuffix("\\")) for line in text if line[:1].isalnum()]
-    pinned = {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
-    listed = list(PROJECT["dependencies"])
-    for extra in used:
-        assert f" --extra={extra} " in text[1]
-        listed += PROJECT["optional-dependencies"][extra]
-    for wanted in map(Requirement, listed):
-        assert wanted.specifier.contains(pinned[canonicalize_name(wanted.name)]), wanted
-
-
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -237,22 +219,3 @@ def test_the_script_says_how_to_get_a_newer_python(clone: Path, tmp_path: Path) 
     assert errors.startswith(f"error: tfbuild needs Python 3.11 or newer; {old} is 3.9\nhint: ")
     errors = run("./install.sh", cwd=clone, code=1, PYTHON="python3.99").stderr
     assert errors.startswith("error: tfbuild needs Python 3.11 or newer; python3.99 is not there\nhint: ")
-
-
-# --- files for contributors -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("schema", "pattern"),
-    [
-        ("github-issue-forms", "ISSUE_TEMPLATE/[!c]*.yml"),
-        ("github-issue-config", "ISSUE_TEMPLATE/config.yml"),
-        ("renovate", "renovate.json"),
-    ],
-)
-def test_github_and_renovate_read_their_files(schema: str, pattern: str) -> None:
-    wanted = schemas.vendored(schema)
-    found = sorted((ROOT / ".github").glob(pattern))
-    assert found
-    for path in found:
-        schemas.library().validators.validator_for(wanted)(wanted).validate(read(path))

@@ -4,22 +4,13 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from unittest.mock import patch
 
 import pytest
 
-from tests.cli import hostile
-from tests.cli.test_bad_input import NO_ENGINE
-from tests.commandline import answer, invoke
-from tests.rows import each
-from tests.users import nobody
+from tests.commandline import invoke
 from tfbuild import __version__
 from tfbuild.cli import VERBS, command_line
-from tfbuild.oci import transport
 from tools import verbs as development
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +85,7 @@ STRANGE = (
     ("{} --version >/dev/full", 21, "error: cannot write to "),
     ("{} --complete >/dev/full", 21, "error: cannot write to "),
     ("{} --print-completion-script bash >/dev/full", 21, "error: cannot write to "),
+    ("HOME=/dev/null XDG_CACHE_HOME=/dev/null {} dockerfile --wheel official >/dev/null", 0, ""),
     ("PYTHONOPTIMIZE=2 {} --list >/dev/null", 0, ""),
     ("PYTHONOPTIMIZE=2 {} --help build >/dev/null", 0, ""),
     ("ulimit -f 1; {} plan >file", 21, "error: cannot write to "),
@@ -111,40 +103,3 @@ def test_a_strange_environment_is_named_without_a_traceback(line: str, code: int
     done = subprocess.run(shell, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
     assert done.stderr.startswith(told) if told else not done.stderr, done.stderr
-
-
-# What makes a home of a path at which nothing is.
-HOMES: dict[str, Callable[[Path], object]] = {
-    "read-only": lambda home: home.mkdir(mode=0o555),
-    "closed": lambda home: home.mkdir(mode=0o000),
-    "a file": Path.touch,
-    "missing": lambda home: None,
-}
-AT_HOME = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME")
-ASKED = (
-    "plan --target mkl", "matrix --only 2.21.0-mkl-py3.11-* --format json", "cpus zen", "detect", "copts",
-    "gain", "fleet /proc/cpuinfo", "dockerfile --target mkl --wheel official --output new",
-    "pull --registry 127.0.0.1:1/us/x --dry-run", "install --index http://127.0.0.1:1 --dry-run", "--list",
-)  # fmt: skip
-
-
-@cache
-def usual(words: str) -> "subprocess.CompletedProcess[str]":
-    """What a command answers where all is as it should be. From here on, all that it imports is imported."""
-    with TemporaryDirectory() as folder:
-        return answer(*words.split(), cwd=Path(folder), env=NO_ENGINE, run=hostile.run)
-
-
-@each("words", ASKED)
-@each("kind", HOMES)
-def test_a_home_that_cannot_be_written_to_changes_no_answer(kind: str, words: str, here: Path) -> None:
-    with TemporaryDirectory(dir=here) as folder, patch.object(transport, "BACKOFF", 0):
-        home = Path(folder, "home")
-        HOMES[kind](home)
-        env = {**NO_ENGINE, **dict.fromkeys(AT_HOME, str(home))}
-        expected = usual(words)
-        for path in (here, Path(folder)):
-            path.chmod(0o777)
-        with nobody():
-            done = answer(*words.split(), cwd=Path(folder), env=env, run=hostile.run)
-    assert (done.returncode, done.stdout, done.stderr) == (expected.returncode, expected.stdout, expected.stderr)

@@ -1,6 +1,5 @@
 """What stands between a command and its first line: few modules, and none of Invoke's where `tfbuild` is typed."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -44,12 +43,3 @@ def test_a_verb_imports_nothing_that_it_does_not_use(words: tuple[str, ...], mor
     slow = {"difflib", "hashlib", "importlib.metadata", "importlib.resources", "shutil", "tarfile", "tempfile"}
     assert not modules & slow
     assert not modules & {"ctypes.util", "http.client", "sqlite3", "urllib.request", "xml.etree.ElementTree"}
-
-
-@pytest.mark.parametrize(("limit", "byte_code"), [("", True), ("ulimit -S -f 100000;", False)])
-def test_garbage_is_collected_once_the_verbs_are_imported(limit: str, byte_code: bool) -> None:
-    """And byte code is not written where a limit could cut it."""
-    code = "import gc, sys, tfbuild.cli; print(gc.isenabled(), gc.get_freeze_count() > 0, not sys.dont_write_bytecode)"
-    command, env = ["sh", "-c", f'{limit} exec "$@"', "sh", sys.executable, "-c", code], {"PYTHONDONTWRITEBYTECODE": ""}
-    printed = subprocess.check_output(command, cwd=ROOT, text=True, env={**os.environ, **env})
-    assert printed == f"True True {byte_code}\n", "and never looked for among what imports made"

@@ -86,7 +86,7 @@ def test_the_help_begins_with_what_people_need_most() -> None:
 def test_the_whole_help_has_all_verbs_in_groups() -> None:
     shown = invoke().stdout
     assert shown == invoke("--list").stdout == invoke("-l").stdout
-    assert shown.startswith(f"Usage: invoke VERB [--options]\n\n{purpose}\n\n  invoke detect  ")
+    assert shown.startswith(f"Usage: invoke VERB [--options]\n\n{purpose}\n\n  invoke plan ")
     assert max(map(len, shown.splitlines())) <= 80
     assert set(re.findall(r"^  ([\w-]+)  +[A-Z]", shown, re.MULTILINE)) == set(EVERY)
     assert re.findall(r"^(\w.*):$", shown, re.MULTILINE) == list(help_pages.VERB_GROUPS.values())
@@ -129,24 +129,17 @@ def test_a_plan_without_a_container_is_that_of_this_machine(monkeypatch: pytest.
     "words, said, printed",
     [
         (("--stop", "--yes"), "stopped the engine that tfbuild had started\n", None),
-        (("--stop", "--yes", "--json"), "", {"stopped": True}),
-        ((), "engine 28.1 (linux/amd64) answers\n", None),
         (("--json",), "", {"version": "28.1", "platform": "linux/amd64"}),
     ],
 )
 def test_what_was_done_to_the_engine_is_said(
-    words: tuple[str, ...],
-    said: str,
-    printed: object,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], said: str, printed: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(daemon, "running_containers", lambda: 2)
     monkeypatch.setattr(daemon, "stop", lambda _: True)
     monkeypatch.setattr(daemon, "ensure", lambda _: SimpleNamespace(version="28.1", platform="linux/amd64"))
-    command_line.calls(["engine", *words], EVERY)[0].run()
-    output, errors = capsys.readouterr()
-    assert (json.loads(output or "null"), errors) == (printed, said)
+    done = invoke("engine", *words)
+    assert (json.loads(done.stdout or "null"), done.stderr) == (printed, said)
 
 
 ID = "2.20.0-mkl-py3.11-x86-64-v3"
@@ -202,14 +195,6 @@ def test_what_a_library_is_compiled_for_is_a_table(tmp_path: Path) -> None:
     first, *_, last = invoke("inspect", "lib.so", cwd=tmp_path).stdout.splitlines()
     assert first == "lib.so: compiled for avx2"
     assert last.split() == ["avx2", "0.760", "100.0", "%", "compiled", "for", "it"]
-
-
-def test_a_bundle_is_rehearsed(tmp_path: Path) -> None:
-    words = ("bundle", "--wheel", "official", "--platform", "linux/amd64", "--network", "host", "--dry-run")
-    done = invoke(*words, "--output", "there", cwd=tmp_path)
-    (planned,) = json.loads(invoke(*words, "--json", cwd=tmp_path).stdout)["builds"]
-    assert done.stdout == f"{planned}\n"
-    assert done.stderr.endswith("\ndry run: the downloads of these builds would go to there; nothing was started\n")
 
 
 def test_free_text_and_names_of_files_may_look_like_a_login(tmp_path: Path) -> None:

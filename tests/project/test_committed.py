@@ -12,15 +12,12 @@ import pytest
 
 from tests.ci.steps import ROOT
 from tests.with_engine.registry import Server, serve
-from tfbuild.cli import planning
 from tfbuild.context import dockerfile
 from tfbuild.oci import client
 from tfbuild.oci.manifests import INDEX, digest_of
 from tfbuild.oci.references import Repository
-from tfbuild.plan import Build, Request
-from tfbuild.util.options import make
+from tfbuild.plan import Build
 from tools import committed
-from tools import verbs as development
 
 FOLDER = ROOT / "dockerfiles"
 BUILDS = committed.builds()
@@ -113,17 +110,6 @@ def test_the_readme_and_the_head_show_the_same_command_for_each() -> None:
         assert (ROOT / options["--file"]).is_file()
         assert options["--platform"] == build.platform
         assert options["--tag"] == f"tfbuild:{build.id}-unverified"
-
-
-@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.id)
-def test_the_command_of_tfbuild_in_the_head_plans_the_same_build(build: Build) -> None:
-    head = (FOLDER / build.id / "Dockerfile").read_text().partition("\nARG ")[0]
-    (options,) = re.findall(r"^#     invoke build (.+)$", head, re.MULTILINE)
-    words = shlex.split(options)
-    values = {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)}
-    assert planning.select(make(Request, values)).id == build.id
-    assert head.startswith(f"{dockerfile.MARKER}: invoke generate\n")
-    assert "generate" in development.VERBS
 
 
 # --- digests of base images -------------------------------------------------------------------------------------------

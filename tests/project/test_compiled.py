@@ -58,23 +58,6 @@ def test_the_total_is_of_all_sittings_and_the_slowest_actions_are_each_named_onc
     assert "/tmp" not in json.dumps(report), "no folder of the machine that compiled"
 
 
-def test_the_stages_of_all_sittings_add_up_to_their_time_and_most_memory_and_disk(folder: Path) -> None:
-    analysis = {"seconds": 15.0, "cpu_seconds": 52.2, "peak_bytes": 3, "disk_bytes": 8}
-    compile_ = {"seconds": 900.5, "cpu_seconds": 1400.0, "peak_bytes": 7, "disk_bytes": 20}
-    killed = {"began": 1, "stages": {"analysis": {"seconds": 10.1, "cpu_seconds": 20.0, "peak_bytes": 4}}}
-    report = read(
-        folder,
-        killed,
-        STOPPED | {"stages": {"analysis": analysis, "compile": compile_}, "action_seconds": 80, "tool_seconds": 30},
-        DONE | {"stages": {"compile": compile_ | {"peak_bytes": 6, "disk_bytes": 25}}},
-    )
-    assert report["total"]["stages"] == {
-        "analysis": {"seconds": 25.1, "cpu_seconds": 72.2, "peak_bytes": 4, "disk_bytes": 8},
-        "compile": {"seconds": 1801.0, "cpu_seconds": 2800.0, "peak_bytes": 7, "disk_bytes": 25},
-    }
-    assert [row["tool_seconds"] for row in report["sittings"]] == [None, 30, None]
-
-
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("compiled-*.json")), ids=lambda path: path.stem)
 def test_a_committed_record_says_what_was_compiled_and_adds_up(path: Path) -> None:
     for build in json.loads(path.read_text())["results"]["builds"]:

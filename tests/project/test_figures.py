@@ -29,9 +29,3 @@ def test_a_figure_that_no_report_has_is_no_figure() -> None:
     ):
         with pytest.raises((KeyError, ValueError)):
             figures.value("guide", spec)
-
-
-def test_a_noisy_case_says_so() -> None:
-    spec = {"experiment": "models", "case": "transformer block"}
-    noisy = figures.case_of("models", spec)["noisy"]
-    assert ("undisturbed" in figures.caveat("models", spec)) == noisy

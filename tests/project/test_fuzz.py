@@ -5,7 +5,6 @@ import pytest
 from benchmarks import fuzz_json
 from benchmarks.fuzz import MEGABYTES, PARSERS, more_memory, seeds
 from tests.rows import each
-from tfbuild.binary import Library
 
 DEEP = b"[" * 100_000
 FOUND = (
@@ -45,14 +44,6 @@ def test_parsers_of_elf_files_start_from_whole_ones_with_little_memory(name: str
 def test_a_parser_that_takes_more_memory_than_its_input_may_is_found() -> None:
     with pytest.raises(MemoryError), more_memory(MEGABYTES):
         bytearray(8 << 30)
-
-
-@pytest.mark.parametrize("name", ["library", "guard"])
-def test_readers_of_elf_files_do_not_hide_the_end_of_the_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To their callers, whatever goes wrong in such a file is one error."""
-    monkeypatch.setattr(Library, "parse", lambda _: bytearray(8 << 30))
-    with pytest.raises(MemoryError), more_memory(MEGABYTES):
-        PARSERS[name].accepts(b"x")
 
 
 @each("name", ["wheels", "sidecar"])

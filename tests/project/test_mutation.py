@@ -1,8 +1,6 @@
 """Planted defects: which there are, and that a test which notices one is told from tests that do not."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -51,51 +49,6 @@ def test_every_place_that_decides_has_a_defect_that_python_takes(tmp_path: Path)
 def test_every_room_can_be_sampled(room: str) -> None:
     assert [*mutation.ordered(ROOT, room, "x"), *mutation.RELATED.get(room, ())], "no test would find a defect"
     assert len(mutation.defects(ROOT, room)) > 100
-
-
-def test_the_tests_that_name_a_module_run_first_and_each_once(tmp_path: Path) -> None:
-    folder = tmp_path / "tests" / "oci"
-    folder.mkdir(parents=True)
-    for name, text in {"a": "tags", "b": "tags tags", "c": "tagsoup", "tags": "x"}.items():
-        (folder / f"test_{name}.py").write_text(text)
-    own, naming, others = ["oci/test_tags.py"], ["oci/test_b.py", "oci/test_a.py"], ["oci/test_c.py"]
-    assert mutation.ordered(tmp_path, "oci", "tags") == [own, naming, others]
-    assert mutation.ordered(tmp_path, "oci", "none") == [sorted([*own, *naming, *others])]
-
-
-RUN = """
-from pathlib import Path
-from benchmarks import mutation
-runner = mutation.Runner(copy=Path("copy").absolute(), log=Path("log").absolute())
-print(runner.passes(["cpu"], 60))
-file = runner.copy / "tfbuild/cpu/a.py"
-before = file.read_text()
-defects = {defect.text: defect for defect in mutation.of_file(runner.copy, Path("tfbuild/cpu/a.py"))}
-print(*(runner.finds(defects[text], [["cpu"]]) for text in ("2", "3")))
-print(file.read_text() == before, [*runner.unchanged] == [("cpu",)])
-(runner.copy / "tests/cpu/test_b.py").write_text("def test_b(): assert False")
-runner.seconds(["cpu/test_b.py"])
-"""
-
-
-@pytest.mark.nightly
-def test_a_defect_is_found_if_a_test_fails_with_it_and_is_then_gone(tmp_path: Path) -> None:
-    for name, text in {
-        "tfbuild/cpu/a.py": "TESTED = 1\nUNTESTED = 2\n",
-        "tests/cpu/test_a.py": "from tfbuild.cpu import a\n\ndef test_a():\n    assert a.TESTED == 1\n",
-        **dict.fromkeys(("tests/__init__.py", "tests/cpu/__init__.py", "tfbuild/__init__.py"), ""),
-        "pytest.ini": "[pytest]\nmarkers =\n",
-    }.items():
-        path = tmp_path / "copy" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-c", RUN], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.stdout.split() == ["True", "True", "False", "True", "True"], done.stderr
-    assert done.returncode == 1
-    assert "cpu/test_b.py fail as they are:" in done.stderr, "they would find everything"
 
 
 def report(room: str, *diffs: str) -> mutation.Report:

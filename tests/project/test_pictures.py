@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from rich.text import Text
 
 from tests.rows import each
 from tools.pictures import FOLDER, ROOT, bars, shots
@@ -18,18 +17,6 @@ MOST = 200_000
 def test_a_terminal_shows_what_its_command_prints(name: str, tmp_path: Path) -> None:
     for file, svg in shots.SHOTS[name].draw(name, tmp_path):
         assert (FOLDER / file).read_text(encoding="utf-8") == svg, f"python -m tools.pictures {name}"
-
-
-def test_a_failed_command_makes_no_picture(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="no such file"):
-        list(shots.Shot(title="", command="echo no such file; false").draw("x", tmp_path))
-
-
-def test_a_line_about_the_network_is_left_out_with_what_was_wrapped_of_it() -> None:
-    told = ["first", "base: " + "x" * 94, "y" * 99, "the end", "✓ build: base"]
-    shot = shots.Shot(title="", command="", without="base: ")
-    assert [line.plain for line in shot.shown([Text(line) for line in told])] == ["first", "✓ build: base"]
-    assert "dial tcp" not in "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.svg"))
 
 
 @each("name", bars.REPORTS)

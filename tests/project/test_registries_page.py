@@ -37,11 +37,6 @@ def test_a_workload_runs_the_image_of_the_set_that_its_nodes_have(workload: dict
     assert (name.registry, name.reference) == ("ghcr.io/us/tfbuild", build.id)
 
 
-def test_each_workload_is_for_nodes_of_its_own() -> None:
-    sets = [workload["spec"]["template"]["metadata"]["labels"]["set"] for workload in WORKLOADS]
-    assert len(set(sets)) == len(sets) == 2
-
-
 def test_the_patterns_for_ecr_fit_each_tag_that_moves_and_no_identifier() -> None:
     (line,) = re.findall(r"all moving tags of tfbuild: (.*)\.$", PAGE, re.MULTILINE)
     patterns = re.findall(r"`([^`]+)`", line)

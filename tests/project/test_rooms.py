@@ -95,7 +95,3 @@ def places(layers: list[set[str]]) -> list[tuple[int, set[str]]]:
 
 def test_the_root_of_the_package_has_no_modules_of_its_own() -> None:
     assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", *(f"{name}.py" for name in MODULES)}
-
-
-def test_the_house_is_small_enough_to_know() -> None:
-    assert sum(1 for folder in PACKAGE.rglob("__init__.py") if folder.parent != PACKAGE) <= MOST_ROOMS

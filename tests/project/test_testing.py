@@ -9,7 +9,6 @@ from shutil import copy
 
 import pytest
 
-from tests import lanes
 from tfbuild.engine import daemon
 from tfbuild.errors import UsageError
 from tfbuild.util.progress import Progress
@@ -52,19 +51,6 @@ def test_all_that_is_checked_without_an_engine(steps: list[list[str]]) -> None:
     assert [word for word in tests if word.startswith("--ignore=")] == [
         f"--ignore={path}" for path in testing.NEVER_PURE
     ]
-
-
-def test_tests_that_measure_time_run_last_and_alone(steps: list[list[str]]) -> None:
-    testing.run(ROOT, path="", pure=False, nightly=False)
-    first, last = (row for row in steps if row[0] == "pytest")
-    assert (selected(first), selected(last)) == ("not nightly and not alone", "not nightly and alone")
-    assert "--numprocesses=3" in first
-    assert not [word for word in last if word.startswith("--numprocesses")]
-    assert last[-1] == testing.WITH_ENGINE
-    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if "pytest.mark.alone" in path.read_text()]
-    elsewhere = [path for path in marked if not path.is_relative_to(ROOT / testing.WITH_ENGINE)]
-    assert elsewhere == [Path(__file__)], "only this line names the mark"
-    assert steps[-1] == last
 
 
 @pytest.mark.parametrize(
@@ -116,16 +102,3 @@ def test_a_missing_program_is_installed_or_reported_in_one_line(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     testing.provide(tmp_path, Progress(output))
     assert installed == [["openssh-server", "chromium"]]
-
-
-def test_long_lanes_begin_first_and_what_needs_no_engine_last() -> None:
-    tests = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
-    ordered = sorted(tests, key=lambda path: lanes.rank(f"{path}::test_x"))
-    names = list(dict.fromkeys(lanes.lane(path) for path in ordered))
-    assert names[: len(lanes.ORDER)] == list(lanes.ORDER)
-    rest = [lanes.name_of(path).startswith("tests/") for path in ordered if lanes.lane(path) not in lanes.ORDER]
-    assert rest == sorted(rest)
-    files = [lanes.name_of(path) for path in ordered]
-    assert [file for file in files if file in lanes.LANES["tensorflow"]] == list(lanes.LANES["tensorflow"])
-    assert {*lanes.LANE_OF} <= {*files}
-    assert len(files) == len({*files}), "a lane of its own is named after its file"

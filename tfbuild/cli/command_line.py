@@ -1,6 +1,7 @@
 """The command line: its words become calls of verbs, and mistakes get a message that says what to type."""
 
 import shlex
+import sys
 from argparse import PARSER, ArgumentError, ArgumentParser, HelpFormatter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,14 +10,15 @@ from typing import Any
 
 from tfbuild import __version__
 from tfbuild.cli import help_pages, output
-from tfbuild.cli.verbs import Call, Verb, exits
-from tfbuild.errors import UsageError
+from tfbuild.cli.verbs import Call, Verb
+from tfbuild.errors import Interrupted, TfbuildError, UsageError
 from tfbuild.util import process, terminal
-from tfbuild.util.installation import COMMAND, command
+from tfbuild.util.installation import COMMAND, as_typed, command
 
 HELP = ("--help", "-h")
 LIST = ("--list", "-l")
 VERSION = ("--version", "-V")
+INTERRUPTED = "interrupted; everything that ran was stopped and cleaned up"
 COMPLETE, COMPLETION_SCRIPT = "--complete", "--print-completion-script"
 
 
@@ -29,7 +31,10 @@ def main(words: Sequence[str], verbs: Mapping[str, Verb]) -> None:
         first = words[0] if words else LIST[0]
         name = _help(words, verbs)
         if COMPLETE in words:
-            print(*_completions(words, verbs), sep="\n")
+            # The options of the last verb where an option is begun, else all verbs.
+            verb = next((verbs[word] for word in reversed(words) if word in verbs), None)
+            options = verb.options if verb and words[-1].startswith("-") else {}
+            print("\n".join(f"--{name}" for name in options) or "\n".join(verbs))
         elif first == COMPLETION_SCRIPT:
             _print_completion_script("".join(words[1:2]))
         elif first in VERSION:
@@ -50,17 +55,17 @@ def ending() -> Iterator[None]:
     Raises SystemExit with tfbuild's exit code after an error, which is printed.
     """
     # Clean up as after Ctrl-C when a CI system ends the process, and when its terminal is closed.
-    with exits(), process.interruptible(last=True):
-        output.prepare()
-        terminal.conceal_logins()
-        with output.refusals():
-            yield
-
-
-def _completions(words: Sequence[str], verbs: Mapping[str, Verb]) -> list[str]:
-    """Return the options of the last verb where an option is begun, else all verbs."""
-    verb = next((verbs[word] for word in reversed(words) if word in verbs), None)
-    return [f"--{name}" for name in verb.options] if verb and words[-1].startswith("-") else [*verbs]
+    with process.interruptible(last=True):
+        try:
+            output.prepare()
+            terminal.conceal_logins()
+            with output.refusals():
+                yield
+        except (KeyboardInterrupt, TfbuildError) as error:
+            ended = error if isinstance(error, TfbuildError) else Interrupted(INTERRUPTED)
+            ended.hint = as_typed(ended.hint)
+            print(ended, file=sys.stderr)
+            raise SystemExit(ended.exit_code) from None
 
 
 def _print_completion_script(shell: str) -> None:
@@ -162,5 +167,5 @@ def _value_of(verb: Verb, name: str, given: list[Any]) -> Any:
 
 
 def _valueless(verb: Verb, name: str) -> UsageError:
-    dashes = f"; a value that begins with a dash: --{name}=-VALUE"
-    return UsageError(f"--{name} has no value", hint=help_pages.option(verb, name) + dashes)
+    hint = f"{help_pages.spelled(name, verb.options[name])}; a value that begins with a dash: --{name}=-VALUE"
+    return UsageError(f"--{name} has no value", hint=hint)

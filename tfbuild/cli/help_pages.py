@@ -27,7 +27,6 @@ VERB_GROUPS = {
     "tools.verbs": "Work on tfbuild itself",
 }
 FIRST = (
-    "invoke detect                                # what this CPU has",
     "invoke plan --target mkl                     # what would be built",
     "invoke build --target mkl --wheel official   # the official wheel's image",
 )
@@ -46,8 +45,8 @@ ARGUMENTS = {
 
 
 def overview(verbs: Mapping[str, Verb]) -> str:
-    """Return the help of the whole command: what it is for, three examples, and the verbs in groups."""
-    lines = [f"Usage: {command()} VERB [--options]", "", *_wrapped(purpose or ""), "", *map(_indented, FIRST)]
+    """Return the help of the whole command: what it is for, two examples, and the verbs in groups."""
+    lines = [f"Usage: {command()} VERB [--options]", "", *_wrapped(purpose or ""), "", *(f"  {line}" for line in FIRST)]
     for title, members in in_groups(verbs):
         lines += ["", f"{title}:", *_columns([(verb.name, summary(verb)) for verb in members])]
     lines += ["", *_wrapped(LAST)]
@@ -66,7 +65,7 @@ def of_verb(verb: Verb) -> str:
     words = " ".join(("invoke", verb.name, *placeholders(verb), *(("[--options]",) if verb.options else ())))
     lines = [f"Usage: {words}", "", *_wrapped(summary(verb))]
     if verb.examples:
-        lines += ["", "Examples:", *map(_indented, verb.examples)]
+        lines += ["", "Examples:", *(f"  {line}" for line in verb.examples)]
     if verb.positional:
         rows = [(row.name.upper(), ARGUMENTS[row.name]) for row in verb.positional]
         lines += ["", "Arguments:", *_columns(rows)]
@@ -80,23 +79,17 @@ def placeholders(verb: Verb) -> list[str]:
     return [row.name.upper() if row in verb.required else f"[{row.name.upper()}]" for row in verb.positional]
 
 
-def option(verb: Verb, name: str) -> str:
-    """Return an option as its help shows it, on one line."""
-    row = verb.options[name]
-    return f"{_spelled(name, row)}: {row.help}"
-
-
 def groups(verb: Verb) -> Iterator[tuple[str, Options]]:
     """Yield the title of each group, and its options as they are typed: the common ones first, the rare ones last."""
     grouped: dict[str, dict[str, Option]] = {COMMON: {}}
     for name, row in sorted(verb.options.items(), key=lambda item: item[1].rare):
-        grouped.setdefault("Rare options" if row.rare else row.group, {})[_spelled(name, row)] = row
+        grouped.setdefault("Rare options" if row.rare else row.group, {})[spelled(name, row)] = row
     for title, rows in grouped.items():
         if rows:
             yield title or ("Common options" if len(grouped) > 1 else "Options"), rows
 
 
-def _spelled(name: str, row: Option) -> str:
+def spelled(name: str, row: Option) -> str:
     """Return an option with what stands for its value: --cpu CPU."""
     return f"--{name}" if row.switch else f"--{name} {row.stands_for(name)}"
 
@@ -104,10 +97,6 @@ def _spelled(name: str, row: Option) -> str:
 def summary(verb: Verb) -> str:
     """Return what the verb is for, as one line."""
     return " ".join(cleandoc(verb.body.__doc__ or "").split())
-
-
-def _indented(line: str) -> str:
-    return f"  {line}"
 
 
 def _wrapped(text: str, beside: int = 0) -> list[str]:

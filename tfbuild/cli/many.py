@@ -1,12 +1,11 @@
 """The verbs that plan many builds: for a fleet of hosts, for CI, and all that are supported."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from tfbuild.cli.options import JSON
 from tfbuild.cli.output import say, say_note
-from tfbuild.cli.verbs import SETTINGS, verb
+from tfbuild.cli.verbs import verb
 from tfbuild.errors import UsageError
 from tfbuild.facts import targets
 from tfbuild.plan import options_file
@@ -23,11 +22,7 @@ OF_IMAGES = ("cpu", "platform", "wheel")
         "images": ("3", "largest number of images to choose (default: 3)", "K"),
     },
     JSON,
-    examples=(
-        "invoke fleet recorded/              # a folder of recorded /proc/cpuinfo files",
-        "invoke fleet recorded/ --also /proc/cpuinfo --images 2",
-        "invoke fleet recorded/ --json > fleet.json    # for invoke matrix --fleet",
-    ),
+    examples=("invoke fleet recorded/ --also /proc/cpuinfo --images 2 --json > fleet.json",),
 )
 def fleet(hosts: str, *, also: list[str], images: str, json: bool) -> None:
     """Choose the fewest images that cover HOSTS: a recorded /proc/cpuinfo, or a folder of them."""
@@ -46,42 +41,20 @@ def fleet(hosts: str, *, also: list[str], images: str, json: bool) -> None:
         "cpu": ([], "instruction set of builds from source (repeatable; default: the platform's levels)"),
         "platform": ([], "linux/amd64 or linux/arm64 (default: both)"),
         "wheel": ([], "official or source (default: both)"),
-        "options": replace(
-            SETTINGS["options"],
-            help="file whose [[build]] tables are the rows (default: tfbuild.toml or pyproject.toml)",
-        ),
-        "fleet": (
-            "",
-            "build the images that this file lists, from source; it is written by: invoke fleet HOSTS --json > FILE",
-            "FILE",
-        ),
-        "only": (
-            [],
-            "keep only rows whose identifier matches this glob, such as '*-mkl-py3.12-*' (repeatable)",
-            "NAME",
-        ),
+        "options": ("", "file whose [[build]] tables are the rows (default: tfbuild.toml or pyproject.toml)", "FILE"),
+        "fleet": ("", "build the images in this file from source; it is written by: invoke fleet --json", "FILE"),
+        "only": ([], "keep only rows whose identifier matches this glob, '*-mkl-py3.12-*' (repeatable)", "NAME"),
         "format": ("table", "output format: table, json, bake, github or gitlab (default: table)"),
-        "runner": (
-            [],
-            "WHEEL[:PLATFORM]=LABEL, the CI runner for such rows, such as source=my-large (repeatable)",
-            "WHEEL=LABEL",
-        ),
+        "runner": ([], "WHEEL[:PLATFORM]=LABEL: the CI runner for such rows, source=my-large (repeatable)", "RUNNER"),
         "output": ("build/bake", "folder for the build contexts of --format bake (default: build/bake)", "PATH"),
     },
     examples=(
-        "invoke matrix                       # what can be built, as a table",
         "invoke matrix --format github --only '*-mkl-*'",
         "invoke matrix --fleet fleet.json --format gitlab",
     ),
 )
 def matrix(
-    *,
-    format: str,
-    output: str,
-    runner: Sequence[str] = (),
-    fleet: str = "",
-    options: str = "",
-    **chosen: list[str],
+    *, format: str, output: str, runner: Sequence[str] = (), fleet: str = "", options: str = "", **chosen: list[str]
 ) -> None:
     """Print the rows of a CI matrix, in a stable order: all combinations that can be built, or a file's list."""
     from tfbuild.ci import formats
@@ -114,10 +87,8 @@ def _listed(file: str, chosen: Mapping[str, Sequence[str]]) -> OptionsFile:
     listed = options_file.find(file)
     used = [f"--{name}" for name, values in chosen.items() if any(values) and name != "only"]
     if listed.builds and used:
-        raise UsageError(
-            f"{', '.join(used)} cannot be combined with the builds that {listed.path} lists",
-            hint="--only GLOB keeps some of them; to ignore the list, run in another folder or name another --options",
-        )
+        hint = "--only GLOB keeps some of them; to ignore the list, run in another folder or name another --options"
+        raise UsageError(f"{', '.join(used)} cannot be combined with the builds that {listed.path} lists", hint=hint)
     if not listed.builds and (file or (listed.values and not used)):
         say_note(f"{listed.path} has no [[build]]: its options are for a single build and are ignored here")
     return listed
@@ -128,8 +99,5 @@ def _images(file: str, options: Mapping[str, list[str]]) -> tuple[tuple[str, str
     from tfbuild import fleet as fleets
 
     if used := [f"--{name}" for name in OF_IMAGES if options[name]]:
-        raise UsageError(
-            f"{', '.join(used)} cannot be combined with --fleet, whose images have their own",
-            hint="leave out one of them",
-        )
+        raise UsageError(f"{', '.join(used)} cannot be combined with --fleet", hint="leave out one of them")
     return tuple((image.platform, image.cpu) for image in fleets.read_fleet(Path(file)).images)

@@ -106,10 +106,7 @@ def gain(*, cpuinfo: str, json: bool) -> None:
     {
         "prefer-vector-width": PLAN["prefer-vector-width"],
         "compiler": PLAN["compiler"],
-        "release": replace(
-            PLAN["release"],
-            help="TensorFlow release, for its compiler and to leave out flags that break it (default: the newest)",
-        ),
+        "release": replace(PLAN["release"], help="TensorFlow release, for its compiler (default: the newest)"),
     },
     {"explain": (False, "also print every CPU feature: its level, its flag or why it has none, and what uses it")},
     JSON,
@@ -140,17 +137,9 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, *
     if other := named_architecture(asked):
         notes.insert(0, f"{cpu} is for {other}: shown for {chosen}")
     if json:
-        out(
-            {
-                "release": release,
-                "compiler": flags.compiler,
-                "instruction_set": flags.instruction_set.name,
-                "copts": list(flags.copts),
-                "dropped": [asdict(item) for item in flags.dropped],
-                "notes": notes,
-            }
-            | ({"features": [asdict(row) for row in rows]} if explain else {})
-        )
+        document = {"release": release, "compiler": flags.compiler, "instruction_set": flags.instruction_set.name}
+        lists = {"copts": flags.copts, "dropped": [asdict(item) for item in flags.dropped], "notes": notes}
+        out({**document, **lists, **({"features": [asdict(row) for row in rows]} if explain else {})})
         return
     show_features(rows) if explain else print(" ".join(flags.copts))
     say(f"for {flags.instruction_set.name}: TensorFlow {release}, {compiler}")
@@ -243,10 +232,7 @@ def select(request: Request, host: Cpu | None = None, ca: Path | None = None) ->
 
 
 def select_on_host(request: Request) -> tuple[Build, "HostSystem"]:
-    """Plan a compile on this machine itself, without a container, and return the machine as well.
-
-    Raises Unsupported where it is not a Debian, an Ubuntu or the like, and UsageError where nothing is compiled.
-    """
+    """Plan a compile on this machine itself, without a container. Raises UsageError where nothing is compiled."""
     from tfbuild.pipeline import machine as machines
 
     if request.wheel not in ("", "source"):
@@ -256,16 +242,8 @@ def select_on_host(request: Request) -> tuple[Build, "HostSystem"]:
     return select_build(request, host_cpu(request.cpuinfo), place), machine
 
 
-def words(release: str, python: str, compiler: str, wheel: str = "source") -> str:
-    """Return release, Python, compiler and kind of wheel, for a message."""
-    return ", ".join(filter(None, (f"TensorFlow {release}", f"Python {python}", compiler, WHEELS[wheel])))
-
-
 def select_and_print_notes(request: Request, run: "Run") -> Build:
-    """Plan the build for a run, and print its notes.
-
-    With an engine on another machine, it is for that machine's platform and CPU.
-    """
+    """Plan the build for a run, on the platform and CPU of the engine's machine, and print its notes."""
     from tfbuild.engine import connection
 
     host = None
@@ -284,6 +262,7 @@ def select_and_print_notes(request: Request, run: "Run") -> Build:
 
 def print_notes(chosen: Build) -> None:
     """Print what was planned, and the plan's notes."""
-    say(f"{chosen.id}: {words(chosen.release, chosen.python, chosen.compiler, chosen.wheel.kind)}")
+    what = (f"TensorFlow {chosen.release}", f"Python {chosen.python}", chosen.compiler, WHEELS[chosen.wheel.kind])
+    say(f"{chosen.id}: {', '.join(filter(None, what))}")
     for note in chosen.notes:
         say_note(note)

@@ -1,16 +1,13 @@
 """Make functions verbs by a decorator, and run them with the values of a command line."""
 
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, signature
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
-from tfbuild.errors import Interrupted, TfbuildError, UsageError, has_login
+from tfbuild.errors import UsageError, has_login
 from tfbuild.plan import options_file
-from tfbuild.util.installation import as_typed
 from tfbuild.util.options import Option, Options
 
 Body = Callable[..., None]
@@ -132,20 +129,3 @@ def _login_in(name: str) -> UsageError:
         hint="docker login HOST for a registry; ~/.netrc for an index; --remote-header-file FILE for a cache; for a "
         "mirror, a file that `invoke bundle` wrote",
     )
-
-
-@contextmanager
-def exits() -> Iterator[None]:
-    """Print an error, with the command in use in its hint, and exit with its code."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        _exit(Interrupted("interrupted; everything that ran was stopped and cleaned up"))
-    except TfbuildError as error:
-        _exit(error)
-
-
-def _exit(error: TfbuildError) -> NoReturn:
-    error.hint = as_typed(error.hint)
-    print(error, file=sys.stderr)
-    raise SystemExit(error.exit_code) from None
