@@ -37,6 +37,14 @@ def _parsed(text: str) -> dict[str, Any]:
     return document
 
 
+def executable(path: Path, script: str) -> Path:
+    """A shell script in the place of a program."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
 @dataclass(frozen=True, kw_only=True)
 class Done:
     """What a step said and left; `outputs` by their names, `summary` in Markdown."""
@@ -98,13 +106,8 @@ class Github:
             cwd=self.folder or self.checkout, env=env, capture_output=True, text=True, check=False, timeout=SECONDS,
         )  # fmt: skip
         outputs = dict(line.split("=", 1) for line in output.read_text().splitlines())
-        return Done(
-            code=done.returncode,
-            stdout=done.stdout,
-            stderr=done.stderr,
-            outputs=outputs,
-            summary=summary.read_text(),
-        )
+        code, text = done.returncode, summary.read_text()
+        return Done(code=code, stdout=done.stdout, stderr=done.stderr, outputs=outputs, summary=text)
 
 
 def gitlab(

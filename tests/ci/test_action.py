@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import checkout
-from tests.ci.steps import ACTION, GITHUB, PULL, ROOT, Done, Github, read
+from tests.ci.steps import ACTION, GITHUB, PULL, ROOT, Github, executable, read
 from tests.facts import newest
 from tfbuild.cli.verbs import VERBS
 from tfbuild.errors import Unsupported, UsageError
@@ -84,96 +84,55 @@ def machine(checkout: Path, folder: Path, **values: str) -> Github:
     return Github(checkout=checkout, temp=folder / "temp", folder=folder, values=values)
 
 
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkout.runnable(
-        tmp_path_factory.mktemp("action") / "checkout", "tfbuild/", "templates/", "tasks.py", "tools/", "ci/"
-    )
-
-
 @pytest.mark.slow
-def test_the_plan_is_shown_and_its_identifier_is_an_output(copy: Path, tmp_path: Path) -> None:
-    inputs = given(target="cpu", wheel="official", options="--platform=linux/amd64")
+def test_the_plan_is_shown_or_ends_the_job(tmp_path: Path) -> None:
+    copy = checkout.runnable(tmp_path / "checkout", "tfbuild/", "templates/", "tasks.py", "tools/", "ci/")
     before = sorted(path for path in copy.rglob("*") if "__pycache__" not in path.parts)
-    done = machine(copy, tmp_path / "workspace", **{"toJSON(inputs)": inputs}).run_action("Plan")
-    assert done.code == 0, done.stderr
+    refusals: tuple[tuple[dict[str, str], int, str], ...] = (
+        ({"release": "9.9"}, Unsupported.exit_code, "9.9"),
+        ({"options": "--no-such-option"}, UsageError.exit_code, "--no-such-option"),
+        ({"cpu": "a\nb"}, 1, "more than one line"),
+    )
+    for inputs, code, message in refusals:
+        done = machine(copy, tmp_path / "workspace", **{"toJSON(inputs)": given(**inputs)}).run_action("Plan")
+        assert (done.code, done.outputs) == (code, {})
+        assert message in done.stderr
+    inputs_ = given(target="cpu", wheel="official", options="--platform=linux/amd64")
+    done = machine(copy, tmp_path / "workspace", **{"toJSON(inputs)": inputs_}).run_action("Plan")
     identifier = newest.official("cpu")
-    assert done.outputs == {"id": identifier}
+    assert (done.code, done.outputs) == (0, {"id": identifier}), done.stderr
     assert json.loads(done.stdout)[0]["id"] == identifier
     assert (tmp_path / "workspace" / "build" / identifier / "context" / "Dockerfile").is_file()
     assert sorted(path for path in copy.rglob("*") if "__pycache__" not in path.parts) == before
 
 
-@pytest.mark.slow
+TABLE = "# x: fail\n\n| check |\n|---|\n| import |\n\n"
+
+
 @pytest.mark.parametrize(
-    ("inputs", "code", "message"),
+    ("code", "report", "outputs", "summary"),
     [
-        ({"release": "9.9"}, Unsupported.exit_code, "9.9"),
-        ({"options": "--no-such-option"}, UsageError.exit_code, "--no-such-option"),
-        ({"cpu": "a\nb"}, 1, "more than one line"),
+        (0, "x.md", {"image": "tfbuild:x", "report": "reports/x.json"}, TABLE),
+        (24, "x-failed.md", {"report": "reports/x-failed.json"}, TABLE),
+        (75, "", {}, "# x: not finished within the time limit\n\n"),
+        (12, "", {}, "# x: no image, exit code 12\n\n"),
     ],
 )
-def test_a_plan_that_is_refused_ends_the_job(
-    inputs: dict[str, str], code: int, message: str, copy: Path, tmp_path: Path
+def test_only_a_verified_image_is_an_output_and_the_summary_says_what_became_of_it(
+    code: int, report: str, outputs: dict[str, str], summary: str, tmp_path: Path
 ) -> None:
-    done = machine(copy, tmp_path / "workspace", **{"toJSON(inputs)": given(**inputs)}).run_action("Plan")
-    assert (done.code, done.outputs) == (code, {})
-    assert message in done.stderr
-
-
-INVOKE = """#!/bin/sh
-printf '%s|' "$@"
-exit {code}
-"""
-REPORT = "# x: fail\n\n| check |\n|---|\n| import |\n\n## import\n\nlong\n"
-
-
-def built(folder: Path, code: int) -> tuple[Done, Github]:
-    """The step that builds, with a program that ends with `code` in the place of Invoke."""
-    program = folder / "checkout" / ".venv" / "bin" / "invoke"
-    program.parent.mkdir(parents=True)
-    program.write_text(INVOKE.format(code=code))
-    program.chmod(0o755)
-    runner = machine(folder / "checkout", folder / "workspace", **{"steps.plan.outputs.id": "x"})
-    runner.temp.mkdir()
-    (runner.temp / "tfbuild-options").write_text("--target=mkl\n--patch=my fix.patch\n")
-    return runner.run_action("Build and verify"), runner
-
-
-@pytest.mark.parametrize(
-    ("code", "outputs"),
-    [
-        (0, {"image": "tfbuild:x", "report": "reports/x.json"}),
-        (24, {"report": "reports/x-failed.json"}),
-        (75, {}),
-        (12, {}),
-    ],
-)
-def test_only_a_verified_image_is_an_output(code: int, outputs: dict[str, str], tmp_path: Path) -> None:
-    done, _ = built(tmp_path, code)
+    root, workspace = tmp_path / "checkout", tmp_path / "workspace"
+    executable(root / ".venv/bin/invoke", f"printf '%s|' \"$@\"\nexit {code}")
+    (workspace / "temp").mkdir(parents=True)
+    (workspace / "temp" / "tfbuild-options").write_text("--target=mkl\n--patch=my fix.patch\n")
+    done = machine(root, workspace, **{"steps.plan.outputs.id": "x"}).run_action("Build and verify")
     assert (done.code, done.outputs) == (code, {"code": str(code), **outputs})
-    root = tmp_path / "checkout"
     assert done.stdout == f"--search-root|{root}|build|--target=mkl|--patch=my fix.patch|"
-
-
-@pytest.mark.parametrize(
-    ("code", "report", "summary"),
-    [
-        (0, "x.md", "# x: fail\n\n| check |\n|---|\n| import |\n\n"),
-        (24, "x-failed.md", "# x: fail\n\n| check |\n|---|\n| import |\n\n"),
-        (75, "", "# x: not finished within the time limit\n\n"),
-        (12, "", "# x: no image, exit code 12\n\n"),
-    ],
-)
-def test_the_summary_is_the_reports_table_or_says_why_there_is_none(
-    code: int, report: str, summary: str, tmp_path: Path
-) -> None:
-    reports = tmp_path / "workspace" / "reports"
-    reports.mkdir(parents=True)
+    (workspace / "reports").mkdir()
     if report:
-        (reports / report).write_text(REPORT)
+        (workspace / "reports" / report).write_text(f"{TABLE}## import\n\nlong\n")
     values = {"steps.plan.outputs.id": "x", "steps.build.outputs.code": str(code)}
-    done = machine(ROOT, tmp_path / "workspace", **values).run_action("Report")
+    done = machine(ROOT, workspace, **values).run_action("Report")
     assert (done.code, done.summary) == (0, summary), done.stderr
 
 
@@ -186,27 +145,16 @@ def test_the_outputs_are_those_that_the_steps_write() -> None:
         assert f"{output}=" in written[step]
 
 
-# --- the action that pulls --------------------------------------------------------------------------------------------
-
-
-PULLED = """#!/bin/sh
-printf '%s|' "$@" >&2
-printf '{{\n  "reference": "ghcr.io/us/x@sha256:1",\n  "image": "ghcr.io/us/x:id"\n}}\n'
-exit {code}
-"""
-
-
 @pytest.mark.parametrize(
     ("code", "outputs"), [(0, {"image": "ghcr.io/us/x:id", "digest": "sha256:1"}), (27, {}), (24, {})]
 )
 def test_what_was_pulled_is_an_output(code: int, outputs: dict[str, str], tmp_path: Path) -> None:
     copy = tmp_path / "checkout"
-    for name in ("pull", "ci", ".venv/bin"):
+    for name in ("pull", "ci"):
         (copy / name).mkdir(parents=True)
     (copy / "ci" / "options.py").write_text((ROOT / "ci" / "options.py").read_text())
-    program = copy / ".venv" / "bin" / "invoke"
-    program.write_text(PULLED.format(code=code))
-    program.chmod(0o755)
+    answer = r"""{\n  "reference": "ghcr.io/us/x@sha256:1",\n  "image": "ghcr.io/us/x:id"\n}\n"""
+    executable(copy / ".venv/bin/invoke", f"printf '%s|' \"$@\" >&2\nprintf '{answer}'\nexit {code}")
     inputs = dict.fromkeys(read(PULL)["inputs"], "") | {"registry": "ghcr.io/us/x", "python": "3.12"}
     runner = machine(copy, tmp_path / "workspace", **{"toJSON(inputs)": json.dumps(inputs)})
     done = runner.run_action("Pull", PULL)

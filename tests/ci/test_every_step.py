@@ -1,6 +1,5 @@
-"""Every `run:` step of the workflows runs in some test; here those that need no engine."""
+"""Steps of the workflows that publish, audit and fuzz, which need no engine."""
 
-import json
 import os
 import re
 import shutil
@@ -10,40 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests import checkout
-from tests.ci.steps import GITHUB, ROOT, Github, gitlab, read
+from tests.ci.steps import ROOT, Github, executable, gitlab
 from tests.publish import wheels
-from tests.servers import Handler, serving
 from tfbuild import __version__
 
 pytestmark = pytest.mark.slow
 
 TAG = f"v{__version__}"
-# Whole test runs and the soak, which ci/debian.sh starts, and one command of tfbuild: `push --indexes` for each index.
-WHOLE = {("test.yml", "Test"), ("nightly.yml", "Test"), ("nightly.yml", "Soak"), ("images.yml", "Indexes")}
 
 
-def test_every_step_of_every_workflow_runs_in_a_test() -> None:
-    """By the calls in the tests; `site.run(NAME)` is a step of image.yml, and steps of one text are one."""
-    tests = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rglob("test_*.py")))
-    called = set(re.findall(r'run\(\s*"([\w-]+\.yml)", "([^"]+)"(?:, job="(\w+)")?', tests))
-    called |= {("image.yml", name, "") for name in re.findall(r'site\.run\("([^"]+)"', tests)}
-    every = [
-        (path.name, step["name"], job, step["run"])
-        for path in sorted(GITHUB.glob("*.yml"))
-        for job, content in read(path)["jobs"].items()
-        for step in content.get("steps", ())
-        if "run" in step
-    ]
-    ran = {text for file, name, job, text in every if {(file, name, ""), (file, name, job)} & called}
-    assert {(file, name) for file, name, _, text in every if text not in ran} == WHOLE
-
-
-def program(folder: Path, name: str) -> None:
+def program(path: Path, script: str = "") -> None:
     """A program that notes its words, and the credentials that it was given."""
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text('#!/bin/sh\necho "$(basename "$0") $* ${GH_TOKEN:-}" >> words\n')
-    path.chmod(0o755)
+    executable(path, f'echo "$(basename "$0") $* ${{GH_TOKEN:-}}" >> words\n{script}')
 
 
 @pytest.fixture
@@ -58,15 +35,8 @@ def runner(copy: Path, **env: str) -> Github:
     return Github(checkout=copy, temp=copy.parent / "temp", values=values, env=env)
 
 
-@pytest.mark.parametrize(("tag", "code"), [(TAG, 0), ("v99.0", 1)])
-def test_a_release_has_the_version_as_its_tag(tag: str, code: int, copy: Path) -> None:
-    done = runner(copy, GITHUB_REF_NAME=tag).run("release.yml", "Compare the tag with the version")
-    assert done.code == code, done.stderr
-    assert ("::error::" in done.stdout) == bool(code)
-
-
 def test_a_compile_gets_the_room_of_software_that_nothing_here_uses(copy: Path) -> None:
-    program(copy.parent / "bin", "sudo")
+    program(copy.parent / "bin/sudo")
     path = f"{copy.parent / 'bin'}:{os.environ['PATH']}"
     assert runner(copy, PATH=path).run("image.yml", "Make room for a compile").code == 0
     words = (copy / "words").read_text().split()
@@ -75,50 +45,40 @@ def test_a_compile_gets_the_room_of_software_that_nothing_here_uses(copy: Path) 
     assert not [one for one in needed for gone in words[3:] if Path(one).is_relative_to(gone)]
 
 
-@pytest.mark.parametrize("path", ["pull.sh", "docs/publishing.md"])
-def test_the_script_that_pulls_is_fetched_by_this_version(path: str) -> None:
-    text = (ROOT / path).read_text(encoding="utf-8")
-    assert set(re.findall(r"raw\.githubusercontent\.com/us/tfbuild/([^/]+)/pull\.sh", text)) == {TAG}
-
-
-def test_a_release_has_its_section_of_the_changelog(copy: Path) -> None:
+def test_a_release_has_its_version_its_notes_and_what_is_attested(copy: Path) -> None:
+    """And the script that pulls, which the manual fetches by this version."""
+    for name in ("bin/gh", "temp/publish/bin/pypi-attestations", "temp/publish/bin/uv"):
+        program(copy.parent / name)
+    for name in ("x.whl", "x.tar.gz"):
+        (copy / "dist").mkdir(exist_ok=True)
+        (copy / "dist" / name).touch()
     changes = copy / "CHANGELOG.md"
     text = changes.read_text(encoding="utf-8")
-    machine = runner(copy, GITHUB_REF_NAME=TAG)
-    changes.write_text(text.replace(f"## [{__version__}]", "## [0.0.9]"))
-    done = machine.run("release.yml", "Notes")
-    assert (done.code, done.stdout) == (1, "")
-    assert f"CHANGELOG.md has no section [{__version__}]" in done.stderr
     changes.write_text(f"{text}\n## [0.0.9] - 2026-01-01\n\nOlder.\n")
-    done = machine.run("release.yml", "Notes")
-    assert done.code == 0
-    assert done.stdout.strip() == text.partition(f"## [{__version__}]")[2].partition("\n")[2].strip()
-
-
-def test_a_release_on_github_has_the_script_that_pulls(copy: Path) -> None:
-    program(copy.parent / "bin", "gh")
-    (copy / "dist").mkdir()
-    (copy / "dist" / "x.whl").touch()
-    path = f"{copy.parent / 'bin'}:{os.environ['PATH']}"
-    done = runner(copy, GITHUB_REF_NAME=TAG, PATH=path).run("release.yml", "Release")
-    assert done.code == 0, done.stderr
+    machine = runner(copy, GITHUB_REF_NAME=TAG, PATH=f"{copy.parent / 'bin'}:{os.environ['PATH']}")
+    steps = ("Compare the tag with the version", "Notes", "Release", "Attest for PyPI, and publish")
+    done = {name: machine.run("release.yml", name) for name in steps}
+    assert {one.code for one in done.values()} == {0}, done
     notes = copy.parent / "temp" / "notes.md"
-    words = f"release create {TAG} --verify-tag --title {TAG} --notes-file {notes} pull.sh dist/x.whl secret"
-    assert (copy / "words").read_text() == f"gh {words}\n"
-    assert notes.read_text().strip() in (copy / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert notes.read_text().strip() == text.partition(f"## [{__version__}]")[2].partition("\n")[2].strip()
+    assert [line.split() for line in (copy / "words").read_text().splitlines()] == [
+        ["gh", "release", "create", TAG, "--verify-tag", "--title", TAG, "--notes-file", str(notes), "pull.sh",
+         "dist/x.tar.gz", "dist/x.whl", "secret"],
+        ["pypi-attestations", "sign", "dist/x.tar.gz", "dist/x.whl"],
+        ["uv", "publish", "--trusted-publishing", "always", "dist/x.tar.gz", "dist/x.whl"],
+    ]  # fmt: skip
+    changes.write_text(text.replace(f"## [{__version__}]", "## [0.0.9]"))
+    assert f"CHANGELOG.md has no section [{__version__}]" in machine.run("release.yml", "Notes").stderr
+    done_ = runner(copy, GITHUB_REF_NAME="v99.0").run("release.yml", steps[0])
+    assert (done_.code, "::error::" in done_.stdout) == (1, True)
+    for path in ("pull.sh", "docs/publishing.md"):
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert set(re.findall(r"raw\.githubusercontent\.com/us/tfbuild/([^/]+)/pull\.sh", text)) == {TAG}
 
 
-def test_what_is_attested_for_pypi_is_what_is_published(copy: Path) -> None:
-    for name in ("pypi-attestations", "uv"):
-        program(copy.parent / "temp" / "publish" / "bin", name)
-    (copy / "dist").mkdir()
-    for name in ("x.whl", "x.tar.gz"):
-        (copy / "dist" / name).touch()
-    done = runner(copy).run("release.yml", "Attest for PyPI, and publish")
-    assert done.code == 0, done.stderr
-    signed, published = (copy / "words").read_text().splitlines()
-    assert signed.split() == ["pypi-attestations", "sign", "dist/x.tar.gz", "dist/x.whl"]
-    assert published.split() == ["uv", "publish", "--trusted-publishing", "always", "dist/x.tar.gz", "dist/x.whl"]
+def test_a_repository_has_no_capital_letters_where_images_are_named(copy: Path) -> None:
+    done = runner(copy, GITHUB_REPOSITORY="Us/TFBuild").run("action.yml", "Repository")
+    assert (done.code, done.outputs) == (0, {"name": "us/tfbuild"})
 
 
 @pytest.mark.parametrize(
@@ -140,15 +100,6 @@ def test_the_wheels_of_another_run_become_an_index(repository: str, site: str, u
     assert list((tmp_path / "temp" / "public").glob("pool/*/tensorflow-2.14.0+tfbuild.x86.64.v4-*.whl"))
 
 
-def test_the_only_artifact_of_a_run_is_not_in_a_folder_of_its_own(tmp_path: Path) -> None:
-    """As download-artifact has it from version 5 on."""
-    wheels.wheel(tmp_path / "temp" / "wheels")
-    values = {"inputs.options": "", "vars.TFBUILD_WHEELS_URL": ""}
-    env = {"GITHUB_REPOSITORY": "Us/TF"}
-    done = Github(checkout=ROOT, temp=tmp_path / "temp", values=values, env=env).run("wheels.yml", "Index")
-    assert (done.code, done.stdout) == (0, "https://us.github.io/TF/avx/simple/\n"), done.stderr
-
-
 def locks() -> list[str]:
     """The files of this repository that pin packages by hash."""
     outside = (":!tests", ":!*.py")
@@ -161,9 +112,7 @@ def locks() -> list[str]:
 @pytest.mark.parametrize("vulnerable", ["", "requirements.lock", "ci/audit.txt"])
 def test_every_lock_file_is_audited_and_a_vulnerability_fails_the_job(ci: str, vulnerable: str, copy: Path) -> None:
     """By a pip-audit that notes its words; Python is needed only to install one."""
-    program(copy, "pip-audit")
-    with (copy / "pip-audit").open("a") as script:
-        script.write(f'case "$*" in *" {vulnerable}") exit 1 ;; esac\n' if vulnerable else "")
+    program(copy / "pip-audit", f'case "$*" in *" {vulnerable}") exit 1 ;; esac' if vulnerable else "")
     env = {"PIP_AUDIT": str(copy / "pip-audit"), "PYTHON": "/bin/false"}
     if ci == "GitHub":
         code = runner(copy, **env).run("nightly.yml", "Audit").code
@@ -174,21 +123,6 @@ def test_every_lock_file_is_audited_and_a_vulnerability_fails_the_job(ci: str, v
     assert sorted(words[-1] for words in runs) == locks(), "all of them, whichever fails"
     # Without --strict, what cannot be looked up passes.
     assert all({"--strict", "--require-hashes", "--disable-pip"} < {*words} for words in runs)
-
-
-@pytest.mark.parametrize("code", [0, 1])
-def test_an_input_that_a_parser_cannot_take_fails_the_job(code: int, copy: Path) -> None:
-    program(copy, "python")
-    with (copy / "python").open("a") as script:
-        script.write(f"exit {code}\n")
-    env = {"FUZZ": str(copy / "python"), "PYTHON": "/bin/false"}
-    assert runner(copy, **env).run("nightly.yml", "Fuzz").code == code
-    assert (copy / "words").read_text().strip() == "python -m benchmarks.fuzz --seconds 60"
-
-
-def test_a_repository_has_no_capital_letters_where_images_are_named(copy: Path) -> None:
-    done = runner(copy, GITHUB_REPOSITORY="Us/TFBuild").run("action.yml", "Repository")
-    assert (done.code, done.outputs) == (0, {"name": "us/tfbuild"})
 
 
 # --- what installs from PyPI ------------------------------------------------------------------------------------------
@@ -229,51 +163,3 @@ def test_the_package_is_built_and_tried(copy: Path) -> None:
         shutil.copy(wheel, machine.temp / "package")
     done = machine.run("package.yml", "Try")
     assert done.code == 0, done.stderr
-
-
-ADVISORY = {
-    "id": "PYSEC-2026-1",
-    "summary": "made up",
-    "published": "2026-01-01T00:00:00Z",
-    "affected": [
-        {
-            "package": {"name": "jinja2", "ecosystem": "PyPI"},
-            "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "99.0"}]}],
-        }
-    ],
-}
-
-
-class Advisories(Handler):
-    """OSV's answers: nothing is known of any package but one."""
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        found = {"vulns": [ADVISORY]} if asked["package"]["name"] == "jinja2" else {}
-        self.say(200, json.dumps(found).encode())
-
-
-@pytest.mark.nightly
-def test_pip_audit_is_installed_and_finds_a_vulnerability_of_a_locked_package(tmp_path: Path) -> None:
-    """Of another database than PyPI's, in which the next vulnerability may stand at any time."""
-    whole = checkout.copy(tmp_path / "whole")
-    with serving(Advisories) as host:
-        env = {**os.environ, "PIP_AUDIT_VULNERABILITY_SERVICE": "osv", "PIP_AUDIT_OSV_URL": f"http://{host}/"}
-        for ignored, code in ([], 1), (["--ignore-vuln", "PYSEC-2026-1"], 0):
-            done = subprocess.run(
-                [whole / "ci" / "audit.sh", *ignored], env=env, capture_output=True, text=True, check=False
-            )
-            assert done.returncode == code, done.stderr
-            assert ("PYSEC-2026-1 99.0" in done.stdout) == (code == 1)
-
-
-@pytest.mark.nightly
-def test_the_fuzzer_is_installed_and_feeds_a_parser(tmp_path: Path) -> None:
-    whole = checkout.copy(tmp_path / "whole")
-    done = subprocess.run(
-        [whole / "ci" / "fuzz.sh", "names", "--seconds", "2"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    inputs = re.fullmatch(r"names: ([\d,]+) inputs in \d s, 0 that it cannot take\n", done.stdout)
-    assert inputs, done.stdout
-    assert int(inputs[1].replace(",", "")) > 100

@@ -6,6 +6,7 @@ test_trees.py compares them with real source trees.
 import re
 from datetime import date
 from importlib import resources
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -23,7 +24,7 @@ from tfbuild.cpu import compilers, isa
 from tfbuild.errors import Unsupported
 from tfbuild.facts import releases, toolchains
 from tfbuild.facts.release_table import Config, RangeRow, ReleaseTable, Sourced, spelled, table
-from tfbuild.plan import BUILD_PYTHON, Request, configuration, cuda, failures, rules, select, wheel
+from tfbuild.plan import BUILD_PYTHON, Request, configuration, cuda, rules, select, wheel
 
 FILE = resources.files("tfbuild.facts") / "releases.toml"
 ALL = tuple(row.version for row in releases.releases())
@@ -50,11 +51,6 @@ def test_every_row_has_a_source_and_holds_for_a_release(row_name: str, row: Rang
     assert not isinstance(row, Sourced) or len(row.source) > 3
     older = bool(row.before) and Version(row.before) <= Version(ALL[0])
     assert older or any(row.covers(release) for release in (*ALL, *EARLY))
-
-
-def test_commits_are_whole_or_as_the_official_wheel_abbreviates_them() -> None:
-    assert all(re.fullmatch("[0-9a-f]{11}|[0-9a-f]{40}|", row.commit) for row in releases.releases())
-    assert releases.get("2.14.1").tag == "v2.14.1"
 
 
 @each("release", ALL)
@@ -90,21 +86,6 @@ def test_a_config_that_may_be_gone_is_refused(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(Unsupported) as refusal:
         configuration.configs("2.21.0", "mkl", "x86_64", "threadpool")
     assert "--release 2.20.0" in refusal.value.hint
-
-
-def test_newest_returns_the_newest_release_that_is_not_refused() -> None:
-    newest_one = rules.newest_release(lambda r: (r, configuration.threading(r, "x86_64", "threadpool")))
-    assert newest_one == ((newest.RELEASE, "threadpool"), "")
-    older = rules.newest_release(lambda r: releases.get(r if r == "2.14.1" else f"no {r}").version)
-    assert older == ("2.14.1", f"unknown TensorFlow release 'no {newest.RELEASE}'")
-    with pytest.raises(Unsupported):
-        rules.newest_release(lambda r: configuration.threading(r, "sparc"))
-
-
-def test_cuda_wheel_is_passed_where_it_exists() -> None:
-    assert configuration.configs("2.17.1", "cuda", "x86_64", "threadpool") == ("cuda",)
-    assert configuration.configs("2.18.0", "cuda", "x86_64", "threadpool") == ("cuda", "cuda_wheel")
-    assert configuration.configs("2.18.0", "cpu", "x86_64", "threadpool") == ()
 
 
 # --- configure -------------------------------------------------------------------------------------------------------
@@ -154,15 +135,12 @@ def test_official_wheels(release: str) -> None:
         assert Requirement(wheel.official_requirement(release, target, "x86_64")).specifier.contains(release)
 
 
-def test_official_wheels_for_aarch64() -> None:
+def test_official_wheels_for_aarch64_and_the_newest_for_a_python() -> None:
     row = releases.official_wheel("2.21.0", "aarch64")
     assert isa.instruction_set(row.features, "aarch64").name == "armv8-a"
     assert wheel.official_requirement("2.21.0", "mkl", "aarch64") == "tensorflow==2.21.0"
     with pytest.raises(Unsupported, match="CUDA"):
         wheel.official_requirement("2.21.0", "cuda", "aarch64")
-
-
-def test_newest_official_wheel_for_a_python() -> None:
     assert wheel.newest_official("x86_64", "3.13") == newest.RELEASE
     with pytest.raises(Unsupported, match=r"no official x86_64 wheel supports Python '3\.14'"):
         wheel.newest_official("x86_64", "3.14")
@@ -175,49 +153,23 @@ def test_the_compiler_of_a_wheel_that_was_not_looked_at_is_unknown() -> None:
         assert build.compiler == compiler
 
 
-@pytest.mark.parametrize(
-    ("release", "expected"),
-    [
-        ("2.21.0", ()),
-        ("2.18.0", ()),
-        ("2.17.1", ("numpy<2",)),
-        ("2.14.0", ("numpy<2",)),
-    ],
-)
-def test_the_constraints_of_an_install(release: str, expected: tuple[str, ...]) -> None:
-    assert releases.constraints(release) == expected
-
-
 @each("release", ALL)
 def test_constraints_are_requirements_and_hermetic_builds_need_none(release: str) -> None:
     for step in ("run", "build"):
         for line in releases.constraints(release, step):
             assert Requirement(line).specifier
     assert bool(releases.constraints(release, "build")) == (Version(release) < Version("2.14"))
+    assert ("numpy<2" in releases.constraints(release)) == (Version(release) < Version("2.18"))
 
 
 # --- the message -----------------------------------------------------------------------------------------------------
 
 
-def test_guard_spelling_is_in_tensorflows_words_and_order() -> None:
-    held = {"fma", "avx512_vnni", "avx2", "avx512_fp16", "adx"}
-    assert releases.guard_spelling("2.14.0", held) == ("AVX2", "AVX512_VNNI", "FMA")
-    assert releases.guard_spelling("2.21.0", held) == ("AVX2", "AVX512_VNNI", "AVX512_FP16", "FMA")
-
-
 # --- names of releases -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "release"),
-    [
-        ("2.21", "2.21.0"),
-        ("v2.21.0", "2.21.0"),
-        (" 2.16 ", "2.16.2"),
-    ],
-)
-def test_find(text: str, release: str) -> None:
-    assert rules.find_release(text) == release
+def test_a_release_is_found_as_people_write_it() -> None:
+    assert [rules.find_release(text) for text in ("2.21", "v2.21.0", " 2.16 ")] == ["2.21.0", "2.21.0", "2.16.2"]
 
 
 @pytest.mark.parametrize(
@@ -249,26 +201,14 @@ def test_any_text_gives_a_release_or_unknown_release(text: str) -> None:
     assert release in ALL
 
 
-def test_facts_of_an_unknown_release_are_refused() -> None:
-    for look_up in (releases.pythons, releases.bazel, releases.constraints, failures.known):
-        with pytest.raises(Unsupported):
-            look_up("2.14.9")
-    with pytest.raises(Unsupported):
-        releases.config("mkl", "2.14.9")
-
-
 # As pip and TensorFlow's tags spell it, the release that it means, and what TensorFlow prints.
 @pytest.mark.parametrize(
     ("text", "release", "printed"),
     [
         ("2.99", "2.99.0", "2.99.0"),
         ("v2.99.1", "2.99.1", "2.99.1"),
-        ("2.99.0rc0", "2.99.0rc0", "2.99.0-rc0"),
         ("v2.99.0-rc0", "2.99.0rc0", "2.99.0-rc0"),
-        ("2.99rc0", "2.99.0rc0", "2.99.0-rc0"),
-        ("2.99-rc1", "2.99.0rc1", "2.99.0-rc1"),
         ("2.99.0.dev20261026", "2.99.0.dev20261026", "2.99.0-dev20261026"),
-        ("2.99.0-dev20261026", "2.99.0.dev20261026", "2.99.0-dev20261026"),
         ("2.14.0rc1", "2.14.0rc1", "2.14.0-rc1"),
     ],
 )
@@ -286,12 +226,6 @@ def test_a_newer_release_a_candidate_and_a_nightly_are_found_where_they_are_allo
         else f"TensorFlow {release} is not a final release"
     )
     assert refusal.value.hint == "--source FOLDER builds its tree, --wheel official takes its wheel"
-
-
-def test_a_release_of_the_next_major_version_is_newer_even_where_newer_ones_are_allowed() -> None:
-    with pytest.raises(Unsupported, match=r"TensorFlow 3\.0\.0 is newer than this tfbuild") as refusal:
-        rules.find_release("3.0.0", newer=True)
-    assert refusal.value.hint.startswith("upgrade tfbuild")
 
 
 def test_a_candidate_has_the_facts_of_its_release_and_a_newer_one_those_of_the_newest() -> None:
@@ -336,35 +270,21 @@ def test_a_mistake_in_the_file_is_refused_with_its_row(row: str, complaint: str)
     text = FILE.read_text(encoding="utf-8")
     assert ROW in text
     assert facts.parse(text, ReleaseTable, "releases.toml") == table()
+    check_releases(table())
     with pytest.raises(ValueError, match=re.escape(complaint)):
         check_releases(facts.parse(text.replace(ROW, row), ReleaseTable, "releases.toml"))
 
 
-def test_the_rows_fit_together() -> None:
-    check_releases(table())
-
-
 def test_a_refusal_names_the_nearest_release_that_has_the_fact() -> None:
     rows = (Config(since="2.13", before="2.14", name="x"), Config(since="2.14.1", before="2.15", name="x"))
-    hints = {
-        "2.12.1": "--release 2.13.0 has it",
-        "2.14.0": "--release 2.14.1 has it",
-        newest.RELEASE: "--release 2.14.1 has it",
-    }
-    for release, hint in hints.items():
+    for release, key, other in (("2.12.1", "x", "2.13.0"), (newest.RELEASE, "x", "2.14.1"), (newest.RELEASE, "y", "")):
         with pytest.raises(Unsupported, match="there is no such fact") as refusal:
-            releases.row(rows, release, "x")
-        assert refusal.value.hint == hint
-    with pytest.raises(Unsupported) as unknown:
-        releases.row(rows, newest.RELEASE, "y")
-    assert unknown.value.hint == ""
+            releases.row(rows, release, key)
+        assert refusal.value.hint == (f"--release {other} has it" if other else "")
+    with pytest.raises(Unsupported):
+        releases.pythons("2.14.9")
 
 
 def test_each_release_has_its_day_and_patches_come_in_order() -> None:
-    days = {row.version: date.fromisoformat(row.date) for row in releases.releases()}
-    assert min(days.values()) == date(2023, 3, 22)
-    assert days["2.21.0"] == date(2026, 3, 6)
-    series: dict[str, list[date]] = {}
-    for version, day in days.items():
-        series.setdefault(version.rpartition(".")[0], []).append(day)
-    assert all(rows == sorted(rows) for rows in series.values()), series
+    days = [(row.version.rpartition(".")[0], date.fromisoformat(row.date)) for row in releases.releases()]
+    assert all(day <= later for (one, day), (other, later) in pairwise(days) if one == other)

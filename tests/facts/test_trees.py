@@ -250,69 +250,28 @@ def test_no_variable_is_set_that_configure_does_not_know(release: str, target: s
         assert answered <= {*facts.questions, *facts.reads}
 
 
-# --- the reader ------------------------------------------------------------------------------------------------------
-
-CUDA_RC = """
-build:cuda_version --repo_env=HERMETIC_CUDA_VERSION="12.5.1" --repo_env=HERMETIC_CUDNN_VERSION="9.3.0"
-build:cuda_version --repo_env HERMETIC_CUDA_COMPUTE_CAPABILITIES="sm_60,compute_90"
-build:rbe_cuda --repo_env=TF_CUDA_VERSION=11.0 --repo_env=TF_CUDNN_VERSION=8.0
-"""
-# The first check is that of Windows builds.
-GUARD = """
-    CheckIfFeatureUnused(CPUFeature::AVX, "AVX", missing_instructions);
-    CheckIfFeatureUnused(CPUFeature::SSE, "SSE", missing_instructions);
-    CheckIfFeatureUnused(CPUFeature::AVX, "AVX",
-                         missing_instructions);
-    CheckIfFeatureUnused(CPUFeature::FMA, "FMA", missing_instructions);
-"""
-CONFIGURE = """
-_DEFAULT_CUDA_COMPUTE_CAPABILITIES = '3.5,7.0'
-def write(var_name, var):
-  if 'TF_READ' in environ_cp:
-    write(var, environ_cp['TF_TAKEN'])
-def main():
-  get_var(
-      environ_cp, 'TF_ASKED', 'CUDA')
-  get_var(environ_cp, var_name='TF_NAMED', query='x')
-"""
+# --- the reader -------------------------------------------------------------------------------------------------------
 
 
-RC = CUDA_RC + "common:other --repo_env=BAZEL_COMPILER=/usr/lib/llvm-18/bin/clang\n"
-
-
-def test_a_trees_facts_are_read() -> None:
+def test_what_the_table_has_beyond_the_product_is_read() -> None:
     files = {
-        ".bazelversion": "1.2.3\n# a note\n",
-        ".bazelrc": "build:mkl --define=a=1 # so\nbuild:mkl -c opt\ncommon:other --x\ntest:tests --y\n" + RC,
-        "configure.py": CONFIGURE,
-        "tensorflow/tools/pip_package/BUILD": 'py_wheel(\n    name = "wheel",\n)\n',
+        ".bazelrc": "build:cuda --repo_env=HERMETIC_CUDA_VERSION=12.5.1 --repo_env=HERMETIC_CUDNN_VERSION=9.3.0\n"
+        'build:cuda --repo_env HERMETIC_CUDA_COMPUTE_CAPABILITIES="sm_60,compute_90"\n'
+        "build:rbe_cuda --repo_env=TF_CUDA_VERSION=11.0 --repo_env=TF_CUDNN_VERSION=8.0\n",
+        "configure.py": "_DEFAULT_CUDA_COMPUTE_CAPABILITIES = '3.5,7.0'\n",
         "tensorflow/tools/pip_package/build_pip_package.sh": "# patch -p1\n  patchelf --shrink-rpath x\n",
-        "tensorflow/tools/pip_package/setup.py": "_VERSION = '2.18.0'\n"
-        + "".join(f"'Programming Language :: Python :: {name}',\n" for name in ("3.9", "3.12")),
+        "tensorflow/tools/pip_package/setup.py": "'Programming Language :: Python :: 3.9',\n"
+        "'Programming Language :: Python :: 3.12',\n",
         "tensorflow/tools/Dockerfile.cuda12.3-cudnn9.1-ubuntu22.04": "",
-        "tensorflow/core/platform/cpu_feature_guard.cc": GUARD,
+        # The first check is that of Windows builds.
+        "tensorflow/core/platform/cpu_feature_guard.cc": "".join(
+            f'CheckIfFeatureUnused(CPUFeature::{name},\n  "{name}", missing);\n'
+            for name in ("AVX", "SSE", "AVX", "FMA")
+        ),
         "third_party/xla/third_party/tsl/tsl/platform/cpu_info.h": "enum CPUFeature {\n  // x\n  SSE = 1,\n",
         "tensorflow/core/public/version.h": "#define TF_GRAPH_DEF_VERSION 7  // Updated: 2024/7/9\n",
-        "requirements_lock_3_9.txt": "",
-        "requirements_lock_3_12.txt": "",
-        "requirements_lock_3_11.txt": "",
     }
     facts = trees.read_record(files.get, files)
-    assert facts.dated == "2024-07-09"
-    assert (facts.version, facts.bazelversion) == ("2.18.0", "1.2.3")
-    assert list(facts.configs) == ["cuda_version", "mkl", "other", "rbe_cuda"]
-    assert facts.configs["mkl"] == ("--define=a=1", "-c", "opt")
-    assert facts.clang == "clang-18"
-    assert facts.wheel_targets == ("//tensorflow/tools/pip_package:wheel",)
-    assert facts.questions == ("TF_ASKED", "TF_NAMED")
-    assert facts.reads == ("TF_READ", "TF_TAKEN")
-    assert facts.lock_files == ("3.11", "3.12")
-    assert (facts.pythons, facts.host_tools, facts.guard) == (("3.12",), ("patchelf",), ("SSE", "AVX", "FMA"))
-    assert facts.cpu_numbers == ("SSE=1",)
-    assert facts.cuda == ("12.3/9.1", "12.5.1/9.3.0")
-    assert facts.capabilities == ("3.5,7.0", "sm_60,compute_90")
-
-
-def test_a_newer_tree_has_its_version_in_another_file() -> None:
-    files = {"tensorflow/tf_version.bzl": 'TF_VERSION = "2.22.0"\nMAJOR = TF_VERSION.split(".")[0]\n'}
-    assert trees.read_record(files.get, []).version == "2.22.0"
+    assert (facts.dated, facts.pythons, facts.host_tools) == ("2024-07-09", ("3.12",), ("patchelf",))
+    assert (facts.guard, facts.cpu_numbers) == (("SSE", "AVX", "FMA"), ("SSE=1",))
+    assert (facts.cuda, facts.capabilities) == (("12.3/9.1", "12.5.1/9.3.0"), ("3.5,7.0", "sm_60,compute_90"))

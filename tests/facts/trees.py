@@ -3,21 +3,18 @@
     python -m tests.facts.trees SOURCE=FOLDER[@REVISION] ...
 
 adds trees to the table, or replaces them; without the file it begins a new one. FOLDER is a tree, or a git directory
-where a revision is named; SOURCE says where it is from. The table holds each fact as [first, last, value] over trees in
-a row.
+where a revision is named; SOURCE says where it is from.
 """
 
-import itertools
-import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
+import msgspec
 from packaging.version import Version
 
 from tfbuild import facts
@@ -31,8 +28,6 @@ FILE = Path(__file__).parents[1] / "data" / "trees.json"
 # What the facts say something about, and --config=linux, which gives host tools the target's flags in some releases.
 # Of other configs the table has the names.
 CONFIGS = tuple(sorted({row.name for row in table().config} | {"linux"}))
-# What the table does not have.
-LEFT_OUT = ("configs", "clang")
 GRAPH_VERSION = "tensorflow/core/public/version.h"
 # TensorFlow's own build images name their CUDA and cuDNN; later trees name theirs in .bazelrc.
 CUDA_IMAGE = re.compile(r"cuda(\d+\.\d+)(?:\.\d+)?-cudnn(\d+(?:\.\d+)?)")
@@ -42,15 +37,8 @@ SETUPS = tuple(f"{PIP}/{name}" for name in ("v2/setup.py", "setup.py", "setup.py
 # The settings of the official builds, and of all builds.
 PYWRAP = (".bazelrc", *(f"ci/official/envs/{name}" for name in ("linux_arm64", "linux_x86", "linux_x86_cuda")))
 # `CPUFeature`: TensorFlow's own, TSL's, XLA's; a header that only includes another has none.
-CPU_INFO = tuple(
-    f"{folder}/platform/cpu_info.h"
-    for folder in (
-        "tensorflow/core",
-        "tensorflow/tsl",
-        "third_party/xla/third_party/tsl/tsl",
-        "third_party/xla/xla/tsl",
-    )
-)
+CPU_FOLDERS = ("tensorflow/core", "tensorflow/tsl", "third_party/xla/third_party/tsl/tsl", "third_party/xla/xla/tsl")
+CPU_INFO = tuple(f"{folder}/platform/cpu_info.h" for folder in CPU_FOLDERS)
 # What fixes change, by name: the edits of the same files.
 EDITS = {
     f"{row.id} {files}": [edit for edit in row.edits if edit.files == files]
@@ -104,21 +92,7 @@ class Tree:
 @cache
 def trees() -> tuple[Tree, ...]:
     """Those in the table: releases in their order, then snapshots of master by their date."""
-    table = json.loads(FILE.read_text(encoding="utf-8"))
-    names = [row["name"] for row in table["trees"]]
-    values: dict[str, dict[str, Any]] = {name: {"configs": {}} for name in names}
-    fixes: dict[str, dict[str, int]] = {name: {} for name in names}
-    for key, name, value in _spread(table["facts"], names):
-        values[name][key] = _frozen(value)
-    for name in names:
-        values[name]["configs"] = dict.fromkeys(values[name].pop("config_names"), ())
-    for key, name, value in _spread(table["configs"], names):
-        values[name]["configs"][key] = _frozen(value)
-    for key, name, value in _spread(table["fixes"], names):
-        fixes[name][key] = value
-    return tuple(
-        Tree(**row, facts=TreeRecord(**values[row["name"]]), fixes=fixes[row["name"]]) for row in table["trees"]
-    )
+    return msgspec.json.decode(FILE.read_bytes(), type=tuple[Tree, ...])
 
 
 def of(release: str) -> Tree | None:
@@ -148,51 +122,9 @@ def _version(tree: Tree) -> Version:
     return Version(tree.facts.version)
 
 
-def _spread(runs: dict[str, list[tuple[str, str, Any]]], names: list[str]) -> Iterator[tuple[str, str, Any]]:
-    for key, rows in runs.items():
-        for first, last, value in rows:
-            for name in names[names.index(first) : names.index(last) + 1]:
-                yield key, name, value
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def dump(trees: Iterable[Tree]) -> str:
-    """The table as JSON, a line a run."""
-    rows = list(trees)
-    names = [tree.name for tree in rows]
-    keys = [field.name for field in fields(TreeRecord) if field.name not in LEFT_OUT]
-    columns = {key: [getattr(tree.facts, key) for tree in rows] for key in keys}
-    columns["config_names"] = [tuple(tree.facts.configs) for tree in rows]
-    configs = {key: [tree.facts.configs.get(key) or None for tree in rows] for key in CONFIGS}
-    fixes = {key: [tree.fixes.get(key) for tree in rows] for key in EDITS}
-    about = [{key: value for key, value in asdict(tree).items() if key not in ("facts", "fixes")} for tree in rows]
-    return (
-        '{"trees": [\n'
-        + ",\n".join(json.dumps(row) for row in about)
-        + '],\n"facts": '
-        + _runs(columns, names)
-        + ',\n"configs": '
-        + _runs(configs, names)
-        + ',\n"fixes": '
-        + _runs(fixes, names)
-        + "}\n"
-    )
-
-
-def _runs(columns: dict[str, list[Any]], names: list[str]) -> str:
-    """[first, last, value] for each run of equal values; none for None, and no key without any."""
-    shown = []
-    for key, values in columns.items():
-        groups = [
-            list(group) for _, group in itertools.groupby(zip(names, values, strict=True), key=lambda one: one[1])
-        ]
-        lines = [json.dumps([group[0][0], group[-1][0], group[0][1]]) for group in groups if group[0][1] is not None]
-        if lines:
-            shown.append(f"{json.dumps(key)}: [\n" + ",\n".join(lines) + "]")
-    return "{\n" + ",\n".join(shown) + "}"
+    """The table as JSON, a line a tree."""
+    return "[\n" + ",\n".join(msgspec.json.encode(tree).decode() for tree in trees) + "\n]\n"
 
 
 def stored(facts: TreeRecord) -> TreeRecord:
@@ -281,14 +213,8 @@ def tree(source: str, place: str) -> Tree:
     facts, fixes = _in_git(folder, commit) if commit else (folder_record(Path(folder)), {})
     own = next((row.commit for row in releases.releases() if row.version == facts.version), "")
     exact = bool(commit and own) and commit.startswith(own)
-    return Tree(
-        name=facts.version if exact else facts.dated,
-        source=source,
-        commit=commit,
-        exact=exact,
-        facts=facts,
-        fixes=fixes,
-    )
+    name = facts.version if exact else facts.dated
+    return Tree(name=name, source=source, commit=commit, exact=exact, facts=facts, fixes=fixes)
 
 
 def folder_record(folder: Path) -> TreeRecord:
