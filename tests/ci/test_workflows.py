@@ -176,7 +176,7 @@ def test_gitlabs_pipeline_has_the_rows_that_need_something(copy: Path) -> None:
     for names in ("ae", "ab"):
         rows = [{"TFBUILD_ID": name, "TFBUILD_OPTIONS": "", "TFBUILD_RUNNER": "x"} for name in names]
         pipeline = json.dumps({"include": [], "build": {"extends": ".tfbuild", "parallel": {"matrix": rows}}})
-        command = [sys.executable, copy / "ci" / "todo.py"]
+        command = [sys.executable, str(copy / "ci" / "todo.py")]
         answers.append(json.loads(subprocess.run(command, input=pipeline, stdout=-1, text=True, check=True).stdout))
     assert [row["TFBUILD_ID"] for row in answers[0]["build"]["parallel"]["matrix"]] == ["e"]
     assert [job["script"] for job in answers[1].values()] == [["echo nothing to build"]]

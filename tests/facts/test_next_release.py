@@ -2,13 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import checkout
-from tests.checkout import Copy
 from tests.facts import newest
 from tests.facts.checks import check_releases
 from tfbuild import facts
@@ -29,36 +27,23 @@ def with_release(text: str, version: str) -> str:
     return longer
 
 
-@pytest.fixture(scope="module")
-def with_next(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
-    copy = checkout.copy(tmp_path_factory.mktemp("next") / "copy", "tfbuild/", "templates/", "tasks.py", "tools/")
+def test_a_new_release_is_the_default_and_plans_and_renders_for_every_target(tmp_path: Path) -> None:
+    copy = checkout.copy(tmp_path / "copy", "tfbuild/", "templates/", "tasks.py", "tools/")
     (copy / FILE).write_text(with_release((copy / FILE).read_text(encoding="utf-8"), NEXT), encoding="utf-8")
+    host = ("--platform", "linux/amd64", "--cpu", "x86-64-v3")
+    every = [word for name in targets.names() for word in ("--target", name)]
     with checkout.serving(copy) as served:
-        yield served
-
-
-def rows_of(copy: Copy, *arguments: str) -> list[dict[str, str]]:
-    """Return the rows that `invoke` prints there as JSON."""
-    output = json.loads(copy.invoke(*arguments).stdout)
-    return list(output["rows"] if isinstance(output, dict) else output)
-
-
-def test_a_new_release_plans_and_renders_for_every_target(with_next: Copy) -> None:
-    options = ["--platform", "linux/amd64", "--cpu", "x86-64-v3", "--python", "3.12"]
-    options += [word for name in targets.names() for word in ("--target", name)]
-    new, old = (
-        {row["id"]: row for row in rows_of(with_next, "matrix", "--format", "json", "--release", release, *options)}
-        for release in (NEXT, NEWEST)
-    )
-    assert len(new) == 2 * len(targets.names()), "each from the official wheel and from source"
-    assert set(new) == {name.replace(NEWEST, NEXT) for name in old}
-    with_next.invoke("dockerfile", "--release", NEXT, *options[:4], "--output", str(with_next.folder / "context"))
-    assert f"v{NEXT}" in (with_next.folder / "context" / "Dockerfile").read_text(encoding="utf-8")
-
-
-def test_a_new_release_is_the_default(with_next: Copy) -> None:
-    (build,) = rows_of(with_next, "plan", "--json", "--platform", "linux/amd64", "--cpu", "x86-64-v3")
+        (build,) = json.loads(served.invoke("plan", "--json", *host).stdout)
+        served.invoke("dockerfile", *host, "--output", str(tmp_path / "context"))
+        matrices = [
+            json.loads(served.invoke("matrix", *host, *every, f"--release={release}", "--format=json").stdout)["rows"]
+            for release in (NEXT, NEWEST)
+        ]
     assert build["release"] == NEXT
+    assert f"v{NEXT}" in (tmp_path / "context" / "Dockerfile").read_text(encoding="utf-8")
+    new, old = ({row["id"] for row in rows} for rows in matrices)
+    assert new == {name.replace(NEWEST, NEXT) for name in old}
+    assert {row["wheel"] for row in matrices[0]} == {"official", "source"}
 
 
 def test_a_new_major_version_inherits_no_facts() -> None:

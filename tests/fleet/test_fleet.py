@@ -118,6 +118,8 @@ def test_a_second_image_is_added_where_it_is_estimated_to_gain() -> None:
     assert [host.loss for host in one.hosts] == [0, *2 * [pytest.approx(1 - slow / fast, abs=1e-4)]]
     assert ([image.speed for image in two.images], lost(two)) == ([fast, slow], 0)
     assert len(fleet.choose(recorded("rhel7-haswell", "rhel7-broadwell", "ubuntu20.04-zen3"), 3).images) == 1
+    old = fleet.choose(recorded("scientificfermi6-piledriver", "rocky9-zen5"), 2)
+    assert [image.official_wheel for image in old.images] == [False, True]
 
 
 def test_on_aarch64_nothing_is_measured_and_features_count() -> None:
@@ -136,18 +138,6 @@ def test_each_platform_needs_an_image_of_its_own() -> None:
     with pytest.raises(UsageError, match="too few for 2 platforms") as refusal:
         fleet.choose(mixed, 1)
     assert "--images 2" in refusal.value.hint
-
-
-def test_an_image_says_if_the_official_wheel_is_as_fast() -> None:
-    chosen = fleet.choose(recorded("scientificfermi6-piledriver", "rocky9-zen5"), 2)
-    assert [image.official_wheel for image in chosen.images] == [False, True]
-
-
-def test_all_recorded_machines_are_covered() -> None:
-    chosen = [fleet.choose(WHOLE, most) for most in range(2, 6)]
-    losses = [lost(one) for one in chosen]
-    assert losses == sorted(losses, reverse=True)
-    assert all(one.proved for one in chosen)
 
 
 # --- where hosts come from --------------------------------------------------------------------------------------------
@@ -183,15 +173,6 @@ def test_all_unreadable_machines_are_reported_together(folder: Path) -> None:
 def test_a_source_without_a_file_is_refused(source: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a file or a folder"):
         fleet.gather([f"{tmp_path}/{source}"])
-
-
-def test_a_folder_that_cannot_be_listed_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def closed(_: Path) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "iterdir", closed)  # the tests may run as root, who can read every folder
-    with pytest.raises(UsageError, match=r"cannot read .*: Permission denied"):
-        fleet.gather([str(folder)])
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
@@ -236,9 +217,12 @@ def test_a_file_without_a_fleet_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_the_terminal_shows_options_and_one_line_for_equal_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = fleet.choose(WHOLE, 4)
+    lines = terminal.lines(partial(fleet.show, chosen), monkeypatch)
+    assert all(f"  --platform {image.platform} --cpu {image.cpu}" in lines for image in chosen.images)
+    assert max(len(line) for line in lines if "--cpu" not in line) <= 80
     hosts = recorded("rhel7-haswell", "rhel7-haswell#2", "amazon-neoverse_n1")
     lines = terminal.lines(partial(fleet.show, fleet.choose(hosts, 2)), monkeypatch)
-    assert "  --platform linux/amd64 --cpu x86-64-v3" in lines
     assert [line.rpartition(": ")[2] for line in lines if "estimated speed" in line] == ["not measured", "1.09"]
     begin = next(number for number, line in enumerate(lines) if line.startswith("host "))
     assert [line.split() for line in lines[begin : begin + 3]] == [
@@ -246,10 +230,3 @@ def test_the_terminal_shows_options_and_one_line_for_equal_hosts(monkeypatch: py
         ["amazon-neoverse_n1", "1", "not", "measured", "none"],
         ["rhel7-haswell", "and", "1", "more", "2", "0%", "none"],
     ]
-
-
-def test_eighty_columns_wrap_tables_but_not_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = fleet.choose(WHOLE, 4)
-    lines = terminal.lines(partial(fleet.show, chosen), monkeypatch)
-    assert all(f"  --platform {image.platform} --cpu {image.cpu}" in lines for image in chosen.images)
-    assert max(len(line) for line in lines if "--cpu" not in line) <= 80
