@@ -59,7 +59,7 @@ def registry_server(content: bytes) -> None:
         registry.tags,
         lambda: client.types(registry, digest),
         lambda: registry.manifest("x"),
-        lambda: indexes.yank_reason(registry, "x"),
+        lambda: indexes.refuse_yanked(registry, "x"),
     ):
         with contextlib.suppress(TfbuildError):
             ask()

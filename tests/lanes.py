@@ -24,7 +24,7 @@ LANES = {
     # JSON Schema, whose import takes a second.
     "schemas": (
         "tests/bench/test_report.py", "tests/ci/test_workflows.py", "tests/project/test_cluster.py",
-        "tests/publish/test_supply.py", "tests/verify/test_report.py",
+        "tests/publish/test_sbom.py", "tests/verify/test_report.py",
     ),
 }  # fmt: skip
 # Long lanes first, so that the short ones fill the processors beside and after them. While Debian is made, for which

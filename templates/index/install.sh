@@ -69,8 +69,6 @@ request() {
     [ "$status" = 200 ] || die "$from is not there: the server answers $status" 26
 }
 request "$url/choose.tsv" "$work/choose.tsv" 4194304 --max-time 60
-# A terminal may take bytes beyond ASCII for commands, too.
-tr -d '\001-\010\013-\037\177' < "$work/choose.tsv" | LC_ALL=C tr '\200-\377' '?' > "$work/rows"
 awk -F '\t' -v features=" $features" -v platform="$platform" -v version="$version" -v glibc="$glibc" \
     -v release="$release" -v target="${TARGET:-}" '
     function number(text, parts) { split(text, parts, "."); return parts[1] * 1e8 + parts[2] * 1e4 + parts[3] }
@@ -109,7 +107,7 @@ awk -F '\t' -v features=" $features" -v platform="$platform" -v version="$versio
         }
         if (best) print lines[best]
     }
-' "$work/rows" > "$work/best" ||
+' "$work/choose.tsv" > "$work/best" ||
     die "$url/choose.tsv is not a table that this install.sh can read: fetch install.sh from there again" 26
 [ -s "$work/best" ] ||
     die "no wheel${release:+ of $release}${TARGET:+ for $TARGET} at $url runs here, with Python $version and this CPU" 27
@@ -138,9 +136,6 @@ def plain(name):
 project, version = map(plain, sys.argv[1].split("-")[:2])
 for found in distributions():
     name = plain(found.metadata["Name"])
-    # What pip left over of a package that it removed.
-    if getattr(found, "_path", None) and found._path.name.startswith("~"):
-        continue
     if name == project and plain(found.version) == version:
         print("same")
     elif name != project and name in ("tensorflow", "tensorflow-cpu", "intel-tensorflow", "tf-nightly"):

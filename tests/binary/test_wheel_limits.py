@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.publish.wheels import patched
 from tests.rows import each
 from tfbuild.binary import inspector
 from tfbuild.errors import BadInput
@@ -18,6 +17,16 @@ TEXT = "x.dist-info/METADATA"
 NAME = "tensorflow_cpu-2.14.0-cp311-cp311-linux_x86_64.whl"
 MANY = 32 << 20
 MOST_MEMORY = 16 << 20
+
+
+def patched(path: Path, size: int, crc: int | None = None) -> Path:
+    """Say of the first file, in its own head and in the list of files, that it has another size, and checksum."""
+    content = bytearray(path.read_bytes())
+    for at in (content.index(b"PK\3\4") + 14, content.index(b"PK\1\2") + 16):
+        (before, packed, _) = struct.unpack_from("<3L", content, at)
+        struct.pack_into("<3L", content, at, before if crc is None else crc, packed, size)
+    path.write_bytes(content)
+    return path
 
 
 def made(path: Path, content: bytes = b"text", method: int = zipfile.ZIP_DEFLATED) -> Path:

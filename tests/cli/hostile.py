@@ -45,7 +45,7 @@ REGISTRY = {"registry": NOWHERE}
 BESIDE: Mapping[str, Mapping[str, str | bool]] = {
     "build": {"dry-run": True},
     "bundle": {"dry-run": True},
-    "push": {"dry-run": True, **REGISTRY},
+    "push": {"access": True, **REGISTRY},
     "pull": {"dry-run": True, **REGISTRY},
     "matrix": {"only": newest.official(), "format": "bake"},
     "generate": {"check": True},

@@ -108,7 +108,7 @@ VARIABLES = (
 )  # fmt: skip
 COMMANDS = (
     ("pull", "--dry-run"),
-    ("push", "2.21.0-mkl-py3.11-f16c", "--dry-run"),
+    ("push", "2.21.0-mkl-py3.11-f16c", "--access"),
     ("install", "--dry-run"),
     ("verify", "2.21.0-mkl-py3.11-f16c"),
     ("build", "--target", "mkl", "--wheel", "official", "--dry-run"),

@@ -4,15 +4,12 @@ import hashlib
 import importlib.metadata
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import msgspec
 import pytest
 
 from tests.broken import serve
@@ -20,7 +17,6 @@ from tests.commandline import answer
 from tests.cpu.machines import machines
 from tests.publish import wheels
 from tests.rows import each
-from tests.servers import self_signed
 from tfbuild import cpu
 from tfbuild.cpu import isa
 from tfbuild.publish import choose, wheel_index, wheel_pages, wheel_rows
@@ -32,15 +28,8 @@ PYTHON = "{}.{}".format(*sys.version_info)
 SETS = ("x86-64-v2", "avx", "x86-64-v3", "x86-64-v4")
 
 
-def row(
-    release: str,
-    level: str,
-    python: str = PYTHON,
-    project: str = "tensorflow_cpu",
-    method: int | None = None,
-    size: int = 0,
-) -> tuple[IndexedWheel, bytes]:
-    """Return a row of an index, and its wheel: a package that knows its set. `size`: what it says of its first file."""
+def row(release: str, level: str, python: str = PYTHON, project: str = "tensorflow_cpu") -> tuple[IndexedWheel, bytes]:
+    """Return a row of an index, and its wheel: a package that knows its set."""
     tag = f"cp{PYTHON.replace('.', '')}"
     stem, tags = f"{project}-{release}", f"{tag}-{tag}-manylinux_2_17_x86_64"
     members = {
@@ -49,16 +38,15 @@ def row(
         f"{stem}.dist-info/WHEEL": f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: false\nTag: {tags}\n",
     }
     with TemporaryDirectory() as folder:
-        path = wheels.zipped(
-            Path(folder) / f"{stem}-{tags}.whl", {name: text.encode() for name, text in members.items()}, method
-        )
-        content = (wheels.patched(path, size) if size else path).read_bytes()
+        files = {name: text.encode() for name, text in members.items()}
+        path = wheels.zipped(Path(folder) / f"{stem}-{tags}.whl", files)
+        content = path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     described = IndexedWheel(
         file=f"pool/{digest}/{path.name}", size=len(content), sha256=digest, metadata="",
         project=project.replace("_", "-"), version=release, release=release, python=python, requires_python="",
         platform="linux/amd64", glibc="2.17", target="mkl", instruction_set=level,
-        features=isa.resolve(level, arch="x86_64").features, created="", built=None,
+        features=isa.resolve(level, arch="x86_64").features, created="",
     )  # fmt: skip
     return described, content
 
@@ -129,37 +117,6 @@ def test_every_recorded_machine_gets_the_wheel_that_the_rules_of_pull_choose(tmp
     assert seen == {"", "avx", "x86-64-v3"}
 
 
-@pytest.mark.slow
-def test_install_and_the_script_choose_by_the_kernels_own_cpuinfo(tmp_path: Path) -> None:
-    """In a mount namespace where it is that of a recorded machine; none of them stops at x86-64-v1.
-
-    tfbuild asks the CPU too, and takes no wheel for features that the CPU itself denies.
-    """
-    if os.geteuid() != 0:
-        pytest.skip("a mount over /proc/cpuinfo needs root")
-    levels = [f"x86-64-v{number}" for number in (1, 2, 3, 4)]
-    index = Index(*(row("2.20.0", level) for level in levels))
-    listed = wheel_rows.WheelList(schema=wheel_rows.SCHEMA, wheels=tuple(index.rows))
-    index.content["/choose.json"] = msgspec.json.encode(listed)
-    faked = tmp_path / "cpuinfo"
-    inside = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /proc/cpuinfo && exec "$@"', str(faked)]
-    env = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, "DRY_RUN": "1", "no_proxy": "*"}
-    recorded = {machine.level: machine.cpuinfo() for machine in machines() if not machine.hides}
-    own = frozenset(isa.of_cpu(cpu.detect(), exact=True).features)
-    with serve(index.content) as server:
-        tfbuild = [sys.executable, "-m", "invoke", "install", "--index", server.url, "--dry-run"]
-        script = ["dash", str(SCRIPT), server.url]
-        for number, level in enumerate(levels):
-            wheels.cpuinfo(faked, level)
-            faked.write_text(recorded.get(level) or faked.read_text())
-            run_here = [described for described in index.rows[: number + 1] if own.issuperset(described.features)]
-            for command, described in ((tfbuild, run_here[-1]), (script, index.rows[number])):
-                done = subprocess.run(
-                    [*inside, *command], capture_output=True, text=True, check=False, cwd=SCRIPT.parents[2], env=env
-                )
-                assert done.stdout == f"{server.url}/{described.file}\n", (level, command, done.stderr)
-
-
 def test_a_wheel_for_a_newer_glibc_is_passed_over(tmp_path: Path) -> None:
     index = Index(row("2.20.0", "x86-64-v3"), row("2.20.0", "x86-64-v2"), glibc="2.99")
     with serve(index.content) as server:
@@ -168,54 +125,24 @@ def test_a_wheel_for_a_newer_glibc_is_passed_over(tmp_path: Path) -> None:
     assert "not x86-64-v3: it needs glibc 2.99 and this system has 2." in done.stderr
 
 
-def test_an_https_index_that_redirects_to_http_is_not_followed(tmp_path: Path) -> None:
-    context = self_signed(tmp_path)
-    more = {"CURL_CA_BUNDLE": str(tmp_path / "x.pem"), "DRY_RUN": "1"}
-    with serve(Index(row("2.20.0", "x86-64-v2")).content) as plain, socket.create_server(("127.0.0.1", 0)) as port:
-
-        def redirect() -> None:
-            with context.wrap_socket(port.accept()[0], server_side=True) as end:
-                end.recv(1 << 16)
-                head = f"HTTP/1.1 302 Found\r\nLocation: {plain.url}/choose.tsv\r\nContent-Length: 0\r\n"
-                end.sendall(f"{head}Connection: close\r\n\r\n".encode())
-
-        thread = threading.Thread(target=redirect)
-        thread.start()
-        address = f"https://127.0.0.1:{port.getsockname()[1]}"
-        done = install(address, wheels.cpuinfo(tmp_path / "cpuinfo", "x86-64-v3"), more=more)
-        thread.join()
-    assert (done.returncode, done.stdout) == (26, ""), done.stderr
-    assert f"install.sh: the download of {address}/choose.tsv failed\n" in done.stderr
-    assert plain.requested == []
-
-
-@each(
-    "address",
-    [
-        "http://wheels.example",
-        "wheels.example",
-        "ftp://127.0.0.1",
-        "http://127.0.0.1.wheels.example",
-        "",
-    ],
-)
-def test_an_address_without_tls_is_refused_as_install_does(address: str, tmp_path: Path) -> None:
-    with serve({}) as proxy:
-        more = {"http_proxy": proxy.url, "ALL_PROXY": proxy.url, "no_proxy": "127.0.0.1"}
-        done = install(address, wheels.cpuinfo(tmp_path / "cpuinfo", "avx"), more=more)
-    told = f"{address.rstrip('/')} is not an https address: anybody on the way could send another wheel\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"install.sh: {told}")
-    assert proxy.requested == []
-    if "://" in address:
-        assert told in answer("install", "--index", address.rstrip("/"), "--dry-run").stderr
-
-
 def test_a_redirection_to_an_address_without_tls_is_not_followed(tmp_path: Path) -> None:
     with serve({}) as server, serve({}) as proxy:
         server.moved = {"/choose.tsv": "http://wheels.example/choose.tsv"}
         more = {"http_proxy": proxy.url, "no_proxy": "127.0.0.1"}
         done = install(server.url, wheels.cpuinfo(tmp_path / "cpuinfo", "avx"), more=more)
     assert (done.returncode, done.stdout) == (26, ""), done.stderr
+    assert proxy.requested == []
+
+
+@each(
+    "address",
+    ["http://wheels.example", "wheels.example", "http://127.0.0.1.wheels.example", "https://x:word@wheels.example"],
+)
+def test_an_address_without_tls_or_with_a_login_is_refused(address: str, tmp_path: Path) -> None:
+    with serve({}) as proxy:
+        more = {"http_proxy": proxy.url, "ALL_PROXY": proxy.url, "no_proxy": "127.0.0.1"}
+        done = install(address, wheels.cpuinfo(tmp_path / "cpuinfo", "avx"), more=more)
+    assert (done.returncode, done.stdout, "word" in done.stderr) == (2, "", False)
     assert proxy.requested == []
 
 
@@ -247,15 +174,6 @@ def test_a_wheel_for_an_accelerator_is_chosen_only_by_its_target(target: str, ch
     assert (done.returncode, bool(done.stdout)) == ((0, True) if chosen else (27, False)), done.stderr
 
 
-def test_nothing_of_a_row_reaches_a_terminal_but_ascii(tmp_path: Path) -> None:
-    index = Index(row("2.14.1", "x86-64-v2"), cpuinfo="avx\x1b[31m\x9b31m")
-    index.content["/choose.tsv"] = index.content["/choose.tsv"].replace("\x9b".encode(), b"\x9b")
-    with serve(index.content) as server:
-        done = install(server.url, wheels.cpuinfo(tmp_path / "cpuinfo", "x86-64-v3"))
-    assert done.returncode == 27, done.stderr
-    assert "install.sh: not x86-64-v2: this CPU lacks avx[31m?31m\n" in done.stderr
-
-
 @pytest.mark.slow
 def test_the_wheel_of_another_set_replaces_one_of_the_same_version(tmp_path: Path, python: Path) -> None:
     """From an index as `invoke index` makes it."""
@@ -272,43 +190,6 @@ def test_the_wheel_of_another_set_replaces_one_of_the_same_version(tmp_path: Pat
             assert installed(python) == level
     assert "install.sh: not x86-64-v4: this CPU lacks " in done.stderr
     assert not list(tmp_path.glob("tmp.*"))
-
-
-@pytest.mark.slow
-def test_what_pip_left_over_is_not_installed(tmp_path: Path, python: Path) -> None:
-    """Then pip installs the dependencies, too."""
-    site = next(python.parents[1].glob("lib/*/site-packages"))
-    left = site / "~ensorflow_cpu-2.14.1.dist-info"
-    left.mkdir()
-    (left / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow-cpu\nVersion: 2.14.1\n")
-    (site / "~ensorflow-2.14.1.dist-info").mkdir()
-    (site / "~ensorflow-2.14.1.dist-info" / "METADATA").write_text("Name: tensorflow\nVersion: 2.14.1\n")
-    with serve(Index(row("2.14.1", "x86-64-v2")).content) as server:
-        done = install(server.url, wheels.cpuinfo(tmp_path / "cpuinfo", "x86-64-v3"), python=python)
-    assert done.returncode == 0, done.stderr
-    assert installed(python) == "x86-64-v2"
-
-
-def test_without_a_folder_for_temporary_files_nothing_is_downloaded(tmp_path: Path) -> None:
-    recorded = wheels.cpuinfo(tmp_path / "cpuinfo", "x86-64-v3")
-    done = install("https://wheels.example", recorded, more={"TMPDIR": "/none"})
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "name one with TMPDIR=" in done.stderr
-
-
-@each(
-    "address",
-    [
-        "https://user:word@wheels.example",
-        "http://127.0.0.1@wheels.example",
-        "https://wheels.example/?list",
-        "https://wheels.example/#top",
-    ],
-)
-def test_an_address_with_a_login_or_a_query_is_refused_and_not_repeated(address: str, tmp_path: Path) -> None:
-    done = install(address, wheels.cpuinfo(tmp_path / "cpuinfo", "x86-64-v3"))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "word" not in done.stderr
 
 
 @pytest.mark.slow
@@ -333,25 +214,21 @@ def test_what_cannot_be_trusted_leaves_the_environment_as_it_was(tmp_path: Path,
 def bad_indexes() -> Iterator[tuple[str, int, Index]]:
     """Yield the message, the exit code, and an index."""
     good = row("2.20.0", "x86-64-v3")
-    path = f"/{good[0].file}"
+    wheel = f"/{good[0].file}"
+    table = Index(good).content["/choose.tsv"]
+    for path, content, message, code in (
+        (wheel, good[1][:-100], "by its sha256", 24),
+        (wheel, bytes(len(good[1])), "by its sha256", 24),
+        ("/choose.tsv", b"<!DOCTYPE html>\n<p>Not here", "is not a table", 26),
+        ("/choose.tsv", b"", "is not a table", 26),
+        ("/choose.tsv", table.rpartition(b"\t")[0], "is not a table", 26),
+    ):
+        index = Index(good)
+        index.content[path] = content
+        yield message, code, index
     index = Index(good)
-    index.content[path] = good[1][:-100]
-    yield "by its sha256", 24, index
-    index = Index(good)
-    index.content[path] = bytes(len(good[1]))
-    yield "by its sha256", 24, index
-    index = Index(good)
-    del index.content[path]
+    del index.content[wheel]
     yield "the server answers 404", 26, index
     yield "the download of", 26, Index(good)
     yield "a row that tfbuild did not write", 26, Index(good, file="pool/../../etc/x.whl")
     yield "tensorflow-cpu is installed in the same folder", 2, Index(row("2.20.0", "x86-64-v3", project="tensorflow"))
-    index = Index(good)
-    index.content["/choose.tsv"] = b"<!DOCTYPE html>\n<p>Not here"
-    yield "is not a table", 26, index
-    index = Index(good)
-    index.content["/choose.tsv"] = b""
-    yield "is not a table", 26, index
-    index = Index(good)
-    index.content["/choose.tsv"] = index.content["/choose.tsv"].rpartition(b"\t")[0]
-    yield "is not a table", 26, index

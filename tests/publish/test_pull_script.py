@@ -7,14 +7,11 @@ import re
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests import broken
 from tests.servers import Handler, serving
 from tfbuild import facts
 from tfbuild.oci.manifests import digest_of
@@ -78,11 +75,9 @@ class Proxy(Handler):
     ("host", "first_request"),
     [
         ("127.evil.invalid", "CONNECT 127.evil.invalid:443"),
-        ("localhost.invalid", "CONNECT localhost.invalid:443"),
         ("registry:5000", "CONNECT registry:5000"),
         # Those are reached without a proxy.
         ("127.0.0.1:1", None),
-        ("localhost:1", None),
     ],
 )
 def test_plain_http_is_only_used_for_loopback_addresses(host: str, first_request: str | None, tmp_path: Path) -> None:
@@ -130,10 +125,9 @@ def test_an_identifier_that_cannot_be_one_is_passed_over_and_not_printed(
     hostile: type[Hostile], tmp_path: Path
 ) -> None:
     """It would be part of a command to type."""
-    names = ("one\x1b[31m", "x';touch${IFS}y;'", "-x", ".x", "x y", "\u0445", 129 * "x", "")
+    names = ("one\x1b[31m", "x';touch${IFS}y;'", "-x", "x y", "\u0445", 129 * "x", "")
     rows = [row(str(number), labels={"id": name}, id=name, cpuinfo="avx") for number, name in enumerate(names)]
     rows += [row("four", cpuinfo="avx"), row("five", cpuinfo="avx512f\x9b31m")]
-    rows += [without_platform("three")]  # that of the previous row must not apply
     hostile.index = json.dumps({"manifests": rows}, indent=2, ensure_ascii=False).replace("\\u001b", "\x1b").encode()
     done = shell(hostile, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -142,12 +136,6 @@ def test_an_identifier_that_cannot_be_one_is_passed_over_and_not_printed(
         "pull.sh: an image whose identifier cannot be one is passed over",
         f"pull.sh: not {PREFIX}five: this CPU lacks avx512f??31m",
     ]
-
-
-def without_platform(name: str) -> dict[str, Any]:
-    own: dict[str, Any] = row(name, cpuinfo="avx")
-    del own["annotations"]["io.tfbuild.platform"]
-    return own
 
 
 def member(name: str, speed: str, features: str | None = None, cpuinfo: str = "avx") -> dict[str, object]:
@@ -164,18 +152,7 @@ def with_other_content() -> dict[str, object]:
     return one
 
 
-def of_another_platform() -> dict[str, object]:
-    one = member("altered", "11")
-    one["digest"] = member_of(json.dumps(configuration_of(one) | {"architecture": "s390x"}).encode())
-    return one
-
-
-def of_an_older_release() -> dict[str, object]:
-    """In the row of the newest one."""
-    return row("altered", labels={"release": "2.14.1"}, speed="11", cpuinfo="avx")
-
-
-@pytest.mark.parametrize("alter", [with_other_features, with_other_content, of_another_platform, of_an_older_release])
+@pytest.mark.parametrize("alter", [with_other_features, with_other_content])
 def test_an_image_that_is_not_what_its_index_says_is_passed_over(
     alter: Callable[[], dict[str, object]], hostile: type[Hostile], tmp_path: Path
 ) -> None:
@@ -188,51 +165,10 @@ def test_an_image_that_is_not_what_its_index_says_is_passed_over(
     assert shell(hostile, tmp_path).returncode == 24
 
 
-def configuration_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    manifest = json.loads(MEMBERS[row["digest"]])
-    return dict(json.loads(MEMBERS[manifest["config"]["digest"]]))
-
-
-@pytest.mark.parametrize(("release", "python"), [("2.99.0", "3.13"), ("2.20.0", "3.14")])
-def test_an_image_that_is_not_what_its_identifier_says_is_passed_over(
-    release: str, python: str, hostile: type[Hostile], tmp_path: Path
-) -> None:
-    """Its labels say so too: otherwise it would be of the newest release."""
-    rows = [member("sound", "01"), row("other", speed="11", cpuinfo="avx", release=release, python=python)]
-    hostile.index = json.dumps({"manifests": rows}, indent=2).encode()
-    done = shell(hostile, tmp_path)
-    assert (done.returncode, done.stdout.split()[1:]) == (0, [f"{PREFIX}sound"])
-    assert done.stderr == f"pull.sh: not {PREFIX}other: the index says another release, target or Python\n"
-
-
-def test_an_image_without_labels_is_refused(hostile: type[Hostile], tmp_path: Path) -> None:
-    """Neither does an index that claims no features, as for x86-64-v1, make it fit."""
-    bare = member("bare", "11", cpuinfo="")
-    config = configuration_of(bare)
-    del config["config"]["Labels"]["io.tfbuild.features"]
-    bare["digest"] = member_of(json.dumps(config).encode())
-    hostile.index = json.dumps({"manifests": [bare]}, indent=2).encode()
-    assert shell(hostile, tmp_path).returncode == 24
-    hostile.index = json.dumps({"manifests": [member("bare", "11", cpuinfo="")]}, indent=2).encode()
-    assert shell(hostile, tmp_path).returncode == 0
-
-
 def test_it_knows_what_the_kernel_calls_by_another_name() -> None:
     """Features that no kernel prints (without `cpuinfo`) keep their names, and fit no host."""
     renamed = {row.name: row.cpuinfo for row in facts.features() if row.cpuinfo not in ("", row.name)}
     assert dict(re.findall(r"s/\^(\w+)\$/(\w+)/", (ROOT / "pull.sh").read_text())) == renamed
-
-
-def test_an_invalid_index_is_not_mistaken_for_one_without_a_fit(hostile: type[Hostile], tmp_path: Path) -> None:
-    for text in ('{"manifests": [{"digest": "sha256:1"}]}', '{"layers": []}', "{}"):
-        hostile.index = text.encode()
-        done = shell(hostile, tmp_path)
-        assert (done.returncode, done.stdout) == (26, "")
-        assert "is not an index of tfbuild" in done.stderr
-    hostile.index = json.dumps({"manifests": [row("one", platform="linux/riscv64", cpuinfo="avx")]}).encode()
-    assert shell(hostile, tmp_path).returncode == 26
-    hostile.index = json.dumps({"manifests": [without_platform("one")]}, indent=2).encode()
-    assert shell(hostile, tmp_path).returncode == 27
 
 
 @pytest.mark.parametrize(("end", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
@@ -254,23 +190,18 @@ def test_temporary_files_are_removed_if_a_signal_ends_it(end: signal.Signals, co
     assert list(scratch.iterdir()) == []
 
 
-@pytest.mark.parametrize("indent", [None, 2])
-def test_a_token_with_both_of_its_names_is_sent_once(
-    hostile: type[Hostile], indent: int | None, tmp_path: Path
-) -> None:
+def test_a_token_with_both_of_its_names_is_sent_once(hostile: type[Hostile], tmp_path: Path) -> None:
     """By the specification, both fields have the same token."""
 
     token = {"token": "secret", "expires_in": 300, "access_token": "secret"}
 
     class TokenServer(Handler):
         def do_GET(self) -> None:
-            self.say(200, json.dumps(token, indent=indent).encode())
+            self.say(200, json.dumps(token).encode())
 
     with serving(TokenServer) as host:
         hostile.realm = f"http://{host}/token"
-        platform = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
-        rows = [row("one", platform=platform, cpuinfo="avx")]
-        hostile.index = json.dumps({"manifests": rows}, indent=2).encode()
+        hostile.index = index()
         done = shell(hostile, tmp_path)
     assert done.returncode == 0, done.stderr
     # For the index, a manifest and a configuration.
@@ -279,21 +210,11 @@ def test_a_token_with_both_of_its_names_is_sent_once(
     assert hostile.defects == []
 
 
-@pytest.mark.parametrize("prefix", ["file://", "-K"])
-def test_no_file_of_the_host_is_sent_to_a_registry(hostile: type[Hostile], tmp_path: Path, prefix: str) -> None:
-    (tmp_path / "secret").write_text('{"token": "secret"}')
-    hostile.realm = f"{prefix}{tmp_path}/secret"
-    done = shell(hostile, tmp_path)
-    assert not [token for token in hostile.tokens if "secret" in token]
-    assert done.returncode == 26
-
-
 LOGIN = base64.b64encode(b"somebody:a password").decode()
 
 
 def index() -> bytes:
-    platform = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
-    return json.dumps({"manifests": [row("one", platform=platform, cpuinfo="avx")]}, indent=2).encode()
+    return json.dumps({"manifests": [row("one", cpuinfo="avx")]}, indent=2).encode()
 
 
 def store_login(tmp_path: Path, host: str, place: str) -> dict[str, str]:
@@ -345,8 +266,13 @@ def test_a_private_registry_is_read_with_dockers_login(
     assert hostile.tokens == ["", f"Basic {LOGIN}", *tokens]
 
 
-def test_no_password_is_sent_to_an_unencrypted_realm(hostile: type[Hostile], tmp_path: Path) -> None:
+def test_no_password_and_no_file_of_the_host_is_sent_to_a_realm(hostile: type[Hostile], tmp_path: Path) -> None:
     """Otherwise the registry could choose who receives it."""
+    (tmp_path / "secret").write_text('{"token": "secret"}')
+    hostile.realm = f"file://{tmp_path}/secret"
+    assert shell(hostile, tmp_path).returncode == 26
+    assert not [token for token in hostile.tokens if "secret" in token]
+    hostile.tokens.clear()
     authorizations: list[str] = []
 
     class TokenServer(Handler):
@@ -360,37 +286,3 @@ def test_no_password_is_sent_to_an_unencrypted_realm(hostile: type[Hostile], tmp
     assert done.returncode == 0, done.stderr
     assert authorizations == [""]
     assert hostile.tokens == ["", *3 * ["Bearer any"]]
-
-
-def test_a_denied_login_says_what_to_do(hostile: type[Hostile], tmp_path: Path) -> None:
-    def answer(self: Handler) -> None:
-        self.say(401, headers={"WWW-Authenticate": 'Basic realm="here"'})
-
-    hostile.do_GET = answer  # type: ignore[method-assign]
-    done = shell(hostile, tmp_path)
-    host = hostile.host
-    assert (done.returncode, done.stdout) == (26, "")
-    assert done.stderr.endswith(f"(it answers 401): docker login {host}\n")
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("fault", broken.FAULTS)
-def test_a_registry_that_breaks_ends_in_time_with_its_cause(fault: str, tmp_path: Path) -> None:
-    """With a second for what pull.sh gives a minute."""
-    text = (ROOT / "pull.sh").read_text()
-    script = tmp_path / "pull.sh"
-    script.write_text(re.sub(r"(--max-time|--retry-max-time) 60", r"\1 1", text))
-    assert script.read_text() != text
-    with broken.serve({"/v2/us/x/manifests/latest-mkl": b"x" * 40000}) as server:
-        server.fault, begun = fault, time.monotonic()
-        done = subprocess.run(
-            ["dash", script, f"127.0.0.1:{server.port}/us/x"],
-            capture_output=True, text=True, check=False, env=os.environ | {"no_proxy": "*"}, timeout=60,
-        )  # fmt: skip
-    assert time.monotonic() - begun < 30
-    assert (done.returncode, done.stdout) == (26, "")
-    if fault[:3].isdigit():
-        assert f"answers {fault[:3]} for" in done.stderr
-    else:
-        assert "curl: (" in done.stderr
-        assert "does not answer" in done.stderr

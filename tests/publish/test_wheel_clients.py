@@ -79,19 +79,11 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Environments:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broken]:
-    """Indexes with and without local versions, one for a newer glibc, and PyPI's place."""
+    """An index, one with variants, and PyPI's place."""
     folder = tmp_path_factory.mktemp("served")
     for name in SETS:
         wheel(folder / "built" / name, name, python=PYTHON, requires="dependency")
-        for place in ("plain", "local"):
-            made = wheel_index.of_folder(folder / "built" / name)
-            wheel_index.index(folder / place, made, print, local=place == "local")
-    wheel(folder / "built" / "newer", "avx", python=PYTHON, audited="manylinux_2_99_x86_64")
-    wheel_index.index(folder / "newer", wheel_index.of_folder(folder / "built" / "newer"), print)
-    for release in ("2.13.0", "2.14.0"):
-        wheel(folder / "built" / release, release=release, python=PYTHON)
-        wheel_index.index(folder / "yanked", wheel_index.of_folder(folder / "built" / release), print)
-    wheel_index.index(folder / "yanked", [], print, yanks={"avx/tensorflow_cpu-2.14.0-*": "crashes"})
+        wheel_index.index(folder / "plain", wheel_index.of_folder(folder / "built" / name), print)
     for name in ("avx", *LEVELS):
         add_variant(folder / "variants", wheel(folder / "built" / f"v {name}", name, python=PYTHON, guard="avx"), name)
     wheel_index.index(folder / "variants", [], print, variants=True)
@@ -147,26 +139,6 @@ def test_each_sets_index_gives_its_own_wheel(
 
 
 @each("client", CLIENTS)
-def test_the_json_of_a_project_serves_as_its_page(client: str, environments: Environments, server: Broken) -> None:
-    """A server that answers with PEP 691's document, from which come the wheel's address and what is yanked."""
-    whole = dict(server.content)
-    try:
-        for place in ("plain/x86-64-v4", "yanked/avx"):
-            page = f"/{place}/simple/tensorflow-cpu/"
-            server.content[page] = server.content[f"{page}index.json"]
-        for place, compiled, release in (("plain", "x86-64-v4", "2.14.0"), ("yanked", "avx", "2.13.0")):
-            environments.empty(client)
-            index = simple(server, place, compiled)
-            done = environments.install(client, "--no-deps", "--index-url", index, "tensorflow-cpu")
-            assert done.returncode == 0, done.stderr
-            assert environments.installed(client) == compiled
-            (info,) = environments.site(client).glob("tensorflow_cpu-*.dist-info")
-            assert info.name == f"tensorflow_cpu-{release}.dist-info"
-    finally:
-        server.content.update(whole)
-
-
-@each("client", CLIENTS)
 def test_the_manuals_commands_take_the_wheel_of_the_set_and_everything_else_from_pypi(
     client: str, environments: Environments, server: Broken
 ) -> None:
@@ -217,31 +189,6 @@ def test_install_hands_over_its_wheel_whatever_other_index_the_user_has(
     assert all(path.startswith("/plain/pool/") for path in fetched)
 
 
-@each("client", CLIENTS)
-def test_a_local_version_needs_one_step(client: str, environments: Environments, server: Broken) -> None:
-    own, public = simple(server, "local", "avx"), f"{server.url}/pypi/simple/"
-    environments.empty(client)
-    words = ["--index-url", public, "--extra-index-url", own, "tensorflow-cpu==2.14.0+tfbuild.avx"]
-    done = environments.install(client, *words)
-    assert done.returncode == 0, done.stderr
-    assert environments.installed(client) == "avx"
-    assert (environments.site(client) / "dependency.py").exists()
-
-
-@each("client", CLIENTS)
-def test_a_yanked_wheel_is_installed_only_by_its_version(
-    client: str, environments: Environments, server: Broken
-) -> None:
-    for words, version, warned in (("tensorflow-cpu", "2.13.0", False), ("tensorflow-cpu==2.14.0", "2.14.0", True)):
-        environments.empty(client)
-        index = simple(server, "yanked", "avx")
-        done = environments.install(client, "--no-deps", "--index-url", index, words)
-        assert done.returncode == 0, done.stderr
-        (info,) = environments.site(client).glob("tensorflow_cpu-*.dist-info")
-        assert info.name == f"tensorflow_cpu-{version}.dist-info"
-        assert ("crashes" in done.stderr) == warned
-
-
 def newest_level() -> str:
     """The set of the variant that this CPU runs best, or of the plain wheel."""
     runs = set(isa.of_cpu(detect(), exact=True).features)
@@ -272,28 +219,3 @@ def test_uv_takes_the_variant_of_this_cpu_and_who_knows_no_variants_the_plain_wh
         assert installed(uv, *variants) == "avx"
     finally:
         server.content.update(whole)
-
-
-@each("client", CLIENTS)
-def test_a_wheel_that_the_server_changed_is_not_installed(
-    client: str, environments: Environments, server: Broken
-) -> None:
-    environments.empty(client)
-    whole = dict(server.content)
-    server.content.update({name: content + b"x" for name, content in whole.items() if name.endswith(".whl")})
-    try:
-        index = simple(server, "plain", "avx")
-        done = environments.install(client, "--no-deps", "--index-url", index, "tensorflow-cpu")
-    finally:
-        server.content.update(whole)
-    assert done.returncode != 0
-    assert environments.installed(client) == ""
-
-
-@each("client", CLIENTS)
-def test_a_system_with_an_older_glibc_takes_no_wheel(client: str, environments: Environments, server: Broken) -> None:
-    environments.empty(client)
-    done = environments.install(client, "--no-deps", "--index-url", simple(server, "newer", "avx"), "tensorflow-cpu")
-    assert done.returncode != 0
-    assert "tensorflow-cpu" in done.stderr
-    assert environments.installed(client) == ""

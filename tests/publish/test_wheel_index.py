@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urldefrag
 
 import pytest
@@ -18,9 +17,9 @@ from packaging.metadata import Metadata
 from packaging.utils import parse_wheel_filename
 
 from tests.commandline import invoke
-from tests.publish.wheels import BUILT, MANYLINUX, described, record_digest, wheel
+from tests.publish.wheels import MANYLINUX, described, record_digest, wheel
 from tests.rows import each
-from tfbuild.errors import BadInput, RegistryRefused, TfbuildError, UsageError
+from tfbuild.errors import BadInput, RegistryRefused, UsageError
 from tfbuild.publish import wheel_index, wheel_rows
 from tfbuild.publish.wheel_rows import IndexedWheel
 
@@ -72,6 +71,10 @@ def test_each_set_has_an_index_with_its_own_wheel_by_the_same_name(public: Path)
     rows = wheel_rows.read_list((public / "choose.json").read_bytes(), "here").wheels
     assert {row.instruction_set for row in rows} == {"avx", "x86-64-v4"}
     assert len({row.name for row in rows}) == 1
+    head, *lines = [line.split("\t") for line in (public / "choose.tsv").read_text().splitlines()]
+    v4, avx = (dict(zip(head, line, strict=True)) for line in lines)
+    assert (v4["set"], avx["set"], v4["speed"] > avx["speed"], v4["glibc"]) == ("x86-64-v4", "avx", True, "2.28")
+    assert {"pni", "abm"} < {*v4["cpuinfo"].split()}
     for row in rows:
         page = public / row.instruction_set / "simple" / "tensorflow-cpu" / "index.html"
         (link,) = Links(page).rows
@@ -80,7 +83,7 @@ def test_each_set_has_an_index_with_its_own_wheel_by_the_same_name(public: Path)
         assert file == (public / row.file).resolve()
         assert fragment == f"sha256={digest(file)}"
         described = Path(f"{file}.metadata")
-        assert link["data-core-metadata"] == link["data-dist-info-metadata"] == f"sha256={digest(described)}"
+        assert link["data-core-metadata"] == f"sha256={digest(described)}"
         assert link["data-requires-python"] == ">=3.9"
         with zipfile.ZipFile(file) as archive:
             assert f"set = {row.instruction_set!r}" in archive.read("tensorflow/__init__.py").decode()
@@ -101,23 +104,12 @@ def test_the_json_of_a_project_describes_the_files_themselves(public: Path) -> N
             seen.append(path.suffix)
             if path.suffix == ".whl":
                 metadata = Path(f"{path}.metadata")
-                assert file["core-metadata"] == file["dist-info-metadata"] == {"sha256": digest(metadata)}
-                assert file["_built"] == BUILT
+                assert file["core-metadata"] == {"sha256": digest(metadata)}
                 assert file["requires-python"] == str(Metadata.from_email(metadata.read_bytes()).requires_python)
                 with zipfile.ZipFile(path) as archive:
                     newest = datetime(*max(member.date_time for member in archive.infolist()), tzinfo=UTC)
                 assert datetime.fromisoformat(file["upload-time"]) == newest
     assert sorted(seen) == [".json", *[".whl"] * 4]
-
-
-def test_the_table_has_the_kernels_names_of_what_a_cpu_must_have(public: Path) -> None:
-    head, *lines = [line.split("\t") for line in (public / "choose.tsv").read_text().splitlines()]
-    rows = [dict(zip(head, line, strict=True)) for line in lines]
-    assert [row["set"] for row in rows] == ["x86-64-v4", "avx"]
-    assert [row["glibc"] for row in rows] == ["2.28", "2.28"]
-    assert "pni" in rows[0]["cpuinfo"].split()
-    assert rows[0]["speed"] > rows[1]["speed"]
-    assert all((public / row["file"]).stat().st_size == int(row["size"]) for row in rows)
 
 
 def needing(folder: Path, needs: dict[str, str]) -> Path:
@@ -134,23 +126,19 @@ def needing(folder: Path, needs: dict[str, str]) -> Path:
 def test_a_wheel_whose_name_promises_no_glibc_has_the_one_that_it_needs(
     needs: dict[str, str], glibc: str, tmp_path: Path
 ) -> None:
+    wheel(tmp_path / "more", platform="manylinux_2_17_x86_64", python="3.10")
+    wheel(tmp_path / "more", platform="manylinux_2_31_x86_64", python="3.9")
+    names = {row.python: row.name for row in indexed(tmp_path / "other", tmp_path / "more")}
+    assert names["3.10"].endswith(f"{MANYLINUX}.whl"), "a name that promises too much becomes what the audit proved"
+    assert names["3.9"].endswith("manylinux_2_31_x86_64.whl")
     path = needing(tmp_path / "built", needs)
     (row,) = indexed(tmp_path / "public", tmp_path / "built")
     assert (row.name, row.glibc) == (path.name, glibc)
     assert (tmp_path / "public" / "choose.tsv").read_text().splitlines()[1].split("\t")[4] == glibc
     done = invoke("install", "--index", tmp_path / "public", "--dry-run", code=27 if glibc else 0)
     assert ("it needs glibc 2.99" in done.stderr) == bool(glibc)
-
-
-@each("version", ["\u0662.\u0663\u0666", "2.", "9.9.9.9"])
-def test_a_glibc_that_is_no_version_is_refused_in_a_sidecar_and_in_a_row(version: str, tmp_path: Path) -> None:
-    needing(tmp_path / "odd", {"GLIBC": version})
-    with pytest.raises(BadInput, match=r"json cannot be read: .* `\$\.audit\.needs\.GLIBC`"):
-        indexed(tmp_path / "public", tmp_path / "odd")
-    needing(tmp_path / "built", {"GLIBC": "2.36"})
-    (row,) = indexed(tmp_path / "public", tmp_path / "built")
-    assert wheel_rows.is_sound(row)
-    assert not wheel_rows.is_sound(replace(row, glibc=version))
+    for version in ("\u0662.\u0663\u0666", "2.", "9.9.9.9"):
+        assert not wheel_rows.is_sound(replace(row, glibc=version))
 
 
 def test_the_same_wheels_give_the_same_bytes_in_any_order(public: Path, built: Path, tmp_path: Path) -> None:
@@ -159,19 +147,12 @@ def test_the_same_wheels_give_the_same_bytes_in_any_order(public: Path, built: P
     assert contents(tmp_path / "again") == contents(public)
 
 
-def test_another_wheel_changes_no_file_of_other_sets(public: Path, tmp_path: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in public.rglob("*") if path.is_file()}
-    wheel(tmp_path / "more", "x86-64-v4", python="3.10")
-    indexed(public, tmp_path / "more")
-    changed = {str(path.relative_to(public)) for path, time in before.items() if path.stat().st_mtime_ns != time}
-    project = "x86-64-v4/simple/tensorflow-cpu"
-    assert changed == {"choose.json", "choose.tsv", "index.html", f"{project}/index.html", f"{project}/index.json"}
-
-
 def test_the_page_at_the_top_lists_every_wheel_and_its_links_lead_somewhere(public: Path, tmp_path: Path) -> None:
     wheel(tmp_path / "more", release="2.13.0")
     wheel_index.index(public, wheel_index.of_folder(tmp_path / "more"), print, url="https://x.example/w/")
     wheel_index.index(public, [], print)
+    page = (public / "index.html").read_text()
+    assert "<td>11 operations faster, 5 slower</td>" in page
     links = [str(row["href"]) for row in Links(public / "index.html").rows]
     assert [link for link in links if link.startswith("pool/")] == [
         row.file
@@ -181,20 +162,7 @@ def test_the_page_at_the_top_lists_every_wheel_and_its_links_lead_somewhere(publ
         )
     ]  # fmt: skip
     assert all((public / link).exists() for link in links)
-    assert (
-        "curl -fsSL https://x.example/w/install.sh | sh -s -- https://x.example/w<"
-        in (public / "index.html").read_text()
-    )
-
-
-def test_a_name_that_promises_too_much_becomes_what_the_audit_proved(public: Path, tmp_path: Path) -> None:
-    rows = wheel_rows.read_list((public / "choose.json").read_bytes(), "here").wheels
-    assert {row.name for row in rows} == {f"tensorflow_cpu-2.14.0-cp311-cp311-{MANYLINUX}.whl"}
-    wheel(tmp_path / "more", platform="manylinux_2_17_x86_64", python="3.10")
-    wheel(tmp_path / "more", platform="manylinux_2_31_x86_64", python="3.9")
-    names = {row.python: row.name for row in indexed(tmp_path / "other", tmp_path / "more")}
-    assert names["3.10"].endswith(f"{MANYLINUX}.whl")
-    assert names["3.9"].endswith("manylinux_2_31_x86_64.whl")
+    assert "curl -fsSL https://x.example/w/install.sh | sh -s -- https://x.example/w<" in page
 
 
 def test_a_renamed_wheel_is_whole(built: Path, tmp_path: Path) -> None:
@@ -221,7 +189,7 @@ def test_a_renamed_wheel_is_whole(built: Path, tmp_path: Path) -> None:
 
 def bad_wheels(folder: Path) -> Iterator[tuple[Path, str]]:
     path = wheel(folder / "lying", "avx", guard="x86-64-v4")
-    yield path, f"{path.name} was compiled for .*, not for avx: it has beyond it avx2 avx512f fma"
+    yield path, f"{path.name} was compiled for avx avx2 avx512f .*, not for avx"
     path = wheel(folder / "cut")
     path.write_bytes(path.read_bytes()[:-100])
     path.with_name(f"{path.name}.json").unlink()
@@ -239,7 +207,6 @@ def bad_wheels(folder: Path) -> Iterator[tuple[Path, str]]:
     yield path, f"{path.name} has the METADATA of another wheel"
     for field, value, told in (
         ("platform_tag", "manylinux_2_28_aarch64", "would become .*aarch64.whl in the index, but was not compiled for"),
-        ("platform_tag", "win_amd64", "is not for CPython on Linux|would become .*win_amd64.whl in the index"),
         ("platform_tag", "../x", r"cannot be read: Expected `str` matching regex .* `\$.audit.platform_tag`"),
         ("target", "m\tkl", r"cannot be read: Expected `str` matching regex .* `\$.plan.target`"),
     ):
@@ -257,14 +224,10 @@ def bad_wheels(folder: Path) -> Iterator[tuple[Path, str]]:
             for member, data in members.items():
                 archive.writestr(member, data)
         yield described(path, "avx"), f"{path.name} has no {INFO}/{name}"
-    path = wheel(folder / "pipe")
+    path = wheel(folder / "folder")
     path.unlink()
-    os.mkfifo(path)
+    path.mkdir()
     yield path, f"{path} is not a file"
-    path = wheel(folder / "sidecar")
-    path.with_name(f"{path.name}.json").unlink()
-    path.with_name(f"{path.name}.json").mkdir()
-    yield path, "json cannot be read: Is a directory"
     path = wheel(folder / "foreign").rename(folder / "foreign" / "numpy-2.14.0-cp311-cp311-linux_x86_64.whl")
     yield path, "is numpy, not a TensorFlow wheel"
 
@@ -277,13 +240,6 @@ def test_a_bad_wheel_changes_nothing(public: Path, tmp_path: Path) -> None:
             indexed(public, path.parent)
         assert caught.value.hint
         assert contents(public) == before
-
-
-def test_the_page_at_the_top_shows_what_was_measured_of_code_for_a_set(public: Path) -> None:
-    page = (public / "index.html").read_text()
-    assert "<td>11 operations faster, 5 slower</td>" in page
-    assert re.findall("<h2>(.*)</h2>", page) == ["Measured for x86-64-v4"]
-    assert "cast to float16, 1 Mi (1.78); " in page
 
 
 def test_a_wheel_that_was_cut_off_in_the_pool_leaves_the_index_or_comes_whole_again(public: Path, built: Path) -> None:
@@ -299,34 +255,22 @@ def test_a_wheel_that_was_cut_off_in_the_pool_leaves_the_index_or_comes_whole_ag
     assert contents(public) == before
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "wheels.example.com",
-        "javascript:alert(1)",
-        "https://",
-        "https://x;reboot",
-        "https://x\n",
-        "http://wheels.example.com",
-    ],
-)
+@each("url", ["wheels.example.com", "https://", "https://x;reboot", "https://x\n", "http://wheels.example.com"])
 def test_an_address_that_no_client_takes_is_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not an https address"):
         wheel_index.index(tmp_path / "public", [], print, url=url)
     assert not (tmp_path / "public").exists()
 
 
-def test_a_yank_needs_a_reason(public: Path) -> None:
+def test_what_names_no_wheels_is_refused(built: Path, public: Path, tmp_path: Path) -> None:
     before = contents(public)
-    done = invoke("index", public, "--yank", "avx/*", code=2)
-    assert done.stderr == "error: --yank avx/* has no reason\nhint: --yank 'avx/*=REASON'; 'avx/*=' offers them again\n"
-    assert contents(public) == before
-
-
-def test_a_folder_with_wheels_in_its_folders_names_one_of_them(built: Path) -> None:
     with pytest.raises(UsageError, match="no wheels in ") as caught:
         wheel_index.of_folder(built)
     assert caught.value.hint.endswith(f"--wheels {built / 'avx'}")
+    with pytest.raises(UsageError, match="is not a name of TensorFlow's"):
+        indexed(public, built / "avx", project="numpy")
+    assert "has no reason" in invoke("index", public, "--yank", "avx/*", code=2).stderr
+    assert contents(public) == before
 
 
 def test_a_yanked_wheel_says_so_on_every_page_until_it_is_offered_again(public: Path, built: Path) -> None:
@@ -388,32 +332,18 @@ def test_the_index_of_variants_stays_with_what_is_offered(built: Path, tmp_path:
     assert contents(public) == before
 
 
-@each("target, hint", [("mkl", "remove the one"), ("cpu", "an index for each target, another name for this one (--na")])
-def test_a_second_file_by_the_same_name_is_refused(target: str, hint: str, public: Path, tmp_path: Path) -> None:
+def test_a_second_file_by_the_same_name_is_refused(public: Path, tmp_path: Path) -> None:
     before = contents(public)
-    wheel(tmp_path / target, requires="numpy", target=target)
+    wheel(tmp_path / "more", requires="numpy", target="cpu")
     with pytest.raises(BadInput, match=r"two files are called .* for avx: ") as caught:
-        indexed(public, tmp_path / target)
-    assert caught.value.hint.startswith(hint)
-    assert "pool/" in caught.value.hint
+        indexed(public, tmp_path / "more")
+    assert caught.value.hint.startswith("an index for each target, another name for this one (--na")
     assert contents(public) == before
 
 
-@pytest.mark.parametrize(
-    "content", ["[]", "{}", '{"schema": "tfbuild.index/2"}', '{"schema": "tfbuild.index/1"}', "\0"]
-)
+@each("content", ["[]", '{"schema": "tfbuild.index/2"}', '{"schema": "tfbuild.index/1"}', "\0"])
 def test_a_file_that_is_no_list_of_wheels_is_refused(content: str, built: Path, tmp_path: Path) -> None:
-    (tmp_path / "public").mkdir()
+    (tmp_path / "public").mkdir(exist_ok=True)
     (tmp_path / "public" / "choose.json").write_text(content)
     with pytest.raises(RegistryRefused, match=r"choose\.json cannot be used"):
         indexed(tmp_path / "public", built / "avx")
-
-
-def test_a_folder_without_wheels_and_a_name_of_others_are_refused(built: Path, tmp_path: Path) -> None:
-    def refused(**options: Any) -> TfbuildError:
-        with pytest.raises(UsageError) as caught:
-            indexed(tmp_path / "public", **options)
-        return caught.value
-
-    assert "no wheels in" in refused(wheels=tmp_path / "none").reason
-    assert "tensorflow-cpu" in str(refused(wheels=built / "avx", project="numpy").hint)

@@ -1,10 +1,9 @@
-"""The lists of an index of wheels, signed by the real cosign: it accepts them, and so does openssl."""
+"""The lists of an index of wheels, signed by the real cosign, which accepts them."""
 
 import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,14 +13,13 @@ from tests import broken, debian
 from tests.commandline import answer
 from tests.publish.wheels import cpuinfo, files, wheel
 from tests.rows import each
-from tfbuild.errors import TfbuildError, UsageError, VerificationFailed
+from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.publish import signing, wheel_index
 
 pytestmark = pytest.mark.slow
 
 # The public log is not for tests.
 UNLOGGED = {debian.NEWER: "--tlog-upload=false", debian.NEWEST: "--tlog-upload=false --use-signing-config=false"}
-EXTRACT = """sed -E 's/.*"(signature|base64Signature)":"([^"]*)".*/\\2/' {0}.sigstore.json | base64 -d > {0}.sig"""
 
 
 @pytest.fixture
@@ -40,29 +38,10 @@ def checks(keys: Path, name: str) -> str:
 
 
 @each("suite", (debian.NEWER, debian.NEWEST))
-def test_cosign_and_openssl_accept_a_signed_index_and_refuse_what_was_changed(
-    suite: str, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signed_index_stays_signed(suite: str, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = debian.unpack(tmp_path / suite, "cosign", suite=suite) / "usr" / "bin"
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    public = tmp_path / f"public {suite}"
-    index(public, f"--key {shlex.quote(str(keys / 'ours.key'))} {UNLOGGED[suite]}", wheel(tmp_path / "built"))
-    for name in ("choose.json",):
-        signing.demand_of_file(checks(keys, "ours"), public / name, name)
-        with pytest.raises(VerificationFailed, match=rf"(?s){name} has no signature that cosign accepts.*Error: "):
-            signing.demand_of_file(checks(keys, "theirs"), public / name, name)
-        subprocess.run(EXTRACT.format(name), shell=True, cwd=public, check=True)
-        verify = ["openssl", "dgst", "-sha256", "-verify", str(keys / "ours.pub"), "-signature", f"{name}.sig", name]
-        subprocess.run(verify, cwd=public, check=True)
-        with (public / name).open("a") as file:
-            file.write(" ")
-        with pytest.raises(VerificationFailed):
-            signing.demand_of_file(checks(keys, "ours"), public / name, name)
-        assert subprocess.run(verify, cwd=public, check=False).returncode != 0
-
-
-def test_a_signed_index_stays_signed(keys: Path, tmp_path: Path) -> None:
-    public, key = tmp_path / "public", f"--key {shlex.quote(str(keys / 'ours.key'))} {UNLOGGED[debian.NEWER]}"
+    public, key = tmp_path / f"public {suite}", f"--key {shlex.quote(str(keys / 'ours.key'))} {UNLOGGED[suite]}"
     first, second = wheel(tmp_path / "built"), wheel(tmp_path / "more", python="3.10")
     index(public, key, first)
     before = {path: path.read_bytes() for path in public.rglob("*") if path.is_file()}
@@ -88,7 +67,6 @@ def test_nothing_of_an_index_is_believed_without_an_accepted_signature(keys: Pat
         for content, bundle, signer, code, told in (
             (genuine["/choose.json"], genuine["/choose.json.sigstore.json"], "ours", 0, "the newest release"),
             (genuine["/choose.json"], genuine["/choose.json.sigstore.json"], "theirs", 24, refused),
-            (genuine["/choose.json"] + b" ", genuine["/choose.json.sigstore.json"], "ours", 24, refused),
             (b"{}", genuine["/choose.json.sigstore.json"], "ours", 24, refused),
             (genuine["/choose.json"], b"{}", "ours", 24, refused),
             (genuine["/choose.json"], None, "ours", 24, unsigned),

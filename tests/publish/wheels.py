@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,6 @@ GUARDS = {"avx": "tensorflow_cpu-2.14.0", "x86-64-v4": "intel_tensorflow_avx512-
 MANYLINUX = "manylinux_2_28_x86_64"
 FRAMEWORK = "tensorflow/libtensorflow_framework.so.2"
 WHEEL = "Wheel-Version: 1.0\nGenerator: bdist_wheel (0.41.2)\nRoot-Is-Purelib: false\nTag: {tag}\n"
-BUILT = {"tfbuild": "0.1.0", "builder": "b" * 64, "compiler": "gcc 12.2.0", "bazel": "6.1.0", "source_commit": None}
 
 
 def wheel(
@@ -61,23 +59,13 @@ def wheel(
     )
 
 
-def zipped(path: Path, members: Mapping[str, bytes], method: int | None = None) -> Path:
+def zipped(path: Path, members: Mapping[str, bytes]) -> Path:
     """A wheel of these members and its RECORD."""
     record = f"{next(name for name in members if name.endswith('METADATA')).rpartition('/')[0]}/RECORD"
     rows = [f"{name},sha256={record_digest(content)},{len(content)}" for name, content in members.items()]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in {**members, record: "\n".join([*rows, f"{record},,\n"]).encode()}.items():
-            archive.writestr(zipfile.ZipInfo(name, (2026, 3, 1, 12, 0, 0)), content, method)
-    return path
-
-
-def patched(path: Path, size: int, crc: int | None = None) -> Path:
-    """Say of the first file, in its own head and in the list of files, that it has another size, and checksum."""
-    content = bytearray(path.read_bytes())
-    for at in (content.index(b"PK\3\4") + 14, content.index(b"PK\1\2") + 16):
-        (before, packed, _) = struct.unpack_from("<3L", content, at)
-        struct.pack_into("<3L", content, at, before if crc is None else crc, packed, size)
-    path.write_bytes(content)
+            archive.writestr(zipfile.ZipInfo(name, (2026, 3, 1, 12, 0, 0)), content)
     return path
 
 
@@ -89,7 +77,6 @@ def described(path: Path, compiled: str, *, audited: str = MANYLINUX, target: st
         "schema": "tfbuild.wheel/1",
         "wheel": path.name,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        **BUILT,
         "plan": {"target": target, "features": sorted(names), "instruction_set": compiled},
         "audit": {"platform_tag": audited, "own_tags": own, "needs": {"GLIBC": "2.28"}, "external_libraries": []},
     }

@@ -209,10 +209,10 @@ def show_gain(answer: "MeasuredGain") -> None:
     show_fields([(name, text) for name, text in rows if text])
 
 
-def show_rehearsed(ref: str, digest: str, *, json: bool, uploads: bool | None = None) -> None:
-    """Print the fixed tag that a push would set. `digest`: what it is now; `uploads`: None if that is not known."""
+def show_rehearsed(ref: str, digest: str, *, json: bool) -> None:
+    """Print the fixed tag that a push would set. `digest`: what it is now, or ""."""
     now = f"the tag is {digest} now" if digest else "the tag does not exist yet"
-    result({"image": ref, "there": digest or None, "uploads": uploads}, ref, f"can be pushed; {now}", json=json)
+    result({"image": ref, "there": digest or None}, ref, f"can be pushed; {now}", json=json)
 
 
 def show_pushed(pushed: "Pushed", *, json: bool) -> None:

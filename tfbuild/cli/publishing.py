@@ -31,7 +31,6 @@ from tfbuild.util.quantities import counted
         "force": (False, "move the fixed tag even if it names another image in the registry"),
         "sign": (False, "sign it with cosign, which must be installed, by your identity or that of the CI"),
         "sign-options": ("", "sign it with these options of `cosign sign`: '--key cosign.key'"),
-        "dry-run": (False, "only check; exit with the code that the push would exit with"),
         "access": (False, "only ask the registry whether it accepts a push; IMAGE need not exist yet"),
         "indexes": (False, "push no image, but compute the indexes of one that is in the registry"),
         "yank": ("", "push no image, but take one out of the registry's indexes, for this reason", "REASON"),
@@ -43,9 +42,7 @@ from tfbuild.util.quantities import counted
         "invoke push 2.21.0-mkl-py3.11-f16c --yank 'crashes in MatMul, issue 123'",
     ),
 )
-def push(
-    image: str, *, engine: str, registry: str, ca_cert: str, yank: str, dry_run: bool, json: bool, **options: Any
-) -> None:
+def push(image: str, *, engine: str, registry: str, ca_cert: str, yank: str, json: bool, **options: Any) -> None:
     """Publish a verified IMAGE with its SBOM and provenance, and add it to its release's indexes."""
     from tfbuild.engine import Engine, connection
     from tfbuild.publish import pushing, signing
@@ -54,7 +51,7 @@ def push(
     force, access, indexes, sign_options = (options[name] for name in ("force", "access", "indexes", "sign_options"))
     signs = options["sign"] or sign_options
     modes = [name for name, given in {"--access": access, "--indexes": indexes, "--yank": yank}.items() if given]
-    rest = {"--force": force, "--sign": signs, "--dry-run": dry_run}
+    rest = {"--force": force, "--sign": signs}
     if modes and (more := [*modes[1:], *(name for name, given in rest.items() if given)]):
         raise UsageError(f"{modes[0]} pushes no image", hint=f"leave out {' and '.join(more)}")
     destination = registry_of(registry, ca_cert, image)
@@ -68,11 +65,6 @@ def push(
     else:
         signer = signing.signer(sign_options, destination.ca) if signs else None
         connected = Engine.connect(connection.choose(engine))
-        if dry_run:
-            ready = pushing.prepare(connected, image, destination, REPORTS, force=force)
-            destination.refuse_unless_writable()
-            show_rehearsed(ready.ref, ready.there.digest if ready.there else "", json=json, uploads=ready.whole is None)
-            return
         with connected.watched("the push"):
             pushed = pushing.push(connected, image, destination, REPORTS, force=force, progress=Progress(), sign=signer)
         show_pushed(pushed, json=json)
@@ -110,18 +102,17 @@ def pull(
     host = running_cpu(cpuinfo, ca_cert, chosen)
     choice = pulling.select(source, host, **wanted)
     try:
-        accepted = pulling.accept(source, choice, demand)
+        best, manifest, choice = pulling.accept(source, choice, demand)
     except (NothingFits, VerificationFailed):
         if json:
             show_pulled(replace(choice, fitting=()))
         raise
-    choice = accepted.choice
-    reference = f"{source.repository}@{accepted.image.digest}"
+    reference = f"{source.repository}@{best.digest}"
     if dry_run or json:
         show_passed_over(choice, notable=json)
     if not json:
         show_choice(choice)
-    image = "" if dry_run else pulling.pull(Engine.connect(chosen), source, accepted, Progress())
+    image = "" if dry_run else pulling.pull(Engine.connect(chosen), source, best, manifest, Progress())
     if json:
         show_pulled(choice, reference=reference, image=image, signed=demand is not None)
     else:
@@ -192,11 +183,10 @@ def index(
         "ca-cert": REGISTRY["ca-cert"],
         "signed": ("", "require a signature that cosign accepts with these options: '--key cosign.pub'", "OPTIONS"),
         "dry-run": (False, "only choose, without downloading"),
-        "print-requirements": (False, "print the lines of a requirements file for that wheel, and install nothing"),
     },
     examples=(
         "invoke install --index https://wheels.example.com",
-        "invoke install --print-requirements > tensorflow.txt",
+        "invoke install --release 2.14 --dry-run      # with TFBUILD_INDEX set",
     ),
 )
 def install(*, index: str, python: str, cpuinfo: str, ca_cert: str, signed: str, dry_run: bool, **options: Any) -> None:
@@ -218,9 +208,6 @@ def install(*, index: str, python: str, cpuinfo: str, ca_cert: str, signed: str,
         show_passed_over(choice)
     row = installing.chosen_row(rows, choice, source.name)
     show_choice(choice)
-    if options["print_requirements"]:
-        print("\n".join(installing.requirements(rows, row, source)))
-        return
     if not dry_run:
         say(installing.install(source, row, environment, Progress()))
     print(source.address(row.file))

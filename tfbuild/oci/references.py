@@ -28,12 +28,6 @@ class Repository:
     @classmethod
     def parse(cls, text: str) -> "Repository":
         """Parse "HOST/PATH". Raises UsageError if there is no registry's host in front, or the path is not valid."""
-        if text.startswith("["):
-            # Docker's client refuses such image names ("invalid reference format" by 20.10).
-            raise UsageError(
-                f"{text!r} has an IPv6 address, which image names cannot contain",
-                hint="give the registry a name, for example in /etc/hosts",
-            )
         match = NAME.fullmatch(text)
         if match is None or not is_host(match["host"]):
             raise UsageError(

@@ -3,12 +3,10 @@
 import random
 import re
 import ssl
-import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
@@ -26,7 +24,7 @@ from tfbuild.util.terminal import cause, printable
 # Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
 MOST_BYTES = 4 << 20
 MOST_REASON = 200
-# How long a server may take to connect, and then for the head of an answer; its body may take a second more for each
+# How long a server may take to connect, and then to say something; an answer's body may take a second more for each
 # LEAST_RATE bytes.
 SECONDS = 25.0
 LEAST_RATE = 16 << 10
@@ -63,7 +61,7 @@ class HttpSession(requests.Session):
         for left in reversed(range(TRIES + 1)):
             wait = random.uniform(BACKOFF, 2 * BACKOFF) * 2 ** (TRIES - left) / 2
             try:
-                answer = self._within_deadline(partial(super().send, request, **settings), request)
+                answer = super().send(request, **settings)
             except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
                 if not left or time.monotonic() > until or _is_certain(error):
                     raise
@@ -74,29 +72,6 @@ class HttpSession(requests.Session):
                 answer.close()
             time.sleep(wait)
         raise AssertionError("the last try returns or raises")
-
-    @staticmethod
-    def _within_deadline(send: Callable[[], requests.Response], request: requests.PreparedRequest) -> requests.Response:
-        """Return the head of an answer, or raise Timeout: a socket's own limit begins anew with each byte.
-
-        What a server drips goes on in the thread, until the process ends.
-        """
-        answer: Future[requests.Response] = Future()
-
-        def run() -> None:
-            try:
-                answer.set_result(send())
-            except BaseException as error:
-                answer.set_exception(error)
-
-        threading.Thread(target=run, daemon=True).start()
-        seconds = SECONDS + int(request.headers.get("Content-Length", 0)) / LEAST_RATE
-        try:
-            return answer.result(seconds)
-        except TimeoutError as error:
-            if answer.done():
-                raise
-            raise requests.exceptions.Timeout(f"no answer within {seconds:.0f} s") from error
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
         target = super().get_redirect_target(resp)
@@ -165,10 +140,8 @@ def reaching(server: str, option: str = "--registry") -> Iterator[None]:
                 f"{server} does not speak TLS: {cause(error)}",
                 hint="put a TLS proxy in front of it: plain HTTP is only used for loopback addresses",
             ) from error
-        why = cause(error)
-        ours = f"; this machine's clock says {time.strftime('%Y-%m-%d', time.gmtime())}" if "valid" in why else ""
         raise RegistryRefused(
-            f"this machine does not trust the certificate of {server}: {why}{ours}",
+            f"this machine does not trust the certificate of {server}: {cause(error)}",
             hint="--ca-cert FILE with the CA that signed it",
         ) from error
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
@@ -353,11 +326,9 @@ HINTS = {
     401: "docker login {host}; the stored login may have expired",
     403: "these credentials do not allow that: docker login {host} as a user with the permission",
     404: UNKNOWN_NAME,
-    405: "the registry does not allow that: it may be a read-only mirror",
-    409: "another operation is in progress there: try again later",
     413: FULL,
     429: TOO_MANY,
-    507: "the registry's disk is full: make room there",
+    507: FULL,
 }
 SERVER_ERROR = "the registry has an internal error: try again later"
 UNSUPPORTED = "the registry does not support this request, as it says above: check the --registry address"

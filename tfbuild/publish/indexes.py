@@ -71,31 +71,25 @@ def index_content(entries: Iterable[IndexEntry]) -> bytes:
     best_first = sorted(entries, key=lambda row: choose.rank(row.image), reverse=True)
     slowest = {row.image.platform: choose.speed(row.image) for row in best_first}
 
-    def level(row: IndexEntry) -> int:
-        return 0 if choose.speed(row.image) == slowest[row.image.platform] else _level(row.image)
+    def place(row: IndexEntry) -> tuple[str, int, str]:
+        """Return what rows are sorted by: the platform, the level, and the variant, which follows from it."""
+        is_slowest = choose.speed(row.image) == slowest[row.image.platform]
+        return row.image.platform, *((0, "") if is_slowest else _level(row.image))
 
     document = {
         "schemaVersion": 2,
         "mediaType": manifests.INDEX,
-        "manifests": [
-            _descriptor(row, variant_of(row.image) if level(row) else "")
-            for row in sorted(best_first, key=lambda row: (row.image.platform, level(row)))
-        ],
+        "manifests": [_descriptor(row, place(row)[-1]) for row in sorted(best_first, key=place)],
         "annotations": labels.prefixed({"schema": labels.SCHEMA}),
     }
     return json.dumps(document, indent=2).encode()
 
 
-def variant_of(image: Published) -> str:
-    """Return the `platform.variant` of the smallest level that contains an image's set; "" if none does."""
+def _level(image: Published) -> tuple[int, str]:
+    """Return the number and the `platform.variant` of the smallest level that has all of an image's features."""
     levels = facts.levels(plan.PLATFORMS[image.platform])
-    return dict(enumerate((level.variant for level in levels), 1)).get(_level(image), "")
-
-
-def _level(image: Published) -> int:
-    """Return the number, from 1 on, of the smallest level that contains an image's set; above all if none does."""
-    levels = facts.levels(plan.PLATFORMS[image.platform])
-    return next((number for number, level in enumerate(levels, 1) if image.features <= level.features), len(levels) + 1)
+    numbered = ((number, level.variant) for number, level in enumerate(levels, 1) if image.features <= level.features)
+    return next(numbered, (len(levels) + 1, ""))
 
 
 def _descriptor(row: IndexEntry, variant: str) -> dict[str, object]:
@@ -218,23 +212,17 @@ def record_yank(registry: Registry, identifier: str, reason: str) -> None:
     registry.put(yank_tag(identifier), content, manifests.IMAGES[0])
 
 
-def yank_reason(registry: Registry, identifier: str) -> str:
-    """Return why an image was yanked; "" if it was not."""
+def refuse_yanked(registry: Registry, identifier: str) -> None:
+    """Raise Yanked, with the reason, if an image was yanked."""
     manifest = registry.manifest(yank_tag(identifier))
     if manifest is None:
-        return ""
+        return
     annotations = manifest.json().get("annotations")
     text = annotations.get(REASON) if isinstance(annotations, dict) else ""
-    return printable(str(text or "without a reason"), MOST_REASON)
-
-
-def refuse_yanked(registry: Registry, identifier: str) -> None:
-    """Raise Yanked if an image was yanked."""
-    if why := yank_reason(registry, identifier):
-        raise Yanked(
-            f"{identifier} was yanked: {why}",
-            hint=f"to offer it again, delete the tag {yank_tag(identifier)} in the registry; push it with --indexes",
-        )
+    raise Yanked(
+        f"{identifier} was yanked: {printable(str(text or 'without a reason'), MOST_REASON)}",
+        hint=f"to offer it again, delete the tag {yank_tag(identifier)} in the registry; push it with --indexes",
+    )
 
 
 # --- the indexes of a repository, computed from its fixed tags --------------------------------------------------------
@@ -251,31 +239,27 @@ def update(registry: Registry, release: str, target: str, note: Note) -> dict[st
     """
     damage: set[str] = set()
     for left in reversed(range(ROUNDS + 1)):
-        current = {tag: _index(registry, tag) for tag in index_tags(release, target)}
-        wanted = _wanted(registry, target, current, damage.add)
-        contents = {tag: index_content(rows) for tag, rows in wanted.items()}
-        stale = [tag for tag, index in current.items() if _written(index, wanted[tag]) != contents[tag]]
+        wanted, stale = state(registry, release, target, damage.add)
         if not stale:
             for line in sorted(damage):
                 note(line)
             return wanted
         for tag in stale if left else ():
-            registry.put(tag, contents[tag], manifests.INDEX)
+            registry.put(tag, index_content(wanted[tag]), manifests.INDEX)
     raise RegistryRefused(
         f"{registry.repository}:{', '.join(stale)} keeps changing", hint="push again when other pushes are done"
     )
 
 
-def lacking(registry: Registry, image: Published) -> list[str]:
-    """Return the indexes that may name an image and are not as they would be written now; nothing is changed."""
-    current = {tag: _index(registry, tag) for tag in index_tags(image.release, image.target)}
-    wanted = _wanted(registry, image.target, current, lambda _: None)
-    return [tag for tag, index in current.items() if _written(index, wanted[tag]) != index_content(wanted[tag])]
-
-
-def _written(index: Manifest | None, rows: list[IndexEntry]) -> bytes:
-    """Return what is in the registry; without any rows, an index need not exist."""
-    return index.content if index is not None else b"" if rows else index_content(())
+def state(registry: Registry, release: str, target: str, note: Note) -> tuple[dict[str, list[IndexEntry]], list[str]]:
+    """Return the entries that the indexes of a release should have, and which indexes have others; changes nothing."""
+    current = {tag: _index(registry, tag) for tag in index_tags(release, target)}
+    wanted = _wanted(registry, target, current, note)
+    contents = {tag: index_content(rows) for tag, rows in wanted.items()}
+    # Without any rows, an index need not exist.
+    missing = {tag for tag, index in current.items() if index is None and wanted[tag]}
+    changed = {tag for tag, index in current.items() if index is not None and index.content != contents[tag]}
+    return wanted, [tag for tag in current if tag in missing | changed]
 
 
 def _index(registry: Registry, tag: str) -> Manifest | None:

@@ -12,10 +12,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
-import requests
 from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import Version
 
@@ -152,8 +151,11 @@ class WheelSource:
         self._remote = "://" in address
         self._session = transport.HttpSession()
         self._verify: str | bool | None = str(ca) if ca is not None else None
-        if self._remote:
-            _refuse_open(address)
+        if self._remote and not is_secure(address):
+            raise UsageError(
+                f"{printable(address, MOST_NAME)} is not an https address: anybody on the way could send another wheel",
+                hint="--index https://HOST/PATH, or the path of a folder",
+            )
 
     def address(self, path: str) -> str:
         """Return the address of a file, or its path if the index is a folder."""
@@ -203,15 +205,13 @@ class WheelSource:
         address = self.address(path)
         if not self._remote:
             try:
-                if os.path.exists(address) and not os.path.isfile(address):
-                    raise ValueError("it is not a regular file")
                 with open(address, "rb") as file:
                     left = most + 1
                     while left > 0 and (chunk := file.read(min(left, 1 << 20))):
                         left -= len(chunk)
                         yield chunk
-            except (OSError, ValueError) as error:
-                raise _lost(address, getattr(error, "strerror", "") or str(error)) from error
+            except OSError as error:
+                raise _lost(address, error.strerror or str(error)) from error
             return
         with transport.reaching(urlsplit(address).netloc, OPTION):
             answer = self._session.get(
@@ -219,35 +219,11 @@ class WheelSource:
                 timeout=transport.SECONDS,
                 stream=True,
                 verify=self._verify,
-                hooks={"response": _refuse_open_redirection},
             )
         with answer:
             if answer.status_code != 200:
                 raise _lost(address, f"the server answers {answer.status_code}")
             yield from transport.chunks(answer, most, OPTION)
-
-
-def _refuse_open(address: str) -> None:
-    """Raise UsageError unless an address is that of a folder, reached by TLS or on this machine."""
-    if {"?", "#"} & {*address}:
-        raise UsageError(
-            f"{printable(address, MOST_NAME)} is not the address of a folder", hint="--index https://HOST/PATH"
-        )
-    if not is_secure(address):
-        raise UsageError(
-            f"{printable(address, MOST_NAME)} is not an https address: anybody on the way could send another wheel",
-            hint="--index https://HOST/PATH, or the path of a folder",
-        )
-
-
-def _refuse_open_redirection(answer: requests.Response, **_: object) -> None:
-    """Raise UsageError before an address without TLS is asked."""
-    if answer.is_redirect:
-        try:
-            _refuse_open(urljoin(answer.url, answer.headers["Location"]))
-        except UsageError:
-            answer.close()
-            raise
 
 
 def _lost(address: str, reason: str) -> RegistryRefused:
@@ -313,24 +289,6 @@ def chosen_row(
     raise NothingFits(
         f"no wheel in {place} fits {wanted}{f': {why}' if why else ''}", hint="compile one: invoke wheel --cpu host"
     )
-
-
-def requirements(rows: Iterable[IndexedWheel], chosen: IndexedWheel, source: WheelSource) -> list[str]:
-    """Return the lines of a requirements file: the set's index, the version, and its files for every Python.
-
-    Without the files of rows that are not chosen for any Python either: what is yanked or contradicts itself.
-    """
-    page = source.address(f"{chosen.instruction_set}/simple/")
-    address = page if "://" in page else Path(page).resolve().as_uri()
-    like = {
-        row.sha256
-        for row in rows
-        if (row.instruction_set, row.project, row.version) == (chosen.instruction_set, chosen.project, chosen.version)
-        and wheel_rows.is_sound(row)
-        and not row.yanked
-    }
-    hashes = [f"    --hash=sha256:{digest}" for digest in sorted(like)]
-    return [f"--extra-index-url {address}", " \\\n".join([f"{chosen.project}=={chosen.version}", *hashes])]
 
 
 # --- a wheel for an image ---------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from tfbuild.context.labels import REPOSITORY, ImageLabels, read_labels
 from tfbuild.engine import Engine, Image
 from tfbuild.errors import VerificationFailed
 from tfbuild.oci import client, manifests, references
-from tfbuild.oci.client import Attachment, Registry
+from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
 from tfbuild.publish import sbom
 from tfbuild.util.files import replace_file, writing
@@ -26,12 +26,8 @@ STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD = "urn:tfbuild:image:1"
 BUILDER = "urn:tfbuild:local"
-# The request, and what tfbuild decided; SLSA separates the two.
+# The request; what tfbuild decided is in the labels. SLSA separates the two.
 REQUESTED = ("release", "target", "python", "platform", "wheel", "requirement", "source", "compute-capabilities")
-DECIDED = (
-    "instruction-set", "features", "copts", "compiler", "bazel", "threading", "context"
-)  # fmt: skip
-LISTS = ("features", "copts", "compute-capabilities")
 TENSORFLOW = "git+https://github.com/tensorflow/tensorflow"
 
 
@@ -64,14 +60,15 @@ def statement(
     `run`: the CI run that publishes the image.
     """
     known = read_labels(image.labels)
-    measured = {f"found-{name}": built.get(name, "") for name in ("compiler", "bazel")}
-    decided = parameters(known, DECIDED) | measured | {"found-git-version": git_version}
+    found = {f"found-{name}": built.get(name, "") for name in ("compiler", "bazel")} | {
+        "found-git-version": git_version
+    }
     toolchain = built.get("builder", "")
     predicate = {
         "buildDefinition": {
             "buildType": BUILD,
-            "externalParameters": parameters(known, REQUESTED),
-            "internalParameters": {name: value for name, value in decided.items() if value} | {"labels": image.labels},
+            "externalParameters": {name: value for name in REQUESTED if (value := known.get(name))},
+            "internalParameters": {name: value for name, value in found.items() if value} | {"labels": image.labels},
             "resolvedDependencies": _dependencies(known, built, wheel_sha256, run),
         },
         "runDetails": {
@@ -95,12 +92,6 @@ def statement(
         "predicate": predicate,
     }
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"
-
-
-def parameters(labels: ImageLabels, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the labels with these names that are not empty; lists as lists."""
-    values = {name: labels.get(name) for name in names}
-    return {name: value.split() if name in LISTS else value for name, value in values.items() if value}
 
 
 def _dependencies(
@@ -205,9 +196,8 @@ def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest,
                  (client.PROVENANCE, f"{identifier}.provenance.json", made))  # fmt: skip
     digests = []
     for media_type, name, content in documents:
-        attachment = Attachment(media_type=media_type, title=name, created=image.created, content=content)
         write(reports / name, content)
-        digests.append(client.attach(registry, attachment, manifest))
+        digests.append(client.attach(registry, manifest, media_type, name, image.created, content))
     return digests
 
 

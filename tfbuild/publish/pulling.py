@@ -4,8 +4,6 @@ It is checked before the download, by a few small requests: its manifest and its
 labels, its layers' presence, and its signature if that is demanded. An image that fails is passed over with its reason.
 """
 
-from dataclasses import dataclass
-
 from tfbuild.cpu import Cpu, isa
 from tfbuild.engine import Engine, transfer
 from tfbuild.errors import NothingFits, RegistryRefused, VerificationFailed
@@ -16,9 +14,6 @@ from tfbuild.publish import choose, indexes
 from tfbuild.publish.choose import Choice, PassedOver, Published
 from tfbuild.publish.signing import Demand
 from tfbuild.util.progress import Progress
-
-# Images that are read in vain: whoever may push can add any number of rows to an index.
-MOST_READ = 100
 
 
 def select(registry: Registry, host: Cpu, *, release: str, target: str, python: str) -> Choice:
@@ -44,17 +39,8 @@ def select(registry: Registry, host: Cpu, *, release: str, target: str, python: 
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Accepted:
-    """An image that passed the checks; `choice`: without those that did not, which it gives with their reasons."""
-
-    image: Published
-    manifest: Manifest
-    choice: Choice
-
-
-def accept(registry: Registry, choice: Choice, demand: Demand | None = None) -> Accepted:
-    """Return the best image that fits and passes its checks.
+def accept(registry: Registry, choice: Choice, demand: Demand | None = None) -> tuple[Published, Manifest, Choice]:
+    """Return the best image that fits and passes its checks, its manifest, and the choice among it and the worse ones.
 
     Raises NothingFits if nothing fits. If none passes: VerificationFailed where a digest, labels or a signature are
     wrong, else RegistryRefused. That is raised at once where the registry does not answer.
@@ -67,14 +53,14 @@ def accept(registry: Registry, choice: Choice, demand: Demand | None = None) -> 
         )
     refused: list[PassedOver] = []
     wrong: VerificationFailed | None = None
-    for position, image in enumerate(choice.fitting[:MOST_READ]):
+    for position, image in enumerate(choice.fitting):
         try:
             manifest = _checked(registry, image, demand)
         except (Damaged, VerificationFailed) as error:
             refused.append(PassedOver(id=image.id, reason=error.reason, notable=True))
             wrong = error if isinstance(error, VerificationFailed) else wrong
         else:
-            return Accepted(image=image, manifest=manifest, choice=choice.among(choice.fitting[position:], refused))
+            return image, manifest, choice.among(choice.fitting[position:], refused)
     why = f"{registry.repository} has no image that can be pulled: {'; '.join(choose.passed_over_lines(refused))}"
     if wrong is not None:
         raise VerificationFailed(why, hint=wrong.hint or "do not use them, and tell whoever publishes them")
@@ -98,12 +84,12 @@ def _checked(registry: Registry, image: Published, demand: Demand | None) -> Man
     return manifest
 
 
-def pull(engine: Engine, registry: Registry, accepted: Accepted, progress: Progress) -> str:
+def pull(engine: Engine, registry: Registry, image: Published, manifest: Manifest, progress: Progress) -> str:
     """Download an image, and return its name on this engine. Raises VerificationFailed if another one arrives."""
-    reference = f"{registry.repository}@{accepted.image.digest}"
+    reference = f"{registry.repository}@{image.digest}"
     transfer.again(lambda: engine.pull(reference, progress), progress)
-    if engine.image(reference).id not in accepted.manifest.ids:
+    if engine.image(reference).id not in manifest.ids:
         raise VerificationFailed(f"{reference} is another image on this engine", hint=f"docker image rm {reference}")
-    name = f"{registry.repository}:{accepted.image.id}"
+    name = f"{registry.repository}:{image.id}"
     engine.tag(reference, name)
     return name

@@ -41,20 +41,17 @@ class Pushed:
         return about | {"sbom": self.sbom, "provenance": self.provenance, "signed": self.signed}
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreparedPush:
-    """A push that may begin. `there`: what its fixed tag is now; `whole`: that, if it is this image with all layers."""
+def _prepare(
+    engine: Engine, image: str, registry: Registry, reports: Path, *, force: bool
+) -> tuple[Image, str, Manifest | None]:
+    """Check all that can be known before the upload, which may take an hour. Raises what `push` does.
 
-    image: Image
-    identifier: str
-    ref: str
-    there: Manifest | None
-    whole: Manifest | None
-
-
-def prepare(engine: Engine, image: str, registry: Registry, reports: Path, *, force: bool) -> PreparedPush:
-    """Check all that can be known before the upload, which may take an hour. Raises what `push` does."""
-    local = engine.image(_on_engine(engine, image, registry))
+    Returns the image, its identifier, and its manifest if the registry has all of it.
+    """
+    named = labels.parse_name(image)
+    # It may be named as it will be in the registry.
+    ours = named.repository == str(registry.repository) and not engine.exists(image)
+    local = engine.image(labels.find_image(engine, named.reference if ours else image))
     identifier = labels.identifier(image, local.labels)
     report = reporting.stored(reports, identifier)
     if report is None or not report.passed or report.image.id != local.id:
@@ -67,13 +64,12 @@ def prepare(engine: Engine, image: str, registry: Registry, reports: Path, *, fo
         raise RegistryRefused(f"the labels of {image} are invalid", hint="build it again with this tfbuild")
     indexes.refuse_yanked(registry, identifier)
     there = registry.manifest(identifier)
-    ours = there if there is not None and local.id in there.ids else None
-    if there is not None and ours is None and not force:
+    same = there if there is not None and local.id in there.ids else None
+    if there is not None and same is None and not force:
         raise RegistryRefused(
             f"{ref} is another image there ({there.digest})", hint="fixed tags are only moved with --force"
         )
-    whole = ours if ours is not None and not registry.missing_layer(ours) else None
-    return PreparedPush(image=local, identifier=identifier, ref=ref, there=there, whole=whole)
+    return local, identifier, same if same is not None and not registry.missing_layer(same) else None
 
 
 def push(
@@ -92,38 +88,28 @@ def push(
     Raises VerificationFailed if no report says that this image passed, RegistryRefused if the fixed tag is another
     image and `force` is not set, Yanked if it was yanked.
     """
-    ready = prepare(engine, image, registry, reports, force=force)
-    manifest = ready.whole
+    local, identifier, there = _prepare(engine, image, registry, reports, force=force)
+    ref, manifest = f"{registry.repository}:{identifier}", there
     if manifest is None:
-        transfer.again(lambda: _transfer(engine, ready.image.id, ready.ref, progress), progress)
-        manifest = registry.manifest(ready.identifier)
-        if manifest is None or ready.image.id not in manifest.ids:
-            raise RegistryRefused(
-                f"{ready.ref} is not the image that was pushed", hint="somebody else may be pushing it"
-            )
+        transfer.again(lambda: _transfer(engine, local.id, ref, progress), progress)
+        manifest = registry.manifest(identifier)
+        if manifest is None or local.id not in manifest.ids:
+            raise RegistryRefused(f"{ref} is not the image that was pushed", hint="somebody else may be pushing it")
     if sign is not None:
         sign(f"{registry.repository}@{manifest.digest}")
     with progress.step("push: SBOM and provenance"):
-        sbom, proof = provenance.attach(engine, ready.image, registry, manifest, reports)
+        sbom, proof = provenance.attach(engine, local, registry, manifest, reports)
     with progress.step("push: indexes"):
-        moved = offer(registry, ready.identifier, manifest.digest, progress)
+        moved = offer(registry, identifier, manifest.digest, progress)
     return Pushed(
-        ref=ready.ref,
+        ref=ref,
         digest=manifest.digest,
         moved=tuple(moved),
-        uploaded=ready.whole is None,
+        uploaded=there is None,
         sbom=sbom,
         provenance=proof,
         signed=sign is not None,
     )
-
-
-def _on_engine(engine: Engine, image: str, registry: Registry) -> str:
-    """Return the engine's name of the image to push, which may be named as it will be in the registry."""
-    named = labels.parse_name(image)
-    if named.repository == str(registry.repository) and not engine.exists(image):
-        return labels.find_image(engine, named.reference)
-    return labels.find_image(engine, image)
 
 
 def _transfer(engine: Engine, image_id: str, ref: str, progress: Progress) -> None:
@@ -309,7 +295,8 @@ def refuse_unfinished(registry: Registry, published: PublishedImage, base: Publi
         )
     if not client.complete(registry, published.manifest.digest):
         raise Unfinished(f"{identifier} has no SBOM or no provenance: its push did not finish", hint="push it again")
-    if tags := indexes.lacking(registry, published.image):
+    image = published.image
+    if tags := indexes.state(registry, image.release, image.target, lambda _: None)[1]:
         raise Unfinished(
             f"{', '.join(tags)} in {registry.repository} are not what the fixed tags say",
             hint=f"invoke push {identifier} --indexes",

@@ -3,7 +3,6 @@
 The image is not started. The same image gives the same bytes. Source: cyclonedx.org/docs/1.6/json
 """
 
-import hashlib
 import json
 import re
 import tarfile
@@ -34,15 +33,13 @@ SYSTEM = ("/etc/os-release", "/usr/lib/os-release")
 BUILT = "/opt/tfbuild/build.txt"
 METADATA = re.compile(r".*\.(?:dist-info/METADATA|egg-info/PKG-INFO)")
 DIRECT_URL = re.compile(r".*\.dist-info/direct_url\.json")
-# Where auditwheel and delvewheel put the shared libraries bundled in a wheel.
-BUNDLED = re.compile(r"(?P<site>.*)/(?P<package>[^/]+)\.libs/(?P<library>[^/]+)")
 COMMIT = re.compile("[0-9a-f]{40}")
 FIELD = re.compile(r"^([A-Za-z0-9-]+):[ \t]*(.*)$", re.MULTILINE)
 # Of a name in a package's URL; a version in metadata may be anything.
 PURL_NAME = re.compile(r"[\w.+-]+", re.ASCII)
 # Control characters are in no field of a document; lone surrogates cannot be written.
 UNWRITABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
-# The most that is read of an image. The image of 2.21.0 has 34 MB of libraries bundled in wheels.
+# The most that is read of an image.
 MOST_BYTES = 512 << 20
 # The labels that say how TensorFlow was made.
 TENSORFLOW = ("release", "wheel", "requirement", "instruction-set", "copts", "compiler", "bazel", "source")
@@ -55,13 +52,12 @@ TRIVY = "aquasecurity:trivy:"
 
 @dataclass(frozen=True, kw_only=True)
 class PythonPackage:
-    """`path`: of its metadata; `wheel_sha256`: of a wheel file that pip noted; `libraries`: bundled, with sha256."""
+    """`path`: of its metadata; `wheel_sha256`: of a wheel file that pip noted."""
 
     name: str
     version: str
     path: str
     wheel_sha256: str
-    libraries: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +81,7 @@ def read_contents(engine: Engine, ref: str) -> Contents:
 
 
 def _wanted(path: str) -> bool:
-    known = path in (STATUS, BUILT, *SYSTEM)
-    return known or any(pattern.fullmatch(path) for pattern in (METADATA, DIRECT_URL, BUNDLED))
+    return path in (STATUS, BUILT, *SYSTEM) or any(pattern.fullmatch(path) for pattern in (METADATA, DIRECT_URL))
 
 
 def of_files(files: Mapping[str, bytes]) -> Contents:
@@ -114,11 +109,6 @@ def _built(text: str) -> dict[str, str]:
 
 
 def _python(files: Mapping[str, bytes]) -> Iterator[PythonPackage]:
-    libraries: dict[tuple[str, str], dict[str, str]] = {}
-    for path, content in sorted(files.items()):
-        if match := BUNDLED.fullmatch(path):
-            own = libraries.setdefault((match["site"], str(canonicalize_name(match["package"]))), {})
-            own[match["library"]] = hashlib.sha256(content).hexdigest()
     for path, content in files.items():
         metadata = parse_email(content)[0] if METADATA.fullmatch(path) else {}
         name, version = str(canonicalize_name(metadata.get("name", ""))), metadata.get("version", "")
@@ -129,7 +119,6 @@ def _python(files: Mapping[str, bytes]) -> Iterator[PythonPackage]:
                 version=version,
                 path=str(folder),
                 wheel_sha256=noted_digest(files.get(f"{folder}/direct_url.json", b"")),
-                libraries=libraries.get((str(folder.parent), name), {}),
             )
 
 
@@ -244,21 +233,16 @@ def _interpreter(env: tuple[str, ...]) -> Iterator[dict[str, Any]]:
 
 
 def _of_python(package: PythonPackage, labels: ImageLabels, tensorflow: str, contents: Contents) -> dict[str, Any]:
-    """Return a Python package with its bundled libraries. `tensorflow`: the digest of TensorFlow's wheel."""
+    """Return a Python package. `tensorflow`: the digest of TensorFlow's wheel."""
     purl = _purl("pypi", package.name, package.version)
-    reference = f"{purl}#{package.path}"
     is_tensorflow = package.name in wheel.projects()
     commit = contents.built.get("source_commit", "") if is_tensorflow else ""
     made = {f"tfbuild:tensorflow:{name}": labels.get(name) for name in TENSORFLOW if is_tensorflow and labels.get(name)}
     return _component(
-        "library", package.name, package.version, reference, purl=purl,
+        "library", package.name, package.version, f"{purl}#{package.path}", purl=purl,
         sha256=tensorflow if is_tensorflow else package.wheel_sha256,
         properties={"tfbuild:path": package.path} | made,
         pedigree={"commits": [{"uid": commit}]} if commit else {},
-        components=[
-            _component("file", file, "", f"{reference}/{file}", sha256=sha256)
-            for file, sha256 in package.libraries.items()
-        ],
     )  # fmt: skip
 
 

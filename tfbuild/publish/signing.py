@@ -1,7 +1,6 @@
 """Signatures, made and checked by cosign: tfbuild has no keys of its own.
 
-An image's signature is in its registry; that of FILE is FILE.sigstore.json beside it, as `cosign sign-blob --bundle`
-writes it: version 3 in the format of Sigstore's bundles, version 2 in its own.
+An image's signature is in its registry; that of FILE is FILE.sigstore.json beside it.
 
 Source: github.com/sigstore/cosign, doc/cosign_sign.md (commit 07133b7): a reference by digest is signed, never a tag,
 which may move meanwhile; `--yes` answers its questions; without `--key` it signs with an identity that an OpenID
@@ -31,11 +30,9 @@ UNANSWERED = re.compile(
 )
 # What the name of a file's signature has behind the file's.
 BUNDLE = ".sigstore.json"
-# Signs what has this reference by digest.
+# They sign, or demand a signature of, what has this reference by digest, or a file.
 Sign = Callable[[str], None]
-# Raises VerificationFailed if what has this reference by digest is not signed.
 Demand = Callable[[str], None]
-# Signs a file, beside it.
 SignFile = Callable[[Path], None]
 
 

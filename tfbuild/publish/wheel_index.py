@@ -14,8 +14,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
@@ -38,11 +37,9 @@ from tfbuild.publish import wheel_pages, wheel_rows
 from tfbuild.publish.signing import BUNDLE, SignFile
 from tfbuild.publish.wheel_rows import (
     CHOICES,
-    GLIBC,
     MOST_BYTES,
     IndexedWheel,
     Parts,
-    Provenance,
     VariantFile,
     is_sound,
     oldest_glibc,
@@ -51,8 +48,6 @@ from tfbuild.publish.wheel_rows import (
 from tfbuild.util.files import decode, locked, read_regular, replace_file, temporary_folder, whole, writing
 from tfbuild.util.terminal import printable
 
-# The time of members of archives that have none.
-NO_TIME = (1980, 1, 1, 0, 0, 0)
 # It becomes part of the commands on the page at the top.
 ADDRESS = re.compile(r"https?://[\w.:/%~+\[\]-]+")
 # They become part of files' names and of columns.
@@ -69,31 +64,22 @@ class SidecarPlan(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[str, ...]
 
 
-class Needs(msgspec.Struct, frozen=True, kw_only=True):
-    glibc: Annotated[str, msgspec.Meta(pattern=rf"^{GLIBC.pattern}\Z")] = msgspec.field(name="GLIBC", default="")
-
-
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
     """The part of an audit that an index needs; see `pipeline.wheel.Audit`."""
 
     platform_tag: Word
-    needs: Needs = Needs()
+    needs: dict[str, str] = {}
 
 
-class Sidecar(Provenance, frozen=True, kw_only=True):
+class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
     schema: str
     sha256: str
     plan: SidecarPlan
     audit: Audited
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Ready:
-    """A wheel that can be placed: `path` is its file, in `scratch` or where the user has it."""
-
-    row: IndexedWheel
-    path: Path
-    metadata: bytes
+# A wheel that can be placed: its row, its file, in a scratch folder or where the user has it, and its metadata.
+Ready = tuple[IndexedWheel, Path, bytes]
 
 
 def index(
@@ -127,14 +113,14 @@ def index(
             with temporary_folder(parent=folder) as scratch:
                 ready = [_prepare(wheel, scratch, project, local=local) for wheel in wheels]
                 kept, gone, before = _known(folder)
-                rows = _yanked(_merged(kept, [item.row for item in ready]), yanks)
+                rows = _yanked(_merged(kept, [row for row, *_ in ready]), yanks)
                 variants = variants or (folder / wheel_pages.AUTO).is_dir()
                 wanted = wheel_pages.variant_rows(rows) if variants else []
                 rows, made = _with_variants(rows, wanted, folder, ready, scratch)
                 pages = wheel_pages.pages(rows, gone, url or before, variants=variants)
                 signature = _signature(pages[CHOICES], folder, scratch, sign)
                 for item in (*ready, *made):
-                    _place(folder, item)
+                    _place(folder, *item)
             for row in gone:
                 note(f"{row.name} for {row.instruction_set} leaves the index: {row.file} is missing or truncated")
             for path, text in pages.items():
@@ -160,7 +146,7 @@ def of_folder(folder: Path) -> list[Path]:
 # --- wheels -----------------------------------------------------------------------------------------------------------
 
 
-def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> _Ready:
+def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> Ready:
     """Check a wheel and describe it: by its sidecar, which its own CPU guard must confirm, or by what is in it."""
     if not path.is_file():
         raise BadInput(f"{path} is not a file", hint="remove it, or copy the wheel itself there")
@@ -171,13 +157,19 @@ def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> _Ready:
     compiled = wheel_files.instruction_set(file, file.version, claimed=claimed)
     own = parse_wheel_filename(path.name)[1]
     with_set = f"{own.public}+tfbuild.{compiled.name.replace('-', '.').replace('_', '.')}"
-    audit = _audit(path, sidecar)
     old = Parts.parse(path.name)
+    if sidecar is None:
+        audit = audit_wheel(path)
+    else:
+        said = sidecar.audit
+        audit = Audit(tag=said.platform_tag, own=old.platforms, needs=said.needs, external=())
+    # The platforms in its name if they promise a glibc and keep it, else what the audit proved.
+    kept = None not in map(glibc, audit.own) and not audit.broken_promises
     parts = replace(
         old,
         project=(project or file.project).replace("-", "_"),
         version=str(Version(with_set)) if local else old.version,
-        platforms=_platforms(audit),
+        platforms=audit.own if kept else (audit.tag,),
     )
     final = path
     if parts != old:
@@ -186,7 +178,7 @@ def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> _Ready:
         sha256 = source.digest(final)
     with open_archive(final) as archive:
         metadata = wheel_rows.metadata(archive, final.name)
-        created = _time(max(info.date_time for info in archive.infolist()))
+        newest = max(info.date_time for info in archive.infolist())
     row = IndexedWheel(
         file=f"pool/{sha256}/{final.name}",
         size=final.stat().st_size,
@@ -202,23 +194,14 @@ def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> _Ready:
         target=sidecar.plan.target if sidecar else "",
         instruction_set=compiled.name,
         features=compiled.features,
-        created=created,
-        built=msgspec.convert(sidecar, Provenance, from_attributes=True) if sidecar else None,
+        created="{}-{:02}-{:02}T{:02}:{:02}:{:02}Z".format(*newest),
     )
     if not is_sound(row):
         raise BadInput(
             f"{path.name} would become {row.name} in the index, but was not compiled for that platform",
             hint=f"compile or copy it and {path.name}.json again",
         )
-    return _Ready(row=row, path=final, metadata=metadata)
-
-
-def _time(newest: tuple[int, int, int, int, int, int]) -> str:
-    """Return the time of a wheel's newest member as RFC 3339; "" where archives without times have their first day."""
-    try:
-        return datetime(*newest, tzinfo=UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if newest > NO_TIME else ""
-    except ValueError:
-        return ""
+    return row, final, metadata
 
 
 def _sidecar(path: Path, sha256: str) -> Sidecar | None:
@@ -238,19 +221,6 @@ def _sidecar(path: Path, sha256: str) -> Sidecar | None:
     return sidecar
 
 
-def _audit(path: Path, sidecar: Sidecar | None) -> Audit:
-    """Return what a wheel needs from its system, of which its sidecar has a part."""
-    if sidecar is None:
-        return audit_wheel(path)
-    own, audit = Parts.parse(path.name).platforms, sidecar.audit
-    return Audit(tag=audit.platform_tag, own=own, needs={"GLIBC": audit.needs.glibc}, external=())
-
-
-def _platforms(audit: Audit) -> tuple[str, ...]:
-    """Return the platforms in the wheel's name if they promise a glibc and keep it, else what the audit proved."""
-    return audit.own if None not in map(glibc, audit.own) and not audit.broken_promises else (audit.tag,)
-
-
 # --- the folder -------------------------------------------------------------------------------------------------------
 
 
@@ -260,10 +230,6 @@ def _known(folder: Path) -> tuple[list[IndexedWheel], list[IndexedWheel], str]:
     if not path.exists():
         return [], [], ""
     known = read_list(read_regular(path, MOST_BYTES), str(path))
-    if odd := next((row for row in known.wheels if not is_sound(row)), None):
-        raise BadInput(
-            f"{path} has a row that contradicts itself: {printable(odd.file)}", hint="was it edited? make it again"
-        )
     gone = [row for row in known.wheels if not _has_size(folder / row.file, row.size)]
     return [row for row in known.wheels if row not in gone], gone, known.url
 
@@ -291,36 +257,34 @@ def _yanked(rows: tuple[IndexedWheel, ...], yanks: Mapping[str, str]) -> tuple[I
     for pattern, reason in yanks.items():
         matching = [row for row in rows if fnmatchcase(row.published.id, pattern)]
         if not matching:
-            examples = ", ".join(row.published.id for row in rows[-2:])
-            hint = f"SET/WHEEL, such as: {examples}" if examples else "the index is empty"
-            raise UsageError(f"no wheel of the index is {printable(pattern)}", hint=hint)
+            raise UsageError(f"no wheel of the index is {printable(pattern)}", hint="SET/WHEEL, such as 'avx/*'")
         rows = tuple(msgspec.structs.replace(row, yanked=reason) if row in matching else row for row in rows)
     return rows
 
 
-def _place(folder: Path, ready: _Ready) -> None:
-    target = folder / ready.row.file
+def _place(folder: Path, row: IndexedWheel, path: Path, metadata: bytes) -> None:
+    target = folder / row.file
     target.parent.mkdir(parents=True, exist_ok=True)
-    _replace(target.with_name(f"{target.name}.metadata"), ready.metadata)
-    if not _has_size(target, ready.row.size):
+    _replace(target.with_name(f"{target.name}.metadata"), metadata)
+    if not _has_size(target, row.size):
         with whole(target) as part:
-            shutil.copyfile(ready.path, part)
+            shutil.copyfile(path, part)
 
 
 def _with_variants(
-    rows: Iterable[IndexedWheel], wanted: Iterable[IndexedWheel], folder: Path, ready: Iterable[_Ready], scratch: Path
-) -> tuple[tuple[IndexedWheel, ...], list[_Ready]]:
+    rows: Iterable[IndexedWheel], wanted: Iterable[IndexedWheel], folder: Path, ready: Iterable[Ready], scratch: Path
+) -> tuple[tuple[IndexedWheel, ...], list[Ready]]:
     """Return all rows, the `wanted` ones with a variant and the others without, and the variants that are new."""
-    wheels = {item.row.file: item.path for item in ready}
+    wheels = {row.file: path for row, path, _ in ready}
     variants: dict[str, VariantFile] = {}
-    made = []
+    made: list[Ready] = []
     for row in wanted:
         known = row.variant
         if known is None or not (folder / known.file).is_file():
             path, content = wheel_pages.write_variant(row, wheels.get(row.file, folder / row.file), scratch)
             digest = source.digest(path)
             known = VariantFile(file=f"pool/{digest}/{path.name}", size=path.stat().st_size, sha256=digest)
-            made.append(_Ready(row=known.row(row), path=path, metadata=content))
+            made.append((known.row(row), path, content))
         variants[row.file] = known
     return tuple(msgspec.structs.replace(row, variant=variants.get(row.file)) for row in rows), made
 

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -60,18 +59,6 @@ def _simple(
     return texts | {f"{name}/simple/index.html": rendering.render("index/simple.html", title=title, links=links)}
 
 
-def _variant_pages(rows: Sequence[IndexedWheel]) -> dict[str, str]:
-    projects: dict[str, list[IndexedWheel]] = {row.project: [] for row in rows}
-    documents: dict[str, dict[str, str]] = {row.project: {} for row in rows}
-    texts: dict[str, str] = {}
-    for release in variant_releases(rows):
-        projects[release.project] += release.files
-        if release.document:
-            documents[release.project][release.name] = release.document
-            texts[f"{AUTO}/simple/{release.project}/{release.name}"] = release.document
-    return texts | _simple(AUTO, projects, documents)
-
-
 def _top_page(rows: Iterable[IndexedWheel], url: str) -> str:
     """Return the table that people look at, the newest release and Python first, and their fastest set."""
     order = sorted(rows, key=lambda row: (Version(row.release), Version(row.python), choose.speed(row.published)))
@@ -105,8 +92,6 @@ def _project_page(project: str, rows: Iterable[IndexedWheel], documents: Mapping
                 "href": f"{_address(row)}#sha256={row.sha256}",
                 "data-requires-python": row.requires_python or None,
                 "data-core-metadata": f"sha256={row.metadata}",
-                # The name before PEP 714, which pip reads until 23.2.
-                "data-dist-info-metadata": f"sha256={row.metadata}",
                 "data-yanked": row.yanked or None,
             },
         }
@@ -131,12 +116,9 @@ def _project_document(project: str, rows: Sequence[IndexedWheel], documents: Map
             "hashes": {"sha256": row.sha256},
             "size": row.size,
             "core-metadata": {"sha256": row.metadata},
-            "dist-info-metadata": {"sha256": row.metadata},
             "yanked": row.yanked or False,
             **({"requires-python": row.requires_python} if row.requires_python else {}),
             **({"upload-time": row.created} if row.created else {}),
-            # PEP 700 leaves names with "_" to indexes.
-            **({"_built": msgspec.to_builtins(row.built)} if row.built else {}),
         }
         for row in rows
     ] + [
@@ -179,14 +161,19 @@ class VariantFacts(Facts, frozen=True):
     sets: dict[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class VariantRelease:
-    """One version of a project: its files, plain ones and variants, and its variants.json by name; "" for none."""
-
-    project: str
-    files: tuple[IndexedWheel, ...]
-    name: str
-    document: str
+def _variant_pages(rows: Sequence[IndexedWheel]) -> dict[str, str]:
+    versions: dict[tuple[str, str], list[IndexedWheel]] = defaultdict(list)
+    for (project, version, *_), group in _groups(rows).items():
+        versions[project, version] += [group[0], *(row for row in group[1:] if row.variant)]
+    projects: dict[str, list[IndexedWheel]] = {row.project: [] for row in rows}
+    documents: dict[str, dict[str, str]] = {row.project: {} for row in rows}
+    texts: dict[str, str] = {}
+    for (project, _), files in versions.items():
+        projects[project] += [row.variant.row(row) if row.variant else row for row in files]
+        if variants := [row for row in files if row.variant]:
+            name = f"{Parts.parse(files[0].name).stem}-variants.json"
+            documents[project][name] = texts[f"{AUTO}/simple/{project}/{name}"] = _document(variants)
+    return texts | _simple(AUTO, projects, documents)
 
 
 def variant_rows(rows: Iterable[IndexedWheel]) -> list[IndexedWheel]:
@@ -201,25 +188,6 @@ def write_variant(row: IndexedWheel, wheel: Path, scratch: Path) -> tuple[Path, 
     wheel_rows.rewrite(wheel, target, Parts.parse(row.name), {"variant.json": _document([row]).encode()})
     with open_archive(wheel) as archive:
         return target, wheel_rows.metadata(archive, row.name)
-
-
-def variant_releases(rows: Iterable[IndexedWheel]) -> list[VariantRelease]:
-    """Return what the index with variants has."""
-    versions: dict[tuple[str, str], list[IndexedWheel]] = defaultdict(list)
-    for (project, version, *_), group in _groups(rows).items():
-        versions[project, version] += [group[0], *(row for row in group[1:] if row.variant)]
-    return [_release(group) for group in versions.values()]
-
-
-def _release(rows: list[IndexedWheel]) -> VariantRelease:
-    variants = [row for row in rows if row.variant]
-    files = [row.variant.row(row) if row.variant else row for row in rows]
-    return VariantRelease(
-        project=rows[0].project,
-        files=tuple(files),
-        name=f"{Parts.parse(rows[0].name).stem}-variants.json",
-        document=_document(variants) if variants else "",
-    )
 
 
 def _groups(rows: Iterable[IndexedWheel]) -> dict[tuple[str, str, str], list[IndexedWheel]]:

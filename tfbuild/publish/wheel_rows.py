@@ -34,16 +34,6 @@ MOST_BYTES = 16 << 20
 GLIBC = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,2}")
 
 
-class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """What the wheel's sidecar says of how it was compiled. `builder`: a digest."""
-
-    tfbuild: str
-    builder: str
-    compiler: str
-    bazel: str | None
-    source_commit: str | None
-
-
 class VariantFile(msgspec.Struct, frozen=True, kw_only=True):
     """The same wheel with its instruction set in its name and metadata, for the index with variants."""
 
@@ -60,8 +50,7 @@ class IndexedWheel(msgspec.Struct, frozen=True, kw_only=True):
     """A wheel of the index. `file`: its path from the top of the index.
 
     `python`: "3.11"; `glibc`: the oldest that it runs with, "" if nothing says so; `created`: the time of its newest
-    member, "" without one. `built`: None for wheels that tfbuild did not compile. `yanked`: why nobody should install
-    it any more, or "".
+    member, "" without one. `yanked`: why nobody should install it any more, or "".
     """
 
     file: str
@@ -79,7 +68,6 @@ class IndexedWheel(msgspec.Struct, frozen=True, kw_only=True):
     instruction_set: str
     features: tuple[str, ...]
     created: str
-    built: Provenance | None
     yanked: str = ""
     variant: VariantFile | None = None
 
@@ -123,15 +111,10 @@ def is_sound(row: IndexedWheel) -> bool:
     named = (file.project, parts.version, file.version, file.python, MACHINES[file.arch], compiled.name)
     place = f"pool/{row.sha256}/{row.name}"
     sized = 0 < row.size <= MOST_UNPACKED and SHA256.fullmatch(row.sha256) is not None
-    return said == named and row.file == place and sized and _glibc_agrees(row.glibc, parts.platforms)
-
-
-def _glibc_agrees(said: str, platforms: Iterable[str]) -> bool:
-    """Whether a row's glibc is the one that the wheel's name promises; a name without one leaves it to the row."""
-    promised = oldest_glibc(platforms)
-    if promised:
-        return said == promised
-    return not said or GLIBC.fullmatch(said) is not None
+    # A name that promises no glibc leaves it to the row.
+    promised = oldest_glibc(parts.platforms)
+    agrees = row.glibc == promised if promised or not row.glibc else GLIBC.fullmatch(row.glibc) is not None
+    return said == named and row.file == place and sized and agrees
 
 
 def read_list(content: bytes, origin: str) -> WheelList:
