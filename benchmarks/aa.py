@@ -22,8 +22,8 @@ from tfbuild.bench import session
 from tfbuild.bench.session import Settings
 from tfbuild.bench.wording import judged_ratio
 from tfbuild.engine import Engine
+from tfbuild.measure.evaluate import sure
 from tfbuild.measure.experiments import Arm, Case, Experiment, Metric
-from tfbuild.measure.intervals import sure
 from tfbuild.measure.probe import FOLDER
 from tfbuild.measure.records import NO_DIFFERENCE, SLOWER, BenchReport, CaseResult, ExperimentResult, Value
 from tfbuild.util.progress import Progress

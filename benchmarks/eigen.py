@@ -29,7 +29,7 @@ from tfbuild.cpu import isa
 from tfbuild.cpu.compilers import find, flags
 from tfbuild.engine import Engine, Worker
 from tfbuild.engine.build import BuildSettings
-from tfbuild.measure.intervals import interval
+from tfbuild.measure.evaluate import interval
 from tfbuild.measure.records import Interval
 from tfbuild.pipeline import base_image
 from tfbuild.util.progress import Progress

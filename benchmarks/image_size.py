@@ -27,7 +27,7 @@ from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import Base
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
-from tfbuild.measure.intervals import interval
+from tfbuild.measure.evaluate import interval
 from tfbuild.pipeline import base_image
 from tfbuild.plan import Build, Request
 from tfbuild.util.progress import Progress

@@ -12,8 +12,7 @@ from tests.clock import Stopped
 from tests.measure.test_evaluate import made_up
 from tests.measure.test_rounds import MACHINE, sides
 from tfbuild.bench import session
-from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
-from tfbuild.bench.session import ROUNDS, Session, Settings
+from tfbuild.bench.session import ROUNDS, CaseGroup, ExperimentRun, Session, Settings
 from tfbuild.engine import Engine
 from tfbuild.measure import rounds
 from tfbuild.measure.experiments import Arm, Case, Experiment, Need
@@ -60,16 +59,6 @@ def test_what_time_alone_ended_goes_on_where_it_was() -> None:
     cut.keep([again])
     assert not cut.cut
     assert (cut.results[0].status, len(cut.results[0].rounds)) == ("measured", 15)
-
-
-def test_rounds_that_are_there_are_not_made_again(stopped: Stopped, monkeypatch: pytest.MonkeyPatch) -> None:
-    cut = group(8)
-    (again,) = cut.begin(MACHINE, POOL, tell)
-    monkeypatch.setattr(again, "quiet_round", lambda *_: again.rounds.extend(made_up(0.5, 1, seed=len(again.rounds))))
-    end = stopped.now + 60
-    rounds.run([again], RoundLimits(rounds=15, end=end, latest=end), random.Random(1))
-    assert len(again.rounds) == 15
-    assert not again.truncated
 
 
 def test_where_an_arm_was_never_ready_all_is_made_anew() -> None:
@@ -160,14 +149,3 @@ def test_the_rest_ends_where_it_brings_nothing_further_or_is_over(stopped: Stopp
     run._rest(Pool(cast(Engine, None)))
     assert run.requests == []
     assert run.done[0].status == "truncated"
-
-
-def test_a_step_says_how_much_time_is_left(stopped: Stopped, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "prepare", lambda runs, end: runs[0].tell("starting workers"))
-    monkeypatch.setattr(rounds, "run", lambda *_: None)
-    settings, progress = Settings(mode="budget", budget=60), Progress(io.StringIO())
-    run = Session(cast(Engine, None), settings, MACHINE, progress, lambda: None)
-    run.end, step = stopped.now + 45, Step("bench: x")
-    limits = RoundLimits(rounds=1, end=run.end, latest=run.end)
-    run._measure(CaseGroup(row(""), row("").case), Pool(cast(Engine, None)), limits, random.Random(1), step)
-    assert (step.detail, step.share) == ("45.0 s left: starting workers", 0.25)

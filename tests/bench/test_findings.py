@@ -14,7 +14,7 @@ from tfbuild.in_container.bench import worker
 from tfbuild.in_container.bench.worker import Peak
 from tfbuild.measure import records
 from tfbuild.measure.evaluate import AGAIN, evaluate
-from tfbuild.measure.experiments import Arm, FindingKind
+from tfbuild.measure.experiments import Arm
 from tfbuild.measure.records import CaseResult, Interval, Round, Value
 
 
@@ -176,14 +176,6 @@ def test_a_number_of_threads_is_faster_by_its_interval_or_not_at_all() -> None:
     assert few == "conv: too few rounds to say whether a setting beats the default", "too few rounds give no finding"
 
 
-def test_findings_carry_the_caveat_of_their_case() -> None:
-    measured = replace(case(0.5, metric="wall", name="conv"), noisy=True, clean=3)
-    kinds: tuple[FindingKind, ...] = ("against_default", "items_per_second", "first_call")
-    for kind in kinds:
-        (finding,) = findings.derive(kind, [measured])
-        assert finding.text.endswith("(noisy: 3 of 15 rounds undisturbed)"), kind
-
-
 def test_a_batch_size_has_the_range_that_its_noise_leaves() -> None:
     steady = sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, spread=0.001)
     (finding,) = findings.derive("batch_size", [steady])
@@ -192,12 +184,6 @@ def test_a_batch_size_has_the_range_that_its_noise_leaves() -> None:
     (finding,) = findings.derive("batch_size", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, spread=0.3)])
     assert finding.values["measured_90%_low"] < finding.values["measured_90%"] < finding.values["measured_90%_high"]
     assert f"batch 64 ({finding.values['measured_90%_low']:.0f} to " in finding.text
-
-
-def test_a_line_that_misses_its_points_says_nothing_of_others() -> None:
-    points = [(1, 1.0), (2, 3.0), (4, 1.2), (8, 5.0), (16, 2.0), (32, 12.0)]
-    assert findings.fit(points) is None
-    assert findings.fit([(n, 0.5 + 0.1 * n) for n, _ in points]) is not None
 
 
 # --- what follows from two arms that are no baseline ----------------------------------------------------------------
@@ -286,16 +272,6 @@ def test_no_line_is_reported_if_the_largest_batches_refute_it() -> None:
     assert "fitted_90%" not in finding.values
 
 
-def test_a_baseline_that_differs_from_itself_is_said() -> None:
-    measured = case(0.5)
-    off = Interval(median=1.28, low=1.17, high=1.42, coverage=0.98)
-    assert wording.caveat(measured) == ""
-    assert wording.caveat(replace(measured, band=off)) == "the baseline differs from itself: x1.28 [1.17, 1.42]"
-    assert wording.caveat(replace(measured, band=replace(off, coverage=0.75))) == "", "too few rounds to say so"
-    nearly = Interval(median=0.99, low=0.98, high=0.998, coverage=0.98)
-    assert wording.caveat(replace(measured, band=nearly)) == "", "1.00, as it is shown"
-
-
 @pytest.mark.parametrize(
     ("int8", "limit"), [(4.0, "memory bandwidth is the limit"), (2.0, "memory bandwidth is not the only limit")]
 )
@@ -314,3 +290,12 @@ def test_memory_is_the_limit_where_every_width_is_read_equally_fast(int8: float,
     (finding,) = findings.derive("bandwidth", (replace(case(1.0), metric="wall", arms=arms, rounds=rounds, clean=9),))
     assert finding.values["float32"] == pytest.approx(10.0, rel=0.02)
     assert limit in finding.text
+
+
+def test_findings_carry_the_caveat_of_their_case() -> None:
+    noisy = replace(case(0.5, metric="wall", name="conv"), noisy=True, clean=3)
+    (finding,) = findings.derive("items_per_second", [noisy])
+    assert finding.text.endswith("(noisy: 3 of 15 rounds undisturbed)")
+    off = Interval(median=1.28, low=1.17, high=1.42, coverage=0.98)
+    assert wording.caveat(replace(case(0.5), band=off)) == "the baseline differs from itself: x1.28 [1.17, 1.42]"
+    assert wording.caveat(replace(case(0.5), band=replace(off, coverage=0.75))) == "", "too few rounds to say so"

@@ -10,7 +10,7 @@ from tfbuild.bench.session import Session, Settings
 from tfbuild.engine import Engine
 from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage
 from tfbuild.measure import experiments
-from tfbuild.measure.sides import Machine
+from tfbuild.measure.workers import Machine
 from tfbuild.util.progress import Progress
 
 

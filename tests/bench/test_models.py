@@ -1,7 +1,6 @@
 """The rows of --model name what exists; findings on models, on the bottleneck and on the other image."""
 
 import ast
-import json
 import re
 from dataclasses import replace
 
@@ -13,7 +12,7 @@ from tfbuild.bench import command, findings
 from tfbuild.bench.session import Settings
 from tfbuild.errors import UsageError
 from tfbuild.measure import experiments
-from tfbuild.measure.sides import Machine
+from tfbuild.measure.workers import Machine
 
 SETTINGS = Settings(mode="budget", budget=300)
 
@@ -44,20 +43,6 @@ def test_xla_is_measured_beside_the_same_onednn() -> None:
             keys = [machine.key(each, arm) for arm in row.arms(each)]
             assert {key.env for key in keys} == {(("TF_ENABLE_ONEDNN_OPTS", "1"),)}
             assert len(set(keys)) == 2, "XLA has a process of its own"
-
-
-def test_a_model_s_data_is_compared_by_the_clock_in_one_process() -> None:
-    (row,) = command.rows_of((), SETTINGS, ["vgg16"], "2")
-    machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
-    its_data = row.case[1]
-    assert its_data.metric == "wall"
-    assert its_data.params["batch"] == 2
-    assert len({machine.key(its_data, arm) for arm in its_data.arm}) == 1
-
-
-def test_experiments_may_be_named_beside_models() -> None:
-    assert [row.name for row in command.rows_of(["jpeg", "models"], SETTINGS, ["lstm"], "8")] == ["jpeg", "models"]
-    assert [row.name for row in command.rows_of(["jpeg"], SETTINGS, [], "")] == ["jpeg"]
 
 
 @pytest.mark.parametrize(
@@ -92,12 +77,6 @@ def test_every_model_is_one_that_the_workload_can_make() -> None:
         assert re.fullmatch(r"[A-Z]\w+|", model.application), name
         for each in experiments.model_row([name]).case:
             assert {*each.params, "jpegs", "xla"} <= takes, name
-
-
-def test_the_list_has_the_models(capsys: pytest.CaptureFixture[str]) -> None:
-    command.show_rows([experiments.model_row(["inception3"])], SETTINGS, json=True)
-    (shown,) = json.loads(capsys.readouterr().out)
-    assert shown["case"][0]["params"]["size"] == 299
 
 
 def test_a_model_s_rates_are_listed_with_their_memory() -> None:
@@ -137,12 +116,6 @@ def test_the_before_of_all_runs_in_the_other_image_and_the_after_in_this_one() -
     assert row.arms(across)[0].params == row.arms(alone)[0].params, "the same training script"
 
 
-def test_virtual_devices_are_never_taken_for_gpus() -> None:
-    (row,) = experiments.select(["strategy"], quick=False)
-    for each in row.case:
-        assert (each.params.get("device") == "GPU") == (each.needs == "gpu"), each.name
-
-
 def test_an_arm_whose_memory_is_listed_shares_its_process_with_no_other() -> None:
     machine = Machine(image="sha256:this", against="", cpus=2, gpus=0)
     (short,) = experiments.select(["models"], quick=False)
@@ -156,3 +129,8 @@ def test_an_arm_whose_memory_is_listed_shares_its_process_with_no_other() -> Non
     arms = tuple(replace(arm, params={"application": "ResNet50"}, rss=1234.0) for arm in measured.arms)
     (finding,) = findings.derive("items_per_second", [replace(measured, arms=arms)])
     assert finding.text == "its data: baseline 10 images/s, arm 20 images/s", "both are in the one process"
+
+
+def test_virtual_devices_are_never_taken_for_gpus() -> None:
+    (row,) = experiments.select(["strategy"], quick=False)
+    assert all((each.params.get("device") == "GPU") == (each.needs == "gpu") for each in row.case)

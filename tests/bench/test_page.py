@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.bench.test_report import GUIDE, SKIPPED, case, experiment, report, sizes
-from tests.pages.test_charts import drawings, texts
-from tfbuild.bench import page, wording
+from tests.pages.test_charts import drawings
 from tfbuild.bench import report as reporting
-from tfbuild.measure import intervals, records
+from tfbuild.bench import wording
+from tfbuild.measure.evaluate import interval_text
 from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult, Interval
 
 HOSTILE = """</td></svg><script>alert(1)</script><img src=x onerror="alert(2)">"'`{{ 7 * 7 }}${datum}"""
@@ -80,14 +80,14 @@ def mixed() -> BenchReport:
 
 @cache
 def mixed_page() -> str:
-    return page.to_html(mixed())
+    return reporting.to_html(mixed())
 
 
 @cache
 def recorded() -> tuple[BenchReport, str]:
     """Return a report of an older version, and its page."""
     read = reporting.read_report(GUIDE)
-    return read, page.to_html(read)
+    return read, reporting.to_html(read)
 
 
 def curve() -> CaseResult:
@@ -96,9 +96,9 @@ def curve() -> CaseResult:
 
 def every_number(row: ExperimentResult) -> Iterator[str]:
     for measured in row.cases:
-        yield intervals.interval_text(measured.band)
+        yield interval_text(measured.band)
         for arm in measured.arms:
-            yield from (intervals.interval_text(arm.cpu), intervals.interval_text(arm.wall), wording.time(arm.seconds))
+            yield from (interval_text(arm.cpu), interval_text(arm.wall), wording.time(arm.seconds))
 
 
 @pytest.mark.parametrize("made", [recorded, lambda: (mixed(), mixed_page())], ids=["recorded", "mixed"])
@@ -132,32 +132,6 @@ def test_it_begins_with_what_to_change() -> None:
     assert "TensorFlow in this image sees no GPU 1 part layout: on a GPU" in read.text[places[2] : places[3]]
 
 
-def test_only_the_largest_gains_are_shown() -> None:
-    rows = [experiment(f"x{n:02}", case(0.4 + n / 40, env={}, code=f"line{n:02}()")) for n in range(16)]
-    text = page.to_html(report(*rows))
-    shown = re.findall(r"<code>(line\d+)\(\)</code>", text.partition('id="experiments"')[0])
-    assert shown == [f"line{n:02}" for n in range(page.MOST_CHANGES)], "ranked by gain"
-    assert "4 more with smaller gains" in text
-
-
-def test_the_noise_is_told_once() -> None:
-    cut = [
-        replace(case(0.5, name=name), status=records.TRUNCATED, reason="stopped by the time budget after 15 rounds")
-        for name in ("one", "other")
-    ]
-    text = ParsedPage(page.to_html(report(experiment("jpeg", *cut), experiment("xla", *cut)))).text
-    assert text.count("time budget") == 1
-    assert "4 of 4 cases were stopped by the time budget after 15 rounds" in text
-    assert "Everything requested was measured." in text
-
-
-def test_a_report_without_anything_is_a_page_too() -> None:
-    nothing = replace(report(experiment("layout", SKIPPED)), image=replace(report().image, labels={}), interrupted=True)
-    text = ParsedPage(page.to_html(nothing)).text
-    assert "No change has a measured gain." in text
-    assert "Interrupted: the rest was not measured." in text
-
-
 def hostile() -> BenchReport:
     """Return a report with the worst text that an image or a file may contain."""
     recorded = mixed()
@@ -185,7 +159,7 @@ def hostile() -> BenchReport:
 
 
 def test_nothing_in_a_report_is_markup() -> None:
-    read = ParsedPage(page.to_html(hostile()))
+    read = ParsedPage(reporting.to_html(hostile()))
     assert not {"script", "img"} & {tag for tag, _ in read.tags}
     assert not any(name.startswith("on") for _, attributes in read.tags for name in attributes)
     assert all(re.fullmatch(r"#(experiment-[1-5]|[a-z]+)", address) for address in read.addresses)
@@ -209,7 +183,7 @@ def test_the_page_loads_nothing_else() -> None:
 
 
 def test_a_batch_size_s_points_lie_on_their_curve() -> None:
-    chart = page.draw_chart(experiment("batchsize", curve()))
+    chart = reporting.draw_chart(experiment("batchsize", curve()))
     assert chart is not None
     assert 'aria-label="batchsize: items a second over the batch size"' in chart
     (drawing,) = drawings(chart)
@@ -226,39 +200,15 @@ def test_a_batch_size_s_points_lie_on_their_curve() -> None:
 def test_what_no_logarithm_takes_is_left_out() -> None:
     measured = case(0.5)
     zero = replace(measured.arms[1], cpu=Interval(median=0.0, low=0.0, high=1.0, coverage=0.95))
-    assert page.draw_chart(experiment("onednn", replace(measured, arms=(measured.arms[0], zero)))) is None
-
-
-def drawn(row: ExperimentResult) -> list[str]:
-    return texts(page.draw_chart(row) or "")
-
-
-def test_letters_that_no_xml_may_hold_are_left_out() -> None:
-    measured = case(0.5, name="a\x00b\x1b[2Jc\ufffe")
-    measured = replace(measured, arms=tuple(replace(arm, effect="\x00") for arm in measured.arms))
-    assert "ab[2Jc" in drawn(experiment("onednn", measured))
-
-
-def test_cases_that_compare_the_same_arm_are_lines_of_one_group() -> None:
-    rows = [case(0.5, name="one"), case(0.7, name="other")]
-    assert drawn(experiment("jpeg", *rows)) == ["arm", "one", "other"]
-    mixed_arms = replace(rows[1], arms=(rows[1].arms[0], replace(rows[1].arms[1], name="else")))
-    assert drawn(experiment("jpeg", rows[0], mixed_arms)) == ["one", "arm", "other", "else"]
+    assert reporting.draw_chart(experiment("onednn", replace(measured, arms=(measured.arms[0], zero)))) is None
 
 
 def test_too_few_rounds_are_not_reported_as_no_difference() -> None:
     few = case(0.5, count=4)
-    read = ParsedPage(page.to_html(report(experiment("jpeg", few))))
+    read = ParsedPage(reporting.to_html(report(experiment("jpeg", few))))
     summary = read.source.partition('class="answer"')[2].partition("<details>")[0]
     assert "too few rounds for a verdict: 1 of 1 comparisons" in summary
     assert "no difference shown" not in summary
     assert "no difference shown (too few rounds for a verdict)" in read.text, "in the table"
-    enough = ParsedPage(page.to_html(report(experiment("jpeg", case(1.0)))))
+    enough = ParsedPage(reporting.to_html(report(experiment("jpeg", case(1.0)))))
     assert "too few rounds" not in enough.text
-
-
-def test_noise_is_counted_where_a_gain_is_summed_up() -> None:
-    noisy = replace(case(0.5), noisy=True, clean=2)
-    read = ParsedPage(page.to_html(report(experiment("jpeg", noisy, case(0.5, name="other")))))
-    assert "arm: faster in 2 of 2 cases" in read.text
-    assert "(noisy: 2 of 15 rounds undisturbed)" in read.text

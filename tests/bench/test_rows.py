@@ -1,8 +1,6 @@
 """Experiments are rows, whose fields say what is made of their numbers: a new one needs no code."""
 
 import ast
-import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -11,16 +9,16 @@ import pytest
 
 from tests import checkout
 from tests.bench.test_report import case, experiment, report
-from tests.checkout import Copy
 from tests.measure.test_experiments import slips
 from tfbuild import facts
-from tfbuild.bench import advise, evidence, findings, page
-from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
+from tfbuild.bench import advise, evidence, findings
+from tfbuild.bench import report as reporting
+from tfbuild.bench.session import CaseGroup, ExperimentRun
 from tfbuild.measure import experiments, records
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.records import CaseResult
-from tfbuild.measure.sides import Machine, line_up
+from tfbuild.measure.workers import Machine, line_up
 
 FILE = Path(facts.__file__).with_name("experiments.toml")
 NAME, SWITCH = "denormals", "TF_MADE_UP_SWITCH"
@@ -48,7 +46,7 @@ OTHERS = {
     ("experiments.py", "models"),  # a file of facts
     ("experiments.py", "xla"),  # a parameter of a workload
     ("experiments.py", "tuning"),  # what a case needs
-    ("sides.py", "tuning"),
+    ("workers.py", "tuning"),
     ("throughput.py", "onednn"),  # a verification check
 }
 
@@ -62,23 +60,6 @@ def measured() -> CaseResult:
     measured_case = case(0.5, name="matmul 768x768", env={SWITCH: "1"})
     base, arm = (replace(one, rss=500.0, faults=20.0) for one in measured_case.arms)
     return replace(measured_case, arms=(base, replace(arm, rss=550.0)))
-
-
-@pytest.fixture(scope="module")
-def with_row(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
-    """Return a copy of the project with this row added."""
-    copy = checkout.copy(tmp_path_factory.mktemp("experiment") / "copy", "tfbuild/", "templates/", "tasks.py", "tools/")
-    with (copy / "tfbuild" / "facts" / FILE.name).open("a", encoding="utf-8") as rows:
-        rows.write(ROW)
-    with checkout.serving(copy) as served:
-        yield served
-
-
-def test_an_experiment_is_a_row(with_row: Copy) -> None:
-    planned = with_row.invoke("bench", "--list", "--only", NAME, "--json")
-    (plan,) = json.loads(planned.stdout)
-    assert [arm["env"] for arm in plan["arm"]] == [{SWITCH: "0"}, {SWITCH: "1"}]
-    assert f"of 300 s: {NAME} 300 s" in planned.stderr
 
 
 def test_its_cases_are_lined_up_and_its_finding_follows() -> None:
@@ -96,7 +77,7 @@ def test_its_setting_is_advised() -> None:
     original = report(experiment(NAME, measured()))
     (advice,) = advise.advise(original)
     assert (advice.experiment, advice.line) == (NAME, f"{SWITCH}=1")
-    assert page.draw_chart(original.experiments[0]) is not None
+    assert reporting.draw_chart(original.experiments[0]) is not None
 
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
@@ -105,13 +86,6 @@ def test_its_setting_is_advised() -> None:
 def test_each_value_of_a_field_has_its_function() -> None:
     assert set(findings.DERIVED) == set(get_args(experiments.FindingKind)) - {""}
     assert set(evidence.WATCHED) == set(get_args(experiments.EvidenceKind)) - {""}
-
-
-def test_the_file_explains_each_field_and_value() -> None:
-    head = FILE.read_text(encoding="utf-8").partition("[[experiment]]")[0]
-    kinds = (experiments.FindingKind, experiments.EvidenceKind)
-    values = [value for kind in (*kinds, experiments.Role) for value in get_args(kind) if value]
-    assert [value for value in values if f'"{value}"' not in head] == []
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from tfbuild.errors import Interrupted, UnknownImage, UsageError
 from tfbuild.measure import experiments, rounds
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.records import BenchReport
-from tfbuild.measure.sides import Machine
+from tfbuild.measure.workers import Machine
 from tfbuild.util.progress import Progress
 
 ID = "sha256:0123456789abcdef"
@@ -170,11 +170,10 @@ def test_a_gpu_is_given_only_to_the_cases_that_need_one() -> None:
 
 
 def test_cases_share_their_processes_unless_their_row_asks_for_new_ones() -> None:
-    _, engine, _ = bench("onednn", rounds=6)
-    assert len(engine.started) == 3, "off, on, and off again, for all cases"
-    (models,) = experiments.select(["models"], quick=False)
-    _, engine, _ = bench("models", rounds=6)
-    assert len(engine.started) == 3 * len(models.case)
+    for name in ("onednn", "models"):
+        (row,) = experiments.select([name], quick=False)
+        started = bench(name, rounds=6)[1].started
+        assert len(started) == 3 * (len(row.case) if row.fresh else 1), "off, on, and off again"
 
 
 def test_ctrl_c_keeps_what_was_measured() -> None:
@@ -282,18 +281,6 @@ def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None
     assert "there is nothing to unset" in reasons.pop("tuning")
     assert set(reasons.values()) == {"the budget leaves no time for it"}
     assert not run.interrupted
-
-
-class SlowStart(BenchEngine):
-    def lacks_gpus(self, image: str) -> str:
-        self.clock.now += 0.123
-        return super().lacks_gpus(image)
-
-
-def test_a_report_says_to_a_tenth_of_a_second_how_long_it_took_with_its_start() -> None:
-    quick, *_ = bench("onednn")
-    slow, *_ = bench("onednn", engine=SlowStart(Script()))
-    assert slow.seconds == round(quick.seconds + 0.1, 1)
 
 
 def test_what_cannot_run_here_takes_no_time_from_the_others(stopped: Stopped) -> None:

@@ -15,7 +15,7 @@ from tfbuild.measure import experiments
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.probe import FOLDER, files
-from tfbuild.measure.sides import Machine, line_up
+from tfbuild.measure.workers import Machine, line_up
 
 ROOT = Path(__file__).parents[2]
 WORKLOADS = ROOT / "tfbuild" / "in_container" / "bench" / "workloads"
@@ -131,16 +131,6 @@ def test_what_runs_inside_an_image_needs_nothing_of_the_host() -> None:
             else:
                 continue
             assert imported <= allowed | {"in_container", "smoke"}, (path, imported)
-
-
-def test_whatever_the_files_import_of_each_other_is_among_them() -> None:
-    """A module that cannot be imported would only show as missing workloads."""
-    there = {path.removeprefix(f"{FOLDER}/") for path in files()}
-    for path in sorted(there):
-        for node in ast.walk(ast.parse(files()[f"{FOLDER}/{path}"])):
-            if isinstance(node, ast.ImportFrom) and node.level and node.module:
-                module = Path(path).parents[node.level - 1].joinpath(*node.module.split("."))
-                assert {f"{module}.py", f"{module}/__init__.py"} & there, (path, node.module)
 
 
 def test_a_worker_starts_out_of_its_files_alone(tmp_path: Path) -> None:

@@ -4,12 +4,11 @@ import math
 import random
 from dataclasses import dataclass
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbuild.measure import intervals, records
+from tfbuild.measure import evaluate, records
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, Interval
 
 
@@ -26,7 +25,7 @@ def between(low: float, high: float, median: float = 1.0, coverage: float = 0.97
     [(6, 0, 1 - 2 / 64), (8, 0, 1 - 2 / 256), (9, 1, 1 - 20 / 512), (15, 3, 1 - 2 * 576 / 2**15)],
 )
 def test_the_interval_is_the_narrowest_with_enough_confidence(count: int, cut: int, coverage: float) -> None:
-    found = intervals.interval([float(number) for number in reversed(range(count))])
+    found = evaluate.interval([float(number) for number in reversed(range(count))])
     assert found
     assert (found.low, found.high) == (cut, count - 1 - cut)
     assert found.median == (count - 1) / 2
@@ -35,16 +34,16 @@ def test_the_interval_is_the_narrowest_with_enough_confidence(count: int, cut: i
 
 
 def test_the_interval_of_few_ratios_is_their_range() -> None:
-    assert intervals.interval([]) is intervals.interval([1.0]) is None
-    assert intervals.interval([1.0, 3.0]) == between(1.0, 3.0, 2.0, 0.5)
-    assert intervals.interval([3.0, 1.0, 2.0, 4.0, 5.0]) == between(1.0, 5.0, 3.0, 1 - 2 / 32)
-    six = intervals.interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    assert evaluate.interval([]) is evaluate.interval([1.0]) is None
+    assert evaluate.interval([1.0, 3.0]) == between(1.0, 3.0, 2.0, 0.5)
+    assert evaluate.interval([3.0, 1.0, 2.0, 4.0, 5.0]) == between(1.0, 5.0, 3.0, 1 - 2 / 32)
+    six = evaluate.interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     assert six == between(1.0, 6.0, 3.5, 1 - 2 / 64)
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=6, max_size=40))
 def test_the_interval_contains_its_median(ratios: list[float]) -> None:
-    interval = intervals.interval(ratios)
+    interval = evaluate.interval(ratios)
     assert interval
     assert min(ratios) <= interval.low <= interval.median <= interval.high <= max(ratios)
     assert interval.coverage >= 0.95
@@ -54,7 +53,7 @@ def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
     noise = random.Random(5)
     hits = 0
     for _ in range(1000):
-        interval = intervals.interval([math.exp(noise.gauss(0, 0.1)) for _ in range(9)])
+        interval = evaluate.interval([math.exp(noise.gauss(0, 0.1)) for _ in range(9)])
         assert interval
         hits += interval.low <= 1 <= interval.high
     assert 940 <= hits <= 980
@@ -79,20 +78,20 @@ def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
 def test_a_difference_lies_beyond_1_and_beyond_the_noise(
     ratio: tuple[float, float], band: tuple[float, float], effect: str
 ) -> None:
-    assert intervals.effect(between(*ratio), between(*band)) == effect
+    assert evaluate.effect(between(*ratio), between(*band)) == effect
     unsure = between(*ratio, coverage=0.94)
-    assert intervals.effect(unsure, between(*band)) == NO_DIFFERENCE
-    assert intervals.effect(between(*ratio), between(*band, coverage=0.94)) == NO_DIFFERENCE
-    assert intervals.effect(None, between(*band)) == intervals.effect(between(*ratio), None) == NO_DIFFERENCE
+    assert evaluate.effect(unsure, between(*band)) == NO_DIFFERENCE
+    assert evaluate.effect(between(*ratio), between(*band, coverage=0.94)) == NO_DIFFERENCE
+    assert evaluate.effect(None, between(*band)) == evaluate.effect(between(*ratio), None) == NO_DIFFERENCE
 
 
 def test_confidence_is_spelled_where_it_is_less_than_usual() -> None:
-    assert intervals.interval_text(None) == ""
-    assert intervals.interval_text(between(1.357, 1.412, 1.388, 0.95)) == "x1.39 [1.36, 1.41]"
-    assert intervals.interval_text(between(1.0, 2.0, 1.5, 0.75)) == "x1.50 [1.00, 2.00] at 75%"
-    assert intervals.sure(between(1, 2, coverage=0.95))
-    assert not intervals.sure(between(1, 2, coverage=0.9499))
-    assert not intervals.sure(None)
+    assert evaluate.interval_text(None) == ""
+    assert evaluate.interval_text(between(1.357, 1.412, 1.388, 0.95)) == "x1.39 [1.36, 1.41]"
+    assert evaluate.interval_text(between(1.0, 2.0, 1.5, 0.75)) == "x1.50 [1.00, 2.00] at 75%"
+    assert evaluate.sure(between(1, 2, coverage=0.95))
+    assert not evaluate.sure(between(1, 2, coverage=0.9499))
+    assert not evaluate.sure(None)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +106,8 @@ def test_confidence_is_spelled_where_it_is_less_than_usual() -> None:
     ],
 )
 def test_too_slow_and_too_noisy_have_one_limit(low: float, high: float, slow: bool, noisy: bool) -> None:
-    assert intervals.too_slow(between(low, high)) is slow
-    assert intervals.too_noisy(between(low, high)) is noisy
+    assert evaluate.too_slow(between(low, high)) is slow
+    assert evaluate.too_noisy(between(low, high)) is noisy
 
 
 # --- documents --------------------------------------------------------------------------------------------------------
@@ -134,14 +133,3 @@ def test_a_document_is_read_back_and_nothing_else() -> None:
             read(broken)
     with pytest.raises(ValueError, match=r"a report of schema 'tfbuild\.small/2', not 'tfbuild\.small/1'"):
         read(text.replace("/1", "/2"))
-
-
-def test_a_schema_has_its_name_and_the_version_of_its_language() -> None:
-    text = records.json_schema(Small, "tfbuild.small/1")
-    assert text.endswith("}\n")
-    schema = msgspec.json.decode(text)
-    assert (schema["title"], schema["$schema"]) == (
-        "tfbuild.small/1", "https://json-schema.org/draft/2020-12/schema"
-    )  # fmt: skip
-    assert list(schema) == sorted(schema)
-    assert schema["$defs"]["Small"]["required"] == ["schema", "number"]

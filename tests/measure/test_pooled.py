@@ -11,8 +11,7 @@ from tfbuild.measure import evaluate
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.records import CaseResult
 from tfbuild.measure.rounds import CaseRun
-from tfbuild.measure.sides import Machine, Side
-from tfbuild.measure.workers import Pool
+from tfbuild.measure.workers import Machine, Pool, Side
 
 MACHINE = Machine(image="sha256:1", against="", cpus=2, gpus=0)
 ARMS = (Arm(name="baseline"), Arm(name="arm", process="other"))
@@ -39,12 +38,6 @@ def test_the_mean_is_the_geometric_one_of_each_round() -> None:
     assert mean.band.median == pytest.approx(1.0, rel=0.02)
 
 
-def test_one_case_is_its_own_mean() -> None:
-    mean = evaluate.mean([case(0.5)], "arm")
-    assert mean is not None
-    assert mean.cpu.median == pytest.approx(2.0, rel=0.02)
-
-
 def test_an_arm_has_its_median_of_the_time_of_an_item_once_there_are_enough_rounds() -> None:
     baseline, arm = case(0.5, items=4, base=2).arms[:2]
     assert baseline.seconds is not None
@@ -67,26 +60,11 @@ def test_cases_without_the_same_rounds_have_no_mean() -> None:
     assert evaluate.mean([case(0.5, 1), case(0.5, 1)], "arm") is None
     assert evaluate.mean([case(0.5), case(0.5)], "another arm") is None
     assert evaluate.mean([], "arm") is None
-    assert evaluate.findings([]) == ()
-
-
-def test_what_the_mean_says_is_a_sentence() -> None:
-    (finding,) = evaluate.findings([case(2.0), case(2.0, seed=2)])
-    assert finding.text.startswith("all 2 together (geometric mean): arm: slower, x0.50 [")
-    assert finding.text.endswith("] of the speed of baseline")
-    (few,) = evaluate.findings([case(2.0, 4), case(2.0, 4, seed=2)])
-    assert "no difference shown, x0.5" in few.text
-    assert few.text.endswith("] at 88% of the speed of baseline")
-    (noisy,) = evaluate.findings([case(2.0, foreign=0.5), case(2.0, seed=2)])
-    assert noisy.text.endswith("] of the speed of baseline (noisy: 0 of 9 rounds undisturbed)")
-    assert finding.values["cpu"] == pytest.approx(0.5, rel=0.02)
-
-
-def test_an_arm_that_is_lost_in_one_case_has_no_mean() -> None:
     lost = case(0.5)
     for row in lost.rounds:
         row.samples.pop("arm")
     assert evaluate.mean([case(0.5), lost], "arm") is None
+    assert evaluate.findings([]) == ()
 
 
 def test_sides_that_do_the_same_work_share_their_number_of_calls() -> None:

@@ -12,8 +12,7 @@ from tfbuild.measure import rounds
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment, Need
 from tfbuild.measure.rounds import CaseRun, RoundLimits
-from tfbuild.measure.sides import Machine, Side
-from tfbuild.measure.workers import Key, Pool
+from tfbuild.measure.workers import Key, Machine, Pool, Side
 
 MACHINE = Machine(image="sha256:1", against="", cpus=2, gpus=0)
 
@@ -39,15 +38,6 @@ def test_what_was_measured_before_an_interruption_is_judged() -> None:
     assert (result.status, result.reason) == ("interrupted", "interrupted after 8 rounds")
     assert result.arms[1].effect == "faster"
     assert len(result.rounds) == 8
-
-
-def test_an_interruption_before_the_start_has_no_numbers() -> None:
-    result = comparison().result(interrupted=True)
-    assert (result.status, result.rounds, result.band) == ("interrupted", (), None)
-    assert [(arm.name, arm.status, arm.seconds, arm.effect) for arm in result.arms] == [
-        ("baseline", "interrupted", None, ""),
-        ("arm", "interrupted", None, ""),
-    ]
 
 
 def test_where_no_other_arm_can_run_the_case_is_skipped_with_its_reason() -> None:
@@ -99,13 +89,6 @@ def test_what_is_not_here_is_said_before_anything_starts(needs: Need, reason: st
     result = run.result()
     assert result.status == "skipped"
     assert reason in result.reason
-
-
-def test_where_the_engine_gives_no_gpu_its_own_reason_is_told() -> None:
-    run = comparison(needs="gpu", machine=replace(MACHINE, no_gpu="the engine offers no GPU"))
-    assert run.machine.lacks(run.row, run.case) == "the engine offers no GPU"
-    seen = replace(MACHINE, gpus=1, no_gpu="the engine offers no GPU")
-    assert seen.lacks(run.row, run.case) == "", "an engine whose own runtime gives one to all need not say so"
 
 
 def test_an_image_that_sets_a_variable_can_be_measured_without_it() -> None:

@@ -7,12 +7,10 @@ import json
 import random
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 import pytest
-from msgspec import structs
 
 from tests.measure.test_rounds import MACHINE
 from tfbuild.engine import Engine, Sandbox, WorkerDied
@@ -161,13 +159,6 @@ def test_arms_are_timed_in_processes_with_their_environment() -> None:
     assert script.asked.index(("prepare", AGAIN)) < script.asked.index(("prepare", "arm")), "without it nothing counts"
 
 
-def test_arms_without_a_setting_of_their_own_share_a_process() -> None:
-    script = Script()
-    measured(case_of(script, Arm(name="arm", params={"n": 2})))
-    (worker,) = script.workers
-    assert worker.built == {"baseline", "arm", AGAIN}
-
-
 def test_the_same_work_is_called_as_often_in_each_sample() -> None:
     script = Script(seconds={"arm": 0.009})
     run = case_of(script)
@@ -237,12 +228,6 @@ def test_an_arm_that_cannot_be_timed_leaves_the_others_their_rounds(script: Scri
     strict = replace(script, asked=[], workers=[], dies=[("prepare", "arm")] if state[1].startswith("its proc") else [])
     with pytest.raises((MeasurementError, WorkerDied)):
         measured(case_of(strict, strict=True))
-
-
-def test_without_the_baseline_again_nothing_is_judged() -> None:
-    result = measured(case_of(Script(dies=[("prepare", AGAIN)])))
-    assert (result.status, result.rounds) == ("failed", ())
-    assert states(result)["baseline"] == ("failed", "its process was lost: the worker ended: ... Segmentation fault")
 
 
 def test_a_library_that_the_image_lacks_skips_the_arm_that_is_about_it() -> None:
@@ -316,14 +301,6 @@ def test_a_sample_without_time_or_processors_is_refused(field: str) -> None:
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-def test_without_time_nothing_is_prepared_and_later_it_goes_on() -> None:
-    script = Script(seconds={"arm": 0.005})
-    run = case_of(script)
-    result = measured(run, end=time.monotonic() - 1)
-    assert set(states(result).values()) == {("truncated", "the time budget ended before it was ready")}
-    assert not run.only_lacks_time()
-
-
 def test_rounds_go_on_in_new_processes() -> None:
     script = Script(seconds={"arm": 0.005})
     run = case_of(script)
@@ -337,17 +314,6 @@ def test_rounds_go_on_in_new_processes() -> None:
     assert result.status == "measured"
     assert len(result.rounds) == 8
     assert script.times("prepare", "arm") == 2
-
-
-def test_at_the_end_of_its_time_a_case_says_how_far_it_came() -> None:
-    run = case_of(Script())
-    rounds.prepare([run], LATER)
-    now = time.monotonic()
-    rounds.run([run], RoundLimits(rounds=6, end=LATER, latest=LATER), random.Random(1))
-    rounds.run([run], RoundLimits(rounds=8, end=now - 1, latest=LATER), random.Random(1))
-    result = run.result()
-    assert (result.status, result.reason) == ("truncated", "stopped by the time budget after 6 rounds")
-    assert len(result.rounds) == 6
 
 
 def test_what_a_sure_interval_needs_may_take_longer() -> None:
@@ -405,28 +371,6 @@ def test_a_process_that_is_lost_in_a_round_ends_the_other_case_s_arm_too() -> No
     assert ("failed", "another case that shared its process was lost") in reasons
 
 
-def test_a_case_that_cannot_run_here_leaves_its_neighbour_in_the_same_processes() -> None:
-    script = Script(dies=[("prepare", "arm")])
-    runs = two_cases(script)
-    rounds.prepare(runs, LATER)
-    rounds.run(runs, RoundLimits(rounds=7, end=LATER, latest=LATER), random.Random(1))
-    assert sorted(run.result().status for run in runs) == ["failed", "measured"]
-    runs = two_cases(Script())
-    runs[0].case = replace_needs(runs[0].case)
-    rounds.prepare(runs, LATER)
-    rounds.run(runs, RoundLimits(rounds=7, end=LATER, latest=LATER), random.Random(1))
-    assert [run.result().status for run in runs] == ["skipped", "measured"]
-    none = two_cases(Script())
-    for run in none:
-        run.case = replace_needs(run.case)
-    rounds.prepare(none, LATER)
-    assert {run.result().status for run in none} == {"skipped"}
-
-
-def replace_needs(case: Case) -> Case:
-    return structs.replace(case, needs="gpu")
-
-
 def test_the_case_with_the_fewest_rounds_decides_whether_there_are_enough() -> None:
     runs = two_cases(Script())
     rounds.prepare(runs, LATER)
@@ -466,23 +410,6 @@ def test_a_worker_is_started_with_its_image_environment_and_files() -> None:
         "CUDA_VISIBLE_DEVICES": "-1", "OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"
     }  # fmt: skip
     assert len(engine.started) == 2
-
-
-def test_a_worker_of_an_image_that_is_not_trusted_runs_in_a_sandbox() -> None:
-    engine = Recording(Script())
-    Pool(cast(Engine, engine), sandbox=SANDBOX).start([Key(image="sha256:1")])
-    (first,) = engine.started
-    assert first["command"] == ["python", f"{probe.FOLDER}/bench"]
-    assert (first["files"], first["sandbox"]) == ({}, SANDBOX)
-
-
-def test_workers_are_closed_however_it_ends() -> None:
-    script = Script()
-    with suppress(KeyboardInterrupt), workers.pool(cast(Engine, MadeUpEngine(script)), {}) as pool:
-        pool.start([Key(image="a"), Key(image="b")])
-        raise KeyboardInterrupt
-    assert [one.open for one in script.workers] == [False, False]
-    assert pool.running() == ()
 
 
 def test_workers_are_closed_though_their_engine_is_gone() -> None:

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tfbuild import pages
 from tfbuild.measure.records import Interval
-from tfbuild.pages import charts
 
 
 def drawings(text: str) -> Iterator[ElementTree.Element]:
@@ -37,7 +37,7 @@ def test_a_chart_s_places_are_the_logarithms_of_its_ratios() -> None:
     effects = ["slower", "no difference shown", "no difference shown", "faster", "faster"]
     band = Interval(median=1.0, low=0.95, high=1.06, coverage=0.95)
     lines = tuple(
-        charts.Line(
+        pages.Line(
             label=str(m),
             ratio=Interval(median=m, low=m / 1.1, high=m * 1.1, coverage=0.95),
             effect=effect,
@@ -45,7 +45,7 @@ def test_a_chart_s_places_are_the_logarithms_of_its_ratios() -> None:
         )
         for m, effect in zip(medians, effects, strict=True)
     )
-    drawn = tracks(charts.ratios("x", [("case", lines)]))
+    drawn = tracks(pages.ratios("x", [("case", lines)]))
     signs = [track.find("b") for track in drawn]
     places = [percents(sign)["left"] for sign in signs if sign is not None]
     scale = (places[-1] - places[0]) / math.log(medians[-1] / medians[0])
@@ -66,7 +66,7 @@ def test_a_chart_s_places_are_the_logarithms_of_its_ratios() -> None:
 
 @pytest.mark.parametrize("top", [0.0011, 0.9, 1.0, 7.0, 12.0, 999.0, 1e6, 2.5e9])
 def test_an_axis_from_zero_has_a_few_round_numbers(top: float) -> None:
-    step = charts.round_step(top)
+    step = pages.round_step(top)
     assert 2 <= top / step <= 5.01
     assert f"{step:e}"[:8] in ("1.000000", "2.000000", "5.000000")
 
@@ -75,16 +75,16 @@ def test_an_axis_from_zero_has_a_few_round_numbers(top: float) -> None:
     ("number", "text"), [(0.0, "0"), (0.5, "0.5"), (200, "200"), (1500, "1.5k"), (2e7, "20M"), (3e9, "3G")]
 )
 def test_numbers_of_an_axis_are_short(number: float, text: str) -> None:
-    assert charts.short(number) == text
+    assert pages.short(number) == text
 
 
 @pytest.mark.parametrize(
     ("low", "high"), [(0.9, 1.1), (0.99, 1.01), (0.5, 2.0), (0.01, 300.0), (0.2, 1.1), (0.9, 40.0), (1e-9, 1e9)]
 )
 def test_ticks_are_round_apart_and_hold_1(low: float, high: float) -> None:
-    ticks = charts.ticks(low, high)
+    ticks = pages.ticks(low, high)
     assert 1.0 in ticks
     assert all(low <= tick <= high for tick in ticks)
-    places = [math.log(tick / low) / math.log(high / low) * charts.WIDTH for tick in ticks]
-    assert all(after - before >= charts.TICK_DISTANCE - 0.01 for before, after in pairwise(places))
+    places = [math.log(tick / low) / math.log(high / low) * pages.WIDTH for tick in ticks]
+    assert all(after - before >= pages.TICK_DISTANCE - 0.01 for before, after in pairwise(places))
     assert all(float(f"{tick:.3g}") == tick for tick in ticks)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfbuild.pages.rendering import prose
+from tfbuild.pages import prose
 
 
 @pytest.mark.parametrize(

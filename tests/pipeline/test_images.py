@@ -52,7 +52,7 @@ from tfbuild.pipeline.run import run_of
 from tfbuild.plan import RunRequest
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session as verifying
-from tfbuild.verify.records import Report
+from tfbuild.verify.report import Report
 
 PYTHON = "python:3.13-slim-trixie"
 

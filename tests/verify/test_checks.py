@@ -11,7 +11,6 @@ from tests.binary.test_scan import AVX2, everywhere, library
 from tests.measure.test_workers import Script
 from tests.rows import each
 from tests.verify.images import (
-    BASELINE,
     CC,
     FILES,
     FRAMEWORK,
@@ -32,9 +31,9 @@ from tfbuild.in_container.smoke.judge import Judgement, ProbeCheck
 from tfbuild.in_container.smoke.records import Faults, GpuConvolution
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.verify import checks, session
-from tfbuild.verify.checks import CHECKS, guard, probes
-from tfbuild.verify.records import Check
-from tfbuild.verify.verification import NO_START, NOT_STARTED, VerificationCheck, probe_check
+from tfbuild.verify.checks import CHECKS, guard
+from tfbuild.verify.report import NO_START, Check
+from tfbuild.verify.verification import NOT_STARTED, VerificationCheck
 
 NAMES = [check.name for check in CHECKS]
 CUDA = replace(PLANNED, target="cuda")
@@ -113,24 +112,13 @@ def test_no_check_passes_or_crashes_on_what_holds_nothing(check: VerificationChe
     assert faults(check) == []
 
 
-def untested(rows: tuple[VerificationCheck, ...]) -> set[str]:
-    return {check.name for check in rows} ^ SPOILED.keys()
-
-
-def test_a_new_check_without_a_spoiled_image_or_with_a_judge_that_passes_or_crashes_is_found() -> None:
-    lax = replace(judge.NUMERICS, name="lax", judge=lambda *_: Judgement("pass", "as I like it"))
-    crashing = replace(judge.NUMERICS, name="crashing", judge=lambda results, _: results.records[0].nothing)
-    for planted in map(probe_check, (lax, crashing)):
-        assert faults(planted) != []
-        assert untested((*CHECKS, planted)) == {planted.name}
-    assert untested(CHECKS) == set()
-
-
 def test_every_check_of_every_file_is_in_the_list() -> None:
     files = [
         importlib.import_module(f"{checks.__name__}.{file.name}") for file in pkgutil.iter_modules(checks.__path__)
     ]
-    written = {row.name for file in files for row in vars(file).values() if isinstance(row, VerificationCheck)}
+    written = {
+        row.name for file in (checks, *files) for row in vars(file).values() if isinstance(row, VerificationCheck)
+    }
     assert written == {*NAMES}, "a check that is not in the list never runs"
     assert PROBE_CHECKS.keys() <= written
 
@@ -176,14 +164,14 @@ def test_checks_run_after_those_whose_results_they_use() -> None:
 
 def test_what_import_saw_is_there_for_later_checks() -> None:
     state = verification(start=NOT_STARTED)
-    assert session.judged(probes.IMPORT, state).status == "pass"
+    assert session.judged(checks.IMPORT, state).status == "pass"
     assert (state.start.why, state.start.environment) == ("", ENVIRONMENT)
     state = verification(SPOILED["import"])
-    assert session.judged(probes.IMPORT, state).status == "fail"
+    assert session.judged(checks.IMPORT, state).status == "fail"
     assert state.start.why == "TensorFlow does not import (see import)"
-    assert probes.NUMERICS.skip(state) == state.start.why
+    assert checks.NUMERICS.skip(state) == state.start.why
     state = verification(planned=replace(PLANNED, python="3.12"))
-    assert session.judged(probes.IMPORT, state).status == "fail"
+    assert session.judged(checks.IMPORT, state).status == "fail"
     assert state.start.why == "", "it does import, though on another Python"
 
 
@@ -191,11 +179,11 @@ def test_an_import_that_fails_as_is_known_says_what_helps() -> None:
     symbol = "_ZN17pybind11_protobuf16GenericProtoCastEPN6google8protobuf7MessageEN8pybind1119return_value_policyE"
     failed = Judgement(judge.FAIL, f"ImportError: _pywrap_tf_session.so: undefined symbol: {symbol}")
     for release in ("2.20.0", "2.99.0"):
-        assert "; a known failure (gcc-pywrap): clang-18" in probes.with_known_failure(failed, release).detail
+        assert "; a known failure (gcc-pywrap): clang-18" in checks.with_known_failure(failed, release).detail
     for release in ("2.14.1", "2.99", "9.9", ""):
-        assert probes.with_known_failure(failed, release) == failed
+        assert checks.with_known_failure(failed, release) == failed
     passed = Judgement(judge.PASS, failed.detail)
-    assert probes.with_known_failure(passed, "2.20.0") == passed
+    assert checks.with_known_failure(passed, "2.20.0") == passed
 
 
 # --- cuda -------------------------------------------------------------------------------------------------------------
@@ -203,24 +191,16 @@ def test_an_import_that_fails_as_is_known_says_what_helps() -> None:
 
 def test_a_host_without_a_gpu_is_a_reason_to_skip_and_a_crash_there_a_failure() -> None:
     nothing = {"cuda": sent(GpuConvolution(gpus=0, device="", error=None))}
-    found = judged(probes.CUDA, ImageEngine(probes=nothing, no_gpu="the engine offers no GPU"))
+    found = judged(checks.CUDA, ImageEngine(probes=nothing, no_gpu="the engine offers no GPU"))
     assert (found.status, found.detail) == ("skip", "the engine offers no GPU")
-    assert judged(probes.CUDA, ImageEngine(probes=nothing)).status == "skip"
-    assert judged(probes.CUDA, ImageEngine(probes={"cuda": run(code=1)}, no_gpu="no GPU")).status == "fail"
+    assert judged(checks.CUDA, ImageEngine(probes=nothing)).status == "skip"
+    assert judged(checks.CUDA, ImageEngine(probes={"cuda": run(code=1)}, no_gpu="no GPU")).status == "fail"
 
 
 def test_probes_have_the_environment_that_their_judges_need() -> None:
     engine = ImageEngine()
-    judged(probes.ONEDNN, engine)
-    judged(probes.TCMALLOC, engine)
+    judged(checks.ONEDNN, engine)
+    judged(checks.TCMALLOC, engine)
     (_, talkative), (_, without) = engine.asked
     assert talkative["ONEDNN_VERBOSE"] == "1"
     assert {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_DISABLE_MKL": "1"}.items() <= without.items()
-
-
-def test_the_throughput_is_that_against_the_baseline() -> None:
-    state = verification(engine := ImageEngine())
-    check = next(check for check in CHECKS if check.name == "throughput")
-    assert session.judged(check, state).status == "pass"
-    assert {*engine.images} == {"sha256:1", BASELINE.id}
-    assert state.throughput is not None

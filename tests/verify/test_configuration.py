@@ -164,21 +164,6 @@ def test_the_labels_of_every_build_agree(request_: Request) -> None:
     assert [*configuration.contradictions(labels, planned)] == []
 
 
-def test_a_variant_has_more_in_its_identifier() -> None:
-    other = "2.21.0-mkl-py3.11-f16c-headers"
-    labels = {"io.tfbuild.id": other, "org.opencontainers.image.version": other}
-    assert told(image(labels=labels)) == ""
-    assert told(image(labels={"io.tfbuild.id": other})) != ""
-
-
-def test_every_build_renders_what_the_check_compares() -> None:
-    text = dockerfile.files(BUILD)["Dockerfile"]
-    assert "USER 1000:1000\nWORKDIR /home/tensorflow\n" in text
-    assert 'ENTRYPOINT ["/usr/local/bin/tfbuild-entrypoint"]\nCMD ["python"]\n' in text
-    planned = labelled_build("x", LABELS, "amd64")
-    assert dockerfile.environment(planned) == dockerfile.environment(BUILD)
-
-
 @each(
     "name, can",
     [

@@ -9,7 +9,7 @@ from tests.verify.images import verification
 from tests.verify.test_judge import ENVIRONMENT
 from tfbuild.binary.guard import Guard
 from tfbuild.binary.scan import Family, ScannedCode
-from tfbuild.verify.checks import isa, machine_code
+from tfbuild.verify.checks import isa
 from tfbuild.verify.verification import NOT_STARTED
 
 AVX = ("SSE", "SSE2", "SSE3", "SSE4.1", "SSE4.2", "AVX")
@@ -95,7 +95,7 @@ def test_the_guard_in_the_image_is_kept_for_the_report_and_compared_with_tensorf
 )  # fmt: skip
 def test_every_fault_of_any_library_is_named(labels: str, main: str, framework: str, faults: str) -> None:
     libraries = {"cc": code_with(*main.split()), "framework": code_with(*framework.split())}
-    check = machine_code.compare(planned(*labels.split()).instruction_set, libraries)
+    check = isa.compare_code(planned(*labels.split()).instruction_set, libraries)
     assert check.status == ("fail" if faults else "pass")
     assert check.detail.startswith(f"{faults}; compiled for " if faults else "as labelled: compiled for ")
 
@@ -104,13 +104,13 @@ def test_code_for_another_processor_fails() -> None:
     arm = ScannedCode(
         arch="aarch64", method="spread", instructions=1, regions=1, coverage=1, families=(), dispatched={}
     )
-    check = machine_code.compare(planned("avx").instruction_set, {"cc": arm})
+    check = isa.compare_code(planned("avx").instruction_set, {"cc": arm})
     assert (check.status, check.detail) == ("fail", "it is code for aarch64, not for x86_64")
 
 
 def test_the_shares_are_in_the_report_with_the_least_that_counts() -> None:
     rows = (Family(feature="avx", rate=1.0, share=0.123456, compiled=True), *code_with("bmi2").families)
-    check = machine_code.compare(planned("avx").instruction_set, {"cc": replace(code_with(), families=rows)})
+    check = isa.compare_code(planned("avx").instruction_set, {"cc": replace(code_with(), families=rows)})
     assert [(measure.name, measure.value, measure.limit) for measure in check.measures] == [
         ("avx_share", 0.1235, ">= 0.02"), ("bmi2_share", 0.1, "< 0.02"), ("avx512f_share", 0.001, "< 0.02"),
     ]  # fmt: skip

@@ -232,19 +232,6 @@ def test_a_gpu_is_judged_if_there_is_one(record: GpuConvolution | None, ended: E
     assert judge.cuda(Results((record,) if record else (), ended), PLAN).status == status
 
 
-def test_other_targets_skip_what_is_not_theirs() -> None:
-    assert judge.ONEDNN.skip(replace(PLAN, target="cpu", checks=())) == "not a check of target cpu"
-    assert judge.ONEDNN.skip(PLAN) == ""
-    assert judge.CUDA.skip(PLAN) == "not a check of target mkl"
-
-
-def test_the_guard_s_exit_code_is_recognised() -> None:
-    check = judge.guard(Ended(86, "tfbuild: this CPU lacks avx512f"))
-    assert (check.status, check.detail) == ("fail", "tfbuild: this CPU lacks avx512f")
-    assert judge.guard(Ended(127, "no such file")).status == "fail"
-    assert judge.guard(SUCCEEDED).status == "pass"
-
-
 @each(
     "statuses, verdict",
     [

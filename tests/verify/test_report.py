@@ -11,14 +11,12 @@ import pytest
 from tests import schemas
 from tests.measure.host import HOST
 from tests.verify.test_throughput import judged, rounds
-from tfbuild.errors import DiskFull, VerificationFailed
+from tfbuild.errors import VerificationFailed
 from tfbuild.in_container.smoke.judge import Measurement
 from tfbuild.measure import records
-from tfbuild.verify import page
 from tfbuild.verify import report as reporting
 from tfbuild.verify.checks import CHECKS
-from tfbuild.verify.records import SCHEMA, Check, ImageFacts, ImageSoftware, PlanFacts, Report
-from tfbuild.verify.verification import NO_START
+from tfbuild.verify.report import NO_START, SCHEMA, Check, ImageFacts, ImageSoftware, PlanFacts, Report
 
 CLAIMS = {check.name: check for check in CHECKS}
 
@@ -96,19 +94,6 @@ def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
     )
 
 
-def test_a_failed_write_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = reporting.write(report(), tmp_path)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.replace", full)
-    with pytest.raises(DiskFull, match="no space is left"):
-        reporting.write(report(), tmp_path)
-    assert reporting.from_json(path.read_bytes()).verdict == "pass"
-    assert len(list(tmp_path.iterdir())) == 3
-
-
 @pytest.mark.parametrize("text", ["", "{}", "[]", "\xff", '{"schema": "tfbuild.report/1"}'])
 def test_an_invalid_report_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text, encoding="latin-1")
@@ -170,7 +155,7 @@ def test_a_report_fits_the_published_schema() -> None:
 def test_markdown_says_what_to_do_first_and_then_what_was_seen() -> None:
     one = report("fail", check("guard"), check("isa", "fail", "lacks AVX2 | FMA\n<b>"))
     assert one.throughput is not None
-    text = page.to_markdown(replace(one, throughput=replace(one.throughput, clean=7, rounds=9, foreign=0.125)))
+    text = reporting.to_markdown(replace(one, throughput=replace(one.throughput, clean=7, rounds=9, foreign=0.125)))
     assert text.startswith("# 2.21.0-mkl-py3.11-f16c: fail\n")
     assert "| isa | FAIL | lacks AVX2 \\| FMA &lt;b> | 1.5 |" in text
     assert f"- **isa** failed: lacks AVX2 \\| FMA &lt;b>. *Fix:* {CLAIMS['isa'].fix}" in text
@@ -185,7 +170,7 @@ def test_markdown_says_what_to_do_first_and_then_what_was_seen() -> None:
 
 def test_the_terminal_gets_no_markup_from_an_image() -> None:
     stream = io.StringIO()
-    page.show(report("fail", check("import", "fail", "[bold]TypeError[/bold]")), stream)
+    reporting.show(report("fail", check("import", "fail", "[bold]TypeError[/bold]")), stream)
     shown = stream.getvalue()
     assert "[bold]TypeError[/bold]" in shown
     assert "\x1b" not in shown
@@ -194,7 +179,7 @@ def test_the_terminal_gets_no_markup_from_an_image() -> None:
 
 def shown(one: Report) -> list[str]:
     stream = io.StringIO()
-    page.show(one, stream)
+    reporting.show(one, stream)
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
@@ -226,7 +211,7 @@ def test_a_failure_is_kept_beside_the_report_of_an_image_in_use(tmp_path: Path) 
     assert (good.name, bad.name) == ("2.21.0-mkl-py3.11-f16c.json", "2.21.0-mkl-py3.11-f16c-failed.json")
     assert reporting.from_json(good.read_bytes()).passed
     assert len(list(good.parent.iterdir())) == 6
-    assert good.with_suffix(".md").read_text() == page.to_markdown(report())
+    assert good.with_suffix(".md").read_text() == reporting.to_markdown(report())
 
 
 def test_a_failed_report_is_an_error_with_a_hint() -> None:
@@ -257,15 +242,15 @@ def test_a_report_without_a_start_can_be_shown() -> None:
     bare = replace(
         report("fail", check("guard", "fail")), host=None, software=None, throughput=None, source_would_add=()
     )
-    assert "Throughput" not in page.to_markdown(bare)
-    page.show(bare, io.StringIO())
+    assert "Throughput" not in reporting.to_markdown(bare)
+    reporting.show(bare, io.StringIO())
     assert reporting.from_json(records.to_json(bare)) == bare
 
 
 def test_no_text_of_an_image_is_markup_in_markdown() -> None:
     hostile = "a|b <script>x</script> [y](https://z) `code` **bold** ![w](v) &lt;"
     one = replace(report(), checks=(check("guard", "fail", hostile),))
-    shown = page.to_markdown(replace(one, image=replace(one.image, ref=hostile)))
+    shown = reporting.to_markdown(replace(one, image=replace(one.image, ref=hostile)))
     quoted = r"a\|b &lt;script>x&lt;/script> \[y\](https://z) \`code\` \*\*bold\*\* !\[w\](v) &amp;lt;"
     assert shown.count(quoted) == 2
     told = [line for line in shown.splitlines() if not line.startswith("`")]

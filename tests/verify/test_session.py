@@ -21,9 +21,9 @@ from tfbuild.in_container.smoke.judge import Judgement, Measurement
 from tfbuild.measure import probe
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session
-from tfbuild.verify.checks import isa, probes
+from tfbuild.verify.checks import IMPORT, isa
 from tfbuild.verify.checks.guard import LESSER_CPU
-from tfbuild.verify.records import SCHEMA, Report
+from tfbuild.verify.report import SCHEMA, Report
 from tfbuild.verify.verification import Verification, VerificationCheck
 
 Run = Callable[[Verification], Judgement]
@@ -230,7 +230,7 @@ def test_the_report_says_which_image_of_which_plan() -> None:
 
 
 def test_what_started_says_where_and_with_which_software() -> None:
-    report, _ = verified(probes.IMPORT, isa.CHECK)
+    report, _ = verified(IMPORT, isa.CHECK)
     assert report.host is not None
     assert (report.host.engine, report.host.cpu) == ("engine 1", ENVIRONMENT.cpu_model)
     assert report.software is not None

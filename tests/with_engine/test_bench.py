@@ -16,7 +16,7 @@ from tests.with_engine.test_engine import wait_until
 from tfbuild.bench import session
 from tfbuild.bench.session import Settings
 from tfbuild.engine import Engine, containers
-from tfbuild.measure import intervals
+from tfbuild.measure import evaluate
 from tfbuild.measure.experiments import Arm, Case, Experiment, Metric
 from tfbuild.measure.probe import FOLDER
 from tfbuild.measure.records import CaseResult, Value
@@ -67,7 +67,7 @@ IN_FULL = Settings(mode="budget", budget=SECONDS, more=PLANTED)
 
 def few_rounds(engine: Engine, ref: str, *names: str) -> dict[str, CaseResult]:
     """What is refused is refused in any round: these need no quiet machine."""
-    settings = Settings(mode="quick", budget=SECONDS, rounds=intervals.FEWEST, more=PLANTED)
+    settings = Settings(mode="quick", budget=SECONDS, rounds=evaluate.FEWEST, more=PLANTED)
     return measured(engine, ref, [row("mistakes", *map(against_plain, names), weight=5)], settings)
 
 

@@ -15,7 +15,7 @@ from tfbuild.engine import containers as sandboxes
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session
 from tfbuild.verify.checks import CHECKS
-from tfbuild.verify.records import Report
+from tfbuild.verify.report import Report
 
 __all__ = ["debian"]  # a fixture
 pytestmark = pytest.mark.engine

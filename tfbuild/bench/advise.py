@@ -8,8 +8,7 @@ from tfbuild.bench import findings, wording
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import table
-from tfbuild.measure.evaluate import FEWEST_CLEAN, Verdict, compare_arms
-from tfbuild.measure.intervals import interval_text
+from tfbuild.measure.evaluate import FEWEST_CLEAN, Verdict, compare_arms, interval_text
 from tfbuild.measure.records import FASTER, SLOWER, ArmResult, BenchReport, CaseResult, ExperimentResult, Interval
 from tfbuild.plan import find_release
 

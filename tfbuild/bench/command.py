@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tfbuild.bench import page, session
 from tfbuild.bench import report as reporting
+from tfbuild.bench import session
 from tfbuild.bench.session import Settings
 from tfbuild.context import labels
 from tfbuild.engine import Engine
@@ -90,7 +90,7 @@ def write(report: BenchReport, folder: Path, name: str = "") -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files.replace_file(target, records.to_json(report))
-        return files.replace_file(target.with_suffix(".html"), page.to_html(report)).with_suffix(".json")
+        return files.replace_file(target.with_suffix(".html"), reporting.to_html(report)).with_suffix(".json")
     except OSError as error:
         message = f"the report cannot be written: {cause(error)}"
         raise files.refusal(error, folder, message, f"make {folder} writable") from error

@@ -13,8 +13,7 @@ from tfbuild.in_container.smoke import judge
 from tfbuild.measure import probe, workers
 from tfbuild.measure.experiments import Arm, Case, EvidenceKind, Experiment
 from tfbuild.measure.records import Finding, Value
-from tfbuild.measure.sides import Machine
-from tfbuild.measure.workers import Key, MeasurementError, Pool
+from tfbuild.measure.workers import Key, Machine, MeasurementError, Pool
 
 # TensorFlow's own contraction calls this primitive with oneDNN off too, so it proves nothing.
 UNPROVEN = "gemm_api"

@@ -1,15 +1,22 @@
 """Conclusions from an experiment's numbers that go beyond a ratio, and how certain they are. Pure."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 from tfbuild.bench import wording
-from tfbuild.measure import intervals
-from tfbuild.measure.evaluate import TIMES, compare_arms, ratios, seconds_per_item, used_rounds, wall
+from tfbuild.measure.evaluate import (
+    TIMES,
+    compare_arms,
+    interval,
+    interval_text,
+    ratios,
+    seconds_per_item,
+    sure,
+    used_rounds,
+    wall,
+)
 from tfbuild.measure.experiments import FindingKind
-from tfbuild.measure.intervals import interval, sure
 from tfbuild.measure.records import FASTER, SLOWER, ArmResult, CaseResult, Finding, Interval, Sample
 
 # Limits for the time of a step with its pipeline over the step alone (the tf.data guide's question); they held in
@@ -17,13 +24,10 @@ from tfbuild.measure.records import FASTER, SLOWER, ArmResult, CaseResult, Findi
 COMPUTE_BOUND, INPUT_BOUND = 1.1, 1.3
 # Input and step share the CPUs if running both at once is faster than one after the other by no more than this.
 SHARED = 1.1
-# MB/s of the guide's disks. Disks have classes by range, because caches and virtual disks blur their speed.
-GUIDE = (50, 150, 500, 2000)
-# KB of a photograph.
-PHOTOGRAPH = 63
 # Bytes of a number.
 WIDTHS = {"float32": 4, "bfloat16": 2, "int8": 1}
 BOUNDS = ("compute-bound", "balanced", "input-bound")
+# MB/s below which a disk is of a class: ranges, because caches and virtual disks blur their speed.
 DISKS = ((200.0, "a spinning disk's"), (700.0, "a SATA SSD's"), (1500.0, "between a SATA SSD's and an NVMe's"))
 
 
@@ -186,7 +190,7 @@ def _disk_speed(case: CaseResult) -> list[Finding]:
     low, high = (_megabytes(seconds.high), _megabytes(seconds.low)) if seconds else (speed, speed)
     text = (
         f"this disk reads {speed:.0f} MB/s [{low:.0f}, {high:.0f}] past the page cache, {_disk(low, high)} "
-        f"(a host's cache may lie behind it): {speed * 1e3 / PHOTOGRAPH:.0f} photographs of {PHOTOGRAPH} KB a second"
+        "(a host's cache may lie behind it)"
     )
     return [Finding(text=text, values={"mb_per_second": speed, "low": low, "high": high})]
 
@@ -219,12 +223,9 @@ def _megabytes(seconds: float) -> float:
 
 
 def _disk(low: float, high: float) -> str:
-    """Return the disk's class and the guide's nearest disk, or ranges if the interval's ends differ in them."""
-    first, last = _class(low), _class(high)
-    slow, fast = _nearest(low), _nearest(high)
-    classes = f"{first} range" if first == last else f"from {first} range to {last}"
-    guide = f"{slow} MB/s" if slow == fast else f"{slow} to {fast} MB/s"
-    return f"{classes} and nearest to the guide's {guide}"
+    """Return the range of the disk's class, or of two if the interval's ends differ in it."""
+    first, last = (next((name for limit, name in DISKS if at < limit), "an NVMe's") for at in (low, high))
+    return f"{first} range" if first == last else f"from {first} range to {last}"
 
 
 def _page_faults(case: CaseResult) -> list[Finding]:
@@ -236,14 +237,6 @@ def _page_faults(case: CaseResult) -> list[Finding]:
     values = {f"faults of {name}": faults for name, faults, _ in arms}
     values |= {f"MiB of {name}": rss for name, _, rss in arms}
     return [Finding(text=f"{case.name}, page faults a call and memory: {text}", values=values)]
-
-
-def _class(speed: float) -> str:
-    return next((name for limit, name in DISKS if speed < limit), "an NVMe's")
-
-
-def _nearest(speed: float) -> int:
-    return min(GUIDE, key=lambda known: abs(math.log(known / speed)))
 
 
 def _first_calls(case: CaseResult) -> list[Finding]:
@@ -265,13 +258,13 @@ def _against_default(case: CaseResult) -> list[Finding]:
     timed = sorted((arm for arm in case.arms[1:] if arm.wall), key=_gain, reverse=True)
     better = [arm for arm in timed if arm.effect == FASTER]
     if better:
-        listed = ", ".join(f"{arm.name} {intervals.interval_text(arm.wall)}" for arm in better)
+        listed = ", ".join(f"{arm.name} {interval_text(arm.wall)}" for arm in better)
         return [Finding(text=f"{case.name}: faster than the default: {listed}", values={"gain": _gain(better[0])})]
     known = [arm for arm in timed if sure(arm.wall)]
     if not known:
         return [Finding(text=f"{case.name}: too few rounds to say whether a setting beats the default", values={})]
-    best = f"{known[0].name} {intervals.interval_text(known[0].wall)}"
-    band = f"the default against itself {intervals.interval_text(case.band)}"
+    best = f"{known[0].name} {interval_text(known[0].wall)}"
+    band = f"the default against itself {interval_text(case.band)}"
     return [Finding(text=f"{case.name}: no setting measurably beats the default (the best: {best}, {band})", values={})]
 
 
@@ -298,7 +291,7 @@ def _pair(case: CaseResult, arm: ArmResult, other: ArmResult) -> Finding:
     verdict = compare_arms(case, arm, other)
     ratio, time = wording.judged_ratio(verdict, case), wording.METRICS[case.metric]
     effect = verdict.effect if sure(ratio) else wording.TOO_FEW
-    text = f"{case.name}: {arm.name} against {other.name}: {effect}, {intervals.interval_text(ratio)} in {time}"
+    text = f"{case.name}: {arm.name} against {other.name}: {effect}, {interval_text(ratio)} in {time}"
     return Finding(text=text, values={"median": ratio.median, "low": ratio.low, "high": ratio.high} if ratio else {})
 
 

@@ -1,4 +1,4 @@
-"""A benchmark's report as JSON and on a terminal."""
+"""A benchmark's report: as JSON, on a terminal, and as one HTML page."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,14 +10,24 @@ from tfbuild.bench.advise import Advice, advise
 from tfbuild.context.labels import read_labels
 from tfbuild.errors import fit
 from tfbuild.measure import records
+from tfbuild.measure.evaluate import interval_text, inverse
 from tfbuild.measure.experiments import Experiment
-from tfbuild.measure.intervals import interval_text
 from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult
 from tfbuild.util import terminal
 from tfbuild.util.files import read_named
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+from dataclasses import replace
+
+from markupsafe import Markup
+
+from tfbuild import pages
+from tfbuild.bench import findings
+from tfbuild.bench.wording import TableRow
+from tfbuild.measure.evaluate import seconds_per_item
+from tfbuild.pages import Curve, Line, curves, drawable, ratios
+from tfbuild.util.quantities import counted
 
 # The number of reasons in the message about an empty report.
 MOST_REASONS = 3
@@ -106,3 +116,178 @@ def show_experiments(rows: Sequence[Experiment], *, quick: bool) -> None:
         for case in row.cases(quick):
             arms = ", ".join(arm.name for arm in row.arms(case))
             print(f"{'':14}- {case.name}: {arms}{f' (needs: {case.needs})' if case.needs else ''}")
+
+
+# --- the page: what to change, then each experiment with its chart ---------------------------------------------------
+
+# The numbers of gains and of changes shown.
+MOST_LINES, MOST_CHANGES = 3, 12
+
+
+def to_html(report: BenchReport) -> str:
+    """Render the report as one HTML page that loads nothing else."""
+    return pages.render(
+        "bench/report.html",
+        report=report,
+        noise=wording.noise(report),
+        change=CHANGE,
+        no_change=NO_CHANGE,
+        advice=advise(report),
+        method=wording.METHOD,
+        interval_text=interval_text,
+        case_rows=_case_rows,
+        anchors={row.name: f"experiment-{place}" for place, row in enumerate(report.experiments, 1)},
+        answers=_answer,
+        draw=draw_chart,
+        unmeasured=unmeasured(report),
+        environment=_environment(report),
+        most_lines=MOST_LINES,
+        most_changes=MOST_CHANGES,
+    )
+
+
+# --- the experiments -------------------------------------------------------------------------------------------------
+
+
+def _answer(row: ExperimentResult) -> Iterator[str]:
+    """Yield the findings, and in how many cases each arm was faster or slower than the baseline."""
+    yield from (finding.text for finding in row.findings)
+    yield from _counts(row)
+    if not row.findings and not any(case.rounds for case in row.cases):
+        yield f"{row.status}: {row.reason}" if row.reason else row.status
+
+
+def _counts(row: ExperimentResult) -> Iterator[str]:
+    measured = [(case, arm) for case in row.cases for arm in case.arms if arm.effect]
+    for effect in (records.FASTER, records.SLOWER):
+        medians: dict[str, list[tuple[CaseResult, float]]] = {}
+        for case, arm in measured:
+            ratio = wording.judged_ratio(arm, case)
+            if arm.effect == effect and ratio:
+                medians.setdefault(arm.name, []).append((case, ratio.median))
+        for compared, pairs in medians.items():
+            cases = counted(sum(arm.name == compared for _, arm in measured), "case")
+            text = f"{compared}: {effect} in {len(pairs)} of {cases}, {_range([median for _, median in pairs])}"
+            yield text + _disturbed([case for case, _ in pairs])
+    undecided = [(case, arm) for case, arm in measured if wording.undecided(arm, case)]
+    if len(undecided) < len(measured) and all(arm.effect == records.NO_DIFFERENCE for _, arm in measured):
+        yield records.NO_DIFFERENCE + _disturbed(row.cases)
+    if undecided:
+        yield f"{wording.TOO_FEW}: {len(undecided)} of {len(measured)} comparisons"
+
+
+def _disturbed(cases: Sequence[CaseResult]) -> str:
+    return f" ({text})" if (text := wording.disturbance(cases)) else ""
+
+
+def _range(medians: Sequence[float]) -> str:
+    low, high = f"x{min(medians):.2f}", f"x{max(medians):.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def unmeasured(report: BenchReport) -> dict[tuple[str, str], list[str]]:
+    """Return what was not measured by status and reason: experiment, case and arm, in the order of the report."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for row in report.experiments:
+        for part, status, reason in _gaps(row):
+            by_reason.setdefault((status, reason), []).append(part)
+    return by_reason
+
+
+def _gaps(row: ExperimentResult) -> Iterator[tuple[str, str, str]]:
+    """Yield the largest parts of an experiment that share a reason, as (where, status, reason)."""
+    if not row.cases:
+        yield row.name, row.status, row.reason
+    for case in row.cases:
+        # A case with rounds was measured; wording.noise says how many of them the time budget stopped.
+        if case.status != records.MEASURED and not (case.rounds and case.status == records.TRUNCATED):
+            yield f"{row.name}: {case.name}", case.status, case.reason
+        if case.rounds:
+            lost = [arm for arm in case.arms if arm.status != records.MEASURED]
+            yield from ((f"{row.name}: {case.name}: {arm.name}", arm.status, arm.reason) for arm in lost)
+
+
+def _case_rows(case: CaseResult) -> list[TableRow]:
+    """Return a case's rows: its arms, then the baseline against itself, with what makes the numbers less reliable."""
+    rows = [wording.table_row(arm, case) for arm in case.arms]
+    if not rows:
+        rows.append(TableRow(name="all arms", verdict=f"{case.status}: {case.reason}"))
+    if case.band:
+        again = {case.metric: interval_text(case.band)}
+        rows.append(TableRow(name="baseline again", verdict=wording.caveat(case), **again))
+    return rows
+
+
+# --- the chart of an experiment --------------------------------------------------------------------------------------
+
+
+def draw_chart(row: ExperimentResult) -> Markup | None:
+    """Draw rates over batch sizes where they were measured, else the arms' ratios; None if there is nothing to draw."""
+    if drawn := [(case.name, curve) for case in row.cases if (curve := _curve(case))]:
+        return curves(f"{row.name}: items a second over the batch size", drawn)
+    groups = [(case.name, lines) for case in row.cases if (lines := _lines(case))]
+    return ratios(f"{row.name}: ratios to the baseline", _by_arm(groups) or groups) if groups else None
+
+
+def _lines(case: CaseResult) -> list[Line]:
+    measured = [(arm, drawable(wording.judged_ratio(arm, case))) for arm in case.arms if arm.name != case.baseline]
+    return [
+        Line(
+            label=arm.name + (" (computes something else)" if arm.same is False else ""),
+            ratio=ratio,
+            effect=arm.effect,
+            band=drawable(case.band),
+        )
+        for arm, ratio in measured
+        if ratio
+    ]
+
+
+def _by_arm(groups: Sequence[tuple[str, Sequence[Line]]]) -> list[tuple[str, list[Line]]]:
+    """Return one group with a line for each case, if all cases compare the same arm; it takes less room."""
+    labels = [line.label for _, lines in groups for line in lines]
+    if len(labels) > len(groups) or len(set(labels)) > 1:
+        return []
+    return [(labels[0], [replace(lines[0], label=case) for case, lines in groups])]
+
+
+def _curve(case: CaseResult) -> Curve | None:
+    """Return the measured rates and the curve for steps of a + b * n seconds; None unless batch sizes were compared."""
+    if not findings.sweeps_batches(case):
+        return None
+    timed = [(arm.items, seconds_per_item(case, arm)) for arm in case.arms]
+    rates = [(items, inverse(seconds)) for items, seconds in timed if seconds and seconds.low > 0]
+    steps = findings.steps(case)
+    if len(rates) < 2 or len(steps) < 2:
+        return None
+    line = findings.fit(steps)
+    marks: dict[int, list[str]] = {}
+    for share in findings.SHARES:
+        marks.setdefault(findings.knee(steps, share), []).append(f"{share:.0%}")
+    return Curve(
+        points=tuple(rates),
+        fitted=(lambda items: items / (line.a + line.b * items)) if line else None,
+        marks={items: ", ".join(shares) for items, shares in marks.items()},
+    )
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+
+
+def _environment(report: BenchReport) -> dict[str, str]:
+    host, software, image = report.host, report.software, report.image
+    properties = {
+        "image": f"{image.ref} ({image.id})",
+        "compared with": image.against,
+        "CPU": f"{host.cpu}, {host.cpus} CPUs, {host.machine}",
+        "cgroup quota": f"{host.quota:g} CPUs" if host.quota else "none",
+        "memory": f"{host.memory} MiB",
+        "kernel": host.kernel,
+        "engine": host.engine,
+        "TensorFlow": f"{software.tensorflow} ({software.git}), compiled by {software.compiler}",
+        "Python": software.python,
+        "NumPy": software.numpy,
+        "malloc of": software.malloc,
+        "image sets": ", ".join(f"{name}={value}" for name, value in sorted((image.env or {}).items())),
+    }
+    return {name: value for name, value in properties.items() if value}

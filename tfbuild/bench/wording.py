@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from tfbuild.measure import records
-from tfbuild.measure.evaluate import Verdict
-from tfbuild.measure.intervals import interval_text, sure
+from tfbuild.measure.evaluate import Verdict, interval_text, sure
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, Interval
 
 COLOURS = {records.FASTER: "green", records.SLOWER: "red", records.NO_DIFFERENCE: "dim"}

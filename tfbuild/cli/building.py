@@ -29,7 +29,7 @@ from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import counted
 
 if TYPE_CHECKING:
-    from tfbuild.verify.records import Report
+    from tfbuild.verify.report import Report
 
 
 @verb(
@@ -203,7 +203,6 @@ def verify_published(
 def finish(report: "Report | None", image: str, *, json: bool) -> None:
     """Print the outcome, then raise VerificationFailed if the report fails."""
     from tfbuild.measure import records
-    from tfbuild.verify import page
     from tfbuild.verify import report as reporting
 
     if report is None:
@@ -212,7 +211,7 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
     if json:
         sys.stdout.write(records.to_json(report))
     else:
-        page.show(report)
+        reporting.show(report)
         say(f"image {image}, report {reporting.path(report, REPORTS).with_suffix('.html')}")
     reporting.raise_if_failed(report, image)
 

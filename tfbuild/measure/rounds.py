@@ -15,12 +15,20 @@ from typing import TypeVar
 
 from tfbuild.errors import TfbuildError
 from tfbuild.in_container.bench.worker import Calibrated, Hello, Idle, Ready, WorkerSample
-from tfbuild.measure import intervals, records, workers
-from tfbuild.measure.evaluate import AGAIN, MOST_FOREIGN, Verdict, cpu, evaluate, wall
+from tfbuild.measure import records, workers
+from tfbuild.measure.evaluate import AGAIN, FEWEST, FEWEST_RANGE, MOST_FOREIGN, Verdict, cpu, evaluate, wall
 from tfbuild.measure.experiments import Case, Experiment
 from tfbuild.measure.records import ArmResult, CaseResult, Round, Sample
-from tfbuild.measure.sides import Machine, Side, line_up, wrong_allocator
-from tfbuild.measure.workers import SHORTEST_SAMPLE, Key, MeasurementError, Pool
+from tfbuild.measure.workers import (
+    SHORTEST_SAMPLE,
+    Key,
+    Machine,
+    MeasurementError,
+    Pool,
+    Side,
+    line_up,
+    wrong_allocator,
+)
 
 T = TypeVar("T")
 
@@ -325,7 +333,7 @@ def _raw(inner: int, sample: WorkerSample) -> Sample:
 def _arm(side: Side, used: Sequence[Round], verdict: Verdict | None, same: bool | None, unmeasured: str) -> ArmResult:
     """`unmeasured`: the status of an arm without a number although nothing is wrong with it."""
     samples = [row.samples[side.name] for row in used if side.name in row.samples]
-    measured = side.live and len(samples) >= intervals.FEWEST_RANGE
+    measured = side.live and len(samples) >= FEWEST_RANGE
 
     def middle(value: Callable[[Sample], float]) -> float | None:
         return median(value(sample) for sample in samples) if measured else None
@@ -414,5 +422,5 @@ def run(runs: Sequence[CaseRun], limits: RoundLimits, shuffled: random.Random) -
 
 
 def _over(runs: Sequence[CaseRun], limits: RoundLimits) -> bool:
-    enough = min(len(run.rounds) for run in runs) >= intervals.FEWEST
+    enough = min(len(run.rounds) for run in runs) >= FEWEST
     return time.monotonic() > (limits.end if enough else limits.latest)

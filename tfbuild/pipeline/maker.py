@@ -31,7 +31,7 @@ from tfbuild.util import files
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
 from tfbuild.verify import session as verifying
-from tfbuild.verify.records import Report
+from tfbuild.verify.report import Report
 from tfbuild.verify.verification import Baseline
 
 # The content of a recorded machine (docs/cpu-and-flags.md); without glibc's loader, only the kernel's list.

@@ -15,7 +15,7 @@ from tfbuild import facts
 from tfbuild.binary.inspector import open_archive
 from tfbuild.cpu import isa
 from tfbuild.facts import Facts
-from tfbuild.pages import rendering
+from tfbuild.pages import TEMPLATES, render
 from tfbuild.plan import PLATFORMS, gain
 from tfbuild.publish import choose, indexes, wheel_rows
 from tfbuild.publish.wheel_rows import CHOICES, SCHEMA, IndexedWheel, Parts, WheelList
@@ -41,7 +41,7 @@ def pages(
     texts[TABLE] = "".join("\t".join(line) + "\n" for line in (COLUMNS, *map(columns, offered)))
     texts[CHOICES] = _json(msgspec.to_builtins(WheelList(schema=SCHEMA, wheels=tuple(rows), url=url)))
     texts["index.html"] = _top_page(rows, url)
-    texts[INSTALL] = (rendering.TEMPLATES / "index" / INSTALL).read_text(encoding="utf-8")
+    texts[INSTALL] = (TEMPLATES / "index" / INSTALL).read_text(encoding="utf-8")
     return texts
 
 
@@ -56,7 +56,7 @@ def _simple(
         texts[f"{name}/simple/{project}/index.json"] = _json(_project_document(project, files, others))
     links = [{"text": project, "attributes": {"href": f"{project}/"}} for project in sorted(projects)]
     title = f"TensorFlow for {name}"
-    return texts | {f"{name}/simple/index.html": rendering.render("index/simple.html", title=title, links=links)}
+    return texts | {f"{name}/simple/index.html": render("index/simple.html", title=title, links=links)}
 
 
 def _top_page(rows: Iterable[IndexedWheel], url: str) -> str:
@@ -72,7 +72,7 @@ def _top_page(rows: Iterable[IndexedWheel], url: str) -> str:
         for row in order[::-1]
     ]
     reports = [*dict.fromkeys(line["measured"] for line in table if line["measured"])]
-    return rendering.render("index/top.html", table=table, reports=reports, url=url.rstrip("/") or "URL")
+    return render("index/top.html", table=table, reports=reports, url=url.rstrip("/") or "URL")
 
 
 def _json(document: object) -> str:
@@ -100,7 +100,7 @@ def _project_page(project: str, rows: Iterable[IndexedWheel], documents: Mapping
         {"text": name, "attributes": {"href": f"{quote(name)}#sha256={_digest(text)}"}}
         for name, text in documents.items()
     ]
-    return rendering.render("index/simple.html", title=f"Links for {project}", links=links)
+    return render("index/simple.html", title=f"Links for {project}", links=links)
 
 
 def _digest(text: str) -> str:

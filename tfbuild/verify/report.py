@@ -1,15 +1,179 @@
-"""Write a report as JSON, Markdown and a page, and read its JSON back against its types.
+"""The report of a verification: its records, its files, and how people see it (schema tfbuild.report/1).
 
+As a page, as Markdown and in the terminal it begins with what to do about failures; the page folds each check's proof.
 `python -m tfbuild.verify.report` writes the JSON Schema of reports to schema.json.
 """
 
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Annotated, NamedTuple
+
+import msgspec
+from markupsafe import Markup
 
 from tfbuild.errors import VerificationFailed
+from tfbuild.in_container.smoke.judge import Measurement
 from tfbuild.measure import records
+from tfbuild.measure.records import Host, Interval, Software
+from tfbuild.util import terminal
 from tfbuild.util.files import read_regular, replace_file, writing
-from tfbuild.verify.records import SCHEMA, Report
-from tfbuild.verify.verification import NO_START
+from tfbuild.util.installation import as_typed
+from tfbuild.util.terminal import foreign_cell as cell
+from tfbuild.util.terminal import markdown_cell
+
+SCHEMA = "tfbuild.report/1"
+Status = Annotated[str, msgspec.Meta(pattern="^(pass|warn|fail|skip)$")]
+NO_START = "the image does not start on this host (see guard)"
+Verdict = Annotated[str, msgspec.Meta(pattern="^(pass|warn|fail)$")]
+
+
+def ratio_text(interval: Interval) -> str:
+    """Return a ratio and its interval, such as "1.234 [1.200, 1.270]"."""
+    return f"{interval.median:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Seconds of wall time and of CPU time for a sample's `inner` calls."""
+
+    wall: float
+    cpu: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Triple:
+    """One workload in one round. `foreign`: share of the machine's time that other processes used meanwhile."""
+
+    image: Timing
+    baseline: Timing
+    again: Timing
+    foreign: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """One workload: `inner` calls per sample, all rounds, and the result of the rounds that were used."""
+
+    name: str
+    inner: int
+    rounds: tuple[Triple, ...]
+    cpu: Interval
+    wall: Interval
+    band: Interval
+    effect: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """Ratios of the baseline's time to the image's, as geometric means of each round; above 1 the image is faster.
+
+    `metric`: what is judged ("cpu" time); `band`: the image against itself in the same rounds; `clean`: how many of the
+    `rounds` were undisturbed; `foreign`: mean share of the machine's time that other processes used; `retuned`: what
+    the baseline's environment changed.
+    """
+
+    metric: str
+    baseline: str
+    retuned: dict[str, str]
+    cpu: Interval
+    wall: Interval
+    band: Interval
+    effect: str
+    rounds: int
+    clean: int
+    foreign: float
+    benchmarks: tuple[Benchmark, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """`status`: pass, warn, fail or skip; `detail`: what was observed.
+
+    `proves`, `how`, `fix`: what a pass means, how it was tested, and what to do about a failure.
+    """
+
+    name: str
+    status: Status
+    detail: str
+    seconds: float
+    measures: tuple[Measurement, ...]
+    proves: str
+    how: str
+    fix: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFacts:
+    """`size` in bytes; `digests`: those in registries."""
+
+    ref: str
+    id: str
+    digests: tuple[str, ...]
+    size: int
+    architecture: str
+    labels: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFacts:
+    """The plan in the labels."""
+
+    release: str
+    python: str
+    target: str
+    platform: str
+    instruction_set: str
+    features: tuple[str, ...]
+    copts: tuple[str, ...]
+    compiler: str
+    bazel: str
+    threading: str
+    allocator: str
+    onednn: str
+    wheel: str
+    requirement: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSoftware(Software):
+    """The software in the image. `compiled_for`: the features of TensorFlow's CPU guard, in its names."""
+
+    compiled_for: tuple[str, ...]
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """One verification. `source_would_add`: the CPU's features that the build leaves unused, in TensorFlow's names."""
+
+    schema: str
+    kind: str
+    id: str
+    created: str
+    tool: str
+    seconds: float
+    verdict: Verdict
+    image: ImageFacts
+    plan: PlanFacts
+    host: Host | None
+    software: ImageSoftware | None
+    checks: tuple[Check, ...]
+    throughput: Throughput | None
+    source_would_add: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether checks passed and none failed. A warning (a known defect of the release) passes.
+
+        The checks count as much as the verdict: a stored report may hold anything.
+        """
+        statuses = {check.status for check in self.checks}
+        return self.verdict in ("pass", "warn") and not statuses.isdisjoint(("pass", "warn")) and "fail" not in statuses
+
+
+# --- its files -------------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 32 * 1024 * 1024
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
@@ -30,14 +194,11 @@ def write(report: Report, folder: Path) -> Path:
 
     Raises UsageError or DiskFull.
     """
-    # Verbs that only read reports need no templates.
-    from tfbuild.verify import page
-
     file = path(report, folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(file.with_suffix(".md"), page.to_markdown(report))
-        replace_file(file.with_suffix(".html"), page.to_html(report))
+        replace_file(file.with_suffix(".md"), to_markdown(report))
+        replace_file(file.with_suffix(".html"), to_html(report))
         return replace_file(file, records.to_json(report))
 
 
@@ -61,6 +222,203 @@ def raise_if_failed(report: Report, image: str) -> None:
     if names == "guard" and any(check.detail == NO_START for check in report.checks):
         why = f"was not verified: it does not start on this host: {failed[0].detail.removeprefix('tfbuild: ')}"
     raise VerificationFailed(f"{image} {why}", hint=failed[0].fix if failed else "")
+
+
+# --- what every view shows -------------------------------------------------------------------------------------------
+
+ALL = "all (geometric mean)"
+
+
+class Shown(NamedTuple):
+    """How a status looks: its word and colour in the terminal, and its sign and CSS class on the page.
+
+    The sign has a word for those who do not see colours; `counted` follows the number of checks with the status.
+    """
+
+    mark: str
+    colour: str
+    sign: str
+    style: str
+    counted: str
+
+
+SHOWN = {
+    "pass": Shown("ok", "green", "✓ pass", "good", "passed"),
+    "warn": Shown("WARN", "yellow", "! warning", "warned", "passed with a warning"),
+    "fail": Shown("FAIL", "bold red", "✗ FAIL", "bad", "failed"),
+    "skip": Shown("skip", "dim", "– skipped", "quiet", "skipped"),
+}
+
+
+def baseline(report: Report) -> str:
+    """Return what the image's speed was compared with, and what was changed in its environment."""
+    if report.throughput is None:
+        return ""
+    changed = report.throughput.retuned
+    settings = " ".join(f"{name}={value}" for name, value in sorted(changed.items()))
+    return f"{report.throughput.baseline} with {settings}" if changed else report.throughput.baseline
+
+
+def numbers(check: Check) -> str:
+    """Return the numbers behind a check, with their limits."""
+    return ", ".join(f"{m.name} {m.value:.4g}{f' ({m.limit})' if m.limit else ''}" for m in check.measures)
+
+
+def speeds(throughput: Throughput | None) -> list[tuple[str, str, str, str, str]]:
+    """Return a row for all workloads and one for each: CPU time, wall time, the image against itself, the effect."""
+    rows: list[tuple[str, Benchmark | Throughput]] = [(ALL, throughput)] if throughput else []
+    rows += [(row.name, row) for row in throughput.benchmarks] if throughput else []
+    return [(name, ratio_text(row.cpu), ratio_text(row.wall), ratio_text(row.band), row.effect) for name, row in rows]
+
+
+def plan(report: Report) -> dict[str, str]:
+    """Return the fields of the plan that are not empty."""
+    fields = msgspec.to_builtins(report.plan).items()
+    return {name: " ".join(value) if isinstance(value, list | tuple) else value for name, value in fields if value}
+
+
+def environment(report: Report) -> dict[str, str]:
+    """Return the facts of image, host and software that are known."""
+    host, software, image = report.host, report.software, report.image
+    rows = {
+        "image": f"{image.ref} ({image.id})",
+        "digests": " ".join(image.digests),
+        "size": f"{image.size / 1e6:.0f} MB",
+        "architecture": image.architecture,
+    }
+    if host:
+        rows |= {
+            "CPU": f"{host.cpu}, {host.cpus} CPUs, {host.machine}",
+            "cgroup quota": f"{host.quota:g} CPUs" if host.quota else "none",
+            "memory": f"{host.memory} MiB",
+            "kernel": host.kernel,
+            "engine": host.engine,
+        }
+    if software:
+        rows |= {
+            "TensorFlow": f"{software.tensorflow} ({software.git}), compiled by {software.compiler}",
+            "compiled for": " ".join(software.compiled_for),
+            "Python": software.python,
+            "NumPy": software.numpy,
+            "malloc of": software.malloc,
+        }
+    return {name: value for name, value in rows.items() if value}
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def to_html(report: Report) -> str:
+    """Render the report as one page that loads nothing else."""
+    # Verbs that only read reports need no templates.
+    from tfbuild import pages
+
+    return pages.render(
+        "verify/report.html",
+        report=report,
+        failed=[check for check in report.checks if check.status == "fail"],
+        warned=[check for check in report.checks if check.status == "warn"],
+        summary=_summary(report.checks),
+        shown=SHOWN,
+        numbers=numbers,
+        baseline=baseline(report),
+        chart=_chart(report.throughput) if report.throughput else Markup(),
+        speeds=speeds(report.throughput),
+        plan=plan(report),
+        environment=environment(report),
+    )
+
+
+def _summary(checks: tuple[Check, ...]) -> str:
+    """Count the checks by status, as "9 passed, 1 skipped"."""
+    counts = Counter(check.status for check in checks)
+    return ", ".join(f"{counts[status]} {shown.counted}" for status, shown in SHOWN.items() if counts[status])
+
+
+def _chart(throughput: Throughput) -> Markup:
+    """Draw the mean and each workload; nothing if no logarithmic axis can show them."""
+    from tfbuild import pages
+
+    metric, lines = throughput.metric, []
+    rows: list[tuple[str, Benchmark | Throughput]] = [(ALL, throughput)]
+    for name, row in [*rows, *((row.name, row) for row in throughput.benchmarks)]:
+        if ratio := pages.drawable(row.cpu if metric == "cpu" else row.wall):
+            lines.append(pages.Line(label=name, ratio=ratio, effect=row.effect, band=pages.drawable(row.band)))
+    title = f"{'CPU time' if metric == 'cpu' else 'wall time'}, relative to the baseline"
+    named = "throughput of the image relative to the baseline"
+    return pages.ratios(named, [(title, lines)]) if lines else Markup()
+
+
+# --- Markdown ------------------------------------------------------------------------------------------------------
+
+
+def to_markdown(report: Report) -> str:
+    """Return what a CI's summary shows, as Markdown: what to do first, then the checks and the speed."""
+    parts = (_head, _to_do, _table, _speed)
+    return "\n".join(line for part in parts for line in (*part(report), "")) + "\n"
+
+
+def _head(report: Report) -> Iterator[str]:
+    yield f"# {report.id}: {report.verdict}"
+    yield ""
+    yield f"`{cell(report.image.ref).replace('`', ' ')}` ({report.image.id})"
+    yield f"verified {report.created} in {report.seconds:.0f} s by {report.tool}."
+
+
+def _to_do(report: Report) -> Iterator[str]:
+    for check in report.checks:
+        if check.status == "fail":
+            fix = f" *Fix:* {markdown_cell(as_typed(check.fix))}" if check.fix else ""
+            yield f"- **{check.name}** failed: {cell(as_typed(check.detail))}.{fix}"
+    if report.source_would_add:
+        yield f"- On this CPU a build from source would add: {' '.join(report.source_would_add)}."
+
+
+def _table(report: Report) -> Iterator[str]:
+    yield "| check | | what was seen | s |"
+    yield "|---|---|---|---|"
+    for check in report.checks:
+        yield f"| {check.name} | {SHOWN[check.status].mark} | {cell(as_typed(check.detail))} | {check.seconds:.1f} |"
+
+
+def _speed(report: Report) -> Iterator[str]:
+    throughput = report.throughput
+    if throughput is None:
+        return
+    yield "## Throughput"
+    yield ""
+    yield f"Against `{baseline(report)}`: {throughput.effect}."
+    yield "Ratios are the baseline's time over the image's: above 1 the image is faster."
+    yield ""
+    yield "| workload | CPU time | wall time | image against itself | |"
+    yield "|---|---|---|---|---|"
+    yield from (f"| {' | '.join(row)} |" for row in speeds(throughput))
+    yield ""
+    yield f"{throughput.clean} of {throughput.rounds} rounds were undisturbed;"
+    yield f"other load used {throughput.foreign:.0%} of the machine on average."
+
+
+# --- terminal ------------------------------------------------------------------------------------------------------
+
+
+def show(report: Report, stream: IO[str] | None = None) -> None:
+    """Print a table to `stream` (default: stdout), in colour on a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console = terminal.console(stream)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for check in report.checks:
+        shown = SHOWN[check.status]
+        table.add_row(Text(shown.mark, shown.colour), check.name, Text(_seen(check)))
+    console.print(table)
+    if report.source_would_add:
+        console.print(Text(f"a build from source would add {' '.join(report.source_would_add)} on this CPU"))
+    console.print(Text(f"{report.id}: {report.verdict} in {report.seconds:.0f} s", SHOWN[report.verdict].colour))
+
+
+def _seen(check: Check) -> str:
+    return as_typed(check.detail + (f"\nfix: {check.fix}" if check.status == "fail" and check.fix else ""))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import printable
 from tfbuild.verify.checks import CHECKS, isa
 from tfbuild.verify.checks.guard import LESSER_CPU, lesser_cpu
-from tfbuild.verify.records import SCHEMA, Check, ImageFacts, ImageSoftware, PlanFacts, Report
+from tfbuild.verify.report import SCHEMA, Check, ImageFacts, ImageSoftware, PlanFacts, Report
 from tfbuild.verify.verification import Baseline, Verification, VerificationCheck
 
 NO_BASELINE = "there is no baseline to compare with"

@@ -13,9 +13,7 @@ from tfbuild.in_container.smoke.records import Environment, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.measure.probe import Outcome
 from tfbuild.plan import Build
-from tfbuild.verify.records import Check, Throughput
-
-NO_START = "the image does not start on this host (see guard)"
+from tfbuild.verify.report import NO_START, Check, Throughput
 
 
 @dataclass(frozen=True, kw_only=True)

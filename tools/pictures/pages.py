@@ -4,7 +4,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tfbuild.bench import page
 from tfbuild.bench import report as reporting
 
 REPORT = Path("benchmarks") / "results" / "guide.json"
@@ -21,7 +20,7 @@ def shoot(root: Path, folder: Path) -> None:
         raise FileNotFoundError("chromium: apt-get install chromium")
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
         path = Path(scratch) / "guide.html"
-        path.write_text(page.to_html(reporting.read_report(root / REPORT)), encoding="utf-8")
+        path.write_text(reporting.to_html(reporting.read_report(root / REPORT)), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=program)
         for mode in ("light", "dark"):
             tab = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=mode)

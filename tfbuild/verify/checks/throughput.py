@@ -14,15 +14,13 @@ from msgspec.structs import replace
 from tfbuild.engine import WorkerDied
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
-from tfbuild.measure import evaluate, experiments, intervals, rounds, workers
-from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure import evaluate, experiments, rounds, workers
+from tfbuild.measure.evaluate import AGAIN, inverse
 from tfbuild.measure.experiments import Experiment
-from tfbuild.measure.intervals import inverse
 from tfbuild.measure.records import CaseResult, Round, Sample
 from tfbuild.measure.rounds import CaseRun, RoundLimits
-from tfbuild.measure.sides import Machine
-from tfbuild.measure.workers import MeasurementError
-from tfbuild.verify.records import Benchmark, Throughput, Timing, Triple, ratio_text
+from tfbuild.measure.workers import Machine, MeasurementError
+from tfbuild.verify.report import Benchmark, Throughput, Timing, Triple, ratio_text
 from tfbuild.verify.verification import Baseline, Verification, VerificationCheck
 
 ROUNDS = 9
@@ -51,7 +49,7 @@ def measure(verification: Verification, baseline: Baseline) -> Throughput:
         limits = RoundLimits(rounds=ROUNDS, end=begin + SECONDS, latest=begin + LONGEST)
         rounds.run(runs, limits, random.Random(0))
     done = min(len(run.rounds) for run in runs)
-    if done < intervals.FEWEST:
+    if done < evaluate.FEWEST:
         raise TooBusyError(f"the machine is too busy: only {done} rounds fitted into {LONGEST:g} s")
     return throughput([run.result() for run in runs], baseline)
 
@@ -80,7 +78,7 @@ def throughput(cases: Sequence[CaseResult], baseline: Baseline) -> Throughput:
         cpu=inverse(mean.cpu),
         wall=inverse(mean.wall),
         band=inverse(mean.band),
-        effect=intervals.effect(inverse(mean.cpu), inverse(mean.band)),
+        effect=evaluate.effect(inverse(mean.cpu), inverse(mean.band)),
         rounds=mean.rounds,
         clean=mean.clean,
         foreign=mean.foreign,
@@ -101,7 +99,7 @@ def _benchmark(case: CaseResult, name: str) -> Benchmark:
         cpu=cpu,
         wall=inverse(arm.wall),
         band=band,
-        effect=intervals.effect(cpu, band),
+        effect=evaluate.effect(cpu, band),
     )
 
 
@@ -153,15 +151,15 @@ def judge_speed(result: Throughput) -> Judgement:
         judge.Measurement(name, value, limit)
         for name, value, limit in (
             ("cpu_ratio", result.cpu.median, ""),
-            ("cpu_ratio_high", result.cpu.high, f">= {intervals.SLOWER}"),
+            ("cpu_ratio_high", result.cpu.high, f">= {evaluate.TOO_SLOW}"),
             ("wall_ratio", result.wall.median, ""),
             ("band_low", result.band.low, ""),
             ("band_high", result.band.high, ""),
         )
     )
-    if intervals.too_noisy(result.band):
+    if evaluate.too_noisy(result.band):
         return Judgement(judge.SKIP, f"the machine is too noisy to tell; {summary}", measures)
-    return Judgement(judge.FAIL if intervals.too_slow(result.cpu) else judge.PASS, summary, measures)
+    return Judgement(judge.FAIL if evaluate.too_slow(result.cpu) else judge.PASS, summary, measures)
 
 
 CHECK = VerificationCheck(
