@@ -15,7 +15,7 @@ from tfbuild.binary import inspector
 from tfbuild.binary.guard import Guard
 from tfbuild.binary.inspector import Inspection
 from tfbuild.errors import BadInput
-from tfbuild.util.progress import Progress, Step
+from tfbuild.util.progress import Progress
 
 SMALL = library(everywhere(AVX2), count=64)
 FRAMEWORK = guards.library(guards.recorded("tensorflow_cpu-2.14.0"), text=function(AVX))
@@ -92,20 +92,6 @@ def test_a_library_file_has_no_release(tmp_path: Path) -> None:
     shown, said = look(path)
     assert (shown.subject, shown.release, [*shown.libraries]) == (str(path), "", ["lib.so"])
     assert "inspect: lib.so" in said
-
-
-def test_its_step_shows_how_far_a_library_is(tmp_path: Path) -> None:
-    steps = list[Step]()
-
-    class Kept(Progress):
-        def start(self, title: str) -> Step:
-            steps.append(super().start(title))
-            return steps[-1]
-
-    path = tmp_path / "lib.so"
-    path.write_bytes(SMALL)
-    inspector.inspect(path, full=False, progress=Kept(io.StringIO()))
-    assert [step.detail for step in steps] == ["100 %"]
 
 
 def test_members_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

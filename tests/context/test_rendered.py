@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.context.test_dockerfile import WHEEL, from_file, from_source, official
-from tfbuild import plan
 from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import ContextLayout
 from tfbuild.context.labels import labels_of, read_labels
-from tfbuild.plan import Request
-from tfbuild.plan.source import Override, Patch, Source
+from tfbuild.plan.source import Source
 
 # --- labels -----------------------------------------------------------------------------------------------------------
 
@@ -72,6 +70,8 @@ def test_a_wheel_is_linked_or_copied_and_does_not_count_for_the_digest(
     wheel.write_bytes(b"a wheel")
     linked = dockerfile.write_context(from_file(wheel), tmp_path / "linked")
     assert (linked.folder / "wheel" / WHEEL).stat().st_ino == wheel.stat().st_ino
+    assert (linked.folder / "wheel" / "SHA256SUMS").read_text() == f"{'0' * 64}  /mnt/wheel/{WHEEL}\n"
+    assert "sha256sum --check --strict /mnt/wheel/SHA256SUMS" in (linked.folder / "Dockerfile").read_text()
 
     def refuse(*_: object) -> None:
         raise OSError(18, "Invalid cross-device link")
@@ -83,16 +83,6 @@ def test_a_wheel_is_linked_or_copied_and_does_not_count_for_the_digest(
     wheel.unlink()
     wheel.write_bytes(b"changed")
     assert dockerfile.write_context(from_file(wheel), tmp_path / "again").digest == linked.digest == copied.digest
-
-
-def test_a_context_may_lie_in_folders_that_are_not_there_yet(tmp_path: Path) -> None:
-    folder = tmp_path / "a" / "b" / "context"
-    assert dockerfile.write_context(official(), folder).folder == folder
-    assert list(folder.parent.iterdir()) == [folder]
-    (folder / "more").write_text("x")
-    # It began with a Dockerfile of tfbuild's, so it is replaced.
-    dockerfile.write_context(official(), folder)
-    assert not (folder / "more").exists()
 
 
 # --- what the Dockerfile and its commands say -------------------------------------------------------------------------
@@ -113,33 +103,6 @@ def test_the_head_of_a_dockerfile_says_who_wrote_it_and_how_to_build_it() -> Non
     shared = dockerfile.own_files(official(), layout)["Dockerfile"]
     assert shared.startswith(f"{dockerfile.MARKER}: invoke generate\n")
     assert "x/entrypoint.sh" in shared
-
-
-def test_the_command_repeats_every_option_that_was_given(tmp_path: Path) -> None:
-    asked = Request(
-        prefer_vector_width="512", threading="openmp", compute_capabilities="8.0", cuda="12.5", cudnn="9.3",
-        bazel="7.4.1", config=("a",), bazel_flag=("--jobs=4",), without_fix=("x", "y"), system_lib=("zlib", "curl"),
-        configure=("TF_NEED_X=1",), base="our/base:1",
-    )  # fmt: skip
-    build = from_source(
-        request=asked,
-        with_headers=True,
-        source=Source(kind="tree", tag="", commit="", path=tmp_path / "tree"),
-        patches=(Patch(path=tmp_path / "a b.patch", sha256="0"),),
-        overrides=(Override(name="eigen", path=tmp_path / "eigen-copy", sha256="0"),),
-    )
-    options = (
-        "--target mkl --release 2.21.0 --python 3.11 --platform linux/amd64 --cpu x86-64-v3 --compiler clang-18 "
-        "--prefer-vector-width 512 --threading openmp --compute-capabilities 8.0 --cuda 12.5 --cudnn 9.3 "
-        "--bazel 7.4.1 --config a --bazel-flag=--jobs=4 --without-fix x --without-fix y --source tree "
-        "--patch 'a b.patch' --override-repository eigen=eigen-copy --system-lib zlib --system-lib curl "
-        "--configure TF_NEED_X=1 --base our/base:1 --with-headers"
-    )
-    assert dockerfile.command(build) == f"invoke dockerfile {options}"
-    assert dockerfile.options(build) == options
-    for name in plan.BASES:
-        assert "--base" not in dockerfile.command(official(request=Request(base=name)))
-    assert dockerfile.command(from_file(Path("/somewhere") / WHEEL)).endswith(f" linux/amd64 --wheel {WHEEL}")
 
 
 def test_an_image_has_this_environment() -> None:

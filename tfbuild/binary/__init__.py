@@ -34,7 +34,7 @@ class LibraryUnreadable(BadInput):
         super().__init__(reason, hint="give a 64-bit ELF library; download or build a damaged one again")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Section:
     """The header of a section: `kind` as in SHT_PROGBITS, `address` when loaded, `offset` in the file, `size`."""
 
@@ -45,7 +45,7 @@ class Section:
     size: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Library:
     """A mapped ELF file and its section headers; section contents are read raw (never decompressed)."""
 
@@ -57,12 +57,11 @@ class Library:
     def parse(cls, image: mmap.mmap | bytes) -> "Library":
         """Read the headers. Raises LibraryUnreadable."""
         try:
-            machine, sections = _headers(image)
+            return cls(image, *_headers(image))
         except LibraryUnreadable:
             raise
         except Exception as error:  # pyelftools raises anything for a broken file
             raise LibraryUnreadable(f"not a whole ELF library: {type(error).__name__} {error}") from error
-        return cls(image=image, machine=machine, sections=sections)
 
     def section(self, name: str) -> Section | None:
         """Return the section of that name, if it has content; raise LibraryUnreadable if the file ends before it."""
@@ -118,14 +117,8 @@ def _headers(image: mmap.mmap | bytes) -> tuple[str, tuple[Section, ...]]:
     headers = [struct_parse(elf.structs.Elf_Shdr, stream, stream_pos=place) for place in places]
     names = headers[elf.get_shstrndx()].sh_offset if headers else 0
     return str(elf.header.e_machine), tuple(
-        Section(
-            name=string(image, names + header.sh_name),
-            kind=str(header.sh_type),
-            address=header.sh_addr,
-            offset=header.sh_offset,
-            size=header.sh_size,
-        )
-        for header in headers
+        Section(string(image, names + row.sh_name), str(row.sh_type), row.sh_addr, row.sh_offset, row.sh_size)
+        for row in headers
     )
 
 

@@ -193,12 +193,11 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     except TfbuildError:
         raise
     except Exception as error:  # zlib.error, RuntimeError (encrypted), NotImplementedError, EOFError, BadZipFile ...
-        reason, hint = f"{type(error).__name__} {error}", AGAIN
-        if isinstance(error, OSError):
-            if error.errno in files.FULL:  # what is unpacked or written meanwhile
-                raise
-            reason, hint = error.strerror or str(error), "check its permissions"
-        raise BadInput(f"{path.name} cannot be read: {reason}", hint=hint) from error
+        if not isinstance(error, OSError):
+            raise BadInput(f"{path.name} cannot be read: {type(error).__name__} {error}", hint=AGAIN) from error
+        if error.errno in files.FULL:  # what is unpacked or written meanwhile
+            raise
+        raise BadInput(f"{path.name} cannot be read: {error.strerror}", hint="check its permissions") from error
 
 
 class _WheelFile(io.FileIO):
@@ -237,8 +236,7 @@ def _members(archive: zipfile.ZipFile) -> list[str]:
 
 def _own_libraries(names: Collection[str]) -> list[str]:
     """Return which of the files in a package's folder are TensorFlow's main library and its framework."""
-    main = [name for name in MAIN if name in names][:1]
-    return [*main, *(name for name in (releases.FRAMEWORK,) if name in names)]
+    return [*[name for name in MAIN if name in names][:1], *{releases.FRAMEWORK}.intersection(names)]
 
 
 def _extract(archive: zipfile.ZipFile, name: str, folder: Path) -> Path:

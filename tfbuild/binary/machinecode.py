@@ -122,7 +122,8 @@ def _x86(code: bytes) -> Counter[frozenset[str] | None]:
         found = _disassembled(piece)
         times[NONE] += found.plain
         for address, name, operands in found.others:
-            times[_needs(name, _encoding(piece, address), _width(operands), "[" in operands)] += 1
+            width = next((width for width in ("zmm", "ymm", "xmm") if width in operands), "")
+            times[_needs(name, _encoding(piece, address), width, "[" in operands)] += 1
         start += found.end
         # The decoder stops at an unknown instruction, and where the piece ends within an instruction.
         if start >= len(code) or (found.end and len(piece) == PIECE and PIECE - found.end < LONGEST):
@@ -185,10 +186,6 @@ def _encoding(code: bytes, at: int) -> str:
     return {VEX2: "vex", VEX3: "vex", EVEX: "evex", XOP: "xop"}.get(code[at], "legacy")
 
 
-def _width(operands: str) -> str:
-    return next((width for width in ("zmm", "ymm", "xmm") if width in operands), "")
-
-
 @cache
 def _needs(name: str, encoding: str, width: str, memory: bool) -> frozenset[str]:
     """Return the features of an instruction; its mnemonic may have a prefix in front ("lock cmpxchg16b")."""
@@ -233,10 +230,8 @@ def _coded(opcode: Opcode) -> frozenset[str] | None:
 
 def read_opcode(code: bytes) -> Opcode | None:
     """Return the VEX, EVEX, 0F38 or 0F3A instruction at the start of `code`, or None."""
-    try:
-        return _opcode(code)
-    except IndexError:
-        return None
+    found = _opcode(code + bytes(2 * LONGEST))
+    return found if found and found.length <= len(code) else None
 
 
 def _opcode(code: bytes) -> Opcode | None:
@@ -270,8 +265,6 @@ def _with_operands(code: bytes, at: int, encoding: str, table: int, fields: int,
         end += 1
     end += {0: 4 if base == 5 else 0, 1: 1, 2: 4, 3: 0}[mode]
     end += table == 3 or (table == 1 and opcode in IMMEDIATE)
-    if end > len(code):
-        return None
     wide = fields >> 2 & 1 if encoding == "vex" else last >> 5 & 3
     width = "" if encoding == "legacy" else ("xmm", "ymm", "zmm", "zmm")[wide]
     return Opcode(encoding, table, opcode, MANDATORY[fields & 3], width, end)

@@ -204,14 +204,14 @@ def scripts(build: Build) -> dict[str, str]:
     names = ["network.sh", "pip.sh", "slim.sh", "parts.sh", "times.sh", "tfbuild-smoke"]
     if build.toolchain is not None:
         names += [*COMPILE_FILES, *(["llvm.sh"] if build.toolchain.llvm else [])]
-    return dict(_scripts(tuple(names)))
+    paths = {name: TEMPLATES / name for name in names}
+    paths |= {f"smoke/{path.name}": path for path in sorted(SMOKE.glob("*.py"))}
+    return {f"{SCRIPTS}/{name}": _text(path) for name, path in paths.items()}
 
 
 @cache  # a matrix has dozens of builds with the same scripts
-def _scripts(names: tuple[str, ...]) -> dict[str, str]:
-    paths = {name: TEMPLATES / name for name in names}
-    paths |= {f"smoke/{path.name}": path for path in sorted(SMOKE.glob("*.py"))}
-    return {f"{SCRIPTS}/{name}": path.read_text(encoding="utf-8") for name, path in paths.items()}
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 def command(build: Build) -> str:
