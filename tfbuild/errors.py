@@ -9,8 +9,6 @@ import unicodedata
 
 # How many characters a message keeps of a long line's beginning and end: an option's value may be megabytes long.
 KEPT = (500, 200)
-# How many lines are kept of a long message's beginning and end.
-KEPT_LINES = (300, 100)
 HIDDEN = "***"
 # Shorter ones would hide ordinary words.
 LEAST_SECRET = 4
@@ -80,15 +78,10 @@ class TfbuildError(Exception):
 def fit(text: str) -> str:
     """Make a message fit a terminal: errors quote options, registries, images and logs, which may hold anything.
 
-    Removes secrets and control characters, and shortens long lines and long texts in the middle. Spaces that only look
+    Removes secrets and control characters, and shortens long lines in the middle. Spaces that only look
     like the usual one are shown as `\\xa0`: they are copied from web pages, and nobody would see why a name is wrong.
     """
-    # Cut first: a command may make an error of the same megabyte for each release.
-    lines = without_secrets(text).split("\n")
-    head, tail = KEPT_LINES
-    if (cut := len(lines) - head - tail) > 0:
-        lines = [*lines[:head], f"[{cut} lines left out]", *lines[-tail:]]
-    return "\n".join("".join(map(_shown, _shortened(line))) for line in lines)
+    return "\n".join("".join(map(_shown, _shortened(line))) for line in without_secrets(text).split("\n"))
 
 
 def _shown(letter: str) -> str:

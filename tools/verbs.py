@@ -3,11 +3,12 @@
 from functools import partial
 from pathlib import Path
 
-from tfbuild.cli.options import ROOT, RUN, certificates
+from tfbuild.cli.options import RUN, certificates
 from tfbuild.cli.verbs import Verb, verb
 from tfbuild.errors import TfbuildError
 from tfbuild.util import files
 
+ROOT = Path(__file__).parents[1]
 VERBS: dict[str, Verb] = {}
 
 

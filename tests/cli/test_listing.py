@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.commandline import answer, invoke
-from tests.cpu.machines import machine, recordings
+from tests.cpu.machines import machine
 from tfbuild import plan
 from tfbuild.plan import Request
 from tfbuild.publish import choose
@@ -40,13 +40,6 @@ def shown(*words: str | Path) -> list[str]:
 )
 def test_it_fits_eighty_columns(words: tuple[str, ...]) -> None:
     assert shown(*words)
-
-
-def test_a_detected_cpu_fits_eighty_columns(tmp_path: Path) -> None:
-    longest = max((row for row in recordings() if not row.refused), key=lambda row: len(row.features))
-    (tmp_path / "cpuinfo").write_text(longest.text)
-    lines = shown("detect", "--cpuinfo", tmp_path / "cpuinfo")
-    assert names_of(lines) == ["CPU", "level", "features", "unused"]
 
 
 def names_of(lines: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ from tests.plan.test_source import DOUBLE, archive
 from tests.rows import each
 from tfbuild.cli import VERBS, command_line, planning
 from tfbuild.context import dockerfile
-from tfbuild.errors import TfbuildError, UsageError
+from tfbuild.errors import TfbuildError
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run, run_of
 from tfbuild.plan import Build, Request, RunRequest, source
@@ -161,25 +161,6 @@ def test_no_value_breaks_out_of_any_file(name: str, value: str) -> None:
             assert [*shape(build)] == [*shape(plain)], hostile
 
 
-# --- compiles ---------------------------------------------------------------------------------------------------------
-
-
-# All others say something of an official wheel's image too.
-COMPILES = (
-    "compiler", "prefer_vector_width", "threading", "compute_capabilities", "cuda", "cudnn", "bazel",
-    "config", "bazel_flag", "without_fix", "source", "source_sha256", "patch", "override_repository", "system_lib",
-    "configure",
-)  # fmt: skip
-
-
-@each("name", COMPILES)
-def test_an_option_of_a_compile_is_refused_where_nothing_is_compiled(name: str) -> None:
-    official = {"wheel": "official", "cpu": "", "compiler": ""}
-    with pytest.raises(UsageError, match="only for builds from source; --wheel official compiles nothing") as refusal:
-        planned(**{**BESIDE.get(name, {}), **official, name: value_of(name)})
-    assert re.search(rf"--{name.replace('_', '-')}\b", refusal.value.reason)
-
-
 # --- identifiers ------------------------------------------------------------------------------------------------------
 
 
@@ -265,10 +246,14 @@ def test_no_option_of_a_run_reaches_an_image(name: str, folder: Path) -> None:
 # --- what is declared -------------------------------------------------------------------------------------------------
 
 
+# The options that say something of an official wheel's image too.
+OF_OFFICIAL = ("target", "release", "python", "platform", "cpu", "cpuinfo", "wheel", "base", "with_headers")
+
+
 def test_an_option_is_declared_once() -> None:
     names = [field.name for kind in (Request, RunRequest) for field in fields(kind)]
     assert len(names) == len(set(names))
-    assert [name for name, row in OPTIONS.items() if row.compiles] == [*COMPILES]
+    assert [name for name, row in OPTIONS.items() if not row.compiles] == [*OF_OFFICIAL]
     build = VERBS["build"]
     assert {name.replace("_", "-") for name in names} == set(build.settings)
     assert set(build.options) - set(build.settings) == {"options", "dry-run", "json"}

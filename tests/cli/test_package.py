@@ -1,12 +1,10 @@
 """The installed command: what the wheel holds, what works in an empty folder, and what only a clone has."""
 
-import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
@@ -54,11 +52,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(folder: Path) -> Path:
     return build("wheel", ROOT, folder / "dist")
-
-
-@pytest.fixture(scope="module")
-def sdist(folder: Path) -> Path:
-    return build("sdist", ROOT, folder / "dist")
 
 
 @pytest.fixture(scope="module")
@@ -112,15 +105,6 @@ def test_the_wheel_has_the_package_and_the_templates_and_nothing_else(wheel: Pat
     assert tracked("tfbuild") | {f"tfbuild/{name}" for name in tracked("templates")} <= found
     assert {name.partition("/")[0] for name in found} == {"tfbuild"}
     assert not any("test" in Path(name).name or "__pycache__" in name for name in found)
-
-
-def test_the_sdist_makes_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
-    (top,) = tmp_path.iterdir()
-    assert {path.name for path in top.iterdir() if path.is_dir()} == {"tfbuild", "templates"}
-    again = build("wheel", tmp_path / sdist.name.removesuffix(".tar.gz"), tmp_path / "dist")
-    assert hashlib.sha256(again.read_bytes()).digest() == hashlib.sha256(wheel.read_bytes()).digest()
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

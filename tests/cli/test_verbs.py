@@ -68,13 +68,6 @@ def test_the_help_of_a_verb_has_its_words_and_options_and_examples_that_can_be_t
         assert command_line.calls(shlex.split(example.partition(" >")[0], comments=True)[1:], EVERY)
 
 
-def test_the_help_of_an_option_names_its_default() -> None:
-    options = [(verb, *item) for verb, row in EVERY.items() for item in row.options.items()]
-    texts = [(verb, name, row) for verb, name, row in options if isinstance(row.default, str) and row.default]
-    assert len(texts) >= 9
-    assert [(verb, name) for verb, name, row in texts if "default" not in row.help] == []
-
-
 def test_the_help_begins_with_what_people_need_most() -> None:
     shown = invoke("--help", "build").stdout
     titles = re.findall(r"^(\w.*):$", shown, re.MULTILINE)

@@ -75,32 +75,3 @@ def test_a_committed_record_says_what_was_compiled_and_adds_up(path: Path) -> No
         if verified and verified["verdict"] in ("pass", "warn"):
             skipped = {name for name, status in verified["checks"].items() if status not in ("pass", "warn")}
             assert skipped <= {"cuda"}
-
-
-def test_the_wheel_is_the_one_whose_sidecar_names_the_build(folder: Path) -> None:
-    """Both have one file name, as the wheels of a release have."""
-    name = "a-1-py3-none-any.whl"
-    for place, identifier in (("other", "OTHER"), ("own", "ID")):
-        (folder / place).mkdir()
-        (folder / place / name).write_bytes(b"12345" if identifier == "ID" else b"1")
-        sidecar = json.dumps({"plan": {"id": identifier}, "sha256": f"of {identifier}"})
-        (folder / place / f"{name}.json").write_text(sidecar)
-    assert read(folder, DONE)["wheel"] == {"name": name, "bytes": 5, "sha256": "of ID"}
-
-
-def test_the_gains_are_those_of_every_arm_but_the_baseline(folder: Path) -> None:
-    cpu = {"median": 2.0, "low": 1.9, "high": 2.1, "coverage": 0.95}
-    arms = [{"cpu": None, "effect": ""}, {"cpu": cpu, "effect": "faster"}]
-    report = {
-        "created": "2026-11-22T00:00:00Z",
-        "host": {"cpu": "a CPU"},
-        "image": {"against": "official"},
-        "experiments": [{"cases": [{"name": "tanh", "rounds": [{}, {}], "arms": arms}]}],
-    }
-    (folder / "bench-ID.json").write_text(json.dumps(report))
-    assert read(folder, DONE)["gains"] == {
-        "created": "2026-11-22T00:00:00Z",
-        "cpu": "a CPU",
-        "against": "official",
-        "cases": [{"name": "tanh", "rounds": 2, "cpu": cpu, "effect": "faster"}],
-    }

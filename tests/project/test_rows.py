@@ -21,13 +21,3 @@ def test_every_combination_runs_and_each_failing_row_is_named(tmp_path: Path) ->
     assert seen == [("a", "x", 1, tmp_path), ("a", "y", 2, tmp_path), ("b", "x", 1, tmp_path), ("b", "y", 2, tmp_path)]
     assert failure.value.message == "2 of 4 rows fail: left=a, right=y, much=2; left=b, right=x, much=1"
     assert all(isinstance(error, AssertionError) for error in failure.value.exceptions)
-
-
-def test_rows_that_hold_are_no_failure_and_no_rows_are_an_error() -> None:
-    @each("number", range(3))
-    def check(number: int) -> None:
-        assert number < 3
-
-    check()
-    with pytest.raises(AssertionError, match="no rows of number"):
-        each("number", [])

@@ -1,7 +1,6 @@
 """The support table: fresh, whole, and telling what is planned, what is refused and what was really done apart."""
 
 from collections import Counter
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -45,15 +44,6 @@ def test_what_was_done_can_be_planned() -> None:
     for one in support.evidence():
         assert (one.release, one.target, one.python, one.platform) in keys
         assert (ROOT / one.by).exists()
-
-
-def test_releases_share_a_line_where_they_differ_in_nothing() -> None:
-    some = [replace(row, evidence=()) for row in rows() if row.release.startswith("2.18.")]
-    assert "| 2.18.0 to 2.18.1 | 3.11, 3.12 | amd64, arm64 |" in support.to_markdown(some)
-    other = [replace(row, evidence=(DONE,)) if _is(row, DONE) else row for row in some]
-    text = support.to_markdown(other)
-    assert "| 2.18.1 | 3.11 | amd64 | planned | compiled |" in text
-    assert "| 2.18.0 | 3.11, 3.12 | amd64, arm64 | planned | planned |" in text
 
 
 def _is(row: Combination, done: Evidence) -> bool:

@@ -157,9 +157,3 @@ def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     written = on_terminal(monkeypatch, NO_COLOR="1")
     assert "build: wheel" in written
     assert not re.search(r"\x1b\[[\d;]*3\dm", written)
-
-
-@each("name", ["dumb", "unknown"])
-def test_a_dumb_terminal_gets_plain_lines(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = on_terminal(monkeypatch, TERM=name, shows="...").replace("\r", "")
-    assert written.startswith("build: wheel ...\nbuild: wheel: done")

@@ -12,7 +12,6 @@ from tfbuild.cli.options import (
     ON_ENGINE,
     PLAN,
     RUN,
-    TIMED,
     engine_of,
     image_on,
     registry_of,
@@ -147,7 +146,7 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
         "pull": (False, "with --registry: also download it, and verify it in full"),
         "context": ("", "with --registry: require this digest of its context, and a base that is up to date", "DIGEST"),
         "signed": ("", "with --registry: require a signature, checked by cosign with these options", "OPTIONS"),
-        **TIMED,
+        "no-throughput": RUN["no-throughput"],
     },
     JSON,
     examples=(

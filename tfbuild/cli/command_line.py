@@ -19,6 +19,7 @@ HELP = ("--help", "-h")
 LIST = ("--list", "-l")
 VERSION = ("--version", "-V")
 INTERRUPTED = "interrupted; everything that ran was stopped and cleaned up"
+SHELLS = ("bash", "zsh", "fish")
 COMPLETE, COMPLETION_SCRIPT = "--complete", "--print-completion-script"
 
 
@@ -36,13 +37,20 @@ def main(words: Sequence[str], verbs: Mapping[str, Verb]) -> None:
             options = verb.options if verb and words[-1].startswith("-") else {}
             print("\n".join(f"--{name}" for name in options) or "\n".join(verbs))
         elif first == COMPLETION_SCRIPT:
-            _print_completion_script("".join(words[1:2]))
+            from invoke.completion.complete import print_completion_script
+
+            if (shell := "".join(words[1:2])) not in SHELLS:
+                raise UsageError(f"no completion for {shell!r}", hint=f"{COMPLETION_SCRIPT} {' or '.join(SHELLS)}")
+            print_completion_script(shell, [command()])
         elif first in VERSION:
             print(COMMAND, __version__)
         elif first in LIST or name is not None:
             print(help_pages.of_verb(verbs[name]) if name else help_pages.overview(verbs))
         elif first.startswith("-"):
-            raise _misplaced(words, verbs)
+            after = next((word for word in words if word in verbs), "build")
+            line = shlex.join([after, *(word for word in words if word != after)])
+            hint = f"invoke {line}; invoke --list shows all verbs"
+            raise UsageError(f"{first.partition('=')[0]} must come after a verb", hint=hint)
         else:
             for call in calls(words, verbs):
                 call.run()
@@ -68,16 +76,6 @@ def ending() -> Iterator[None]:
             raise SystemExit(ended.exit_code) from None
 
 
-def _print_completion_script(shell: str) -> None:
-    from invoke.completion.complete import print_completion_script
-    from invoke.exceptions import ParseError
-
-    try:
-        print_completion_script(shell, [command()])
-    except ParseError as error:
-        raise UsageError(str(error), hint=f"{COMPLETION_SCRIPT} bash") from error
-
-
 def _help(words: Sequence[str], verbs: Mapping[str, Verb]) -> str | None:
     """Return the verb whose help is requested, "" for the whole help, None where no help is."""
     requested = (index for index, word in enumerate(words) if word.partition("=")[0] in HELP)
@@ -89,13 +87,6 @@ def _help(words: Sequence[str], verbs: Mapping[str, Verb]) -> str | None:
     if name and name not in verbs:
         raise help_pages.unknown_verb(name, verbs)
     return name
-
-
-def _misplaced(words: Sequence[str], verbs: Mapping[str, Verb]) -> UsageError:
-    verb = next((word for word in words if word in verbs), "build")
-    line = shlex.join([verb, *(word for word in words if word != verb)])
-    hint = f"invoke {line}; invoke --list shows all verbs"
-    return UsageError(f"{words[0].partition('=')[0]} must come after a verb", hint=hint)
 
 
 def calls(words: Sequence[str], verbs: Mapping[str, Verb]) -> list[Call]:

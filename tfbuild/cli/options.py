@@ -1,4 +1,4 @@
-"""The options that verbs share, the values that they become, and the optional packages that some verbs need."""
+"""The options that verbs share, and the values that they become."""
 
 import os
 from collections.abc import Mapping
@@ -20,16 +20,12 @@ if TYPE_CHECKING:
     from tfbuild.oci.client import Registry
     from tfbuild.pipeline.run import Run
 
-# The checkout, with its docs/ and dockerfiles/. An installed tfbuild has none.
-ROOT = Path(__file__).parents[2]
-
 PLAN = declared(Request)
 RUN = declared(RunRequest)
 # Options of every verb that makes images, and of those that compile.
 MAKE: Options = {"base": PLAN["base"], **of_groups(RunRequest, ENGINE)}
 COMPILE = of_groups(RunRequest, RESOURCES, REMOTE)
 ON_ENGINE: Options = {"engine": RUN["engine"]}
-TIMED: Options = {"no-throughput": RUN["no-throughput"]}
 # Of the verbs that plan or compile a wheel.
 HOST = declared(WheelRequest)
 JSON: Options = {"json": Option(False, "print JSON to stdout")}

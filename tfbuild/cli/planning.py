@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 CPUINFO: Rows = {"cpuinfo": replace(PLAN["cpuinfo"], help="recorded CPU to read in place of this machine's")}
 # What --wheel begins with for a wheel of an index.
 INDEX = "index:"
-WHEELS = {"source": "from source", "official": "official wheel", "file": "wheel file"}
 
 
 @verb(
@@ -262,7 +261,7 @@ def select_and_print_notes(request: Request, run: "Run") -> Build:
 
 def print_notes(chosen: Build) -> None:
     """Print what was planned, and the plan's notes."""
-    what = (f"TensorFlow {chosen.release}", f"Python {chosen.python}", chosen.compiler, WHEELS[chosen.wheel.kind])
-    say(f"{chosen.id}: {', '.join(filter(None, what))}")
+    compiler = f", {chosen.compiler}" if chosen.compiler else ""
+    say(f"{chosen.id}: TensorFlow {chosen.release}, Python {chosen.python}{compiler}")
     for note in chosen.notes:
         say_note(note)

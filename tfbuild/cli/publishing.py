@@ -50,10 +50,10 @@ def push(image: str, *, engine: str, registry: str, ca_cert: str, yank: str, jso
 
     force, access, indexes, sign_options = (options[name] for name in ("force", "access", "indexes", "sign_options"))
     signs = options["sign"] or sign_options
-    modes = [name for name, given in {"--access": access, "--indexes": indexes, "--yank": yank}.items() if given]
-    rest = {"--force": force, "--sign": signs}
-    if modes and (more := [*modes[1:], *(name for name, given in rest.items() if given)]):
-        raise UsageError(f"{modes[0]} pushes no image", hint=f"leave out {' and '.join(more)}")
+    given = {"--access": access, "--indexes": indexes, "--yank": yank, "--force": force, "--sign": signs}
+    used = [name for name, value in given.items() if value]
+    if (access or indexes or yank) and used[1:]:
+        raise UsageError(f"{used[0]} pushes no image", hint=f"leave out {' and '.join(used[1:])}")
     destination = registry_of(registry, ca_cert, image)
     if access:
         show_rehearsed(*pushing.access(destination, image), json=json)
