@@ -38,7 +38,6 @@ def test_a_broken_answer_is_told_by_its_cause_and_asked_for_again(fault: str) ->
         there, begun = registry(server.port), time.monotonic()
         with pytest.raises(RegistryRefused, match=fault.strip(",") if fault[0].isdigit() else "127.0.0.1") as refusal:
             there.manifest("t")
-        assert refusal.value.hint
         assert "\n" not in refusal.value.reason
         assert time.monotonic() - begun < 30
         server.fault = ""

@@ -99,9 +99,8 @@ def test_a_list_of_a_thousand_referrers_is_read(fake: type[FakeRegistry], monkey
     fake.links["/v2/us/x/referrers/x"] = {"Link": '<more>; rel="next"'}
     assert connect(fake).referrers("x") == [{}, {}, {}]
     fake.links["/v2/us/x/referrers/more"] = {"Link": '<x>; rel="next"'}
-    with pytest.raises(Damaged, match="lists more than 3 referrers of x, or an endless list") as refusal:
+    with pytest.raises(Damaged, match="lists more than 3 referrers of x, or an endless list"):
         connect(fake).referrers("x")
-    assert "somebody is filling it" in refusal.value.hint
 
 
 # --- manifests and blobs ----------------------------------------------------------------------------------------------
@@ -144,9 +143,8 @@ def test_a_digest_is_asked_without_the_content_if_the_registry_says_it(
 
 def test_a_blob_that_is_lost_or_changed_damages_one_image(fake: type[FakeRegistry]) -> None:
     digest = digest_of(b"a")
-    with pytest.raises(Damaged, match=rf"does not have the thing \({digest}\)") as refusal:
+    with pytest.raises(Damaged, match=rf"does not have the thing \({digest}\)"):
         connect(fake).blob(digest, "thing")
-    assert refusal.value.hint.startswith("push the image again")
     fake.content[f"blobs/{digest}"] = ("", b"b")
     with pytest.raises(WrongDigest, match="sent a thing that does not match its digest"):
         connect(fake).blob(digest, "thing")
@@ -163,9 +161,8 @@ def test_a_tag_of_an_image_has_a_digest_in_its_registry(fake: type[FakeRegistry]
     digest = put(fake, "12-slim", {"manifests": []}, kind=INDEX)
     host: str = fake.host
     assert client.image_digest(f"{host}/us/x:12-slim") == digest
-    with pytest.raises(RegistryRefused, match=f"{host}/us/x has no tag 13") as refusal:
+    with pytest.raises(RegistryRefused, match=f"{host}/us/x has no tag 13"):
         client.image_digest(f"{host}/us/x:13")
-    assert "check the image's name" in refusal.value.hint
     with pytest.raises(UsageError):
         client.image_digest("UPPER")
 

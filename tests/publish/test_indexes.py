@@ -78,10 +78,9 @@ def test_indexes_that_others_keep_overwriting_are_given_up(
     writes.clear()
     del fake.content["manifests/latest-mkl"]
     monkeypatch.setattr(Registry, "put", overwritten(1000))
-    with pytest.raises(RegistryRefused, match="x:latest-mkl keeps changing") as refusal:
+    with pytest.raises(RegistryRefused, match="x:latest-mkl keeps changing"):
         gather(fake, name)
     assert writes == 5 * ["latest-mkl"]
-    assert "push again" in refusal.value.hint
 
 
 def test_an_index_has_only_images_with_sbom_and_provenance_that_were_not_yanked(fake: type[FakeRegistry]) -> None:

@@ -236,9 +236,8 @@ def test_a_bad_wheel_changes_nothing(public: Path, tmp_path: Path) -> None:
     before = contents(public)
     for path, told in bad_wheels(tmp_path / "bad"):
         wheel(path.parent, "avx", python="3.10")
-        with pytest.raises(BadInput, match=told) as caught:
+        with pytest.raises(BadInput, match=told):
             indexed(public, path.parent)
-        assert caught.value.hint
         assert contents(public) == before
 
 
@@ -335,9 +334,8 @@ def test_the_index_of_variants_stays_with_what_is_offered(built: Path, tmp_path:
 def test_a_second_file_by_the_same_name_is_refused(public: Path, tmp_path: Path) -> None:
     before = contents(public)
     wheel(tmp_path / "more", requires="numpy", target="cpu")
-    with pytest.raises(BadInput, match=r"two files are called .* for avx: ") as caught:
+    with pytest.raises(BadInput, match=r"two files are called .* for avx: "):
         indexed(public, tmp_path / "more")
-    assert caught.value.hint.startswith("an index for each target, another name for this one (--na")
     assert contents(public) == before
 
 

@@ -405,7 +405,7 @@ def test_the_verbs_answer_by_their_codes_what_is_published(
 def test_the_sbom_of_a_tensorflow_image_is_what_its_own_tools_list(engine: Engine, image: Callable[..., str]) -> None:
     ref = image("2.21.0")
     local = engine.image(ref)
-    bill = sbom.of_image(engine, local, ref)
+    bill = sbom.document(local, sbom.read_contents(engine, ref))
     assert schemas.sbom().validate_str(bill.decode()) is None
     rows = json.loads(bill)["components"]
     script = "import importlib.metadata as m; print(*sorted({f'{d.name}=={d.version}' for d in m.distributions()}))"

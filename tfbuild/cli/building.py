@@ -234,7 +234,7 @@ def inspect(subject: str, *, engine: str, full: bool, sbom: bool, json: bool) ->
 
         connected = engine_of(engine)
         image = connected.image(image_on(connected, subject))
-        sys.stdout.write(bills.of_image(connected, image, image.id).decode())
+        sys.stdout.write(bills.document(image, bills.read_contents(connected, image.id)).decode())
         return
     from tfbuild.binary import inspector
     from tfbuild.verify import libraries

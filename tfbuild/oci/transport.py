@@ -328,7 +328,6 @@ HINTS = {
     404: UNKNOWN_NAME,
     413: FULL,
     429: TOO_MANY,
-    507: FULL,
 }
 SERVER_ERROR = "the registry has an internal error: try again later"
 UNSUPPORTED = "the registry does not support this request, as it says above: check the --registry address"

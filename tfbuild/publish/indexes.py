@@ -228,6 +228,8 @@ def refuse_yanked(registry: Registry, identifier: str) -> None:
 # --- the indexes of a repository, computed from its fixed tags --------------------------------------------------------
 
 
+# A push writes the indexes, lists the tags once more, and repeats if they give others: so the last of several pushes at
+# once repairs what the others overwrote.
 ROUNDS = 5
 Note = Callable[[str], object]
 

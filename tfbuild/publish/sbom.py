@@ -153,11 +153,6 @@ def wheel_digest(contents: Contents, labels: Mapping[str, str]) -> str:
 # --- the document -----------------------------------------------------------------------------------------------------
 
 
-def of_image(engine: Engine, image: Image, ref: str) -> bytes:
-    """Return the SBOM of an image on this engine; this reads the whole image."""
-    return document(image, read_contents(engine, ref))
-
-
 def document(image: Image, contents: Contents) -> bytes:
     """Return the SBOM of an image with these contents, which may be anybody's."""
     known = read_labels(image.labels)

@@ -240,12 +240,9 @@ def _merged(old: Iterable[IndexedWheel], new: Iterable[IndexedWheel]) -> tuple[I
     for row in (*old, *new):
         other = rows.setdefault((row.instruction_set, row.name), row)
         if other.sha256 != row.sha256:
-            hint = f"remove the one that should go ({Path(other.file).parent} if it is in the index already)"
-            if row.target != other.target:
-                hint = f"an index for each target, another name for this one (--name), or {hint}"
             raise BadInput(
                 f"two files are called {row.name} for {row.instruction_set}: {other.sha256[:12]} and {row.sha256[:12]}",
-                hint=hint,
+                hint=f"an index for each target, another name (--name), or remove {Path(other.file).parent}",
             )
         rows[row.instruction_set, row.name] = msgspec.structs.replace(row, yanked=other.yanked, variant=other.variant)
     order = sorted(rows.values(), key=lambda row: (Version(row.release), row.instruction_set, row.name))

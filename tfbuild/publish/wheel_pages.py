@@ -149,7 +149,8 @@ def columns(row: IndexedWheel) -> list[str]:
 # --- variants of one version in one index, of which uv takes the one for its CPU --------------------------------------
 
 
-# The folder of the index that has them.
+# The folder of the index that has them (PEP 825 and PEP 850: drafts). The lowest set is the plain wheel, which every
+# client without variants takes. Wheels for exact levels are there a second time, with the level in their name.
 AUTO = "auto"
 
 
