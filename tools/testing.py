@@ -38,7 +38,6 @@ class Need:
 NEEDS = (
     Need(program="sshd", package="openssh-server", skipped="hosts and engines by ssh"),
     Need(program="docker-registry", package="docker-registry", skipped="pushes and pulls"),
-    Need(program="skopeo", package="skopeo", skipped="mirrors of registries"),
     Need(program="aarch64-linux-gnu-as", package="binutils-aarch64-linux-gnu", skipped="aarch64's machine code"),
     Need(program="mmdebstrap", package="mmdebstrap", skipped="bases made of packages"),
     Need(program="ip", package="iproute2", skipped="builds without a network"),

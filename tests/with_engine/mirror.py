@@ -37,10 +37,10 @@ def fill(folder: Path) -> None:
     """Puts into `folder` what the double's builder downloads from GitHub, which npm has as well."""
     row = toolchains.table().bazelisk
     github = folder / "github.com" / "bazelbuild"
-    _place(
-        _from_npm("@bazel/bazelisk", row.version, "package/bazelisk-linux_amd64", row.sha256["x86_64"]),
-        github / f"bazelisk/releases/download/v{row.version}/bazelisk-linux-amd64",
-    )
+    bazelisk = github / f"bazelisk/releases/download/v{row.version}/bazelisk-linux-amd64"
+    bazelisk.parent.mkdir(parents=True)
+    program = _from_npm("@bazel/bazelisk", row.version, "package/bazelisk-linux_amd64", row.sha256["x86_64"])
+    shutil.copyfile(program, bazelisk)
     # Debian's Bazel is in the site's base image: this starts it.
     debians = bazel(folder, BAZEL)
     debians.parent.mkdir(parents=True)
@@ -130,8 +130,3 @@ def _from_npm(package: str, version: str, member: str, sha256: str) -> Path:
         archive.unlink()
         assert hashlib.sha256(kept.read_bytes()).hexdigest() == sha256
     return kept
-
-
-def _place(file: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(file, target)

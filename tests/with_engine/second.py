@@ -231,12 +231,10 @@ def processes(mark: str) -> list[str]:
     """The command lines of all processes that have `mark` in it."""
     records = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
+        with suppress(OSError):
             line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if mark in line:
-            records.append(line)
+            if mark in line:
+                records.append(line)
     return records
 
 

@@ -19,7 +19,7 @@ from tfbuild.engine import Engine, containers
 from tfbuild.measure import evaluate
 from tfbuild.measure.experiments import Arm, Case, Experiment, Metric
 from tfbuild.measure.probe import FOLDER
-from tfbuild.measure.records import CaseResult, Value
+from tfbuild.measure.records import CaseResult
 from tfbuild.util.progress import Progress
 
 pytestmark = pytest.mark.engine
@@ -36,10 +36,8 @@ def row(name: str, *cases: Case, metric: Metric = "cpu", weight: float) -> Exper
     )
 
 
-def against_plain(name: str, workload: str = "", size: int = 128, **params: Value) -> Case:
-    both: dict[str, Value] = {"size": size} if workload else {}
-    planted = Arm(name=name, workload=workload or name, params={**both, **params})
-    return Case(name=name, arm=(Arm(name="plain", workload="plain", params=both), planted))
+def against_plain(name: str, workload: str) -> Case:
+    return Case(name=name, arm=(Arm(name="plain", workload="plain"), Arm(name=name, workload=workload)))
 
 
 EXACT = Case(
@@ -53,7 +51,6 @@ REFUSED = {
     "dying": "failed: its process was lost",
     "missing": "skipped: no workload is called missing",
 }
-EFFECTS = (row("effects", EXACT, against_plain("nothing", "plain"), weight=10),)
 
 
 def measured(engine: Engine, ref: str, rows: Sequence[Experiment], settings: Settings) -> dict[str, CaseResult]:
@@ -62,28 +59,19 @@ def measured(engine: Engine, ref: str, rows: Sequence[Experiment], settings: Set
     return {case.name: case for row in report.experiments for case in row.cases}
 
 
-IN_FULL = Settings(mode="budget", budget=SECONDS, more=PLANTED)
-
-
-def few_rounds(engine: Engine, ref: str, *names: str) -> dict[str, CaseResult]:
-    """What is refused is refused in any round: these need no quiet machine."""
-    settings = Settings(mode="quick", budget=SECONDS, rounds=evaluate.FEWEST, more=PLANTED)
-    return measured(engine, ref, [row("mistakes", *map(against_plain, names), weight=5)], settings)
-
-
 @pytest.fixture(scope="module")
 def mistakes(engine: Engine, image: Callable[..., str]) -> dict[str, CaseResult]:
-    return few_rounds(engine, image("2.21.0"), *REFUSED)
+    """What is refused is refused in any round: these need no quiet machine."""
+    settings = Settings(mode="quick", budget=SECONDS, rounds=evaluate.FEWEST, more=PLANTED)
+    cases = [against_plain(name, name) for name in REFUSED]
+    return measured(engine, image("2.21.0"), [row("mistakes", *cases, weight=5)], settings)
 
 
 @pytest.fixture(scope="module")
 def effects(engine: Engine, image: Callable[..., str]) -> dict[str, CaseResult]:
-    return measured(engine, image("2.21.0"), EFFECTS, IN_FULL)
-
-
-def told(case: CaseResult) -> str:
-    """Status and reason of the planted arm."""
-    return f"{case.arms[1].status}: {case.arms[1].reason}"
+    settings = Settings(mode="budget", budget=SECONDS, more=PLANTED)
+    rows = [row("effects", EXACT, against_plain("nothing", "plain"), weight=10)]
+    return measured(engine, image("2.21.0"), rows, settings)
 
 
 @pytest.mark.alone
@@ -102,18 +90,12 @@ def test_the_same_against_itself_shows_no_difference(effects: dict[str, CaseResu
     assert all(sample.wall >= 0.1 for round in case.rounds for sample in round.samples.values())
 
 
-def refused(case: CaseResult, status: str) -> None:
-    assert told(case).startswith(status)
-    assert not case.rounds
-    assert case.arms[1].effect == ""
-
-
 @pytest.mark.parametrize("mistake", REFUSED)
 def test_a_planted_mistake_is_refused(mistakes: dict[str, CaseResult], mistake: str) -> None:
-    refused(mistakes[mistake], REFUSED[mistake])
-
-
-# --- what is seen beside the times ----------------------------------------------------------------------------------
+    case = mistakes[mistake]
+    planted = case.arms[1]
+    assert f"{planted.status}: {planted.reason}".startswith(REFUSED[mistake])
+    assert (len(case.rounds), planted.effect) == (0, "")
 
 
 def test_an_image_without_tensorflow_is_refused(invoke: Callable[..., subprocess.CompletedProcess[str]]) -> None:

@@ -1,4 +1,4 @@
-"""Engines, disks and terminals that end while tfbuild works: the cause is named, and the same command goes on."""
+"""Engines and terminals that end while tfbuild works: the cause is named, and no container stays."""
 
 import gc
 import os
@@ -6,7 +6,6 @@ import pty
 import signal
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,30 +15,22 @@ import pytest
 from tests.with_engine import second as seconds
 from tests.with_engine.conftest import ROOT
 from tests.with_engine.second import Second
-from tests.with_engine.test_engine import wait_until
-from tfbuild.cli.options import certificates
+from tests.with_engine.test_engine import debian, wait_until
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import EngineMissing
-from tfbuild.pipeline import base_image
 from tfbuild.util.progress import Progress
 
+__all__ = ["debian"]  # a fixture
 pytestmark = [pytest.mark.engine]
-SECONDS = 60.0
-
-
-@pytest.fixture(scope="module")
-def base(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
-    log = tmp_path_factory.mktemp("base") / "log"
-    return base_image.bootstrap(engine, "bookworm", progress=Progress(), log=log, ca_cert=certificates("")).reference
 
 
 @pytest.fixture
-def mortal(engine: Engine, base: str) -> Iterator[tuple[Second, Engine]]:
+def mortal(engine: Engine, debian: str) -> Iterator[tuple[Second, Engine]]:
     """An engine of its own, which a test may kill."""
     with seconds.engine() as found:
         there = Engine.connect(found.host)
-        there.client.images.load(b"".join(engine.client.images.get(base).save(named=True)))
+        there.client.images.load(b"".join(engine.client.images.get(debian).save(named=True)))
         yield found, there
         there.client.close()
         # The SDK leaves those sockets open that nobody answered.
@@ -49,18 +40,16 @@ def mortal(engine: Engine, base: str) -> Iterator[tuple[Second, Engine]]:
 
 
 def test_an_engine_that_dies_during_a_build_is_told_as_the_cause(
-    mortal: tuple[Second, Engine], base: str, tmp_path: Path
+    mortal: tuple[Second, Engine], debian: str, tmp_path: Path
 ) -> None:
     second, there = mortal
     context = tmp_path / "context"
     context.mkdir()
-    (context / "Dockerfile").write_text(f"FROM {base}\nRUN echo running && sleep 15\n")
+    (context / "Dockerfile").write_text(f"FROM {debian}\nRUN echo running && sleep 15\n")
     log = tmp_path / "log"
 
     def kill() -> None:
-        deadline = time.monotonic() + SECONDS
-        while " running\n" not in (log.read_text() if log.is_file() else "") and time.monotonic() < deadline:
-            time.sleep(0.2)
+        wait_until(lambda: log.is_file() and " running\n" in log.read_text(), 60)
         os.kill(int((second.folder / "pid").read_text()), signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
@@ -81,14 +70,14 @@ def names(engine: Engine) -> list[str]:
     return [container.name for container in engine.client.containers.list(all=True, ignore_removed=True)]
 
 
-def test_a_closed_terminal_leaves_no_container(engine: Engine, base: str) -> None:
+def test_a_closed_terminal_leaves_no_container(engine: Engine, debian: str) -> None:
     """As an emulator of a terminal ends: the kernel sends SIGHUP, and nothing can be written there any more."""
     before = {*names(engine)}
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(ROOT)
         code = "from tfbuild.engine import Engine\nfrom tfbuild.util.progress import Progress\nprogress = Progress()\n"
-        code += f"with progress.step('x'): Engine.connect().run({base!r}, ['sleep', '600'], timeout=600)"
+        code += f"with progress.step('x'): Engine.connect().run({debian!r}, ['sleep', '600'], timeout=600)"
         os.execv(sys.executable, [sys.executable, "-c", code])
     assert wait_until(lambda: {*names(engine)} - before)
     os.close(terminal)

@@ -78,53 +78,40 @@ def bundles(engine: Engine, site: Site, tmp_path_factory: pytest.TempPathFactory
     return made
 
 
-@dataclass(frozen=True, kw_only=True)
-class Island:
-    """An engine at `host` that no network reaches; `inside`: the command that goes there."""
-
-    host: str
-    inside: tuple[str, ...]
-
-
 @contextmanager
-def island(data: Path | None = None) -> Iterator[Island]:
-    """A namespace with loopback alone, and a dockerd in it, with data of its own; both gone at the end."""
+def island() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """An engine that no network reaches, and the command that goes there.
+
+    It is a namespace with loopback alone, and a dockerd in it, which writes no rule of a firewall and makes no bridge.
+    """
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "nsenter", "dockerd"))):
         pytest.skip("a network namespace with an engine in it needs root, iproute2 and dockerd")
     # Short, for the kernel gives a socket's path 107 bytes.
     name, folder = f"tfb-{uuid.uuid4().hex[:8]}", Path(tempfile.mkdtemp(prefix="tfb-"))
-    inside = ("nsenter", f"--net=/run/netns/{name}")
+    inside, host = ("nsenter", f"--net=/run/netns/{name}"), f"unix://{folder}/docker.sock"
+    command = [
+        *inside, "dockerd", f"--host={host}", f"--data-root={folder}/data", f"--exec-root={folder}/exec",
+        f"--pidfile={folder}/pid", "--bridge=none", "--iptables=false", "--ip-masq=false",
+    ]  # fmt: skip
     subprocess.run(["ip", "netns", "add", name], check=True)
     try:
         subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
-        with dockerd(inside, folder, data or folder / "data") as host:
-            yield Island(host=host, inside=inside)
+        with second.running(command, folder / "log", (folder / "docker.sock").is_socket):
+            yield host, inside
     finally:
         subprocess.run(["ip", "netns", "del", name], check=True)
         second.remove(folder)
 
 
-@contextmanager
-def dockerd(inside: tuple[str, ...], folder: Path, data: Path) -> Iterator[str]:
-    """It writes no rule of a firewall and makes no bridge, here or there."""
-    host = f"unix://{folder}/docker.sock"
-    command = [
-        *inside, "dockerd", f"--host={host}", f"--data-root={data}", f"--exec-root={folder}/exec",
-        f"--pidfile={folder}/pid", "--bridge=none", "--iptables=false", "--ip-masq=false",
-    ]  # fmt: skip
-    with second.running(command, folder / "log", (folder / "docker.sock").is_socket):
-        yield host
-
-
 def test_without_a_network_the_bundles_build_and_verify_an_image_and_compile_another(
     bundles: Bundles, tmp_path: Path
 ) -> None:
-    with island() as there:
-        links = subprocess.run([*there.inside, "ip", "-json", "link"], check=True, capture_output=True, text=True)
+    with island() as (host, inside):
+        links = subprocess.run([*inside, "ip", "-json", "link"], check=True, capture_output=True, text=True)
         assert [link["ifname"] for link in json.loads(links.stdout)] == ["lo"]
-        subprocess.run([*there.inside, sys.executable, "-c", NETWORK_UNREACHABLE], check=True)
+        subprocess.run([*inside, sys.executable, "-c", NETWORK_UNREACHABLE], check=True)
 
-        start = partial(invoke, tmp_path, inside=there.inside, host=there.host)
+        start = partial(invoke, tmp_path, inside=inside, host=host)
         _, output = ended(start("build", *OFFICIAL, "--base", "registry"), 26)
         assert "no registry provides" in output
         report = json.loads(ended(start("build", *OFFICIAL, "--mirror", str(bundles.official), "--json"))[0])

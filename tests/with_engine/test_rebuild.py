@@ -51,8 +51,8 @@ class Row:
             check=False,
         )  # fmt: skip
 
-    def state(self, **env: str) -> str:
-        done = self.run("state.sh", **env)
+    def state(self) -> str:
+        done = self.run("state.sh")
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
