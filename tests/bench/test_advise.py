@@ -17,7 +17,9 @@ from tfbuild.measure.records import ArmResult, CaseResult, ExperimentResult, Int
 TCMALLOC = "libtcmalloc_minimal.so.4"
 
 
-def sides(name: str, *arms: tuple[str, float, dict[str, str]], code: str = "", spread: float = 0.01) -> CaseResult:
+def sides(
+    name: str, *arms: tuple[str, float, dict[str, str]], code: str = "", spread: float = 0.01, metric: str = "cpu"
+) -> CaseResult:
     """Return a case of these arms: name, time and environment. `code` is the last arm's."""
     noise = random.Random(name)
     times = {arm: time for arm, time, _ in arms} | {AGAIN: arms[0][1]}
@@ -25,7 +27,7 @@ def sides(name: str, *arms: tuple[str, float, dict[str, str]], code: str = "", s
         Round(samples={arm: sample(time * noise.gauss(1, spread)) for arm, time in times.items()}, foreign=0.0)
         for _ in range(15)
     )
-    evaluation = evaluate(rounds, arms[0][0], {arm: 1 for arm, _, _ in arms}, "cpu")
+    evaluation = evaluate(rounds, arms[0][0], {arm: 1 for arm, _, _ in arms}, metric)
 
     def result(arm: str, env: dict[str, str]) -> ArmResult:
         verdict = evaluation.arms.get(arm)
@@ -42,7 +44,9 @@ def sides(name: str, *arms: tuple[str, float, dict[str, str]], code: str = "", s
         )
 
     results = tuple(result(arm, env) for arm, _, env in arms)
-    return replace(case(1.0), name=name, baseline=arms[0][0], arms=results, rounds=rounds, band=evaluation.band)
+    return replace(
+        case(1.0, metric=metric), name=name, baseline=arms[0][0], arms=results, rounds=rounds, band=evaluation.band
+    )
 
 
 def switched(name: str, off: float, on: float) -> CaseResult:

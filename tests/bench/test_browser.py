@@ -11,7 +11,7 @@ import pytest
 
 from tests.bench.test_page import hostile, mixed
 from tests.bench.test_report import GUIDE
-from tests.verify.test_page import failed
+from tests.verify.test_report import failed
 from tfbuild.bench import report as reporting
 from tfbuild.verify import report as verification
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.bench.test_advise import sides
 from tests.bench.test_report import case, sizes
 from tests.measure.test_evaluate import sample
 from tfbuild.bench import evidence, findings, wording
@@ -13,7 +14,6 @@ from tfbuild.engine import WorkerDied
 from tfbuild.in_container.bench import worker
 from tfbuild.in_container.bench.worker import Peak
 from tfbuild.measure import records
-from tfbuild.measure.evaluate import AGAIN, evaluate
 from tfbuild.measure.experiments import Arm
 from tfbuild.measure.records import CaseResult, Interval, Round, Value
 
@@ -189,34 +189,14 @@ def test_a_batch_size_has_the_range_that_its_noise_leaves() -> None:
 # --- what follows from two arms that are no baseline ----------------------------------------------------------------
 
 
-def timed(*arms: tuple[str, float, dict[str, Value]], metric: str = "wall", spread: float = 0.01) -> CaseResult:
+def timed(*arms: tuple[str, float, dict[str, Value]], metric: str = "wall") -> CaseResult:
     """Return a case of pipeline arms: name, seconds for an item, and parameters."""
-    noise = random.Random(5)
-    times = {name: seconds for name, seconds, _ in arms} | {AGAIN: arms[0][1]}
-    rounds = tuple(
-        Round(samples={name: sample(time * noise.gauss(1, spread)) for name, time in times.items()}, foreign=0.0)
-        for _ in range(15)
+    measured = sides("x", *((name, seconds, {}) for name, seconds, _ in arms), metric=metric)
+    results = (
+        replace(arm, workload="synthetic" if arm.name == "step" else "pipeline", params=arms[n][2], seconds=arms[n][1])
+        for n, arm in enumerate(measured.arms)
     )
-    evaluation = evaluate(rounds, arms[0][0], {name: 1 for name, _, _ in arms}, metric)
-    results = []
-    for name, seconds, params in arms:
-        verdict = evaluation.arms.get(name)
-        results.append(
-            replace(
-                case(1.0).arms[0],
-                name=name,
-                workload="synthetic" if name == "step" else "pipeline",
-                params=params,
-                seconds=seconds,
-                cpu=verdict.cpu if verdict else None,
-                wall=verdict.wall if verdict else None,
-                effect=verdict.effect if verdict else "",
-            )
-        )
-    first = arms[0][0]
-    return replace(
-        case(1.0, metric=metric), name="x", baseline=first, arms=tuple(results), rounds=rounds, band=evaluation.band
-    )
+    return replace(measured, arms=tuple(results))
 
 
 def test_fused_is_compared_with_unfused_in_the_layout_that_is_not_the_baseline() -> None:

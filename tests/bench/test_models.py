@@ -105,17 +105,6 @@ def test_the_bottleneck_is_reported_with_three_rates() -> None:
     assert re.fullmatch(rf"arm: {TIMES} times the step alone: input-bound", finding.text)
 
 
-def test_the_before_of_all_runs_in_the_other_image_and_the_after_in_this_one() -> None:
-    (row,) = experiments.select(["all"], quick=False)
-    machine = Machine(image="sha256:this", against="sha256:stock", cpus=2, gpus=0)
-    (across,) = (each for each in row.case if each.needs == "against")
-    images = [machine.key(across, arm).image for arm in row.arms(across)]
-    assert images == ["sha256:stock", "sha256:stock", "sha256:this", "sha256:this"]
-    (alone,) = (each for each in row.case if not each.needs)
-    assert {machine.key(alone, arm).image for arm in row.arms(alone)} == {"sha256:this"}
-    assert row.arms(across)[0].params == row.arms(alone)[0].params, "the same training script"
-
-
 def test_an_arm_whose_memory_is_listed_shares_its_process_with_no_other() -> None:
     machine = Machine(image="sha256:this", against="", cpus=2, gpus=0)
     (short,) = experiments.select(["models"], quick=False)

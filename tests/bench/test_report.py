@@ -249,14 +249,6 @@ def test_no_line_is_fitted_through_what_is_none() -> None:
     assert findings.derive("", [case(0.5)]) == ()
 
 
-@pytest.mark.parametrize(("factor", "word"), [(1.02, "compute-bound"), (1.2, "balanced"), (1.7, "input-bound")])
-def test_the_bottleneck_is_named(factor: float, word: str) -> None:
-    measured = case(factor, metric="wall")
-    real = replace(measured.arms[1], params={"step": True})
-    (finding,) = findings.derive("input_bound", [replace(measured, arms=(measured.arms[0], real))])
-    assert finding.text.endswith(word)
-
-
 def disk(*speeds: float) -> CaseResult:
     """Return a case with a round for each speed in MB/s."""
     measured = case(1.0, metric="wall")

@@ -27,9 +27,8 @@ from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
 from tfbuild.context import labels
 from tfbuild.engine import ContainerRun, Engine, Image
-from tfbuild.errors import Interrupted, UnknownImage, UsageError
+from tfbuild.errors import DiskFull, EngineMissing, Interrupted, TfbuildError, UnknownImage, UsageError
 from tfbuild.measure import experiments, rounds
-from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.records import BenchReport
 from tfbuild.measure.workers import Machine
 from tfbuild.util.progress import Progress
@@ -283,21 +282,31 @@ def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None
     assert not run.interrupted
 
 
-def test_what_cannot_run_here_takes_no_time_from_the_others(stopped: Stopped) -> None:
-    (isa,) = experiments.select(["isa"], quick=False)
-    (layout,) = experiments.select(["layout"], quick=False)
-    settings = command.settings(quick=False, full=False, budget="", against="")
+def failing(error: TfbuildError) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise error
 
-    def weight(row: Experiment, against: str, gpus: int) -> float:
-        machine = Machine(image="sha256:1", against=against, cpus=2, gpus=gpus)
-        run = session.Session(cast(Engine, None), settings, machine, Progress(io.StringIO()), lambda: None)
-        return run._weight(row)
+    return fail
 
-    assert weight(isa, "", 0) == 0
-    assert weight(isa, "sha256:2", 0) == 3 * isa.weight * len(isa.case), "two arms, and the baseline again"
-    gpu = sum(layout.seconds(case) for case in layout.case if case.needs == "gpu")
-    assert weight(layout, "", 0) == weight(layout, "", 1) - gpu < weight(layout, "", 1)
-    assert session.Clock(stopped.now + 100, [0.0]).share() == session.LEAST_SECONDS
+
+@pytest.mark.parametrize(
+    ("engine", "image"),
+    [
+        (failing(EngineMissing("no container engine answers")), id),
+        (failing(DiskFull("full")), id),
+        (id, failing(UnknownImage("no image"))),
+    ],
+)
+def test_where_the_engine_or_the_image_is_gone_nothing_more_is_measured(
+    engine: Callable[..., Any], image: Callable[..., Any]
+) -> None:
+    machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
+    connected = cast(Engine, SimpleNamespace(image=image))
+    run = session.Session(
+        connected, Settings(mode="quick", budget=60), machine, Progress(io.StringIO()), lambda: engine(None)
+    )
+    run.run(experiments.known())
+    assert (run.interrupted, run.done) == (True, ())
 
 
 def test_what_is_left_of_the_budget_is_shared_by_weight(stopped: Stopped) -> None:
@@ -307,6 +316,7 @@ def test_what_is_left_of_the_budget_is_shared_by_weight(stopped: Stopped) -> Non
     stopped.now += 40
     assert left.share() == pytest.approx(60)
     assert session.Clock(stopped.now + 20, [1.0, 99.0]).share() == session.LEAST_SECONDS
+    assert session.Clock(stopped.now + 100, [0.0]).share() == session.LEAST_SECONDS
     assert session.Clock(stopped.now + 2, [1.0, 99.0]).share() == 2
 
 

@@ -76,14 +76,6 @@ def made_up(factor: float, count: int, *, spread: float = 0.01, foreign: float =
     return [one() for _ in range(count)]
 
 
-@pytest.mark.parametrize(("factor", "word"), [(1.1, SLOWER), (0.9, FASTER), (2.0, SLOWER)])
-def test_a_tenth_is_found(factor: float, word: str) -> None:
-    verdict = judged(made_up(factor, 15)).arms["arm"]
-    assert verdict.effect == word
-    assert verdict.cpu is not None
-    assert verdict.cpu.median == pytest.approx(1 / factor, rel=0.02)
-
-
 def paired(seconds: float, other: float, again: float) -> CaseResult:
     """Return a case of a baseline of 1 s, two other arms, and the baseline again."""
     noise = random.Random(3)

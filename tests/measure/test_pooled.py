@@ -11,7 +11,7 @@ from tfbuild.measure import evaluate
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.records import CaseResult
 from tfbuild.measure.rounds import CaseRun
-from tfbuild.measure.workers import Machine, Pool, Side
+from tfbuild.measure.workers import Machine, Pool
 
 MACHINE = Machine(image="sha256:1", against="", cpus=2, gpus=0)
 ARMS = (Arm(name="baseline"), Arm(name="arm", process="other"))
@@ -65,14 +65,6 @@ def test_cases_without_the_same_rounds_have_no_mean() -> None:
         row.samples.pop("arm")
     assert evaluate.mean([case(0.5), lost], "arm") is None
     assert evaluate.findings([]) == ()
-
-
-def test_sides_that_do_the_same_work_share_their_number_of_calls() -> None:
-    def side(**params: int) -> Side:
-        return Side(name="s", arm=ARMS[0], key=MACHINE.key(Case(name="c"), ARMS[0]), params={**params}, workload="w")
-
-    assert side(size=1).same_work(side(size=1))
-    assert not side(size=1).same_work(side(size=2))
 
 
 @pytest.mark.parametrize(("metric", "effect", "ratio"), [("cpu", "slower", "x0."), ("wall", "faster", "x2.0")])

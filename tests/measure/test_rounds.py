@@ -51,21 +51,6 @@ def test_where_no_other_arm_can_run_the_case_is_skipped_with_its_reason() -> Non
     assert all(arm.seconds is None and not arm.effect for arm in result.arms)
 
 
-def test_an_arm_that_is_lost_on_the_way_leaves_the_others_their_rounds() -> None:
-    run = comparison()
-    run.sides, run.rounds = [*sides(1, 1, 1)], made_up(0.5, 9)
-    lost = Side(name="third", arm=Arm(name="third"), key=Key(image="sha256:1"), params={}, workload="w")
-    lost.give_up("failed", "its process was lost")
-    run.sides.insert(2, lost)
-    result = run.result()
-    assert result.status == "measured"
-    assert [(arm.status, arm.effect) for arm in result.arms] == [
-        ("measured", ""),
-        ("measured", "faster"),
-        ("failed", ""),
-    ]
-
-
 @pytest.mark.parametrize(
     ("value", "same"), [(1.0, True), (1.001, True), (0.9985, True), (1.003, False), (1.01, False), (-1.0, False)]
 )

@@ -1,19 +1,20 @@
 """A report is written whole, read back equal, shown in three ways, and never trusted when it is read."""
 
 import io
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests import schemas
+from tests.bench.test_page import HOSTILE, ParsedPage
 from tests.measure.host import HOST
+from tests.pages.test_charts import texts
 from tests.verify.test_throughput import judged, rounds
 from tfbuild.errors import VerificationFailed
 from tfbuild.in_container.smoke.judge import Measurement
 from tfbuild.measure import records
+from tfbuild.measure.records import Interval
 from tfbuild.verify import report as reporting
 from tfbuild.verify.checks import CHECKS
 from tfbuild.verify.report import NO_START, SCHEMA, Check, ImageFacts, ImageSoftware, PlanFacts, Report
@@ -94,26 +95,21 @@ def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "\xff", '{"schema": "tfbuild.report/1"}'])
+SPLENDID = {"verdict": '"pass"', "check": '"status": "pass"'}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "\xff", '{"schema": "tfbuild.report/1"}', "deep", *SPLENDID])
 def test_an_invalid_report_is_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / "x.json").write_text(text, encoding="latin-1")
-    assert reporting.stored(tmp_path, "x") is None
-    with pytest.raises(ValueError, match="not a report"):
-        reporting.from_json(text.encode("latin-1"))
-
-
-@pytest.mark.parametrize(("field", "value"), [("verdict", "splendid"), ("checks", []), ("deep", "")])
-def test_a_report_with_a_status_that_does_not_exist_is_none(tmp_path: Path, field: str, value: object) -> None:
-    document = json.loads(records.to_json(report()))
-    if field == "checks":
-        document["checks"][0] |= {"status": "splendid"}
-    else:
-        document[field] = value
-    text = json.dumps(document).replace('"deep": ""', f'"deep": {100_000 * "["}')
-    (tmp_path / f"{report().id}.json").write_text(text)
+    """Also one whose verdict or status does not exist."""
+    text = text if text != "deep" else 100_000 * "["
+    if text in SPLENDID:
+        pair = SPLENDID[text]
+        text = records.to_json(report()).replace(pair, pair.replace("pass", "splendid"), 1)
+        assert "splendid" in text
+    (tmp_path / f"{report().id}.json").write_text(text, encoding="latin-1")
     assert reporting.stored(tmp_path, report().id) is None
     with pytest.raises(ValueError, match="not a report"):
-        reporting.from_json(text)
+        reporting.from_json(text.encode("latin-1"))
 
 
 @pytest.mark.parametrize("verdict", ["pass", "warn"])
@@ -141,17 +137,6 @@ def test_the_published_schema_is_the_report_s() -> None:
     )
 
 
-def test_a_report_fits_the_published_schema() -> None:
-    schema = json.loads(reporting.SCHEMA_FILE.read_text())
-    schemas.library().Draft202012Validator.check_schema(schema)
-    shown = json.loads(records.to_json(report()))
-    assert shown["schema"] == "tfbuild.report/1"
-    schemas.library().validate(shown, schema)
-    shown["verdict"] = 1
-    with pytest.raises(schemas.library().ValidationError):
-        schemas.library().validate(shown, schema)
-
-
 def test_markdown_says_what_to_do_first_and_then_what_was_seen() -> None:
     one = report("fail", check("guard"), check("isa", "fail", "lacks AVX2 | FMA\n<b>"))
     assert one.throughput is not None
@@ -168,15 +153,6 @@ def test_markdown_says_what_to_do_first_and_then_what_was_seen() -> None:
         assert {len(row) for row in (dashes, *rows)} == {len(head)}
 
 
-def test_the_terminal_gets_no_markup_from_an_image() -> None:
-    stream = io.StringIO()
-    reporting.show(report("fail", check("import", "fail", "[bold]TypeError[/bold]")), stream)
-    shown = stream.getvalue()
-    assert "[bold]TypeError[/bold]" in shown
-    assert "\x1b" not in shown
-    assert "2.21.0-mkl-py3.11-f16c: fail in 37 s" in shown
-
-
 def shown(one: Report) -> list[str]:
     stream = io.StringIO()
     reporting.show(one, stream)
@@ -186,13 +162,13 @@ def shown(one: Report) -> list[str]:
 def test_the_terminal_shows_each_check_and_for_a_failure_what_to_do() -> None:
     checks = (
         check("guard"),
-        check("isa", "fail", "lacks AVX2"),
+        check("isa", "fail", "[bold]lacks[/bold] AVX2"),
         check("onednn", "warn", "old"),
         check("cuda", "skip", "no"),
     )
     assert shown(report("fail", *checks)) == [
         "ok    guard   as planned",
-        "FAIL  isa     lacks AVX2",
+        "FAIL  isa     [bold]lacks[/bold] AVX2",
         f"              fix: {CLAIMS['isa'].fix}",
         "WARN  onednn  old",
         "skip  cuda    no",
@@ -243,6 +219,7 @@ def test_a_report_without_a_start_can_be_shown() -> None:
         report("fail", check("guard", "fail")), host=None, software=None, throughput=None, source_would_add=()
     )
     assert "Throughput" not in reporting.to_markdown(bare)
+    assert "Throughput" not in ParsedPage(reporting.to_html(bare)).titles
     reporting.show(bare, io.StringIO())
     assert reporting.from_json(records.to_json(bare)) == bare
 
@@ -256,3 +233,81 @@ def test_no_text_of_an_image_is_markup_in_markdown() -> None:
     told = [line for line in shown.splitlines() if not line.startswith("`")]
     raw = ("<script", "[y](", "`code`", " **bold**", "a|b")
     assert not [(text, line) for line in told for text in raw if re.search(r"(?<!\\)" + re.escape(text), line)]
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def failed() -> Report:
+    return report(
+        "fail",
+        check("guard"),
+        check("isa", "fail", "lacks AVX2 | FMA"),
+        check("onednn", "warn", "a known defect"),
+        check("cuda", "skip", "no GPU is visible"),
+    )
+
+
+def test_the_page_has_every_check_with_its_proof_and_first_what_to_do() -> None:
+    text = reporting.to_html(failed())
+    read = ParsedPage(text)
+    assert read.titles == ["What to do", "Checks", "Throughput", "Plan", "Environment"]
+    do = text[text.index('id="do"') : text.index('id="checks"')]
+    assert ("lacks AVX2 | FMA" in do, CLAIMS["isa"].fix in do, CLAIMS["onednn"].fix in do) == (True, True, False)
+    for one in failed().checks:
+        section = text.partition(f'id="check-{one.name}"')[2].partition("</section>")[0]
+        assert one.detail in section
+        assert "faults 0 (&lt; 1000)" in section.partition("<details>")[2]
+    targets = {attributes.get("id") for _, attributes in read.tags}
+    assert {address.removeprefix("#") for address in read.addresses} <= targets
+    assert not read.open, "every element is closed"
+    assert all(value in read.text for value in ("--copt=-mavx", "AMD EPYC", "sha256:00"))
+
+
+def test_the_chart_shows_the_time_that_is_judged() -> None:
+    original = report().throughput
+    assert original is not None
+    doubled = Interval(median=2.0, low=1.9, high=2.1, coverage=0.95)
+    other = replace(original, cpu=doubled, benchmarks=())
+    for metric, title in (("cpu", "CPU time, relative"), ("wall", "wall time, relative")):
+        text = reporting.to_html(replace(report(), throughput=replace(other, metric=metric)))
+        (figure,) = re.findall(r"<figure.*?</figure>", text, re.DOTALL)
+        assert texts(figure)[0].startswith(title)
+        assert ("2.00" in figure) == (metric == "cpu"), figure
+
+
+def test_ratios_that_no_logarithm_takes_are_numbers_alone() -> None:
+    original = report().throughput
+    assert original is not None
+    zero = Interval(median=0.0, low=0.0, high=0.0, coverage=0.95)
+    odd = replace(original, cpu=zero, wall=zero, band=zero, benchmarks=())
+    read = ParsedPage(reporting.to_html(replace(report(), throughput=odd)))
+    assert "<figure" not in read.source
+    assert "0.000 [0.000, 0.000]" in read.text
+
+
+def hostile() -> Report:
+    """Return a report with the worst text that an image may contain."""
+    bad = replace(check("isa", "fail", HOSTILE), fix=HOSTILE, proves=HOSTILE, how=HOSTILE)
+    one = report("fail", bad)
+    assert one.software is not None
+    assert one.throughput is not None
+    return replace(
+        one,
+        id=HOSTILE,
+        tool=HOSTILE,
+        created=HOSTILE,
+        image=replace(one.image, ref=HOSTILE, labels={HOSTILE: HOSTILE}),
+        plan=replace(one.plan, compiler=HOSTILE, features=(HOSTILE,)),
+        software=replace(one.software, git=HOSTILE, packages=(HOSTILE,)),
+        throughput=replace(one.throughput, baseline=HOSTILE, retuned={HOSTILE: HOSTILE}, effect=HOSTILE),
+        source_would_add=(HOSTILE,),
+    )
+
+
+def test_nothing_in_a_report_is_markup() -> None:
+    read = ParsedPage(reporting.to_html(hostile()))
+    assert not {"script", "img"} & {tag for tag, _ in read.tags}
+    assert not any(name.startswith("on") for _, attributes in read.tags for name in attributes)
+    assert all(re.fullmatch(r"#[a-z-]+", address) for address in read.addresses)
+    assert HOSTILE in read.text, "it is shown as it is"

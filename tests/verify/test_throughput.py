@@ -109,17 +109,6 @@ def test_there_is_no_verdict_if_the_image_differs_from_itself() -> None:
     assert "too noisy" in check.detail
 
 
-def test_disturbed_rounds_are_left_out_if_enough_are_clean() -> None:
-    clean = rounds(1.0, spread=0.005, seed=1, count=7)
-    disturbed = rounds(0.3, spread=0.005, seed=2, count=4, foreign=0.5)
-    result = judged(clean + disturbed)
-    assert (result.rounds, result.clean) == (11, 7)
-    assert result.cpu.low > 0.95
-    assert len(result.benchmarks[0].rounds) == 11, "raw samples are kept"
-    noisy = judged(clean[:3] + disturbed)
-    assert noisy.cpu.low < 0.5
-
-
 def test_the_experiment_s_own_baseline_is_what_a_build_is_compared_with() -> None:
     own = experiments.in_role("verification")
     assert own.arm[1].env == plan.select(Request(release="2.21.0", target="cpu", wheel="official"), None).untuned
