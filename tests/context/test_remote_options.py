@@ -91,7 +91,6 @@ def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
         ({"readonly": True}, "need a remote cache or a remote executor", "--remote-cache grpcs://HOST:PORT"),
         ({"executor": "http://h"}, "is not a valid address", "grpc://HOST:PORT or grpcs://HOST:PORT"),
         ({"cache": "grpc://h", "executor": "grpc://h", "readonly": True}, "an executor stores", "leave out one"),
-        ({"cache": "https://h", "executor": "grpc://h"}, "needs a cache over gRPC", "leave out --remote-cache"),
         ({"cache": "grpc://h", "certificate": "x"}, "needs its key", "--remote-client-key FILE"),
         ({"cache": "grpc://h", "key": "x"}, "needs its key", "--remote-client-cert FILE"),
         ({"cache": "grpc://h", "instance": "a b"}, "is not an instance name", "--remote-instance main"),
@@ -164,15 +163,13 @@ def test_an_executor_that_fails_leaves_the_work_to_this_machine_in_every_bazel()
     ]
 
 
-def test_credentials_are_quoted_and_refused_where_bazel_has_no_option_for_them(headers: str, pem: Path) -> None:
+def test_credentials_are_quoted(headers: str, pem: Path) -> None:
     both = {"certificate": str(pem), "key": str(pem)}
     got = lines("6.5.0", header_file=headers, **both)
     assert "--remote_header='Authorization=Bearer abc.def-123=='" in got
     assert "--remote_header='x-team=a b'" in got
     assert "--tls_client_certificate=/mnt/remote-certificate" in got
     assert "--tls_client_key=/mnt/remote-key" in got
-    with pytest.raises(UsageError, match="no client certificates over HTTP"):
-        lines("5.3.0", cache="https://host", **both)
 
 
 def test_every_release_has_a_silo_for_its_builder() -> None:

@@ -38,7 +38,7 @@ def test_every_base_stands_on_a_known_debian_and_one_is_the_default() -> None:
 def test_mmdebstrap_makes_the_bases_with_debians_own_python() -> None:
     bootstraps = {row.image: row.bootstrap for row in toolchains.bases() if row.bootstrap}
     assert bootstraps == {f"python:{row.python}-slim-{row.name}": row.name for row in DISTRIBUTIONS}
-    assert f"Debian has {plan.debian_pythons()}." in (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    assert f"Debian has {rules.debian_pythons()}." in (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 
 
 def test_llvms_repository_adds_only_what_debian_lacks() -> None:

@@ -57,9 +57,10 @@ class TreeRecord(TreeFacts):
     `guard`: CPU features in the order of TensorFlow's message; `cpu_numbers`: NAME=NUMBER of its enum CPUFeature;
     `host_tools`: those known that it calls; `cuda`: "CUDA/cuDNN" of its build images and of .bazelrc; `capabilities`:
     the lists of CUDA compute capabilities in .bazelrc, and configure.py's default; `system_libs`: what TF_SYSTEM_LIBS
-    may name; `pywrap`: those of PYWRAP that switch the rules on.
+    may name; `pywrap`: those of PYWRAP that switch the rules on; `wheel_targets`: the known ones that exist.
     """
 
+    wheel_targets: tuple[str, ...]
     dated: str
     pythons: tuple[str, ...]
     guard: tuple[str, ...]
@@ -142,8 +143,10 @@ def read_record(read_text: ReadText, names: Iterable[str]) -> TreeRecord:
     rc = source_tree.parse_rc(read_text(".bazelrc") or "")
     default = re.search("^_DEFAULT_CUDA_COMPUTE_CAPABILITIES = '(.+)'", read_text("configure.py") or "", re.M)
     capabilities = default[1] if default else ""
+    known_targets = sorted({row.target for row in table().wheel_target})
     return TreeRecord(
         **vars(source_tree.read_tree(read_text, names)),
+        wheel_targets=tuple(target for target in known_targets if _has_target(read_text, target)),
         dated=_graph_date(read_text(GRAPH_VERSION) or ""),
         pythons=tuple(re.findall(r"Programming Language :: Python :: (3\.1[1-9])", _first(read_text, SETUPS))),
         guard=_guard(read_text("tensorflow/core/platform/cpu_feature_guard.cc") or ""),
@@ -161,6 +164,11 @@ def read_record(read_text: ReadText, names: Iterable[str]) -> TreeRecord:
 def _first(read_text: ReadText, names: Iterable[str]) -> str:
     """The text of the first of these files that the tree has."""
     return next((text for text in map(read_text, names) if text), "")
+
+
+def _has_target(read_text: ReadText, target: str) -> bool:
+    package, _, name = target.removeprefix("//").partition(":")
+    return re.search(rf'^ *name = "{name}",$', read_text(f"{package}/BUILD") or "", re.M) is not None
 
 
 def _graph_date(header: str) -> str:

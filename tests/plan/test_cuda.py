@@ -102,17 +102,9 @@ def test_a_gpu_newer_than_the_releases_cuda_takes_a_newer_one_and_says_so() -> N
     assert "nvcc compiles the kernels (--config=cuda_nvcc): clang-18 cannot for 12.0" in notes
 
 
-@each(
-    "release, gpus, cuda",
-    [
-        ("2.21.0", "12.1", "12.9.1"),
-        ("2.21.0", "sm_120,compute_120", "12.8.1"),
-        ("2.13.1", "8.7", "11.8"),
-        ("2.14.1", "3.5,9.0", "11.8"),
-    ],
-)
-def test_the_nearest_cuda_of_the_release_is_taken(release: str, gpus: str, cuda: str) -> None:
-    assert planned(release, gpus).cuda == cuda
+@each("gpus, cuda", [("12.1", "12.9.1"), ("sm_120,compute_120", "12.8.1")])
+def test_the_nearest_cuda_of_the_release_is_taken(gpus: str, cuda: str) -> None:
+    assert planned("2.21.0", gpus).cuda == cuda
 
 
 OTHERS = "choose other GPUs (--compute-capabilities)"
@@ -192,8 +184,7 @@ def test_a_cuda_and_a_cudnn_chosen_by_hand_are_in_the_plan_and_in_the_command() 
 
 def test_up_to_2_17_the_base_must_have_what_is_chosen() -> None:
     build = planned("2.15.1", cuda="12.1", cudnn="8.8")
-    env = dict(build.configure_env)
-    assert (env["TF_CUDA_VERSION"], env["TF_CUDNN_VERSION"]) == ("12.1", "8.8")
+    assert {"TF_CUDA_VERSION": "12.1", "TF_CUDNN_VERSION": "8.8"}.items() <= dict(build.configure_env).items()
     assert dict(planned("2.15.1").configure_env)["TF_CUDNN_VERSION"] == "8"
     refuse_base_without_cuda(build)
     with pytest.raises(Unsupported) as refused:
@@ -231,7 +222,7 @@ def test_a_choice_compiles_for_the_gpus_and_a_refusal_names_what_does(release: s
     able = [one for one in (card.version, *card.others) if all(row.covers(one) for row in spans)]
     try:
         version = cuda_rules.cuda_version(release, gpus)
-        cudnn = cuda_rules.cudnn_version(release, gpus, version)
+        cudnn = cuda_rules.cudnn_version(release, version)
     except Unsupported as refused:
         assert not able
         if offer := re.match(r"--release (\S+) takes a CUDA which does \((.+?)\)", refused.hint):

@@ -40,19 +40,13 @@ def test_all_are_rendered() -> None:
     assert len(rendered()) == len(everything()) > 200
 
 
-def test_no_default_plan_is_known_to_fail() -> None:
+def test_no_default_plan_is_known_to_fail_and_its_base_has_its_compiler() -> None:
     for one in everything():
-        assert not [note for note in planned(*one).notes if "known to fail" in note], one
-
-
-def test_each_release_plans_for_each_target_on_a_pc() -> None:
-    """None is refused, and each stands on a base that has its compiler."""
-    builds = [planned(row.version, target, "x86-64-v3") for row in releases.releases() for target in targets.names()]
-    for build in builds:
+        build = planned(*one)
+        assert not [note for note in build.notes if "known to fail" in note], one
         base = toolchains.find_base(build.base_image)
-        assert base is not None
-        assert base.python == build.python
-        assert build.compiler in toolchains.compilers(base.debian)
+        assert base, one
+        assert build.compiler in toolchains.compilers(base.debian), one
 
 
 def without_names(text: str) -> str:

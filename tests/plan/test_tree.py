@@ -95,11 +95,8 @@ def test_a_cuda_for_which_no_cudnn_is_known_is_refused_with_those_of_the_release
     with release_table.using(msgspec.structs.replace(release_table.table(), cuda=(CUDA_13_FIRST,))):
         nearest = cuda.cuda_version(newest.RELEASE, gpus)
         with pytest.raises(Unsupported, match=r"no cuDNN is known to work with CUDA 12\.5\.1") as refusal:
-            cuda.cudnn_version(newest.RELEASE, gpus, nearest)
-    assert refusal.value.hint == (
-        "its own CUDA, 13.1.1, does not compile for 6.0, 7.0: leave them out (--compute-capabilities); "
-        "or --cudnn VERSION, one of: 9.9.0"
-    )
+            cuda.cudnn_version(newest.RELEASE, nearest)
+    assert refusal.value.hint.startswith("--cudnn VERSION, one of: 9.9.0; or choose other GPUs")
 
 
 @pytest.mark.parametrize(

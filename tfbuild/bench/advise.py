@@ -10,7 +10,7 @@ from tfbuild.facts import releases
 from tfbuild.facts.release_table import table
 from tfbuild.measure.evaluate import FEWEST_CLEAN, Verdict, compare_arms, interval_text
 from tfbuild.measure.records import FASTER, SLOWER, ArmResult, BenchReport, CaseResult, ExperimentResult, Interval
-from tfbuild.plan import find_release
+from tfbuild.plan.rules import find_release
 
 ONEDNN, PRELOAD = "TF_ENABLE_ONEDNN_OPTS", "LD_PRELOAD"
 # A setting holds for all work on a machine, so one that may make any of it a tenth slower is not advised.

@@ -29,13 +29,13 @@ from tfbuild.plan import (
     Build,
     Request,
     choose_platform,
-    named_architecture,
     newest_official,
     requested_set,
     unused_by_official_wheel,
     usual,
 )
 from tfbuild.plan import select as select_build
+from tfbuild.plan.rules import named_architecture
 from tfbuild.util.files import WORK
 from tfbuild.util.options import make
 

@@ -252,7 +252,7 @@ def requirement(build: Build) -> "Quoted":
         folder = "/mnt/wheel/" if build.wheel.kind == "file" else ""
         return Quoted(folder + shlex.quote(build.wheel.requirement))
     # Pip installs CUDA with the wheel, unless the compile took it from the base.
-    cuda_by_pip = build.for_gpus and not build.toolchain.cuda_base
+    cuda_by_pip = bool(build.cuda) and not build.toolchain.cuda_base
     return Quoted('"$(echo /mnt/wheel/*.whl)[and-cuda]"' if cuda_by_pip else "/mnt/wheel/*.whl")
 
 

@@ -18,6 +18,7 @@ from tfbuild.in_container.smoke import judge
 from tfbuild.oci import references
 from tfbuild.plan import Build
 from tfbuild.plan.build import Wheel
+from tfbuild.plan.rules import is_target
 from tfbuild.util.terminal import as_text
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ def labelled_build(ref: str, labels: Mapping[str, str], architecture: str) -> Bu
         "id": IDENTIFIER.fullmatch(image.id),
         "python": PYTHON.fullmatch(own("python")),
         "release": plan.is_version(own("release")),
-        "target": plan.is_target(own("target")),
+        "target": is_target(own("target")),
         "platform": own("platform") == platform and platform in plan.PLATFORMS,
     }
     if bad := [name for name, good in readable.items() if not good]:

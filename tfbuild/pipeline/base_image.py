@@ -16,7 +16,8 @@ from tfbuild.engine.faults import REFUSED, translated
 from tfbuild.errors import RegistryRefused, Stale, UnknownImage, Unsupported, UsageError
 from tfbuild.oci.references import split_tag
 from tfbuild.pipeline import wheel as wheels
-from tfbuild.plan import BASES, Build, debian_pythons
+from tfbuild.plan import BASES, Build
+from tfbuild.plan.rules import debian_pythons
 from tfbuild.util import files
 from tfbuild.util.process import discard, last_lines, logged
 from tfbuild.util.progress import Progress

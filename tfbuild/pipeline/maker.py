@@ -26,7 +26,7 @@ from tfbuild.pipeline import wheel
 from tfbuild.pipeline.compiling import Builder, lacking_features, run_builder
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.wheel import Exported
-from tfbuild.plan import Build, Request, remote_cache
+from tfbuild.plan import Build, Request, remote_cache, rules
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
@@ -72,7 +72,7 @@ class Maker:
 
     def cpu(self) -> Cpu:
         """Return the CPU of the engine's machine, as a container sees it. Raises what making a base image raises."""
-        image = bases.made_before(self.engine) or self._resolve(*plan.default_base()).reference
+        image = bases.made_before(self.engine) or self._resolve(*rules.default_base()).reference
         with self.progress.step("detect: the engine's CPU"):
             recording = self.engine.run(image, ["sh", "-c", RECORD], entrypoint=())
         return cpu.parse(recording.stdout, origin="the engine's /proc/cpuinfo")

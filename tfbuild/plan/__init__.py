@@ -7,11 +7,6 @@ from tfbuild.plan.gain import alternatives, official_build, unused_by_official_w
 from tfbuild.plan.request import BASES, Request, RunRequest
 from tfbuild.plan.rules import (
     choose_platform,
-    debian_pythons,
-    default_base,
-    find_release,
-    is_target,
-    named_architecture,
     requested_set,
 )
 from tfbuild.plan.wheel import newest_official
@@ -26,12 +21,7 @@ __all__ = [
     "RunRequest",
     "alternatives",
     "choose_platform",
-    "debian_pythons",
-    "default_base",
-    "find_release",
-    "is_target",
     "is_version",
-    "named_architecture",
     "newest_official",
     "official_build",
     "requested_set",

@@ -116,10 +116,6 @@ class Build:
         return spelled(self.release)
 
     @property
-    def for_gpus(self) -> bool:
-        return targets.get(self.target).cuda
-
-    @property
     def onednn(self) -> bool:
         """Whether the image switches oneDNN on; else TensorFlow decides."""
         return targets.get(self.target).onednn

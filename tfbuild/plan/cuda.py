@@ -114,7 +114,7 @@ def of_build(request: Request, target: str, release: str, gpus: tuple[Capability
     """Return the CUDA and the cuDNN to compile with; "" for a target without CUDA."""
     if targets.get(target).cuda:
         cuda = cuda_version(release, gpus, request.cuda)
-        return cuda, cudnn_version(release, gpus, cuda, request.cudnn)
+        return cuda, cudnn_version(release, cuda, request.cudnn)
     if request.cuda or request.cudnn:
         name = "--cuda" if request.cuda else "cudnn"
         raise UsageError(f"{name} is for GPUs, and --target {target} is not", hint=targets.options("cuda"))
@@ -199,7 +199,7 @@ def _other_release(release: str, gpus: tuple[Capability, ...]) -> str:
     return OTHER_GPUS
 
 
-def cudnn_version(release: str, gpus: tuple[Capability, ...], cuda: str, requested: str = "") -> str:
+def cudnn_version(release: str, cuda: str, requested: str = "") -> str:
     """Return the requested cuDNN, else the one known to work with a CUDA that is not the release's, else its own.
 
     Raises Unsupported for a CUDA of another major version, which the release's own is not made for.
@@ -214,11 +214,10 @@ def cudnn_version(release: str, gpus: tuple[Capability, ...], cuda: str, request
     paired = [row.version for row in table().cudnn if cuda != fact.version and row.covers(cuda)]
     known = named or next((name for name in paired if name in fact.others_cudnn), "")
     if not known and version(cuda).major != version(fact.version).major and fact.hermetic:
-        hint = f"--cudnn VERSION, one of: {', '.join(fact.others_cudnn)}"
-        if missing := _missing(fact.version, gpus):
-            which = f"its own CUDA, {fact.version}, does not compile for {_figures(missing)}"
-            hint = f"{which}: leave them out (--compute-capabilities); or {hint}"
-        raise Unsupported(f"no cuDNN is known to work with CUDA {cuda} in TensorFlow {release}", hint=hint)
+        raise Unsupported(
+            f"no cuDNN is known to work with CUDA {cuda} in TensorFlow {release}",
+            hint=f"--cudnn VERSION, one of: {', '.join(fact.others_cudnn)}; or {OTHER_GPUS}",
+        )
     return known or fact.cudnn
 
 

@@ -28,8 +28,6 @@ from tfbuild.plan.tree import TreeFacts
 from tfbuild.util import options
 from tfbuild.util.options import Identifier
 
-SYSTEM_LIBS = "TF_SYSTEM_LIBS"
-
 
 def select(request: Request, host: Cpu | None, machine: tuple[str, str] | None = None) -> Build:
     """Return the build for `request`. `host` is the CPU that "host" means (None if it cannot be read).
@@ -174,7 +172,7 @@ def _compile(
             *(flag for row in fixes for flag in row.flags),
             *request.bazel_flag,
         ),
-        configure_env=tuple((dict(answers) | ({SYSTEM_LIBS: names} if names else {}) | users).items()),
+        configure_env=tuple((dict(answers) | ({"TF_SYSTEM_LIBS": names} if names else {}) | users).items()),
         threading=threading,
         compute_capabilities=tuple(gpu.name for gpu in gpus),
         cuda=version,
@@ -222,8 +220,10 @@ def _variant(build: Build, gpus: tuple[Capability, ...]) -> tuple[str, ...]:
     _, compiler, *_ = rules.choose_builder(usual, release, lambda name, debian: known(compiler=name, debian=debian))
     own = releases.cuda(release) if build.cuda else None
     capabilities = own.capabilities if own else ""
+    # The identifier tells the two apart where the official wheel has the same instruction set.
+    official = facts.closure(releases.official_wheel(release, arch).features)
     differences = (
-        "source" if _is_like_official(build) else "",
+        "source" if official == frozenset(build.instruction_set.features) else "",
         request.threading if request.threading != threading else "",
         build.compiler if build.compiler != compiler else "",
         f"prefer{request.prefer_vector_width}" if request.prefer_vector_width else "",
@@ -241,16 +241,6 @@ def _variant(build: Build, gpus: tuple[Capability, ...]) -> tuple[str, ...]:
         "headers" if request.with_headers else "",
     )
     return tuple(word for word in differences if word)
-
-
-def _is_like_official(build: Build) -> bool:
-    """Whether the official wheel has the same instruction set, so that the identifier must tell the two apart."""
-    compiled = build.instruction_set
-    try:
-        official = releases.official_wheel(build.release, compiled.arch)
-    except Unsupported:
-        return False
-    return facts.closure(official.features) == frozenset(compiled.features)
 
 
 def _fingerprint(request: Request, **replaced: str | tuple[str, ...]) -> tuple[str, ...]:

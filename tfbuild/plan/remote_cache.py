@@ -24,9 +24,7 @@ SILO = "cache-silo-key"
 # The value is printable ASCII except for what is syntax inside quotes in Bazel's files.
 HEADER = re.compile(r"[A-Za-z0-9._-]+=[ -&(-\[\]-~]+")
 # SCHEME://HOST[:PORT][/PATH]
-ADDRESS = re.compile(
-    r"(?P<scheme>\w+)://(\[[\da-f:.]+\]|[\w.-]+)(?::(?P<port>[1-9]\d{0,4}))?(?P<path>/[\w.~/%-]*)?", re.ASCII | re.I
-)
+ADDRESS = re.compile(r"\w+://(?:\[[\da-f:.]+\]|[\w.-]+)(?::([1-9]\d{0,4}))?(?:/[\w.~/%-]*)?", re.ASCII | re.I)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +89,6 @@ def _refuse_contradictions(request: RunRequest) -> None:
             "remote-readonly does not work with remote-executor: an executor stores its results",
             hint="leave out one of the two",
         )
-    if request.remote_executor and request.remote_cache.startswith("http"):
-        raise UsageError(
-            "an executor needs a cache over gRPC, and --remote-cache is one over HTTP",
-            hint="leave out --remote-cache (an executor has its own), or name a grpc:// or grpcs:// one",
-        )
     if bool(request.remote_client_cert) != bool(request.remote_client_key):
         raise UsageError(
             "a client certificate needs its key", hint="--remote-client-cert FILE --remote-client-key FILE"
@@ -119,7 +112,7 @@ def _url(option: str, text: str, schemes: tuple[str, ...]) -> str:
 def is_address(text: str) -> bool:
     """Whether `text` is SCHEME://HOST[:PORT][/PATH], without characters that are syntax to a shell or to Bazel."""
     match = ADDRESS.fullmatch(text)
-    return match is not None and int(match["port"] or 1) < 2**16
+    return match is not None and int(match[1] or 1) < 2**16
 
 
 def _headers(path: Path) -> tuple[tuple[str, str], ...]:
@@ -162,7 +155,7 @@ def silo(release: str) -> str:
 
 
 def bazelrc(remote: Remote, bazel: str) -> str:
-    """Return the lines for Bazel, with credentials; raises UsageError if this Bazel cannot do it."""
+    """Return the lines for Bazel, with credentials."""
     flags = [f"--remote_executor={remote.executor}"] if remote.executor else []
     if remote.executor:
         # With the fallback, an action that the executor fails to run is run on this machine. A tree's own .bazelrc
@@ -176,11 +169,6 @@ def bazelrc(remote: Remote, bazel: str) -> str:
     flags += [f"--remote_default_exec_properties='{item}'" for item in remote.properties]
     flags += [f"--remote_header='{name}={value}'" for name, value in remote.headers]
     if remote.certificate:
-        if remote.cache.startswith("http") and Version(bazel) < BAZEL_6:
-            raise UsageError(
-                f"Bazel {bazel}, which this release is built with, has no client certificates over HTTP",
-                hint="a cache over gRPC, or a release with Bazel 6 or newer",
-            )
         flags += ["--tls_client_certificate=/mnt/remote-certificate", "--tls_client_key=/mnt/remote-key"]
     if remote.readonly:
         flags.append("--noremote_upload_local_results")

@@ -33,7 +33,6 @@ _HOST = rf"{_LABEL}(?:(?:\.{_LABEL})+(?::\d+)?|:\d+)"
 IMAGE_NAME = re.compile(
     rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?", re.ASCII
 )
-SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 CONFIG = re.compile(r"[\w.+,-]+", re.ASCII)
 VERSION = re.compile(r"\d{1,2}\.\d{1,2}(\.\d{1,3}){0,2}", re.ASCII)
 # Bazel accepts such names of repositories (https://bazel.build/rules/lib/globals/workspace).
@@ -190,9 +189,7 @@ class Request:
         "",
         "expected SHA-256 of the archive given as --source",
         "HEX",
-        pattern=SHA256,
-        what="a SHA-256",
-        form="64 hexadecimal digits",
+        pattern=LOOKED_UP,
         identifier=Identifier.NEUTRAL,  # it only checks the source
         rare=True,
     )

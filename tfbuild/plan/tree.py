@@ -80,7 +80,7 @@ class TreeFacts:
     """What one tree says.
 
     `version`: as the tree has it. `bazelversion`: the first line of .bazelversion. `configs`: what each config of
-    .bazelrc stands for. `wheel_targets`: the known ones that exist. `questions`: the variables that answer
+    .bazelrc stands for. `questions`: the variables that answer
     configure.py's; `reads`: the others that it names. `lock_files`: the Pythons from 3.11 on with a file of pinned
     packages. `clang`: the official builds' compiler, such as "clang-18".
     """
@@ -88,7 +88,6 @@ class TreeFacts:
     version: str
     bazelversion: str
     configs: Mapping[str, tuple[str, ...]]
-    wheel_targets: tuple[str, ...]
     questions: tuple[str, ...]
     reads: tuple[str, ...]
     lock_files: tuple[str, ...]
@@ -126,12 +125,10 @@ def read_tree(read_text: ReadText, names: Iterable[str]) -> TreeFacts:
     if bazelversion and not is_version(bazelversion):
         raise ValueError(f".bazelversion: {bazelversion[:50]!r} is not a version of Bazel")
     clangs = [int(match[1]) for words in rc.options.values() for match in map(CLANG.fullmatch, words) if match]
-    known_targets = sorted({row.target for row in table().wheel_target})
     return TreeFacts(
         version=_version(read_text),
         bazelversion=bazelversion,
         configs={name: rc.options.get(f"common:{name}", ()) + rc.build(name) for name in sorted(rc.configs)},
-        wheel_targets=tuple(target for target in known_targets if _has_target(read_text, target)),
         questions=tuple(sorted(questions)),
         reads=tuple(sorted({*QUOTED.findall(configure)} - questions)),
         lock_files=tuple(
@@ -151,11 +148,6 @@ def _version(read_text: ReadText) -> str:
         if match := re.search(r"^_VERSION = '(.+)'$", read_text(path) or "", re.M):
             return match[1]
     return ""
-
-
-def _has_target(read_text: ReadText, target: str) -> bool:
-    package, _, name = target.removeprefix("//").partition(":")
-    return re.search(rf'^ *name = "{name}",$', read_text(f"{package}/BUILD") or "", re.M) is not None
 
 
 # --- what differs from the facts --------------------------------------------------------------------------------------
@@ -189,11 +181,6 @@ def differences(tree: TreeFacts, release: str) -> Iterator[Difference]:
         if row.variable not in tree.questions + tree.reads:
             what = f"no question for {row.variable}"
             yield Difference(table="configure", key=row.key, row=None, what=what, file="configure.py")
-    if tree.wheel_targets and releases.wheel(release).target not in tree.wheel_targets:
-        known = next(row for row in reversed(table().wheel_target) if row.target in tree.wheel_targets)
-        source = f"{known.target.removeprefix('//').partition(':')[0]}/BUILD"
-        wheel = msgspec.structs.replace(known, since=since, before="", source=source)
-        yield Difference(table="wheel_target", row=wheel, what=f"the wheel's target {wheel.target}", file=source)
     yield from _compiler(tree, release, since)
     yield from _cuda(tree, release, since)
 
