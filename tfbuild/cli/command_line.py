@@ -12,8 +12,7 @@ from tfbuild import __version__
 from tfbuild.cli import help_pages, output
 from tfbuild.cli.verbs import Call, Verb
 from tfbuild.errors import Interrupted, TfbuildError, UsageError
-from tfbuild.util import process, terminal
-from tfbuild.util.installation import COMMAND, as_typed, command
+from tfbuild.util import COMMAND, as_typed, command, process, terminal
 
 HELP = ("--help", "-h")
 LIST = ("--list", "-l")

@@ -11,7 +11,7 @@ from tfbuild import __doc__ as purpose
 from tfbuild.cli.verbs import Verb
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import targets
-from tfbuild.util.installation import as_typed, command
+from tfbuild.util import as_typed, command
 from tfbuild.util.options import COMMON, Option, Options
 from tfbuild.util.terminal import width
 

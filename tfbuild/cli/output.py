@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfbuild.errors import DiskFull, TfbuildError, UsageError, fit, without_secrets
 from tfbuild.plan import Build
-from tfbuild.util import terminal
-from tfbuild.util.installation import as_typed
+from tfbuild.util import as_typed, terminal
 
 if TYPE_CHECKING:
     from tfbuild.cpu.isa import CpuEntry

@@ -12,13 +12,13 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from tfbuild import util
 from tfbuild.errors import fit
 from tfbuild.measure.evaluate import interval_text
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, Interval
-from tfbuild.util import installation
 from tfbuild.util.quantities import counted
 
-TEMPLATES = installation.templates()
+TEMPLATES = util.templates()
 
 
 def render(template: str, **names: object) -> str:
@@ -28,7 +28,7 @@ def render(template: str, **names: object) -> str:
 
 def prose(text: str) -> Markup:
     """Return a sentence for a page, with `code` as an element and verbs as they are typed here; the rest is escaped."""
-    parts = [escape(part) for part in installation.as_typed(text).split("`")]
+    parts = [escape(part) for part in util.as_typed(text).split("`")]
     if len(parts) % 2 == 0:
         return Markup("`").join(parts)
     coded = (Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts))

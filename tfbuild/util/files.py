@@ -118,10 +118,8 @@ def absence(path: Path) -> str:
     """Return why `path` cannot be accessed, as "Permission denied"; "" if it can."""
     try:
         path.stat()
-    except OSError as error:
-        return error.strerror or str(error)
-    except ValueError:
-        return "its name has a NUL character"
+    except (OSError, ValueError) as error:  # a name with a NUL character
+        return getattr(error, "strerror", "") or str(error)
     return ""
 
 

@@ -13,12 +13,10 @@ def limit_seconds(text: str, option: str = "--time-limit") -> float:
     match = LIMIT.fullmatch(text)
     if text.isdecimal() and text.isascii():
         raise UsageError(f"{option} {text!r} has no unit", hint=f"{option} {text}m, or {text}h for hours")
-    if match is None or (text and not any(match.groups())):
-        raise UsageError(f"{option} {text!r} cannot be read", hint=f"{option} 5h30m")
-    hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
     total = 3600 * hours + 60 * minutes + seconds
     if text and not total:
-        raise UsageError(f"{option} {text!r} must be longer than 0 s", hint=f"{option} 5h30m")
+        raise UsageError(f"{option} {text!r} cannot be read", hint=f"{option} 5h30m")
     return float(total)
 
 

@@ -17,9 +17,8 @@ from tfbuild.errors import VerificationFailed
 from tfbuild.in_container.smoke.judge import Measurement
 from tfbuild.measure import records
 from tfbuild.measure.records import Host, Interval, Software
-from tfbuild.util import terminal
+from tfbuild.util import as_typed, terminal
 from tfbuild.util.files import read_regular, replace_file, writing
-from tfbuild.util.installation import as_typed
 from tfbuild.util.terminal import foreign_cell as cell
 from tfbuild.util.terminal import markdown_cell
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.util import installation
+from tfbuild import util
 
 
 @pytest.mark.parametrize(
@@ -22,15 +22,15 @@ def test_messages_name_the_command_that_was_typed(
     text: str, typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["/usr/bin/tfbuild", "plan"])
-    assert installation.as_typed(text) == typed
+    assert util.as_typed(text) == typed
     monkeypatch.setattr(sys, "argv", ["/usr/bin/tfbuild-next", "plan"])
-    assert installation.as_typed(text) == typed.replace("tfbuild", "tfbuild-next")
+    assert util.as_typed(text) == typed.replace("tfbuild", "tfbuild-next")
     monkeypatch.setattr(sys, "argv", ["/x/.venv/bin/invoke", "plan"])
-    assert installation.as_typed(text) == text
+    assert util.as_typed(text) == text
     # `python -m tfbuild`, in a clone and where it is installed.
     monkeypatch.setattr(sys, "argv", ["/x/tfbuild/__main__.py", "plan"])
-    assert installation.as_typed(text) == text
-    assert (installation.templates() / "Dockerfile.j2").is_file()
-    monkeypatch.setattr(installation, "INSIDE", tmp_path)
-    assert installation.as_typed(text) == typed
-    assert installation.templates() == tmp_path
+    assert util.as_typed(text) == text
+    assert (util.templates() / "Dockerfile.j2").is_file()
+    monkeypatch.setattr(util, "INSIDE", tmp_path)
+    assert util.as_typed(text) == typed
+    assert util.templates() == tmp_path
