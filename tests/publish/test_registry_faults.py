@@ -157,7 +157,7 @@ FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] =
         answering(INDEX_PATH, page(content=b" " * (5 << 20))), {"pull": (26, "sends more"), "pull.sh": (26, "")}
     ),
     "a page": (
-        answering("", page()), {"pull": (26, "is not JSON"), "pull.sh": (26, "not an index"), "verify": (26, "")}
+        answering("", page()), {"pull": (26, "no manifest"), "pull.sh": (26, "not an index"), "verify": (26, "")}
     ),
     "another media type": (
         lambda here: here.put("latest-mkl", "x/y"), {"pull": (0, ""), "pull.sh": (0, "")}

@@ -97,6 +97,8 @@ class Registry:
         content = body_of(answer)
         digest = digest_of(content)
         declared = answer.headers.get("Docker-Content-Digest", "")
+        if not content.lstrip().startswith(b"{"):
+            raise Malformed(f"{self.repository} sent no manifest for {reference}", hint=CHANGED)
         if (declared or digest) != digest or (reference.startswith("sha256:") and reference != digest):
             raise WrongDigest(
                 f"{self.repository} sent a manifest for {reference} that does not match its digest ({digest})",

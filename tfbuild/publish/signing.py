@@ -1,7 +1,6 @@
 """Signatures, made and checked by cosign: tfbuild has no keys of its own.
 
 An image's signature is in its registry; that of FILE is FILE.sigstore.json beside it.
-
 Source: github.com/sigstore/cosign, doc/cosign_sign.md (commit 07133b7): a reference by digest is signed, never a tag,
 which may move meanwhile; `--yes` answers its questions; without `--key` it signs with an identity that an OpenID
 Connect provider confirms (the CI, or a user in a browser). Tested with cosign 2.5.0 and 3.1.1.
