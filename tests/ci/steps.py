@@ -7,9 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +25,7 @@ SHELLS = {"": ["bash", "-e"], "bash": ["bash", "--noprofile", "--norc", "-eo", "
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The document, as the caller's own."""
-    return deepcopy(_parsed(path.read_text(encoding="utf-8")))
-
-
-@cache
-def _parsed(text: str) -> dict[str, Any]:
-    document: dict[str, Any] = YAML(typ="safe").load(text)
+    document: dict[str, Any] = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
     return document
 
 
@@ -60,8 +52,7 @@ class Done:
 class Github:
     """A runner of GitHub's on this machine. `values`: what expressions stand for, word by word.
 
-    `env` goes over the workflow's own, as variables of the machine do not: it names what cannot be here. `folder`: the
-    workspace, if that is not the checkout, as for an action that is another repository's.
+    `env` goes over the workflow's own. `folder`: the workspace, for an action of another repository.
     """
 
     checkout: Path
@@ -113,10 +104,7 @@ class Github:
 def gitlab(
     job: str, checkout: Path, variables: Mapping[str, str], without: tuple[str, ...] = ()
 ) -> "subprocess.CompletedProcess[str]":
-    """Runs a job's before_script and script, as GitLab's runner does: as one, in Bash, until a command fails.
-
-    `variables`: what GitLab or the project gives it. `without`: those of the job that are of the runner's services.
-    """
+    """Runs a job's scripts as GitLab's runner does, with GitLab's `variables`, and `without` some of the job's own."""
     owner, env = gitlab_job(job), dict(variables)
     for name, value in owner.get("variables", {}).items():
         if name not in without:

@@ -129,37 +129,21 @@ def test_every_lock_file_is_audited_and_a_vulnerability_fails_the_job(ci: str, v
 
 
 @pytest.mark.nightly
-def test_the_manual_builds(copy: Path) -> None:
+def test_the_manual_and_the_package_are_built_and_the_programs_that_publish_take_these_options(copy: Path) -> None:
     whole = checkout.copy(copy.parent / "whole")
     machine = runner(whole)
-    for done in (machine.run("docs.yml", "Install"), machine.run("docs.yml", "Build")):
-        assert done.code == 0, done.stderr
+
+    def run(workflow: str, *names: str) -> None:
+        for name in names:
+            done = machine.run(workflow, name)
+            assert done.code == 0, (workflow, name, done.stderr)
+
+    run("docs.yml", "Install", "Build")
     assert (machine.temp / "site" / "publishing" / "index.html").is_file()
-
-
-@pytest.mark.nightly
-def test_the_programs_that_publish_are_installed_and_take_these_options(copy: Path) -> None:
-    machine = runner(copy)
-    done = machine.run("release.yml", "Install")
-    assert done.code == 0, done.stderr
-    programs = machine.temp / "publish" / "bin"
-    for command in (
-        ["pypi-attestations", "sign", "--help"],
-        ["uv", "publish", "--trusted-publishing", "always", "--help"],
-    ):
-        subprocess.run([programs / command[0], *command[1:]], check=True, capture_output=True)
-
-
-@pytest.mark.nightly
-def test_the_package_is_built_and_tried(copy: Path) -> None:
-    whole = checkout.copy(copy.parent / "whole")
-    machine = runner(whole)
-    done = machine.run("package.yml", "Build")
-    assert done.code == 0, done.stderr
-    assert machine.run("release.yml", "Build").code == 0
-    assert machine.run("release.yml", "Try").code == 0
-    (machine.temp / "package").mkdir()
-    for wheel in (whole / "dist").glob("*.whl"):
-        shutil.copy(wheel, machine.temp / "package")
-    done = machine.run("package.yml", "Try")
-    assert done.code == 0, done.stderr
+    run("package.yml", "Build")
+    run("release.yml", "Install", "Build", "Try")
+    shutil.copytree(whole / "dist", machine.temp / "package", ignore=shutil.ignore_patterns("*.tar.gz"))
+    run("package.yml", "Try")
+    for options in ("pypi-attestations sign --help", "uv publish --trusted-publishing always --help"):
+        command, *words = options.split()
+        subprocess.run([machine.temp / "publish" / "bin" / command, *words], check=True, capture_output=True)

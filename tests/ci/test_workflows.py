@@ -255,7 +255,7 @@ if [ "$verb" = verify ]; then
     [ "$code_outdated" = 1 ] || printf '{\n  "rebuild_options": "--no-cache --reuse r@sha256:1"\n}\n'
     echo "error: the reason" >&2
 fi
-eval "exit \\$code_$verb"
+eval "exit \\${code_$verb:-0}"
 """
 
 
@@ -272,9 +272,6 @@ def test_the_indexes_of_each_release_and_target_are_computed_once(form: str, tmp
     kinds = [name.split("-py")[0] for name in ids]
     assert len(kinds) == len({*kinds}) > 1
     assert done.returncode == (26 if any("-cpu" in kind for kind in kinds) else 0)
-
-
-VERBS = ("plan", "verify", "build", "rebuild", "push", "indexes", "force", "ask", "outdated")
 
 
 @pytest.mark.parametrize(
@@ -309,8 +306,7 @@ def test_a_row_is_built_unless_it_is_published_completely(
         cwd=tmp_path, capture_output=True, text=True, check=False,
         env={"PATH": os.environ["PATH"], "INVOKE": str(invoke), "TFBUILD_REGISTRY": "ghcr.io/us/x"}
         | {"TFBUILD_BUILD_OPTIONS": "--base our:1", "TFBUILD_SIGNED": "--key our.pub"}
-        | {"TFBUILD_CACHE": "cache"}
-        | {f"code_{name}": str(codes.get(name, 0)) for name in VERBS},
+        | {"TFBUILD_CACHE": "cache"} | {f"code_{name}": str(code) for name, code in codes.items()},
     )  # fmt: skip
     assert (done.returncode, (tmp_path / "calls").read_text().split()) == (code, ["plan", *calls])
     assert ("the reason" in done.stderr) == bool(calls)

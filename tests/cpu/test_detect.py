@@ -1,5 +1,6 @@
 """Detection: recorded machines against archspec's database, and the kernel's list over all cores."""
 
+import contextlib
 import io
 import json
 import platform
@@ -125,22 +126,6 @@ def test_a_file_without_a_final_newline_or_with_windows_ends_is_a_file(row: Mach
 def test_the_vendor_and_the_model_are_those_of_the_first_core(text: str, vendor: str, model: str) -> None:
     parsed = cpu.parse(text)
     assert (parsed.vendor, parsed.model) == (vendor, model)
-
-
-@given(st.sampled_from(machines()), st.integers(0, 3000), st.integers(0, 3000))
-def test_no_cut_raises_anything_but_the_projects_error_and_none_adds_a_feature(
-    row: Machine, start: int, end: int
-) -> None:
-    """What is found stands as a word in what is left."""
-    text = row.cpuinfo()
-    left = text[:start] + text[end:]
-    try:
-        parsed = cpu.parse(left)
-    except Unsupported:
-        return
-    if start <= end:
-        assert parsed.arch == row.arch
-    assert {facts.feature(name).cpuinfo or name for name in parsed.features} <= set(left.split())
 
 
 # --- recordings in other formats --------------------------------------------------------------------------------------
@@ -300,6 +285,13 @@ def test_no_damaged_recording_raises_anything_but_the_projects_error(
     except Unsupported:
         return
     assert set(isa.of_cpu(parsed).features) <= {feature.name for feature in facts.features(parsed.arch)}
+
+
+@given(st.sampled_from(machines()), st.integers(0, 3000), st.integers(0, 3000))
+def test_no_cut_of_a_recording_adds_a_feature(row: Machine, start: int, end: int) -> None:
+    left = row.cpuinfo()[:start] + row.cpuinfo()[end:]
+    with contextlib.suppress(Unsupported):
+        assert {facts.feature(name).cpuinfo or name for name in cpu.parse(left).features} <= set(left.split())
 
 
 # --- the parts of a reading -------------------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ rows: a wheel by its requirement, Python and architecture.
 import json
 import urllib.request
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
-from packaging.version import Version
 
 from tfbuild.errors import Unsupported
 from tfbuild.facts import releases, targets
@@ -46,6 +46,7 @@ def of_project(document: dict[str, Any], version: str) -> Iterator[tuple[str, st
                 yield f"3.{match[1]} {arch}", file["digests"]["sha256"]
 
 
+@cache
 def document_of(project: str) -> dict[str, Any]:
     """PyPI's document on a project."""
     with urllib.request.urlopen(INDEX.format(project)) as answer:
@@ -55,23 +56,12 @@ def document_of(project: str) -> dict[str, Any]:
 
 def collect() -> Digests:
     found: Digests = {}
-    documents: dict[str, dict[str, Any]] = {}
-    asked = {(Requirement(requirement), arch): requirement for requirement, arch in wanted()}
-    for (requirement, arch), words in sorted(asked.items(), key=lambda row: order(*row[0])):
-        if requirement.name not in documents:
-            documents[requirement.name] = document_of(requirement.name)
-        rows = dict(of_project(documents[requirement.name], version(requirement)))
-        mine = {place: digest for place, digest in rows.items() if place.endswith(arch)}
-        found.setdefault(words, {}).update(sorted(mine.items(), key=lambda row: Version(row[0].split()[0])))
+    for words, arch in sorted(set(wanted())):
+        requirement = Requirement(words)
+        rows = dict(of_project(document_of(requirement.name), next(iter(requirement.specifier)).version))
+        mine = sorted((place, digest) for place, digest in rows.items() if place.endswith(arch))
+        found.setdefault(words, {}).update(mine)
     return found
-
-
-def version(requirement: Requirement) -> str:
-    return next(iter(requirement.specifier)).version
-
-
-def order(requirement: Requirement, arch: str) -> tuple[str, Version, str, str]:
-    return requirement.name, Version(version(requirement)), str(sorted(requirement.extras)), arch
 
 
 if __name__ == "__main__":

@@ -59,12 +59,44 @@ def test_dumping_the_trees_writes_the_same_table() -> None:
     assert trees.dump(trees.trees()) == trees.FILE.read_text(encoding="utf-8")
 
 
-# --- Bazel -----------------------------------------------------------------------------------------------------------
+# What the facts say of a release, and what a tree says. Only the Windows branch of 2.14's script calls rsync.
+Said = tuple[Callable[[str], Any], Callable[[TreeRecord, str], Any]]
+COMPARED: dict[str, Said] = {
+    "Bazel": (releases.bazel, lambda tree, _: tree.bazelversion),
+    "wheel": (lambda _: True, lambda tree, release: releases.wheel(release).target in tree.wheel_targets),
+    "programs": (
+        releases.host_tools,
+        lambda tree, release: tuple(
+            name for name in tree.host_tools if name != "rsync" or not release.startswith("2.14.")
+        ),
+    ),
+    "Pythons": (
+        lambda release: {*releases.pythons(release)},
+        lambda tree, release: {*tree.pythons, *releases.official_pythons(release, "x86_64")},
+    ),
+    "hermetic Python": (releases.hermetic, lambda tree, _: bool(tree.lock_files)),
+    "hermetic CUDA": (
+        lambda release: releases.cuda(release).hermetic,
+        lambda tree, _: "HERMETIC_CUDA_VERSION" in tree.questions,
+    ),
+    "libraries": (
+        lambda release: {row.name for row in source.library_rows() if row.covers(release)},
+        lambda tree, _: {*tree.system_libs},
+    ),
+    # In the order of the guard's message.
+    "guard": (lambda release: tuple(row.name for row in releases.guard(release)), lambda tree, _: tree.guard),
+    "numbers": (
+        lambda _: True,
+        lambda tree, release: {f"{row.enum}={row.number}" for row in releases.guard(release)} <= {*tree.cpu_numbers},
+    ),
+}
 
 
+@each("name", COMPARED)
 @each("release", ALL)
-def test_bazel_is_the_trees_own(release: str) -> None:
-    assert releases.bazel(release) in values_around(release, lambda facts: facts.bazelversion)
+def test_a_fact_is_what_a_tree_around_its_release_says(name: str, release: str) -> None:
+    own, of_tree = COMPARED[name]
+    assert own(release) in values_around(release, lambda tree: of_tree(tree, release))
 
 
 # --- configs ---------------------------------------------------------------------------------------------------------
@@ -125,36 +157,8 @@ def test_host_tools_are_generic_though_a_tree_gives_them_the_targets_configurati
 
 
 @each("release", ALL)
-def test_the_wheels_target_is_in_its_build_file(release: str) -> None:
-    around = facts_around(release)
-    with_target = [facts for facts in around if releases.wheel(release).target in facts.wheel_targets]
-    assert with_target == list(around) or release in BRACKETED
-    assert with_target
-
-
-# Programs that only the Windows branch of a tree's script calls: [from, before).
-WINDOWS_ONLY = {"rsync": ("2.14", "2.15")}
-
-
-@each("release", ALL)
-def test_programs_that_a_build_calls_are_those_of_the_trees_scripts(release: str) -> None:
-    on_windows = {
-        tool for tool, (since, before) in WINDOWS_ONLY.items() if Version(since) <= Version(release) < Version(before)
-    }
-    called = values_around(release, lambda facts: set(facts.host_tools) - on_windows)
-    assert set(releases.host_tools(release)) in called
-
-
-@each("release", ALL)
-def test_pythons_are_those_that_setup_py_names_or_that_have_official_wheels(release: str) -> None:
-    official = set(releases.official_pythons(release, "x86_64"))
-    assert set(releases.pythons(release)) in values_around(release, lambda facts: set(facts.pythons) | official)
-
-
-@each("release", ALL)
 def test_pythons_of_a_hermetic_build_have_a_lock_file(release: str) -> None:
     locked = values_around(release, lambda facts: set(facts.lock_files))
-    assert releases.hermetic(release) == any(locked)
     flags = configuration.wheel_flags(release, "cpu", "x86_64", "3.11")
     assert any(flag.endswith("PYTHON_VERSION=3.11") for flag in flags) == releases.hermetic(release)
     if releases.hermetic(release):
@@ -174,12 +178,6 @@ def test_pywrap_rules_are_switched_on_where_the_official_builds_do_so(release: s
         assert passed in asked or failing, (arch, target)
 
 
-@each("release", ALL)
-def test_libraries_of_the_system_are_those_that_the_tree_takes(release: str) -> None:
-    valid = {row.name for row in source.library_rows() if row.covers(release)}
-    assert valid in values_around(release, lambda facts: set(facts.system_libs))
-
-
 # --- CUDA, the guard -------------------------------------------------------------------------------------------------
 
 
@@ -190,24 +188,7 @@ def test_cuda_and_cudnn_are_a_pair_that_the_tree_builds_with(release: str) -> No
     cudnn = "8.6" if release.startswith("2.14.") and row.cudnn == "8.7" else row.cudnn
     pairs = [tuple(pair.split("/")) for facts in facts_around(release) for pair in facts.cuda]
     assert any(f"{row.version}.".startswith(f"{one}.") and f"{cudnn}.".startswith(f"{two}.") for one, two in pairs)
-
-
-@each("release", ALL)
-def test_cuda_capabilities_are_in_the_tree_and_hermetic_cuda_is_asked_for_by_configure(release: str) -> None:
-    row = releases.cuda(release)
     assert any(row.capabilities in facts.capabilities for facts in facts_around(release))
-    hermetic = values_around(release, lambda facts: "HERMETIC_CUDA_VERSION" in facts.questions)
-    assert row.hermetic in hermetic
-
-
-@each("release", ALL)
-def test_the_guard_knows_the_features_that_the_tree_checks_in_the_order_of_its_message(release: str) -> None:
-    known = values_around(release, lambda facts: facts.guard)
-    names = tuple(row.name for row in releases.guard(release))
-    assert names in known
-    assert known == [names] or release in BRACKETED
-    numbers = {f"{row.enum}={row.number}" for row in releases.guard(release)}
-    assert any(numbers <= set(facts.cpu_numbers) for facts in facts_around(release))
 
 
 # --- configure.py ----------------------------------------------------------------------------------------------------

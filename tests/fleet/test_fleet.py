@@ -17,8 +17,7 @@ from tfbuild import cpu, facts, fleet, plan
 from tfbuild.cpu import Cpu, isa
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.fleet import Fleet
-from tfbuild.fleet import fleet as estimates
-from tfbuild.plan import Request, gain
+from tfbuild.plan import gain
 
 X86 = [row.name for row in facts.features("x86_64")]
 Hosts = dict[str, Cpu]
@@ -84,24 +83,6 @@ def test_neither_the_order_of_hosts_nor_copies_of_all_change_the_images(
     single, multiple = fleet.choose(hosts, most), fleet.choose(dict(copies), most)
     assert [image.features for image in single.images] == [image.features for image in multiple.images]
     assert lost(multiple) == pytest.approx(times * lost(single))
-
-
-@given(FLEETS, st.integers(2, 4))
-def test_every_image_can_be_planned(hosts: Hosts, most: int) -> None:
-    for image in fleet.choose(hosts, most).images:
-        # A compiler that knows every feature, on an unknown base image, which may have that compiler.
-        asked = Request(release="2.20.0", platform=image.platform, cpu=image.cpu, compiler="clang-19", base="mine")
-        build = plan.select(asked, None)
-        assert isa.resolve(image.cpu, arch=plan.PLATFORMS[image.platform]).features == image.features
-        assert set(build.instruction_set.features) <= set(image.features)
-
-
-@given(st.sets(st.sampled_from(X86)), st.sets(st.sampled_from(X86)))
-def test_more_features_never_count_for_less(some: set[str], more: set[str]) -> None:
-    own, image = facts.closure(some | more), facts.closure(some)
-    share = estimates.speed_loss(own, image, "x86_64")
-    assert share is None or 0 <= share < 1
-    assert estimates.speed_loss(own, own, "x86_64") in (0, None)
 
 
 # --- examples ---------------------------------------------------------------------------------------------------------
