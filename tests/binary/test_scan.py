@@ -1,6 +1,7 @@
 """What a library was compiled for, on small ELF files; those of real wheels: tests/with_engine/test_inspect.py."""
 
 import io
+import json
 import struct
 import zipfile
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 
 from tests.binary import assembled, libraries
 from tests.binary.libraries import PROGBITS, STRTAB, SYMTAB, Part
+from tests.commandline import invoke
 from tfbuild import facts
 from tfbuild.binary import LibraryUnreadable, inspector, scan
 from tfbuild.binary.inspector import Inspection
@@ -287,6 +289,19 @@ def test_a_broken_wheel_is_refused_by_the_plan_too(tmp_path: Path) -> None:
         wheel.instruction_set(wheel.from_path(path, "cpu"), "2.14.0", claimed=())
     with pytest.raises(BadInput, match="no wheel at"):
         wheel.from_path(tmp_path / ("a" * 300 + ".whl"), "cpu")
+
+
+def test_the_verb_gives_json_and_ends_in_the_project_s_errors(tmp_path: Path) -> None:
+    path = tmp_path / "lib.so"
+    path.write_bytes(WHOLE)
+    shown = json.loads(invoke("inspect", path, "--json").stdout)
+    assert shown["instruction_set"] == "avx2"
+    assert shown["libraries"][0]["features"]["avx2"]["compiled"] is True
+    assert invoke("inspect", path).stdout.startswith(f"{path}: compiled for avx2\n")
+    path.write_bytes(WHOLE[:1000])
+    failed = invoke("inspect", path, code=16)
+    assert "hint: " in failed.stderr
+    assert "Traceback" not in failed.stderr
 
 
 # --- facts ---------------------------------------------------------------------------------------------------------
