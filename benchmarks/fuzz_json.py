@@ -16,7 +16,7 @@ from tests.cpu.machines import machine
 from tfbuild import cpu, plan
 from tfbuild.errors import TfbuildError
 from tfbuild.fleet import fleet
-from tfbuild.in_container.smoke.records import Computed, Environment, TensorFlow
+from tfbuild.in_container.smoke.probes import Computed, Environment, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.oci import client, credentials, manifests, references
 from tfbuild.oci.client import Registry

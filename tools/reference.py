@@ -211,7 +211,20 @@ which a host [chooses its image](../publishing.md#how-pull-chooses) without down
 The examples are those of {ids}.
 
 """
-# What the OCI labels say; the page has a row for each of them and of labels.MEANINGS.
+# What each label that tfbuild writes says, by its name without the prefix.
+MEANINGS = {
+    "id": "identifier of the build, which is also the tag",
+    "release": "TensorFlow release",
+    "target": "`cpu`, `mkl` or `cuda`",
+    "python": "Python version",
+    "platform": "operating system and architecture",
+    "features": "CPU features that the image needs; its entry point checks them",
+    "context": "digest of the build context and the base image",
+    "reused": "the image of the same context from which `--reuse` took TensorFlow; empty where it was installed anew",
+    "plan": "the plan, as `invoke plan --json` prints it, without what is empty and without notes; and the version of "
+    "tfbuild",
+}
+# What the OCI labels say; the page has a row for each label.
 OCI = {
     "title": "name for people",
     "description": "the same with Python and instruction set",
@@ -241,7 +254,7 @@ def label_examples() -> dict[str, str]:
 
 def labels_page() -> str:
     """Return the page of labels. Raises KeyError for a label without a meaning."""
-    meanings = labels.prefixed(labels.MEANINGS) | {f"{labels.OCI}{name}": meaning for name, meaning in OCI.items()}
+    meanings = labels.prefixed(MEANINGS) | {f"{labels.OCI}{name}": meaning for name, meaning in OCI.items()}
     repeated = labels.prefixed(dict.fromkeys(indexes.LABELS, "index"))
     rows = (
         (f"`{name}`", meanings[name], f"image{', index' if name in repeated else ''}", _example(value))

@@ -122,5 +122,5 @@ def test_pip_installs_what_was_planned() -> None:
     assert dockerfile.requirement(official(wheel=odd)).startswith("'tensorflow==2.21.0; ")
     assert dockerfile.requirement(from_file(Path(WHEEL))) == f"/mnt/wheel/{WHEEL}"
     assert dockerfile.requirement(from_source()) == "/mnt/wheel/*.whl"
-    assert dockerfile.requirement(from_source(target="cuda")) == '"$(echo /mnt/wheel/*.whl)[and-cuda]"'
-    assert dockerfile.requirement(from_source(target="cuda", release="2.14.0")) == "/mnt/wheel/*.whl"
+    assert dockerfile.requirement(from_source(target="cuda", cuda="12.5.1")) == '"$(echo /mnt/wheel/*.whl)[and-cuda]"'
+    assert dockerfile.requirement(from_source(target="cuda", cuda="11.8", release="2.14.0")) == "/mnt/wheel/*.whl"

@@ -16,7 +16,7 @@ from tfbuild.context import dockerfile
 from tfbuild.context.labels import labelled_build, labels_of, smoke_plan
 from tfbuild.in_container.smoke import command, judge
 from tfbuild.in_container.smoke.judge import Ended, Judgement, Plan, Results
-from tfbuild.in_container.smoke.records import GpuConvolution
+from tfbuild.in_container.smoke.probes import GpuConvolution
 from tfbuild.in_container.smoke.references import PARTS
 from tfbuild.measure import probe
 from tfbuild.plan import Request, select
@@ -27,8 +27,8 @@ TRAINED = 0.0566
 PROBES = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from smoke import probes, records
-channel = records.open_channel()
+from smoke import probes
+channel = probes.open_channel()
 for name in sys.argv[2:]:
     probes.PROBES[name](channel)
 """

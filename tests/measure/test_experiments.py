@@ -118,7 +118,7 @@ def test_arms_share_a_process_unless_something_sets_them_apart() -> None:
 def test_what_runs_inside_an_image_needs_nothing_of_the_host() -> None:
     """It imports the standard library, NumPy, TensorFlow and its own modules."""
     assert f"{FOLDER}/bench/worker.py" in files()
-    assert f"{FOLDER}/smoke/records.py" in files()
+    assert f"{FOLDER}/smoke/probes.py" in files()
     # setuptools' distutils, for Pythons without one.
     allowed = {*sys.stdlib_module_names, "numpy", "tensorflow", "_distutils_hack"}
     for path, content in files().items():

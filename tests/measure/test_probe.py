@@ -17,7 +17,7 @@ from tfbuild.engine import ContainerRun, Engine, Sandbox
 from tfbuild.in_container.bench import worker
 from tfbuild.in_container.bench.worker import Calibrated, Dropped, Hello, Idle, Ready, WorkerSample
 from tfbuild.in_container.smoke import probes
-from tfbuild.in_container.smoke.records import Computed, Environment, Faults, TensorFlow
+from tfbuild.in_container.smoke.probes import Computed, Environment, Faults, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.measure.probe import UntrustedError
 

@@ -23,7 +23,7 @@ from tfbuild.context.labels import labelled_build
 from tfbuild.engine import ContainerRun, Engine, Image, Sandbox, WorkerDied
 from tfbuild.errors import UnknownImage
 from tfbuild.in_container.smoke import judge
-from tfbuild.in_container.smoke.records import Computed, Faults, GpuConvolution, OneDnnConvolution
+from tfbuild.in_container.smoke.probes import Computed, Faults, GpuConvolution, OneDnnConvolution
 from tfbuild.in_container.smoke.references import PARTS
 from tfbuild.measure import probe
 from tfbuild.measure.evaluate import AGAIN

@@ -28,7 +28,7 @@ from tests.verify.test_configuration import image
 from tests.verify.test_judge import ENVIRONMENT
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement, ProbeCheck
-from tfbuild.in_container.smoke.records import Faults, GpuConvolution
+from tfbuild.in_container.smoke.probes import Faults, GpuConvolution
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.verify import checks, session
 from tfbuild.verify.checks import CHECKS, guard

@@ -9,7 +9,7 @@ import pytest
 from tests.rows import each
 from tfbuild.in_container.smoke import judge, probes
 from tfbuild.in_container.smoke.judge import Ended, Judgement, Plan, Results
-from tfbuild.in_container.smoke.records import (
+from tfbuild.in_container.smoke.probes import (
     Computed,
     Environment,
     Faults,

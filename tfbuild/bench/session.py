@@ -10,7 +10,7 @@ from tfbuild import __version__
 from tfbuild.bench import evidence, findings, wording
 from tfbuild.engine import Engine
 from tfbuild.errors import DiskFull, EngineMissing, UnknownImage
-from tfbuild.in_container.smoke.records import Environment, TensorFlow
+from tfbuild.in_container.smoke.probes import Environment, TensorFlow
 from tfbuild.measure import evaluate, experiments, probe, records, rounds, workers
 from tfbuild.measure.experiments import Case, Experiment
 from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult, Finding, Software, Subject

@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -261,12 +262,9 @@ def packages(build: Build) -> "Quoted":
 
     A compiled wheel requires what the official one does.
     """
-    if build.toolchain is None:
-        return requirement(build)
-    try:
-        return Quoted(shlex.quote(official_build(build).wheel.requirement))
-    except TfbuildError:
-        return Quoted("")
+    with suppress(TfbuildError):
+        return requirement(official_build(build) if build.toolchain else build)
+    return Quoted("")
 
 
 def environment(build: Build) -> dict[str, str]:
@@ -295,21 +293,15 @@ def collect(bazel_target: str, folder: str = "/wheel") -> str:
 
 def quoted(value: str) -> str:
     """Quote a word of a Dockerfile; an argument of its own stays one, everything else is literal."""
-    if value in ARGUMENTS:
-        return f'"{value}"'
-    return '"' + re.sub(r'([\\"$])', r"\\\1", value) + '"'
+    return f'"{value}"' if value in ARGUMENTS else '"' + re.sub(r'([\\"$])', r"\\\1", value) + '"'
 
 
 def bazelrc_word(word: str) -> str:
-    """Quote a word of a bazelrc file if it has characters that are syntax there: spaces, quotes, `#` and `\\`.
+    """Quote a word of a bazelrc file if it has spaces, quotes, `#` or `\\`; inside quotes, `"` and `\\` are syntax.
 
-    Inside double quotes only `"` and `\\` are. Without them, a `\\` at the end of a line would join it with the next.
     https://github.com/bazelbuild/bazel/blob/7.4.1/src/main/cpp/util/strings.cc (Tokenize)
     """
-    if PLAIN_WORD.fullmatch(word):
-        return word
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return word if PLAIN_WORD.fullmatch(word) else '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
 
 
 class Quoted(str):

@@ -32,19 +32,6 @@ SCHEMA = "1"
 ID = f"{PREFIX}id"
 # Of a base image made from a distribution's packages.
 BASE = f"{PREFIX}base"
-# What each label that tfbuild writes says, by its name without the prefix.
-MEANINGS = {
-    "id": "identifier of the build, which is also the tag",
-    "release": "TensorFlow release",
-    "target": "`cpu`, `mkl` or `cuda`",
-    "python": "Python version",
-    "platform": "operating system and architecture",
-    "features": "CPU features that the image needs; its entry point checks them",
-    "context": "digest of the build context and the base image",
-    "reused": "the image of the same context from which `--reuse` took TensorFlow; empty where it was installed anew",
-    "plan": "the plan, as `invoke plan --json` prints it, without what is empty and without notes; and the version of "
-    "tfbuild",
-}
 # Docker 20.10 keeps a label of 32 KB byte for byte, and plans take 1 to 3 KB.
 MOST_PLAN = 32_768
 # The parts of a plan that `read_labels` returns as text.

@@ -15,7 +15,7 @@ import msgspec
 
 from tfbuild.engine import MOST_OUTPUT, Engine, Sandbox
 from tfbuild.in_container.smoke.judge import Ended
-from tfbuild.in_container.smoke.records import Environment
+from tfbuild.in_container.smoke.probes import Environment
 from tfbuild.measure.records import Host
 from tfbuild.util.files import decode
 

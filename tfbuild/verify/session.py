@@ -13,7 +13,7 @@ from tfbuild.context.labels import labelled_build, read_labels, smoke_plan
 from tfbuild.engine import Engine, Image
 from tfbuild.errors import BadInput
 from tfbuild.in_container.smoke import judge
-from tfbuild.in_container.smoke.records import Environment
+from tfbuild.in_container.smoke.probes import Environment
 from tfbuild.measure import probe
 from tfbuild.plan import Build
 from tfbuild.util.progress import Progress

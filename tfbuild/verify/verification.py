@@ -9,7 +9,7 @@ from tfbuild.context.labels import smoke_plan
 from tfbuild.engine import Engine, Sandbox
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement, ProbeCheck
-from tfbuild.in_container.smoke.records import Environment, TensorFlow
+from tfbuild.in_container.smoke.probes import Environment, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.measure.probe import Outcome
 from tfbuild.plan import Build

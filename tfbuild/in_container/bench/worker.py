@@ -19,8 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..smoke.probes import Unfit, allocator, memory, of_cgroup
-from ..smoke.records import open_channel, send
+from ..smoke.probes import Unfit, allocator, memory, of_cgroup, open_channel, send
 
 SAMPLE_SECONDS = 0.12
 FEWEST_CALLS = 6

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .records import Computed, Environment, Faults, GpuConvolution, OneDnnConvolution, TensorFlow
+from .probes import Computed, Environment, Faults, GpuConvolution, OneDnnConvolution, TensorFlow
 from .references import PARTS
 
 PASS, WARN, FAIL, SKIP = "pass", "warn", "fail", "skip"

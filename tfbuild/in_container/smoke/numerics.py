@@ -6,7 +6,6 @@ from typing import Any
 import tensorflow as tf
 
 from . import references
-from .records import Computed
 from .references import PARTS, POOL, SHAPES
 
 STEPS = 200
@@ -14,21 +13,21 @@ STEPS = 200
 ABSENT = (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
 
 
-def parts() -> Iterator[Computed]:
-    """Yield the results of every part."""
+def parts() -> Iterator[tuple[str, tuple[float, ...], str]]:
+    """Yield the name of every part, its results, and why there are none."""
     with tf.device("/CPU:0"):
         for name in PARTS:
             yield computed(name, COMPUTE[name])
 
 
-def computed(name: str, compute: Callable[[], list[Any]]) -> Computed:
+def computed(name: str, compute: Callable[[], list[Any]]) -> tuple[str, tuple[float, ...], str]:
     try:
         results = [tf.reshape(tf.cast(result, tf.float64), [-1]) for result in compute()]
     except ABSENT as reason:
         # In a graph, TensorFlow puts the location before the message.
-        return Computed(name, (), "not in this build: {}".format(str(reason).split("\n")[0].rpartition("}} ")[2][:200]))
+        return name, (), "not in this build: {}".format(str(reason).split("\n")[0].rpartition("}} ")[2][:200])
     values = tf.concat(results, 0)
-    return Computed(name, tuple(values.numpy().tolist()) if tf.reduce_all(tf.math.is_finite(values)) else ())
+    return name, tuple(values.numpy().tolist()) if tf.reduce_all(tf.math.is_finite(values)) else (), ""
 
 
 def inputs(name: str, kind: Any = tf.float32) -> list[Any]:

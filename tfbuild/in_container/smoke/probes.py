@@ -1,7 +1,11 @@
-"""The probes of an image; each is a process of its own, so that a crash shows which one caused it."""
+"""The probes of an image; each is a process of its own, so that a crash shows which one caused it.
+
+A probe sends records, one a line, as JSON; the host checks them against the types here.
+"""
 
 import ctypes
 import glob
+import json
 import os
 import platform
 import re
@@ -9,13 +13,96 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import IO, Any
-
-from .records import Environment, Faults, GpuConvolution, OneDnnConvolution, TensorFlow, open_channel, send
 
 TENSOR_MIB = 40
 TENSORS = 8
 WARM_UP = 4
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The container before TensorFlow is imported.
+
+    `malloc`: the file whose mapping contains malloc; `cpus`: those that this process may use; `quota`: CPU quota of the
+    cgroup, in CPUs (None: no limit); `memory`: MiB of the machine; `packages`: "name==version", sorted.
+    """
+
+    python: str
+    numpy: str
+    malloc: str
+    cpu_model: str
+    cpu_flags: tuple[str, ...]
+    kernel: str
+    machine: str
+    cpus: int
+    quota: float | None
+    memory: int
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TensorFlow:
+    """TensorFlow after a successful import and one operation; `seconds`: of the import only."""
+
+    version: str
+    git: str
+    compiler: str
+    cuda_build: bool
+    seconds: float
+    peak_mib: float
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Page faults for each 40 MiB tensor that was made and dropped, without oneDNN's own pool."""
+
+    per_tensor: float
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The numbers that a part of the check `numerics` computed; without numbers, `note` says why."""
+
+    name: str
+    values: tuple[float, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class OneDnnConvolution:
+    """A convolution that ran. `finite`: its result is; `openmp`: file of the loaded OpenMP runtime ("": none)."""
+
+    finite: bool
+    openmp: str
+
+
+@dataclass(frozen=True)
+class GpuConvolution:
+    """`error`: largest relative difference between a convolution on the GPU and on the CPU (None: no GPU)."""
+
+    gpus: int
+    device: str
+    error: float | None
+
+
+def open_channel() -> IO[str]:
+    """Reserve stdout for records; call this once, before importing TensorFlow.
+
+    ONEDNN_VERBOSE and others write to file descriptor 1 itself, so that descriptor is redirected to stderr.
+    """
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    return os.fdopen(stdout, "w", buffering=1)
+
+
+def send(channel: IO[str], record: Any) -> None:
+    """Send one record as one line. Raises ValueError for NaN, which JSON does not have."""
+    channel.write(json.dumps(asdict(record), allow_nan=False) + "\n")
+    channel.flush()
 
 
 class Unfit(Exception):
@@ -173,7 +260,7 @@ def numerics(channel: IO[str]) -> None:
     from .numerics import parts
 
     for part in parts():
-        send(channel, part)
+        send(channel, Computed(*part))
 
 
 def cuda(channel: IO[str]) -> None:
