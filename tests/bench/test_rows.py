@@ -1,6 +1,7 @@
 """Experiments are rows, whose fields say what is made of their numbers: a new one needs no code."""
 
 import ast
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -9,11 +10,12 @@ import pytest
 
 from tests import checkout
 from tests.bench.test_report import case, experiment, report
-from tests.measure.test_experiments import slips
+from tests.measure.test_experiments import ROOT, slips, workloads
 from tfbuild import facts
-from tfbuild.bench import advise, evidence, findings
+from tfbuild.bench import advise, command, evidence, findings
 from tfbuild.bench import report as reporting
-from tfbuild.bench.session import CaseGroup, ExperimentRun
+from tfbuild.bench.session import CaseGroup, ExperimentRun, Settings
+from tfbuild.errors import UsageError
 from tfbuild.measure import experiments, records
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Experiment
@@ -125,3 +127,117 @@ def test_no_code_names_an_experiment() -> None:
         if isinstance(node, ast.Constant) and node.value in names
     }
     assert seen == OTHERS
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+SETTINGS = Settings(mode="budget", budget=300)
+
+
+def test_the_named_models_take_the_place_of_the_short_ones() -> None:
+    (row,) = command.rows_of((), SETTINGS, ["resnet50", "lstm"], "")
+    assert row.name == "models"
+    assert [case.name for case in row.case] == [
+        "resnet50, batch 4, 224x224",
+        "resnet50, batch 4, 224x224, its data",
+        "lstm, batch 16",
+        "lstm, batch 16: XLA",
+    ]
+    synthetic, jpegs = row.case[1].arm
+    assert (synthetic.params.get("jpegs"), jpegs.params["jpegs"]) == (None, True)
+    assert [arm.name for arm in row.arms(row.case[0])] == ["oneDNN off", "oneDNN on"]
+    assert [arm.name for arm in row.arms(row.case[2])] == ["oneDNN off", "oneDNN on"]
+    assert [arm.name for arm in row.arms(row.case[3])] == ["without XLA", "XLA"]
+
+
+def test_xla_is_measured_beside_the_same_onednn() -> None:
+    machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
+    (short,) = experiments.select(["models"], quick=False)
+    for row in (short, experiments.model_row(["lstm", "transformer"])):
+        xla_cases = [case for case in row.case if any(arm.params.get("xla") for arm in row.arms(case))]
+        assert len(xla_cases) == 2
+        for each in xla_cases:
+            keys = [machine.key(each, arm) for arm in row.arms(each)]
+            assert {key.env for key in keys} == {(("TF_ENABLE_ONEDNN_OPTS", "1"),)}
+            assert len(set(keys)) == 2, "XLA has a process of its own"
+
+
+@pytest.mark.parametrize(
+    ("named", "batch", "why"),
+    [
+        (["resnet51"], "", r"unknown model 'resnet51'[\s\S]*densenet121.*inception3.*lstm.*resnet50, .*vgg16"),
+        (["lstm"], "many", "--batch-size 'many' is invalid"),
+        (["lstm"], "0", "--batch-size '0' is invalid"),
+        (["lstm"], "²", "--batch-size '²' is invalid"),
+        (["lstm"], "4097", "a number from 1 to 4096"),
+        (["lstm"], "1" * 5000, r"--batch-size '1+ .* is invalid"),
+        ([], "8", r"--batch-size needs --model[\s\S]*--model resnet50"),
+    ],
+)
+def test_what_cannot_be_a_model_or_its_batch_is_refused(named: list[str], batch: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        command.rows_of((), SETTINGS, named, batch)
+
+
+def test_every_model_is_one_that_the_workload_can_make() -> None:
+    """A model is an application of Keras, by its class, or built in the workloads' module."""
+    takes = {argument.arg for argument in workloads()["model"].args.args}
+    tree = ast.parse((ROOT / "tfbuild" / "in_container" / "bench" / "workloads" / "networks.py").read_text())
+    (built,) = (
+        ast.literal_eval(ast.List([*node.value.keys], ast.Load()))  # type: ignore[list-item]
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
+    )
+    for name, model in experiments.known_models().items():
+        assert (name in built) != bool(model.application), name
+        assert bool(model.application) == bool(model.size), name
+        assert re.fullmatch(r"[A-Z]\w+|", model.application), name
+        for each in experiments.model_row([name]).case:
+            assert {*each.params, "jpegs", "xla"} <= takes, name
+
+
+def test_a_model_s_rates_are_listed_with_their_memory() -> None:
+    measured = case(0.5, name="resnet50, batch 4, 224x224")
+    arms = tuple(replace(arm, params={"application": "ResNet50"}, rss=1234.0) for arm in measured.arms)
+    (finding,) = findings.derive("items_per_second", [replace(measured, arms=arms)])
+    assert finding.text == "resnet50, batch 4, 224x224: baseline 10 images/s in 1234 MiB, arm 20 images/s in 1234 MiB"
+    assert finding.values == {"baseline": pytest.approx(10), "arm": pytest.approx(20)}
+
+
+TIMES = r"\d\.\d\d \[\d\.\d\d, \d\.\d\d\]"
+
+
+def test_the_bottleneck_is_reported_with_three_rates() -> None:
+    measured = case(2.0, metric="wall")
+    alone, both = measured.arms
+    alone = replace(alone, workload="synthetic", params={})
+    both = replace(both, workload="pipeline", params={"step": True, "calls": 2})
+    given = replace(both, name="input", params={"calls": 2}, seconds=0.125)
+    other = replace(both, name="other input", params={"calls": 1}, seconds=0.5)
+    (finding,) = findings.derive("input_bound", [replace(measured, arms=(alone, both, given, other))])
+    assert re.fullmatch(
+        rf"arm: {TIMES} times the step alone: input-bound \(10 items/s computed, 8 read, 5 both\)", finding.text
+    )
+    (finding,) = findings.derive("input_bound", [replace(measured, arms=(alone, both))])
+    assert re.fullmatch(rf"arm: {TIMES} times the step alone: input-bound", finding.text)
+
+
+def test_an_arm_whose_memory_is_listed_shares_its_process_with_no_other() -> None:
+    machine = Machine(image="sha256:this", against="", cpus=2, gpus=0)
+    (short,) = experiments.select(["models"], quick=False)
+    for row in (short, experiments.model_row(sorted(experiments.known_models()))):
+        assert row.fresh, "what the last case took would be in the next one's memory"
+        for each in row.case:
+            keys = [machine.key(each, arm) for arm in row.arms(each)]
+            shared = any(key.env == keys[0].env for key in keys[1:])
+            assert shared or len(set(keys)) == len(keys), each.name
+    measured = case(0.5, name="its data", env={})
+    arms = tuple(replace(arm, params={"application": "ResNet50"}, rss=1234.0) for arm in measured.arms)
+    (finding,) = findings.derive("items_per_second", [replace(measured, arms=arms)])
+    assert finding.text == "its data: baseline 10 images/s, arm 20 images/s", "both are in the one process"
+
+
+def test_virtual_devices_are_never_taken_for_gpus() -> None:
+    (row,) = experiments.select(["strategy"], quick=False)
+    assert all((each.params.get("device") == "GPU") == (each.needs == "gpu") for each in row.case)

@@ -1,14 +1,21 @@
 """Verdicts on recorded and made-up rounds: planted differences are found, and no others."""
 
 import json
+import math
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from tfbuild.measure.evaluate import AGAIN, Evaluation, compare_arms, evaluate
-from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, CaseResult, Round, Sample
+from tfbuild.in_container.bench.worker import Ready
+from tfbuild.measure import evaluate, records
+from tfbuild.measure.evaluate import AGAIN, Evaluation, compare_arms
+from tfbuild.measure.experiments import Arm, Case, Experiment
+from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, CaseResult, Interval, Round, Sample
+from tfbuild.measure.rounds import CaseRun
+from tfbuild.measure.workers import Machine, Pool
 
 RECORDED = Path(__file__).parents[1] / "data" / "bench" / "same.json"
 
@@ -40,7 +47,7 @@ def slowed(row: Round, factor: float) -> Round:
 
 
 def judged(rounds: list[Round], metric: str = "cpu") -> Evaluation:
-    return evaluate(rounds, "baseline", {"baseline": 1, "arm": 1}, metric)
+    return evaluate.evaluate(rounds, "baseline", {"baseline": 1, "arm": 1}, metric)
 
 
 @pytest.mark.parametrize("metric", ["cpu", "wall"])
@@ -84,7 +91,7 @@ def paired(seconds: float, other: float, again: float) -> CaseResult:
         Round(samples={name: sample(time * noise.gauss(1, 0.005)) for name, time in times.items()}, foreign=0.0)
         for _ in range(15)
     )
-    evaluation = evaluate(rounds, "baseline", {"baseline": 1, "one": 1, "other": 4}, "cpu")
+    evaluation = evaluate.evaluate(rounds, "baseline", {"baseline": 1, "one": 1, "other": 4}, "cpu")
     arms = [
         ArmResult(name=name, workload="x", params={}, env={}, image="", status="measured", items=items)
         for name, items in (("baseline", 1), ("one", 1), ("other", 4))
@@ -158,6 +165,203 @@ def test_ratios_are_per_item_and_per_call() -> None:
         Round(samples={"baseline": sample(0.01, 10), "arm": sample(0.02, 5), AGAIN: sample(0.01, 10)}, foreign=0.0)
         for _ in range(6)
     ]
-    verdict = evaluate(rounds, "baseline", {"baseline": 8, "arm": 32}, "wall").arms["arm"]
+    verdict = evaluate.evaluate(rounds, "baseline", {"baseline": 8, "arm": 32}, "wall").arms["arm"]
     assert verdict.wall is not None
     assert verdict.wall.median == pytest.approx(2.0)
+
+
+# --- cases that take turns have one mean ------------------------------------------------------------------------------
+
+
+MACHINE = Machine(image="sha256:1", against="", cpus=2, gpus=0)
+ARMS = (Arm(name="baseline"), Arm(name="arm", process="other"))
+
+
+def case(
+    factor: float, count: int = 9, *, seed: int = 1, items: int = 1, base: int = 1, foreign: float = 0.0
+) -> CaseResult:
+    """Return a case whose arm takes `factor` of the baseline's time for a call of `items`, the baseline of `base`."""
+    one = Case(name=f"{factor:g}", workload="w", arm=ARMS)
+    row = Experiment(name="x", question="-", compares="-", changes="-", source="-", case=(one,))
+    run = CaseRun(row=row, case=one, machine=MACHINE, pool=cast(Pool, None), tell=lambda _: None)
+    run.sides[0].ready = Ready(items=base)
+    run.sides[1].ready = Ready(items=items)
+    run.rounds = made_up(factor, count, seed=seed, foreign=foreign)
+    return run.result()
+
+
+def test_the_mean_is_the_geometric_one_of_each_round() -> None:
+    mean = evaluate.mean([case(0.5), case(2.0, seed=2), case(0.25, seed=3)], "arm")
+    assert mean is not None
+    assert mean.cpu.median == pytest.approx(4 ** (1 / 3), rel=0.02)
+    assert (mean.effect, mean.rounds, mean.clean) == ("faster", 9, 9)
+    assert mean.band.median == pytest.approx(1.0, rel=0.02)
+
+
+def test_an_arm_has_its_median_of_the_time_of_an_item_once_there_are_enough_rounds() -> None:
+    baseline, arm = case(0.5, items=4, base=2).arms[:2]
+    assert baseline.seconds is not None
+    assert arm.seconds is not None
+    assert 0.05 < baseline.seconds < 0.075, "made_up() takes 0.1 to 0.15 for a call of both items"
+    assert arm.seconds / baseline.seconds == pytest.approx(0.25, rel=0.02)
+    assert [one.seconds for one in case(0.5, 1).arms] == [None, None]
+
+
+def test_items_count() -> None:
+    mean = evaluate.mean([case(1.0, items=4), case(1.0, items=4, seed=2)], "arm")
+    assert mean is not None
+    assert mean.cpu.median == pytest.approx(4.0, rel=0.02)
+    both = [case(1.0, items=4, base=2), case(1.0, items=4, base=2, seed=2)]
+    assert evaluate.findings(both)[0].values["cpu"] == pytest.approx(2.0, rel=0.02)
+
+
+def test_cases_without_the_same_rounds_have_no_mean() -> None:
+    assert evaluate.mean([case(0.5), case(0.5, 8)], "arm") is None
+    assert evaluate.mean([case(0.5, 1), case(0.5, 1)], "arm") is None
+    assert evaluate.mean([case(0.5), case(0.5)], "another arm") is None
+    assert evaluate.mean([], "arm") is None
+    lost = case(0.5)
+    for row in lost.rounds:
+        row.samples.pop("arm")
+    assert evaluate.mean([case(0.5), lost], "arm") is None
+    assert evaluate.findings([]) == ()
+
+
+@pytest.mark.parametrize(("metric", "effect", "ratio"), [("cpu", "slower", "x0."), ("wall", "faster", "x2.0")])
+def test_a_mean_is_judged_by_what_its_cases_are_timed_by(metric: str, effect: str, ratio: str) -> None:
+    """An arm may need twice the CPU time and half the time by the clock, as more threads do."""
+
+    def parallel(seed: int) -> CaseResult:
+        one = case(2.0, seed=seed)
+        rounds = tuple(
+            replace(row, samples={**row.samples, "arm": replace(row.samples["arm"], wall=row.samples["arm"].wall / 4)})
+            for row in one.rounds
+        )
+        return replace(one, rounds=rounds, metric=metric)
+
+    cases = [parallel(1), parallel(2)]
+    mean = evaluate.mean(cases, "arm")
+    assert mean is not None
+    assert mean.effect == effect
+    (finding,) = evaluate.findings(cases)
+    assert f"arm: {effect}, {ratio}" in finding.text
+    assert finding.values["cpu"] == pytest.approx(0.5, rel=0.05)
+    assert finding.values["wall"] == pytest.approx(2.0, rel=0.05)
+
+
+# --- intervals of ratios, and documents -------------------------------------------------------------------------------
+
+
+def between(low: float, high: float, median: float = 1.0, coverage: float = 0.97) -> Interval:
+    return Interval(median=median, low=low, high=high, coverage=coverage)
+
+
+# --- one case ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "cut", "coverage"),
+    # The chance that the median lies between two order statistics: binomial, as in any table of them.
+    [(6, 0, 1 - 2 / 64), (8, 0, 1 - 2 / 256), (9, 1, 1 - 20 / 512), (15, 3, 1 - 2 * 576 / 2**15)],
+)
+def test_the_interval_is_the_narrowest_with_enough_confidence(count: int, cut: int, coverage: float) -> None:
+    found = evaluate.interval([float(number) for number in reversed(range(count))])
+    assert found
+    assert (found.low, found.high) == (cut, count - 1 - cut)
+    assert found.median == (count - 1) / 2
+    assert found.coverage == pytest.approx(coverage)
+    assert found.coverage >= 0.95
+
+
+def test_the_interval_of_few_ratios_is_their_range() -> None:
+    assert evaluate.interval([]) is evaluate.interval([1.0]) is None
+    assert evaluate.interval([1.0, 3.0]) == between(1.0, 3.0, 2.0, 0.5)
+    assert evaluate.interval([3.0, 1.0, 2.0, 4.0, 5.0]) == between(1.0, 5.0, 3.0, 1 - 2 / 32)
+    six = evaluate.interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    assert six == between(1.0, 6.0, 3.5, 1 - 2 / 64)
+
+
+def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
+    noise = random.Random(5)
+    hits = 0
+    for _ in range(1000):
+        interval = evaluate.interval([math.exp(noise.gauss(0, 0.1)) for _ in range(9)])
+        assert interval
+        hits += interval.low <= 1 <= interval.high
+    assert 940 <= hits <= 980
+
+
+@pytest.mark.parametrize(
+    ("ratio", "band", "effect"),
+    [
+        ((1.02, 1.1), (0.99, 1.01), FASTER),
+        ((0.9, 0.98), (0.99, 1.01), SLOWER),
+        # Within the noise of the same image, beyond 1 or not.
+        ((1.01, 1.1), (0.99, 1.01), NO_DIFFERENCE),
+        # A band beside 1 does not lower the limit.
+        ((0.98, 1.1), (0.95, 0.97), NO_DIFFERENCE),
+        ((0.9, 1.02), (1.03, 1.05), NO_DIFFERENCE),
+        ((1.0, 1.1), (0.95, 0.97), NO_DIFFERENCE),
+        ((0.9, 1.0), (1.03, 1.05), NO_DIFFERENCE),
+        ((1.001, 1.1), (0.95, 0.97), FASTER),
+        ((0.9, 0.999), (1.03, 1.05), SLOWER),
+    ],
+)
+def test_a_difference_lies_beyond_1_and_beyond_the_noise(
+    ratio: tuple[float, float], band: tuple[float, float], effect: str
+) -> None:
+    assert evaluate.effect(between(*ratio), between(*band)) == effect
+    unsure = between(*ratio, coverage=0.94)
+    assert evaluate.effect(unsure, between(*band)) == NO_DIFFERENCE
+    assert evaluate.effect(between(*ratio), between(*band, coverage=0.94)) == NO_DIFFERENCE
+    assert evaluate.effect(None, between(*band)) == evaluate.effect(between(*ratio), None) == NO_DIFFERENCE
+
+
+def test_confidence_is_spelled_where_it_is_less_than_usual() -> None:
+    assert evaluate.interval_text(None) == ""
+    assert evaluate.interval_text(between(1.357, 1.412, 1.388, 0.95)) == "x1.39 [1.36, 1.41]"
+    assert evaluate.interval_text(between(1.0, 2.0, 1.5, 0.75)) == "x1.50 [1.00, 2.00] at 75%"
+    assert evaluate.sure(between(1, 2, coverage=0.95))
+    assert not evaluate.sure(between(1, 2, coverage=0.9499))
+    assert not evaluate.sure(None)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "slow", "noisy"),
+    [
+        (0.9, 0.949, True, True),
+        (0.9, 0.95, False, False),
+        (0.9, 1.2, False, False),
+        (1.05, 1.1, False, False),
+        (1.054, 1.1, False, True),
+        (0.99, 1.01, False, False),
+    ],
+)
+def test_too_slow_and_too_noisy_have_one_limit(low: float, high: float, slow: bool, noisy: bool) -> None:
+    assert evaluate.too_slow(between(low, high)) is slow
+    assert evaluate.too_noisy(between(low, high)) is noisy
+
+
+# --- documents --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Small:
+    schema: str
+    number: int
+
+
+def test_a_document_is_read_back_and_nothing_else() -> None:
+    small = Small(schema="tfbuild.small/1", number=3)
+    text = records.to_json(small)
+    assert text == '{\n  "schema": "tfbuild.small/1",\n  "number": 3\n}\n'
+
+    def read(content: str | bytes) -> Small:
+        return records.from_json(content, Small, "tfbuild.small/1", "a small one")
+
+    assert read(text) == read(text.encode()) == small
+    for broken in ("", "{}", '{"schema": "tfbuild.small/1", "number": "3"}', "[" * 100_000):
+        with pytest.raises(ValueError, match="not a small one: "):
+            read(broken)
+    with pytest.raises(ValueError, match=r"a report of schema 'tfbuild\.small/2', not 'tfbuild\.small/1'"):
+        read(text.replace("/1", "/2"))

@@ -171,18 +171,13 @@ def _changes(
     row: ExperimentResult, case: CaseResult, current: CurrentSettings
 ) -> Iterator[tuple[frozenset[tuple[str, str]], ArmComparison]]:
     """Compare the arms with what is in place, or with the baseline if no arm has that; nothing in other settings."""
-    shared = {name: value for arm in case.arms[:1] for name, value in arm.env.items() if _shared(case, name, value)}
-    if not case.arms or not current.holds(shared):
+    if not case.arms or not current.holds(dict(set.intersection(*({*arm.env.items()} for arm in case.arms)))):
         return
     reference = next((arm for arm in case.arms if current.holds(arm.env)), case.arms[0])
     for arm in case.arms:
         change = current.change(reference, arm)
         if change and (arm.workload, arm.params, arm.image) == (reference.workload, reference.params, reference.image):
             yield change, _comparison(row, case, arm, reference)
-
-
-def _shared(case: CaseResult, name: str, value: str) -> bool:
-    return all(arm.env.get(name) == value for arm in case.arms)
 
 
 def _comparison(row: ExperimentResult, case: CaseResult, arm: ArmResult, other: ArmResult) -> ArmComparison:

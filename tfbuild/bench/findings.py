@@ -73,7 +73,7 @@ def memory(name: str, points: Sequence[tuple[int, float]], limit: float) -> Find
     if any(abs(each * (n - first) - more) > OFF_THE_LINE * more for n, more in grown):
         return None
     rest = base - each * first
-    largest = _two_digits((limit - rest) / each)
+    largest = int(float(f"{max(0.0, (limit - rest) / each):.1e}"))
     text = (
         f"{name}: an item of a batch takes {each * 1024:.3g} KiB in addition to {rest:.0f} MiB (measured up to batch "
         f"{last}); the {limit:.0f} MiB of memory here are full at batch {largest:,}"
@@ -89,10 +89,6 @@ def peaks(name: str, mib_by_arm: Mapping[str, float]) -> Finding | None:
     listed = ", ".join(f"{arm} {mib:.0f} MiB" for arm, mib in mib_by_arm.items())
     text = f"{name}, peak memory in its own process, measured once: {listed}"
     return Finding(text=text, values={f"peak of {arm}": mib for arm, mib in mib_by_arm.items()})
-
-
-def _two_digits(number: float) -> int:
-    return int(float(f"{max(0.0, number):.1e}"))
 
 
 def _input_bound(case: CaseResult) -> list[Finding]:
@@ -245,13 +241,10 @@ def _first_calls(case: CaseResult) -> list[Finding]:
     timed = [arm for arm in others if arm.seconds is not None]
     if base.seconds is None or not timed:
         return []
-    text = ", ".join(f"{arm.name} {arm.first:.2f} s{_nodes(arm)}" for arm in (base, *timed))
+    nodes = {arm.name: f" ({arm.nodes} nodes)" for arm in timed if arm.nodes}
+    text = ", ".join(f"{arm.name} {arm.first:.2f} s{nodes.get(arm.name, '')}" for arm in (base, *timed))
     values = {f"first call of {arm.name}": arm.first for arm in (base, *timed)}
     return [Finding(text=f"{case.name}, the first call, measured once: {text}", values=values)]
-
-
-def _nodes(arm: ArmResult) -> str:
-    return f" ({arm.nodes} nodes)" if arm.nodes else ""
 
 
 def _against_default(case: CaseResult) -> list[Finding]:
@@ -274,16 +267,13 @@ def _gain(arm: ArmResult) -> float:
 
 def _fused(case: CaseResult) -> list[Finding]:
     """Compare fused with unfused in each layout but the baseline's, which the table shows."""
+    timed = [arm for arm in case.arms[1:] if arm.seconds]
     return [
         _pair(case, arm, other)
-        for other in case.arms[1:]
-        for arm in case.arms[1:]
-        if arm.params.get("fused") and other.params == arm.params | {"fused": False} and _measured(arm, other)
+        for other in timed
+        for arm in timed
+        if arm.params.get("fused") and other.params == arm.params | {"fused": False}
     ]
-
-
-def _measured(*arms: ArmResult) -> bool:
-    return all(arm.seconds for arm in arms)
 
 
 def _pair(case: CaseResult, arm: ArmResult, other: ArmResult) -> Finding:

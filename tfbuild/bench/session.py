@@ -207,7 +207,9 @@ class Session:
     def run(self, rows: Sequence[Experiment]) -> None:
         """Measure the experiments in order, then continue those that were cut short; Ctrl-C ends it."""
         self.end = time.monotonic() + self.settings.budget
-        clock = Clock(self.end, [self._weight(row) for row in rows])
+        clock = Clock(
+            self.end, [sum(self._seconds(row, case) for case in row.cases(self.settings.quick)) for row in rows]
+        )
         try:
             with interruptible(), workers.pool(self.engine, self.settings.more) as pool:
                 pool.require_image = self._require_image
@@ -222,9 +224,6 @@ class Session:
         """Raise one of LOST if nothing more can be measured."""
         self.require_engine()
         self.engine.image(self.machine.image)
-
-    def _weight(self, row: Experiment) -> float:
-        return sum(self._seconds(row, case) for case in row.cases(self.settings.quick))
 
     def _seconds(self, row: Experiment, case: Case) -> float:
         """Return the seconds that a case takes, or 0 if it cannot run here, so that the others get its time."""

@@ -169,11 +169,12 @@ def model_row(names: Sequence[str], batch: int = 0) -> Experiment:
     if unknown := [name for name in names if name not in models]:
         raise UsageError(f"unknown model {unknown[0]!r}", hint=f"one of: {', '.join(sorted(models))}")
     short = in_role("model")
-    cases = [case for name in dict.fromkeys(names) for case in _cases(models[name], batch, short)]
+    xla = next(case.arm for case in short.case if any(arm.params.get("xla") for arm in case.arm))
+    cases = [case for name in dict.fromkeys(names) for case in _cases(models[name], batch, xla)]
     return structs.replace(short, case=tuple(cases), weight=WEIGHT / 2)
 
 
-def _cases(model: Model, batch: int, short: Experiment) -> list[Case]:
+def _cases(model: Model, batch: int, xla: tuple[Arm, ...]) -> list[Case]:
     """Return the model's cases: oneDNN; XLA if it compiles fast enough; reading pictures if the model takes them."""
     batch = batch or model.batch
     params: dict[str, Value] = {"name": model.name, "batch": batch}
@@ -183,16 +184,11 @@ def _cases(model: Model, batch: int, short: Experiment) -> list[Case]:
         name += f", {model.size}x{model.size}"
     cases = [Case(name=name, params=params)]
     if model.xla:
-        cases.append(Case(name=f"{name}: XLA", params=params, env={SWITCH: "1"}, arm=_xla(short)))
+        cases.append(Case(name=f"{name}: XLA", params=params, env={SWITCH: "1"}, arm=xla))
     if model.application:
         data = (Arm(name="synthetic"), Arm(name="JPEGs through tf.data", params={"jpegs": True}))
         cases.append(Case(name=f"{name}, its data", params=params, env={SWITCH: "1"}, metric="wall", arm=data))
     return cases
-
-
-def _xla(short: Experiment) -> tuple[Arm, ...]:
-    """Return the arms of the short run's case about XLA."""
-    return next(case.arm for case in short.case if any(arm.params.get("xla") for arm in case.arm))
 
 
 def batch_size(text: str) -> int:

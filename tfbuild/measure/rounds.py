@@ -14,7 +14,7 @@ from statistics import median
 from typing import TypeVar
 
 from tfbuild.errors import TfbuildError
-from tfbuild.in_container.bench.worker import Calibrated, Hello, Idle, Ready, WorkerSample
+from tfbuild.in_container.bench.worker import Calibrated, Idle, Ready, WorkerSample
 from tfbuild.measure import records, workers
 from tfbuild.measure.evaluate import AGAIN, FEWEST, FEWEST_RANGE, MOST_FOREIGN, Verdict, cpu, evaluate, wall
 from tfbuild.measure.experiments import Case, Experiment
@@ -107,19 +107,16 @@ class CaseRun:
         """Start all workers at once; if one of them dies, start them one by one."""
         self._tell("starting workers")
         try:
-            hellos = self.pool.start([side.key for side in self.sides])
+            self.pool.start([side.key for side in self.sides])
         except (TfbuildError, TimeoutError, MeasurementError):
             if self.strict:
                 raise
-            hellos = {}
             for side in self.sides:
-                self.guarded(side, partial(self._start_one, side, hellos))
+                self.guarded(side, partial(self.pool.start, [side.key]))
+        hellos = self.pool.start([side.key for side in self.live])
         for side in self.live:
             if reason := wrong_allocator(side.arm, hellos[side.key]):
                 side.give_up(records.SKIPPED, reason)
-
-    def _start_one(self, side: Side, hellos: dict[Key, Hello]) -> None:
-        hellos |= self.pool.start([side.key])
 
     def guarded(self, side: Side, work: Callable[[], object]) -> None:
         """Run `work`; unless strict, an error in it becomes the side's status if the image and the engine are there."""
