@@ -419,8 +419,6 @@ def test_the_sbom_of_a_tensorflow_image_is_what_its_own_tools_list(engine: Engin
     assert len(packages) > 50
     assert {(row["name"], row["version"]) for row in rows if ":deb/" in row.get("purl", "")} == packages
     assert any(row.get("purl") == "pkg:pypi/tensorflow-cpu@2.21.0" for row in rows)
-    openblas = [part for row in rows if row["name"] == "numpy" for part in row["components"]]
-    assert any("openblas" in part["name"] and part["hashes"] for part in openblas)
 
 
 # A log of signatures in the web is none of a test's business.
