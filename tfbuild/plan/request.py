@@ -189,7 +189,9 @@ class Request:
         "",
         "expected SHA-256 of the archive given as --source",
         "HEX",
-        pattern=LOOKED_UP,
+        pattern=re.compile(r"[0-9a-fA-F]{64}"),
+        what="a SHA-256",
+        form="HEX, of 64 digits",
         identifier=Identifier.NEUTRAL,  # it only checks the source
         rare=True,
     )
