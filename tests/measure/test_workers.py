@@ -81,8 +81,8 @@ class MadeUpWorker:
         others = [one for one in self.script.workers if one.open and one is not self]
         assert self.open
         assert self.runs
-        # What is timed runs alone; several cases are prepared at once (rounds.prepare).
-        assert kind in ("hello", "prepare") or not any(one.runs for one in others)
+        # What is timed runs alone; several cases are built at once, and each worker's own idle time is seen then.
+        assert kind in ("hello", "prepare", "idle") or not any(one.runs for one in others)
         self.script.asked.append((kind, name))
         if (kind, name) in self.script.dies:
             self.script.dies.remove((kind, name))
@@ -228,6 +228,12 @@ def test_an_arm_that_cannot_be_timed_leaves_the_others_their_rounds(script: Scri
     strict = replace(script, asked=[], workers=[], dies=[("prepare", "arm")] if state[1].startswith("its proc") else [])
     with pytest.raises((MeasurementError, WorkerDied)):
         measured(case_of(strict, strict=True))
+
+
+def test_without_the_baseline_again_nothing_is_judged() -> None:
+    result = measured(case_of(Script(dies=[("prepare", AGAIN)])))
+    assert (result.status, result.rounds) == ("failed", ())
+    assert states(result)["baseline"] == ("failed", "its process was lost: the worker ended: ... Segmentation fault")
 
 
 def test_a_library_that_the_image_lacks_skips_the_arm_that_is_about_it() -> None:
