@@ -183,3 +183,7 @@ def test_what_no_logarithm_takes_is_left_out() -> None:
     measured = case(0.5)
     zero = replace(measured.arms[1], cpu=Interval(median=0.0, low=0.0, high=1.0, coverage=0.95))
     assert reporting.draw_chart(experiment("onednn", replace(measured, arms=(measured.arms[0], zero)))) is None
+    for same in (None, True, False):
+        arms = (measured.arms[0], replace(measured.arms[1], same=same))
+        shown = str(reporting.draw_chart(experiment("onednn", replace(measured, arms=arms))))
+        assert ("(computes something else)" in shown) is (same is False)

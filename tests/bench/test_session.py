@@ -164,6 +164,8 @@ def test_a_gpu_is_given_only_to_the_cases_that_need_one() -> None:
     report, engine, _ = bench("batchnorm", rounds=6, engine=with_gpu())
     (row,) = report.experiments
     assert [case.status for case in row.cases] == ["measured"] * 4
+    assert engine.runs[0]["gpus"] is True, "the first probe counts them"
+    assert bench("batchnorm", rounds=6)[1].runs[0]["gpus"] is False
     hidden = {env.get("CUDA_VISIBLE_DEVICES") for _, _, env in engine.started}
     assert hidden == {None, "-1"}
 
