@@ -14,7 +14,7 @@ from tfbuild.engine import WorkerDied
 from tfbuild.in_container.bench import worker
 from tfbuild.in_container.bench.worker import Peak
 from tfbuild.measure import records
-from tfbuild.measure.experiments import Arm
+from tfbuild.measure.experiments import Arm, FindingKind
 from tfbuild.measure.records import CaseResult, Interval, Round, Value
 
 
@@ -115,6 +115,14 @@ def test_faults_and_memory_of_each_allocator_are_listed() -> None:
         "large, page faults a call and memory: baseline 10241 faults and 534 MiB, arm 0 faults and 582 MiB"
     )
     assert findings.derive("page_faults", [measured]) == (), "nothing was counted"
+
+
+@pytest.mark.parametrize("kind", findings.DERIVED)
+def test_of_arms_that_were_never_timed_no_kind_concludes_anything(kind: FindingKind) -> None:
+    measured = case(0.5)
+    arms = tuple(replace(arm, seconds=None, cpu=None, wall=None, effect="") for arm in measured.arms)
+    found = findings.derive(kind, [replace(measured, arms=arms)])
+    assert [one.text for one in found if "too few rounds" not in one.text] == []
 
 
 def test_work_before_the_timed_part_is_not_foreign_load() -> None:

@@ -164,6 +164,8 @@ def printed(measured: BenchReport) -> str:
 
 def test_the_table_says_what_was_found() -> None:
     shown = printed(report())
+    (head,) = [line for line in shown.splitlines() if line.startswith("experiment ")]
+    assert head.split("  ")[-1].strip() == "verdict"
     assert "faster" in shown
     assert "sees no GPU" in shown
     assert "\x1b" not in shown
