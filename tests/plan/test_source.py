@@ -86,6 +86,7 @@ def test_an_archive_is_linked_and_known_by_its_digest(tmp_path: Path) -> None:
         ({"source": "{archive}", "source_sha256": "0" * 64}, BadInput, "has the sha256"),
         ({"source": "{tmp}"}, BadInput, "has no configure.py"),
         ({"source": str(DOUBLE), "source_sha256": "0" * 64}, BadInput, "is for archives"),
+        ({"source_sha256": "0" * 64}, UsageError, "is the digest of an archive"),
         ({"source": str(DOUBLE), "release": "2.12.1"}, BadInput, r"is TensorFlow 2\.20\.0"),
         ({"source": "{archive}", "source_sha256": "{sha256}", "release": ""}, UsageError, "which release"),
     ],

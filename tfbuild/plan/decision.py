@@ -75,6 +75,8 @@ def _from_source(
     wanted = requested_set(request, arch, host) or requested_set(replace(request, cpu="host"), arch, host)
     assert wanted is not None  # it names a CPU, at least the host
     configuration.refuse_flags(request.bazel_flag)
+    if request.source_sha256 and not request.source:
+        raise UsageError("--source-sha256 is the digest of an archive", hint="name the archive with --source")
     plan = partial(_compile, request, target, arch, wanted, machine)
     if request.source:
         source = sources.from_path(Path(request.source), request.source_sha256)
