@@ -135,11 +135,21 @@ def test_what_does_not_go_together_is_refused_with_what_does(
     assert refused.value.hint.startswith(hint)
 
 
-@each("text", ["8.0,x", "٨.٦", "86", "8.6,", "sm_90a", "native", "RTX 5090"])
-def test_what_is_no_capability_is_told_how_to_ask_the_gpu(text: str) -> None:
+@each(
+    "text, meant",
+    [
+        ("GB10", "12.1"), ("DGX Spark", "12.1"), ("RTX PRO 1000", "12.0"), ("NVIDIA RTX PRO 500 Blackwell", "12.0"),
+        ("NVIDIA GeForce RTX 5090", "12.0"), ("Jetson Thor", "11.0"), ("RTX A6000", "8.6"), ("A6000", "8.6"),
+        ("RTX 4000 Ada", "8.9"), ("Titan RTX", "7.5"), ("Quadro RTX 6000", "7.5"), ("Tesla M60", "5.2"), ("K80", "3.7"),
+        ("sm_120a", "12.0"), ("sm_90a", "9.0"), ("86", "8.6"),
+        ("native", ""), ("all", ""), ("RTX 9999", ""), ("8.0,x", ""), ("8.6,", ""), ("٨.٦", ""),
+    ],
+)  # fmt: skip
+def test_a_gpu_s_name_gets_its_capability_and_another_word_the_way_to_ask(text: str, meant: str) -> None:
     with pytest.raises(UsageError, match="is not a CUDA compute capability") as refused:
         planned("2.21.0", text)
-    assert "nvidia-smi --query-gpu=name,compute_cap" in refused.value.hint
+    own = f"--compute-capabilities {meant}"
+    assert refused.value.hint == own if meant else "nvidia-smi --query-gpu=name,compute_cap" in refused.value.hint
 
 
 def test_a_capability_has_its_code_and_its_number() -> None:

@@ -48,15 +48,24 @@ def parse_capabilities(text: str) -> tuple[Capability, ...]:
 def _capability(word: str) -> Capability:
     match = SPELLED.fullmatch(word)
     if match is None:
+        ask = "the GPU's own, such as 8.6: nvidia-smi --query-gpu=name,compute_cap --format=csv prints it"
+        meant = _of_gpu(word)
         raise UsageError(
-            f"{word!r} is not a CUDA compute capability",
-            hint="the GPU's own, such as 8.6: nvidia-smi --query-gpu=name,compute_cap --format=csv prints it",
+            f"{word!r} is not a CUDA compute capability", hint=f"--compute-capabilities {meant}" if meant else ask
         )
     major, number = int(match["major"]), 10 * int(match["major"]) + int(match["minor"])
     # If all are spelled "x.y", only the greatest is compiled as virtual code, and "12.0" counts as less than "8.9"
     # (cuda_configure.bzl, v2.14.0; master, 2025-04).
     code = word if match["kind"] else f"compute_{number}"
     return Capability(name=word, code=code, major=major, number=number, virtual=match["kind"] != "sm_")
+
+
+def _of_gpu(word: str) -> str:
+    """Return the capabilities that a GPU's name, "86" or "sm_120a" means; "" for anything else."""
+    name = re.sub(r"nvidia|geforce|tesla|quadro|[\W_]", "", word.lower())
+    digits = re.sub(r"^(?:sm|compute)?(\d{2,3})[af]?$", r"\1", name)
+    known = [(row.name.replace(".", ""), row.name) for row in table().capability] + [*table().gpu]
+    return next((meant for pattern, meant in known if re.fullmatch(pattern, digits)), "")
 
 
 def capabilities(request: Request, target: str, release: str) -> tuple[Capability, ...]:
@@ -102,6 +111,7 @@ class CudnnRow(Span, frozen=True, kw_only=True):
 
 class CudaTable(Facts, frozen=True, kw_only=True):
     capability: tuple[CapabilityRow, ...]
+    gpu: tuple[tuple[str, str], ...]
     cudnn: tuple[CudnnRow, ...]
 
 
