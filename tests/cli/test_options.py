@@ -17,6 +17,7 @@ from tests.plan.test_source import DOUBLE, archive
 from tests.rows import each
 from tfbuild.cli import VERBS, command_line, planning
 from tfbuild.context import dockerfile
+from tfbuild.context.labels import labelled_build, labels_of
 from tfbuild.errors import TfbuildError
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run, run_of
@@ -186,6 +187,18 @@ def test_a_neutral_option_changes_no_file_and_any_other_one_the_identifier(name:
     if row.identifier is Identifier.FINGERPRINT and not row.compiles:
         official = {"wheel": "official", "cpu": "", "compiler": ""}
         assert planned(**official).id != planned(**official, **{name: value_of(name)}).id
+
+
+@each("name", OPTIONS)
+def test_an_image_s_environment_is_all_that_its_labels_give_again(name: str) -> None:
+    """Verification compares an image with what its labels give: a variable beside that would fail each image."""
+    for build in pair(name):
+        wanted = dockerfile.environment(build)
+        assert dockerfile.environment(labelled_build("x", labels_of(build), build.platform.partition("/")[2])) == wanted
+        (last,) = re.findall(r"^ENV PATH=.*\n((?:.*\\\n)*.*\n)", dockerfile.files(build)["Dockerfile"], re.MULTILINE)
+        stage = dockerfile.files(build)["Dockerfile"].rpartition("\nFROM ")[2]
+        assert stage.count("\nENV ") == 1
+        assert {line.strip().partition("=")[0] for line in last.splitlines()} == {*wanted}
 
 
 def test_the_same_text_in_two_options_makes_two_identifiers() -> None:
