@@ -57,7 +57,7 @@ REQUESTS = st.builds(
     cpu=st.sampled_from(["x86-64-v2", "x86-64-v3", "x86-64-v4", "sapphirerapids"]),
     platform=st.just("linux/amd64"),
     with_headers=st.booleans(),
-    bazel_flag=st.lists(st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1).map("--x={}".format)).map(
+    bazel_flag=st.lists(st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1).map("--x=1{}".format)).map(
         tuple
     ),
 )
