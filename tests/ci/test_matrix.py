@@ -186,7 +186,7 @@ def test_formats_are_in_the_help_and_others_are_refused() -> None:
     *others, last = formats.FORMATS
     assert VERBS["matrix"].options["format"].help == f"output format: {', '.join(others)} or {last} (default: table)"
     with pytest.raises(UsageError) as refusal:
-        many.matrix(format="jenkins", output="")
+        many.matrix(format="no-such-format", output="")
     assert all(name in refusal.value.hint for name in formats.FORMATS)
     with pytest.raises(UsageError, match="--runner applies to CI jobs only"):
         many.matrix(format="json", output="", runner=["source=large"])
@@ -195,6 +195,12 @@ def test_formats_are_in_the_help_and_others_are_refused() -> None:
 # --- CI systems -------------------------------------------------------------------------------------------------------
 
 SYSTEMS = {row.name: row for row in matrix.table().system}
+
+
+def test_a_format_for_ci_has_its_system_s_limits_and_machines() -> None:
+    """Else each of its rows would be left out: "no runner hosted by ..."."""
+    systems = {name for name, row in formats.FORMATS.items() if row.ci}
+    assert systems == {*SYSTEMS} == {row.system for row in matrix.table().runner}
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

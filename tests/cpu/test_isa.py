@@ -72,7 +72,7 @@ def test_names(requested: str, arch: str, name: str, level: str) -> None:
     [
         ("haswel", "x86_64", "nearest: haswell"),
         ("ICELEAK", "x86_64", "nearest: icelake"),
-        ("x86-64-v5", "x86_64", "nearest: x86-64-v"),
+        ("x86-64-v9", "x86_64", "nearest: x86-64-v"),
         ("amx", "x86_64", "nearest: amx_tile, amx_int8, amx_bf16, amx_fp16; or --cpu host"),
         ("armv9-a", "aarch64", "nearest: armv8"),
         ("haswell,-avx999", "x86_64", "a level (x86-64-v1, "),
