@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import debian
 from tests.cpu.machines import machine
 from tests.ports import free_port
 from tests.util import sshd
@@ -64,6 +65,24 @@ def engine() -> Iterator[Second]:
         second = Second(folder=folder, host=f"unix://{folder}/docker.sock", port=free_port())
         with dockerd(second, bridge):
             yield second
+
+
+@contextmanager
+def newer() -> Iterator[str]:
+    """The engine of a newer Debian, which keeps images with containerd, as new Docker 29 does; its address."""
+    with place() as (folder, bridge):
+        programs = debian.unpack(folder / "programs", "docker.io", "containerd", suite=debian.NEWER)
+        if subprocess.run([programs / "usr/sbin/dockerd", "--version"], capture_output=True, check=False).returncode:
+            pytest.skip(f"{debian.NEWER}'s engine needs libraries newer than this system's")
+        (folder / "settings").write_text(json.dumps({"features": {"containerd-snapshotter": True}}))
+        host = f"unix://{folder}/docker.sock"
+        path = f"{programs}/usr/sbin:{programs}/usr/bin:{os.environ['PATH']}"
+        command = [
+            f"{programs}/usr/sbin/dockerd", f"--config-file={folder}/settings", f"--host={host}",
+            *own(folder, bridge),
+        ]  # fmt: skip
+        with running(command, folder / "log", (folder / "docker.sock").is_socket, {**os.environ, "PATH": path}):
+            yield host
 
 
 @contextmanager
