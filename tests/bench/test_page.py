@@ -144,14 +144,14 @@ def test_nothing_in_a_report_is_markup() -> None:
     read = ParsedPage(reporting.to_html(hostile()))
     assert not {"script", "img"} & {tag for tag, _ in read.tags}
     assert not any(name.startswith("on") for _, attributes in read.tags for name in attributes)
-    assert all(re.fullmatch(r"#(experiment-[1-5]|[a-z]+)", address) for address in read.addresses)
+    assert [address for address in read.addresses if not re.fullmatch(r"#(experiment-[1-5]|[a-z]+)", address)] == []
     assert HOSTILE in read.text, "it is shown as it is"
 
 
 def test_the_page_loads_nothing_else() -> None:
     text = mixed_page()
     read = ParsedPage(text)
-    assert all(address.startswith("#") for address in read.addresses)
+    assert [address for address in read.addresses if not address.startswith("#")] == []
     assert not {"script", "link", "iframe", "object", "embed", "image", "use"} & {tag for tag, _ in read.tags}
     assert not re.search(r"url\(|@import", text)
     assert """default-src 'none'; style-src 'unsafe-inline'""" in text

@@ -312,8 +312,8 @@ def test_every_row_names_known_features() -> None:
     names = {facts.feature(row.feature).name for row in rows.written}
     assert {"avx", "avx2", "avx512f"} <= names
     assert {row.method for row in rows.judged} == {"symbols", "spread"}
-    assert all(0 < row.share < 0.05 and row.measured for row in rows.judged)
-    assert all(row.reason and row.source for row in rows.dispatched)
+    assert [row for row in rows.judged if not (0 < row.share < 0.05 and row.measured)] == []
+    assert [row for row in rows.dispatched if not (row.reason and row.source)] == []
 
 
 AVX_512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}

@@ -119,7 +119,7 @@ Read = list[tuple[str, list[str] | None, str | None]]
 def read_github(text: str) -> Read:
     assert text.count("\n") == 1  # it is one line of $GITHUB_OUTPUT
     rows = json.loads(text)["include"]
-    assert all(isinstance(value, str) for row in rows for value in row.values())
+    assert [value for row in rows for value in row.values() if not isinstance(value, str)] == []
     return [(row["id"], shlex.split(row["options"]), row["runner"]) for row in rows]
 
 
@@ -147,7 +147,7 @@ def read_bake(text: str) -> Read:
     contexts = [Path(json.loads(found)) for found in re.findall(r'context = (".*")', text)]
     names = re.findall(r'^target "(.*)" {', text, re.MULTILINE)
     assert names == [context.name.replace(".", "_") for context in contexts]
-    assert all(context.parent == FOLDER for context in contexts)
+    assert [context for context in contexts if context.parent != FOLDER] == []
     assert f'tags = ["tfbuild:{PLAIN.id}-unverified"]' in text
     return [(context.name, None, None) for context in contexts]
 
@@ -187,7 +187,7 @@ def test_formats_are_in_the_help_and_others_are_refused() -> None:
     assert VERBS["matrix"].options["format"].help == f"output format: {', '.join(others)} or {last} (default: table)"
     with pytest.raises(UsageError) as refusal:
         many.matrix(format="no-such-format", output="")
-    assert all(name in refusal.value.hint for name in formats.FORMATS)
+    assert [name for name in formats.FORMATS if name not in refusal.value.hint] == []
     with pytest.raises(UsageError, match="--runner applies to CI jobs only"):
         many.matrix(format="json", output="", runner=["source=large"])
 

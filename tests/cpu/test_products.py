@@ -56,7 +56,7 @@ def test_a_family_is_refused_with_some_of_its_models(name: str) -> None:
 @each("row", names.products())
 def test_every_row_fits_its_own_examples_and_names_a_known_cpu(row: Product) -> None:
     assert isa.resolve(row.cpu, arch=row.arch).arch == row.arch
-    assert all(names.find_product(name) == row for name in (*row.examples, *row.names, *row.qemu))
+    assert [name for name in (*row.examples, *row.names, *row.qemu) if names.find_product(name) != row] == []
 
 
 @each("level, name", [(level, name) for level, known in TRIED["qemu"].items() for name in known])
@@ -123,7 +123,7 @@ def test_the_plan_says_which_cpu_a_processor_is() -> None:
 def test_every_entry_is_a_value_of_cpu_that_gives_what_it_says(entry: CpuEntry) -> None:
     resolved = isa.resolve(entry.name, arch=PLATFORMS[entry.platform])
     assert entry.compiled_for == (facts.feature(entry.name).flag if entry.kind == "feature" else resolved.name)
-    assert all(isa.resolve(name, arch=PLATFORMS[entry.platform]) == resolved for name in entry.processors)
+    assert [name for name in entry.processors if isa.resolve(name, arch=PLATFORMS[entry.platform]) != resolved] == []
 
 
 def test_the_list_has_every_level_feature_and_processor() -> None:

@@ -247,4 +247,4 @@ def test_a_refusal_names_the_nearest_release_that_has_the_fact() -> None:
 
 def test_each_release_has_its_day_and_patches_come_in_order() -> None:
     days = [(row.version.rpartition(".")[0], date.fromisoformat(row.date)) for row in releases.releases()]
-    assert all(day <= later for (one, day), (other, later) in pairwise(days) if one == other)
+    assert [pair for pair in pairwise(days) if pair[0][0] == pair[1][0] and pair[0][1] > pair[1][1]] == []

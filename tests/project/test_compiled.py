@@ -63,7 +63,7 @@ def test_a_committed_record_says_what_was_compiled_and_adds_up(path: Path) -> No
     for build in json.loads(path.read_text())["results"]["builds"]:
         sittings = build["sittings"]
         assert path.stem == f"compiled-{build['release']}"
-        assert all(build[name] for name in ("commit", "bazel", "compiler", "copts"))
+        assert [name for name in ("commit", "bazel", "compiler", "copts") if not build[name]] == []
         assert build["total"]["sittings"] == len(sittings)
         assert build["total"]["cpu_seconds"] == round(sum(row["cpu_seconds"] or 0 for row in sittings))
         assert build["total"]["peak_bytes"] == max(row["peak_bytes"] or 0 for row in sittings)

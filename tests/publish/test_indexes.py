@@ -52,7 +52,7 @@ def test_an_index_has_the_fields_that_others_read(fake: type[FakeRegistry]) -> N
         },
     }  # fmt: skip
     speeds = [one["annotations"]["io.tfbuild.speed"] for one in rows]
-    assert all(re.fullmatch(r"[01]+\d{4}", speed) for speed in speeds)
+    assert [speed for speed in speeds if not re.fullmatch(r"[01]+\d{4}", speed)] == []
     assert speeds[0] < speeds[1]
     assert [one["platform"] for one in rows[::2]] == [
         {"os": "linux", "architecture": "amd64"}, {"os": "linux", "architecture": "arm64"}

@@ -161,7 +161,7 @@ def test_the_page_at_the_top_lists_every_wheel_and_its_links_lead_somewhere(publ
             key=lambda row: (row.release, row.instruction_set != "avx"), reverse=True,
         )
     ]  # fmt: skip
-    assert all((public / link).exists() for link in links)
+    assert [link for link in links if not (public / link).exists()] == []
     assert "curl -fsSL https://x.example/w/install.sh | sh -s -- https://x.example/w<" in page
 
 

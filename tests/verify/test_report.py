@@ -261,7 +261,7 @@ def test_the_page_has_every_check_with_its_proof_and_first_what_to_do() -> None:
     targets = {attributes.get("id") for _, attributes in read.tags}
     assert {address.removeprefix("#") for address in read.addresses} <= targets
     assert not read.open, "every element is closed"
-    assert all(value in read.text for value in ("--copt=-mavx", "AMD EPYC", "sha256:00"))
+    assert [value for value in ("--copt=-mavx", "AMD EPYC", "sha256:00") if value not in read.text] == []
 
 
 def test_the_chart_shows_the_time_that_is_judged() -> None:
@@ -309,5 +309,5 @@ def test_nothing_in_a_report_is_markup() -> None:
     read = ParsedPage(reporting.to_html(hostile()))
     assert not {"script", "img"} & {tag for tag, _ in read.tags}
     assert not any(name.startswith("on") for _, attributes in read.tags for name in attributes)
-    assert all(re.fullmatch(r"#[a-z-]+", address) for address in read.addresses)
+    assert [address for address in read.addresses if not re.fullmatch(r"#[a-z-]+", address)] == []
     assert HOSTILE in read.text, "it is shown as it is"

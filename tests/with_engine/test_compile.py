@@ -333,7 +333,7 @@ def test_a_time_limit_stops_in_good_order_and_keeps_what_is_compiled(wheel: Run,
     sittings = ROOT / "build" / json.loads(done.stdout)["id"] / "sittings.jsonl"
     rows = [json.loads(line) for line in sittings.read_text().splitlines()[-2:]]
     assert [row["why"] for row in rows] == ["time limit", "done"]
-    assert all(row["cpu_seconds"] > 0 and row["peak_bytes"] > 1 << 20 for row in rows)
+    assert [row for row in rows if not (row["cpu_seconds"] > 0 and row["peak_bytes"] > 1 << 20)] == []
     assert 0 < rows[1]["from_cache"] <= rows[1]["processes"]
 
 

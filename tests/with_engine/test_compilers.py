@@ -164,7 +164,7 @@ def brought(name: str) -> frozenset[str]:
 
 def test_every_feature_can_be_proven() -> None:
     assert list(INSTRUCTIONS) == [row.name for row in facts.features("aarch64")]
-    assert all(row.macro for row in facts.features("x86_64"))
+    assert [row for row in facts.features("x86_64") if not row.macro] == []
 
 
 @of_each
