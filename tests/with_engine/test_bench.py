@@ -127,4 +127,4 @@ def test_signals_while_workers_are_made_end_it_and_leave_no_container(
             process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
-    assert own() == []
+    assert wait_until(lambda: not own())

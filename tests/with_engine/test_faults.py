@@ -82,4 +82,4 @@ def test_a_closed_terminal_leaves_no_container(engine: Engine, debian: str) -> N
     assert wait_until(lambda: {*names(engine)} - before)
     os.close(terminal)
     os.waitpid(pid, 0)
-    assert {*names(engine)} <= before
+    assert wait_until(lambda: {*names(engine)} <= before)

@@ -61,6 +61,7 @@ def taken(said: str) -> tuple[int, int]:
     return int(hits[1]) if hits else 0, int(total[1])
 
 
+@pytest.mark.nightly  # other compiles at once may keep their own cache mount, which the second builder then finds
 def test_a_second_builder_takes_its_actions_from_the_cache(
     site: Site, server: Server, derived: Callable[..., str], tmp_path: Path
 ) -> None:
