@@ -177,7 +177,8 @@ def test_gitlabs_pipeline_has_the_rows_that_need_something(copy: Path) -> None:
         rows = [{"TFBUILD_ID": name, "TFBUILD_OPTIONS": "", "TFBUILD_RUNNER": "x"} for name in names]
         pipeline = json.dumps({"include": [], "build": {"extends": ".tfbuild", "parallel": {"matrix": rows}}})
         command = [sys.executable, str(copy / "ci" / "todo.py")]
-        answers.append(json.loads(subprocess.run(command, input=pipeline, stdout=-1, text=True, check=True).stdout))
+        done = subprocess.run(command, input=pipeline, cwd=copy, stdout=subprocess.PIPE, text=True, check=True)
+        answers.append(json.loads(done.stdout))
     assert [row["TFBUILD_ID"] for row in answers[0]["build"]["parallel"]["matrix"]] == ["e"]
     assert [job["script"] for job in answers[1].values()] == [["echo nothing to build"]]
 

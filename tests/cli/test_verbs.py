@@ -164,13 +164,12 @@ def test_what_was_made_is_printed(
     monkeypatch.setattr(Maker, "build", lambda *_: SimpleNamespace(report=None, image="tfbuild:x"))
     monkeypatch.setattr(Maker, "wheel", lambda *_: wheel)
     monkeypatch.setattr(Maker, "bundle", lambda _, __, path, **___: path.write_bytes(bytes(1000)))
-    monkeypatch.chdir(tmp_path)
     request = ("--release", "2.20.0", "--python", "3.11", "--cpu", "x86-64-v3", "--platform", "linux/amd64")
-    done = invoke(*words, *request)
+    done = invoke(*words, *request, cwd=tmp_path)
     assert (done.stdout, done.stderr.endswith(said)) == (printed, True)
     assert done.stderr.startswith(f"{ID}: TensorFlow 2.20.0, ")
     assert "\nnote: " in done.stderr
-    assert json.loads(invoke(*words, *request, "--json").stdout) == document
+    assert json.loads(invoke(*words, *request, "--json", cwd=tmp_path).stdout) == document
 
 
 def test_a_verb_ends_with_the_outcome_of_the_verification(capsys: pytest.CaptureFixture[str]) -> None:
