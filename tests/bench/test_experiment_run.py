@@ -93,6 +93,18 @@ def test_what_cannot_run_here_is_not_what_time_cut_short() -> None:
         assert members.cut is (status == "truncated")
 
 
+def test_an_experiment_has_the_best_status_of_its_cases() -> None:
+    lacking = CaseGroup(row("gpu"), row("gpu").case)
+    lacking.not_begun(MACHINE)
+    for groups, status in (
+        ((lacking, group(15, truncated=False)), "measured"),
+        ((lacking, group(8)), "truncated"),
+        ((group(8), group(15, truncated=False)), "truncated"),
+        ((lacking,), "skipped"),
+    ):
+        assert ExperimentRun(row(""), [*groups]).result().status == status
+
+
 class RecordingSession(Session):
     """A session that adds `adds` rounds for each request, and records the requests."""
 

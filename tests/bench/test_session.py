@@ -151,6 +151,17 @@ def test_a_run_in_haste_gives_each_case_an_interval_first_and_continues_what_was
             assert case.status == "measured" or "time budget" in case.reason
 
 
+class SlowStart(BenchEngine):
+    def lacks_gpus(self, image: str) -> str:
+        self.clock.now += 60
+        return super().lacks_gpus(image)
+
+
+def test_the_start_counts_as_part_of_the_budget() -> None:
+    report, *_ = bench("tuning", "onednn", "jpeg", "threads", budget=120.0, engine=SlowStart(Script()))
+    assert 60 < report.seconds <= 120 + session.GRACE_SECONDS
+
+
 def test_disturbed_rounds_are_repeated_and_what_stays_disturbed_is_noisy() -> None:
     report, engine, _ = bench(mode="quick", budget=80.0, engine=BenchEngine(Script(foreign=[0.5] * 99)))
     cases = [case for row in report.experiments for case in row.cases]
