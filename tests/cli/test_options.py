@@ -194,11 +194,12 @@ def test_an_image_s_environment_is_all_that_its_labels_give_again(name: str) -> 
     """Verification compares an image with what its labels give: a variable beside that would fail each image."""
     for build in pair(name):
         wanted = dockerfile.environment(build)
-        assert dockerfile.environment(labelled_build("x", labels_of(build), build.platform.partition("/")[2])) == wanted
-        (last,) = re.findall(r"^ENV PATH=.*\n((?:.*\\\n)*.*\n)", dockerfile.files(build)["Dockerfile"], re.MULTILINE)
+        labelled = labelled_build("x", labels_of(build), build.platform.partition("/")[2])
+        assert dockerfile.environment(labelled) == wanted
         stage = dockerfile.files(build)["Dockerfile"].rpartition("\nFROM ")[2]
         assert stage.count("\nENV ") == 1
-        assert {line.strip().partition("=")[0] for line in last.splitlines()} == {*wanted}
+        (variables,) = re.findall(r"^ENV PATH=.*\n((?:.*\\\n)*.*\n)", stage, re.MULTILINE)
+        assert {line.strip().partition("=")[0] for line in variables.splitlines()} == {*wanted}
 
 
 def test_the_same_text_in_two_options_makes_two_identifiers() -> None:

@@ -2,14 +2,7 @@
 
 from pathlib import Path
 
-from tfbuild.context.dockerfile import context_digest, image_digest, recipe_digest
-
-
-def test_a_recipe_s_digest_stays() -> None:
-    digest = recipe_digest({"Dockerfile": "FROM x\n", "plan.json": "{}\n"})
-    assert digest == "sha256:00fcde05efbbc1aaa8208e5b14f86bc3fe42ee0e0c462aaa36cd8a7af8bc3db3"
-    assert recipe_digest({"plan.json": "{}\n", "Dockerfile": "FROM x\n"}) == digest
-    assert recipe_digest({"Dockerfile": "{}\n", "plan.json": "FROM x\n"}) != digest
+from tfbuild.context.dockerfile import context_digest, image_digest
 
 
 def test_a_context_s_digest_stays_and_covers_modes(tmp_path: Path) -> None:

@@ -365,14 +365,6 @@ def environment_of_templates() -> Environment:
 # --- the digests ("sha256:<hex>") by which contexts and images are compared: published, so they must not change -------
 
 
-def recipe_digest(texts: Mapping[str, str]) -> str:
-    """Return the digest of the texts that tfbuild itself puts into a context: `context` of a row of `invoke matrix`.
-
-    It needs neither a folder nor a wheel nor a source.
-    """
-    return _digest(f"{name} {hashlib.sha256(text.encode()).hexdigest()}\n" for name, text in sorted(texts.items()))
-
-
 def context_digest(folder: Path, leave_out: Collection[str]) -> str:
     """Return the digest of all files in `folder` but `leave_out`: `digest` of `invoke dockerfile --json`."""
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -63,9 +63,9 @@ def _capability(word: str) -> Capability:
 def _of_gpu(word: str) -> str:
     """Return the capabilities that a GPU's name, "86" or "sm_120a" means; "" for anything else."""
     name = re.sub(r"nvidia|geforce|tesla|quadro|[\W_]", "", word.lower())
-    digits = re.sub(r"^(?:sm|compute)?(\d{2,3})[af]?$", r"\1", name)
+    name = re.sub(r"^(?:sm|compute)?(\d{2,3})[af]?$", r"\1", name)
     known = [(row.name.replace(".", ""), row.name) for row in table().capability] + [*table().gpu]
-    return next((meant for pattern, meant in known if re.fullmatch(pattern, digits)), "")
+    return next((meant for pattern, meant in known if re.fullmatch(pattern, name)), "")
 
 
 def capabilities(request: Request, target: str, release: str) -> tuple[Capability, ...]:
