@@ -1,15 +1,15 @@
 #!/bin/sh
-# ci/try.sh WHEEL [build]: installs a wheel into a new environment and runs its command in an empty folder.
+# ci/try.sh PACKAGE [build]: installs a wheel or an sdist into a new environment and runs its command in an empty folder.
 #
 # With `build` it also builds the official wheel's image, on a container engine.
 # What it writes must be what the clone has under dockerfiles/, where only the Dockerfile has other paths. PYTHON: the Python to use (default: python3).
 set -eu
-wheel=$(realpath "$1")
+package=$(realpath "$1")
 clone=$(realpath "$(dirname "$0")/..")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "${PYTHON:-python3}" -m venv "$folder/venv"
-"$folder/venv/bin/pip" install --quiet "$wheel"
+"$folder/venv/bin/pip" install --quiet "$package"
 mkdir "$folder/empty"
 cd "$folder/empty"
 tfbuild=$folder/venv/bin/tfbuild
@@ -29,4 +29,4 @@ if [ "${2:-}" = build ]; then
     set -- reports/*-mkl-*.html
     test -s "$1"
 fi
-echo "ci/try.sh: $(basename "$wheel") works" >&2
+echo "ci/try.sh: $(basename "$package") works" >&2

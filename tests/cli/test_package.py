@@ -8,6 +8,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
+from email import message_from_bytes
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,10 @@ def tool(name: str) -> Path:
     return Path(sys.executable).with_name(name)
 
 
-def build(kind: str, source: Path, folder: Path) -> Path:
+def build(kind: str, source: Path, folder: Path, *, repository: str = "") -> Path:
     """Build as pip does, with the backend that is installed here."""
     hook = f"from hatchling import build; print(build.build_{kind}({str(folder)!r}))"
-    return folder / run(sys.executable, "-c", hook, cwd=source).stdout.splitlines()[-1]
+    return folder / run(sys.executable, "-c", hook, cwd=source, TFBUILD_REPOSITORY=repository).stdout.splitlines()[-1]
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +106,27 @@ def test_the_wheel_has_the_package_and_the_templates_and_nothing_else(wheel: Pat
     assert tracked("tfbuild") | {f"tfbuild/{name}" for name in tracked("templates")} <= found
     assert {name.partition("/")[0] for name in found} == {"tfbuild"}
     assert not any("test" in Path(name).name or "__pycache__" in name for name in found)
+
+
+def test_the_wheel_of_a_released_sdist_is_that_of_the_clone_and_its_readme_links_to_the_tag(
+    wheel: Path, folder: Path
+) -> None:
+    repository = "https://github.com/us/tfbuild"
+    sdist = build("sdist", ROOT, folder / "release", repository=repository)
+    shutil.unpack_archive(sdist, folder / "unpacked", filter="data")
+    again = build("wheel", folder / "unpacked" / sdist.name.removesuffix(".tar.gz"), folder / "release")
+    assert names(again) == names(wheel)
+    (path,) = (name for name in names(again) if name.endswith("/METADATA"))
+    metadata = message_from_bytes(zipfile.ZipFile(again).read(path))
+    urls = dict(value.split(", ") for value in metadata.get_all("Project-URL", []))
+    assert urls["Source"] == repository
+    text = str(metadata.get_payload())
+    links = set(re.findall(r"\]\(([^)]+)\)", text))
+    assert {link for link in links if not link.startswith("https://")} == set()
+    inside = (f"{repository}/{kind}/v{__version__}/" for kind in ("blob", "raw"))
+    files = {link.removeprefix(start).partition("#")[0] for start in inside for link in links if link.startswith(start)}
+    assert {"docs/pictures/build.svg", "CONTRIBUTING.md"} <= files <= tracked()
+    assert f"]({repository}/raw/v{__version__}/docs/pictures/compiled.svg)" in text, "a picture that is a link"
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

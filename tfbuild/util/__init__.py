@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[1]
 INSIDE = PACKAGE / "templates"
 COMMAND = "tfbuild"
 # A verb or an option follows. Those that only a clone has stay as they are.
-INVOKE = re.compile(r"\binvoke(?= (?!(?:dockerfiles|docs|generate|test)\b)[a-z-])")
+INVOKE = re.compile(r"\binvoke(?= (?!(?:generate|test)\b)[a-z-])")
 
 
 def clone() -> Path | None:
