@@ -29,7 +29,7 @@ class RepositoryLinks(MetadataHookInterface):
 
 
 def absolute(text: str, repository: str, tag: str) -> str:
-    """Return Markdown with absolute links into a repository on GitHub: to the file itself for a picture, else to its page."""
+    """Return Markdown with absolute links into a repository on GitHub: pictures to the file, others to its page."""
 
     def link(found: re.Match[str]) -> str:
         picture, shown, target = found.groups()

@@ -140,7 +140,7 @@ def test_the_manual_and_the_package_are_built_and_the_programs_that_publish_take
             assert done.code == 0, (workflow, name, done.stderr)
 
     run("docs.yml", "Install", "Build")
-    assert (machine.temp / "site" / "publishing" / "index.html").is_file()
+    assert (whole / "site" / "publishing" / "index.html").is_file()
     run("release.yml", "Install", "Build")
     shutil.copytree(whole / "dist", machine.temp / "package")
     run("release.yml", "Try")

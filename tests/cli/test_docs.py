@@ -22,7 +22,7 @@ TEXTS = (*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.m
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
-# Of pictures that Material for MkDocs shows in one of its two modes.
+# Of pictures that the theme shows in one of its two modes.
 MODES = {"only-light", "only-dark"}
 # Pages of GitHub itself beside the files of a repository: workflows, badges, advisories.
 GITHUB_PAGES = re.compile(r"(\.\./)+(actions|security|issues|pulls)/")
@@ -42,11 +42,11 @@ def links(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def anchors(path: Path) -> set[str]:
-    """Return the anchors of a page's headings on GitHub and in MkDocs."""
+    """Return the anchors of a page's headings on GitHub and in the manual."""
     names: set[str] = set()
     for heading in HEADING.findall(prose(path)):
         base = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-        assert "--" not in base, f"{path}: GitHub and MkDocs name {heading!r} differently"
+        assert "--" not in base, f"{path}: GitHub and Zensical name {heading!r} differently"
         assert base not in names, f"{path}: two headings are called {heading!r}"
         names.add(base)
     return names
@@ -57,7 +57,7 @@ def test_every_relative_link_is_valid(page: Path) -> None:
     for name, anchor in links(page):
         target = page.parent / name if name else page
         assert target.exists(), f"{name} in {page.name}"
-        # MkDocs publishes only what is in docs/.
+        # The manual publishes only what is in docs/.
         assert page not in PAGES or target.resolve().is_relative_to(DOCS), f"{name} in {page.name}"
         known = anchors(target) if anchor and target.suffix == ".md" else MODES
         assert not anchor or anchor in known, f"{name}#{anchor} in {page.name}"
@@ -65,7 +65,7 @@ def test_every_relative_link_is_valid(page: Path) -> None:
 
 def test_every_page_is_in_the_navigation_and_in_the_contents() -> None:
     pages = {str(path.relative_to(DOCS)) for path in PAGES}
-    # MkDocs' own tags (!ENV) are kept as they are.
+    # Its own tags (!ENV) are kept as they are.
     settings = YAML(typ="rt").load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     assert set(leaves(settings["nav"])) == pages
     assert {name for name, _ in links(DOCS / "index.md")} == pages - {"index.md"}
