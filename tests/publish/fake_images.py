@@ -63,17 +63,17 @@ def digest(fake: type[FakeRegistry], name: str) -> str:
 def offered(fake: type[FakeRegistry], tag: str) -> list[str]:
     index = connect(fake).manifest(tag)
     assert index is not None
-    return [entry.image.id for entry in indexes.read_index(index)]
+    return [image.id for image in indexes.read_index(index)]
 
 
 def published(fake: type[FakeRegistry], name: str) -> Published:
-    entry = indexes.read_fixed(connect(fake), name)
-    assert entry is not None
-    return entry.image
+    found = indexes.read_fixed(connect(fake), name)
+    assert found is not None
+    return found
 
 
 def gather(fake: type[FakeRegistry], name: str) -> list[str]:
     """Compute the indexes of an image, and return those that offer it."""
     own = published(fake, name)
     rows = indexes.update(connect(fake), own.release, own.target, lambda _: None)
-    return [tag for tag, entries in rows.items() if own in [entry.image for entry in entries]]
+    return [tag for tag, images in rows.items() if own in images]

@@ -186,7 +186,7 @@ def test_moving_tags_are_indexes_whose_first_image_runs_everywhere(
     latest = place.manifest("latest-mkl")
     assert latest is not None
     assert latest.media_type == manifests.INDEX
-    assert [(entry.image.instruction_set, entry.image.release) for entry in indexes.read_index(latest)] == [
+    assert [(image.instruction_set, image.release) for image in indexes.read_index(latest)] == [
         ("x86-64-v2", "2.20.0"), ("x86-64-v3", "2.20.0"), ("x86-64-v4", "2.20.0")
     ]  # fmt: skip
     # What plain docker makes of it.
@@ -239,7 +239,7 @@ def test_eight_pushes_at_once_are_all_in_the_index(
         done = list(pool.map(lambda image: push(engine, image, Registry(place.repository), tmp_path), images))
     assert {one.moved for one in done} == {INDEXES}
     for tag in INDEXES:
-        assert {entry.image.id for entry in indexes.read_index(place.manifest(tag))} == {one.id for one in builds}
+        assert {image.id for image in indexes.read_index(place.manifest(tag))} == {one.id for one in builds}
 
 
 def test_one_document_attached_by_many_at_once_is_attached_once(place: Registry) -> None:

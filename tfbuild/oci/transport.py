@@ -38,9 +38,6 @@ MOST_WAIT = 60
 BUSY = (429, 500, 502, 503, 504)
 # OpenSSL's names for an answer that is not TLS, by its version.
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
-# What requests raises and prints of a proxy.
-PROXY_ERRORS = (requests.exceptions.ProxyError, requests.exceptions.InvalidProxyURL)
-PROXY_WORDS = ("SOCKS", "Proxy URL")
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 TOKEN = re.compile("[!-~]*")
 Item = TypeVar("Item")
@@ -145,14 +142,10 @@ def reaching(server: str, option: str = "--registry") -> Iterator[None]:
             hint="--ca-cert FILE with the CA that signed it",
         ) from error
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
-        if isinstance(error, PROXY_ERRORS) or any(word in str(error) for word in PROXY_WORDS):
-            needs = "; SOCKS needs the Python package PySocks in tfbuild's environment" if "SOCKS" in str(error) else ""
-            raise RegistryRefused(
-                f"the proxy cannot be used to reach {server}: {cause(error)}",
-                hint=f"correct or unset HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, or exclude the host by NO_PROXY{needs}",
-            ) from error
+        proxy = "the proxy on the way to " if isinstance(error, requests.exceptions.ProxyError) else ""
         raise RegistryRefused(
-            f"{server} does not answer: {cause(error)}", hint=f"check the {option} address, or try again later"
+            f"{proxy}{server} does not answer: {cause(error)}",
+            hint=f"check the {option} address and any proxy (HTTPS_PROXY, NO_PROXY), or try again later",
         ) from error
 
 

@@ -28,7 +28,10 @@ class Vector(Facts, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """An image in a registry. `features`: canonical names; `created`: RFC 3339; `digest`: of its manifest."""
+    """An image in a registry, or a wheel. `features`: canonical names; `created`: RFC 3339.
+
+    `digest`, and of an image `media_type` and `size`: of its manifest.
+    """
 
     id: str
     digest: str
@@ -39,6 +42,8 @@ class Published:
     instruction_set: str
     features: frozenset[str]
     created: str
+    media_type: str = ""
+    size: int = 0
 
     @property
     def labels(self) -> dict[str, str]:

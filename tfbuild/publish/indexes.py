@@ -11,7 +11,7 @@ slowest come first and have no `platform.variant`, because Docker 20.10 passes o
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -37,15 +37,6 @@ MOST_TIME = 64
 MOST_ROWS = 5000
 
 
-@dataclass(frozen=True, kw_only=True)
-class IndexEntry:
-    """An image as an index names it; `size`: bytes of its manifest."""
-
-    image: Published
-    media_type: str
-    size: int
-
-
 def index_tags(release: str, target: str) -> tuple[str, ...]:
     """Return the tags of the indexes that may name an image of a release: 2.20-mkl, 2.20.0-mkl, latest-mkl.
 
@@ -66,20 +57,20 @@ def release_of(tag: str) -> Version | None:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def index_content(entries: Iterable[IndexEntry]) -> bytes:
+def index_content(images: Iterable[Published]) -> bytes:
     """Return the OCI index of these images; the same bytes for the same images."""
-    best_first = sorted(entries, key=lambda row: choose.rank(row.image), reverse=True)
-    slowest = {row.image.platform: choose.speed(row.image) for row in best_first}
+    best_first = sorted(images, key=choose.rank, reverse=True)
+    slowest = {image.platform: choose.speed(image) for image in best_first}
 
-    def place(row: IndexEntry) -> tuple[str, int, str]:
+    def place(image: Published) -> tuple[str, int, str]:
         """Return what rows are sorted by: the platform, the level, and the variant, which follows from it."""
-        is_slowest = choose.speed(row.image) == slowest[row.image.platform]
-        return row.image.platform, *((0, "") if is_slowest else _level(row.image))
+        is_slowest = choose.speed(image) == slowest[image.platform]
+        return image.platform, *((0, "") if is_slowest else _level(image))
 
     document = {
         "schemaVersion": 2,
         "mediaType": manifests.INDEX,
-        "manifests": [_descriptor(row, place(row)[-1]) for row in sorted(best_first, key=place)],
+        "manifests": [_descriptor(image, place(image)[-1]) for image in sorted(best_first, key=place)],
         "annotations": labels.prefixed({"schema": labels.SCHEMA}),
     }
     return json.dumps(document, indent=2).encode()
@@ -92,14 +83,13 @@ def _level(image: Published) -> tuple[int, str]:
     return next(numbered, (len(levels) + 1, ""))
 
 
-def _descriptor(row: IndexEntry, variant: str) -> dict[str, object]:
-    image = row.image
+def _descriptor(image: Published, variant: str) -> dict[str, object]:
     system, _, architecture = image.platform.partition("/")
     annotations = image.labels | {"speed": speed_text(image), "cpuinfo": cpuinfo(image.features)}
     return {
-        "mediaType": row.media_type,
+        "mediaType": image.media_type,
         "digest": image.digest,
-        "size": row.size,
+        "size": image.size,
         "platform": {"os": system, "architecture": architecture} | ({"variant": variant} if variant else {}),
         "annotations": labels.prefixed(annotations) | {client.CREATED: image.created},
     }
@@ -158,7 +148,7 @@ def of_labels(raw: object, created: object, digest: str) -> Published | None:
     )
 
 
-def read_index(index: Manifest | None) -> list[IndexEntry]:
+def read_index(index: Manifest | None) -> list[Published]:
     """Return the images that an index names; [] if there is none. Rows that nobody can read are passed over.
 
     Raises Malformed if it is not an index, or has too many rows.
@@ -176,15 +166,15 @@ def read_index(index: Manifest | None) -> list[IndexEntry]:
         raise manifests.Malformed(
             f"{index.digest} has {len(rows)} rows", hint=f"an index of tfbuild has {MOST_ROWS} at most"
         )
-    return [entry for row in rows if (entry := _entry(row)) is not None]
+    return [image for row in rows if (image := _image(row)) is not None]
 
 
-def _entry(row: dict[str, Any]) -> IndexEntry | None:
+def _image(row: dict[str, Any]) -> Published | None:
     annotations, size = row.get("annotations"), row.get("size")
     if not isinstance(annotations, dict) or not isinstance(size, int) or row.get("mediaType") not in manifests.IMAGES:
         return None
     image = of_labels(annotations, annotations.get(client.CREATED), str(row.get("digest", "")))
-    return IndexEntry(image=image, media_type=str(row["mediaType"]), size=size) if image is not None else None
+    return replace(image, media_type=str(row["mediaType"]), size=size) if image is not None else None
 
 
 # --- yanked images: an artifact under ID.yanked says why, and no index names ID any more ------------------------------
@@ -234,8 +224,8 @@ ROUNDS = 5
 Note = Callable[[str], object]
 
 
-def update(registry: Registry, release: str, target: str, note: Note) -> dict[str, list[IndexEntry]]:
-    """Write the indexes that may name an image of a release, and return their entries by tag.
+def update(registry: Registry, release: str, target: str, note: Note) -> dict[str, list[Published]]:
+    """Write the indexes that may name an image of a release, and return their images by tag.
 
     Damaged images are left out, and reported to `note`. Raises RegistryRefused if others keep changing them.
     """
@@ -253,52 +243,52 @@ def update(registry: Registry, release: str, target: str, note: Note) -> dict[st
     )
 
 
-def state(registry: Registry, release: str, target: str, note: Note) -> tuple[dict[str, list[IndexEntry]], list[str]]:
-    """Return the entries that the indexes of a release should have, and which indexes have others; changes nothing."""
+def state(registry: Registry, release: str, target: str, note: Note) -> tuple[dict[str, list[Published]], list[str]]:
+    """Return the images that the indexes of a release should have, and which indexes have others; changes nothing."""
     current = {tag: _index(registry, tag) for tag in index_tags(release, target)}
-    wanted = _wanted(registry, target, current, note)
-    contents = {tag: index_content(rows) for tag, rows in wanted.items()}
-    # Without any rows, an index need not exist.
-    missing = {tag for tag, index in current.items() if index is None and wanted[tag]}
-    changed = {tag for tag, index in current.items() if index is not None and index.content != contents[tag]}
-    return wanted, [tag for tag in current if tag in missing | changed]
+    wanted = _wanted(registry, target, {tag: images for tag, (_, images) in current.items()}, note)
+    # Without any images, an index need not exist.
+    missing = [tag for tag, (content, _) in current.items() if not content and wanted[tag]]
+    changed = [tag for tag, (content, _) in current.items() if content and content != index_content(wanted[tag])]
+    return wanted, missing + changed
 
 
-def _index(registry: Registry, tag: str) -> Manifest | None:
-    """Return what a moving tag names. What nobody can read is written again."""
+def _index(registry: Registry, tag: str) -> tuple[bytes, list[Published]]:
+    """Return what a moving tag names, b"" if there is none, and its images. What nobody can read is written again."""
     try:
-        return registry.manifest(tag)
+        index = registry.manifest(tag)
+        return index.content if index is not None else b"", read_index(index)
     except manifests.Damaged:
-        return Manifest(digest="", media_type="", content=b"{}")
+        return b"{}", []
 
 
 def _wanted(
-    registry: Registry, target: str, current: Mapping[str, Manifest | None], note: Note
-) -> dict[str, list[IndexEntry]]:
-    """Return the entries that these indexes should have, by the current fixed tags.
+    registry: Registry, target: str, current: Mapping[str, Iterable[Published]], note: Note
+) -> dict[str, list[Published]]:
+    """Return the images that these indexes should have, by the current fixed tags.
 
     Images without SBOM and provenance are not among them, because their push did not finish, nor are yanked ones. What
     an index says of a digest is trusted: it was read from that image, and a pull compares it.
     """
-    known = {entry.image.digest: entry for index in current.values() for entry in _readable(index)}
+    known = {image.digest: image for images in current.values() for image in images}
     every = set(registry.tags())
     names = [name for name in sorted(every) if f"-{target}-" in name and yank_tag(name) not in every]
     released = {name: release for name in names if (release := release_of(name)) is not None}
 
     @cache
-    def row(name: str) -> IndexEntry | None:
+    def row(name: str) -> Published | None:
         return _row(registry, name, target, known, note)
 
-    def rows(names: Iterable[str]) -> list[IndexEntry]:
-        return [entry for entry in parallel(row, names) if entry is not None]
+    def rows(names: Iterable[str]) -> list[Published]:
+        return [image for image in parallel(row, names) if image is not None]
 
-    def latest() -> list[IndexEntry]:
-        """Return the entries of the newest release of which any image was pushed completely."""
+    def latest() -> list[Published]:
+        """Return the images of the newest release of which any image was pushed completely."""
         final = {release for release in released.values() if not release.is_prerelease}
         every = (rows(name for name in released if released[name] == newest) for newest in sorted(final, reverse=True))
         return next(filter(None, every), [])
 
-    def of(series: str) -> list[IndexEntry]:
+    def of(series: str) -> list[Published]:
         if series == LATEST:
             return latest()
         return rows(name for name, release in released.items() if _belongs(name, release, series))
@@ -311,29 +301,22 @@ def _belongs(name: str, release: Version, series: str) -> bool:
     return name.startswith(f"{series}-") or (name.startswith(f"{series}.") and not release.is_prerelease)
 
 
-def _readable(index: Manifest | None) -> list[IndexEntry]:
-    try:
-        return read_index(index)
-    except manifests.Damaged:
-        return []
-
-
-def _row(registry: Registry, name: str, target: str, known: Mapping[str, IndexEntry], note: Note) -> IndexEntry | None:
+def _row(registry: Registry, name: str, target: str, known: Mapping[str, Published], note: Note) -> Published | None:
     """Return the image under a fixed tag, if its push finished."""
     try:
-        entry = known.get(registry.digest(name))
-        if entry is not None and entry.image.id == name:
-            return entry
-        entry = read_fixed(registry, name)
-        finished = entry is not None and entry.image.target == target and client.complete(registry, entry.image.digest)
-        return entry if finished else None
+        image = known.get(registry.digest(name))
+        if image is not None and image.id == name:
+            return image
+        image = read_fixed(registry, name)
+        finished = image is not None and image.target == target and client.complete(registry, image.digest)
+        return image if finished else None
     except manifests.Damaged as error:
         # One damaged image must not hide all the others.
         note(f"{registry.repository}:{name} is left out: {error.reason}; {error.hint}")
         return None
 
 
-def read_fixed(registry: Registry, name: str) -> IndexEntry | None:
+def read_fixed(registry: Registry, name: str) -> Published | None:
     """Return the image under a fixed tag, by its labels; None if tfbuild did not make it. Raises Damaged."""
     manifest = registry.manifest(name)
     if manifest is None or manifest.media_type not in manifests.IMAGES:
@@ -341,4 +324,4 @@ def read_fixed(registry: Registry, name: str) -> IndexEntry | None:
     image = of_config(registry.config(manifest), manifest.digest)
     if image is None or image.id != name:
         return None
-    return IndexEntry(image=image, media_type=manifest.media_type, size=len(manifest.content))
+    return replace(image, media_type=manifest.media_type, size=len(manifest.content))

@@ -37,7 +37,6 @@ from tfbuild.util.terminal import printable
 OPTION = "--index"
 INDEX_HINT = "check the --index address: that of the folder with choose.json, not of its SET/simple/"
 NO_SPACE = "set TMPDIR to a folder with space"
-UNSOUND = "its row in the index contradicts itself: a newer tfbuild wrote it, or somebody changed it"
 
 
 # --- the environment, and the pip or uv that installs -----------------------------------------------------------------
@@ -162,7 +161,7 @@ class WheelSource:
         return f"{self.name}/{quote(path)}" if self._remote else os.path.join(self.name, path)
 
     def wheels(self, signed: str = "") -> tuple[IndexedWheel, ...]:
-        """Return what the index offers; raises RegistryRefused if it is not one.
+        """Return what the index offers, without rows that contradict themselves; raises RegistryRefused if it is none.
 
         `signed`: options of `cosign verify-blob`. With them it raises VerificationFailed, before it reads the list, if
         cosign does not accept the list's signature.
@@ -170,7 +169,8 @@ class WheelSource:
         content = b"".join(self._read(wheel_rows.CHOICES, wheel_rows.MOST_BYTES))
         if signed:
             self._demand_signature(content, signed)
-        return wheel_rows.read_list(content, self.address(wheel_rows.CHOICES)).wheels
+        rows = wheel_rows.read_list(content, self.address(wheel_rows.CHOICES)).wheels
+        return tuple(filter(wheel_rows.is_sound, rows))
 
     def _demand_signature(self, content: bytes, options: str) -> None:
         name = f"{wheel_rows.CHOICES}{signing.BUNDLE}"
@@ -244,14 +244,8 @@ def select(
     target: str = "",
 ) -> Choice:
     """Return the wheel for this CPU of those that this environment can install, by the rules of `pull`."""
-    sound = [row for row in rows if wheel_rows.is_sound(row)]
-    others = [
-        PassedOver(id=ascii(printable(row.name, MOST_NAME))[1:-1], reason=UNSOUND, notable=True)
-        for row in rows
-        if row not in sound
-    ]
-    known = {row.published.id: row for row in sound}
-    among = choose.matching([row.published for row in sound], release=release, target=target, python="")
+    known = {row.published.id: row for row in rows}
+    among = choose.matching([row.published for row in known.values()], release=release, target=target, python="")
     reasons = {image.id: reason for image in among if (reason := _misfit(known[image.id], environment))}
     choice = choose.choose(
         [image for image in among if image.id not in reasons],
@@ -259,7 +253,7 @@ def select(
         features=frozenset(isa.of_cpu(host, exact=True).features),
     )
     newest = Version(choice.best.release) if choice.best else None
-    others += [
+    others = [
         PassedOver(id=name, reason=reason, notable=newest is None or Version(known[name].release) > newest)
         for name, reason in reasons.items()
     ]
@@ -306,7 +300,7 @@ def request_with_wheel(
     wanted = rules.requested_set(cpu, PLATFORMS[platform], host, exact=True)
     # The target of a wheel that tfbuild did not compile is unknown here; planning refuses one that does not fit.
     targets = ("", rules.refuse_exclusive(request))
-    rows = [row for row in source.wheels() if wheel_rows.is_sound(row) and row.target in targets and not row.yanked]
+    rows = [row for row in source.wheels() if row.target in targets and not row.yanked]
     among = choose.matching([row.published for row in rows], release=request.release, target="", python=request.python)
     choice = choose.choose(among, platform=platform, features=frozenset(wanted.features if wanted else ()))
     row = chosen_row(rows, choice, source.name, "this request")

@@ -8,7 +8,8 @@ docs.gitlab.com/ci/variables/predefined_variables.
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from tfbuild.oci import client, manifests, references
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
 from tfbuild.publish import sbom
-from tfbuild.util.files import replace_file, writing
 from tfbuild.verify import report as reporting
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -31,14 +31,22 @@ REQUESTED = ("release", "target", "python", "platform", "wheel", "requirement", 
 TENSORFLOW = "git+https://github.com/tensorflow/tensorflow"
 
 
-@dataclass(frozen=True, kw_only=True)
-class CiRun:
-    """`builder`: the workflow or pipeline that ran; `invocation`: this run of it; `source`: the checkout it ran in."""
-
-    builder: str
-    invocation: str
-    source: str
-    commit: str
+# By what says that a CI runs: the workflow or pipeline, this run of it, and the checkout in which it ran.
+RUNS = {
+    "GITHUB_ACTIONS": {
+        "builder": "{GITHUB_SERVER_URL}/{GITHUB_WORKFLOW_REF}",
+        "invocation": "{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}/actions/runs/{GITHUB_RUN_ID}"
+        "/attempts/{GITHUB_RUN_ATTEMPT}",
+        "source": "git+{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}",
+        "commit": "{GITHUB_SHA}",
+    },
+    "GITLAB_CI": {
+        "builder": "{CI_PROJECT_URL}//{CI_CONFIG_PATH}@{CI_COMMIT_REF_NAME}",
+        "invocation": "{CI_JOB_URL}",
+        "source": "git+{CI_PROJECT_URL}",
+        "commit": "{CI_COMMIT_SHA}",
+    },
+}
 
 
 def statement(
@@ -52,7 +60,7 @@ def statement(
     report: bytes,
     verified: str,
     bill: bytes,
-    run: CiRun | None,
+    run: Mapping[str, str] | None,
 ) -> bytes:
     """Return the statement about an image in a registry. `digest`: that of its manifest; `built`: the builder's notes.
 
@@ -73,11 +81,11 @@ def statement(
         },
         "runDetails": {
             "builder": {
-                "id": run.builder if run else BUILDER,
+                "id": run["builder"] if run else BUILDER,
                 "version": {"tfbuild": known.get("version")},
                 "builderDependencies": [_resource("toolchain", toolchain)] if toolchain else [],
             },
-            "metadata": {"invocationId": run.invocation if run else known.context, "finishedOn": image.created},
+            "metadata": {"invocationId": run["invocation"] if run else known.context, "finishedOn": image.created},
             "byproducts": [
                 _resource("configuration", image.id),
                 _resource(f"{known.id}.json", manifests.digest_of(report), annotations={"created": verified}),
@@ -95,7 +103,7 @@ def statement(
 
 
 def _dependencies(
-    labels: ImageLabels, built: Mapping[str, str], wheel_sha256: str, run: CiRun | None
+    labels: ImageLabels, built: Mapping[str, str], wheel_sha256: str, run: Mapping[str, str] | None
 ) -> list[dict[str, Any]]:
     """Return the base, the image that TensorFlow was taken from, its source and wheel if known, the CI's checkout."""
     resources = []
@@ -113,7 +121,7 @@ def _dependencies(
         digest = f"sha256:{wheel_sha256}" if wheel_sha256 else ""
         resources.append(_resource(labels.get("requirement") or "tensorflow wheel", digest, uri=on_pypi))
     if run is not None:
-        resources.append(_resource("checkout", f"gitCommit:{run.commit}", uri=run.source))
+        resources.append(_resource("checkout", f"gitCommit:{run['commit']}", uri=run["source"]))
     return resources
 
 
@@ -127,46 +135,21 @@ def _resource(name: str, digest: str, **more: object) -> dict[str, Any]:
 # --- the CI run, by variables that are only as trustworthy as whoever sets them ---------------------------------------
 
 
-def this_run(env: Mapping[str, str]) -> CiRun | None:
-    """Return the current CI run; None outside of a CI, or if it does not set all variables."""
-    if env.get("GITHUB_ACTIONS") == "true":
-        return _github(env)
-    if env.get("GITLAB_CI") == "true":
-        return _gitlab(env)
+def this_run(env: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the current CI run by the fields of RUNS; None outside of a CI, or if it does not set all variables."""
+    known = {name: value for name, value in env.items() if value}
+    for variable, fields in RUNS.items():
+        with suppress(KeyError):
+            if known.get(variable) == "true":
+                return {field: text.format_map(known) for field, text in fields.items()}
     return None
 
 
-def _github(env: Mapping[str, str]) -> CiRun | None:
-    server, repository, run = (env.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID"))
-    workflow, commit = env.get("GITHUB_WORKFLOW_REF"), env.get("GITHUB_SHA")
-    if not (server and repository and run and workflow and commit):
-        return None
-    return CiRun(
-        builder=f"{server}/{workflow}",
-        invocation=f"{server}/{repository}/actions/runs/{run}/attempts/{env.get('GITHUB_RUN_ATTEMPT') or '1'}",
-        source=f"git+{server}/{repository}",
-        commit=commit,
-    )
-
-
-def _gitlab(env: Mapping[str, str]) -> CiRun | None:
-    project, job, commit = env.get("CI_PROJECT_URL"), env.get("CI_JOB_URL"), env.get("CI_COMMIT_SHA")
-    if not (project and job and commit):
-        return None
-    reference = env.get("CI_COMMIT_REF_NAME") or commit
-    return CiRun(
-        builder=f"{project}//{env.get('CI_CONFIG_PATH') or '.gitlab-ci.yml'}@{reference}",
-        invocation=job,
-        source=f"git+{project}",
-        commit=commit,
-    )
-
-
-# --- both documents, attached in a registry and written next to the image's report ------------------------------------
+# --- both documents, attached in a registry ---------------------------------------------------------------------------
 
 
 def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest, reports: Path) -> list[str]:
-    """Attach the SBOM and the provenance of an image in the registry, and write them to `reports`.
+    """Attach the SBOM and the provenance of an image in the registry.
 
     Returns the digests of the manifests that attach them, in that order.
     """
@@ -194,15 +177,7 @@ def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest,
     )
     documents = ((client.SBOM, f"{identifier}.cdx.json", bill),
                  (client.PROVENANCE, f"{identifier}.provenance.json", made))  # fmt: skip
-    digests = []
-    for media_type, name, content in documents:
-        write(reports / name, content)
-        digests.append(client.attach(registry, manifest, media_type, name, image.created, content))
-    return digests
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write the whole file or nothing. Raises UsageError or DiskFull."""
-    with writing(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, content)
+    return [
+        client.attach(registry, manifest, media_type, name, image.created, content)
+        for media_type, name, content in documents
+    ]

@@ -26,8 +26,7 @@ def select(registry: Registry, host: Cpu, *, release: str, target: str, python: 
             f"{registry.repository} has no {tag}",
             hint=f"it has: {', '.join(offered[:12]) or 'no images of tfbuild yet'}",
         )
-    every = [entry.image for entry in indexes.read_index(index)]
-    all_pythons = choose.matching(every, release=release, target=target, python="")
+    all_pythons = choose.matching(indexes.read_index(index), release=release, target=target, python="")
     published = [image for image in all_pythons if python in ("", image.python)]
     if all_pythons and not published:
         others = sorted({image.python for image in all_pythons}, key=lambda text: (len(text), text))

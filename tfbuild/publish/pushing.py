@@ -128,7 +128,7 @@ def offer(registry: Registry, identifier: str, digest: str, note: indexes.Note) 
     """Compute the indexes of an image, and return those that offer it. Raises Unfinished if none does."""
     target = identifier.split("-")[1]
     rows = indexes.update(registry, identifier.partition("-")[0], target, note)
-    tags = [tag for tag, entries in rows.items() if any(entry.image.digest == digest for entry in entries)]
+    tags = [tag for tag, images in rows.items() if any(image.digest == digest for image in images)]
     if not tags:
         raise Unfinished(
             f"no index of {registry.repository} offers {identifier}: it is another image there now, was yanked, or "

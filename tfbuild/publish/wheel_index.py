@@ -1,7 +1,7 @@
 """A static index of wheels, for any web server: one PEP 503 index for each instruction set, over one pool of files.
 
     pool/SHA256/WHEEL[.metadata]
-    SET/simple/{index.html, PROJECT/{index.html,index.json}}
+    SET/simple/{index.html, PROJECT/index.html}
     choose.json, choose.tsv, install.sh, index.html
 
 pip and uv choose among wheels by their names, which cannot say what a CPU must have: in one index for all sets,
@@ -135,11 +135,7 @@ def of_folder(folder: Path) -> list[Path]:
     """Return the wheels in a folder; raises UsageError if there are none."""
     found = sorted(folder.glob("*.whl")) if folder.is_dir() else []
     if not found:
-        below = next((path.parent for path in sorted(folder.glob("*/*.whl"))), None)
-        hint = "--wheels DIR, for example dist, where `invoke wheel` writes them"
-        if below:
-            hint = f"they are in folders below it: add these one by one, with --wheels {below}"
-        raise UsageError(f"no wheels in {folder}", hint=hint)
+        raise UsageError(f"no wheels in {folder}", hint="--wheels DIR: one to which `invoke wheel` wrote")
     return found
 
 

@@ -53,7 +53,6 @@ def _simple(
     for project, files in projects.items():
         others = documents.get(project, {})
         texts[f"{name}/simple/{project}/index.html"] = _project_page(project, files, others)
-        texts[f"{name}/simple/{project}/index.json"] = _json(_project_document(project, files, others))
     links = [{"text": project, "attributes": {"href": f"{project}/"}} for project in sorted(projects)]
     title = f"TensorFlow for {name}"
     return texts | {f"{name}/simple/index.html": render("index/simple.html", title=title, links=links)}
@@ -105,28 +104,6 @@ def _project_page(project: str, rows: Iterable[IndexedWheel], documents: Mapping
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _project_document(project: str, rows: Sequence[IndexedWheel], documents: Mapping[str, str]) -> dict[str, object]:
-    """Return PEP 691's document of a project, with the sizes and times of PEP 700."""
-    files = [
-        {
-            "filename": row.name,
-            "url": _address(row),
-            "hashes": {"sha256": row.sha256},
-            "size": row.size,
-            "core-metadata": {"sha256": row.metadata},
-            "yanked": row.yanked or False,
-            **({"requires-python": row.requires_python} if row.requires_python else {}),
-            **({"upload-time": row.created} if row.created else {}),
-        }
-        for row in rows
-    ] + [
-        {"filename": name, "url": quote(name), "hashes": {"sha256": _digest(text)}, "size": len(text)}
-        for name, text in documents.items()
-    ]
-    versions = sorted({row.version for row in rows}, key=Version)
-    return {"meta": {"api-version": "1.1"}, "name": project, "versions": versions, "files": files}
 
 
 def columns(row: IndexedWheel) -> list[str]:
