@@ -36,7 +36,7 @@ VALUES: Mapping[str, Any] = {
     "bazel": "7.4.2", "compute_capabilities": "8.0", "cuda": "12.8", "cudnn": "9.7",
     "bazel_flag": ("--copt=-O3",),
     "source": "tree", "source_sha256": "{SHA256}", "patch": ("fix.patch",), "override_repository": ("eigen=eigen",),
-    "base": "python:3.13-trixie", "system_lib": ("curl",),
+    "hermetic_python": "double.tar.gz", "base": "python:3.13-trixie", "system_lib": ("curl",),
     "configure": ("TF_ENABLE_XLA=0",), "without_fix": ("gcc12-avxvnniint8",),
 }  # fmt: skip
 BESIDE: Mapping[str, Mapping[str, Any]] = {

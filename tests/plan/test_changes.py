@@ -14,7 +14,7 @@ from tests.plan.test_selection import chosen
 from tests.rows import each
 from tests.users import nobody
 from tfbuild.context import dockerfile
-from tfbuild.errors import BadInput, TfbuildError, UsageError
+from tfbuild.errors import BadInput, TfbuildError, Unsupported, UsageError
 from tfbuild.plan import source
 
 DIFF = "--- a/configure.py\n+++ b/configure.py\n@@ -1 +1 @@\n-print(1)\n+print(2)\n"
@@ -62,6 +62,20 @@ def test_they_are_in_the_context_and_in_what_writes_it_again(diff: Path, eigen: 
     command = dockerfile.command(build)
     for words in ("patch 'my fix.patch'", "override-repository eigen_archive=eigen", "system-lib zlib=zlib1g-dev"):
         assert f"--{words}" in command
+
+
+def test_an_archive_of_python_is_unpacked_where_bazel_is_told_to_take_it(tmp_path: Path) -> None:
+    archive = tmp_path / "my-python.tar.gz"
+    archive.write_bytes(b"archive")
+    sha256 = "0eb3e36bfb24dcd9bb1d1bece1531216b59539a8fde17ee80224af0653c92aa3"
+    build = chosen(release="2.20.0", cpu="avx2", hermetic_python=str(archive))
+    folder = dockerfile.write_context(build, tmp_path / "context").folder
+    assert {f"build --repo_env=HERMETIC_PYTHON_{setting}" for setting in (
+        "URL=file:///opt/overrides/hermetic-python/my-python.tar.gz", f"SHA256={sha256}",
+    )} <= set((folder / "bazelrc").read_text().splitlines())  # fmt: skip
+    with tarfile.open(folder / "overrides/hermetic-python.tar") as tar:
+        assert [member.name.partition("/")[2] for member in tar] == ["my-python.tar.gz"]
+    assert "source=overrides,target=/mnt/overrides" in (folder / "Dockerfile").read_text()
 
 
 def test_what_the_scripts_of_a_compile_call_is_mounted_where_they_look(tmp_path: Path) -> None:
@@ -203,6 +217,8 @@ def test_what_bazel_7_needs_changed_is_changed_up_to_the_release_that_has_it_its
         ({"configure": ("tf_enable_xla=0",)}, UsageError, "NAME=VALUE"),
         ({"patch": ("none.patch",)}, BadInput, "--patch none.patch: No such file or directory"),
         ({"patch": ("README.md",)}, BadInput, "not a unified diff"),
+        ({"hermetic_python": "none.tar.gz"}, Unsupported, "2.14.1 takes no archive"),
+        ({"hermetic_python": "none.tar.gz", "release": "2.20.0"}, BadInput, "none.tar.gz: No such file or directory"),
         ({"override_repository": ("eigen=",)}, UsageError, "'eigen=' is not NAME=FOLDER"),
         ({"override_repository": ("eigen=none",)}, BadInput, "no folder at none: No such file or directory"),
         ({"override_repository": ("eigen=README.md",)}, BadInput, "no folder at README.md: not a folder"),
@@ -211,7 +227,7 @@ def test_what_bazel_7_needs_changed_is_changed_up_to_the_release_that_has_it_its
 )
 def test_what_cannot_be_used_is_refused(options: dict[str, Any], error: type[TfbuildError], says: str) -> None:
     with pytest.raises(error, match=says) as refusal:
-        chosen(**SOURCE, **options)
+        chosen(**(SOURCE | options))
     assert refusal.value.hint
 
 

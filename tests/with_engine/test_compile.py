@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -217,9 +218,12 @@ def changed(tmp_path: Path) -> Changed:
 def test_a_patch_a_repository_and_a_system_library_are_compiled_in_and_its_package_is_in_the_image(
     changed: Changed, site: Site, engine: Engine, tmp_path: Path
 ) -> None:
+    python = tmp_path / "python.tar.gz"
+    with tarfile.open(python, "w:gz") as archive:
+        archive.add(changed.patch, "python/any")
     request = Request(
         target="mkl", release=RELEASE, bazel=mirror.BAZEL, compiler="clang-16",
-        cpu="westmere", base=site.base, source=str(TREE),
+        cpu="westmere", base=site.base, source=str(TREE), hermetic_python=str(python),
         patch=(str(changed.patch),), override_repository=(f"ours={changed.ours}",),
         system_lib=("snappy=libsnappy-dev",), with_headers=True,
     )  # fmt: skip

@@ -23,7 +23,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tfbuild import util
 from tfbuild.context.labels import UNVERIFIED, image_name, labels_of, smoke_plan
 from tfbuild.errors import TfbuildError, UsageError
-from tfbuild.plan import Build, alternatives, official_build, source
+from tfbuild.plan import OVERRIDES, Build, alternatives, official_build, source
 from tfbuild.util.files import ELSEWHERE, flush, temporary_folder, writing
 
 # In a context: what all builds have in common.
@@ -54,8 +54,6 @@ COMPILE_FILES = (
     "toolchain.sh", "source.sh", "edit.py", "compile.sh", "relay.py", "remote.py", "repack.py", "sitting.py",
     "system.sh", "truststore.py",
 )  # fmt: skip
-# The builder's folder for repositories that replace external ones.
-OVERRIDES = "/opt/overrides"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,8 +152,12 @@ def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
     if build.own_bazel:
         (folder / "bazel").mkdir()
         source.pack(build.own_bazel.path, folder / "bazel" / "bazel.tar", as_file="bin/bazel")
+    if build.overrides or build.hermetic_python:
+        (folder / "overrides").mkdir()
+    if build.hermetic_python:
+        python = build.hermetic_python.path
+        source.pack(python, folder / "overrides" / "hermetic-python.tar", as_file=python.name)
     for override in build.overrides:
-        (folder / "overrides").mkdir(exist_ok=True)
         source.pack(override.path, folder / "overrides" / f"{override.name}.tar")
 
 

@@ -162,6 +162,7 @@ class CompileCost(RangeRow, frozen=True, kw_only=True):
 
 class HermeticPython(Sourced, frozen=True, kw_only=True):
     variable: str
+    archive: bool = False
 
 
 class HostTool(Sourced, frozen=True, kw_only=True):

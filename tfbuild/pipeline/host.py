@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfbuild.context import dockerfile
-from tfbuild.context.dockerfile import OVERRIDES
 from tfbuild.engine import faults
 from tfbuild.engine.build import NO_SPACE, PROXIES, BuildSettings, show
 from tfbuild.errors import BuildFailed, DiskFull, UsageError
@@ -29,7 +28,7 @@ from tfbuild.pipeline.machine import HostSystem
 from tfbuild.pipeline.maker import Maker, needed_disk
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.wheel import Exported
-from tfbuild.plan import BUILD_PYTHON, Build, source
+from tfbuild.plan import BUILD_PYTHON, OVERRIDES, Build, source
 from tfbuild.util import files, process
 from tfbuild.util.progress import Progress, Step
 

@@ -1,7 +1,7 @@
 """Request + facts + CPU -> a `Build` or a refusal. Nothing is started."""
 
 from tfbuild.facts.release_table import is_version
-from tfbuild.plan.build import BUILD_PYTHON, MACHINES, PLATFORMS, Build
+from tfbuild.plan.build import BUILD_PYTHON, MACHINES, OVERRIDES, PLATFORMS, Build
 from tfbuild.plan.decision import select
 from tfbuild.plan.gain import alternatives, official_build, unused_by_official_wheel, usual
 from tfbuild.plan.request import BASES, Request, RunRequest
@@ -15,6 +15,7 @@ __all__ = [
     "BASES",
     "BUILD_PYTHON",
     "MACHINES",
+    "OVERRIDES",
     "PLATFORMS",
     "Build",
     "Request",

@@ -11,13 +11,15 @@ from tfbuild.facts.release_table import CompileCost, spelled
 from tfbuild.plan.cuda import Capability, parse_capabilities
 from tfbuild.plan.failures import Failure
 from tfbuild.plan.request import Request
-from tfbuild.plan.source import Override, OwnBazel, Patch, Source, SystemLibrary
+from tfbuild.plan.source import Override, OwnBazel, OwnFile, Source, SystemLibrary
 from tfbuild.util import options
 
 MACHINES = isa.MACHINES
 PLATFORMS = {platform: arch for arch, platform in MACHINES.items()}
 # A virtual environment in the builder, with what TensorFlow's own build imports.
 BUILD_PYTHON = "/opt/build/bin/python3"
+# The builder's folder for what replaces external repositories.
+OVERRIDES = "/opt/overrides"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +91,9 @@ class Build:
     cuda: str = ""
     cudnn: str = ""
     source: Source | None = None
-    patches: tuple[Patch, ...] = ()
+    patches: tuple[OwnFile, ...] = ()
     overrides: tuple[Override, ...] = ()
+    hermetic_python: OwnFile | None = None
     system_libs: tuple[SystemLibrary, ...] = ()
     # The known failures whose fixes change the tree or Bazel's flags.
     fixes: tuple[Failure, ...] = ()
@@ -189,6 +192,7 @@ class Build:
                 "wheel": _row(self.wheel, but="path"),
                 "source": _row(self.source) if self.source else None,
                 "patches": [_row(row) for row in self.patches],
+                "hermetic_python": _row(self.hermetic_python) if self.hermetic_python else None,
                 "overrides": [_row(row) for row in self.overrides],
                 "system_libs": [{"name": row.name, "packages": list(row.packages)} for row in self.system_libs],
                 "fixes": [row.id for row in self.fixes],
@@ -196,7 +200,7 @@ class Build:
         )
 
 
-def _row(value: "Wheel | Source | OwnBazel | Patch | Override", but: str = "") -> dict[str, object]:
+def _row(value: "Wheel | Source | OwnBazel | OwnFile | Override", but: str = "") -> dict[str, object]:
     """Return a part of the plan as JSON, with null where it is empty."""
     rows = {name: list(row) if isinstance(row, tuple) else row for name, row in vars(value).items() if name != but}
     return {name: str(row) if isinstance(row, Path) else None if row == "" else row for name, row in rows.items()}

@@ -13,9 +13,10 @@ from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import table
 from tfbuild.plan import failures, remote_cache
-from tfbuild.plan.build import BUILD_PYTHON, PLATFORMS, Build, Toolchain
+from tfbuild.plan.build import BUILD_PYTHON, OVERRIDES, PLATFORMS, Build, Toolchain
 from tfbuild.plan.cuda import Capability
 from tfbuild.plan.request import Request
+from tfbuild.plan.source import OwnFile
 from tfbuild.plan.tree import CUDA_CONFIG, CUDA_SETTING
 
 # Host tools are compiled for any machine that may build. Only --copt has the target's features.
@@ -118,13 +119,19 @@ def repo_env(release: str, env: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(f"--repo_env={variable}={value}" for variable, value in env if variable in overridden)
 
 
-def wheel_flags(release: str, target: str, arch: str, python: str) -> tuple[str, ...]:
+def wheel_flags(release: str, target: str, arch: str, python: str, archive: OwnFile | None = None) -> tuple[str, ...]:
     """Return the Bazel flags that name the wheel and choose the hermetic Python, if the release has such flags."""
     wheel = releases.wheel(release)
     name = targets.get(target).column(wheel.cpu, wheel.gpu)
     official = releases.wheel_flags(release, target, arch)
     hermetic = releases.rows(table().hermetic_python, release)
-    return (*([name] if name else []), *official, *(f"--repo_env={row.variable}={python}" for row in hermetic))
+    own = [f"URL=file://{OVERRIDES}/hermetic-python/{archive.path.name}", f"SHA256={archive.sha256}"] if archive else []
+    return (
+        *([name] if name else []),
+        *official,
+        *(f"--repo_env={row.variable}={python}" for row in hermetic),
+        *(f"--repo_env=HERMETIC_PYTHON_{setting}" for setting in own),
+    )
 
 
 # --- toolchain --------------------------------------------------------------------------------------------------------

@@ -145,6 +145,7 @@ def _compile(
     overrides = tuple(sources.override(text, release) for text in request.override_repository)
     if len({row.name for row in overrides}) < len(overrides):
         raise UsageError("override-repository names a repository twice", hint="once is enough")
+    archive = sources.python_archive(request.hermetic_python, release) if request.hermetic_python else None
     patches = tuple(sources.patch(text) for text in request.patch)
 
     debian = debian if machine else base.debian if base else toolchains.debian_of(request.base)
@@ -169,7 +170,7 @@ def _compile(
         own_bazel=own_bazel,
         bazel_target=releases.wheel(release).target,
         bazel_flags=(
-            *configuration.wheel_flags(release, target, arch, python),
+            *configuration.wheel_flags(release, target, arch, python, archive),
             *configuration.repo_env(release, answers),
             *(flag for row in fixes for flag in row.flags),
             *request.bazel_flag,
@@ -182,6 +183,7 @@ def _compile(
         source=source,
         patches=patches,
         overrides=overrides,
+        hermetic_python=archive,
         system_libs=libraries,
         fixes=fixes,
         wheel=Wheel(kind="source", requirement="", constraints=releases.constraints(release)),
@@ -236,6 +238,7 @@ def _variant(build: Build, gpus: tuple[Capability, ...]) -> tuple[str, ...]:
             compute_capabilities=request.compute_capabilities if request.compute_capabilities != capabilities else "",
             source=build.source.sha256 if build.source else "",
             patch=tuple(patch.sha256 for patch in build.patches),
+            hermetic_python=build.hermetic_python.sha256 if build.hermetic_python else "",
             override_repository=tuple(f"{row.name}={row.sha256}" for row in build.overrides),
         ),
         f"cuda{build.cuda}" if own and build.cuda != own.version else "",

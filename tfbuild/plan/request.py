@@ -212,6 +212,14 @@ class Request:
         written=lambda build: tuple(f"{row.name}={row.path.name}" for row in build.overrides),
         rare=True,
     )
+    hermetic_python: str = _source(
+        "",
+        "archive of the Python that Bazel builds with, in place of the one that it downloads",
+        "FILE",
+        pattern=TEXT,
+        written=lambda build: build.hermetic_python.path.name if build.hermetic_python else "",
+        rare=True,
+    )
     system_lib: tuple[str, ...] = _source(
         (),
         "library to take from the system: curl, or NAME=PACKAGE,PACKAGE (repeatable)",

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from tfbuild import facts
-from tfbuild.errors import BadInput, UsageError
+from tfbuild.errors import BadInput, Unsupported, UsageError
 from tfbuild.facts import releases
-from tfbuild.facts.release_table import RangeRow
+from tfbuild.facts.release_table import RangeRow, table
 from tfbuild.util.files import absence, open_regular, read_regular
 
 REPOSITORY = "https://github.com/tensorflow/tensorflow"
@@ -41,8 +41,8 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patch:
-    """A unified diff, applied in the tree's root without its first path component (`git apply -p1`)."""
+class OwnFile:
+    """A file of the user's own: a patch, applied as `git apply -p1` does, or an archive of a Python."""
 
     path: Path
     sha256: str
@@ -188,7 +188,7 @@ def library_rows() -> tuple[SystemLibrary, ...]:
     return facts.rows("system_libs", SystemLibrary)
 
 
-def patch(text: str) -> Patch:
+def patch(text: str) -> OwnFile:
     """Return the patch at a path; raises BadInput if there is no file, or it is not a diff."""
     path = Path(text)
     try:
@@ -198,7 +198,7 @@ def patch(text: str) -> Patch:
         raise BadInput(f"--patch {text}: {why}", hint="--patch names a unified diff") from error
     if not re.search(rb"^--- .*\n\+\+\+ ", content, re.MULTILINE):
         raise BadInput(f"--patch {text} is not a unified diff", hint="make one with: git diff > my.patch")
-    return Patch(path=path, sha256=digest(path))
+    return OwnFile(path=path, sha256=digest(path))
 
 
 def own_bazel(text: str) -> OwnBazel | None:
@@ -214,6 +214,17 @@ def own_bazel(text: str) -> OwnBazel | None:
             hint="--bazel VERSION=PATH names an executable, or the folder of an installation with bin/bazel",
         )
     return OwnBazel(version=version, path=path)
+
+
+def python_archive(text: str, release: str) -> OwnFile:
+    """Return the archive of the Python that Bazel builds with; raises BadInput, and Unsupported for older releases."""
+    if not any(row.archive for row in releases.rows(table().hermetic_python, release)):
+        raise Unsupported(f"TensorFlow {release} takes no archive of a hermetic Python", hint="--release 2.19 or newer")
+    path = Path(text)
+    if not path.is_file():
+        why = absence(path) or "not a file"
+        raise BadInput(f"--hermetic-python {text}: {why}", hint="--hermetic-python names an archive, as python.tar.gz")
+    return OwnFile(path=path, sha256=digest(path))
 
 
 def override(text: str, release: str) -> Override:
