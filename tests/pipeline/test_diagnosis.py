@@ -31,6 +31,9 @@ ROWS = (
      BadInput, "the repository curl has no BUILD file for @curl//; nothing was compiled"),
     ("  ERROR: /src/tensorflow/BUILD:2:10: no such target '@@llvm-project//mlir:Transforms': target 'Transforms' not",
      BadInput, "the repository llvm-project has no //mlir:Transforms, which this tree uses; nothing was compiled"),
+    # tensorflow issue 90331
+    ("  ERROR: /opt/BUILD:49:21: no such target '@local_config_cuda//cuda:cuda_runtime': target 'cuda_runtime' not",
+     BadInput, "the tree's rules for local_config_cuda make no //cuda:cuda_runtime, which the tree uses;"),
     ("  [FATAL 04:50:11.599 src/blaze.cc:1106] Unexpected error reading config file '/src/.none': (error: 2): No",
      BadInput, "Bazel cannot read /src/.none: (error: 2): No; nothing was compiled"),
     ("  ERROR: Config value 'zz' is not defined in any .rc file", Unsupported, "this TensorFlow has no --config=zz;"),

@@ -130,7 +130,7 @@ def _compile(
 
     # A machine's own compilers and Pythons never change the plan: what it lacks, it is asked for.
     python, compiler, base, base_notes = rules.choose_builder(
-        request, release, lambda name, system: likely(compiler=name, debian=debian if machine else system)
+        request, release, lambda name, system: likely(compiler=name, debian=debian if machine else system, bazel="")
     )
     base = None if machine else base
     version, cudnn = cuda.of_build(request, target, release, gpus)
@@ -150,7 +150,9 @@ def _compile(
 
     debian = debian if machine else base.debian if base else toolchains.debian_of(request.base)
     features = flags.instruction_set.features
-    expected = failures.left_out(likely(compiler=compiler, debian=debian, features=features), request.without_fix)
+    expected = failures.left_out(
+        likely(compiler=compiler, debian=debian, features=features, cudnn=cudnn), request.without_fix
+    )
     fixes = tuple(row for row in expected if row.fixed)
 
     answers = configuration.configure_env(release, target, compiler, gpus, version, cudnn)

@@ -2,16 +2,21 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal
+
+from msgspec import field
+from packaging.specifiers import SpecifierSet
 
 from tfbuild import facts
 from tfbuild.cpu import compilers
 from tfbuild.errors import UsageError
 from tfbuild.facts import Facts, releases
-from tfbuild.facts.release_table import Sourced, version
+from tfbuild.facts.release_table import Sourced
 from tfbuild.facts.toolchains import Distribution
 from tfbuild.plan.cuda import Capability, by_nvcc
+
+specifiers = cache(SpecifierSet)
 
 
 class Edit(Facts, frozen=True, kw_only=True):
@@ -31,17 +36,13 @@ class Failure(Sourced, frozen=True, kw_only=True):
     workaround: str
     match: str = ""
     compiler: Literal["", "gcc", "clang"] = ""
-    compiler_from: int = 0
-    compiler_before: int = 0
-    libstdcxx: int = 0
-    glibc: str = ""
+    when: dict[Literal["compiler", "libstdcxx", "glibc", "bazel", "cuda", "cudnn", "gpu"], str] = field(
+        default_factory=dict
+    )
     features: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     arch: Literal["", "x86_64", "aarch64"] = ""
     nvcc: bool = False
-    cuda_from: str = ""
-    cuda_before: str = ""
-    bazel_from: str = ""
     flags: tuple[str, ...] = ()
     edits: tuple[Edit, ...] = ()
     untried: bool = False
@@ -58,7 +59,7 @@ class Failure(Sourced, frozen=True, kw_only=True):
     @property
     def expected(self) -> bool:
         """Whether a build that it concerns is expected to fail."""
-        return not self.fixed and not self.untried and bool(self.compiler or self.nvcc)
+        return not self.fixed and not self.untried and bool(self.compiler or self.nvcc or self.when)
 
 
 class Cause(Facts, frozen=True, kw_only=True):
@@ -93,30 +94,35 @@ def concerning(
     gpus: tuple[Capability, ...] = (),
     bazel: str = "",
     cuda: str = "",
+    cudnn: str = "",
 ) -> tuple[Failure, ...]:
     """Return the known failures of a build under these conditions.
 
     `debian`: the base's release, None if it is not known; `glibc`: that of a machine in a base's place, else the
-    base's. `bazel`, `cuda`: the versions, "" for the release's own Bazel and for a CUDA that is not known.
+    base's. `bazel`, `cuda`, `cudnn`: the versions, "" for the release's own Bazel and for what is not known.
     """
     name, number = compilers.find(compiler)
-    library = number if name == "gcc" else debian.libstdcxx if debian else None
-    glibc = glibc or (debian.glibc if debian else "")
+    versions = {
+        "compiler": [str(number)],
+        "libstdcxx": [str(number)] if name == "gcc" else [str(debian.libstdcxx)] if debian else [],
+        "glibc": [glibc] if glibc else [debian.glibc] if debian else [],
+        "bazel": [bazel or "0"],
+        "cuda": [cuda or "0"],
+        "cudnn": [cudnn or "0"],
+        "gpu": [gpu.figure for gpu in gpus],
+    }
+
+    def meets(spec: str, among: list[str]) -> bool:
+        return not among or any(specifiers(spec).contains(text, prereleases=True) for text in among)
 
     def concerns(row: Failure) -> bool:
         return (
             row.compiler in ("", name)
-            and row.compiler_from <= number
-            and (not row.compiler_before or number < row.compiler_before)
-            and (library is None or row.libstdcxx <= library)
-            and (not row.glibc or not glibc or version(row.glibc) <= version(glibc))
             and (not row.features or bool(set(row.features) & set(features)))
             and (not row.targets or target in row.targets)
             and row.arch in ("", arch)
             and (not row.nvcc or by_nvcc(gpus, compiler))
-            and (not row.cuda_from or version(row.cuda_from) <= version(cuda or "0"))
-            and (not row.cuda_before or version(cuda or "0") < version(row.cuda_before))
-            and (not row.bazel_from or version(row.bazel_from) <= version(bazel or "0"))
+            and all(meets(spec, versions[key]) for key, spec in row.when.items())
         )
 
     return tuple(row for row in known(release) if concerns(row))
@@ -141,7 +147,7 @@ def notes(rows: Iterable[Failure], glibc: str = "") -> Iterator[str]:
             fix = ", ".join([*row.flags, *(f"an edit of {edit.files}" for edit in row.edits)])
             yield f"fix {row.id}: {row.symptom}: {fix}"
         elif row.expected:
-            condition = f" if the base has glibc {row.glibc} or newer" if row.glibc and not glibc else ""
+            condition = f" if the base has glibc {row.when['glibc']}" if "glibc" in row.when and not glibc else ""
             yield f"known to fail{condition} ({row.id}): {row.symptom}; workaround: {row.workaround}"
         elif row.untried:
             yield f"not certain ({row.id}): {row.symptom}; workaround: {row.workaround}"
