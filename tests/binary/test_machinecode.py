@@ -87,13 +87,13 @@ def test_instructions_are_those_of_the_decoder_s_own_iterator() -> None:
     start = unplain = 0
     while start < len(code):
         piece = code[start : start + machinecode.PIECE]
-        found = machinecode._disassembled(piece)
+        plain, found, end = machinecode._disassembled(piece)
         rows = list(decoder.disasm_lite(piece, 0))
         others = [(address, name, text) for address, _, name, text in rows if not machinecode._plain(name)]
-        assert found.others == others
-        assert found.plain + len(others) == len(rows)
-        assert found.end == (rows[-1][0] + rows[-1][1] if rows else 0)
-        start, unplain = start + (found.end or 1), unplain + len(others)
+        assert found == others
+        assert plain + len(others) == len(rows)
+        assert end == (rows[-1][0] + rows[-1][1] if rows else 0)
+        start, unplain = start + (end or 1), unplain + len(others)
     assert unplain > 200
 
 

@@ -42,7 +42,7 @@ def progress_lines(name: str, outcome: str) -> list[str]:
         ("#7 [wheel 2/5] RUN x\n", Event(kind="start", step=7, text="[wheel 2/5] RUN x")),
         ("#7 12.3 text\n", Event(kind="output", step=7, text="text")),
         ("#7 0.250   indented\n", Event(kind="output", step=7, text="  indented")),
-        ("#7 DONE 3.4s\n", Event(kind="done", step=7, text="", seconds=3.4)),
+        ("#7 DONE 3.4s\n", Event(kind="done", step=7, text="")),
         ("#7 CACHED\n", Event(kind="cached", step=7, text="")),
         ("#7 CANCELED\n", Event(kind="canceled", step=7, text="")),
         ("#7 ERROR: exit code: 7\n", Event(kind="error", step=7, text="exit code: 7")),
@@ -86,10 +86,7 @@ def test_each_stage_is_shown_once(name: str) -> None:
 
 def test_cached_and_parallel_stages_are_shown_as_such() -> None:
     assert {"build: wheel: cached", "build: runtime: cached"} <= set(progress_lines("cached", "done"))
-    stream = io.StringIO()
-    shown("parallel", stream)
-    assert "build: left: done (8.6 s)" in stream.getvalue()
-    assert "build: right: done (8.6 s)" in stream.getvalue()
+    assert {"build: left: done", "build: right: done"} <= set(progress_lines("parallel", "done"))
 
 
 def recording(started: list[Step]) -> Progress:
@@ -105,7 +102,7 @@ def recording(started: list[Step]) -> Progress:
 
 def test_a_step_shows_how_far_its_compile_is() -> None:
     started: list[Step] = []
-    stages = Stages(recording(started), bazel.BazelWatch())
+    stages = Stages(recording(started), bazel.BazelWatch().show)
     for event in (
         Event(kind="start", step=7, text="[build 2/2] RUN sh /mnt/compile.sh"),
         Event(kind="output", step=7, text="[5,000 / 20,000] Compiling a.cc"),
@@ -220,25 +217,25 @@ def test_a_client_with_buildkit_is_taken(
 ) -> None:
     folder = client(tmp_path / "a", version, rest)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    assert build.find_program(os.environ) == build.DockerProgram(path=f"{folder}/docker", buildx=buildx)
+    assert build.find_program(os.environ) == (f"{folder}/docker", buildx)
 
 
-def test_clients_that_cannot_build_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = [
-        str(tmp_path / "missing"),
-        client(tmp_path / "new", NEW, NO_BUILDX + SERVER),
-        client(tmp_path / "podman", "podman version 4.3.1", BUILDX + SERVER),
-        client(tmp_path / "ancient", ANCIENT, BUILDX + SERVER),
-        client(tmp_path / "too-new", NEW, BUILDX + NO_SERVER),
-        client(tmp_path / "old", OLD, NO_BUILDX + SERVER),
-    ]
-    monkeypatch.setenv("PATH", os.pathsep.join(folders))
-    assert build.find_program(os.environ).path == f"{tmp_path}/old/docker"
-
-
-def test_where_no_client_fits_each_reason_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = [client(tmp_path / "new", NEW, NO_BUILDX), client(tmp_path / "podman", "podman version 4.3.1")]
-    monkeypatch.setenv("PATH", os.pathsep.join(folders))
-    with pytest.raises(EngineMissing, match=r"new/docker 28.2 has no buildx plugin\n.*podman/docker is not") as caught:
+@pytest.mark.parametrize(
+    ("version", "rest", "reason"),
+    [
+        (NEW, NO_BUILDX + SERVER, "28.2 has no buildx plugin"),
+        ("podman version 4.3.1", BUILDX + SERVER, "is not Docker's client"),
+        (ANCIENT, BUILDX + SERVER, "17.12 has no buildx plugin"),
+        (NEW, BUILDX + NO_SERVER, "28.2 gets no answer from the engine"),
+    ],
+)
+def test_a_client_that_cannot_build_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, rest: str, reason: str
+) -> None:
+    monkeypatch.setenv("PATH", client(tmp_path / "a", version, rest) + ":/usr/bin:/bin")
+    with pytest.raises(EngineMissing, match=f"a/docker {reason}") as caught:
         build.find_program(os.environ)
     assert "docker-buildx" in caught.value.hint
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineMissing, match="there is no docker program on PATH"):
+        build.find_program(os.environ)

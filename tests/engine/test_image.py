@@ -94,7 +94,6 @@ def ended(message: str, log: str = "") -> int:
     """The exit code of a container that the engine refuses to start, as Docker's client prints and ends."""
     script = "printf '%s\\n' \"$1\" >&2; exit 1"
     with closing(Attached(["sh", "-c", script, "sh", f"{log}{containers.REFUSED}{message}"], os.environ)) as program:
-        program.send(b"", close=True)
         while program.open:
             program.pump(time.monotonic() + 60)
         return containers.exit_code(program)

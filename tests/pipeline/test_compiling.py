@@ -20,6 +20,7 @@ from tfbuild.pipeline import bazel, compiling
 from tfbuild.pipeline.compiling import NO_LIMITS, cgroup_limits, machine_share, memory_hint
 from tfbuild.plan import remote_cache
 from tfbuild.plan.remote_cache import Remote
+from tfbuild.util.progress import Step
 
 CACHE = Remote(cache="grpc://cache:1")
 EXECUTOR = Remote(executor="grpc://farm:1")
@@ -29,9 +30,8 @@ def watching(*lines: str, error: BaseException | None = None) -> Any:
     """A compile that prints these lines, and fails."""
 
     def work(settings: BuildSettings) -> None:
-        assert settings.watch is not None
         for line in ("Analyzing: target //x (1 packages loaded)", *lines):
-            settings.watch(line)
+            settings.watch(Step("build"), line)
         if error is not None:
             raise error
 

@@ -150,7 +150,7 @@ def test_a_base_without_cuda_and_a_wheel_without_a_compile_are_refused(engine: M
 def resolve(engine: MemoryEngine, mode: str, distribution: str = "", **more: Any) -> tuple[Base, str]:
     said = io.StringIO()
     base = base_image.resolve(
-        engine, PYTHON, distribution, mode, progress=Progress(said), log=Path(engine.data_root, "log"), **more
+        engine, PYTHON, distribution, mode, progress=Progress(said), log=Path(engine.data_root or "", "log"), **more
     )
     return base, said.getvalue()
 

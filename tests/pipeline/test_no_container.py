@@ -353,9 +353,9 @@ def test_a_path_that_bazel_does_not_take_and_a_full_disk_are_refused(host: Local
         dataclasses.replace(host, root=tmp_path / "a b")
     host.root.mkdir()
     with pytest.raises(DiskFull, match=rf"GB are needed on {host.root}, .* GB are free") as error:
-        faults.require_free(host, 1 << 60, MORE_SPACE)
+        faults.require_free(host.root, 1 << 60, MORE_SPACE)
     assert "--need-disk" in error.value.hint
-    faults.require_free(host, 0)
+    faults.require_free(host.root, 0)
 
 
 def server(root: str) -> "subprocess.Popen[bytes]":

@@ -163,7 +163,7 @@ def test_a_pipe_is_written_to_if_somebody_reads_it_and_never_waited_for_or_repla
     with pytest.raises(OSError, match="a pipe that nobody writes to"):
         files.read_named(pipe)
     with (
-        pytest.raises(UsageError, match=r"cannot write to .*/pipe: No such device.*\nhint: .* move away"),
+        pytest.raises(UsageError, match=r"cannot write to .*/pipe: No such device"),
         files.writing(tmp_path),
     ):
         files.replace_file(pipe, "x")

@@ -31,22 +31,23 @@ def coloured(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 def test_a_name_between_colons_is_neither_an_emoji_nor_coloured(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stdout, table = coloured(monkeypatch), terminal.table()
     table.add_row("image", value)
-    terminal.write(terminal.console(), [value, table])
+    print(terminal.rendered([value, table]), end="")
     assert stdout.getvalue().startswith(f"{value}\n")
     assert stdout.getvalue().endswith(f"\nimage  {value}\n")
 
 
 def test_a_table_has_a_line_for_each_row_and_its_columns_stand_apart() -> None:
-    stream = io.StringIO()
     rows = [("web1", "3"), ("web22", "40")]
-    terminal.write(terminal.console(stream), [terminal.table(("host", "cpus"), rows, figures=("cpus",))])
-    assert stream.getvalue().splitlines() == ["host   cpus", "web1      3", "web22    40"]
+    table = terminal.table(("host", "cpus"), rows, figures=("cpus",))
+    assert terminal.rendered([table], io.StringIO()).splitlines() == ["host   cpus", "web1      3", "web22    40"]
 
 
 def test_what_is_too_wide_for_a_terminal_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.two_columns([("name", "x " * 100)]) == ["name  " + " ".join(["x"] * 100)]
     coloured(monkeypatch)
-    head, *rows = terminal.table_text(("host", "cpus"), [("x" * 16, "4")], figures=("cpus",)).splitlines()
+    head, *rows = terminal.rendered(
+        [terminal.table(("host", "cpus"), [("x" * 16, "4")], figures=("cpus",))]
+    ).splitlines()
     assert head.startswith("\x1b[2mhost ")
     assert rows == ["x" * 14 + "     4", "xx"]
     assert terminal.two_columns([("name", "one two three-four")]) == ["name  one two", "      three-four"]

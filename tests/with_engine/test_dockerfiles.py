@@ -73,7 +73,7 @@ def place(engine: Engine, official: Build, tmp_path_factory: pytest.TempPathFact
 
 def docker(*words: str | Path, folder: Path | None = None) -> str:
     """Runs a `docker` that has BuildKit, and gives what it prints."""
-    program, env = build.find_program(os.environ).path, {**os.environ, "DOCKER_BUILDKIT": "1"}
+    program, env = build.find_program(os.environ)[0], {**os.environ, "DOCKER_BUILDKIT": "1"}
     done = subprocess.run(
         [program, *words], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=SECONDS
     )

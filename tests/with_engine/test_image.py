@@ -225,7 +225,7 @@ def test_the_locked_down_image_passes_its_own_smoke_benchmark(engine: Engine, im
     limits = {"--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none"}
     assert limits < set(words)
     assert words[-2:] == [image, "tfbuild-smoke"]
-    command = [find_program(engine.environ).path, run, *words, "--json"]
+    command = [find_program(engine.environ)[0], run, *words, "--json"]
     done = subprocess.run(command, env=engine.environ, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     shown = json.loads(done.stdout)
@@ -312,7 +312,7 @@ def test_no_compiler_and_no_tool_of_the_build_is_left(engine: Engine, image: str
 def privileged(engine: Engine, image: str) -> set[str]:
     """The names of the setuid and setgid files in a container's file system."""
     container = engine.client.containers.create(image, ["true"])
-    command = [find_program(engine.environ).path, "export", container.id]
+    command = [find_program(engine.environ)[0], "export", container.id]
     try:
         with subprocess.Popen(command, env=engine.environ, stdout=subprocess.PIPE) as export:
             assert export.stdout is not None

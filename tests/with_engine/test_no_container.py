@@ -68,7 +68,7 @@ def run(host: str, engine: Engine, folder: Path, site: Site) -> Run:
         words = ["wheel", "--no-container", "--target", "mkl", "--release", RELEASE, "--bazel", mirror.BAZEL]
         words += ["--cpu", "westmere", "--python", "3.11", "--source", "endless" if stop else tree]
         words += ["--compiler", COMPILER, "--mirror", site.url]
-        docker, name = find_program(engine.environ).path, f"tfbuild-test-{uuid.uuid4().hex[:8]}"
+        docker, name = find_program(engine.environ)[0], f"tfbuild-test-{uuid.uuid4().hex[:8]}"
         with subprocess.Popen(
             [
                 docker, "run", "--rm", "--init", "--read-only", "--user", NOBODY, "--name", name,

@@ -55,11 +55,10 @@ def test_an_engine_is_started_once_and_stopped(engine: Engine, place: Place) -> 
     ours = Engine.connect(f"unix://{place.socket}")
     data = place.folder / "data"
     assert ours.data_root == data != engine.data_root
-    free = faults.free_space(ours)
-    assert free is not None
-    faults.require_free(ours, free // 2)
+    free = shutil.disk_usage(data).free
+    faults.require_free(ours.data_root, free // 2)
     with pytest.raises(DiskFull, match=f"GB are needed on {data}"):
-        faults.require_free(ours, free * 2)
+        faults.require_free(ours.data_root, free * 2)
     ours.client.close()
     assert place.stop() == 0
     assert processes(str(place.folder)) == []

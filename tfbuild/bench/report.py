@@ -79,7 +79,7 @@ def show(report: BenchReport, stream: IO[str] | None = None) -> None:
         *(Text(f"{row.name}: {finding.text}") for row in report.experiments for finding in row.findings),
         Text(f"{report.image.ref}: {ended} after {report.seconds:.0f} s; {wording.noise(report)}"),
     ]
-    terminal.write(terminal.console(stream), parts)
+    print(terminal.rendered(parts, stream), end="", file=stream)
 
 
 def _rows(report: BenchReport) -> Iterator[tuple[str, ...]]:

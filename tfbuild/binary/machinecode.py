@@ -119,14 +119,14 @@ def _x86(code: bytes) -> Counter[frozenset[str] | None]:
     times, start = Counter[frozenset[str] | None](), 0
     while start < len(code):
         piece = code[start : start + PIECE]
-        found = _disassembled(piece)
-        times[NONE] += found.plain
-        for address, name, operands in found.others:
+        plain, others, end = _disassembled(piece)
+        times[NONE] += plain
+        for address, name, operands in others:
             width = next((width for width in ("zmm", "ymm", "xmm") if width in operands), "")
             times[_needs(name, _encoding(piece, address), width, "[" in operands)] += 1
-        start += found.end
+        start += end
         # The decoder stops at an unknown instruction, and where the piece ends within an instruction.
-        if start >= len(code) or (found.end and len(piece) == PIECE and PIECE - found.end < LONGEST):
+        if start >= len(code) or (end and len(piece) == PIECE and PIECE - end < LONGEST):
             continue
         opcode = read_opcode(code[start : start + LONGEST])
         needed = _coded(opcode) if opcode else None
@@ -135,33 +135,26 @@ def _x86(code: bytes) -> Counter[frozenset[str] | None]:
     return times
 
 
-class Disassembled(NamedTuple):
-    """How many instructions every CPU has; address, mnemonic and operands of the `others`; where decoding ended."""
-
-    plain: int
-    others: list[tuple[int, str, str]]
-    end: int
-
-
-def _disassembled(code: bytes) -> Disassembled:
+def _disassembled(code: bytes) -> tuple[int, list[tuple[int, str, str]], int]:
     """Decode up to the first instruction that capstone does not know.
 
-    Its own iterator makes Python objects of each instruction, which takes three times as long as decoding. Here only
-    the numbers of instructions are read, at once, and the texts of those that some CPU lacks.
+    Returns how many every CPU has; address, mnemonic and operands of the others; and where decoding ended.
+    capstone's own iterator makes Python objects of each instruction, which takes three times as long as decoding. Here
+    only the numbers of instructions are read, at once, and the texts of those that some CPU lacks.
     """
     import capstone
 
     decoder, rows = _decoder(), ctypes.POINTER(capstone._cs_insn)()
     count = capstone._cs.cs_disasm(decoder.csh, code, len(code), 0, 0, ctypes.byref(rows))
     if not count:
-        return Disassembled(0, [], 0)
+        return 0, [], 0
     try:
         size = ctypes.sizeof(capstone._cs_insn)
         numbers = memoryview(ctypes.string_at(rows, count * size)).cast("I")[:: size // 4].tolist()
         lacking = {number for number in set(numbers) if not _plain(decoder.insn_name(number))}
         others = [rows[index] for index, number in enumerate(numbers) if number in lacking]
         texts = [(row.address, row.mnemonic.decode("ascii"), row.op_str.decode("ascii")) for row in others]
-        return Disassembled(count - len(texts), texts, rows[count - 1].address + rows[count - 1].size)
+        return count - len(texts), texts, rows[count - 1].address + rows[count - 1].size
     finally:
         capstone._cs.cs_free(rows, count)
 

@@ -52,7 +52,9 @@ def _table(rows: Sequence[Row], folder: Path) -> str:
         key = (build.release, build.target, build.platform, build.instruction_set.name, build.wheel.kind)
         pythons.setdefault(key, []).append(build.python)
     lines = ((*fields, " ".join(versions)) for fields, versions in pythons.items())
-    return terminal.table_text(("release", "target", "platform", "compiled for", "wheel", "Python"), lines)
+    return terminal.rendered(
+        [terminal.table(("release", "target", "platform", "compiled for", "wheel", "Python"), lines)]
+    )
 
 
 def _json(rows: Sequence[Row], folder: Path) -> str:

@@ -174,13 +174,13 @@ def show_features(features: Iterable["FeatureRow"]) -> None:
         style = "green" if row.kept else "yellow" if row.cpu == "yes" else "dim"
         cells = (row.feature, row.cpu, row.level, row.reason or row.flag, " ".join(row.used_by) or "unknown")
         table.add_row(*(Text(cell, style) for cell in cells))
-    terminal.write(terminal.console(), (table, "", Text(legend(), "dim")))
+    print(terminal.rendered((table, "", Text(legend(), "dim"))), end="")
 
 
 def show_cpus(entries: Iterable["CpuEntry"]) -> None:
     """Print one row per value of --cpu."""
     rows = ((row.name, row.kind, row.platform, row.compiled_for, ", ".join(row.processors)) for row in entries)
-    print(terminal.table_text(("name", "kind", "platform", "compiled for", "processors"), rows), end="")
+    print(terminal.rendered([terminal.table(("name", "kind", "platform", "compiled for", "processors"), rows)]), end="")
 
 
 def show_gain(answer: "MeasuredGain") -> None:

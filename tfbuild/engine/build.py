@@ -1,6 +1,6 @@
 """Build with BuildKit through the `docker` program: the SDK has only the classic builder.
 
-The first `docker` on PATH often cannot use BuildKit either. Recorded samples of its output: tests/data/buildkit.
+Recorded samples of its output: tests/data/buildkit.
 """
 
 import os
@@ -9,11 +9,10 @@ import shutil
 import subprocess
 import textwrap
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
 from tfbuild.engine import connection
 from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError
@@ -28,62 +27,38 @@ PROBE_SECONDS = 20.0
 BUILDKIT_INSIDE = (18, 9)
 BUILDX_ONLY = (23, 0)
 VERSION = re.compile(r"Docker version (\d+)\.(\d+)")
+CLIENTS = (
+    "install the package docker-buildx (Debian 13, Ubuntu), docker-buildx-plugin (Docker's own repository) or "
+    "docker.io (Debian 12)"
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DockerProgram:
-    """A `docker` program that reaches the engine; `buildx`: whether it uses BuildKit through that plugin."""
+def find_program(environ: Mapping[str, str]) -> tuple[str, bool]:
+    """Return the `docker` on PATH, and whether it builds through its plugin buildx, or BuildKit is inside.
 
-    path: str
-    buildx: bool
-
-
-def find_program(environ: Mapping[str, str]) -> DockerProgram:
-    """Return the first `docker` on PATH that can build with BuildKit on the engine that this environment names.
-
-    Raises EngineMissing if there is none.
+    Raises EngineMissing if it cannot build with BuildKit on the engine that this environment names.
     """
     return _find(frozenset(environ.items()))
 
 
 @cache
-def _find(environ: frozenset[tuple[str, str]]) -> DockerProgram:
+def _find(environ: frozenset[tuple[str, str]]) -> tuple[str, bool]:
     env = dict(environ)
-    refused = []
-    for path in _programs(env.get("PATH", os.defpath)):
-        program, why_not = _probe(path, env)
-        if program is not None:
-            return program
-        refused.append(f"{path} {why_not}")
-    raise EngineMissing(
-        "no docker program can build with BuildKit here" + "".join(f"\n  {line}" for line in refused),
-        hint="install the package docker-buildx (Debian 13, Ubuntu), docker-buildx-plugin (Docker's own repository) or "
-        "docker.io (Debian 12)",
-    )
-
-
-def _programs(path: str) -> Iterator[str]:
-    seen = set()
-    for folder in path.split(os.pathsep):
-        program = shutil.which("docker", path=folder) if folder else None
-        if program and Path(program).resolve() not in seen:
-            seen.add(Path(program).resolve())
-            yield program
-
-
-def _probe(path: str, env: Mapping[str, str]) -> tuple[DockerProgram | None, str]:
-    """Return the program, or why it cannot be used."""
+    path = shutil.which("docker", path=env.get("PATH", os.defpath)) or ""
     version = VERSION.match(_output([path, "--version"], env))
     if version is None:
-        return None, "is not Docker's client"
+        raise _missing(f"{path} is not Docker's client" if path else "there is no docker program on PATH")
     major_minor = (int(version[1]), int(version[2]))
-    needs_buildx = major_minor >= BUILDX_ONLY
-    buildx = needs_buildx and bool(_output([path, "buildx", "version"], env))
-    if (needs_buildx and not buildx) or major_minor < BUILDKIT_INSIDE:
-        return None, f"{version[1]}.{version[2]} has no buildx plugin"
+    buildx = major_minor >= BUILDX_ONLY
+    if major_minor < BUILDKIT_INSIDE or (buildx and not _output([path, "buildx", "version"], env)):
+        raise _missing(f"{path} {version[1]}.{version[2]} has no buildx plugin")
     if not _output([path, "version", "--format", "{{.Server.Version}}"], env):
-        return None, f"{version[1]}.{version[2]} gets no answer from the engine"
-    return DockerProgram(path=path, buildx=buildx), ""
+        raise _missing(f"{path} {version[1]}.{version[2]} gets no answer from the engine")
+    return path, buildx
+
+
+def _missing(reason: str) -> EngineMissing:
+    return EngineMissing(f"no docker program can build with BuildKit here: {reason}", hint=CLIENTS)
 
 
 def _output(command: list[str], env: Mapping[str, str]) -> str:
@@ -100,8 +75,8 @@ def _output(command: list[str], env: Mapping[str, str]) -> str:
 # --- its output -------------------------------------------------------------------------------------------------------
 
 LINE = re.compile(r"#(?P<step>\d{1,9}) (?P<rest>.*)")
-TIMED = re.compile(r"(?P<seconds>\d+\.\d+) (?P<text>.*)")
-ENDED = re.compile(r"(?:DONE (?P<done>\d+(?:\.\d+)?)s|(?P<cached>CACHED)|(?P<canceled>CANCELED)|ERROR: (?P<error>.*))$")
+TIMED = re.compile(r"\d+\.\d+ (.*)")
+ENDED = re.compile(r"(?:(?P<done>DONE) \d+(?:\.\d+)?s|(?P<cached>CACHED)|(?P<canceled>CANCELED)|ERROR: (?P<error>.*))$")
 # "[wheel 2/5] RUN ...", "[2/5] RUN ..." and, where several platforms are built, "[linux/amd64 wheel 2/5] RUN ...".
 INSTRUCTION = re.compile(r"\[(?:(?P<stage>[^\]]*?) )?(?P<index>\d{1,9})/(?P<count>\d{1,9})\] (?P<text>.*)")
 # Terminal control sequences, and all control characters except tab, in the output of a build step.
@@ -111,19 +86,17 @@ TAIL_LINES = 20
 # Progress shows an instruction on one line of at most this width, without its mounts.
 MOUNTS = re.compile(r"--mount=\S+\s*")
 WIDTH = 60
+# Takes each line that a step prints, and shows in the step what is to be seen of it.
+Watch = Callable[[Step, str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """`kind`: "start" (title in `text`), "output", "done" (after `seconds`), "cached", "canceled", "error".
-
-    Or "text", which belongs to no step.
-    """
+    """`kind`: "start" (title in `text`), "output", "done", "cached", "canceled", "error"; "text" belongs to no step."""
 
     kind: str
     step: int
     text: str
-    seconds: float = 0.0
 
 
 def parse(line: str) -> Event | None:
@@ -138,9 +111,9 @@ def parse(line: str) -> Event | None:
         return None
     if ended := ENDED.fullmatch(rest):
         kind = next(name for name, value in ended.groupdict().items() if value is not None)
-        return Event(kind=kind, step=step, text=ended["error"] or "", seconds=float(ended["done"] or 0))
+        return Event(kind=kind, step=step, text=ended["error"] or "")
     if timed := TIMED.fullmatch(rest):
-        return Event(kind="output", step=step, text=timed["text"])
+        return Event(kind="output", step=step, text=timed[1])
     kind = "start" if rest.startswith(("[", "exporting")) else "output"
     return Event(kind=kind, step=step, text=rest)
 
@@ -154,34 +127,20 @@ def _last_state(line: str) -> str:
     return (prefix[0] if prefix else "") + states[-1]
 
 
-class LogWatch(Protocol):
-    """Takes each line that a step prints, and returns what to show ("": the line itself); `share`: the part done."""
-
-    share: float | None
-
-    def __call__(self, line: str) -> str: ...
-
-
-def show(step: Step, line: str, watch: LogWatch | None) -> None:
-    """Show a line that a step prints, or what its watch makes of it."""
-    if watch and (detail := watch(line)):
-        # Only for the stage that printed it: the stages after a compile have not come as far.
-        step.detail, step.share = detail, watch.share
-    elif step.share is None:
-        # A compiler's warnings do not replace the progress of the compile.
-        step.detail = line
+def show_line(step: Step, line: str) -> None:
+    """Show a line that a step prints."""
+    step.detail = line
 
 
 class Stages:
     """Shows BuildKit's events in `progress`, one step per stage, and keeps what explains a failure."""
 
-    def __init__(self, progress: Progress, watch: LogWatch | None = None) -> None:
+    def __init__(self, progress: Progress, watch: Watch = show_line) -> None:
         self._progress = progress
         self._watch = watch
         self._titles: dict[int, str] = {}
         self._running: dict[str, Step] = {}
-        # A stage's time is the sum of its instructions' times: BuildKit prints parallel stages one after the other.
-        self._seconds: dict[str, float] = {}
+        self._worked: set[str] = set()
         self._finished: set[str] = set()
         self._output: dict[int, deque[str]] = {}
         self._failed: list[int] = []
@@ -217,22 +176,20 @@ class Stages:
         if event.kind == "start":
             step.detail = detail
         elif event.kind == "output" and event.text:
-            show(step, event.text, self._watch)
+            self._watch(step, event.text)
         elif event.kind in ("error", "canceled"):
             self._end(stage, "failed" if event.kind == "error" else "canceled")
         elif event.kind in ("done", "cached"):
             if event.kind == "done":
-                self._seconds[stage] = self._seconds.get(stage, 0.0) + event.seconds
+                self._worked.add(stage)
             # The next instruction may have to wait for another stage.
             step.detail = ""
             if last:
-                self._end(stage, "done" if stage in self._seconds else "cached")
+                self._end(stage, "done" if stage in self._worked else "cached")
 
     def _end(self, stage: str, outcome: str) -> None:
-        step = self._running.pop(stage)
         self._finished.add(stage)
-        seconds = self._seconds.get(stage, 0.0)
-        self._progress.finish(step, outcome, seconds if outcome in ("done", "cached") else None)
+        self._progress.finish(self._running.pop(stage), outcome)
 
     def end(self, outcome: str) -> None:
         """End the stages that still run."""
@@ -284,7 +241,7 @@ class BuildSettings:
     labels: Mapping[str, str] = field(default_factory=dict)
     network: str = ""
     no_cache: bool = False
-    watch: LogWatch | None = None
+    watch: Watch = show_line
     seconds: float | None = None
 
 
@@ -319,12 +276,12 @@ def build(
 
 
 def _client(environ: Mapping[str, str], *, load: bool) -> list[str]:
-    program = find_program(environ)
-    if not program.buildx:
-        return [program.path, "build"]
+    program, buildx = find_program(environ)
+    if not buildx:
+        return [program, "build"]
     # The engine's own builder, whichever is current: it has the bases that were made here, and keeps the image.
     name = connection.endpoint(environ).context or "default"
-    return [program.path, "buildx", "build", *(["--load"] if load else []), f"--builder={name}"]
+    return [program, "buildx", "build", *(["--load"] if load else []), f"--builder={name}"]
 
 
 def _options(settings: BuildSettings) -> list[str]:

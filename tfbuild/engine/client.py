@@ -7,11 +7,12 @@ handles the end of stdin, TLS and ssh, which the SDK's raw sockets do not.
 import os
 import secrets
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import IO, Any, TypedDict, Unpack
 
 import docker
 
@@ -86,9 +87,10 @@ class Engine:
         return info
 
     @property
-    def data_root(self) -> Path:
-        """The engine's folder of images and caches; the path is one of its machine, which may not be this one."""
-        return Path(self._info()["DockerRootDir"])
+    def data_root(self) -> Path | None:
+        """The engine's folder of images and caches; None if that is on another machine or in a VM."""
+        root = Path(self._info()["DockerRootDir"])
+        return root if self.local and root.is_dir() else None
 
     def image(self, ref: str) -> Image:
         """Return the image named `ref`. Raises UnknownImage if it is not on this engine."""
@@ -132,7 +134,7 @@ class Engine:
     def save(self, names: Sequence[str], path: Path) -> None:
         """Write these images to one file, with the layers that they share once. Raises TransferFailed."""
         # The SDK saves one image alone.
-        command = [build.find_program(self.environ).path, "save", "--output", str(path), *names]
+        command = [build.find_program(self.environ)[0], "save", "--output", str(path), *names]
         done = subprocess.run(command, env=self.environ, capture_output=True, text=True, check=False)
         if done.returncode:
             raise transfer.TransferFailed(f"docker save: {done.stderr.strip()}")
@@ -166,32 +168,25 @@ class Engine:
     ) -> ContainerRun:
         """Run a command to its end in a new container, which is always removed.
 
-        `limit`: bytes kept of each stream; a sandboxed container is ended as soon as a stream exceeds it. Raises
-        TimeoutError after `timeout` seconds.
+        It is ended as soon as one of its streams exceeds `limit` bytes. Raises TimeoutError after `timeout` seconds.
         """
-        sandboxed = options.get("sandbox") is not None
-        with (
-            interruptible(),
-            self._container(ref, command, **options) as container,
-            closing(self._attach(container)) as streams,
-        ):
+        with interruptible(), ExitStack() as stack:
+            questions = stack.enter_context(tempfile.TemporaryFile())
+            questions.write(stdin)
+            questions.seek(0)
+            container = stack.enter_context(self._container(ref, command, **options))
+            streams = stack.enter_context(closing(self._attach(container, questions)))
             deadline = time.monotonic() + timeout  # the time that a slow engine took for the container does not count
-            streams.send(stdin, close=True)
-            truncated = False
-            while streams.open and not (truncated and sandboxed):
+            while streams.open and max(len(streams.out), len(streams.err)) <= limit:
                 try:
                     streams.pump(deadline)
                 except TimeoutError:
                     raise TimeoutError(f"{ref}: {' '.join(command)[:80]} ran longer than {timeout:g} s") from None
-                for stream in (streams.out, streams.err):
-                    truncated |= len(stream) > limit
-                    del stream[limit:]
             return ContainerRun(
-                # One that is still open printed too much, and is killed.
                 exit_code=containers.KILLED if streams.open else containers.exit_code(streams),
-                stdout=streams.out.decode(errors="replace"),
-                stderr=streams.err.decode(errors="replace"),
-                truncated=truncated,
+                stdout=streams.out[:limit].decode(errors="replace"),
+                stderr=streams.err[:limit].decode(errors="replace"),
+                truncated=streams.open,
             )
 
     def worker(self, ref: str, command: Sequence[str], **options: Unpack[ContainerOptions]) -> Worker:
@@ -258,21 +253,17 @@ class Engine:
                 try:
                     self.require_answer()
                 except EngineMissing as missing:
-                    raise EngineMissing(
-                        f"the container engine stopped answering during {use}: "
-                        f"{missing.reason.removeprefix(faults.NO_ANSWER)}",
-                        hint=f"{missing.hint}; {faults.AGAIN}",
-                    ) from missing
+                    why = missing.reason.removeprefix(faults.NO_ANSWER)
+                    message = f"the container engine stopped answering during {use}: {why}"
+                    raise EngineMissing(message, hint=f"{missing.hint}; {faults.AGAIN}") from missing
                 # In this order: a new connection may have waited until the next engine started.
                 if ended():
-                    raise EngineMissing(
-                        f"the container engine ended during {use}, and was started again",
-                        hint=f"{faults.AGAIN}; the engine's log says why it ended (journalctl -u docker)",
-                    )
+                    hint = f"{faults.AGAIN}; the engine's log says why it ended (journalctl -u docker)"
+                    raise EngineMissing(f"the container engine ended during {use}, and was started again", hint=hint)
                 # It does not always say so itself.
-                if faults.disk_is_full(self):
-                    where = f"no space is left on {self.data_root} for {use}"
-                    raise DiskFull(f"the engine's disk is full: {where}", hint=faults.PRUNE_HINT)
+                if faults.disk_is_full(root := self.data_root):
+                    message = f"the engine's disk is full: no space is left on {root} for {use}"
+                    raise DiskFull(message, hint=faults.PRUNE_HINT)
 
             try:
                 yield require_engine
@@ -283,7 +274,7 @@ class Engine:
                 raise
 
     def require_buildkit(self) -> None:
-        """Raise EngineMissing if no `docker` program can build with BuildKit on this engine."""
+        """Raise EngineMissing if the `docker` program cannot build with BuildKit on this engine."""
         build.find_program(self.environ)
 
     @property
@@ -307,9 +298,9 @@ class Engine:
         said = trial.stderr.strip().rpartition("\n")[2] or "it exited without output"
         return f"no container gets a GPU here: {said}" if trial.exit_code else ""
 
-    def _attach(self, container: Any) -> Attached:
-        program = build.find_program(self.environ).path
-        return Attached([program, "start", "--attach", "--interactive", container.name], self.environ)
+    def _attach(self, container: Any, stdin: IO[bytes] | None = None) -> Attached:
+        command = [build.find_program(self.environ)[0], "start", "--attach", "--interactive", container.name]
+        return Attached(command, self.environ, stdin)
 
     @contextmanager
     def _container(

@@ -153,19 +153,13 @@ ADDRESS = re.compile(
     r"(?P<path>/[\w./-]*)?",
     re.ASCII,
 )
-# Printed above ssh's last line, which is the same as for an unknown host.
-CHANGED = "IDENTIFICATION HAS CHANGED"
+# By what ssh prints last. It opens the local socket before it asks for the one there.
 HINTS = (
-    (CHANGED, "its host key has changed: find out why, then ssh-keygen -R"),
     ("Permission denied", "ssh must not prompt: install a key (ssh-copy-id {host}), or load yours (ssh-add)"),
-    ("Host key verification failed", "check its key and accept it once by hand: ssh {host}"),
-    ("Could not resolve hostname", "is the name right? ~/.ssh/config applies"),
-    ("Connection refused", "no sshd answers on that port: ssh://{host}:PORT"),
-    ("No route to host", "is it switched on, and reachable from here?"),
-    ("timed out", "is it switched on, and reachable from here?"),
-    # ssh opens the local socket before it asks for the one there.
-    ("", "its engine is down, its socket is elsewhere (ssh://HOST/PATH/docker.sock), that user may not use it, or sshd "
-     "forwards no sockets: ssh {host} docker version"),
+    ("Host key verification failed", "check its key, which is new or has changed, by hand: ssh {host}"),
+    ("", "is the name right, and the host up? Else its engine is down, its socket is elsewhere "
+     "(ssh://HOST:PORT/PATH/docker.sock), that user may not use it, or sshd forwards no sockets: "
+     "ssh {host} docker version"),
 )  # fmt: skip
 
 
@@ -203,7 +197,7 @@ def tunnel(address: str) -> Iterator[str]:
                     time.sleep(0.02)
                 if not near.exists():
                     log.seek(0)
-                    why = reason(log.read().decode(errors="replace")) if program.poll() is not None else "timed out"
+                    why = "timed out" if program.poll() is None else reason(log.read().decode(errors="replace"))
                     raise EngineMissing(f"{NO_ANSWER}{why}")
                 yield f"unix://{near}"
             finally:
@@ -223,13 +217,7 @@ def tunnel_to(address: str) -> str:
 def reason(output: str) -> str:
     """Return the last line that ssh printed; the lines before it are banners and warnings."""
     lines = ["".join(filter(str.isprintable, line)).strip() for line in output.splitlines()]
-    last = next((line for line in reversed(lines) if line), "ssh ended without output")
-    return f"{CHANGED}: {last}" if any(CHANGED in line for line in lines) else last
-
-
-def advice(address: str, reason: str) -> str:
-    """Return what to do about an engine at the ssh `address` that does not answer, for this reason."""
-    return next(hint for part, hint in HINTS if part in reason).format(host=destination(address)[0])
+    return next((line for line in reversed(lines) if line), "ssh ended without output")
 
 
 # --- the SDK's connection ---------------------------------------------------------------------------------------------
@@ -238,10 +226,8 @@ CALL_SECONDS = 300
 
 
 class _Api(docker.APIClient):  # type: ignore[misc]
-    """Requests lets REQUESTS_CA_BUNDLE overrule a session's CA; this session's CA is the engine's, not the web's."""
-
-    def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
-        return super().merge_environment_settings(url, proxies, stream, self.verify if verify is None else verify, cert)
+    # REQUESTS_CA_BUNDLE would overrule the engine's own CA, and a proxy of the web's would get what is for the engine.
+    trust_env = property(lambda _: False, lambda *_: None)
 
     def _post(self, url: str, **options: Any) -> Any:
         """Pulls get the timeout of all other requests: the SDK would wait forever for a registry that went silent."""
@@ -303,7 +289,8 @@ def _check_socket(address: str) -> None:
 def _advice(endpoint: Endpoint, reason: str) -> str:
     """Return the hint for an engine on another machine that does not answer."""
     if endpoint.address.startswith("ssh://"):
-        return advice(endpoint.address, reason)
+        host = destination(endpoint.address)[0]
+        return next(hint for part, hint in HINTS if part in reason).format(host=host)
     option = f"--context {endpoint.context}" if endpoint.context else f"--host {endpoint.address}"
     return (
         f"is it up, and reachable from here? docker {option} version; if it requires TLS: DOCKER_TLS_VERIFY=1 and "

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import docker
 import requests
@@ -28,15 +28,6 @@ DENIED = "sudo usermod -aG docker $USER, then log in again; or run this command 
 NO_SPACE = re.compile(r"(?:no space left on device|disk quota exceeded)(?:: unknown)?\s*$")
 # An image's name that somebody else removes at the same time; for the SDK, that is not an ImageNotFound.
 UNNAMED = "reference does not exist"
-
-
-class WithDisk(Protocol):
-    """An engine, or whatever else builds, as far as its disk is concerned."""
-
-    @property
-    def local(self) -> bool: ...
-    @property
-    def data_root(self) -> Path: ...
 
 
 @contextmanager
@@ -78,30 +69,19 @@ def disk_full(message: str | None) -> DiskFull | None:
 
 # With less free space, the disk is why the engine failed, whatever it says: its clean-up frees only a little.
 FULL_BYTES = 16 << 20
-UNUSED_HINT = "free unused data: docker builder prune, docker image prune"
 PRUNE_HINT = "docker builder prune, docker image prune; then run the same command again: what was built is kept"
 
 
-def free_space(engine: WithDisk) -> int | None:
-    """Return the free bytes where the engine keeps its images; None if that is on another machine or in a VM."""
-    root = engine.data_root
-    return shutil.disk_usage(root).free if engine.local and root.is_dir() else None
+def disk_is_full(folder: Path | None) -> bool:
+    """Return whether an engine's disk, by its folder if that can be seen, is full."""
+    return folder is not None and shutil.disk_usage(folder).free < FULL_BYTES
 
 
-def disk_is_full(engine: WithDisk) -> bool:
-    """Return whether the engine's disk is seen to be full."""
-    space = free_space(engine)
-    return space is not None and space < FULL_BYTES
-
-
-def require_free(engine: WithDisk, required: int, hint: str = UNUSED_HINT) -> None:
-    """Raise DiskFull, with the hint, if fewer than `required` bytes are free."""
-    space = free_space(engine)
-    if space is not None and space < required:
-        raise DiskFull(
-            f"{required / 1e9:.1f} GB are needed on {engine.data_root}, {space / 1e9:.1f} GB are free",
-            hint=hint,
-        )
+def require_free(folder: Path | None, required: int, hint: str = PRUNE_HINT) -> None:
+    """Raise DiskFull, with the hint, if fewer than `required` bytes are free in `folder`, where that can be seen."""
+    if folder and (space := shutil.disk_usage(folder).free) < required:
+        message = f"{required / 1e9:.1f} GB are needed on {folder}, {space / 1e9:.1f} GB are free"
+        raise DiskFull(message, hint=hint)
 
 
 # --- an engine that ended ---------------------------------------------------------------------------------------------

@@ -216,7 +216,7 @@ def show(fleet: Fleet, stream: IO[str] | None = None) -> None:
     # Lines with options are not wrapped, so that they can be pasted.
     parts: list[RenderableType] = [Text(line, style, no_wrap=True) for line, style in _lines(fleet)]
     parts += ["", _hosts(fleet), "", *(Text(line, "dim") for line in _explanations(fleet))]
-    terminal.write(terminal.console(stream), parts)
+    print(terminal.rendered(parts, stream), end="", file=stream)
 
 
 def _lines(fleet: Fleet) -> Iterator[tuple[str, str]]:

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import tarfile
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -19,7 +20,7 @@ from tfbuild.pipeline import wheel as wheels
 from tfbuild.plan import BASES, Build
 from tfbuild.plan.rules import debian_pythons
 from tfbuild.util import files
-from tfbuild.util.process import discard, last_lines, logged
+from tfbuild.util.process import discard, logged
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import cause
 
@@ -263,8 +264,10 @@ def _mmdebstrap(archive: Path, distribution: str, platform: str, log: Path, ca_c
     ]
     env = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
     discard(log)
-    if logged(command, env, log) != 0:
-        raise RegistryRefused(f"mmdebstrap failed{last_lines(log)}", hint=f"the full log: {log}")
+    last: deque[str] = deque(maxlen=10)
+    if logged(command, env, log, last.append) != 0:
+        text = "".join(f"\n  {line.rstrip()}" for line in last)
+        raise RegistryRefused(f"mmdebstrap failed{text}", hint=f"the full log: {log}")
 
 
 def _ca_hooks(ca_cert: Path | None) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
 
-from tfbuild.util.progress import duration
+from tfbuild.util.progress import Step, duration
 
 # "[1,234 / 20,345] 8 actions running"; some versions add "[Prepa]" or "(12:34:56)".
 COUNT = re.compile(r"\[(?P<done>\d[\d,]{,20}) / (?P<total>\d[\d,]{,20})\]\s*(?P<rest>.*)")
@@ -44,6 +44,14 @@ class BazelWatch:
 
     `share`: the part of the compile that is done, 0 to 1, among the actions that Bazel knows so far.
     """
+
+    def show(self, step: Step, line: str) -> None:
+        """Take a line, and show in its step how far the compile is; a stage after it has not come as far."""
+        if detail := self(line):
+            step.detail, step.share = detail, self.share
+        elif step.share is None:
+            # A compiler's warnings do not replace the progress of the compile.
+            step.detail = line
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.began = False

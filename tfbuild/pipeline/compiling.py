@@ -16,7 +16,6 @@ from tfbuild import cpu
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine, faults
 from tfbuild.engine.build import BuildSettings
-from tfbuild.engine.faults import WithDisk
 from tfbuild.errors import BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
 from tfbuild.pipeline import bazel, bundle, diagnosis
 from tfbuild.pipeline.bazel import BazelWatch
@@ -39,9 +38,13 @@ USELESS = (
 )
 
 
-class Exporter(WithDisk, Protocol):
+class Exporter(Protocol):
     """What runs a builder's stage and writes its files to a folder: a container engine, or this machine (host.py)."""
 
+    @property
+    def local(self) -> bool: ...
+    @property
+    def data_root(self) -> Path | None: ...
     @property
     def cpus(self) -> int: ...
     @property
@@ -155,7 +158,7 @@ def run_builder(
     share = _share(builder, build, run, progress) if compiles else None
     with temporary_folder() as folder:
         settings = replace(settings, secrets=_secrets(builder, build, run, share, folder), network=run.network)
-        watched = replace(settings, watch=watch, seconds=started + GRACE_SECONDS if run.seconds else None)
+        watched = replace(settings, watch=watch.show, seconds=started + GRACE_SECONDS if run.seconds else None)
         try:
             if output is None:
                 cast("Engine", builder.engine).build(context, watched, tag=tag, stage=stage)
@@ -256,7 +259,7 @@ def _keep(builder: Builder, context: Path, settings: BuildSettings, watch: Bazel
 def _answer(builder: Builder, run: Run, share: Share | None, error: BuildFailed, watch: BazelWatch) -> TfbuildError:
     """Return the error with what to do about it, where that is known."""
     # Programs call a full disk anything: apt calls signatures invalid.
-    if faults.disk_is_full(builder.engine):
+    if faults.disk_is_full(builder.engine.data_root):
         message = f"{builder.where}'s disk is full\n{error.reason}"
         return DiskFull(message, hint=f"{builder.free_disk}; {error.hint}")
     if watch.killed and share is not None:

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 from collections import deque
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from tfbuild.context import dockerfile
 from tfbuild.engine import faults
-from tfbuild.engine.build import NO_SPACE, PROXIES, BuildSettings, show
+from tfbuild.engine.build import NO_SPACE, PROXIES, BuildSettings
 from tfbuild.errors import BuildFailed, DiskFull, UsageError
 from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline import wheel as wheels
@@ -52,7 +53,7 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
     with maker.locked(build, root):
         context = maker.render(build)
         host = LocalBuilder(build=build, machine=machine, root=root)
-        faults.require_free(host, needed_disk(build, image=False) if run.disk is None else run.disk, MORE_SPACE)
+        faults.require_free(root, needed_disk(build, image=False) if run.disk is None else run.disk, MORE_SPACE)
         scratch = run.work / build.id / "wheel"
         files.remove(scratch)
         log = run.work / build.id / "build.log"
@@ -235,7 +236,7 @@ class LocalBuilder:
         def read(line: str) -> None:
             line = line.rstrip("\n")
             last.append(line)
-            show(step, line, settings.watch)
+            settings.watch(step, line)
 
         command = ["sh", f"{self.root}/mnt/{script}", *arguments]
         code = process.logged(command, self._environment, settings.log, read, settings.seconds)
@@ -250,7 +251,16 @@ class LocalBuilder:
         """End Bazel's server, which outlives the script that started it, however that ended."""
         for file in (self.root / "var/tmp/bazel").glob("*/server/server.pid.txt"):
             with suppress(OSError, ValueError):
-                process.end(int(file.read_text()), str(self.root), END_SECONDS)
+                _end(int(file.read_text()), str(self.root))
+
+
+def _end(pid: int, mark: str) -> None:
+    """End a process with `mark` in its command line (ids are reused; a zombie has none), at last with SIGKILL."""
+    for number, seconds in ((signal.SIGTERM, END_SECONDS), (signal.SIGKILL, 1)):
+        deadline = time.monotonic() + seconds
+        while mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes() and time.monotonic() < deadline:
+            os.kill(pid, number)
+            time.sleep(0.1)
 
 
 def _packages() -> str:

@@ -224,7 +224,7 @@ class Maker:
     def _download(self, build: Build, arguments: Sequence[str]) -> bundles.BundledBuild:
         """Make the images of the stages that download."""
         context = self.context(build)
-        faults.require_free(self.engine, IMAGE_DISK if self.run.disk is None else self.run.disk)
+        faults.require_free(self.engine.data_root, IMAGE_DISK if self.run.disk is None else self.run.disk)
         base = self.base(build, context, follow=self.run.no_cache)
         images = {argument: bundles.image_name(context, base, argument) for argument in arguments}
         for argument, name in images.items():
@@ -275,7 +275,7 @@ class Maker:
     def need_disk(self, build: Build) -> None:
         """Raise DiskFull if the engine has less space than such a build usually needs."""
         usual = IMAGE_DISK if self.run.reuse else needed_disk(build)
-        faults.require_free(self.engine, usual if self.run.disk is None else self.run.disk)
+        faults.require_free(self.engine.data_root, usual if self.run.disk is None else self.run.disk)
 
     def base(self, build: Build, context: Context, *, follow: bool = False) -> Base:
         """Return the image that the build starts from, which the engine then has; `follow`: see bases.resolve."""

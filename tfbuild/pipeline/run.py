@@ -14,7 +14,7 @@ from tfbuild.plan import remote_cache as remotes
 from tfbuild.plan.remote_cache import Remote
 from tfbuild.util.files import REPORTS, WORK, absence
 from tfbuild.util.options import refuse_invalid
-from tfbuild.util.quantities import gigabytes, limit_seconds, positive
+from tfbuild.util.quantities import limit_seconds, positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +56,7 @@ def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
     engine = connection.choose(request.engine)
     is_url = request.mirror.startswith(("http://", "https://"))
     jobs = positive("jobs", request.jobs) if request.jobs else 0
+    disk = positive("need-disk", request.need_disk) * 10**9 if request.need_disk.strip("0") else 0
     if request.network not in ("", "host", "none", "default"):
         raise UsageError(f"unknown network {request.network!r}", hint="one of: default, host, none")
     bundle = None if is_url else _bundle(request.mirror, request.network)
@@ -69,7 +70,7 @@ def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
         remote=remotes.named_remote(request),
         jobs=jobs,
         seconds=limit_seconds(request.time_limit),
-        disk=gigabytes(request.need_disk),
+        disk=disk if request.need_disk else None,
         no_cache=request.no_cache,
         verify=not request.no_verify,
         throughput=not request.no_throughput,

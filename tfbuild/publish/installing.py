@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from tfbuild.plan.source import digest
 from tfbuild.publish import choose, signing, wheel_rows
 from tfbuild.publish.choose import Choice, PassedOver
 from tfbuild.publish.wheel_rows import IndexedWheel
-from tfbuild.util.files import decode, system_folder, temporary_folder, writing
+from tfbuild.util.files import decode, temporary_folder, writing
 from tfbuild.util.process import interruptible
 from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import counted
@@ -181,7 +182,7 @@ class WheelSource:
                 f"the index has no signature: {error.reason}",
                 hint="do not use it; `invoke index --sign` signs an index",
             ) from error
-        with writing(system_folder(), NO_SPACE), temporary_folder() as scratch:
+        with writing(Path(tempfile.gettempdir()), NO_SPACE), temporary_folder() as scratch:
             (scratch / wheel_rows.CHOICES).write_bytes(content)
             (scratch / name).write_bytes(signature)
             signing.demand_of_file(options, scratch / wheel_rows.CHOICES, self.address(wheel_rows.CHOICES))
@@ -343,7 +344,7 @@ def install(source: WheelSource, row: IndexedWheel, environment: PythonEnvironme
     version = info.stem.partition("-")[2] if info is not None else ""
     same = canonicalize_version(version) == canonicalize_version(row.version)
     again = ["--force-reinstall", "--no-deps"] if same else []
-    with writing(system_folder(), NO_SPACE), temporary_folder() as scratch:
+    with writing(Path(tempfile.gettempdir()), NO_SPACE), temporary_folder() as scratch:
         with progress.step(f"download: {row.name}"):
             wheel = source.fetch(row, scratch)
         run_installer([*program, *again, str(wheel)], row.project, environment)

@@ -138,10 +138,7 @@ def writing(folder: Path, hint: str = ELSEWHERE) -> Iterator[None]:
     except OSError as error:
         if error.filename is None and error.errno not in (*FULL, errno.EFBIG):
             raise
-        # A folder, or a pipe that nobody reads, has the name of a file.
-        if error.errno in (errno.EISDIR, errno.ENXIO):
-            folder, hint = Path(error.filename), "tfbuild writes a file there: move away what has its name"
-        raise refusal(error, folder, f"cannot write to {folder}: {error.strerror}", hint) from error
+        raise refusal(error, folder, f"cannot write to {error.filename or folder}: {error.strerror}", hint) from error
 
 
 def refusal(error: OSError, path: Path, message: str, hint: str) -> TfbuildError:
@@ -193,11 +190,3 @@ def temporary_folder(prefix: str = PREFIX, parent: Path | None = None) -> Iterat
 
     with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
         yield Path(name)
-
-
-def system_folder() -> Path:
-    """Return the system's folder for temporary files."""
-    # Imported here, because most commands need no temporary folder.
-    import tempfile
-
-    return Path(tempfile.gettempdir())

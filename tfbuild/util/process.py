@@ -16,8 +16,6 @@ from tfbuild.errors import without_secrets
 from tfbuild.util.files import remove, writing
 
 CHUNK = 65536
-# Even a killed process takes a while to end if it waits for a disk.
-KILL_SECONDS = 5.0
 
 
 def ending_signals() -> list[signal.Signals]:
@@ -70,26 +68,6 @@ def stop_group(process: subprocess.Popen[bytes], *, first: int = signal.SIGINT, 
             process.wait()
 
 
-def runs(pid: int, mark: str) -> bool:
-    """Return whether process `pid` has `mark` in its command line: ids are reused. A zombie has no command line."""
-    try:
-        return mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def end(pid: int, mark: str, seconds: float) -> bool:
-    """End the process with `mark` in its command line, after `seconds` with SIGKILL; return whether it ended."""
-    for number, limit in ((signal.SIGTERM, seconds), (signal.SIGKILL, KILL_SECONDS)):
-        if runs(pid, mark):
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-        deadline = time.monotonic() + limit
-        while runs(pid, mark) and time.monotonic() < deadline:
-            time.sleep(0.1)
-    return not runs(pid, mark)
-
-
 def logged(
     command: Sequence[str],
     env: Mapping[str, str],
@@ -102,9 +80,12 @@ def logged(
     After `seconds`, or on Ctrl-C, SIGTERM or SIGHUP, the command gets SIGINT and, if that does not end it, its whole
     group SIGKILL. Then TimeoutError or KeyboardInterrupt is raised. Raises UsageError where the log cannot be written.
     """
+    with writing(log.parent):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        file = log.open("ab")
     with (
         interruptible(),
-        _opened(log) as file,
+        file,
         subprocess.Popen(
             command,
             env=env,
@@ -115,26 +96,29 @@ def logged(
             start_new_session=True,
         ) as process,
     ):
+        timed_out = threading.Event()
+
+        def end() -> None:
+            timed_out.set()
+            stop_group(process)
+
+        timer = threading.Timer(threading.TIMEOUT_MAX if seconds is None else seconds, end)
+        timer.start()
         try:
-            with _ended_after(seconds, process) as timed_out:
-                for line in process.stdout or ():
-                    text = without_secrets(line.decode(errors="surrogateescape"))
-                    file.write(text.encode(errors="surrogateescape"))
-                    file.flush()
-                    each(text.encode(errors="surrogateescape").decode(errors="replace"))
-                code = process.wait()
-            if timed_out.is_set():
-                raise TimeoutError
-            return code
+            for line in process.stdout or ():
+                text = without_secrets(line.decode(errors="surrogateescape"))
+                file.write(text.encode(errors="surrogateescape"))
+                file.flush()
+                each(text.encode(errors="surrogateescape").decode(errors="replace"))
+            code = process.wait()
         except BaseException:
             stop_group(process)
             raise
-
-
-def _opened(log: Path) -> IO[bytes]:
-    with writing(log.parent):
-        log.parent.mkdir(parents=True, exist_ok=True)
-        return log.open("ab")
+        finally:
+            timer.cancel()
+        if timed_out.is_set():
+            raise TimeoutError
+        return code
 
 
 def discard(log: Path) -> None:
@@ -143,105 +127,53 @@ def discard(log: Path) -> None:
         remove(log)
 
 
-@contextmanager
-def _ended_after(seconds: float | None, process: subprocess.Popen[bytes]) -> Iterator[threading.Event]:
-    """End the process after `seconds`, and set the event then."""
-    timed_out = threading.Event()
-
-    def end() -> None:
-        timed_out.set()
-        stop_group(process)
-
-    if seconds is None:
-        yield timed_out
-        return
-    timer = threading.Timer(seconds, end)
-    timer.start()
-    try:
-        yield timed_out
-    finally:
-        timer.cancel()
-
-
-def last_lines(log: Path) -> str:
-    """Return the last ten lines of a log, indented, for an error message; empty where there is no log."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - CHUNK))
-            lines = file.read().decode(errors="replace").split("\n")
-    except OSError:
-        return ""
-    return "".join(f"\n  {line.rstrip()}" for line in [line for line in lines if line.strip()][-10:])
-
-
 class Attached:
-    """A program whose three pipes are served by one selector in the caller's thread.
+    """A program whose output is served by one selector in the caller's thread.
 
-    Nothing is read between two calls of `pump`, so a program that floods its pipes blocks.
+    Nothing is read between two calls of `pump`, so a program that floods its pipes blocks. `stdin`: what it reads;
+    else `send` writes to it.
     """
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], stdin: IO[bytes] | None = None) -> None:
         # A group of its own: Ctrl-C must not reach it before its container is removed.
         self.process = subprocess.Popen(
             command,
             env=env,
-            stdin=subprocess.PIPE,
+            stdin=stdin or subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
         )
-        assert self.process.stdin is not None
-        self.stdin = self.process.stdin
         self.out, self.err = bytearray(), bytearray()
-        self._unsent = bytearray()
-        self._close_when_sent = False
         self._pumping = threading.Lock()
         self._selector = selectors.DefaultSelector()
         for pipe, buffer in ((self.process.stdout, self.out), (self.process.stderr, self.err)):
             assert pipe is not None
             self._selector.register(pipe, selectors.EVENT_READ, buffer)
-        os.set_blocking(self.stdin.fileno(), False)
 
-    def send(self, data: bytes, *, close: bool = False) -> None:
-        """Queue `data` for the program's stdin; `pump` writes it."""
-        self._unsent += data
-        self._close_when_sent = close
-        if self._unsent and not self.stdin.closed and self.stdin not in self._selector.get_map():
-            self._selector.register(self.stdin, selectors.EVENT_WRITE)
-        elif close and not self._unsent:
-            self.stdin.close()
+    def send(self, line: bytes) -> None:
+        """Write a line, of less than a pipe holds, to the program's stdin; one that has ended is not told."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(line)
 
     @property
     def open(self) -> bool:
         """Whether the program has not yet closed both stdout and stderr."""
-        keys = self._selector.get_map()
-        return keys is not None and any(key.data is not None for key in keys.values())
+        return bool(self._selector.get_map())
 
     def pump(self, deadline: float) -> None:
-        """Move the data that is ready. Raises TimeoutError once time.monotonic() has passed `deadline`."""
+        """Read what is ready. Raises TimeoutError once time.monotonic() has passed `deadline`."""
         with self._pumping:
             events = self._selector.select(max(0.0, deadline - time.monotonic())) if self.open else []
             if not events and time.monotonic() >= deadline:
                 raise TimeoutError
             for key, _ in events:
-                if key.data is None:
-                    self._write()
-                elif chunk := os.read(key.fd, CHUNK):
+                if chunk := os.read(key.fd, CHUNK):
                     key.data.extend(chunk)
                 else:
                     self._selector.unregister(key.fileobj)
-
-    def _write(self) -> None:
-        try:
-            del self._unsent[: os.write(self.stdin.fileno(), self._unsent[:CHUNK])]
-        except BrokenPipeError:
-            self._unsent.clear()
-            self._close_when_sent = True
-        if not self._unsent:
-            self._selector.unregister(self.stdin)
-            if self._close_when_sent:
-                self.stdin.close()
 
     def close(self) -> None:
         """Kill the program at once, and close its pipes. A `pump` in another thread returns before they are closed."""
@@ -249,6 +181,6 @@ class Attached:
         # A thread that waits for pipes is not woken if they are closed meanwhile, only by the end of their program.
         with self._pumping:
             self._selector.close()
-            for pipe in (self.stdin, self.process.stdout, self.process.stderr):
+            for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
                 if pipe:
                     pipe.close()

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, TextIO
 from tfbuild.errors import fit
 
 if TYPE_CHECKING:
-    import rich.live
     from rich.console import RenderableType
 
 HEARTBEAT_SECONDS = 60.0
-BAR_WIDTH = 20
 GOOD = ("done", "cached", "pass", "skip")
 
 
@@ -60,12 +58,9 @@ class Progress:
         self._display.began(step)
         return step
 
-    def finish(self, step: Step, outcome: str, seconds: float | None = None) -> None:
-        """End a step; `outcome`: done, cached, failed or canceled, or "" where a note reports it.
-
-        `seconds`: its duration, where that is not the time since start().
-        """
-        self._display.ended(step, outcome, duration(step.seconds if seconds is None else seconds))
+    def finish(self, step: Step, outcome: str) -> None:
+        """End a step; `outcome`: done, cached, failed or canceled, or "" where a note reports it."""
+        self._display.ended(step, outcome, duration(step.seconds))
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
@@ -127,23 +122,18 @@ class Live:
     def __init__(self, stream: TextIO) -> None:
         # Importing rich takes a twentieth of a second, which commands without progress save.
         from rich.console import Console
+        from rich.live import Live as RichLive
         from rich.spinner import Spinner
 
         self._console = Console(file=stream, highlight=False)
         self._spinner = Spinner("dots")
         self._running: list[Step] = []
-        self._live = self._new(auto_refresh=True)
-
-    def _new(self, *, auto_refresh: bool) -> "rich.live.Live":
-        from rich.live import Live as RichLive
-
-        # Streams are not redirected, because stdout carries data.
-        return RichLive(
+        self._live = RichLive(
             console=self._console,
             get_renderable=self._render,
             transient=True,
-            auto_refresh=auto_refresh,
             refresh_per_second=8,
+            # stdout carries data.
             redirect_stdout=False,
             redirect_stderr=False,
         )
@@ -171,21 +161,19 @@ class Live:
     def draw(self) -> None:
         if self._live.auto_refresh:
             self._live.stop()
-            self._live = self._new(auto_refresh=False)
+            self._live.auto_refresh = False  # which starts no thread
             if self._running:
                 self._live.start()
         self._live.refresh()
 
     def _render(self) -> "RenderableType":
-        from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
         table = Table.grid(padding=(0, 1), expand=True)
-        for ratio in (None, None, None, None, 1):
+        for ratio in (None, None, None, 1):
             table.add_column(no_wrap=True, overflow="ellipsis", ratio=ratio)
         for step in self._running:
             took = Text(duration(step.seconds), style="cyan")
-            bar = "" if step.share is None else ProgressBar(total=1.0, completed=step.share, width=BAR_WIDTH)
-            table.add_row(self._spinner, Text(fit(step.title)), took, bar, Text(fit(step.detail), style="dim"))
+            table.add_row(self._spinner, Text(fit(step.title)), took, Text(fit(step.detail), style="dim"))
         return table

@@ -135,22 +135,14 @@ def table(titles: Sequence[str] = (), rows: Iterable[Sequence[str]] = (), *, fig
     return table
 
 
-def table_text(titles: Sequence[str], rows: Iterable[Sequence[str]], *, figures: Collection[str] = ()) -> str:
-    """Return such a table as text for stdout."""
-    return _text(console(), [table(titles, rows, figures=figures)])
-
-
-def write(on: "Console", parts: Iterable["RenderableType"]) -> None:
-    """Print the parts one below the other, without the trailing blanks of table rows.
+def rendered(parts: Iterable["RenderableType"], stream: IO[str] | None = None) -> str:
+    """Return the parts one below the other, as text for `stream`, without the trailing blanks of table rows.
 
     Text with `no_wrap` is left to the terminal to wrap, so that it can be copied in one piece.
     """
-    on.file.write(_text(on, parts))
-
-
-def _text(on: "Console", parts: Iterable["RenderableType"]) -> str:
     from rich.text import Text
 
+    on = console(stream)
     with on.capture() as captured:
         for part in parts:
             on.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
