@@ -77,7 +77,11 @@ def test_the_facts_are_as_before_once_the_tree_is_planned_and_another_has_its_ow
 
 def test_a_tree_without_the_config_of_onednn_is_built_with_the_onednn_that_every_build_has(folder: Path) -> None:
     (folder / ".bazelrc").write_text(BAZELRC.replace("common:mkl_threadpool -c opt\n", ""))
-    assert planned(folder).configs == ()
+    build = planned(folder)
+    assert build.configs == ()
+    told = [note for note in build.notes if "no --config=mkl_threadpool" in note]
+    assert len(told) == 1
+    assert "oneDNN on the thread pool all the same" in told[0]
 
 
 def test_a_cuda_of_another_major_version_gets_the_cudnn_that_the_tree_names_with_it(folder: Path) -> None:

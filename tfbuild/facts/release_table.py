@@ -98,6 +98,7 @@ class Sourced(RangeRow, frozen=True, kw_only=True):
 class Config(RangeRow, frozen=True, kw_only=True):
     KEY = "name"
     name: str
+    without: str = ""
 
 
 class LinkedLlvm(RangeRow, frozen=True, kw_only=True):
