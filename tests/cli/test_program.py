@@ -88,7 +88,7 @@ STRANGE = (
     ("HOME=/dev/null XDG_CACHE_HOME=/dev/null {} dockerfile --wheel official >/dev/null", 0, ""),
     ("PYTHONOPTIMIZE=2 {} --list >/dev/null", 0, ""),
     ("PYTHONOPTIMIZE=2 {} --help build >/dev/null", 0, ""),
-    ("ulimit -f 1; {} plan >file", 21, "error: cannot write to "),
+    ("ulimit -f 1; {} plan --full >file", 21, "error: cannot write to "),
     ("ulimit -f 1; {} dockerfile --output new", 2, "error: cannot write to "),
 )
 

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from tfbuild.publish.choose import Choice
     from tfbuild.publish.pushing import Pushed
 
-# The fields of a plan that people look for first; the others follow in the order of its JSON.
-FIRST = ("id", "release", "python", "target", "platform", "instruction_set", "compiler", "base_image", "wheel")
+# The fields of a plan that people look for first; with --full, the others follow in the order of its JSON.
+FIRST = ("id", "release", "python", "target", "platform", "instruction_set", "wheel", "compiler", "copts", "base_image")
+# Notes that explain a choice: a fix by its ID, and a base with a compiler that is known to fail.
+EXPLAINING = re.compile(r"fix [\w-]+: |\S+ on \S+ is passed over ")
 # Parts of other fields.
 WITHIN = ("level", "notes")
 
@@ -145,16 +148,20 @@ def show_fields(rows: Iterable[tuple[str, str]], *, notes: Sequence[str] = ()) -
     print("\n".join(lines))
 
 
-def show_plan(build: Build, *, origins: Mapping[str, str] | None = None) -> None:
-    """Print the plan without empty fields, the ones that people look for first; `origins`: of the options given."""
+def show_plan(build: Build, *, origins: Mapping[str, str] | None = None, full: bool = False) -> None:
+    """Print the plan without empty fields: what people look for, or all (`full`). `origins`: of the options given."""
     values = {key: value for key, value in build.to_json().items() if key not in WITHIN}
     values["wheel"] = " ".join((build.wheel.kind, build.wheel.requirement, *build.wheel.constraints)).strip()
-    names = [*FIRST, *(name for name in values if name not in FIRST)]
+    names = [*FIRST, *(name for name in values if full and name not in FIRST)]
     rows = [(name.replace("_", " "), _line(values[name])) for name in names if values[name]]
     if build.toolchain:
         rows.append(("compile takes", build.toolchain.cost.described))
-    from_files = [f"{name} ({origin})" for name, origin in (origins or {}).items()]
-    show_fields([*rows, *([("options", ", ".join(from_files))] if from_files else [])], notes=build.notes)
+    if origins:
+        rows.append(("options", ", ".join(f"{name} ({origin})" for name, origin in origins.items())))
+    notes = [note for note in build.notes if full or not EXPLAINING.match(note)]
+    show_fields(rows, notes=notes)
+    if not full:
+        say("invoke plan --full shows the rest")
 
 
 def _line(value: Any) -> str:

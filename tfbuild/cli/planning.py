@@ -161,13 +161,14 @@ def cpus(text: str = "", *, json: bool) -> None:
     PLAN,
     SETTINGS,
     HOST,
+    {"full": (False, "also show Bazel's flags, the source, the features, and why each fix and each base is needed")},
     JSON,
     examples=(
         "invoke plan --target mkl --release 2.20 --python 3.12 --cpu x86-64-v3",
         "invoke plan --target cpu --wheel official",
     ),
 )
-def plan(*, json: bool, **options: Any) -> None:
+def plan(*, full: bool, json: bool, **options: Any) -> None:
     """Show the resolved build, without needing an engine."""
     origins = options["origins"]
     request = make(Request, options)
@@ -186,7 +187,7 @@ def plan(*, json: bool, **options: Any) -> None:
         out([{**chosen.to_json(), "options": values}])
         return
     # What was just typed needs no repetition.
-    show_plan(chosen, origins=origins if {*origins.values()} - {COMMAND_LINE} else {})
+    show_plan(chosen, origins=origins if {*origins.values()} - {COMMAND_LINE} else {}, full=full)
 
 
 @verb(
