@@ -24,11 +24,11 @@ from benchmarks.harness import record, rounds
 from tfbuild import plan
 from tfbuild.cli.options import certificates
 from tfbuild.context import dockerfile
-from tfbuild.context.dockerfile import Base
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
 from tfbuild.measure.evaluate import interval
 from tfbuild.pipeline import base_image
+from tfbuild.pipeline.base_image import Base
 from tfbuild.plan import Build, Request
 from tfbuild.util.progress import Progress
 
@@ -96,7 +96,7 @@ def make_naive(engine: Engine, build: Build, ground: Base, site: Site) -> str:
 
 def make_tfbuild(engine: Engine, build: Build, ground: Base, site: Site) -> str:
     context = dockerfile.write_context(build, site.folder / "tfbuild")
-    return make(engine, context.folder, "tfbuild", site, dict(dockerfile.build_args(ground, context)))
+    return make(engine, context.folder, "tfbuild", site, dict(base_image.build_args(ground, context)))
 
 
 def make(engine: Engine, context: Path, name: str, site: Site, arguments: dict[str, str]) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 from tfbuild import facts, plan
 from tfbuild.ci import formats
 from tfbuild.context import dockerfile
-from tfbuild.context.dockerfile import ContextLayout
 from tfbuild.context.labels import UNVERIFIED, image_name
 from tfbuild.facts import Facts
 from tfbuild.oci import client
@@ -96,7 +95,8 @@ def expected(digests: Mapping[str, str]) -> dict[str, str]:
     """Return the text of each file by its path below dockerfiles/. `digests`: those of base images, by their names."""
     texts = {"README.md": readme(), "docker-bake.hcl": bake()}
     for build in builds():
-        layout = ContextLayout(
+        own = dockerfile.own_files(
+            build,
             own=f"{FOLDER}/{build.id}/",
             scripts=dockerfile.TEMPLATES.relative_to(ROOT).as_posix(),
             smoke=dockerfile.SMOKE.relative_to(ROOT).as_posix(),
@@ -105,7 +105,7 @@ def expected(digests: Mapping[str, str]) -> dict[str, str]:
             usage=command(build),
             base_digest=digests.get(build.base_image, ""),
         )
-        texts |= {f"{build.id}/{name}": text for name, text in dockerfile.own_files(build, layout).items()}
+        texts |= {f"{build.id}/{name}": text for name, text in own.items()}
     return texts
 
 

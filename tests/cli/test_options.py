@@ -17,13 +17,14 @@ from tests.plan.test_source import DOUBLE, archive
 from tests.rows import each
 from tfbuild.cli import VERBS, command_line, planning
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import labelled_build, labels_of
+from tfbuild.context.labels import labels_of
 from tfbuild.errors import TfbuildError
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run, run_of
 from tfbuild.plan import Build, Request, RunRequest, source
 from tfbuild.util import options
 from tfbuild.util.options import Identifier, declared
+from tfbuild.verify.verification import labelled_build
 
 USUAL: Mapping[str, Any] = {
     "target": "mkl", "release": "2.20.0", "cpu": "x86-64-v3", "compiler": "clang-18", "platform": "linux/amd64",

@@ -22,9 +22,10 @@ from jinja2 import StrictUndefined, UndefinedError
 from tests.cpu.machines import Machine, machine, machines
 from tfbuild import cpu, facts, plan
 from tfbuild.context import dockerfile
-from tfbuild.context.dockerfile import Base, image_digest
+from tfbuild.context.dockerfile import image_digest
 from tfbuild.cpu import isa
 from tfbuild.errors import UsageError
+from tfbuild.pipeline.base_image import Base, build_args
 from tfbuild.plan import Build, Request, configuration
 from tfbuild.plan.build import Wheel
 from tfbuild.plan.source import Source
@@ -175,7 +176,7 @@ def test_the_base_is_part_of_the_images_digest(tmp_path: Path) -> None:
     context = dockerfile.Context(folder=tmp_path, digest="sha256:1")
     digests = {image_digest(context.digest, digest) for digest in ("", "sha256:a", "sha256:b")}
     assert len(digests) == 3
-    arguments = dockerfile.build_args(base(digest="sha256:a"), context)
+    arguments = build_args(base(digest="sha256:a"), context)
     assert arguments["CONTEXT_DIGEST"] in digests
     assert [arguments[name] for name in ("BASE", "BASE_NAME", "BASE_DIGEST")] == [
         "tfbuild-base:1",
@@ -197,7 +198,7 @@ STAGES = {"SYSTEM": "system", "VENV": "venv", "INSTALLED": "wheel", "FETCHED": "
 def test_every_argument_of_the_dockerfile_is_given() -> None:
     """But for those that replace a stage, whose default is the stage itself."""
     declared = re.findall(r"^ARG (\w+)=?(.*)", dockerfile.files(from_source())["Dockerfile"], re.MULTILINE)
-    given = dockerfile.build_args(base(digest=""), dockerfile.Context(folder=ROOT, digest=""))
+    given = build_args(base(digest=""), dockerfile.Context(folder=ROOT, digest=""))
     assert {name for name, _ in declared} - set(given) == {*STAGES, "REUSED", "RUN_ID"}
     assert STAGES.items() <= dict(declared).items()
 
@@ -245,10 +246,9 @@ def test_nothing_is_mounted_where_it_would_leave_a_file_in_the_image(tmp_path: P
 
 def test_a_name_that_nobody_gives_is_an_error_and_so_is_text_that_nobody_quotes() -> None:
     assert dockerfile.environment_of_templates().undefined is StrictUndefined
-    layout = dockerfile.ContextLayout(origin="", place="", usage="")
-    given: dict[str, object] = {"header": "", "build": official(), "layout": layout, "options": ""}
-    with pytest.raises(UndefinedError, match="'packages' is undefined"):
-        dockerfile.render("Dockerfile.j2", **given, environment=[], labels=[])
+    given: dict[str, object] = {"header": "", "build": official(), "layout": dockerfile.LAYOUT, "usage": ""}
+    with pytest.raises(UndefinedError, match="'options' is undefined"):
+        dockerfile.render("Dockerfile.j2", **given)
     with pytest.raises(ValueError, match="a template does not quote 'a; b'"):
         dockerfile.environment_of_templates().from_string("{{ x }}").render(x="a; b")
 

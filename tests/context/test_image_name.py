@@ -3,6 +3,7 @@
 import pytest
 
 from tests.pipeline.memory_engine import holding
+from tfbuild.cli.options import registry_of
 from tfbuild.context import labels
 from tfbuild.errors import UnknownImage, UsageError
 from tfbuild.oci.client import Registry
@@ -15,26 +16,29 @@ DIGEST = f"sha256:{64 * '0'}"
 
 
 @pytest.mark.parametrize(
-    ("name", "repository", "reference", "registry"),
+    ("name", "repository", "reference"),
     [
-        (ID, "", ID, ""),
-        (f"tfbuild:{ID}", "tfbuild", ID, ""),
-        (f"{R}:{ID}", R, ID, R),
-        (f"localhost:5000/x:{ID}", "localhost:5000/x", ID, "localhost:5000/x"),
-        (f"{R}@{DIGEST}", R, DIGEST, R),
-        (f"{R}:{ID}@{DIGEST}", R, DIGEST, R),
-        (f"localhost:5000/x@{DIGEST}", "localhost:5000/x", DIGEST, "localhost:5000/x"),
-        (DIGEST, "", DIGEST, ""),
-        ("localhost:5000/x", "localhost:5000/x", "", "localhost:5000/x"),
-        ("us/tensorflow:2.20", "us/tensorflow", "2.20", ""),
-        ("", "", "", ""),
+        (ID, "", ID),
+        (f"tfbuild:{ID}", "tfbuild", ID),
+        (f"{R}:{ID}", R, ID),
+        (f"localhost:5000/x:{ID}", "localhost:5000/x", ID),
+        (f"{R}@{DIGEST}", R, DIGEST),
+        (f"{R}:{ID}@{DIGEST}", R, DIGEST),
+        (f"localhost:5000/x@{DIGEST}", "localhost:5000/x", DIGEST),
+        (DIGEST, "", DIGEST),
+        ("localhost:5000/x", "localhost:5000/x", ""),
+        ("us/tensorflow:2.20", "us/tensorflow", "2.20"),
+        ("", "", ""),
     ],
 )
-def test_a_name_has_a_repository_and_a_tag_or_a_digest(
-    name: str, repository: str, reference: str, registry: str
-) -> None:
-    parsed = labels.parse_name(name)
-    assert (parsed.repository, parsed.reference, parsed.registry) == (repository, reference, registry)
+def test_a_name_has_a_repository_and_a_tag_or_a_digest(name: str, repository: str, reference: str) -> None:
+    assert labels.parse_name(name) == (repository, reference)
+
+
+@pytest.mark.parametrize("name", [f"{R}:{ID}", f"{R}@{DIGEST}", f"tfbuild:{ID}", "us/tensorflow:2.20"])
+def test_a_name_may_have_the_registry(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFBUILD_REGISTRY", "quay.io/x")
+    assert str(registry_of("", "", name).repository) == (R if name.startswith(R) else "quay.io/x")
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,12 @@ from tests.context.test_dockerfile import runs
 from tests.context.test_remote_options import options as options_of_remote
 from tests.rows import each
 from tfbuild import plan
-from tfbuild.context import dockerfile, labels
+from tfbuild.context import dockerfile
 from tfbuild.errors import (
     TfbuildError,
     UsageError,
 )
+from tfbuild.pipeline import maker
 from tfbuild.plan import Build, Request, remote_cache
 from tfbuild.plan.remote_cache import Remote
 from tfbuild.plan.tree import parse_rc
@@ -183,10 +184,10 @@ def test_a_header_of_a_remote_cache_is_refused_or_one_flag(pattern: str, value: 
 @each("address", ["{}", "https://x/{}"])
 def test_the_address_of_the_source_is_refused_or_can_be_a_label(address: str, value: str) -> None:
     source = address.format(value)
-    made = made_or_refused(lambda: labels.given_at_build({labels.SOURCE_VARIABLE: source}))
+    made = made_or_refused(lambda: maker.given_at_build({maker.SOURCE_VARIABLE: source}))
     if isinstance(made, UsageError):
         assert made.hint
         return
-    assert made == {labels.SOURCE: source}
+    assert made == {maker.SOURCE: source}
     assert shlex.split(source) == [source]
     assert source.isprintable()

@@ -11,43 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfbuild import __version__, plan
-from tfbuild.context import dockerfile, labels
-from tfbuild.context.labels import labelled_build, labels_of, read_labels
-from tfbuild.errors import UnknownImage, Unsupported
-from tfbuild.facts import closure
+from tfbuild.context import dockerfile
+from tfbuild.context.labels import labels_of, read_labels
+from tfbuild.errors import Unsupported
 from tfbuild.plan import Request
-
-DIGEST = f"sha256:{64 * 'a'}"
-# More digits than Python reads as a number.
-ENDLESS = "2." + 5001 * "1"
+from tfbuild.verify.verification import labelled_build
 
 
 def build() -> plan.Build:
     return plan.select(Request(target="cuda", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
-
-
-# The labels of an official wheel's image, as far as most tests need them.
-LABELS = {
-    labels.PREFIX + name: value
-    for name, value in {
-        "id": "2.14.0-mkl-py3.11-avx",
-        "release": "2.14.0",
-        "python": "3.11",
-        "target": "mkl",
-        "platform": "linux/amd64",
-        "features": " ".join(sorted(closure(["avx"]))),
-        "plan": '{"threading":"threadpool"}',
-    }.items()
-}
-
-
-def planned(*features: str, release: str = "2.14.0", wheel: str = "official") -> plan.Build:
-    held = " ".join(sorted(closure(features or ["avx"])))
-    own = json.dumps({"threading": "threadpool", "wheel": {"kind": wheel}})
-    more = {
-        f"{labels.PREFIX}{name}": value for name, value in (("features", held), ("release", release), ("plan", own))
-    }
-    return labelled_build("x", LABELS | more, "amd64")
 
 
 REQUESTS = st.builds(
@@ -96,7 +68,6 @@ def test_what_is_written_is_read(request_: Request) -> None:
 
 def test_the_parts_of_the_plan_are_read_by_their_names() -> None:
     image_labels = read_labels(labels_of(build()))
-    assert labels.identifier("x", labels_of(build())) == build().id
     assert (image_labels.get("cuda"), image_labels.get("cudnn")) == (build().cuda, build().cudnn)
     assert image_labels.get("copts").split() == list(build().copts)
     assert image_labels.get("compute-capabilities").split() == list(build().compute_capabilities)
@@ -131,59 +102,3 @@ def test_a_plan_of_any_content_is_read_without_an_error(text: str) -> None:
 def test_labels_of_any_shape_are_read(given: object) -> None:
     image_labels = read_labels(given)
     assert (image_labels.id, image_labels.context, image_labels.base_digest) == ("", "", "")
-    with pytest.raises(UnknownImage, match=r"x was not made by tfbuild: it has no io\.tfbuild labels"):
-        labels.identifier("x", given)
-
-
-@pytest.mark.parametrize("name", labels.NEEDED)
-def test_each_label_that_a_plan_needs_is_asked_for(name: str) -> None:
-    less = {key: value for key, value in labels_of(build()).items() if key != labels.PREFIX + name}
-    with pytest.raises(UnknownImage, match=rf"x was not made by tfbuild: it has no label io\.tfbuild\.{name}"):
-        labelled_build("x", less, "amd64")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "good"),
-    [
-        ("id", "a" * 129, False),
-        ("id", ".x", False),
-        ("id", "../../etc/passwd", False),
-        ("id", "", False),
-        ("python", "3.12", True),
-        ("python", "3.100", False),
-        ("python", "2.7", False),
-        ("python", "3.11/../..", False),
-        ("release", "newest", False),
-        ("release", ENDLESS, False),
-        # Whoever changes these would switch a check off.
-        ("platform", "linux/arm64", False),
-        ("target", "tpu", False),
-    ],
-)
-def test_labels_have_a_form(name: str, value: str, good: bool) -> None:
-    given = labels_of(build()) | {labels.PREFIX + name: value}
-    if good:
-        assert getattr(labelled_build("x", given, "amd64"), name) == value
-    else:
-        with pytest.raises(UnknownImage, match=rf"unreadable label io\.tfbuild\.{name}: '{value[:40]}'$"):
-            labelled_build("x", given, "amd64")
-
-
-GITHUB = {
-    "GITHUB_ACTIONS": "true", "GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "fork/tfbuild"
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("env", "source"),
-    [
-        ({}, ""),
-        (GITHUB, "https://github.com/fork/tfbuild"),
-        (GITHUB | {"TFBUILD_IMAGE_SOURCE": "https://github.com/us/other"}, "https://github.com/us/other"),
-        (GITHUB | {"TFBUILD_IMAGE_SOURCE": ""}, "https://github.com/fork/tfbuild"),
-        ({"GITHUB_REPOSITORY": "fork/tfbuild"}, ""),
-    ],
-)
-def test_an_image_names_the_repository_that_builds_it(env: dict[str, str], source: str) -> None:
-    expected = {"org.opencontainers.image.source": source} if source else {}
-    assert labels.given_at_build(env) == expected

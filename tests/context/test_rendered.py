@@ -8,7 +8,6 @@ import pytest
 
 from tests.context.test_dockerfile import WHEEL, from_file, from_source, official
 from tfbuild.context import dockerfile
-from tfbuild.context.dockerfile import ContextLayout
 from tfbuild.context.labels import labels_of, read_labels
 from tfbuild.plan.source import Source
 
@@ -99,8 +98,7 @@ def test_the_head_of_a_dockerfile_says_who_wrote_it_and_how_to_build_it() -> Non
     assert pinned.startswith(f"{dockerfile.MARKER}: {dockerfile.command(official())} --pin\n")
     assert digest in pinned
     assert digest not in text
-    layout = ContextLayout(own="x/", origin="invoke generate", place="here", usage="build it")
-    shared = dockerfile.own_files(official(), layout)["Dockerfile"]
+    shared = dockerfile.own_files(official(), own="x/", origin="invoke generate", usage="build it")["Dockerfile"]
     assert shared.startswith(f"{dockerfile.MARKER}: invoke generate\n")
     assert "x/entrypoint.sh" in shared
 

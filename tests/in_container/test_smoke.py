@@ -13,13 +13,14 @@ import pytest
 from tests.rows import each
 from tests.verify.test_judge import PLAN
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import labelled_build, labels_of, smoke_plan
+from tfbuild.context.labels import labels_of, smoke_plan
 from tfbuild.in_container.smoke import command, judge
 from tfbuild.in_container.smoke.judge import Ended, Judgement, Plan, Results
 from tfbuild.in_container.smoke.probes import GpuConvolution
 from tfbuild.in_container.smoke.references import PARTS
 from tfbuild.measure import probe
 from tfbuild.plan import Request, select
+from tfbuild.verify.verification import labelled_build
 
 FOLDER = Path(judge.__file__).parent
 TRAINED = 0.0566

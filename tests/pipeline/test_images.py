@@ -30,7 +30,6 @@ from tests.pipeline.memory_engine import engine as engine
 from tests.rows import each
 from tests.verify.test_report import report
 from tfbuild import __version__
-from tfbuild.context.dockerfile import Base
 from tfbuild.context.labels import image_name, labels_of
 from tfbuild.engine import transfer
 from tfbuild.errors import (
@@ -47,6 +46,7 @@ from tfbuild.errors import (
 )
 from tfbuild.measure import records
 from tfbuild.pipeline import base_image, bundle
+from tfbuild.pipeline.base_image import Base
 from tfbuild.pipeline.maker import refuse_base_without_cuda
 from tfbuild.pipeline.run import run_of
 from tfbuild.plan import RunRequest

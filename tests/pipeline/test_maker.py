@@ -16,11 +16,12 @@ from tests.pipeline.memory_engine import maker as on_memory
 from tests.rows import each
 from tests.verify.test_report import report
 from tfbuild import cpu, plan
-from tfbuild.context.dockerfile import Base
 from tfbuild.context.labels import image_name, labels_of
 from tfbuild.errors import BuildFailed, EngineMissing
 from tfbuild.pipeline import base_image
+from tfbuild.pipeline import maker as making
 from tfbuild.pipeline import wheel as wheels
+from tfbuild.pipeline.base_image import Base
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, Request
@@ -219,3 +220,23 @@ def test_a_tagging_that_the_engine_s_end_broke_off_is_done_by_the_next_run(
     engine.tag("tfbuild:other", unverified)
     names._verified(build, final)
     assert engine.names[unverified] == "sha256:2"
+
+
+GITHUB = {
+    "GITHUB_ACTIONS": "true", "GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "fork/tfbuild"
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("env", "source"),
+    [
+        ({}, ""),
+        (GITHUB, "https://github.com/fork/tfbuild"),
+        (GITHUB | {"TFBUILD_IMAGE_SOURCE": "https://github.com/us/other"}, "https://github.com/us/other"),
+        (GITHUB | {"TFBUILD_IMAGE_SOURCE": ""}, "https://github.com/fork/tfbuild"),
+        ({"GITHUB_REPOSITORY": "fork/tfbuild"}, ""),
+    ],
+)
+def test_an_image_names_the_repository_that_builds_it(env: dict[str, str], source: str) -> None:
+    expected = {"org.opencontainers.image.source": source} if source else {}
+    assert making.given_at_build(env) == expected

@@ -171,7 +171,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalBuilder:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     build = dataclasses.replace(planned(), python=PYTHON)
     context = tmp_path / "context"
-    files = {**dockerfile.own_files(build, LAYOUT), **{f"scripts/{name}": text for name, text in SCRIPTS.items()}}
+    rendered = dockerfile.own_files(build, origin="invoke", usage="docker build .")
+    files = rendered | {f"scripts/{name}": text for name, text in SCRIPTS.items()}
     for name, text in files.items():
         (context / name).parent.mkdir(parents=True, exist_ok=True)
         (context / name).write_text(text)
@@ -179,9 +180,6 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalBuilder:
     assert own is not None
     machine = dataclasses.replace(BOOKWORM, pythons={PYTHON: own})
     return LocalBuilder(build=build, machine=machine, root=tmp_path / "host")
-
-
-LAYOUT = dockerfile.ContextLayout(origin="invoke", place="here", usage="docker build .")
 
 
 def context_of(host: LocalBuilder) -> Path:

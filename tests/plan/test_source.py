@@ -39,12 +39,11 @@ def archive(tmp_path: Path, tree: Path = DOUBLE) -> Path:
 
 def test_a_tree_packs_to_the_same_bytes_whenever_it_is_packed(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        source.write_folder(planned(source=str(DOUBLE)), tmp_path / name)
-    one, two = (tmp_path / name / source.FILE for name in ("one", "two"))
-    assert one.read_bytes() == two.read_bytes()
+        source.pack(DOUBLE, tmp_path / name)
+    one = tmp_path / "one"
+    assert one.read_bytes() == (tmp_path / "two").read_bytes()
     with tarfile.open(one) as tar:
         assert tar.getmember("source/tensorflow/tools/pip_package/build_pip_package.sh").mode & 0o111
-    assert (tmp_path / "one" / "SHA256SUMS").read_text() == f"{source.digest(one)}  /mnt/source/source.tar\n"
 
 
 def test_what_is_packed_of_a_tree(tmp_path: Path) -> None:
@@ -60,8 +59,8 @@ def test_what_is_packed_of_a_tree(tmp_path: Path) -> None:
     before = source.tree_digest(tree)
     (tree / "tensorflow/empty").mkdir(mode=0o700)
     assert source.tree_digest(tree) != before
-    source.write_folder(Source(kind="tree", path=tree), tmp_path / "placed")
-    with tarfile.open(tmp_path / "placed" / source.FILE) as tar:
+    source.pack(tree, tmp_path / "placed")
+    with tarfile.open(tmp_path / "placed") as tar:
         rows = {member.name.removeprefix("source/"): member.mode for member in tar if not member.issym()}
         assert tar.getmember("source/link").linkname == "configure.py"
     assert rows == {
@@ -70,12 +69,10 @@ def test_what_is_packed_of_a_tree(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_an_archive_is_linked_and_known_by_its_digest(tmp_path: Path) -> None:
+def test_an_archive_is_known_by_its_digest(tmp_path: Path) -> None:
     path = archive(tmp_path)
     given = planned(source=str(path), source_sha256=source.digest(path).upper())
     assert given == Source(kind="archive", path=path, sha256=source.digest(path))
-    source.write_folder(given, tmp_path / "placed")
-    assert (tmp_path / "placed" / source.FILE).stat().st_ino == path.stat().st_ino
 
 
 @each(
@@ -99,6 +96,18 @@ def test_a_bad_source_is_refused_before_anything_starts(
     with pytest.raises(error, match=message) as refusal:
         planned(**{name: value.format(**words) for name, value in options.items()})
     assert refusal.value.hint
+
+
+@each("own", ["archive", "tree"])
+def test_a_context_has_the_source_with_its_digest_beside_it(own: str, tmp_path: Path) -> None:
+    """An archive, which may be large, is linked."""
+    path = archive(tmp_path)
+    given = (str(path), source.digest(path)) if own == "archive" else (str(DOUBLE), "")
+    build = chosen(release="2.20.0", bazel="7.7.1", source=given[0], source_sha256=given[1])
+    placed = dockerfile.write_context(build, tmp_path / "context").folder / "source" / source.FILE
+    assert (placed.stat().st_ino == path.stat().st_ino) is (own == "archive")
+    line = f"{source.digest(placed)}  /mnt/source/{source.FILE}\n"
+    assert (placed.parent / "SHA256SUMS").read_text() == line
 
 
 def test_the_sources_content_changes_the_contexts_digest_and_its_place_does_not(tmp_path: Path) -> None:

@@ -179,10 +179,11 @@ def test_only_an_image_that_passed_verification_is_pushed(host: Host, tmp_path: 
             (tmp_path / f"{host.identifier}.json").unlink()
         with pytest.raises(VerificationFailed, match=f"tfbuild:{host.identifier} is not verified"):
             push(host, tmp_path)
-    host = Host(host.fake, {"io.tfbuild.release": "x"})
-    verified(host, tmp_path)
-    with pytest.raises(RegistryRefused, match="are invalid"):
-        push(host, tmp_path)
+    for name, error in (("release", UnknownImage), ("features", RegistryRefused)):
+        host = Host(host.fake, {f"io.tfbuild.{name}": "a;b"})
+        verified(host, tmp_path)
+        with pytest.raises(error):
+            push(host, tmp_path)
     assert (host.pushed, writes(host.fake)) == ([], [])
 
 

@@ -19,7 +19,6 @@ from tests.verify.test_configuration import BUILD, base, image
 from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
 from tfbuild import __version__
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import labelled_build
 from tfbuild.engine import ContainerRun, Engine, Image, Sandbox, WorkerDied
 from tfbuild.errors import UnknownImage
 from tfbuild.in_container.smoke import judge
@@ -30,7 +29,7 @@ from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.probe import Outcome
 from tfbuild.plan import Build
 from tfbuild.verify.checks import guard, throughput
-from tfbuild.verify.verification import Baseline, Start, Verification
+from tfbuild.verify.verification import Baseline, Start, Verification, labelled_build
 
 DATA = Path(__file__).parents[1] / "data" / "smoke"
 SITE = "/opt/tensorflow/lib/python3.11/site-packages"

@@ -7,12 +7,13 @@ from typing import Any
 
 from tests.rows import each
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import labelled_build, labels_of
+from tfbuild.context.labels import labels_of
 from tfbuild.engine import Image
 from tfbuild.engine.image import parse_image
 from tfbuild.plan import Build, Request, select
 from tfbuild.plan.request import IMAGE_NAME
 from tfbuild.verify.checks import configuration
+from tfbuild.verify.verification import labelled_build
 
 BUILD: Build = select(Request(release="2.21.0", target="mkl", wheel="official", python="3.11"), None)
 PATH = "/opt/tensorflow/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -11,10 +11,11 @@ from tests.rows import each
 from tests.verify.images import FILES, PLANNED, ImageEngine, run, verification
 from tfbuild import __version__, facts, plan
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import labelled_build, labels_of
+from tfbuild.context.labels import labels_of
 from tfbuild.in_container.smoke.judge import GUARD_EXIT
 from tfbuild.plan import Build, Request
 from tfbuild.verify.checks import guard
+from tfbuild.verify.verification import labelled_build
 
 REQUESTS = {
     "an official wheel": Request(release="2.21.0", target="mkl", wheel="official"),

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from tests.binary.codes import code_with
-from tests.context.test_labels import planned
 from tests.rows import each
 from tests.verify.images import verification
 from tests.verify.test_judge import ENVIRONMENT
+from tests.verify.test_labelled import planned
 from tfbuild.binary.guard import Guard
 from tfbuild.binary.scan import Family, ScannedCode
 from tfbuild.verify.checks import isa

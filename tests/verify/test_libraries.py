@@ -7,10 +7,10 @@ import pytest
 
 from tests.binary import libraries as guards
 from tests.binary.test_scan import AVX, AVX2, BMI2, everywhere, function, library
-from tests.context.test_labels import LABELS
 from tests.rows import each
 from tests.verify.images import CC, FRAMEWORK, SITE, ImageEngine
 from tests.verify.test_configuration import image as right_image
+from tests.verify.test_labelled import LABELS
 from tfbuild.binary import LibraryUnreadable, inspector
 from tfbuild.engine import Engine
 from tfbuild.errors import BadInput

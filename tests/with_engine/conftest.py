@@ -69,7 +69,7 @@ def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             log=log,
             progress=progress,
             secrets={"ca": ca} if ca else {},
-            build_args=dockerfile.build_args(base, context),
+            build_args=bases.build_args(base, context),
         )
         engine.build(context.folder, settings, tag=names[-1])
         return names[-1]

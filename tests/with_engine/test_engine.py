@@ -18,12 +18,12 @@ import pytest
 
 from tests.with_engine import registry as registries
 from tests.with_engine.second import processes
-from tfbuild.context.dockerfile import Base
 from tfbuild.engine import Engine, WorkerDied
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.containers import LABEL
 from tfbuild.errors import BuildFailed, RegistryRefused, UnknownImage
 from tfbuild.pipeline import base_image
+from tfbuild.pipeline.base_image import Base
 from tfbuild.util.progress import Progress
 
 pytestmark = pytest.mark.engine

@@ -27,11 +27,11 @@ from tests.with_engine import saved
 from tests.with_engine.conftest import ROOT
 from tfbuild import plan
 from tfbuild.context import dockerfile
-from tfbuild.context.dockerfile import Base
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings, find_program
 from tfbuild.errors import BuildFailed
 from tfbuild.pipeline import base_image
+from tfbuild.pipeline.base_image import Base
 from tfbuild.plan import Build, Request
 from tfbuild.util.progress import Progress
 
@@ -100,7 +100,7 @@ def made(engine: Engine, build: Build, on: Base, work: Path, ca: Path, *, no_cac
         progress=Progress(),
         secrets={"ca": ca},
         no_cache=no_cache,
-        build_args=dockerfile.build_args(on, context),
+        build_args=base_image.build_args(on, context),
     )
     engine.build(context.folder, settings, tag=name)
     try:

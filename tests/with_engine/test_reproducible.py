@@ -89,7 +89,7 @@ def make(
             secrets=secrets | ({"mirror": folder / "mirror"} if mirrored else {}),
             network="host" if mirrored else "",
             no_cache=no_cache,
-            build_args=dockerfile.build_args(base, context),
+            build_args=base_image.build_args(base, context),
         )
         engine.build(context.folder, settings, tag=name)
         made.add(name)

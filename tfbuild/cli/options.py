@@ -90,9 +90,10 @@ def registry_of(registry: str, ca_cert: str, image: str = "") -> "Registry":
     """
     from tfbuild.context import labels
     from tfbuild.oci.client import Registry
-    from tfbuild.oci.references import Repository
+    from tfbuild.oci.references import Repository, is_host
 
-    name = registry or labels.parse_name(image).registry or variable("TFBUILD_REGISTRY")
+    named, _ = labels.parse_name(image)
+    name = registry or (named if is_host(named.partition("/")[0]) else "") or variable("TFBUILD_REGISTRY")
     if not name:
         raise UsageError("no registry is named", hint="--registry HOST/PATH, or TFBUILD_REGISTRY")
     return Registry(Repository.parse(name), ca=certificates(ca_cert))

@@ -28,6 +28,8 @@ from tfbuild.util.files import ELSEWHERE, flush, temporary_folder, writing
 
 # In a context: what all builds have in common.
 SCRIPTS = "scripts"
+# Where its files lie: the build's own (with a slash behind), and those of all builds; and where `docker build` is run.
+LAYOUT = {"own": "", "scripts": SCRIPTS, "smoke": f"{SCRIPTS}/smoke", "place": "in this folder"}
 # Its copy in each image is `tfbuild-smoke`.
 SMOKE = Path(__file__).parents[1] / "in_container" / "smoke"
 TEMPLATES = util.templates()
@@ -57,18 +59,6 @@ COMPILE_FILES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Base:
-    """An image that a build starts from.
-
-    `reference`: for FROM; `name`: for people; `digest`: "sha256:...", for an imported image that of its layer, or "".
-    """
-
-    reference: str
-    name: str
-    digest: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Context:
     """A build context; `digest` ("sha256:<hex>") covers every file's name, mode and contents."""
 
@@ -76,29 +66,11 @@ class Context:
     digest: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContextLayout:
-    """How the files of a build lie in a context, and what the head of its Dockerfile says of that.
-
-    `own`: the folder of the build's own files, with a slash behind it; `scripts`, `smoke`: the folders that all builds
-    share. `origin`: the command that writes the Dockerfile; `usage`: the one that builds the image, run in `place`.
-    `base_digest`: of the base image ("sha256:<hex>"; "" takes what its tag names on the day of the build).
-    """
-
-    own: str = ""
-    scripts: str = SCRIPTS
-    smoke: str = f"{SCRIPTS}/smoke"
-    origin: str
-    place: str
-    usage: str
-    base_digest: str = ""
-
-
 def write_context(build: Build, folder: Path, *, base_digest: str = "") -> Context:
     """Write the context of `build` to `folder`, all or nothing; it replaces what tfbuild wrote there before.
 
-    `base_digest`: see ContextLayout. Raises UsageError if `folder` has anything else in it or cannot be written,
-    DiskFull if no space is left.
+    `base_digest`: see `own_files`. Raises UsageError if `folder` has anything else in it or cannot be written, DiskFull
+    if no space is left.
     """
     with writing(folder, ELSEWHERE):
         _refuse_foreign(folder)
@@ -113,16 +85,6 @@ def write_context(build: Build, folder: Path, *, base_digest: str = "") -> Conte
                 folder.rename(place / "old")
             fresh.rename(folder)
     return Context(folder=folder, digest=digest)
-
-
-def build_args(base: Base, context: Context) -> dict[str, str]:
-    """Return the Dockerfile's arguments for a base."""
-    return {
-        "BASE": base.reference,
-        "BASE_NAME": base.name,
-        "BASE_DIGEST": base.digest,
-        "CONTEXT_DIGEST": image_digest(context.digest, base.digest),
-    }
 
 
 def _refuse_foreign(folder: Path) -> None:
@@ -142,9 +104,9 @@ def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
         # Whatever the umask: the same context has the same digest everywhere. No script is started by its own name.
         path.chmod(0o644)
     if build.wheel.path is not None:
-        _place_wheel(build.wheel.path, folder / "wheel", build)
-    if build.source is not None and build.source.kind != "git":
-        source.write_folder(build.source, folder / "source")
+        _place(build.wheel.path, folder / "wheel" / build.wheel.requirement, build.wheel.sha256)
+    if build.source is not None and build.source.path is not None:
+        _place(build.source.path, folder / "source" / source.FILE, build.source.sha256)
     # In the order in which they are applied.
     for number, patch in enumerate(build.patches, 1):
         (folder / "patches").mkdir(exist_ok=True)
@@ -161,33 +123,37 @@ def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
         source.pack(override.path, folder / "overrides" / f"{override.name}.tar")
 
 
-def _place_wheel(wheel: Path, folder: Path, build: Build) -> None:
-    """Link the wheel if the file system allows it: it has hundreds of megabytes."""
-    name = build.wheel.requirement
-    folder.mkdir()
-    try:
-        os.link(wheel.resolve(), folder / name)
-    except OSError:
-        shutil.copyfile(wheel, folder / name)
-    (folder / "SHA256SUMS").write_text(f"{build.wheel.sha256}  /mnt/wheel/{name}\n", encoding="utf-8")
+def _place(file: Path, target: Path, sha256: str) -> None:
+    """Put a wheel or a source at `target`, with its digest beside it: a tree is packed, a file linked if possible."""
+    target.parent.mkdir()
+    if file.is_dir():
+        source.pack(file, target)
+    else:
+        try:
+            os.link(file.resolve(), target)  # it has hundreds of megabytes
+        except OSError:
+            shutil.copyfile(file, target)
+    line = f"{sha256 or source.digest(target)}  /mnt/{target.parent.name}/{target.name}\n"
+    (target.parent / "SHA256SUMS").write_text(line, encoding="utf-8")
 
 
 def files(build: Build, *, base_digest: str = "") -> dict[str, str]:
     """Return the files that tfbuild itself puts into a context, by their paths there, the most interesting first."""
-    layout = ContextLayout(
-        origin=command(build) + (" --pin" if base_digest else ""),
-        place="in this folder",
-        usage=f"docker build --platform {build.platform} --tag {image_name(build, UNVERIFIED)} .",
-        base_digest=base_digest,
-    )
-    return own_files(build, layout) | scripts(build)
+    usage = f"docker build --platform {build.platform} --tag {image_name(build, UNVERIFIED)} ."
+    origin = command(build) + (" --pin" if base_digest else "")
+    return own_files(build, origin=origin, usage=usage, base_digest=base_digest) | scripts(build)
 
 
-def own_files(build: Build, layout: ContextLayout) -> dict[str, str]:
-    """Return the files of this build alone, by their paths below `layout.own`."""
+def own_files(build: Build, *, origin: str, usage: str, base_digest: str = "", **layout: str) -> dict[str, str]:
+    """Return the files of this build alone.
+
+    `origin`: the command that writes the Dockerfile; `usage`: the one that builds the image; `base_digest`: of the base
+    image ("sha256:<hex>"; "" takes what its tag names on the day of the build). `layout`: what differs from LAYOUT.
+    """
     header = f"{MARKER}: {command(build)}"
+    values = _dockerfile(build) | {"usage": usage, "base_digest": base_digest, "layout": LAYOUT | layout}
     texts = {
-        "Dockerfile": render("Dockerfile.j2", header=f"{MARKER}: {layout.origin}", **_dockerfile(build, layout)),
+        "Dockerfile": render("Dockerfile.j2", header=f"{MARKER}: {origin}", **values),
         "constraints.txt": "".join(f"{line}\n" for line in sorted(build.wheel.constraints)),
         "entrypoint.sh": render_entrypoint(build, header=header),
         "plan.json": json.dumps(vars(smoke_plan(build)), indent=2) + "\n",
@@ -209,12 +175,7 @@ def scripts(build: Build) -> dict[str, str]:
         names += [*COMPILE_FILES, *(["llvm.sh"] if build.toolchain.llvm else [])]
     paths = {name: TEMPLATES / name for name in names}
     paths |= {f"smoke/{path.name}": path for path in sorted(SMOKE.glob("*.py"))}
-    return {f"{SCRIPTS}/{name}": _text(path) for name, path in paths.items()}
-
-
-@cache  # a matrix has dozens of builds with the same scripts
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+    return {f"{SCRIPTS}/{name}": path.read_text(encoding="utf-8") for name, path in paths.items()}
 
 
 def command(build: Build) -> str:
@@ -232,10 +193,9 @@ def render_entrypoint(build: Build, *, header: str) -> str:
     return render("entrypoint.sh.j2", header=header, build=build, alternatives=alternatives(build))
 
 
-def _dockerfile(build: Build, layout: ContextLayout) -> dict[str, object]:
+def _dockerfile(build: Build) -> dict[str, object]:
     return {
         "build": build,
-        "layout": layout,
         "options": options(build),
         "fixes": any(row.edits for row in build.fixes),
         "requirement": requirement(build),

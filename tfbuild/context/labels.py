@@ -11,14 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfbuild import __version__, plan
-from tfbuild.cpu.isa import InstructionSet
+from tfbuild import __version__
 from tfbuild.errors import UnknownImage, Unsupported, UsageError
 from tfbuild.in_container.smoke import judge
-from tfbuild.oci import references
 from tfbuild.plan import Build
-from tfbuild.plan.build import Wheel
-from tfbuild.plan.rules import is_target
 from tfbuild.util.terminal import as_text
 
 if TYPE_CHECKING:
@@ -39,14 +35,6 @@ PARTS = ("instruction_set", "compiler", "bazel", "threading", "cuda", "cudnn", "
 OCI = "org.opencontainers.image."
 BASE_NAME = f"{OCI}base.name"
 BASE_DIGEST = f"{OCI}base.digest"
-# The repository that publishes the image, by which GHCR links a package with it.
-SOURCE = f"{OCI}source"
-SOURCE_VARIABLE = "TFBUILD_IMAGE_SOURCE"
-WEB_ADDRESS = re.compile(r"https?://[^\s\"'\\$]+")
-# The labels without which an image is none of ours, and the forms of two. The identifier names the report's files.
-NEEDED = ("id", "release", "python", "target", "platform", "features")
-IDENTIFIER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
-PYTHON = re.compile(r"3\.\d{1,2}", re.ASCII)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -112,20 +100,6 @@ def descriptions(own_id: str, release: str, target: str, python: str, instructio
         f"{OCI}description": f"{title}, Python {python}, for {instruction_set}, with TCMalloc",
         f"{OCI}version": own_id,
     }
-
-
-def given_at_build(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the label that depends on who builds: the address of TFBUILD_IMAGE_SOURCE, else of GitHub's repository.
-
-    It is not in the Dockerfile, so that forks build the same contexts. Raises UsageError for what is not a URL.
-    """
-    repository = f"{env.get('GITHUB_SERVER_URL')}/{env.get('GITHUB_REPOSITORY')}"
-    source = env.get(SOURCE_VARIABLE) or (repository if env.get("GITHUB_ACTIONS") == "true" else "")
-    if source and not (WEB_ADDRESS.fullmatch(source) and source.isprintable()):
-        raise UsageError(
-            f"{SOURCE_VARIABLE} is {source!r}, which is not a URL", hint="for example https://github.com/us/tfbuild"
-        )
-    return {SOURCE: source} if source else {}
 
 
 def prefixed(values: Mapping[str, str]) -> dict[str, str]:
@@ -202,52 +176,6 @@ def configured_labels(configuration: Mapping[str, object]) -> dict[str, str]:
     return as_text(inner.get("Labels") if isinstance(inner, dict) else None)
 
 
-def identifier(image: str, labels: object) -> str:
-    """Return the identifier in the labels of `image`; raises UnknownImage if they have none."""
-    if not (own_id := read_labels(labels).id):
-        raise UnknownImage(f"{image} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke build")
-    return own_id
-
-
-def labelled_build(ref: str, labels: Mapping[str, str], architecture: str) -> Build:
-    """Return the build of an image as far as its labels say it.
-
-    Raises UnknownImage if tfbuild made no such image for that architecture ("amd64").
-    """
-    image, platform = read_labels(labels), f"linux/{architecture}"
-    own = image.get
-    if missing := [PREFIX + name for name in NEEDED if name not in image.own]:
-        lacks = f"label {missing[0]}" if image.own else "io.tfbuild labels"
-        raise UnknownImage(f"{ref} was not made by tfbuild: it has no {lacks}", hint="invoke build")
-    readable = {
-        "id": IDENTIFIER.fullmatch(image.id),
-        "python": PYTHON.fullmatch(own("python")),
-        "release": plan.is_version(own("release")),
-        "target": is_target(own("target")),
-        "platform": own("platform") == platform and platform in plan.PLATFORMS,
-    }
-    if bad := [name for name, good in readable.items() if not good]:
-        raise UnknownImage(f"{ref} has an unreadable label {PREFIX}{bad[0]}: {own(bad[0])[:40]!r}")
-    name, held = own("instruction-set"), tuple(sorted(own("features").split()))
-    usual = f"{own('release')}-{own('target')}-py{own('python')}-{name}"
-    variant = image.id.removeprefix(usual).removeprefix("-")
-    return Build(
-        release=own("release"),
-        python=own("python"),
-        target=own("target"),
-        platform=platform,
-        instruction_set=InstructionSet(name=name, arch=plan.PLATFORMS[platform], level="", features=held, option=""),
-        wheel=Wheel(kind=own("wheel"), requirement=own("requirement"), constraints=()),
-        base_image="",
-        base_distribution="",
-        with_headers=False,
-        compiler=own("compiler"),
-        threading=own("threading"),
-        compute_capabilities=tuple(own("compute-capabilities").split()),
-        variant=(variant,) if variant else (),
-    )
-
-
 def smoke_plan(build: Build) -> judge.Plan:
     """Return what the smoke benchmark compares an image with, inside it and in a verification."""
     return judge.Plan(
@@ -272,31 +200,13 @@ GIVEN_IDENTIFIER = re.compile(r"\d+\.\d+\.\d+[\w.]*-[a-z0-9]+-py\d+\.\d+-[\w.-]+
 REFERENCE = re.compile(r"[a-zA-Z0-9\[][\w./:@\[\]-]*", re.ASCII)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageName:
-    """The parts of a name. `repository`: "tfbuild", "HOST/PATH", or ""; `reference`: a tag, a digest, or ""."""
-
-    repository: str
-    reference: str
-
-    @property
-    def registry(self) -> str:
-        """The repository if it is in a registry, else ""."""
-        host, slash, _ = self.repository.partition("/")
-        return self.repository if slash and references.is_host(host) else ""
-
-
-def parse_name(name: str) -> ImageName:
-    """Split a name into its parts. A word without a repository is a reference; a path without a tag has none."""
-    if name.startswith("sha256:"):
-        return ImageName(repository="", reference=name)
-    before, _, digest = name.partition("@")
+def parse_name(name: str) -> tuple[str, str]:
+    """Return the repository ("tfbuild", "HOST/PATH" or "") in a name, and its tag or digest, or ""."""
+    before, at, digest = name.partition("@")
     repository, colon, tag = before.rpartition(":")
-    if not colon or "/" in tag:
-        repository, tag = before, ""
-    if tag or digest or "/" in before:
-        return ImageName(repository=repository, reference=digest or tag)
-    return ImageName(repository="", reference=before)
+    if name.startswith("sha256:") or not (at or colon or "/" in name):
+        return "", name
+    return (repository, digest or tag) if colon and "/" not in tag else (before, digest)
 
 
 def find_image(engine: "Engine", name: str) -> str:
@@ -305,18 +215,17 @@ def find_image(engine: "Engine", name: str) -> str:
     An identifier without a repository of a registry may have any repository on the engine, because a pulled image has
     that of its registry. Raises UnknownImage if there is no such image or there are several, UsageError for no name.
     """
-    parsed = parse_name(name)
+    repository, reference = parse_name(name)
     if name and not REFERENCE.fullmatch(name):
         raise UsageError(f"{name!r} is not an image's name", hint="docker images tfbuild lists them")
-    if not GIVEN_IDENTIFIER.fullmatch(parsed.reference):
+    exact = name if repository else f"{REPOSITORY}:{reference}"
+    if not GIVEN_IDENTIFIER.fullmatch(reference):
         return name
-    exact = name if parsed.repository else f"{REPOSITORY}:{parsed.reference}"
     if engine.exists(exact):
         return exact
-    ending = f":{parsed.reference}"
-    tagged = {image.id: sorted(tag for tag in image.tags if tag.endswith(ending)) for image in engine.labelled(ID)}
-    names = sorted(tags[0] for tags in tagged.values() if tags)
-    if len(names) == 1 and parsed.repository in ("", REPOSITORY):
+    tagged = ([tag for tag in image.tags if tag.endswith(f":{reference}")] for image in engine.labelled(ID))
+    names = sorted(min(tags) for tags in tagged if tags)
+    if len(names) == 1 and repository in ("", REPOSITORY):
         return names[0]
     here = f"here is {', '.join(names)}" if names else "docker images lists all images"
     raise UnknownImage(f"no image {name!r} on this engine", hint=here)

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from tfbuild.context.dockerfile import Base, Context
+from tfbuild.context.dockerfile import Context
 from tfbuild.engine import Engine
 from tfbuild.engine.faults import translated
 from tfbuild.errors import BadMirror, UnknownImage
+from tfbuild.pipeline.base_image import Base
 from tfbuild.plan import Build
 from tfbuild.util.files import decode
 from tfbuild.util.progress import Progress

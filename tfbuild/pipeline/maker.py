@@ -6,6 +6,7 @@ was verified before, from the same context on the same base, is not built or ver
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -14,8 +15,8 @@ from pathlib import Path
 
 from tfbuild import cpu, plan
 from tfbuild.context import dockerfile
-from tfbuild.context.dockerfile import Base, Context, image_digest
-from tfbuild.context.labels import UNVERIFIED, given_at_build, image_name, labelled_build, read_labels
+from tfbuild.context.dockerfile import Context, image_digest
+from tfbuild.context.labels import UNVERIFIED, image_name, read_labels
 from tfbuild.cpu import Cpu, recordings
 from tfbuild.engine import Engine, faults
 from tfbuild.engine.build import BuildSettings
@@ -23,6 +24,7 @@ from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage, Unsupporte
 from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline import wheel
+from tfbuild.pipeline.base_image import Base
 from tfbuild.pipeline.compiling import Builder, lacking_features, run_builder
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.wheel import Exported
@@ -32,7 +34,7 @@ from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
 from tfbuild.verify import session as verifying
 from tfbuild.verify.report import Report
-from tfbuild.verify.verification import Baseline
+from tfbuild.verify.verification import Baseline, labelled_build
 
 # The content of a recorded machine (docs/cpu-and-flags.md); without glibc's loader, only the kernel's list.
 RECORD = f"cat {cpu.CPUINFO}; echo; {recordings.LOADER} --list-diagnostics 2>/dev/null || true"
@@ -43,6 +45,10 @@ IMAGE_DISK = 8 << 30
 # Of what a compile was recorded to take, for a larger release or another instruction set.
 SPARE = 1.5
 LEFT_OUT = "it was left out (--no-throughput)"
+# The repository that publishes the image, by which GHCR links a package with it.
+SOURCE = "org.opencontainers.image.source"
+SOURCE_VARIABLE = "TFBUILD_IMAGE_SOURCE"
+WEB_ADDRESS = re.compile(r"https?://[^\s\"'\\$]+")
 
 
 def needed_disk(build: Build, *, image: bool = True) -> int:
@@ -315,7 +321,7 @@ class Maker:
         settings = BuildSettings(
             log=self.run.work / build.id / "build.log",
             progress=self.progress,
-            build_args={**dockerfile.build_args(base, context), **bundled, **(arguments or {})},
+            build_args={**bases.build_args(base, context), **bundled, **(arguments or {})},
             labels=given_at_build(os.environ),
             no_cache=no_cache,
         )
@@ -358,3 +364,17 @@ def tag(engine: Engine, build: Build, ref: str, *, passed: bool) -> str:
         for other in former.intersection(engine.image(name).tags):
             engine.untag(other)
     return name
+
+
+def given_at_build(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the label that depends on who builds: the address of TFBUILD_IMAGE_SOURCE, else of GitHub's repository.
+
+    It is not in the Dockerfile, so that forks build the same contexts. Raises UsageError for what is not a URL.
+    """
+    repository = f"{env.get('GITHUB_SERVER_URL')}/{env.get('GITHUB_REPOSITORY')}"
+    source = env.get(SOURCE_VARIABLE) or (repository if env.get("GITHUB_ACTIONS") == "true" else "")
+    if source and not (WEB_ADDRESS.fullmatch(source) and source.isprintable()):
+        raise UsageError(
+            f"{SOURCE_VARIABLE} is {source!r}, which is not a URL", hint="for example https://github.com/us/tfbuild"
+        )
+    return {SOURCE: source} if source else {}

@@ -104,23 +104,6 @@ def from_path(path: Path, sha256: str) -> Source:
     return Source(kind="archive", path=path, sha256=actual)
 
 
-def write_folder(source: Source, folder: Path) -> None:
-    """Make `folder` with source.tar and SHA256SUMS; an archive is linked, a tree is packed."""
-    import shutil
-
-    assert source.path is not None
-    folder.mkdir()
-    target = folder / FILE
-    if source.kind == "tree":
-        pack(source.path, target)
-    else:
-        try:
-            os.link(source.path.resolve(), target)
-        except OSError:
-            shutil.copyfile(source.path, target)
-    (folder / "SHA256SUMS").write_text(f"{source.sha256 or digest(target)}  /mnt/source/{FILE}\n", encoding="utf-8")
-
-
 def digest(path: Path) -> str:
     """Return the sha256 of a file's contents, in hex."""
     import hashlib

@@ -19,6 +19,7 @@ from tfbuild.publish.choose import Published
 from tfbuild.publish.signing import Demand, Sign
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
+from tfbuild.verify.verification import labelled_build
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +49,11 @@ def _prepare(
 
     Returns the image, its identifier, and its manifest if the registry has all of it.
     """
-    named = labels.parse_name(image)
+    repository, reference = labels.parse_name(image)
     # It may be named as it will be in the registry.
-    ours = named.repository == str(registry.repository) and not engine.exists(image)
-    local = engine.image(labels.find_image(engine, named.reference if ours else image))
-    identifier = labels.identifier(image, local.labels)
+    ours = repository == str(registry.repository) and not engine.exists(image)
+    local = engine.image(labels.find_image(engine, reference if ours else image))
+    identifier = labelled_build(image, local.labels, local.architecture).id
     report = reporting.stored(reports, identifier)
     if report is None or not report.passed or report.image.id != local.id:
         raise VerificationFailed(
@@ -174,12 +175,12 @@ def access(registry: Registry, image: str) -> tuple[str, str]:
 
 def tag_of(registry: Registry, name: str) -> str:
     """Return the fixed tag that an image's name means in this registry. Raises UsageError for another name."""
-    parsed = labels.parse_name(name)
-    if not references.TAG.fullmatch(parsed.reference) or not labels.GIVEN_IDENTIFIER.fullmatch(parsed.reference):
+    repository, reference = labels.parse_name(name)
+    if not references.TAG.fullmatch(reference) or not labels.GIVEN_IDENTIFIER.fullmatch(reference):
         raise UsageError(f"{name!r} is not the identifier of an image", hint="use one from `invoke plan`")
-    if "/" in parsed.repository and parsed.repository != str(registry.repository):
-        raise UsageError(f"{name} is not in {registry.repository}", hint=f"--registry {parsed.repository}")
-    return parsed.reference
+    if "/" in repository and repository != str(registry.repository):
+        raise UsageError(f"{name} is not in {registry.repository}", hint=f"--registry {repository}")
+    return reference
 
 
 # --- what is published, which decides what CI has to do ---------------------------------------------------------------

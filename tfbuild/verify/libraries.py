@@ -10,13 +10,13 @@ from packaging.version import InvalidVersion, Version
 
 from tfbuild.binary import LibraryUnreadable, guard, inspector
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import labelled_build
 from tfbuild.engine import Engine
 from tfbuild.errors import BadInput, UnknownImage
 from tfbuild.facts import releases
 from tfbuild.plan import Build, wheel
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
+from tfbuild.verify.verification import labelled_build
 
 # Where pip records what it installed.
 METADATA = re.compile(r"(/.+/(?:site|dist)-packages)/([^/]+)-([^/-]+)\.dist-info/METADATA")

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from tfbuild import __version__
-from tfbuild.context.labels import labelled_build, read_labels, smoke_plan
+from tfbuild.context.labels import read_labels, smoke_plan
 from tfbuild.engine import Engine, Image
 from tfbuild.errors import BadInput
 from tfbuild.in_container.smoke import judge
@@ -21,7 +21,7 @@ from tfbuild.util.terminal import printable
 from tfbuild.verify.checks import CHECKS, isa
 from tfbuild.verify.checks.guard import LESSER_CPU, lesser_cpu
 from tfbuild.verify.report import SCHEMA, Check, ImageFacts, ImageSoftware, PlanFacts, Report
-from tfbuild.verify.verification import Baseline, Verification, VerificationCheck
+from tfbuild.verify.verification import Baseline, Verification, VerificationCheck, labelled_build
 
 NO_BASELINE = "there is no baseline to compare with"
 

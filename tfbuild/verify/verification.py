@@ -1,19 +1,29 @@
 """The state of a verification, and a check."""
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tfbuild.binary.guard import Guard
-from tfbuild.context.labels import smoke_plan
+from tfbuild.context.labels import PREFIX, read_labels, smoke_plan
+from tfbuild.cpu.isa import InstructionSet
 from tfbuild.engine import Engine, Sandbox
+from tfbuild.errors import UnknownImage
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement, ProbeCheck
 from tfbuild.in_container.smoke.probes import Environment, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.measure.probe import Outcome
-from tfbuild.plan import Build
+from tfbuild.plan import PLATFORMS, Build, is_version
+from tfbuild.plan.build import Wheel
+from tfbuild.plan.rules import is_target
 from tfbuild.verify.report import NO_START, Check, Throughput
+
+# The labels without which an image is none of ours, and the forms of two. The identifier names the report's files.
+NEEDED = ("id", "release", "python", "target", "platform", "features")
+IDENTIFIER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
+PYTHON = re.compile(r"3\.\d{1,2}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +99,45 @@ class Verification:
         start = self.start
         results = judge.Results(outcome.records, outcome.ended, start.environment, start.outcome.output)
         return check.judge(results, smoke_plan(self.planned))
+
+
+def labelled_build(ref: str, labels: Mapping[str, str], architecture: str) -> Build:
+    """Return the build of an image as far as its labels say it.
+
+    Raises UnknownImage if tfbuild made no such image for that architecture ("amd64").
+    """
+    image, platform = read_labels(labels), f"linux/{architecture}"
+    own = image.get
+    if missing := [PREFIX + name for name in NEEDED if name not in image.own]:
+        lacks = f"label {missing[0]}" if image.own else "io.tfbuild labels"
+        raise UnknownImage(f"{ref} was not made by tfbuild: it has no {lacks}", hint="invoke build")
+    readable = {
+        "id": IDENTIFIER.fullmatch(image.id),
+        "python": PYTHON.fullmatch(own("python")),
+        "release": is_version(own("release")),
+        "target": is_target(own("target")),
+        "platform": own("platform") == platform and platform in PLATFORMS,
+    }
+    if bad := [name for name, good in readable.items() if not good]:
+        raise UnknownImage(f"{ref} has an unreadable label {PREFIX}{bad[0]}: {own(bad[0])[:40]!r}")
+    name, held = own("instruction-set"), tuple(sorted(own("features").split()))
+    usual = f"{own('release')}-{own('target')}-py{own('python')}-{name}"
+    variant = image.id.removeprefix(usual).removeprefix("-")
+    return Build(
+        release=own("release"),
+        python=own("python"),
+        target=own("target"),
+        platform=platform,
+        instruction_set=InstructionSet(name=name, arch=PLATFORMS[platform], level="", features=held, option=""),
+        wheel=Wheel(kind=own("wheel"), requirement=own("requirement"), constraints=()),
+        base_image="",
+        base_distribution="",
+        with_headers=False,
+        compiler=own("compiler"),
+        threading=own("threading"),
+        compute_capabilities=tuple(own("compute-capabilities").split()),
+        variant=(variant,) if variant else (),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
