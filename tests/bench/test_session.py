@@ -249,7 +249,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
     ("options", "mode", "budget"),
     [
         ({"quick": True}, "quick", 80),
-        ({"full": True}, "full", 3000),
+        ({"full": True}, "full", 3600),
         ({}, "budget", 300),
         ({"budget": "2m30s"}, "budget", 150),
     ],

@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 
 from tests.measure.test_experiments import ROOT
+from tfbuild.bench import command
+from tfbuild.bench import report as reporting
+from tfbuild.bench.session import Settings
 from tfbuild.in_container.bench import worker
 from tfbuild.in_container.smoke import probes
+from tfbuild.measure import experiments
 
 PLANTED = ROOT / "tests" / "data" / "bench" / "planted.py"
 MORE = '''
@@ -152,3 +156,21 @@ def test_what_cannot_run_says_why_in_one_line(workload: str, reason: str, ask: A
     if workload != "nosuch":
         peak = worker.Peak(**ask("once", workload=workload, params={}))
         assert peak.reason.startswith(reason[:20])
+
+
+def test_a_precision_has_its_error(ask: Ask) -> None:
+    limits = {"float32": (0, 1e-5), "keras": (1e-3, 2e-2)}
+    for precision, (least, most) in limits.items():
+        for train in (True, False):
+            ready = prepared(ask, "model", name="transformer", precision=precision, train=train)
+            assert least <= (ready.error or 0) <= most, (precision, ready)
+    assert prepared(ask, "model", name="transformer").error is None, "the last one's policy is not this one's"
+
+
+def test_an_installed_tensorflow_is_measured_without_an_engine(python: str, tmp_path: Path) -> None:
+    row = experiments.select(["jpeg"], quick=True)
+    settings = Settings(mode="quick", budget=300, rounds=2)
+    command.run("", row, settings, tmp_path, json=True, python=str(Path(python).parents[1]))
+    report = reporting.read_report(tmp_path / "bench-tensorflow-2.21.0.json")
+    assert report.image.id == python
+    assert [arm.status for case in report.experiments[0].cases for arm in case.arms] == ["measured"] * 2

@@ -155,7 +155,7 @@ def test_rows_speak_of_this_machine_s_processors() -> None:
     """All texts of all rows can be filled in, and workloads get numbers."""
     every = [side for row in experiments.known() for case in row.case for side in line_up(row, case, machine(6))]
     texts = [str((side.name, side.key.env, *side.params.values(), side.arm.code)) for side in every]
-    assert [text for text in texts if "{" in text] == []
+    assert [text for text in texts if re.search(r"\{\w", text)] == []
     (pipeline,) = experiments.select(["pipeline"], quick=False)
     sides = [side for case in pipeline.case for side in line_up(pipeline, case, machine(6))]
     assert {side.params["calls"] for side in sides if side.workload == "pipeline" and "calls" in side.params} == {-1, 6}

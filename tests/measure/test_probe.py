@@ -2,9 +2,11 @@
 
 import io
 import json
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,12 +16,13 @@ from hypothesis import strategies as st
 
 from tests.rows import each
 from tfbuild.engine import ContainerRun, Engine, Sandbox
+from tfbuild.errors import UsageError
 from tfbuild.in_container.bench import worker
 from tfbuild.in_container.bench.worker import Calibrated, Dropped, Hello, Idle, Ready, WorkerSample
 from tfbuild.in_container.smoke import probes
 from tfbuild.in_container.smoke.probes import Computed, Environment, Faults, TensorFlow
 from tfbuild.measure import probe
-from tfbuild.measure.probe import UntrustedError
+from tfbuild.measure.probe import Installation, UntrustedError
 
 KINDS = (Environment, TensorFlow, Faults, Computed, Hello, Ready, Calibrated, WorkerSample, Idle, Dropped)
 
@@ -285,3 +288,52 @@ def test_a_line_has_a_limit_and_so_has_the_reason() -> None:
     with pytest.raises(UntrustedError) as error:
         probe.record(json.dumps({"count": 4000 * "x"}), Dropped)
     assert len(str(error.value)) <= 200
+
+
+# --- an installed TensorFlow in place of an image ---------------------------------------------------------------------
+
+ECHO = b"""
+import os, sys
+for line in sys.stdin:
+    print(line.strip(), sys.argv[1:], os.environ.get("SET"), os.environ.get("HOME"), flush=True)
+"""
+
+
+def state(name: str) -> str:
+    return Path(f"/proc/{name}/stat").read_text().rpartition(") ")[2][0]
+
+
+def test_a_process_stands_in_for_a_container(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    installed = Installation()
+    with installed.watched("a test"):
+        image = installed.image(str(tmp_path))
+        assert image.id == f"{tmp_path}/bin/python", "a link would lead out of the environment"
+        assert installed.image(image.id).id == image.id
+        files = {f"{probe.ROOT}/bench/echo.py": ECHO}
+        options = {"env": {"SET": "1", "HOME": ""}, "files": files, "gpus": False, "sandbox": None}
+        worker = installed.worker(image.id, ["python", f"{probe.ROOT}/bench/echo.py", "a"], **options)
+        with worker:
+            assert worker.ask("hello", 30) == "hello ['a'] 1 None", "an empty variable is unset"
+            worker.pause()
+            with pytest.raises(TimeoutError):
+                worker.ask("again", 0.2)
+            assert state(worker.name) == "T"
+        assert not Path(f"/proc/{worker.name}").exists()
+        done = installed.run(image.id, ["python", f"{probe.ROOT}/bench/echo.py"], stdin=b"x\n", timeout=30)
+        assert (done.exit_code, done.stdout.split()[0]) == (0, "x")
+        with pytest.raises(TimeoutError):
+            installed.run(image.id, ["python", "-c", "import time; time.sleep(9)"], timeout=0.2)
+    with pytest.raises(UsageError, match="has no Python"):
+        installed.image(str(tmp_path / "bin"))
+
+
+def test_a_python_without_tensorflow_says_so() -> None:
+    installed = Installation()
+    with installed.watched("a test"):
+        outcome = probe.ask(installed, sys.executable, "start", (Environment, TensorFlow))
+    environment = outcome.first(Environment)
+    assert environment is not None
+    assert probe.host(environment, installed).cpu
+    assert "No module named 'tensorflow'" in outcome.ended.why

@@ -22,6 +22,7 @@ DIRECT = {
     "context/dockerfile.py": "a context that is written aside",
     "cli/output.py": "the null device",
     "publish/wheel_rows.py": "a scratch folder",
+    "measure/probe.py": "a scratch folder",
     "publish/installing.py": "a scratch folder",
     "verify/report.py": "python -m of a developer: the committed schema",
 }

@@ -14,6 +14,7 @@ from tfbuild.engine import Engine
 from tfbuild.errors import Interrupted, UsageError
 from tfbuild.measure import experiments, records
 from tfbuild.measure.experiments import Experiment
+from tfbuild.measure.probe import Installation, Runner
 from tfbuild.measure.records import BenchReport
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
@@ -46,10 +47,20 @@ def rows_of(only: Sequence[str], chosen: Settings, named: Sequence[str], batch: 
     return (*(row for row in others if row.name != model_row.name), model_row)
 
 
-def run(image: str, rows: Sequence[Experiment], chosen: Settings, reports: Path, *, json: bool, name: str = "") -> None:
+def run(
+    image: str,
+    rows: Sequence[Experiment],
+    chosen: Settings,
+    reports: Path,
+    *,
+    json: bool,
+    name: str = "",
+    python: str = "",
+) -> None:
     """Measure, write the report and print it; raise Interrupted afterwards if Ctrl-C ended the run.
 
-    Raises UsageError if nothing was measured; then no report is written, and an older one of that name stays.
+    `python`: an environment in place of an image, as `against` is then, too. Raises UsageError if nothing was measured;
+    then no report is written, and an older one of that name stays.
     """
     if name and not NAME.fullmatch(name):
         raise UsageError(
@@ -58,10 +69,12 @@ def run(image: str, rows: Sequence[Experiment], chosen: Settings, reports: Path,
         )
     files.check_writable(reports)
     progress = Progress()
-    engine = Engine.connect()
-    chosen = replace(chosen, against=labels.find_image(engine, chosen.against))
+    engine: Runner = Installation() if python else Engine.connect()
+    if isinstance(engine, Engine):
+        chosen = replace(chosen, against=labels.find_image(engine, chosen.against))
+        image = labels.find_image(engine, image)
     with engine.watched("the benchmark") as require_engine:
-        report = session.bench(engine, labels.find_image(engine, image), rows, chosen, progress, require_engine)
+        report = session.bench(engine, python or image, rows, chosen, progress, require_engine)
         if why := reporting.emptiness(report):
             if report.interrupted:
                 raise Interrupted("interrupted before anything was measured; no report was written")

@@ -53,10 +53,12 @@ def emptiness(report: BenchReport) -> str:
 
 
 def path(report: BenchReport, folder: Path, name: str = "") -> Path:
-    """Return NAME.json; without a name bench-ID.json, by tfbuild's identifier of the image or by the image's id."""
+    """Return NAME.json; without a name bench-ID.json, by tfbuild's identifier of the image, its id or release."""
     if name:
         return folder / f"{name}.json"
-    identifier = read_labels(report.image.labels).id or report.image.id.rpartition(":")[2][:12]
+    prefix, _, digest = report.image.id.partition(":")
+    other = digest[:12] if prefix == "sha256" else f"tensorflow-{report.software.tensorflow}"
+    identifier = read_labels(report.image.labels).id or other
     return folder / f"bench-{re.sub(r'[^A-Za-z0-9_.+-]', '-', identifier)}.json"
 
 

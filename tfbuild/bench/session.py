@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 from tfbuild import __version__
 from tfbuild.bench import evidence, findings, wording
-from tfbuild.engine import Engine
 from tfbuild.errors import DiskFull, EngineMissing, UnknownImage
 from tfbuild.in_container.smoke.probes import Environment, TensorFlow
 from tfbuild.measure import evaluate, experiments, probe, records, rounds, workers
 from tfbuild.measure.experiments import Case, Experiment
+from tfbuild.measure.probe import Runner
 from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult, Finding, Software, Subject
 from tfbuild.measure.rounds import CaseRun, RoundLimits
 from tfbuild.measure.workers import Machine, Pool
@@ -134,7 +134,7 @@ def _not_begun(row: Experiment, case: Case, machine: Machine) -> CaseResult:
 QUICK_SECONDS = 80.0
 USUAL_SECONDS = 300.0
 # The time of all rows by their weights, and some more.
-FULL_SECONDS = 3000.0
+FULL_SECONDS = 3600.0
 ROUNDS = {"quick": 7, "budget": 15, "full": 21}
 # Starting workers and six rounds of the shortest samples take at least this long.
 LEAST_SECONDS = 6.0
@@ -191,7 +191,7 @@ class Session:
     `require_engine`: raises if the engine ended since the run began, or if its disk is full.
     """
 
-    engine: Engine
+    engine: Runner
     settings: Settings
     machine: Machine
     progress: Progress
@@ -326,7 +326,7 @@ class Session:
 
 
 def bench(
-    engine: Engine,
+    engine: Runner,
     ref: str,
     rows: Sequence[Experiment],
     settings: Settings,
@@ -384,7 +384,7 @@ def bench(
     )
 
 
-def _start(engine: Engine, ref: str, image: str, *, gpus: bool) -> tuple[Environment, TensorFlow]:
+def _start(engine: Runner, ref: str, image: str, *, gpus: bool) -> tuple[Environment, TensorFlow]:
     outcome = probe.ask(engine, image, "start", (Environment, TensorFlow), gpus=gpus)
     environment, tensorflow = outcome.first(Environment), outcome.first(TensorFlow, 1)
     if environment is None or tensorflow is None:

@@ -289,25 +289,26 @@ def engine(*, stop: bool, yes: bool, json: bool) -> None:
         "quick": (False, "about a minute: one or two cases of the main experiments"),
         "model": ([], "this whole model, such as resnet50, at its real size, and its reading of JPEGs (repeatable)"),
         "batch-size": ("", "items per step of --model (default: each model's own)", "N"),
-        "full": (False, "up to fifty minutes: every case, with the narrowest intervals"),
+        "full": (False, "up to an hour: every case, with the narrowest intervals"),
         "budget": ("", "time limit of the whole run, such as 90s, 5m or 1h (default: 5m)", "TIME"),
-        "against": ("", "image of the same release, for the experiments `isa` and `all` to compare with", "IMAGE"),
+        "against": ("", "image (or environment) to compare with in the experiments `isa` and `all`", "IMAGE"),
+        "python": ("", "measure the TensorFlow of this environment, without an engine, in place of IMAGE", "VENV"),
         "name": ("", "name of the report, reports/NAME.json (default: bench-IDENTIFIER, which replaces an older one)"),
         "list": (False, "only list the experiments: their questions, what is compared, and for how long"),
     },
     JSON,
-    examples=("invoke bench --list", "invoke bench tensorflow/tensorflow:2.20.0 --only jpeg"),
+    examples=("invoke bench --list", "invoke bench --python .venv", "invoke bench tensorflow/tensorflow:2.20.0"),
 )
-def bench(image: str = "", *, only: list[str], name: str, json: bool, model: list[str], **options: Any) -> None:
-    """Measure the performance guide's claims in IMAGE on this machine."""
+def bench(image: str = "", *, only: list[str], json: bool, model: list[str], **options: Any) -> None:
+    """Measure the performance guide's claims on this machine, in IMAGE or in an installed TensorFlow."""
     from tfbuild.bench import command
 
-    listed, batch_size = options.pop("list"), options.pop("batch_size")
+    listed, batch_size, name, python = (options.pop(key) for key in ("list", "batch_size", "name", "python"))
     settings = command.settings(**options)
     rows = command.rows_of(only, settings, model, batch_size)
     if listed:
         command.show_rows(rows, settings, json=json)
-    elif image:
-        command.run(image, rows, settings, REPORTS, json=json, name=name)
+    elif bool(image) != bool(python):
+        command.run(image, rows, settings, REPORTS, json=json, name=name, python=python)
     else:
-        raise UsageError("bench needs IMAGE", hint="invoke bench IMAGE, or invoke bench --list")
+        raise UsageError("bench needs IMAGE or --python VENV", hint="invoke bench IMAGE, or invoke bench --list")

@@ -1,23 +1,31 @@
 """Run a probe in a container and read its output as untrusted: bounded in size, checked against types, without NaN.
 
-The container gets this tfbuild's own copy of in_container/; the image's copy is never used.
+The container gets this tfbuild's own copy of in_container/; the image's copy is never used. `Installation` runs the
+same on a TensorFlow that is installed on this machine.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
+from signal import Signals
 from typing import Any, TypeVar
 
 import msgspec
 
-from tfbuild.engine import MOST_OUTPUT, Engine, Sandbox
+from tfbuild.engine import MOST_OUTPUT, ContainerRun, Engine, Image, Sandbox, Worker
+from tfbuild.errors import UsageError
 from tfbuild.in_container.smoke.judge import Ended
 from tfbuild.in_container.smoke.probes import Environment
 from tfbuild.measure.records import Host
-from tfbuild.util.files import decode
+from tfbuild.util.files import decode, temporary_folder
+from tfbuild.util.process import Attached
 
 T = TypeVar("T")
 
@@ -52,7 +60,82 @@ class Outcome:
         return record if isinstance(record, kind) else None
 
 
-def host(environment: Environment, engine: Engine) -> Host:
+class Installation:
+    """Python environments in place of images, with the methods of Engine that measuring uses: a container is a process.
+
+    An environment's name is the folder of a virtual environment, or a Python.
+    """
+
+    version = ""
+
+    @contextmanager
+    def watched(self, _: str) -> Iterator[Callable[[], None]]:
+        """Keep the folder that processes get their files in for the time of the block."""
+        with temporary_folder() as self._root:
+            yield lambda: None
+
+    def image(self, ref: str) -> Image:
+        """Describe an environment. Raises UsageError if it has no Python."""
+        python = shutil.which(Path(ref, "bin", "python") if os.path.isdir(ref) else ref)
+        if not python:
+            raise UsageError(f"{ref} has no Python", hint="name the folder of a virtual environment, or a Python")
+        env = tuple(f"{name}={value}" for name, value in os.environ.items())
+        return Image(id=os.path.abspath(python), labels={}, size=0, env=env, architecture="", repo_digests=())
+
+    def lacks_gpus(self, _: str) -> str:
+        """Return why processes get no GPU, which is for TensorFlow to say."""
+        return ""
+
+    def run(
+        self, ref: str, command: Sequence[str], *, timeout: float, stdin: bytes = b"", **options: Any
+    ) -> ContainerRun:
+        """Run a command to its end. Raises TimeoutError."""
+        call, env = self._process(ref, command, **options)
+        try:
+            done = subprocess.run(call, input=stdin, capture_output=True, timeout=timeout, env=env, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(str(error)) from error
+        out, err = (stream.decode(errors="replace") for stream in (done.stdout, done.stderr))
+        return ContainerRun(exit_code=done.returncode, stdout=out, stderr=err, truncated=False)
+
+    def worker(self, ref: str, command: Sequence[str], **options: Any) -> Worker:
+        """Start a process that answers each line with a line."""
+        with ExitStack() as stack:
+            attached = stack.enter_context(closing(Attached(*self._process(ref, command, **options))))
+            return Worker(_Process(attached.process), attached, stack.pop_all())
+
+    def _process(
+        self,
+        ref: str,
+        command: Sequence[str],
+        env: Mapping[str, str] = {},
+        files: Mapping[str, bytes] = {},
+        **_: object,
+    ) -> tuple[list[str], dict[str, str]]:
+        for path, content in files.items():
+            file = Path(self._own(path))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+        return [ref, *map(self._own, command[1:])], {name: text for name, text in {**os.environ, **env}.items() if text}
+
+    def _own(self, word: str) -> str:
+        return word.replace(ROOT, str(self._root))
+
+
+class _Process:
+    """A process that a Worker pauses as it does a container."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self.name, self._process = str(process.pid), process
+
+    def kill(self, signal: str) -> None:
+        self._process.send_signal(Signals[signal])
+
+
+Runner = Engine | Installation
+
+
+def host(environment: Environment, engine: Runner) -> Host:
     """Return where the containers ran, as a probe in one of them reported it."""
     return Host(
         cpu=environment.cpu_model,
@@ -84,7 +167,7 @@ def sandbox(engine: Engine, ref: str, more: Mapping[str, bytes] = {}) -> Abstrac
 
 
 def ask(
-    engine: Engine,
+    engine: Runner,
     ref: str,
     name: str,
     kinds: Sequence[type],

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from tfbuild.engine import Engine, Sandbox, Worker
+from tfbuild.engine import Sandbox, Worker
 from tfbuild.errors import TfbuildError
 from tfbuild.in_container.bench.worker import Dropped, Hello, Ready, WorkerSample
 from tfbuild.measure import probe, records
@@ -87,7 +87,7 @@ class Pool:
     `sandbox`: confines the workers of images that are not trusted, and has probe.files().
     """
 
-    engine: Engine
+    engine: probe.Runner
     more: Mapping[str, bytes] = field(default_factory=dict)
     sandbox: Sandbox | None = None
     require_image: Callable[[], None] = lambda: None
@@ -162,7 +162,7 @@ def _close(workers: Iterable[Worker]) -> None:
 
 
 @contextmanager
-def pool(engine: Engine, more: Mapping[str, bytes], sandbox: Sandbox | None = None) -> Iterator[Pool]:
+def pool(engine: probe.Runner, more: Mapping[str, bytes], sandbox: Sandbox | None = None) -> Iterator[Pool]:
     """Open a pool whose workers are closed at the end of the block."""
     with ExitStack() as stack:
         workers = Pool(engine, more, sandbox)

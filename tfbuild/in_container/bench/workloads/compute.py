@@ -242,10 +242,6 @@ def bandwidth(dtype: str, millions: int) -> FunctionWork:
 
 # --- the same matrix product in float32, bfloat16 and int8, with its error as well as its speed -----------------------
 
-# What the kernel's names of features that multiply bfloat16 end in (avx512_bf16, amx_bf16, bf16); without one of them
-# TensorFlow converts to float32 and back.
-BFLOAT16 = "bf16"
-
 
 def relative_error(result: Any, reference: Any) -> float:
     """Return the root mean square of the difference, relative to that of the reference."""
@@ -255,7 +251,8 @@ def relative_error(result: Any, reference: Any) -> float:
 @workload
 def product(dtype: str = "float32", rows: int = 64, size: int = 2048) -> FunctionWork:
     """[rows, size] x [size, size]; the operands are of `dtype` already, the result is summed in float32."""
-    if dtype == "bfloat16" and not any(flag.endswith(BFLOAT16) for flag in cpu()[0]):
+    # Without avx512_bf16, amx_bf16 or bf16 TensorFlow converts to float32 and back.
+    if dtype == "bfloat16" and not any(flag.endswith("bf16") for flag in cpu()[0]):
         raise Unfit("this CPU has no instructions for bfloat16")
     x, w = normal(1, rows, size), normal(2, size, size) / size**0.5
     reference = x.numpy().astype(np.float64) @ w.numpy().astype(np.float64)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from ...smoke.probes import Unfit
 from . import FunctionWork, Work, compiled, normal, workload
-from .compute import with_gradients
+from .compute import relative_error, with_gradients
 from .images import Batches, photographs_of
 
 # --- one LSTM layer in four ways: as a while loop, unrolled, as the fused block operation, and by Keras ---------------
@@ -133,15 +133,25 @@ def model(
     size: int = 64,
     classes: int = 10,
     jpegs: bool = False,
+    train: bool = True,
+    precision: str = "",
 ) -> Work:
-    """A training step of Keras' `application` on pictures of `size`, of two LSTM layers of 128 units ("lstm") or of one
-    transformer block ("transformer"). `jpegs`: read, decode and scale each batch while the step on the last one runs.
-    """
-    net, x = _application(application, batch, size, classes) if application else MODELS[name](batch)
+    """A training step (or the output: `train`) of Keras' `application` on pictures of `size`, of two LSTM layers or of
+    a transformer block. `jpegs`: read, decode and scale each batch while the step on the last one runs. `precision`:
+    "float32", or bfloat16 by TensorFlow's optimizer ("graph") or by Keras ("keras"), with the error of the output."""
+
+    def made(policy: str) -> Any:
+        tf.keras.mixed_precision.set_global_policy(policy)
+        return _application(application, batch, size, classes) if application else MODELS[name](batch)
+
+    net, x = made("mixed_bfloat16" if precision == "keras" else "float32")
+    tf.config.optimizer.set_experimental_options({"auto_mixed_precision_onednn_bfloat16": precision == "graph"})
 
     def step(data: Any) -> Any:
+        if not train:
+            return tf.reduce_sum(net(data, training=False))
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(net(data, training=True)))
+            loss = tf.reduce_mean(tf.square(tf.cast(net(data, training=True), tf.float32)))
         variables = net.trainable_variables
         for variable, slope in zip(variables, tape.gradient(loss, variables), strict=True):
             variable.assign_sub(1e-6 * slope)
@@ -151,7 +161,14 @@ def model(
         # From the second step on, one batch is ready when a step begins.
         return Batches(photographs_of(size, batch), batch, tf.function(step, **compiled(xla)), discarded=1)
     # Each process draws its own weights.
-    return FunctionWork(step, x, items=batch, comparable=False, **compiled(xla))
+    work = FunctionWork(step, x, items=batch, comparable=False, **compiled(xla))
+    if precision:
+        exact, _ = made("float64")  # in which oneDNN computes nothing
+        exact.set_weights(net.get_weights())
+        result, right = tf.cast(tf.function(net)(x), tf.float64), exact(tf.cast(x, tf.float64))
+        work.error = relative_error(result.numpy(), right.numpy())
+    tf.keras.mixed_precision.set_global_policy("float32")
+    return work
 
 
 # --- strategies on all GPUs, or on virtual devices of this CPU, where they cannot speed anything up ------------------
