@@ -82,7 +82,6 @@ def sitting(row: dict[str, Any]) -> dict[str, object]:
         "why": row.get("why", "killed"),
         **{key: row.get(key) for key in ("cpu_seconds", "peak_bytes", "stages")},
         **{key: row.get(key) for key in ("actions_done", "actions_total", "processes", "from_cache")},
-        **{key: row.get(key) for key in ("action_seconds", "tool_seconds")},
     }
 
 

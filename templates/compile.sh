@@ -13,10 +13,7 @@ top=${TFBUILD_ROOT:-}
 cd "$top/src"
 
 # It must not prompt.
-"$PYTHON_BIN_PATH" configure.py < /dev/null || {
-    echo "tfbuild: this tree's configure.py failed" >&2
-    exit 1
-}
+"$PYTHON_BIN_PATH" configure.py < /dev/null || die "this tree's configure.py failed"
 
 builder=$(cat "$top/opt/tfbuild/builder")
 cache=$top/mnt/cache/$builder
@@ -127,7 +124,7 @@ compile() {
     [ "$code" != 0 ] || bazel_build "$target"
 }
 python3 "$top/mnt/sitting.py" begin "$sittings"
-python3 "$top/mnt/sitting.py" watch "$sittings" &
+python3 "$top/mnt/sitting.py" watch "$sittings" "$kept/profile.json" "$top/wheel" "$cache" "$top/var/tmp/bazel" &
 watch=$!
 trap 'kill "$watch" 2> /dev/null || true' EXIT
 # recorded WHY
@@ -135,7 +132,7 @@ recorded() {
     kill "$watch" || true
     wait "$watch" || true
     # A record that cannot be written does not fail the compile.
-    python3 "$top/mnt/sitting.py" end "$sittings" "$kept/bazel.log" "$1" &&
+    python3 "$top/mnt/sitting.py" end "$sittings" "$kept/bazel.log" "$kept/profile.json" "$1" &&
         cp "$sittings" "$kept/sittings.jsonl" || echo "tfbuild: note: there is no record of what this run cost"
 }
 # Without a container, Ctrl-C reaches the whole process group: Bazel stops cleanly, and then this script.

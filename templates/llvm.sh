@@ -12,10 +12,8 @@ download "$file" /mnt/llvm.asc
 mkdir -m 700 /mnt/gnupg
 keys=$(gpg --batch --quiet --homedir /mnt/gnupg --show-keys --with-colons /mnt/llvm.asc |
     awk -F: '$1 == "pub" { primary = 1 } $1 == "fpr" && primary { print $10; primary = 0 }')
-if [ "$keys" != "$fingerprint" ]; then
-    echo "tfbuild: $file holds not the key $fingerprint alone, by which LLVM signs its packages" >&2
-    exit 1
-fi
+[ "$keys" = "$fingerprint" ] ||
+    die "$file holds not the key $fingerprint alone, by which LLVM signs its packages"
 mkdir -p /etc/apt/keyrings
 cp /mnt/llvm.asc /etc/apt/keyrings/llvm.asc
 

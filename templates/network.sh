@@ -50,6 +50,11 @@ if [ -s "$top/mnt/mirror" ]; then
     # For Bazel's own downloads; compile.sh passes it on if Bazel has the option.
     echo "rewrite (.*) $mirror/\$1" > "$top/mnt/mirror.downloads"
 fi
+# die TEXT: says why this step fails.
+die() {
+    echo "tfbuild: $1" >&2
+    exit 1
+}
 # from URL: prints the URL to request, on the mirror if there is one.
 from() {
     echo "${mirror:+$mirror/}${1#"${mirror:+https://}"}"

@@ -7,11 +7,6 @@ top=${TFBUILD_ROOT:-}
 # shellcheck source=/dev/null
 . "$top/mnt/network.sh"
 
-die() {
-    echo "tfbuild: $1" >&2
-    exit 1
-}
-
 if [ "$1" = git ]; then
     url=$(from https://github.com/tensorflow/tensorflow)
     git -c advice.detachedHead=false clone --quiet --depth 1 --branch "$2" "$url" "$top/src" ||

@@ -21,13 +21,10 @@ while read -r package; do
         lacking="$lacking $package"
 done < "$2"
 [ -n "$lacking" ] || exit 0
-# Without a network there is no route, whatever devices there are.
-if [ "$(wc -l < /proc/net/route)" -le 1 ]; then
-    echo "tfbuild: the bundle's system lacks$lacking" >&2
-    exit 1
-fi
 # shellcheck source=/dev/null
 . /mnt/network.sh
+# Without a network there is no route, whatever devices there are.
+[ "$(wc -l < /proc/net/route)" -gt 1 ] || die "the bundle's system lacks$lacking"
 apt-get update
 # shellcheck disable=SC2086
 apt-get install --yes --no-install-recommends $lacking

@@ -31,18 +31,13 @@ if [ -f "$top/mnt/bazel/bazel.tar" ]; then
     said=$("$program" --batch --output_user_root="$top/var/tmp/bazel" version | sed -n 's/^Build label: //p')
     case $said in
     "$bazel"* | "") ;;
-    *)
-        echo "tfbuild: --bazel: this Bazel says that it is $said, and not $bazel" >&2
-        exit 1
-        ;;
+    *) die "--bazel: this Bazel says that it is $said, and not $bazel" ;;
     esac
 else
     url=$(from "https://github.com/bazelbuild/bazelisk/releases/download/v$bazelisk/bazelisk-linux-$arch")
-    if ! download "$url" "$top/usr/local/bin/bazelisk" ||
-        ! echo "$bazelisk_sha256  $top/usr/local/bin/bazelisk" | sha256sum --check --strict; then
-        echo "tfbuild: $url cannot be had, or is not the Bazelisk that was planned" >&2
-        exit 1
-    fi
+    { download "$url" "$top/usr/local/bin/bazelisk" &&
+        echo "$bazelisk_sha256  $top/usr/local/bin/bazelisk" | sha256sum --check --strict; } ||
+        die "$url cannot be had, or is not the Bazelisk that was planned"
     chmod 755 "$top/usr/local/bin/bazelisk"
 
     # Bazelisk downloads Bazel when it first runs it, and waits forever for a silent server. The compile runs Bazel

@@ -1,5 +1,6 @@
 """system.sh, repack.py and sitting.py, which run in the builder: the scripts themselves, on this system's own files."""
 
+import gzip
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from tfbuild.pipeline import diagnosis
 
 SYSTEM = dockerfile.TEMPLATES / "system.sh"
 SITTING = dockerfile.TEMPLATES / "sitting.py"
+PROFILE = Path(__file__).parents[1] / "data" / "bazel" / "double-7.7.1.profile.json.gz"
 REPACK = dockerfile.TEMPLATES / "repack.py"
 LOG = """Analyzing: target //:wheel (12 packages loaded)
 [1 / 4] 1 action
@@ -45,15 +47,15 @@ esac
     for name, text in texts.items():
         (programs / name).write_text(f"#!/bin/sh\n{text}")
         (programs / name).chmod(0o755)
-    (tmp_path / "network.sh").write_text("")
+    (tmp_path / "mnt").mkdir()
     return tmp_path
 
 
 def run(system: Path, *arguments: str, code: int = 0, inside: tuple[str, ...] = ()) -> str:
-    script = SYSTEM.read_text().replace("/mnt/network.sh", f"{system}/network.sh")
+    script = SYSTEM.read_text().replace("/mnt/network.sh", str(dockerfile.TEMPLATES / "network.sh"))
     # The script removes files of the system that it is in.
     script = script.replace("rm -f /var/lib/dpkg", f"rm -f {system}/none")
-    env = {"PATH": f"{system}/bin:{os.environ['PATH']}"}
+    env = {"PATH": f"{system}/bin:{os.environ['PATH']}", "TFBUILD_ROOT": str(system)}
     done = subprocess.run(
         [*inside, "sh", "-c", script, "system.sh", *arguments], env=env, capture_output=True, text=True, check=False
     )
@@ -114,7 +116,7 @@ def test_each_sitting_has_a_line_of_what_bazels_log_says(said: str, processes: i
     log.write_text(LOG.format(said))
     file.write_text('{"began": 1}\n')  # killed at once
     sitting("begin", file)
-    sitting("end", file, log, "time limit")
+    sitting("end", file, log, tmp_path / "none", "time limit")
     first, last = map(json.loads, file.read_text().splitlines())
     assert first == {"began": 1}
     assert last["ended"] >= last["began"] > 1
@@ -126,18 +128,22 @@ def test_each_sitting_has_a_line_of_what_bazels_log_says(said: str, processes: i
 def test_a_sitting_that_is_killed_leaves_its_time_and_memory_and_one_that_ends_is_counted_to_its_end(
     tmp_path: Path,
 ) -> None:
-    file = tmp_path / "sittings.jsonl"
+    file, profile, cache = tmp_path / "sittings.jsonl", tmp_path / "profile.json", tmp_path / "cache"
+    cache.mkdir()
     file.write_text('{"began": 1, "se')  # a power failure's
     for signal_, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 0)):
         sitting("begin", file)
-        with subprocess.Popen([sys.executable, SITTING, "watch", file]) as watch:
+        with subprocess.Popen([sys.executable, SITTING, "watch", file, profile, "wheel", cache, "none"]) as watch:
             while "peak_bytes" not in (seen := file.read_text().splitlines()[-1]) and watch.poll() is None:
                 time.sleep(0.02)
             end = time.process_time() + 0.3
             while time.process_time() < end:
                 pass
+            profile.touch()
+            (cache / "object").write_bytes(bytes(1 << 20))
             watch.send_signal(signal_)
         assert watch.returncode == code
+        profile.unlink()
     sitting("begin", file)
     damaged, killed, ended, next_one = file.read_text().splitlines()
     assert damaged == '{"began": 1, "se'
@@ -147,7 +153,28 @@ def test_a_sitting_that_is_killed_leaves_its_time_and_memory_and_one_that_ends_i
     assert row["cpu_seconds"] >= json.loads(seen)["cpu_seconds"] + 0.2
     assert row["peak_bytes"] > 1 << 20
     assert "why" not in row
+    # What was compiled was there when the analysis, and when the compile, ended.
+    assert {name: stage["disk_bytes"] >= 1 << 20 for name, stage in row["stages"].items()} == {
+        "analysis": True, "compile": True
+    }  # fmt: skip
+    for key in ("seconds", "cpu_seconds"):
+        assert sum(stage[key] for stage in row["stages"].values()) == pytest.approx(row[key], abs=0.1)
+    assert row["stages"]["compile"]["cpu_seconds"] >= 0.2
     assert json.loads(next_one).keys() == {"began"}
+
+
+def test_the_slowest_actions_are_those_of_bazels_profile_however_it_ended(tmp_path: Path) -> None:
+    file, profile = tmp_path / "sittings.jsonl", tmp_path / "profile.json"
+    text = gzip.decompress(PROFILE.read_bytes()).decode()
+    profile.write_text(text[: text.rindex('"dur"')])
+    sitting("begin", file)
+    sitting("end", file, tmp_path / "none", profile, "failed")
+    slowest = json.loads(file.read_text())["slowest"]
+    # All but the last event, of which only half is there.
+    events = [json.loads(line.strip().rstrip(",")) for line in text.splitlines()[1:-3]]
+    longest = sorted((event["dur"] for event in events if event["cat"] == "action processing"), reverse=True)
+    assert [seconds for seconds, _ in slowest] == [round(time / 1e6, 1) for time in longest[:10]]
+    assert slowest[0][1].startswith("Compiling tensorflow/double/")
 
 
 # --- repack.py --------------------------------------------------------------------------------------------------------

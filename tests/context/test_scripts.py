@@ -24,9 +24,8 @@ PATCH = """--- a/configure.py
 +new
 """
 # What network.sh defines, with no mirror and no certificate.
-DOWNLOAD = re.search(r"(?ms)^download\(\).*?^}\n", (dockerfile.TEMPLATES / "network.sh").read_text())
-assert DOWNLOAD is not None
-NETWORK = f'from() {{\n    echo "URL"\n}}\n{DOWNLOAD[0]}'
+DEFINED = re.findall(r"(?ms)^(?:die|download)\(\).*?^}\n", (dockerfile.TEMPLATES / "network.sh").read_text())
+NETWORK = f'from() {{\n    echo "URL"\n}}\n{"".join(DEFINED)}'
 KEY, OTHER = "AAAA", "BBBB"
 MIRROR = "http://127.0.0.1:9"
 

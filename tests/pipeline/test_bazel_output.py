@@ -171,7 +171,7 @@ def compile_in(
     for name in ("mnt", "src", "opt/tfbuild", "wheel", "var/tmp/bazel"):
         (root / name).mkdir(parents=True, exist_ok=True)
     texts = {
-        "mnt/network.sh": "mirror=\n",
+        "mnt/network.sh": (dockerfile.TEMPLATES / "network.sh").read_text(),
         "mnt/bazelrc": "build --copt=-mavx\n",
         "src/configure.py": "",
         "opt/tfbuild/builder": "b1\n",
