@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -314,7 +313,6 @@ X86 = [row for row in machines() if row.arch == "x86_64"]
 CPUINFO = "/where/cpuinfo/is"
 
 
-@cache
 def entrypoint(build: Build) -> str:
     return dockerfile.files(build)["entrypoint.sh"].replace("/proc/cpuinfo", CPUINFO)
 
