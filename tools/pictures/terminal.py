@@ -21,7 +21,7 @@ from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-COLUMNS = 100
+COLUMNS = 72
 # Nothing scrolls off; empty lines at the end are left out.
 LINES = 400
 MARGIN = 14
