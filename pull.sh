@@ -37,6 +37,8 @@ case $name in
         base=https://$host
         ;;
 esac
+part='[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*'
+printf '%s\n' "$path" | grep -Eqx "$part(/$part)*" || die "$repository is not a repository in a registry" 2
 case $(uname -m) in
     x86_64) platform=linux/amd64 ;;
     aarch64) platform=linux/arm64 ;;

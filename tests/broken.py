@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 
 # What becomes of an answer: the connection is reset, or ends in good order, in the middle of the body; nothing more
-# comes after that, or one byte at a time ("drip", which no client ends by a limit on silence); nothing comes at all; a
-# status, which with a comma asks to come back in an hour.
-FAULTS = ("reset", "short", "stall", "silence", "500", "503,", "429,")
+# comes after that, or one byte at a time ("drip", which no client ends by a limit on silence); nothing comes at all, or
+# headers without an end, one byte at a time ("trickle"); a status, which with a comma asks to come back in an hour.
+FAULTS = ("reset", "short", "stall", "silence", "trickle", "500", "503,", "429,")
 HOUR = "3600"
 MOST_HEAD = 1 << 16
 DRIP = 0.1
@@ -50,6 +50,10 @@ class Broken:
             self.requested.append(path)
         if fault == "silence":
             self.ended.wait()
+        elif fault == "trickle":
+            end.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+            while not self.ended.wait(DRIP):
+                end.sendall(b"x")
         elif fault[:3].isdigit():
             again = f"Retry-After: {HOUR}\r\n" if fault.endswith(",") else ""
             end.sendall(f"HTTP/1.1 {fault[:3]} Trouble\r\n{again}Connection: close\r\n\r\n".encode())

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests import broken
+from tests.oci.fake_registry import FakeRegistry
+from tests.oci.fake_registry import fake as fake
 from tfbuild.errors import RegistryRefused
 from tfbuild.oci import transport
 from tfbuild.oci.client import Registry
@@ -44,6 +46,31 @@ def test_a_broken_answer_is_told_by_its_cause_and_asked_for_again(fault: str) ->
         manifest = there.manifest("t")
     assert manifest is not None
     assert manifest.content == INDEX_OF_NOTHING
+
+
+@pytest.mark.parametrize("place", ["token server", "proxy", "helper"])
+def test_whatever_answers_by_drops_before_a_registry_does_is_given_up(
+    place: str, fake: type[FakeRegistry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "PATIENCE", 0.0)
+    monkeypatch.setattr(transport, "HELPER_SECONDS", 0.5)
+    with broken.serve({}) as server:
+        server.fault, fake.needs, fake.realm = "trickle", "Bearer x", f"{server.url}/token"
+        host = fake.host
+        if place == "proxy":
+            monkeypatch.delenv("NO_PROXY")
+            monkeypatch.setenv("HTTPS_PROXY", server.url)
+            host = "registry.invalid"
+        elif place == "helper":
+            program = tmp_path / "docker-credential-slow"
+            program.write_text("#!/bin/sh\nexec sleep 5\n")
+            program.chmod(0o755)
+            monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+            (tmp_path / "config.json").write_text('{"credsStore": "slow"}')
+        begun = time.monotonic()
+        with pytest.raises(RegistryRefused, match="no answer in time"):
+            Registry(Repository.parse(f"{host}/us/x")).manifest("t")
+        assert time.monotonic() - begun < 10
 
 
 def test_a_registry_that_wants_an_hour_of_patience_gets_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,15 +92,25 @@ def test_a_list_of_referrers_is_known_by_its_type(
     assert connect(fake).referrers("x") == rows
 
 
-def test_a_list_of_a_thousand_referrers_is_read(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_of_more_than_a_thousand_referrers_is_refused(
+    fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client, "MOST_REFERRERS", 3)
     fake.content["referrers/x"] = (INDEX, b'{"manifests": [{}, {}]}')
     fake.content["referrers/more"] = (INDEX, b'{"manifests": [{}]}')
     fake.links["/v2/us/x/referrers/x"] = {"Link": '<more>; rel="next"'}
     assert connect(fake).referrers("x") == [{}, {}, {}]
     fake.links["/v2/us/x/referrers/more"] = {"Link": '<x>; rel="next"'}
-    with pytest.raises(Damaged, match="lists more than 3 referrers of x, or an endless list"):
+    with pytest.raises(Damaged, match="has more than 3 referrers of x"):
+        client.types(connect(fake), "x")
+    fake.content["referrers/x"] = fake.content["referrers/more"] = (INDEX, b'{"manifests": []}')
+    monkeypatch.setattr(client, "MOST_PAGES", 5)
+    with pytest.raises(Damaged, match="endless list of referrers of x"):
         connect(fake).referrers("x")
+    # Nor is what stands under the fallback tag.
+    fake.content = {"manifests/sha256-1": (INDEX, b'{"manifests": [{}, {}, {}, {}]}')}
+    with pytest.raises(Damaged, match="has more than 3 referrers of sha256:1"):
+        client.types(connect(fake), "sha256:1")
 
 
 # --- manifests and blobs ----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from tests.commandline import ROOT
 DATES = {
     ("bench/session.py", "datetime.now"): "when a report was made",
     ("verify/session.py", "datetime.now"): "when a report was made",
+    ("oci/transport.py", "datetime.now"): "named where a certificate's dates are wrong by it",
     ("pipeline/base_image.py", "datetime.now"): "the age of a base, in days",
     ("pipeline/compiling.py", "time.time"): "a limit on the engine's clock, where the engine does not tell it",
     ("pipeline/compiling.py", "time.time_ns"): "a number that no other run has",

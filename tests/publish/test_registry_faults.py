@@ -18,10 +18,11 @@ from tests.commandline import ROOT, answer
 from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry
 from tests.oci.fake_registry import fake as fake
-from tests.publish.fake_images import gather, image
+from tests.publish.fake_images import digest, gather, image
 from tests.servers import Handler, self_signed, serving
 from tfbuild.errors import RegistryRefused, UsageError
 from tfbuild.oci import transport
+from tfbuild.oci.client import fallback_tag
 from tfbuild.oci.manifests import INDEX
 from tfbuild.oci.transport import HttpSession
 
@@ -59,6 +60,13 @@ class Faulty:
         was, content = self.fake.content[f"manifests/{tag}"]
         self.fake.content[INDEX_PATH] = (kind or was, content)
 
+    def without_referrers(self, count: int) -> None:
+        """No list of referrers; `count` of them under the fallback tag of the first image."""
+        self.fake.content = {path: row for path, row in self.fake.content.items() if not path.startswith("referrers/")}
+        tag = fallback_tag(digest(self.fake, self.names[0]))
+        rows = [{"digest": f"sha256:{number:064}", "size": 1, "artifactType": "x"} for number in range(count)]
+        self.fake.content[f"manifests/{tag}"] = (INDEX, json.dumps({"manifests": rows}).encode())
+
     def edited(self, change: Callable[[list[dict[str, Any]]], object]) -> None:
         """Change the rows of the index that a pull reads."""
         document = json.loads(self.fake.content[INDEX_PATH][1])
@@ -85,6 +93,8 @@ class Faulty:
 @pytest.fixture
 def faulty(fake: type[FakeRegistry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faulty:
     monkeypatch.setattr(transport, "MOST_WAIT", 0)
+    monkeypatch.setattr(transport, "BACKOFF", 0.01)
+    monkeypatch.setattr(transport, "SECONDS", 5.0)
     return Faulty(fake, tmp_path, monkeypatch)
 
 
@@ -116,11 +126,21 @@ def another_row_first(rows: list[dict[str, Any]]) -> None:
     rows.insert(1, {**rows[1], "digest": f"sha256:{64 * 'f'}"})
 
 
+def another_target(here: Faulty) -> None:
+    """A genuine index, of another tag."""
+    name = here.names[0].replace("-mkl-", "-cpu-")
+    gather(here.fake, image(here.fake, "2.20.0", {"io.tfbuild.id": name, "io.tfbuild.target": "cpu"}))
+    here.put("latest-cpu")
+
+
 def without_features(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         row["annotations"].update({"io.tfbuild.features": "", "io.tfbuild.cpuinfo": ""})
 
 
+BROKEN_ADDRESS = "http://["
+TIMES_THAT_ARE_NONE = ("-5", "soon", "1.5", "", "Wed, 21 Oct 2099 07:28:00 GMT")
+MANY_TAGS = json.dumps({"tags": [f"{number:06}-mkl-x" for number in range(90_000)]}).encode()
 TOKEN = (200, b'{"token": "issued"}', {"Content-Type": "application/json"})
 # The fault; and by verb the exit code, with a part of what is said.
 FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] = {
@@ -132,9 +152,26 @@ FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] =
     "an upload is moved to http": (
         answering("uploads", page(202, Location=ELSEWHERE), method="POST"), {"access": (26, "not an https address")}
     ),
-    "busy for a time that is none": (
-        answering(INDEX_PATH, page(503, Retry_After="Wed, 21 Oct 2099 07:28:00 GMT"), page(429), None),
-        {"pull": (0, ""), "pull.sh": (0, "")},
+    "an index is moved to what is no address": (
+        answering(INDEX_PATH, page(307, Location=BROKEN_ADDRESS)), {"pull": (26, "not an https"), "pull.sh": (26, "")}
+    ),
+    "a next page at what is no address": (
+        answering(TAGS, page(content=b'{"tags": []}', Link=f'<{BROKEN_ADDRESS}>; rel="next"')),
+        {"indexes": (26, "not an https address"), "verify": (26, "not an https address")},
+    ),
+    "a length of 5,000 digits": (
+        answering(INDEX_PATH, page(Content_Length=5000 * "9")), {"pull": (26, ""), "pull.sh": (26, "")}
+    ),
+    "90,000 tags": (
+        answering(TAGS, page(content=MANY_TAGS)), {"indexes": (26, "has more than 10000"), "verify": (26, "more than")}
+    ),
+    "24,000 referrers": (lambda here: here.without_referrers(24_000), {"verify": (26, "more than 1000 referrers")}),
+    "another tag's index": (another_target, {"pull": (27, "no image of"), "pull.sh": (27, "another release, target")}),
+    "busy for times that are none": (
+        answering(INDEX_PATH, *(page(503, Retry_After=text) for text in TIMES_THAT_ARE_NONE), None), {"pull": (0, "")}
+    ),
+    "busy until a date": (
+        answering(INDEX_PATH, page(503, Retry_After=TIMES_THAT_ARE_NONE[-1]), page(429), None), {"pull.sh": (0, "")}
     ),
     "busy": (answering(INDEX_PATH, page(503)), {"pull": (26, "answers 503"), "pull.sh": (26, "answers 503")}),
     "a token server that is busy once": (
@@ -215,6 +252,42 @@ def test_no_redirection_leaves_tls(tmp_path: Path) -> None:
         pytest.raises(RegistryRefused, match="not an https address"),
     ):
         session.get(f"https://{host}/", verify=str(tmp_path / "x.pem"), timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("years", "host", "reason"),
+    [
+        (("2001", "2002"), "127.0.0.1", "expired.*; this machine's clock says 20"),
+        (("2040", "2041"), "127.0.0.1", "not yet valid; this machine's clock says 20"),
+        (None, "localhost", "mismatch"),
+    ],
+)
+def test_a_certificates_own_fault_is_named(
+    years: tuple[str, str] | None, host: str, reason: str, tmp_path: Path
+) -> None:
+    context = self_signed(tmp_path)
+    if years:
+        (tmp_path / "ca.cnf").write_text(
+            "[ca]\ndefault_ca = d\n[d]\ndatabase = rows\nserial = number\nnew_certs_dir = .\ndefault_md = sha256\n"
+            "policy = p\ncopy_extensions = copy\n[p]\ncommonName = supplied\n"
+        )
+        (tmp_path / "rows").touch()
+        (tmp_path / "number").write_text("01\n")
+        begins, ends = (f"{year}0101000000Z" for year in years)
+        for command in (
+            "openssl req -new -key key.pem -subj /CN=x -addext subjectAltName=IP:127.0.0.1 -out x.csr",
+            f"openssl ca -config ca.cnf -batch -selfsign -keyfile key.pem -in x.csr -out x.pem -startdate {begins} "
+            f"-enddate {ends} -notext",
+        ):
+            subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
+        context.load_cert_chain(tmp_path / "x.pem", tmp_path / "key.pem")
+    with (
+        serving(FakeRegistry, context) as address,
+        HttpSession() as session,
+        pytest.raises(RegistryRefused, match=f"does not trust the certificate of here: .*{reason}"),
+        transport.reaching("here"),
+    ):
+        session.get(f"https://{host}:{address.rpartition(':')[2]}/", verify=str(tmp_path / "x.pem"), timeout=5)
 
 
 class Proxy(Handler):

@@ -62,6 +62,11 @@ REFUSED = f"{REFERENCE} has no signature that cosign accepts"
             "cosign could not",
         ),
         ('Error: Get "https://r/v2/": dial tcp 127.0.0.1:1: connect: refused', RegistryRefused, "cosign could not"),
+        (
+            'Error: Get "https://r/v2/": tls: failed to verify certificate: x509: certificate is not yet valid',
+            RegistryRefused,
+            "cosign could not",
+        ),
     ],
 )
 def test_what_cosign_does_not_accept_is_a_failure_with_its_reason(

@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ ANY_MANIFEST = {"Accept": ", ".join((*LISTS, *IMAGES))}
 MOST_TAGS = 10_000
 MOST_PAGES = 1000
 MOST_REFERRERS = 1000
+FILLED = "check that --registry names a registry; if it does, somebody is filling it with referrers"
 UPLOADS = 5
 # If two clients upload the same content at once, a registry may answer one of them like this, because it reads a file
 # that the other is still writing. Measured with docker-registry 2.8.2 on a file system: "provided digest did not match
@@ -157,7 +159,7 @@ class Registry:
     def referrers(self, digest: str) -> list[dict[str, Any]] | None:
         """Return the descriptors of what refers to a manifest; None if the registry does not list them.
 
-        The list is never cut short. Raises RegistryRefused; Malformed if it does not end.
+        No page is read after MOST_REFERRERS. Raises RegistryRefused; Malformed if the list does not end.
         """
         if not self._lists_referrers:
             return None
@@ -171,15 +173,10 @@ class Registry:
         for _ in range(MOST_PAGES):
             rows += descriptors(parse_object(body_of(answer), "list of referrers"))
             url = next_page(answer)
-            if len(rows) > MOST_REFERRERS:
-                break
-            if not url:
+            if not url or len(rows) > MOST_REFERRERS:
                 return rows
             answer = self._request("GET", url, headers={"Accept": INDEX})
-        raise Malformed(
-            f"{self.repository} lists more than {MOST_REFERRERS} referrers of {digest}, or an endless list of them",
-            hint="check that --registry names a registry; if it does, somebody is filling it with referrers",
-        )
+        raise Malformed(f"{self.repository} has an endless list of referrers of {digest}", hint=FILLED)
 
     # --- writing ---
 
@@ -296,11 +293,13 @@ def _add(registry: Registry, tag: str, row: dict[str, Any]) -> None:
 
 
 def types(registry: Registry, digest: str) -> set[str]:
-    """Return the types of the documents attached to an image. Raises Malformed if the registry's list does not end."""
+    """Return the types of the documents attached to an image. Raises Malformed if there are too many."""
     rows = registry.referrers(digest)
     if rows is None:
-        rows = _rows(registry.manifest(fallback_tag(digest)))[:MOST_REFERRERS]
-    return {_type(registry, row) for row in rows}
+        rows = _rows(registry.manifest(fallback_tag(digest)))
+    if len(rows) > MOST_REFERRERS:
+        raise Malformed(f"{registry.repository} has more than {MOST_REFERRERS} referrers of {digest}", hint=FILLED)
+    return set(parallel(partial(_type, registry), rows))
 
 
 def complete(registry: Registry, digest: str) -> bool:

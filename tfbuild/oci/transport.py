@@ -3,10 +3,13 @@
 import random
 import re
 import ssl
+import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
@@ -24,12 +27,14 @@ from tfbuild.util.terminal import cause, printable
 # Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
 MOST_BYTES = 4 << 20
 MOST_REASON = 200
-# How long a server may take to connect, and then to say something; an answer's body may take a second more for each
-# LEAST_RATE bytes.
+# How long everything before an answer's body may take: names, proxies, TLS, redirections, headers. What is sent and the
+# body may take a second more for each LEAST_RATE bytes.
 SECONDS = 25.0
 LEAST_RATE = 16 << 10
 # After so long, a request that failed is not repeated.
 PATIENCE = 50.0
+# How long a program may take that knows passwords, and that may ask somebody to unlock them.
+HELPER_SECONDS = 120.0
 # Requests at once when many images are read.
 WORKERS = 8
 TRIES = 5
@@ -47,23 +52,48 @@ Result = TypeVar("Result")
 # --- deadlines, redirects and proxies ---------------------------------------------------------------------------------
 
 
+def within(seconds: float, call: Callable[[], Result]) -> Result:
+    """Return what `call` returns. Raises requests' Timeout after that time; what hangs then ends with this process."""
+    outcome: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return outcome.result(seconds)
+    except TimeoutError as error:
+        outcome.add_done_callback(_close)
+        raise requests.exceptions.Timeout from error
+
+
+def _close(late: "Future[Any]") -> None:
+    """Close an answer that nobody waits for any more."""
+    if late.exception() is None and isinstance(answer := late.result(), requests.Response):
+        answer.close()
+
+
 class HttpSession(requests.Session):
     """Repeats requests that failed, never leaves TLS for plain HTTP, and reaches this machine without a proxy."""
 
     def send(self, request: requests.PreparedRequest, **settings: Any) -> requests.Response:
-        """Send one request, without its redirects; after PATIENCE seconds, a failure is not repeated."""
+        """Send one request; after PATIENCE seconds, a failure is not repeated."""
         if loopback(urlsplit(str(request.url)).hostname or ""):
             settings["proxies"] = {}
         until = time.monotonic() + PATIENCE - SECONDS
+        limit = SECONDS + int(request.headers.get("Content-Length", 0)) / LEAST_RATE
         for left in reversed(range(TRIES + 1)):
             wait = random.uniform(BACKOFF, 2 * BACKOFF) * 2 ** (TRIES - left) / 2
             try:
-                answer = super().send(request, **settings)
+                answer = within(limit, partial(super().send, request, **settings))
             except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
                 if not left or time.monotonic() > until or _is_certain(error):
                     raise
             else:
-                if answer.status_code not in BUSY or not left:
+                if answer.status_code not in BUSY or not left or time.monotonic() > until:
                     return answer
                 wait = _retry_after(answer) or wait
                 answer.close()
@@ -137,8 +167,10 @@ def reaching(server: str, option: str = "--registry") -> Iterator[None]:
                 f"{server} does not speak TLS: {cause(error)}",
                 hint="put a TLS proxy in front of it: plain HTTP is only used for loopback addresses",
             ) from error
+        timely = any(phrase in cause(error) for phrase in ("expired", "not yet valid"))
+        clock = f"; this machine's clock says {datetime.now(UTC):%Y-%m-%d}" if timely else ""
         raise RegistryRefused(
-            f"this machine does not trust the certificate of {server}: {cause(error)}",
+            f"this machine does not trust the certificate of {server}: {cause(error)}{clock}",
             hint="--ca-cert FILE with the CA that signed it",
         ) from error
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
@@ -241,7 +273,8 @@ class Connection:
         "" if the token server refuses them: the registry's own 401 is then reported. Raises RegistryRefused if the
         token server fails.
         """
-        known = credentials.stored(self.repository.host)
+        with reaching(f"the program with the credentials for {self.repository.host}"):
+            known = within(HELPER_SECONDS, partial(credentials.stored, self.repository.host))
         kind, _, rest = challenge.partition(" ")
         if kind.lower() == "basic":
             return known.basic

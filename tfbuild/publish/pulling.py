@@ -15,6 +15,9 @@ from tfbuild.publish.choose import Choice, PassedOver, Published
 from tfbuild.publish.signing import Demand
 from tfbuild.util.progress import Progress
 
+# Images of one release that are tried, as in pull.sh.
+MOST_TRIED = 100
+
 
 def select(registry: Registry, host: Cpu, *, release: str, target: str, python: str) -> Choice:
     """Return which image this host should run, by the index of a release ("" is the newest). Raises NothingFits."""
@@ -52,7 +55,7 @@ def accept(registry: Registry, choice: Choice, demand: Demand | None = None) -> 
         )
     refused: list[PassedOver] = []
     wrong: VerificationFailed | None = None
-    for position, image in enumerate(choice.fitting):
+    for position, image in enumerate(choice.fitting[:MOST_TRIED]):
         try:
             manifest = _checked(registry, image, demand)
         except (Damaged, VerificationFailed) as error:
@@ -86,7 +89,12 @@ def _checked(registry: Registry, image: Published, demand: Demand | None) -> Man
 def pull(engine: Engine, registry: Registry, image: Published, manifest: Manifest, progress: Progress) -> str:
     """Download an image, and return its name on this engine. Raises VerificationFailed if another one arrives."""
     reference = f"{registry.repository}@{image.digest}"
-    transfer.again(lambda: engine.pull(reference, progress), progress)
+    try:
+        transfer.again(lambda: engine.pull(reference, progress), progress)
+    except transfer.TransferFailed as error:
+        if b"+zstd" in manifest.content:
+            error.hint = "its layers are compressed by zstd: Docker 23 or newer can read them"
+        raise
     if engine.image(reference).id not in manifest.ids:
         raise VerificationFailed(f"{reference} is another image on this engine", hint=f"docker image rm {reference}")
     name = f"{registry.repository}:{image.id}"

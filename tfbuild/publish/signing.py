@@ -25,7 +25,7 @@ SIGN_SECONDS = 900.0
 # How cosign, and Go, say that a server did not answer: no signature was judged.
 UNANSWERED = re.compile(
     r"status code (?:429|5\d\d)|TOOMANYREQUESTS|dial tcp|no such host|connection re(?:fused|set)|i/o timeout|"
-    r"TLS handshake|deadline exceeded|unexpected EOF|: EOF"
+    r"TLS handshake|tls: |deadline exceeded|unexpected EOF|: EOF"
 )
 # What the name of a file's signature has behind the file's.
 BUNDLE = ".sigstore.json"
