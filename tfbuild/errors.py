@@ -41,7 +41,7 @@ def conceal(name: str, *secrets: str) -> None:
 def without_secrets(text: str, *, foreign: bool = False) -> str:
     """Return a text without passwords and queries of addresses, and without what this process has sent as a secret.
 
-    `foreign`: somebody else wrote it, and may repeat the name that was sent with a secret.
+    `foreign`: others wrote it, so the login's name is hidden too.
     """
     for secret in sorted(_sent, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)

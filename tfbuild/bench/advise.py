@@ -119,7 +119,7 @@ class CurrentSettings:
         return cls(image=report.image.env or {}, onednn=onednn_default(report))
 
     def value(self, name: str, env: Mapping[str, str]) -> str:
-        """Return a variable's value in a process with `env` added to the image's; of libraries, the last one's name."""
+        """Return a variable's value with `env` added to the image's; for a list of libraries, the last one's name."""
         value = env.get(name, self.image.get(name, ""))
         if name == PRELOAD:
             return value.rpartition(":")[2].rpartition("/")[2].partition(".so")[0]

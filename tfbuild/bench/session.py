@@ -26,7 +26,7 @@ LEAST_PART = 0.25
 
 @dataclass
 class CaseGroup:
-    """One case, or cases that take turns in each round. `runs`: their measurement; `results`: what is known so far."""
+    """One case, or cases that take turns in each round, with their `runs` and their `results` so far."""
 
     row: Experiment
     cases: tuple[Case, ...]
@@ -74,7 +74,7 @@ def _progress(results: Sequence[CaseResult]) -> tuple[int, int]:
 
 @dataclass
 class ExperimentRun:
-    """`status` and `reason`: why there are no results; `observed`: findings beside the times."""
+    """One experiment as it runs. `status`, `reason`: why it has no results; `observed`: findings besides times."""
 
     row: Experiment
     groups: list[CaseGroup]
@@ -179,7 +179,7 @@ class Clock:
     weights: list[float]
 
     def share(self) -> float:
-        """Take the next piece of work; return its seconds, at least LEAST_SECONDS if there are as many."""
+        """Return the next piece's seconds, by its weight: no fewer than LEAST_SECONDS unless less is left."""
         left, total = self.end - time.monotonic(), sum(self.weights)
         return max(left * self.weights.pop(0) / (total or 1.0), min(left, LEAST_SECONDS))
 
@@ -402,7 +402,7 @@ def _close_special(pool: Pool) -> None:
 
 
 def recorded_settings(lines: Iterable[str]) -> dict[str, str]:
-    """Return, of an image's NAME=VALUE lines, those that experiments set; others may hold secrets."""
+    """Return the variables that experiments set from `lines` (NAME=VALUE); others may hold secrets."""
     cases = ((row, case) for row in experiments.known() for case in row.case)
     names = {name for row, case in cases for env in (case.env, *(arm.env for arm in row.arms(case))) for name in env}
     pairs = (line.partition("=") for line in lines)

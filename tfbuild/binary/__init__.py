@@ -71,7 +71,7 @@ class Library:
         return found
 
     def content(self, name: str) -> bytes:
-        """Return the raw bytes of a section; raise LibraryUnreadable if it is missing or far too large, too."""
+        """Return the raw bytes of a section; raise LibraryUnreadable if it is missing, cut off or far too large."""
         section = self.section(name)
         if section is None:
             raise LibraryUnreadable(f"the library has no {name}: it was stripped, so its CPU guard cannot be found")

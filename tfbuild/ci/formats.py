@@ -21,8 +21,8 @@ GITLAB_JOB = ".tfbuild"
 class Format:
     """One format: `write` returns the text for the rows.
 
-    `ci`: its name is that of a CI system, with machines and limits in matrix.toml. `contexts`: the text names build
-    contexts, written beside it.
+    `ci`: it belongs to a CI system, with machines and limits in matrix.toml. `contexts`: the text names build
+    contexts, which are written too.
     """
 
     write: Callable[[Sequence[Row], Path], str]
@@ -133,7 +133,7 @@ def bake(title: str, groups: Mapping[str, Iterable[Build]], targets: Iterable[tu
 
 
 def target_name(identifier: str) -> str:
-    """Return the name of a build's target: Bake allows letters, digits, "_" and "-", but no dots."""
+    """Return the name of a build's target, without dots: "2_21_0-mkl" for "2.21.0-mkl"."""
     return identifier.replace(".", "_")
 
 

@@ -204,7 +204,7 @@ def unknown_option(verb: Verb, word: str, verbs: Mapping[str, Verb]) -> UsageErr
 
 
 def bare_word(verb: Verb, words: Sequence[str]) -> UsageError:
-    """Return the error for the last of the bare words `words`, which the verb does not take."""
+    """Return the error for a word that the verb does not take: the last one of `words`."""
     *before, word = words
     name, equals, value = word.partition("=")
     if equals and name in verb.options:

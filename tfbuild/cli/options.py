@@ -55,7 +55,7 @@ def run_of(options: Mapping[str, Any]) -> "Run":
 
 
 def image_on(engine: "Engine", name: str) -> str:
-    """Return the engine's own name of the image that a user names, and print a note if it is another one."""
+    """Return the engine's name for the image that a user typed, and print a note if the two differ."""
     from tfbuild.context import labels
 
     found = labels.find_image(engine, name)

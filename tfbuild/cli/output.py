@@ -70,9 +70,9 @@ def say_note(text: str) -> None:
 
 
 def prepare() -> None:
-    """Let stdout print any character: what its encoding lacks becomes an escape.
+    """Let stdout print any character, as an escape if its encoding lacks it.
 
-    Raises UsageError where stdout is closed: the next file that is opened would get what is printed.
+    Raises UsageError if stdout is closed: the output would go into the next file that is opened.
     """
     for name in ("stdin", "stderr"):
         if getattr(sys, name) is None:
@@ -236,7 +236,7 @@ def show_choice(choice: "Choice") -> None:
 
 
 def show_passed_over(choice: "Choice", *, notable: bool = False) -> None:
-    """Say what is passed over, and why: what `show_choice` says (`notable`), or the rest."""
+    """Say which images were passed over, and why: the notable ones, or all others."""
     from tfbuild.publish import choose
 
     for line in choose.passed_over_lines(row for row in choice.passed_over if row.notable == notable):

@@ -20,7 +20,7 @@ Rows = Mapping[str, Option | tuple[Any, ...]]
 class Verb:
     """A function for the command line, the options that it takes as keywords, and commands to show in its help.
 
-    `settings`: those of its options that a file of options may have.
+    `settings`: the options that a file may set.
     """
 
     body: Body
@@ -40,7 +40,7 @@ class Verb:
 
     @property
     def required(self) -> tuple[Parameter, ...]:
-        """Those of the words that cannot be left out."""
+        """The positional parameters that cannot be left out."""
         return tuple(parameter for parameter in self.positional if parameter.default is parameter.empty)
 
 
@@ -56,7 +56,7 @@ VERBS: dict[str, Verb] = {}
 
 
 def verb(*groups: Rows, examples: tuple[str, ...] = (), table: dict[str, Verb] = VERBS) -> Callable[[B], B]:
-    """Make a function a verb of `table` with the options of `groups`; its docstring begins the verb's help.
+    """Register a function as a verb of `table` with the options of `groups`; its docstring begins the verb's help.
 
     The function itself is unchanged. Its positional parameters are words on the command line, each given once, and
     required unless it has a default; keyword-only ones that are in no group stay hidden, and need a default.
@@ -81,7 +81,7 @@ class Call:
     values: Mapping[str, Any]
 
     def settled(self) -> dict[str, Any]:
-        """Return the values with which the verb runs: those that are given, then those of a file, then the defaults.
+        """Return the value of each option: from the command line, else from a file of options, else the default.
 
         `origins`, where the verb reads a file, says where each value of `settings` is from. Raises UsageError.
         """

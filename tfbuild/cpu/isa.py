@@ -122,9 +122,9 @@ def left_out(feature: str) -> str:
 
 
 def of_cpu(cpu: Cpu, *, exact: bool = False) -> InstructionSet:
-    """Return what to compile for this CPU: what makes a difference to TensorFlow.
+    """Return the set to compile for on this CPU: the features that make a difference to TensorFlow.
 
-    `exact`: all that programs can use, without features that need a masked one (`hidden`).
+    `exact`: all features that programs can use, except those that `hidden` lists.
     """
     masked = {item.feature for item in hidden(cpu)}
     usable = [name for name in cpu.features if facts.feature(name).use and name not in masked]
@@ -301,7 +301,7 @@ class CpuEntry:
 
 
 def search(text: str) -> tuple[CpuEntry, ...]:
-    """Return the entries with `text` in a name, and the one that it stands for. Raises Unsupported if none has."""
+    """Return the entries whose name contains `text`, and the one that it stands for; raises Unsupported without any."""
     part = facts.squeeze(text)
     named = names.find_product(text) if part else None
     hits = tuple(

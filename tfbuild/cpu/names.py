@@ -111,7 +111,7 @@ def products() -> tuple[Product, ...]:
 
 
 def normalize(text: str) -> str:
-    """Return a name as the patterns spell it: without filling words, and with a "-" only between two digits."""
+    """Return a name as the patterns spell it: "Intel(R) Core(TM) i7-6700" is "corei7-6700"."""
     text = FILLING.sub(" ", text[:MOST_LETTERS].lower()).strip()
     for short, long in SHORTENED:
         text = re.sub(short, long, text)

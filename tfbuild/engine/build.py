@@ -34,7 +34,7 @@ CLIENTS = (
 
 
 def find_program(environ: Mapping[str, str]) -> tuple[str, bool]:
-    """Return the `docker` on PATH, and whether it builds through its plugin buildx, or BuildKit is inside.
+    """Return the `docker` on PATH, and whether it builds by its plugin buildx: older ones have BuildKit inside.
 
     Raises EngineMissing if it cannot build with BuildKit on the engine that this environment names.
     """
@@ -303,7 +303,7 @@ def proxy_options(environ: Mapping[str, str]) -> list[str]:
 
 
 def csv(name: str, path: Path) -> str:
-    """Return a field of an option that the client reads as a line of CSV: a path may hold commas and quotes."""
+    """Return `"NAME=PATH"` as a field of CSV, which the client reads: a path may have commas and quotes."""
     quoted = str(path).replace('"', '""')
     return f'"{name}={quoted}"'
 

@@ -71,7 +71,7 @@ def again(transfer: Callable[[], None], progress: Progress) -> None:
 
 @contextmanager
 def beginning() -> Iterator[None]:
-    """Turn the refusal of an engine to begin a pull into TransferFailed. A full disk stays an error of the SDK's."""
+    """Raise TransferFailed if the engine refuses to begin a pull; a full disk stays an error of the SDK's."""
     try:
         yield
     except docker.errors.APIError as error:

@@ -113,7 +113,7 @@ def _by_spelling() -> dict[tuple[str, str], Feature]:
 
 
 def squeeze(name: str) -> str:
-    """Drop everything in which spellings differ: case, '-', '_', '.' and spaces."""
+    """Drop what spellings differ in: squeeze("AVX-512 VNNI") is "avx512vnni"."""
     return re.sub(r"[-_.\s]", "", name).lower()
 
 

@@ -55,7 +55,7 @@ def has_facts(release: str) -> bool:
 
 
 def newer(text: str) -> str:
-    """Return the release that `text` means if it is newer than the facts, a candidate or a nightly; else ""."""
+    """Return the release that `text` means ("2.22-rc0": "2.22.0rc0") if the facts lack it but can stand in; else ""."""
     name = _full(text)
     if not name or too_new(text):
         return ""
@@ -107,7 +107,7 @@ def rows(among: Iterable[R], release: str, key: str | None = None) -> tuple[R, .
 
 
 def row(among: Iterable[R], release: str, key: str | None = None) -> R:
-    """Return the one row that holds; raises Unsupported if there is none."""
+    """Return the one row that holds for a release; raises Unsupported if there is none."""
     matches = rows(among, release, key)
     if len(matches) != 1:
         other = next((name for name in others(release) if rows(among, name, key)), "")
@@ -266,7 +266,7 @@ def guard(release: str) -> tuple[GuardFeature, ...]:
 
 
 def guard_judged(release: str) -> frozenset[str]:
-    """Return the features, by the guard's names, for which it can tell whether a build has them."""
+    """Return the features of which the guard shows whether a build was compiled for them, by its own names."""
     return frozenset(row.name for row in guard(release) if version(row.certain or "0") <= base(release))
 
 

@@ -21,7 +21,7 @@ def cover(
 ) -> tuple[tuple[Features, ...], bool]:
     """Return the features of at most `most` images that cover these different sets, and whether none are better.
 
-    `loss(own, image)`: what the CPUs with that set lose with an image within it. Of equal losses, fewer images are
+    `loss(own, image)`: what CPUs with the set `own` lose with that image. Of equal losses, fewer images are
     better. Sets of different architectures have no feature in common, and never share an image.
     """
     loss = cache(loss)

@@ -131,7 +131,7 @@ def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], m
 
 
 def ratios(rounds: Sequence[Round], items: Mapping[str, int], arm: str, other: str, time: Time) -> list[float]:
-    """Return how many times as fast as the other each arm's item was, in each round that has both."""
+    """Return, for each round that has both, how many times as fast as `other` the arm was per item."""
     units, both = items[arm] / items[other], [row.samples for row in rounds if {arm, other} <= row.samples.keys()]
     return [units * time(samples[other]) / time(samples[arm]) for samples in both]
 

@@ -181,7 +181,7 @@ class Registry:
     # --- writing ---
 
     def put(self, reference: str, content: bytes, media_type: str) -> bool:
-        """Upload a manifest or an index whose parts are there already, again if the registry answers by CLASHES.
+        """Upload a manifest or an index, whose parts the registry has already; repeat it after an answer in CLASHES.
 
         Returns whether the registry lists it as a referrer of its subject.
         """
@@ -277,7 +277,7 @@ def attach(registry: Registry, subject: Manifest, kind: str, title: str, created
 
 
 def fallback_tag(digest: str) -> str:
-    """Return the tag that lists what is attached to an image, for a registry without a list of referrers."""
+    """Return the tag that lists what is attached to an image, where a registry cannot: sha256-DIGEST."""
     return digest.replace(":", "-", 1)
 
 

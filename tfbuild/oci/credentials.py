@@ -69,7 +69,7 @@ def readable() -> Iterator[None]:
 
 
 def refused(error: Exception) -> RegistryRefused | None:
-    """Return the refusal for a helper that failed or a file of another shape; None for any other error."""
+    """Return the refusal if a credential helper failed or a file has another shape; None for other errors."""
     if isinstance(error.__cause__, StoreError):
         return _unreadable(str(error.__cause__))
     return _unreadable(str(error)) if isinstance(error, InvalidConfigFile) else None

@@ -123,7 +123,7 @@ def _retry_after(answer: requests.Response) -> float:
 
 
 def joined(base: str, target: str) -> str:
-    """Return the address to which an answer points. Raises RegistryRefused for none, and for plain HTTP elsewhere."""
+    """Return the address that an answer points to. Raises RegistryRefused if it is none, or not https."""
     try:
         address = urljoin(base, target)
     except ValueError:

@@ -78,7 +78,7 @@ def resolve(
     """Make sure that the engine has the base image. `mode`: one of BASES, or an image's name.
 
     `image_name` comes from a registry, `distribution` ("bookworm") is bootstrapped; mmdebstrap's output goes to `log`.
-    `follow`: of an image that the user named, take what its tag names in its registry now, not the engine's copy.
+    `follow`: take the user's image as its registry has it now, not the engine's copy.
     Raises RegistryRefused if it can neither be pulled nor be made of packages, Unsupported if no Debian has its Python.
     """
     if mode not in BASES:

@@ -46,7 +46,7 @@ class BazelWatch:
     """
 
     def show(self, step: Step, line: str) -> None:
-        """Take a line, and show in its step how far the compile is; a stage after it has not come as far."""
+        """Show in the line's step how far the compile is, or the line itself before Bazel has told."""
         if detail := self(line):
             step.detail, step.share = detail, self.share
         elif step.share is None:

@@ -96,7 +96,7 @@ def machine_share(
 ) -> Share:
     """Return Bazel's share of a machine with `cpus` and `memory` bytes; `jobs`: the user's choice, 0 for none.
 
-    With `remote`, an executor runs the actions, and the machine's share only limits those that it leaves.
+    With `remote`, an executor runs the actions; the share only limits those that run here nevertheless.
     """
     usable = int(min(memory, limits[1]))
     by_memory = max(1, (usable - SERVER_BYTES) // ACTION_BYTES)

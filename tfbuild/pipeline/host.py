@@ -84,7 +84,7 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
 
 @dataclass(frozen=True, kw_only=True)
 class LocalBuilder:
-    """This machine in the place of an engine that builds the context of `build`; `root` stands for a builder's /.
+    """Builds the context of `build` on this machine, as an engine would; `root`: the folder in place of a builder's /.
 
     Raises UsageError for a path that Bazel cannot take.
     """

@@ -27,7 +27,7 @@ print("" if importlib.util.find_spec("ensurepip") else "venv")
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """A Python of a machine: its own path, and the ends of the names of its packages that are missing (dev, venv)."""
+    """A Python of this machine: its path, and which of its packages are missing (dev, venv)."""
 
     version: str
     path: str
@@ -38,8 +38,8 @@ class Interpreter:
 class HostSystem:
     """A Debian, an Ubuntu or a derivative that compiles without a container.
 
-    `system`: its name for people; `distribution`: that of its release, such as bookworm; `compilers`: their paths by
-    their names (gcc-12); `pythons`: by their versions (3.11).
+    `system`: its name for people; `distribution`: its release, such as bookworm; `compilers`: paths by
+    name (gcc-12); `pythons`: by version (3.11).
     """
 
     system: str
@@ -102,7 +102,7 @@ def require(build: Build, machine: HostSystem) -> None:
 
 
 def lacking(build: Build, machine: HostSystem) -> list[str]:
-    """Return the planned packages that are neither installed nor have their program on PATH, and those of Python."""
+    """Return the missing packages: planned ones without a program on PATH, and those of Python."""
     assert build.toolchain is not None
     wanted = [*build.toolchain.packages, *build.toolchain.system_packages]
     show = ["dpkg-query", "--show", "--showformat", "${Package} ${db:Status-Status}\n", *wanted]

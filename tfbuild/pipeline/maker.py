@@ -59,7 +59,7 @@ def needed_disk(build: Build, *, image: bool = True) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """`image`: its name now; `report`: None where it was not to be verified."""
+    """`image`: its final name; `report`: None if it should not be verified."""
 
     image: str
     report: Report | None

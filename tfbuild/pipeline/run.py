@@ -48,7 +48,7 @@ class Run:
 
 
 def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
-    """Read the options; `ca`: a company's CA certificates; `base`: that of the build's own request.
+    """Return the run that the options describe. `ca`: a company's CA certificates; `base`: of the build's request.
 
     Raises UsageError, BadMirror, EngineMissing.
     """

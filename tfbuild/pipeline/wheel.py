@@ -216,7 +216,7 @@ def _newest(symbols: Iterable[str]) -> dict[str, str]:
 
 
 def glibc(tag: str) -> tuple[int, int] | None:
-    """Return the glibc version of a platform tag; None for a tag that names none (linux_x86_64)."""
+    """Return the glibc of a platform tag: (2, 28) for manylinux_2_28_x86_64, None for linux_x86_64."""
     if match := MANYLINUX.fullmatch(tag):
         return int(match[1]), int(match[2])
     return next((version for name, version in OLD_NAMES.items() if re.fullmatch(rf"{name}_[a-z]\w+", tag)), None)

@@ -156,7 +156,7 @@ class Build:
 
     @property
     def as_released(self) -> tuple[str, str]:
-        """The day and the commit of the release, if TensorFlow is nothing but that release; else ""."""
+        """The release's day and commit; "" for patched TensorFlow or another source."""
         from_git = self.source is not None and self.source.kind == "git" and not self.patches
         row = releases.get(self.release)
         return (row.date, row.commit) if self.wheel.kind == "official" or from_git else ("", "")

@@ -210,9 +210,9 @@ def _other_release(release: str, gpus: tuple[Capability, ...]) -> str:
 
 
 def cudnn_version(release: str, cuda: str, requested: str = "") -> str:
-    """Return the requested cuDNN, else the one known to work with a CUDA that is not the release's, else its own.
+    """Return the requested cuDNN, else one that is known to work with this CUDA, else the release's own.
 
-    Raises Unsupported for a CUDA of another major version, which the release's own is not made for.
+    Raises Unsupported if none is known for a CUDA of another major version than the release's.
     """
     fact = releases.cuda(release)
     if requested:

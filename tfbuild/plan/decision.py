@@ -32,7 +32,7 @@ from tfbuild.util.options import Identifier
 def select(request: Request, host: Cpu | None, machine: tuple[str, str] | None = None) -> Build:
     """Return the build for `request`. `host` is the CPU that "host" means (None if it cannot be read).
 
-    `machine`: what compiles it in place of a container, as its Debian release (bookworm) and its glibc. Raises the
+    `machine`: Debian release (bookworm) and glibc of the machine that compiles without a container. Raises the
     error of the first rule that refuses, with a hint (tfbuild.errors).
     """
     options.refuse_invalid(request)

@@ -32,8 +32,8 @@ def rows(
 ) -> Iterator[FeatureRow]:
     """Yield a row for every feature of the architecture.
 
-    `named`: all features of what --cpu names; `requested`: those to compile for; `flags`: what became of them. `cpu`:
-    the CPU, where it was read; `cpuid`: whether that included CPUID, which has the features that no kernel prints.
+    `named`: everything that --cpu names; `requested`: what is compiled for, by `flags`. `cpu`:
+    the CPU, if it was read; `cpuid`: whether CPUID was read too, which shows features that no kernel lists.
     """
     for feature in facts.features(requested.arch):
         # Names, levels and lists keep only features with flags.

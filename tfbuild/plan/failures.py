@@ -129,7 +129,7 @@ def concerning(
 
 
 def left_out(rows: Iterable[Failure], without: Iterable[str]) -> tuple[Failure, ...]:
-    """Return the failures but those that the user does not want fixed; raises UsageError if one is not fixed here."""
+    """Return the failures without those whose fix the user declines; raises UsageError for one that has no fix here."""
     rows = tuple(rows)
     fixes = [row.id for row in rows if row.fixed]
     if unknown := [name for name in without if name not in fixes]:

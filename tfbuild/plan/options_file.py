@@ -25,7 +25,7 @@ BUILDS = "build"
 
 @dataclass(frozen=True, kw_only=True)
 class OptionsFile:
-    """What a file says. `values`: by the names of the options; `builds`: its list; `path`: "" without a file."""
+    """The options of a file. `values`: by option; `builds`: its list of builds; `path`: "" if there is no file."""
 
     path: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)

@@ -352,7 +352,7 @@ class RunRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class WheelRequest:
-    """How to compile a wheel, beside a `RunRequest`: what `wheel` and `plan` have, and the verbs for images do not."""
+    """How to compile only a wheel: options that `wheel` and `plan` have in addition to those of `RunRequest`."""
 
     no_container: bool = option(
         False, "compile on this machine itself (Debian, Ubuntu), without a container engine and without root"

@@ -259,7 +259,7 @@ def first_base(
     bootstrap: bool = False,
     failures: Failures = lambda *_: (),
 ) -> tuple[str, str, BaseImage, tuple[str, ...]]:
-    """Return the first of `pythons` that has a base with `compiler` (default: one of the release); see the module.
+    """Return Python, compiler, base and notes for the first of `pythons` whose base has `compiler`; see the module.
 
     `bootstrap`: only bases that can be made without a registry. `failures`: what is known to fail is passed over.
     Raises Unsupported if no base has the compiler or the Python.

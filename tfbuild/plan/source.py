@@ -133,7 +133,7 @@ def pack(tree: Path, target: Path, *, as_file: str = "") -> None:
 
 
 def tree_digest(tree: Path) -> str:
-    """Return a sha256, in hex, over what `pack` packs: names, contents, what links name, and what may be executed.
+    """Return a sha256, in hex, over what `pack` packs: names, contents, targets of links, executable bits.
 
     Raises OSError for a file that cannot be read.
     """

@@ -48,11 +48,11 @@ class Rc:
 
     @property
     def configs(self) -> frozenset[str]:
-        """What --config can name in a build."""
+        """The names that --config can have in a build."""
         return frozenset(key.partition(":")[2] for key in self.options if key.startswith(("build:", "common:")))
 
     def build(self, config: str = "") -> tuple[str, ...]:
-        """The options of `build`, or those that --config=CONFIG stands for in it, not followed further."""
+        """The options of `build`, or of its --config=CONFIG; configs that those name are not expanded."""
         return self.options.get(f"build:{config}" if config else "build", ())
 
 
@@ -155,9 +155,9 @@ def _version(read_text: ReadText) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A `row` that a tree puts in `table`, in place of the one with that `key`; None: that fact is gone.
+    """A fact that differs in a tree: `row` replaces the one with that `key` in `table`; None removes it.
 
-    `what`: the same for people; `file`: where the tree says it.
+    `what`: the difference in words; `file`: where the tree has it.
     """
 
     table: str
@@ -168,7 +168,7 @@ class Difference:
 
 
 def differences(tree: TreeFacts, release: str) -> Iterator[Difference]:
-    """Yield what the tree says otherwise than the facts on `release`, or on the newest release before it."""
+    """Yield where the tree differs from the facts on `release`, or on the newest release before it."""
     since = str(base(release))
     if tree.bazelversion and tree.bazelversion != releases.row(table().bazel, release).version:
         bazel = release_table.Bazel(since=since, version=tree.bazelversion, source=".bazelversion")
@@ -186,7 +186,7 @@ def differences(tree: TreeFacts, release: str) -> Iterator[Difference]:
 
 
 def extended(rows: Iterable[Difference], release: str) -> ReleaseTable:
-    """Return the facts with those of a tree in place of others, from `release` on."""
+    """Return the facts, in which a tree's rows replace others from `release` on."""
     own, since = table(), str(base(release))
     changes: dict[str, tuple[RangeRow, ...]] = {}
     for difference in rows:
@@ -201,7 +201,7 @@ def extended(rows: Iterable[Difference], release: str) -> ReleaseTable:
 
 
 def notes(rows: Iterable[Difference], release: str) -> Iterator[str]:
-    """Yield notes on what a tree says that the facts do not."""
+    """Yield a note for each difference between a tree and the facts."""
     known = releases.known(release)
     for row in rows:
         if not known:

@@ -162,7 +162,7 @@ def projects() -> dict[str, WheelName]:
 
 
 def pythons(release: str, arch: str) -> tuple[str, ...]:
-    """Return the Pythons that the official wheel may be there for: of a newer release, also those that came since."""
+    """Return the Pythons that may have an official wheel; for a release newer than the facts, newer Pythons too."""
     known = releases.official_pythons(release, arch)
     if releases.known(version(release).base_version):
         return known

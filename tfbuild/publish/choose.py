@@ -47,7 +47,7 @@ class Published:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What its labels say, by their names without the prefix; indexes repeat it."""
+        """The image's labels without their prefix, as indexes repeat them."""
         return {
             "id": self.id,
             "release": self.release,
@@ -80,7 +80,7 @@ def moment(created: str) -> datetime | None:
 
 @dataclass(frozen=True, kw_only=True)
 class PassedOver:
-    """`notable`: it would have been chosen, but for the reason, or it is as good for another target."""
+    """`notable`: only `reason` kept it from being chosen, or it is as good for another target."""
 
     id: str
     reason: str
@@ -100,7 +100,7 @@ class Choice:
         return next(iter(self.fitting), None)
 
     def among(self, fitting: Sequence[Published], refused: Sequence[PassedOver] = ()) -> "Choice":
-        """Return the choice among these of the images that fit, and why the others were `refused`."""
+        """Return the choice among those images that are left; the others were `refused`, each for its reason."""
         compared = {image.id: _inferior(image, fitting[0]) for image in fitting[1:]}
         gone = {*(image.id for image in fitting[:1]), *(row.id for row in refused)}
         rest = (compared.get(row.id, row) for row in self.passed_over if row.id not in gone)
@@ -213,7 +213,7 @@ def _in_series(release: str, series: str) -> bool:
 
 
 def matching(published: Iterable[Published], *, release: str, target: str, python: str) -> Sequence[Published]:
-    """Return the images of a release ("2.21" means every 2.21.x, "" any), a target, and a Python ("" means any).
+    """Return the images of a release ("2.21": every 2.21.x, "": any), a target, and a Python ("": any).
 
     An image of a release candidate or a nightly is only chosen by its own release.
     """

@@ -63,7 +63,7 @@ def index_content(images: Iterable[Published]) -> bytes:
     slowest = {image.platform: choose.speed(image) for image in best_first}
 
     def place(image: Published) -> tuple[str, int, str]:
-        """Return what rows are sorted by: the platform, the level, and the variant, which follows from it."""
+        """Return the sort key of an index's rows: platform, level and the level's variant."""
         is_slowest = choose.speed(image) == slowest[image.platform]
         return image.platform, *((0, "") if is_slowest else _level(image))
 
@@ -102,7 +102,7 @@ def speed_text(image: Published) -> str:
 
 
 def cpuinfo(features: Iterable[str]) -> str:
-    """Return the kernel's names of features, the only ones that pull.sh knows.
+    """Return the kernel's names of features, the only ones that pull.sh knows: "avx2 avx512_vnni".
 
     A feature that no kernel prints keeps its own name, and fits no host.
     """
@@ -244,7 +244,7 @@ def update(registry: Registry, release: str, target: str, note: Note) -> dict[st
 
 
 def state(registry: Registry, release: str, target: str, note: Note) -> tuple[dict[str, list[Published]], list[str]]:
-    """Return the images that the indexes of a release should have, and which indexes have others; changes nothing."""
+    """Return the images that the indexes of a release should have, and which indexes differ; changes nothing."""
     current = {tag: _index(registry, tag) for tag in index_tags(release, target)}
     wanted = _wanted(registry, target, {tag: images for tag, (_, images) in current.items()}, note)
     # Without any images, an index need not exist.

@@ -86,7 +86,7 @@ class PythonEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     def installed(self) -> dict[str, Path]:
         """Return the folder with the metadata of each package of TensorFlow's that Python would import.
 
-        What pip left over of a package that it removed (~ensorflow) is none.
+        A folder that pip left of a removed package (~ensorflow) does not count.
         """
         found = (info for folder in self.site[::-1] for info in sorted(Path(folder).glob("*.dist-info")))
         named = {canonicalize_name(info.stem.partition("-")[0]): info for info in found}
@@ -162,7 +162,7 @@ class WheelSource:
         return f"{self.name}/{quote(path)}" if self._remote else os.path.join(self.name, path)
 
     def wheels(self, signed: str = "") -> tuple[IndexedWheel, ...]:
-        """Return what the index offers, without rows that contradict themselves; raises RegistryRefused if it is none.
+        """Return what the index offers, without inconsistent rows; raises RegistryRefused if it is not an index.
 
         `signed`: options of `cosign verify-blob`. With them it raises VerificationFailed, before it reads the list, if
         cosign does not accept the list's signature.

@@ -57,14 +57,14 @@ def options(text: str) -> tuple[str, ...]:
 
 
 def signer(text: str, ca: Path | None) -> Sign:
-    """Return what signs "repository@sha256:..." by the options of `cosign sign` in `text`. Raises TfbuildError."""
+    """Return a function that signs "repository@sha256:..." by `text`: options of `cosign sign`. Raises TfbuildError."""
     words = options(text)
     command = [need(), "sign", "--yes", *trust(ca), *words]
     return lambda reference: _sign([*command, reference], reference, "push")
 
 
 def file_signer(text: str) -> SignFile:
-    """Return what signs a file by the options of `cosign sign-blob` in `text`. Raises TfbuildError."""
+    """Return a function that signs a file by `text`: options of `cosign sign-blob`. Raises TfbuildError."""
     words = options(text)
     command = [need(), "sign-blob", "--yes", *words]
     return lambda path: _sign([*command, "--bundle", f"{path}{BUNDLE}", str(path)], path.name, "index")
@@ -82,7 +82,7 @@ def _sign(command: list[str], name: str, verb: str) -> None:
 
 
 def demand_of(text: str, ca: Path | None) -> Demand | None:
-    """Return what demands a signature by the options of `cosign verify` in `text`; None where it is empty.
+    """Return a function that demands a signature by `text`, options of `cosign verify`; None if it is empty.
 
     It raises VerificationFailed if cosign accepts none, RegistryRefused if cosign could not judge. It asks once for
     each image.

@@ -77,7 +77,7 @@ class IndexedWheel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def published(self) -> Published:
-        """What the rules of `pull` choose by."""
+        """The row as an image, for the rules of `pull`."""
         return Published(
             id=f"{self.instruction_set}/{self.name}",
             digest=f"sha256:{self.sha256}",

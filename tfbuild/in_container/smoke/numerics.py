@@ -73,7 +73,7 @@ def gradient() -> list[Any]:
 
 
 def pooling(pool: Callable[..., Any], data_format: str) -> Callable[[], list[Any]]:
-    """Both layouts run in one process, where 2.2 to 2.15 go wrong."""
+    """Return a function that pools in both layouts in one process, where 2.2 to 2.15 go wrong."""
 
     def compute() -> list[Any]:
         (image,) = inputs("pool")

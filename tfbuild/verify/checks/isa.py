@@ -23,8 +23,8 @@ BASE = frozenset({"SSE", "SSE2"})
 def compare(planned: Build, guard: Guard, flags: Sequence[str], message: Sequence[str] | None, why: str) -> Judgement:
     """Judge the guard by the plan.
 
-    `flags`: the CPU's, in the kernel's names; `message`: the features that TensorFlow reports as unused; where that is
-    None, `why`.
+    `flags`: the CPU's, by the kernel's names; `message`: the features that TensorFlow reports as unused, or
+    None and `why`.
     """
     judged = releases.guard_judged(planned.release)
     wanted = (BASE | set(releases.guard_spelling(planned.release, planned.instruction_set.features))) & judged
@@ -95,7 +95,7 @@ CHECK = VerificationCheck(
 
 
 def compare_code(labelled: InstructionSet, libraries: Mapping[str, ScannedCode]) -> Judgement:
-    """Fail for code beyond the labels in any library, and where the main one does not use what they promise."""
+    """Fail if a library has code beyond the labels, or the main one does not use what they promise."""
     main = next(iter(libraries.values()))
     if main.arch != labelled.arch:
         return Judgement(judge.FAIL, f"it is code for {main.arch}, not for {labelled.arch}")
