@@ -216,7 +216,8 @@ def test_a_client_with_buildkit_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, rest: str, buildx: bool
 ) -> None:
     folder = client(tmp_path / "a", version, rest)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    bare = client(tmp_path / "b", NEW, NO_BUILDX + SERVER)
+    monkeypatch.setenv("PATH", f"{bare}:{folder}:/usr/bin:/bin")
     assert build.find_program(os.environ) == (f"{folder}/docker", buildx)
 
 
@@ -224,9 +225,9 @@ def test_a_client_with_buildkit_is_taken(
     ("version", "rest", "reason"),
     [
         (NEW, NO_BUILDX + SERVER, "28.2 has no buildx plugin"),
-        ("podman version 4.3.1", BUILDX + SERVER, "is not Docker's client"),
+        ("podman version 4.3.1", BUILDX + SERVER, "0.0 has no buildx plugin"),
         (ANCIENT, BUILDX + SERVER, "17.12 has no buildx plugin"),
-        (NEW, BUILDX + NO_SERVER, "28.2 gets no answer from the engine"),
+        (NEW, BUILDX + NO_SERVER, "gets no answer from the engine"),
     ],
 )
 def test_a_client_that_cannot_build_is_refused(

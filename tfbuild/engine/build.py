@@ -34,31 +34,29 @@ CLIENTS = (
 
 
 def find_program(environ: Mapping[str, str]) -> tuple[str, bool]:
-    """Return the `docker` on PATH, and whether it builds by its plugin buildx: older ones have BuildKit inside.
+    """Return the first `docker` on PATH that can build with BuildKit on the engine that this environment names.
 
-    Raises EngineMissing if it cannot build with BuildKit on the engine that this environment names.
+    And whether it does so through its plugin buildx, or BuildKit is inside. Raises EngineMissing if there is none.
     """
     return _find(frozenset(environ.items()))
 
 
 @cache
 def _find(environ: frozenset[tuple[str, str]]) -> tuple[str, bool]:
-    env = dict(environ)
-    path = shutil.which("docker", path=env.get("PATH", os.defpath)) or ""
-    version = VERSION.match(_output([path, "--version"], env))
-    if version is None:
-        raise _missing(f"{path} is not Docker's client" if path else "there is no docker program on PATH")
-    major_minor = (int(version[1]), int(version[2]))
-    buildx = major_minor >= BUILDX_ONLY
-    if major_minor < BUILDKIT_INSIDE or (buildx and not _output([path, "buildx", "version"], env)):
-        raise _missing(f"{path} {version[1]}.{version[2]} has no buildx plugin")
-    if not _output([path, "version", "--format", "{{.Server.Version}}"], env):
-        raise _missing(f"{path} {version[1]}.{version[2]} gets no answer from the engine")
-    return path, buildx
-
-
-def _missing(reason: str) -> EngineMissing:
-    return EngineMissing(f"no docker program can build with BuildKit here: {reason}", hint=CLIENTS)
+    env, refused = dict(environ), []
+    folders = env.get("PATH", os.defpath).split(os.pathsep)
+    for path in filter(None, (shutil.which("docker", path=folder) for folder in folders)):
+        version = VERSION.match(_output([path, "--version"], env))
+        major_minor = (int(version[1]), int(version[2])) if version else (0, 0)
+        buildx = major_minor >= BUILDX_ONLY
+        if major_minor < BUILDKIT_INSIDE or (buildx and not _output([path, "buildx", "version"], env)):
+            refused.append(f"{path} {'.'.join(map(str, major_minor))} has no buildx plugin")
+        elif not _output([path, "version", "--format", "{{.Server.Version}}"], env):
+            refused.append(f"{path} gets no answer from the engine")
+        else:
+            return path, buildx
+    why = ", ".join(refused) or "there is no docker program on PATH"
+    raise EngineMissing(f"no docker program can build with BuildKit here: {why}", hint=CLIENTS)
 
 
 def _output(command: list[str], env: Mapping[str, str]) -> str:
