@@ -142,7 +142,7 @@ def test_a_shell_gets_every_answer_to_configure_as_it_was_given(hostile: Build, 
 
 
 def test_bazel_gets_every_flag_as_it_was_given(hostile: Build) -> None:
-    flags = parse_rc(dockerfile.files(hostile)["bazelrc"]).build()
+    flags = parse_rc(dockerfile.files(hostile)["bazelrc"])["build"]
     assert [flag[4:] for flag in flags if flag.startswith("--x=")] == list(PRINTABLE)
 
 
@@ -175,7 +175,7 @@ def test_a_header_of_a_remote_cache_is_refused_or_one_flag(pattern: str, value: 
         assert value not in str(made)
         return
     assert isinstance(made, Remote)
-    flags = [flag for flag in parse_rc(remote_cache.bazelrc(made, "7.4.1")).build() if "header" in flag]
+    flags = [flag for flag in parse_rc(remote_cache.bazelrc(made, "7.4.1"))["build"] if "header" in flag]
     assert flags == [f"--remote_header={text}" for text in line.splitlines()]
 
 

@@ -166,7 +166,7 @@ def expansions(said: str) -> dict[str, tuple[str, ...]]:
 def their_copts(tree: Tree, written: str) -> list[str]:
     """The copts of TensorFlow's own that a Linux build gets: .bazelrc's, then configure.py's."""
     rc = parse_rc(tree.text(".bazelrc"))
-    flags = (*rc.build("linux"), *rc.build("dynamic_kernels"), *parse_rc(written).build())
+    flags = (*rc["build:linux"], *rc["build:dynamic_kernels"], *parse_rc(written)["build"])
     return [flag.removeprefix("--copt=") for flag in flags if flag.startswith("--copt=")]
 
 
@@ -193,9 +193,9 @@ def test_our_copts_are_the_last_and_host_tools_are_without_them(
 
     files = announced(done.stderr)
     assert [name for name, _ in files[-3:]] == ["/src/.bazelrc", "/src/.tf_configure.bazelrc", "/mnt/bazelrc"]
-    assert files[-1][1] == parse_rc(ours).build()
+    assert files[-1][1] == parse_rc(ours)["build"]
     for name in build.configs:
-        assert expansions(done.stderr)[name] == parse_rc(tree.text(".bazelrc")).build(name)
+        assert expansions(done.stderr)[name] == parse_rc(tree.text(".bazelrc"))[f"build:{name}"]
 
     found = compiles(done)
     library, tool = found["library.cc"], found["tool.cc"]
@@ -218,6 +218,6 @@ def test_cuda_is_read_as_far_as_the_toolkit_that_is_not_there(
     ours = dockerfile.files(plans.build("cuda", compiler=compiler))["bazelrc"]
     done = answers[f"cuda {compiler}"]
     assert done.exit_code != 0
-    assert announced(done.stderr)[-1] == ("/mnt/bazelrc", parse_rc(ours).build())
-    assert expansions(done.stderr)["cuda"] == parse_rc(tree.text(".bazelrc")).build("cuda")
+    assert announced(done.stderr)[-1] == ("/mnt/bazelrc", parse_rc(ours)["build"])
+    assert expansions(done.stderr)["cuda"] == parse_rc(tree.text(".bazelrc"))["build:cuda"]
     assert "@local_config_cuda" in done.stderr.partition("ERROR:")[2]

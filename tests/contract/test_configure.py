@@ -53,15 +53,15 @@ def test_configure_runs_to_its_end_and_writes_what_is_expected(
         f"--python_path={plan.BUILD_PYTHON} {clang if build.compiler == 'clang-16' else ''}"
     )
     written = parse_rc(done.written)
-    assert written.build() == tuple(shlex.split(expected))
-    assert written.configs == {"opt"}
+    assert written["build"] == tuple(shlex.split(expected))
+    assert {key for key in written if ":" in key} == {"build:opt"}
 
 
 def test_config_opt_gives_host_tools_the_plans_flags_too(engine: Engine, builder: str, tree: Tree) -> None:
     env = runs.environment(plans.build("cpu"))
     written = parse_rc(runs.configure(engine, builder, tree, env).written)
     assert env["CC_OPT_FLAGS"] == "-Wno-sign-compare"
-    assert written.build("opt") == ("--copt=-Wno-sign-compare", "--host_copt=-Wno-sign-compare")
+    assert written["build:opt"] == ("--copt=-Wno-sign-compare", "--host_copt=-Wno-sign-compare")
 
 
 # --- CUDA ------------------------------------------------------------------------------------------------------------
@@ -95,6 +95,6 @@ def test_what_configure_asks_after_it_has_found_cuda_is_answered(
         "--copt=-Wno-gnu-offsetof-extensions --config=cuda_clang",
     }[build.compiler]
     capabilities = releases.cuda(RELEASE).capabilities
-    assert parse_rc(done.written).build() == tuple(
+    assert parse_rc(done.written)["build"] == tuple(
         shlex.split(f"--action_env TF_CUDA_COMPUTE_CAPABILITIES={capabilities} {compiler}")
     )

@@ -22,7 +22,7 @@ from tfbuild.facts import releases
 from tfbuild.facts.release_table import table
 from tfbuild.plan import failures
 from tfbuild.plan import tree as source_tree
-from tfbuild.plan.tree import CUDA_SETTING, PIP, Rc, ReadText, TreeFacts
+from tfbuild.plan.tree import CUDA_SETTING, PIP, ReadText, TreeFacts
 
 FILE = Path(__file__).parents[1] / "data" / "trees.json"
 # What the facts say something about, and --config=linux, which gives host tools the target's flags in some releases.
@@ -193,15 +193,15 @@ def _host_tools(read_text: ReadText) -> tuple[str, ...]:
     return tuple(tool for tool in known if re.search(rf'^ *{tool} -|\["{tool}",', scripts, re.M))
 
 
-def _cuda_versions(rc: Rc, names: Iterable[str]) -> tuple[str, ...]:
+def _cuda_versions(rc: Mapping[str, tuple[str, ...]], names: Iterable[str]) -> tuple[str, ...]:
     images = {"/".join(match.groups()) for match in map(CUDA_IMAGE.search, names) if match}
     both = [(values["CUDA"], values["CUDNN"]) for values in _cuda_settings(rc) if {"CUDA", "CUDNN"} <= set(values)]
     return tuple(sorted(images | {f"{cuda}/{cudnn}" for cuda, cudnn in both if "." in cuda}))
 
 
-def _cuda_settings(rc: Rc) -> Iterator[dict[str, str]]:
+def _cuda_settings(rc: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
     """What each config sets of CUDA, CUDNN and CUDA_COMPUTE, without those of remote builds."""
-    for config, options in rc.options.items():
+    for config, options in rc.items():
         if "rbe" not in config:
             yield {match[1]: match[2] for match in map(CUDA_SETTING.fullmatch, options) if match}
 

@@ -159,11 +159,6 @@ def wheel_flags(release: str, target: str, arch: str) -> tuple[str, ...]:
     )
 
 
-def llvm(release: str) -> int:
-    """Return the major version of the LLVM that TensorFlow is built with, or 0 if that is not recorded."""
-    return next((row.major for row in table().llvm if row.covers(release)), 0)
-
-
 def compile_cost(release: str) -> release_table.CompileCost:
     """Return what a compile takes, as recorded for this release or the nearest one that was compiled."""
     return row(table().compile, release)

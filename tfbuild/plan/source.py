@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import BinaryIO, cast
 
 import msgspec
 
@@ -112,12 +114,12 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def pack(tree: Path, target: Path, *, as_file: str = "") -> None:
+def pack(tree: Path, target: Path | BinaryIO, *, as_file: str = "") -> None:
     """Pack a tree into the same bytes each time: sorted names, no times, no owners, git's modes.
 
-    It gets one folder on top, as GitHub's archives have. A single file is packed as `as_file`.
+    It gets one folder on top, as GitHub's archives have. A single file is packed as `as_file`. `target`: a path, or
+    what is written to. Raises OSError for a file that cannot be read.
     """
-
     import tarfile
 
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -125,7 +127,8 @@ def pack(tree: Path, target: Path, *, as_file: str = "") -> None:
         member.mode = 0o755 if member.mode & 0o100 else 0o644
         return member
 
-    with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tar:
+    name, file = (target, None) if isinstance(target, Path) else (None, target)
+    with tarfile.open(name, "w|", file, format=tarfile.GNU_FORMAT) as tar:
         if tree.is_file():
             tar.add(tree.resolve(), Path("source", as_file), filter=plain)
         for path in _packed(tree):
@@ -133,22 +136,11 @@ def pack(tree: Path, target: Path, *, as_file: str = "") -> None:
 
 
 def tree_digest(tree: Path) -> str:
-    """Return a sha256, in hex, over what `pack` packs: names, contents, targets of links, executable bits.
-
-    Raises OSError for a file that cannot be read.
-    """
+    """Return the sha256, in hex, of what `pack` writes of a tree: the same wherever and whenever it was unpacked."""
     import hashlib
 
     total = hashlib.sha256()
-    for path in _packed(tree):
-        kind, content = "link", ""
-        if path.is_symlink():
-            content = os.readlink(path)
-        elif path.is_dir():
-            kind = "folder"
-        else:
-            kind, content = f"{path.stat().st_mode & 0o100:o}", digest(path)
-        total.update(f"{kind}\0{content}\0{path.relative_to(tree).as_posix()}\0".encode(errors="surrogateescape"))
+    pack(tree, cast(BinaryIO, SimpleNamespace(write=total.update)))
     return total.hexdigest()
 
 
@@ -210,8 +202,8 @@ def python_archive(text: str, release: str) -> OwnFile:
     return OwnFile(path=path, sha256=digest(path))
 
 
-def override(text: str, release: str) -> Override:
-    """Read NAME=FOLDER; raises BadInput if the folder is not a repository, or is another LLVM than the release's."""
+def override(text: str) -> Override:
+    """Read NAME=FOLDER; raises BadInput if the folder is not a repository."""
     name, _, folder = text.partition("=")
     path = Path(folder)
     if not os.path.isdir(path):
@@ -228,13 +220,6 @@ def override(text: str, release: str) -> Override:
             hint="the tree adds one to the archive that it downloads (`build_file`, below third_party): copy it to "
             f"{folder}/BUILD.bazel",
         )
-    found, wanted = _llvm(path), releases.llvm(release)
-    if found and wanted and found != wanted:
-        raise BadInput(
-            f"override-repository {name}: {folder} is LLVM {found}, and TensorFlow {release} is built with {wanted}",
-            hint="take the commit that the tree names: LLVM_COMMIT in third_party/llvm/workspace.bzl, or in the file "
-            "of that name below third_party/xla",
-        )
     try:
         return Override(name=name, path=path, sha256=tree_digest(path))
     except OSError as error:
@@ -242,16 +227,6 @@ def override(text: str, release: str) -> Override:
             f"override-repository {name}: {error.filename} cannot be read: {error.strerror}",
             hint="correct its mode, or remove it",
         ) from error
-
-
-def _llvm(folder: Path) -> int:
-    """Return the major version of LLVM's tree in `folder`; 0 for another tree."""
-    for name in ("cmake/Modules/LLVMVersion.cmake", "llvm/CMakeLists.txt"):  # since LLVM 19, and before
-        if (folder / "llvm").is_dir() and (folder / name).is_file():
-            text = (folder / name).read_text(encoding="utf-8", errors="replace")
-            if match := re.search(r"^\s*set\(LLVM_VERSION_MAJOR (\d+)\)", text, re.MULTILINE):
-                return int(match[1])
-    return 0
 
 
 def system_library(text: str, release: str) -> SystemLibrary:

@@ -39,37 +39,20 @@ ReadText = Callable[[str], str | None]
 # --- Bazel's rc files: https://bazel.build/run/bazelrc ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rc:
-    """`options`: by "command" or "command:config", in the order of the file; `imports`: paths as they are written."""
+def parse_rc(text: str) -> dict[str, tuple[str, ...]]:
+    """Return the words of an rc file by what they stand behind: "build", "build:CONFIG", "try-import" and the like.
 
-    options: Mapping[str, tuple[str, ...]]
-    imports: tuple[str, ...]
-
-    @property
-    def configs(self) -> frozenset[str]:
-        """The names that --config can have in a build."""
-        return frozenset(key.partition(":")[2] for key in self.options if key.startswith(("build:", "common:")))
-
-    def build(self, config: str = "") -> tuple[str, ...]:
-        """The options of `build`, or of its --config=CONFIG; configs that those name are not expanded."""
-        return self.options.get(f"build:{config}" if config else "build", ())
-
-
-def parse_rc(text: str) -> Rc:
-    """Read the text of an rc file; raises ValueError with a line that Bazel could not read either."""
+    Raises ValueError with a line that Bazel could not read either.
+    """
     options: dict[str, tuple[str, ...]] = {}
-    imports: list[str] = []
     for line in text.replace("\\\n", " ").splitlines():
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
             raise ValueError(f".bazelrc: {error}: {line.strip()[:80]}") from error
-        if words and words[0] in ("import", "try-import"):
-            imports += words[1:]
-        elif words:
+        if words:
             options[words[0]] = (*options.get(words[0], ()), *words[1:])
-    return Rc(options=options, imports=tuple(imports))
+    return options
 
 
 # --- the tree's files -------------------------------------------------------------------------------------------------
@@ -121,14 +104,15 @@ def read_tree(read_text: ReadText, names: Iterable[str]) -> TreeFacts:
     rc = parse_rc(read_text(".bazelrc") or "")
     configure = read_text("configure.py") or ""
     questions = set(ASKED.findall(configure))
+    configs = {key.partition(":")[2] for key in rc if key.startswith(("build:", "common:"))}
     bazelversion = (read_text(".bazelversion") or "").partition("\n")[0].strip()
     if bazelversion and not is_version(bazelversion):
         raise ValueError(f".bazelversion: {bazelversion[:50]!r} is not a version of Bazel")
-    clangs = [int(match[1]) for words in rc.options.values() for match in map(CLANG.fullmatch, words) if match]
+    clangs = [int(match[1]) for words in rc.values() for match in map(CLANG.fullmatch, words) if match]
     return TreeFacts(
         version=_version(read_text),
         bazelversion=bazelversion,
-        configs={name: rc.options.get(f"common:{name}", ()) + rc.build(name) for name in sorted(rc.configs)},
+        configs={name: rc.get(f"common:{name}", ()) + rc.get(f"build:{name}", ()) for name in sorted(configs)},
         questions=tuple(sorted(questions)),
         reads=tuple(sorted({*QUOTED.findall(configure)} - questions)),
         lock_files=tuple(
