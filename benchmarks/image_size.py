@@ -23,12 +23,11 @@ from pathlib import Path
 from benchmarks.harness import record, rounds
 from tfbuild import plan
 from tfbuild.cli.options import certificates
-from tfbuild.context import dockerfile
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
 from tfbuild.measure.evaluate import interval
-from tfbuild.pipeline import base_image
-from tfbuild.pipeline.base_image import Base
+from tfbuild.pipeline import base_image, build_context
+from tfbuild.pipeline.build_context import Base
 from tfbuild.plan import Build, Request
 from tfbuild.util.progress import Progress
 
@@ -95,8 +94,8 @@ def make_naive(engine: Engine, build: Build, ground: Base, site: Site) -> str:
 
 
 def make_tfbuild(engine: Engine, build: Build, ground: Base, site: Site) -> str:
-    context = dockerfile.write_context(build, site.folder / "tfbuild")
-    return make(engine, context.folder, "tfbuild", site, dict(base_image.build_args(ground, context)))
+    context = build_context.write_context(build, site.folder / "tfbuild")
+    return make(engine, context.folder, "tfbuild", site, dict(build_context.build_args(ground, context)))
 
 
 def make(engine: Engine, context: Path, name: str, site: Site, arguments: dict[str, str]) -> str:

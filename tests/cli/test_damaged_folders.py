@@ -14,8 +14,8 @@ from tests.commandline import answer, invoke
 from tests.users import nobody
 from tests.verify import test_report as reports
 from tfbuild import plan
-from tfbuild.context import dockerfile
 from tfbuild.errors import EngineMissing, UsageError
+from tfbuild.pipeline import build_context
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, Request
@@ -111,15 +111,15 @@ def test_a_context_whose_writer_is_cut_is_the_old_one_or_none(
     def seen() -> dict[Path, bytes]:
         return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
-    dockerfile.write_context(build(), folder, base_digest=f"sha256:{64 * '0'}")
+    build_context.write_context(build(), folder, base_digest=f"sha256:{64 * '0'}")
     old = seen()
-    monkeypatch.setattr(dockerfile, "flush", lambda _: did.append("flush"))
+    monkeypatch.setattr(build_context, "flush", lambda _: did.append("flush"))
     monkeypatch.setattr(Path, "rename", rename)
     with pytest.raises(KeyboardInterrupt):
-        dockerfile.write_context(build(), folder, base_digest=f"sha256:{64 * '1'}")
+        build_context.write_context(build(), folder, base_digest=f"sha256:{64 * '1'}")
     assert did == ["flush", *["rename"] * step]
     assert seen() == (old if step == 1 else {})
-    dockerfile.write_context(build(), folder, base_digest=f"sha256:{64 * '1'}")
+    build_context.write_context(build(), folder, base_digest=f"sha256:{64 * '1'}")
     assert seen().keys() == old.keys()
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tfbuild.context.dockerfile import context_digest, image_digest
+from tfbuild.pipeline.build_context import context_digest, image_digest
 
 
 def test_a_context_s_digest_stays_and_covers_modes(tmp_path: Path) -> None:

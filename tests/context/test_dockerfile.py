@@ -21,10 +21,10 @@ from jinja2 import StrictUndefined, UndefinedError
 from tests.cpu.machines import Machine, machine, machines
 from tfbuild import cpu, facts, plan
 from tfbuild.context import dockerfile
-from tfbuild.context.dockerfile import image_digest
 from tfbuild.cpu import isa
 from tfbuild.errors import UsageError
-from tfbuild.pipeline.base_image import Base, build_args
+from tfbuild.pipeline import build_context
+from tfbuild.pipeline.build_context import Base, build_args, image_digest
 from tfbuild.plan import Build, Request, configuration
 from tfbuild.plan.build import Wheel
 from tfbuild.plan.source import Source
@@ -106,7 +106,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_context_holds_all_that_docker_build_needs(tmp_path: Path, kind: str) -> None:
-    context = dockerfile.write_context(kinds(tmp_path)[kind], tmp_path / "context")
+    context = build_context.write_context(kinds(tmp_path)[kind], tmp_path / "context")
     names = set(contents(context.folder))
     copied = re.findall(r"^COPY (?:--chmod=\d+ )?(\S+) ", (context.folder / "Dockerfile").read_text(), re.MULTILINE)
     mounted = re.findall(r"type=bind,source=([^,]+),", (context.folder / "Dockerfile").read_text())
@@ -120,18 +120,18 @@ def test_the_files_have_the_mode_that_git_gives_those_in_dockerfiles(tmp_path: P
     """BuildKit's cache goes by modes, too: plain `docker build` there finds the layers that `invoke build` made."""
     before = os.umask(0o077)
     try:
-        folder = dockerfile.write_context(official(), tmp_path / "context").folder
+        folder = build_context.write_context(official(), tmp_path / "context").folder
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()} == {0o644}
 
 
 def test_writing_again_gives_the_same_bytes_and_digest(tmp_path: Path) -> None:
-    dockerfile.write_context(from_source(), tmp_path / "context")
-    first = dockerfile.write_context(official(), tmp_path / "context")
+    build_context.write_context(from_source(), tmp_path / "context")
+    first = build_context.write_context(official(), tmp_path / "context")
     before = contents(first.folder)
     assert "bazelrc" not in before, "what another build left is gone"
-    second = dockerfile.write_context(official(), tmp_path / "context")
+    second = build_context.write_context(official(), tmp_path / "context")
     assert second == first
     assert contents(second.folder) == before
     assert [path.name for path in tmp_path.iterdir()] == ["context"]
@@ -141,14 +141,14 @@ def test_writing_again_gives_the_same_bytes_and_digest(tmp_path: Path) -> None:
 def test_a_folder_of_somebody_else_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("FROM scratch\n")
     with pytest.raises(UsageError, match="not written by tfbuild"):
-        dockerfile.write_context(official(), tmp_path)
+        build_context.write_context(official(), tmp_path)
     assert contents(tmp_path) == {name: b"FROM scratch\n"}
 
 
 def test_a_failure_leaves_the_earlier_context_and_nothing_else(tmp_path: Path) -> None:
-    before = contents(dockerfile.write_context(official(), tmp_path / "context").folder)
+    before = contents(build_context.write_context(official(), tmp_path / "context").folder)
     with pytest.raises(UsageError, match="No such file"):
-        dockerfile.write_context(from_file(tmp_path / "gone.whl"), tmp_path / "context")
+        build_context.write_context(from_file(tmp_path / "gone.whl"), tmp_path / "context")
     assert contents(tmp_path / "context") == before
     assert [path.name for path in tmp_path.iterdir()] == ["context"]
 
@@ -165,14 +165,14 @@ CHANGES: tuple[dict[str, Any], ...] = (
 
 def test_whatever_shapes_the_image_changes_the_digest(tmp_path: Path) -> None:
     digests = [
-        dockerfile.write_context(official(**change), tmp_path / str(number)).digest
+        build_context.write_context(official(**change), tmp_path / str(number)).digest
         for number, change in enumerate(({}, *CHANGES))
     ]
     assert len({*digests}) == len(digests)
 
 
 def test_the_base_is_part_of_the_images_digest(tmp_path: Path) -> None:
-    context = dockerfile.Context(folder=tmp_path, digest="sha256:1")
+    context = build_context.Context(folder=tmp_path, digest="sha256:1")
     digests = {image_digest(context.digest, digest) for digest in ("", "sha256:a", "sha256:b")}
     assert len(digests) == 3
     arguments = build_args(base(digest="sha256:a"), context)
@@ -197,13 +197,13 @@ STAGES = {"SYSTEM": "system", "VENV": "venv", "INSTALLED": "wheel", "FETCHED": "
 def test_every_argument_of_the_dockerfile_is_given() -> None:
     """But for those that replace a stage, whose default is the stage itself."""
     declared = re.findall(r"^ARG (\w+)=?(.*)", dockerfile.files(from_source())["Dockerfile"], re.MULTILINE)
-    given = build_args(base(digest=""), dockerfile.Context(folder=ROOT, digest=""))
+    given = build_args(base(digest=""), build_context.Context(folder=ROOT, digest=""))
     assert {name for name, _ in declared} - set(given) == {*STAGES, "REUSED", "RUN_ID"}
     assert STAGES.items() <= dict(declared).items()
 
 
 def test_hadolint_and_its_shellcheck_accept_the_dockerfiles(tmp_path: Path) -> None:
-    contexts = [dockerfile.write_context(build, tmp_path / kind) for kind, build in kinds(tmp_path).items()]
+    contexts = [build_context.write_context(build, tmp_path / kind) for kind, build in kinds(tmp_path).items()]
     paths = [context.folder / "Dockerfile" for context in contexts]
     assert len(paths) == len(KINDS)
     done = tool("hadolint", "--config", ROOT / ".hadolint.yaml", *paths)
@@ -214,7 +214,7 @@ def test_shellcheck_accepts_every_run_and_every_script(tmp_path: Path) -> None:
     """Scripts that are the same in several contexts are checked once."""
     scripts: dict[bytes, Path] = {}
     for kind, build in kinds(tmp_path).items():
-        folder = dockerfile.write_context(build, tmp_path / kind).folder
+        folder = build_context.write_context(build, tmp_path / kind).folder
         own = [folder / "entrypoint.sh", folder / "scripts" / "tfbuild-smoke", *folder.glob("scripts/*.sh")]
         for number, command in enumerate(runs((folder / "Dockerfile").read_text())):
             own.append(tmp_path / f"run-{kind}-{number}.sh")

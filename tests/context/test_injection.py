@@ -23,7 +23,7 @@ from tfbuild.errors import (
     TfbuildError,
     UsageError,
 )
-from tfbuild.pipeline import maker
+from tfbuild.pipeline import build_context, maker
 from tfbuild.plan import Build, Request, remote_cache
 from tfbuild.plan.remote_cache import Remote
 from tfbuild.plan.tree import parse_rc
@@ -147,7 +147,7 @@ def test_bazel_gets_every_flag_as_it_was_given(hostile: Build) -> None:
 
 
 def test_files_in_a_context_have_plain_names_whatever_the_user_s_are_called(hostile: Build, tmp_path: Path) -> None:
-    context = dockerfile.write_context(hostile, tmp_path / "context").folder
+    context = build_context.write_context(hostile, tmp_path / "context").folder
     names = [path.name for path in (*context.glob("patches/*"), *context.glob("overrides/*"))]
     assert len(names) == 2 * (len(PRINTABLE) - 1)
     assert [name for name in names if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name)] == []

@@ -9,6 +9,7 @@ import pytest
 from tests.context.test_dockerfile import WHEEL, from_file, from_source, official
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import labels_of, read_labels
+from tfbuild.pipeline import build_context
 from tfbuild.plan.source import Source
 
 # --- labels -----------------------------------------------------------------------------------------------------------
@@ -67,7 +68,7 @@ def test_a_wheel_is_linked_or_copied_and_does_not_count_for_the_digest(
 ) -> None:
     wheel = tmp_path / WHEEL
     wheel.write_bytes(b"a wheel")
-    linked = dockerfile.write_context(from_file(wheel), tmp_path / "linked")
+    linked = build_context.write_context(from_file(wheel), tmp_path / "linked")
     assert (linked.folder / "wheel" / WHEEL).stat().st_ino == wheel.stat().st_ino
     assert (linked.folder / "wheel" / "SHA256SUMS").read_text() == f"{'0' * 64}  /mnt/wheel/{WHEEL}\n"
     assert "sha256sum --check --strict /mnt/wheel/SHA256SUMS" in (linked.folder / "Dockerfile").read_text()
@@ -76,12 +77,12 @@ def test_a_wheel_is_linked_or_copied_and_does_not_count_for_the_digest(
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr("os.link", refuse)
-    copied = dockerfile.write_context(from_file(wheel), tmp_path / "copied")
+    copied = build_context.write_context(from_file(wheel), tmp_path / "copied")
     assert (copied.folder / "wheel" / WHEEL).read_bytes() == b"a wheel"
     assert (copied.folder / "wheel" / WHEEL).stat().st_ino != wheel.stat().st_ino
     wheel.unlink()
     wheel.write_bytes(b"changed")
-    assert dockerfile.write_context(from_file(wheel), tmp_path / "again").digest == linked.digest == copied.digest
+    assert build_context.write_context(from_file(wheel), tmp_path / "again").digest == linked.digest == copied.digest
 
 
 # --- what the Dockerfile and its commands say -------------------------------------------------------------------------

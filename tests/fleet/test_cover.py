@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbuild.fleet import cover as covers
-from tfbuild.fleet.cover import Features, Loss, best, cover
+from tfbuild.fleet import fleet as covers
+from tfbuild.fleet.fleet import Features, Loss, best, cover
 
 NAMES = "abcdefg"
 SETS = st.lists(st.frozensets(st.sampled_from(NAMES), min_size=1), min_size=1, max_size=5, unique=True)

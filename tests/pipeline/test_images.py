@@ -46,7 +46,7 @@ from tfbuild.errors import (
 )
 from tfbuild.measure import records
 from tfbuild.pipeline import base_image, bundle
-from tfbuild.pipeline.base_image import Base
+from tfbuild.pipeline.build_context import Base
 from tfbuild.pipeline.maker import refuse_base_without_cuda
 from tfbuild.pipeline.run import run_of
 from tfbuild.plan import RunRequest

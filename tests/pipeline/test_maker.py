@@ -21,7 +21,7 @@ from tfbuild.errors import BuildFailed, EngineMissing
 from tfbuild.pipeline import base_image
 from tfbuild.pipeline import maker as making
 from tfbuild.pipeline import wheel as wheels
-from tfbuild.pipeline.base_image import Base
+from tfbuild.pipeline.build_context import Base
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, Request

@@ -25,12 +25,12 @@ from tfbuild import __version__, plan
 from tfbuild.cli import VERBS
 from tfbuild.cli.verbs import Call
 from tfbuild.context import dockerfile
-from tfbuild.context.dockerfile import Context
 from tfbuild.engine import daemon, faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BuildFailed, DiskFull, TfbuildError, Unsupported, UsageError
 from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline import wheel as wheels
+from tfbuild.pipeline.build_context import Context
 from tfbuild.pipeline.host import MORE_SPACE, LocalBuilder
 from tfbuild.pipeline.host import wheel as compile_here
 from tfbuild.pipeline.machine import HostSystem, Interpreter

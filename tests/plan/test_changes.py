@@ -15,6 +15,7 @@ from tests.rows import each
 from tests.users import nobody
 from tfbuild.context import dockerfile
 from tfbuild.errors import BadInput, TfbuildError, Unsupported, UsageError
+from tfbuild.pipeline import build_context
 from tfbuild.plan import source
 
 DIFF = "--- a/configure.py\n+++ b/configure.py\n@@ -1 +1 @@\n-print(1)\n+print(2)\n"
@@ -47,7 +48,7 @@ def test_they_are_in_the_context_and_in_what_writes_it_again(diff: Path, eigen: 
         system_lib=("hwloc", "curl", "zlib=zlib1g-dev"),
         configure=("TF_ENABLE_XLA=0", "TF_NEED_ROCM=1"),
     )
-    folder = dockerfile.write_context(build, tmp_path / "context").folder
+    folder = build_context.write_context(build, tmp_path / "context").folder
     assert [path.name for path in sorted((folder / "patches").iterdir())] == ["01-my-fix.patch", "02-another.patch"]
     assert (folder / "patches/01-my-fix.patch").read_text() == DIFF
     with tarfile.open(folder / "overrides/eigen_archive.tar") as tar:
@@ -69,7 +70,7 @@ def test_an_archive_of_python_is_unpacked_where_bazel_is_told_to_take_it(tmp_pat
     archive.write_bytes(b"archive")
     sha256 = "0eb3e36bfb24dcd9bb1d1bece1531216b59539a8fde17ee80224af0653c92aa3"
     build = chosen(release="2.20.0", cpu="avx2", hermetic_python=str(archive))
-    folder = dockerfile.write_context(build, tmp_path / "context").folder
+    folder = build_context.write_context(build, tmp_path / "context").folder
     assert {f"build --repo_env=HERMETIC_PYTHON_{setting}" for setting in (
         "URL=file:///opt/overrides/hermetic-python/my-python.tar.gz", f"SHA256={sha256}",
     )} <= set((folder / "bazelrc").read_text().splitlines())  # fmt: skip
@@ -79,7 +80,7 @@ def test_an_archive_of_python_is_unpacked_where_bazel_is_told_to_take_it(tmp_pat
 
 
 def test_what_the_scripts_of_a_compile_call_is_mounted_where_they_look(tmp_path: Path) -> None:
-    folder = dockerfile.write_context(chosen(**SOURCE), tmp_path / "context").folder
+    folder = build_context.write_context(chosen(**SOURCE), tmp_path / "context").folder
     stages = re.split(r"^FROM ", (folder / "Dockerfile").read_text(), flags=re.MULTILINE)
     for script in ("compile.sh", "toolchain.sh", "source.sh", "system.sh"):
         called = set(re.findall(r"/mnt/\w+\.(?:py|sh)", (folder / "scripts" / script).read_text()))
@@ -99,11 +100,11 @@ def test_each_changes_the_contexts_digest_and_the_identifier(diff: Path, eigen: 
     ]
     builds = [chosen(**SOURCE, **options) for options in requests]
     # Another file in a repository, and another line in a patch, are another context and another identifier.
-    digests = {dockerfile.write_context(build, tmp_path / build.id).digest for build in builds}
+    digests = {build_context.write_context(build, tmp_path / build.id).digest for build in builds}
     (eigen / "BUILD").write_text("# changed\n")
     diff.write_text(DIFF.replace("print(2)", "print(3)"))
     changed = [chosen(**SOURCE, **options) for options in amended]
-    digests |= {dockerfile.write_context(build, tmp_path / build.id).digest for build in changed}
+    digests |= {build_context.write_context(build, tmp_path / build.id).digest for build in changed}
     assert len({build.id for build in (*builds, *changed)}) == len(digests) == 7
 
 
@@ -164,7 +165,7 @@ def test_a_bazel_of_ones_own_is_packed_and_brings_the_edits_that_it_needs(tmp_pa
         build = chosen(**SOURCE, bazel=f"7.7.1={path}")
         assert (build.bazel, build.own_bazel) == ("7.7.1", source.OwnBazel(version="7.7.1", path=path))
         assert "not certain: whether Bazel 7.7.1 builds TensorFlow 2.14.1, whose own is 6.1.0" in build.notes
-        folder = dockerfile.write_context(build, tmp_path / f"context-{path.name}").folder
+        folder = build_context.write_context(build, tmp_path / f"context-{path.name}").folder
         with tarfile.open(folder / "bazel/bazel.tar") as tar:
             members = {member.name.partition("/")[2]: member.mode for member in tar}
         assert members.keys() == names

@@ -14,9 +14,9 @@ from tests.binary import libraries
 from tests.binary.test_scan import zipped
 from tests.plan.test_selection import chosen
 from tests.rows import each
-from tfbuild.context import dockerfile
 from tfbuild.errors import BadInput, TfbuildError, UsageError
 from tfbuild.facts import releases
+from tfbuild.pipeline import build_context
 from tfbuild.plan import Build, Request, configuration, select, source
 from tfbuild.plan.source import Source
 
@@ -104,7 +104,7 @@ def test_a_context_has_the_source_with_its_digest_beside_it(own: str, tmp_path: 
     path = archive(tmp_path)
     given = (str(path), source.digest(path)) if own == "archive" else (str(DOUBLE), "")
     build = chosen(release="2.20.0", bazel="7.7.1", source=given[0], source_sha256=given[1])
-    placed = dockerfile.write_context(build, tmp_path / "context").folder / "source" / source.FILE
+    placed = build_context.write_context(build, tmp_path / "context").folder / "source" / source.FILE
     assert (placed.stat().st_ino == path.stat().st_ino) is (own == "archive")
     line = f"{source.digest(placed)}  /mnt/source/{source.FILE}\n"
     assert (placed.parent / "SHA256SUMS").read_text() == line
@@ -112,17 +112,17 @@ def test_a_context_has_the_source_with_its_digest_beside_it(own: str, tmp_path: 
 
 def test_the_sources_content_changes_the_contexts_digest_and_its_place_does_not(tmp_path: Path) -> None:
     build = chosen(release="2.20.0", bazel="7.7.1", source=str(DOUBLE))
-    before = dockerfile.write_context(build, tmp_path / "context")
-    assert dockerfile.write_context(build, tmp_path / "elsewhere").digest == before.digest
+    before = build_context.write_context(build, tmp_path / "context")
+    assert build_context.write_context(build, tmp_path / "elsewhere").digest == before.digest
     other = tmp_path / "double"
     with tarfile.open(before.folder / "source" / source.FILE) as tar:
         tar.extractall(tmp_path, filter="data")
     (tmp_path / "source").rename(other)
     (other / "configure.py").chmod(0o660)  # another umask is no other source
     same = chosen(release="2.20.0", bazel="7.7.1", source=str(other))
-    assert dockerfile.write_context(same, tmp_path / "context").digest == before.digest
+    assert build_context.write_context(same, tmp_path / "context").digest == before.digest
     (other / "WORKSPACE").write_text("# another\n")
-    assert dockerfile.write_context(same, tmp_path / "context").digest != before.digest
+    assert build_context.write_context(same, tmp_path / "context").digest != before.digest
 
 
 # --- the builder ------------------------------------------------------------------------------------------------------

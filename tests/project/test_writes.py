@@ -19,14 +19,14 @@ DIRECT = {
     "pipeline/bundle.py": "a part beside the file, which then replaces it",
     "pipeline/host.py": "a work folder that is written anew in each run",
     "plan/source.py": "a context that is written aside",
-    "context/dockerfile.py": "a context that is written aside",
+    "pipeline/build_context.py": "a context that is written aside",
     "cli/output.py": "the null device",
     "publish/wheel_rows.py": "a scratch folder",
     "measure/probe.py": "a scratch folder",
     "publish/installing.py": "a scratch folder",
     "verify/report.py": "python -m of a developer: the committed schema",
 }
-WRITES = re.compile("[rwax+bt]*[wax+][rwax+bt]*")
+WRITES = re.compile("[rwax+bt]*[wax+][rwax+bt|]*")
 
 
 def writes(call: ast.Call) -> bool:

@@ -7,10 +7,10 @@ import pytest
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import INDEXES, attach, digest, gather, image
-from tfbuild.context.dockerfile import image_digest
 from tfbuild.errors import RegistryRefused, Stale, TfbuildError, Unfinished, UnknownImage, UsageError, Yanked
 from tfbuild.oci import client, manifests
 from tfbuild.oci.manifests import digest_of
+from tfbuild.pipeline.build_context import image_digest
 from tfbuild.publish import indexes, pushing
 
 CONTEXT = f"sha256:{64 * 'c'}"

@@ -17,12 +17,12 @@ from tests.contract import newbazel
 from tests.with_engine import mirror
 from tfbuild import plan
 from tfbuild.cli.options import certificates
-from tfbuild.context import dockerfile
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import EngineMissing, TfbuildError
 from tfbuild.pipeline import base_image as bases
+from tfbuild.pipeline import build_context
 from tfbuild.plan import Request
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
@@ -63,13 +63,13 @@ def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         base = bases.resolve(
             engine, build.base_image, build.base_distribution, "auto", progress=progress, log=log, ca_cert=ca
         )
-        context = dockerfile.write_context(build, folder / "context")
+        context = build_context.write_context(build, folder / "context")
         names.append(f"tfbuild-test:made-{uuid.uuid4().hex[:8]}")
         settings = BuildSettings(
             log=log,
             progress=progress,
             secrets={"ca": ca} if ca else {},
-            build_args=bases.build_args(base, context),
+            build_args=build_context.build_args(base, context),
         )
         engine.build(context.folder, settings, tag=names[-1])
         return names[-1]

@@ -24,12 +24,12 @@ from tests.with_engine.registry import Server
 from tests.with_engine.test_registry import label
 from tfbuild import plan
 from tfbuild.cli.options import certificates
-from tfbuild.context import dockerfile
-from tfbuild.context.dockerfile import image_digest
 from tfbuild.engine import Engine
 from tfbuild.oci.client import Registry
 from tfbuild.oci.references import Repository
 from tfbuild.pipeline import base_image as bases
+from tfbuild.pipeline import build_context
+from tfbuild.pipeline.build_context import image_digest
 from tfbuild.plan import Request
 from tfbuild.util.progress import Progress
 
@@ -98,7 +98,7 @@ def put_there(engine: Engine, folder: Path, reports: Path) -> None:
     base = bases.resolve(
         engine, build.base_image, build.base_distribution, "auto", progress=Progress(), log=folder / "log", ca_cert=ca
     )
-    context = dockerfile.write_context(build, folder / "context")
+    context = build_context.write_context(build, folder / "context")
     known = {
         "io.tfbuild.context": image_digest(context.digest, base.digest),
         "org.opencontainers.image.base.name": base.name,

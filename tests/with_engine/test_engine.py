@@ -23,7 +23,7 @@ from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.containers import LABEL
 from tfbuild.errors import BuildFailed, RegistryRefused, UnknownImage
 from tfbuild.pipeline import base_image
-from tfbuild.pipeline.base_image import Base
+from tfbuild.pipeline.build_context import Base
 from tfbuild.util.progress import Progress
 
 pytestmark = pytest.mark.engine

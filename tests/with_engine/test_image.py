@@ -30,8 +30,8 @@ from tfbuild.context import dockerfile
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings, find_program
 from tfbuild.errors import BuildFailed
-from tfbuild.pipeline import base_image
-from tfbuild.pipeline.base_image import Base
+from tfbuild.pipeline import base_image, build_context
+from tfbuild.pipeline.build_context import Base
 from tfbuild.plan import Build, Request
 from tfbuild.util.progress import Progress
 
@@ -93,14 +93,14 @@ def image(engine: Engine, build: Build, ground: Base, work: Path, ca: Path) -> I
 def made(engine: Engine, build: Build, on: Base, work: Path, ca: Path, *, no_cache: bool = False) -> Iterator[str]:
     """The image of `build` under a name of its own; gone afterwards."""
     folder = Path(tempfile.mkdtemp(dir=work))
-    context = dockerfile.write_context(build, folder / "context")
+    context = build_context.write_context(build, folder / "context")
     name = f"{TAG}:{folder.name.lower()}"
     settings = BuildSettings(
         log=folder / "log",
         progress=Progress(),
         secrets={"ca": ca},
         no_cache=no_cache,
-        build_args=base_image.build_args(on, context),
+        build_args=build_context.build_args(on, context),
     )
     engine.build(context.folder, settings, tag=name)
     try:

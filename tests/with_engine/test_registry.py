@@ -37,6 +37,7 @@ from tfbuild.errors import RegistryRefused, TfbuildError, VerificationFailed
 from tfbuild.oci import client, manifests
 from tfbuild.oci.client import Registry
 from tfbuild.oci.references import Repository
+from tfbuild.pipeline import build_context
 from tfbuild.plan import Build, Request
 from tfbuild.publish import indexes, pulling, pushing, sbom, signing
 from tfbuild.publish.choose import Choice
@@ -370,7 +371,7 @@ def test_the_verbs_answer_by_their_codes_what_is_published(
 ) -> None:
     """From a registry without the image to one that takes it out again, as CI asks."""
     one, context = build("avx"), f"sha256:{64 * '1'}"
-    image = made(one, more={"io.tfbuild.context": dockerfile.image_digest(context, ""),
+    image = made(one, more={"io.tfbuild.context": build_context.image_digest(context, ""),
                             "org.opencontainers.image.base.digest": ""})  # fmt: skip
     asked = (one.id, f"--registry={place.repository}")
     name = f"{place.repository}:{one.id}"

@@ -20,10 +20,9 @@ from tests.with_engine import mirror, saved
 from tests.with_engine.mirror import Mirror
 from tfbuild import plan
 from tfbuild.cli.options import certificates
-from tfbuild.context import dockerfile
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
-from tfbuild.pipeline import base_image
+from tfbuild.pipeline import base_image, build_context
 from tfbuild.plan import Build, Request, source
 from tfbuild.plan.build import Wheel
 from tfbuild.util.progress import Progress
@@ -82,14 +81,14 @@ def make(
     made = set()
 
     def make(build: Build, name: str, *, no_cache: bool = False, mirrored: bool = False) -> None:
-        context = dockerfile.write_context(build, folder / name)
+        context = build_context.write_context(build, folder / name)
         settings = BuildSettings(
             log=folder / "log",
             progress=Progress(),
             secrets=secrets | ({"mirror": folder / "mirror"} if mirrored else {}),
             network="host" if mirrored else "",
             no_cache=no_cache,
-            build_args=base_image.build_args(base, context),
+            build_args=build_context.build_args(base, context),
         )
         engine.build(context.folder, settings, tag=name)
         made.add(name)

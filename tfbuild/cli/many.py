@@ -59,7 +59,7 @@ def matrix(
     """Print the rows of a CI matrix, in a stable order: all combinations that can be built, or a file's list."""
     from tfbuild.ci import formats
     from tfbuild.ci.matrix import MatrixRequest, schedule, select
-    from tfbuild.context import dockerfile
+    from tfbuild.pipeline.build_context import write_context
 
     if (form := formats.FORMATS.get(format)) is None:
         raise UsageError(f"unknown format {format!r}", hint=f"one of: {', '.join(formats.FORMATS)}")
@@ -75,7 +75,7 @@ def matrix(
     rows, notes = schedule(builds, format, runner) if form.ci else ([(build, "") for build in builds], [])
     text = formats.text(format, rows, folder)
     for build in builds if form.contexts else ():
-        say(str(dockerfile.write_context(build, folder / build.id).folder))
+        say(str(write_context(build, folder / build.id).folder))
     print(text, end="")
     for note in notes:
         say_note(note)

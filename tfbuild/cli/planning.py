@@ -204,7 +204,7 @@ def plan(*, full: bool, json: bool, **options: Any) -> None:
 )
 def dockerfile(*, output: str, pin: bool, ca_cert: str, json: bool, **options: Any) -> None:
     """Write the build context: a folder that plain `docker build` accepts."""
-    from tfbuild.context import dockerfile as rendering
+    from tfbuild.pipeline.build_context import write_context
 
     chosen = select(make(Request, options), ca=certificates(ca_cert))
     digest = ""
@@ -213,7 +213,7 @@ def dockerfile(*, output: str, pin: bool, ca_cert: str, json: bool, **options: A
 
         digest = image_digest(chosen.base_image, ca=certificates(ca_cert))
     folder = Path(output) if output else WORK / chosen.id / "context"
-    context = rendering.write_context(chosen, folder, base_digest=digest)
+    context = write_context(chosen, folder, base_digest=digest)
     document = {"id": chosen.id, "folder": str(context.folder), "digest": context.digest}
     result(document, str(context.folder), json=json)
 

@@ -7,17 +7,16 @@ import tarfile
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tfbuild.context import labels
-from tfbuild.context.dockerfile import Context, image_digest
 from tfbuild.engine import Engine, transfer
 from tfbuild.engine.faults import REFUSED, translated
 from tfbuild.errors import RegistryRefused, Stale, UnknownImage, Unsupported, UsageError
 from tfbuild.oci.references import split_tag
 from tfbuild.pipeline import wheel as wheels
+from tfbuild.pipeline.build_context import Base, Context, image_digest
 from tfbuild.plan import BASES, Build
 from tfbuild.plan.rules import debian_pythons
 from tfbuild.util import files
@@ -40,28 +39,6 @@ MERGED_USR = Path("/usr/share/mmdebstrap/hooks/maybe-merged-usr")
 CA_OPTION = "/etc/apt/apt.conf.d/99tfbuild-ca"
 APT = Path("/etc/apt")
 ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.+)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Base:
-    """An image that a build starts from.
-
-    `reference`: for FROM; `name`: for people; `digest`: "sha256:...", for an imported image that of its layer, or "".
-    """
-
-    reference: str
-    name: str
-    digest: str
-
-
-def build_args(base: Base, context: Context) -> dict[str, str]:
-    """Return the Dockerfile's arguments for a base."""
-    return {
-        "BASE": base.reference,
-        "BASE_NAME": base.name,
-        "BASE_DIGEST": base.digest,
-        "CONTEXT_DIGEST": image_digest(context.digest, base.digest),
-    }
 
 
 def resolve(

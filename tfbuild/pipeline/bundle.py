@@ -13,11 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from tfbuild.context.dockerfile import Context
 from tfbuild.engine import Engine
 from tfbuild.engine.faults import translated
 from tfbuild.errors import BadMirror, UnknownImage
-from tfbuild.pipeline.base_image import Base
+from tfbuild.pipeline.build_context import Base, Context
 from tfbuild.plan import Build
 from tfbuild.util.files import decode
 from tfbuild.util.progress import Progress

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from tfbuild import cpu, plan
 from tfbuild.context import dockerfile
-from tfbuild.context.dockerfile import Context, image_digest
 from tfbuild.context.labels import UNVERIFIED, image_name, read_labels
 from tfbuild.cpu import Cpu, recordings
 from tfbuild.engine import Engine, faults
@@ -24,7 +23,7 @@ from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage, Unsupporte
 from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline import wheel
-from tfbuild.pipeline.base_image import Base
+from tfbuild.pipeline.build_context import Base, Context, build_args, image_digest, write_context
 from tfbuild.pipeline.compiling import Builder, lacking_features, run_builder
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.wheel import Exported
@@ -263,7 +262,7 @@ class Maker:
         if self.run.remote and build.toolchain is not None:
             remote_cache.bazelrc(self.run.remote, build.bazel)
         folder = self.run.work / build.id
-        context = dockerfile.write_context(build, folder / "context")
+        context = write_context(build, folder / "context")
         with files.writing(folder):
             files.replace_file(folder / "plan.json", json.dumps(build.to_json(), indent=2) + "\n")
         return context
@@ -321,7 +320,7 @@ class Maker:
         settings = BuildSettings(
             log=self.run.work / build.id / "build.log",
             progress=self.progress,
-            build_args={**bases.build_args(base, context), **bundled, **(arguments or {})},
+            build_args={**build_args(base, context), **bundled, **(arguments or {})},
             labels=given_at_build(os.environ),
             no_cache=no_cache,
         )

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from tfbuild.context import labels
-from tfbuild.context.dockerfile import image_digest
 from tfbuild.context.labels import REPOSITORY, ImageLabels, configured_labels, read_labels
 from tfbuild.engine import Engine, Image, transfer
 from tfbuild.errors import RegistryRefused, Stale, Unfinished, UnknownImage, UsageError, VerificationFailed
@@ -14,6 +13,7 @@ from tfbuild.oci import client, manifests, references
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
 from tfbuild.pipeline.base_image import REPOSITORY as MADE_HERE
+from tfbuild.pipeline.build_context import image_digest
 from tfbuild.publish import indexes, provenance
 from tfbuild.publish.choose import Published
 from tfbuild.publish.signing import Demand, Sign

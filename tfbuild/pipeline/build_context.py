@@ -1,0 +1,140 @@
+"""Write a build context, all or nothing, and compute the digests by which contexts and images are compared.
+
+`tfbuild.context` renders the texts in it. The wheel, the source and the user's own files are linked, copied or packed.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfbuild.context import dockerfile
+from tfbuild.errors import UsageError
+from tfbuild.plan import Build, source
+from tfbuild.util.files import ELSEWHERE, flush, temporary_folder, writing
+
+# Characters that no file name in a context has: a script reads the names.
+NO_NAME = re.compile(r"[^\w.+-]", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """An image that a build starts from.
+
+    `reference`: for FROM; `name`: for people; `digest`: "sha256:...", for an imported image that of its layer, or "".
+    """
+
+    reference: str
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """A build context; `digest` ("sha256:<hex>") covers every file's name, mode and contents."""
+
+    folder: Path
+    digest: str
+
+
+def write_context(build: Build, folder: Path, *, base_digest: str = "") -> Context:
+    """Write the context of `build` to `folder`, all or nothing; it replaces what tfbuild wrote there before.
+
+    `base_digest`: see `own_files`. Raises UsageError if `folder` has anything else in it or cannot be written, DiskFull
+    if no space is left.
+    """
+    with writing(folder, ELSEWHERE):
+        _refuse_foreign(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(f".{folder.name}-", folder.parent) as place:
+            fresh = place / "new"
+            _fill(fresh, build, dockerfile.files(build, base_digest=base_digest))
+            # The wheel and the source have hundreds of megabytes; their digests are in files beside them.
+            digest = context_digest(fresh, (f"wheel/{build.wheel.requirement}", f"source/{source.FILE}"))
+            flush(fresh)
+            if folder.exists():
+                folder.rename(place / "old")
+            fresh.rename(folder)
+    return Context(folder=folder, digest=digest)
+
+
+def _refuse_foreign(folder: Path) -> None:
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    written = folder / "Dockerfile"
+    if not written.is_file() or not written.read_text(encoding="utf-8", errors="replace").startswith(dockerfile.MARKER):
+        raise UsageError(f"{folder} exists and was not written by tfbuild", hint="remove it, or give a new folder")
+
+
+def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
+    folder.mkdir()
+    for name, text in texts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        # Whatever the umask: the same context has the same digest everywhere. No script is started by its own name.
+        path.chmod(0o644)
+    if build.wheel.path is not None:
+        _place(build.wheel.path, folder / "wheel" / build.wheel.requirement, build.wheel.sha256)
+    if build.source is not None and build.source.path is not None:
+        _place(build.source.path, folder / "source" / source.FILE, build.source.sha256)
+    # In the order in which they are applied.
+    for number, patch in enumerate(build.patches, 1):
+        (folder / "patches").mkdir(exist_ok=True)
+        shutil.copyfile(patch.path, folder / "patches" / f"{number:02}-{NO_NAME.sub('-', patch.path.name)}")
+    if build.own_bazel:
+        (folder / "bazel").mkdir()
+        source.pack(build.own_bazel.path, folder / "bazel" / "bazel.tar", as_file="bin/bazel")
+    if build.overrides or build.hermetic_python:
+        (folder / "overrides").mkdir()
+    if build.hermetic_python:
+        python = build.hermetic_python.path
+        source.pack(python, folder / "overrides" / "hermetic-python.tar", as_file=python.name)
+    for override in build.overrides:
+        source.pack(override.path, folder / "overrides" / f"{override.name}.tar")
+
+
+def _place(file: Path, target: Path, sha256: str) -> None:
+    """Put a wheel or a source at `target`, with its digest beside it: a tree is packed, a file linked if possible."""
+    target.parent.mkdir()
+    if file.is_dir():
+        source.pack(file, target)
+    else:
+        try:
+            os.link(file.resolve(), target)  # it has hundreds of megabytes
+        except OSError:
+            shutil.copyfile(file, target)
+    line = f"{sha256 or source.digest(target)}  /mnt/{target.parent.name}/{target.name}\n"
+    (target.parent / "SHA256SUMS").write_text(line, encoding="utf-8")
+
+
+# --- the digests ("sha256:<hex>") by which contexts and images are compared: published, so they must not change -------
+
+
+def context_digest(folder: Path, leave_out: Collection[str]) -> str:
+    """Return the digest of all files in `folder` but `leave_out`: `digest` of `invoke dockerfile --json`."""
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    kept = {name: path for name, path in files.items() if name not in leave_out}
+    return _digest(f"{name} {path.stat().st_mode & 0o777:o} {source.digest(path)}\n" for name, path in kept.items())
+
+
+def image_digest(context: str, base: str) -> str:
+    """Return the digest of all that shapes an image, by those of its context and its base: `io.tfbuild.context`."""
+    return _digest([f"{context} {base}"])
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
+
+
+def build_args(base: Base, context: Context) -> dict[str, str]:
+    """Return the Dockerfile's arguments for a base."""
+    return {
+        "BASE": base.reference,
+        "BASE_NAME": base.name,
+        "BASE_DIGEST": base.digest,
+        "CONTEXT_DIGEST": image_digest(context.digest, base.digest),
+    }
