@@ -6,6 +6,7 @@ import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,10 +70,10 @@ def library(
 
 @pytest.fixture
 def scanned(tmp_path: Path) -> Callable[..., ScannedCode]:
-    def read(content: bytes, *, full: bool = False) -> ScannedCode:
+    def read(content: bytes, **more: Any) -> ScannedCode:
         path = tmp_path / "lib.so"
         path.write_bytes(content)
-        return scan.read_code(path, full=full)
+        return scan.read_code(path, **more)
 
     return read
 
@@ -144,23 +145,19 @@ def test_a_library_with_a_few_names_left_is_a_stripped_one(scanned: Callable[...
     assert scanned(table).method == "spread"
 
 
-def test_without_any_table_the_whole_is_sampled_all_the_same(
-    scanned: Callable[..., ScannedCode], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scan, "SMALL", 0)
-    shown = scanned(library(everywhere(AVX2), None, frames=False))
-    assert (shown.regions, shown.coverage) == (scan.REGIONS, 1.0)
+def test_without_any_table_the_whole_is_sampled_all_the_same(scanned: Callable[..., ScannedCode]) -> None:
+    shown = scanned(library(everywhere(AVX2), None, frames=False), regions=REGIONS // 2)
+    assert (shown.regions, shown.coverage) == (REGIONS // 2, 0.5)
     assert shown.compiled == {"avx", "avx2"}
 
 
 def test_a_large_library_is_sampled_and_full_reads_all(
     scanned: Callable[..., ScannedCode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "SMALL", 0)
     monkeypatch.setattr(scan, "WINDOW", 4 * SIZE)
-    monkeypatch.setattr(scan, "REGIONS", 64)
     content = library(everywhere(AVX2), None)
-    sample, again, full = scanned(content), scanned(content), scanned(content, full=True)
+    sample, again = scanned(content, regions=64), scanned(content, regions=64)
+    full = scanned(content, full=True, regions=64)
     assert sample == again
     assert (sample.regions, sample.coverage) == (64, 0.25)
     assert (full.regions, full.coverage) == (256, 1.0)
@@ -311,8 +308,8 @@ def test_every_row_names_known_features() -> None:
     rows = scan.table()
     names = {facts.feature(row.feature).name for row in rows.written}
     assert {"avx", "avx2", "avx512f"} <= names
-    assert {row.method for row in rows.judged} == {"symbols", "spread"}
-    assert [row for row in rows.judged if not (0 < row.share < 0.05 and row.measured)] == []
+    assert {row.method for row in rows.judged} == {"symbols", "spread", "beside"}
+    assert [row for row in rows.judged if not (0 < row.share < 0.25 and row.measured)] == []
     assert [row for row in rows.dispatched if not (row.reason and row.source)] == []
 
 

@@ -47,7 +47,7 @@ def progress_lines(name: str, outcome: str) -> list[str]:
         ("#7 CANCELED\n", Event(kind="canceled", step=7, text="")),
         ("#7 ERROR: exit code: 7\n", Event(kind="error", step=7, text="exit code: 7")),
         ("#7 1.5 ERROR: a tool's own message\n", Event(kind="output", step=7, text="ERROR: a tool's own message")),
-        ("#10 1.296 a\rb\rc\n", Event(kind="output", step=10, text="c")),
+        ("#10 1.296 a\rb\rc\n", Event(kind="output", step=10, text="a")),
         ("#10 1.296 \x1b[31mred\x1b[0m\x07\n", Event(kind="output", step=10, text="red")),
         ("context canceled\n", Event(kind="text", step=0, text="context canceled")),
         ("#7 ...\n", None),

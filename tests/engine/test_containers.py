@@ -20,7 +20,6 @@ def test_memory_processes_and_disk_of_a_sandbox_are_limited() -> None:
     mounts = {row["Target"]: (row["Type"], row.get("ReadOnly", False), row["Source"]) for row in options["mounts"]}
     assert mounts == {"/files": ("volume", True, "v"), "/tmp": ("tmpfs", False, None)}
     assert options["mounts"][1]["TmpfsOptions"] == {"SizeBytes": containers.SCRATCH}
-    assert containers.processes(2) < containers.processes(64) < 2000
 
 
 def test_every_container_is_confined_and_a_sandboxed_one_more() -> None:

@@ -70,6 +70,23 @@ def test_an_image_of_endless_files_is_not_read_to_its_end(monkeypatch: pytest.Mo
             read_files(image, lambda _: False, 0)
 
 
+def test_files_of_a_folder_are_copied_one_at_a_time(tmp_path: Path) -> None:
+    link, content = archive({"/p/a.so": b"one", "/p/b.py": b"not wanted", "/p/c/d.so": b"four"}), tmp_path / "copy"
+    stat = {"mode": 0, "linkTarget": ""}
+    asked = {"/link": {"mode": images.GO_SYMLINK, "linkTarget": "/p"}, "/p": stat}
+    container = SimpleNamespace(get_archive=lambda path: ((chunk for chunk in [link]), asked[path]))
+
+    def copied(limit: int) -> dict[str, bytes]:
+        found = images.copy_files(container, "/link", lambda name: name.endswith(".so"), content, limit)
+        return {name: path.read_bytes() for name, path in found}
+
+    assert copied(4) == {"a.so": b"one", "c/d.so": b"four"}
+    assert not content.exists()
+    with pytest.raises(OSError, match="larger than 3 bytes") as error:
+        copied(3)
+    assert (error.value.errno, error.value.filename) == (errno.EFBIG, "/link/c/d.so")
+
+
 # --- a full disk, the engine's or this machine's, is told apart from what is wrong with an image ----------------------
 
 FULL = (
@@ -152,7 +169,7 @@ def test_no_space_here_for_a_file_of_the_image_is_not_the_image_s_fault(
     def full(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(images, "_copy_only_member", full)
+    monkeypatch.setattr("shutil.copyfileobj", full)
     with pytest.raises(kind) as raised:
         images.read_file(container, "/x", tmp_path / "other", 10)
     assert type(raised.value) is kind

@@ -102,6 +102,15 @@ class ImageEngine:
         destination.write_bytes(self._content(path, limit))
         return destination
 
+    def copy_files(
+        self, ref: str, folder: str, wanted: Callable[[str], bool], destination: Path, limit: int
+    ) -> Iterator[tuple[str, Path]]:
+        for path in self.files:
+            if path.startswith(f"{folder}/") and wanted(name := path.removeprefix(f"{folder}/")):
+                destination.write_bytes(self._content(path, limit))
+                yield name, destination
+                destination.unlink()
+
     def _content(self, path: str, limit: int) -> bytes:
         content = self.files.get(path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path))
         if isinstance(content, OSError):

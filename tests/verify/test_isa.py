@@ -1,12 +1,17 @@
 """The checks isa and code: what TensorFlow was compiled for by its guard, its own message and its code."""
 
 from dataclasses import replace
+from typing import Any, cast
+
+import pytest
 
 from tests.binary.codes import code_with
+from tests.binary.test_scan import AVX2, BMI2, everywhere, library
 from tests.rows import each
-from tests.verify.images import verification
+from tests.verify.images import FILES, SITE, verification
 from tests.verify.test_judge import ENVIRONMENT
 from tests.verify.test_labelled import planned
+from tfbuild.binary import LibraryUnreadable
 from tfbuild.binary.guard import Guard
 from tfbuild.binary.scan import Family, ScannedCode
 from tfbuild.verify.checks import isa
@@ -98,6 +103,38 @@ def test_every_fault_of_any_library_is_named(labels: str, main: str, framework: 
     check = isa.compare_code(planned(*labels.split()).instruction_set, libraries)
     assert check.status == ("fail" if faults else "pass")
     assert check.detail.startswith(f"{faults}; compiled for " if faults else "as labelled: compiled for ")
+
+
+@each(
+    "share, features, fault",
+    [
+        (0.087, "avx2 avx512f", ""),
+        (0.5, "avx2 xsave", ""),
+        (0.5, "bmi2 avx512vl", "wrapper.so needs avx512vl bmi2 beyond its labels"),
+        (0.2, "avx512f", "wrapper.so needs avx512f beyond its labels"),
+    ],
+)
+def test_a_small_library_is_judged_by_what_compilers_write_all_over_it(share: float, features: str, fault: str) -> None:
+    rows = tuple(Family(feature=name, rate=1.0, share=share, compiled=True) for name in features.split())
+    other = replace(code_with(), families=rows)
+    check = isa.compare_code(planned("avx2").instruction_set, {"cc": code_with("avx", "avx2")}, {"wrapper.so": other})
+    assert (check.status, check.detail.startswith(f"{fault}; compiled for ")) == (
+        ("fail", True) if fault else ("pass", False)
+    )
+
+
+def test_every_library_in_the_image_is_read() -> None:
+    """A wrong flag on one target, whose code runs when it is imported."""
+    state = verification()
+    assert isa.CODE.run(state).status == "pass"
+    wrapper = f"{SITE}/tensorflow/lite/python/_pywrap_tensorflow_interpreter_wrapper.so"
+    cast(Any, state.engine).files = {**FILES, wrapper: library(everywhere(AVX2, BMI2), count=64)}
+    check = isa.CODE.run(state)
+    assert check.status == "fail"
+    assert "lite/python/_pywrap_tensorflow_interpreter_wrapper.so needs avx2 bmi2 beyond" in check.detail
+    cast(Any, state.engine).files = {**FILES, wrapper: b"no library"}
+    with pytest.raises(LibraryUnreadable):
+        isa.CODE.run(state)
 
 
 def test_code_for_another_processor_fails() -> None:

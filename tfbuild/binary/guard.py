@@ -5,7 +5,6 @@ libtensorflow_framework.so.2 has the guard. Its static constructor calls CheckFe
 whose macro was not defined. Both are found through .symtab; the features are the enum constants that the calls load
 into %edi. Where the constructor grew too large for GCC to inline (2.0.4 with AVX-512 and GCC 9.3), it is a function of
 its own, CPUFeatureGuard::CPUFeatureGuard().
-The library is untrusted: if it cannot be read, LibraryUnreadable gives the reason.
 """
 
 import re

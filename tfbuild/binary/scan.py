@@ -4,7 +4,6 @@ A library is cut into regions of equal size, and the first 16 KiB of each are de
 16 KiB). A compiler uses the features it may use all over a library; code that is chosen at run time (oneDNN, XNNPACK)
 is in a few places. So a feature counts as compiled in if enough regions need it. If the library still names its
 functions, those known to be chosen at run time are not counted.
-The library is untrusted: if it cannot be read, LibraryUnreadable gives the reason.
 """
 
 import os
@@ -34,14 +33,12 @@ LONGEST_NAME = 512  # the start of a name shows the project
 # 512 regions of 16 KiB: 8 MiB of 2.21's 332, which are two million instructions and two seconds.
 REGIONS = 512
 WINDOW = 16 * 1024
-# Code up to this size is read whole.
-SMALL = REGIONS * WINDOW
+# Of a library beside the main one.
+FEW = 128
 # .eh_frame_hdr as every linker writes it: version 1, and a table of pairs of 32-bit offsets from its own address.
 HEADER = struct.Struct("<BBBBiI")
 FRAME = struct.Struct("<ii")
 FRAMES = (1, 0x1B, 0x03, 0x3B)
-# Gets how much of a library is decoded ("12 %"), region by region; if it raises, the scan ends.
-Tell = Callable[[str], None]
 
 
 class Dispatched(Facts, frozen=True):
@@ -137,14 +134,17 @@ class ScannedCode:
         }
 
 
-def read_code(path: Path, *, name: str = "", full: bool = False, tell: Tell = lambda _: None) -> ScannedCode:
+def read_code(
+    path: Path, *, name: str = "", full: bool = False, tell: Callable[[str], object] = str, regions: int = REGIONS
+) -> ScannedCode:
     """Scan the code of an ELF library; raises LibraryUnreadable with the reason.
 
-    `name`: the library's name where it came from.
+    `name`: the library's name where it came from; `tell`: gets how much of it is decoded ("12 %"), and ends the scan if
+    it raises; `regions`: of how many of them a window is decoded, at most.
     """
     tell("0 %")
     with opened(path, name or path.name, MOST_BYTES) as (library, file):
-        return _scan(Code.locate(library, file), full, tell)
+        return _scan(Code.locate(library, file), full, tell, regions)
 
 
 @cache
@@ -191,10 +191,10 @@ def project(name: bytes) -> str:
 # --- judgement -----------------------------------------------------------------------------------------------------
 
 
-def _scan(code: "Code", full: bool, tell: Tell) -> ScannedCode:
+def _scan(code: "Code", full: bool, tell: Callable[[str], object], most: int) -> ScannedCode:
     regions, dispatched, decoded, functions = [], Counter[str](), 0, 0
     method = "symbols" if code.symbols else "spread"
-    for start, end in code.regions(full):
+    for start, end in code.regions(full, most):
         instructions, needing = 0, Counter[str]()
         for begin, stop in code.functions(start, end):
             functions += 1
@@ -276,15 +276,15 @@ class Code:
             names=names.offset if names else 0,
         )
 
-    def regions(self, full: bool) -> Iterator[tuple[int, int]]:
+    def regions(self, full: bool, most: int) -> Iterator[tuple[int, int]]:
         """Yield begin and end of the decoded part of each region, from the first function that starts in it.
 
         If none does, it begins at the region's start: the decoder recovers after a few instructions.
         """
         first, size = self.section.address, self.section.size
         # All windows have one size; otherwise shares could not be compared.
-        whole = full or size <= SMALL
-        count = max(1, size // WINDOW if whole else REGIONS)
+        whole = full or size <= most * WINDOW
+        count = max(1, size // WINDOW if whole else most)
         edges = [first + (size * number // count & ~15) for number in range(count)] + [first + size]
         begins = [self._start(edge, following) for edge, following in pairwise(edges)] + [first + size]
         for begin, following in pairwise(begins):

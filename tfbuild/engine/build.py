@@ -99,7 +99,8 @@ class Event:
 
 def parse(line: str) -> Event | None:
     """Return the event of one line; None for a line without information (blank, a digest, a switch between steps)."""
-    line = CONTROL.sub("", _last_state(line)).rstrip()
+    # A progress bar redraws its line by carriage returns.
+    line = CONTROL.sub("", line.rstrip("\r\n").partition("\r")[0]).rstrip()
     match = LINE.fullmatch(line)
     if match is None:
         # Skip rules, and the title above the last lines of a failed step, which BuildKit repeats.
@@ -114,15 +115,6 @@ def parse(line: str) -> Event | None:
         return Event(kind="output", step=step, text=timed[1])
     kind = "start" if rest.startswith(("[", "exporting")) else "output"
     return Event(kind=kind, step=step, text=rest)
-
-
-def _last_state(line: str) -> str:
-    """Return what a terminal shows of a line that a progress bar redrew by carriage returns, with BuildKit's prefix."""
-    head, *redrawn = line.rstrip("\r\n").split("\r")
-    if not (states := [part for part in redrawn if part.strip()]):
-        return head
-    prefix = re.match(r"#\d+ \d+\.\d+ ", head)
-    return (prefix[0] if prefix else "") + states[-1]
 
 
 def show_line(step: Step, line: str) -> None:

@@ -205,7 +205,11 @@ class Engine:
             container.put_archive(path, containers.archive(files))
             container.reload()
             (mount,) = (mount for mount in container.attrs["Mounts"] if mount["Destination"] == path)
-            yield Sandbox(processes=containers.processes(self.cpus), volume=mount["Name"], path=path)
+            yield Sandbox(
+                processes=containers.PROCESSES + containers.PROCESSES_PER_CPU * self.cpus,
+                volume=mount["Name"],
+                path=path,
+            )
 
     def read_file(self, ref: str, path: str, destination: Path, limit: int) -> Path:
         """Copy one regular file of at most `limit` bytes out of the image without starting it.
@@ -216,6 +220,15 @@ class Engine:
         with self._unstarted(ref) as container:
             images.read_file(container, path, destination, limit)
         return destination
+
+    def copy_files(
+        self, ref: str, folder: str, wanted: Callable[[str], bool], destination: Path, limit: int
+    ) -> Iterator[tuple[str, Path]]:
+        """Yield the names below `folder` of the regular files of the image that `wanted` picks by them, each copied to
+        `destination` until the next one is asked for. Raises what read_file() raises.
+        """
+        with self._unstarted(ref) as container:
+            yield from images.copy_files(container, folder, wanted, destination, limit)
 
     def read_files(self, ref: str, wanted: Callable[[str], bool], limit: int) -> dict[str, bytes]:
         """Read the regular files of the image whose absolute paths `wanted` picks, without starting it.

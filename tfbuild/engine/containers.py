@@ -132,11 +132,6 @@ def confinement(sandbox: Sandbox | None, mounts: Sequence[Mount], *, gpus: bool)
     }
 
 
-def processes(cpus: int) -> int:
-    """Return how many processes and threads a container may have on a machine with `cpus` processors."""
-    return PROCESSES + PROCESSES_PER_CPU * cpus
-
-
 # --- workers ----------------------------------------------------------------------------------------------------------
 
 MOST_REPLY = 1024 * 1024

@@ -5,7 +5,7 @@ A connection does: it ends with the process at its other end, and nothing inside
 """
 
 import re
-import selectors
+import select
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -102,9 +102,7 @@ def held_connection(client: Any) -> Iterator[Callable[[], bool]]:
     def ended() -> bool:
         if not response.ok:
             return False  # a proxy may refuse to list events; its answer ends at once
-        with selectors.DefaultSelector() as selector:
-            selector.register(response.raw, selectors.EVENT_READ)
-            return bool(selector.select(0))
+        return bool(select.select([response.raw], [], [], 0)[0])
 
     with closing(response):
         yield ended

@@ -6,12 +6,13 @@ Files are copied out of a container that was created but never started.
 import errno
 import io
 import os
+import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import docker
 
@@ -74,20 +75,45 @@ MOST_CONTENT = 32 * 1024**3
 HEADER_BYTES = 512
 # The mode bit of Go's os.FileMode for a symbolic link, as in the engine's X-Docker-Container-Path-Stat header.
 GO_SYMLINK = 1 << 27
-GO_NOT_REGULAR = sum(1 << bit for bit in (31, 27, 26, 25, 24, 21, 19))
 
 
 def read_file(container: Any, path: str, destination: Path, limit: int) -> None:
     """Copy one regular file to `destination`, which is removed where that fails; see Engine.read_file."""
-    stream = _open_file(container, path, limit)
+    stream = _opened(container, path)
+    with closing(stream), _members(stream) as archive:
+        _copy(archive, archive.next(), path, destination, limit)
+
+
+def copy_files(
+    container: Any, folder: str, wanted: Callable[[str], bool], destination: Path, limit: int
+) -> Iterator[tuple[str, Path]]:
+    """Copy regular files of a folder, one after the other; see Engine.copy_files."""
+    stream = _opened(container, folder)
+    with closing(stream), _members(stream) as archive:
+        for member in archive:
+            name = member.name.partition("/")[2]
+            if member.isreg() and wanted(name):
+                _copy(archive, member, f"{folder}/{name}", destination, limit)
+                yield name, destination
+                destination.unlink()
+            archive.members = []  # type: ignore[attr-defined]  # tarfile keeps them all
+
+
+def _members(stream: Any) -> tarfile.TarFile:
+    return tarfile.open(fileobj=io.BufferedReader(_Chunks(stream), STREAM_BYTES), mode="r|", bufsize=STREAM_BYTES)
+
+
+def _copy(archive: tarfile.TarFile, member: tarfile.TarInfo | None, path: str, destination: Path, limit: int) -> None:
+    source = archive.extractfile(member) if member and member.isreg() else None
+    if member is None or source is None:
+        raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
+    if member.size > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit} bytes ({member.size})", path)
     try:
-        with closing(stream), destination.open("wb") as out:
-            _copy_only_member(stream, out, path, limit)
+        with destination.open("wb") as out:
+            shutil.copyfileobj(source, out, STREAM_BYTES)
     except OSError as error:
         destination.unlink(missing_ok=True)
-        # To a caller, errors of files are those of the image.
-        if error.filename == path:
-            raise
         failed = DiskFull if error.errno in (*FULL, errno.EFBIG) else TfbuildError
         raise failed(
             f"{destination.parent} cannot hold a copy of the image's {path}: {error.strerror or error}",
@@ -99,10 +125,9 @@ def read_files(container: Any, wanted: Callable[[str], bool], limit: int) -> dic
     """Read the regular files whose paths `wanted` picks; see Engine.read_files."""
     files: dict[str, bytes] = {}
     content = 0
-    chunks = io.BufferedReader(_Chunks(container.export(STREAM_BYTES)), STREAM_BYTES)
-    with closing(chunks), tarfile.open(fileobj=chunks, mode="r|", bufsize=STREAM_BYTES) as archive:
+    with _members(container.export(STREAM_BYTES)) as archive:
         for member in archive:
-            path = _path(member.name)
+            path = f"/{member.name.removeprefix('./').strip('/')}"
             content += HEADER_BYTES + member.size
             if content > MOST_CONTENT:
                 raise OSError(errno.EFBIG, f"it has more than {MOST_CONTENT} bytes of files", "the image")
@@ -116,12 +141,8 @@ def read_files(container: Any, wanted: Callable[[str], bool], limit: int) -> dic
     return files
 
 
-def _path(name: str) -> str:
-    return f"/{name.removeprefix('./').strip('/')}"
-
-
-def _open_file(container: Any, path: str, limit: int) -> Any:
-    """Return the engine's tar stream of the regular file at `path`; links are followed inside the image."""
+def _opened(container: Any, path: str) -> Any:
+    """Return the engine's tar stream of the file or folder at `path`; links are followed inside the image."""
     target = path
     for _ in range(MOST_LINKS):
         try:
@@ -135,12 +156,6 @@ def _open_file(container: Any, path: str, limit: int) -> Any:
             stream.close()
             target = status["linkTarget"]
             continue
-        if status["mode"] & GO_NOT_REGULAR:
-            stream.close()
-            raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
-        if status["size"] > limit:
-            stream.close()
-            raise OSError(errno.EFBIG, f"larger than {limit} bytes ({status['size']})", path)
         return stream
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
 
@@ -159,17 +174,3 @@ class _Chunks(io.RawIOBase):
         count = min(len(target), len(self._rest))
         target[:count], self._rest = self._rest[:count], self._rest[count:]
         return count
-
-
-def _copy_only_member(stream: Any, out: IO[bytes], path: str, limit: int) -> None:
-    with tarfile.open(fileobj=io.BufferedReader(_Chunks(stream)), mode="r|") as archive:
-        member = archive.next()
-        source = archive.extractfile(member) if member and member.isreg() else None
-        if member is None or source is None:
-            raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
-        copied = 0
-        while chunk := source.read(STREAM_BYTES):
-            copied += len(chunk)
-            if copied > limit:
-                raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
-            out.write(chunk)

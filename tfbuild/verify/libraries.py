@@ -1,19 +1,19 @@
 """Inspect the machine code of TensorFlow's libraries in an image, without starting it."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from tfbuild.binary import LibraryUnreadable, guard, inspector
+from tfbuild.binary import LibraryUnreadable, inspector
 from tfbuild.context import dockerfile
 from tfbuild.engine import Engine
 from tfbuild.errors import BadInput, UnknownImage
 from tfbuild.facts import releases
-from tfbuild.plan import Build, wheel
+from tfbuild.plan import wheel
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
 from tfbuild.verify.verification import labelled_build
@@ -57,14 +57,6 @@ def site_packages(python: str) -> str:
     return f"{dockerfile.VENV}/lib/python{python}/site-packages"
 
 
-@contextmanager
-def framework(engine: Engine, ref: str, planned: Build) -> Iterator[Path]:
-    """Copy TensorFlow's framework, which has its guard, out of an image that tfbuild made. Raises OSError."""
-    path = f"{site_packages(planned.python)}/{releases.PACKAGE}/{releases.FRAMEWORK}"
-    with files.temporary_folder() as scratch:
-        yield engine.read_file(ref, path, scratch / "library", guard.MOST_BYTES)
-
-
 def copied(engine: Engine, ref: str, folder: str, scratch: Path) -> Iterator[tuple[str, Path]]:
     """Copy TensorFlow's libraries out of an image's `folder`, without starting it: the main one, then the framework.
 
@@ -86,3 +78,13 @@ def copied(engine: Engine, ref: str, folder: str, scratch: Path) -> Iterator[tup
         path.unlink()
     if not path:
         raise LibraryUnreadable("the image has none of TensorFlow's libraries")
+
+
+def beside(engine: Engine, ref: str, folder: str, main: Collection[str], scratch: Path) -> Iterator[tuple[str, Path]]:
+    """Copy TensorFlow's other libraries, but for the `main` ones, in the same way. Raises OSError."""
+
+    def wanted(name: str) -> bool:
+        return ".so" in Path(name).suffixes and name not in main
+
+    place = f"{folder}/{releases.PACKAGE}"
+    return engine.copy_files(ref, place, wanted, scratch / "library", inspector.MOST_BYTES)

@@ -1,10 +1,11 @@
 """The checks isa and code: the labelled instruction set, by the CPU guard and by the machine code of TensorFlow."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from tfbuild import facts
 from tfbuild.binary import scan
-from tfbuild.binary.guard import Guard, read_guard
+from tfbuild.binary.guard import MOST_BYTES, Guard, read_guard
 from tfbuild.binary.scan import ScannedCode
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.cpu.recordings import canonical
@@ -71,7 +72,9 @@ def _skip(verification: Verification) -> str:
 
 def _run(verification: Verification) -> Judgement:
     planned, start = verification.planned, verification.start
-    with libraries.framework(verification.engine, verification.ref, planned) as library:
+    path = f"{libraries.site_packages(planned.python)}/{releases.PACKAGE}/{releases.FRAMEWORK}"
+    with files.temporary_folder() as scratch:
+        library = verification.engine.read_file(verification.ref, path, scratch / "library", MOST_BYTES)
         guard = read_guard(library, planned.release)
     verification.guard = guard
     flags = start.environment.cpu_flags if start.environment else ()
@@ -94,12 +97,20 @@ CHECK = VerificationCheck(
 # It sees what the guard does not: BMI2, F16C or AVX-512's subsets, and code compiled with other flags than the guard.
 
 
-def compare_code(labelled: InstructionSet, libraries: Mapping[str, ScannedCode]) -> Judgement:
-    """Fail if a library has code beyond the labels, or the main one does not use what they promise."""
+def compare_code(
+    labelled: InstructionSet, libraries: Mapping[str, ScannedCode], others: Mapping[str, ScannedCode] = {}
+) -> Judgement:
+    """Fail for code beyond the labels in any library, and where the main one does not use what they promise.
+
+    Of the `others`, which are small, counts what compilers write by themselves, where it has a large share.
+    """
     main = next(iter(libraries.values()))
     if main.arch != labelled.arch:
         return Judgement(judge.FAIL, f"it is code for {main.arch}, not for {labelled.arch}")
     beyond = {name: sorted(library.compiled - {*labelled.features}) for name, library in libraries.items()}
+    least, unlabelled = scan.threshold("beside"), sorted(scan.written() - {*labelled.features})
+    for name, library in others.items():
+        beyond[name] = [feature for feature in unlabelled if library.share(feature) >= least]
     faults = [f"{name} needs {' '.join(features)} beyond its labels" for name, features in beyond.items() if features]
     if lacks := sorted(({*labelled.features} & scan.written()) - main.compiled):
         faults.append(f"it does not use {' '.join(lacks)}, for which it is labelled")
@@ -124,16 +135,19 @@ def _run_code(verification: Verification) -> Judgement:
     site = libraries.site_packages(verification.planned.python)
     with files.temporary_folder() as scratch:
         found = libraries.copied(verification.engine, verification.ref, site, scratch)
-        tell = verification.require_wanted
-        scanned = {name: scan.read_code(path, name=name, tell=tell) for name, path in found}
-    return compare_code(verification.planned.instruction_set, scanned)
+        read = partial(scan.read_code, tell=verification.require_wanted)
+        scanned = {name: read(path, name=name) for name, path in found}
+        beside = libraries.beside(verification.engine, verification.ref, site, scanned, scratch)
+        others = {name: read(path, name=name, regions=scan.FEW) for name, path in beside}
+    return compare_code(verification.planned.instruction_set, scanned, others)
 
 
 CODE = VerificationCheck(
     name="code",
     proves="The machine code of TensorFlow's libraries needs no feature beyond the labelled ones, and uses all of them "
     "that compilers use on their own. The CPU guard knows a dozen features; this check sees the others too.",
-    how="Two million instructions of each library, in windows spread evenly over it, were decoded on the host. "
+    how="Two million instructions of each of the two large libraries, and up to half a million of each other shared "
+    "object of TensorFlow's, in windows spread evenly over it, were decoded on the host. "
     "What is chosen at run time (oneDNN, XNNPACK, BoringSSL) does not count: its symbols show it or, where "
     "those were stripped, that it lies in a few places, while a compiler uses a feature all over a library.",
     fix="see what the code needs (invoke inspect IMAGE): give that to --cpu, or build for the intended CPU",
