@@ -26,7 +26,7 @@ from tfbuild import cpu, facts
 from tfbuild.cli.options import certificates
 from tfbuild.context import dockerfile
 from tfbuild.cpu import isa
-from tfbuild.cpu.compilers import find, flags
+from tfbuild.cpu.compilers import flags, parse_compiler
 from tfbuild.engine import Engine, Worker
 from tfbuild.engine.build import BuildSettings
 from tfbuild.measure.evaluate import interval
@@ -108,7 +108,9 @@ def compare(found: list[dict[str, Times]], compiler: str, flags: str, over: str)
 @contextmanager
 def container(engine: Engine, mode: str, compilers: list[str]) -> Iterator[tuple[Worker, cpu.Cpu]]:
     """A container that compiles and runs the kernels, and the CPU that it runs on; the image stays."""
-    packages = {f"g++-{version}" if kind == "gcc" else f"clang-{version}" for kind, version in map(find, compilers)}
+    packages = {
+        f"g++-{version}" if kind == "gcc" else f"clang-{version}" for kind, version in map(parse_compiler, compilers)
+    }
     with tempfile.TemporaryDirectory(prefix="tfbuild-benchmark-") as scratch:
         folder, log, progress, ca = Path(scratch, "context"), Path(scratch, "log"), Progress(), certificates("")
         ground = base_image.resolve(engine, IMAGE, DISTRIBUTION, mode, progress=progress, log=log, ca_cert=ca)
@@ -125,7 +127,7 @@ def container(engine: Engine, mode: str, compilers: list[str]) -> Iterator[tuple
 
 
 def program(compiler: str) -> str:
-    kind, version = find(compiler)
+    kind, version = parse_compiler(compiler)
     return f"g++-{version}" if kind == "gcc" else f"clang++-{version}"
 
 

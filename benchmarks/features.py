@@ -66,7 +66,7 @@ def of_features(program: list[str], compiler: str, arch: str) -> dict[str, objec
     def compile_for(held: frozenset[str]) -> list[str] | None:
         return assembly([*program, *compilers.flags(isa.instruction_set(held, arch), compiler).flags], "features.cc")
 
-    kind, version = compilers.find(compiler)
+    kind, version = compilers.parse_compiler(compiler)
     rows = [row for row in beyond(arch) if getattr(row, kind) <= version]
     sets = {base(row) for row in rows} | {base(row) | {row.name} for row in rows}
     with ThreadPoolExecutor(2) as pool:

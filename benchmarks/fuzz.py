@@ -107,7 +107,7 @@ def cpuinfos() -> Iterable[bytes]:
 
 
 def log_lines(content: bytes) -> None:
-    judge.message(text(content))
+    judge.unused_features(text(content))
     judge.primitives(text(content))
     judge.last_line(text(content))
 
@@ -145,7 +145,7 @@ def image_files(content: bytes) -> None:
     site = "/opt/tensorflow/lib/python3.11/site-packages"
     of_python = (f"{site}/x-1.dist-info/METADATA", f"{site}/y-1.dist-info/direct_url.json")
     package = {f"{site}/y-1.dist-info/METADATA": b"Metadata-Version: 2.1\nName: y\nVersion: 1\n"}
-    system = (sbom.STATUS, sbom.BUILT, *sbom.SYSTEM)
+    system = (sbom.STATUS, sbom.BUILT, *sbom.OS_RELEASE)
     sbom.of_files(package | dict.fromkeys((*of_python, *system), content))
 
 

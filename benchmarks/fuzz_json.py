@@ -81,7 +81,7 @@ def fleet_images(path: Path) -> None:
 
 
 def planned_options(path: Path) -> None:
-    for build in options_file.find(str(path)).builds[:3]:
+    for build in options_file.find_options_file(str(path)).builds[:3]:
         with contextlib.suppress(TfbuildError):
             plan.select(build, None)
 
@@ -89,7 +89,7 @@ def planned_options(path: Path) -> None:
 def probe_lines(content: bytes) -> None:
     for kind in (Environment, TensorFlow, Computed):
         with contextlib.suppress(probe.UntrustedError):
-            probe.records(content.decode(errors="replace"), (kind, kind))
+            probe.parse_records(content.decode(errors="replace"), (kind, kind))
 
 
 def wheel_list(content: bytes) -> None:

@@ -11,7 +11,7 @@ from tfbuild.bench import advise, session
 from tfbuild.bench import report as reporting
 from tfbuild.bench.advise import ONEDNN, PRELOAD, Advice, CurrentSettings
 from tfbuild.measure import records
-from tfbuild.measure.evaluate import AGAIN, evaluate
+from tfbuild.measure.evaluate import BASE_AGAIN, evaluate
 from tfbuild.measure.records import ArmResult, CaseResult, ExperimentResult, Interval, Round
 
 TCMALLOC = "libtcmalloc_minimal.so.4"
@@ -22,7 +22,7 @@ def sides(
 ) -> CaseResult:
     """Return a case of these arms: name, time and environment. `code` is the last arm's."""
     noise = random.Random(name)
-    times = {arm: time for arm, time, _ in arms} | {AGAIN: arms[0][1]}
+    times = {arm: time for arm, time, _ in arms} | {BASE_AGAIN: arms[0][1]}
     rounds = tuple(
         Round(samples={arm: sample(time * noise.gauss(1, spread)) for arm, time in times.items()}, foreign=0.0)
         for _ in range(15)

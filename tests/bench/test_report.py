@@ -138,15 +138,15 @@ def report(*rows: ExperimentResult) -> BenchReport:
 
 
 def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
-    path = command.write(report(), tmp_path / "reports")
+    path = command.write_report(report(), tmp_path / "reports")
     assert path.name == "bench-2.21.0-mkl.json"
-    assert reporting.path(report(), tmp_path, "before").name == "before.json"
+    assert reporting.report_path(report(), tmp_path, "before").name == "before.json"
     assert reporting.read_report(path) == report()
     assert sorted(file.suffix for file in path.parent.iterdir()) == [".html", ".json"], "no half-written file"
     foreign = replace(report(), image=replace(report().image, labels={"io.tfbuild.id": "../../etc/x"}))
-    assert reporting.path(foreign, tmp_path).parent == tmp_path
+    assert reporting.report_path(foreign, tmp_path).parent == tmp_path
     unlabelled = replace(report(), image=replace(report().image, labels={}))
-    assert reporting.path(unlabelled, tmp_path).name == "bench-0123456789ab.json"
+    assert reporting.report_path(unlabelled, tmp_path).name == "bench-0123456789ab.json"
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"schema": "tfbuild.bench/1"}', '{"schema": "tfbuild.report/1"}'])
@@ -158,7 +158,7 @@ def test_what_is_no_report_is_refused(tmp_path: Path, text: str) -> None:
 
 def printed(measured: BenchReport) -> str:
     stream = io.StringIO()
-    reporting.show(measured, stream)
+    reporting.show_report(measured, stream)
     return stream.getvalue()
 
 
@@ -174,7 +174,7 @@ def test_the_table_says_what_was_found() -> None:
 def test_a_pipe_gets_one_line_for_each_row() -> None:
     shown = io.StringIO()
     name = "a case with a long name " * 12
-    reporting.show(report(experiment("jpeg", replace(case(0.5, name=name), noisy=True, clean=2))), shown)
+    reporting.show_report(report(experiment("jpeg", replace(case(0.5, name=name), noisy=True, clean=2))), shown)
     (line,) = [line for line in shown.getvalue().splitlines() if line.startswith("jpeg ")]
     assert name.strip() in line
     assert line.endswith("rounds undisturbed)")
@@ -198,7 +198,7 @@ def test_what_spoils_a_number_stands_beside_it() -> None:
     assert "3 periods throttled" in caveat
     stopped = report(experiment("onednn", cut, replace(cut, rounds=cut.rounds[:7]), case(0.5)))
     once = "2 of 3 cases were stopped by the time budget after 7 to 15 rounds, so their intervals are wider"
-    for text in (wording.noise(stopped), " ".join(printed(stopped).split())):
+    for text in (wording.noise_note(stopped), " ".join(printed(stopped).split())):
         assert text.count("stopped by the time budget") == text.count(once) == 1
     few = Interval(median=1.0, low=0.9, high=1.1, coverage=0.75)
     assert interval_text(few) == "x1.00 [0.90, 1.10] at 75%"

@@ -17,7 +17,7 @@ from tfbuild.bench import report as reporting
 from tfbuild.bench.session import CaseGroup, ExperimentRun, Settings
 from tfbuild.errors import UsageError
 from tfbuild.measure import experiments, records
-from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.evaluate import BASE_AGAIN
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.records import CaseResult
 from tfbuild.measure.workers import Machine, line_up
@@ -67,7 +67,7 @@ def measured() -> CaseResult:
 def test_its_cases_are_lined_up_and_its_finding_follows() -> None:
     (row,) = parsed(ROW)
     machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
-    assert [side.name for side in line_up(row, row.case[0], machine)] == ["baseline", "arm", AGAIN]
+    assert [side.name for side in line_up(row, row.case[0], machine)] == ["baseline", "arm", BASE_AGAIN]
     result = ExperimentRun(row, [CaseGroup(row, row.case, results=[measured()])]).result()
     assert result.status == records.MEASURED
     assert [one.text.partition(": ")[2] for one in result.findings] == [
@@ -117,7 +117,7 @@ def test_a_slip_in_a_row_is_noticed(before: str, after: str, complaint: str) -> 
 
 
 def test_no_code_names_an_experiment() -> None:
-    names = {row.name for row in experiments.known()}
+    names = {row.name for row in experiments.known_experiments()}
     package = checkout.ROOT / "tfbuild"
     code = [*(package / "bench").glob("*.py"), *(package / "measure").glob("*.py")]
     seen = {
@@ -153,7 +153,7 @@ def test_the_named_models_take_the_place_of_the_short_ones() -> None:
 
 def test_xla_is_measured_beside_the_same_onednn() -> None:
     machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
-    (short,) = experiments.select(["models"], quick=False)
+    (short,) = experiments.select_experiments(["models"], quick=False)
     for row in (short, experiments.model_row(["lstm", "transformer"])):
         xla_cases = [case for case in row.case if any(arm.params.get("xla") for arm in row.arms(case))]
         assert len(xla_cases) == 2
@@ -225,7 +225,7 @@ def test_the_bottleneck_is_reported_with_three_rates() -> None:
 
 def test_an_arm_whose_memory_is_listed_shares_its_process_with_no_other() -> None:
     machine = Machine(image="sha256:this", against="", cpus=2, gpus=0)
-    (short,) = experiments.select(["models"], quick=False)
+    (short,) = experiments.select_experiments(["models"], quick=False)
     for row in (short, experiments.model_row(sorted(experiments.known_models()))):
         assert row.fresh, "what the last case took would be in the next one's memory"
         for each in row.case:
@@ -239,5 +239,5 @@ def test_an_arm_whose_memory_is_listed_shares_its_process_with_no_other() -> Non
 
 
 def test_virtual_devices_are_never_taken_for_gpus() -> None:
-    (row,) = experiments.select(["strategy"], quick=False)
+    (row,) = experiments.select_experiments(["strategy"], quick=False)
     assert [each for each in row.case if (each.params.get("device") == "GPU") != (each.needs == "gpu")] == []

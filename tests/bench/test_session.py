@@ -165,7 +165,9 @@ def test_the_start_counts_as_part_of_the_budget() -> None:
 def test_disturbed_rounds_are_repeated_and_what_stays_disturbed_is_noisy() -> None:
     report, engine, _ = bench(mode="quick", budget=80.0, engine=BenchEngine(Script(foreign=[0.5] * 99)))
     cases = [case for row in report.experiments for case in row.cases]
-    assert {row.name for row in report.experiments} == {row.name for row in experiments.select((), quick=True)}
+    assert {row.name for row in report.experiments} == {
+        row.name for row in experiments.select_experiments((), quick=True)
+    }
     assert any(case.noisy and case.clean < len(case.rounds) for case in cases)
     samples = Counter(kind for kind, _ in engine.script.asked)["sample"]
     assert samples > sum(len(one.samples) for case in cases for one in case.rounds)
@@ -183,7 +185,7 @@ def test_a_gpu_is_given_only_to_the_cases_that_need_one() -> None:
 
 def test_cases_share_their_processes_unless_their_row_asks_for_new_ones() -> None:
     for name in ("onednn", "models"):
-        (row,) = experiments.select([name], quick=False)
+        (row,) = experiments.select_experiments([name], quick=False)
         started = bench(name, rounds=6)[1].started
         assert len(started) == 3 * (len(row.case) if row.fresh else 1), "off, on, and off again"
 
@@ -217,7 +219,7 @@ def test_the_verb_prints_and_writes_what_was_measured(
     engines = [BenchEngine(Script(), clock=stopped, interrupted_by=most) for most in (10**9, 10**9, 20)]
     monkeypatch.setattr(Engine, "connect", lambda: engines.pop(0))
     monkeypatch.setattr(labels, "find_image", lambda _, name: name)
-    chosen, jpeg = Settings(mode="full", budget=3000.0), experiments.select(["jpeg"], quick=False)
+    chosen, jpeg = Settings(mode="full", budget=3000.0), experiments.select_experiments(["jpeg"], quick=False)
     command.run("tfbuild:x", jpeg, chosen, reports, json=False, name="before")
     printed = capsys.readouterr()
     assert printed.out.count("decode_and_crop") == 5
@@ -269,10 +271,10 @@ def test_times_that_contradict_each_other_or_cannot_be_read_are_refused() -> Non
 
 def test_the_list_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
     chosen = command.settings(quick=False, full=False, budget="", against="")
-    command.show_rows(experiments.known(), chosen, json=True)
+    command.show_rows(experiments.known_experiments(), chosen, json=True)
     shown = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in shown] == [row.name for row in experiments.known()]
-    command.show_rows(experiments.select(["jpeg"], quick=False), chosen, json=False)
+    assert [row["name"] for row in shown] == [row.name for row in experiments.known_experiments()]
+    command.show_rows(experiments.select_experiments(["jpeg"], quick=False), chosen, json=False)
     printed = capsys.readouterr()
     assert "decode_and_crop_jpeg is said to be up to 30 percent faster" in printed.out
     assert "of 300 s: jpeg 300 s" in printed.err
@@ -283,8 +285,8 @@ def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None
     settings = command.settings(quick=True, full=False, budget="", against="")
     engine = cast(Engine, SimpleNamespace(image=lambda _: IMAGE))
     run = session.Session(engine, replace(settings, budget=1.0), machine, Progress(io.StringIO()), lambda: None)
-    run.run(experiments.known())
-    assert [row.name for row in run.done] == [row.name for row in experiments.known()]
+    run.run(experiments.known_experiments())
+    assert [row.name for row in run.done] == [row.name for row in experiments.known_experiments()]
     assert {row.status for row in run.done} == {"skipped"}
     reasons = {row.name: row.reason for row in run.done}
     assert reasons.pop("isa") == "there is no other image to compare with (--against IMAGE)", (
@@ -318,7 +320,7 @@ def test_where_the_engine_or_the_image_is_gone_nothing_more_is_measured(
     run = session.Session(
         connected, Settings(mode="quick", budget=60), machine, Progress(io.StringIO()), lambda: engine(None)
     )
-    run.run(experiments.known())
+    run.run(experiments.known_experiments())
     assert (run.interrupted, run.done) == (True, ())
 
 
@@ -334,4 +336,6 @@ def test_what_is_left_of_the_budget_is_shared_by_weight(stopped: Stopped) -> Non
 
 
 def test_full_holds_what_the_rows_say_that_they_take() -> None:
-    assert sum(row.seconds(case) for row in experiments.known() for case in row.case) <= session.FULL_SECONDS
+    assert (
+        sum(row.seconds(case) for row in experiments.known_experiments() for case in row.case) <= session.FULL_SECONDS
+    )

@@ -28,11 +28,11 @@ from tfbuild.pipeline.maker import needed_disk
 from tfbuild.plan import Request
 
 ROOT = Path(__file__).parents[2]
-ALL, REFUSED = matrix.select(MatrixRequest())
+ALL, REFUSED = matrix.select_builds(MatrixRequest())
 
 
 def selected(**request: Any) -> list[str]:
-    return [build.id for build in matrix.select(MatrixRequest(**request))[0]]
+    return [build.id for build in matrix.select_builds(MatrixRequest(**request))[0]]
 
 
 def test_the_default_rows_are_official_wheels_and_every_level() -> None:
@@ -41,7 +41,7 @@ def test_the_default_rows_are_official_wheels_and_every_level() -> None:
     assert {newest.official(), *compiled} <= set(identifiers)
     assert len(set(identifiers)) == len(identifiers)
     assert not REFUSED
-    _, refused = matrix.select(MatrixRequest(releases=("2.14.1", "2.16.2"), pythons=("3.12",)))
+    _, refused = matrix.select_builds(MatrixRequest(releases=("2.14.1", "2.16.2"), pythons=("3.12",)))
     assert [reason for reason in refused if "Python 3.12" in reason]
 
 
@@ -61,7 +61,7 @@ def test_two_builds_of_a_list_with_one_identifier_are_refused() -> None:
 
 @each("build", ALL)
 def test_a_rows_options_plan_the_same_build_again(build: plan.Build) -> None:
-    words = dockerfile.options(build).split()
+    words = dockerfile.build_options(build).split()
     options: dict[str, Any] = dict(zip(words[::2], words[1::2], strict=True))
     request = Request(**{name.removeprefix("--").replace("-", "_"): value for name, value in options.items()})
     again = plan.select(request, None)
@@ -169,7 +169,7 @@ def test_options_of_many_words_and_dollars_come_out_whole(name: str) -> None:
     rows = READERS[name](formats.text(name, ROWS, FOLDER))
     assert [identifier for identifier, _, _ in rows] == [PLAIN.id, HOSTILE.id]
     for (_, words, label), (build, machine) in zip(rows, ROWS, strict=True):
-        assert words is None or words == shlex.split(dockerfile.options(build))
+        assert words is None or words == shlex.split(dockerfile.build_options(build))
         assert label in (None, machine)
 
 
@@ -194,13 +194,13 @@ def test_formats_are_in_the_help_and_others_are_refused() -> None:
 
 # --- CI systems -------------------------------------------------------------------------------------------------------
 
-SYSTEMS = {row.name: row for row in matrix.table().system}
+SYSTEMS = {row.name: row for row in matrix.matrix_table().system}
 
 
 def test_a_format_for_ci_has_its_system_s_limits_and_machines() -> None:
     """Else each of its rows would be left out: "no runner hosted by ..."."""
     systems = {name for name, row in formats.FORMATS.items() if row.ci}
-    assert systems == {*SYSTEMS} == {row.system for row in matrix.table().runner}
+    assert systems == {*SYSTEMS} == {row.system for row in matrix.matrix_table().runner}
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -220,7 +220,7 @@ def test_more_than_a_system_accepts_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize(("system", "needs"), [("github", {"20"}), ("gitlab", set())])
 def test_a_row_without_a_machine_that_can_hold_it_is_left_out(system: str, needs: set[str]) -> None:
-    hosted = {row.label: row for row in matrix.table().runner if row.system == system}
+    hosted = {row.label: row for row in matrix.matrix_table().runner if row.system == system}
     rows, notes = matrix.schedule(ALL, system, ())
     for build, label in rows:
         assert hosted[label].platform == build.platform
@@ -231,7 +231,7 @@ def test_a_row_without_a_machine_that_can_hold_it_is_left_out(system: str, needs
 
 
 def test_own_machines_hold_every_row() -> None:
-    compiled, _ = matrix.select(MatrixRequest(wheels=("source",), platforms=("linux/arm64",)))
+    compiled, _ = matrix.select_builds(MatrixRequest(wheels=("source",), platforms=("linux/arm64",)))
     with pytest.raises(UsageError, match=r"the matrix is empty: .* rows left out: no .* runner hosted by github"):
         matrix.schedule(compiled, "github", ())
     rows, notes = matrix.schedule(compiled, "github", ["source=large", "source:linux/arm64=arm"])

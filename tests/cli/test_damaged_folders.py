@@ -129,7 +129,7 @@ def test_a_context_whose_writer_is_cut_is_the_old_one_or_none(
 @pytest.mark.parametrize("thing", ["half", "bytes", "folder", "unreadable", "other"])
 def test_a_damaged_report_proves_nothing(thing: str, here: Path) -> None:
     good = reports.report()
-    path = reporting.write(good, here)
+    path = reporting.write_report(good, here)
     assert reporting.stored(here, good.id) is not None
     content = path.read_bytes()
     path.unlink()
@@ -143,5 +143,5 @@ def test_a_damaged_report_proves_nothing(thing: str, here: Path) -> None:
     with nobody():
         assert reporting.stored(here, good.id) is None
     files.remove(path)
-    reporting.write(good, here)
+    reporting.write_report(good, here)
     assert reporting.stored(here, good.id) is not None

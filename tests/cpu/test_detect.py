@@ -221,7 +221,7 @@ def test_a_list_of_another_architecture_than_the_machine_s_is_an_emulator_s_host
 
 def test_this_machines_loader_agrees_with_its_kernel() -> None:
     """The real sources of the machine that runs this: both say the same, but for what a kernel chose."""
-    if platform.system() != "Linux" or platform.machine() != "x86_64" or not cpuid.loader():
+    if platform.system() != "Linux" or platform.machine() != "x86_64" or not cpuid.loader_text():
         pytest.skip("no glibc for x86-64 here")
     parsed = cpu.detect()
     assert {row.rule for row in parsed.disagreements} <= {"kernel", "unprinted"}
@@ -238,8 +238,8 @@ def test_the_loader_is_asked_without_an_environment_and_may_fail(
         path = tmp_path / str(number)
         path.write_text(f"#!/bin/sh\nexec 2>&1\n{script}\n")
         path.chmod(0o755)
-        assert cpuid.loader(path) == said
-    assert cpuid.loader(tmp_path / "none") == ""
+        assert cpuid.loader_text(path) == said
+    assert cpuid.loader_text(tmp_path / "none") == ""
 
 
 def test_windows_is_read_by_py_cpuinfo_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,9 @@ from tfbuild.errors import Unsupported, UsageError
 
 X86 = [row.name for row in facts.features("x86_64")]
 ARM = [row.name for row in facts.features("aarch64")]
-COMPILERS = [f"{name}-{version}" for name, versions in compilers.table().compiler.items() for version in versions]
+COMPILERS = [
+    f"{name}-{version}" for name, versions in compilers.compiler_table().compiler.items() for version in versions
+]
 RELEASES = ["", "1.15.0", "2.5.0", "2.14.1", "2.15.1", "2.16.2", "2.17.1", "2.18.1", "2.19.1", "2.21.0"]
 lists = st.one_of(
     st.tuples(st.just("x86_64"), st.sets(st.sampled_from(X86))),
@@ -207,7 +209,7 @@ def switched_on(flags: tuple[str, ...], arch: str) -> set[str]:
     march, *others = flags[0].removeprefix("-march=").split("+")
     level = next(row for row in facts.levels(arch) if row.march == march)
     by_flag = {row.flag: row.name for row in facts.features(arch) if row.flag}
-    extras = tuple(row.flag for row in compilers.table().extra)
+    extras = tuple(row.flag for row in compilers.compiler_table().extra)
     todo = [by_flag[flag] for flag in (*others, *flags[1:]) if flag not in extras]
     held = set(level.features)
     while todo:
@@ -357,7 +359,7 @@ def test_no_name_raises_anything_but_the_projects_error(requested: str, arch: st
 
 
 def test_rows_name_features_and_compilers_that_exist() -> None:
-    table = compilers.table()
+    table = compilers.compiler_table()
     tried = set(table.compiler)
     known = {row.name for row in facts.features()}
     levels = {row.name for arch in ("x86_64", "aarch64") for row in facts.levels(arch)}

@@ -82,7 +82,7 @@ def test_a_transfer_is_retried_if_that_can_help_and_says_what_to_do(
             fail(error, step)
 
     with pytest.raises(TransferFailed) as failed:
-        transfers.again(transfer, Progress())
+        transfers.retried(transfer, Progress())
     assert len(tried) == tries
     assert failed.value.hint.startswith(hint)
 

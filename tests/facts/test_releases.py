@@ -50,7 +50,7 @@ def test_every_row_has_a_source_and_holds_for_a_release(row: RangeRow) -> None:
 def test_compilers(release: str) -> None:
     installable = {name for row in toolchains.table().distribution for name in toolchains.compilers(row)}
     for known in releases.compilers(release):
-        assert known.name not in installable or "-".join(map(str, compilers.find(known.name))) == known.name
+        assert known.name not in installable or "-".join(map(str, compilers.parse_compiler(known.name))) == known.name
     first = releases.compilers(release)[0]
     if first.sure == "wheel":
         assert releases.row(table().compiler, release).wheel.startswith(f"{first.name}.")

@@ -135,11 +135,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_each_file_is_one_machine_and_equal_names_become_paths(folder: Path, tmp_path: Path) -> None:
-    hosts = fleet.gather([str(folder), os.path.relpath(folder / "rocky9-zen5")])
+    hosts = fleet.read_hosts([str(folder), os.path.relpath(folder / "rocky9-zen5")])
     assert [*hosts] == ["rhel7-haswell", "rocky9-zen5"]
     other = tmp_path / "rocky9-zen5"
     other.write_text(machine("rocky9-zen5").cpuinfo())
-    hosts = fleet.gather([str(folder), str(other)])
+    hosts = fleet.read_hosts([str(folder), str(other)])
     assert [*hosts] == ["rhel7-haswell", str(folder / "rocky9-zen5"), str(other)]
 
 
@@ -147,13 +147,13 @@ def test_all_unreadable_machines_are_reported_together(folder: Path) -> None:
     (folder / "notes").write_text("buy milk")
     (folder / "old").write_text(machine("amazon-cortex_a72").core(without=("asimd",)))
     with pytest.raises(Unsupported, match=r"2 of the machines cannot be read\n  notes: .*\n  old: "):
-        fleet.gather([str(folder)])
+        fleet.read_hosts([str(folder)])
 
 
 @pytest.mark.parametrize("source", ["nowhere", "a b", "http://host", "\0", "a" * 300, ""])
 def test_a_source_without_a_file_is_refused(source: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a file or a folder"):
-        fleet.gather([f"{tmp_path}/{source}"])
+        fleet.read_hosts([f"{tmp_path}/{source}"])
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_the_verb_s_images_are_rows_of_the_matrix(folder: Path, tmp_path: Path) 
     graviton.write_text(machine("amazon-neoverse_n1").cpuinfo())
     file.write_text(invoke("fleet", str(folder), "--also", graviton, "--images", "3", "--json").stdout)
     chosen = fleet.read_fleet(file)
-    assert chosen == fleet.choose(fleet.gather([str(folder), str(graviton)]), 3)
+    assert chosen == fleet.choose(fleet.read_hosts([str(folder), str(graviton)]), 3)
     options = ("--release=2.20.0", "--target=cpu", "--python=3.13", f"--fleet={file}")
     rows = json.loads(invoke("matrix", *options, "--format=json").stdout)["rows"]
     assert {(row["platform"], *row["features"]) for row in rows} == {
@@ -199,11 +199,11 @@ def test_a_file_without_a_fleet_is_refused(text: str, tmp_path: Path) -> None:
 
 def test_the_terminal_shows_options_and_one_line_for_equal_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = fleet.choose(WHOLE, 4)
-    lines = terminal.lines(partial(fleet.show, chosen), monkeypatch)
+    lines = terminal.lines(partial(fleet.show_fleet, chosen), monkeypatch)
     assert [image for image in chosen.images if f"  --platform {image.platform} --cpu {image.cpu}" not in lines] == []
     assert max(len(line) for line in lines if "--cpu" not in line) <= 80
     hosts = recorded("rhel7-haswell", "rhel7-haswell#2", "amazon-neoverse_n1")
-    lines = terminal.lines(partial(fleet.show, fleet.choose(hosts, 2)), monkeypatch)
+    lines = terminal.lines(partial(fleet.show_fleet, fleet.choose(hosts, 2)), monkeypatch)
     assert [line.rpartition(": ")[2] for line in lines if "estimated speed" in line] == ["not measured", "1.09"]
     begin = next(number for number, line in enumerate(lines) if line.startswith("host "))
     assert [line.split() for line in lines[begin : begin + 3]] == [

@@ -168,7 +168,7 @@ def test_a_precision_has_its_error(ask: Ask) -> None:
 
 
 def test_an_installed_tensorflow_is_measured_without_an_engine(python: str, tmp_path: Path) -> None:
-    row = experiments.select(["jpeg"], quick=True)
+    row = experiments.select_experiments(["jpeg"], quick=True)
     settings = Settings(mode="quick", budget=300, rounds=2)
     command.run("", row, settings, tmp_path, json=True, python=str(Path(python).parents[1]))
     report = reporting.read_report(tmp_path / "bench-tensorflow-2.21.0.json")

@@ -11,7 +11,7 @@ import pytest
 
 from tfbuild.in_container.bench.worker import Ready
 from tfbuild.measure import evaluate, records
-from tfbuild.measure.evaluate import AGAIN, Evaluation, compare_arms
+from tfbuild.measure.evaluate import BASE_AGAIN, Evaluation, compare_arms
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, CaseResult, Interval, Round, Sample
 from tfbuild.measure.rounds import CaseRun
@@ -27,7 +27,7 @@ def sample(seconds: float, inner: int = 1) -> Sample:
 def recorded() -> list[Round]:
     """Rounds of one convolution against itself, as three instances, on a machine that seven others were using."""
     rows = json.loads(RECORDED.read_text())["rounds"]
-    names = ("baseline", "arm", AGAIN)
+    names = ("baseline", "arm", BASE_AGAIN)
     return [
         Round(
             samples={
@@ -75,7 +75,7 @@ def made_up(factor: float, count: int, *, spread: float = 0.01, foreign: float =
 
     def one() -> Round:
         slow = noise.uniform(0.1, 0.15)
-        times = {"baseline": slow, "arm": slow * factor, AGAIN: slow}
+        times = {"baseline": slow, "arm": slow * factor, BASE_AGAIN: slow}
         return Round(
             samples={name: sample(time * noise.gauss(1, spread)) for name, time in times.items()}, foreign=foreign
         )
@@ -86,7 +86,7 @@ def made_up(factor: float, count: int, *, spread: float = 0.01, foreign: float =
 def paired(seconds: float, other: float, again: float) -> CaseResult:
     """Return a case of a baseline of 1 s, two other arms, and the baseline again."""
     noise = random.Random(3)
-    times = {"baseline": 1.0, "one": seconds, "other": other, AGAIN: again}
+    times = {"baseline": 1.0, "one": seconds, "other": other, BASE_AGAIN: again}
     rounds = tuple(
         Round(samples={name: sample(time * noise.gauss(1, 0.005)) for name, time in times.items()}, foreign=0.0)
         for _ in range(15)
@@ -146,7 +146,7 @@ def test_too_few_rounds_give_what_they_have_and_claim_nothing() -> None:
 
 def test_without_the_baseline_again_nothing_is_claimed() -> None:
     rounds = [
-        Round(samples={k: v for k, v in row.samples.items() if k != AGAIN}, foreign=0.0) for row in made_up(2.0, 9)
+        Round(samples={k: v for k, v in row.samples.items() if k != BASE_AGAIN}, foreign=0.0) for row in made_up(2.0, 9)
     ]
     assert judged(rounds).arms["arm"].effect == NO_DIFFERENCE
 
@@ -162,7 +162,7 @@ def test_disturbed_rounds_are_left_out_where_enough_are_clean() -> None:
 
 def test_ratios_are_per_item_and_per_call() -> None:
     rounds = [
-        Round(samples={"baseline": sample(0.01, 10), "arm": sample(0.02, 5), AGAIN: sample(0.01, 10)}, foreign=0.0)
+        Round(samples={"baseline": sample(0.01, 10), "arm": sample(0.02, 5), BASE_AGAIN: sample(0.01, 10)}, foreign=0.0)
         for _ in range(6)
     ]
     verdict = evaluate.evaluate(rounds, "baseline", {"baseline": 8, "arm": 32}, "wall").arms["arm"]

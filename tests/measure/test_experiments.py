@@ -12,9 +12,9 @@ import pytest
 
 from tfbuild.errors import UsageError
 from tfbuild.measure import experiments
-from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.evaluate import BASE_AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment
-from tfbuild.measure.probe import FOLDER, files
+from tfbuild.measure.probe import FOLDER, probe_files
 from tfbuild.measure.workers import Machine, line_up
 
 ROOT = Path(__file__).parents[2]
@@ -33,10 +33,10 @@ def workloads() -> dict[str, ast.FunctionDef]:
 
 
 def arms() -> list[tuple[Experiment, Case, Arm]]:
-    return [(row, case, arm) for row in experiments.known() for case in row.case for arm in row.arms(case)]
+    return [(row, case, arm) for row in experiments.known_experiments() for case in row.case for arm in row.arms(case)]
 
 
-@pytest.mark.parametrize("row", experiments.known(), ids=lambda row: row.name)
+@pytest.mark.parametrize("row", experiments.known_experiments(), ids=lambda row: row.name)
 def test_a_row_says_why_it_is_there(row: Experiment) -> None:
     assert row.question.endswith(("?", "."))
     assert all((row.compares, row.changes, row.source))
@@ -59,7 +59,7 @@ def test_every_arm_s_parameters_are_its_workload_s() -> None:
 
 def test_layouts_are_never_compared_in_one_process() -> None:
     """TensorFlow 2.2 to 2.15 give wrong results if one process uses both (tensorflow#61482)."""
-    for row in experiments.known():
+    for row in experiments.known_experiments():
         for case in row.case:
             processes: dict[str, set[str]] = {}
             for arm in row.arms(case):
@@ -69,14 +69,14 @@ def test_layouts_are_never_compared_in_one_process() -> None:
 
 
 def test_quick_is_a_few_cases_and_only_names_what_it_is_asked_for() -> None:
-    quick = experiments.select((), quick=True)
+    quick = experiments.select_experiments((), quick=True)
     alone = [case for row in quick for case in row.cases(True) if not row.together]
     assert 1 <= len(alone) <= 5
     assert [row.name for row in quick if row.together] == ["tuning"]
-    assert [row.name for row in experiments.select(["jpeg", "onednn"], quick=False)] == ["onednn", "jpeg"]
-    assert [row.name for row in experiments.select(["files"], quick=True)] == ["files"]
+    assert [row.name for row in experiments.select_experiments(["jpeg", "onednn"], quick=False)] == ["onednn", "jpeg"]
+    assert [row.name for row in experiments.select_experiments(["files"], quick=True)] == ["files"]
     with pytest.raises(UsageError, match="unknown experiment 'jpg'"):
-        experiments.select(["jpg"], quick=False)
+        experiments.select_experiments(["jpg"], quick=False)
 
 
 def slips(rows: Sequence[Experiment]) -> Iterator[str]:
@@ -101,7 +101,7 @@ def _slips_of_arms(row: Experiment, case: Case) -> Iterator[str]:
 
 
 def test_no_row_contradicts_itself_or_another_one() -> None:
-    assert list(slips(experiments.known())) == []
+    assert list(slips(experiments.known_experiments())) == []
 
 
 def test_arms_share_a_process_unless_something_sets_them_apart() -> None:
@@ -117,11 +117,11 @@ def test_arms_share_a_process_unless_something_sets_them_apart() -> None:
 
 def test_what_runs_inside_an_image_needs_nothing_of_the_host() -> None:
     """It imports the standard library, NumPy, TensorFlow and its own modules."""
-    assert f"{FOLDER}/bench/worker.py" in files()
-    assert f"{FOLDER}/smoke/probes.py" in files()
+    assert f"{FOLDER}/bench/worker.py" in probe_files()
+    assert f"{FOLDER}/smoke/probes.py" in probe_files()
     # setuptools' distutils, for Pythons without one.
     allowed = {*sys.stdlib_module_names, "numpy", "tensorflow", "_distutils_hack"}
-    for path, content in files().items():
+    for path, content in probe_files().items():
         tree = ast.parse(content, feature_version=(3, 7))
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
@@ -135,7 +135,7 @@ def test_what_runs_inside_an_image_needs_nothing_of_the_host() -> None:
 
 def test_a_worker_starts_out_of_its_files_alone(tmp_path: Path) -> None:
     """Without any installed package (-S) it gets as far as importing NumPy."""
-    for path, content in files().items():
+    for path, content in probe_files().items():
         file = tmp_path / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
@@ -153,10 +153,12 @@ def machine(cpus: int) -> Machine:
 
 def test_rows_speak_of_this_machine_s_processors() -> None:
     """All texts of all rows can be filled in, and workloads get numbers."""
-    every = [side for row in experiments.known() for case in row.case for side in line_up(row, case, machine(6))]
+    every = [
+        side for row in experiments.known_experiments() for case in row.case for side in line_up(row, case, machine(6))
+    ]
     texts = [str((side.name, side.key.env, *side.params.values(), side.arm.code)) for side in every]
     assert [text for text in texts if re.search(r"\{\w", text)] == []
-    (pipeline,) = experiments.select(["pipeline"], quick=False)
+    (pipeline,) = experiments.select_experiments(["pipeline"], quick=False)
     sides = [side for case in pipeline.case for side in line_up(pipeline, case, machine(6))]
     assert {side.params["calls"] for side in sides if side.workload == "pipeline" and "calls" in side.params} == {-1, 6}
     assert any("num_parallel_calls=6" in side.arm.code for side in sides)
@@ -166,11 +168,11 @@ def test_rows_speak_of_this_machine_s_processors() -> None:
     ("cpus", "intra"), [(1, ["1", "4"]), (2, ["1", "2", "8"]), (3, ["1", "3", "12"]), (8, ["1", "4", "8", "32"])]
 )
 def test_no_number_of_threads_is_tried_twice(cpus: int, intra: list[str]) -> None:
-    (threads,) = experiments.select(["threads"], quick=False)
+    (threads,) = experiments.select_experiments(["threads"], quick=False)
     sides = line_up(threads, threads.case[0], machine(cpus))
     tried = [value for side in sides for name, value in side.key.env if name == "TF_NUM_INTRAOP_THREADS"]
     assert tried == intra
-    assert [side.name for side in sides][:: len(sides) - 1] == ["the default", AGAIN]
+    assert [side.name for side in sides][:: len(sides) - 1] == ["the default", BASE_AGAIN]
     assert any(dict(side.key.env) == {"TF_NUM_INTEROP_THREADS": "1"} for side in sides)
 
 

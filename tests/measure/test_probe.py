@@ -163,7 +163,7 @@ def test_a_constant_is_costly_by_its_kind_and_size(kind: str, counts: tuple[int 
 )
 def test_absurd_numbers_and_shapes_are_refused(line: str) -> None:
     with pytest.raises(UntrustedError):
-        probe.record(line, Faults)
+        probe.parse_record(line, Faults)
 
 
 @each(
@@ -172,13 +172,13 @@ def test_absurd_numbers_and_shapes_are_refused(line: str) -> None:
 )
 def test_another_number_of_lines_and_a_cut_off_one_are_refused(sent: str, why: str) -> None:
     with pytest.raises(UntrustedError, match=why):
-        probe.records(sent, (Faults,))
+        probe.parse_records(sent, (Faults,))
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\x1b[31mred", "line\nline", "\u202egnp.exe"])
 def test_texts_that_would_fool_a_terminal_are_refused(name: str) -> None:
     with pytest.raises(UntrustedError):
-        probe.record(json.dumps({"name": name, "values": []}), Computed)
+        probe.parse_record(json.dumps({"name": name, "values": []}), Computed)
 
 
 JSON = st.recursive(
@@ -191,7 +191,7 @@ JSON = st.recursive(
 @given(line=st.text(max_size=200) | JSON.map(json.dumps), kind=st.sampled_from(KINDS))
 def test_any_line_is_a_record_or_a_reason(line: str, kind: type) -> None:
     with suppress(UntrustedError):
-        assert isinstance(probe.record(line, kind), kind)
+        assert isinstance(probe.parse_record(line, kind), kind)
 
 
 @dataclass
@@ -223,7 +223,7 @@ def test_the_probe_that_is_named_runs() -> None:
     assert outcome.records == (Dropped(count=3),)
     assert outcome.broken == ""
     assert engine.command == ["python", f"{probe.FOLDER}/smoke", "probe", "import"]
-    assert engine.options["files"] == probe.files()
+    assert engine.options["files"] == probe.probe_files()
 
 
 def test_an_image_that_is_not_trusted_runs_in_a_sandbox() -> None:
@@ -275,18 +275,18 @@ def test_a_probe_gets_its_environment_and_gpus() -> None:
 )
 def test_limits_hold_what_they_say(kind: Any, right: object, wrong: object, why: str) -> None:
     """A text, a list and a number at their limits are records, and beyond them are not."""
-    probe.record(json.dumps(right), kind)
+    probe.parse_record(json.dumps(right), kind)
     with pytest.raises(UntrustedError, match=why):
-        probe.record(json.dumps(wrong), kind)
+        probe.parse_record(json.dumps(wrong), kind)
 
 
 def test_a_line_has_a_limit_and_so_has_the_reason() -> None:
     line = '{"count": 3}'.ljust(probe.MOST_LINE)
-    assert probe.record(line, Dropped) == Dropped(count=3)
+    assert probe.parse_record(line, Dropped) == Dropped(count=3)
     with pytest.raises(UntrustedError, match=f"a line has {probe.MOST_LINE + 1} characters"):
-        probe.record(f"{line} ", Dropped)
+        probe.parse_record(f"{line} ", Dropped)
     with pytest.raises(UntrustedError) as error:
-        probe.record(json.dumps({"count": 4000 * "x"}), Dropped)
+        probe.parse_record(json.dumps({"count": 4000 * "x"}), Dropped)
     assert len(str(error.value)) <= 200
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.measure.test_evaluate import made_up
 from tfbuild.in_container.bench.worker import Ready
 from tfbuild.measure import rounds
-from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.evaluate import BASE_AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment, Need
 from tfbuild.measure.rounds import CaseRun, RoundLimits
 from tfbuild.measure.workers import Key, Machine, Pool, Side
@@ -27,7 +27,7 @@ def sides(*values: float) -> list[Side]:
     key = Key(image="sha256:1")
     return [
         Side(name=name, arm=Arm(name=name), key=key, params={}, workload="w", ready=Ready(value=value))
-        for name, value in zip(("baseline", "arm", AGAIN), values, strict=True)
+        for name, value in zip(("baseline", "arm", BASE_AGAIN), values, strict=True)
     ]
 
 

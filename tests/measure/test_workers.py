@@ -17,7 +17,7 @@ from tfbuild.engine import Engine, Sandbox, WorkerDied
 from tfbuild.errors import EngineMissing
 from tfbuild.in_container.bench.worker import Calibrated, Dropped, Hello, Idle, Peak, Ready, WorkerSample
 from tfbuild.measure import probe, rounds, workers
-from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.evaluate import BASE_AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.records import CaseResult
 from tfbuild.measure.rounds import CaseRun, RoundLimits
@@ -155,8 +155,10 @@ def test_arms_are_timed_in_processes_with_their_environment() -> None:
     environments = [{name: value for name, value in one.env.items() if name == "SWITCH"} for one in script.workers]
     assert environments == [{}, {"SWITCH": "1"}, {}], "the baseline again is a process of its own"
     assert [one for one in script.workers if not NO_GPU.items() <= one.env.items()] == []
-    assert [script.times("prepare", name) for name in ("baseline", "arm", AGAIN)] == [1, 1, 1]
-    assert script.asked.index(("prepare", AGAIN)) < script.asked.index(("prepare", "arm")), "without it nothing counts"
+    assert [script.times("prepare", name) for name in ("baseline", "arm", BASE_AGAIN)] == [1, 1, 1]
+    assert script.asked.index(("prepare", BASE_AGAIN)) < script.asked.index(("prepare", "arm")), (
+        "without it nothing counts"
+    )
 
 
 def test_the_same_work_is_called_as_often_in_each_sample() -> None:
@@ -165,7 +167,7 @@ def test_the_same_work_is_called_as_often_in_each_sample() -> None:
     measured(run)
     assert [side.inner for side in run.sides] == [20, 20, 20]
     assert sum(kind == "calibrate" for kind, _ in script.asked) == 1
-    script = Script(seconds={"baseline": 0.06, AGAIN: 0.06, "arm": 0.06}, inner=2)
+    script = Script(seconds={"baseline": 0.06, BASE_AGAIN: 0.06, "arm": 0.06}, inner=2)
     measured(case_of(script))
     assert sum(kind == "calibrate" for kind, _ in script.asked) == 1
     script = Script(seconds={"arm": 0.1})
@@ -174,7 +176,7 @@ def test_the_same_work_is_called_as_often_in_each_sample() -> None:
 
 
 def test_a_sample_that_is_too_short_is_taken_again_with_more_calls() -> None:
-    script = Script(seconds={"baseline": 0.001, AGAIN: 0.001, "arm": 0.001})
+    script = Script(seconds={"baseline": 0.001, BASE_AGAIN: 0.001, "arm": 0.001})
     run = case_of(script)
     assert measured(run).status == "measured"
     assert {side.inner for side in run.sides} == {121}, "a fifth more than a tenth of a second takes"
@@ -231,7 +233,7 @@ def test_an_arm_that_cannot_be_timed_leaves_the_others_their_rounds(script: Scri
 
 
 def test_without_the_baseline_again_nothing_is_judged() -> None:
-    result = measured(case_of(Script(dies=[("prepare", AGAIN)])))
+    result = measured(case_of(Script(dies=[("prepare", BASE_AGAIN)])))
     assert (result.status, result.rounds) == ("failed", ())
     assert states(result)["baseline"] == ("failed", "its process was lost: the worker ended: ... Segmentation fault")
 
@@ -255,7 +257,7 @@ def test_what_shared_a_lost_process_is_built_again_in_a_new_one() -> None:
     result = measured(case_of(script, Arm(name="arm", params={"n": 2}), Arm(name="other", params={"n": 3})))
     assert [name for name, (status, _) in states(result).items() if status == "measured"] == ["baseline", "other"]
     assert len(result.rounds) == 8
-    assert script.times("prepare", "baseline") == script.times("prepare", AGAIN) == 2
+    assert script.times("prepare", "baseline") == script.times("prepare", BASE_AGAIN) == 2
     assert len(script.workers) == 2
 
 
@@ -409,7 +411,7 @@ def test_a_worker_is_started_with_its_image_environment_and_files() -> None:
     assert first["ref"] == "sha256:1"
     assert first["command"] == ["python", f"{probe.FOLDER}/bench", "GONE"]
     assert first["env"] == {"A": "b", "GONE": "", "OPENBLAS_NUM_THREADS": "4", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    assert first["files"] == {**probe.files(), "/more": b"x"}
+    assert first["files"] == {**probe.probe_files(), "/more": b"x"}
     assert (first["gpus"], first["sandbox"]) == (True, None)
     pool.start([key, Key(image="sha256:1")])
     assert engine.started[1]["env"] == {

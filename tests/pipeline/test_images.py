@@ -394,7 +394,7 @@ def test_a_bundle_has_the_stages_that_download_and_a_build_takes_them_from_there
     assert [stage for stage, *_ in engine.jobs[5:]] == ["system", "fetch"]
     # On a machine without a network.
     engine.images.registry, engine.images.rows = None, []
-    again = bundle.read(output)
+    again = bundle.read_bundle(output)
     assert again.listing == listing
     made, said = maker(engine, tmp_path, bundle=again, network="none", verify=False)
     for build in (COMPILED, OFFICIAL, COMPILED):
@@ -408,7 +408,7 @@ def test_a_bundle_has_the_stages_that_download_and_a_build_takes_them_from_there
     with pytest.raises(BadMirror, match=r"is not for .*, but for "):
         made.build(chosen(cpu="avx2,fma"))
     with pytest.raises(BadMirror, match="only what `invoke wheel` needs"):
-        maker(engine, tmp_path, bundle=bundle.read(tmp_path / "wheel.tar"), verify=False)[0].build(COMPILED)
+        maker(engine, tmp_path, bundle=bundle.read_bundle(tmp_path / "wheel.tar"), verify=False)[0].build(COMPILED)
     other = {name: ["sha256:0"] for name in listing.layers}
     damaged = replace(again, listing=msgspec.structs.replace(listing, layers=other))
     with pytest.raises(BadMirror, match="than it lists"):
@@ -428,10 +428,10 @@ def test_a_file_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
         with pytest.raises(BadMirror, match=r"x\.tar is "):
-            bundle.read(path)
+            bundle.read_bundle(path)
     path.write_bytes(b"no archive")
     with pytest.raises(BadMirror, match="is not a bundle, or is damaged"):
-        bundle.read(path)
+        bundle.read_bundle(path)
     with pytest.raises(UsageError) as refused:
         run_of(RunRequest(mirror=str(tmp_path)), None)
     assert "invoke bundle" in refused.value.hint

@@ -92,7 +92,7 @@ def test_another_system_is_refused_with_what_takes_its_place(
 ) -> None:
     monkeypatch.setattr(daemon, "this_system", lambda: system)
     with pytest.raises(Unsupported, match=f"packages of Debian or Ubuntu, but this is {name}") as error:
-        machines.read()
+        machines.read_machine()
     assert "compile in a container, or take Debian, Ubuntu" in error.value.hint
 
 
@@ -131,7 +131,7 @@ def test_a_python_without_its_headers_lacks_a_package_and_is_asked_once(
     system = {"ID": "debian", "PRETTY_NAME": "Debian 12", "VERSION_CODENAME": "bookworm"}
     monkeypatch.setattr(daemon, "this_system", lambda: system)
     program(empty_path, "gcc-12")
-    machine = machines.read()
+    machine = machines.read_machine()
     assert (machine.system, machine.distribution) == ("Debian 12", "bookworm")
     assert machine.compilers == {"gcc-12": f"{empty_path}/gcc-12"}
     assert f"glibc {machine.glibc}" == os.confstr("CS_GNU_LIBC_VERSION")

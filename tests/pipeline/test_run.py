@@ -62,7 +62,7 @@ def test_a_bundle_is_built_from_without_a_network(tmp_path: Path) -> None:
     with tarfile.open(path, "w") as archive:
         archive.add(listing, bundle.LIST)
     run = run_of(RunRequest(mirror=str(path)), None)
-    assert (run.network, run.bundle) == ("none", bundle.read(path))
+    assert (run.network, run.bundle) == ("none", bundle.read_bundle(path))
     with pytest.raises(UsageError, match="without a network"):
         run_of(RunRequest(mirror=str(path), network="host"), None)
 

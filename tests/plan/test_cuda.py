@@ -20,7 +20,7 @@ from tfbuild.facts.release_table import table as release_table
 from tfbuild.pipeline.maker import refuse_base_without_cuda
 from tfbuild.plan import Build, Request
 from tfbuild.plan import cuda as cuda_rules
-from tfbuild.plan.cuda import CapabilityRow, CudnnRow, table
+from tfbuild.plan.cuda import CapabilityRow, CudnnRow, cuda_table
 from tfbuild.plan.request import VERSION
 
 RECORDED = {path.stem: path for path in (Path(__file__).parents[1] / "data" / "ptxas").glob("*.txt")}
@@ -40,20 +40,20 @@ def planned(release: str, gpus: str = "", **options: Any) -> Build:
 def test_the_capabilities_of_a_cuda_are_those_that_its_ptxas_lists(cuda: str) -> None:
     listed = {name.removeprefix("sm_") for name in RECORDED[cuda].read_text().split()}
     plain = {f"{name[:-1]}.{name[-1]}" for name in listed if name.isdigit()}
-    assert {row.name for row in table().capability if row.covers(cuda)} == plain
+    assert {row.name for row in cuda_table().capability if row.covers(cuda)} == plain
 
 
-@each("row", table().capability)
+@each("row", cuda_table().capability)
 def test_a_capabilitys_row_has_a_range_and_a_name_that_tensorflow_reads(row: CapabilityRow) -> None:
     assert Version(row.since) < Version(row.before)
     (read,) = cuda_rules.parse_capabilities(row.name)
     assert (read.figure, read.virtual) == (row.name, True)
     assert read.code == f"compute_{row.name.replace('.', '')}"
     assert 0 <= row.clang < 100
-    assert [one.name for one in table().capability].count(row.name) == 1
+    assert [one.name for one in cuda_table().capability].count(row.name) == 1
 
 
-@each("row", table().cudnn)
+@each("row", cuda_table().cudnn)
 def test_a_cudnn_that_goes_with_a_cuda_is_one_that_a_release_with_that_cuda_takes(row: CudnnRow) -> None:
     assert row.source
     cards = [card for card in release_table().cuda if any(row.covers(one) for one in card.others)]
@@ -207,7 +207,7 @@ def test_what_a_config_of_the_tree_overrides_is_given_to_bazel_after_it(release:
     build = planned(release, "8.0")
     flags = [f"--repo_env={variable}_COMPUTE_CAPABILITIES=compute_80"] if variable else []
     assert [flag for flag in build.bazel_flags if "CUD" in flag] == flags
-    lines = dockerfile.files(build)["bazelrc"].splitlines()
+    lines = dockerfile.context_files(build)["bazelrc"].splitlines()
     last_config = max(number for number, line in enumerate(lines) if line.startswith("build --config="))
     assert [flag for flag in flags if lines.index(f"build {flag}") < last_config] == []
 
@@ -220,7 +220,7 @@ def test_nvcc_needs_a_config_beside_an_older_clang_alone() -> None:
 
 # --- for every request ------------------------------------------------------------------------------------------------
 
-NAMES = st.sampled_from([row.name for row in table().capability])
+NAMES = st.sampled_from([row.name for row in cuda_table().capability])
 LISTS = st.lists(NAMES, min_size=1, max_size=3, unique=True)
 
 
@@ -228,7 +228,7 @@ LISTS = st.lists(NAMES, min_size=1, max_size=3, unique=True)
 def test_a_choice_compiles_for_the_gpus_and_a_refusal_names_what_does(release: str, names: list[str]) -> None:
     gpus = cuda_rules.parse_capabilities(",".join(names))
     card = releases.cuda(release)
-    spans = [row for row in table().capability if row.name in names]
+    spans = [row for row in cuda_table().capability if row.name in names]
     able = [one for one in (card.version, *card.others) if all(row.covers(one) for row in spans)]
     try:
         version = cuda_rules.cuda_version(release, gpus)
@@ -241,5 +241,5 @@ def test_a_choice_compiles_for_the_gpus_and_a_refusal_names_what_does(release: s
     assert version in able
     assert cudnn in (card.cudnn, *card.others_cudnn)
     assert (version == card.version) == (card.version in able)
-    notes = [*cuda_rules.notes(release, gpus, "gcc-13", version)]
+    notes = [*cuda_rules.cuda_notes(release, gpus, "gcc-13", version)]
     assert bool(notes) == (version != card.version)

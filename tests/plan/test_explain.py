@@ -140,7 +140,7 @@ def of_compiled_wheels(report: dict[str, Any], instruction_set: str) -> Measured
     return build["release"], build["instruction_set"], build["gains"]["created"], build["gains"]["cases"]
 
 
-@each("row", [row for row in gain.rows() if row.report])
+@each("row", [row for row in gain.measured_gains() if row.report])
 def test_every_number_is_its_report_s(row: Gain) -> None:
     report = json.loads((RESULTS / f"{row.report}.json").read_text())
     read = of_compiled_wheels if row.report.startswith("compiled") else of_benchmark
@@ -169,9 +169,10 @@ def test_a_cpu_that_runs_no_measured_code_gets_no_number(name: str) -> None:
 
 def test_what_was_measured_has_one_speed_and_more_features_never_count_for_less() -> None:
     speeds = [
-        gain.relative_speed(frozenset(isa.resolve(row.cpu, arch="x86_64").features), "x86_64") for row in gain.rows()
+        gain.relative_speed(frozenset(isa.resolve(row.cpu, arch="x86_64").features), "x86_64")
+        for row in gain.measured_gains()
     ]
     assert speeds == sorted(filter(None, speeds), reverse=True), "the largest set is the first"
     assert gain.relative_speed(frozenset({"asimd", "sve"}), "aarch64") is None
-    for row in gain.rows():
+    for row in gain.measured_gains():
         assert bool(row.speed) != bool(row.report), row.cpu

@@ -20,7 +20,7 @@ EVERY = {**declared(Request), **declared(RunRequest), **declared(WheelRequest)}
 
 def found(folder: Path, text: str, name: str = "tfbuild.toml") -> options_file.OptionsFile:
     (folder / name).write_text(text)
-    return options_file.find(folder=folder)
+    return options_file.find_options_file(folder=folder)
 
 
 def plan(folder: Path, *words: str) -> Any:
@@ -38,16 +38,16 @@ def test_a_file_knows_every_option(tmp_path: Path) -> None:
 
 
 def test_the_file_is_that_of_the_folder_or_the_one_that_is_named(tmp_path: Path) -> None:
-    assert options_file.find(folder=tmp_path) == options_file.OptionsFile()
+    assert options_file.find_options_file(folder=tmp_path) == options_file.OptionsFile()
     (tmp_path / "pyproject.toml").write_text("[project\nthis is not TOML")
-    assert options_file.find(folder=tmp_path) == options_file.OptionsFile()
+    assert options_file.find_options_file(folder=tmp_path) == options_file.OptionsFile()
     assert found(tmp_path, '[tool.tfbuild]\nrelease = "2.19"\n', "pyproject.toml").values == {"release": "2.19"}
     with pytest.raises(UsageError, match=r"tfbuild.toml and .*pyproject.toml both have options") as refusal:
         found(tmp_path, "jobs = 8\n")
     assert "--options" in refusal.value.hint
     named = tmp_path / "other.toml"
     named.write_text("jobs = 8\n")
-    assert options_file.find(str(named), tmp_path).values == {"jobs": "8"}
+    assert options_file.find_options_file(str(named), tmp_path).values == {"jobs": "8"}
 
 
 @each(
@@ -85,7 +85,7 @@ def test_what_a_file_cannot_say_is_refused_with_what_to_write(
 def test_a_file_that_is_none_ends_in_a_message(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "tfbuild.toml").write_bytes(content)
     with pytest.raises(UsageError, match="is not TOML"):
-        options_file.find(folder=tmp_path)
+        options_file.find_options_file(folder=tmp_path)
 
 
 def test_the_command_line_wins_and_the_plan_says_where_each_value_is_from(tmp_path: Path) -> None:

@@ -58,10 +58,10 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
         (UsageError, {"config": ("mkl",), "target": "cpu"}, "--config mkl belongs to target mkl, not to cpu",
          "--target mkl"),
         (UsageError, {"threading": "openmp"}, "threading is for oneDNN, which --target cpu does not guarantee",
-         targets.options("onednn")),
+         targets.choosing("onednn")),
         (UsageError, {"compute_capabilities": "8.0"}, "--compute-capabilities is for GPUs, and --target cpu is not",
-         targets.options("cuda")),
-        *((UsageError, {name: value}, f"{said} is for GPUs, and --target cpu is not", targets.options("cuda"))
+         targets.choosing("cuda")),
+        *((UsageError, {name: value}, f"{said} is for GPUs, and --target cpu is not", targets.choosing("cuda"))
           for name, value, said in (
               ("cudnn", "8.7", "cudnn"), ("cuda", "12.8", "--cuda"),
           )),

@@ -96,12 +96,12 @@ def test_a_slip_in_a_row_is_refused(text: str, complaint: str) -> None:
 
 
 def test_the_rows_fit_together() -> None:
-    check_targets(targets.table())
+    check_targets(targets.target_table())
 
 
 def test_a_target_s_answers_and_checks_are_known() -> None:
     """Without a row in `[[configure]]` an answer would be dropped."""
     questions = {row.variable for row in release_table.table().configure}
-    for row in targets.table().target:
+    for row in targets.target_table().target:
         assert set(row.answers) <= questions, row.name
         assert set(row.checks) <= {check.name for check in CHECKS}, row.name

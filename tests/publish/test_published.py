@@ -34,7 +34,7 @@ def name(fake: type[FakeRegistry]) -> str:
 def state(fake: type[FakeRegistry], name: str, context: str = CONTEXT) -> None:
     """Decide as `verify --registry --context` does."""
     registry = connect(fake)
-    found = pushing.find(registry, name)
+    found = pushing.find_published(registry, name)
     base = pushing.base_of(found)
     pushing.refuse_outdated(found, context)
     pushing.refuse_unfinished(registry, found, base)
@@ -46,7 +46,7 @@ def test_a_published_image_is_left_alone(fake: type[FakeRegistry], name: str) ->
         state(fake, named)
     assert fake.content == before
     asked: list[str] = []
-    found = pushing.find(connect(fake), name, asked.append)
+    found = pushing.find_published(connect(fake), name, asked.append)
     assert asked == [found.reference]
     assert found.to_json() == {
         "id": name,
@@ -112,14 +112,14 @@ def test_a_base_that_cannot_be_compared_is_said_and_no_reason_to_build(
     base: str, note: str, fake: type[FakeRegistry]
 ) -> None:
     base = f"{fake.host}/us/{base}" if base.startswith("x:") else base
-    found = pushing.find(connect(fake), image(fake, "2.20.0", {"org.opencontainers.image.base.name": base}))
+    found = pushing.find_published(connect(fake), image(fake, "2.20.0", {"org.opencontainers.image.base.name": base}))
     compared = pushing.base_of(found)
     assert note in compared.note
     assert not compared.updated
 
 
 def test_a_compiled_image_is_rebuilt_without_compiling(fake: type[FakeRegistry], name: str) -> None:
-    found = pushing.find(connect(fake), name)
+    found = pushing.find_published(connect(fake), name)
     assert pushing.rebuild_options(found) == f"--no-cache --reuse {found.reference}"
     official = image(fake, "2.20.0", {"io.tfbuild.wheel": "official"})
-    assert pushing.rebuild_options(pushing.find(connect(fake), official)) == "--no-cache"
+    assert pushing.rebuild_options(pushing.find_published(connect(fake), official)) == "--no-cache"

@@ -34,7 +34,7 @@ def names(fake: type[FakeRegistry]) -> dict[str, str]:
 
 def select(fake: type[FakeRegistry]) -> Choice:
     host = cpu.parse(machine("rocky9-zen5").cpuinfo())
-    return pulling.select(connect(fake), host, release="", target="mkl", python="")
+    return pulling.choose_image(connect(fake), host, release="", target="mkl", python="")
 
 
 def reindexed(fake: type[FakeRegistry], old: bytes, new: bytes) -> None:

@@ -67,7 +67,7 @@ def parsed(text: str) -> cpu.Cpu:
 def select(fake: type[FakeRegistry], text: str, release: str = "", python: str = "") -> Choice | None:
     """None if there is no such index, or no image with that Python in it."""
     try:
-        return pulling.select(connect(fake), parsed(text), release=release, target="mkl", python=python)
+        return pulling.choose_image(connect(fake), parsed(text), release=release, target="mkl", python=python)
     except NothingFits:
         return None
 
@@ -145,13 +145,13 @@ def test_what_to_do_is_said_where_nothing_fits() -> None:
     with serving() as fake:
         push(fake, "2.20.0", "x86-64-v4", "3.9", whole=True)
         host = cpu.parse(HOSTS["AVX"])
-        choice = pulling.select(connect(fake), host, release="2.20", target="mkl", python="3.9")
+        choice = pulling.choose_image(connect(fake), host, release="2.20", target="mkl", python="3.9")
         with pytest.raises(NothingFits) as refusal:
             pulling.accept(connect(fake), choice)
         assert "x86-64-v4: this CPU lacks avx2 avx512" in refusal.value.reason
         push(fake, "2.20.0", "avx", "3.10", whole=True)
         with pytest.raises(NothingFits, match=r"has no image with Python 3\.8") as refusal:
-            pulling.select(connect(fake), host, release="2.20", target="mkl", python="3.8")
+            pulling.choose_image(connect(fake), host, release="2.20", target="mkl", python="3.8")
         with pytest.raises(NothingFits, match=r"has no 2\.14-mkl") as refusal:
-            pulling.select(connect(fake), host, release="2.14", target="mkl", python="")
+            pulling.choose_image(connect(fake), host, release="2.14", target="mkl", python="")
         assert "latest-mkl" in refusal.value.hint

@@ -25,7 +25,7 @@ from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.probes import Computed, Faults, GpuConvolution, OneDnnConvolution
 from tfbuild.in_container.smoke.references import PARTS
 from tfbuild.measure import probe
-from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.evaluate import BASE_AGAIN
 from tfbuild.measure.probe import Outcome
 from tfbuild.plan import Build
 from tfbuild.verify.checks import guard, throughput
@@ -59,7 +59,7 @@ PROBES = {
     "cuda": sent(GpuConvolution(gpus=1, device="/device:GPU:0", error=1e-6)),
 }
 FILES: dict[str, bytes | OSError] = {
-    guard.PATH: dockerfile.files(BUILD)["entrypoint.sh"].encode(),
+    guard.PATH: dockerfile.context_files(BUILD)["entrypoint.sh"].encode(),
     f"{SITE}/tensorflow/{CC}": library(everywhere(F16C), count=64),
     f"{SITE}/tensorflow/{FRAMEWORK}": guards.library(
         guards.recorded("tensorflow_cpu-2.21.0"), text=function(CODE["vaddps %xmm1,%xmm2,%xmm3"])
@@ -80,7 +80,7 @@ class ImageEngine:
     every: ContainerRun | TimeoutError | None = None
     image_: Image = field(default_factory=image)
     base: Image = field(default_factory=base)
-    script: Script | None = field(default_factory=lambda: Script(seconds={IMAGE: 0.01, AGAIN: 0.01, OTHER: 0.02}))
+    script: Script | None = field(default_factory=lambda: Script(seconds={IMAGE: 0.01, BASE_AGAIN: 0.01, OTHER: 0.02}))
     no_gpu: str = ""
     asked: list[Any] = field(default_factory=list)
     images: list[str] = field(default_factory=list)

@@ -31,7 +31,9 @@ REFUSED = "ERROR: ld.so: object '/nowhere/libtcmalloc.so.4' from LD_PRELOAD cann
 
 
 def start(release: str) -> tuple[Environment, TensorFlow]:
-    environment, tensorflow = probe.records((DATA / f"start-{release}.jsonl").read_text(), (Environment, TensorFlow))
+    environment, tensorflow = probe.parse_records(
+        (DATA / f"start-{release}.jsonl").read_text(), (Environment, TensorFlow)
+    )
     return environment, tensorflow
 
 
@@ -52,8 +54,8 @@ def test_recorded_output_of_real_images_passes(release: str) -> None:
     plan = Plan(release=release, python="3.11", target="mkl", threading="threadpool")
     assert judge.importing(Results((environment, tensorflow), SUCCEEDED), plan).status == "pass"
     features = ("AVX2", "AVX512F", "AVX512_VNNI", "AVX512_BF16", "AVX_VNNI", "FMA")
-    assert judge.message((DATA / f"start-{release}.stderr.txt").read_text()) == features
-    assert judge.message("WARNING: All log messages before absl::InitializeLog() is called") == ()
+    assert judge.unused_features((DATA / f"start-{release}.stderr.txt").read_text()) == features
+    assert judge.unused_features("WARNING: All log messages before absl::InitializeLog() is called") == ()
     assert onednn((DATA / f"onednn-{release}.txt").read_text()).status == "pass"
     off = (DATA / f"onednn-off-{release}.txt").read_text()
     # Its lines about gemm_api prove nothing.

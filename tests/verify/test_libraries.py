@@ -57,7 +57,7 @@ def test_a_library_that_cannot_be_copied_is_named_with_the_reason(files: dict[st
 
 
 def inspected(engine: ImageEngine, name: str = "x") -> inspector.Inspection:
-    return libraries.image(cast(Engine, engine), name, full=False, progress=Progress(io.StringIO()))
+    return libraries.inspect_image(cast(Engine, engine), name, full=False, progress=Progress(io.StringIO()))
 
 
 def test_an_image_is_inspected_by_its_labels() -> None:

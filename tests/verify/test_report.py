@@ -87,7 +87,7 @@ def report(verdict: str = "pass", *checks: Check) -> Report:
 
 
 def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
-    path = reporting.write(report(), tmp_path / "reports")
+    path = reporting.write_report(report(), tmp_path / "reports")
     assert path.name == "2.21.0-mkl-py3.11-f16c.json"
     assert reporting.stored(path.parent, "2.21.0-mkl-py3.11-f16c") == report()
     assert sorted(file.suffix for file in path.parent.iterdir()) == [".html", ".json", ".md"], (
@@ -155,7 +155,7 @@ def test_markdown_says_what_to_do_first_and_then_what_was_seen() -> None:
 
 def shown(one: Report) -> list[str]:
     stream = io.StringIO()
-    reporting.show(one, stream)
+    reporting.show_report(one, stream)
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
@@ -182,8 +182,8 @@ def test_the_terminal_shows_each_check_and_for_a_failure_what_to_do() -> None:
 
 
 def test_a_failure_is_kept_beside_the_report_of_an_image_in_use(tmp_path: Path) -> None:
-    good = reporting.write(report(), tmp_path / "a" / "b")
-    bad = reporting.write(report("fail", check("isa", "fail")), good.parent)
+    good = reporting.write_report(report(), tmp_path / "a" / "b")
+    bad = reporting.write_report(report("fail", check("isa", "fail")), good.parent)
     assert (good.name, bad.name) == ("2.21.0-mkl-py3.11-f16c.json", "2.21.0-mkl-py3.11-f16c-failed.json")
     assert reporting.from_json(good.read_bytes()).passed
     assert len(list(good.parent.iterdir())) == 6
@@ -220,7 +220,7 @@ def test_a_report_without_a_start_can_be_shown() -> None:
     )
     assert "Throughput" not in reporting.to_markdown(bare)
     assert "Throughput" not in ParsedPage(reporting.to_html(bare)).titles
-    reporting.show(bare, io.StringIO())
+    reporting.show_report(bare, io.StringIO())
     assert reporting.from_json(records.to_json(bare)) == bare
 
 

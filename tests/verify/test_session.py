@@ -50,7 +50,7 @@ class SessionEngine(ImageEngine):
 
     @contextmanager
     def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[Sandbox]:
-        assert {f"{path}/{name}" for name in files} == {*probe.files(), f"{probe.ROOT}/{LESSER_CPU}"}
+        assert {f"{path}/{name}" for name in files} == {*probe.probe_files(), f"{probe.ROOT}/{LESSER_CPU}"}
         self.events.append("sandbox")
         yield SANDBOX
         self.events.append("sandbox removed")

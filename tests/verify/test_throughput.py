@@ -15,7 +15,7 @@ from tfbuild import plan
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure import evaluate, experiments
 from tfbuild.measure import rounds as rounding
-from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.evaluate import BASE_AGAIN
 from tfbuild.measure.records import Round, Sample
 from tfbuild.measure.rounds import CaseRun
 from tfbuild.measure.workers import Machine, Pool
@@ -45,7 +45,7 @@ def rounds(
 
     def row() -> dict[str, Round]:
         slow = noise.uniform(0.1, 0.2)
-        times = {IMAGE: slow, OTHER: slow * speed, AGAIN: slow * bias}
+        times = {IMAGE: slow, OTHER: slow * speed, BASE_AGAIN: slow * bias}
         return {
             name: Round(samples={arm: sample(time) for arm, time in times.items()}, foreign=foreign)
             for name in WORKLOADS
@@ -134,7 +134,7 @@ def test_a_sample_with_more_calls_is_scaled_to_the_calls_of_the_others() -> None
 
 @pytest.fixture
 def script() -> Script:
-    return Script(seconds={IMAGE: 0.01, AGAIN: 0.01, OTHER: 0.02}, inner=13)
+    return Script(seconds={IMAGE: 0.01, BASE_AGAIN: 0.01, OTHER: 0.02}, inner=13)
 
 
 def run(script: Script) -> tuple[Judgement, Verification, ImageEngine]:
@@ -182,7 +182,7 @@ def test_past_its_share_of_the_time_only_the_rounds_of_an_interval_are_taken(
 
 @each("question", [("hello", ""), ("prepare", IMAGE), ("sample", IMAGE)])
 def test_a_worker_that_dies_is_the_image_s_failure(question: tuple[str, str]) -> None:
-    check, state, _ = run(Script(seconds={IMAGE: 0.01, AGAIN: 0.01, OTHER: 0.02}, dies=[question]))
+    check, state, _ = run(Script(seconds={IMAGE: 0.01, BASE_AGAIN: 0.01, OTHER: 0.02}, dies=[question]))
     assert (check.status, state.throughput) == ("fail", None)
     assert check.detail.startswith("could not be measured: ")
 

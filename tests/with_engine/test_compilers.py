@@ -50,7 +50,7 @@ class Compiler:
 
     def knows(self, row: Feature | Level) -> bool:
         """Whether the facts say so."""
-        name, version = known_compilers.find(self.spelled)
+        name, version = known_compilers.parse_compiler(self.spelled)
         return int(getattr(row, name)) <= version
 
     def takes(self, flags: str) -> Answer:

@@ -39,7 +39,7 @@ def test_what_is_pushed_from_there_is_described_and_pulled_here(
     # There an image is known by its manifest, here by its configuration.
     assert done.digest == newer.image(name).id
     assert not push(newer, name, place, tmp_path).uploaded
-    found = pushing.find(place, one.id)
+    found = pushing.find_published(place, one.id)
     pushing.refuse_unfinished(place, found, None)
     engine.pull(found.reference, Progress())
     try:

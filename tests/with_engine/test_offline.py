@@ -23,7 +23,7 @@ from tests.with_engine import mirror, objectcode, second
 from tests.with_engine.conftest import ROOT, Site
 from tests.with_engine.test_compile import RELEASE, TREE, features
 from tfbuild.engine import Engine
-from tfbuild.pipeline.bundle import read
+from tfbuild.pipeline.bundle import read_bundle
 
 pytestmark = pytest.mark.nightly
 OFFICIAL = ("--target", "mkl", "--wheel", "official", "--release", "2.21.0", "--python", "3.11")
@@ -74,7 +74,7 @@ def bundles(engine: Engine, site: Site, tmp_path_factory: pytest.TempPathFactory
     # The image of the double has the requirements of the official wheel.
     words = ("bundle", *options, *site.options()[4:8], "--output", str(made.double), "--json")
     assert len(json.loads(ended(invoke(folder, *words))[0])["builds"]) == 2
-    assert not any(engine.exists(name) for name in read(made.double).listing.layers)
+    assert not any(engine.exists(name) for name in read_bundle(made.double).listing.layers)
     return made
 
 

@@ -100,7 +100,7 @@ def label(
         image_id = engine.build(folder, BuildSettings(log=folder / "log", progress=Progress()), tag=name)
     if verified:
         passed = replace(report(), id=of.id)
-        reporting.write(replace(passed, image=replace(passed.image, id=image_id)), tmp_path / "reports")
+        reporting.write_report(replace(passed, image=replace(passed.image, id=image_id)), tmp_path / "reports")
     return name
 
 
@@ -132,7 +132,7 @@ def push(engine: Engine, image: str, place: Registry, tmp_path: Path, *, force: 
 
 def choose(place: Registry, recorded: str, release: str = "") -> Choice:
     host = parsed(recorded)
-    return pulling.select(place, host, release=release, target="mkl", python="")
+    return pulling.choose_image(place, host, release=release, target="mkl", python="")
 
 
 @cache
@@ -333,7 +333,7 @@ def offered_after(steps: int, engine: Engine, server: Server, old_and_new: tuple
 
 
 def refuse_unfinished(place: Registry, name: str) -> None:
-    pushing.refuse_unfinished(place, pushing.find(place, name), None)
+    pushing.refuse_unfinished(place, pushing.find_published(place, name), None)
 
 
 def test_a_push_that_dies_in_its_upload_or_its_indexes_offers_nothing_half_and_the_next_one_ends_it(

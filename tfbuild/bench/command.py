@@ -21,7 +21,7 @@ from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import limit_seconds
 from tfbuild.util.terminal import cause
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+REPORT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
 def settings(*, quick: bool, full: bool, budget: str, against: str) -> Settings:
@@ -41,9 +41,9 @@ def rows_of(only: Sequence[str], chosen: Settings, named: Sequence[str], batch: 
     if not named:
         if batch:
             raise UsageError("--batch-size needs --model", hint="name the model: --model resnet50")
-        return experiments.select(only, quick=chosen.quick)
-    model_row = experiments.model_row(named, experiments.batch_size(batch))
-    others = experiments.select(only, quick=chosen.quick) if only else ()
+        return experiments.select_experiments(only, quick=chosen.quick)
+    model_row = experiments.model_row(named, experiments.parse_batch_size(batch))
+    others = experiments.select_experiments(only, quick=chosen.quick) if only else ()
     return (*(row for row in others if row.name != model_row.name), model_row)
 
 
@@ -62,7 +62,7 @@ def run(
     `python`: an environment in place of an image, as `against` is then, too. Raises UsageError if nothing was measured;
     then no report is written, and an older one of that name stays.
     """
-    if name and not NAME.fullmatch(name):
+    if name and not REPORT_NAME.fullmatch(name):
         raise UsageError(
             f"--name {name!r} is not a valid name",
             hint="use letters, digits and ._+-, as in --name before for reports/before.json",
@@ -86,20 +86,20 @@ def run(
         if json:
             sys.stdout.write(records.to_json(report))
         else:
-            reporting.show(report)
-        path = write(report, reports, name)
+            reporting.show_report(report)
+        path = write_report(report, reports, name)
         if not json:
             print(f"report {path.with_suffix('.html')}", file=sys.stderr)
         if report.interrupted:
             raise Interrupted(f"interrupted; the results so far are in {path}")
 
 
-def write(report: BenchReport, folder: Path, name: str = "") -> Path:
+def write_report(report: BenchReport, folder: Path, name: str = "") -> Path:
     """Write JSON and a page, each whole or not at all; return the path of the JSON.
 
     Raises UsageError if a file cannot be written, DiskFull if no space is left.
     """
-    target = reporting.path(report, folder, name)
+    target = reporting.report_path(report, folder, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files.replace_file(target, records.to_json(report))

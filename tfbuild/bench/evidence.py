@@ -79,7 +79,7 @@ def _primitives(observation: Observation, cases: Sequence[Case], switch: str) ->
             observation.machine.image,
             ["python", f"{probe.FOLDER}/bench"],
             env={**workers.QUIET, **judge.TALKATIVE, "TF_ENABLE_ONEDNN_OPTS": switch},
-            files=probe.files(),
+            files=probe.probe_files(),
             stdin="".join(f"{json.dumps(question)}\n" for question in asked).encode(),
             timeout=max(LEAST_SECONDS, SHARE * observation.seconds / 2),
         )

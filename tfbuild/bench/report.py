@@ -52,7 +52,7 @@ def emptiness(report: BenchReport) -> str:
     return "; ".join([*reasons][:MOST_REASONS]) or "it has no experiment"
 
 
-def path(report: BenchReport, folder: Path, name: str = "") -> Path:
+def report_path(report: BenchReport, folder: Path, name: str = "") -> Path:
     """Return NAME.json; without a name bench-ID.json, by tfbuild's identifier of the image, its id or release."""
     if name:
         return folder / f"{name}.json"
@@ -65,7 +65,7 @@ def path(report: BenchReport, folder: Path, name: str = "") -> Path:
 # --- terminal --------------------------------------------------------------------------------------------------------
 
 
-def show(report: BenchReport, stream: IO[str] | None = None) -> None:
+def show_report(report: BenchReport, stream: IO[str] | None = None) -> None:
     """Print what to change, then tables, to `stream` (default: stdout), with colours on a terminal."""
     from rich.text import Text
 
@@ -79,7 +79,7 @@ def show(report: BenchReport, stream: IO[str] | None = None) -> None:
         *(Text(fit(line), no_wrap=True) for line in _changes(advise(report))),
         table,
         *(Text(f"{row.name}: {finding.text}") for row in report.experiments for finding in row.findings),
-        Text(f"{report.image.ref}: {ended} after {report.seconds:.0f} s; {wording.noise(report)}"),
+        Text(f"{report.image.ref}: {ended} after {report.seconds:.0f} s; {wording.noise_note(report)}"),
     ]
     print(terminal.rendered(parts, stream), end="", file=stream)
 
@@ -131,7 +131,7 @@ def to_html(report: BenchReport) -> str:
     return pages.render(
         "bench/report.html",
         report=report,
-        noise=wording.noise(report),
+        noise=wording.noise_note(report),
         change=CHANGE,
         no_change=NO_CHANGE,
         advice=advise(report),

@@ -403,7 +403,7 @@ def _close_special(pool: Pool) -> None:
 
 def recorded_settings(lines: Iterable[str]) -> dict[str, str]:
     """Return the variables that experiments set from `lines` (NAME=VALUE); others may hold secrets."""
-    cases = ((row, case) for row in experiments.known() for case in row.case)
+    cases = ((row, case) for row in experiments.known_experiments() for case in row.case)
     names = {name for row, case in cases for env in (case.env, *(arm.env for arm in row.arms(case))) for name in env}
     pairs = (line.partition("=") for line in lines)
     return {name: value for name, _, value in pairs if value and name in names}

@@ -58,7 +58,7 @@ def time(seconds: float | None) -> str:
     return f"{seconds * 1e9:.3g} ns"
 
 
-def noise(report: BenchReport) -> str:
+def noise_note(report: BenchReport) -> str:
     """Say how quiet the machine was, and what the time budget cut short; no other text repeats the latter."""
     cases = [case for row in report.experiments for case in row.cases if case.rounds]
     if not cases:

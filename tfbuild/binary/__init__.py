@@ -127,6 +127,6 @@ def string(content: bytes | mmap.mmap, offset: int) -> str:
     return content[offset : offset + MOST_NAME].partition(b"\0")[0].decode("latin-1")
 
 
-def rows(kind: struct.Struct, content: bytes) -> Iterator[tuple[int, ...]]:
+def table_rows(kind: struct.Struct, content: bytes) -> Iterator[tuple[int, ...]]:
     """Yield the rows of a table, without a last one that is cut off."""
     return kind.iter_unpack(content[: len(content) // kind.size * kind.size])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfbuild import facts
-from tfbuild.binary import FUNCTION, SYMBOL, Library, LibraryUnreadable, opened, rows
+from tfbuild.binary import FUNCTION, SYMBOL, Library, LibraryUnreadable, opened, table_rows
 from tfbuild.facts import releases
 
 # Limits for reading. The library of TensorFlow 2.21 has 65 MB.
@@ -88,7 +88,7 @@ def _functions(library: Library) -> tuple[Function, ...]:
     names = _names(library.content(".strtab"))
     functions = tuple(
         Function(name=names[name], address=value, size=size)
-        for name, info, _, section, value, size in rows(SYMBOL, library.content(".symtab"))
+        for name, info, _, section, value, size in table_rows(SYMBOL, library.content(".symtab"))
         if name in names and info & 0xF == FUNCTION and section
     )[:MOST_FUNCTIONS]
     if not any(function.name.startswith(INITIALIZER) for function in functions):
@@ -99,10 +99,10 @@ def _functions(library: Library) -> tuple[Function, ...]:
 def _imported(library: Library) -> frozenset[int]:
     """Return the GOT slots (addresses of pointers) through which the library calls exported test functions."""
     names = _names(library.content(".dynstr"))
-    symbols = enumerate(rows(SYMBOL, library.content(".dynsym")))
+    symbols = enumerate(table_rows(SYMBOL, library.content(".dynsym")))
     testing = {index for index, row in symbols if _tests(names.get(row[0], b""))}
     tables = [s.name for s in library.sections if s.kind == "SHT_RELA" and s.name in (".rela.plt", ".rela.dyn")]
-    relocations = (row for name in tables for row in rows(RELOCATION, library.content(name)))
+    relocations = (row for name in tables for row in table_rows(RELOCATION, library.content(name)))
     return frozenset(offset for offset, info, _ in relocations if info >> 32 in testing)
 
 

@@ -41,7 +41,7 @@ MOST_LISTED = 16 << 20
 MOST_TEXT = 8 << 20
 # How wheels are compressed. zipfile decompresses a few KB by bzip2 or LZMA to gigabytes at once.
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-AGAIN = "download or build it again"
+FETCH_AGAIN = "download or build it again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,15 +186,15 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
         with _WheelFile(path) as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             if any(member.compress_type not in METHODS for member in members):
-                raise BadInput(f"{path.name} is not compressed by deflate, as wheels are", hint=AGAIN)
+                raise BadInput(f"{path.name} is not compressed by deflate, as wheels are", hint=FETCH_AGAIN)
             if (size := sum(member.file_size for member in members)) > MOST_UNPACKED:
-                raise BadInput(f"{path.name} would be unpacked to {size >> 20:,} MiB", hint=AGAIN)
+                raise BadInput(f"{path.name} would be unpacked to {size >> 20:,} MiB", hint=FETCH_AGAIN)
             yield archive
     except TfbuildError:
         raise
     except Exception as error:  # zlib.error, RuntimeError (encrypted), NotImplementedError, EOFError, BadZipFile ...
         if not isinstance(error, OSError):
-            raise BadInput(f"{path.name} cannot be read: {type(error).__name__} {error}", hint=AGAIN) from error
+            raise BadInput(f"{path.name} cannot be read: {type(error).__name__} {error}", hint=FETCH_AGAIN) from error
         if error.errno in files.FULL:  # what is unpacked or written meanwhile
             raise
         raise BadInput(f"{path.name} cannot be read: {error.strerror}", hint="check its permissions") from error
@@ -205,7 +205,7 @@ class _WheelFile(io.FileIO):
 
     def read(self, size: int | None = -1) -> bytes:
         if size is not None and size > MOST_LISTED:
-            raise BadInput(f"{Path(str(self.name)).name} has a list of {size >> 20} MiB of its files", hint=AGAIN)
+            raise BadInput(f"{Path(str(self.name)).name} has a list of {size >> 20} MiB of its files", hint=FETCH_AGAIN)
         return super().read(size)
 
 
@@ -214,7 +214,7 @@ def text_in(archive: zipfile.ZipFile, name: str) -> bytes:
     size = archive.getinfo(name).file_size
     if size > MOST_TEXT:
         wheel = Path(str(archive.filename)).name
-        raise BadInput(f"{wheel} has a {name} of {size >> 20} MiB", hint=AGAIN)
+        raise BadInput(f"{wheel} has a {name} of {size >> 20} MiB", hint=FETCH_AGAIN)
     with archive.open(name) as file:
         return file.read(size + 1)  # without a number, zipfile decompresses all at once
 

@@ -148,14 +148,14 @@ def read_code(
 
 
 @cache
-def table() -> CodeTable:
+def code_table() -> CodeTable:
     """Return the rows of facts/code.toml."""
     return facts.load("code", CodeTable)
 
 
 def written() -> frozenset[str]:
     """Return the features that show in every library that was compiled for them."""
-    return frozenset(row.feature for row in table().written)
+    return frozenset(row.feature for row in code_table().written)
 
 
 def rounded(held: frozenset[str], arch: str) -> frozenset[str]:
@@ -175,12 +175,12 @@ def rounded(held: frozenset[str], arch: str) -> frozenset[str]:
 @cache
 def threshold(method: str) -> float:
     """Return the share of regions from which on a feature counts as compiled in."""
-    return next(row.share for row in table().judged if row.method == method)
+    return next(row.share for row in code_table().judged if row.method == method)
 
 
 @cache
 def _known() -> tuple[tuple[str, re.Pattern[bytes]], ...]:
-    return tuple((row.project, re.compile(row.symbols.encode())) for row in table().dispatched)
+    return tuple((row.project, re.compile(row.symbols.encode())) for row in code_table().dispatched)
 
 
 def project(name: bytes) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfbuild.ci.matrix import Row, table
+from tfbuild.ci.matrix import Row, matrix_table
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import UNVERIFIED, image_name
 from tfbuild.errors import UsageError
@@ -33,7 +33,7 @@ class Format:
 def text(name: str, rows: Sequence[Row], folder: Path) -> str:
     """Return the rows in that format; `folder`: for build contexts. Raises UsageError beyond its CI system's limits."""
     written = FORMATS[name].write(rows, folder)
-    for system in (row for row in table().system if row.name == name):
+    for system in (row for row in matrix_table().system if row.name == name):
         hint = "narrow the matrix (--only '*-mkl-*', --python 3.12, --release 2.20), or split it by --target"
         if len(rows) > system.jobs:
             raise UsageError(f"{len(rows)} rows are more than the {system.jobs} jobs of one {name} matrix", hint=hint)
@@ -72,7 +72,7 @@ def _row(build: Build) -> dict[str, str]:
         "platform": build.platform,
         "instruction_set": build.instruction_set.name,
         "wheel": build.wheel.kind,
-        "options": dockerfile.options(build),
+        "options": dockerfile.build_options(build),
     }
 
 
@@ -85,7 +85,7 @@ def _github(rows: Sequence[Row], folder: Path) -> str:
 def _gitlab(rows: Sequence[Row], folder: Path) -> str:
     """Return a child pipeline for GitLab (JSON is YAML): one job per row, extending the repository's own `.tfbuild`."""
     variables = [
-        {"TFBUILD_ID": build.id, "TFBUILD_OPTIONS": dockerfile.options(build), "TFBUILD_RUNNER": label}
+        {"TFBUILD_ID": build.id, "TFBUILD_OPTIONS": dockerfile.build_options(build), "TFBUILD_RUNNER": label}
         for build, label in rows
     ]
     # GitLab expands $NAME in the values of variables; $$ is a dollar sign.

@@ -58,7 +58,7 @@ class MatrixTable(Facts, frozen=True):
     runner: tuple[Runner, ...]
 
 
-def table() -> MatrixTable:
+def matrix_table() -> MatrixTable:
     """Return the facts about platforms, CI systems and their machines."""
     return facts.load("matrix", MatrixTable)
 
@@ -82,7 +82,7 @@ class MatrixRequest:
     only: tuple[str, ...] = ()
 
 
-def select(request: MatrixRequest) -> tuple[list[Build], Counter[str]]:
+def select_builds(request: MatrixRequest) -> tuple[list[Build], Counter[str]]:
     """Return all combinations that can be planned, and the reasons for which others cannot, with their numbers.
 
     Builds are sorted by release (oldest first), target, Python, platform and identifier; each identifier is there once.
@@ -143,7 +143,7 @@ def _kinds(request: MatrixRequest) -> Iterator[Request]:
     for name in request.platforms:
         plan.choose_platform(Request(platform=name))  # raises UsageError for an unknown one
     wheels = request.wheels or WHEELS
-    for platform in table().platform:
+    for platform in matrix_table().platform:
         if request.platforms and platform.name not in request.platforms:
             continue
         if "official" in wheels:
@@ -173,7 +173,7 @@ def schedule(builds: Sequence[Build], system: str, own: Sequence[str]) -> tuple[
     `own`: the user's machines, as WHEEL[:PLATFORM]=LABEL. Raises UsageError if no build is left.
     """
     labels = dict(map(_own_label, own))
-    hosted = [row for row in table().runner if row.system == system]
+    hosted = [row for row in matrix_table().runner if row.system == system]
     rows: list[Row] = []
     without: Counter[tuple[str, str, int]] = Counter()
     for build in builds:

@@ -178,7 +178,7 @@ def verify_published(
     run = run_of(options)
     place = registry_of(registry, options["ca_cert"])
     demand = signing.demand_of(signed, place.ca)
-    found = pushing.find(place, image, demand)
+    found = pushing.find_published(place, image, demand)
     base = pushing.base_of(found, place.ca) if context else None
     if base and base.note:
         say_note(f"the base {base.name} is not compared: {base.note}")
@@ -210,8 +210,8 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
     if json:
         sys.stdout.write(records.to_json(report))
     else:
-        reporting.show(report)
-        say(f"image {image}, report {reporting.path(report, REPORTS).with_suffix('.html')}")
+        reporting.show_report(report)
+        say(f"image {image}, report {reporting.report_path(report, REPORTS).with_suffix('.html')}")
     reporting.raise_if_failed(report, image)
 
 
@@ -241,7 +241,7 @@ def inspect(subject: str, *, engine: str, full: bool, sbom: bool, json: bool) ->
 
     if inspector.is_image(subject):
         connected = engine_of(engine)
-        inspection = libraries.image(connected, image_on(connected, subject), full=full, progress=Progress())
+        inspection = libraries.inspect_image(connected, image_on(connected, subject), full=full, progress=Progress())
     else:
         inspection = inspector.inspect(Path(subject), full=full, progress=Progress())
     if json:

@@ -29,8 +29,8 @@ def fleet(hosts: str, *, also: list[str], images: str, json: bool) -> None:
     from tfbuild import fleet as fleets
 
     most = positive("images", images)
-    chosen = fleets.choose(fleets.gather((hosts, *also)), most)
-    print(fleets.to_json(chosen)) if json else fleets.show(chosen)
+    chosen = fleets.choose(fleets.read_hosts((hosts, *also)), most)
+    print(fleets.to_json(chosen)) if json else fleets.show_fleet(chosen)
 
 
 @verb(
@@ -58,7 +58,7 @@ def matrix(
 ) -> None:
     """Print the rows of a CI matrix, in a stable order: all combinations that can be built, or a file's list."""
     from tfbuild.ci import formats
-    from tfbuild.ci.matrix import MatrixRequest, schedule, select
+    from tfbuild.ci.matrix import MatrixRequest, schedule, select_builds
     from tfbuild.pipeline.build_context import write_context
 
     if (form := formats.FORMATS.get(format)) is None:
@@ -68,7 +68,7 @@ def matrix(
         raise UsageError("--runner applies to CI jobs only", hint=" or ".join(systems))
     requested = {name if name == "only" else f"{name}s": tuple(values) for name, values in chosen.items()}
     images, listed = _images(fleet, chosen) if fleet else (), _listed(options, {**chosen, "fleet": [fleet]})
-    builds, refused = select(MatrixRequest(**requested, images=images, builds=listed.builds))
+    builds, refused = select_builds(MatrixRequest(**requested, images=images, builds=listed.builds))
     for reason, count in refused.most_common():
         say(f"{counted(count, 'combination')} cannot be built: {reason}")
     folder = Path(output)
@@ -84,7 +84,7 @@ def matrix(
 
 def _listed(file: str, chosen: Mapping[str, Sequence[str]]) -> OptionsFile:
     """Return the file with the list of builds. Raises UsageError for options of other rows."""
-    listed = options_file.find(file)
+    listed = options_file.find_options_file(file)
     used = [f"--{name}" for name, values in chosen.items() if any(values) and name != "only"]
     if listed.builds and used:
         hint = "--only GLOB keeps some of them; to ignore the list, run in another folder or name another --options"

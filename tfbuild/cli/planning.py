@@ -129,9 +129,9 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, *
         from tfbuild.plan import explain as explaining
 
         named = requested_set(request, PLATFORMS[chosen], host, exact=True) or instruction_set
-        cpuid = recordings.diagnostics(read_text(Path(cpuinfo)) if cpuinfo else recordings.loader()) is not None
+        cpuid = recordings.diagnostics(read_text(Path(cpuinfo)) if cpuinfo else recordings.loader_text()) is not None
         read = host if isa.means_host(cpu) else None
-        rows += explaining.rows(named, instruction_set, flags, release, read, cpuid=cpuid)
+        rows += explaining.feature_rows(named, instruction_set, flags, release, read, cpuid=cpuid)
     notes = [*flags.notes]
     if other := named_architecture(asked):
         notes.insert(0, f"{cpu} is for {other}: shown for {chosen}")
@@ -237,7 +237,7 @@ def select_on_host(request: Request) -> tuple[Build, "HostSystem"]:
 
     if request.wheel not in ("", "source"):
         raise UsageError("--no-container is for compiles", hint="leave out --wheel")
-    machine = machines.read()
+    machine = machines.read_machine()
     place = (machine.distribution, machine.glibc)
     return select_build(request, host_cpu(request.cpuinfo), place), machine
 

@@ -100,7 +100,7 @@ def pull(
     source = registry_of(registry, ca_cert)
     demand = signing.demand_of(signed, source.ca)
     host = running_cpu(cpuinfo, ca_cert, chosen)
-    choice = pulling.select(source, host, **wanted)
+    choice = pulling.choose_image(source, host, **wanted)
     try:
         best, manifest, choice = pulling.accept(source, choice, demand)
     except (NothingFits, VerificationFailed):
@@ -203,7 +203,7 @@ def install(*, index: str, python: str, cpuinfo: str, ca_cert: str, signed: str,
     host = detect_cpu(Path(cpuinfo) if cpuinfo else None)
     rows = source.wheels(signed)
     environment = installing.environment(python)
-    choice = installing.select(rows, environment, host, release=options["release"], target=target)
+    choice = installing.choose_wheel(rows, environment, host, release=options["release"], target=target)
     if dry_run:
         show_passed_over(choice)
     row = installing.chosen_row(rows, choice, source.name)

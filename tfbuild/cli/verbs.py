@@ -89,7 +89,7 @@ class Call:
         given = {name: value for name, value in self.values.items() if value or name not in values}
         if not self.verb.settings:
             return {**values, **given}
-        file = options_file.find(given.get("options", ""))
+        file = options_file.find_options_file(given.get("options", ""))
         of_file = {name.replace("-", "_"): value for name, value in file.values.items() if name in self.verb.settings}
         places = {name: COMMAND_LINE if name.replace("-", "_") in given else file.path for name in self.verb.settings}
         origins = {name: place for name, place in places.items() if name.replace("-", "_") in {**of_file, **given}}

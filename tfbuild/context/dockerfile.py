@@ -51,7 +51,7 @@ COMPILE_FILES = (
 )  # fmt: skip
 
 
-def files(build: Build, *, base_digest: str = "") -> dict[str, str]:
+def context_files(build: Build, *, base_digest: str = "") -> dict[str, str]:
     """Return the files that tfbuild itself puts into a context, by their paths there, the most interesting first."""
     usage = f"docker build --platform {build.platform} --tag {image_name(build, UNVERIFIED)} ."
     origin = command(build) + (" --pin" if base_digest else "")
@@ -97,7 +97,7 @@ def command(build: Build) -> str:
     return shlex.join(["invoke", "dockerfile", *build.words])
 
 
-def options(build: Build) -> str:
+def build_options(build: Build) -> str:
     """Return the options with which `invoke build` builds this, quoted for a shell."""
     return shlex.join(build.words)
 
@@ -110,7 +110,7 @@ def render_entrypoint(build: Build, *, header: str) -> str:
 def _dockerfile(build: Build) -> dict[str, object]:
     return {
         "build": build,
-        "options": options(build),
+        "options": build_options(build),
         "fixes": any(row.edits for row in build.fixes),
         "requirement": requirement(build),
         "environment": sorted(environment(build).items()),

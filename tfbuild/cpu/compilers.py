@@ -63,16 +63,16 @@ class CompilerTable(Facts, frozen=True):
     broken: tuple[Broken, ...]
 
 
-def table() -> CompilerTable:
+def compiler_table() -> CompilerTable:
     """Return the rows of facts/compilers.toml."""
     return facts.load("compilers", CompilerTable)
 
 
 @lru_cache(maxsize=2**8)
-def find(text: str) -> tuple[str, int]:
+def parse_compiler(text: str) -> tuple[str, int]:
     """Return ("gcc", 12) for "gcc-12"; raises Unsupported with those that were tried."""
     match = SPELLED.fullmatch(text.strip().lower().replace("clang++", "clang").replace("g++", "gcc"))
-    tried = table().compiler
+    tried = compiler_table().compiler
     if match and int(match[2]) in tried[match[1]]:
         return match[1], int(match[2])
     options = ", ".join(f"{name}-{versions[0]} to {name}-{versions[-1]}" for name, versions in tried.items())
@@ -112,7 +112,7 @@ def flags(
     `named`: the user's name for the CPU, for a note on what it stands for. Raises Unsupported if the compiler was not
     tried, UsageError if the vector width would change nothing.
     """
-    name, version = find(compiler)
+    name, version = parse_compiler(compiler)
     dropped = dict(_unusable(isa, name, version, release))
     level = largest_level(frozenset(isa.features) - dropped.keys(), isa.arch, name, version)
     dropped |= dict(_unknown(frozenset(isa.features) - level.features - dropped.keys(), name, version))
@@ -134,7 +134,7 @@ def _unusable(isa: InstructionSet, name: str, version: int, release: str) -> Ite
     for feature in held:
         if not facts.feature(feature).use:
             yield feature, "only intrinsics use it; requiring it would exclude hosts without any gain"
-    for row in table().broken:
+    for row in compiler_table().broken:
         if row.concerns(name, version, release) and _is_about(row, held, isa.arch):
             yield row.feature, f"breaks TensorFlow {release} with {name}-{version}: {row.reason} ({row.source})"
     for feature in held:
@@ -185,7 +185,7 @@ def switched_on(name: str) -> frozenset[str]:
 
 
 def _extras(held: frozenset[str], arch: str, name: str, width: str) -> tuple[str, ...]:
-    extras = [row.flag for row in table().extra if row.compiler == name and _is_about(row, held, arch)]
+    extras = [row.flag for row in compiler_table().extra if row.compiler == name and _is_about(row, held, arch)]
     if not width:
         return tuple(extras)
     if width not in WIDTHS:

@@ -84,7 +84,7 @@ def detect(path: Path | None = None) -> Cpu:
 @cache
 def _linux(path: str) -> Cpu:
     # An empty line separates the diagnostics from the last core's block.
-    return parse(f"{read_text(Path(path))}\n\n{recordings.loader()}", origin=path, machine=platform.machine())
+    return parse(f"{read_text(Path(path))}\n\n{recordings.loader_text()}", origin=path, machine=platform.machine())
 
 
 def read_text(path: Path) -> str:

@@ -72,7 +72,7 @@ def parse_recording(text: str, *, origin: str, machine: str) -> Reading:
     """Read `text`; raises Unsupported if it describes no x86-64 or aarch64 CPU. `machine`: uname's name for it."""
     text = text.replace("\r\n", "\n")
     is_json = text.lstrip().startswith("{")
-    return _library(text, origin) if is_json else _kernel(text, origin, machine)
+    return _read_py_cpuinfo(text, origin) if is_json else _read_kernel(text, origin, machine)
 
 
 def canonical(names: Iterable[str], arch: str) -> frozenset[str]:
@@ -91,7 +91,7 @@ def refusal(origin: str, reason: str) -> Unsupported:
 # --- Linux ------------------------------------------------------------------------------------------------------------
 
 
-def _kernel(text: str, origin: str, machine: str) -> Reading:
+def _read_kernel(text: str, origin: str, machine: str) -> Reading:
     # Line by line, as the entry point does: a recording may have no empty line between the cores.
     lists = [(key, frozenset(names.split())) for key, names in LISTED.findall(text)]
     arch = _arch(lists)
@@ -126,7 +126,7 @@ def _arch(lists: list[tuple[str, frozenset[str]]]) -> str:
 # --- py-cpuinfo's JSON ------------------------------------------------------------------------------------------------
 
 
-def _library(text: str, origin: str) -> Reading:
+def _read_py_cpuinfo(text: str, origin: str) -> Reading:
     """Read py-cpuinfo's answer. It merges sources: it may list what a kernel switched off, and may lack OSXSAVE."""
     try:
         record = decode(text, RecordedLibrary)
@@ -175,7 +175,7 @@ def diagnostics(text: str) -> Diagnostics | None:
 
 
 @cache
-def loader(path: Path = LOADER) -> str:
+def loader_text(path: Path = LOADER) -> str:
     """Return what this machine's loader prints about the CPU, or "" if it is not that of glibc 2.33 or newer.
 
     The environment is empty: GLIBC_TUNABLES could mask features, but does not change what TensorFlow can use.

@@ -88,7 +88,7 @@ def require_free(folder: Path | None, required: int, hint: str = PRUNE_HINT) -> 
 
 # No event has this name, so the engine sends nothing but the head of its answer.
 NO_EVENT = {"filters": '{"event": ["none"]}'}
-AGAIN = "run the same command again: what was made is kept"
+REPEAT = "run the same command again: what was made is kept"
 
 
 @contextmanager

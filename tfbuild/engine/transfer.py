@@ -56,7 +56,7 @@ class TransferFailed(TfbuildError):
         super().__init__(without_secrets(error.strip(), foreign=True), hint=hint)
 
 
-def again(transfer: Callable[[], None], progress: Progress) -> None:
+def retried(transfer: Callable[[], None], progress: Progress) -> None:
     """Run a transfer, and retry it if that can help."""
     for attempt in range(1, TRIES + 1):
         try:

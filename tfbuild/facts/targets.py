@@ -52,58 +52,58 @@ class TargetTable(Facts, frozen=True, kw_only=True):
     exclusion: tuple[Exclusion, ...]
 
 
-def table() -> TargetTable:
+def target_table() -> TargetTable:
     """Return the facts, read once a process."""
     return facts.load("targets", TargetTable)
 
 
 def names() -> tuple[str, ...]:
     """Return all targets, in the file's order."""
-    return tuple(row.name for row in table().target)
+    return tuple(row.name for row in target_table().target)
 
 
-def find(name: str) -> Target | None:
+def find_target(name: str) -> Target | None:
     """Return the target of that name, or None if there is none."""
-    return next((row for row in table().target if row.name == name), None)
+    return next((row for row in target_table().target if row.name == name), None)
 
 
 def named(word: str) -> str:
     """Return the target that people mean by a word, its name or another one; "" if there is none."""
-    return next((row.name for row in table().target if word in (row.name, *row.also)), "")
+    return next((row.name for row in target_table().target if word in (row.name, *row.also)), "")
 
 
 def get(name: str) -> Target:
     """Return the target of that name; raises UsageError with all names."""
-    if (target := find(name)) is None:
+    if (target := find_target(name)) is None:
         raise UsageError(f"unknown target {name!r}", hint=f"one of: {', '.join(names())}")
     return target
 
 
 def default() -> str:
     """Return the target that is planned if none is requested."""
-    return next(row.name for row in table().target if row.default)
+    return next(row.name for row in target_table().target if row.default)
 
 
 def matrix_targets() -> tuple[str, ...]:
     """Return the targets for which `invoke matrix` makes rows if none is requested."""
-    return tuple(row.name for row in table().target if row.matrix)
+    return tuple(row.name for row in target_table().target if row.matrix)
 
 
 def spelled() -> str:
     """Return all targets in words for the help, with titles that say more: cpu, mkl (oneDNN) or cuda."""
     *first, last = (
-        row.name if row.title.lower() == row.name else f"{row.name} ({row.title})" for row in table().target
+        row.name if row.title.lower() == row.name else f"{row.name} ({row.title})" for row in target_table().target
     )
     return f"{', '.join(first)} or {last}"
 
 
-def options(fits: str) -> str:
+def choosing(fits: str) -> str:
     """Return the options that choose a target with that field, for a hint: ``--target mkl``."""
-    return " or ".join(f"--target {row.name}" for row in table().target if getattr(row, fits))
+    return " or ".join(f"--target {row.name}" for row in target_table().target if getattr(row, fits))
 
 
 def exclusions(words: tuple[str, ...]) -> tuple[Exclusion, ...]:
     """Return the exclusions whose targets are all requested by some of `words`, in lower case."""
-    forms = {row.name: row.asked_by or re.escape(row.name) for row in table().target}
+    forms = {row.name: row.asked_by or re.escape(row.name) for row in target_table().target}
     requested = {name for name, form in forms.items() if any(re.search(form, word) for word in words)}
-    return tuple(row for row in table().exclusion if requested.issuperset(row.targets))
+    return tuple(row for row in target_table().exclusion if requested.issuperset(row.targets))

@@ -103,7 +103,7 @@ def read_fleet(path: Path) -> Fleet:
 # --- where hosts come from --------------------------------------------------------------------------------------------
 
 
-def gather(sources: Sequence[str]) -> dict[str, Cpu]:
+def read_hosts(sources: Sequence[str]) -> dict[str, Cpu]:
     """Return the CPUs of all recordings by their names, each file once. A source is a file or a folder of them.
 
     Raises UsageError if a source names nothing, and Unsupported, which lists all recordings that cannot be read.
@@ -216,7 +216,7 @@ def speed_loss(own: frozenset[str], image: frozenset[str], arch: str) -> float |
 # --- on the terminal --------------------------------------------------------------------------------------------------
 
 
-def show(fleet: Fleet, stream: IO[str] | None = None) -> None:
+def show_fleet(fleet: Fleet, stream: IO[str] | None = None) -> None:
     """Print the images, the hosts (equal ones on one line), and what the figures mean."""
     from rich.text import Text
 
@@ -267,7 +267,7 @@ def _few(names: Sequence[str], most: int) -> str:
 def _explanations(fleet: Fleet) -> Iterator[str]:
     if any(host.loss is not None for host in fleet.hosts):
         yield "The share of speed that a host gives up is an estimate, and 0% is not a guarantee."
-        speeds = ", ".join(f"{row.cpu} {row.relative_speed:.2f}" for row in gain.rows())
+        speeds = ", ".join(f"{row.cpu} {row.relative_speed:.2f}" for row in gain.measured_gains())
         yield f"Measured, relative to the official wheel: {speeds}. tfbuild/facts/gains.toml names the wheels."
     if bare := sorted({fleet.images[host.image].platform for host in fleet.hosts if host.loss is None}):
         yield f"{', '.join(bare)}: not measured; the number of unused features decides which images are chosen."

@@ -81,7 +81,7 @@ def too_noisy(band: Interval) -> bool:
 Time = Callable[[Sample], float]
 
 # The name of the baseline's second run in each round: a difference from the first is due to the machine.
-AGAIN = "again"
+BASE_AGAIN = "again"
 # A round is undisturbed if others used no larger share of the machine's time.
 MOST_FOREIGN = 0.12
 # With this many clean rounds, the others are left out.
@@ -113,8 +113,8 @@ class Evaluation:
 def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], metric: str) -> Evaluation:
     """Judge the arms. `items`: of each arm in a call, as ratios are of time per item; `metric`: "cpu" or "wall"."""
     clean, used = undisturbed_rounds(rounds), used_rounds(rounds)
-    units = {**items, AGAIN: items[baseline]}
-    band = interval(ratios(used, units, AGAIN, baseline, TIMES[metric]))
+    units = {**items, BASE_AGAIN: items[baseline]}
+    band = interval(ratios(used, units, BASE_AGAIN, baseline, TIMES[metric]))
     return Evaluation(
         used=used,
         clean=len(clean),
@@ -125,7 +125,7 @@ def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], m
         arms={
             arm: _verdict(partial(ratios, used, units, arm, baseline), metric, band)
             for arm in items
-            if arm not in (baseline, AGAIN)
+            if arm not in (baseline, BASE_AGAIN)
         },
     )
 
@@ -226,7 +226,7 @@ def mean(cases: Sequence[CaseResult], arm: str) -> Mean | None:
         return [geometric_mean(_turn_ratios(cases, turn, name, time)) for turn in used]
 
     metric = cases[0].metric
-    band = interval(combined(AGAIN, TIMES[metric]))
+    band = interval(combined(BASE_AGAIN, TIMES[metric]))
     verdict = _verdict(partial(combined, arm), metric, band)
     if verdict.cpu is None or verdict.wall is None or band is None:
         return None
@@ -244,7 +244,7 @@ def mean(cases: Sequence[CaseResult], arm: str) -> Mean | None:
 def _turn_ratios(cases: Sequence[CaseResult], turn: Sequence[Round], name: str, time: Time) -> Iterator[float]:
     for case, row in zip(cases, turn, strict=True):
         items = {arm.name: arm.items for arm in case.arms}
-        yield from ratios([row], {AGAIN: items[case.baseline], **items}, name, case.baseline, time)
+        yield from ratios([row], {BASE_AGAIN: items[case.baseline], **items}, name, case.baseline, time)
 
 
 def findings(cases: Sequence[CaseResult]) -> tuple[Finding, ...]:

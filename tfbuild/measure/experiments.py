@@ -115,22 +115,22 @@ class Experiment(Facts, frozen=True):
 
 
 @cache
-def known() -> tuple[Experiment, ...]:
+def known_experiments() -> tuple[Experiment, ...]:
     """Return all experiments in the order in which they run; a test checks that no row contradicts itself."""
     return facts.rows("experiments", Experiment)
 
 
 def in_role(role: Role) -> Experiment:
     """Return the row with this role."""
-    return next(row for row in known() if row.role == role)
+    return next(row for row in known_experiments() if row.role == role)
 
 
-def select(only: Sequence[str], *, quick: bool) -> tuple[Experiment, ...]:
+def select_experiments(only: Sequence[str], *, quick: bool) -> tuple[Experiment, ...]:
     """Return the experiments that `only` names, or all; with `quick`, of all only those with a quick case.
 
     Raises UsageError if a name is unknown.
     """
-    rows = {row.name: row for row in known()}
+    rows = {row.name: row for row in known_experiments()}
     if unknown := [name for name in only if name not in rows]:
         raise UsageError(f"unknown experiment {unknown[0]!r}", hint=f"one of: {', '.join(rows)}")
     selected = [rows[name] for name in rows if not only or name in only]
@@ -191,7 +191,7 @@ def _cases(model: Model, batch: int, xla: tuple[Arm, ...]) -> list[Case]:
     return cases
 
 
-def batch_size(text: str) -> int:
+def parse_batch_size(text: str) -> int:
     """Return the items in a step from --batch-size, or 0 if it is not given; raise UsageError if it is invalid."""
     if not text:
         return 0

@@ -150,7 +150,7 @@ def host(environment: Environment, engine: Runner) -> Host:
 
 
 @cache
-def files() -> dict[str, bytes]:
+def probe_files() -> dict[str, bytes]:
     """Return the files of the smoke benchmark and of the benchmark's inner part, by their paths in a container."""
     contents = {}
     for package in ("smoke", "bench", "bench/workloads"):
@@ -162,7 +162,7 @@ def files() -> dict[str, bytes]:
 
 def sandbox(engine: Engine, ref: str, more: Mapping[str, bytes] = {}) -> AbstractContextManager[Sandbox]:
     """Make a sandbox that has files(), and `more` in ROOT."""
-    own = {path.removeprefix(f"{ROOT}/"): content for path, content in files().items()}
+    own = {path.removeprefix(f"{ROOT}/"): content for path, content in probe_files().items()}
     return engine.sandbox(ref, own | {**more}, ROOT)
 
 
@@ -181,7 +181,7 @@ def ask(
     `sandbox`: one with files(), for an image that is not trusted.
     """
     command = ["python", f"{FOLDER}/smoke", "probe", name]
-    own = {} if sandbox else files()
+    own = {} if sandbox else probe_files()
     try:
         run = engine.run(
             ref, command, env={**LOUD, **env}, files=own, timeout=SECONDS, gpus=gpus, sandbox=sandbox
@@ -192,7 +192,7 @@ def ask(
     if run.truncated:
         return Outcome(records=(), ended=ended, output=run.stderr, broken=FLOOD)
     try:
-        sent = records(run.stdout, kinds)
+        sent = parse_records(run.stdout, kinds)
     except UntrustedError as error:
         broken = f"the probe's output cannot be trusted: {error}"
         return Outcome(records=(), ended=ended, output=run.stderr, broken=broken)
@@ -200,17 +200,17 @@ def ask(
     return Outcome(records=sent, ended=ended, output=run.stderr, broken=broken)
 
 
-def records(text: str, kinds: Sequence[type]) -> tuple[Any, ...]:
+def parse_records(text: str, kinds: Sequence[type]) -> tuple[Any, ...]:
     """Return the records in a probe's output, at most one of each of `kinds`; raise UntrustedError with the reason."""
     lines = text.split("\n")
     if lines.pop():
         raise UntrustedError("its last line is cut off")
     if len(lines) > len(kinds):
         raise UntrustedError(f"{len(lines)} lines instead of at most {len(kinds)}")
-    return tuple(record(line, kind) for line, kind in zip(lines, kinds, strict=False))
+    return tuple(parse_record(line, kind) for line, kind in zip(lines, kinds, strict=False))
 
 
-def record(line: str, kind: type[T]) -> T:
+def parse_record(line: str, kind: type[T]) -> T:
     """Return the record of `kind` in one line of JSON; raise UntrustedError with the reason."""
     if len(line) > MOST_LINE:
         raise UntrustedError(f"a line has {len(line)} characters")

@@ -16,7 +16,7 @@ from typing import TypeVar
 from tfbuild.errors import TfbuildError
 from tfbuild.in_container.bench.worker import Calibrated, Idle, Ready, WorkerSample
 from tfbuild.measure import records, workers
-from tfbuild.measure.evaluate import AGAIN, FEWEST, FEWEST_RANGE, MOST_FOREIGN, Verdict, cpu, evaluate, wall
+from tfbuild.measure.evaluate import BASE_AGAIN, FEWEST, FEWEST_RANGE, MOST_FOREIGN, Verdict, cpu, evaluate, wall
 from tfbuild.measure.experiments import Case, Experiment
 from tfbuild.measure.records import ArmResult, CaseResult, Round, Sample
 from tfbuild.measure.workers import (
@@ -143,7 +143,7 @@ class CaseRun:
 
     def make_ready(self, end: float) -> None:
         """Prepare the sides until `end`, the baseline and the baseline again first: the others need both."""
-        waiting = sorted(self.sides, key=lambda side: side.name != AGAIN and side is not self.baseline)
+        waiting = sorted(self.sides, key=lambda side: side.name != BASE_AGAIN and side is not self.baseline)
         while waiting:
             side = waiting.pop(0)
             if not side.live:
@@ -257,9 +257,9 @@ class CaseRun:
 
     def result(self, *, interrupted: bool = False) -> CaseResult:
         """Judge the rounds in which all sides that still run took part."""
-        arms = [side for side in self.sides if side.name != AGAIN]
+        arms = [side for side in self.sides if side.name != BASE_AGAIN]
         live = {side.name: side.ready.items for side in arms if side.live}
-        rounds = tuple(row for row in self.rounds if live.keys() | {AGAIN} <= row.samples.keys())
+        rounds = tuple(row for row in self.rounds if live.keys() | {BASE_AGAIN} <= row.samples.keys())
         measured = bool(rounds) and self.baseline.name in live
         status = self._status(measured=measured, interrupted=interrupted)
         result = CaseResult(

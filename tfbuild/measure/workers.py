@@ -16,7 +16,7 @@ from tfbuild.engine import Sandbox, Worker
 from tfbuild.errors import TfbuildError
 from tfbuild.in_container.bench.worker import Dropped, Hello, Ready, WorkerSample
 from tfbuild.measure import probe, records
-from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.evaluate import BASE_AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class MeasurementError(Exception):
 def ask(worker: Worker, kind: type[T], timeout: float, **question: object) -> T:
     """Ask a worker, and check its answer; raise MeasurementError if it cannot be trusted."""
     try:
-        return probe.record(worker.ask(json.dumps(question), timeout), kind)
+        return probe.parse_record(worker.ask(json.dumps(question), timeout), kind)
     except probe.UntrustedError as error:
         raise MeasurementError(f"a worker's answer cannot be trusted: {error}") from error
 
@@ -120,7 +120,7 @@ class Pool:
         unset = [name for name, value in key.env if not value]
         command = ["python", f"{probe.FOLDER}/bench", *unset]
         env = {**QUIET, **({} if key.gpus else NO_GPU), **dict(key.env)}
-        copied = {} if self.sandbox else {**probe.files(), **self.more}
+        copied = {} if self.sandbox else {**probe.probe_files(), **self.more}
         return self.engine.worker(key.image, command, env=env, files=copied, gpus=key.gpus, sandbox=self.sandbox)
 
     def turn(self, key: Key) -> int:
@@ -272,7 +272,7 @@ def line_up(row: Experiment, case: Case, machine: Machine) -> list[Side]:
     first = sides[0]
     apart = any(side.key != first.key for side in sides)
     key = replace(first.key, process=f"{first.key.process} again".strip()) if apart else first.key
-    return [*sides, replace(first, name=AGAIN, key=key)]
+    return [*sides, replace(first, name=BASE_AGAIN, key=key)]
 
 
 def wrong_allocator(arm: Arm, hello: Hello) -> str:

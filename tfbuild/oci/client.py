@@ -30,7 +30,7 @@ from tfbuild.oci.manifests import (
     parse_object,
 )
 from tfbuild.oci.references import DIGEST, TAG, Repository, parse_image
-from tfbuild.oci.transport import Connection, body_of, joined, next_page, parallel
+from tfbuild.oci.transport import Connection, body_of, next_page, parallel, redirect_address
 
 ANY_MANIFEST = {"Accept": ", ".join((*LISTS, *IMAGES))}
 MOST_TAGS = 10_000
@@ -218,7 +218,7 @@ class Registry:
     def _begin_upload(self) -> str:
         """Return the address to which a new blob is to be sent."""
         answer = self._request("POST", "blobs/uploads/")
-        return joined(answer.url, answer.headers.get("Location", ""))
+        return redirect_address(answer.url, answer.headers.get("Location", ""))
 
 
 def image_digest(name: str, *, ca: Path | None = None) -> str:

@@ -12,7 +12,7 @@ HUB_HOST = "registry-1.docker.io"
 # distribution-spec, "Pulling manifests". Only ASCII: clients turn some other letters of a host into ASCII ones, so that
 # the name would be another host's.
 PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-NAME = re.compile(rf"(?P<host>[a-zA-Z0-9][\w.-]*(?::\d+)?)/(?P<path>{PART}(?:/{PART})*)", re.ASCII)
+REPOSITORY_NAME = re.compile(rf"(?P<host>[a-zA-Z0-9][\w.-]*(?::\d+)?)/(?P<path>{PART}(?:/{PART})*)", re.ASCII)
 TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
 # Only SHA-256 digests are used here.
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -28,7 +28,7 @@ class Repository:
     @classmethod
     def parse(cls, text: str) -> "Repository":
         """Parse "HOST/PATH". Raises UsageError if there is no registry's host in front, or the path is not valid."""
-        match = NAME.fullmatch(text)
+        match = REPOSITORY_NAME.fullmatch(text)
         if match is None or not is_host(match["host"]):
             raise UsageError(
                 f"{text!r} is not a repository in a registry",
@@ -57,7 +57,7 @@ def parse_image(name: str) -> tuple[Repository, str]:
         path = f"{DOCKER_HUB}/library/{path}"
     elif not is_host(first):
         path = f"{DOCKER_HUB}/{path}"
-    match = NAME.fullmatch(path)
+    match = REPOSITORY_NAME.fullmatch(path)
     if match is None or not TAG.fullmatch(tag):
         raise UsageError(f"{name!r} is not an image with a tag in a registry", hint="NAME:TAG, or HOST/PATH:TAG")
     return Repository(host=match["host"], path=match["path"]), tag

@@ -103,7 +103,7 @@ class HttpSession(requests.Session):
     def get_redirect_target(self, resp: requests.Response) -> str | None:
         target = super().get_redirect_target(resp)
         try:
-            return target and joined(resp.url, target)
+            return target and redirect_address(resp.url, target)
         except RegistryRefused:
             resp.close()
             raise
@@ -122,7 +122,7 @@ def _retry_after(answer: requests.Response) -> float:
     return float(min(int(text), MOST_WAIT)) if text.isascii() and text.isdigit() and len(text) < 6 else 0.0
 
 
-def joined(base: str, target: str) -> str:
+def redirect_address(base: str, target: str) -> str:
     """Return the address that an answer points to. Raises RegistryRefused if it is none, or not https."""
     try:
         address = urljoin(base, target)
@@ -209,7 +209,7 @@ def chunks(answer: requests.Response, most: int = MOST_BYTES, option: str = "--r
 def next_page(answer: requests.Response) -> str:
     """Return the address of a list's next page; "" if this is the last."""
     url = answer.links.get("next", {}).get("url", "")
-    return joined(answer.url, url) if url else ""
+    return redirect_address(answer.url, url) if url else ""
 
 
 # --- one repository, with the credentials of the engine's client ------------------------------------------------------

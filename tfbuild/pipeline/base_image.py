@@ -100,7 +100,7 @@ def _earlier(engine: Engine, build: Build, context: Context, name: str, progress
     if not engine.exists(name):
         if "/" not in name:
             raise UnknownImage(f"the engine has no image {name}", hint="--reuse HOST/PATH:ID pulls it from a registry")
-        transfer.again(lambda: engine.pull(name, progress), progress)
+        transfer.retried(lambda: engine.pull(name, progress), progress)
     image = engine.image(name)
     own = labels.read_labels(image.labels)
     if (own.id, own.context) != (build.id, image_digest(context.digest, own.base_digest)):
@@ -187,7 +187,7 @@ def _pulled_before(engine: Engine, name: str) -> Base | None:
 
 def _pull(engine: Engine, reference: str, progress: Progress) -> None:
     try:
-        transfer.again(lambda: engine.pull(reference, progress), progress)
+        transfer.retried(lambda: engine.pull(reference, progress), progress)
     except transfer.TransferFailed as error:
         others = "--base auto, --base bootstrap, or an image that `docker image ls` lists"
         raise RegistryRefused(

@@ -97,7 +97,7 @@ def image_name(context: Context, base: Base, argument: str) -> str:
     return f"{REPOSITORY}:{key}-{STAGES[argument]}"
 
 
-def write(engine: Engine, path: Path, builds: Iterable[BundledBuild]) -> Listing:
+def write_bundle(engine: Engine, path: Path, builds: Iterable[BundledBuild]) -> Listing:
     """Save the images of these builds to the file `path`, and their list. Raises TransferFailed, OSError."""
     rows = list(builds)
     names = list(dict.fromkeys(name for row in rows for name in row.images.values()))
@@ -111,7 +111,7 @@ def write(engine: Engine, path: Path, builds: Iterable[BundledBuild]) -> Listing
     return listing
 
 
-def read(path: Path) -> Bundle:
+def read_bundle(path: Path) -> Bundle:
     """Read a bundle's list. Raises BadMirror."""
     try:
         with tarfile.open(path, "r:") as archive:

@@ -61,7 +61,7 @@ def interpreter(python: str) -> Interpreter | None:
     return Interpreter(version=version, path=path, lacks=tuple(lacks))
 
 
-def read() -> HostSystem:
+def read_machine() -> HostSystem:
     """Return what this machine has for a compile. Raises Unsupported where it is not Debian, Ubuntu or the like."""
     system = daemon.this_system()
     name = system.get("PRETTY_NAME") or os.uname().sysname

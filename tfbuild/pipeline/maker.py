@@ -174,14 +174,14 @@ class Maker:
         made = (name for name in (image_name(wheel, end) for end in ("", UNVERIFIED)) if self.engine.exists(name))
         other = ref if build.wheel.kind == "official" else next(made, "") or make(wheel)
         if not other:
-            options = dockerfile.options(wheel)
+            options = dockerfile.build_options(wheel)
             return f"{image_name(wheel)}, which it is compared with, is not on this engine: invoke build {options}"
         # It is run by its id, because another run may be verifying it, and then removes the name ID-unverified.
         return Baseline(ref=other, id=self.engine.image(other).id, env=build.untuned)
 
     def _write(self, report: Report, ref: str) -> Report:
         named = replace(report, image=replace(report.image, ref=ref))
-        reporting.write(named, self.run.reports)
+        reporting.write_report(named, self.run.reports)
         return named
 
     # --- a wheel ------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class Maker:
                 with self.locked(build):
                     made.append(self._download(build, arguments))
             with self.progress.step(f"write {output}"), files.writing(output, OUTPUT_HINT), files.whole(output) as part:
-                return bundles.write(self.engine, part, made)
+                return bundles.write_bundle(self.engine, part, made)
         finally:
             for name in {name for row in made for name in row.images.values()}:
                 self.engine.untag(name)

@@ -103,4 +103,4 @@ def _bundle(mirror: str, network: str) -> Bundle | None:
         )
     if network not in ("", "none"):
         raise UsageError("a bundle is built from without a network", hint="leave out --network")
-    return bundles.read(path)
+    return bundles.read_bundle(path)

@@ -64,7 +64,7 @@ def _of_gpu(word: str) -> str:
     """Return the capabilities that a GPU's name, "86" or "sm_120a" means; "" for anything else."""
     name = re.sub(r"nvidia|geforce|tesla|quadro|[\W_]", "", word.lower())
     name = re.sub(r"^(?:sm|compute)?(\d{2,3})[af]?$", r"\1", name)
-    known = [(row.name.replace(".", ""), row.name) for row in table().capability] + [*table().gpu]
+    known = [(row.name.replace(".", ""), row.name) for row in cuda_table().capability] + [*cuda_table().gpu]
     return next((meant for pattern, meant in known if re.fullmatch(pattern, name)), "")
 
 
@@ -74,7 +74,7 @@ def capabilities(request: Request, target: str, release: str) -> tuple[Capabilit
         return parse_capabilities(request.compute_capabilities or releases.cuda(release).capabilities)
     if request.compute_capabilities:
         raise UsageError(
-            f"--compute-capabilities is for GPUs, and --target {target} is not", hint=targets.options("cuda")
+            f"--compute-capabilities is for GPUs, and --target {target} is not", hint=targets.choosing("cuda")
         )
     return ()
 
@@ -115,7 +115,7 @@ class CudaTable(Facts, frozen=True, kw_only=True):
     cudnn: tuple[CudnnRow, ...]
 
 
-def table() -> CudaTable:
+def cuda_table() -> CudaTable:
     """Return the facts, read once a process."""
     return facts.load("cuda", CudaTable)
 
@@ -127,7 +127,7 @@ def of_build(request: Request, target: str, release: str, gpus: tuple[Capability
         return cuda, cudnn_version(release, cuda, request.cudnn)
     if request.cuda or request.cudnn:
         name = "--cuda" if request.cuda else "cudnn"
-        raise UsageError(f"{name} is for GPUs, and --target {target} is not", hint=targets.options("cuda"))
+        raise UsageError(f"{name} is for GPUs, and --target {target} is not", hint=targets.choosing("cuda"))
     return "", ""
 
 
@@ -140,7 +140,7 @@ def likely(request: Request, target: str, release: str, gpus: tuple[Capability, 
 
 def cuda_version(release: str, gpus: tuple[Capability, ...], requested: str = "") -> str:
     """Return the CUDA of a build of `release` for `gpus`; raises Unsupported if none fits."""
-    known = [row.name for row in table().capability]
+    known = [row.name for row in cuda_table().capability]
     if unknown := [gpu for gpu in gpus if gpu.figure not in known]:
         raise UsageError(
             f"no CUDA is known to compile for compute capability {_figures(unknown)}",
@@ -171,7 +171,7 @@ def _takes(fact: Cuda) -> tuple[str, ...]:
 
 def _missing(cuda: str, gpus: Iterable[Capability]) -> list[Capability]:
     """Return the GPUs that nvcc of that CUDA does not compile for."""
-    able = {row.name for row in table().capability if row.covers(cuda)}
+    able = {row.name for row in cuda_table().capability if row.covers(cuda)}
     return [gpu for gpu in gpus if gpu.figure not in able]
 
 
@@ -221,7 +221,7 @@ def cudnn_version(release: str, cuda: str, requested: str = "") -> str:
             return requested
         return _requested(release, requested, "cuDNN", (fact.cudnn, *fact.others_cudnn))
     named = dict(pair.split("/") for pair in fact.pairs).get(cuda)
-    paired = [row.version for row in table().cudnn if cuda != fact.version and row.covers(cuda)]
+    paired = [row.version for row in cuda_table().cudnn if cuda != fact.version and row.covers(cuda)]
     known = named or next((name for name in paired if name in fact.others_cudnn), "")
     if not known and version(cuda).major != version(fact.version).major and fact.hermetic:
         raise Unsupported(
@@ -239,7 +239,7 @@ def nvcc_config(release: str, gpus: tuple[Capability, ...], compiler: str) -> tu
     """
     missing = _not_by_clang(gpus, compiler)
     if missing and not releases.config(NVCC, release):
-        first = {row.name: row.clang for row in table().capability}
+        first = {row.name: row.clang for row in cuda_table().capability}
         needed = [first[gpu.figure] for gpu in missing]
         raise Unsupported(
             f"{compiler} does not compile for compute capability {_figures(missing)}",
@@ -251,7 +251,7 @@ def nvcc_config(release: str, gpus: tuple[Capability, ...], compiler: str) -> tu
 def _not_by_clang(gpus: tuple[Capability, ...], compiler: str) -> list[Capability]:
     """Return the GPUs that this Clang cannot compile for; none of GCC, which never compiles for them."""
     name, _, major = compiler.partition("-")
-    first = {row.name: row.clang for row in table().capability}
+    first = {row.name: row.clang for row in cuda_table().capability}
     return [gpu for gpu in gpus if name == "clang" and not 0 < first[gpu.figure] <= int(major)]
 
 
@@ -260,7 +260,7 @@ def by_nvcc(gpus: tuple[Capability, ...], compiler: str) -> bool:
     return bool(gpus) and (compiler.startswith("gcc") or bool(_not_by_clang(gpus, compiler)))
 
 
-def notes(release: str, gpus: tuple[Capability, ...], compiler: str, cuda: str) -> Iterator[str]:
+def cuda_notes(release: str, gpus: tuple[Capability, ...], compiler: str, cuda: str) -> Iterator[str]:
     """Yield notes on a CUDA that is not the release's own, and on nvcc."""
     own = releases.cuda(release)
     if cuda != own.version:

@@ -85,7 +85,7 @@ def _from_source(
         differences = tuple(source_tree.differences(tree, release)) if tree else ()
         with release_table.using(source_tree.extended(() if releases.known(release) else differences, release)):
             build = plan(release, source, tree)
-            return replace(build, notes=(*build.notes, *source_tree.notes(differences, release))) if tree else build
+            return replace(build, notes=(*build.notes, *source_tree.remarks(differences, release))) if tree else build
     if request.release:
         return plan(find_release(request.release))
     build, refusal = rules.newest_release(plan)
@@ -198,9 +198,9 @@ def _compile(
         notes=(
             *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
             *flags.notes,
-            *(cuda.notes(release, gpus, compiler, version) if version else ()),
+            *(cuda.cuda_notes(release, gpus, compiler, version) if version else ()),
             *_about_bazel(build, usual_bazel),
-            *failures.notes(expected, glibc or (debian.glibc if debian else "")),
+            *failures.failure_notes(expected, glibc or (debian.glibc if debian else "")),
             *(
                 f"the entry point cannot check for {name}: no kernel lists it in /proc/cpuinfo"
                 for name in features

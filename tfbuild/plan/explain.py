@@ -27,7 +27,7 @@ class FeatureRow:
     used_by: tuple[str, ...]
 
 
-def rows(
+def feature_rows(
     named: InstructionSet, requested: InstructionSet, flags: Flags, release: str, cpu: Cpu | None, *, cpuid: bool
 ) -> Iterator[FeatureRow]:
     """Yield a row for every feature of the architecture.

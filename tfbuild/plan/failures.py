@@ -101,7 +101,7 @@ def concerning(
     `debian`: the base's release, None if it is not known; `glibc`: that of a machine in a base's place, else the
     base's. `bazel`, `cuda`, `cudnn`: the versions, "" for the release's own Bazel and for what is not known.
     """
-    name, number = compilers.find(compiler)
+    name, number = compilers.parse_compiler(compiler)
     versions = {
         "compiler": [str(number)],
         "libstdcxx": [str(number)] if name == "gcc" else [str(debian.libstdcxx)] if debian else [],
@@ -140,7 +140,7 @@ def left_out(rows: Iterable[Failure], without: Iterable[str]) -> tuple[Failure, 
     return tuple(row for row in rows if not (row.fixed and row.id in without))
 
 
-def notes(rows: Iterable[Failure], glibc: str = "") -> Iterator[str]:
+def failure_notes(rows: Iterable[Failure], glibc: str = "") -> Iterator[str]:
     """Yield the notes of a plan: each fix with its reason, and expected failures. `glibc` is "" if not known."""
     for row in rows:
         if row.fixed:

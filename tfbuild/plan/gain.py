@@ -137,7 +137,7 @@ class MeasuredGain(Facts, frozen=True, kw_only=True):
     report: Gain | None
 
 
-def rows() -> tuple[Gain, ...]:
+def measured_gains() -> tuple[Gain, ...]:
     """Return all that was measured, on ARCH alone."""
     return facts.rows("gains", Gain)
 
@@ -149,7 +149,7 @@ def _features(cpu: str) -> frozenset[str]:
 
 def _within(features: frozenset[str], arch: str) -> Iterator[Gain]:
     """Yield what was measured of code that needs no more than these features."""
-    yield from (row for row in rows() if arch == ARCH and _features(row.cpu) <= features)
+    yield from (row for row in measured_gains() if arch == ARCH and _features(row.cpu) <= features)
 
 
 def measured_operations(compiled: isa.InstructionSet) -> Gain | None:

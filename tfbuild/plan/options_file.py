@@ -19,7 +19,7 @@ from tfbuild.util.options import Options, declared
 # The options that say how to build, and those with the ones that say what to build: all that a file can have.
 HOW: Options = {**declared(RunRequest), **declared(WheelRequest)}
 KNOWN: Options = {**declared(Request), **HOW}
-NAME, PYPROJECT = "tfbuild.toml", "pyproject.toml"
+FILE_NAME, PYPROJECT = "tfbuild.toml", "pyproject.toml"
 BUILDS = "build"
 
 
@@ -32,12 +32,12 @@ class OptionsFile:
     builds: tuple[Request, ...] = ()
 
 
-def find(named: str = "", folder: Path = Path()) -> OptionsFile:
+def find_options_file(named: str = "", folder: Path = Path()) -> OptionsFile:
     """Read the file that is named, else that of the folder, if it has one.
 
     Raises UsageError for a file that cannot be read, an unknown option, a value of the wrong type, and for two files.
     """
-    paths = [Path(named)] if named else [folder / name for name in (NAME, PYPROJECT) if (folder / name).is_file()]
+    paths = [Path(named)] if named else [folder / name for name in (FILE_NAME, PYPROJECT) if (folder / name).is_file()]
     files = [file for path in paths if (file := _read(path))]
     if named and not files:
         raise UsageError(f"{named} has no table tool.tfbuild", hint="[tool.tfbuild]")

@@ -127,7 +127,7 @@ class Request:
     )
     compute_capabilities: str = _gpus(
         "",
-        f"compute capabilities for {targets.options('cuda')}, such as 8.0,9.0 (default: the official wheel's)",
+        f"compute capabilities for {targets.choosing('cuda')}, such as 8.0,9.0 (default: the official wheel's)",
         "LIST",
         pattern=LOOKED_UP,
     )

@@ -48,12 +48,12 @@ def refuse_exclusive(request: Request) -> str:
         raise Unsupported(row.reason, hint=f"choose {' or '.join(f'--target {name}' for name in row.targets)}")
     alone = names[0] if len(names) == 1 else request.target
     name = next((name for name in names if not is_target(name)), alone)
-    if (target := targets.find(name)) is None:
+    if (target := targets.find_target(name)) is None:
         hint = f"--target {near}" if (near := targets.named(name)) else f"one of: {', '.join(targets.names())}"
         raise UsageError(f"unknown target {name!r}", hint=hint)
     # The image would be labelled as what it is not.
     for config in request.config:
-        if config not in (target.name, *target.configs) and (other := targets.find(config.lower())):
+        if config not in (target.name, *target.configs) and (other := targets.find_target(config.lower())):
             raise UsageError(
                 f"--config {config} belongs to target {other.name}, not to {name}", hint=f"--target {other.name}"
             )
@@ -62,7 +62,7 @@ def refuse_exclusive(request: Request) -> str:
 
 def is_target(name: str) -> bool:
     """Whether there is a target of that name."""
-    return targets.find(name) is not None
+    return targets.find_target(name) is not None
 
 
 def choose_platform(request: Request, target: str = "") -> str:
@@ -245,7 +245,7 @@ def choose_builder(
 def named_compiler(text: str, release: str) -> str:
     """Return the compiler that --compiler names. Raises Unsupported with those of the release's base images."""
     try:
-        return "-".join(map(str, compilers.find(text)))
+        return "-".join(map(str, compilers.parse_compiler(text)))
     except Unsupported as error:
         python, *_ = first_base(release, releases.pythons(release)[::-1])
         raise Unsupported(error.reason, hint=f"base images have: {_installable(python)}") from None

@@ -184,7 +184,7 @@ def extended(rows: Iterable[Difference], release: str) -> ReleaseTable:
     return msgspec.structs.replace(own, **changes)
 
 
-def notes(rows: Iterable[Difference], release: str) -> Iterator[str]:
+def remarks(rows: Iterable[Difference], release: str) -> Iterator[str]:
     """Yield a note for each difference between a tree and the facts."""
     known = releases.known(release)
     for row in rows:

@@ -65,7 +65,7 @@ MOST_NAMED = 2
 NEVER = datetime(1, 1, 1, tzinfo=UTC)
 
 
-def moment(created: str) -> datetime | None:
+def parse_time(created: str) -> datetime | None:
     """Parse an RFC 3339 time; without an offset it is UTC. None if it is not one.
 
     Compared as text, "10:00:00.5Z" would come before "10:00:00Z", and "11:00+02:00" after both.
@@ -152,13 +152,13 @@ def rank(
     image: Published,
 ) -> tuple[tuple[bool, ...], int, Version, Version, tuple[bool, bool], datetime, str, str]:
     """Return a sort key for images of one platform: larger is better."""
-    created, target = moment(image.created) or NEVER, _preference(image.target)
+    created, target = parse_time(image.created) or NEVER, _preference(image.target)
     return *speed(image), Version(image.release), Version(image.python), target, created, image.id, image.digest
 
 
 @cache
 def _preference(target: str) -> tuple[bool, bool]:
-    known = targets.find(target)
+    known = targets.find_target(target)
     return target == targets.default(), known is None or not known.accelerator
 
 

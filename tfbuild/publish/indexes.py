@@ -62,7 +62,7 @@ def index_content(images: Iterable[Published]) -> bytes:
     best_first = sorted(images, key=choose.rank, reverse=True)
     slowest = {image.platform: choose.speed(image) for image in best_first}
 
-    def place(image: Published) -> tuple[str, int, str]:
+    def row_order(image: Published) -> tuple[str, int, str]:
         """Return the sort key of an index's rows: platform, level and the level's variant."""
         is_slowest = choose.speed(image) == slowest[image.platform]
         return image.platform, *((0, "") if is_slowest else _level(image))
@@ -70,7 +70,7 @@ def index_content(images: Iterable[Published]) -> bytes:
     document = {
         "schemaVersion": 2,
         "mediaType": manifests.INDEX,
-        "manifests": [_descriptor(image, place(image)[-1]) for image in sorted(best_first, key=place)],
+        "manifests": [_descriptor(image, row_order(image)[-1]) for image in sorted(best_first, key=row_order)],
         "annotations": labels.prefixed({"schema": labels.SCHEMA}),
     }
     return json.dumps(document, indent=2).encode()

@@ -236,7 +236,7 @@ def _lost(address: str, reason: str) -> RegistryRefused:
 # --- choosing ---------------------------------------------------------------------------------------------------------
 
 
-def select(
+def choose_wheel(
     rows: Iterable[IndexedWheel],
     environment: PythonEnvironment,
     host: Cpu,
@@ -337,7 +337,7 @@ def install(source: WheelSource, row: IndexedWheel, environment: PythonEnvironme
         )
     info = installed.get(row.project)
     noted = info / "direct_url.json" if info is not None else None
-    if noted is not None and noted.is_file() and wheel_rows.noted_digest(noted.read_bytes()) == row.sha256:
+    if noted is not None and noted.is_file() and wheel_rows.pip_digest(noted.read_bytes()) == row.sha256:
         return f"it is installed already in {environment.interpreter}"
     program = installer(environment)
     # pip and uv keep an installed version, whichever set it is for.

@@ -19,7 +19,7 @@ from tfbuild.util.progress import Progress
 MOST_TRIED = 100
 
 
-def select(registry: Registry, host: Cpu, *, release: str, target: str, python: str) -> Choice:
+def choose_image(registry: Registry, host: Cpu, *, release: str, target: str, python: str) -> Choice:
     """Return which image this host should run, by the index of a release ("" is the newest). Raises NothingFits."""
     tag = f"{release or indexes.LATEST}-{target}"
     index = registry.manifest(tag)
@@ -90,7 +90,7 @@ def pull(engine: Engine, registry: Registry, image: Published, manifest: Manifes
     """Download an image, and return its name on this engine. Raises VerificationFailed if another one arrives."""
     reference = f"{registry.repository}@{image.digest}"
     try:
-        transfer.again(lambda: engine.pull(reference, progress), progress)
+        transfer.retried(lambda: engine.pull(reference, progress), progress)
     except transfer.TransferFailed as error:
         if b"+zstd" in manifest.content:
             error.hint = "its layers are compressed by zstd: Docker 23 or newer can read them"

@@ -92,7 +92,7 @@ def push(
     local, identifier, there = _prepare(engine, image, registry, reports, force=force)
     ref, manifest = f"{registry.repository}:{identifier}", there
     if manifest is None:
-        transfer.again(lambda: _transfer(engine, local.id, ref, progress), progress)
+        transfer.retried(lambda: _transfer(engine, local.id, ref, progress), progress)
         manifest = registry.manifest(identifier)
         if manifest is None or local.id not in manifest.ids:
             raise RegistryRefused(f"{ref} is not the image that was pushed", hint="somebody else may be pushing it")
@@ -204,7 +204,7 @@ class PublishedImage:
         }
 
 
-def find(registry: Registry, name: str, demand: Demand | None = None) -> PublishedImage:
+def find_published(registry: Registry, name: str, demand: Demand | None = None) -> PublishedImage:
     """Return the image that an identifier names. Its signature is demanded before anything else is believed.
 
     Raises UnknownImage if there is none, RegistryRefused if its tag names something else.

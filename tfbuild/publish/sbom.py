@@ -24,11 +24,11 @@ from tfbuild.errors import TfbuildError
 from tfbuild.oci.references import DIGEST
 from tfbuild.plan import PLATFORMS, wheel
 from tfbuild.publish import choose
-from tfbuild.publish.wheel_rows import SHA256, noted_digest
+from tfbuild.publish.wheel_rows import SHA256, pip_digest
 from tfbuild.util.terminal import cause
 
 STATUS = "/var/lib/dpkg/status"
-SYSTEM = ("/etc/os-release", "/usr/lib/os-release")
+OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
 # The builder's notes, if the wheel was compiled (templates/compile.sh).
 BUILT = "/opt/tfbuild/build.txt"
 METADATA = re.compile(r".*\.(?:dist-info/METADATA|egg-info/PKG-INFO)")
@@ -42,7 +42,7 @@ UNWRITABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 # The most that is read of an image.
 MOST_BYTES = 512 << 20
 # The labels that say how TensorFlow was made.
-TENSORFLOW = ("release", "wheel", "requirement", "instruction-set", "copts", "compiler", "bazel", "source")
+LABELLED = ("release", "wheel", "requirement", "instruction-set", "copts", "compiler", "bazel", "source")
 # Trivy's own properties begin with it.
 TRIVY = "aquasecurity:trivy:"
 
@@ -81,16 +81,16 @@ def read_contents(engine: Engine, ref: str) -> Contents:
 
 
 def _wanted(path: str) -> bool:
-    return path in (STATUS, BUILT, *SYSTEM) or any(pattern.fullmatch(path) for pattern in (METADATA, DIRECT_URL))
+    return path in (STATUS, BUILT, *OS_RELEASE) or any(pattern.fullmatch(path) for pattern in (METADATA, DIRECT_URL))
 
 
 def of_files(files: Mapping[str, bytes]) -> Contents:
     """Return what these files say that an image contains."""
-    text = {path: files[path].decode(errors="replace") for path in (STATUS, BUILT, *SYSTEM) if path in files}
+    text = {path: files[path].decode(errors="replace") for path in (STATUS, BUILT, *OS_RELEASE) if path in files}
     return Contents(
         python=tuple(sorted(_python(files), key=lambda package: (package.name, package.path))),
         debian=tuple(sorted(_debian(text.get(STATUS, "")), key=lambda row: (row["Package"], row["Architecture"]))),
-        system=next((_assignments(text[path]) for path in SYSTEM if path in text), {}),
+        system=next((_assignments(text[path]) for path in OS_RELEASE if path in text), {}),
         built=_built(text.get(BUILT, "")),
     )
 
@@ -118,7 +118,7 @@ def _python(files: Mapping[str, bytes]) -> Iterator[PythonPackage]:
                 name=name,
                 version=version,
                 path=str(folder),
-                wheel_sha256=noted_digest(files.get(f"{folder}/direct_url.json", b"")),
+                wheel_sha256=pip_digest(files.get(f"{folder}/direct_url.json", b"")),
             )
 
 
@@ -156,7 +156,7 @@ def wheel_digest(contents: Contents, labels: Mapping[str, str]) -> str:
 def document(image: Image, contents: Contents) -> bytes:
     """Return the SBOM of an image with these contents, which may be anybody's."""
     known = read_labels(image.labels)
-    created = choose.moment(image.created) or datetime.fromtimestamp(0, UTC)
+    created = choose.parse_time(image.created) or datetime.fromtimestamp(0, UTC)
     subject = _component(
         "container", "tfbuild", known.id, image.id, purl=_purl("docker", "tfbuild", image.id),
         properties={"tfbuild:image:config-digest": image.id},
@@ -232,7 +232,7 @@ def _of_python(package: PythonPackage, labels: ImageLabels, tensorflow: str, con
     purl = _purl("pypi", package.name, package.version)
     is_tensorflow = package.name in wheel.projects()
     commit = contents.built.get("source_commit", "") if is_tensorflow else ""
-    made = {f"tfbuild:tensorflow:{name}": labels.get(name) for name in TENSORFLOW if is_tensorflow and labels.get(name)}
+    made = {f"tfbuild:tensorflow:{name}": labels.get(name) for name in LABELLED if is_tensorflow and labels.get(name)}
     return _component(
         "library", package.name, package.version, f"{purl}#{package.path}", purl=purl,
         sha256=tensorflow if is_tensorflow else package.wheel_sha256,

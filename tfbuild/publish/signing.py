@@ -46,7 +46,7 @@ def need() -> str:
     return path
 
 
-def options(text: str) -> tuple[str, ...]:
+def cosign_options(text: str) -> tuple[str, ...]:
     """Split options for cosign, such as "--key cosign.key", as a shell does. Raises UsageError for an open quote."""
     try:
         return tuple(shlex.split(text))
@@ -58,14 +58,14 @@ def options(text: str) -> tuple[str, ...]:
 
 def signer(text: str, ca: Path | None) -> Sign:
     """Return a function that signs "repository@sha256:..." by `text`: options of `cosign sign`. Raises TfbuildError."""
-    words = options(text)
+    words = cosign_options(text)
     command = [need(), "sign", "--yes", *trust(ca), *words]
     return lambda reference: _sign([*command, reference], reference, "push")
 
 
 def file_signer(text: str) -> SignFile:
     """Return a function that signs a file by `text`: options of `cosign sign-blob`. Raises TfbuildError."""
-    words = options(text)
+    words = cosign_options(text)
     command = [need(), "sign-blob", "--yes", *words]
     return lambda path: _sign([*command, "--bundle", f"{path}{BUNDLE}", str(path)], path.name, "index")
 
@@ -89,7 +89,7 @@ def demand_of(text: str, ca: Path | None) -> Demand | None:
     """
     if not text:
         return None
-    words = options(text)
+    words = cosign_options(text)
     command = [need(), "verify", *trust(ca), *words]
 
     @cache
@@ -108,7 +108,7 @@ def demand_of_file(text: str, path: Path, name: str) -> None:
 
     Raises VerificationFailed if cosign does not accept it.
     """
-    words = options(text)
+    words = cosign_options(text)
     if reason := _refusal([need(), "verify-blob", *words, "--bundle", f"{path}{BUNDLE}", str(path)], name):
         raise VerificationFailed(reason, hint=f"do not use it; the check was: cosign verify-blob {shlex.join(words)}")
 

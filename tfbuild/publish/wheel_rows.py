@@ -19,7 +19,7 @@ from packaging.metadata import parse_email
 from packaging.utils import InvalidName, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from tfbuild.binary.inspector import AGAIN, MOST_UNPACKED, open_archive, text_in
+from tfbuild.binary.inspector import FETCH_AGAIN, MOST_UNPACKED, open_archive, text_in
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import MACHINES
 from tfbuild.errors import BadInput, RegistryRefused, TfbuildError
@@ -187,10 +187,10 @@ def metadata(archive: zipfile.ZipFile, name: str) -> bytes:
     """
     members = [member for member in archive.namelist() if METADATA.fullmatch(member)]
     if len(members) != 1:
-        raise BadInput(f"{name} has {len(members)} METADATA files, not one", hint=AGAIN)
+        raise BadInput(f"{name} has {len(members)} METADATA files, not one", hint=FETCH_AGAIN)
     info = members[0].rpartition("/")[0]
     if lacking := {f"{info}/WHEEL", f"{info}/RECORD"} - {*archive.namelist()}:
-        raise BadInput(f"{name} has no {min(lacking)}", hint=AGAIN)
+        raise BadInput(f"{name} has no {min(lacking)}", hint=FETCH_AGAIN)
     content = text_in(archive, members[0])
     project, version, _, _ = parse_wheel_filename(name)
     raw = parse_email(content)[0]
@@ -271,7 +271,7 @@ def _copy(
         shutil.copyfileobj(source, target, 1 << 20)
 
 
-def noted_digest(direct_url: bytes) -> str:
+def pip_digest(direct_url: bytes) -> str:
     """Return the sha256 that pip noted of a wheel from a file or an address (PEP 610); "" of one from an index."""
     try:
         archive = decode(direct_url or b"{}", dict[str, Any]).get("archive_info") or {}

@@ -23,7 +23,7 @@ METADATA = re.compile(r"(/.+/(?:site|dist)-packages)/([^/]+)-([^/-]+)\.dist-info
 METADATA_BYTES = 64 << 20
 
 
-def image(engine: Engine, ref: str, *, full: bool, progress: Progress) -> inspector.Inspection:
+def inspect_image(engine: Engine, ref: str, *, full: bool, progress: Progress) -> inspector.Inspection:
     """Inspect the TensorFlow in an image, whoever made it. Raises UnknownImage, and BadInput if it has none."""
     inspected = engine.image(ref)
     try:

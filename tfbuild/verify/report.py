@@ -183,17 +183,17 @@ def from_json(text: str | bytes) -> Report:
     return records.from_json(text, Report, SCHEMA, "a report")
 
 
-def path(report: Report, folder: Path) -> Path:
+def report_path(report: Report, folder: Path) -> Path:
     """Return ID.json or ID-failed.json, so that a failure never replaces the report of an image in use."""
     return folder / f"{report.id}{'' if report.passed else '-failed'}.json"
 
 
-def write(report: Report, folder: Path) -> Path:
+def write_report(report: Report, folder: Path) -> Path:
     """Write the report as JSON, Markdown and a page, each whole or not at all; return the JSON's path.
 
     Raises UsageError or DiskFull.
     """
-    file = path(report, folder)
+    file = report_path(report, folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(file.with_suffix(".md"), to_markdown(report))
@@ -400,7 +400,7 @@ def _speed(report: Report) -> Iterator[str]:
 # --- terminal ------------------------------------------------------------------------------------------------------
 
 
-def show(report: Report, stream: IO[str] | None = None) -> None:
+def show_report(report: Report, stream: IO[str] | None = None) -> None:
     """Print a table to `stream` (default: stdout), in colour on a terminal."""
     from rich.table import Table
     from rich.text import Text

@@ -30,7 +30,7 @@ def pages() -> dict[Path, str]:
 
 def reports(picture: str) -> list[Gain]:
     """Return what a picture shows: one report for each instruction set."""
-    return [row for row in gain.rows() if row.report == REPORTS[picture]]
+    return [row for row in gain.measured_gains() if row.report == REPORTS[picture]]
 
 
 def rows(measured: list[Gain]) -> list[dict[str, Any]]:

@@ -170,7 +170,7 @@ def _compiler(said: str) -> str:
     return f"{'clang' if 'clang' in said.lower() else 'gcc'}-{number[0]}" if number else ""
 
 
-def message(stderr: str) -> tuple[str, ...]:
+def unused_features(stderr: str) -> tuple[str, ...]:
     """Return the features in TensorFlow's own "rebuild TensorFlow" message; empty if it printed none."""
     match = MESSAGE.search(stderr)
     return tuple(match[1].split()) if match else ()

@@ -126,7 +126,7 @@ def quantized() -> list[Any]:
 COMPUTE: Mapping[str, Callable[[], list[Any]]] = {
     "matmul": lambda: [tf.function(tf.matmul)(*inputs("matmul"))],
     "convolution": convolution,
-    "exp": lambda: [tf.exp(tf.constant(references.spread(), tf.float32))],
+    "exp": lambda: [tf.exp(tf.constant(references.exp_arguments(), tf.float32))],
     "softmax": lambda: both(tf.nn.softmax, *inputs("softmax")),
     "batch_norm": batch_norm,
     "gradient": gradient,

@@ -153,10 +153,10 @@ def allocator() -> str:
     """
     loaded, program = ctypes.CDLL(None), os.path.realpath("/proc/self/exe")
     addresses = (ctypes.cast(function, ctypes.c_void_p).value for function in (loaded.malloc, loaded.posix_memalign))
-    return next((file for file in map(owner, addresses) if file != program), program)
+    return next((file for file in map(mapped_file, addresses) if file != program), program)
 
 
-def owner(address: int | None) -> str:
+def mapped_file(address: int | None) -> str:
     """Return the file mapped at `address`; empty if there is none."""
     with open("/proc/self/maps") as maps:
         for line in maps:

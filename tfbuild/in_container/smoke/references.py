@@ -103,10 +103,10 @@ def _gradient() -> list[float]:
 
 
 def _exp() -> list[float]:
-    return [math.exp(value) for value in spread()]
+    return [math.exp(value) for value in exp_arguments()]
 
 
-def spread() -> list[float]:
+def exp_arguments() -> list[float]:
     """Return the arguments of the part `exp`: from -20 to 5, exact in float32."""
     return [12.5 * value - 7.5 for value in inputs("exp")[0]]
 
@@ -124,9 +124,9 @@ def _batch_norm() -> list[float]:
         for channel, mean in zip(zip(*pixels, strict=True), means, strict=True)
     ]
     return [
-        (value - mean) / math.sqrt(spread + 1e-3)
+        (value - mean) / math.sqrt(exp_arguments + 1e-3)
         for row in pixels
-        for value, mean, spread in zip(row, means, spreads, strict=True)
+        for value, mean, exp_arguments in zip(row, means, spreads, strict=True)
     ]
 
 

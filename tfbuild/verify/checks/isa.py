@@ -78,7 +78,7 @@ def _run(verification: Verification) -> Judgement:
         guard = read_guard(library, planned.release)
     verification.guard = guard
     flags = start.environment.cpu_flags if start.environment else ()
-    message = judge.message(start.outcome.output) if start.tensorflow else None
+    message = judge.unused_features(start.outcome.output) if start.tensorflow else None
     return compare(planned, guard, flags, message, start.why)
 
 

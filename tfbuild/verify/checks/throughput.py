@@ -15,7 +15,7 @@ from tfbuild.engine import WorkerDied
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure import evaluate, experiments, rounds, workers
-from tfbuild.measure.evaluate import AGAIN, inverse
+from tfbuild.measure.evaluate import BASE_AGAIN, inverse
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.records import CaseResult, Round, Sample
 from tfbuild.measure.rounds import CaseRun, RoundLimits
@@ -107,7 +107,7 @@ def _triple(row: Round, image: str, baseline: str, inner: int) -> Triple:
     return Triple(
         image=_timing(row.samples[image], inner),
         baseline=_timing(row.samples[baseline], inner),
-        again=_timing(row.samples[AGAIN], inner),
+        again=_timing(row.samples[BASE_AGAIN], inner),
         foreign=row.foreign,
     )
 

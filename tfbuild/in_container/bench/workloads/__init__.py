@@ -18,12 +18,12 @@ import tensorflow as tf
 
 Timing = tuple[float, float]  # seconds by the clock, seconds of this process's CPU time
 
-_KNOWN: dict[str, Callable[..., Any]] = {}
+_WORKLOADS: dict[str, Callable[..., Any]] = {}
 
 
 def workload(make: Callable[..., Any]) -> Callable[..., Any]:
     """Register a function that builds a workload under its name."""
-    _KNOWN[make.__name__] = make
+    _WORKLOADS[make.__name__] = make
     return make
 
 
@@ -31,7 +31,7 @@ def registered() -> dict[str, Callable[..., Any]]:
     """Return the workloads by name, of all modules in this folder."""
     for module in pkgutil.iter_modules([os.path.dirname(os.path.abspath(__file__))]):
         importlib.import_module(__name__ + "." + module.name)
-    return _KNOWN
+    return _WORKLOADS
 
 
 class Work:
