@@ -128,15 +128,16 @@ fi
 # "same": this version, of whatever set; "other NAME": another project with TensorFlow's folder, which pip would mix.
 installed=$("$python" - "$wheel" << 'END'
 import re, sys
-from importlib.metadata import distributions
+from pathlib import Path
 
 def plain(name):
-    return re.sub("[-_.]+", "-", name or "").lower()
+    return re.sub("[-_.]+", "-", name).lower()
 
 project, version = map(plain, sys.argv[1].split("-")[:2])
-for found in distributions():
-    name = plain(found.metadata["Name"])
-    if name == project and plain(found.version) == version:
+# Not what pip left over of a package that it removed: ~ensorflow, or a folder without METADATA.
+for info in [info for folder in filter(None, sys.path) for info in Path(folder).glob("[!~-]*.dist-info/METADATA")]:
+    name, _, rest = map(plain, info.parent.name.partition("-"))
+    if name == project and rest == version + "-dist-info":
         print("same")
     elif name != project and name in ("tensorflow", "tensorflow-cpu", "intel-tensorflow", "tf-nightly"):
         print("other", name)

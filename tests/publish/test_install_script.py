@@ -193,6 +193,29 @@ def test_the_wheel_of_another_set_replaces_one_of_the_same_version(tmp_path: Pat
 
 
 @pytest.mark.slow
+@each("leftover, whole", [("~ensorflow_cpu-2.14.0", True), ("-ensorflow-2.14.0", True), ("tensorflow-2.14.0", False)])
+def test_what_pip_left_over_of_a_package_is_not_installed(
+    leftover: str, whole: bool, tmp_path: Path, python: Path
+) -> None:
+    """By install.sh and by `install`: pip gets to see what the wheel depends on, which it cannot have here."""
+    (site,) = python.parents[1].glob("lib/python*/site-packages")
+    (site / f"{leftover}.dist-info").mkdir()
+    if whole:
+        name = "tensorflow-cpu" if "cpu" in leftover else "tensorflow"
+        (site / f"{leftover}.dist-info" / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.14.0\n"
+        )
+    wheel_index.index(tmp_path / "public", [wheels.wheel(tmp_path, python=PYTHON, requires="dependency")], print)
+    recorded = wheels.cpuinfo(tmp_path / "cpuinfo", "avx")
+    with serve(wheels.files(tmp_path / "public")) as server:
+        done = install(server.url, recorded, python=python)
+        words = ("install", "--index", server.url, "--cpuinfo", recorded, "--python", python)
+        own = answer(*words, env={**os.environ, "PIP_NO_INDEX": "1"})
+    assert (done.returncode, own.returncode) == (1, 1), done.stderr + own.stderr
+    assert "No matching distribution found for dependency" in done.stderr
+
+
+@pytest.mark.slow
 def test_what_cannot_be_trusted_leaves_the_environment_as_it_was(tmp_path: Path, python: Path) -> None:
     """Each is one sentence, and the installed set stays."""
     recorded = wheels.cpuinfo(tmp_path / "cpuinfo", "x86-64-v3")

@@ -247,6 +247,8 @@ def test_what_names_no_wheels_is_refused(built: Path, public: Path, tmp_path: Pa
         indexed(public, built / "avx", project="numpy")
     assert "has no reason" in invoke("index", public, "--yank", "avx/*", code=2).stderr
     assert contents(public) == before
+    os.truncate(public / "choose.json", 100)
+    invoke("index", public, "--wheels", built / "avx", code=26)
 
 
 def test_a_yanked_wheel_says_so_on_every_page_until_it_is_offered_again(public: Path, built: Path) -> None:

@@ -86,9 +86,9 @@ class PythonEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     def installed(self) -> dict[str, Path]:
         """Return the folder with the metadata of each package of TensorFlow's that Python would import.
 
-        A folder that pip left of a removed package (~ensorflow) does not count.
+        A folder that pip left of a removed package (~ensorflow, or one without METADATA) does not count.
         """
-        found = (info for folder in self.site[::-1] for info in sorted(Path(folder).glob("*.dist-info")))
+        found = (info.parent for folder in self.site[::-1] for info in Path(folder).glob("[!~-]*.dist-info/METADATA"))
         named = {canonicalize_name(info.stem.partition("-")[0]): info for info in found}
         return {name: info for name, info in named.items() if name in wheels.projects()}
 
@@ -151,6 +151,11 @@ class WheelSource:
         self._remote = "://" in address
         self._session = transport.HttpSession()
         self._verify: str | bool | None = str(ca) if ca is not None else None
+        if self._remote and {*"@?#"} & {*address}:
+            raise UsageError(
+                "the address of the index has a login, ? or # in it",
+                hint="--index with the address of the folder alone; put a login into ~/.netrc",
+            )
         if self._remote and not is_secure(address):
             raise UsageError(
                 f"{printable(address, MOST_NAME)} is not an https address: anybody on the way could send another wheel",
