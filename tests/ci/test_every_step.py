@@ -98,6 +98,7 @@ def test_the_wheels_of_another_run_become_an_index(repository: str, site: str, u
     done = Github(checkout=ROOT, temp=tmp_path / "temp", values=values, env=env).run("wheels.yml", "Index")
     assert done.code == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == [f"{url}/avx/simple/", f"{url}/x86-64-v4/simple/"]
+    assert "Settings > Pages" in done.summary
     assert list((tmp_path / "temp" / "public").glob("pool/*/tensorflow-2.14.0+tfbuild.x86.64.v4-*.whl"))
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -64,6 +65,33 @@ def test_only_the_repository_that_its_variable_names_publishes() -> None:
             assert any(guard in one.split(" && ") for one in conditions), (path.name, name)
     rules = [job["rules"][0]["if"] for job in (read(ROOT / ".gitlab-ci.yml")[name] for name in ("rows", "images"))]
     assert [rule for rule in rules if not rule.startswith("$TFBUILD_PUBLISH == $CI_PROJECT_PATH && (")] == []
+
+
+LONG = 30  # minutes
+GUARDS = (
+    "vars.TFBUILD_LONG_TESTS == 'true' || github.event_name == 'workflow_dispatch'",
+    "vars.TFBUILD_PUBLISH == github.repository",
+)
+
+
+def test_nothing_long_runs_unless_a_variable_says_so_and_the_manual_gives_its_limit() -> None:
+    costs = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8").partition("## Costs")[2].partition("GitLab:")[0]
+    for path in WORKFLOWS:
+        # image.yml is called by images.yml.
+        called = "images" if path.stem == "image" else path.stem
+        row = next(line for line in costs.splitlines() if f"`{called}`" in line.removeprefix("| ").partition("|")[0])
+        for name, job in read(path)["jobs"].items():
+            minutes = job.get("timeout-minutes", 0)
+            assert minutes <= LONG or str(minutes) in re.findall(r"\d+", row), (path.stem, name)
+            # What test.yml runs depends on the variable.
+            guarded = job.get("if") in GUARDS or path.stem in ("image", "test")
+            assert minutes <= LONG or guarded, (path.stem, name)
+    step = next(step for step in read(GITHUB / "test.yml")["jobs"]["test"]["steps"] if step.get("name") == "Test")
+    assert step["env"] == {"LONG": "${{ vars.TFBUILD_LONG_TESTS }}"}
+    assert step["run"].startswith('if [ "$LONG" = true ]; then\n  ci/debian.sh .ci/run\nelse\n')
+    for name in ("audit", "soak"):
+        (rule,) = read(ROOT / ".gitlab-ci.yml")[name]["rules"]
+        assert rule["if"].startswith('$TFBUILD_LONG_TESTS == "true" && ')
 
 
 def test_every_step_and_script_is_clean_shell(tmp_path: Path) -> None:
@@ -322,7 +350,7 @@ def test_a_row_is_built_unless_it_is_published_completely(
         assert words[3].startswith(f"{build}|--no-cache|--reuse|r@sha256:1|--time-limit")
 
 
-# A plan, and a container that compiles for as long as there is a file `late`.
+# A plan, and a container that compiles one of three objects of its cache in each job, until all are there.
 PLANNED = """echo "$*" >> calls
 printf '    "context_digest": "sha256:0",\n    "base_image": "python:3.13",\n    "release": "2.21.0",\n'
 printf '    "python": "3.13",\n    "compiler": "clang-18",\n'
@@ -331,47 +359,56 @@ case $1 in verify) exit 25 ;; esac
 DOCKER = """[ "$1" != image ] || echo python@sha256:0
 [ "$1" = run ] || exit 0
 echo "docker $*" >> calls
-[ ! -e late ] || exit 75
+for word in "$@"; do case $word in *:/tfbuild/build/host/2.21.0/cache) cache=${word%%:*} ;; esac; done
+touch "$cache/object$(ls "$cache" | grep -c object)"
+[ -e "$cache/object2" ] || exit 75
 touch dist/x/tensorflow.whl
+"""
+GH = """[ "$1 $2" = "cache delete" ] && rm -r "../store/$3"
 """
 
 
-def test_a_compile_goes_on_in_the_next_link_by_a_folder_on_the_same_base(tmp_path: Path) -> None:
-    for name, text in (("invoke", PLANNED), ("bin/docker", DOCKER)):
-        executable(tmp_path / name, text)
-    env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "INVOKE": "./invoke", "TFBUILD_CACHE": "cache"}
-    calls, runs = tmp_path / "calls", []
-    for late, code in ((True, 75), (False, 0)):
-        (tmp_path / "late").touch() if late else (tmp_path / "late").unlink()
+def test_a_compile_goes_on_in_the_next_link_by_the_providers_cache_alone(tmp_path: Path) -> None:
+    """Three links, each with a disk of its own; the cache's keys and the step that deletes are the workflow's."""
+    steps = {step.get("id"): step for step in read(GITHUB / "image.yml")["jobs"]["image"]["steps"]}
+    store, runs = tmp_path / "store", []
+    store.mkdir()
+    for link, code in (("first", 75), ("second", 75), ("last", 0)):
+        disk = tmp_path / link
+        for name, text in (("invoke", PLANNED), ("bin/docker", DOCKER), ("bin/gh", GH)):
+            executable(disk / name, text)
+        values = {
+            "matrix.id": "x", "github.run_id": "7", "github.run_attempt": "1", "inputs.link": link, "github.token": ""
+        }  # fmt: skip
+        env = {"PATH": f"{disk}/bin:{os.environ['PATH']}", "INVOKE": "./invoke", "TFBUILD_CACHE": "cache"}
+        machine = Github(checkout=disk, temp=disk / "temp", values=values, env=env)
+        found = sorted(store.glob(f"{machine.fill(steps['before']['with']['restore-keys'])}*"))
+        if found:
+            shutil.copytree(found[-1], disk / steps["before"]["with"]["path"])
         done = subprocess.run(
-            ["dash", ROOT / "ci/image.sh", "x", "--target mkl"], cwd=tmp_path, env=env, capture_output=True, text=True,
+            ["dash", ROOT / "ci/image.sh", "x", "--target mkl"], cwd=disk, env=env, capture_output=True, text=True,
             check=False,
         )  # fmt: skip
         assert done.returncode == code, done.stderr
-        runs += [line for line in calls.read_text().splitlines() if line.startswith("docker")]
-        built = [line for line in calls.read_text().splitlines() if "--reuse" in line]
-        assert built == ([] if late else ["build --target mkl --reuse dist/x/tensorflow.whl"])
-        calls.unlink()
-    first, second = runs
-    # The date is that of the first link.
-    assert first == second
-    assert f"--volume {tmp_path}/cache/x:/tfbuild/build/host/2.21.0/cache python@sha256:0 " in first
-    assert first.endswith("Z clang-18 3.13 --target mkl --time-limit 5h20m")
-
-
-def test_a_compile_s_cache_is_kept_whatever_happens_and_the_one_before_deleted_once_it_is_not_needed(
-    runner: Callable[..., Github], copy: Path, tmp_path: Path
-) -> None:
-    steps = {step.get("id"): step for step in read(GITHUB / "image.yml")["jobs"]["image"]["steps"]}
-    before, after = steps["before"], steps["after"]
-    assert after["if"].startswith("always() && matrix.wheel == 'source'")
-    assert after["with"] == {name: value for name, value in before["with"].items() if name != "restore-keys"}
-    assert before["with"]["key"].startswith(before["with"]["restore-keys"])
-    gh = executable(tmp_path / "bin/gh", 'echo "$*"')
-    values = {"github.token": "secret", "steps.before.outputs.cache-matched-key": "x-1-first-1"}
-    machine = runner(copy, values, GITHUB_REPOSITORY="us/x", PATH=f"{gh.parent}:{os.environ['PATH']}")
-    done = machine.run("image.yml", "Delete the cache of the link before")
-    assert (done.code, done.stdout) == (0, "cache delete x-1-first-1 --repo us/x\n")
+        calls = (disk / "calls").read_text().splitlines()
+        runs += [line.replace(str(disk), "DISK") for line in calls if line.startswith("docker")]
+        built = [line for line in calls if "--reuse" in line]
+        assert built == ([] if code else ["build --target mkl --reuse dist/x/tensorflow.whl"])
+        if code:
+            shutil.copytree(disk / steps["after"]["with"]["path"], store / machine.fill(steps["after"]["with"]["key"]))
+        if found:
+            values["steps.before.outputs.cache-matched-key"] = found[-1].name
+            assert machine.run("image.yml", "Delete the cache of the link before").code == 0
+        assert len(list(store.iterdir())) == bool(code), "one cache at a time"
+    # The base and the date are those of the first link.
+    assert len({*runs}) == 1
+    assert "--volume DISK/cache/x:/tfbuild/build/host/2.21.0/cache python@sha256:0 " in runs[0]
+    assert runs[0].endswith("Z clang-18 3.13 --target mkl --time-limit 5h20m")
+    # Whatever happens, a link saves its cache, and deletes the one before once it is not needed.
+    assert steps["after"]["if"].startswith("always() && matrix.wheel == 'source'")
+    kept = {name: value for name, value in steps["before"]["with"].items() if name != "restore-keys"}
+    assert steps["after"]["with"] == kept
+    assert steps["before"]["with"]["key"].startswith(steps["before"]["with"]["restore-keys"])
 
 
 @pytest.mark.slow
