@@ -229,6 +229,48 @@ def test_a_batch_size_is_advised_where_it_is_shown_to_be_faster_than_the_smalles
 # --- whole reports ---------------------------------------------------------------------------------------------------
 
 
+def doing(measured: CaseResult, workload: str, **params: bool) -> CaseResult:
+    return replace(measured, arms=tuple(replace(arm, workload=workload, params={**params}) for arm in measured.arms))
+
+
+def test_what_a_program_can_expect_most_of_is_first() -> None:
+    sometimes = (case(0.4, name="a", env={}, code="sometimes"), case(1.0, name="b", env={}, code="sometimes"))
+    computed = [
+        experiment("xla", *(doing(one, "mlp") for one in sometimes)),
+        experiment("jpeg", doing(case(0.5, env={}, code="always"), "mlp")),
+    ]
+    fast = case(0.02, env={}, code="cache()")
+    for input_alone in (doing(fast, "pipeline"), doing(fast, "decode")):
+        assert lines(of_image({}, experiment("files", input_alone), *computed)) == ["always", "sometimes", "cache()"]
+    with_step = experiment("files", doing(fast, "pipeline", step=True))
+    assert lines(of_image({}, with_step, *computed)) == ["cache()", "always", "sometimes"]
+
+
+def swept(*batches: int, b: float = 1e-4) -> CaseResult:
+    """Return a sweep in which every batch is surely faster than the first."""
+    sized = sizes(1e-3, b, *batches)
+    faster = Interval(median=8.0, low=7.5, high=8.5, coverage=0.97)
+    arms = tuple(replace(arm, effect=records.FASTER, wall=faster) if arm.items > 1 else arm for arm in sized.arms)
+    return replace(sized, arms=arms)
+
+
+@pytest.mark.parametrize(
+    ("sweeps", "expected"),
+    [
+        ([(1, 16, 64, 128), (1, 32, 64, 128)], ("batch_size = 64", "")),
+        ([(1, 16, 64), (1, 16, 128)], ("batch_size = 16", "the largest one tried; more may be faster")),
+    ],
+    ids=["enough for both", "the largest of both"],
+)
+def test_one_batch_size_is_advised_for_all_models(sweeps: list[tuple[int, ...]], expected: tuple[str, str]) -> None:
+    cases = [replace(swept(*batches), name=str(batches)) for batches in sweeps]
+    slow = experiment("jpeg", case(0.9, env={}, code="first()"))
+    first, advice = advise.advise(report(experiment("batchsize", *cases), slow))
+    assert first.line == "first()", "what costs nothing is before it"
+    assert (advice.line, advice.remark, len(advice.gains)) == (*expected, 2)
+    assert [one.line for one in advise.advise(report(experiment("batchsize", swept(1, 2), swept(4, 8))))] == []
+
+
 def test_the_largest_gain_is_first() -> None:
     rows = (
         experiment("onednn", switched("conv", 9.0, 1.0)),

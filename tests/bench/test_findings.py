@@ -184,14 +184,28 @@ def test_a_number_of_threads_is_faster_by_its_interval_or_not_at_all() -> None:
     assert few == "conv: too few rounds to say whether a setting beats the default", "too few rounds give no finding"
 
 
+@pytest.mark.parametrize(
+    ("sized", "text"),
+    [
+        (sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, spread=0.001), "batch 64 gives 90% of the best rate"),
+        (
+            sizes(1e-2, 1e-5, 1, 2, 4, 8, 16, 32),
+            "batch 32 gives 90% of the best rate measured (up to 32); the rate",
+        ),
+    ],
+)
+def test_the_smallest_batch_that_is_large_enough_is_named(sized: CaseResult, text: str) -> None:
+    (finding,) = findings.derive("batch_size", [sized])
+    assert text in finding.text
+    assert finding.values["low"] == finding.values["batch"] == finding.values["high"]
+    assert ("still be growing" in finding.text) == (finding.values["batch"] == 32)
+
+
 def test_a_batch_size_has_the_range_that_its_noise_leaves() -> None:
-    steady = sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, spread=0.001)
-    (finding,) = findings.derive("batch_size", [steady])
-    assert "batch 64 gives 90%" in finding.text
-    assert finding.values["measured_90%_low"] == finding.values["measured_90%_high"] == 64
     (finding,) = findings.derive("batch_size", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, spread=0.3)])
-    assert finding.values["measured_90%_low"] < finding.values["measured_90%"] < finding.values["measured_90%_high"]
-    assert f"batch 64 ({finding.values['measured_90%_low']:.0f} to " in finding.text
+    low, middle, high = (finding.values[name] for name in ("low", "batch", "high"))
+    assert low < middle < high
+    assert f"batch 64 ({low:.0f} to {high:.0f}) gives" in finding.text
 
 
 # --- what follows from two arms that are no baseline ----------------------------------------------------------------
@@ -239,25 +253,6 @@ def test_input_and_step_that_share_the_processors_are_no_input_bound() -> None:
     assert overlapped(1.0, 0.05, 1.04, prefetch=2).startswith("compute-bound"), "the input takes nothing to share"
     turns = overlapped(1.0, 1.0, 2.0)
     assert turns.startswith("input-bound: input and step take turns, because nothing is prefetched")
-
-
-def test_the_end_of_a_sweep_is_no_knee() -> None:
-    rising = sizes(1e-2, 1e-5, 1, 2, 4, 8, 16, 32)
-    (finding,) = findings.derive("batch_size", [rising])
-    assert "; 80%, 90% and 95% only at the end of the sweep: the rate may still be growing there" in finding.text
-    (finding,) = findings.derive("batch_size", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)])
-    assert "end of the sweep" not in finding.text
-
-
-def test_no_line_is_reported_if_the_largest_batches_refute_it() -> None:
-    """Measured with three dense layers, 512 wide: the largest batch is faster than the line's limit."""
-    micros = {1: 1350, 4: 372, 16: 135, 64: 50.2, 128: 42.3, 256: 37.8, 512: 28, 1024: 24.8}
-    line = sizes(1e-3, 1e-4, *micros)
-    arms = tuple(replace(arm, seconds=micros[arm.items] * 1e-6) for arm in line.arms)
-    assert findings.fit([(n, n * each * 1e-6) for n, each in micros.items()]) is not None
-    (finding,) = findings.derive("batch_size", [replace(line, arms=arms)])
-    assert "no line a + b * n fits" in finding.text
-    assert "fitted_90%" not in finding.values
 
 
 @pytest.mark.parametrize(

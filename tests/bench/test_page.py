@@ -9,7 +9,6 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.bench.test_report import GUIDE, SKIPPED, case, experiment, report, sizes
-from tests.pages.test_charts import drawings
 from tfbuild.bench import report as reporting
 from tfbuild.bench import wording
 from tfbuild.measure.evaluate import interval_text
@@ -162,21 +161,6 @@ def test_the_page_loads_nothing_else() -> None:
 
 
 # --- charts ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_batch_size_s_points_lie_on_their_curve() -> None:
-    chart = reporting.draw_chart(experiment("batchsize", curve()))
-    assert chart is not None
-    assert 'aria-label="batchsize: items a second over the batch size"' in chart
-    (drawing,) = drawings(chart)
-    points = [(float(circle.get("cx", "")), float(circle.get("cy", ""))) for circle in drawing.iter("circle")]
-    assert len(points) == 6
-    (line,) = drawing.iter("polyline")
-    path = [tuple(map(float, pair.split(","))) for pair in line.get("points", "").split()]
-    for x, y in points:
-        near = min(path, key=lambda place: abs(place[0] - x))
-        assert near[1] == pytest.approx(y, abs=4), "made of the very line that is fitted"
-    assert {"80%", "90%, 95%"} <= {text.text for text in drawing.iter("text")}, "batches 16 and 32"
 
 
 def test_what_no_logarithm_takes_is_left_out() -> None:

@@ -31,7 +31,8 @@ from tfbuild.measure.records import (
     Subject,
 )
 
-GUIDE = Path(__file__).parents[2] / "benchmarks" / "results" / "guide.json"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+GUIDE = RESULTS / "guide.json"
 IMAGE = "sha256:0123456789abcdef"
 ENV = {"TF_ENABLE_ONEDNN_OPTS": "1"}
 
@@ -183,9 +184,20 @@ def test_a_pipe_gets_one_line_for_each_row() -> None:
 def test_it_begins_with_what_to_change() -> None:
     line = case(0.4, name="a | b", env={}, code="crop(a | b)  # where it fits")
     shown = printed(report(experiment("jpeg", line), experiment("layout", SKIPPED)))
-    assert shown.startswith("What to change, by gain:\n 1. crop(a | b)  # where it fits\n    x2.5")
+    assert shown.startswith("What to change:\n 1. crop(a | b)  # where it fits\n    x2.5")
     assert "] a | b (CPU time, over baseline, 96%, 15 rounds)\n" in shown.replace("; 96", ", 96")
     assert printed(report(experiment("layout", SKIPPED))).startswith("No change has a measured gain.")
+
+
+def test_two_images_are_compared_in_one_line() -> None:
+    shown = printed(reporting.read_report(RESULTS / "isa.json"))
+    first = "isa: this image: 11 of 26 cases faster, 5 slower; x1.09 overall (geometric mean)\n"
+    assert shown.startswith(first)
+    assert "No change" not in shown
+    other = replace(case(0.5).arms[1], image="sha256:other")
+    rows = experiment("all", case(1.5), replace(case(0.5), arms=(case(0.5).arms[0], other)))
+    (line,) = reporting.headlines(report(rows))
+    assert line == "all: arm: 1 of 1 case faster, 0 slower; x2.01 overall (geometric mean)"
 
 
 def test_what_spoils_a_number_stands_beside_it() -> None:
@@ -234,19 +246,7 @@ def sizes(a: float, b: float, *batches: int, spread: float = 0.0, count: int = 1
     return replace(case(1.0, metric="wall"), name="dense", arms=arms, rounds=rounds, clean=count)
 
 
-def test_the_batch_size_is_fitted_and_measured() -> None:
-    (finding,) = findings.derive("batch_size", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128)])
-    assert finding.values["a"] == pytest.approx(1e-3)
-    assert finding.values["b"] == pytest.approx(1e-4)
-    assert finding.values["fitted_80%"] == pytest.approx(40)
-    assert finding.values["fitted_90%"] == pytest.approx(90)
-    assert finding.values["measured_80%"] == 32, "of the best rate that was measured, not of one that never comes"
-    assert "batch 32 gives 80%, batch 64 gives 90%" in finding.text
-
-
-def test_no_line_is_fitted_through_what_is_none() -> None:
-    assert findings.fit([(1, 1.0), (2, 0.9), (4, 0.8)]) is None
-    assert findings.fit([(1, 1.0), (2, 2.0)]) is None
+def test_what_was_hardly_measured_gives_no_finding() -> None:
     assert findings.derive("batch_size", [sizes(1e-3, 1e-4, 1, 2)]) == ()
     assert findings.derive("", [case(0.5)]) == ()
 

@@ -42,7 +42,8 @@ case = [{{ name = "matmul 768x768" }}]
 """
 # Strings in code that are an experiment's name as well, and mean something else there.
 OTHERS = {
-    ("evidence.py", "pipeline"),  # a workload
+    ("advise.py", "pipeline"),  # a workload
+    ("evidence.py", "pipeline"),
     ("findings.py", "pipeline"),
     ("findings.py", "int8"),  # a width of numbers
     ("experiments.py", "models"),  # a file of facts

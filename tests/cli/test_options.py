@@ -24,7 +24,7 @@ from tfbuild.pipeline.run import Run, run_of
 from tfbuild.plan import Build, Request, RunRequest, source
 from tfbuild.util import options
 from tfbuild.util.options import Identifier, declared
-from tfbuild.verify.verification import labelled_build
+from tfbuild.verify import labelled_build
 
 USUAL: Mapping[str, Any] = {
     "target": "mkl", "release": "2.20.0", "cpu": "x86-64-v3", "compiler": "clang-18", "platform": "linux/amd64",

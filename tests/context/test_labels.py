@@ -15,7 +15,7 @@ from tfbuild.context import dockerfile
 from tfbuild.context.labels import labels_of, read_labels
 from tfbuild.errors import Unsupported
 from tfbuild.plan import Request
-from tfbuild.verify.verification import labelled_build
+from tfbuild.verify import labelled_build
 
 
 def build() -> plan.Build:

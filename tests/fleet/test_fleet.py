@@ -14,10 +14,10 @@ from tests import terminal
 from tests.commandline import invoke
 from tests.cpu.machines import machine, machines
 from tfbuild import cpu, facts, fleet, plan
+from tfbuild.bench import gain
 from tfbuild.cpu import Cpu, isa
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.fleet import Fleet
-from tfbuild.plan import gain
 
 X86 = [row.name for row in facts.features("x86_64")]
 Hosts = dict[str, Cpu]

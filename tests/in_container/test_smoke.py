@@ -20,7 +20,7 @@ from tfbuild.in_container.smoke.probes import GpuConvolution
 from tfbuild.in_container.smoke.references import PARTS
 from tfbuild.measure import probe
 from tfbuild.plan import Request, select
-from tfbuild.verify.verification import labelled_build
+from tfbuild.verify import labelled_build
 
 FOLDER = Path(judge.__file__).parent
 TRAINED = 0.0566

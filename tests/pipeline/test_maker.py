@@ -26,8 +26,8 @@ from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, Request
 from tfbuild.util.progress import Progress
+from tfbuild.verify import Baseline
 from tfbuild.verify import session as verifying
-from tfbuild.verify.verification import Baseline
 
 
 def verifier(engine: Any, folder: Path, **run: Any) -> Maker:

@@ -28,8 +28,8 @@ from tfbuild.measure import probe
 from tfbuild.measure.evaluate import BASE_AGAIN
 from tfbuild.measure.probe import Outcome
 from tfbuild.plan import Build
+from tfbuild.verify import Baseline, Start, Verification, labelled_build
 from tfbuild.verify.checks import guard, throughput
-from tfbuild.verify.verification import Baseline, Start, Verification, labelled_build
 
 DATA = Path(__file__).parents[1] / "data" / "smoke"
 SITE = "/opt/tensorflow/lib/python3.11/site-packages"

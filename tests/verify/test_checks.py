@@ -30,10 +30,9 @@ from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement, ProbeCheck
 from tfbuild.in_container.smoke.probes import Faults, GpuConvolution
 from tfbuild.measure.evaluate import BASE_AGAIN
-from tfbuild.verify import checks, session
+from tfbuild.verify import NOT_STARTED, VerificationCheck, checks, session
 from tfbuild.verify.checks import CHECKS, guard
 from tfbuild.verify.report import NO_START, Check
-from tfbuild.verify.verification import NOT_STARTED, VerificationCheck
 
 NAMES = [check.name for check in CHECKS]
 CUDA = replace(PLANNED, target="cuda")

@@ -12,8 +12,8 @@ from tfbuild.engine import Image
 from tfbuild.engine.image import parse_image
 from tfbuild.plan import Build, Request, select
 from tfbuild.plan.request import IMAGE_NAME
+from tfbuild.verify import labelled_build
 from tfbuild.verify.checks import configuration
-from tfbuild.verify.verification import labelled_build
 
 BUILD: Build = select(Request(release="2.21.0", target="mkl", wheel="official", python="3.11"), None)
 PATH = "/opt/tensorflow/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -14,8 +14,8 @@ from tfbuild.context import dockerfile
 from tfbuild.context.labels import labels_of
 from tfbuild.in_container.smoke.judge import GUARD_EXIT
 from tfbuild.plan import Build, Request
+from tfbuild.verify import labelled_build
 from tfbuild.verify.checks import guard
-from tfbuild.verify.verification import labelled_build
 
 REQUESTS = {
     "an official wheel": Request(release="2.21.0", target="mkl", wheel="official"),

@@ -14,8 +14,8 @@ from tests.verify.test_labelled import planned
 from tfbuild.binary import LibraryUnreadable
 from tfbuild.binary.guard import Guard
 from tfbuild.binary.scan import Family, ScannedCode
+from tfbuild.verify import NOT_STARTED
 from tfbuild.verify.checks import isa
-from tfbuild.verify.verification import NOT_STARTED
 
 AVX = ("SSE", "SSE2", "SSE3", "SSE4.1", "SSE4.2", "AVX")
 UNUSED = ("AVX2", "AVX512F", "AVX512_VNNI", "AVX512_BF16", "AVX_VNNI", "AMX_TILE", "AMX_INT8", "AMX_BF16", "FMA")

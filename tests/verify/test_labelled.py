@@ -10,7 +10,7 @@ from tfbuild.context.labels import labels_of
 from tfbuild.errors import UnknownImage
 from tfbuild.facts import closure
 from tfbuild.plan import Request
-from tfbuild.verify.verification import NEEDED, labelled_build
+from tfbuild.verify import NEEDED, labelled_build
 
 # More digits than Python reads as a number.
 ENDLESS = "2." + 5001 * "1"

@@ -20,11 +20,10 @@ from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement, Measurement
 from tfbuild.measure import probe
 from tfbuild.util.progress import Progress
-from tfbuild.verify import session
+from tfbuild.verify import Verification, VerificationCheck, session
 from tfbuild.verify.checks import IMPORT, isa
 from tfbuild.verify.checks.guard import LESSER_CPU
 from tfbuild.verify.report import SCHEMA, Report
-from tfbuild.verify.verification import Verification, VerificationCheck
 
 Run = Callable[[Verification], Judgement]
 

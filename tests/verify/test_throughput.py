@@ -20,9 +20,9 @@ from tfbuild.measure.records import Round, Sample
 from tfbuild.measure.rounds import CaseRun
 from tfbuild.measure.workers import Machine, Pool
 from tfbuild.plan import Request
+from tfbuild.verify import Verification
 from tfbuild.verify.checks import throughput
 from tfbuild.verify.report import Throughput
-from tfbuild.verify.verification import Verification
 
 ROW = throughput.against(BASELINE)
 WORKLOADS = tuple(case.workload for case in ROW.case)

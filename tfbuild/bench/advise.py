@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 from tfbuild import facts
 from tfbuild.bench import findings, wording
@@ -15,8 +16,8 @@ from tfbuild.plan.rules import find_release
 ONEDNN, PRELOAD = "TF_ENABLE_ONEDNN_OPTS", "LD_PRELOAD"
 # A setting holds for all work on a machine, so one that may make any of it a tenth slower is not advised.
 RISK = 0.9
-# The share of the best rate for which a batch size is advised.
-ENOUGH = 0.9
+# Workloads that read and decode, which is a part of a program's time.
+INPUT = {"decode", "reading", "remote", "disk"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,12 @@ class ArmComparison:
     def median(self) -> float:
         """Return how many times as fast the arm was; 0 if it was not measured."""
         return self.ratio.median if self.ratio else 0.0
+
+    @property
+    def computes(self) -> bool:
+        """Whether the arm is a step or an operation, not input alone."""
+        input_alone = self.arm.workload == "pipeline" and not self.arm.params.get("step")
+        return not input_alone and self.arm.workload not in INPUT
 
     @property
     def gained(self) -> bool:
@@ -76,12 +83,16 @@ class ArmComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """A `line` to type, variables or code, with a `remark` on it, and the `gains`, the largest first."""
+    """A `line` to type, variables or code, with a `remark` on it, and the `gains`, the largest first.
+
+    `expected`: what a program may gain: first the mean over all cases in which a step computes, with and without gain.
+    """
 
     experiment: str
     line: str
     remark: str
     gains: tuple[ArmComparison, ...]
+    expected: tuple[bool, float]
 
     @property
     def basis(self) -> str:
@@ -91,17 +102,21 @@ class Advice:
 
 
 def advise(report: BenchReport) -> tuple[Advice, ...]:
-    """Return what gained and never lost, the largest gain first."""
+    """Return what gained and never lost, first what a program can expect most of, and batch sizes last."""
     current = CurrentSettings.read(report)
     advices = [*_settings(report, current)]
     for row in report.experiments:
-        advices += [*_lines(row, current), *_batch_sizes(row)]
-    return tuple(sorted(advices, key=lambda advice: -advice.gains[0].median))
+        advices += _lines(row, current)
+    advices.sort(key=lambda advice: advice.expected, reverse=True)
+    return (*advices, *(advice for row in report.experiments for advice in _batch_size(row)))
 
 
-def _advice(line: str, remark: str, comparisons: Iterable[ArmComparison]) -> Advice:
-    gains = tuple(sorted(comparisons, key=lambda one: -one.median))
-    return Advice(experiment=gains[0].experiment, line=line, remark=remark, gains=gains)
+def _advice(line: str, remark: str, compared: Iterable[ArmComparison], gained: Iterable[ArmComparison]) -> Advice:
+    """Return the advice for what `gained`, among all that was `compared`."""
+    gains = tuple(sorted(gained, key=lambda one: -one.median))
+    computed = [one.median for one in compared if one.median and one.computes]
+    expected = bool(computed), geometric_mean(computed or [one.median for one in gains])
+    return Advice(experiment=gains[0].experiment, line=line, remark=remark, gains=gains, expected=expected)
 
 
 # --- settings: changes of the environment ----------------------------------------------------------------------------
@@ -164,7 +179,7 @@ def _settings(report: BenchReport, current: CurrentSettings) -> Iterator[Advice]
         if not names & taken:
             taken |= names
             line = " ".join(f"{name}={arm.env.get(name, '')}" for name in sorted(names))
-            yield _advice(line, arm.code.removeprefix("# "), [one for one in own if one.gained])
+            yield _advice(line, arm.code.removeprefix("# "), own, [one for one in own if one.gained])
 
 
 def _changes(
@@ -208,18 +223,16 @@ def _lines(row: ExperimentResult, current: CurrentSettings) -> Iterator[Advice]:
         best.setdefault(code, []).append(most)
     for code, own in best.items():
         line, _, remark = code.partition("  # ")
-        yield _advice(line, remark, own)
+        yield _advice(line, remark, good[code], own)
 
 
-def _batch_sizes(row: ExperimentResult) -> Iterator[Advice]:
-    """Advise each size for the models of which it is the smallest with nine tenths of the best rate."""
-    sizes: dict[tuple[int, bool], list[ArmComparison]] = {}
-    for case in filter(findings.sweeps_batches, row.cases):
-        points = findings.steps(case)
-        size = findings.knee(points, ENOUGH)
-        arm = next(arm for arm in case.arms if arm.seconds and arm.items == size)
-        if arm.effect == FASTER:
-            largest = size == max(items for items, _ in points)
-            sizes.setdefault((size, largest), []).append(_comparison(row, case, arm, case.arms[0]))
-    for (size, largest), own in sizes.items():
-        yield _advice(f"batch_size = {size}", "the largest one tried; more may be faster" if largest else "", own)
+def _batch_size(row: ExperimentResult) -> Iterator[Advice]:
+    """Advise the smallest size that is large enough for all models, of those at which all were measured."""
+    swept = [case for case in row.cases if findings.sweeps_batches(case) and findings.enough(case)]
+    sizes = set.intersection(*({arm.items for arm in case.arms if arm.seconds} for case in swept)) if swept else {0}
+    largest = max(sizes, default=0)
+    size = min((n for n in sizes if all(n in findings.enough(case) for case in swept)), default=largest)
+    own = [_comparison(row, case, arm, case.arms[0]) for case in swept for arm in case.arms if arm.items == size]
+    if gained := [one for one in own if one.gained]:
+        remark = "the largest one tried; more may be faster" if size == largest else ""
+        yield _advice(f"batch_size = {size}", remark, own, gained)

@@ -2,32 +2,30 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import IO, TYPE_CHECKING
-
-from tfbuild.bench import wording
-from tfbuild.bench.advise import Advice, advise
-from tfbuild.context.labels import read_labels
-from tfbuild.errors import fit
-from tfbuild.measure import records
-from tfbuild.measure.evaluate import interval_text, inverse
-from tfbuild.measure.experiments import Experiment
-from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult
-from tfbuild.util import terminal
-from tfbuild.util.files import read_named
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 from dataclasses import replace
+from pathlib import Path
+from statistics import geometric_mean
+from typing import IO, TYPE_CHECKING
 
 from markupsafe import Markup
 
 from tfbuild import pages
-from tfbuild.bench import findings
+from tfbuild.bench import wording
+from tfbuild.bench.advise import advise
 from tfbuild.bench.wording import TableRow
-from tfbuild.measure.evaluate import seconds_per_item
-from tfbuild.pages import Curve, Line, curves, drawable, ratios
+from tfbuild.context.labels import read_labels
+from tfbuild.errors import fit
+from tfbuild.measure import records
+from tfbuild.measure.evaluate import interval_text
+from tfbuild.measure.experiments import Experiment
+from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult
+from tfbuild.pages import Line, drawable, ratios
+from tfbuild.util import terminal
+from tfbuild.util.files import read_named
 from tfbuild.util.quantities import counted
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 # The number of reasons in the message about an empty report.
 MOST_REASONS = 3
@@ -76,7 +74,7 @@ def show_report(report: BenchReport, stream: IO[str] | None = None) -> None:
         table.add_row(*map(Text, cells), Text(verdict, style))
     ended = "interrupted" if report.interrupted else "done"
     parts: list[RenderableType] = [
-        *(Text(fit(line), no_wrap=True) for line in _changes(advise(report))),
+        *(Text(fit(line), no_wrap=True) for line in (*headlines(report), *_changes(report))),
         table,
         *(Text(f"{row.name}: {finding.text}") for row in report.experiments for finding in row.findings),
         Text(f"{report.image.ref}: {ended} after {report.seconds:.0f} s; {wording.noise_note(report)}"),
@@ -99,9 +97,27 @@ def _rows(report: BenchReport) -> Iterator[tuple[str, ...]]:
                 yield row.name, case.name, arm.name, *ratios, wording.verdict(arm, case) + doubt, style
 
 
-def _changes(advices: Sequence[Advice]) -> Iterator[str]:
-    """Yield what to change, the largest gain first, with its evidence."""
-    yield f"{CHANGE}, by gain:" if advices else NO_CHANGE
+def headlines(report: BenchReport) -> Iterator[str]:
+    """Yield the outcome of each comparison of two images: in how many cases one was faster, and the overall ratio."""
+    for row in report.experiments:
+        compared: dict[str, list[tuple[str, float]]] = {}
+        for case in row.cases:
+            for arm in case.arms[1:]:
+                ratio = wording.judged_ratio(arm, case)
+                if ratio and arm.image != case.arms[0].image:
+                    compared.setdefault(arm.name, []).append((arm.effect, ratio.median))
+        for name, results in compared.items():
+            faster, slower = (sum(one == effect for one, _ in results) for effect in (records.FASTER, records.SLOWER))
+            overall = geometric_mean(median for _, median in results)
+            text = f"{row.name}: {name}: {faster} of {counted(len(results), 'case')} faster, {slower} slower"
+            yield f"{text}; x{overall:.2f} overall (geometric mean)"
+
+
+def _changes(report: BenchReport) -> Iterator[str]:
+    """Yield what to change, in the order of `advise`, with its evidence."""
+    advices = advise(report)
+    if advices or not any(headlines(report)):
+        yield f"{CHANGE}:" if advices else NO_CHANGE
     for number, advice in enumerate(advices, 1):
         yield f"{number:2}. {advice.line}{f'  # {advice.remark}' if advice.remark else ''}"
         for gain in advice.gains:
@@ -134,6 +150,7 @@ def to_html(report: BenchReport) -> str:
         noise=wording.noise_note(report),
         change=CHANGE,
         no_change=NO_CHANGE,
+        headlines=[*headlines(report)],
         advice=advise(report),
         method=wording.METHOD,
         interval_text=interval_text,
@@ -224,9 +241,7 @@ def _case_rows(case: CaseResult) -> list[TableRow]:
 
 
 def draw_chart(row: ExperimentResult) -> Markup | None:
-    """Draw rates over batch sizes where they were measured, else the arms' ratios; None if there is nothing to draw."""
-    if drawn := [(case.name, curve) for case in row.cases if (curve := _curve(case))]:
-        return curves(f"{row.name}: items a second over the batch size", drawn)
+    """Draw the arms' ratios; None if there is nothing to draw."""
     groups = [(case.name, lines) for case in row.cases if (lines := _lines(case))]
     return ratios(f"{row.name}: ratios to the baseline", _by_arm(groups) or groups) if groups else None
 
@@ -251,26 +266,6 @@ def _by_arm(groups: Sequence[tuple[str, Sequence[Line]]]) -> list[tuple[str, lis
     if len(labels) > len(groups) or len(set(labels)) > 1:
         return []
     return [(labels[0], [replace(lines[0], label=case) for case, lines in groups])]
-
-
-def _curve(case: CaseResult) -> Curve | None:
-    """Return the measured rates and the curve for steps of a + b * n seconds; None unless batch sizes were compared."""
-    if not findings.sweeps_batches(case):
-        return None
-    timed = [(arm.items, seconds_per_item(case, arm)) for arm in case.arms]
-    rates = [(items, inverse(seconds)) for items, seconds in timed if seconds and seconds.low > 0]
-    steps = findings.steps(case)
-    if len(rates) < 2 or len(steps) < 2:
-        return None
-    line = findings.fit(steps)
-    marks: dict[int, list[str]] = {}
-    for share in findings.SHARES:
-        marks.setdefault(findings.knee(steps, share), []).append(f"{share:.0%}")
-    return Curve(
-        points=tuple(rates),
-        fitted=(lambda items: items / (line.a + line.b * items)) if line else None,
-        marks={items: ", ".join(shares) for items, shares in marks.items()},
-    )
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ from tfbuild.plan import Build
 from tfbuild.util import as_typed, terminal
 
 if TYPE_CHECKING:
+    from tfbuild.bench.gain import MeasuredGain
     from tfbuild.cpu.isa import CpuEntry
     from tfbuild.plan.explain import FeatureRow
-    from tfbuild.plan.gain import MeasuredGain, OperationRow
     from tfbuild.publish.choose import Choice
     from tfbuild.publish.pushing import Pushed
 
@@ -191,28 +191,27 @@ def show_cpus(entries: Iterable["CpuEntry"]) -> None:
 
 
 def show_gain(answer: "MeasuredGain") -> None:
-    """Print what was measured, with its intervals, and the commands that measure it on this machine."""
-
-    def listed(rows: "Sequence[OperationRow]") -> str:
-        return "; ".join(f"{row.name}: {row.ratio[0]:.2f} [{row.ratio[1]:.2f}, {row.ratio[2]:.2f}]" for row in rows)
+    """Print the answer, what was measured, what else there is, and the commands that measure it on this machine."""
+    from rich.text import Text
 
     report = answer.report
-    measured = report.title if report else "no build for such a CPU that uses more of it than the official wheel"
+    effects = {"faster": report.faster, "slower": report.slower, "the same": report.equal} if report else {}
     rows = [
+        (row.name, f"{row.ratio[0]:.2f} [{row.ratio[1]:.2f}, {row.ratio[2]:.2f}]", effect)
+        for effect, operations in effects.items()
+        for row in operations
+    ]
+    table = terminal.table(("operation", "speed", ""), rows)
+    print(terminal.rendered([Text(answer.answer), "", *((table, "") if rows else ())]), end="")
+    show_fields([
+        *([("measured", report.title)] if report else []),
         ("CPU", f"{answer.cpu}; a build for it: {answer.instruction_set}"),
         ("wheel", f"the official one of {answer.release} is compiled for {answer.wheel}"),
-        ("unused", " ".join(answer.unused) or "nothing that TensorFlow's message names"),
-        ("measured", measured),
-        ("faster", listed(report.faster if report else ())),
-        ("slower", listed(report.slower if report else ())),
-        ("equal", "; ".join(row.name for row in report.equal) if report else ""),
-        ("yours", "your model was not measured; matmul and convolution mostly run in oneDNN, which uses what the CPU "
-         "has anyway"),
+        *((row.name, row.measured) for row in answer.others),
+        ("your model", "was not measured: most of its time is matmul and convolution, as fast in the official wheel"),
         ("compile", answer.compile),
-        ("measure it", as_typed(f"invoke build --release {answer.release} --wheel official, the same without --wheel, "
-         "then invoke bench COMPILED --only isa --against OFFICIAL")),
-    ]  # fmt: skip
-    show_fields([(name, text) for name, text in rows if text])
+        ("measure it", as_typed("invoke bench --python VENV --only isa --against OTHER, with either wheel installed")),
+    ])  # fmt: skip
 
 
 def show_rehearsed(ref: str, digest: str, *, json: bool) -> None:

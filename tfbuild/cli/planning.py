@@ -29,7 +29,6 @@ from tfbuild.plan import (
     Build,
     Request,
     choose_platform,
-    newest_official,
     requested_set,
     unused_by_official_wheel,
     usual,
@@ -56,8 +55,9 @@ INDEX = "index:"
 )
 def detect(*, cpuinfo: str, json: bool) -> None:
     """Show this CPU's features and level, and which features the official wheel leaves unused."""
+    from tfbuild.bench import gain as gains
+
     cpu = detect_cpu(Path(cpuinfo) if cpuinfo else None)
-    unused = unused_by_official_wheel(cpu)
     if json:
         out(
             {
@@ -66,11 +66,11 @@ def detect(*, cpuinfo: str, json: bool) -> None:
                 "arch": cpu.arch,
                 "level": cpu.level or None,
                 "features": list(cpu.features),
-                "unused_by_official_wheel": list(unused),
+                "unused_by_official_wheel": list(unused_by_official_wheel(cpu)),
+                "lacks_for_official_wheel": list(gains.lacks_for_official_wheel(cpu)),
                 "masked": [asdict(item) for item in isa.hidden(cpu)],
                 "disagreements": [
-                    {"feature": item.feature, "held": item.held, "rule": item.rule, "reason": item.reason}
-                    for item in cpu.disagreements
+                    {**asdict(item), "held": item.held, "reason": item.reason} for item in cpu.disagreements
                 ],
             }
         )
@@ -80,7 +80,7 @@ def detect(*, cpuinfo: str, json: bool) -> None:
             ("CPU", f"{cpu.model} ({cpu.vendor}, {cpu.arch})"),
             ("level", cpu.level or f"below {facts.levels(cpu.arch)[0].name}"),
             ("features", " ".join(cpu.features)),
-            ("unused", f"{' '.join(unused) or 'nothing'} (by the official wheel of {newest_official(cpu.arch)})"),
+            gains.official_wheel_here(cpu),
             *(("masked", f"{item.feature}: {item.reason}") for item in isa.hidden(cpu)),
             *(("disputed", f"{item.feature}: {item.reason}") for item in cpu.disagreements),
         ]
@@ -88,15 +88,17 @@ def detect(*, cpuinfo: str, json: bool) -> None:
 
 
 @verb(
+    {"cpu": replace(PLAN["cpu"], help="another CPU, by its name, as `invoke build` takes it")},
     CPUINFO,
     JSON,
-    examples=("invoke gain", "invoke gain --cpuinfo -             # of another machine, by lscpu's output"),
+    examples=("invoke gain", "invoke gain --cpu 'Xeon Gold 6148'", "invoke gain --cpuinfo -    # lscpu's output"),
 )
-def gain(*, cpuinfo: str, json: bool) -> None:
+def gain(*, cpu: str, cpuinfo: str, json: bool) -> None:
     """Say whether a build from source is worth it on this CPU: what was measured for such CPUs, and how to measure."""
-    from tfbuild.plan import gain as gains
+    from tfbuild.bench import gain as gains
 
-    answer = gains.gain(detect_cpu(Path(cpuinfo) if cpuinfo else None))
+    host = detect_cpu(Path(cpuinfo) if cpuinfo else None)
+    answer = gains.gain(gains.named(cpu, host) if cpu else host)
     out(msgspec.to_builtins(answer)) if json else show_gain(answer)
 
 

@@ -15,11 +15,12 @@ import msgspec
 
 from tfbuild import cpu as cpus
 from tfbuild import facts
+from tfbuild.bench import gain
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases
-from tfbuild.plan import MACHINES, gain, newest_official
+from tfbuild.plan import MACHINES, newest_official
 from tfbuild.util import terminal
 from tfbuild.util.files import decode, read_named
 from tfbuild.util.quantities import counted

@@ -30,10 +30,10 @@ from tfbuild.pipeline.wheel import Exported
 from tfbuild.plan import Build, Request, remote_cache, rules
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
+from tfbuild.verify import Baseline, labelled_build
 from tfbuild.verify import report as reporting
 from tfbuild.verify import session as verifying
 from tfbuild.verify.report import Report
-from tfbuild.verify.verification import Baseline, labelled_build
 
 # The content of a recorded machine (docs/cpu-and-flags.md); without glibc's loader, only the kernel's list.
 RECORD = f"cat {cpu.CPUINFO}; echo; {recordings.LOADER} --list-diagnostics 2>/dev/null || true"

@@ -3,7 +3,7 @@
 from tfbuild.facts.release_table import is_version
 from tfbuild.plan.build import BUILD_PYTHON, MACHINES, OVERRIDES, PLATFORMS, Build
 from tfbuild.plan.decision import select
-from tfbuild.plan.gain import alternatives, official_build, unused_by_official_wheel, usual
+from tfbuild.plan.others import alternatives, official_build, unused_by_official_wheel, usual
 from tfbuild.plan.request import BASES, Request, RunRequest
 from tfbuild.plan.rules import (
     choose_platform,

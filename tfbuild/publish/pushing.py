@@ -18,8 +18,8 @@ from tfbuild.publish import indexes, provenance
 from tfbuild.publish.choose import Published
 from tfbuild.publish.signing import Demand, Sign
 from tfbuild.util.progress import Progress
+from tfbuild.verify import labelled_build
 from tfbuild.verify import report as reporting
-from tfbuild.verify.verification import labelled_build
 
 
 @dataclass(frozen=True, kw_only=True)

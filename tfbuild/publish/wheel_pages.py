@@ -12,11 +12,12 @@ import msgspec
 from packaging.version import Version
 
 from tfbuild import facts
+from tfbuild.bench import gain
 from tfbuild.binary.inspector import open_archive
 from tfbuild.cpu import isa
 from tfbuild.facts import Facts
 from tfbuild.pages import TEMPLATES, render
-from tfbuild.plan import PLATFORMS, gain
+from tfbuild.plan import PLATFORMS
 from tfbuild.publish import choose, indexes, wheel_rows
 from tfbuild.publish.wheel_rows import CHOICES, SCHEMA, IndexedWheel, Parts, WheelList
 
@@ -66,7 +67,9 @@ def _top_page(rows: Iterable[IndexedWheel], url: str) -> str:
             "row": row,
             "address": quote(row.file),
             "megabytes": f"{row.size / 1e6:,.1f}",
-            "measured": gain.measured_operations(isa.instruction_set(row.features, PLATFORMS[row.platform])),
+            "measured": gain.measured_operations(
+                isa.instruction_set(row.features, PLATFORMS[row.platform]), row.release
+            ),
         }
         for row in order[::-1]
     ]

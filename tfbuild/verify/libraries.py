@@ -16,7 +16,7 @@ from tfbuild.facts import releases
 from tfbuild.plan import wheel
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
-from tfbuild.verify.verification import labelled_build
+from tfbuild.verify import labelled_build
 
 # Where pip records what it installed.
 METADATA = re.compile(r"(/.+/(?:site|dist)-packages)/([^/]+)-([^/-]+)\.dist-info/METADATA")

@@ -18,10 +18,10 @@ from tfbuild.measure import probe
 from tfbuild.plan import Build
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import printable
+from tfbuild.verify import Baseline, Verification, VerificationCheck, labelled_build
 from tfbuild.verify.checks import CHECKS, isa
 from tfbuild.verify.checks.guard import LESSER_CPU, lesser_cpu
 from tfbuild.verify.report import SCHEMA, Check, ImageFacts, ImageSoftware, PlanFacts, Report
-from tfbuild.verify.verification import Baseline, Verification, VerificationCheck, labelled_build
 
 NO_BASELINE = "there is no baseline to compare with"
 

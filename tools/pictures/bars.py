@@ -7,8 +7,8 @@ from typing import Any
 
 from jinja2 import Template
 
-from tfbuild.plan import gain
-from tfbuild.plan.gain import Gain
+from tfbuild.bench import gain
+from tfbuild.bench.gain import Gain
 
 # Each picture's report, by its file in benchmarks/results/. An operation has a bar for each set that was measured.
 REPORTS = {"compiled": "compiled-2.14.1"}

@@ -6,9 +6,9 @@ from tfbuild.facts import releases
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.plan import failures
+from tfbuild.verify import Start, Verification, VerificationCheck, probe_check
 from tfbuild.verify.checks import configuration, guard, isa, throughput
 from tfbuild.verify.report import NO_START
-from tfbuild.verify.verification import Start, Verification, VerificationCheck, probe_check
 
 # --- checks that judge one probe inside the image; their judges are in tfbuild/in_container/smoke/judge.py ------------
 

@@ -16,7 +16,7 @@ from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.plan import Build
 from tfbuild.plan.request import IMAGE_NAME
-from tfbuild.verify.verification import Verification, VerificationCheck
+from tfbuild.verify import Verification, VerificationCheck
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What builders note in a configuration, and no container gets.

@@ -8,7 +8,7 @@ from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure import probe
 from tfbuild.plan import Build
 from tfbuild.util import files
-from tfbuild.verify.verification import Verification, VerificationCheck
+from tfbuild.verify import Verification, VerificationCheck
 
 PATH = "/usr/local/bin/tfbuild-entrypoint"
 MOST_BYTES = 64 * 1024

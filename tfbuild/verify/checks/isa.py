@@ -14,8 +14,7 @@ from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.plan import Build
 from tfbuild.util import files
-from tfbuild.verify import libraries
-from tfbuild.verify.verification import Verification, VerificationCheck
+from tfbuild.verify import Verification, VerificationCheck, libraries
 
 # Every x86-64 has these, so no plan names them; the guard checks them in every build.
 BASE = frozenset({"SSE", "SSE2"})

@@ -20,8 +20,8 @@ from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.records import CaseResult, Round, Sample
 from tfbuild.measure.rounds import CaseRun, RoundLimits
 from tfbuild.measure.workers import Machine, MeasurementError
+from tfbuild.verify import Baseline, Verification, VerificationCheck
 from tfbuild.verify.report import Benchmark, Throughput, Timing, Triple, ratio_text
-from tfbuild.verify.verification import Baseline, Verification, VerificationCheck
 
 ROUNDS = 9
 # The rounds' share of the minute that a verification may take. On a machine so busy that six rounds do not fit, they

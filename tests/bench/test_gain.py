@@ -1,0 +1,89 @@
+"""What was measured of compiles: every number is a report's, and a CPU gets what was measured of code that it runs."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from tests.cpu.machines import machine
+from tests.rows import each
+from tfbuild import cpu as cpus
+from tfbuild import facts
+from tfbuild.bench import gain
+from tfbuild.bench.gain import Gain
+from tfbuild.cpu import isa
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+Measured = tuple[str, str, str, list[dict[str, Any]]]
+
+
+def of_benchmark(report: dict[str, Any], _: str) -> Measured:
+    """Return release, instruction set, date and cases of a report of `bench --only isa`."""
+    experiment = next(experiment for experiment in report["experiments"] if experiment["name"] == "isa")
+    labels = report["image"]["labels"]
+    cases = [{**case["arms"][1], "name": case["name"]} for case in experiment["cases"] if not case["noisy"]]
+    return labels["io.tfbuild.release"], labels["io.tfbuild.instruction-set"], report["created"], cases
+
+
+def of_compiled_wheels(report: dict[str, Any], instruction_set: str) -> Measured:
+    """Return the same of the record of compiled wheels, for one of its sets."""
+    build = next(build for build in report["results"]["builds"] if build["instruction_set"] == instruction_set)
+    return build["release"], build["instruction_set"], build["gains"]["created"], build["gains"]["cases"]
+
+
+@each("row", [row for row in gain.measured_gains() if row.report])
+def test_every_number_is_its_report_s(row: Gain) -> None:
+    report = json.loads((RESULTS / f"{row.report}.json").read_text())
+    read = of_compiled_wheels if row.report.startswith("compiled") else of_benchmark
+    release, instruction_set, created, cases = read(report, row.cpu)
+    assert (row.cpu, row.machine[-10:]) == (instruction_set, created[:10])
+    assert release in row.wheel
+    assert release in row.over
+    listed = {"faster": row.faster, "slower": row.slower, "no difference shown": row.equal}
+    assert sorted((effect, one.name, one.ratio) for effect, rows in listed.items() for one in rows) == sorted(
+        (case["effect"], case["name"], tuple(float(f"{case['cpu'][end]:.3g}") for end in ("median", "low", "high")))
+        for case in cases
+    )
+
+
+@each("name, largest", [("rhel7-haswell", "x86-64-v3"), ("rocky9-zen5", "x86-64-v4-vnni-bf16")])
+def test_a_cpu_gets_what_was_measured_of_the_largest_set_that_it_runs(name: str, largest: str) -> None:
+    answer = gain.gain(cpus.parse(machine(name).cpuinfo()))
+    assert answer.report is not None
+    assert answer.report.cpu == largest
+
+
+@each("name", ["amazon-neoverse_n1", "rhel6-piledriver"])
+def test_a_cpu_that_runs_no_measured_code_gets_no_number(name: str) -> None:
+    assert gain.gain(cpus.parse(machine(name).cpuinfo())).report is None
+
+
+def test_what_the_official_wheel_is_compiled_for_is_no_gain() -> None:
+    compiled = isa.resolve("x86-64-v3", arch="x86_64")
+    names = {
+        release: [row.name for row in measured.faster]
+        for release in ("2.20.0", "2.21.0")
+        if (measured := gain.measured_operations(compiled, release))
+    }
+    assert set(names["2.20.0"]) - set(names["2.21.0"]) == {"cast to float16, 1 Mi"}
+
+
+def test_what_is_said_of_bfloat16_is_in_its_report() -> None:
+    (row,) = [row for row in facts.rows("alternatives", gain.Alternative) if row.report]
+    report = json.loads((RESULTS / f"{row.report}.json").read_text())
+    arms = [arm for case in report["experiments"][0]["cases"] for arm in case["arms"][1:]]
+    known = {f"{arm['cpu']['median']:.2f}" for arm in arms}
+    assert {*re.findall(r"(?<![\d.])\d\.\d\d(?![\d.])", row.measured)} <= known
+    errors = max(arm["error"] for arm in arms)
+    assert f"up to {100 * errors:.1f} %" in row.measured
+
+
+def test_what_was_measured_has_one_speed_and_more_features_never_count_for_less() -> None:
+    speeds = [
+        gain.relative_speed(frozenset(isa.resolve(row.cpu, arch="x86_64").features), "x86_64")
+        for row in gain.measured_gains()
+    ]
+    assert speeds == sorted(filter(None, speeds), reverse=True), "the largest set is the first"
+    assert gain.relative_speed(frozenset({"asimd", "sve"}), "aarch64") is None
+    for row in gain.measured_gains():
+        assert bool(row.speed) != bool(row.report), row.cpu
