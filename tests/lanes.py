@@ -21,6 +21,8 @@ LANES = {
     "compilers": ("test_compilers", "test_emulated"),
     # Names of the image of the official wheel.
     "build": ("test_build", "test_rebuild"),
+    # The environment with TensorFlow, which the first one makes.
+    "in_container": tuple(f"tests/in_container/test_{name}.py" for name in ("smoke", "worker", "workloads")),
     # JSON Schema, whose import takes a second.
     "schemas": (
         "tests/bench/test_report.py", "tests/ci/test_workflows.py", "tests/project/test_cluster.py",
@@ -28,10 +30,11 @@ LANES = {
     ),
 }  # fmt: skip
 # Long lanes first, so that the short ones fill the processors beside and after them. While Debian is made, for which
-# the first two wait, the pages need nothing of an engine. What needs TensorFlow's layers comes when they are there.
+# the first two wait, the third makes an environment with TensorFlow. What needs an image's layers comes when they are
+# there.
 ORDER = (
-    "tensorflow", "compile", "tests/bench/test_browser.py", "compilers", "test_registry", "test_ci_steps", "build",
-    "test_bench", "test_reproducible", "test_engine", "test_faults",
+    "tensorflow", "compile", "in_container", "compilers", "test_registry", "test_ci_steps", "build",
+    "test_bench", "test_reproducible", "test_engine", "test_no_container", "test_faults",
 )  # fmt: skip
 ROOMS = {"with_engine", "contract"}
 LANE_OF = {file: lane for lane, files in LANES.items() for file in files}

@@ -20,7 +20,7 @@ NEVER_PURE = ("tests/with_engine", "tests/contract")
 QUICK = "not nightly"
 # Property tests are in every run; at night they try more examples (tests/conftest.py).
 NIGHTLY = "nightly or hypothesis"
-# Tests that measure time, or look at all containers of the engine, run last, with nothing beside them.
+# Nightly tests that measure time run last, with nothing beside them.
 ALONE = "alone"
 # They are all there (tests/project/test_testing.py): to collect the others takes many seconds.
 WITH_ENGINE = "tests/with_engine"
@@ -44,8 +44,9 @@ NEEDS = (
     Need(program="chromium", package="chromium", skipped="pages in a browser"),
     Need(program="zsh", package="zsh", skipped="completion in zsh"),
 )
-# The Python of an environment with the TensorFlow that ci/tensorflow.txt locks, and the tests that run on it.
-ON_TENSORFLOW = "tests/in_container"
+# The Python of an environment with the TensorFlow that ci/tensorflow.txt locks. Where this variable is set, the first
+# test on it makes it: pip needs one processor for a minute, while the first tests on an engine wait for their base.
+MAKES_TENSORFLOW = "TFBUILD_TEST_TENSORFLOW"
 TENSORFLOW = Path(sys.prefix) / "tensorflow" / "bin" / "python"
 # Debian's folders of system programs, which are not on every user's PATH.
 SYSTEM = ("/usr/sbin", "/sbin")
@@ -103,8 +104,6 @@ def run(root: Path, *, path: str, pure: bool, nightly: bool) -> None:
     chosen = _chosen(root, path)
     if not pure:
         provide(root, Progress())
-        if not path or chosen.startswith(ON_TENSORFLOW):
-            provide_tensorflow(root)
     thorough = ["--hypothesis-profile=thorough"] if nightly else []
     if path:
         selected = PURE if pure else NIGHTLY if nightly else ""
@@ -121,10 +120,8 @@ def run(root: Path, *, path: str, pure: bool, nightly: bool) -> None:
         if pure:
             _pytest(root, *(f"--ignore={folder}" for folder in NEVER_PURE), selected=PURE)
         else:
-            _pytest(root, selected=f"{QUICK} and not {ALONE}")
+            _pytest(root, selected=QUICK)
         checks.result()
-    if not pure:
-        _pytest(root, WITH_ENGINE, selected=f"{QUICK} and {ALONE}", parallel=False)
 
 
 def _chosen(root: Path, path: str) -> str:
@@ -149,16 +146,21 @@ def _pytest(root: Path, *more: str, selected: str, parallel: bool = True) -> Non
         workers = (os.cpu_count() or 1) + 1
         # tests/lanes.py sorts the tests; without the last option pytest-xdist would sort them again.
         arguments += ["-p", "tests.lanes", f"--numprocesses={workers}", "--no-loadscope-reorder"]
-    _step(root, "pytest", *arguments, *(["-m", selected] if selected else []), *filter(None, more))
+    makes = {} if selected == PURE else {MAKES_TENSORFLOW: "yes"}
+    _step(root, "pytest", *arguments, *(["-m", selected] if selected else []), *filter(None, more), **makes)
 
 
-def _step(root: Path, *arguments: str, quiet: bool = False) -> None:
-    """Run a module. `quiet`: print its output when it has ended, because another step prints meanwhile."""
+def _step(root: Path, *arguments: str, quiet: bool = False, **more: str) -> None:
+    """Run a module with `more` in its environment.
+
+    `quiet`: print its output when it has ended, because another step prints meanwhile.
+    """
     _say(f"$ {' '.join(arguments)}")
     command = [sys.executable, "-m", *arguments]
     stdout, stderr = (subprocess.PIPE, subprocess.STDOUT) if quiet else (None, None)
     # Tests start hundreds of commands. Without byte code each would compile all of tfbuild again.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    env |= more
     completed = subprocess.run(command, cwd=root, env=env, check=False, text=True, stdout=stdout, stderr=stderr)
     if completed.stdout:
         _say(completed.stdout.rstrip())

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from shutil import copy
 
 import pytest
 
@@ -19,20 +18,19 @@ THOROUGH = "--hypothesis-profile=thorough"
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Record the commands that are run, without the interpreter; each succeeds."""
     commands: list[list[str]] = []
 
-    def run(command: list[str], **_: object) -> "subprocess.CompletedProcess[str]":
+    def run(command: list[str], env: dict[str, str], **_: object) -> "subprocess.CompletedProcess[str]":
         assert command[:2] == [sys.executable, "-m"]
+        # Where tests need no engine, they do not download TensorFlow either.
+        assert ("pytest" in command and selected(command[2:]) != testing.PURE) == (testing.MAKES_TENSORFLOW in env)
         commands.append(command[2:])
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(testing, "missing", lambda: ())
-    monkeypatch.setattr(testing, "TENSORFLOW", tmp_path / "tensorflow" / "bin" / "python")
-    (tmp_path / "tensorflow").mkdir()
-    copy(ROOT / "ci" / "tensorflow.txt", tmp_path / "tensorflow")
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     return commands
 

@@ -39,7 +39,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def debian_made(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Debian 12, of which most images here are made: once, though the workers of pytest-xdist begin together."""
+    """Debian 12, of which most images here are made: once, though the workers of pytest-xdist begin together.
+
+    A first build on it ends before all others begin: until then BuildKit (20.10) finds no step on it in its cache, and
+    each worker would install TensorFlow anew.
+    """
     try:
         engine = Engine.connect()
     except EngineMissing:
@@ -47,7 +51,9 @@ def debian_made(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder, shared = tmp_path_factory.mktemp("debian"), tmp_path_factory.getbasetemp().parent / "tfbuild-debian"
     # Tests that need it say why it cannot be had.
     with suppress(TfbuildError), files.locked(shared, lambda: None):
-        bases.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=certificates(""))
+        base = bases.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=certificates(""))
+        (folder / "Dockerfile").write_text(f"FROM {base.reference}\nRUN true\n", encoding="utf-8")
+        engine.build(folder, BuildSettings(log=folder / "log", progress=Progress()), tag="tfbuild-test:first")
 
 
 @pytest.fixture(scope="session")

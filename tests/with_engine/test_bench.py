@@ -74,6 +74,7 @@ def effects(engine: Engine, image: Callable[..., str]) -> dict[str, CaseResult]:
     return measured(engine, image("2.21.0"), rows, settings)
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 def test_a_tenth_more_cpu_time_is_found_whoever_else_runs(effects: dict[str, CaseResult]) -> None:
     arm = effects["exact"].arms[1]
@@ -82,6 +83,7 @@ def test_a_tenth_more_cpu_time_is_found_whoever_else_runs(effects: dict[str, Cas
     assert arm.cpu.median == pytest.approx(1 / 1.1, abs=0.02)
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 def test_the_same_against_itself_shows_no_difference(effects: dict[str, CaseResult]) -> None:
     case = effects["nothing"]

@@ -407,6 +407,7 @@ PYTHONS = "readlink -f $(command -v python3.11); ls /usr/bin/python* 2>&1 | grep
 OWN = ["/usr/local/bin/python3.11", "0"]
 
 
+@pytest.mark.nightly  # it installs a Python, and removes it again
 def test_a_base_that_has_its_own_python_keeps_it(
     engine: Engine, build: Build, local_python: str, work: Path, ca: Path
 ) -> None:
