@@ -289,6 +289,15 @@ Types: deb
 URIs: http://off.site/debian
 Suites: bookworm
 Components: main
+
+types: deb
+uris:\thttp://inline.site/debian\t
+SUITES: bookworm
+Components: main
+Signed-By:
+ -----BEGIN PGP PUBLIC KEY BLOCK-----
+ Suites: trixie
+\tURIs: http://key.site/debian
 """
 ONE_LINE = """deb [arch=amd64 signed-by=/k.gpg] https://mirror.site/debian-security bookworm-security main # site
 deb-src https://mirror.site/debian bookworm main
@@ -307,6 +316,7 @@ def test_the_site_s_own_mirror_is_used_and_third_parties_are_not(tmp_path: Path)
         "deb [signed-by=/k.gpg] https://mirror.site/debian-security bookworm-security main",
         f"deb {keyring} http://mirror.site/debian bookworm main contrib",
         f"deb {keyring} http://mirror.site/debian bookworm-updates main contrib",
+        "deb http://inline.site/debian bookworm main",
     ]
 
 

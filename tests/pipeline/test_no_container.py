@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,26 @@ def test_each_step_gets_its_words_and_of_an_earlier_run_bazel_s_own_files_stay(h
     run(dataclasses.replace(host, build=archive), no_cache=True)
     assert (host.root.parent / "called").read_text().splitlines()[4] == "source archive"
     assert [path for path in kept if path.exists()] == kept[1:]
+
+
+def test_folders_that_bazel_made_read_only_are_removed_by_anybody(host: LocalBuilder) -> None:
+    """Root could remove them as they are. No other user gets into pytest's own folders."""
+    with tempfile.TemporaryDirectory(prefix="tfbuild-test-") as top:
+        own = dataclasses.replace(host, root=Path(top) / "host")
+        folder = own.root / "src" / "x"
+        folder.mkdir(parents=True)
+        (folder / "y").touch()
+        folder.chmod(0o555)
+        user = os.geteuid()
+        try:
+            if user == 0:
+                for path in (Path(top), own.root, folder.parent, folder):
+                    os.chown(path, 65534, -1)
+                os.seteuid(65534)
+            own._discard("src")
+        finally:
+            os.seteuid(user)
+        assert not folder.parent.exists()
 
 
 def test_the_folder_has_what_a_builder_has(host: LocalBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
