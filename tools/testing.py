@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,10 +147,10 @@ def _pytest(root: Path, *more: str, selected: str, parallel: bool = True) -> Non
         # tests/lanes.py sorts the tests; without the last option pytest-xdist would sort them again.
         arguments += ["-p", "tests.lanes", f"--numprocesses={workers}", "--no-loadscope-reorder"]
     makes = {} if selected == PURE else {MAKES_TENSORFLOW: "yes"}
-    _step(root, "pytest", *arguments, *(["-m", selected] if selected else []), *filter(None, more), **makes)
+    _step(root, "pytest", *arguments, *(["-m", selected] if selected else []), *filter(None, more), more=makes)
 
 
-def _step(root: Path, *arguments: str, quiet: bool = False, **more: str) -> None:
+def _step(root: Path, *arguments: str, quiet: bool = False, more: Mapping[str, str] = {}) -> None:
     """Run a module with `more` in its environment.
 
     `quiet`: print its output when it has ended, because another step prints meanwhile.
