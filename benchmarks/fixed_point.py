@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.harness import record
 from tfbuild import cpu
-from tfbuild.plan.failures import Edit, known
+from tfbuild.plan.failures import Edit, known_failures
 
 SOURCE = Path(__file__).with_suffix(".cc")
 FAILURE = "avx512-fixed-point"
@@ -25,7 +25,7 @@ Wrong = dict[str, int]
 
 def edited(release: str, root: Path) -> tuple[Edit, Path]:
     """The release's edit, and the header below `root` that has its line."""
-    for edit in (edit for failure in known(release) if failure.id == FAILURE for edit in failure.edits):
+    for edit in (edit for failure in known_failures(release) if failure.id == FAILURE for edit in failure.edits):
         for path in sorted(root.glob(edit.files)):
             if edit.find in path.read_text(encoding="utf-8"):
                 return edit, path

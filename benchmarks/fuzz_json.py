@@ -57,7 +57,7 @@ def registry_server(content: bytes) -> None:
     digest = manifests.digest_of(content)
     for ask in (
         registry.tags,
-        lambda: client.types(registry, digest),
+        lambda: client.attached_types(registry, digest),
         lambda: registry.manifest("x"),
         lambda: indexes.refuse_yanked(registry, "x"),
     ):

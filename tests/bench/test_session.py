@@ -258,19 +258,19 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
 )
 def test_how_long_it_may_take(options: dict[str, object], mode: str, budget: float) -> None:
     given = {"quick": False, "full": False, "budget": "", "against": "", **options}
-    chosen = command.settings(**given)  # type: ignore[arg-type]
+    chosen = command.run_settings(**given)  # type: ignore[arg-type]
     assert (chosen.mode, chosen.budget) == (mode, budget)
 
 
 def test_times_that_contradict_each_other_or_cannot_be_read_are_refused() -> None:
     with pytest.raises(UsageError, match="give one of them"):
-        command.settings(quick=True, full=True, budget="", against="")
+        command.run_settings(quick=True, full=True, budget="", against="")
     with pytest.raises(UsageError, match=r"--budget 'soon' cannot be read[\s\S]*--budget 5h30m"):
-        command.settings(quick=False, full=False, budget="soon", against="")
+        command.run_settings(quick=False, full=False, budget="soon", against="")
 
 
 def test_the_list_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = command.settings(quick=False, full=False, budget="", against="")
+    chosen = command.run_settings(quick=False, full=False, budget="", against="")
     command.show_rows(experiments.known_experiments(), chosen, json=True)
     shown = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in shown] == [row.name for row in experiments.known_experiments()]
@@ -282,7 +282,7 @@ def test_the_list_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None:
     machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
-    settings = command.settings(quick=True, full=False, budget="", against="")
+    settings = command.run_settings(quick=True, full=False, budget="", against="")
     engine = cast(Engine, SimpleNamespace(image=lambda _: IMAGE))
     run = session.Session(engine, replace(settings, budget=1.0), machine, Progress(io.StringIO()), lambda: None)
     run.run(experiments.known_experiments())

@@ -86,7 +86,7 @@ def test_instructions_are_those_of_the_decoder_s_own_iterator() -> None:
     decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     start = unplain = 0
     while start < len(code):
-        piece = code[start : start + machinecode.PIECE]
+        piece = code[start : start + machinecode.PIECE_BYTES]
         plain, found, end = machinecode._disassembled(piece)
         rows = list(decoder.disasm_lite(piece, 0))
         others = [(address, name, text) for address, _, name, text in rows if not machinecode._plain(name)]

@@ -59,7 +59,7 @@ def library(
     if frames:
         head = BASE + len(text)
         rows = b"".join(struct.pack("<ii", address - head, 0) for address in addresses)
-        header = scan.HEADER.pack(*scan.FRAMES, 0, count)
+        header = scan.FRAME_HEADER.pack(*scan.FRAME_ENCODINGS, 0, count)
         parts.append(Part(name=".eh_frame_hdr", kind=PROGBITS, address=head, content=header + rows))
     if name:
         strings, table = libraries._symbols([(name(number), a, SIZE) for number, a in enumerate(addresses)])
@@ -210,9 +210,9 @@ def test_what_is_read_is_limited(
 
 def test_a_table_of_frames_of_another_form_is_left_alone(scanned: Callable[..., ScannedCode]) -> None:
     content = library(everywhere(AVX2), None, count=64)
-    frames = scan.HEADER.pack(*scan.FRAMES, 0, 64)
+    frames = scan.FRAME_HEADER.pack(*scan.FRAME_ENCODINGS, 0, 64)
     for form in ((2, 0x1B, 3, 0x3B), (1, 0x1C, 3, 0x3B), (1, 0x1B, 4, 0x3B), (1, 0x1B, 3, 0x3C)):
-        other = content.replace(frames, scan.HEADER.pack(*form, 0, 64))
+        other = content.replace(frames, scan.FRAME_HEADER.pack(*form, 0, 64))
         assert scanned(other).compiled == {"avx", "avx2"}
 
 

@@ -166,7 +166,7 @@ READERS: Mapping[str, Callable[[str], Read]] = {
 @pytest.mark.parametrize("name", formats.FORMATS)
 def test_options_of_many_words_and_dollars_come_out_whole(name: str) -> None:
     assert name in READERS, "say in READERS what the format's system makes of its text"
-    rows = READERS[name](formats.text(name, ROWS, FOLDER))
+    rows = READERS[name](formats.render_rows(name, ROWS, FOLDER))
     assert [identifier for identifier, _, _ in rows] == [PLAIN.id, HOSTILE.id]
     for (_, words, label), (build, machine) in zip(rows, ROWS, strict=True):
         assert words is None or words == shlex.split(dockerfile.build_options(build))
@@ -208,14 +208,14 @@ def test_more_than_a_system_accepts_is_refused(name: str) -> None:
     """GitHub counts two bytes per character."""
     build, most, size, encoding = ALL[0], SYSTEMS[name].jobs, SYSTEMS[name].bytes, SYSTEMS[name].encoding
     rows = [(replace(build, python=f"3.{number}"), "any") for number in range(most + 1)]
-    formats.text(name, rows[:most], Path())
+    formats.render_rows(name, rows[:most], Path())
     with pytest.raises(UsageError, match=f"more than the {most} jobs"):
-        formats.text(name, rows, Path())
-    left = size - len(formats.text(name, [(build, "")], Path()).encode(encoding))
+        formats.render_rows(name, rows, Path())
+    left = size - len(formats.render_rows(name, [(build, "")], Path()).encode(encoding))
     longest = "a" * (left // len("a".encode(encoding)))
-    formats.text(name, [(build, longest)], Path())
+    formats.render_rows(name, [(build, longest)], Path())
     with pytest.raises(UsageError, match=f"more than the {size:,} that"):
-        formats.text(name, [(build, f"{longest}a")], Path())
+        formats.render_rows(name, [(build, f"{longest}a")], Path())
 
 
 @pytest.mark.parametrize(("system", "needs"), [("github", {"20"}), ("gitlab", set())])

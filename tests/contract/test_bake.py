@@ -18,7 +18,7 @@ def buildx(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_bake_reads_every_row(buildx: Path, tmp_path: Path) -> None:
     builds, _ = matrix.select_builds(matrix.MatrixRequest())
     file = tmp_path / "docker-bake.hcl"
-    file.write_text(formats.text("bake", [(build, "") for build in builds], tmp_path / "${contexts}"))
+    file.write_text(formats.render_rows("bake", [(build, "") for build in builds], tmp_path / "${contexts}"))
     done = subprocess.run(
         [buildx, "bake", "--file", file, "--print"], capture_output=True, text=True, check=False, timeout=120
     )

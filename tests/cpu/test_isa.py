@@ -228,7 +228,7 @@ def test_closing_twice_changes_nothing_and_the_name_is_a_tag(row: tuple[str, set
     assert not set(resolved.name) - set("abcdefghijklmnopqrstuvwxyz0123456789-._")
 
 
-@each("name", [*names.known("x86_64"), *names.known("aarch64")])
+@each("name", [*names.known_names("x86_64"), *names.known_names("aarch64")])
 def test_a_cpus_set_is_part_of_all_that_it_has_and_its_name_names_it(name: str) -> None:
     arch = "x86_64" if names.features(name, "x86_64") is not None else "aarch64"
     kept, whole = (isa.resolve(text, arch=arch) for text in (name, f"{name},exact"))
@@ -311,7 +311,7 @@ def test_a_compilers_name_stands_for_what_that_compiler_makes_of_it(name: str) -
 
 
 @pytest.mark.skipif(not shutil.which("gcc-12"), reason="asks Debian 12's GCC")
-@each("requested", [*names.known("x86_64"), "avx", "avx2,fma", "avx512f", "amx_fp16", "avx512_bf16,rdseed"])
+@each("requested", [*names.known_names("x86_64"), "avx", "avx2,fma", "avx512f", "amx_fp16", "avx512_bf16,rdseed"])
 def test_the_flags_switch_on_in_a_real_compiler_what_they_promise(requested: str) -> None:
     for text in (requested, f"{requested},exact"):
         flags = compilers.flags(isa.resolve(text, arch="x86_64"), "gcc-12")

@@ -45,7 +45,7 @@ def smoke(python: str, *words: str, code: int, **env: str) -> "subprocess.Comple
 def test_each_probe_sends_its_records(python: str) -> None:
     asked = (judge.NUMERICS, judge.ONEDNN, judge.TCMALLOC, judge.CUDA, judge.IMPORT)
     call = [python, "-B", "-c", PROBES, str(FOLDER.parent), *(check.probe for check in asked)]
-    env = {**os.environ, **judge.TALKATIVE}
+    env = {**os.environ, **judge.ONEDNN_LOGGING}
     done = subprocess.run(call, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()

@@ -237,7 +237,7 @@ def test_an_image_that_is_not_trusted_runs_in_a_sandbox() -> None:
     ("engine", "broken", "why"),
     [
         (OneRun(None), "", True),
-        (ended("x" * 9, truncated=True), probe.FLOOD, False),
+        (ended("x" * 9, truncated=True), probe.FLOOD_REASON, False),
         (ended('{"count": "3"}\n'), "the probe's output cannot be trusted: ", False),
         (ended(), "the probe exited without output", False),
         (ended(stderr="ImportError", exit_code=1), "", True),

@@ -102,7 +102,7 @@ def test_a_list_of_more_than_a_thousand_referrers_is_refused(
     assert connect(fake).referrers("x") == [{}, {}, {}]
     fake.links["/v2/us/x/referrers/more"] = {"Link": '<x>; rel="next"'}
     with pytest.raises(Damaged, match="has more than 3 referrers of x"):
-        client.types(connect(fake), "x")
+        client.attached_types(connect(fake), "x")
     fake.content["referrers/x"] = fake.content["referrers/more"] = (INDEX, b'{"manifests": []}')
     monkeypatch.setattr(client, "MOST_PAGES", 5)
     with pytest.raises(Damaged, match="endless list of referrers of x"):
@@ -110,7 +110,7 @@ def test_a_list_of_more_than_a_thousand_referrers_is_refused(
     # Nor is what stands under the fallback tag.
     fake.content = {"manifests/sha256-1": (INDEX, b'{"manifests": [{}, {}, {}, {}]}')}
     with pytest.raises(Damaged, match="has more than 3 referrers of sha256:1"):
-        client.types(connect(fake), "sha256:1")
+        client.attached_types(connect(fake), "sha256:1")
 
 
 # --- manifests and blobs ----------------------------------------------------------------------------------------------
@@ -315,4 +315,4 @@ def test_a_row_without_a_type_has_that_of_its_manifest(fake: type[FakeRegistry])
         {"digest": put(fake, "y", {})},
     ]  # fmt: skip
     fake.content["referrers/s"] = (INDEX, json.dumps({"manifests": rows}).encode())
-    assert client.types(connect(fake), "s") == {client.SBOM, "own", ""}
+    assert client.attached_types(connect(fake), "s") == {client.SBOM, "own", ""}

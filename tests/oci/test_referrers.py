@@ -26,7 +26,7 @@ def registry(request: pytest.FixtureRequest, fake: type[FakeRegistry]) -> Regist
 
 
 def test_what_is_attached_is_found(registry: Registry, fake: type[FakeRegistry]) -> None:
-    assert client.types(registry, SUBJECT.digest) == set()
+    assert client.attached_types(registry, SUBJECT.digest) == set()
     client.attach(registry, *BILL)
     assert not client.complete(registry, SUBJECT.digest), "one of two"
     client.attach(registry, *ATTESTATION)
@@ -86,4 +86,4 @@ def test_an_index_that_others_overwrite_is_repaired_or_given_up(
     lost = 0
     with pytest.raises(RegistryRefused, match="keeps changing"):
         client.attach(registry, *BILL)
-    assert len(puts) == 3 + client.MENDS
+    assert len(puts) == 3 + client.MOST_REPAIRS

@@ -187,7 +187,7 @@ def holding(names: Mapping[str, str]) -> MemoryEngine:
     made = MemoryEngine(Path("/"))
     for image in dict.fromkeys(names.values()):
         tags = [name for name, other in names.items() if other == image]
-        made.images.rows.append(row(tags[0], Id=image, RepoTags=tags, Config={"Labels": {labels.ID: tags[0]}}))
+        made.images.rows.append(row(tags[0], Id=image, RepoTags=tags, Config={"Labels": {labels.ID_LABEL: tags[0]}}))
     return made
 
 

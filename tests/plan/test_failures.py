@@ -37,7 +37,7 @@ LINES = [(row["failure"], row["line"]) for row in LOGS["first"]]
 
 
 def matching(release: str, text: str) -> list[str]:
-    return ids(row for row in failures.known(release) if row.matches(text))
+    return ids(row for row in failures.known_failures(release) if row.matches(text))
 
 
 def ids(rows: Iterable[Failure]) -> list[str]:

@@ -24,7 +24,7 @@ from tfbuild.util.terminal import cause
 REPORT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
-def settings(*, quick: bool, full: bool, budget: str, against: str) -> Settings:
+def run_settings(*, quick: bool, full: bool, budget: str, against: str) -> Settings:
     """Turn options into settings; raise UsageError if they are invalid or contradict each other."""
     if quick + full + bool(budget) > 1:
         raise UsageError("--quick, --full and --budget exclude each other", hint="give one of them")

@@ -28,7 +28,7 @@ STEP, GROWTH, MOST_POINTS = 4, 512.0, 7
 # The share of the machine's memory that may be filled.
 MOST_MEMORY = 0.25
 # Errors that end a worker; its earlier answers stay valid.
-LOST = (TfbuildError, TimeoutError, MeasurementError)
+LOST_ERRORS = (TfbuildError, TimeoutError, MeasurementError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def _primitives(observation: Observation, cases: Sequence[Case], switch: str) ->
         run = observation.pool.engine.run(
             observation.machine.image,
             ["python", f"{probe.FOLDER}/bench"],
-            env={**workers.QUIET, **judge.TALKATIVE, "TF_ENABLE_ONEDNN_OPTS": switch},
+            env={**workers.WORKER_ENV, **judge.ONEDNN_LOGGING, "TF_ENABLE_ONEDNN_OPTS": switch},
             files=probe.probe_files(),
             stdin="".join(f"{json.dumps(question)}\n" for question in asked).encode(),
             timeout=max(LEAST_SECONDS, SHARE * observation.seconds / 2),
@@ -103,7 +103,7 @@ def primitives(begin: str, text: str) -> Finding:
 def implementations(text: str) -> dict[str, tuple[str, ...]]:
     """Return the implementations that ran on the CPU by kind of primitive ("convolution"), the most frequent first."""
     counts: dict[str, Counter[str]] = {}
-    for match in judge.VERBOSE.finditer(text):
+    for match in judge.ONEDNN_LINE.finditer(text):
         kind, implementation = judge.executed(match.group(1).split(","))
         if kind and kind != UNPROVEN:
             counts.setdefault(kind, Counter())[implementation] += 1
@@ -137,7 +137,7 @@ def _batch_memory(observation: Observation) -> Iterator[Finding]:
         try:
             observation.pool.start([key])
             finding = findings.memory(case.name, *peaks_by_batch(ask, sizes, observation.end))
-        except LOST:
+        except LOST_ERRORS:
             continue
         finally:
             observation.pool.close(key)
@@ -172,7 +172,7 @@ def peaks_by_arm(ask: Callable[[Arm], Peak], arms: Sequence[Arm], end: float) ->
             break
         try:
             answer = ask(arm)
-        except LOST:
+        except LOST_ERRORS:
             continue
         if not answer.reason:
             peaks[arm.name] = answer.peak
@@ -188,7 +188,7 @@ def peaks_by_batch(
     for following in [max(sizes) * STEP**turn for turn in range(MOST_POINTS)]:
         try:
             answer = ask(batch)
-        except LOST:
+        except LOST_ERRORS:
             break
         if answer.reason:
             break

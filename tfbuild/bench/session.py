@@ -145,7 +145,7 @@ PREPARING = 0.6
 GRACE = 2.0
 GRACE_SECONDS = 20.0
 # They end a run as Ctrl-C does.
-LOST = (EngineMissing, DiskFull, UnknownImage)
+LOST_ERRORS = (EngineMissing, DiskFull, UnknownImage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,11 +217,11 @@ class Session:
                     self._require_image()
                     self._experiment(row, pool, clock)
                 self._rest(pool)
-        except (KeyboardInterrupt, *LOST):
+        except (KeyboardInterrupt, *LOST_ERRORS):
             self.interrupted = True
 
     def _require_image(self) -> None:
-        """Raise one of LOST if nothing more can be measured."""
+        """Raise one of LOST_ERRORS if nothing more can be measured."""
         self.require_engine()
         self.engine.image(self.machine.image)
 
@@ -280,7 +280,7 @@ class Session:
             rounds.prepare(runs, time.monotonic() + PREPARING * (limits.latest - time.monotonic()))
             rounds.run(runs, limits, shuffled)
             pool.forget()
-        except (KeyboardInterrupt, *LOST):
+        except (KeyboardInterrupt, *LOST_ERRORS):
             group.keep(runs, interrupted=True)
             raise
         group.keep(runs)

@@ -25,13 +25,13 @@ METHOD = (
     "Absolute times and memory are informative only: times drift on a shared machine, and memory is that of the whole "
     "process, which arms with the same environment share.",
 )
-DONE = (records.MEASURED, records.TRUNCATED, records.INTERRUPTED)
+MEASURED_STATUSES = (records.MEASURED, records.TRUNCATED, records.INTERRUPTED)
 
 
 def verdict(arm: ArmResult, case: CaseResult) -> str:
     """Return the verdict in the case's metric, or why there is none."""
     if arm.name == case.baseline:
-        return "baseline" if arm.status in DONE else f"{arm.status}: {arm.reason}"
+        return "baseline" if arm.status in MEASURED_STATUSES else f"{arm.status}: {arm.reason}"
     if arm.effect:
         few = f" ({TOO_FEW})" if undecided(arm, case) else ""
         return arm.effect + few + ("" if arm.same is not False else "; computes something else")

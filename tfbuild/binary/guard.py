@@ -25,9 +25,9 @@ MOST_FUNCTIONS = 1000
 
 INITIALIZER = b"_GLOBAL__sub_I_cpu_feature_guard"
 CONSTRUCTOR = b"CPUFeatureGuardC"
-MESSAGE = b"InfoAboutUnusedCPUFeatures"
-TESTING = (b"CheckFeatureOrDie", b"CheckIfFeatureUnused", b"TestCPUFeature")
-NAMES = re.compile(b"|".join((INITIALIZER, CONSTRUCTOR, MESSAGE, *TESTING)))
+MESSAGE_FUNCTION = b"InfoAboutUnusedCPUFeatures"
+TEST_FUNCTIONS = (b"CheckFeatureOrDie", b"CheckIfFeatureUnused", b"TestCPUFeature")
+GUARD_NAMES = re.compile(b"|".join((INITIALIZER, CONSTRUCTOR, MESSAGE_FUNCTION, *TEST_FUNCTIONS)))
 
 RELOCATION = struct.Struct("<QQq")  # Elf64_Rela: offset, info, addend
 
@@ -57,7 +57,7 @@ def read_guard(path: Path, release: str) -> Guard:
             raise LibraryUnreadable(f"the library is for {library.machine}, which TensorFlow's guard does not know")
         functions = _functions(library)
         compiled = _tested(library, functions, INITIALIZER, CONSTRUCTOR)
-        unused = _tested(library, functions, MESSAGE)
+        unused = _tested(library, functions, MESSAGE_FUNCTION)
     if not compiled:
         raise LibraryUnreadable("the CPU guard's constructor asks for no feature: this is not how TensorFlow is built")
     known = releases.guard(release)
@@ -109,7 +109,7 @@ def _imported(library: Library) -> frozenset[int]:
 def _names(strings: bytes) -> dict[int, bytes]:
     """Return the names in a string table that belong to the CPU guard, by their offset."""
     names: dict[int, bytes] = {}
-    for match in NAMES.finditer(strings):
+    for match in GUARD_NAMES.finditer(strings):
         start = strings.rfind(b"\0", 0, match.start()) + 1
         names[start] = strings[start : strings.find(b"\0", match.end())]
         if len(names) > MOST_FUNCTIONS:
@@ -119,7 +119,7 @@ def _names(strings: bytes) -> dict[int, bytes]:
 
 def _tests(name: bytes) -> bool:
     # GCC splits the rare part of a function off as NAME.part.0, which no longer takes the feature: its caller did.
-    return any(part in name for part in TESTING) and MESSAGE not in name and b".part." not in name
+    return any(part in name for part in TEST_FUNCTIONS) and MESSAGE_FUNCTION not in name and b".part." not in name
 
 
 # --- machine code --------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from tfbuild.util import files
 from tfbuild.util.progress import Progress
 
 # The library with all of TensorFlow's code but the framework: the first of these that exists.
-MAIN = ("libtensorflow_cc.so.2", "python/_pywrap_tensorflow_internal.so")
+MAIN_LIBRARIES = ("libtensorflow_cc.so.2", "python/_pywrap_tensorflow_internal.so")
 # In a wheel that is not TensorFlow's, so many libraries are read, the largest first.
 MOST_LIBRARIES = 4
 # TensorFlow 2.21's largest library has 788 MB.
@@ -40,7 +40,7 @@ MOST_UNPACKED = 4 * 1024**3
 MOST_LISTED = 16 << 20
 MOST_TEXT = 8 << 20
 # How wheels are compressed. zipfile decompresses a few KB by bzip2 or LZMA to gigabytes at once.
-METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 FETCH_AGAIN = "download or build it again"
 
 
@@ -144,7 +144,7 @@ def installed(path: Path, *, full: bool, progress: Progress) -> Inspection:
     """Inspect TensorFlow as pip installed it, by its folder `site-packages/tensorflow`; raises BadInput for others."""
     folder = path.resolve()
     framework = f"{folder.name}/{releases.FRAMEWORK},".encode()
-    names = _own_libraries([name for name in (*MAIN, releases.FRAMEWORK) if (folder / name).is_file()])
+    names = _own_libraries([name for name in (*MAIN_LIBRARIES, releases.FRAMEWORK) if (folder / name).is_file()])
     # The package that has it in its RECORD tells the release.
     for record in sorted(folder.parent.glob("*.dist-info/RECORD")):
         project, _, version = record.parent.stem.partition("-")
@@ -185,7 +185,7 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
         with _WheelFile(path) as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
-            if any(member.compress_type not in METHODS for member in members):
+            if any(member.compress_type not in ZIP_METHODS for member in members):
                 raise BadInput(f"{path.name} is not compressed by deflate, as wheels are", hint=FETCH_AGAIN)
             if (size := sum(member.file_size for member in members)) > MOST_UNPACKED:
                 raise BadInput(f"{path.name} would be unpacked to {size >> 20:,} MiB", hint=FETCH_AGAIN)
@@ -236,7 +236,7 @@ def _members(archive: zipfile.ZipFile) -> list[str]:
 
 def _own_libraries(names: Collection[str]) -> list[str]:
     """Return which of the files in a package's folder are TensorFlow's main library and its framework."""
-    return [*[name for name in MAIN if name in names][:1], *{releases.FRAMEWORK}.intersection(names)]
+    return [*[name for name in MAIN_LIBRARIES if name in names][:1], *{releases.FRAMEWORK}.intersection(names)]
 
 
 def _extract(archive: zipfile.ZipFile, name: str, folder: Path) -> Path:

@@ -17,13 +17,13 @@ from tfbuild import facts
 from tfbuild.facts import Facts
 
 # The most that is decoded at once: the decoder needs 250 bytes for each instruction.
-PIECE = 16 * 1024
-LONGEST = 15  # bytes of an x86-64 instruction
+PIECE_BYTES = 16 * 1024
+LONGEST_BYTES = 15  # bytes of an x86-64 instruction
 VEX2, VEX3, EVEX, XOP = 0xC5, 0xC4, 0x62, 0x8F
 PREFIXES = frozenset((0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF2, 0xF3))
 MANDATORY = ("", "66", "f3", "f2")
 IMMEDIATE = frozenset((0x70, 0x71, 0x72, 0x73, 0xC2, 0xC4, 0xC5, 0xC6))  # of map 0F; all of map 0F3A have one
-NONE: frozenset[str] = frozenset()
+NO_FEATURES: frozenset[str] = frozenset()
 
 
 class Named(Facts, frozen=True):
@@ -118,17 +118,17 @@ def _x86(code: bytes) -> Counter[frozenset[str] | None]:
     """Count the instructions by the features that they need; None counts the bytes that are not instructions."""
     times, start = Counter[frozenset[str] | None](), 0
     while start < len(code):
-        piece = code[start : start + PIECE]
+        piece = code[start : start + PIECE_BYTES]
         plain, others, end = _disassembled(piece)
-        times[NONE] += plain
+        times[NO_FEATURES] += plain
         for address, name, operands in others:
             width = next((width for width in ("zmm", "ymm", "xmm") if width in operands), "")
             times[_needs(name, _encoding(piece, address), width, "[" in operands)] += 1
         start += end
         # The decoder stops at an unknown instruction, and where the piece ends within an instruction.
-        if start >= len(code) or (end and len(piece) == PIECE and PIECE - end < LONGEST):
+        if start >= len(code) or (end and len(piece) == PIECE_BYTES and PIECE_BYTES - end < LONGEST_BYTES):
             continue
-        opcode = read_opcode(code[start : start + LONGEST])
+        opcode = read_opcode(code[start : start + LONGEST_BYTES])
         needed = _coded(opcode) if opcode else None
         times[needed] += 1
         start += opcode.length if opcode and needed is not None else 1
@@ -190,7 +190,7 @@ def _needs(name: str, encoding: str, width: str, memory: bool) -> frozenset[str]
             needed.add(row.feature)
             if not row.adds:
                 break
-    return frozenset(needed | _of_encoding(encoding, width, needed, name)) or NONE
+    return frozenset(needed | _of_encoding(encoding, width, needed, name)) or NO_FEATURES
 
 
 def _of_encoding(encoding: str, width: str, needed: set[str], name: str = "") -> set[str]:
@@ -223,7 +223,7 @@ def _coded(opcode: Opcode) -> frozenset[str] | None:
 
 def read_opcode(code: bytes) -> Opcode | None:
     """Return the VEX, EVEX, 0F38 or 0F3A instruction at the start of `code`, or None."""
-    found = _opcode(code + bytes(2 * LONGEST))
+    found = _opcode(code + bytes(2 * LONGEST_BYTES))
     return found if found and found.length <= len(code) else None
 
 
@@ -274,4 +274,4 @@ def _words(code: bytes) -> Iterator[frozenset[str] | None]:
 
 @lru_cache(maxsize=1 << 16)
 def _word(word: int) -> frozenset[str]:
-    return next((frozenset((row.feature,)) for row in table().arm if word & row.mask == row.value), NONE)
+    return next((frozenset((row.feature,)) for row in table().arm if word & row.mask == row.value), NO_FEATURES)

@@ -36,9 +36,9 @@ WINDOW = 16 * 1024
 # Of a library beside the main one.
 FEW = 128
 # .eh_frame_hdr as every linker writes it: version 1, and a table of pairs of 32-bit offsets from its own address.
-HEADER = struct.Struct("<BBBBiI")
-FRAME = struct.Struct("<ii")
-FRAMES = (1, 0x1B, 0x03, 0x3B)
+FRAME_HEADER = struct.Struct("<BBBBiI")
+FRAME_ENTRY = struct.Struct("<ii")
+FRAME_ENCODINGS = (1, 0x1B, 0x03, 0x3B)
 
 
 class Dispatched(Facts, frozen=True):
@@ -336,12 +336,12 @@ def _frames(library: Library, file: int, code: Section) -> Iterator[int]:
     There are none if it does not have the form of GNU's and LLVM's linkers.
     """
     section = library.section(".eh_frame_hdr")
-    if section is None or section.size < HEADER.size:
+    if section is None or section.size < FRAME_HEADER.size:
         return
-    *form, _, count = HEADER.unpack(os.pread(file, HEADER.size, section.offset))
-    if tuple(form) != FRAMES:
+    *form, _, count = FRAME_HEADER.unpack(os.pread(file, FRAME_HEADER.size, section.offset))
+    if tuple(form) != FRAME_ENCODINGS:
         return
-    size = FRAME.size * min(count, (section.size - HEADER.size) // FRAME.size, MOST_FUNCTIONS)
-    for offset, _ in FRAME.iter_unpack(os.pread(file, size, section.offset + HEADER.size)):
+    size = FRAME_ENTRY.size * min(count, (section.size - FRAME_HEADER.size) // FRAME_ENTRY.size, MOST_FUNCTIONS)
+    for offset, _ in FRAME_ENTRY.iter_unpack(os.pread(file, size, section.offset + FRAME_HEADER.size)):
         if 0 <= section.address + offset - code.address < code.size:
             yield section.address + offset

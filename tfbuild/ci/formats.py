@@ -30,7 +30,7 @@ class Format:
     contexts: bool = False
 
 
-def text(name: str, rows: Sequence[Row], folder: Path) -> str:
+def render_rows(name: str, rows: Sequence[Row], folder: Path) -> str:
     """Return the rows in that format; `folder`: for build contexts. Raises UsageError beyond its CI system's limits."""
     written = FORMATS[name].write(rows, folder)
     for system in (row for row in matrix_table().system if row.name == name):

@@ -83,7 +83,7 @@ def wheel(*, output: str, no_container: bool, json: bool, **options: Any) -> Non
 
     run = run_of(options)
     if no_container:
-        for name in OF_ENGINES:
+        for name in ENGINE_OPTIONS:
             if options[name.replace("-", "_")] not in ("", OF_REQUESTS[name].default):
                 raise UsageError(f"--{name} cannot be combined with --no-container", hint="leave one of them out")
         if run.bundle:
@@ -99,7 +99,7 @@ def wheel(*, output: str, no_container: bool, json: bool, **options: Any) -> Non
 
 
 # Options of `wheel` that have no meaning without an engine.
-OF_ENGINES = ("engine", "base", "network", "remote-executor")
+ENGINE_OPTIONS = ("engine", "base", "network", "remote-executor")
 
 
 @verb(
@@ -304,7 +304,7 @@ def bench(image: str = "", *, only: list[str], json: bool, model: list[str], **o
     from tfbuild.bench import command
 
     listed, batch_size, name, python = (options.pop(key) for key in ("list", "batch_size", "name", "python"))
-    settings = command.settings(**options)
+    settings = command.run_settings(**options)
     rows = command.rows_of(only, settings, model, batch_size)
     if listed:
         command.show_rows(rows, settings, json=json)

@@ -157,5 +157,5 @@ def _value_of(verb: Verb, name: str, given: list[Any]) -> Any:
 
 
 def _valueless(verb: Verb, name: str) -> UsageError:
-    hint = f"{help_pages.spelled(name, verb.options[name])}; a value that begins with a dash: --{name}=-VALUE"
+    hint = f"{help_pages.option_usage(name, verb.options[name])}; a value that begins with a dash: --{name}=-VALUE"
     return UsageError(f"--{name} has no value", hint=hint)

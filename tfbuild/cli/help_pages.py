@@ -83,13 +83,13 @@ def groups(verb: Verb) -> Iterator[tuple[str, Options]]:
     """Yield the title of each group, and its options as they are typed: the common ones first, the rare ones last."""
     grouped: dict[str, dict[str, Option]] = {COMMON: {}}
     for name, row in sorted(verb.options.items(), key=lambda item: item[1].rare):
-        grouped.setdefault("Rare options" if row.rare else row.group, {})[spelled(name, row)] = row
+        grouped.setdefault("Rare options" if row.rare else row.group, {})[option_usage(name, row)] = row
     for title, rows in grouped.items():
         if rows:
             yield title or ("Common options" if len(grouped) > 1 else "Options"), rows
 
 
-def spelled(name: str, row: Option) -> str:
+def option_usage(name: str, row: Option) -> str:
     """Return an option with what stands for its value: --cpu CPU."""
     return f"--{name}" if row.switch else f"--{name} {row.stands_for(name)}"
 
@@ -165,7 +165,7 @@ MEANT = {
     "--version": "--release",
 }
 # How alike two words must be for one to be a misspelling of the other (difflib's ratio).
-ALIKE = 0.7
+LEAST_SIMILARITY = 0.7
 
 
 def unknown_verb(name: str, verbs: Mapping[str, Verb]) -> UsageError:
@@ -252,4 +252,4 @@ def _nearest(word: str, known: Mapping[str, object]) -> list[str]:
 
     lower = word.lower()
     begun = [name for name in known if len(lower) > 1 and name.startswith(lower)]
-    return (begun or get_close_matches(lower, list(known), n=1, cutoff=ALIKE))[:3]
+    return (begun or get_close_matches(lower, list(known), n=1, cutoff=LEAST_SIMILARITY))[:3]

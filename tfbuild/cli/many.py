@@ -13,7 +13,7 @@ from tfbuild.plan.options_file import OptionsFile
 from tfbuild.util.quantities import counted, positive
 
 # What the images of a fleet have of their own.
-OF_IMAGES = ("cpu", "platform", "wheel")
+IMAGE_OPTIONS = ("cpu", "platform", "wheel")
 
 
 @verb(
@@ -73,7 +73,7 @@ def matrix(
         say(f"{counted(count, 'combination')} cannot be built: {reason}")
     folder = Path(output)
     rows, notes = schedule(builds, format, runner) if form.ci else ([(build, "") for build in builds], [])
-    text = formats.text(format, rows, folder)
+    text = formats.render_rows(format, rows, folder)
     for build in builds if form.contexts else ():
         say(str(write_context(build, folder / build.id).folder))
     print(text, end="")
@@ -98,6 +98,6 @@ def _images(file: str, options: Mapping[str, list[str]]) -> tuple[tuple[str, str
     """Return platform and instruction set of each image in the file that `invoke fleet --json` wrote."""
     from tfbuild import fleet as fleets
 
-    if used := [f"--{name}" for name in OF_IMAGES if options[name]]:
+    if used := [f"--{name}" for name in IMAGE_OPTIONS if options[name]]:
         raise UsageError(f"{', '.join(used)} cannot be combined with --fleet", hint="leave out one of them")
     return tuple((image.platform, image.cpu) for image in fleets.read_fleet(Path(file)).images)

@@ -12,7 +12,7 @@ from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import Request, RunRequest
 from tfbuild.plan.request import ENGINE, REMOTE, RESOURCES, WheelRequest
-from tfbuild.util.files import absence
+from tfbuild.util.files import access_problem
 from tfbuild.util.options import Option, Options, declared, make, of_groups
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def certificates(ca_cert: str) -> Path | None:
     name = ca_cert or os.environ.get("SSL_CERT_FILE", "")
     path = Path(name) if name else None
     if path is not None and not os.path.isfile(path):
-        why = absence(path) or "not a file"
+        why = access_problem(path) or "not a file"
         raise UsageError(
             f"no CA certificates at {path}: {why}", hint="--ca-cert FILE or SSL_CERT_FILE must name a PEM file"
         )

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 # The fields of a plan that people look for first; with --full, the others follow in the order of its JSON.
 FIRST = ("id", "release", "python", "target", "platform", "instruction_set", "wheel", "compiler", "copts", "base_image")
 # Notes that explain a choice: a fix by its ID, and a base with a compiler that is known to fail.
-EXPLAINING = re.compile(r"fix [\w-]+: |\S+ on \S+ is passed over ")
+EXPLAINING_NOTE = re.compile(r"fix [\w-]+: |\S+ on \S+ is passed over ")
 # Parts of other fields.
-WITHIN = ("level", "notes")
+PARTS_OF_FIELDS = ("level", "notes")
 
 
 def out(data: object) -> None:
@@ -150,7 +150,7 @@ def show_fields(rows: Iterable[tuple[str, str]], *, notes: Sequence[str] = ()) -
 
 def show_plan(build: Build, *, origins: Mapping[str, str] | None = None, full: bool = False) -> None:
     """Print the plan without empty fields: what people look for, or all (`full`). `origins`: of the options given."""
-    values = {key: value for key, value in build.to_json().items() if key not in WITHIN}
+    values = {key: value for key, value in build.to_json().items() if key not in PARTS_OF_FIELDS}
     values["wheel"] = " ".join((build.wheel.kind, build.wheel.requirement, *build.wheel.constraints)).strip()
     names = [*FIRST, *(name for name in values if full and name not in FIRST)]
     rows = [(name.replace("_", " "), _line(values[name])) for name in names if values[name]]
@@ -158,7 +158,7 @@ def show_plan(build: Build, *, origins: Mapping[str, str] | None = None, full: b
         rows.append(("compile takes", build.toolchain.cost.described))
     if origins:
         rows.append(("options", ", ".join(f"{name} ({origin})" for name, origin in origins.items())))
-    notes = [note for note in build.notes if full or not EXPLAINING.match(note)]
+    notes = [note for note in build.notes if full or not EXPLAINING_NOTE.match(note)]
     show_fields(rows, notes=notes)
     if not full:
         say("invoke plan --full shows the rest")

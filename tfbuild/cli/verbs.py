@@ -45,7 +45,7 @@ class Verb:
 
 
 # The options that a file can have.
-OF_REQUESTS = options_file.KNOWN
+OF_REQUESTS = options_file.ALL_OPTIONS
 COMMAND_LINE = "command line"
 # Of the verbs that make or plan one build, and that read a file of options.
 SETTINGS: Options = {

@@ -25,13 +25,13 @@ REPOSITORY = "tfbuild"
 UNVERIFIED = "-unverified"
 PREFIX = "io.tfbuild."
 SCHEMA = "1"
-ID = f"{PREFIX}id"
+ID_LABEL = f"{PREFIX}id"
 # Of a base image made from a distribution's packages.
 BASE = f"{PREFIX}base"
 # Docker 20.10 keeps a label of 32 KB byte for byte, and plans take 1 to 3 KB.
 MOST_PLAN = 32_768
 # The parts of a plan that `read_labels` returns as text.
-PARTS = ("instruction_set", "compiler", "bazel", "threading", "cuda", "cudnn", "copts", "compute_capabilities")
+PLAN_PARTS = ("instruction_set", "compiler", "bazel", "threading", "cuda", "cudnn", "copts", "compute_capabilities")
 OCI = "org.opencontainers.image."
 BASE_NAME = f"{OCI}base.name"
 BASE_DIGEST = f"{OCI}base.digest"
@@ -157,7 +157,7 @@ def _parts(text: str) -> dict[str, str]:
     wheel, source = (value if isinstance(value := plan.get(name), dict) else {} for name in ("wheel", "source"))
     named = "@".join(str(source[part]) for part in ("tag", "commit") if source.get(part))
     archive = f"sha256:{source['sha256']}" if source.get("sha256") else ""
-    parts = {name.replace("_", "-"): plan.get(name) for name in PARTS} | {
+    parts = {name.replace("_", "-"): plan.get(name) for name in PLAN_PARTS} | {
         "version": plan.get("tfbuild"),
         "wheel": wheel.get("kind"),
         "requirement": wheel.get("requirement"),
@@ -223,7 +223,7 @@ def find_image(engine: "Engine", name: str) -> str:
         return name
     if engine.exists(exact):
         return exact
-    tagged = ([tag for tag in image.tags if tag.endswith(f":{reference}")] for image in engine.labelled(ID))
+    tagged = ([tag for tag in image.tags if tag.endswith(f":{reference}")] for image in engine.labelled(ID_LABEL))
     names = sorted(min(tags) for tags in tagged if tags)
     if len(names) == 1 and repository in ("", REPOSITORY):
         return names[0]

@@ -11,13 +11,13 @@ from functools import cache, lru_cache
 
 from tfbuild import facts
 from tfbuild.cpu import names
-from tfbuild.cpu.isa import COMMA, DroppedFeature, InstructionSet, instruction_set, largest_level, means_host
+from tfbuild.cpu.isa import SEPARATOR, DroppedFeature, InstructionSet, instruction_set, largest_level, means_host
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import Facts, Level
 from tfbuild.facts.release_table import within
 
-SPELLED = re.compile(r"(gcc|clang)-?(\d{1,4})(?:\.\d+)*", re.ASCII)
-WIDTH = "-mprefer-vector-width="
+COMPILER_NAME = re.compile(r"(gcc|clang)-?(\d{1,4})(?:\.\d+)*", re.ASCII)
+WIDTH_FLAG = "-mprefer-vector-width="
 WIDTHS = ("128", "256", "512")
 
 
@@ -71,7 +71,7 @@ def compiler_table() -> CompilerTable:
 @lru_cache(maxsize=2**8)
 def parse_compiler(text: str) -> tuple[str, int]:
     """Return ("gcc", 12) for "gcc-12"; raises Unsupported with those that were tried."""
-    match = SPELLED.fullmatch(text.strip().lower().replace("clang++", "clang").replace("g++", "gcc"))
+    match = COMPILER_NAME.fullmatch(text.strip().lower().replace("clang++", "clang").replace("g++", "gcc"))
     tried = compiler_table().compiler
     if match and int(match[2]) in tried[match[1]]:
         return match[1], int(match[2])
@@ -196,7 +196,7 @@ def _extras(held: frozenset[str], arch: str, name: str, width: str) -> tuple[str
             f"prefer-vector-width {width} changes nothing: the instruction set has no {needed}",
             hint="leave it out, or name a CPU that has it",
         )
-    return (*(flag for flag in extras if not flag.startswith(WIDTH)), f"{WIDTH}{width}")
+    return (*(flag for flag in extras if not flag.startswith(WIDTH_FLAG)), f"{WIDTH_FLAG}{width}")
 
 
 def _is_about(row: Extra | Broken, held: frozenset[str], arch: str) -> bool:
@@ -206,7 +206,7 @@ def _is_about(row: Extra | Broken, held: frozenset[str], arch: str) -> bool:
 
 def _about_name(named: str, arch: str) -> Iterator[str]:
     """Yield which CPU a processor's name stands for."""
-    words = [part.strip() for part in COMMA.split(named)]
+    words = [part.strip() for part in SEPARATOR.split(named)]
     # No CPU's name: archspec need not be imported.
     if means_host(named) or facts.level(words[0], arch) is not None:
         return

@@ -22,18 +22,18 @@ from tfbuild.facts import Facts, Level
 MOST_NAME = 48
 # In --cpu, behind a comma: keep all features of the CPU.
 EXACT = "exact"
-LEFT_OUT = "no known effect on TensorFlow"
+NO_EFFECT = "no known effect on TensorFlow"
 MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 
 # What other tools call the CPU of this machine.
-MEANING_HOST = ("native", "auto", "local")
+HOST_WORDS = ("native", "auto", "local")
 # How alike a name and its misspelling are (difflib's ratio); bonnell and broadwell, which are two CPUs, are 0.62.
-ALIKE = 0.8
+LEAST_SIMILARITY = 0.8
 # Models in the refusal of a name that many CPUs have.
 MOST_MODELS = 4
 # Between the words of --cpu; a model's name may have one itself: Intel Xeon Processor (Skylake, IBRS), and
 # AMD FX-8800P Radeon R7, 12 Compute Cores 4C+8G.
-COMMA = re.compile(r",(?![^()]*\)|\s*\d+ compute cores\b)", re.IGNORECASE)
+SEPARATOR = re.compile(r",(?![^()]*\)|\s*\d+ compute cores\b)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ def relevant(features: Iterable[str]) -> frozenset[str]:
 def left_out(feature: str) -> str:
     """Return why a CPU's set does not keep a feature that the CPU has."""
     row = facts.feature(feature)
-    return f"{row.unless} does the same" if row.relevant else row.left_out or LEFT_OUT
+    return f"{row.unless} does the same" if row.relevant else row.left_out or NO_EFFECT
 
 
 def of_cpu(cpu: Cpu, *, exact: bool = False) -> InstructionSet:
@@ -154,7 +154,7 @@ def resolve(text: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
     that need it: "haswell,-avx2" is a Haswell without AVX2 and FMA.
     Raises Unsupported with the nearest known names, UsageError for two CPUs.
     """
-    parts = [part.strip() for part in COMMA.split(text) if part.strip()]
+    parts = [part.strip() for part in SEPARATOR.split(text) if part.strip()]
     words = [part for part in parts if part.lower() != EXACT]
     exact = len(words) < len(parts)
     try:
@@ -252,7 +252,7 @@ def same_architecture(cpu: Cpu, arch: str, origin: str) -> Cpu:
 
 
 def _nearest(name: str, arch: str) -> str:
-    if name.lower().lstrip("-").removeprefix("march=").removeprefix("mcpu=") in MEANING_HOST:
+    if name.lower().lstrip("-").removeprefix("march=").removeprefix("mcpu=") in HOST_WORDS:
         return "--cpu host is the CPU of this machine"
     for other, platform in MACHINES.items():
         if other != arch and is_known(name, other):
@@ -260,10 +260,10 @@ def _nearest(name: str, arch: str) -> str:
     from difflib import get_close_matches
 
     levels = [row.name for row in facts.levels(arch)]
-    words = (*levels, *(row.name for row in facts.features(arch)), *names.known(arch))
+    words = (*levels, *(row.name for row in facts.features(arch)), *names.known_names(arch))
     known = [*{facts.squeeze(word): word for word in reversed(words)}.values()][::-1]
     begun = [word for word in known if len(name) > 1 and word.startswith(name.lower())]
-    near = begun[:MOST_MODELS] or get_close_matches(name.lower(), known, n=3, cutoff=ALIKE)
+    near = begun[:MOST_MODELS] or get_close_matches(name.lower(), known, n=3, cutoff=LEAST_SIMILARITY)
     if not near:
         return f"a level ({', '.join(levels)}), a CPU such as 'EPYC 7763', or --cpu host; invoke cpus lists all"
     return f"nearest: {', '.join(near)}; or --cpu host"
@@ -327,7 +327,7 @@ def _entries(arch: str) -> Iterator[CpuEntry]:
     levels = [row.name for row in facts.levels(arch)]
     rows = [row for row in names.products() if row.arch == arch]
     # Some values only stand for processors.
-    cpus = (*names.known(arch), *(row.cpu for row in rows if names.features(row.cpu, arch) is None))
+    cpus = (*names.known_names(arch), *(row.cpu for row in rows if names.features(row.cpu, arch) is None))
     others = [cpu for cpu in cpus if facts.squeeze(cpu) != facts.squeeze(arch) and facts.level(cpu, arch) is None]
     for name in dict.fromkeys((*levels, *others)):
         own = (row for row in rows if facts.squeeze(row.cpu) == facts.squeeze(name))

@@ -36,7 +36,7 @@ def features(name: str, arch: str) -> frozenset[str] | None:
     return frozenset(feature for feature in held if facts.feature(feature).use)
 
 
-def known(arch: str) -> tuple[str, ...]:
+def known_names(arch: str) -> tuple[str, ...]:
     """Return the names to suggest to a user: archspec's and those of facts/names.toml."""
     from archspec.cpu import TARGETS
 
@@ -74,7 +74,7 @@ def _targets(arch: str) -> dict[str, Any]:
 # --- processors -------------------------------------------------------------------------------------------------------
 
 # What a name has beside the processor: marks, the clock, graphics, the number of cores, the generation, the vendor.
-FILLING = re.compile(
+FILLING_WORDS = re.compile(
     r"\((r|tm)\)|[®™]|@.*|\b(with|w/) .*\bradeon\b.*|\bradeon r\d\b.*|\b\d+\w\w gen\b"
     r"|\b(\d+|dual|triple|quad|six|eight)[- ]cores?\b"
     r"|\b(intel|amd|apple( silicon)?|ampere|aws|amazon|google|microsoft|azure|nvidia)\b"
@@ -83,7 +83,7 @@ FILLING = re.compile(
 # Words in front of a number that people leave out.
 FAMILY = "(core|xeon|ryzen|epyc)?"
 # How people shorten the family.
-SHORTENED = ((r"^r([3579])\b", r"ryzen \1"), (r"^tr\b", "threadripper"))
+SHORT_NAMES = ((r"^r([3579])\b", r"ryzen \1"), (r"^tr\b", "threadripper"))
 # Behind the name of a QEMU CPU model: -noTSX-IBRS, -v2, "Skylake, IBRS, no TSX", "IBRS update".
 QEMU_VERSION = r"(notsx|nompx|noxsaves|ib(rs|pb)|update|v\d)*"
 # Letters of a name, more than any has.
@@ -112,8 +112,8 @@ def products() -> tuple[Product, ...]:
 
 def normalize(text: str) -> str:
     """Return a name as the patterns spell it: "Intel(R) Core(TM) i7-6700" is "corei7-6700"."""
-    text = FILLING.sub(" ", text[:MOST_LETTERS].lower()).strip()
-    for short, long in SHORTENED:
+    text = FILLING_WORDS.sub(" ", text[:MOST_LETTERS].lower()).strip()
+    for short, long in SHORT_NAMES:
         text = re.sub(short, long, text)
     words = re.findall(r"[a-z0-9]+", text)
     return re.sub(r"(?<!\d)-|-(?!\d)", "", "-".join(words))

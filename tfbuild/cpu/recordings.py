@@ -28,7 +28,7 @@ IMPLEMENTERS = {
     "0xc0": "Ampere",
 }
 # lscpu says "Flags" on both.
-LISTED = re.compile(r"^[ \t]*(flags|Features|Flags)[ \t]*:(.*)$", re.MULTILINE)
+FEATURE_LINE = re.compile(r"^[ \t]*(flags|Features|Flags)[ \t]*:(.*)$", re.MULTILINE)
 # (leaf, sub-leaf) -> the registers in this order.
 REGISTERS = ("eax", "ebx", "ecx", "edx")
 Words = Mapping[tuple[int, int], tuple[int, int, int, int]]
@@ -38,8 +38,8 @@ Diagnostics = tuple[frozenset[str], frozenset[str]]
 LOADER = Path("/lib64/ld-linux-x86-64.so.2")
 LOADER_SECONDS = 5
 # glibc's index of a leaf (sysdeps/x86/include/cpu-features.h, enum cpuid_register_index).
-LEAVES = {0: (0x1, 0), 1: (0x7, 0), 2: (0x80000001, 0), 6: (0x7, 1)}
-DIAGNOSED = re.compile(
+CPUID_LEAVES = {0: (0x1, 0), 1: (0x7, 0), 2: (0x80000001, 0), 6: (0x7, 1)}
+CPUID_LINE = re.compile(
     r"^x86\.cpu_features\.features\[0x([0-9a-f]{1,2})\]\.(cpuid|active)\[0x([0-3])\]=0x([0-9a-f]{1,8})$", re.MULTILINE
 )
 
@@ -93,7 +93,7 @@ def refusal(origin: str, reason: str) -> Unsupported:
 
 def _read_kernel(text: str, origin: str, machine: str) -> Reading:
     # Line by line, as the entry point does: a recording may have no empty line between the cores.
-    lists = [(key, frozenset(names.split())) for key, names in LISTED.findall(text)]
+    lists = [(key, frozenset(names.split())) for key, names in FEATURE_LINE.findall(text)]
     arch = _arch(lists)
     if not arch:
         raise refusal(origin, "it has no `flags` of an x86-64 or `Features` of an aarch64 CPU")
@@ -163,8 +163,8 @@ def diagnostics(text: str) -> Diagnostics | None:
     features that it knows (update_active in sysdeps/x86/cpu-features.c), which can be fewer than CPUID has.
     """
     words: dict[str, dict[tuple[int, int], list[int]]] = {"cpuid": {}, "active": {}}
-    for index, kind, register, value in DIAGNOSED.findall(text):
-        if (leaf := LEAVES.get(int(index, 16))) is not None:
+    for index, kind, register, value in CPUID_LINE.findall(text):
+        if (leaf := CPUID_LEAVES.get(int(index, 16))) is not None:
             words[kind].setdefault(leaf, [0, 0, 0, 0])[int(register)] = int(value, 16)
     if not words["cpuid"] or not words["active"]:
         return None

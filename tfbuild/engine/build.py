@@ -38,11 +38,11 @@ def find_program(environ: Mapping[str, str]) -> tuple[str, bool]:
 
     And whether it does so through its plugin buildx, or BuildKit is inside. Raises EngineMissing if there is none.
     """
-    return _find(frozenset(environ.items()))
+    return _find_program(frozenset(environ.items()))
 
 
 @cache
-def _find(environ: frozenset[tuple[str, str]]) -> tuple[str, bool]:
+def _find_program(environ: frozenset[tuple[str, str]]) -> tuple[str, bool]:
     env, refused = dict(environ), []
     folders = env.get("PATH", os.defpath).split(os.pathsep)
     for path in filter(None, (shutil.which("docker", path=folder) for folder in folders)):
@@ -72,8 +72,8 @@ def _output(command: list[str], env: Mapping[str, str]) -> str:
 
 # --- its output -------------------------------------------------------------------------------------------------------
 
-LINE = re.compile(r"#(?P<step>\d{1,9}) (?P<rest>.*)")
-TIMED = re.compile(r"\d+\.\d+ (.*)")
+STEP_LINE = re.compile(r"#(?P<step>\d{1,9}) (?P<rest>.*)")
+TIMED_LINE = re.compile(r"\d+\.\d+ (.*)")
 ENDED = re.compile(r"(?:(?P<done>DONE) \d+(?:\.\d+)?s|(?P<cached>CACHED)|(?P<canceled>CANCELED)|ERROR: (?P<error>.*))$")
 # "[wheel 2/5] RUN ...", "[2/5] RUN ..." and, where several platforms are built, "[linux/amd64 wheel 2/5] RUN ...".
 INSTRUCTION = re.compile(r"\[(?:(?P<stage>[^\]]*?) )?(?P<index>\d{1,9})/(?P<count>\d{1,9})\] (?P<text>.*)")
@@ -83,7 +83,7 @@ UNNAMED_STAGE = "image"
 TAIL_LINES = 20
 # Progress shows an instruction on one line of at most this width, without its mounts.
 MOUNTS = re.compile(r"--mount=\S+\s*")
-WIDTH = 60
+DETAIL_WIDTH = 60
 # Takes each line that a step prints, and shows in the step what is to be seen of it.
 Watch = Callable[[Step, str], None]
 
@@ -101,7 +101,7 @@ def parse(line: str) -> Event | None:
     """Return the event of one line; None for a line without information (blank, a digest, a switch between steps)."""
     # A progress bar redraws its line by carriage returns.
     line = CONTROL.sub("", line.rstrip("\r\n").partition("\r")[0]).rstrip()
-    match = LINE.fullmatch(line)
+    match = STEP_LINE.fullmatch(line)
     if match is None:
         # Skip rules, and the title above the last lines of a failed step, which BuildKit repeats.
         return None if not line.strip("- ") or line.startswith(" > [") else Event(kind="text", step=0, text=line)
@@ -111,7 +111,7 @@ def parse(line: str) -> Event | None:
     if ended := ENDED.fullmatch(rest):
         kind = next(name for name, value in ended.groupdict().items() if value is not None)
         return Event(kind=kind, step=step, text=ended["error"] or "")
-    if timed := TIMED.fullmatch(rest):
+    if timed := TIMED_LINE.fullmatch(rest):
         return Event(kind="output", step=step, text=timed[1])
     kind = "start" if rest.startswith(("[", "exporting")) else "output"
     return Event(kind=kind, step=step, text=rest)
@@ -201,7 +201,7 @@ def parse_title(title: str) -> tuple[str, str, bool]:
     if match["text"].startswith("FROM "):
         return "base", match["text"], True
     stage = (match["stage"] or "").split(" ")[-1] or UNNAMED_STAGE
-    text = textwrap.shorten(MOUNTS.sub("", match["text"]), WIDTH, placeholder=" ...")
+    text = textwrap.shorten(MOUNTS.sub("", match["text"]), DETAIL_WIDTH, placeholder=" ...")
     return stage, f"{match['index']}/{match['count']} {text}", int(match["index"]) == int(match["count"])
 
 

@@ -268,10 +268,10 @@ class Engine:
                 except EngineMissing as missing:
                     why = missing.reason.removeprefix(faults.NO_ANSWER)
                     message = f"the container engine stopped answering during {use}: {why}"
-                    raise EngineMissing(message, hint=f"{missing.hint}; {faults.REPEAT}") from missing
+                    raise EngineMissing(message, hint=f"{missing.hint}; {faults.REPEAT_HINT}") from missing
                 # In this order: a new connection may have waited until the next engine started.
                 if ended():
-                    hint = f"{faults.REPEAT}; the engine's log says why it ended (journalctl -u docker)"
+                    hint = f"{faults.REPEAT_HINT}; the engine's log says why it ended (journalctl -u docker)"
                     raise EngineMissing(f"the container engine ended during {use}, and was started again", hint=hint)
                 # It does not always say so itself.
                 if faults.disk_is_full(root := self.data_root):

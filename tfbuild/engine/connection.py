@@ -90,7 +90,7 @@ def endpoint(environ: Mapping[str, str]) -> Endpoint:
 
 
 # One line each: the name, the address, whether to trust any certificate, and the folder of TLS files.
-FIELDS = "\n".join(
+CONTEXT_FIELDS = "\n".join(
     f"{{{{{name}}}}}"
     for name in (".Name", ".Endpoints.docker.Host", ".Endpoints.docker.SkipTLSVerify", ".Storage.TLSPath")
 )
@@ -104,7 +104,7 @@ def _context(environ: Mapping[str, str]) -> Endpoint:
         if name in ("", DEFAULT):
             return Endpoint(address=SOCKET)
         raise EngineMissing(f"the Docker context {name!r} needs a docker program, and none is on PATH")
-    command = [program, "context", "inspect", "--format", FIELDS, *([name] if name else [])]
+    command = [program, "context", "inspect", "--format", CONTEXT_FIELDS, *([name] if name else [])]
     done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         why = done.stderr.strip().rpartition("\n")[2]
@@ -143,7 +143,7 @@ REMOTE_SOCKET = "/var/run/docker.sock"
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 30.0
 # A lost network is noticed after 45 s. Without `-S none`, a user's ControlPersist would outlive this process.
-OPTIONS = (
+SSH_OPTIONS = (
     "-nNT", "-S", "none", "-o", "BatchMode=yes", "-o", "RemoteCommand=none", "-o", "ServerAliveInterval=15",
     "-o", f"ConnectTimeout={CONNECT_SECONDS}",
 )  # fmt: skip
@@ -154,7 +154,7 @@ ADDRESS = re.compile(
     re.ASCII,
 )
 # By what ssh prints last. It opens the local socket before it asks for the one there.
-HINTS = (
+SSH_HINTS = (
     ("Permission denied", "ssh must not prompt: install a key (ssh-copy-id {host}), or load yours (ssh-add)"),
     ("Host key verification failed", "check its key, which is new or has changed, by hand: ssh {host}"),
     ("", "is the name right, and the host up? Else its engine is down, its socket is elsewhere "
@@ -185,7 +185,7 @@ def tunnel(address: str) -> Iterator[str]:
     with files.temporary_folder() as folder, (folder / "log").open("w+b") as log:
         near = folder / "engine"
         with subprocess.Popen(
-            ["ssh", *OPTIONS, "-L", f"{near}:{socket_there}", *(["-p", str(port)] if port else []), "--", host],
+            ["ssh", *SSH_OPTIONS, "-L", f"{near}:{socket_there}", *(["-p", str(port)] if port else []), "--", host],
             stdin=subprocess.DEVNULL,
             stderr=log,
             # Ctrl-C must not reach it before the containers are removed.
@@ -290,7 +290,7 @@ def _advice(endpoint: Endpoint, reason: str) -> str:
     """Return the hint for an engine on another machine that does not answer."""
     if endpoint.address.startswith("ssh://"):
         host = destination(endpoint.address)[0]
-        return next(hint for part, hint in HINTS if part in reason).format(host=host)
+        return next(hint for part, hint in SSH_HINTS if part in reason).format(host=host)
     option = f"--context {endpoint.context}" if endpoint.context else f"--host {endpoint.address}"
     return (
         f"is it up, and reachable from here? docker {option} version; if it requires TLS: DOCKER_TLS_VERIFY=1 and "

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfbuild.engine import connection
 from tfbuild.engine.client import Engine
-from tfbuild.engine.faults import DENIED, unanswered
+from tfbuild.engine.faults import DENIED_HINT, unanswered
 from tfbuild.errors import EngineMissing
 from tfbuild.util.progress import Progress
 
@@ -40,7 +40,7 @@ def advice(cause: BaseException, named: str, *, system: str, apt: bool, root: bo
     rows: tuple[tuple[bool, str], ...] = (
         (bool(named), f"{named} is named by DOCKER_HOST or a context: start that engine, or use this machine's"),
         (system != "linux", "start Docker Desktop, or: brew install colima docker && colima start"),
-        (unanswered(cause) == DENIED, DENIED),
+        (unanswered(cause) == DENIED_HINT, DENIED_HINT),
         (root and apt, ""),
         (dockerd, "the engine is installed but down: sudo systemctl start docker, or (rootless) "
          "systemctl --user start docker"),

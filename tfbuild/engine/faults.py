@@ -20,14 +20,14 @@ from tfbuild.oci import credentials
 from tfbuild.util.terminal import cause
 
 # The SDK raises these where an engine, or a registry behind it, refuses or cannot be reached.
-REFUSED = (docker.errors.APIError, requests.exceptions.RequestException)
+SDK_ERRORS = (docker.errors.APIError, requests.exceptions.RequestException)
 NO_ANSWER = "no container engine answers: "
-DENIED = "sudo usermod -aG docker $USER, then log in again; or run this command with sudo"
+DENIED_HINT = "sudo usermod -aG docker $USER, then log in again; or run this command with sudo"
 # How the engine's own messages end if its disk, or a quota there, is full; containerd adds a word. Elsewhere in them
 # such words may be an image's.
 NO_SPACE = re.compile(r"(?:no space left on device|disk quota exceeded)(?:: unknown)?\s*$")
 # An image's name that somebody else removes at the same time; for the SDK, that is not an ImageNotFound.
-UNNAMED = "reference does not exist"
+NO_REFERENCE = "reference does not exist"
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def translated(ref: str = "") -> Iterator[None]:
     try:
         yield
     except docker.errors.APIError as error:
-        if isinstance(error, docker.errors.ImageNotFound) or UNNAMED in (error.explanation or ""):
+        if isinstance(error, docker.errors.ImageNotFound) or NO_REFERENCE in (error.explanation or ""):
             raise UnknownImage(f"no image {ref!r} on this engine", hint="docker image ls lists its images") from error
         refused = TfbuildError(f"the container engine refused: {error.explanation or error}")
         raise disk_full(error.explanation) or refused from error
@@ -53,7 +53,7 @@ def unanswered(error: BaseException | None) -> str:
     """Return what to do if no engine of this machine answers: start one, or join those who may use it."""
     while error is not None:
         if isinstance(error, PermissionError):
-            return DENIED
+            return DENIED_HINT
         error = error.__cause__ or error.__context__
     return "invoke engine"
 
@@ -88,7 +88,7 @@ def require_free(folder: Path | None, required: int, hint: str = PRUNE_HINT) -> 
 
 # No event has this name, so the engine sends nothing but the head of its answer.
 NO_EVENT = {"filters": '{"event": ["none"]}'}
-REPEAT = "run the same command again: what was made is kept"
+REPEAT_HINT = "run the same command again: what was made is kept"
 
 
 @contextmanager

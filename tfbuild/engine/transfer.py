@@ -14,7 +14,7 @@ from tfbuild.oci import transport
 from tfbuild.util.progress import Progress, Step
 from tfbuild.util.terminal import cause
 
-MOVING = ("Pushing", "Downloading")
+MOVING_STATUSES = ("Pushing", "Downloading")
 # The engine itself has tried each layer five times by then.
 TRIES = 3
 WAIT_SECONDS = 2.0
@@ -96,7 +96,7 @@ def follow(events: Iterable[dict[str, Any]], step: Step, *, pushing: bool) -> No
                 full = None if pushing else disk_full(error)
                 failures.append(full or TransferFailed(error))
             detail = event.get("progressDetail") or {}
-            if event.get("status") in MOVING and detail.get("total"):
+            if event.get("status") in MOVING_STATUSES and detail.get("total"):
                 layers[str(event["id"])] = (int(detail.get("current", 0)), int(detail["total"]))
                 done, total = (sum(part) for part in zip(*layers.values(), strict=True))
                 step.share = min(1.0, done / total)

@@ -142,7 +142,7 @@ def select_experiments(only: Sequence[str], *, quick: bool) -> tuple[Experiment,
 # For one model with two cases: a ResNet-50 builds its graph four times and takes 1 to 4 s for a step on two cores.
 WEIGHT = 120.0
 MOST_ITEMS = 4096
-SWITCH = "TF_ENABLE_ONEDNN_OPTS"
+ONEDNN_SWITCH = "TF_ENABLE_ONEDNN_OPTS"
 
 
 class Model(Facts, frozen=True):
@@ -184,10 +184,10 @@ def _cases(model: Model, batch: int, xla: tuple[Arm, ...]) -> list[Case]:
         name += f", {model.size}x{model.size}"
     cases = [Case(name=name, params=params)]
     if model.xla:
-        cases.append(Case(name=f"{name}: XLA", params=params, env={SWITCH: "1"}, arm=xla))
+        cases.append(Case(name=f"{name}: XLA", params=params, env={ONEDNN_SWITCH: "1"}, arm=xla))
     if model.application:
         data = (Arm(name="synthetic"), Arm(name="JPEGs through tf.data", params={"jpegs": True}))
-        cases.append(Case(name=f"{name}, its data", params=params, env={SWITCH: "1"}, metric="wall", arm=data))
+        cases.append(Case(name=f"{name}, its data", params=params, env={ONEDNN_SWITCH: "1"}, metric="wall", arm=data))
     return cases
 
 

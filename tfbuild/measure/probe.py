@@ -35,10 +35,10 @@ SECONDS = 90
 MOST_LINE = 256 * 1024
 MOST_TEXT = 4096
 MOST_ITEMS = 5000
-LARGEST = 1e12
-FLOOD = f"it printed more than {MOST_OUTPUT // 2**20} MiB"
+LARGEST_NUMBER = 1e12
+FLOOD_REASON = f"it printed more than {MOST_OUTPUT // 2**20} MiB"
 # Log everything, because TensorFlow's message about instructions is read from the log.
-LOUD = {"TF_CPP_MIN_LOG_LEVEL": "0"}
+PROBE_ENV = {"TF_CPP_MIN_LOG_LEVEL": "0"}
 
 
 class UntrustedError(ValueError):
@@ -184,13 +184,13 @@ def ask(
     own = {} if sandbox else probe_files()
     try:
         run = engine.run(
-            ref, command, env={**LOUD, **env}, files=own, timeout=SECONDS, gpus=gpus, sandbox=sandbox
+            ref, command, env={**PROBE_ENV, **env}, files=own, timeout=SECONDS, gpus=gpus, sandbox=sandbox
         )  # fmt: skip
     except TimeoutError:
         return Outcome(records=(), ended=Ended(1, "", timed_out=True), output="")
     ended = Ended(run.exit_code, run.stderr)
     if run.truncated:
-        return Outcome(records=(), ended=ended, output=run.stderr, broken=FLOOD)
+        return Outcome(records=(), ended=ended, output=run.stderr, broken=FLOOD_REASON)
     try:
         sent = parse_records(run.stdout, kinds)
     except UntrustedError as error:
@@ -223,7 +223,7 @@ def parse_record(line: str, kind: type[T]) -> T:
 
 
 def _refuse_absurd(value: object) -> None:
-    if isinstance(value, float | int) and not (math.isfinite(value) and abs(value) <= LARGEST):
+    if isinstance(value, float | int) and not (math.isfinite(value) and abs(value) <= LARGEST_NUMBER):
         raise UntrustedError(f"an absurd number: {str(value)[:40]}")
     if isinstance(value, str) and (len(value) > MOST_TEXT or not value.isprintable()):
         raise UntrustedError("a text that is too long or not printable")

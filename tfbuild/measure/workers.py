@@ -27,7 +27,7 @@ MOST_INNER = 100_000
 # A sample that used less of a CPU than this was not measured: even waiting uses more.
 LEAST_SHARE = 1e-6
 # NumPy's own threads would compete with TensorFlow's.
-QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+WORKER_ENV = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 class MeasurementError(Exception):
@@ -119,7 +119,7 @@ class Pool:
     def _open(self, key: Key) -> Worker:
         unset = [name for name, value in key.env if not value]
         command = ["python", f"{probe.FOLDER}/bench", *unset]
-        env = {**QUIET, **({} if key.gpus else NO_GPU), **dict(key.env)}
+        env = {**WORKER_ENV, **({} if key.gpus else NO_GPU), **dict(key.env)}
         copied = {} if self.sandbox else {**probe.probe_files(), **self.more}
         return self.engine.worker(key.image, command, env=env, files=copied, gpus=key.gpus, sandbox=self.sandbox)
 

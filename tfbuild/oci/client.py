@@ -36,22 +36,22 @@ ANY_MANIFEST = {"Accept": ", ".join((*LISTS, *IMAGES))}
 MOST_TAGS = 10_000
 MOST_PAGES = 1000
 MOST_REFERRERS = 1000
-FILLED = "check that --registry names a registry; if it does, somebody is filling it with referrers"
+FLOODED = "check that --registry names a registry; if it does, somebody is filling it with referrers"
 UPLOADS = 5
 # If two clients upload the same content at once, a registry may answer one of them like this, because it reads a file
 # that the other is still writing. Measured with docker-registry 2.8.2 on a file system: "provided digest did not match
 # uploaded content".
 CLASHES = (400, 404)
-CHANGED = "the registry is broken, or something between it and this machine changes its content: try another network"
+ALTERED = "the registry is broken, or something between it and this machine changes its content: try another network"
 # image-spec, manifest.md, v1.1.0, "Guidance for an Empty Descriptor".
-EMPTY = b"{}"
+EMPTY_CONFIG = b"{}"
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 SBOM = "application/vnd.cyclonedx+json"
 PROVENANCE = "application/vnd.in-toto+json"
 TITLE = "org.opencontainers.image.title"
 CREATED = "org.opencontainers.image.created"
 # Two pushes at once may overwrite each other's list. Each reads it again and repairs it, up to this many times.
-MENDS = 5
+MOST_REPAIRS = 5
 
 
 class Registry:
@@ -100,11 +100,11 @@ class Registry:
         digest = digest_of(content)
         declared = answer.headers.get("Docker-Content-Digest", "")
         if not content.lstrip().startswith(b"{"):
-            raise Malformed(f"{self.repository} sent no manifest for {reference}", hint=CHANGED)
+            raise Malformed(f"{self.repository} sent no manifest for {reference}", hint=ALTERED)
         if (declared or digest) != digest or (reference.startswith("sha256:") and reference != digest):
             raise WrongDigest(
                 f"{self.repository} sent a manifest for {reference} that does not match its digest ({digest})",
-                hint=CHANGED,
+                hint=ALTERED,
             )
         manifest = Manifest(digest=digest, media_type=answer.headers.get("Content-Type", ""), content=content)
         media_type = manifest.json().get("mediaType")
@@ -141,7 +141,7 @@ class Registry:
         content = body_of(answer)
         if digest_of(content) != digest:
             raise WrongDigest(
-                f"{self.repository} sent a {name} that does not match its digest ({digest})", hint=CHANGED
+                f"{self.repository} sent a {name} that does not match its digest ({digest})", hint=ALTERED
             )
         return content
 
@@ -176,7 +176,7 @@ class Registry:
             if not url or len(rows) > MOST_REFERRERS:
                 return rows
             answer = self._request("GET", url, headers={"Accept": INDEX})
-        raise Malformed(f"{self.repository} has an endless list of referrers of {digest}", hint=FILLED)
+        raise Malformed(f"{self.repository} has an endless list of referrers of {digest}", hint=FLOODED)
 
     # --- writing ---
 
@@ -246,7 +246,7 @@ def artifact(kind: str, layers: Sequence[Mapping[str, Any]], annotations: Mappin
         "schemaVersion": 2,
         "mediaType": IMAGES[0],
         "artifactType": kind,
-        "config": {"mediaType": EMPTY_TYPE, "digest": digest_of(EMPTY), "size": len(EMPTY)},
+        "config": {"mediaType": EMPTY_TYPE, "digest": digest_of(EMPTY_CONFIG), "size": len(EMPTY_CONFIG)},
         "layers": list(layers),
         "annotations": dict(annotations),
     }
@@ -257,7 +257,7 @@ def attach(registry: Registry, subject: Manifest, kind: str, title: str, created
 
     `title`: its file name; `created`: RFC 3339, or "".
     """
-    registry.upload(EMPTY)
+    registry.upload(EMPTY_CONFIG)
     digest = registry.upload(content)
     layer = {"mediaType": kind, "digest": digest, "size": len(content), "annotations": {TITLE: title}}
     annotations = {CREATED: created} if created else {}
@@ -283,7 +283,7 @@ def fallback_tag(digest: str) -> str:
 
 def _add(registry: Registry, tag: str, row: dict[str, Any]) -> None:
     """Add `row` to the index under `tag`, and keep the rows of others."""
-    for _ in range(MENDS):
+    for _ in range(MOST_REPAIRS):
         rows = _rows(registry.manifest(tag))
         if any(known.get("digest") == row["digest"] for known in rows):
             return
@@ -292,19 +292,19 @@ def _add(registry: Registry, tag: str, row: dict[str, Any]) -> None:
     raise RegistryRefused(f"{registry.repository}:{tag} keeps changing", hint="push again when other pushes are done")
 
 
-def types(registry: Registry, digest: str) -> set[str]:
+def attached_types(registry: Registry, digest: str) -> set[str]:
     """Return the types of the documents attached to an image. Raises Malformed if there are too many."""
     rows = registry.referrers(digest)
     if rows is None:
         rows = _rows(registry.manifest(fallback_tag(digest)))
     if len(rows) > MOST_REFERRERS:
-        raise Malformed(f"{registry.repository} has more than {MOST_REFERRERS} referrers of {digest}", hint=FILLED)
+        raise Malformed(f"{registry.repository} has more than {MOST_REFERRERS} referrers of {digest}", hint=FLOODED)
     return set(parallel(partial(_type, registry), rows))
 
 
 def complete(registry: Registry, digest: str) -> bool:
     """Return whether an SBOM and a provenance are attached to an image: no index offers one without both."""
-    return {SBOM, PROVENANCE} <= types(registry, digest)
+    return {SBOM, PROVENANCE} <= attached_types(registry, digest)
 
 
 def _type(registry: Registry, row: Mapping[str, Any]) -> str:

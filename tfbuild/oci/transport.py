@@ -40,7 +40,7 @@ WORKERS = 8
 TRIES = 5
 BACKOFF = 0.5
 MOST_WAIT = 60
-BUSY = (429, 500, 502, 503, 504)
+BUSY_STATUSES = (429, 500, 502, 503, 504)
 # OpenSSL's names for an answer that is not TLS, by its version.
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
@@ -93,7 +93,7 @@ class HttpSession(requests.Session):
                 if not left or time.monotonic() > until or _is_certain(error):
                     raise
             else:
-                if answer.status_code not in BUSY or not left or time.monotonic() > until:
+                if answer.status_code not in BUSY_STATUSES or not left or time.monotonic() > until:
                     return answer
                 wait = _retry_after(answer) or wait
                 answer.close()

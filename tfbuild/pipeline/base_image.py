@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tfbuild.context import labels
 from tfbuild.engine import Engine, transfer
-from tfbuild.engine.faults import REFUSED, translated
+from tfbuild.engine.faults import SDK_ERRORS, translated
 from tfbuild.errors import RegistryRefused, Stale, UnknownImage, Unsupported, UsageError
 from tfbuild.oci.references import split_tag
 from tfbuild.pipeline import wheel as wheels
@@ -26,19 +26,19 @@ from tfbuild.util.terminal import cause
 
 REPOSITORY = "tfbuild-base"
 REGISTRY_SECONDS = 20.0
-FRESH = timedelta(days=7)
+FRESH_FOR = timedelta(days=7)
 # The time of all files, so that the same packages make the same layer; zip archives cannot store one before 1980.
 EPOCH = int(datetime(1980, 1, 1, tzinfo=UTC).timestamp())
-LEFT_OUT = ("man", "info", "locale", "doc", "doc-base", "groff", "lintian", "linda", "bug")
+OMITTED_DOCS = ("man", "info", "locale", "doc", "doc-base", "groff", "lintian", "linda", "bug")
 # Licences require whoever distributes an image to keep the copyright files.
-KEPT = ("doc/*/copyright", "locale/locale.alias")
+KEPT_DOCS = ("doc/*/copyright", "locale/locale.alias")
 # In bookworm apt prefers the package usrmerge, which needs all of Perl (46 MB). These hooks make usrmerge's layout and
 # install usr-is-merged, as Docker's official images have it (mmdebstrap(1)); old versions of mmdebstrap lack them.
 MERGED_USR = Path("/usr/share/mmdebstrap/hooks/maybe-merged-usr")
 # A site may serve packages over https with its own CA. apt's sources stay in the image; that CA must not.
 CA_OPTION = "/etc/apt/apt.conf.d/99tfbuild-ca"
 APT = Path("/etc/apt")
-ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.+)")
+SOURCE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.+)")
 
 
 def resolve(
@@ -153,7 +153,7 @@ def from_registry(engine: Engine, name: str, progress: Progress) -> Base:
     """Pull `name` by its digest in the registry; if no registry answers, use a local copy that was pulled before."""
     try:
         digest = _registry_digest(engine, name, progress)
-    except REFUSED as error:
+    except SDK_ERRORS as error:
         if local := _pulled_before(engine, name):
             progress(f"base: no registry answers for {name}; using the copy that was pulled before")
             return local
@@ -172,7 +172,7 @@ def _registry_digest(engine: Engine, name: str, progress: Progress) -> str:
     with progress.step(f"base: look up {name} in the registry") as step, _answer_within(engine, REGISTRY_SECONDS):
         try:
             digest: str = engine.client.images.get_registry_data(name).id
-        except REFUSED:
+        except SDK_ERRORS:
             step.failed = ""  # the caller reports why, and what it does instead
             raise
     return digest
@@ -245,7 +245,7 @@ def _fresh(engine: Engine, name: str, distribution: str) -> bool:
     image = engine.image(name)
     fits = image.labels.get(labels.BASE) == distribution and image.architecture == engine.platform.partition("/")[2]
     # One that a wrong clock dated far ahead would never get old.
-    return fits and abs(datetime.now(UTC) - datetime.fromisoformat(image.created)) < FRESH
+    return fits and abs(datetime.now(UTC) - datetime.fromisoformat(image.created)) < FRESH_FOR
 
 
 def _mmdebstrap(archive: Path, distribution: str, platform: str, log: Path, ca_cert: Path | None) -> None:
@@ -253,8 +253,8 @@ def _mmdebstrap(archive: Path, distribution: str, platform: str, log: Path, ca_c
         "mmdebstrap",
         "--variant=minbase",
         f"--architectures={platform.partition('/')[2]}",
-        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in LEFT_OUT),
-        *(f"--dpkgopt=path-include=/usr/share/{name}" for name in KEPT),
+        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in OMITTED_DOCS),
+        *(f"--dpkgopt=path-include=/usr/share/{name}" for name in KEPT_DOCS),
         *_ca_hooks(ca_cert),
         # After the CA's hooks: these ask the site for its packages.
         *([f"--hook-dir={MERGED_USR}"] if MERGED_USR.is_dir() else []),
@@ -307,7 +307,7 @@ def sources(distribution: str, folder: Path = APT) -> list[str]:
 
 def _one_line(text: str) -> Iterator[tuple[str, str, str, str]]:
     for line in text.splitlines():
-        if match := ONE_LINE.fullmatch(line.partition("#")[0].strip()):
+        if match := SOURCE_LINE.fullmatch(line.partition("#")[0].strip()):
             options = dict(option.partition("=")[::2] for option in (match["options"] or "").split())
             yield options.get("signed-by", ""), match["uri"], match["suite"], match["components"]
 

@@ -10,7 +10,7 @@ from statistics import median
 from tfbuild.util.progress import Step, duration
 
 # "[1,234 / 20,345] 8 actions running"; some versions add "[Prepa]" or "(12:34:56)".
-COUNT = re.compile(r"\[(?P<done>\d[\d,]{,20}) / (?P<total>\d[\d,]{,20})\]\s*(?P<rest>.*)")
+ACTION_COUNT = re.compile(r"\[(?P<done>\d[\d,]{,20}) / (?P<total>\d[\d,]{,20})\]\s*(?P<rest>.*)")
 KILLED = re.compile(
     r"Killed signal terminated program|internal compiler error: Killed|unable to execute command: Killed"
     r"|clang frontend command failed due to signal|Server terminated abruptly|java\.lang\.OutOfMemoryError"
@@ -26,9 +26,9 @@ NO_REMOTE = re.compile(
 NO_USE = "tfbuild: the remote executor is of no use: "
 ALONE = "tfbuild: going on without it"
 # The first lines of any build, after the start of Bazel's server.
-BEGINS = ("Loading:", "Computing main repo mapping", "Analyzing:", "INFO: Analyzed")
+FIRST_LINES = ("Loading:", "Computing main repo mapping", "Analyzing:", "INFO: Analyzed")
 PROCESSES = re.compile(r"INFO: (?P<summary>\d[\d,]* process(?:es)?: .*)")
-NOT_HERE = ("internal", "remote", "remote cache hit", "disk cache hit", "action cache hit")
+NOT_RUN_HERE = ("internal", "remote", "remote cache hit", "disk cache hit", "action cache hit")
 KIND = re.compile(r"(\d[\d,]*) ([a-z][a-z -]*[a-z])")
 # How many actions end in a minute differs a hundredfold: many come from a cache, and oneDNN's kernels are slow. The
 # median of the last twenty minutes is nearest. Two runs of 2.14.1's compile went on from their cache, hours from its
@@ -68,7 +68,7 @@ class BazelWatch:
     def __call__(self, line: str) -> str:
         self.killed = self.killed or KILLED.search(line) is not None
         self.out_of_time = self.out_of_time or line.startswith(TIME_LIMIT)
-        self.began = self.began or line.startswith(BEGINS)
+        self.began = self.began or line.startswith(FIRST_LINES)
         self.no_remote = self.no_remote or NO_REMOTE.search(line) is not None
         if line.startswith(NO_USE):
             self.no_use = line.removeprefix(NO_USE)
@@ -76,7 +76,7 @@ class BazelWatch:
             self.no_remote, self.alone = False, True
         if processes := PROCESSES.match(line):
             self.summary = processes["summary"]
-        count = COUNT.search(line)
+        count = ACTION_COUNT.search(line)
         if count is None:
             return ""
         return self._progress(number(count["done"]), number(count["total"]), count["rest"])
@@ -103,7 +103,7 @@ def remote_share(summary: str) -> tuple[int, int]:
     _, _, kinds = summary.partition(":")
     counts = {kind: number(count) for count, kind in KIND.findall(kinds)}
     remote = counts.get("remote", 0) + counts.get("remote cache hit", 0)
-    return remote, sum(count for kind, count in counts.items() if kind not in NOT_HERE)
+    return remote, sum(count for kind, count in counts.items() if kind not in NOT_RUN_HERE)
 
 
 def number(text: str) -> int:

@@ -29,7 +29,7 @@ REPOSITORY = "tfbuild-bundle"
 # The stages that download, by the arguments that replace them: for a compile, and for an image.
 SYSTEM, FETCHED, VENV = "SYSTEM", "FETCHED", "VENV"
 STAGES = {SYSTEM: "system", FETCHED: "fetch", VENV: "packages"}
-ANOTHER = "invoke bundle with the same options, on a machine with a network"
+BUNDLE_HINT = "invoke bundle with the same options, on a machine with a network"
 
 
 class BundledBuild(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,10 +62,10 @@ class Bundle:
         row = next((row for row in self.listing.builds if row.id == build.id), None)
         if row is None:
             known = ", ".join(row.id for row in self.listing.builds)
-            raise BadMirror(f"{self.path} is not for {build.id}, but for {known}", hint=ANOTHER)
+            raise BadMirror(f"{self.path} is not for {build.id}, but for {known}", hint=BUNDLE_HINT)
         if row.context != context.digest:
             raise BadMirror(
-                f"{self.path} was made for {build.id} by other options, or by another tfbuild", hint=ANOTHER
+                f"{self.path} was made for {build.id} by other options, or by another tfbuild", hint=BUNDLE_HINT
             )
         if image and VENV not in row.images:
             raise BadMirror(
@@ -81,7 +81,7 @@ class Bundle:
             with progress.step(f"load {self.path}"), translated(str(self.path)), self.path.open("rb") as file:
                 engine.client.images.load(file)
             if lacking := [image for image in row.images.values() if not self._is_on(engine, image)]:
-                raise BadMirror(f"{self.path} has another {lacking[0]} than it lists", hint=ANOTHER)
+                raise BadMirror(f"{self.path} has another {lacking[0]} than it lists", hint=BUNDLE_HINT)
         return Base(reference=row.images[SYSTEM], name=name, digest=digest)
 
     def _is_on(self, engine: Engine, name: str) -> bool:
@@ -119,7 +119,7 @@ def read_bundle(path: Path) -> Bundle:
             file = archive.extractfile(member)
             listing = decode(file.read(MOST_LIST) if file else b"", Listing)
     except (OSError, tarfile.TarError, KeyError, ValueError) as error:
-        raise BadMirror(f"{path} is not a bundle, or is damaged: {cause(error)}", hint=ANOTHER) from error
+        raise BadMirror(f"{path} is not a bundle, or is damaged: {cause(error)}", hint=BUNDLE_HINT) from error
     if listing.schema != SCHEMA:
-        raise BadMirror(f"{path} is {listing.schema}, not {SCHEMA}", hint=ANOTHER)
+        raise BadMirror(f"{path} is {listing.schema}, not {SCHEMA}", hint=BUNDLE_HINT)
     return Bundle(path=path, listing=listing)

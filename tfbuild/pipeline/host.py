@@ -188,7 +188,7 @@ class LocalBuilder:
 
     def _link_programs(self) -> None:
         assert self.build.toolchain is not None
-        for program in map(machines.program, self.build.toolchain.packages):
+        for program in map(machines.program_of, self.build.toolchain.packages):
             if program and not shutil.which(Path(program).name, path=PATH):
                 (self.root / "bin" / Path(program).name).symlink_to(program)
 

@@ -109,9 +109,9 @@ def lacking(build: Build, machine: HostSystem) -> list[str]:
     installed = subprocess.run(show, capture_output=True, text=True, check=False).stdout.splitlines()
     name, own = f"python{build.python}", machine.pythons.get(build.python)
     python = [f"{name}-{part}" for part in own.lacks] if own else [name, f"{name}-dev", f"{name}-venv"]
-    return [*(row for row in wanted if f"{row} installed" not in installed and program(row) is None), *python]
+    return [*(row for row in wanted if f"{row} installed" not in installed and program_of(row) is None), *python]
 
 
-def program(package: str) -> str | None:
+def program_of(package: str) -> str | None:
     """Return the path of a package's program on PATH, also where the package itself is not installed."""
     return shutil.which(PROGRAMS.get(package, package))

@@ -36,14 +36,14 @@ from tfbuild.verify import session as verifying
 from tfbuild.verify.report import Report
 
 # The content of a recorded machine (docs/cpu-and-flags.md); without glibc's loader, only the kernel's list.
-RECORD = f"cat {cpu.CPUINFO}; echo; {recordings.LOADER} --list-diagnostics 2>/dev/null || true"
+RECORD_COMMAND = f"cat {cpu.CPUINFO}; echo; {recordings.LOADER} --list-diagnostics 2>/dev/null || true"
 OUTPUT_HINT = "--output with another folder"
 # Bytes for an image: that of 2.21.0's wheel filled an empty engine with 3.3 GB, including base and pip's cache
 # (2026-11), and a rebuild needs as much again.
 IMAGE_DISK = 8 << 30
 # Of what a compile was recorded to take, for a larger release or another instruction set.
-SPARE = 1.5
-LEFT_OUT = "it was left out (--no-throughput)"
+DISK_FACTOR = 1.5
+NO_COMPARISON = "it was left out (--no-throughput)"
 # The repository that publishes the image, by which GHCR links a package with it.
 SOURCE = "org.opencontainers.image.source"
 SOURCE_VARIABLE = "TFBUILD_IMAGE_SOURCE"
@@ -52,7 +52,7 @@ WEB_ADDRESS = re.compile(r"https?://[^\s\"'\\$]+")
 
 def needed_disk(build: Build, *, image: bool = True) -> int:
     """Return the bytes that must be free before a build starts; `image`: whether an image is made too."""
-    compiling = build.toolchain.cost.disk * SPARE * 10**9 if build.toolchain else 0
+    compiling = build.toolchain.cost.disk * DISK_FACTOR * 10**9 if build.toolchain else 0
     return int(compiling) + (IMAGE_DISK if image else 0)
 
 
@@ -79,7 +79,7 @@ class Maker:
         """Return the CPU of the engine's machine, as a container sees it. Raises what making a base image raises."""
         image = bases.made_before(self.engine) or self._resolve(*rules.default_base()).reference
         with self.progress.step("detect: the engine's CPU"):
-            recording = self.engine.run(image, ["sh", "-c", RECORD], entrypoint=())
+            recording = self.engine.run(image, ["sh", "-c", RECORD_COMMAND], entrypoint=())
         return cpu.parse(recording.stdout, origin="the engine's /proc/cpuinfo")
 
     # --- an image -----------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class Maker:
         `make`: makes the official wheel's image if it is missing, and returns its name, or "" for no image.
         """
         if not self.run.throughput:
-            return LEFT_OUT
+            return NO_COMPARISON
         try:
             wheel = plan.official_build(build)
         except TfbuildError as error:

@@ -12,7 +12,7 @@ from tfbuild.pipeline.bundle import Bundle
 from tfbuild.plan import RunRequest
 from tfbuild.plan import remote_cache as remotes
 from tfbuild.plan.remote_cache import Remote
-from tfbuild.util.files import REPORTS, WORK, absence
+from tfbuild.util.files import REPORTS, WORK, access_problem
 from tfbuild.util.options import refuse_invalid
 from tfbuild.util.quantities import limit_seconds, positive
 
@@ -98,7 +98,7 @@ def _bundle(mirror: str, network: str) -> Bundle | None:
     if not os.path.isfile(mirror):  # false for a name that is too long, too
         raise UsageError(
             f"--mirror {mirror!r} is neither a file nor an http:// or https:// address"
-            f" ({absence(path) or 'not a file'})",
+            f" ({access_problem(path) or 'not a file'})",
             hint="invoke bundle writes such a file",
         )
     if network not in ("", "none"):

@@ -26,9 +26,9 @@ from tfbuild.util.terminal import cause
 SCHEMA = "tfbuild.wheel/1"
 # What the builder records beside the wheel: its own digest and versions, and the packages that the wheel loads.
 RECORDS = ("build.txt", "packages.txt")
-EXPORTED = "a wheel that `invoke wheel` wrote, with its .json beside it"
+EXPORTED_HINT = "a wheel that `invoke wheel` wrote, with its .json beside it"
 # What a machine in a base's place leaves open in a plan, and what is said of it.
-OF_THE_PLACE = {"base_image", "base_distribution", "notes"}
+PLACE_FIELDS = {"base_image", "base_distribution", "notes"}
 MANYLINUX = re.compile(r"manylinux_([0-9]{1,4})_([0-9]{1,4})_\w+")
 # Names from before PEP 600, which put glibc's version into the name.
 OLD_NAMES = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
@@ -108,12 +108,12 @@ def compiled(build: Build, wheel: Path) -> CompiledWheel:
     try:
         sidecar, sha256 = decode(read_regular(beside), CompiledWheel), source.digest(wheel)
     except (OSError, ValueError) as error:
-        raise BadInput(f"cannot use {wheel}: {cause(error)}", hint=EXPORTED) from None
+        raise BadInput(f"cannot use {wheel}: {cause(error)}", hint=EXPORTED_HINT) from None
     if sha256 != sidecar.sha256 or set(sidecar.records) != set(RECORDS):
-        raise BadInput(f"{beside} is not about this wheel", hint=EXPORTED)
+        raise BadInput(f"{beside} is not about this wheel", hint=EXPORTED_HINT)
     own = json.loads(json.dumps(build.to_json()))
     if sidecar.tfbuild != __version__ or any(
-        sidecar.plan.get(name) != value for name, value in own.items() if name not in OF_THE_PLACE
+        sidecar.plan.get(name) != value for name, value in own.items() if name not in PLACE_FIELDS
     ):
         raise Stale(
             f"{wheel} was not compiled by the plan of {build.id}: options, facts or tfbuild differ",

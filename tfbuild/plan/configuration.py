@@ -20,7 +20,7 @@ from tfbuild.plan.source import OwnFile
 from tfbuild.plan.tree import CUDA_CONFIG, CUDA_SETTING
 
 # Host tools are compiled for any machine that may build. Only --copt has the target's features.
-GENERIC = {"x86_64": "-march=x86-64", "aarch64": "-march=armv8-a"}
+GENERIC_MARCH = {"x86_64": "-march=x86-64", "aarch64": "-march=armv8-a"}
 TOOLS = ("bzip2", "ca-certificates", "curl", "git", "patchelf", "python3", "rsync", "unzip", "xz-utils", "zip")
 # Where an image with CUDA has it (up to 2.17).
 CUDA_PATH = "/usr/local/cuda"
@@ -149,11 +149,11 @@ def toolchain(build: Build) -> Toolchain:
         requirements=python_requirements(release),
         llvm=(rows.llvm.url, suite, rows.llvm.key, rows.llvm.fingerprint) if suite else (),
         bazelisk=(rows.bazelisk.version, rows.bazelisk.sha256[arch], build.platform.partition("/")[2]),
-        host_flags=(f"--host_copt={GENERIC[arch]}", *toolchains.bazel_flags(rows.host_apart, bazel)),
+        host_flags=(f"--host_copt={GENERIC_MARCH[arch]}", *toolchains.bazel_flags(rows.host_apart, bazel)),
         machine_flags=toolchains.bazel_flags(rows.compile_once, bazel),
         silo=remote_cache.silo(release),
         cuda_base=f"CUDA {build.cuda}, cuDNN {build.cudnn} and {own}" if from_base else "",
-        known_failures=failures.known(release),
+        known_failures=failures.known_failures(release),
         cost=releases.compile_cost(release),
     )
 

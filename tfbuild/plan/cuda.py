@@ -20,7 +20,7 @@ from tfbuild.facts import Facts, releases, targets
 from tfbuild.facts.release_table import Cuda, version
 from tfbuild.plan.request import Request
 
-SPELLED = re.compile(r"(?P<kind>sm_|compute_)?(?P<major>\d{1,2}?)(?(kind)|\.)(?P<minor>\d)", re.ASCII)
+CAPABILITY = re.compile(r"(?P<kind>sm_|compute_)?(?P<major>\d{1,2}?)(?(kind)|\.)(?P<minor>\d)", re.ASCII)
 OTHER_GPUS = "choose other GPUs (--compute-capabilities)"
 
 
@@ -46,7 +46,7 @@ def parse_capabilities(text: str) -> tuple[Capability, ...]:
 
 
 def _capability(word: str) -> Capability:
-    match = SPELLED.fullmatch(word)
+    match = CAPABILITY.fullmatch(word)
     if match is None:
         ask = "the GPU's own, such as 8.6: nvidia-smi --query-gpu=name,compute_cap --format=csv prints it"
         meant = _of_gpu(word)
@@ -120,7 +120,7 @@ def cuda_table() -> CudaTable:
     return facts.load("cuda", CudaTable)
 
 
-def of_build(request: Request, target: str, release: str, gpus: tuple[Capability, ...]) -> tuple[str, str]:
+def cuda_of_build(request: Request, target: str, release: str, gpus: tuple[Capability, ...]) -> tuple[str, str]:
     """Return the CUDA and the cuDNN to compile with; "" for a target without CUDA."""
     if targets.get(target).cuda:
         cuda = cuda_version(release, gpus, request.cuda)
@@ -131,7 +131,7 @@ def of_build(request: Request, target: str, release: str, gpus: tuple[Capability
     return "", ""
 
 
-def likely(request: Request, target: str, release: str, gpus: tuple[Capability, ...]) -> str:
+def likely_cuda(request: Request, target: str, release: str, gpus: tuple[Capability, ...]) -> str:
     """Return the CUDA that `of_build` will return for any compiler; "" where it has none, or refuses the request."""
     if not targets.get(target).cuda:
         return ""

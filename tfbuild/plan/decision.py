@@ -126,14 +126,14 @@ def _compile(
     gpus = cuda.capabilities(request, target, release)
     known = partial(failures.concerning, release, target=target, arch=arch, gpus=gpus)
     debian, glibc = (toolchains.distribution(machine[0]), machine[1]) if machine else (None, "")
-    likely = partial(known, bazel=bazel, cuda=cuda.likely(request, target, release, gpus), glibc=glibc)
+    likely = partial(known, bazel=bazel, cuda=cuda.likely_cuda(request, target, release, gpus), glibc=glibc)
 
     # A machine's own compilers and Pythons never change the plan: what it lacks, it is asked for.
     python, compiler, base, base_notes = rules.choose_builder(
         request, release, lambda name, system: likely(compiler=name, debian=debian if machine else system, bazel="")
     )
     base = None if machine else base
-    version, cudnn = cuda.of_build(request, target, release, gpus)
+    version, cudnn = cuda.cuda_of_build(request, target, release, gpus)
     configuration.refuse_other_gpus(request)
 
     flags = compilers.flags(

@@ -76,7 +76,7 @@ def causes() -> tuple[Cause, ...]:
     return facts.rows("causes", Cause)
 
 
-def known(release: str) -> tuple[Failure, ...]:
+def known_failures(release: str) -> tuple[Failure, ...]:
     """Return all known failures of a release, whatever it is built with."""
     return releases.rows(facts.rows("failures", Failure), release)
 
@@ -125,7 +125,7 @@ def concerning(
             and all(meets(spec, versions[key]) for key, spec in row.when.items())
         )
 
-    return tuple(row for row in known(release) if concerns(row))
+    return tuple(row for row in known_failures(release) if concerns(row))
 
 
 def left_out(rows: Iterable[Failure], without: Iterable[str]) -> tuple[Failure, ...]:

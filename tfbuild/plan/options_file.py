@@ -17,10 +17,10 @@ from tfbuild.util.files import read_named
 from tfbuild.util.options import Options, declared
 
 # The options that say how to build, and those with the ones that say what to build: all that a file can have.
-HOW: Options = {**declared(RunRequest), **declared(WheelRequest)}
-KNOWN: Options = {**declared(Request), **HOW}
+RUN_OPTIONS: Options = {**declared(RunRequest), **declared(WheelRequest)}
+ALL_OPTIONS: Options = {**declared(Request), **RUN_OPTIONS}
 FILE_NAME, PYPROJECT = "tfbuild.toml", "pyproject.toml"
-BUILDS = "build"
+BUILD_TABLE = "build"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +68,11 @@ def _read(path: Path) -> OptionsFile | None:
 def _parse(table: object, path: str) -> OptionsFile:
     if not isinstance(table, dict):
         raise UsageError(f"{path}: tool.tfbuild is not a table", hint="[tool.tfbuild]")
-    rows = table.get(BUILDS, [])
+    rows = table.get(BUILD_TABLE, [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UsageError(f"{path}: build is not a list of tables", hint="[[build]], with its options below it")
-    own = {name: value for name, value in table.items() if name != BUILDS}
-    values = _values(own, KNOWN, path)
+    own = {name: value for name, value in table.items() if name != BUILD_TABLE}
+    values = _values(own, ALL_OPTIONS, path)
     builds = (_build(row, values, f"{path}, build {number}") for number, row in enumerate(rows, 1))
     return OptionsFile(path=path, values=values, builds=tuple(builds))
 
@@ -84,7 +84,7 @@ def _values(table: Mapping[str, object], known: Options, where: str) -> dict[str
 
 
 def _build(row: Mapping[str, object], above: Mapping[str, Any], where: str) -> Request:
-    if run := next((name for name in row if name in HOW), None):
+    if run := next((name for name in row if name in RUN_OPTIONS), None):
         raise UsageError(f"{where}: {run} says how to build, not what", hint=f"put {run} above the first [[build]]")
     own = _values(row, declared(Request), where)
     if off := next((name for name, value in own.items() if value is False and above.get(name)), None):

@@ -95,7 +95,7 @@ def choose_platform(request: Request, target: str = "") -> str:
 def named_architecture(request: Request) -> str:
     """Return the architecture of the CPU that --cpu names, if it is not this machine's and no --platform is named."""
     own = ARCHITECTURES.get(host_platform.machine().lower(), "")
-    word = isa.COMMA.split(request.cpu)[0].strip()
+    word = isa.SEPARATOR.split(request.cpu)[0].strip()
     if request.platform or isa.means_host(request.cpu) or isa.is_known(word, own):
         return ""
     return next((arch for arch in MACHINES if arch != own and isa.is_known(word, arch)), "")

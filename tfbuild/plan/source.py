@@ -19,12 +19,12 @@ from tfbuild import facts
 from tfbuild.errors import BadInput, Unsupported, UsageError
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import RangeRow, table
-from tfbuild.util.files import absence, open_regular, read_regular
+from tfbuild.util.files import access_problem, open_regular, read_regular
 
 REPOSITORY = "https://github.com/tensorflow/tensorflow"
 FILE = "source.tar"
 # Paths that every TensorFlow tree has.
-SIGNS = ("configure.py", ".bazelrc", "tensorflow/tools/pip_package")
+TREE_FILES = ("configure.py", ".bazelrc", "tensorflow/tools/pip_package")
 # Not part of the source: history, and Bazel's links into its output.
 SKIPPED = re.compile(r"\.git|bazel-.*|\.tf_configure\.bazelrc|\.bazelrc\.user")
 # Debian policy, 5.6.1. apt-get removes a package whose name has a "-" behind it, and no package's name ends in one.
@@ -86,7 +86,7 @@ def tag(release: str) -> Source:
 def from_path(path: Path, sha256: str) -> Source:
     """Return the tree or archive at `path`; raises BadInput if there is none, or it is not TensorFlow's."""
     if os.path.isdir(path):
-        if missing := [name for name in SIGNS if not (path / name).exists()]:
+        if missing := [name for name in TREE_FILES if not (path / name).exists()]:
             raise BadInput(
                 f"{path} is not TensorFlow's source: it has no {missing[0]}", hint="--source names the tree's root"
             )
@@ -94,7 +94,7 @@ def from_path(path: Path, sha256: str) -> Source:
             raise BadInput(f"{path} is a folder, but source-sha256 is for archives", hint="leave it out")
         return Source(kind="tree", path=path)
     if not os.path.isfile(path):
-        why = absence(path) or "neither a folder nor a file"
+        why = access_problem(path) or "neither a folder nor a file"
         raise BadInput(f"no source at {path}: {why}", hint="--source names a tree of TensorFlow or an archive of one")
     if not sha256:
         raise BadInput(f"{path.name} is an archive, which needs its digest", hint="--source-sha256 HEX")
@@ -169,7 +169,7 @@ def patch(text: str) -> OwnFile:
     try:
         content = read_regular(path)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        why = absence(path) or getattr(error, "strerror", None) or error
+        why = access_problem(path) or getattr(error, "strerror", None) or error
         raise BadInput(f"--patch {text}: {why}", hint="--patch names a unified diff") from error
     if not re.search(rb"^--- .*\n\+\+\+ ", content, re.MULTILINE):
         raise BadInput(f"--patch {text} is not a unified diff", hint="make one with: git diff > my.patch")
@@ -185,7 +185,7 @@ def own_bazel(text: str) -> OwnBazel | None:
     program = path / "bin" / "bazel" if os.path.isdir(path) else path
     if not os.path.isfile(program) or not os.access(program, os.X_OK):
         raise BadInput(
-            f"--bazel {version}: no Bazel at {name}: {absence(program) or 'not an executable'}",
+            f"--bazel {version}: no Bazel at {name}: {access_problem(program) or 'not an executable'}",
             hint="--bazel VERSION=PATH names an executable, or the folder of an installation with bin/bazel",
         )
     return OwnBazel(version=version, path=path)
@@ -197,7 +197,7 @@ def python_archive(text: str, release: str) -> OwnFile:
         raise Unsupported(f"TensorFlow {release} takes no archive of a hermetic Python", hint="--release 2.19 or newer")
     path = Path(text)
     if not path.is_file():
-        why = absence(path) or "not a file"
+        why = access_problem(path) or "not a file"
         raise BadInput(f"--hermetic-python {text}: {why}", hint="--hermetic-python names an archive, as python.tar.gz")
     return OwnFile(path=path, sha256=digest(path))
 
@@ -207,7 +207,7 @@ def override(text: str) -> Override:
     name, _, folder = text.partition("=")
     path = Path(folder)
     if not os.path.isdir(path):
-        why = absence(path) or "not a folder"
+        why = access_problem(path) or "not a folder"
         raise BadInput(f"override-repository {name}: no folder at {folder}: {why}", hint="unpack the repository there")
     if not any((path / marker).exists() for marker in ("WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel")):
         raise BadInput(

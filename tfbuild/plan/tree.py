@@ -28,9 +28,9 @@ CUDA_CONFIG = re.compile(r"cuda(\d+)_version")
 # The compiler of the official builds.
 CLANG = re.compile(r"--repo_env=BAZEL_COMPILER=/usr/lib/llvm-(\d+)/bin/clang")
 # configure.py asks for NAME in get_var(environ_cp, 'NAME', ...); other names in quotes may be read.
-ASKED = re.compile(r"\(\s*\w*env\w*,\s*(?:\w+=)?['\"]([A-Z]+_\w+)['\"]")
-QUOTED = re.compile(r"['\"]([A-Z]+(?:_[A-Z0-9]+)+|CC|CXX)['\"]")
-RESTORE = "--source takes the tree as TensorFlow has it: restore that file (git checkout)"
+ENV_QUESTION = re.compile(r"\(\s*\w*env\w*,\s*(?:\w+=)?['\"]([A-Z]+_\w+)['\"]")
+QUOTED_NAME = re.compile(r"['\"]([A-Z]+(?:_[A-Z0-9]+)+|CC|CXX)['\"]")
+RESTORE_HINT = "--source takes the tree as TensorFlow has it: restore that file (git checkout)"
 
 # Returns a file's text by its path, None where the tree has no such file.
 ReadText = Callable[[str], str | None]
@@ -88,12 +88,12 @@ def read_folder(folder: Path) -> TreeFacts:
             return None
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise BadInput(f"{folder / path} cannot be read: {why}", hint=RESTORE) from error
+            raise BadInput(f"{folder / path} cannot be read: {why}", hint=RESTORE_HINT) from error
 
     try:
         return read_tree(read_text, [path.name for path in folder.iterdir()])
     except ValueError as error:
-        raise BadInput(f"{folder} cannot be planned: {error}", hint=RESTORE) from error
+        raise BadInput(f"{folder} cannot be planned: {error}", hint=RESTORE_HINT) from error
 
 
 def read_tree(read_text: ReadText, names: Iterable[str]) -> TreeFacts:
@@ -103,7 +103,7 @@ def read_tree(read_text: ReadText, names: Iterable[str]) -> TreeFacts:
     """
     rc = parse_rc(read_text(".bazelrc") or "")
     configure = read_text("configure.py") or ""
-    questions = set(ASKED.findall(configure))
+    questions = set(ENV_QUESTION.findall(configure))
     configs = {key.partition(":")[2] for key in rc if key.startswith(("build:", "common:"))}
     bazelversion = (read_text(".bazelversion") or "").partition("\n")[0].strip()
     if bazelversion and not is_version(bazelversion):
@@ -114,7 +114,7 @@ def read_tree(read_text: ReadText, names: Iterable[str]) -> TreeFacts:
         bazelversion=bazelversion,
         configs={name: rc.get(f"common:{name}", ()) + rc.get(f"build:{name}", ()) for name in sorted(configs)},
         questions=tuple(sorted(questions)),
-        reads=tuple(sorted({*QUOTED.findall(configure)} - questions)),
+        reads=tuple(sorted({*QUOTED_NAME.findall(configure)} - questions)),
         lock_files=tuple(
             sorted((f"3.{one[1]}" for one in map(LOCK.fullmatch, names) if one and int(one[1]) >= 11), key=Version)
         ),

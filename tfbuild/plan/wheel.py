@@ -21,7 +21,7 @@ from tfbuild.plan.build import MACHINES
 from tfbuild.util.files import temporary_folder
 
 # A wheel's name goes into Dockerfiles and shell commands, and packaging allows any text in its tags.
-SAFE = re.compile(r"[A-Za-z0-9_.+-]+")
+SAFE_NAME = re.compile(r"[A-Za-z0-9_.+-]+")
 LINUX = re.compile(r"manylinux|linux_")
 CPYTHON = re.compile(r"cp3(\d+)")
 
@@ -94,7 +94,7 @@ def from_name(path: Path, target: str = "") -> WheelFile:
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     try:
-        if not SAFE.fullmatch(path.name):
+        if not SAFE_NAME.fullmatch(path.name):
             raise InvalidWheelFilename(path.name)
         project, number, _, tags = parse_wheel_filename(path.name)
     except InvalidWheelFilename as error:

@@ -62,7 +62,7 @@ class Published:
 # Images named of those with one reason.
 MOST_NAMED = 2
 # For an image without a creation time.
-NEVER = datetime(1, 1, 1, tzinfo=UTC)
+NO_TIME = datetime(1, 1, 1, tzinfo=UTC)
 
 
 def parse_time(created: str) -> datetime | None:
@@ -152,7 +152,7 @@ def rank(
     image: Published,
 ) -> tuple[tuple[bool, ...], int, Version, Version, tuple[bool, bool], datetime, str, str]:
     """Return a sort key for images of one platform: larger is better."""
-    created, target = parse_time(image.created) or NEVER, _preference(image.target)
+    created, target = parse_time(image.created) or NO_TIME, _preference(image.target)
     return *speed(image), Version(image.release), Version(image.python), target, created, image.id, image.digest
 
 

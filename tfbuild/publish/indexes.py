@@ -32,7 +32,7 @@ LATEST = "latest"
 # Labels of an image that are repeated in its descriptor in an index.
 LABELS = ("id", "release", "target", "python", "platform", "instruction-set", "features")
 # The values of LABELS. They are checked because anybody may have written them, and because they are printed.
-VALUE = re.compile(r"[\w.,+/-]*( [\w.,+/-]+)*", re.ASCII)
+LABEL_VALUE = re.compile(r"[\w.,+/-]*( [\w.,+/-]+)*", re.ASCII)
 MOST_TIME = 64
 MOST_ROWS = 5000
 
@@ -129,7 +129,7 @@ def of_labels(raw: object, created: object, digest: str) -> Published | None:
         return None
     named_set = f"{own['instruction-set']}-" if own.get("instruction-set") else ""
     # An image without a list of features would fit every host: only that of x86-64-v1 is empty.
-    if "features" not in own or not all(VALUE.fullmatch(own.get(name, "")) for name in LABELS):
+    if "features" not in own or not all(LABEL_VALUE.fullmatch(own.get(name, "")) for name in LABELS):
         return None
     if not references.TAG.fullmatch(own["id"]) or not references.DIGEST.fullmatch(digest):
         return None
@@ -181,7 +181,7 @@ def _image(row: dict[str, Any]) -> Published | None:
 
 
 YANKED = "application/vnd.tfbuild.yanked"
-REASON = f"{labels.PREFIX}yanked"
+YANK_REASON = f"{labels.PREFIX}yanked"
 MOST_REASON = 200
 
 
@@ -192,13 +192,13 @@ def yank_tag(identifier: str) -> str:
 
 def record_yank(registry: Registry, identifier: str, reason: str) -> None:
     """Write why an image is yanked."""
-    registry.upload(client.EMPTY)
+    registry.upload(client.EMPTY_CONFIG)
     layer = {
         "mediaType": client.EMPTY_TYPE,
-        "digest": manifests.digest_of(client.EMPTY),
-        "size": len(client.EMPTY),
+        "digest": manifests.digest_of(client.EMPTY_CONFIG),
+        "size": len(client.EMPTY_CONFIG),
     }
-    content = json.dumps(client.artifact(YANKED, [layer], {REASON: reason}), indent=2).encode()
+    content = json.dumps(client.artifact(YANKED, [layer], {YANK_REASON: reason}), indent=2).encode()
     registry.put(yank_tag(identifier), content, manifests.IMAGES[0])
 
 
@@ -208,7 +208,7 @@ def refuse_yanked(registry: Registry, identifier: str) -> None:
     if manifest is None:
         return
     annotations = manifest.json().get("annotations")
-    text = annotations.get(REASON) if isinstance(annotations, dict) else ""
+    text = annotations.get(YANK_REASON) if isinstance(annotations, dict) else ""
     raise Yanked(
         f"{identifier} was yanked: {printable(str(text or 'without a reason'), MOST_REASON)}",
         hint=f"to offer it again, delete the tag {yank_tag(identifier)} in the registry; push it with --indexes",

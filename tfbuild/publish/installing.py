@@ -172,14 +172,14 @@ class WheelSource:
         `signed`: options of `cosign verify-blob`. With them it raises VerificationFailed, before it reads the list, if
         cosign does not accept the list's signature.
         """
-        content = b"".join(self._read(wheel_rows.CHOICES, wheel_rows.MOST_BYTES))
+        content = b"".join(self._read(wheel_rows.CHOICES_FILE, wheel_rows.MOST_BYTES))
         if signed:
             self._demand_signature(content, signed)
-        rows = wheel_rows.read_list(content, self.address(wheel_rows.CHOICES)).wheels
+        rows = wheel_rows.read_list(content, self.address(wheel_rows.CHOICES_FILE)).wheels
         return tuple(filter(wheel_rows.is_sound, rows))
 
     def _demand_signature(self, content: bytes, options: str) -> None:
-        name = f"{wheel_rows.CHOICES}{signing.BUNDLE}"
+        name = f"{wheel_rows.CHOICES_FILE}{signing.BUNDLE}"
         try:
             signature = b"".join(self._read(name, signing.MOST_BYTES))
         except RegistryRefused as error:
@@ -188,9 +188,9 @@ class WheelSource:
                 hint="do not use it; `invoke index --sign` signs an index",
             ) from error
         with writing(Path(tempfile.gettempdir()), NO_SPACE), temporary_folder() as scratch:
-            (scratch / wheel_rows.CHOICES).write_bytes(content)
+            (scratch / wheel_rows.CHOICES_FILE).write_bytes(content)
             (scratch / name).write_bytes(signature)
-            signing.demand_of_file(options, scratch / wheel_rows.CHOICES, self.address(wheel_rows.CHOICES))
+            signing.demand_of_file(options, scratch / wheel_rows.CHOICES_FILE, self.address(wheel_rows.CHOICES_FILE))
 
     def fetch(self, row: IndexedWheel, folder: Path) -> Path:
         """Download a wheel to `folder`; raises VerificationFailed if it is not the file that the index describes."""
@@ -234,7 +234,7 @@ class WheelSource:
 
 def _lost(address: str, reason: str) -> RegistryRefused:
     file = address.rpartition("/")[2]
-    hint = INDEX_HINT if file == wheel_rows.CHOICES else "tell whoever publishes the index"
+    hint = INDEX_HINT if file == wheel_rows.CHOICES_FILE else "tell whoever publishes the index"
     return RegistryRefused(f"{address} cannot be read: {reason}", hint=hint)
 
 

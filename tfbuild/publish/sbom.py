@@ -34,7 +34,7 @@ BUILT = "/opt/tfbuild/build.txt"
 METADATA = re.compile(r".*\.(?:dist-info/METADATA|egg-info/PKG-INFO)")
 DIRECT_URL = re.compile(r".*\.dist-info/direct_url\.json")
 COMMIT = re.compile("[0-9a-f]{40}")
-FIELD = re.compile(r"^([A-Za-z0-9-]+):[ \t]*(.*)$", re.MULTILINE)
+DPKG_FIELD = re.compile(r"^([A-Za-z0-9-]+):[ \t]*(.*)$", re.MULTILINE)
 # Of a name in a package's URL; a version in metadata may be anything.
 PURL_NAME = re.compile(r"[\w.+-]+", re.ASCII)
 # Control characters are in no field of a document; lone surrogates cannot be written.
@@ -126,7 +126,7 @@ def _debian(status: str) -> Iterator[dict[str, str]]:
     """Yield the fields of the packages that are installed; SourceVersion is that of their source package."""
     names = ("Package", "Version", "Architecture", "Source", "Status")
     for stanza in re.split(r"\n\s*\n", status):
-        fields = dict(FIELD.findall(stanza))
+        fields = dict(DPKG_FIELD.findall(stanza))
         row = {name: fields.get(name, "").strip() for name in names}
         if row["Package"] and row["Version"] and row["Status"].endswith(" installed"):
             # "glibc", or "glibc (2.36-9)" if the binary package has another version.

@@ -36,7 +36,7 @@ from tfbuild.plan import wheel as wheel_files
 from tfbuild.publish import wheel_pages, wheel_rows
 from tfbuild.publish.signing import BUNDLE, SignFile
 from tfbuild.publish.wheel_rows import (
-    CHOICES,
+    CHOICES_FILE,
     MOST_BYTES,
     IndexedWheel,
     Parts,
@@ -118,7 +118,7 @@ def index(
                 wanted = wheel_pages.variant_rows(rows) if variants else []
                 rows, made = _with_variants(rows, wanted, folder, ready, scratch)
                 pages = wheel_pages.pages(rows, gone, url or before, variants=variants)
-                signature = _signature(pages[CHOICES], folder, scratch, sign)
+                signature = _signature(pages[CHOICES_FILE], folder, scratch, sign)
                 for item in (*ready, *made):
                     _place(folder, *item)
             for row in gone:
@@ -126,8 +126,8 @@ def index(
             for path, text in pages.items():
                 _replace(folder / path, text.encode())
                 # At once: until then, the list has a signature that is not its own.
-                if path == CHOICES and signature:
-                    _replace(folder / (CHOICES + BUNDLE), signature)
+                if path == CHOICES_FILE and signature:
+                    _replace(folder / (CHOICES_FILE + BUNDLE), signature)
     return rows
 
 
@@ -222,7 +222,7 @@ def _sidecar(path: Path, sha256: str) -> Sidecar | None:
 
 def _known(folder: Path) -> tuple[list[IndexedWheel], list[IndexedWheel], str]:
     """Return the rows that the index has, those whose file is gone or cut off, and its address."""
-    path = folder / CHOICES
+    path = folder / CHOICES_FILE
     if not path.exists():
         return [], [], ""
     known = read_list(read_regular(path, MOST_BYTES), str(path))
@@ -285,13 +285,13 @@ def _with_variants(
 def _signature(text: str, folder: Path, scratch: Path, sign: SignFile | None) -> bytes:
     """Return the new list's signature, b"" without `sign`; raises UsageError where it would lose the one it has."""
     if sign is not None:
-        copy = replace_file(scratch / CHOICES, text)
+        copy = replace_file(scratch / CHOICES_FILE, text)
         sign(copy)
         return Path(f"{copy}{BUNDLE}").read_bytes()
-    if (folder / (CHOICES + BUNDLE)).exists() and not _has(folder / CHOICES, text.encode()):
+    if (folder / (CHOICES_FILE + BUNDLE)).exists() and not _has(folder / CHOICES_FILE, text.encode()):
         raise UsageError(
             f"the index in {folder} is signed, but this change is not",
-            hint=f"sign it again (--sign or --sign-options), or remove {CHOICES}{BUNDLE} first",
+            hint=f"sign it again (--sign or --sign-options), or remove {CHOICES_FILE}{BUNDLE} first",
         )
     return b""
 

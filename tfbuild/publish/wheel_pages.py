@@ -19,9 +19,9 @@ from tfbuild.facts import Facts
 from tfbuild.pages import TEMPLATES, render
 from tfbuild.plan import PLATFORMS
 from tfbuild.publish import choose, indexes, wheel_rows
-from tfbuild.publish.wheel_rows import CHOICES, SCHEMA, IndexedWheel, Parts, WheelList
+from tfbuild.publish.wheel_rows import CHOICES_FILE, SCHEMA, IndexedWheel, Parts, WheelList
 
-TABLE, INSTALL = "choose.tsv", "install.sh"
+TABLE_FILE, INSTALL_FILE = "choose.tsv", "install.sh"
 COLUMNS = ("release", "target", "python", "platform", "glibc", "speed", "set", "cpuinfo", "size", "sha256", "file")
 
 
@@ -39,10 +39,10 @@ def pages(
         texts |= _variant_pages(rows)
     # The best first, because install.sh takes the first of equally fast ones.
     offered = sorted((row for row in rows if not row.yanked), key=lambda row: choose.rank(row.published), reverse=True)
-    texts[TABLE] = "".join("\t".join(line) + "\n" for line in (COLUMNS, *map(columns, offered)))
-    texts[CHOICES] = _json(msgspec.to_builtins(WheelList(schema=SCHEMA, wheels=tuple(rows), url=url)))
+    texts[TABLE_FILE] = "".join("\t".join(line) + "\n" for line in (COLUMNS, *map(columns, offered)))
+    texts[CHOICES_FILE] = _json(msgspec.to_builtins(WheelList(schema=SCHEMA, wheels=tuple(rows), url=url)))
     texts["index.html"] = _top_page(rows, url)
-    texts[INSTALL] = (TEMPLATES / "index" / INSTALL).read_text(encoding="utf-8")
+    texts[INSTALL_FILE] = (TEMPLATES / "index" / INSTALL_FILE).read_text(encoding="utf-8")
     return texts
 
 

@@ -29,7 +29,7 @@ from tfbuild.publish.choose import Published
 from tfbuild.util.files import decode
 
 SCHEMA = "tfbuild.index/1"
-CHOICES = "choose.json"
+CHOICES_FILE = "choose.json"
 MOST_BYTES = 16 << 20
 GLIBC = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,2}")
 

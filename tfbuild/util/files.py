@@ -114,7 +114,7 @@ def flush(path: Path) -> None:
                 os.fsync(opened.fileno())
 
 
-def absence(path: Path) -> str:
+def access_problem(path: Path) -> str:
     """Return why `path` cannot be accessed, as "Permission denied"; "" if it can."""
     try:
         path.stat()
@@ -124,11 +124,11 @@ def absence(path: Path) -> str:
 
 
 # What to do about a folder that refuses what is written, if no option names another one.
-ELSEWHERE = "make it writable, or run in another folder"
+FOLDER_HINT = "make it writable, or run in another folder"
 
 
 @contextmanager
-def writing(folder: Path, hint: str = ELSEWHERE) -> Iterator[None]:
+def writing(folder: Path, hint: str = FOLDER_HINT) -> Iterator[None]:
     """Raise DiskFull where `folder` has no space left for what the block writes, and UsageError where it refuses it.
 
     Errors that concern no file (an OSError of a network, say) pass.

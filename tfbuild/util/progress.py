@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 HEARTBEAT_SECONDS = 60.0
-GOOD = ("done", "cached", "pass", "skip")
+GOOD_OUTCOMES = ("done", "cached", "pass", "skip")
 
 
 class Step:
@@ -153,7 +153,7 @@ class Live:
             self._live.stop()
         if not outcome:
             return
-        good = outcome in GOOD
+        good = outcome in GOOD_OUTCOMES
         mark = Text("✓ " if good else "✗ ", style="green" if good else "red")
         result = Text(f"  {took}" + ("" if outcome == "done" else f" ({outcome})"), style="dim")
         self._console.print(Text.assemble(mark, step.title, result))

@@ -4,13 +4,13 @@ import re
 
 from tfbuild.errors import UsageError
 
-LIMIT = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m(?:in)?)?(?:(\d{1,6})s)?", re.ASCII)
+DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m(?:in)?)?(?:(\d{1,6})s)?", re.ASCII)
 COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 
 
 def limit_seconds(text: str, option: str = "--time-limit") -> float:
     """Parse "5h30m", "90m", "90min" or "45s" as seconds, and "" as 0 for no limit. Raises UsageError."""
-    match = LIMIT.fullmatch(text)
+    match = DURATION.fullmatch(text)
     hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
     total = 3600 * hours + 60 * minutes + seconds
     if text and not total:

@@ -27,7 +27,7 @@ from tfbuild.plan.rules import is_target
 from tfbuild.verify.report import NO_START, Check, Throughput
 
 # The labels without which an image is none of ours, and the forms of two. The identifier names the report's files.
-NEEDED = ("id", "release", "python", "target", "platform", "features")
+NEEDED_LABELS = ("id", "release", "python", "target", "platform", "features")
 IDENTIFIER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
 PYTHON = re.compile(r"3\.\d{1,2}", re.ASCII)
 
@@ -114,7 +114,7 @@ def labelled_build(ref: str, labels: Mapping[str, str], architecture: str) -> Bu
     """
     image, platform = read_labels(labels), f"linux/{architecture}"
     own = image.get
-    if missing := [PREFIX + name for name in NEEDED if name not in image.own]:
+    if missing := [PREFIX + name for name in NEEDED_LABELS if name not in image.own]:
         lacks = f"label {missing[0]}" if image.own else "io.tfbuild labels"
         raise UnknownImage(f"{ref} was not made by tfbuild: it has no {lacks}", hint="invoke build")
     readable = {

@@ -63,8 +63,8 @@ def copied(engine: Engine, ref: str, folder: str, scratch: Path) -> Iterator[tup
     Each is removed before the next one is copied. Raises LibraryUnreadable.
     """
     path: Path | None = None
-    for name in (*inspector.MAIN, releases.FRAMEWORK):
-        if name == inspector.MAIN[-1] and path:
+    for name in (*inspector.MAIN_LIBRARIES, releases.FRAMEWORK):
+        if name == inspector.MAIN_LIBRARIES[-1] and path:
             continue
         try:
             source = f"{folder}/{releases.PACKAGE}/{name}"

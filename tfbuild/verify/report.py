@@ -225,7 +225,7 @@ def raise_if_failed(report: Report, image: str) -> None:
 
 # --- what every view shows -------------------------------------------------------------------------------------------
 
-ALL = "all (geometric mean)"
+ALL_WORKLOADS = "all (geometric mean)"
 
 
 class Shown(NamedTuple):
@@ -241,7 +241,7 @@ class Shown(NamedTuple):
     counted: str
 
 
-SHOWN = {
+LOOKS = {
     "pass": Shown("ok", "green", "✓ pass", "good", "passed"),
     "warn": Shown("WARN", "yellow", "! warning", "warned", "passed with a warning"),
     "fail": Shown("FAIL", "bold red", "✗ FAIL", "bad", "failed"),
@@ -258,25 +258,25 @@ def baseline(report: Report) -> str:
     return f"{report.throughput.baseline} with {settings}" if changed else report.throughput.baseline
 
 
-def numbers(check: Check) -> str:
+def check_numbers(check: Check) -> str:
     """Return the numbers behind a check, with their limits."""
     return ", ".join(f"{m.name} {m.value:.4g}{f' ({m.limit})' if m.limit else ''}" for m in check.measures)
 
 
 def speeds(throughput: Throughput | None) -> list[tuple[str, str, str, str, str]]:
     """Return a row for all workloads and one for each: CPU time, wall time, the image against itself, the effect."""
-    rows: list[tuple[str, Benchmark | Throughput]] = [(ALL, throughput)] if throughput else []
+    rows: list[tuple[str, Benchmark | Throughput]] = [(ALL_WORKLOADS, throughput)] if throughput else []
     rows += [(row.name, row) for row in throughput.benchmarks] if throughput else []
     return [(name, ratio_text(row.cpu), ratio_text(row.wall), ratio_text(row.band), row.effect) for name, row in rows]
 
 
-def plan(report: Report) -> dict[str, str]:
+def plan_fields(report: Report) -> dict[str, str]:
     """Return the fields of the plan that are not empty."""
     fields = msgspec.to_builtins(report.plan).items()
     return {name: " ".join(value) if isinstance(value, list | tuple) else value for name, value in fields if value}
 
 
-def environment(report: Report) -> dict[str, str]:
+def environment_facts(report: Report) -> dict[str, str]:
     """Return the facts of image, host and software that are known."""
     host, software, image = report.host, report.software, report.image
     rows = {
@@ -318,20 +318,20 @@ def to_html(report: Report) -> str:
         failed=[check for check in report.checks if check.status == "fail"],
         warned=[check for check in report.checks if check.status == "warn"],
         summary=_summary(report.checks),
-        shown=SHOWN,
-        numbers=numbers,
+        shown=LOOKS,
+        numbers=check_numbers,
         baseline=baseline(report),
         chart=_chart(report.throughput) if report.throughput else Markup(),
         speeds=speeds(report.throughput),
-        plan=plan(report),
-        environment=environment(report),
+        plan=plan_fields(report),
+        environment=environment_facts(report),
     )
 
 
 def _summary(checks: tuple[Check, ...]) -> str:
     """Count the checks by status, as "9 passed, 1 skipped"."""
     counts = Counter(check.status for check in checks)
-    return ", ".join(f"{counts[status]} {shown.counted}" for status, shown in SHOWN.items() if counts[status])
+    return ", ".join(f"{counts[status]} {shown.counted}" for status, shown in LOOKS.items() if counts[status])
 
 
 def _chart(throughput: Throughput) -> Markup:
@@ -339,7 +339,7 @@ def _chart(throughput: Throughput) -> Markup:
     from tfbuild import pages
 
     metric, lines = throughput.metric, []
-    rows: list[tuple[str, Benchmark | Throughput]] = [(ALL, throughput)]
+    rows: list[tuple[str, Benchmark | Throughput]] = [(ALL_WORKLOADS, throughput)]
     for name, row in [*rows, *((row.name, row) for row in throughput.benchmarks)]:
         if ratio := pages.drawable(row.cpu if metric == "cpu" else row.wall):
             lines.append(pages.Line(label=name, ratio=ratio, effect=row.effect, band=pages.drawable(row.band)))
@@ -377,7 +377,7 @@ def _table(report: Report) -> Iterator[str]:
     yield "| check | | what was seen | s |"
     yield "|---|---|---|---|"
     for check in report.checks:
-        yield f"| {check.name} | {SHOWN[check.status].mark} | {cell(as_typed(check.detail))} | {check.seconds:.1f} |"
+        yield f"| {check.name} | {LOOKS[check.status].mark} | {cell(as_typed(check.detail))} | {check.seconds:.1f} |"
 
 
 def _speed(report: Report) -> Iterator[str]:
@@ -408,12 +408,12 @@ def show_report(report: Report, stream: IO[str] | None = None) -> None:
     console = terminal.console(stream)
     table = Table(box=None, show_header=False, pad_edge=False)
     for check in report.checks:
-        shown = SHOWN[check.status]
+        shown = LOOKS[check.status]
         table.add_row(Text(shown.mark, shown.colour), check.name, Text(_seen(check)))
     console.print(table)
     if report.source_would_add:
         console.print(Text(f"a build from source would add {' '.join(report.source_would_add)} on this CPU"))
-    console.print(Text(f"{report.id}: {report.verdict} in {report.seconds:.0f} s", SHOWN[report.verdict].colour))
+    console.print(Text(f"{report.id}: {report.verdict} in {report.seconds:.0f} s", LOOKS[report.verdict].colour))
 
 
 def _seen(check: Check) -> str:

@@ -26,13 +26,13 @@ FEWEST_CALLS = 6
 MOST_CALLS = 60
 MOST_SECONDS = 10.0
 # Times are steady once the median of three calls is at least this share of the median of the three before.
-STEADY = 0.8
+STEADY_RATIO = 0.8
 IDLE_SECONDS = 0.15
 # OpenMP's threads spin for 200 ms after their work (KMP_BLOCKTIME's default), which is not the workload's fault.
 SPIN_SECONDS = 0.5
 MOST_IDLE = 0.2
 # Operations worth timing. If all inputs of one are constants, the optimiser computes it once, before the first sample.
-COSTLY = (
+COSTLY_OPS = (
     *("MatMul", "BatchMatMulV2", "Conv2D", "DepthwiseConv2dNative", "Exp", "Tanh", "Sum", "Mean", "Einsum"),
     *("Erf", "Log", "Max", "Softmax", "Cumsum", "ArgMax", "FusedBatchNormV3", "BlockLSTM", "ResizeBilinear"),
 )
@@ -273,7 +273,7 @@ def warm_up(workload: Any) -> int:
 
 
 def steady(times: list[float]) -> bool:
-    return statistics.median(times[-3:]) >= STEADY * statistics.median(times[-6:-3])
+    return statistics.median(times[-3:]) >= STEADY_RATIO * statistics.median(times[-6:-3])
 
 
 def folded(workload: Any) -> str:
@@ -288,7 +288,7 @@ def folded(workload: Any) -> str:
 
 def costly(op: Any) -> bool:
     """Whether folding the operation would save time. The maximum of a few constants, as in Keras' LSTM, is cheap."""
-    if op.type not in COSTLY:
+    if op.type not in COSTLY_OPS:
         return False
     counts = [tensor.shape.num_elements() for tensor in op.inputs]
     return any(count is None or count >= FEW for count in counts)

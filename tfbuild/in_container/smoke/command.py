@@ -16,7 +16,7 @@ from .judge import Ended, Judgement, Plan, ProbeCheck, Results
 
 SECONDS = 120
 PLAN_FILE = "/opt/tfbuild/plan.json"
-MARKS = {judge.PASS: "ok", judge.WARN: "WARN", judge.FAIL: "FAIL", judge.SKIP: "skip"}
+STATUS_WORDS = {judge.PASS: "ok", judge.WARN: "WARN", judge.FAIL: "FAIL", judge.SKIP: "skip"}
 
 
 def main(arguments: list[str]) -> int:
@@ -92,7 +92,7 @@ def tuples(record: dict[str, Any]) -> dict[str, Any]:
 
 def as_text(checks: dict[str, Judgement], verdict: str) -> str:
     """Return a line for each check, and the verdict."""
-    lines = [f"{MARKS[check.status]:4}  {name:9} {check.detail}" for name, check in checks.items()]
+    lines = [f"{STATUS_WORDS[check.status]:4}  {name:9} {check.detail}" for name, check in checks.items()]
     return "\n".join([*lines, f"verdict: {verdict}"])
 
 

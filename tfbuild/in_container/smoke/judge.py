@@ -28,10 +28,10 @@ ONEDNN_ISAS = (
 )
 # Switches oneDNN off, in builds with --config=mkl too (TF_DISABLE_MKL).
 NO_ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_DISABLE_MKL": "1"}
-TALKATIVE = {"ONEDNN_VERBOSE": "1"}
+ONEDNN_LOGGING = {"ONEDNN_VERBOSE": "1"}
 NOT_PRELOADED = re.compile(r"ERROR: ld\.so: .*cannot be preloaded.*")
-VERBOSE = re.compile(r"^onednn_verbose,(.*)$", re.MULTILINE)
-MESSAGE = re.compile(
+ONEDNN_LINE = re.compile(r"^onednn_verbose,(.*)$", re.MULTILINE)
+REBUILD_MESSAGE = re.compile(
     r"^To enable the following instructions:((?: [^\s,]+)+), in other operations, rebuild", re.MULTILINE
 )
 
@@ -172,7 +172,7 @@ def _compiler(said: str) -> str:
 
 def unused_features(stderr: str) -> tuple[str, ...]:
     """Return the features in TensorFlow's own "rebuild TensorFlow" message; empty if it printed none."""
-    match = MESSAGE.search(stderr)
+    match = REBUILD_MESSAGE.search(stderr)
     return tuple(match[1].split()) if match else ()
 
 
@@ -201,7 +201,7 @@ def primitives(text: str) -> tuple[str, str, tuple[str, ...]]:
     """
     runtime, isa = "", ""
     implementations: set[str] = set()
-    for match in VERBOSE.finditer(text):
+    for match in ONEDNN_LINE.finditer(text):
         fields = match[1].split(",")
         kind, implementation = executed(fields)
         if kind == "convolution":
@@ -333,7 +333,7 @@ ONEDNN = ProbeCheck(
     fix="set TF_ENABLE_ONEDNN_OPTS=1, as images of target mkl do; look for TF_DISABLE_MKL and ONEDNN_MAX_CPU_ISA in "
     "the environment",
     skip=_of_target("onednn"),
-    env=TALKATIVE,
+    env=ONEDNN_LOGGING,
 )
 TCMALLOC = ProbeCheck(
     name="tcmalloc",

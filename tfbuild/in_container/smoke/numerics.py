@@ -10,7 +10,7 @@ from .references import PARTS, POOL, SHAPES
 
 STEPS = 200
 # The errors of a build that lacks something (a layout, XLA).
-ABSENT = (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
+ABSENT_ERRORS = (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
 
 
 def parts() -> Iterator[tuple[str, tuple[float, ...], str]]:
@@ -23,7 +23,7 @@ def parts() -> Iterator[tuple[str, tuple[float, ...], str]]:
 def computed(name: str, compute: Callable[[], list[Any]]) -> tuple[str, tuple[float, ...], str]:
     try:
         results = [tf.reshape(tf.cast(result, tf.float64), [-1]) for result in compute()]
-    except ABSENT as reason:
+    except ABSENT_ERRORS as reason:
         # In a graph, TensorFlow puts the location before the message.
         return name, (), "not in this build: {}".format(str(reason).split("\n")[0].rpartition("}} ")[2][:200])
     values = tf.concat(results, 0)
@@ -43,7 +43,7 @@ def both(body: Callable[..., Any], *given: Any) -> list[Any]:
     """
     try:
         eager = [body(*given)]
-    except ABSENT:
+    except ABSENT_ERRORS:
         eager = []
     return [*eager, tf.function(body)(*given)]
 

@@ -25,7 +25,7 @@ def _import(verification: Verification) -> Judgement:
 
 def with_known_failure(judged: Judgement, release: str) -> Judgement:
     """Add the workaround, if the message of a failed import is a known failure of the release."""
-    rows = failures.known(release) if releases.has_facts(release) and judged.status == judge.FAIL else ()
+    rows = failures.known_failures(release) if releases.has_facts(release) and judged.status == judge.FAIL else ()
     row = next((row for row in rows if row.matches(judged.detail)), None)
     known = f"; a known failure ({row.id}): {row.workaround}" if row else ""
     return replace(judged, detail=judged.detail + known)

@@ -25,7 +25,7 @@ NOTED = {"ArgsEscaped", "Image", "Env", "Labels"}
 DIVERTING = re.compile(
     r"PYTHON.*|LD_(?!LIBRARY_PATH$).*|GLIBC_TUNABLES|GCONV_PATH|OPENSSL_(CONF|ENGINES|MODULES)|BASH_ENV"
 )
-SHOWN = 100
+MOST_SHOWN = 100
 
 
 def compare(image: Image, planned: Build, base: Image | None) -> Judgement:
@@ -46,14 +46,14 @@ def contradictions(labels: Mapping[str, str], planned: Build) -> Iterator[str]:
     """Yield the labels that contradict others."""
     image, held = read_labels(labels), planned.instruction_set
     if image.id != planned.id:
-        yield f"{PREFIX}id is {image.id[:SHOWN]}, but its other labels say {planned.usual_id[:SHOWN]}"
+        yield f"{PREFIX}id is {image.id[:MOST_SHOWN]}, but its other labels say {planned.usual_id[:MOST_SHOWN]}"
     try:
         name = isa.instruction_set(held.features, held.arch).name
     except TfbuildError:
         name = "not all known"
     # Another version may have other names.
     if name != held.name and image.get("version") == __version__:
-        yield f"its instruction set is {held.name[:SHOWN]}, but its features are {name}"
+        yield f"its instruction set is {held.name[:MOST_SHOWN]}, but its features are {name}"
     rendered = descriptions(image.id, planned.release, planned.target, planned.python, held.name)
     yield from _differences({name: labels.get(name) for name in rendered}, rendered)
 
@@ -62,7 +62,7 @@ def _base_layers(image: Image, base: Image | None) -> Iterator[str]:
     """Yield a fault if the image is not built on the base whose digest its labels have."""
     labels = read_labels(image.labels)
     if base and labels.base_digest in base.digests and image.layers[: len(base.layers)] != base.layers:
-        yield f"its layers are not those of {labels.base_name[:SHOWN]}, which its labels name as its base"
+        yield f"its layers are not those of {labels.base_name[:MOST_SHOWN]}, which its labels name as its base"
 
 
 def _settings(config: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str]:
@@ -88,7 +88,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, list | dict):
         value = " ".join(map(str, value))
     text = value if isinstance(value, str) else repr(value)
-    return text[:SHOWN] or "empty"
+    return text[:MOST_SHOWN] or "empty"
 
 
 def _environment(image: Image, planned: Build, base: Image | None) -> Iterator[str]:
@@ -99,9 +99,9 @@ def _environment(image: Image, planned: Build, base: Image | None) -> Iterator[s
         yield "a variable is set twice"
     folder, _, path = env.pop("PATH", "").partition(":")
     if folder != f"{dockerfile.VENV}/bin":
-        yield f"PATH begins with {folder[:SHOWN] or 'nothing'}, not with {dockerfile.VENV}/bin"
+        yield f"PATH begins with {folder[:MOST_SHOWN] or 'nothing'}, not with {dockerfile.VENV}/bin"
     elif path != own.get("PATH") and not {*path.split(":")} <= {*SYSTEM_PATH.split(":")}:
-        yield f"PATH goes on with {path[:SHOWN]}"
+        yield f"PATH goes on with {path[:MOST_SHOWN]}"
     known = {name: value for name, value in own.items() if not DIVERTING.fullmatch(name)}
     harmless = {name: value for name, value in env.items() if toolchains.is_harmless(name, value)}
     yield from _differences(env, known | harmless | dockerfile.environment(planned))

@@ -44,7 +44,7 @@ def _does_not_start(verification: Verification) -> str:
     except TimeoutError:
         return judge.guard(judge.Ended(1, "", timed_out=True)).detail
     if run.truncated:
-        return f"Python does not start: {probe.FLOOD}"
+        return f"Python does not start: {probe.FLOOD_REASON}"
     if run.exit_code == 0 and run.stdout != "started\n":
         return "the entry point does not start the command that it is given"
     judged = judge.guard(judge.Ended(run.exit_code, run.stderr))

@@ -17,7 +17,7 @@ from tfbuild.util import files
 from tfbuild.verify import Verification, VerificationCheck, libraries
 
 # Every x86-64 has these, so no plan names them; the guard checks them in every build.
-BASE = frozenset({"SSE", "SSE2"})
+BASELINE = frozenset({"SSE", "SSE2"})
 
 
 def compare(planned: Build, guard: Guard, flags: Sequence[str], message: Sequence[str] | None, why: str) -> Judgement:
@@ -27,7 +27,7 @@ def compare(planned: Build, guard: Guard, flags: Sequence[str], message: Sequenc
     None and `why`.
     """
     judged = releases.guard_judged(planned.release)
-    wanted = (BASE | set(releases.guard_spelling(planned.release, planned.instruction_set.features))) & judged
+    wanted = (BASELINE | set(releases.guard_spelling(planned.release, planned.instruction_set.features))) & judged
     compiled = set(guard.compiled) & judged
     faults = [
         f"{fault} {' '.join(sorted(names))}"
