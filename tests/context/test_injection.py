@@ -24,7 +24,7 @@ from tfbuild.errors import (
     UsageError,
 )
 from tfbuild.pipeline import build_context, maker
-from tfbuild.plan import Build, Request, remote_cache
+from tfbuild.plan import Build, Request
 from tfbuild.plan.remote_cache import Remote
 from tfbuild.plan.tree import parse_rc
 
@@ -175,7 +175,7 @@ def test_a_header_of_a_remote_cache_is_refused_or_one_flag(pattern: str, value: 
         assert value not in str(made)
         return
     assert isinstance(made, Remote)
-    flags = [flag for flag in parse_rc(remote_cache.bazelrc(made, "7.4.1"))["build"] if "header" in flag]
+    flags = [flag for flag in parse_rc(dockerfile.remote_bazelrc(made, "7.4.1"))["build"] if "header" in flag]
     assert flags == [f"--remote_header={text}" for text in line.splitlines()]
 
 

@@ -32,7 +32,7 @@ def remote(**given: Any) -> Remote:
 def lines(bazel: str, **given: Any) -> list[str]:
     """Return what Bazel gets, for CACHE unless the options say otherwise."""
     named = remote(**({"cache": CACHE} | given))
-    return [line.removeprefix("build ") for line in remote_cache.bazelrc(named, bazel).splitlines()]
+    return [line.removeprefix("build ") for line in dockerfile.remote_bazelrc(named, bazel).splitlines()]
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from tests.pipeline.memory_engine import COMPILED, MemoryEngine, chosen, digest,
 from tests.pipeline.memory_engine import engine as engine
 from tests.rows import each
 from tfbuild import cpu
+from tfbuild.context import dockerfile
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
 from tfbuild.pipeline import bazel, compiling
 from tfbuild.pipeline.compiling import NO_LIMITS, cgroup_limits, machine_share, memory_hint
-from tfbuild.plan import remote_cache
 from tfbuild.plan.remote_cache import Remote
 from tfbuild.util.progress import Step
 
@@ -65,7 +65,7 @@ def test_a_compile_gets_its_secrets_and_leaves_bazel_s_files_beside_its_log(
     assert modes == {0o600}
     assert sorted(secrets) == ["ca", "deadline", "machine", "mirror", "remote"]
     assert (secrets["ca"], secrets["mirror"]) == ("a company's", "http://mirror.site\n")
-    assert secrets["remote"] == remote_cache.bazelrc(CACHE, COMPILED.bazel)
+    assert secrets["remote"] == dockerfile.remote_bazelrc(CACHE, COMPILED.bazel)
     assert re.fullmatch(r"build --jobs=3\nbuild --local_ram_resources=\d+\n", secrets["machine"])
     now = time.time()
     assert now + 3000 < int(secrets["deadline"]) <= now + 3601

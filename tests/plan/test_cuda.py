@@ -175,6 +175,10 @@ def test_what_is_no_version_is_a_usage_error(option: str, bad: str) -> None:
         ({"bazel_flag": ("--config=cuda12_version",)}, "--cuda 12.0"),
         ({"configure": ("HERMETIC_CUDA_COMPUTE_CAPABILITIES=12.0",)}, "--compute-capabilities 12.0"),
         ({"bazel_flag": ("--repo_env=TF_CUDA_COMPUTE_CAPABILITIES=8.6",)}, "--compute-capabilities 8.6"),
+        ({"bazel_flag": ("--repo_env=LOCAL_CUDA_PATH=/usr/local/cuda-12.6",)}, "--cuda chooses it"),
+        ({"configure": ("LOCAL_CUDA_PATH=/usr/local/cuda-12.6",)}, "--cuda chooses it"),
+        ({"configure": ("CC=clang",)}, "--compiler chooses it"),
+        ({"configure": ("PYTHON_BIN_PATH=/usr/bin/python3.12",)}, "--python chooses it"),
     ],
 )
 def test_a_word_for_other_gpus_than_the_labels_say_is_refused(words: dict[str, Any], hint: str) -> None:

@@ -65,6 +65,23 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
           for name, value, said in (
               ("cudnn", "8.7", "cudnn"), ("cuda", "12.8", "--cuda"),
           )),
+        (UsageError, {"configure": ("TF_NEED_TENSORRT=1",)}, "--configure TF_NEED_TENSORRT=1 has no effect: "
+         "configure.py of TensorFlow 2.14.1 does not ask for TF_NEED_TENSORRT in this build", "leave it out"),
+        (Unsupported, {"base": "debian:trixie"}, "debian:trixie has Python 3.13, and not 3.11",
+         "--base python:3.11-slim-bookworm, for example"),
+        (Unsupported, {"base": "ubuntu:24.04", "python": "3.11"}, "ubuntu:24.04 has Python 3.12, and not 3.11",
+         "--base python:3.11-slim-bookworm, for example"),
+        *((Unsupported, {"base": base}, f"{base} is not based on Debian or Ubuntu", "--base with an image that is")
+          for base in ("alpine", "scratch", "ubi9", "fedora:42", "quay.io/pypa/manylinux_2_28_x86_64:latest",
+                       "python:3.11-alpine", "nvidia/cuda:12.3.2-cudnn9-devel-ubi8", "rockylinux:8.8")),
+        (Unsupported, {"release": "2.18,2.19"}, "unknown TensorFlow release '2.18,2.19'",
+         "one at a time; invoke matrix --release 2.18,2.19 lists many builds"),
+        (Unsupported, {"target": "cuda", "base": "nvidia/cuda:12.1.1-cudnn8-devel-ubuntu22.04"},
+         "nvidia/cuda:12.1.1-cudnn8-devel-ubuntu22.04 has CUDA 12.1, and the plan CUDA 11.8",
+         "--base with CUDA 11.8; or --cuda 12.1, if the release takes it"),
+        (Unsupported, {"target": "cuda", "base": "nvidia/cuda:11.8.0-cudnn9-devel-ubuntu22.04"},
+         "nvidia/cuda:11.8.0-cudnn9-devel-ubuntu22.04 has cuDNN 9, and the plan cuDNN 8.7",
+         "--base with cuDNN 8.7; or --cudnn 9, if the release takes it"),
         (UsageError, {"configure": ("x",)}, "'x' is not NAME=VALUE", "--configure TF_ENABLE_XLA=0"),
         (UsageError, {"wheel": "official", "cpu": "", "bazel": "7.4.1", "cuda": "12.3"},
          "--cuda, --bazel: only for builds from source; --wheel official compiles nothing",
@@ -114,7 +131,7 @@ def test_what_compiles_for_another_cpu_than_the_label_says_is_refused(options: d
     "flag",
     [
         "--host_copt=-march=native", "--copt=-mtune=haswell", "--copt=-mavx2", "--copt=-mno-avx512f",
-        "--copt=-mcmodel=medium", "--config=avx2_linux", "--define=x=-march=native", "--repo_env=CC=/opt/x-march=a/gcc",
+        "--copt=-mcmodel=medium", "--config=avx2_linux", "--define=x=-march=native", "--repo_env=AR=/opt/x-march=a/ar",
     ],
 )  # fmt: skip
 def test_what_leaves_the_cpu_as_it_is_is_taken(flag: str) -> None:

@@ -24,16 +24,17 @@ class BazelFlags(Facts, frozen=True):
 
 
 class Distribution(Facts, frozen=True):
-    """A Debian release and its compiler packages, as tfbuild names compilers ("gcc-12", "clang-16").
+    """A release of Debian or Ubuntu and its compiler packages, as tfbuild names compilers ("gcc-12", "clang-16").
 
     `libstdcxx`: the one that Clang uses there. `python`: the version of its package python3.
     """
 
     name: str
+    number: str
     glibc: str
     libstdcxx: int
-    python: str
-    compilers: tuple[str, ...]
+    python: str = ""
+    compilers: tuple[str, ...] = ()
 
 
 class Llvm(Facts, frozen=True):
@@ -57,6 +58,7 @@ class ToolchainTable(Facts, frozen=True):
     compile_once: tuple[BazelFlags, ...]
     host_apart: tuple[BazelFlags, ...]
     distribution: tuple[Distribution, ...]
+    ubuntu: tuple[Distribution, ...]
     llvm: Llvm
     python_package: tuple[PythonPackages, ...]
 
@@ -72,8 +74,8 @@ def bazel_flags(rows: tuple[BazelFlags, ...], version: str) -> tuple[str, ...]:
 
 
 def distribution(name: str) -> Distribution | None:
-    """Return Debian's release of that name, or None if it is not known."""
-    return next((row for row in table().distribution if row.name == name), None)
+    """Return the release of Debian or Ubuntu with that name or number, or None if it is not known."""
+    return next((row for row in (*table().distribution, *table().ubuntu) if name in (row.name, row.number)), None)
 
 
 def compilers(distribution: Distribution) -> tuple[str, ...]:
@@ -115,6 +117,7 @@ class BaseImage(Facts, frozen=True):
 
 class BaseImageTable(Facts, frozen=True):
     base: tuple[BaseImage, ...]
+    without_apt: str
     variables: dict[str, str]
 
 
@@ -149,9 +152,21 @@ def bases_with(python: str) -> tuple[BaseImage, ...]:
 
 
 def debian_of(image: str) -> Distribution | None:
-    """Return the Debian release of an image: a known base, or another one of Debian's or Python's; None if unknown."""
-    match = re.fullmatch(r"(?:\S+/)?(?:debian:|python:[\w.]+-(?:slim-)?)([a-z]+)(?:-\d{8})?(?:-slim)?(?:@\S+)?", image)
+    """Return the release of Debian or Ubuntu that an image of theirs, Python's or NVIDIA's names; None if unknown."""
+    tag = r"(?:(?:debian|ubuntu):|python:[\w.]+-(?:slim-)?|cuda:[\w.-]+-ubuntu)([a-z]+|[\d.]+)"
+    match = re.fullmatch(rf"(?:\S+/)?{tag}(?:-\d{{8}})?(?:-slim)?(?:@\S+)?", image)
     return distribution(match[1]) if match else None
+
+
+def python_of(image: str) -> str:
+    """Return the Python that an image has by its name: that of Python's tag, else its distribution's; "" if unknown."""
+    tag, system = re.match(r"(?:\S+/)?python:(\d+\.\d+)", image), debian_of(image)
+    return tag[1] if tag else system.python if system else ""
+
+
+def without_apt(image: str) -> bool:
+    """Whether an image is known by its name to be based neither on Debian nor on Ubuntu."""
+    return bool(re.fullmatch(facts.load("images", BaseImageTable).without_apt, image.rpartition("/")[2]))
 
 
 def find_base(image: str) -> BaseImage | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from tfbuild import cpu
+from tfbuild.context import dockerfile
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine, faults
 from tfbuild.engine.build import BuildSettings
@@ -216,7 +217,7 @@ def _secrets(builder: Builder, build: Build, run: Run, share: Share | None, fold
         # For compile.sh: a second of this machine's clock.
         texts["deadline"] = f"{time.time() + _left(run):.0f}\n" if run.seconds else ""
         if run.remote:
-            texts["remote"] = remotes.bazelrc(run.remote, build.bazel)
+            texts["remote"] = dockerfile.remote_bazelrc(run.remote, build.bazel)
             secrets |= run.remote.secrets()
     for name, text in texts.items():
         if text:

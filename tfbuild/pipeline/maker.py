@@ -27,7 +27,7 @@ from tfbuild.pipeline.build_context import Base, Context, build_args, image_dige
 from tfbuild.pipeline.compiling import Builder, lacking_features, run_builder
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.wheel import Exported
-from tfbuild.plan import Build, Request, remote_cache, rules
+from tfbuild.plan import Build, Request, rules
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
 from tfbuild.verify import Baseline, labelled_build
@@ -258,9 +258,7 @@ class Maker:
             yield
 
     def render(self, build: Build) -> Context:
-        """Write the build context; start nothing. Refuses a remote cache that the build's Bazel cannot use."""
-        if self.run.remote and build.toolchain is not None:
-            remote_cache.bazelrc(self.run.remote, build.bazel)
+        """Write the build context; start nothing."""
         folder = self.run.work / build.id
         context = write_context(build, folder / "context")
         with files.writing(folder):

@@ -17,7 +17,7 @@ from tfbuild.plan.build import BUILD_PYTHON, OVERRIDES, PLATFORMS, Build, Toolch
 from tfbuild.plan.cuda import Capability
 from tfbuild.plan.request import Request
 from tfbuild.plan.source import OwnFile
-from tfbuild.plan.tree import CUDA_CONFIG, CUDA_SETTING
+from tfbuild.plan.tree import CUDA_CONFIG
 
 # Host tools are compiled for any machine that may build. Only --copt has the target's features.
 GENERIC_MARCH = {"x86_64": "-march=x86-64", "aarch64": "-march=armv8-a"}
@@ -220,15 +220,30 @@ def _machine_flags(request: Request) -> Iterator[tuple[str, str, str]]:
             yield word, match[1], match[2]
 
 
-def refuse_other_gpus(request: Request) -> None:
-    """Raise UsageError for a word that sets other GPUs or another CUDA than the plan and the labels say."""
+# Settings that an option gives, so that the plan, the labels and the verification know them.
+SETTING = re.compile(r"(--(?:action|repo)_env=)?([A-Z]\w*)=(.*)")
+OPTIONS = {
+    "compute-capabilities": re.compile(r"(?:TF|HERMETIC)_CUDA_COMPUTE_CAPABILITIES"),
+    "cuda": re.compile(r"(?:LOCAL|TF)_(?:CUDA|CUDNN|NCCL)_PATHS?|CUDA_TOOLKIT_PATH"),
+    "compiler": re.compile(r"CC|CXX|BAZEL_COMPILER|\w+_COMPILER_PATH|TF_(?:CUDA|NEED|DOWNLOAD)_CLANG"),
+    "python": re.compile(r"PYTHON_BIN_PATH|(?:TF|HERMETIC)_PYTHON_VERSION"),
+}
+
+
+def refuse_settings(request: Request, release: str, answers: Iterable[str]) -> None:
+    """Raise UsageError for a word that sets what an option sets, and for an answer that is none of the build's."""
     hints = {f"--config {name}": f"--cuda {match[1]}.0" for name in _configs_named(request)
              if (match := CUDA_CONFIG.fullmatch(name))}  # fmt: skip
-    for word in " ".join((*request.bazel_flag, *request.configure)).split():
-        if (match := CUDA_SETTING.fullmatch(word)) and match[1] == "CUDA_COMPUTE":
-            hints[word] = f"--compute-capabilities {match[2]}"
+    for match in filter(None, map(SETTING.fullmatch, " ".join((*request.bazel_flag, *request.configure)).split())):
+        option = next((option for option, names in OPTIONS.items() if names.fullmatch(match[2])), "")
+        if option and (option.startswith("c") or not match[1]):
+            hints[match[0]] = f"--{option} {match[3] if option == 'compute-capabilities' else 'chooses it'}"
     for word, hint in hints.items():
-        raise UsageError(f"{word} takes other GPUs or another CUDA than the plan and the labels say", hint=hint)
+        raise UsageError(f"{word} sets something else than the plan and the labels say", hint=hint)
+    asked = {row.variable for row in table().configure}
+    if unasked := [text for text in request.configure if (name := text.partition("=")[0]) in asked - {*answers}]:
+        why = f"configure.py of TensorFlow {release} does not ask for {name} in this build"
+        raise UsageError(f"--configure {unasked[0]} has no effect: {why}", hint="leave it out")
 
 
 def _configs_named(request: Request) -> list[str]:

@@ -131,6 +131,16 @@ def cuda_of_build(request: Request, target: str, release: str, gpus: tuple[Capab
     return "", ""
 
 
+def refuse_base(image: str, cuda: str, cudnn: str) -> None:
+    """Raise Unsupported for a base whose name says that it has another CUDA or cuDNN than these."""
+    for library, pattern, planned in (("CUDA", r"cuda:(\d+\.\d+)", cuda), ("cuDNN", r"cudnn(\d+)", cudnn)):
+        if (match := re.search(pattern, image)) and not f"{planned}.".startswith(f"{match[1]}."):
+            raise Unsupported(
+                f"{image} has {library} {match[1]}, and the plan {library} {planned}",
+                hint=f"--base with {library} {planned}; or --{library.lower()} {match[1]}, if the release takes it",
+            )
+
+
 def likely_cuda(request: Request, target: str, release: str, gpus: tuple[Capability, ...]) -> str:
     """Return the CUDA that `of_build` will return for any compiler; "" where it has none, or refuses the request."""
     if not targets.get(target).cuda:
@@ -196,9 +206,10 @@ def _requested(release: str, text: str, library: str, known: tuple[str, ...]) ->
     """Return the version that --cuda or cudnn names, among those that the release is `known` to take."""
     if patch := _newest_patch(known, text):
         return patch
-    raise Unsupported(
-        f"TensorFlow {release} is not known to build with {library} {text}", hint=f"it takes {', '.join(known)}"
-    )
+    takes = (name for name in releases.others(release) if _newest_patch(_takes(releases.cuda(name)), text))
+    other = next(takes, "") if library == "CUDA" else ""
+    hint = f"it takes {', '.join(known)}{f'; --release {other} takes {library} {text}' if other else ''}"
+    raise Unsupported(f"TensorFlow {release} is not known to build with {library} {text}", hint=hint)
 
 
 def _other_release(release: str, gpus: tuple[Capability, ...]) -> str:

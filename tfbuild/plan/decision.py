@@ -124,7 +124,7 @@ def _compile(
     usual_bazel = (tree.bazelversion if tree else "") or releases.bazel(release)
 
     gpus = cuda.capabilities(request, target, release)
-    known = partial(failures.concerning, release, target=target, arch=arch, gpus=gpus)
+    known = partial(failures.concerning, release, target=target, arch=arch, gpus=gpus, nvcc=cuda.NVCC in request.config)
     debian, glibc = (toolchains.distribution(machine[0]), machine[1]) if machine else (None, "")
     likely = partial(known, bazel=bazel, cuda=cuda.likely_cuda(request, target, release, gpus), glibc=glibc)
 
@@ -134,7 +134,6 @@ def _compile(
     )
     base = None if machine else base
     version, cudnn = cuda.cuda_of_build(request, target, release, gpus)
-    configuration.refuse_other_gpus(request)
 
     flags = compilers.flags(
         wanted, compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
@@ -155,9 +154,12 @@ def _compile(
     )
     fixes = tuple(row for row in expected if row.fixed)
 
-    answers = configuration.configure_env(release, target, compiler, gpus, version, cudnn)
-    names = ",".join(sorted({row.name for row in libraries}))
-    users = dict(text.partition("=")[::2] for text in request.configure)
+    if releases.cuda_from_base(release, target):
+        cuda.refuse_base(request.base, version, cudnn)
+    answers = dict(configuration.configure_env(release, target, compiler, gpus, version, cudnn))
+    configuration.refuse_settings(request, release, answers)
+    libs = {"TF_SYSTEM_LIBS": ",".join(sorted({row.name for row in libraries}))} if libraries else {}
+    answers |= libs | dict(text.partition("=")[::2] for text in request.configure)
     source = source or sources.tag(release)
     build = Build(
         release=release,
@@ -173,11 +175,11 @@ def _compile(
         bazel_target=releases.wheel(release).target,
         bazel_flags=(
             *configuration.wheel_flags(release, target, arch, python, archive),
-            *configuration.repo_env(release, answers),
+            *configuration.repo_env(release, answers.items()),
             *(flag for row in fixes for flag in row.flags),
             *request.bazel_flag,
         ),
-        configure_env=tuple((dict(answers) | ({"TF_SYSTEM_LIBS": names} if names else {}) | users).items()),
+        configure_env=tuple(answers.items()),
         threading=threading,
         compute_capabilities=tuple(gpu.name for gpu in gpus),
         cuda=version,

@@ -1,11 +1,10 @@
 """Known failures of a release's build, their fixes, and causes of any build's: facts/failures.toml, causes.toml."""
 
 import re
-from collections.abc import Iterable, Iterator
-from functools import cache, lru_cache
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache, partial
 from typing import Literal
 
-from msgspec import field
 from packaging.specifiers import SpecifierSet
 
 from tfbuild import facts
@@ -15,8 +14,6 @@ from tfbuild.facts import Facts, releases
 from tfbuild.facts.release_table import Sourced
 from tfbuild.facts.toolchains import Distribution
 from tfbuild.plan.cuda import Capability, by_nvcc
-
-specifiers = cache(SpecifierSet)
 
 
 class Edit(Facts, frozen=True, kw_only=True):
@@ -36,9 +33,7 @@ class Failure(Sourced, frozen=True, kw_only=True):
     workaround: str
     match: str = ""
     compiler: Literal["", "gcc", "clang"] = ""
-    when: dict[Literal["compiler", "libstdcxx", "glibc", "bazel", "cuda", "cudnn", "gpu"], str] = field(
-        default_factory=dict
-    )
+    when: Mapping[Literal["compiler", "libstdcxx", "glibc", "bazel", "cuda", "cudnn", "gpu"], str] = {}
     features: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     arch: Literal["", "x86_64", "aarch64"] = ""
@@ -63,7 +58,7 @@ class Failure(Sourced, frozen=True, kw_only=True):
 
 
 class Cause(Facts, frozen=True, kw_only=True):
-    """What the last lines of a failed build mean; facts/causes.toml explains the fields."""
+    """What the last lines of a failed build mean; facts/causes.toml explains the fields. The first that fits counts."""
 
     patterns: tuple[str, ...]
     error: str
@@ -71,9 +66,7 @@ class Cause(Facts, frozen=True, kw_only=True):
     hint: str
 
 
-def causes() -> tuple[Cause, ...]:
-    """Return the rows of facts/causes.toml; the first that matches counts."""
-    return facts.rows("causes", Cause)
+causes = partial(facts.rows, "causes", Cause)
 
 
 def known_failures(release: str) -> tuple[Failure, ...]:
@@ -95,11 +88,12 @@ def concerning(
     bazel: str = "",
     cuda: str = "",
     cudnn: str = "",
+    nvcc: bool = False,
 ) -> tuple[Failure, ...]:
     """Return the known failures of a build under these conditions.
 
     `debian`: the base's release, None if it is not known; `glibc`: that of a machine in a base's place, else the
-    base's. `bazel`, `cuda`, `cudnn`: the versions, "" for the release's own Bazel and for what is not known.
+    base's. `bazel`, `cuda`, `cudnn`: "" for the release's own Bazel and what is not known. `nvcc`: whether it is named.
     """
     name, number = compilers.parse_compiler(compiler)
     versions = {
@@ -112,17 +106,14 @@ def concerning(
         "gpu": [gpu.figure for gpu in gpus],
     }
 
-    def meets(spec: str, among: list[str]) -> bool:
-        return not among or any(specifiers(spec).contains(text, prereleases=True) for text in among)
-
     def concerns(row: Failure) -> bool:
         return (
             row.compiler in ("", name)
             and (not row.features or bool(set(row.features) & set(features)))
             and (not row.targets or target in row.targets)
             and row.arch in ("", arch)
-            and (not row.nvcc or by_nvcc(gpus, compiler))
-            and all(meets(spec, versions[key]) for key, spec in row.when.items())
+            and (not row.nvcc or nvcc or by_nvcc(gpus, compiler))
+            and all(not (of := versions[key]) or [*SpecifierSet(is_).filter(of, True)] for key, is_ in row.when.items())
         )
 
     return tuple(row for row in known_failures(release) if concerns(row))

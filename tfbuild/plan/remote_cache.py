@@ -1,14 +1,9 @@
-"""A cache or an executor that machines share (Bazel's remote execution API, or a cache over HTTP).
-
-It has the options, and the lines for Bazel 5.3 and newer.
-"""
+"""A cache or an executor that machines share (Bazel's remote execution API, or a cache over HTTP): the options."""
 
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from packaging.version import Version
 
 from tfbuild.errors import UsageError
 from tfbuild.plan.request import RunRequest
@@ -17,7 +12,6 @@ from tfbuild.util.options import given
 
 CACHES = ("grpc", "grpcs", "http", "https")
 EXECUTORS = ("grpc", "grpcs")
-BAZEL_6 = Version("6.0.0")
 # compile.sh replaces it with the digest of the builder.
 BUILDER = "@BUILDER@"
 SILO = "cache-silo-key"
@@ -152,26 +146,3 @@ def silo(release: str) -> str:
     key, and of nothing else. Unlike --action_env it reaches host tools too, and no repository is fetched again.
     """
     return f"--remote_default_exec_properties={SILO}={release}-{BUILDER}"
-
-
-def bazelrc(remote: Remote, bazel: str) -> str:
-    """Return the lines for Bazel, with credentials."""
-    flags = [f"--remote_executor={remote.executor}"] if remote.executor else []
-    if remote.executor:
-        # With the fallback, an action that the executor fails to run is run on this machine. A tree's own .bazelrc
-        # keeps actions there: build --spawn_strategy=standalone, older ones genrules too.
-        flags += ["--remote_local_fallback"] if remote.fallback else []
-        flags += ["--spawn_strategy=remote,local", "--strategy=Genrule=remote,local"]
-    if remote.cache:
-        flags.append(f"--remote_cache={remote.cache}")
-    if remote.instance:
-        flags.append(f"--remote_instance_name={remote.instance}")
-    flags += [f"--remote_default_exec_properties='{item}'" for item in remote.properties]
-    flags += [f"--remote_header='{name}={value}'" for name, value in remote.headers]
-    if remote.certificate:
-        flags += ["--tls_client_certificate=/mnt/remote-certificate", "--tls_client_key=/mnt/remote-key"]
-    if remote.readonly:
-        flags.append("--noremote_upload_local_results")
-        # Without it, results do not reach the disk cache either (bazelbuild/bazel#15148); Bazel 6 needs no flag.
-        flags += ["--incompatible_remote_results_ignore_disk"] if Version(bazel) < BAZEL_6 else []
-    return "".join(f"build {flag}\n" for flag in flags)

@@ -149,7 +149,8 @@ def find_release(text: str, *, newer: bool = False) -> str:
         final = not version(later).is_prerelease
         why = f"newer than this tfbuild (knows up to {known[0]})" if final else "not a final release"
         raise Unsupported(f"TensorFlow {later} is {why}", hint=NEWER_THAN_KNOWN)
-    raise Unsupported(f"unknown TensorFlow release {name!r}", hint=_advice(name))
+    several = f"one at a time; invoke matrix --release {name} lists many builds"
+    raise Unsupported(f"unknown TensorFlow release {name!r}", hint=several if "," in name else _advice(name))
 
 
 def _advice(text: str) -> str:
@@ -191,7 +192,14 @@ def choose_python(
 
     `supported_by`: returns the Pythons of another release for the same kind of wheel.
     """
-    python = request.python
+    if toolchains.without_apt(request.base):
+        raise Unsupported(f"{request.base} is not based on Debian or Ubuntu", hint="--base with an image that is")
+    own = toolchains.python_of(request.base)
+    if own and own not in ([request.python] if request.python else supported):
+        wanted = request.python or " or ".join(supported)
+        other = f"python:{request.python or supported[-1]}-slim-{toolchains.default_base().distribution}"
+        raise Unsupported(f"{request.base} has Python {own}, and not {wanted}", hint=f"--base {other}, for example")
+    python = request.python or own
     if not python:
         default = toolchains.default_base().python
         return default if default in supported else supported[-1]
