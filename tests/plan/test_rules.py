@@ -181,13 +181,16 @@ def test_the_host_of_another_architecture_is_told_both_ways_out() -> None:
 def test_a_release_and_a_python_that_a_refusal_offers_are_taken(
     target: str, platform: str, cpu: str, base: str, wheel: str
 ) -> None:
-    given = {"target": target, "platform": platform, "base": base, "wheel": wheel, "cpu": "" if wheel else cpu}
+    cpu = "" if wheel else cpu
+    given: dict[str, Any] = {"target": target, "platform": platform, "base": base, "wheel": wheel, "cpu": cpu}
     pythons = ("3.10", "3.12", "3.13", "3.14")
     for release, python in product([*(row.version for row in releases.releases()), "2.99.0"], pythons):
         try:
             chosen(**given, release=release, python=python)
         except TfbuildError as refusal:
-            offers = [{"release": name, "python": python} for name in re.findall(r"--release ([\d.]+)", refusal.hint)]
+            offers: list[dict[str, Any]] = [
+                {"release": name, "python": python} for name in re.findall(r"--release ([\d.]+)", refusal.hint)
+            ]
             for names in re.findall(r"--python ([\d.]+(?: or [\d.]+)*)", refusal.hint):
                 offers += [{"release": release, "python": name} for name in names.split(" or ")]
             for offer in offers:
