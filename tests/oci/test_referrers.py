@@ -14,7 +14,8 @@ from tfbuild.oci.manifests import Manifest, digest_of
 SUBJECT = Manifest(digest=digest_of(b"image"), media_type=manifests.IMAGES[0], content=b"image")
 BILL = (SUBJECT, SBOM, "x.cdx.json", "2026-11-21T10:00:00+00:00", b"bill")
 ATTESTATION = (SUBJECT, PROVENANCE, "x.provenance.json", "", b"attestation")
-TAG = f"manifests/{client.fallback_tag(SUBJECT.digest)}"
+# By the specification; cosign and skopeo read it too.
+TAG = f"manifests/sha256-{SUBJECT.digest.removeprefix('sha256:')}"
 
 
 @pytest.fixture(params=["lists", "tags"])

@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests import broken
 from tests.broken import Broken
 from tests.commandline import ROOT, answer, invoke
 from tests.publish.wheels import cpuinfo, files, wheel
 from tests.rows import each
+from tfbuild.errors import UsageError
 from tfbuild.oci import transport
-from tfbuild.publish import wheel_index, wheel_rows
+from tfbuild.publish import installing, wheel_index, wheel_rows
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 OTHER = "3.9"
@@ -120,6 +122,14 @@ def test_a_cpu_that_runs_none_gets_27_and_the_nearest(public: Path, tmp_path: Pa
 def test_what_is_no_interpreter_and_no_index_is_refused(words: tuple[str, str], public: Path) -> None:
     done = invoke("install", "--index", public, *words, code=2)
     assert (done.stdout, done.stderr.count("\n"), "word" in done.stderr) == ("", 2, False)
+
+
+def test_the_installer_is_a_command_that_runs(venv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = installing.environment(str(venv))
+    subprocess.run([*installing.installer(environment), "--help"], check=True, capture_output=True)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match="has no pip, and there is no uv"):
+        installing.installer(replace(environment, pip=False))
 
 
 def children(pid: int) -> list[int]:

@@ -7,7 +7,7 @@ import re
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -147,33 +147,6 @@ def test_an_identifier_that_cannot_be_one_is_passed_over_and_not_printed(
     ]
 
 
-def member(name: str, speed: str, features: str | None = None, cpuinfo: str = "avx") -> dict[str, object]:
-    return row(name, features, speed=speed, cpuinfo=cpuinfo)
-
-
-def with_other_features() -> dict[str, object]:
-    return member("altered", "11", "avx avx512f")
-
-
-def with_other_content() -> dict[str, object]:
-    one = member("altered", "11")
-    MEMBERS[str(one["digest"])] += b" "
-    return one
-
-
-@pytest.mark.parametrize("alter", [with_other_features, with_other_content])
-def test_an_image_that_is_not_what_its_index_says_is_passed_over(
-    alter: Callable[[], dict[str, object]], hostile: type[Hostile], tmp_path: Path
-) -> None:
-    altered = alter()
-    hostile.index = json.dumps({"manifests": [member("sound", "01"), altered]}, indent=2).encode()
-    done = shell(hostile, tmp_path)
-    assert (done.returncode, done.stdout.split()[1:]) == (0, [f"{PREFIX}sound"])
-    assert f"not {PREFIX}altered: it is not what its digest and its index say" in done.stderr
-    hostile.index = json.dumps({"manifests": [altered]}, indent=2).encode()
-    assert shell(hostile, tmp_path).returncode == 24
-
-
 def test_it_knows_what_the_kernel_calls_by_another_name() -> None:
     """Features that no kernel prints (without `cpuinfo`) keep their names, and fit no host."""
     renamed = {row.name: row.cpuinfo for row in facts.features() if row.cpuinfo not in ("", row.name)}
@@ -197,26 +170,6 @@ def test_temporary_files_are_removed_if_a_signal_ends_it(end: signal.Signals, co
                 os.killpg(process.pid, end)
                 assert process.wait(60) == code
     assert list(scratch.iterdir()) == []
-
-
-def test_a_token_with_both_of_its_names_is_sent_once(hostile: type[Hostile], tmp_path: Path) -> None:
-    """By the specification, both fields have the same token."""
-
-    token = {"token": "secret", "expires_in": 300, "access_token": "secret"}
-
-    class TokenServer(Handler):
-        def do_GET(self) -> None:
-            self.say(200, json.dumps(token).encode())
-
-    with serving(TokenServer) as host:
-        hostile.realm = f"http://{host}/token"
-        hostile.index = index()
-        done = shell(hostile, tmp_path)
-    assert done.returncode == 0, done.stderr
-    # For the index, a manifest and a configuration.
-    assert hostile.tokens == ["", *3 * ["Bearer secret"]]
-    # Two tokens would be two lines in the header of the request.
-    assert hostile.defects == []
 
 
 LOGIN = base64.b64encode(b"somebody:a password").decode()

@@ -67,6 +67,11 @@ class Faulty:
         rows = [{"digest": f"sha256:{number:064}", "size": 1, "artifactType": "x"} for number in range(count)]
         self.fake.content[f"manifests/{tag}"] = (INDEX, json.dumps({"manifests": rows}).encode())
 
+    def change(self, *names: str) -> None:
+        for name in names:
+            kind, content = self.fake.content[f"manifests/{name}"]
+            self.fake.content[f"manifests/{digest(self.fake, name)}"] = (kind, content + b" ")
+
     def edited(self, change: Callable[[list[dict[str, Any]]], object]) -> None:
         """Change the rows of the index that a pull reads."""
         document = json.loads(self.fake.content[INDEX_PATH][1])
@@ -141,7 +146,8 @@ def without_features(rows: list[dict[str, Any]]) -> None:
 BROKEN_ADDRESS = "http://["
 TIMES_THAT_ARE_NONE = ("-5", "soon", "1.5", "", "Wed, 21 Oct 2099 07:28:00 GMT")
 MANY_TAGS = json.dumps({"tags": [f"{number:06}-mkl-x" for number in range(90_000)]}).encode()
-TOKEN = (200, b'{"token": "issued"}', {"Content-Type": "application/json"})
+# By the specification, both fields have the same token, which is sent once.
+TOKEN = (200, b'{"token": "issued", "access_token": "issued"}', {"Content-Type": "application/json"})
 # The fault; and by verb the exit code, with a part of what is said.
 FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] = {
     "none": (lambda _: None, {"pull": (0, ""), "pull.sh": (0, ""), "verify": (0, ""), "indexes": (0, "")}),
@@ -211,6 +217,13 @@ FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] =
     ),
     "a lost image before its second row": (
         edited(another_row_first), {"pull": (0, "missing in the registry"), "pull.sh": (0, "does not have it")}
+    ),
+    "content that was changed": (
+        lambda here: here.change(here.names[1]),
+        {"pull": (0, "does not match its digest"), "pull.sh": (0, "not what its digest")},
+    ),
+    "content that was changed everywhere": (
+        lambda here: here.change(*here.names), {"pull": (24, "match its"), "pull.sh": (24, "digest")}
     ),
     "an index that says other features": (
         edited(without_features),

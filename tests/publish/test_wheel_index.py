@@ -123,6 +123,10 @@ def test_the_same_wheels_give_the_same_bytes_in_any_order(public: Path, built: P
     for name in ("x86-64-v4", "avx", "avx"):
         indexed(tmp_path / "again", built / name)
     assert contents(tmp_path / "again") == contents(public)
+    # Tools that upload a folder look at times.
+    times = {path: path.stat().st_mtime_ns for path in public.rglob("*") if path.is_file()}
+    indexed(public, built / "avx")
+    assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
 def test_the_page_at_the_top_lists_every_wheel_and_its_links_lead_somewhere(public: Path, tmp_path: Path) -> None:
