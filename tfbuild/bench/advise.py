@@ -37,7 +37,7 @@ class ArmComparison:
 
     @property
     def median(self) -> float:
-        """Return how many times as fast the arm was; 0 if it was not measured."""
+        """Return how many times as fast as the other the arm was; 0 if it was not measured."""
         return self.ratio.median if self.ratio else 0.0
 
     @property
@@ -96,7 +96,7 @@ class Advice:
 
     @property
     def basis(self) -> str:
-        """Return what all gains compare; "" if they differ in it."""
+        """Return what the gains compare; "" if it is not the same for all."""
         bases = {gain.basis for gain in self.gains}
         return bases.pop() if len(bases) == 1 else ""
 

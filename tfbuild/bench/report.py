@@ -20,7 +20,7 @@ from tfbuild.measure.evaluate import interval_text
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult
 from tfbuild.pages import Line, drawable, ratios
-from tfbuild.util import terminal
+from tfbuild.util import as_typed, terminal
 from tfbuild.util.files import read_named
 from tfbuild.util.quantities import counted
 
@@ -130,7 +130,7 @@ def show_experiments(rows: Sequence[Experiment], *, quick: bool) -> None:
     """Print the experiments with their questions and cases as a table."""
     for row in rows:
         print(f"{row.name:12}{row.question}")
-        print(f"{'':12}{row.compares}")
+        print(f"{'':12}{as_typed(row.compares)}")
         for case in row.cases(quick):
             arms = ", ".join(arm.name for arm in row.arms(case))
             print(f"{'':14}- {case.name}: {arms}{f' (needs: {case.needs})' if case.needs else ''}")

@@ -221,7 +221,7 @@ class Session:
             self.interrupted = True
 
     def _require_image(self) -> None:
-        """Raise one of LOST_ERRORS if nothing more can be measured."""
+        """Raise one of LOST_ERRORS if the image or the engine is gone."""
         self.require_engine()
         self.engine.image(self.machine.image)
 

@@ -103,7 +103,7 @@ class ScannedCode:
 
     @property
     def name(self) -> str:
-        """The instruction set that runs it, if its code checks the CPU correctly."""
+        """The smallest instruction set that can run it, if its own checks of the CPU are right."""
         return isa.instruction_set(rounded(self.compiled, self.arch), self.arch).name
 
     def share(self, feature: str) -> float:

@@ -179,7 +179,7 @@ def _arm(kept: frozenset[str], level: Level) -> tuple[str, ...]:
 
 @cache
 def switched_on(name: str) -> frozenset[str]:
-    """Return what every compiler switches on with this feature's flag, and so needs no flag of its own."""
+    """Return the features that this feature's flag switches on in every compiler, so that they need no flag."""
     direct = facts.feature(name).implies
     return frozenset(direct).union(*(switched_on(needed) for needed in direct))
 

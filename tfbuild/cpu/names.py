@@ -12,7 +12,7 @@ from tfbuild.facts import Facts
 
 
 class CpuName(Facts, frozen=True):
-    """A name that archspec lacks, with its level and the features beyond, or features to add to those of `same`."""
+    """A CPU that archspec lacks, by its level and further features, or as the CPU `same` with further features."""
 
     name: str
     arch: str

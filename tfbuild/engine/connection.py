@@ -34,7 +34,7 @@ TLS_VARIABLES = ("DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 
 
 def environment(engine: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment in which Docker's own client uses `engine`: an address, a context, or "" for its own."""
+    """Return the environment in which Docker's client uses `engine`: an address, a context, or "" for its default."""
     if not engine:
         return dict(environ)
     is_address = "://" in engine
@@ -46,7 +46,7 @@ def environment(engine: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def choose(engine: str) -> str:
-    """Return what the user names. Raises EngineMissing for an unknown context, UsageError for a bad ssh address."""
+    """Return the engine that the user names. Raises EngineMissing for an unknown context, UsageError for a bad one."""
     if engine.startswith("ssh://"):
         destination(engine)
     elif engine and "://" not in engine:

@@ -49,7 +49,7 @@ def archive(files: Mapping[str, bytes]) -> bytes:
 
 
 def exit_code(program: Attached) -> int:
-    """Return the exit code of a container by that of the `docker` program that was attached to it, which has ended.
+    """Return a container's exit code, from that of the `docker` program that was attached to it and has ended.
 
     128 if the engine could not start it. Raises DiskFull if that was because the engine's disk is full.
     """
@@ -103,7 +103,7 @@ class Sandbox:
     path: str
 
     def options(self, *, gpus: bool) -> dict[str, Any]:
-        """Return what the engine creates a container with."""
+        """Return the options with which the engine creates a container."""
         memory = GPU_MEMORY if gpus else MEMORY
         return {
             "read_only": True,
@@ -120,7 +120,7 @@ class Sandbox:
 
 
 def confinement(sandbox: Sandbox | None, mounts: Sequence[Mount], *, gpus: bool) -> dict[str, Any]:
-    """Return the options that confine a container: those of every one, and those of its sandbox or the usual ones."""
+    """Return the options that confine a container: those that all have, and its sandbox's or else the usual limits."""
     return {
         "stdin_open": True,
         "auto_remove": True,

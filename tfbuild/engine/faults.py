@@ -73,7 +73,7 @@ PRUNE_HINT = "docker builder prune, docker image prune; then run the same comman
 
 
 def disk_is_full(folder: Path | None) -> bool:
-    """Return whether an engine's disk, by its folder if that can be seen, is full."""
+    """Return whether the engine's disk is full; False if its `folder` is not known."""
     return folder is not None and shutil.disk_usage(folder).free < FULL_BYTES
 
 

@@ -63,13 +63,13 @@ def spelled(release: str) -> str:
 
 @lru_cache(maxsize=2**14)
 def within(release: str, since: str, before: str) -> bool:
-    """Whether a release is in [since, before); without either, that side has no end."""
+    """Whether a release is in [since, before); an empty bound is open."""
     number = base(release)
     return (not since or version(since) <= number) and (not before or number < version(before))
 
 
 class RangeRow(Facts, frozen=True, kw_only=True):
-    """A fact that holds for the releases in [since, before); without either, for all on that side.
+    """A fact that holds for the releases in [since, before); an empty bound is open.
 
     The file explains each table's fields. Rows of one table with the same `key` exclude each other.
     """

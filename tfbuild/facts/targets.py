@@ -34,7 +34,7 @@ class Target(Facts, frozen=True, kw_only=True):
         return self.accelerator == "cuda"
 
     def column(self, cpu: str, gpu: str) -> str:
-        """Return this target's value of a fact about wheels, or "" if it has none."""
+        """Return `cpu` or `gpu`, whichever kind of wheel the target has; "" if it has none."""
         return {"": "", "cpu": cpu, "gpu": gpu}[self.wheel]
 
 
@@ -98,7 +98,7 @@ def spelled() -> str:
 
 
 def choosing(fits: str) -> str:
-    """Return the options that choose a target with that field, for a hint: ``--target mkl``."""
+    """Return the options that choose a target whose field `fits` is true, for a hint: ``--target mkl``."""
     return " or ".join(f"--target {row.name}" for row in target_table().target if getattr(row, fits))
 
 

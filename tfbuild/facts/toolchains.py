@@ -127,7 +127,7 @@ def bases() -> tuple[BaseImage, ...]:
 
 
 def is_harmless(variable: str, value: str) -> bool:
-    """Whether the bases have this variable with such a value, and nothing in an image takes code from it."""
+    """Whether base images set this variable to such a value, and nothing loads code from it."""
     return bool(re.fullmatch(facts.load("images", BaseImageTable).variables.get(variable, r"(?!)"), value, re.ASCII))
 
 

@@ -43,7 +43,7 @@ def sure(ratio: Interval | None) -> bool:
 
 
 def effect(ratio: Interval | None, band: Interval | None) -> str:
-    """Return the verdict. A difference must lie beyond 1 and beyond the baseline against itself, at full confidence."""
+    """Return the verdict on a ratio. A difference must exceed the baseline's from itself, at full confidence."""
     if ratio is None or band is None or not (sure(ratio) and sure(band)):
         return records.NO_DIFFERENCE
     if ratio.low > max(1.0, band.high):

@@ -256,7 +256,7 @@ class CaseRun:
     # --- the result --------------------------------------------------------------------------------------------------
 
     def result(self, *, interrupted: bool = False) -> CaseResult:
-        """Judge the rounds in which all sides that still run took part."""
+        """Judge the rounds in which every side took part that was not given up."""
         arms = [side for side in self.sides if side.name != BASE_AGAIN]
         live = {side.name: side.ready.items for side in arms if side.live}
         rounds = tuple(row for row in self.rounds if live.keys() | {BASE_AGAIN} <= row.samples.keys())

@@ -78,7 +78,7 @@ def is_host(first: str) -> bool:
 
 
 def loopback(host: str) -> bool:
-    """Return whether this is one of the machine's own addresses; names that only start like one are not."""
+    """Return whether this is one of the machine's own addresses: "127.0.0.1", "localhost", "::1"."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

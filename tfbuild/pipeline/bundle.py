@@ -33,7 +33,7 @@ BUNDLE_HINT = "invoke bundle with the same options, on a machine with a network"
 
 
 class BundledBuild(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A build's images, by the arguments that take them; `context`: its context's digest; `base`: name and digest."""
+    """A build's images, each by the argument that takes it; `context`: its context's digest; `base`: name, digest."""
 
     id: str
     context: str

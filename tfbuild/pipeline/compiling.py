@@ -292,7 +292,7 @@ def lacking_features(build: Build, machine: Callable[[], Cpu]) -> tuple[str, ...
 
 
 def _known(build: Build, error: BuildFailed, log: Path, progress: Progress) -> BuildFailed:
-    """Return the error with its workaround, where the log of a failed compile shows a known failure of the release."""
+    """Return the error, with the workaround if the log shows a known failure of the release."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     rows = [row for row in build.toolchain.known_failures if row.matches(text)] if build.toolchain else []
     if not rows:

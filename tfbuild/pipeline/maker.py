@@ -310,7 +310,7 @@ class Maker:
         arguments: Mapping[str, str] | None = None,
         no_cache: bool = False,
     ) -> None:
-        """Run the builder (see compiling.run_builder); `arguments`: further ones of the Dockerfile.
+        """Run the builder (see compiling.run_builder); `arguments`: more of the Dockerfile's arguments.
 
         Raises what compiling.run_builder raises.
         """

@@ -123,8 +123,8 @@ def instruction_set(file: WheelFile, release: str, *, claimed: Sequence[Instruct
     """Return what the wheel was compiled for, according to the CPU guard inside it.
 
     The guard knows a dozen features (AVX512F, but none of its subsets); the machine code shows the others. `claimed`:
-    what --cpu stands for, the widest set first. They may have more features than the guard knows; the first that
-    agrees with it on those that it knows is returned. Raises BadInput if none does.
+    the sets that --cpu may mean, the widest first. The result is the first one that agrees with the guard on
+    the features that the guard knows. Raises BadInput if none does.
     """
     from tfbuild.binary import LibraryUnreadable, inspector, scan
 

@@ -166,7 +166,7 @@ def speed(image: Published) -> tuple[tuple[bool, ...], int]:
     """Return a sort key: larger is faster. A set is never smaller than another that it contains.
 
     Only the features that make a difference to TensorFlow are counted: otherwise an image for all features of a CPU
-    (`--cpu host,exact`) would keep a newer build without the idle ones from being chosen.
+    (`--cpu host,exact`) would win over a newer one that lacks only features of no effect.
     """
     return _speed(image.features, PLATFORMS[image.platform])
 

@@ -20,7 +20,7 @@ MOST_TRIED = 100
 
 
 def choose_image(registry: Registry, host: Cpu, *, release: str, target: str, python: str) -> Choice:
-    """Return which image this host should run, by the index of a release ("" is the newest). Raises NothingFits."""
+    """Return the image that this host should run, from the index of a release ("": the newest). Raises NothingFits."""
     tag = f"{release or indexes.LATEST}-{target}"
     index = registry.manifest(tag)
     if index is None:

@@ -188,7 +188,7 @@ def tag_of(registry: Registry, name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedImage:
-    """An image under its fixed tag. `reference`: by its digest."""
+    """An image under its fixed tag. `reference`: its name with the digest."""
 
     image: Published
     reference: str

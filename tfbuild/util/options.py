@@ -43,9 +43,9 @@ class Option:
 
     `default`: False for a switch, () for an option that may be repeated, else text. `value`: what stands for its value
     in a help. `pattern`: what a value must match, WORD unless something else is declared; `what` and `form` say in a
-    refusal what it must be. `compiles`: it only matters to a compile. `written`: returns its value in the command that
-    makes a build again, from that build; by default it is what was requested. `always`: that command has it even where
-    it has the default value. `rare`: few builds need it, so a help lists it last.
+    refusal what it must be. `compiles`: it only matters to a compile. `written`: gives its value in the command that
+    makes a build again; by default that is what was requested. `always`: that command has it even where it has the
+    default value. `rare`: few builds need it, so a help lists it last.
     """
 
     default: Any

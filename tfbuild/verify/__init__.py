@@ -68,7 +68,7 @@ NO_GUARD = Guard(compiled=(), unused=())
 class Verification:
     """A verification of the image `ref` in progress, with the results of earlier checks.
 
-    `planned`: the build, as its labels have it; `version`: of the tfbuild that made the image, by them too.
+    `planned`: the build, by the image's labels; `version`: of the tfbuild that made it, by the labels too.
     `baseline`: what to compare with, or why there is none; `sandbox`: confines all containers; `checks`: those that are
     done. `unstartable` is set by the check guard, `start` by import, `guard` by isa, `throughput` by throughput; `over`
     when the last check has ended, or one has raised.
