@@ -43,6 +43,7 @@ RELATED = {
     "oci": ("publish",),
     "context": ("plan", "publish"),
     "measure": ("bench",),
+    "pages": ("bench",),
     "facts": ("plan", "cpu"),
     "util": ("engine", "cli"),
     "cli": ("publish", "plan", "fleet"),

@@ -117,6 +117,37 @@ def test_faults_and_memory_of_each_allocator_are_listed() -> None:
     assert findings.derive("page_faults", [measured]) == (), "nothing was counted"
 
 
+@pytest.mark.parametrize(
+    ("application", "env", "text"),
+    [
+        ("", {}, "x: baseline 10 sequences/s, arm 2,500 sequences/s"),
+        ("ResNet50", {}, "x: baseline 10 images/s, arm 2,500 images/s"),
+        ("", {"A": "1"}, "x: baseline 10 sequences/s in 500 MiB, arm 2,500 sequences/s in 600 MiB"),
+    ],
+)
+def test_rates_have_the_memory_of_separate_processes(application: str, env: dict[str, str], text: str) -> None:
+    base, arm = case(0.5).arms
+    base = replace(base, seconds=0.1, rss=500.0, params={"application": application}, env={})
+    arms = (base, replace(arm, seconds=1 / 2504, rss=600.0, env=env))
+    (finding,) = findings.derive("items_per_second", [replace(case(0.5, name="x"), arms=arms)])
+    assert finding.text == text
+    assert finding.values == {"baseline": 10.0, "arm": pytest.approx(2504)}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "limit"),
+    [
+        (1.0, 1.09, "compute-bound"),
+        (1.1, 1.3, "balanced"),
+        (1.31, 9.0, "input-bound"),
+        (1.0, 1.1, "not sure, from compute-bound to balanced"),
+        (1.2, 1.31, "not sure, from balanced to input-bound"),
+    ],
+)
+def test_both_ends_of_an_interval_say_what_limits_a_training(low: float, high: float, limit: str) -> None:
+    assert findings.bottleneck(low, high) == limit
+
+
 @pytest.mark.parametrize("kind", findings.DERIVED)
 def test_of_arms_that_were_never_timed_no_kind_concludes_anything(kind: FindingKind) -> None:
     measured = case(0.5)

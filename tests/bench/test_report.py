@@ -12,6 +12,8 @@ import pytest
 
 from tests.measure.host import HOST
 from tests.measure.test_evaluate import made_up, sample
+from tests.pages.test_charts import texts
+from tests.rows import each
 from tfbuild.bench import command, findings, session, wording
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
@@ -25,6 +27,7 @@ from tfbuild.measure.records import (
     BenchReport,
     CaseResult,
     ExperimentResult,
+    Finding,
     Interval,
     Round,
     Software,
@@ -259,15 +262,115 @@ def disk(*speeds: float) -> CaseResult:
     return replace(measured, arms=(replace(measured.arms[0], workload="disk", seconds=middle),), rounds=rounds)
 
 
-def test_a_disk_has_its_class() -> None:
+def test_a_disk_has_its_speed() -> None:
     (finding,) = findings.derive("disk", [disk(*(480.0 + 5 * n for n in range(9)))])
     assert finding.values["mb_per_second"] == pytest.approx(500)
-    assert "500 MB/s [485, 515] past the page cache, a SATA SSD's range" in finding.text
+    assert "500 MB/s [485, 515] past the page cache" in finding.text
 
 
-def test_a_disk_between_two_classes_is_of_neither() -> None:
-    (finding,) = findings.derive("disk", [disk(*[500.0] * 4, *[2600.0] * 5)])
-    assert "from a SATA SSD's range to an NVMe's" in finding.text
+# --- what a report says ----------------------------------------------------------------------------------------------
+
+
+def unmeasured(name: str, status: str, reason: str) -> CaseResult:
+    return replace(SKIPPED, name=name, status=status, reason=reason, arms=())
+
+
+@each(
+    "rows, why",
+    [
+        ((), "it has no experiment"),
+        ((experiment("a", SKIPPED, status=records.SKIPPED, reason="none"),), f"none; {SKIPPED.reason}"),
+        ((experiment("a", *(unmeasured(x, records.TRUNCATED, x) for x in "1233445")),), "1; 2; 3"),
+        ((experiment("a", SKIPPED), experiment("b", case(0.5))), ""),
+        ((experiment("a", unmeasured("x", records.FAILED, "lost")),), ""),
+        ((experiment("a", status=records.FAILED, reason="lost"),), ""),
+        ((experiment("a", SKIPPED, findings=(Finding(text="a disk", values={}),)),), ""),
+    ],
+)
+def test_a_report_without_a_result_says_why(rows: tuple[ExperimentResult, ...], why: str) -> None:
+    assert reporting.emptiness(replace(report(), experiments=rows)) == why
+
+
+@each(
+    "image, name, file",
+    [
+        (Subject(ref="x", id=IMAGE, labels={"io.tfbuild.id": "2.21.0/mkl"}, against=""), "", "bench-2.21.0-mkl"),
+        (Subject(ref="x", id=IMAGE, labels={}, against=""), "", "bench-0123456789ab"),
+        (Subject(ref=".venv", id="/us/.venv/bin/python", labels={}, against=""), "", "bench-tensorflow-2.21.0"),
+        (Subject(ref="x", id=IMAGE, labels={"io.tfbuild.id": "2.21.0-mkl"}, against=""), "before", "before"),
+    ],
+)
+def test_a_report_is_named_after_what_was_measured(image: Subject, name: str, file: str) -> None:
+    assert reporting.report_path(replace(report(), image=image), Path("r"), name) == Path("r") / f"{file}.json"
+
+
+def test_what_was_not_measured_is_listed_by_its_reason() -> None:
+    measured = case(0.5)
+    lost = replace(measured.arms[1], status=records.FAILED, reason="lost")
+    rows = (
+        experiment("a", status=records.SKIPPED, reason="no time"),
+        experiment(
+            "b",
+            replace(measured, name="cut", status=records.TRUNCATED, reason="after 7 rounds"),
+            unmeasured("late", records.TRUNCATED, "no time"),
+            unmeasured("gpu", records.SKIPPED, "no time"),
+            replace(measured, name="half", arms=(measured.arms[0], lost)),
+            replace(measured, name="stopped", status=records.INTERRUPTED, reason="after 7 rounds"),
+        ),
+    )
+    assert reporting.unmeasured(report(*rows)) == {
+        ("skipped", "no time"): ["a", "b: gpu"],
+        ("truncated", "no time"): ["b: late"],
+        ("failed", "lost"): ["b: half: arm"],
+        ("interrupted", "after 7 rounds"): ["b: stopped"],
+    }
+
+
+FEW, NOISY = case(0.5, name="few", count=4), replace(case(0.8, name="b"), noisy=True, clean=2)
+
+
+@each(
+    "cases, expected",
+    [
+        (
+            (case(0.5), NOISY, case(1.0, name="c"), case(2.0, name="d")),
+            [
+                "arm: faster in 2 of 4 cases, x1.26 to x2.01 (noisy: 2 of 15 rounds undisturbed)",
+                "arm: slower in 1 of 4 cases, x0.50",
+            ],
+        ),
+        ((case(1.0), case(1.0, name="c")), ["no difference shown"]),
+        ((case(1.0), FEW), ["no difference shown", "too few rounds for a verdict: 1 of 2 comparisons"]),
+        ((FEW,), ["too few rounds for a verdict: 1 of 1 comparisons"]),
+        ((SKIPPED,), ["measured"]),
+    ],
+)
+def test_an_experiment_is_answered_by_its_cases(cases: tuple[CaseResult, ...], expected: list[str]) -> None:
+    assert [*reporting._answer(experiment("x", *cases))] == expected
+
+
+def test_cases_that_compare_the_same_arm_share_a_chart() -> None:
+    """Each has a row; arms of several names have a heading for each case."""
+    chart = reporting.draw_chart(experiment("x", case(0.5), case(0.8, name="other"), SKIPPED))
+    assert texts(str(chart)) == ["arm", "centre", "other"]
+    first = case(0.5)
+    second = replace(first, arms=(*first.arms, replace(first.arms[1], name="more")))
+    assert texts(str(reporting.draw_chart(experiment("x", first, replace(second, name="other"))))) == [
+        "centre", "arm", "other", "arm", "more",
+    ]  # fmt: skip
+
+
+def test_the_environment_has_what_is_known() -> None:
+    one = report()
+    known = reporting._environment(one)
+    assert (known["cgroup quota"], known["CPU"], "compared with" in known) == (
+        "none",
+        "AMD EPYC, 2 CPUs, x86_64",
+        False,
+    )
+    limited = replace(one, host=replace(one.host, quota=1.5), image=replace(one.image, env={"B": "2", "A": "1"}))
+    known = reporting._environment(limited)
+    assert (known["cgroup quota"], known["image sets"]) == ("1.5 CPUs", "A=1, B=2")
 
 
 # --- a run -----------------------------------------------------------------------------------------------------------

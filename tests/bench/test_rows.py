@@ -145,6 +145,8 @@ def test_the_named_models_take_the_place_of_the_short_ones() -> None:
         "lstm, batch 16",
         "lstm, batch 16: XLA",
     ]
+    (largest,) = command.rows_of((), SETTINGS, ["lstm"], "4096")
+    assert largest.case[0].name == "lstm, batch 4096"
     synthetic, jpegs = row.case[1].arm
     assert (synthetic.params.get("jpegs"), jpegs.params["jpegs"]) == (None, True)
     assert [arm.name for arm in row.arms(row.case[0])] == ["oneDNN off", "oneDNN on"]

@@ -1,5 +1,6 @@
 """A worker on TensorFlow, asked through its pipes as the host asks it, with workloads of these tests beside its own."""
 
+import io
 import json
 import os
 import shutil
@@ -17,6 +18,8 @@ from tfbuild.bench.session import Settings
 from tfbuild.in_container.bench import worker
 from tfbuild.in_container.smoke import probes
 from tfbuild.measure import experiments
+from tfbuild.util.progress import Progress
+from tfbuild.verify import session
 
 PLANTED = ROOT / "tests" / "data" / "bench" / "planted.py"
 MORE = '''
@@ -174,3 +177,10 @@ def test_an_installed_tensorflow_is_measured_without_an_engine(python: str, tmp_
     report = reporting.read_report(tmp_path / "bench-tensorflow-2.21.0.json")
     assert report.image.id == python
     assert [arm.status for case in report.experiments[0].cases for arm in case.arms] == ["measured"] * 2
+
+
+def test_an_installed_official_wheel_is_what_it_claims(python: str, tmp_path: Path) -> None:
+    report = session.verify_installed(str(Path(python).parents[1]), Progress(io.StringIO()), tmp_path)
+    assert [(check.name, check.status) for check in report.checks] == [
+        (name, "pass") for name in ("import", "isa", "code", "onednn", "numerics")
+    ]

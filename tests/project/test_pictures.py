@@ -23,7 +23,8 @@ def test_a_terminal_shows_what_its_command_prints(name: str, tmp_path: Path) -> 
 def test_the_bars_are_those_of_the_report(name: str) -> None:
     texts = re.findall(r"<text[^>]*>([^<]+)</text>", (FOLDER / f"{name}.svg").read_text(encoding="utf-8"))
     rows = bars.rows(bars.reports(name))
-    names = list(dict.fromkeys(row["name"] for row in rows))
+    names = list(dict.fromkeys(row["name"] for row in rows))[: bars.MOST_ROWS]
+    rows = [row for row in rows if row["name"] in names]
     assert [text for text in texts if text in names] == names
     assert [text for text in texts if re.fullmatch(r"\d\.\d\d", text)] == [f"{row['median']:.2f}" for row in rows]
 

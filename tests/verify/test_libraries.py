@@ -1,6 +1,9 @@
 """TensorFlow's libraries are read out of an image one at a time."""
 
 import io
+import sys
+import venv
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -8,7 +11,7 @@ import pytest
 from tests.binary import libraries as guards
 from tests.binary.test_scan import AVX, AVX2, BMI2, everywhere, function, library
 from tests.rows import each
-from tests.verify.images import CC, FRAMEWORK, SITE, ImageEngine
+from tests.verify.images import CC, FILES, FRAMEWORK, SITE, ImageEngine
 from tests.verify.test_configuration import image as right_image
 from tests.verify.test_labelled import LABELS
 from tfbuild.binary import LibraryUnreadable, inspector
@@ -16,7 +19,7 @@ from tfbuild.engine import Engine
 from tfbuild.errors import BadInput
 from tfbuild.util.files import temporary_folder
 from tfbuild.util.progress import Progress
-from tfbuild.verify import libraries
+from tfbuild.verify import libraries, session
 
 INTERNAL = "python/_pywrap_tensorflow_internal.so"
 SMALL = library(everywhere(AVX2, BMI2), count=64)
@@ -94,3 +97,39 @@ def test_an_image_of_somebody_else_is_inspected_by_what_pip_installed(metadata: 
     inspection = inspected(engine, "nvidia")
     assert (inspection.release, [*inspection.libraries]) == (release, [CC, FRAMEWORK])
     assert inspection.main.compiled == {"avx", "avx2", "bmi2"}
+
+
+# --- an environment in place of an image ------------------------------------------------------------------------------
+
+
+def environment(folder: Path, version: str) -> Path:
+    """Make a virtual environment of this Python, with these libraries as those of tensorflow-cpu."""
+    venv.create(folder, symlinks=True)
+    site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    metadata = site / f"tensorflow_cpu-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").touch()
+    (metadata / "RECORD").write_text(f"tensorflow/{FRAMEWORK},,\n")
+    (site / "tensorflow").mkdir()
+    for path, content in FILES.items():
+        if "/tensorflow/lib" in path and isinstance(content, bytes):
+            (site / "tensorflow" / Path(path).name).write_bytes(content)
+    return folder
+
+
+# Its code is compiled for F16C, which 2.20.0's official wheel is not.
+@pytest.mark.parametrize(("version", "code"), [("2.21.0", "pass"), ("2.21.0+own", "pass"), ("2.20.0", "fail")])
+def test_an_installed_wheel_is_verified_as_its_image_would_be(version: str, code: str, tmp_path: Path) -> None:
+    reports = tmp_path / "reports"
+    report = session.verify_installed(str(environment(tmp_path / "venv", version)), Progress(io.StringIO()), reports)
+    statuses = {check.name: check.status for check in report.checks}
+    # There is no Python code of TensorFlow in it.
+    assert statuses == {"import": "fail", "isa": "pass", "code": code, "onednn": "skip", "numerics": "skip"}
+    assert report.plan.release == version.partition("+")[0]
+    assert [path.name for path in sorted(reports.glob("*.json"))] == [f"{report.id}-failed.json"]
+
+
+def test_an_environment_without_tensorflow_is_refused(tmp_path: Path) -> None:
+    venv.create(tmp_path, symlinks=True)
+    with pytest.raises(BadInput, match=f"{tmp_path} has no TensorFlow that pip installed"):
+        libraries.InstalledWheel().image(str(tmp_path))

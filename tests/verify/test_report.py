@@ -139,14 +139,11 @@ def test_the_published_schema_is_the_report_s() -> None:
 
 def test_markdown_says_what_to_do_first_and_then_what_was_seen() -> None:
     one = report("fail", check("guard"), check("isa", "fail", "lacks AVX2 | FMA\n<b>"))
-    assert one.throughput is not None
-    text = reporting.to_markdown(replace(one, throughput=replace(one.throughput, clean=7, rounds=9, foreign=0.125)))
+    text = reporting.to_markdown(one)
     assert text.startswith("# 2.21.0-mkl-py3.11-f16c: fail\n")
     assert "| isa | FAIL | lacks AVX2 \\| FMA &lt;b> | 1.5 |" in text
     assert f"- **isa** failed: lacks AVX2 \\| FMA &lt;b>. *Fix:* {CLAIMS['isa'].fix}" in text
     assert text.index("*Fix:*") < text.index("a build from source would add: AVX2 FMA") < text.index("| check |")
-    assert f"Against `{one.throughput.baseline} with LD_PRELOAD=`: faster." in text
-    assert "7 of 9 rounds were undisturbed;\nother load used 12% of the machine on average." in text
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         head, dashes, *rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in table.splitlines()]
         assert set(dashes) == {"---"}
@@ -276,14 +273,13 @@ def test_the_chart_shows_the_time_that_is_judged() -> None:
         assert ("2.00" in figure) == (metric == "cpu"), figure
 
 
-def test_ratios_that_no_logarithm_takes_are_numbers_alone() -> None:
+def test_ratios_that_no_logarithm_takes_are_not_drawn() -> None:
     original = report().throughput
     assert original is not None
     zero = Interval(median=0.0, low=0.0, high=0.0, coverage=0.95)
     odd = replace(original, cpu=zero, wall=zero, band=zero, benchmarks=())
     read = ParsedPage(reporting.to_html(replace(report(), throughput=odd)))
     assert "<figure" not in read.source
-    assert "0.000 [0.000, 0.000]" in read.text
 
 
 def hostile() -> Report:

@@ -26,8 +26,6 @@ SHARED = 1.1
 # Bytes of a number.
 WIDTHS = {"float32": 4, "bfloat16": 2, "int8": 1}
 BOUNDS = ("compute-bound", "balanced", "input-bound")
-# MB/s below which a disk is of a class: ranges, because caches and virtual disks blur their speed.
-DISKS = ((200.0, "a spinning disk's"), (700.0, "a SATA SSD's"), (1500.0, "between a SATA SSD's and an NVMe's"))
 
 
 def derive(kind: FindingKind, cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
@@ -185,10 +183,8 @@ def _disk_speed(case: CaseResult) -> list[Finding]:
     speed = _megabytes(arm.seconds)
     seconds = seconds_per_item(case, arm)
     low, high = (_megabytes(seconds.high), _megabytes(seconds.low)) if seconds else (speed, speed)
-    text = (
-        f"this disk reads {speed:.0f} MB/s [{low:.0f}, {high:.0f}] past the page cache, {_disk(low, high)} "
-        "(a host's cache may lie behind it)"
-    )
+    where = "past the page cache (a host's cache may lie behind it)"
+    text = f"this disk reads {speed:.0f} MB/s [{low:.0f}, {high:.0f}] {where}"
     return [Finding(text=text, values={"mb_per_second": speed, "low": low, "high": high})]
 
 
@@ -217,12 +213,6 @@ def _gigabytes(seconds: Interval, width: int) -> Interval:
 def _megabytes(seconds: float) -> float:
     """Convert seconds for a MiB to MB/s."""
     return 2**20 / 1e6 / seconds
-
-
-def _disk(low: float, high: float) -> str:
-    """Return the range of the disk's class, or of two if the interval's ends differ in it."""
-    first, last = (next((name for limit, name in DISKS if at < limit), "an NVMe's") for at in (low, high))
-    return f"{first} range" if first == last else f"from {first} range to {last}"
 
 
 def _page_faults(case: CaseResult) -> list[Finding]:

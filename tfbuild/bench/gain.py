@@ -102,6 +102,17 @@ class MeasuredGain(Facts, frozen=True, kw_only=True):
     report: Gain | None
     others: tuple[Alternative, ...]
 
+    @property
+    def operations(self) -> list[tuple[str, str, str]]:
+        """Return each operation's name, its ratio with the interval, and the effect."""
+        report = self.report or Gain(cpu="", wheel="", over="", machine="")
+        effects = {"faster": report.faster, "slower": report.slower, "the same": report.equal}
+        return [
+            (row.name, f"{row.ratio[0]:.2f} [{row.ratio[1]:.2f}, {row.ratio[2]:.2f}]", effect)
+            for effect, rows in effects.items()
+            for row in rows
+        ]
+
 
 def measured_gains() -> tuple[Gain, ...]:
     """Return all that was measured, on ARCH alone."""

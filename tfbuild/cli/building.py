@@ -144,6 +144,7 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
         "ca-cert": RUN["ca-cert"],
         "registry": ("", "check IMAGE in this repository instead, without downloading its layers", "HOST/PATH"),
         "pull": (False, "with --registry: also download it, and verify it in full"),
+        "python": ("", "verify the TensorFlow of this environment, without an engine, in place of IMAGE", "VENV"),
         "context": ("", "with --registry: require this digest of its context, and a base that is up to date", "DIGEST"),
         "signed": ("", "with --registry: require a signature, checked by cosign with these options", "OPTIONS"),
         "no-throughput": RUN["no-throughput"],
@@ -154,8 +155,16 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
         "invoke verify 2.21.0-mkl-py3.11-f16c --registry ghcr.io/us/tfbuild",
     ),
 )
-def verify(image: str, *, json: bool, registry: str, pull: bool, context: str, signed: str, **options: Any) -> None:
+def verify(image: str = "", *, python: str, json: bool, registry: str, pull: bool, **options: Any) -> None:
     """Check that IMAGE is what its labels claim or, with --registry, that it is published as a whole."""
+    context, signed = options.pop("context"), options.pop("signed")
+    if bool(image) == bool(python):
+        raise UsageError("verify needs IMAGE or --python VENV", hint="invoke verify IMAGE")
+    if python:
+        from tfbuild.verify import session
+
+        finish(session.verify_installed(python, Progress(), REPORTS), python, json=json)
+        return
     if registry:
         verify_published(image, registry, pull=pull, context=context, signed=signed, json=json, **options)
         return

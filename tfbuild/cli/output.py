@@ -194,17 +194,10 @@ def show_gain(answer: "MeasuredGain") -> None:
     """Print the answer, what was measured, what else there is, and the commands that measure it on this machine."""
     from rich.text import Text
 
-    report = answer.report
-    effects = {"faster": report.faster, "slower": report.slower, "the same": report.equal} if report else {}
-    rows = [
-        (row.name, f"{row.ratio[0]:.2f} [{row.ratio[1]:.2f}, {row.ratio[2]:.2f}]", effect)
-        for effect, operations in effects.items()
-        for row in operations
-    ]
-    table = terminal.table(("operation", "speed", ""), rows)
-    print(terminal.rendered([Text(answer.answer), "", *((table, "") if rows else ())]), end="")
+    table = terminal.table(("operation", "speed", ""), answer.operations)
+    print(terminal.rendered([Text(answer.answer), "", *((table, "") if answer.report else ())]), end="")
     show_fields([
-        *([("measured", report.title)] if report else []),
+        *([("measured", answer.report.title)] if answer.report else []),
         ("CPU", f"{answer.cpu}; a build for it: {answer.instruction_set}"),
         ("wheel", f"the official one of {answer.release} is compiled for {answer.wheel}"),
         *((row.name, row.measured) for row in answer.others),

@@ -67,6 +67,7 @@ class Installation:
     """
 
     version = ""
+    _root = Path()
 
     @contextmanager
     def watched(self, _: str) -> Iterator[Callable[[], None]]:

@@ -49,8 +49,8 @@ def _environment() -> Environment:
 
 # --- charts ----------------------------------------------------------------------------------------------------------
 
-# Pixels of the bars on a phone, and of two labels of their axis.
-WIDTH, TICK_DISTANCE = 112, 28
+# The least share of an axis between two labels.
+LABEL = 0.25
 # No measurement gives a ratio below this, or above its inverse.
 LEAST = 1e-9
 # The CSS class and the sign of each effect.
@@ -100,10 +100,10 @@ def ratios(title: str, groups: Sequence[tuple[str, Sequence[Line]]]) -> Markup:
 def ticks(low: float, high: float) -> list[float]:
     """Choose round numbers from `low` to `high`, including 1, whose labels do not touch on a logarithmic axis."""
     decades = [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
-    steps = ((1,), (2, 5), (1.5, 3, 7), (1.2, 1.1, 1.3, 1.4, 1.7, 8, 9), (1.05, 9.5))
+    steps = ((1,), (2, 5), (1.5, 3), (1.2,), (9, 1.1))
     candidates = [1.0, *(float(f"{step * decade:.3g}") for group in steps for decade in decades for step in group)]
     chosen: list[float] = []
-    room = math.log(high / low) * TICK_DISTANCE / WIDTH
+    room = math.log(high / low) * LABEL
     for tick in candidates:
         if low <= tick <= high and all(abs(math.log(tick / other)) >= room for other in chosen):
             chosen.append(tick)

@@ -1,19 +1,24 @@
-"""Inspect the machine code of TensorFlow's libraries in an image, without starting it."""
+"""Inspect the machine code of TensorFlow's libraries, in an image or in an environment, without starting it."""
 
 import re
-from collections.abc import Collection, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from tfbuild.binary import LibraryUnreadable, inspector
 from tfbuild.context import dockerfile
-from tfbuild.engine import Engine
+from tfbuild.context.labels import labels_of
+from tfbuild.cpu import isa
+from tfbuild.engine import Engine, Image
 from tfbuild.errors import BadInput, UnknownImage
 from tfbuild.facts import releases
-from tfbuild.plan import wheel
+from tfbuild.measure import probe
+from tfbuild.plan import MACHINES, Request, select, wheel
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
 from tfbuild.verify import labelled_build
@@ -30,7 +35,8 @@ def inspect_image(engine: Engine, ref: str, *, full: bool, progress: Progress) -
         planned = labelled_build(ref, inspected.labels, inspected.architecture)
     except UnknownImage:
         with progress.step("inspect: look for TensorFlow in the image"):
-            folder, release = _installed(engine, inspected.id, ref)
+            folder, version = _installed(engine, inspected.id, ref)
+            release = releases.release_of_wheel(version)
     else:
         folder, release = site_packages(planned.python), planned.release
     with files.temporary_folder() as scratch:
@@ -38,8 +44,8 @@ def inspect_image(engine: Engine, ref: str, *, full: bool, progress: Progress) -
         return inspector.of_libraries(ref, release, found, full=full, progress=progress)
 
 
-def _installed(engine: Engine, image: str, ref: str) -> tuple[str, str]:
-    """Return the folder and the release of the TensorFlow that pip installed in an image."""
+def _installed(engine: Engine, image: str, ref: str) -> tuple[str, Version]:
+    """Return the folder and the version of the TensorFlow that pip installed in an image."""
     try:
         paths = engine.read_files(image, lambda path: METADATA.fullmatch(path) is not None, METADATA_BYTES)
     except OSError as error:
@@ -48,7 +54,7 @@ def _installed(engine: Engine, image: str, ref: str) -> tuple[str, str]:
         folder, project, version = match.groups()
         with suppress(InvalidVersion):
             if canonicalize_name(project) in wheel.projects():
-                return folder, releases.release_of_wheel(Version(version))
+                return folder, Version(version)
     raise BadInput(f"{ref} has no TensorFlow that pip installed", hint="invoke inspect FILE.so reads a single library")
 
 
@@ -88,3 +94,54 @@ def beside(engine: Engine, ref: str, folder: str, main: Collection[str], scratch
 
     place = f"{folder}/{releases.PACKAGE}"
     return engine.copy_files(ref, place, wanted, scratch / "library", inspector.MOST_BYTES)
+
+
+# --- an environment in place of an image ------------------------------------------------------------------------------
+
+SITE = "/site-packages/"
+ASK = "import platform, sysconfig; print(platform.python_version(), platform.machine(), sysconfig.get_path('platlib'))"
+
+
+class InstalledWheel(probe.Installation):
+    """The TensorFlow of an environment, as the image of its official wheel that it should equal.
+
+    One with a local version ("2.21.0+v3") is somebody's own: it should be what all of its code was compiled for.
+    """
+
+    def image(self, ref: str) -> Image:
+        """Describe the environment. Raises UsageError if it has no Python, BadInput if it has no TensorFlow."""
+        image = super().image(ref)
+        answer = self.run(image.id, ["python", "-c", ASK], timeout=probe.SECONDS).stdout
+        python, machine, self._folder = answer.strip().split(" ", 2)
+        folder, version = _installed(cast(Engine, self), image.id, ref)
+        platform, minor = MACHINES[machine], python.rpartition(".")[0]
+        request = Request(release=releases.release_of_wheel(version), python=minor, platform=platform, target="mkl")
+        build = select(replace(request, wheel="official"), None)
+        if version.local:
+            own = inspector.inspect(Path(folder, releases.PACKAGE), full=False, progress=Progress()).compiled
+            build = replace(build, instruction_set=isa.instruction_set(own, machine), compiler="")
+        return replace(image, labels=labels_of(build), architecture=platform.rpartition("/")[2])
+
+    def sandbox(self, *_: object) -> AbstractContextManager[None]:
+        """Confine nothing: an environment is its user's own."""
+        return nullcontext()
+
+    def read_files(self, _: str, wanted: Callable[[str], bool], _limit: int) -> dict[str, bytes]:
+        """Name the files of packages that are wanted."""
+        return {str(path): b"" for path in Path(self._folder).glob("*/*") if wanted(str(path))}
+
+    def read_file(self, _: str, path: str, destination: Path, _limit: int) -> Path:
+        """Link to a file of a package. Raises FileNotFoundError."""
+        destination.symlink_to(Path(self._folder, path.partition(SITE)[2]).resolve(strict=True))
+        return destination
+
+    def copy_files(
+        self, _: str, folder: str, wanted: Callable[[str], bool], destination: Path, _limit: int
+    ) -> Iterator[tuple[str, Path]]:
+        """Link to the files below a package's folder that are wanted, one after the other."""
+        place = Path(self._folder, folder.partition(SITE)[2])
+        for name in sorted(str(file.relative_to(place)) for file in place.rglob("*.so*") if file.is_file()):
+            if wanted(name):
+                destination.symlink_to(place / name)
+                yield name, destination
+                destination.unlink()

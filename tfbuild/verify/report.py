@@ -34,30 +34,10 @@ def ratio_text(interval: Interval) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timing:
-    """Seconds of wall time and of CPU time for a sample's `inner` calls."""
-
-    wall: float
-    cpu: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Triple:
-    """One workload in one round. `foreign`: share of the machine's time that other processes used meanwhile."""
-
-    image: Timing
-    baseline: Timing
-    again: Timing
-    foreign: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """One workload: `inner` calls per sample, all rounds, and the result of the rounds that were used."""
+    """One workload, by the rounds that were used."""
 
     name: str
-    inner: int
-    rounds: tuple[Triple, ...]
     cpu: Interval
     wall: Interval
     band: Interval
@@ -229,10 +209,8 @@ ALL_WORKLOADS = "all (geometric mean)"
 
 
 class Shown(NamedTuple):
-    """How a status looks: its word and colour in the terminal, and its sign and CSS class on the page.
-
-    The sign has a word for those who do not see colours; `counted` follows the number of checks with the status.
-    """
+    """How a status looks: its word and colour in the terminal, its sign (with a word, as not all see colours) and CSS
+    class on the page; `counted` follows the number of checks with the status."""
 
     mark: str
     colour: str
@@ -261,13 +239,6 @@ def baseline(report: Report) -> str:
 def check_numbers(check: Check) -> str:
     """Return the numbers behind a check, with their limits."""
     return ", ".join(f"{m.name} {m.value:.4g}{f' ({m.limit})' if m.limit else ''}" for m in check.measures)
-
-
-def speeds(throughput: Throughput | None) -> list[tuple[str, str, str, str, str]]:
-    """Return a row for all workloads and one for each: CPU time, wall time, the image against itself, the effect."""
-    rows: list[tuple[str, Benchmark | Throughput]] = [(ALL_WORKLOADS, throughput)] if throughput else []
-    rows += [(row.name, row) for row in throughput.benchmarks] if throughput else []
-    return [(name, ratio_text(row.cpu), ratio_text(row.wall), ratio_text(row.band), row.effect) for name, row in rows]
 
 
 def plan_fields(report: Report) -> dict[str, str]:
@@ -322,7 +293,6 @@ def to_html(report: Report) -> str:
         numbers=check_numbers,
         baseline=baseline(report),
         chart=_chart(report.throughput) if report.throughput else Markup(),
-        speeds=speeds(report.throughput),
         plan=plan_fields(report),
         environment=environment_facts(report),
     )
@@ -352,8 +322,8 @@ def _chart(throughput: Throughput) -> Markup:
 
 
 def to_markdown(report: Report) -> str:
-    """Return what a CI's summary shows, as Markdown: what to do first, then the checks and the speed."""
-    parts = (_head, _to_do, _table, _speed)
+    """Return what a CI's summary shows, as Markdown: what to do first, then the checks."""
+    parts = (_head, _to_do, _table)
     return "\n".join(line for part in parts for line in (*part(report), "")) + "\n"
 
 
@@ -378,23 +348,6 @@ def _table(report: Report) -> Iterator[str]:
     yield "|---|---|---|---|"
     for check in report.checks:
         yield f"| {check.name} | {LOOKS[check.status].mark} | {cell(as_typed(check.detail))} | {check.seconds:.1f} |"
-
-
-def _speed(report: Report) -> Iterator[str]:
-    throughput = report.throughput
-    if throughput is None:
-        return
-    yield "## Throughput"
-    yield ""
-    yield f"Against `{baseline(report)}`: {throughput.effect}."
-    yield "Ratios are the baseline's time over the image's: above 1 the image is faster."
-    yield ""
-    yield "| workload | CPU time | wall time | image against itself | |"
-    yield "|---|---|---|---|---|"
-    yield from (f"| {' | '.join(row)} |" for row in speeds(throughput))
-    yield ""
-    yield f"{throughput.clean} of {throughput.rounds} rounds were undisturbed;"
-    yield f"other load used {throughput.foreign:.0%} of the machine on average."
 
 
 # --- terminal ------------------------------------------------------------------------------------------------------

@@ -1,12 +1,13 @@
 """Run the checks, some of them beside others, skip those that cannot run with the reason, and make the report."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from tfbuild import __version__
 from tfbuild.context.labels import read_labels, smoke_plan
@@ -18,16 +19,19 @@ from tfbuild.measure import probe
 from tfbuild.plan import Build
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import printable
-from tfbuild.verify import Baseline, Verification, VerificationCheck, labelled_build
-from tfbuild.verify.checks import CHECKS, isa
+from tfbuild.verify import Baseline, Verification, VerificationCheck, labelled_build, libraries
+from tfbuild.verify.checks import CHECKS, INSTALLED, isa
 from tfbuild.verify.checks.guard import LESSER_CPU, lesser_cpu
-from tfbuild.verify.report import SCHEMA, Check, ImageFacts, ImageSoftware, PlanFacts, Report
+from tfbuild.verify.report import SCHEMA, Check, ImageFacts, ImageSoftware, PlanFacts, Report, write_report
 
+Checks = Sequence[VerificationCheck]
 NO_BASELINE = "there is no baseline to compare with"
 
 
-def verify(engine: Engine, ref: str, *, progress: Progress, baseline: Baseline | str = NO_BASELINE) -> Report:
-    """Run every check on the image `ref`. `baseline`: what to compare its speed with, or why that is skipped.
+def verify(
+    engine: Engine, ref: str, *, progress: Progress, baseline: Baseline | str = NO_BASELINE, checks: Checks = ()
+) -> Report:
+    """Run the `checks` (default: all) on the image `ref`; `baseline`: to compare its speed with, or why not.
 
     Raises UnknownImage if the image is missing or was not made by tfbuild, EngineMissing if a check does not pass and
     the engine ended before that, even if it was started again, DiskFull where no space is left for it, or for files of
@@ -49,16 +53,23 @@ def verify(engine: Engine, ref: str, *, progress: Progress, baseline: Baseline |
             baseline=baseline,
             sandbox=sandbox,
         )
-        _run(verification, partial(_timed, verification, progress, require_engine))
+        _run(verification, checks or CHECKS, partial(_timed, verification, progress, require_engine))
     return _report(verification, image, ref, time.monotonic() - begin)
 
 
-def _run(verification: Verification, timed: Callable[[VerificationCheck], Check]) -> None:
-    """Run the checks; their results are in the order of CHECKS. If one of them raises, the others end too."""
+def verify_installed(python: str, progress: Progress, reports: Path) -> Report:
+    """Verify the TensorFlow of an environment, and write its report. Raises what `InstalledWheel.image` raises."""
+    result = verify(cast(Engine, libraries.InstalledWheel()), python, progress=progress, checks=INSTALLED)
+    write_report(result, reports)
+    return result
+
+
+def _run(verification: Verification, checks: Checks, timed: Callable[[VerificationCheck], Check]) -> None:
+    """Run the checks; their results are in the same order. If one of them raises, the others end too."""
     with ThreadPoolExecutor(max_workers=1) as threads:
         try:
-            beside = {check.name: threads.submit(timed, check) for check in CHECKS if check.beside}
-            for check in CHECKS:
+            beside = {check.name: threads.submit(timed, check) for check in checks if check.beside}
+            for check in checks:
                 result = beside[check.name].result() if check.beside else timed(check)
                 verification.checks.append(result)
         finally:

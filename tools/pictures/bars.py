@@ -9,6 +9,7 @@ from jinja2 import Template
 
 from tfbuild.bench import gain
 from tfbuild.bench.gain import Gain
+from tfbuild.measure import experiments
 
 # Each picture's report, by its file in benchmarks/results/. An operation has a bar for each set that was measured.
 REPORTS = {"compiled": "compiled-2.14.1"}
@@ -17,8 +18,11 @@ COLOURS = ("#3a86c8", "#2e9e5b")
 # Of a bar that shows no difference.
 FAINT = 0.4
 TEXT = "#77808c"
-# Pixels; a phone shows all of it: the room of the names, of the bars, of one bar, and between two operations.
-LEFT, WIDTH, BAR, GAP, TOP = 165, 155, 9, 4, 24
+# Pixels; a phone shows all of it: the room of the bars, of one bar, and between two operations.
+WIDTH, BAR, GAP = 155, 9, 4
+# Of a letter of any usual font, so that no name is cut off; of a line of the legend.
+LETTER, LINE = 7.0, 15
+MOST_ROWS = 12
 # What follows an operation's name: ", training, 8x28x28x64", " 768x768", " of 375x500".
 SIZE = re.compile(r",.*| \(.*| (?:of |to )?\d+x\d+(?=$|[ ,])(?: \(.*)?")
 
@@ -34,32 +38,38 @@ def reports(picture: str) -> list[Gain]:
 
 
 def rows(measured: list[Gain]) -> list[dict[str, Any]]:
-    """Return the ratio and the interval of each operation and set, the operations of the largest gain first."""
+    """Return the ratio and the interval of each operation and set: the models first, then the largest gain."""
+    models = {case.name for row in experiments.known_experiments() for case in row.case if row.work(case) == "model"}
     found: dict[str, list[dict[str, Any]]] = {}
     for report in measured:
         for operations, opacity in (((*report.faster, *report.slower), 1), (report.equal, FAINT)):
             for operation in operations:
                 short, (median, low, high) = SIZE.sub("", operation.name), operation.ratio
                 bar = {"name": short, "set": report.cpu, "opacity": opacity, "median": median, "low": low, "high": high}
-                found.setdefault(short, []).append(bar)
-    by_gain = sorted(found.values(), key=lambda bars: -max(bar["median"] for bar in bars))
-    return [bar for bars in by_gain for bar in bars]
+                found.setdefault(short, []).append({**bar, "model": operation.name in models})
+    ordered = sorted(found.values(), key=lambda bars: (not bars[0]["model"], -max(bar["median"] for bar in bars)))
+    return [bar for bars in ordered for bar in bars]
 
 
 def to_svg(picture: str) -> str:
     """Draw the bars with their intervals, faint where no difference is shown; a line marks the official wheel."""
-    found = rows(reports(picture))
+    every = rows(reports(picture))
+    names = [*dict.fromkeys(row["name"] for row in every)]
+    found = [row for row in every if row["name"] in names[:MOST_ROWS]]
+    rest = [row["median"] for row in every if row["name"] in names[MOST_ROWS:]]
+    left = round(LETTER * max(map(len, names[:MOST_ROWS])))
     colours = dict(zip(dict.fromkeys(row["set"] for row in found), COLOURS, strict=False))
     most = max(row["high"] for row in found)
 
     def x(ratio: float) -> float:
-        return float(round(LEFT + WIDTH * ratio / most, 1))
+        return float(round(left + WIDTH * ratio / most, 1))
 
-    groups, y = [], float(TOP)
+    top = LINE * len(colours) + 10
+    groups, y = [], float(top)
     for name, bars in groupby(found, key=lambda row: row["name"]):
         drawn = []
         for bar in bars:
-            place = {"y": y, "middle": y + BAR / 2, "width": round(x(bar["median"]) - LEFT, 1)}
+            place = {"y": y, "middle": y + BAR / 2, "width": round(x(bar["median"]) - left, 1)}
             ends = {"low": x(bar["low"]), "high": x(bar["high"]), "number": f"{bar['median']:.2f}"}
             drawn.append({**place, **ends, "colour": colours[bar["set"]], "opacity": bar["opacity"]})
             y += BAR
@@ -68,8 +78,8 @@ def to_svg(picture: str) -> str:
     ticks = [(x(half / 2), f"{half / 2:g}") for half in range(int(2 * most) + 1)]
     template = Template(Path(__file__).with_name("bars.svg.j2").read_text(), trim_blocks=True, autoescape=True)
     svg: str = template.render(
-        groups=groups, sets=colours.items(), ink=TEXT, left=LEFT, top=TOP, bottom=y,
-        width=LEFT + WIDTH + 30, height=y + 36,
-        thickness=BAR - 1, one=x(1), ticks=ticks,
+        groups=groups, sets=colours.items(), ink=TEXT, left=left, top=top, bottom=y, line=LINE,
+        width=left + WIDTH + 30, height=y + 50, thickness=BAR - 1, one=x(1), ticks=ticks,
+        rest=f"{len(names[MOST_ROWS:])} other operations: {min(rest):.2f} to {max(rest):.2f}",
     )  # fmt: skip
     return f"{svg}\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tfbuild.bench import report as reporting
 
-REPORT = Path("benchmarks") / "results" / "guide.json"
+REPORT = Path("benchmarks") / "results" / "isa.json"
 WIDTH, HEIGHT = 1000, 690
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -19,7 +19,7 @@ def shoot(root: Path, folder: Path) -> None:
     if program is None:
         raise FileNotFoundError("chromium: apt-get install chromium")
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
-        path = Path(scratch) / "guide.html"
+        path = Path(scratch) / "report.html"
         path.write_text(reporting.to_html(reporting.read_report(root / REPORT)), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=program)
         for mode in ("light", "dark"):

@@ -58,3 +58,5 @@ CHECKS: tuple[VerificationCheck, ...] = (
     NUMERICS,
     throughput.CHECK,
 )
+# Those of an installed TensorFlow.
+INSTALLED = (IMPORT, isa.CHECK, isa.CODE, ONEDNN, NUMERICS)

@@ -15,13 +15,13 @@ from tfbuild.engine import WorkerDied
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure import evaluate, experiments, rounds, workers
-from tfbuild.measure.evaluate import BASE_AGAIN, inverse
+from tfbuild.measure.evaluate import inverse
 from tfbuild.measure.experiments import Experiment
-from tfbuild.measure.records import CaseResult, Round, Sample
+from tfbuild.measure.records import CaseResult
 from tfbuild.measure.rounds import CaseRun, RoundLimits
 from tfbuild.measure.workers import Machine, MeasurementError
 from tfbuild.verify import Baseline, Verification, VerificationCheck
-from tfbuild.verify.report import Benchmark, Throughput, Timing, Triple, ratio_text
+from tfbuild.verify.report import Benchmark, Throughput, ratio_text
 
 ROUNDS = 9
 # The rounds' share of the minute that a verification may take. On a machine so busy that six rounds do not fit, they
@@ -91,30 +91,13 @@ def _benchmark(case: CaseResult, name: str) -> Benchmark:
     if arm.cpu is None or arm.wall is None or case.band is None:
         raise ValueError(f"{case.name}: too few rounds for a ratio")
     cpu, band = inverse(arm.cpu), inverse(case.band)
-    inner = case.rounds[0].samples[case.baseline].inner
     return Benchmark(
         name=arm.workload,
-        inner=inner,
-        rounds=tuple(_triple(row, case.baseline, name, inner) for row in case.rounds),
         cpu=cpu,
         wall=inverse(arm.wall),
         band=band,
         effect=evaluate.effect(cpu, band),
     )
-
-
-def _triple(row: Round, image: str, baseline: str, inner: int) -> Triple:
-    return Triple(
-        image=_timing(row.samples[image], inner),
-        baseline=_timing(row.samples[baseline], inner),
-        again=_timing(row.samples[BASE_AGAIN], inner),
-        foreign=row.foreign,
-    )
-
-
-def _timing(sample: Sample, inner: int) -> Timing:
-    """Scale to `inner` calls: a sample that was too short was repeated with more."""
-    return Timing(wall=sample.wall * (inner / sample.inner), cpu=sample.cpu * (inner / sample.inner))
 
 
 # --- the check -------------------------------------------------------------------------------------------------------
