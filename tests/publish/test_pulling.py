@@ -1,7 +1,5 @@
-"""What `pull` checks before it pulls: an image that fails is passed over with its reason, and the next one is taken."""
+"""What `pull` checks before it pulls, beside what the table of registry faults has: signatures, and how many images."""
 
-import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,20 +12,17 @@ from tests.publish.fake_images import digest, gather, image
 from tfbuild import cpu
 from tfbuild.engine import Engine, transfer
 from tfbuild.errors import RegistryRefused, VerificationFailed
-from tfbuild.oci import manifests
-from tfbuild.oci.manifests import digest_of
 from tfbuild.publish import pulling
 from tfbuild.publish.choose import Choice
 from tfbuild.util.progress import Progress
 
 LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
-LAYER = b"a layer"
 
 
 @pytest.fixture
 def names(fake: type[FakeRegistry]) -> dict[str, str]:
     """The identifiers of three images of one release, by their levels."""
-    pushed = {level: image(fake, "2.20.0", cpu=level, layers=[LAYER, level.encode()]) for level in LEVELS}
+    pushed = {level: image(fake, "2.20.0", cpu=level) for level in LEVELS}
     gather(fake, pushed["x86-64-v4"])
     return pushed
 
@@ -35,75 +30,6 @@ def names(fake: type[FakeRegistry]) -> dict[str, str]:
 def select(fake: type[FakeRegistry]) -> Choice:
     host = cpu.parse(machine("rocky9-zen5").cpuinfo())
     return pulling.choose_image(connect(fake), host, release="", target="mkl", python="")
-
-
-def reindexed(fake: type[FakeRegistry], old: bytes, new: bytes) -> None:
-    kind, content = fake.content["manifests/latest-mkl"]
-    assert old in content
-    fake.content["manifests/latest-mkl"] = (kind, content.replace(old, new))
-
-
-def lost(fake: type[FakeRegistry], name: str) -> None:
-    del fake.content[f"manifests/{digest(fake, name)}"]
-
-
-def changed(fake: type[FakeRegistry], name: str) -> None:
-    kind, content = fake.content[f"manifests/{name}"]
-    fake.content[f"manifests/{digest_of(content)}"] = (kind, content + b" ")
-
-
-def config_of(fake: type[FakeRegistry], name: str) -> str:
-    return f"blobs/{json.loads(fake.content[f'manifests/{name}'][1])['config']['digest']}"
-
-
-def with_fewer_features_in_the_index(fake: type[FakeRegistry], name: str) -> None:
-    reindexed(fake, b" avx512vl", b"")
-
-
-def with_another_release_in_the_index(fake: type[FakeRegistry], name: str) -> None:
-    """Such as an older image in the row of the newest one."""
-    other = image(fake, "2.14.1", {"io.tfbuild.python": "3.11"}, cpu="x86-64-v4")
-    reindexed(fake, digest(fake, name).encode(), digest(fake, other).encode())
-
-
-def that_is_an_index(fake: type[FakeRegistry], name: str) -> None:
-    content = json.dumps({"schemaVersion": 2, "mediaType": manifests.INDEX, "manifests": []}).encode()
-    fake.content[f"manifests/{digest_of(content)}"] = (manifests.INDEX, content)
-    reindexed(fake, digest(fake, name).encode(), digest_of(content).encode())
-
-
-def without_a_layer(fake: type[FakeRegistry], name: str) -> None:
-    del fake.content[f"blobs/{digest_of(b'x86-64-v4')}"]
-
-
-FAULTS = [
-    (lost, "it is missing in the registry", 26),
-    (changed, "does not match its digest", 24),
-    (with_fewer_features_in_the_index, "its labels are not what its index says", 24),
-    (with_another_release_in_the_index, "its labels are not what its index says", 24),
-    (that_is_an_index, "it is not an image but application/vnd.oci.image.index", 26),
-    (without_a_layer, "is missing in the registry", 26),
-]
-
-
-@pytest.mark.parametrize(("damage", "reason", "code"), FAULTS)
-def test_a_damaged_image_is_passed_over_for_the_next_one_if_there_is_any(
-    damage: Callable[[type[FakeRegistry], str], None],
-    reason: str,
-    code: int,
-    fake: type[FakeRegistry],
-    names: dict[str, str],
-) -> None:
-    best, second = names["x86-64-v4"], names["x86-64-v3"]
-    assert pulling.accept(connect(fake), select(fake))[0].id == best
-    damage(fake, best)
-    image, _, choice = pulling.accept(connect(fake), select(fake))
-    assert (image.id, choice.passed_over[0].id) == (second, best)
-    assert reason in choice.passed_over[0].reason
-    alone = select(fake).among(select(fake).fitting[:1])
-    with pytest.raises((RegistryRefused, VerificationFailed), match=reason) as refusal:
-        pulling.accept(connect(fake), alone)
-    assert refusal.value.exit_code == code
 
 
 @pytest.mark.parametrize(("signed", "taken"), [(3, "x86-64-v4"), (2, "x86-64-v3"), (1, "x86-64-v2"), (0, "")])

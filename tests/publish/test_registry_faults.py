@@ -23,7 +23,7 @@ from tests.servers import Handler, self_signed, serving
 from tfbuild.errors import RegistryRefused, UsageError
 from tfbuild.oci import transport
 from tfbuild.oci.client import fallback_tag
-from tfbuild.oci.manifests import INDEX
+from tfbuild.oci.manifests import INDEX, digest_of
 from tfbuild.oci.transport import HttpSession
 
 # A request that no test may make: there is no such host.
@@ -37,7 +37,7 @@ class Faulty:
 
     def __init__(self, fake: type[FakeRegistry], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fake, self.folder, self.patch = fake, folder, monkeypatch
-        self.names = [image(fake, "2.20.0", cpu=cpu) for cpu in ("avx", "x86-64-v3")]
+        self.names = [image(fake, "2.20.0", cpu=cpu, layers=[cpu.encode()]) for cpu in ("avx", "x86-64-v3")]
         gather(fake, self.names[0])
         (folder / "cpuinfo").write_text(machine("rocky9-zen5").cpuinfo())
 
@@ -66,6 +66,18 @@ class Faulty:
         tag = fallback_tag(digest(self.fake, self.names[0]))
         rows = [{"digest": f"sha256:{number:064}", "size": 1, "artifactType": "x"} for number in range(count)]
         self.fake.content[f"manifests/{tag}"] = (INDEX, json.dumps({"manifests": rows}).encode())
+
+    def lose(self, *names: str) -> None:
+        for name in names:
+            del self.fake.content[f"manifests/{digest(self.fake, name)}"]
+
+    def name_instead(self, other: str) -> None:
+        """Put another digest into the row of the best image."""
+        kind, content = self.fake.content[INDEX_PATH]
+        self.fake.content[INDEX_PATH] = (
+            kind,
+            content.replace(digest(self.fake, self.names[1]).encode(), other.encode()),
+        )
 
     def change(self, *names: str) -> None:
         for name in names:
@@ -136,6 +148,16 @@ def another_target(here: Faulty) -> None:
     name = here.names[0].replace("-mkl-", "-cpu-")
     gather(here.fake, image(here.fake, "2.20.0", {"io.tfbuild.id": name, "io.tfbuild.target": "cpu"}))
     here.put("latest-cpu")
+
+
+def another_release(here: Faulty) -> None:
+    older = image(here.fake, "2.14.1", {"io.tfbuild.python": "3.11"}, cpu="x86-64-v3")
+    here.name_instead(digest(here.fake, older))
+
+
+def an_index(here: Faulty) -> None:
+    here.name_instead(digest(here.fake, "latest-mkl"))
+    here.fake.content[f"manifests/{digest(here.fake, '2.20-mkl')}"] = here.fake.content["manifests/2.20-mkl"]
 
 
 def without_features(rows: list[dict[str, Any]]) -> None:
@@ -218,6 +240,19 @@ FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] =
     "a lost image before its second row": (
         edited(another_row_first), {"pull": (0, "missing in the registry"), "pull.sh": (0, "does not have it")}
     ),
+    "a lost image": (
+        lambda here: here.lose(here.names[1]), {"pull": (0, "missing in the"), "pull.sh": (0, "does not have it")}
+    ),
+    "lost images": (
+        lambda here: here.lose(*here.names), {"pull": (26, "missing in the"), "pull.sh": (26, "does not have it")}
+    ),
+    "a lost layer": (
+        lambda here: here.fake.content.__delitem__(f"blobs/{digest_of(b'x86-64-v3')}"), {"pull": (0, "is missing in")}
+    ),
+    "another release's image in a row": (
+        another_release, {"pull": (0, "its labels are not what its index says"), "pull.sh": (0, "its digest and its")}
+    ),
+    "an index in a row": (an_index, {"pull": (0, "it is not an image but"), "pull.sh": (0, "its digest and its")}),
     "content that was changed": (
         lambda here: here.change(here.names[1]),
         {"pull": (0, "does not match its digest"), "pull.sh": (0, "not what its digest")},
