@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from tests.facts import newest
 from tests.rows import each
@@ -43,6 +44,9 @@ def test_the_default_rows_are_official_wheels_and_every_level() -> None:
     assert not REFUSED
     _, refused = matrix.select_builds(MatrixRequest(releases=("2.14.1", "2.16.2"), pythons=("3.12",)))
     assert [reason for reason in refused if "Python 3.12" in reason]
+    narrow: dict[str, Any] = {"targets": ("cpu",), "platforms": ("linux/amd64",), "cpus": ("avx", "x86-64-v3")}
+    request = MatrixRequest(releases=("2.14.1", "2.20.0"), pythons=("3.12",), wheels=("source",), **narrow)
+    assert [*matrix.select_builds(request)[1].values()] == [2]
 
 
 def test_a_row_of_a_file_that_cannot_be_planned_is_refused_and_never_left_out() -> None:
@@ -53,7 +57,7 @@ def test_a_row_of_a_file_that_cannot_be_planned_is_refused_and_never_left_out() 
 
 def test_two_builds_of_a_list_with_one_identifier_are_refused() -> None:
     usual = Request(release="2.20.0", target="cpu", cpu="avx", platform="linux/amd64")
-    first, second = (replace(usual, base=base) for base in ("debian:bookworm", "debian:trixie"))
+    first, second = (replace(usual, base=base) for base in ("debian:bookworm", "debian:bookworm-slim"))
     assert len(selected(builds=(first, first))) == 1
     with pytest.raises(UsageError, match=r"two builds of the list are both called 2\.20\.0-cpu-"):
         selected(builds=(first, first, second))
@@ -144,6 +148,7 @@ def read_json(text: str) -> Read:
 
 def read_bake(text: str) -> Read:
     assert not re.search(r"[$%]", text)  # they would begin a template
+    assert '\ngroup "default" {' in text  # what bake builds without a target
     contexts = [Path(json.loads(found)) for found in re.findall(r'context = (".*")', text)]
     names = re.findall(r'^target "(.*)" {', text, re.MULTILINE)
     assert names == [context.name.replace(".", "_") for context in contexts]
@@ -155,7 +160,9 @@ def read_bake(text: str) -> Read:
 def read_table(text: str) -> Read:
     """It shows what is built, and no identifiers: the rows are told by release and set."""
     builds = {build.instruction_set.name: build.id for build in (PLAIN, HOSTILE)}
-    return [(builds[line.split()[3]], None, None) for line in text.splitlines()[1:]]
+    head, *lines = text.splitlines()
+    assert head.split() == ["release", "target", "platform", "compiled", "for", "wheel", "Python"]
+    return [(builds[line.split()[3]], None, None) for line in lines]
 
 
 READERS: Mapping[str, Callable[[str], Read]] = {
@@ -228,6 +235,16 @@ def test_a_row_without_a_machine_that_can_hold_it_is_left_out(system: str, needs
         assert room * 10**9 >= needed_disk(build)
     assert len(ALL) - len(rows) == sum(int(note.split()[0]) for note in notes)
     assert {note.partition(" GB that --wheel source needs")[0].rpartition(" ")[2] for note in notes} == needs
+
+
+def test_a_machine_holds_a_build_for_which_it_has_the_disk_and_removes_software_for_a_compile_alone() -> None:
+    compiled = next(build for build in ALL if build.wheel.kind == "source" and build.platform == PLAIN.platform)
+    for build in (PLAIN, compiled):
+        need = -(-needed_disk(build) // 10**9)
+        for disk, removable, fits in ((need, 0, True), (need - 1, 0, False), (need - 1, 1, build is compiled)):
+            runner = matrix.Runner(system="x", platform=build.platform, label="x", disk=disk, removable=removable)
+            assert runner.holds(build) == fits
+            assert not replace_fields(runner, platform="linux/arm64").holds(build)
 
 
 def test_own_machines_hold_every_row() -> None:

@@ -61,6 +61,8 @@ REFUSED = f"{REFERENCE} has no signature that cosign accepts"
             RegistryRefused,
             "cosign could not",
         ),
+        ("Error: GET https://r/v2/: unexpected status code 401 Unauthorized", RegistryRefused, "cosign could not"),
+        ("Error: GET https://r/v2/: unexpected status code 404 Not Found", VerificationFailed, REFUSED),
         ('Error: Get "https://r/v2/": dial tcp 127.0.0.1:1: connect: refused', RegistryRefused, "cosign could not"),
         (
             'Error: Get "https://r/v2/": tls: failed to verify certificate: x509: certificate is not yet valid',

@@ -24,7 +24,7 @@ CHECK_SECONDS = 120.0
 SIGN_SECONDS = 900.0
 # How cosign, and Go, say that a server did not answer: no signature was judged.
 UNANSWERED = re.compile(
-    r"status code (?:429|5\d\d)|TOOMANYREQUESTS|dial tcp|no such host|connection re(?:fused|set)|i/o timeout|"
+    r"status code (?:40[13]|429|5\d\d)|TOOMANYREQUESTS|dial tcp|no such host|connection re(?:fused|set)|i/o timeout|"
     r"TLS handshake|tls: |deadline exceeded|unexpected EOF|: EOF"
 )
 # What the name of a file's signature has behind the file's.
