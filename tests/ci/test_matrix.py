@@ -270,4 +270,5 @@ def test_recorded_compiles_are_those_of_the_project() -> None:
         assert row.cpu_hours == round(max(hours), 1)
         peaks = [one["peak_bytes"] or 0 for build in builds for one in build["sittings"]]
         assert row.memory == round(max(peaks) / 10**9, 1)
+        assert row.actions == max(one["actions_done"] or 0 for build in builds for one in build["sittings"])
         assert row.covers(row.recorded)

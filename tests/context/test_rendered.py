@@ -115,6 +115,17 @@ def test_an_image_has_this_environment() -> None:
     assert dockerfile.environment(official(threading="openmp")) == openmp
 
 
+@pytest.mark.parametrize(
+    ("target", "command"),
+    [
+        ("//tensorflow/x:build_pip_package", "bazel-bin/tensorflow/x/build_pip_package /wheel"),
+        ("//tensorflow/x:wheel", "cp -r bazel-bin/tensorflow/x/wheel_house/. /wheel/"),
+    ],
+)
+def test_the_wheel_is_collected_where_its_target_puts_it(target: str, command: str) -> None:
+    assert dockerfile.collect(target) == command
+
+
 def test_pip_installs_what_was_planned() -> None:
     assert dockerfile.requirement(official()) == "tensorflow-cpu==2.21.0"
     odd = replace(official().wheel, requirement="tensorflow==2.21.0; python_version > '3'")

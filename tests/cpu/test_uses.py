@@ -18,6 +18,10 @@ def test_rows_agree_with_the_levels_and_with_each_other() -> None:
     for row in facts.features():
         assert not (row.relevant and row.left_out)
         assert not row.unless or (row.relevant and facts.feature(row.unless).arch == row.arch)
+    for level in (level for arch in facts.architectures() for level in facts.levels(arch)):
+        if level.name not in ("x86-64-v1", "x86-64-v2", "x86-64-v3", "x86-64-v4", "armv8-a", "armv8.1-a", "armv8.2-a"):
+            new = any(not facts.feature(name).relevant for name in level.features)
+            assert new, f"{level.name} would rename images: its row in features.toml gets no `names = true`"
 
 
 def test_relevant_are_the_features_that_changed_machine_code() -> None:
@@ -36,18 +40,25 @@ def named() -> dict[str, str]:
     return {name: row.name for name, row in sets.items() if facts.level(name, row.arch) is None}
 
 
-def test_a_new_level_renames_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its features do not become relevant to CPUs that had them already, such as Zen 4, Ice Lake, Sapphire Rapids."""
+BEYOND = {"avx512vbmi", "avx512_vbmi2", "avx512_bitalg", "avx512_vpopcntdq", "avx512ifma", "gfni", "vaes"}
+
+
+@pytest.mark.parametrize(
+    ("more", "names_sets", "name"), [(BEYOND, True, "x86-64-v9"), (set(), False, "x86-64-v4-vnni-bf16")]
+)
+def test_a_new_level_renames_no_image(
+    more: set[str], names_sets: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of Zen 4, Ice Lake or Sapphire Rapids, which have its features. One of relevant features alone names no set."""
     before = named()
-    more = {"avx512vbmi", "avx512_vbmi2", "avx512_bitalg", "avx512_vpopcntdq", "avx512ifma", "gfni", "vaes"}
-    newest = facts.levels("x86_64")[-1]
+    newest, of = facts.levels("x86_64")[-1], facts.every_level
     level = facts.Level(
-        name="x86-64-v5", arch="x86_64", march="x86-64-v5", gcc=17, clang=24, includes=newest.name,
+        name="x86-64-v9", arch="x86_64", march="x86-64-v9", gcc=17, clang=24, includes=newest.name, names=names_sets,
         features=newest.features | facts.closure(more | {"avx512_vnni", "avx512_bf16"}),
     )  # fmt: skip
-    of = facts.levels
-    monkeypatch.setattr(facts, "levels", lambda arch: (*of(arch), level) if arch == "x86_64" else of(arch))
-    assert isa.resolve("x86-64-v5", arch="x86_64").name == "x86-64-v5"
+    monkeypatch.setattr(facts, "every_level", lambda arch: (*of(arch), level) if arch == "x86_64" else of(arch))
+    assert isa.resolve("x86-64-v9", arch="x86_64").name == name
+    assert isa.resolve("x86-64-v9-fp16", arch="x86_64").name == f"{name}-fp16"
     assert level.features <= set(isa.resolve("zen4,exact", arch="x86_64").features)
     assert named() == before
 

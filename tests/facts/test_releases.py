@@ -19,7 +19,6 @@ from tests.facts import newest
 from tests.facts.checks import check_releases
 from tests.rows import each
 from tfbuild import facts
-from tfbuild.context import dockerfile
 from tfbuild.cpu import compilers, isa
 from tfbuild.errors import Unsupported
 from tfbuild.facts import releases, toolchains
@@ -57,12 +56,31 @@ def test_compilers(release: str) -> None:
 
 
 @each("release", ALL)
-def test_wheels_are_collected_where_their_target_puts_them(release: str) -> None:
+def test_a_wheel_has_a_target_and_from_2_16_on_options_that_name_it(release: str) -> None:
     row = releases.wheel(release)
-    package = row.target.removeprefix("//").partition(":")[0]
-    packed = f"bazel-bin/{package}/build_pip_package /wheel", f"cp -r bazel-bin/{package}/wheel_house/. /wheel/"
-    assert dockerfile.collect(row.target) == packed[Version(release) >= Version("2.16")]
+    assert row.target.endswith(":wheel" if Version(release) >= Version("2.16") else ":build_pip_package")
     assert bool(row.cpu) == bool(row.gpu) == row.target.endswith(":wheel")
+
+
+@each(
+    "release, arch, cuda, wanted, most",
+    [
+        ("2.14.1", "x86_64", False, "", 0.0),
+        ("2.14.1", "x86_64", True, "2.14.1 with CUDA", 13.9),
+        ("2.14.1", "aarch64", False, "2.14.1 for arm64", 13.9),
+        ("2.12.0", "x86_64", False, "2.12.0", 13.9),
+        ("2.21.0", "x86_64", False, "2.21.0", 26.5),
+    ],
+)
+def test_what_a_compile_takes_is_a_record_or_a_range_with_its_basis(
+    release: str, arch: str, cuda: bool, wanted: str, most: float
+) -> None:
+    cost = releases.compile_cost(release, arch, cuda=cuda)
+    assert (cost.wanted, round(cost.most_hours, 1)) == (wanted, most)
+    begin = "13.9 hours" if not wanted else "14 to 27 hours" if most > cost.cpu_hours else "14 hours"
+    assert cost.described.startswith(f"{begin} of one processor")
+    assert ("tfbuild has not compiled" in cost.described) is bool(wanted)
+    assert ("29,299" in cost.described) is (most > cost.cpu_hours > 0)
 
 
 # --- configs ---------------------------------------------------------------------------------------------------------

@@ -238,6 +238,25 @@ def test_what_the_user_names_is_planned_and_told_to_be_known_to_fail(base: str, 
     assert [note.startswith(told) for note in notes] == [True] * bool(told)
 
 
+@each(
+    "release, base, compiler",
+    [
+        ("2.15.1", "debian:bookworm", "gcc-12"),
+        ("2.15.1", "debian:trixie", "clang-17"),  # where all fail, the surest is told to
+        ("2.16.1", "ours:1", "gcc-12"),  # which fails on a newer glibc alone
+        ("2.17.0", "ours:1", "clang-17"),
+    ],
+)
+def test_a_base_that_the_user_names_gets_a_compiler_that_is_not_known_to_fail_there(
+    release: str, base: str, compiler: str
+) -> None:
+    build = chosen(release=release, target="cuda", base=base)
+    assert build.compiler == compiler
+    assert build.id.endswith("-x86-64-v3"), "it is the default"
+    assert build.toolchain is not None
+    assert compiler in build.toolchain.cuda_base
+
+
 def test_a_fix_can_be_left_out_which_makes_another_build_if_the_build_gets_it() -> None:
     build = chosen(release="2.20.0", compiler="gcc-12", without_fix=("gcc12-avxvnniint8",))
     assert build.fixes == ()

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,8 @@ def test_a_word_for_another_runtime_of_onednn_is_refused() -> None:
     own = {**options, "release": "2.14.1"}
     assert chosen(**own, threading="openmp", config=("mkl",)).configs == ("mkl",)
     assert chosen(**own, config=("mkl_threadpool",)).configs == ("mkl_threadpool",)
+    assert chosen(**own, threading="openmp", config=("monolithic",)).configs == ("mkl", "monolithic")
+    assert refused(UsageError, **own, threading="openmp", config=("mkl_threadpool",))[1] == "--threading threadpool"
 
 
 def test_the_host_of_another_architecture_is_told_both_ways_out() -> None:
@@ -170,6 +173,34 @@ def test_the_host_of_another_architecture_is_told_both_ways_out() -> None:
     assert rules.requested_set(Request(), "x86_64", HOST) is None
     named = rules.requested_set(Request(cpuinfo="x"), "x86_64", HOST)
     assert named == rules.requested_set(Request(cpu="host"), "x86_64", HOST)
+
+
+@each("wheel", ["", "official"])
+@each("base", ["auto", "bootstrap"])
+@each("target, platform, cpu", [("cpu", "linux/amd64", "avx"), ("cuda", "linux/arm64", "armv8.2-a")])
+def test_a_release_and_a_python_that_a_refusal_offers_are_taken(
+    target: str, platform: str, cpu: str, base: str, wheel: str
+) -> None:
+    cpu = "" if wheel else cpu
+    given: dict[str, Any] = {"target": target, "platform": platform, "base": base, "wheel": wheel, "cpu": cpu}
+    pythons = ("3.10", "3.12", "3.13", "3.14")
+    for release, python in product([*(row.version for row in releases.releases()), "2.99.0"], pythons):
+        try:
+            chosen(**given, release=release, python=python)
+        except TfbuildError as refusal:
+            offers: list[dict[str, Any]] = [
+                {"release": name, "python": python} for name in re.findall(r"--release ([\d.]+)", refusal.hint)
+            ]
+            for names in re.findall(r"--python ([\d.]+(?: or [\d.]+)*)", refusal.hint):
+                offers += [{"release": release, "python": name} for name in names.split(" or ")]
+            for offer in offers:
+                assert chosen(**given, **offer), (release, python)
+
+
+def test_a_base_without_a_debian_of_its_python_is_found_unless_it_is_to_be_bootstrapped() -> None:
+    assert rules.first_base("2.17.1", ("3.12",))[2].python == "3.12"
+    with pytest.raises(Unsupported, match=r"no base image with Python 3\.12 can be made"):
+        rules.first_base("2.17.1", ("3.12",), bootstrap=True)
 
 
 # --- amendments -------------------------------------------------------------------------------------------------------

@@ -235,7 +235,7 @@ def _named(word: str, arch: str) -> frozenset[str] | None:
     if (row := facts.spelled(word, arch)) is not None:
         return frozenset([row.name])
     below: frozenset[str] = frozenset()
-    for level in facts.levels(arch):
+    for level in facts.every_level(arch):
         if word.lower().startswith((f"{level.name}-", f"{level.name}+")):
             below, rest = level.features, word[len(level.name) + 1 :]
     rows = [facts.spelled(part, arch) for part in re.split("[-+]", rest if below else word)]
@@ -259,7 +259,7 @@ def _nearest(name: str, arch: str) -> str:
             return f"{name} is for {other}: --platform {platform}"
     from difflib import get_close_matches
 
-    levels = [row.name for row in facts.levels(arch)]
+    levels = [row.name for row in facts.every_level(arch)]
     words = (*levels, *(row.name for row in facts.features(arch)), *names.known_names(arch))
     known = [*{facts.squeeze(word): word for word in reversed(words)}.values()][::-1]
     begun = [word for word in known if len(name) > 1 and word.startswith(name.lower())]
@@ -324,7 +324,7 @@ def entries() -> tuple[CpuEntry, ...]:
 
 
 def _entries(arch: str) -> Iterator[CpuEntry]:
-    levels = [row.name for row in facts.levels(arch)]
+    levels = [row.name for row in facts.every_level(arch)]
     rows = [row for row in names.products() if row.arch == arch]
     # Some values only stand for processors.
     cpus = (*names.known_names(arch), *(row.cpu for row in rows if names.features(row.cpu, arch) is None))

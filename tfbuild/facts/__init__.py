@@ -52,7 +52,10 @@ class Feature(Facts, frozen=True):
 
 
 class Level(Facts, frozen=True):
-    """A psABI or Arm architecture level. In the file, `features` are those that it adds to the level it `includes`."""
+    """A psABI or Arm architecture level. In the file, `features` are those that it adds to the level it `includes`.
+
+    `names`: whether sets of features are named after it, and compiled by its -march; else it is a word of --cpu alone.
+    """
 
     name: str
     march: str
@@ -62,6 +65,7 @@ class Level(Facts, frozen=True):
     clang: int = 0
     includes: str = ""
     variant: str = ""
+    names: bool = False
 
 
 class Architecture(Facts, frozen=True):
@@ -168,9 +172,14 @@ def spelled(name: str, arch: str) -> Feature | None:
     return _by_spelling().get((arch, squeeze(name)))
 
 
-@cache
 def levels(arch: str) -> tuple[Level, ...]:
-    """Return the levels of one architecture, smallest first, each with the features of those that it includes."""
+    """Return the levels of one architecture that name sets, smallest first."""
+    return tuple(row for row in every_level(arch) if row.names)
+
+
+@cache
+def every_level(arch: str) -> tuple[Level, ...]:
+    """Return all levels of one architecture, smallest first, each with the features of those that it includes."""
     full: dict[str, Level] = {}
     for row in architectures()[arch].level if arch in architectures() else ():
         below = full[row.includes].features if row.includes else frozenset[str]()
@@ -181,4 +190,4 @@ def levels(arch: str) -> tuple[Level, ...]:
 def level(name: str, arch: str) -> Level | None:
     """Return the level of `arch` that some tool spells `name`, or None."""
     wanted = squeeze(name)
-    return next((row for row in levels(arch) if squeeze(row.name) == wanted), None)
+    return next((row for row in every_level(arch) if squeeze(row.name) == wanted), None)

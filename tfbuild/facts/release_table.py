@@ -147,13 +147,23 @@ class CompileCost(RangeRow, frozen=True, kw_only=True):
     cpu_hours: float
     disk: float
     memory: float
+    actions: int
+    counted: tuple[str, int]
+    # What it stands in for, where that itself was not compiled, and the hours that may take at most.
+    wanted: str = ""
+    most_hours: float = 0.0
 
     @property
     def described(self) -> str:
         """Say what a compile takes, and where that is from."""
+        took = f"{self.cpu_hours:.1f} hours of one processor, {self.disk:g} GB of disk, {self.memory} GB of memory"
+        if not self.wanted:
+            return f"{took}, recorded for {self.recorded} on {self.machine}"
+        hours = " to ".join(dict.fromkeys(f"{hours:.0f}" for hours in (self.cpu_hours, self.most_hours)))
+        more = f"; {self.counted[0]} has {self.counted[1]:,}" if self.most_hours > self.cpu_hours else ""
         return (
-            f"{self.cpu_hours:.1f} hours of one processor, {self.disk:g} GB of disk, {self.memory} GB of memory, "
-            f"recorded for {self.recorded} on {self.machine}"
+            f"{hours} hours of one processor: tfbuild has not compiled {self.wanted}; {self.recorded} took {took} on "
+            f"{self.machine}, for {self.actions:,} actions{more}"
         )
 
 

@@ -134,11 +134,6 @@ def compilers(release: str) -> tuple[release_table.KnownCompiler, ...]:
     return tuple(sorted(rows(table().known_compiler, release), key=lambda known: order.index(known.sure)))
 
 
-def compiler(release: str) -> str:
-    """Return the surest compiler of a release, such as "clang-18"."""
-    return compilers(release)[0].name
-
-
 def wheel_compiler(release: str) -> str:
     """Return the compiler of the official x86-64 wheel ("clang-18.1.8"), or "" if that wheel was not examined."""
     fact = row(table().compiler, release)
@@ -159,9 +154,17 @@ def wheel_flags(release: str, target: str, arch: str) -> tuple[str, ...]:
     )
 
 
-def compile_cost(release: str) -> release_table.CompileCost:
-    """Return what a compile takes, as recorded for this release or the nearest one that was compiled."""
-    return row(table().compile, release)
+def compile_cost(release: str, arch: str = "x86_64", *, cuda: bool = False) -> release_table.CompileCost:
+    """Return what a compile takes, as recorded, or estimated from the release that was compiled.
+
+    A newer release takes up to as much more as the largest tree has more actions.
+    """
+    found = row(table().compile, release)
+    if release == found.recorded and arch == "x86_64" and not cuda:
+        return found
+    wanted = f"{release}{' with CUDA' if cuda else ''}{' for arm64' if arch == 'aarch64' else ''}"
+    more = found.counted[1] / found.actions if base(release) > base(found.recorded) else 1.0
+    return msgspec.structs.replace(found, wanted=wanted, most_hours=found.cpu_hours * more)
 
 
 def hermetic(release: str) -> bool:

@@ -141,7 +141,7 @@ def toolchain(build: Build) -> Toolchain:
     """Return what compiles the wheel of a build from source."""
     release, bazel, compiler, arch = build.release, build.bazel, build.compiler, PLATFORMS[build.platform]
     rows, from_base = toolchains.table(), releases.cuda_from_base(release, build.target)
-    own, base = build.request.compiler or releases.compiler(release), toolchains.find_base(build.base_image)
+    base = toolchains.find_base(build.base_image)
     suite = toolchains.llvm_suite(base.distribution, compiler) if base else ""
     return Toolchain(
         packages=packages(compiler, *releases.host_tools(release)),
@@ -152,9 +152,9 @@ def toolchain(build: Build) -> Toolchain:
         host_flags=(f"--host_copt={GENERIC_MARCH[arch]}", *toolchains.bazel_flags(rows.host_apart, bazel)),
         machine_flags=toolchains.bazel_flags(rows.compile_once, bazel),
         silo=remote_cache.silo(release),
-        cuda_base=f"CUDA {build.cuda}, cuDNN {build.cudnn} and {own}" if from_base else "",
+        cuda_base=f"CUDA {build.cuda}, cuDNN {build.cudnn} and {compiler}" if from_base else "",
         known_failures=failures.known_failures(release),
-        cost=releases.compile_cost(release),
+        cost=releases.compile_cost(release, arch, cuda=bool(build.cuda)),
     )
 
 

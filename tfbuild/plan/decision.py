@@ -298,6 +298,7 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
     arch, named = PLATFORMS[platform], request.release
     release = find_release(named, newer=True) if named else wheel.newest_official(arch, request.python)
     row = releases.official_wheel(release, arch)
+    requirement = wheel.official_requirement(release, target, arch)
     python = choose_python(request, release, wheel.pythons(release, arch), partial(wheel.pythons, arch=arch))
     compiled = isa.instruction_set(row.features, arch)
     requested = requested_set(request, arch, host)
@@ -307,7 +308,6 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
             f"the official wheel is compiled for {compiled.name}; {request.cpu} has no {' '.join(lacking)}",
             hint=f"build it from source for that CPU: leave out --wheel official, keep --cpu {request.cpu}",
         )
-    requirement = wheel.official_requirement(release, target, arch)
     gpus = cuda.capabilities(request, target, release)
     own = releases.cuda(release) if gpus else None
     return Build(

@@ -205,9 +205,10 @@ def choose_python(
         return default if default in supported else supported[-1]
     if python in supported:
         return python
-    with_base = [name for name in supported if name in toolchains.base_pythons()] or supported
+    known = {row.python for row in _bases(request.base == "bootstrap")}
+    with_base = [name for name in supported if name in known] or supported
     hint = f"--python {' or '.join(with_base[::-1])}"
-    if python in toolchains.base_pythons():
+    if python in known:
         if newest := next((name for name in releases.newest_first() if python in supported_by(name)), ""):
             hint += f"; the newest release with Python {python}: --release {newest}"
         elif releases.known(release):
@@ -245,9 +246,21 @@ def choose_builder(
     compiler = named_compiler(request.compiler, release) if request.compiler else ""
     supported = releases.pythons(release)
     if request.base not in BASES:
-        return choose_python(request, release, supported), compiler or releases.compiler(release), None, ()
+        compiler = compiler or _likely(release, request.base, failures)
+        return choose_python(request, release, supported), compiler, None, ()
     pythons = (choose_python(request, release, supported),) if request.python else supported[::-1]
     return first_base(release, pythons, compiler, bootstrap=request.base == "bootstrap", failures=failures)
+
+
+def _likely(release: str, image: str, failures: Failures) -> str:
+    """Return the release's surest compiler that is not known to fail on an image, whatever Debian that may be."""
+    names, debian = [row.name for row in releases.compilers(release)], toolchains.debian_of(image)
+    unknown = set() if debian else {"glibc", "libstdcxx"}
+
+    def fails(name: str) -> bool:
+        return any(row.expected and not unknown & row.when.keys() for row in failures(name, debian))
+
+    return next((name for name in names if not fails(name)), names[0])
 
 
 def named_compiler(text: str, release: str) -> str:
