@@ -68,8 +68,11 @@ class Server:
 
 
 @contextlib.contextmanager
-def serve(folder: Path, *, actor: str = "", instance: str = "") -> Iterator[Server]:
-    """An empty server; with an actor it asks for that header."""
+def serve(folder: Path, *, actor: str = "", instance: str = "", tls: bool = False) -> Iterator[Server]:
+    """An empty server; with an actor it asks for that header.
+
+    `tls`: by the certificate x.pem and the key key.pem in the folder, for clients with that certificate.
+    """
     port = free_port()
     text = CONFIG.format(
         port=port,
@@ -80,7 +83,11 @@ def serve(folder: Path, *, actor: str = "", instance: str = "") -> Iterator[Serv
     # Bazel 2.1.0 sends no header with these; an action's result without one is refused all the same.
     allowed = [{"requests": ["GetCapabilities", "QueryWriteStatus", "Write"]}, {"actor": f"{actor}$"}]
     (folder / "acl.yml").write_text(json.dumps({instance: {"allow": allowed}}), encoding="utf-8")
-    with _running(folder, f"grpc://127.0.0.1:{port}", text) as server:
+    if tls:
+        own = {"server-key": "key", "server-cert": "x", "client-certs": "x"}
+        credentials = ", ".join(f"tls-{name}: {folder}/{file}.pem" for name, file in own.items())
+        text = text.replace("insecure-mode: true", f"insecure-mode: false\n    credentials: {{ {credentials} }}")
+    with _running(folder, f"grpc{'s' if tls else ''}://127.0.0.1:{port}", text) as server:
         yield server
 
 

@@ -215,6 +215,21 @@ def test_the_action_that_pulls_gets_the_image_and_its_digest(pulled: Done, first
     assert pulled.outputs == {"image": f"{first.outputs['name']}:{ID}", "digest": first.outputs["digest"]}
 
 
+def test_the_action_builds_in_another_repository(first: Done, site: Site, tmp_path: Path) -> None:
+    """From its inputs to its outputs; the image is there, with its report, as for the row."""
+    workspace = tmp_path / "theirs"
+    shutil.copytree(site.checkout / "reports", workspace / "reports")
+    inputs = dict.fromkeys(steps.read(steps.ACTION)["inputs"], "") | {"target": "cpu", "wheel": "official"}
+    values = {"toJSON(inputs)": json.dumps(inputs), "steps.plan.outputs.id": ID, "steps.build.outputs.code": "0"}
+    runner = replace(site.github, temp=tmp_path / "temp", folder=workspace, values=values)
+    done = [runner.run_action(name) for name in ("Plan", "Build and verify", "Report")]
+    assert [one.code for one in done] == [0, 0, 0], done[1].stderr[-6000:]
+    assert [one.outputs for one in done] == [
+        {"id": ID}, {"code": "0", "image": f"tfbuild:{ID}", "report": f"reports/{ID}.json"}, {}
+    ]  # fmt: skip
+    assert done[2].summary.startswith(f"# {ID}: pass")
+
+
 # --- GitLab -----------------------------------------------------------------------------------------------------------
 
 

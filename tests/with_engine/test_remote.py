@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import servers
 from tests.context.test_remote_options import options as remote_options
 from tests.ports import free_port
 from tests.with_engine import buildgrid, mirror, saved
@@ -112,21 +113,36 @@ def test_a_cache_that_dies_on_the_way_costs_its_hits_alone(site: Site, server: S
     assert len(re.findall(r"SUBCOMMAND: # //tensorflow/double:kernel_\d+ \[action 'Compiling", output)) < 2 * KERNELS
 
 
+@pytest.mark.nightly
+def test_a_cache_that_asks_for_a_client_certificate_is_used_with_it_alone(site: Site, tmp_path: Path) -> None:
+    servers.self_signed(tmp_path)
+    tree = small(tmp_path / "tree", uuid.uuid4().hex)
+    own = ("--remote-client-cert", str(tmp_path / "x.pem"), "--remote-client-key", str(tmp_path / "key.pem"))
+    with buildgrid.serve(tmp_path, tls=True) as server:
+        shared = ("--remote-cache", server.url, "--ca-cert", str(tmp_path / "x.pem"), "--source", str(tree))
+        refused = build(site, tmp_path, *shared, code=23)
+        assert f"error: the remote cache {server.url} cannot be used" in refused
+        assert not server.stored()
+        build(site, tmp_path, *shared, *own)
+        assert server.stored()
+
+
 # --- credentials ------------------------------------------------------------------------------------------------------
 
 
-def test_no_credential_is_in_what_a_run_says_and_leaves(site: Site, server: Server, tmp_path: Path) -> None:
-    """A wrong flag makes Bazel print all its options, the headers among them."""
+def test_no_credential_is_in_what_a_run_says_and_leaves(site: Site, tmp_path: Path) -> None:
+    """A wrong flag makes Bazel print all its options, the headers among them, before it asks the cache for anything."""
     secret = f"secret-{uuid.uuid4().hex}"
     headers = tmp_path / "headers"
     headers.write_text(f"Authorization=Bearer {secret}\n")
     wrong = f"--no_such_flag_{uuid.uuid4().hex}"
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    options = ("--remote-cache", server.url, "--remote-header-file", str(headers), f"--bazel-flag={wrong}")
-    line = words(site, tmp_path, *options, version=mirror.BAZEL)
     env = os.environ | {"TMPDIR": str(scratch)}
-    done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    with servers.serving(servers.Handler) as host:
+        options = ("--remote-cache", f"grpc://{host}", "--remote-header-file", str(headers), f"--bazel-flag={wrong}")
+        line = words(site, tmp_path, *options, version=mirror.BAZEL)
+        done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == UsageError.exit_code, done.stderr[-6000:]
     folder = log_of(TREE, cpu=CPU, bazel=mirror.BAZEL, bazel_flag=(wrong,)).parent
     log = (folder / "build.log").read_text(errors="replace")

@@ -42,9 +42,9 @@ REMOVED = ".wh."
 Entry = tuple[int, int, int, bytes, str, bytes, float]
 
 
-def small(folder: Path) -> Build:
-    """An image of the official wheel, with a wheel that has what slim.sh looks for."""
-    machine_code = next(Path("/usr/lib").rglob("libdl.so.2")).read_bytes()
+def small(folder: Path, library: str = "libdl.so.2") -> Build:
+    """An image of the official wheel, with a wheel that has what slim.sh looks for; its code is that of `library`."""
+    machine_code = next(Path("/usr/lib").rglob(library)).read_bytes()
     wheel = folder / NAME
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("tensorflow/__init__.py", MODULE)
@@ -183,3 +183,22 @@ def test_the_password_of_a_mirror_is_in_no_layer_and_not_in_the_history(
     there = (MODULE.encode(), b"io.tfbuild.plan")
     secret = {login.partition(":")[2].encode(), server.login.encode()}
     assert saved.found(saved.everything(engine, pair[1]), *secret, *there) == set(there)
+
+
+@pytest.mark.nightly
+def test_images_of_two_instruction_sets_share_all_layers_but_those_of_the_compiled_code(
+    make: Callable[..., None], engine: Engine, tmp_path: Path
+) -> None:
+    names = []
+    for cpu, library in (("x86-64-v2", "libdl.so.2"), ("x86-64-v3", "libm.so.6")):
+        request = Request(wheel="official", release="2.21.0", python="3.11", platform="linux/amd64")
+        other = plan.select(replace(request, wheel="", cpu=cpu), None)
+        (tmp_path / cpu).mkdir()
+        build = small(tmp_path / cpu, library)
+        names.append(f"tfbuild-test-shared:{cpu}")
+        make(replace(build, instruction_set=other.instruction_set, variant=(cpu,)), names[-1])
+    one, two = (list(engine.image(name).layers) for name in names)
+    same = [ours == theirs for ours, theirs in zip(one, two, strict=True)]
+    # The base, its system and Python's packages; then TensorFlow's libraries, and the plan with the entry point.
+    assert same[:3] == [True] * 3
+    assert same[3:5] == [False] * 2
