@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ from tfbuild.pipeline.host import wheel as compile_here
 from tfbuild.pipeline.machine import HostSystem, Interpreter
 from tfbuild.pipeline.maker import Maker, needed_disk
 from tfbuild.pipeline.run import Run
-from tfbuild.plan import Build, Request
+from tfbuild.plan import Build, Request, rules
 from tfbuild.util.progress import Progress
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -87,14 +88,10 @@ def test_options_of_an_engine_are_refused_with_the_reason(options: dict[str, obj
     assert error.value.reason.startswith(message)
 
 
-@pytest.mark.parametrize(("system", "name"), [({}, os.uname().sysname), ({"ID": "fedora", "PRETTY_NAME": "F"}, "F")])
-def test_another_system_is_refused_with_what_takes_its_place(
-    system: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(daemon, "this_system", lambda: system)
-    with pytest.raises(Unsupported, match=f"packages of Debian or Ubuntu, but this is {name}") as error:
+def test_another_kernel_than_linux_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(sysname="Darwin", machine="x86_64"))
+    with pytest.raises(Unsupported, match="compiles on Linux, and this is Darwin"):
         machines.read_machine()
-    assert "compile in a container, or take Debian, Ubuntu" in error.value.hint
 
 
 @pytest.fixture
@@ -143,6 +140,65 @@ def test_a_python_without_its_headers_lacks_a_package_and_is_asked_once(
     for script in ("echo 3.12.1 /usr/bin/python3.12", "echo 3.11.2 /usr/bin/python3.11; exit 1"):
         program(empty_path, "python3.11", script)
         assert machines.interpreter("3.11") is None
+
+
+@pytest.fixture
+def fedora(empty_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder on PATH, of a system without dpkg; its compilers have no version in their names."""
+    (empty_path / "dpkg-query").unlink()
+    monkeypatch.setattr(daemon, "this_system", lambda: {"ID": "fedora", "PRETTY_NAME": "Fedora Linux 42"})
+    program(empty_path, "gcc", "if [ $# = 1 ]; then echo 13.2.1; else exit 1; fi")
+    program(empty_path, "clang", "if [ $# = 1 ]; then echo 17.0.6; else echo '# 1'; fi")
+    program(empty_path, "python3.11", "echo 3.11.2 /usr/bin/python3.11 dev")
+    for name in ("xz", "zip", "unzip", "bzip2", "rsync", "curl", "python3"):
+        program(empty_path, name)
+    return empty_path
+
+
+def test_any_linux_is_asked_for_programs_by_dnfs_names_and_told_that_it_was_not_tried(fedora: Path) -> None:
+    machine = machines.read_machine()
+    assert (machine.apt, machine.compilers) == (False, {"gcc-13": f"{fedora}/gcc", "clang-17": f"{fedora}/clang"})
+    missing = {"gcc-13": "git, patchelf, g++, python3.11-devel", "clang-17": "git, patchelf, ld.lld, python3.11-devel"}
+    missing |= {"gcc-12": "git, patchelf, gcc, g++, python3.11-devel"}
+    for compiler, names in missing.items():
+        build = planned(machine, compiler=compiler, platform=plan.MACHINES[os.uname().machine])
+        with pytest.raises(Unsupported) as error:
+            machines.require(build, machine)
+        assert error.value.reason == f"this machine lacks what the compile needs: {names}"
+        packages = names.replace(",", "").replace("g++", "gcc-c++").replace("ld.lld", "lld")
+        assert error.value.hint == f"sudo dnf install {packages}; --compiler or --python takes another"
+    build = machines.choose(planned(machine).request, machine, lambda request: plan.select(request, None, ("", "2.41")))
+    assert build.notes[0] == "tried on Debian and Ubuntu alone, and this is Fedora Linux 42"
+    for name in ("git", "patchelf", "ld.lld"):
+        program(fedora, name)
+    program(fedora, "python3.11", "echo 3.11.2 /usr/bin/python3.11")
+    ready = planned(machine, compiler="clang-17", platform=plan.MACHINES[os.uname().machine])
+    machines.require(ready, machines.read_machine())
+
+
+@each(
+    "release, named, compilers, pythons, chosen",
+    [
+        ("2.21.0", "", {"clang-18"}, {"3.13"}, ("clang-18", "3.13")),
+        ("2.21.0", "", {"clang-16", "clang-14", "gcc-12"}, {"3.11", "3.9"}, ("clang-16", "3.11")),
+        # The nearest that others have compiled it with.
+        ("2.16.2", "", {"clang-16", "gcc-12"}, {"3.11"}, ("gcc-12", "3.11")),
+        # GCC 12 is known to fail: the compiler of a container is asked for.
+        ("2.21.0", "", {"gcc-12"}, {"3.11"}, ("clang-18", "3.13")),
+        ("2.21.0", "", set(), set(), ("clang-18", "3.13")),
+        ("2.21.0", "clang-19", {"clang-16"}, {"3.12"}, ("clang-19", "3.12")),
+    ],
+)
+def test_a_machine_chooses_what_it_has_and_says_so(
+    release: str, named: str, compilers: set[str], pythons: set[str], chosen: tuple[str, str]
+) -> None:
+    request = Request(target="cpu", release=release, cpu="x86-64-v3", platform="linux/amd64", compiler=named)
+    usual = plan.select(request, None)
+    build = rules.choose_here(request, compilers, pythons, lambda asked: plan.select(asked, None, ("bookworm", "2.36")))
+    assert (build.compiler, build.python) == chosen
+    says = f"this machine chose {build.compiler} and Python {build.python}; a container would have "
+    same = (usual.compiler, usual.python) == chosen
+    assert any(note.startswith(says) for note in build.notes) != same
 
 
 def test_a_plan_for_another_platform_or_with_the_cuda_of_a_base_is_refused() -> None:

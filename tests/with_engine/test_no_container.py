@@ -59,21 +59,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(host: str, engine: Engine, folder: Path, site: Site) -> Run:
     """Run `tfbuild wheel --no-container` as nobody, without HOME, an engine, or anything else to write to.
 
-    `stop`: compile what has no end, and stop that by SIGTERM as soon as Bazel has finished its first action.
+    `stop`: compile what has no end, and stop that by SIGTERM as soon as Bazel has finished its first action. `other`:
+    on another system, with a compiler of its own choice.
     """
 
-    def call(*options: str, tree: str = "tree", stop: bool = False) -> "subprocess.CompletedProcess[str]":
+    def call(
+        *options: str, tree: str = "tree", stop: bool = False, other: str = ""
+    ) -> "subprocess.CompletedProcess[str]":
         packages = Path(msgspec.__file__).parents[1]
         mounts = (f"{ROOT}:/tfbuild:ro", f"{packages}:/packages:ro", f"{folder}:/folder")
         words = ["wheel", "--no-container", "--target", "mkl", "--release", RELEASE, "--bazel", mirror.BAZEL]
         words += ["--cpu", "westmere", "--python", "3.11", "--source", "endless" if stop else tree]
-        words += ["--compiler", COMPILER, "--mirror", site.url]
+        words += ["--mirror", site.url, *([] if other else ["--compiler", COMPILER])]
         docker, name = find_program(engine.environ)[0], f"tfbuild-test-{uuid.uuid4().hex[:8]}"
         with subprocess.Popen(
             [
                 docker, "run", "--rm", "--init", "--read-only", "--user", NOBODY, "--name", name,
                 "--network", "host", "--workdir", "/folder", "--env", "PYTHONPATH=/tfbuild:/packages",
-                *(word for mount in mounts for word in ("--volume", mount)), "--entrypoint", "env", host,
+                *(word for mount in mounts for word in ("--volume", mount)), "--entrypoint", "env", other or host,
                 "--unset=HOME", "python3.11", "-m", "tfbuild", *words, "--need-disk", "1", "--json", *options,
             ],
             env=engine.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -138,6 +141,23 @@ def test_a_machine_without_an_engine_compiles_the_wheel_that_a_container_compile
     assert ours["host"]["python"].startswith("3.11.")
     kept = {path.name for path in (folder / "build" / answer["id"]).iterdir()}
     assert kept >= {"bazel.log", "profile.json.gz", "sittings.jsonl", "plan.json"}
+
+
+@pytest.mark.nightly
+def test_a_linux_without_apt_compiles_with_what_is_on_its_path(
+    run: Run, host: str, folder: Path, derived: Callable[..., str]
+) -> None:
+    lines = (
+        "rm -r /var/lib/dpkg /usr/bin/dpkg* /usr/bin/apt* && ln -s ld.lld-16 /usr/bin/ld.lld",
+        "rm /etc/os-release && printf 'ID=strange\\nPRETTY_NAME=Strange\\n' > /etc/os-release",
+    )
+    done = run(other=derived(host, *(f"RUN {line}" for line in lines)))
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert "note: tried on Debian and Ubuntu alone, and this is Strange\n" in done.stderr
+    assert f"note: this machine chose {COMPILER} and Python 3.11; a container would have " in done.stderr
+    own = sidecar(folder / json.loads(done.stdout)["wheel"])
+    assert (own["host"]["system"], own["plan"]["compiler"]) == ("Strange", COMPILER)
+    assert own["records"]["packages.txt"] == "\n"
 
 
 @pytest.mark.nightly

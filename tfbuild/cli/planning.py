@@ -240,8 +240,8 @@ def select_on_host(request: Request) -> tuple[Build, "HostSystem"]:
     if request.wheel not in ("", "source"):
         raise UsageError("--no-container is for compiles", hint="leave out --wheel")
     machine = machines.read_machine()
-    place = (machine.distribution, machine.glibc)
-    return select_build(request, host_cpu(request.cpuinfo), place), machine
+    host, place = host_cpu(request.cpuinfo), (machine.distribution, machine.glibc)
+    return machines.choose(request, machine, lambda asked: select_build(asked, host, place)), machine
 
 
 def select_and_print_notes(request: Request, run: "Run") -> Build:

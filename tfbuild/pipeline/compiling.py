@@ -316,12 +316,9 @@ def memory_hint(share: Share, where: str = "the engine") -> str:
 
 
 def _time_up(run: Run, watch: BazelWatch) -> TimeUp:
+    so_far, more = "; what is compiled is kept", ""
     if watch.share is None:
-        return TimeUp(
-            f"stopped at the time limit of {duration(run.seconds)}, before anything was compiled",
-            hint="give it more time: each run begins with Bazel's analysis; the same command continues from there",
-        )
-    return TimeUp(
-        f"stopped at the time limit of {duration(run.seconds)}; what is compiled is kept",
-        hint="the same command continues from there",
-    )
+        so_far = ", before anything was compiled"
+        more = "give it more time: each run begins with Bazel's analysis; "
+    message = f"stopped at the time limit of {duration(run.seconds)}{so_far}"
+    return TimeUp(message, hint=f"{more}the same command continues from there")

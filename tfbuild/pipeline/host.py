@@ -58,20 +58,11 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
         files.remove(scratch)
         log = run.work / build.id / "build.log"
         process.discard(log)
-        run_builder(
-            Builder(
-                engine=host,
-                where="this machine",
-                free_disk="free some space",
-                empty_caches=f"rm -r {root / 'cache'}",
-            ),
-            build,
-            run,
-            context.folder,
-            BuildSettings(log=log, progress=progress, no_cache=run.no_cache),
-            stage="export",
-            output=scratch,
+        here = Builder(
+            engine=host, where="this machine", free_disk="free some space", empty_caches=f"rm -r {root}/cache"
         )
+        settings = BuildSettings(log=log, progress=progress, no_cache=run.no_cache)
+        run_builder(here, build, run, context.folder, settings, stage="export", output=scratch)
         with files.writing(output):
             exported = wheels.collect(build, scratch, output, context=context.digest, host=host.described())
     for line in exported.audit.lines():
@@ -217,7 +208,7 @@ class LocalBuilder:
             "GIT_CEILING_DIRECTORIES": str(self.root),
             "GIT_CONFIG_SYSTEM": f"{self.root}/etc/gitconfig",
             "TFBUILD_ROOT": str(self.root),
-            "TFBUILD_PACKAGES": _packages(),
+            "TFBUILD_PACKAGES": _packages(self.machine, self.build.compiler),
             **{name: self._placed(value) for name, value in dockerfile.configure(self.build)},
         }
 
@@ -263,11 +254,15 @@ def _end(pid: int, mark: str) -> None:
             time.sleep(0.1)
 
 
-def _packages() -> str:
-    """Return those of COMPILED_WITH that are installed, with their versions.
+def _packages(machine: HostSystem, compiler: str) -> str:
+    """Return those of COMPILED_WITH that are installed, or without dpkg the compiler and the linkers; with versions.
 
     By patterns, dpkg also lists packages that are not installed but that installed ones mention.
     """
+    if not machine.apt:
+        programs = [machine.compilers[compiler], *filter(None, map(shutil.which, ("ld", "ld.lld")))]
+        versions = [machines.printed(program, "--version").partition("\n")[0] for program in programs]
+        return ", ".join([*versions, f"glibc {machine.glibc}"])
     form = "${db:Status-Status} ${binary:Package} ${Version}\n"
     query = ["dpkg-query", "--show", f"--showformat={form}", *COMPILED_WITH]
     listed = subprocess.run(query, capture_output=True, check=False, text=True).stdout

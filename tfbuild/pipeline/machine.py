@@ -4,18 +4,21 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfbuild.engine import daemon
 from tfbuild.errors import Unsupported
-from tfbuild.plan import MACHINES, Build
+from tfbuild.plan import MACHINES, Build, Request
+from tfbuild.plan.rules import choose_here
 
-INSTEAD = "leave out --no-container to compile in a container, or take Debian, Ubuntu or a derivative of them"
-PROGRAM = re.compile(r"(?P<compiler>(?:gcc|clang)-\d+)|python(?P<python>3\.\d+)")
+INSTEAD = "leave out --no-container to compile in a container"
+PROGRAM = re.compile(r"(?P<compiler>gcc|clang)(?:-(?P<version>\d+))?|python(?P<python>3\.\d+)")
 # Of the planned packages, those whose program has another name.
 PROGRAMS = {"xz-utils": "xz", "ca-certificates": "update-ca-certificates"}
+# Of the programs that are asked for where apt is not, those whose package has another name for dnf (Fedora, RHEL).
+DNF = {"g++": "gcc-c++", "ld.lld": "lld"}
 # An interpreter's version, its own path (not that of a link or a virtual environment), and the packages that it lacks.
 PYTHON = """
 import importlib.util, os, sys, sysconfig
@@ -36,10 +39,10 @@ class Interpreter:
 
 @dataclass(frozen=True, kw_only=True)
 class HostSystem:
-    """A Debian, an Ubuntu or a derivative that compiles without a container.
+    """A Linux that compiles without a container.
 
     `system`: its name for people; `distribution`: its release, such as bookworm; `compilers`: paths by
-    name (gcc-12); `pythons`: by version (3.11).
+    name (gcc-12); `pythons`: by version (3.11); `apt`: whether it has Debian's packages.
     """
 
     system: str
@@ -47,6 +50,7 @@ class HostSystem:
     glibc: str
     compilers: Mapping[str, str]
     pythons: Mapping[str, Interpreter]
+    apt: bool = True
 
 
 def interpreter(python: str) -> Interpreter | None:
@@ -54,35 +58,51 @@ def interpreter(python: str) -> Interpreter | None:
     program = shutil.which(f"python{python}")
     if program is None:
         return None
-    done = subprocess.run([program, "-c", PYTHON], capture_output=True, text=True, check=False)
-    if done.returncode or not done.stdout.startswith(f"{python}."):
+    said = printed(program, "-c", PYTHON)
+    if not said.startswith(f"{python}."):
         return None
-    version, path, *lacks = done.stdout.split()
+    version, path, *lacks = said.split()
     return Interpreter(version=version, path=path, lacks=tuple(lacks))
 
 
 def read_machine() -> HostSystem:
-    """Return what this machine has for a compile. Raises Unsupported where it is not Debian, Ubuntu or the like."""
+    """Return what this machine has for a compile. Raises Unsupported if it is no Linux."""
     system = daemon.this_system()
-    name = system.get("PRETTY_NAME") or os.uname().sysname
-    if not daemon.has_apt(system) or shutil.which("dpkg-query") is None:
-        raise Unsupported(f"--no-container needs the packages of Debian or Ubuntu, but this is {name}", hint=INSTEAD)
+    if os.uname().sysname != "Linux":
+        raise Unsupported(f"--no-container compiles on Linux, and this is {os.uname().sysname}", hint=INSTEAD)
     compilers: dict[str, str] = {}
     pythons: dict[str, Interpreter | None] = {}
     for folder in os.get_exec_path():
         with suppress(OSError):
-            for match in filter(None, map(PROGRAM.fullmatch, os.listdir(folder))):
+            # Backwards: gcc-12 before gcc, which may be the same.
+            for match in filter(None, map(PROGRAM.fullmatch, sorted(os.listdir(folder))[::-1])):
+                path = f"{folder}/{match[0]}"
                 if match["compiler"]:
-                    compilers.setdefault(match["compiler"], f"{folder}/{match['compiler']}")
+                    major = match["version"] or printed(path, "-dumpversion").partition(".")[0].strip()
+                    compilers.setdefault(f"{match['compiler']}-{major or 0}", path)
                 elif match["python"] not in pythons:
                     pythons[match["python"]] = interpreter(match["python"])
     return HostSystem(
-        system=name,
+        system=system.get("PRETTY_NAME") or "Linux",
         distribution=system.get("VERSION_CODENAME", ""),
         glibc=(os.confstr("CS_GNU_LIBC_VERSION") or "").removeprefix("glibc "),
         compilers=compilers,
         pythons={version: row for version, row in pythons.items() if row},
+        apt=daemon.has_apt(system) and shutil.which("dpkg-query") is not None,
     )
+
+
+def printed(*command: str, stdin: str = "") -> str:
+    """Return what a program prints, "" where it fails."""
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+    return "" if done.returncode else done.stdout
+
+
+def choose(request: Request, machine: HostSystem, select: Callable[[Request], Build]) -> Build:
+    """Return the plan of `select` with what the machine has of what the user does not name (see choose_here)."""
+    build = choose_here(request, machine.compilers, machine.pythons, select)
+    tried = () if machine.apt else (f"tried on Debian and Ubuntu alone, and this is {machine.system}",)
+    return replace(build, notes=(*tried, *build.notes))
 
 
 def require(build: Build, machine: HostSystem) -> None:
@@ -95,10 +115,28 @@ def require(build: Build, machine: HostSystem) -> None:
             f"TensorFlow {build.release} takes {build.toolchain.cuda_base} from its base image",
             hint="leave out --no-container and name a base by --base; from 2.18 on, Bazel downloads CUDA",
         )
-    if packages := lacking(build, machine):
+    missing = lacking(build, machine) if machine.apt else _lacking_programs(build, machine)
+    if missing:
         # A compiler or a Python that its release lacks is known by apt's own words.
-        hint = f"sudo apt-get install {' '.join(packages)}; --compiler or --python takes another"
-        raise Unsupported(f"this machine lacks what the compile needs: {', '.join(packages)}", hint=hint)
+        install = "apt-get install" if machine.apt else "dnf install"
+        packages = " ".join(DNF.get(row, row) for row in missing)
+        hint = f"sudo {install} {packages}; --compiler or --python takes another"
+        raise Unsupported(f"this machine lacks what the compile needs: {', '.join(missing)}", hint=hint)
+
+
+def _lacking_programs(build: Build, machine: HostSystem) -> list[str]:
+    """Return the programs that are not on PATH, and the packages of the compiler and of Python, as dnf names them."""
+    assert build.toolchain is not None
+    family, _, version = build.compiler.partition("-")
+    # Certificates are on every such system.
+    tools = [row for row in build.toolchain.packages if not row.endswith((f"-{version}", "certificates"))]
+    missing = [PROGRAMS.get(row, row) for row in tools if program_of(row) is None]
+    path = machine.compilers.get(build.compiler)
+    missing += [family] if path is None else []
+    missing += [] if path and printed(path, "-xc++", "-E", "-", stdin="#include <string>\n") else ["g++"]
+    missing += ["ld.lld"] if family == "clang" and program_of("ld.lld") is None else []
+    name, own = f"python{build.python}", machine.pythons.get(build.python)
+    return [*missing, *([f"{name}-devel"] if own and "dev" in own.lacks else [] if own else [name, f"{name}-devel"])]
 
 
 def lacking(build: Build, machine: HostSystem) -> list[str]:

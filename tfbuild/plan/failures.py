@@ -15,6 +15,9 @@ from tfbuild.facts.release_table import Sourced
 from tfbuild.facts.toolchains import Distribution
 from tfbuild.plan.cuda import Capability, by_nvcc
 
+# The first words of a note about a failure that is expected and has no fix.
+KNOWN_TO_FAIL = "known to fail"
+
 
 class Edit(Facts, frozen=True, kw_only=True):
     """Replace `find` wherever it occurs in the files that match a pattern, relative to the tree's root."""
@@ -139,6 +142,6 @@ def failure_notes(rows: Iterable[Failure], glibc: str = "") -> Iterator[str]:
             yield f"fix {row.id}: {row.symptom}: {fix}"
         elif row.expected:
             condition = f" if the base has glibc {row.when['glibc']}" if "glibc" in row.when and not glibc else ""
-            yield f"known to fail{condition} ({row.id}): {row.symptom}; workaround: {row.workaround}"
+            yield f"{KNOWN_TO_FAIL}{condition} ({row.id}): {row.symptom}; workaround: {row.workaround}"
         elif row.untried:
             yield f"not certain ({row.id}): {row.symptom}; workaround: {row.workaround}"

@@ -355,5 +355,5 @@ class WheelRequest:
     """How to compile only a wheel: options that `wheel` and `plan` have in addition to those of `RunRequest`."""
 
     no_container: bool = option(
-        False, "compile on this machine itself (Debian, Ubuntu), without a container engine and without root"
+        False, "compile on this machine itself (Linux), without a container engine and without root"
     )

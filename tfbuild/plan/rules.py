@@ -8,7 +8,10 @@ What is known to fail is passed over, unless nothing else is left.
 import platform as host_platform
 import re
 from bisect import bisect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
 from typing import TypeVar
 
 from tfbuild import facts
@@ -18,8 +21,8 @@ from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import version
 from tfbuild.facts.toolchains import BaseImage, Distribution
-from tfbuild.plan.build import MACHINES, PLATFORMS
-from tfbuild.plan.failures import Failure
+from tfbuild.plan.build import MACHINES, PLATFORMS, Build
+from tfbuild.plan.failures import KNOWN_TO_FAIL, Failure
 from tfbuild.plan.request import BASES, Request
 
 T = TypeVar("T")
@@ -261,6 +264,37 @@ def _likely(release: str, image: str, failures: Failures) -> str:
         return any(row.expected and not unknown & row.when.keys() for row in failures(name, debian))
 
     return next((name for name in names if not fails(name)), names[0])
+
+
+def choose_here(
+    request: Request, compilers: Collection[str], pythons: Collection[str], select: Callable[[Request], Build]
+) -> Build:
+    """Return the plan of `select` for a machine with these compilers and Pythons, without a container.
+
+    Of what the user does not name and the machine lacks, it takes what is there: the nearest that is known to compile
+    the release, none that is known to fail. The plan says so. Raises what `select` raises.
+    """
+    usual = select(request)
+    family, _, version = usual.compiler.partition("-")
+
+    def distance(name: str) -> tuple[bool, int]:
+        return not name.startswith(family), abs(int(name.partition("-")[2]) - int(version))
+
+    if request.compiler or usual.compiler in compilers:
+        compilers = [usual.compiler]
+    if request.python or usual.python in pythons:
+        pythons = [usual.python]
+    able = []
+    for compiler, python in product(sorted(compilers, key=distance), sorted(pythons, key=lambda name: -int(name[2:]))):
+        with suppress(Unsupported):
+            able.append(select(replace(request, compiler=compiler, python=python)))
+    sound = [build for build in able if not any(note.startswith(KNOWN_TO_FAIL) for note in build.notes)]
+    best = min(sound, key=lambda build: any(note.startswith(NOT_CERTAIN) for note in build.notes), default=usual)
+    if (best.compiler, best.python) == (usual.compiler, usual.python):
+        return usual
+    own = f"{usual.compiler} and Python {usual.python}"
+    note = f"this machine chose {best.compiler} and Python {best.python}; a container would have {own}"
+    return replace(best, notes=(note, *best.notes))
 
 
 def named_compiler(text: str, release: str) -> str:
