@@ -5,11 +5,12 @@ never change their meaning.
 """
 
 import re
-import unicodedata
+from unicodedata import category
 
 # How many characters a message keeps of a long line's beginning and end: an option's value may be megabytes long.
 KEPT = (500, 200)
 HIDDEN = "***"
+ODD_SPACE = re.compile(r"[^\S \t]")
 # Shorter ones would hide ordinary words.
 LEAST_SECRET = 4
 # A user and a password before a host, with a scheme, and without one; in `repository:tag@sha256:...` there are none.
@@ -78,17 +79,12 @@ class TfbuildError(Exception):
 def fit(text: str) -> str:
     """Make a message fit a terminal: errors quote options, registries, images and logs, which may hold anything.
 
-    Removes secrets and control characters, and shortens long lines in the middle. Spaces that only look
-    like the usual one are shown as `\\xa0`: they are copied from web pages, and nobody would see why a name is wrong.
+    Removes secrets and control characters, shows spaces that only look like the usual one as `\\xa0`, and shortens long
+    lines in the middle.
     """
-    return "\n".join("".join(map(_shown, _shortened(line))) for line in without_secrets(text).split("\n"))
-
-
-def _shown(letter: str) -> str:
-    kind = unicodedata.category(letter)[0]
-    if letter in " \t" or kind not in "CZ":
-        return letter
-    return "" if kind == "C" else letter.encode("unicode_escape").decode()
+    lines = map(_shortened, without_secrets(text).split("\n"))
+    plain = ("".join(letter for letter in line if letter == "\t" or category(letter)[0] != "C") for line in lines)
+    return "\n".join(ODD_SPACE.sub(lambda odd: odd[0].encode("unicode_escape").decode(), line) for line in plain)
 
 
 def _shortened(line: str) -> str:

@@ -62,7 +62,7 @@ BOMBS: list[tuple[Callable[[Path], Path], str]] = [
     (lambda path: patched(made(path, b"text" + bytes(MANY)), 4), "Bad CRC-32"),
     (lambda path: patched(made(path), 1 << 30), f"{NAME} has a {TEXT} of 1024 MiB"),
     (overlapping, f"{NAME} would be unpacked to 8,000 MiB"),
-    (listed, f"{NAME} has a list of 17 MiB of its files"),
+    (listed, f"{NAME} cannot be read: more than 16777216 bytes"),
 ]
 
 

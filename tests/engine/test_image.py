@@ -17,6 +17,7 @@ from tfbuild.engine.containers import archive
 from tfbuild.engine.faults import translated
 from tfbuild.engine.image import parse_image, read_files
 from tfbuild.errors import DiskFull, TfbuildError
+from tfbuild.util import files
 from tfbuild.util.process import Attached
 
 
@@ -61,11 +62,11 @@ def test_as_much_of_an_image_is_read_as_is_allowed() -> None:
 
 def test_an_image_of_endless_files_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     image = container(("/a", b"x"), ("/folder/b", b"y"), ("/zeros", bytes(1 << 20)))
-    most = 2 + (1 << 20) + 3 * images.HEADER_BYTES
+    most = 2 + (1 << 20) + 3 * 512
     with monkeypatch.context() as patch:
-        patch.setattr(images, "MOST_CONTENT", most)
+        patch.setattr(files, "MOST_CONTENT", most)
         assert read_files(image, lambda _: False, 0) == {}
-        patch.setattr(images, "MOST_CONTENT", most - 1)
+        patch.setattr(files, "MOST_CONTENT", most - 1)
         with pytest.raises(OSError, match=f"it has more than {most - 1} bytes of files"):
             read_files(image, lambda _: False, 0)
 

@@ -67,7 +67,7 @@ class Images:
 
     def load(self, file: IO[bytes]) -> None:
         with tarfile.open(fileobj=file) as archive:
-            content = archive.extractfile("images")
+            content = archive.extractfile("manifest.json")
             assert content is not None
             self.rows += json.load(content)
 
@@ -155,7 +155,7 @@ class MemoryEngine(Engine):
         rows = [{**self.images.get(name).attrs, "RepoTags": [name]} for name in names]
         path.with_name("images").write_text(json.dumps(rows))
         with tarfile.open(path, "w") as archive:
-            archive.add(path.with_name("images"), "images")
+            archive.add(path.with_name("images"), "manifest.json")
 
     def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
         self._job(stage, "", settings)

@@ -61,6 +61,8 @@ def test_a_bundle_is_built_from_without_a_network(tmp_path: Path) -> None:
     listing.write_bytes(msgspec.json.encode(bundle.Listing(builds=[], layers={})))
     with tarfile.open(path, "w") as archive:
         archive.add(listing, bundle.LIST)
+        listing.write_text("[]")
+        archive.add(listing, bundle.MANIFEST)
     run = run_of(RunRequest(mirror=str(path)), None)
     assert (run.network, run.bundle) == ("none", bundle.read_bundle(path))
     with pytest.raises(UsageError, match="without a network"):

@@ -180,8 +180,9 @@ def test_a_pipe_is_written_to_if_somebody_reads_it_and_never_waited_for_or_repla
     assert pipe.is_fifo()
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
     (tmp_path / "file").write_bytes(b"content")
-    assert files.read_regular(tmp_path / "file", 3) == b"con"
-    assert files.read_regular(tmp_path / "file") == b"content"
+    assert files.read_regular(tmp_path / "file", 7) == b"content"
+    with pytest.raises(OSError, match="more than 6 bytes"):
+        files.read_regular(tmp_path / "file", 6)
 
 
 def test_a_temporary_folder_is_this_user_s_and_goes_with_its_block(tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ def test_a_command_line_has_what_is_not_the_default_and_is_read_back() -> None:
 @each(
     "request_, reason, hint",
     [
-        (Example(user_id="x" * 10_001), "--user-id has 10,001 characters", "10,000 at most"),
         (Example(base="a\tb"), "--base has control characters in it: 'a\\tb'", "one line of plain text"),
         (Example(user_id="-x"), "'-x' is not a plain word", "--user-id VALUE, of"),
         (Example(my_patch=("a", "b c")), "'b c' is not a plain word", "--my-patch VALUE, of"),
@@ -81,12 +80,3 @@ def test_a_value_of_a_file_is_read_or_refused(name: str, value: object, read: ob
         options.of_file(name, row, value, "x.toml")
     assert refusal.value.reason == f"x.toml: {name} must be {wanted}"
     assert refusal.value.hint == f"{form}, or leave it out"
-
-
-def test_a_field_without_a_declaration_is_a_programming_error() -> None:
-    @dataclass(frozen=True)
-    class Careless:
-        new: str = ""
-
-    with pytest.raises(TypeError, match=r"Careless\.new is not declared"):
-        options.declared(Careless)

@@ -19,7 +19,6 @@ from tfbuild.measure.records import BenchReport
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import limit_seconds
-from tfbuild.util.terminal import cause
 
 REPORT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
@@ -100,13 +99,10 @@ def write_report(report: BenchReport, folder: Path, name: str = "") -> Path:
     Raises UsageError if a file cannot be written, DiskFull if no space is left.
     """
     target = reporting.report_path(report, folder, name)
-    try:
+    with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         files.replace_file(target, records.to_json(report))
         return files.replace_file(target.with_suffix(".html"), reporting.to_html(report)).with_suffix(".json")
-    except OSError as error:
-        message = f"the report cannot be written: {cause(error)}"
-        raise files.refusal(error, folder, message, f"make {folder} writable") from error
 
 
 def show_rows(rows: Sequence[Experiment], chosen: Settings, *, json: bool) -> None:

@@ -33,9 +33,8 @@ MAIN_LIBRARIES = ("libtensorflow_cc.so.2", "python/_pywrap_tensorflow_internal.s
 MOST_LIBRARIES = 4
 # TensorFlow 2.21's largest library has 788 MB.
 MOST_BYTES = 2 * 1024**3
-# Bytes of the list of an installed package's files.
-MOST_RECORD = 64 << 20
-# Bytes of all files in a wheel, of the list of them, and of a text in its .dist-info: TensorFlow's RECORD has 2 MB.
+# Bytes of all files in a wheel, of the list of them (zipfile keeps nine times as many), and of a text in its
+# .dist-info: TensorFlow's RECORD has 2 MB.
 MOST_UNPACKED = 4 * 1024**3
 MOST_LISTED = 16 << 20
 MOST_TEXT = 8 << 20
@@ -149,7 +148,7 @@ def installed(path: Path, *, full: bool, progress: Progress) -> Inspection:
     for record in sorted(folder.parent.glob("*.dist-info/RECORD")):
         project, _, version = record.parent.stem.partition("-")
         with suppress(OSError):
-            if (release := _release_of(project, version)) and framework in files.read_regular(record, MOST_RECORD):
+            if (release := _release_of(project, version)) and framework in files.read_regular(record):
                 found = [(f"{folder.name}/{name}", folder / name) for name in names]
                 return of_libraries(str(path), release, found, full=full, progress=progress)
     raise BadInput(
@@ -183,7 +182,7 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     Raises BadInput for one beyond the limits, and for whatever zipfile raises for a broken one.
     """
     try:
-        with _WheelFile(path) as file, zipfile.ZipFile(file) as archive:
+        with files.Foreign(path, MOST_LISTED) as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             if any(member.compress_type not in ZIP_METHODS for member in members):
                 raise BadInput(f"{path.name} is not compressed by deflate, as wheels are", hint=FETCH_AGAIN)
@@ -197,16 +196,9 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
             raise BadInput(f"{path.name} cannot be read: {type(error).__name__} {error}", hint=FETCH_AGAIN) from error
         if error.errno in files.FULL:  # what is unpacked or written meanwhile
             raise
-        raise BadInput(f"{path.name} cannot be read: {error.strerror}", hint="check its permissions") from error
-
-
-class _WheelFile(io.FileIO):
-    """zipfile reads the list of the members at once, and keeps nine times as many bytes of it."""
-
-    def read(self, size: int | None = -1) -> bytes:
-        if size is not None and size > MOST_LISTED:
-            raise BadInput(f"{Path(str(self.name)).name} has a list of {size >> 20} MiB of its files", hint=FETCH_AGAIN)
-        return super().read(size)
+        raise BadInput(
+            f"{path.name} cannot be read: {error.strerror}", hint=f"check its permissions, or {FETCH_AGAIN}"
+        ) from error
 
 
 def text_in(archive: zipfile.ZipFile, name: str) -> bytes:

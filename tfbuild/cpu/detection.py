@@ -16,7 +16,7 @@ from tfbuild import facts
 from tfbuild.cpu import recordings
 from tfbuild.cpu.recordings import ARCHITECTURES, Reading
 from tfbuild.errors import Unsupported
-from tfbuild.util.files import MOST_NAMED, read_named
+from tfbuild.util.files import MOST_TEXT, read_named
 from tfbuild.util.terminal import printable
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -101,7 +101,7 @@ def read_text(path: Path) -> str:
 
 @cache
 def _stdin() -> bytes:
-    return sys.stdin.buffer.read(MOST_NAMED)
+    return sys.stdin.buffer.read(MOST_TEXT)
 
 
 def parse(text: str, *, origin: str = "cpuinfo", machine: str = "") -> Cpu:

@@ -18,7 +18,7 @@ import docker
 
 from tfbuild.engine.faults import disk_full
 from tfbuild.errors import DiskFull, TfbuildError
-from tfbuild.util.files import FULL
+from tfbuild.util.files import FULL, members
 from tfbuild.util.terminal import as_text
 
 
@@ -69,10 +69,6 @@ def parse_image(attrs: Mapping[str, Any]) -> Image:
 
 MOST_LINKS = 16
 STREAM_BYTES = 1 << 20
-# TensorFlow's largest image has 60,000 files and 10 GB of content. Holes in files count as content: the engine sends
-# them as zeros, so that a small image can have terabytes.
-MOST_CONTENT = 32 * 1024**3
-HEADER_BYTES = 512
 # The mode bit of Go's os.FileMode for a symbolic link, as in the engine's X-Docker-Container-Path-Stat header.
 GO_SYMLINK = 1 << 27
 
@@ -80,7 +76,7 @@ GO_SYMLINK = 1 << 27
 def read_file(container: Any, path: str, destination: Path, limit: int) -> None:
     """Copy one regular file to `destination`, which is removed where that fails; see Engine.read_file."""
     stream = _opened(container, path)
-    with closing(stream), _members(stream) as archive:
+    with closing(stream), _archive(stream) as archive:
         _copy(archive, archive.next(), path, destination, limit)
 
 
@@ -89,17 +85,16 @@ def copy_files(
 ) -> Iterator[tuple[str, Path]]:
     """Copy regular files of a folder, one after the other; see Engine.copy_files."""
     stream = _opened(container, folder)
-    with closing(stream), _members(stream) as archive:
-        for member in archive:
+    with closing(stream), _archive(stream) as archive:
+        for member in members(archive, "the image"):
             name = member.name.partition("/")[2]
             if member.isreg() and wanted(name):
                 _copy(archive, member, f"{folder}/{name}", destination, limit)
                 yield name, destination
                 destination.unlink()
-            archive.members = []  # type: ignore[attr-defined]  # tarfile keeps them all
 
 
-def _members(stream: Any) -> tarfile.TarFile:
+def _archive(stream: Any) -> tarfile.TarFile:
     return tarfile.open(fileobj=io.BufferedReader(_Chunks(stream), STREAM_BYTES), mode="r|", bufsize=STREAM_BYTES)
 
 
@@ -124,20 +119,15 @@ def _copy(archive: tarfile.TarFile, member: tarfile.TarInfo | None, path: str, d
 def read_files(container: Any, wanted: Callable[[str], bool], limit: int) -> dict[str, bytes]:
     """Read the regular files whose paths `wanted` picks; see Engine.read_files."""
     files: dict[str, bytes] = {}
-    content = 0
-    with _members(container.export(STREAM_BYTES)) as archive:
-        for member in archive:
+    with _archive(container.export(STREAM_BYTES)) as archive:
+        for member in members(archive, "the image"):
             path = f"/{member.name.removeprefix('./').strip('/')}"
-            content += HEADER_BYTES + member.size
-            if content > MOST_CONTENT:
-                raise OSError(errno.EFBIG, f"it has more than {MOST_CONTENT} bytes of files", "the image")
             source = archive.extractfile(member) if member.isreg() and wanted(path) else None
             if source is not None and member.size > limit:
                 raise OSError(errno.EFBIG, f"larger than what is left of the limit ({limit} bytes)", path)
             if source is not None:
                 files[path] = source.read()
                 limit -= member.size
-            archive.members = []  # type: ignore[attr-defined]  # tarfile keeps them all
     return files
 
 

@@ -169,12 +169,8 @@ def from_registry(engine: Engine, name: str, progress: Progress) -> Base:
 
 
 def _registry_digest(engine: Engine, name: str, progress: Progress) -> str:
-    with progress.step(f"base: look up {name} in the registry") as step, _answer_within(engine, REGISTRY_SECONDS):
-        try:
-            digest: str = engine.client.images.get_registry_data(name).id
-        except SDK_ERRORS:
-            step.failed = ""  # the caller reports why, and what it does instead
-            raise
+    with progress.step(f"base: look up {name} in the registry"), _answer_within(engine, REGISTRY_SECONDS):
+        digest: str = engine.client.images.get_registry_data(name).id
     return digest
 
 

@@ -84,7 +84,9 @@ def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
     # In the order in which they are applied.
     for number, patch in enumerate(build.patches, 1):
         (folder / "patches").mkdir(exist_ok=True)
-        shutil.copyfile(patch.path, folder / "patches" / f"{number:02}-{NO_NAME.sub('-', patch.path.name)}")
+        # Of a name that is as long as a file's can be, the end.
+        name = f"{number:02}-{NO_NAME.sub('-', patch.path.name)[-200:]}"
+        shutil.copyfile(patch.path, folder / "patches" / name)
     if build.own_bazel:
         (folder / "bazel").mkdir()
         source.pack(build.own_bazel.path, folder / "bazel" / "bazel.tar", as_file="bin/bazel")

@@ -10,6 +10,8 @@ import tarfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from posixpath import normpath
+from typing import Any
 
 import msgspec
 
@@ -18,12 +20,14 @@ from tfbuild.engine.faults import translated
 from tfbuild.errors import BadMirror, UnknownImage
 from tfbuild.pipeline.build_context import Base, Context
 from tfbuild.plan import Build
-from tfbuild.util.files import decode
+from tfbuild.util.files import Foreign, decode, members
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import cause
 
 SCHEMA = "tfbuild.bundle/2"
 LIST = "bundle.json"
+# In a file of `docker save`: how Docker lists its images, and since Docker 25 how OCI does.
+MANIFEST, INDEX = "manifest.json", "index.json"
 MOST_LIST = 1 << 24
 REPOSITORY = "tfbuild-bundle"
 # The stages that download, by the arguments that replace them: for a compile, and for an image.
@@ -112,13 +116,21 @@ def write_bundle(engine: Engine, path: Path, builds: Iterable[BundledBuild]) -> 
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Read a bundle's list. Raises BadMirror."""
+    """Read a bundle's list. Raises BadMirror, also for one with an image that is not listed, or not named by us."""
+    texts: dict[str, bytes] = {}
     try:
-        with tarfile.open(path, "r:") as archive:
-            member = archive.getmember(LIST)
-            file = archive.extractfile(member)
-            listing = decode(file.read(MOST_LIST) if file else b"", Listing)
-    except (OSError, tarfile.TarError, KeyError, ValueError) as error:
+        with Foreign(path, MOST_LIST) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            for member in members(archive, str(path)):
+                name = normpath(member.name)
+                if name in (LIST, MANIFEST, INDEX) and (content := archive.extractfile(member)):
+                    texts[name] = content.read(MOST_LIST)
+        listing = decode(texts[LIST], Listing)
+        tags = {str(tag) for row in decode(texts[MANIFEST], list[dict[str, Any]]) for tag in row.get("RepoTags") or ()}
+        rows = decode(texts.get(INDEX, b"{}"), dict[str, Any]).get("manifests", ())
+        tags |= {str(row["annotations"]["io.containerd.image.name"]).removeprefix("docker.io/library/") for row in rows}
+        if strangers := sorted(tags - {name for name in listing.layers if name.startswith(f"{REPOSITORY}:")}):
+            raise ValueError(f"it has an image that it does not list: {strangers[0]}")
+    except (OSError, tarfile.TarError, KeyError, ValueError, AttributeError, TypeError) as error:
         raise BadMirror(f"{path} is not a bundle, or is damaged: {cause(error)}", hint=BUNDLE_HINT) from error
     if listing.schema != SCHEMA:
         raise BadMirror(f"{path} is {listing.schema}, not {SCHEMA}", hint=BUNDLE_HINT)

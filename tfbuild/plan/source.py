@@ -19,7 +19,7 @@ from tfbuild import facts
 from tfbuild.errors import BadInput, Unsupported, UsageError
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import RangeRow, table
-from tfbuild.util.files import access_problem, open_regular, read_regular
+from tfbuild.util.files import MOST_CONTENT, Foreign, access_problem, read_regular
 
 REPOSITORY = "https://github.com/tensorflow/tensorflow"
 FILE = "source.tar"
@@ -110,7 +110,7 @@ def digest(path: Path) -> str:
     """Return the sha256 of a file's contents, in hex."""
     import hashlib
 
-    with open_regular(path) as file:
+    with Foreign(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -145,14 +145,19 @@ def tree_digest(tree: Path) -> str:
 
 
 def _packed(tree: Path) -> Iterator[Path]:
-    """Yield the files, links and empty folders of a tree, in the same order on every machine."""
+    """Yield the files, links and empty folders of a tree, in the same order on every machine. Raises BadInput."""
+    content = 0
     for folder, names, files in os.walk(tree):
         top = Path(folder) == tree
         if not names and not files and not top:
             yield Path(folder)
         names[:] = sorted(name for name in names if not (top and SKIPPED.fullmatch(name)))
         links = [name for name in names if Path(folder, name).is_symlink()]
-        yield from (Path(folder, name) for name in sorted([*files, *links]) if not (top and SKIPPED.fullmatch(name)))
+        for path in (Path(folder, name) for name in sorted([*files, *links]) if not (top and SKIPPED.fullmatch(name))):
+            content += 512 + path.lstat().st_size
+            if content > MOST_CONTENT:
+                raise BadInput(f"{tree} has more than {MOST_CONTENT >> 30} GiB of files", hint="du --apparent-size")
+            yield path
 
 
 # --- the user's changes -----------------------------------------------------------------------------------------------

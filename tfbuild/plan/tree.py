@@ -3,9 +3,9 @@
 A tree that is newer than the facts is planned with what it says; the rest is that of the newest release before it.
 """
 
-import io
 import re
 import shlex
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from packaging.version import Version
 from tfbuild.errors import BadInput
 from tfbuild.facts import release_table, releases
 from tfbuild.facts.release_table import RangeRow, ReleaseTable, base, is_version, table
-from tfbuild.util.files import open_regular
+from tfbuild.util.files import read_regular
 
 PIP = "tensorflow/tools/pip_package"
 LOCK = re.compile(r"requirements_lock_3_(\d+)\.txt")
@@ -28,8 +28,10 @@ CUDA_CONFIG = re.compile(r"cuda(\d+)_version")
 # The compiler of the official builds.
 CLANG = re.compile(r"--repo_env=BAZEL_COMPILER=/usr/lib/llvm-(\d+)/bin/clang")
 # configure.py asks for NAME in get_var(environ_cp, 'NAME', ...); other names in quotes may be read.
-ENV_QUESTION = re.compile(r"\(\s*\w*env\w*,\s*(?:\w+=)?['\"]([A-Z]+_\w+)['\"]")
+ENV_QUESTION = re.compile(r"\(\s*(\w+),\s*(?:\w+=)?['\"]([A-Z]+_\w+)['\"]")
 QUOTED_NAME = re.compile(r"['\"]([A-Z]+(?:_[A-Z0-9]+)+|CC|CXX)['\"]")
+# TensorFlow's files have 60 KB. The time of shlex grows with the square of a line's length.
+MOST_TEXT, LONGEST_LINE = 1 << 20, 10_000
 RESTORE_HINT = "--source takes the tree as TensorFlow has it: restore that file (git checkout)"
 
 # Returns a file's text by its path, None where the tree has no such file.
@@ -44,15 +46,17 @@ def parse_rc(text: str) -> dict[str, tuple[str, ...]]:
 
     Raises ValueError with a line that Bazel could not read either.
     """
-    options: dict[str, tuple[str, ...]] = {}
+    options: defaultdict[str, list[str]] = defaultdict(list)
     for line in text.replace("\\\n", " ").splitlines():
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f".bazelrc: a line of {len(line)} characters: {line.strip()[:80]}")
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
             raise ValueError(f".bazelrc: {error}: {line.strip()[:80]}") from error
         if words:
-            options[words[0]] = (*options.get(words[0], ()), *words[1:])
-    return options
+            options[words[0]] += words[1:]
+    return {name: tuple(words) for name, words in options.items()}
 
 
 # --- the tree's files -------------------------------------------------------------------------------------------------
@@ -63,9 +67,9 @@ class TreeFacts:
     """What one tree says.
 
     `version`: as the tree has it. `bazelversion`: the first line of .bazelversion. `configs`: what each config of
-    .bazelrc stands for. `questions`: the variables that answer
-    configure.py's; `reads`: the others that it names. `lock_files`: the Pythons from 3.11 on with a file of pinned
-    packages. `clang`: the official builds' compiler, such as "clang-18".
+    .bazelrc stands for. `questions`: the variables that answer configure.py's; `reads`: the others that it names.
+    `lock_files`: the Pythons from 3.11 on with a file of pinned packages. `clang`: the official builds' compiler, such
+    as "clang-18".
     """
 
     version: str
@@ -82,8 +86,7 @@ def read_folder(folder: Path) -> TreeFacts:
 
     def read_text(path: str) -> str | None:
         try:
-            with io.TextIOWrapper(open_regular(folder / path), encoding="utf-8") as file:
-                return file.read()
+            return read_regular(folder / path, MOST_TEXT).decode().replace("\r\n", "\n")
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, UnicodeDecodeError) as error:
@@ -103,7 +106,7 @@ def read_tree(read_text: ReadText, names: Iterable[str]) -> TreeFacts:
     """
     rc = parse_rc(read_text(".bazelrc") or "")
     configure = read_text("configure.py") or ""
-    questions = set(ENV_QUESTION.findall(configure))
+    questions = {name for where, name in ENV_QUESTION.findall(configure) if "env" in where}
     configs = {key.partition(":")[2] for key in rc if key.startswith(("build:", "common:"))}
     bazelversion = (read_text(".bazelversion") or "").partition("\n")[0].strip()
     if bazelversion and not is_version(bazelversion):

@@ -2,15 +2,18 @@
 
 import errno
 import fcntl
+import io
 import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from io import BufferedReader
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from tfbuild.errors import DiskFull, TfbuildError, UsageError
+from tfbuild.errors import DiskFull, UsageError
+
+if TYPE_CHECKING:
+    import tarfile
 
 T = TypeVar("T")
 # In the current folder: build contexts and logs, and the reports of verifications and benchmarks.
@@ -18,10 +21,11 @@ WORK = Path("build")
 REPORTS = Path("reports")
 # In a folder that a process locks.
 LOCK = ".lock"
-PREFIX = "tfbuild-"
 FULL = (errno.ENOSPC, errno.EDQUOT)
-# Of a file that a user names: /dev/zero has no end.
-MOST_NAMED = 64 << 20
+# Of a text: /dev/zero has no end, and a file can have a hole of terabytes.
+MOST_TEXT = 64 << 20
+# Of an archive or a tree. TensorFlow's largest image has 60,000 files and 10 GB of content.
+MOST_CONTENT = 32 << 30
 
 
 def replace_file(path: Path, content: bytes | str) -> Path:
@@ -41,29 +45,55 @@ def replace_file(path: Path, content: bytes | str) -> Path:
     return path
 
 
-def read_regular(path: Path, most: int = -1) -> bytes:
-    """Read at most `most` bytes of a regular file; a pipe would be waited for. Raises OSError."""
-    with open_regular(path) as file:
-        return file.read(most)
+class Foreign(io.FileIO):
+    """A regular file by others, opened for reading without waiting for a pipe; gives at most `most` bytes at once.
+
+    zipfile and tarfile read a list of members, or a name, at once, however long it says it is; files have holes.
+    Raises OSError for anything but a regular file, and with EFBIG beyond the limit.
+    """
+
+    def __init__(self, path: Path, most: int = MOST_TEXT) -> None:
+        super().__init__(path, opener=_unblocked)
+        self._most = most
+        if not stat.S_ISREG(os.fstat(self.fileno()).st_mode):
+            self.close()
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or size < 0:
+            size = min(self._most, max(0, os.fstat(self.fileno()).st_size - self.tell()) or self._most) + 1
+        if size > self._most + 1 or len(content := super().read(size) or b"") > self._most:
+            raise OSError(errno.EFBIG, f"more than {self._most} bytes", self.name)
+        return content
 
 
-def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading. Raises OSError for anything else, also for a pipe, without waiting."""
-    file = open(path, "rb", opener=_unblocked)  # noqa: SIM115
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return file
+def members(archive: "tarfile.TarFile", name: str) -> "Iterator[tarfile.TarInfo]":
+    """Yield the members of an archive by others, which are counted. Raises OSError with EFBIG beyond MOST_CONTENT."""
+    content = 0
+    for member in archive:
+        content += 512 + member.size
+        if member.size < 0 or content > MOST_CONTENT:
+            raise OSError(errno.EFBIG, f"it has more than {MOST_CONTENT} bytes of files", name)
+        yield member
+        archive.members = []  # type: ignore[attr-defined]  # tarfile keeps them all
+
+
+def read_regular(path: Path, most: int = MOST_TEXT) -> bytes:
+    """Return the content of a regular file of at most `most` bytes. Raises OSError."""
+    with Foreign(path, most) as file:
+        return file.read()
 
 
 def read_named(path: Path) -> bytes:
-    """Read at most MOST_NAMED bytes of a file that a user names, or of a shell's `<(command)`. Raises OSError."""
+    """Return the content of a file that a user names, or of a shell's `<(command)`. Raises OSError."""
     with open(path, "rb", opener=_unblocked) as file:
         os.set_blocking(file.fileno(), True)
-        content = file.read(MOST_NAMED)
-        if not content and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EPIPE, "a pipe that nobody writes to", str(path))
-        return content
+        content = file.read(MOST_TEXT + 1)
+    if len(content) > MOST_TEXT:
+        raise OSError(errno.EFBIG, f"more than {MOST_TEXT} bytes", str(path))
+    if not content and path.is_fifo():
+        raise OSError(errno.EPIPE, "a pipe that nobody writes to", str(path))
+    return content
 
 
 def _unblocked(path: str, flags: int) -> int:
@@ -138,15 +168,10 @@ def writing(folder: Path, hint: str = FOLDER_HINT) -> Iterator[None]:
     except OSError as error:
         if error.filename is None and error.errno not in (*FULL, errno.EFBIG):
             raise
-        raise refusal(error, folder, f"cannot write to {error.filename or folder}: {error.strerror}", hint) from error
-
-
-def refusal(error: OSError, path: Path, message: str, hint: str) -> TfbuildError:
-    """Return DiskFull if the error says that no space is left for `path`, else UsageError with message and hint."""
-    if error.errno in FULL:
-        again = "free some space; then the same command continues from there"
-        return DiskFull(f"no space is left for {path}", hint=again)
-    return UsageError(message, hint=hint)
+        if error.errno in FULL:
+            again = "free some space; then the same command continues from there"
+            raise DiskFull(f"no space is left for {folder}", hint=again) from error
+        raise UsageError(f"cannot write to {error.filename or folder}: {error.strerror}", hint=hint) from error
 
 
 def check_writable(folder: Path) -> None:
@@ -181,7 +206,7 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def temporary_folder(prefix: str = PREFIX, parent: Path | None = None) -> Iterator[Path]:
+def temporary_folder(prefix: str = "tfbuild-", parent: Path | None = None) -> Iterator[Path]:
     """Yield a new folder in `parent` (default: the system's for temporary files), only readable by this user.
 
     It is removed when the block ends; a killed process leaves it. Raises OSError.

@@ -25,8 +25,6 @@ WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,:+/@-]*")
 TEXT = None
 # In place of a pattern: a plan or a run looks the value up, or reads it, and refuses what it does not know.
 LOOKED_UP = None
-# Of a value: each release that refuses one repeats it, and messages are searched for secrets.
-MOST_CHARACTERS = 10_000
 
 
 class Identifier(Enum):
@@ -84,12 +82,7 @@ def option(default: T, *declared: Any, **more: Any) -> T:
 
 @cache
 def declared(kind: "type[DataclassInstance]") -> Options:
-    """Return the options that are the fields of a dataclass, by their names on a command line.
-
-    Raises TypeError for a field that is not declared as an option.
-    """
-    if undeclared := [row.name for row in fields(kind) if "option" not in row.metadata]:
-        raise TypeError(f"{kind.__name__}.{undeclared[0]} is not declared as an option: see tfbuild/util/options.py")
+    """Return the options that are the fields of a dataclass, by their names on a command line."""
     return {row.name.replace("_", "-"): row.metadata["option"] for row in fields(kind)}
 
 
@@ -123,11 +116,9 @@ def texts(value: Any) -> Sequence[str]:
 
 
 def refuse_invalid(request: "DataclassInstance") -> None:
-    """Raise UsageError for values that are too long, that have control characters, or do not match their pattern."""
+    """Raise UsageError for values that have control characters, or do not match their pattern."""
     for name, row, value in given(request):
         for text in texts(value):
-            if len(text) > MOST_CHARACTERS:
-                raise UsageError(f"--{name} has {len(text):,} characters", hint=f"{MOST_CHARACTERS:,} at most")
             if not text.isprintable():
                 raise UsageError(f"--{name} has control characters in it: {text!r}", hint="one line of plain text")
             if row.pattern and not row.pattern.fullmatch(text):

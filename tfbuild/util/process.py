@@ -15,8 +15,6 @@ from typing import IO
 from tfbuild.errors import without_secrets
 from tfbuild.util.files import remove, writing
 
-CHUNK = 65536
-
 
 def ending_signals() -> list[signal.Signals]:
     """Return the signals that end this process; one that it was started to ignore, as by nohup, is left out."""
@@ -170,7 +168,7 @@ class Attached:
             if not events and time.monotonic() >= deadline:
                 raise TimeoutError
             for key, _ in events:
-                if chunk := os.read(key.fd, CHUNK):
+                if chunk := os.read(key.fd, 65536):
                     key.data.extend(chunk)
                 else:
                     self._selector.unregister(key.fileobj)

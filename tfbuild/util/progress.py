@@ -13,14 +13,13 @@ from tfbuild.errors import fit
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-HEARTBEAT_SECONDS = 60.0
 GOOD_OUTCOMES = ("done", "cached", "pass", "skip")
 
 
 class Step:
     """A named piece of work; `detail` is what it does at the moment, `share` (0 to 1) how much is done.
 
-    `outcome` is shown where its block succeeds, `failed` where it raises.
+    `outcome` is shown where its block succeeds.
     """
 
     def __init__(self, title: str) -> None:
@@ -28,7 +27,6 @@ class Step:
         self.detail = ""
         self.share: float | None = None
         self.outcome = "done"
-        self.failed = "failed"
         self.started = time.monotonic()
 
     @property
@@ -40,7 +38,7 @@ class Step:
 class Progress:
     """Reports steps and notes. A note is a call: ``progress("base: no registry answers, using Debian's packages")``."""
 
-    def __init__(self, stream: TextIO | None = None, *, heartbeat: float = HEARTBEAT_SECONDS) -> None:
+    def __init__(self, stream: TextIO | None = None, *, heartbeat: float = 60.0) -> None:
         stream = stream or sys.stderr
         on_terminal = stream.isatty() and os.environ.get("TERM") not in (None, "dumb", "unknown")
         self._display: Plain | Live = Live(stream) if on_terminal else Plain(stream, heartbeat)
@@ -50,7 +48,8 @@ class Progress:
 
     def draw(self) -> None:
         """Draw the terminal now, and from now on only when this is called: a drawing thread disturbs measurements."""
-        self._display.draw()
+        if isinstance(self._display, Live):
+            self._display.draw()
 
     def start(self, title: str) -> Step:
         """Begin a step; finish() ends it."""
@@ -59,7 +58,7 @@ class Progress:
         return step
 
     def finish(self, step: Step, outcome: str) -> None:
-        """End a step; `outcome`: done, cached, failed or canceled, or "" where a note reports it."""
+        """End a step; `outcome`: done, cached, failed or canceled."""
         self._display.ended(step, outcome, duration(step.seconds))
 
     @contextmanager
@@ -69,7 +68,7 @@ class Progress:
         try:
             yield step
         except BaseException as error:
-            self.finish(step, "interrupted" if isinstance(error, KeyboardInterrupt) else step.failed)
+            self.finish(step, "interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
             raise
         self.finish(step, step.outcome)
 
@@ -105,11 +104,7 @@ class Plain:
         finished.set()
         # Otherwise a heartbeat could follow the end of the step.
         heartbeat.join()
-        if outcome:
-            self.note(f"{step.title}: {outcome} ({took})")
-
-    def draw(self) -> None:
-        """Do nothing: a log only gets lines."""
+        self.note(f"{step.title}: {outcome} ({took})")
 
     def _beat(self, step: Step, finished: threading.Event) -> None:
         while not finished.wait(self._heartbeat):
@@ -151,8 +146,6 @@ class Live:
         self._running.remove(step)
         if not self._running:
             self._live.stop()
-        if not outcome:
-            return
         good = outcome in GOOD_OUTCOMES
         mark = Text("✓ " if good else "✗ ", style="green" if good else "red")
         result = Text(f"  {took}" + ("" if outcome == "done" else f" ({outcome})"), style="dim")

@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         plan = read_plan(options.plan)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         print(f"tfbuild-smoke: {options.plan}: {error}", file=sys.stderr)
         return 2
     checks = run(plan)
@@ -38,16 +38,16 @@ def main(arguments: list[str]) -> int:
 
 
 def read_plan(path: str) -> Plan:
-    """Read the plan from a JSON file, ignoring unknown keys. Raises OSError or ValueError."""
+    """Read the plan from a JSON file, ignoring unknown keys. Raises OSError, ValueError or RecursionError."""
     with open(path) as file:
         content: dict[str, Any] = json.load(file)
     if not isinstance(content, dict):
         raise ValueError("is not a JSON object")
-    known = {row.name: content[row.name] for row in fields(Plan) if content.get(row.name)}
-    values: dict[str, Any] = {
-        name: tuple(map(str, value)) if isinstance(value, list) else str(value) for name, value in known.items()
-    }
-    return Plan(**values)
+    known = {row.name: content[row.name] for row in fields(Plan) if content.get(row.name) is not None}
+    for name, value in known.items():
+        if not isinstance(value, list if isinstance(getattr(Plan, name), tuple) else str):
+            raise ValueError(f"{name} is {str(value)[:40]}")
+    return Plan(**tuples(known))
 
 
 def run(plan: Plan) -> dict[str, Judgement]:
