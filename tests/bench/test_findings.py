@@ -94,6 +94,8 @@ def test_the_primitives_that_ran_are_listed_by_kind() -> None:
         "on: oneDNN on threadpool (Intel AVX-512 with bfloat16) runs convolution: jit:avx512_core, "
         "brg_conv_fwd:avx512_core; matmul: brg_matmul:avx512_core"
     )
+    assert evidence._shorten("abcd") == "a, b, c, d"
+    assert evidence._shorten("abcde") == "a, b, c, d and 1 more"
     off = evidence.primitives("off: ", "onednn_verbose,v1,primitive,exec,cpu,gemm_api,,undef,src,attr,,mb8,0.1\n")
     assert (off.text, off.values) == ("off: no primitive of oneDNN runs", {})
 
@@ -103,6 +105,7 @@ def test_the_first_call_of_each_arm_is_listed() -> None:
     arms = tuple(replace(arm, first=0.5 + index, nodes=7 * index) for index, arm in enumerate(measured.arms))
     (finding,) = findings.derive("first_call", [replace(measured, arms=arms)])
     assert finding.text == "adds, the first call, measured once: baseline 0.50 s, arm 1.50 s (7 nodes)"
+    assert finding.values == {"first call of baseline": 0.5, "first call of arm": 1.5}
     assert findings.derive("first_call", [replace(measured, arms=arms[:1])]) == ()
 
 
@@ -114,6 +117,9 @@ def test_faults_and_memory_of_each_allocator_are_listed() -> None:
     assert finding.text == (
         "large, page faults a call and memory: baseline 10241 faults and 534 MiB, arm 0 faults and 582 MiB"
     )
+    assert finding.values == {
+        "faults of baseline": 10241.0, "faults of arm": 0.0, "MiB of baseline": 534.0, "MiB of arm": 582.0,
+    }  # fmt: skip
     assert findings.derive("page_faults", [measured]) == (), "nothing was counted"
 
 
@@ -264,6 +270,7 @@ def test_fused_is_compared_with_unfused_in_the_layout_that_is_not_the_baseline()
     (finding,) = findings.derive("fused", [measured])
     assert finding.text.startswith("x: fused NCHW against unfused NCHW: faster, x")
     assert finding.text.endswith(" in CPU time")
+    assert finding.values["low"] < finding.values["median"] < finding.values["high"]
     assert finding.values["median"] == pytest.approx(5.0, rel=0.02)
     assert findings.derive("fused", [replace(measured, arms=measured.arms[:3])]) == ()
 

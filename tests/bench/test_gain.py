@@ -68,6 +68,60 @@ def test_what_the_official_wheel_is_compiled_for_is_no_gain() -> None:
     assert set(names["2.20.0"]) - set(names["2.21.0"]) == {"cast to float16, 1 Mi"}
 
 
+HOST = cpus.parse(machine("rocky9-zen5").cpuinfo())
+
+
+@each(
+    "name, lacks, runs",
+    [
+        ("Xeon X5650", ("avx", "f16c"), "a build from source for it: invoke build --cpu x86-64-v2"),
+        ("Xeon E5-2690", ("f16c",), "official wheels up to 2.20.0, or a build from source for it: invoke build"),
+        ("Opteron 6212", ("f16c",), "official wheels up to 2.20.0, or a build from source for it: invoke build"),
+        ("haswell", (), ""),
+    ],
+)
+def test_where_the_official_wheel_dies_is_said_what_runs(name: str, lacks: tuple[str, ...], runs: str) -> None:
+    cpu = gain.named(name, HOST)
+    title, text = gain.official_wheel_here(cpu)
+    assert (gain.lacks_for_official_wheel(cpu), title) == (lacks, "dies here" if lacks else "unused")
+    assert (
+        text.endswith("(by the official wheel of 2.21.0)")
+        or f"for lack of {' '.join(lacks)}; what runs: {runs}" in text
+    )
+    answer = gain.gain(cpu)
+    assert (answer.cpu, answer.release, answer.lacks, answer.wheel) == (name, "2.21.0", lacks, "f16c")
+    assert (text in answer.answer) == bool(lacks)
+    assert bool(answer.operations) == (answer.report is not None) == (not lacks)
+
+
+@each(
+    "name, others, used",
+    [
+        ("", ["bfloat16", "conda-forge", "zentf"], "use AVX2 AVX512F AVX512_VNNI AVX512_BF16 FMA, which"),
+        ("host", ["bfloat16", "conda-forge"], "use AVX2 AVX512F AVX512_VNNI AVX512_BF16 FMA, which"),
+        ("sapphirerapids", ["bfloat16", "conda-forge"], "use AVX2 AVX512F AVX512_VNNI AVX512_BF16 FMA, which"),
+        ("haswell", ["conda-forge"], "use AVX2 FMA, which the official wheel leaves unused. Measured for 2.14.1: "),
+        ("avx,f16c", [], "use nothing that the official wheel does not."),
+        ("graviton3", [], "is not known: nothing was measured on aarch64."),
+    ],
+)
+def test_a_cpu_gets_what_a_compile_would_use_and_what_else_there_is(name: str, others: list[str], used: str) -> None:
+    """What a plan drops (float16 in 2.21) or only libraries use (AMX) is not named."""
+    answer = gain.gain(gain.named(name, HOST) if name else HOST)
+    assert [row.name for row in answer.others] == others
+    assert used in answer.answer
+
+
+def test_each_operation_has_its_effect() -> None:
+    shown = gain.gain(HOST).operations
+    assert ("exp, 1 Mi", "1.53 [1.51, 1.55]", "faster") in shown
+    assert {effect for *_, effect in shown} == {"faster", "the same"}
+    intel = gain.gain(gain.named("Xeon Gold 6148", HOST))
+    assert ("sum of rows, 1 Mi", "0.92 [0.91, 0.93]", "slower") in intel.operations
+    assert intel.report is not None
+    assert intel.report.title.startswith("intel-tensorflow-avx512 2.14.0, ")
+
+
 def test_what_is_said_of_bfloat16_is_in_its_report() -> None:
     (row,) = [row for row in facts.rows("alternatives", gain.Alternative) if row.report]
     report = json.loads((RESULTS / f"{row.report}.json").read_text())

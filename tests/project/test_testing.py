@@ -54,8 +54,8 @@ def test_all_that_is_checked_without_an_engine(steps: list[list[str]]) -> None:
 @pytest.mark.parametrize(
     ("path", "options", "marks", "words"),
     [
-        ("tests/measure/test_aa.py", {}, "", ["tests/measure/test_aa.py"]),
-        ("measure/test_aa.py::test_x[1]", {}, "", ["tests/measure/test_aa.py::test_x[1]"]),
+        ("tests/measure/test_probe.py", {}, "", ["tests/measure/test_probe.py"]),
+        ("measure/test_probe.py::test_x[1]", {}, "", ["tests/measure/test_probe.py::test_x[1]"]),
         ("with_engine", {}, "", ["--numprocesses=3", "--no-loadscope-reorder", "tests/with_engine"]),
         ("with_engine", {"nightly": True}, testing.NIGHTLY, [THOROUGH, "tests/with_engine"]),
     ],
