@@ -65,7 +65,7 @@ COMPARED: dict[str, Said] = {
     "Bazel": (releases.bazel, lambda tree, _: tree.bazelversion),
     "wheel": (lambda _: True, lambda tree, release: releases.wheel(release).target in tree.wheel_targets),
     "programs": (
-        releases.host_tools,
+        lambda release: tuple(row.name for row in releases.rows(table().host_tool, release)),
         lambda tree, release: tuple(
             name for name in tree.host_tools if name != "rsync" or not release.startswith("2.14.")
         ),

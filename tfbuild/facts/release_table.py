@@ -159,12 +159,11 @@ class CompileCost(RangeRow, frozen=True, kw_only=True):
         took = f"{self.cpu_hours:.1f} hours of one processor, {self.disk:g} GB of disk, {self.memory} GB of memory"
         if not self.wanted:
             return f"{took}, recorded for {self.recorded} on {self.machine}"
-        hours = " to ".join(dict.fromkeys(f"{hours:.0f}" for hours in (self.cpu_hours, self.most_hours)))
-        more = f"; {self.counted[0]} has {self.counted[1]:,}" if self.most_hours > self.cpu_hours else ""
-        return (
-            f"{hours} hours of one processor: tfbuild has not compiled {self.wanted}; {self.recorded} took {took} on "
-            f"{self.machine}, for {self.actions:,} actions{more}"
-        )
+        larger = self.most_hours > self.cpu_hours
+        most = f" to {self.most_hours:.0f}" if larger else ""
+        more = f"; {self.counted[0]} has {self.counted[1]:,}" if larger else ""
+        why = f"tfbuild has not compiled {self.wanted}; {self.recorded} took {took} on {self.machine}"
+        return f"{self.cpu_hours:.0f}{most} hours of one processor: {why}, for {self.actions:,} actions{more}"
 
 
 class HermeticPython(Sourced, frozen=True, kw_only=True):

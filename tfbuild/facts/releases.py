@@ -172,11 +172,6 @@ def hermetic(release: str) -> bool:
     return bool(rows(table().hermetic_python, release))
 
 
-def host_tools(release: str) -> tuple[str, ...]:
-    """Return the programs that the tree calls besides a compiler; Debian's packages have the same names."""
-    return tuple(tool.name for tool in rows(table().host_tool, release))
-
-
 def constraints(release: str, step: release_table.Step = "run") -> tuple[str, ...]:
     """Return the pip constraints that the wheel needs to work today ("run") or to be built ("build")."""
     return tuple(

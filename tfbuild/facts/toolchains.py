@@ -5,7 +5,6 @@ import re
 from packaging.version import Version
 
 from tfbuild import facts
-from tfbuild.errors import Unsupported
 from tfbuild.facts import Facts
 
 
@@ -139,16 +138,6 @@ def default_base() -> BaseImage:
 def base_pythons() -> tuple[str, ...]:
     """Return the Pythons that bases have, oldest first."""
     return tuple(dict.fromkeys(row.python for row in bases()))
-
-
-def bases_with(python: str) -> tuple[BaseImage, ...]:
-    """Return the bases with that Python, the oldest Debian first; raises Unsupported if there is none."""
-    matches = tuple(row for row in bases() if row.python == python)
-    if not matches:
-        raise Unsupported(
-            f"no base image with Python {python} is known", hint=f"one of: {', '.join(base_pythons())}; or --base NAME"
-        )
-    return matches
 
 
 def debian_of(image: str) -> Distribution | None:

@@ -144,7 +144,7 @@ def toolchain(build: Build) -> Toolchain:
     base = toolchains.find_base(build.base_image)
     suite = toolchains.llvm_suite(base.distribution, compiler) if base else ""
     return Toolchain(
-        packages=packages(compiler, *releases.host_tools(release)),
+        packages=packages(compiler, *(tool.name for tool in releases.rows(table().host_tool, release))),
         system_packages=tuple(sorted({name for row in build.system_libs for name in row.packages})),
         requirements=python_requirements(release),
         llvm=(rows.llvm.url, suite, rows.llvm.key, rows.llvm.fingerprint) if suite else (),

@@ -230,7 +230,11 @@ def default_base() -> tuple[str, str]:
 
 def base_for_wheel(python: str) -> BaseImage:
     """Return the base for an existing wheel: one that can be made without a registry, if there is one."""
-    return min(toolchains.bases_with(python), key=lambda row: not row.bootstrap)
+    bases = [row for row in toolchains.bases() if row.python == python]
+    if not bases:
+        known = ", ".join(toolchains.base_pythons())
+        raise Unsupported(f"no base image with Python {python} is known", hint=f"one of: {known}; or --base NAME")
+    return min(bases, key=lambda row: not row.bootstrap)
 
 
 def debian_pythons() -> str:
