@@ -1,9 +1,13 @@
 """Images in a fake registry, with the labels of real plans."""
 
 import json
+import os
+import subprocess
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
+from tests.commandline import ROOT
 from tests.oci.fake_registry import FakeRegistry, connect
 from tfbuild import plan
 from tfbuild.context.labels import labels_of
@@ -77,3 +81,15 @@ def gather(fake: type[FakeRegistry], name: str) -> list[str]:
     own = published(fake, name)
     rows = indexes.update(connect(fake), own.release, own.target, lambda _: None)
     return [tag for tag, images in rows.items() if own in images]
+
+
+def pull_script(
+    folder: Path, repository: str, *arguments: str, cpuinfo: str = "flags\t\t: fpu sse2 avx\n", **more: str
+) -> "subprocess.CompletedProcess[str]":
+    """What pull.sh would pull on a CPU. `folder`: for scratch files; `more`: variables."""
+    (folder / "cpuinfo").write_text(cpuinfo)
+    env = {"PATH": os.environ["PATH"], "TFBUILD_CPUINFO": str(folder / "cpuinfo"), "DRY_RUN": "1"}
+    return subprocess.run(
+        ["dash", ROOT / "pull.sh", repository, *arguments], capture_output=True, text=True, check=False, timeout=60,
+        env={**env, "DOCKER_CONFIG": str(folder), **more},
+    )  # fmt: skip

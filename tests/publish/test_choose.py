@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packaging.version import Version
 
 from tests.cpu.machines import machine
 from tfbuild import cpu, plan
@@ -47,24 +46,6 @@ def images(draw: st.DrawFn) -> list[Published]:
     ]
 
 
-def fits(image: Published, features: frozenset[str]) -> bool:
-    return image.platform == "linux/amd64" and image.features <= features
-
-
-@given(images(), feature_sets)
-def test_the_choice_fits_and_no_larger_set_does(published: list[Published], features: frozenset[str]) -> None:
-    choice = choose.choose(published, platform="linux/amd64", features=features)
-    newest = max((Version(image.release) for image in published), default=None)
-    among = [image for image in published if Version(image.release) == newest]
-    fitting = [image for image in among if fits(image, features)]
-    if choice.best is None:
-        assert not fitting
-        return
-    assert choice.best in fitting
-    assert not [image for image in fitting if image.features > choice.best.features]
-    assert {image.id for image in choice.passed_over} == {image.id for image in published} - {choice.best.id}
-
-
 def index(published: list[Published]) -> manifests.Manifest:
     content = indexes.index_content(published)
     return manifests.Manifest(digest=manifests.digest_of(content), media_type=manifests.INDEX, content=content)
@@ -96,14 +77,14 @@ def test_entries_name_their_level_but_the_slowest_which_plain_docker_takes(
     platform: str, cpus: list[str], variants: list[str | None]
 ) -> None:
     sets = [isa.resolve(name, arch=plan.PLATFORMS[platform]) for name in cpus]
-    published = [
-        replace(SAME_SET[0], platform=platform, digest=f"sha256:{number:064}", features=frozenset(own.features))
+    several = [
+        replace(published("avx"), platform=platform, digest=f"sha256:{number:064}", features=frozenset(own.features))
         for number, own in enumerate(sets)
     ]
-    sent = index(published)
+    sent = index(several)
     rows = sent.json()["manifests"]
     assert [row["platform"].get("variant") for row in rows] == variants
-    assert len(indexes.read_index(sent)) == len(published)
+    assert len(indexes.read_index(sent)) == len(several)
     # Plain docker takes the first one of the highest variant that the host runs.
     speeds = [row["annotations"]["io.tfbuild.speed"] for row in rows]
     for variant in {*variants} - {None}:
@@ -142,14 +123,6 @@ def published(name: str, release: str = "2.20.0", created: str = "2026-01-01T00:
     )
 
 
-SAME_SET = [
-    Published(
-        id=f"2.20.0-mkl-py3.11-avx-{number}", digest=f"sha256:{number:064}", release="2.20.0", target="mkl",
-        python="3.11", platform="linux/amd64", instruction_set="avx", features=frozenset(("avx",)),
-        created="2026-01-01T00:00:00Z", media_type=manifests.IMAGES[0],
-    )
-    for number in range(3)
-]  # fmt: skip
 ONE_RELEASE = [published(name) for name in ("x86-64-v4", "avx", "x86-64-v2", "x86-64-v3")]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.publish.fake_images import pull_script
 from tests.servers import Handler, serving
 from tfbuild import facts
 from tfbuild.oci.manifests import digest_of
@@ -49,16 +50,6 @@ def hostile() -> Iterator[type[Hostile]]:
         yield handler
 
 
-def shell(hostile: type[Hostile], tmp_path: Path, more: Mapping[str, str] = {}) -> "subprocess.CompletedProcess[str]":
-    (tmp_path / "cpuinfo").write_text("flags\t\t: fpu sse2 avx\n")
-    repository = f"{hostile.host}/us/x"
-    env = {"PATH": os.environ["PATH"], "TFBUILD_CPUINFO": str(tmp_path / "cpuinfo"), "DRY_RUN": "1", "no_proxy": "*"}
-    env = {**env, "DOCKER_CONFIG": str(tmp_path), **more}
-    return subprocess.run(
-        ["dash", ROOT / "pull.sh", repository], capture_output=True, text=True, check=False, env=env, timeout=60
-    )
-
-
 class Proxy(Handler):
     """Records what curl requests of a proxy: CONNECT if it wants TLS."""
 
@@ -81,22 +72,16 @@ class Proxy(Handler):
     ],
 )
 def test_plain_http_is_only_used_for_loopback_addresses(host: str, first_request: str | None, tmp_path: Path) -> None:
-    (tmp_path / "cpuinfo").write_text("flags\t\t: fpu sse2 avx\n")
     handler = type("Here", (Proxy,), {"requests": []})
     with serving(handler) as address:
-        proxy = f"http://{address}"
-        env = {"PATH": os.environ["PATH"], "TFBUILD_CPUINFO": str(tmp_path / "cpuinfo"), "DRY_RUN": "1"}
-        done = subprocess.run(
-            ["dash", ROOT / "pull.sh", f"{host}/us/x"],
-            capture_output=True, text=True, check=False, timeout=60,
-            env=env | {"http_proxy": proxy, "https_proxy": proxy},
-        )  # fmt: skip
+        proxies = {"http_proxy": f"http://{address}", "https_proxy": f"http://{address}"}
+        done = pull_script(tmp_path, f"{host}/us/x", **proxies)
     assert done.returncode == 26
     assert handler.requests[:1] == ([first_request] if first_request else [])  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("path", ["us//base", "us/./base", "us/x/../base", "us/", "us/Base", "us/x:tag"])
-def test_what_is_no_repository_in_a_registry_is_refused(path: str) -> None:
+def test_what_is_no_repository_in_a_registry_is_refused(path: str, tmp_path: Path) -> None:
     """curl would ask for another one."""
     done = subprocess.run(
         ["dash", ROOT / "pull.sh", f"127.0.0.1:1/{path}"], capture_output=True, text=True, check=False
@@ -138,7 +123,7 @@ def test_an_identifier_that_cannot_be_one_is_passed_over_and_not_printed(
     rows = [row(str(number), labels={"id": name}, id=name, cpuinfo="avx") for number, name in enumerate(names)]
     rows += [row("four", cpuinfo="avx"), row("five", cpuinfo="avx512f\x9b31m")]
     hostile.index = json.dumps({"manifests": rows}, indent=2, ensure_ascii=False).replace("\\u001b", "\x1b").encode()
-    done = shell(hostile, tmp_path)
+    done = pull_script(tmp_path, f"{hostile.host}/us/x")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(f"@{rows[len(names)]['digest']} {PREFIX}four\n")
     assert done.stderr.splitlines() == [
@@ -221,7 +206,7 @@ def test_a_private_registry_is_read_with_dockers_login(
         self.wfile.write(body)
 
     hostile.do_GET = answer  # type: ignore[method-assign]
-    done = shell(hostile, tmp_path, store_login(tmp_path, host, place))
+    done = pull_script(tmp_path, f"{hostile.host}/us/x", **store_login(tmp_path, host, place))
     digest = json.loads(hostile.index)["manifests"][0]["digest"]
     assert done.stdout == f"{host}/us/x@{digest} {PREFIX}one\n", done.stderr
     tokens = 3 * ["Bearer issued"] if scheme == "Bearer" else 2 * [f"Basic {LOGIN}"]
@@ -232,7 +217,7 @@ def test_no_password_and_no_file_of_the_host_is_sent_to_a_realm(hostile: type[Ho
     """Otherwise the registry could choose who receives it."""
     (tmp_path / "secret").write_text('{"token": "secret"}')
     hostile.realm = f"file://{tmp_path}/secret"
-    assert shell(hostile, tmp_path).returncode == 26
+    assert pull_script(tmp_path, f"{hostile.host}/us/x").returncode == 26
     assert not [token for token in hostile.tokens if "secret" in token]
     hostile.tokens.clear()
     authorizations: list[str] = []
@@ -244,7 +229,7 @@ def test_no_password_and_no_file_of_the_host_is_sent_to_a_realm(hostile: type[Ho
 
     with serving(TokenServer) as host:
         hostile.realm, hostile.index = f"http://{host}/token", index()
-        done = shell(hostile, tmp_path, store_login(tmp_path, hostile.host, "file"))
+        done = pull_script(tmp_path, f"{hostile.host}/us/x", **store_login(tmp_path, hostile.host, "file"))
     assert done.returncode == 0, done.stderr
     assert authorizations == [""]
     assert hostile.tokens == ["", *3 * ["Bearer any"]]

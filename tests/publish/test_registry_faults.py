@@ -5,7 +5,6 @@ wrong image, a request without TLS elsewhere, or an endless wait. 24 means that 
 """
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -14,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.commandline import ROOT, answer
+from tests.commandline import answer
 from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry
 from tests.oci.fake_registry import fake as fake
-from tests.publish.fake_images import digest, gather, image
+from tests.publish.fake_images import digest, gather, image, pull_script
 from tests.servers import Handler, self_signed, serving
 from tfbuild.errors import RegistryRefused, UsageError
 from tfbuild.oci import transport
@@ -93,11 +92,7 @@ class Faulty:
     def run(self, verb: str) -> "subprocess.CompletedProcess[str]":
         place = f"{self.fake.host}/us/x"
         if verb == "pull.sh":
-            env = {"PATH": os.environ["PATH"], "DRY_RUN": "1", "TFBUILD_CPUINFO": str(self.folder / "cpuinfo")}
-            return subprocess.run(
-                ["dash", ROOT / "pull.sh", place], capture_output=True, text=True, check=False, timeout=60,
-                env={**env, "DOCKER_CONFIG": str(self.folder)},
-            )  # fmt: skip
+            return pull_script(self.folder, place, cpuinfo=(self.folder / "cpuinfo").read_text())
         words = {
             "pull": ("pull", "--dry-run", "--cpuinfo", str(self.folder / "cpuinfo")),
             "access": ("push", self.names[0], "--access"),

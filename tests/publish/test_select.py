@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from tests import servers
+from tests.ci.steps import executable
 from tests.cpu.machines import Machine, machine, machines, recording
 from tests.examples import few
 from tests.oci.fake_registry import FakeRegistry, connect
-from tests.publish.fake_images import gather, image, published
+from tests.publish.fake_images import gather, image, published, pull_script
 from tfbuild import cpu
 from tfbuild.cpu import isa
 from tfbuild.errors import NothingFits
@@ -77,20 +78,9 @@ def shell(
 ) -> "subprocess.CompletedProcess[str]":
     """`machine`: what `uname -m` says there."""
     with TemporaryDirectory() as folder:
-        (Path(folder) / "cpuinfo").write_text(text)
-        (Path(folder) / "uname").write_text(f"#!/bin/sh\necho {machine}\n")
-        (Path(folder) / "uname").chmod(0o755)
-        env = {
-            "PATH": f"{folder}:{os.environ['PATH']}",
-            "TFBUILD_CPUINFO": f"{folder}/cpuinfo",
-            "DRY_RUN": "1",
-            "no_proxy": "*",
-        }
-        repository = f"{fake.host}/us/x"
-        return subprocess.run(
-            ["dash", ROOT / "pull.sh", repository, *arguments],
-            capture_output=True, text=True, check=False, env=env, timeout=60,
-        )  # fmt: skip
+        executable(Path(folder) / "uname", f"echo {machine}")
+        path = f"{folder}:{os.environ['PATH']}"
+        return pull_script(Path(folder), f"{fake.host}/us/x", *arguments, cpuinfo=text, PATH=path)
 
 
 @few

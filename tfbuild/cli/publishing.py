@@ -141,8 +141,8 @@ def running_cpu(cpuinfo: str, ca_cert: str, chosen: str) -> Cpu:
         "local-version": (False, "end versions with the instruction set: 2.14.1+tfbuild.x86.64.v3"),
         "yank": ([], "add no wheel, but yank these; with an empty REASON, offer them again", "SET/WHEEL=REASON"),
         "variants": (False, "experimental: also make an index from which uv with wheel-variants takes its CPU's wheel"),
-        "sign": (False, "sign choose.json and choose.tsv with cosign, by your identity or that of the CI"),
-        "sign-options": ("", "sign them with these options of `cosign sign-blob`: '--key cosign.key'"),
+        "sign": (False, "sign choose.json with cosign, by your identity or that of the CI"),
+        "sign-options": ("", "sign it with these options of `cosign sign-blob`: '--key cosign.key'"),
     },
     examples=(
         "invoke index public --url https://wheels.example.com --local-version",
