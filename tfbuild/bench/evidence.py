@@ -51,7 +51,7 @@ class Observation:
 def observe(
     row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
 ) -> tuple[Finding, ...]:
-    """Record what the row's `evidence` names, within a share of the experiment's `seconds`."""
+    """Record the evidence that the row asks for, within a share of the experiment's `seconds`."""
     watch = WATCHED.get(row.evidence)
     end = time.monotonic() + SHARE * seconds
     observation = Observation(row=row, cases=cases, pool=pool, machine=machine, seconds=seconds, end=end)
@@ -165,7 +165,7 @@ def _pipeline_peaks(observation: Observation) -> Iterator[Finding]:
 
 
 def peaks_by_arm(ask: Callable[[Arm], Peak], arms: Sequence[Arm], end: float) -> dict[str, float]:
-    """Return MiB by the arm's name, of the arms that ran before the `end` (monotonic)."""
+    """Return the MiB of each arm that ran before `end` (monotonic), by the arm's name."""
     peaks: dict[str, float] = {}
     for arm in arms:
         if time.monotonic() > end:

@@ -115,7 +115,7 @@ class MeasuredGain(Facts, frozen=True, kw_only=True):
 
 
 def measured_gains() -> tuple[Gain, ...]:
-    """Return all that was measured, on ARCH alone."""
+    """Return all measurements; they are for ARCH alone."""
     return facts.rows("gains", Gain)
 
 

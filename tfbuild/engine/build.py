@@ -218,7 +218,7 @@ NO_SPACE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings:
-    """What the builder gets beside its context; see Engine.build.
+    """Settings of a build beside its context; see Engine.build.
 
     `labels`: added to those of the Dockerfile; they leave no step in the image's history.
     `seconds`: the time limit; None for no limit.

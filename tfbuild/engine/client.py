@@ -108,7 +108,7 @@ class Engine:
         return found
 
     def exists(self, ref: str) -> bool:
-        """Return whether the image is on this engine."""
+        """Return whether the engine has the image."""
         with suppress(UnknownImage):
             self.image(ref)
             return True

@@ -246,7 +246,7 @@ class Nightly(Sourced, frozen=True, kw_only=True):
 
 
 class ReleaseTable(Facts, frozen=True, kw_only=True):
-    """The whole file."""
+    """The tables of facts/releases.toml."""
 
     known_until: str
     release: tuple[Release, ...]

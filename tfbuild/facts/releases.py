@@ -215,7 +215,7 @@ def onednn_env(release: str, threading: str = "") -> tuple[tuple[str, str], ...]
 
 @cache
 def official_wheel(release: str, arch: str) -> release_table.OfficialWheel:
-    """Return how the wheels on PyPI are compiled and named."""
+    """Return how the release's wheels on PyPI are compiled and named."""
     return row(table().official_wheel, release, arch)
 
 
@@ -254,7 +254,7 @@ class GuardFeature(Facts, frozen=True):
 
 
 def guard(release: str) -> tuple[GuardFeature, ...]:
-    """Return what the guard of a release knows, in the order of its message."""
+    """Return the features that the guard of a release knows, in the order of its message."""
     return tuple(row for row in facts.rows("guard", GuardFeature) if version(row.since or "0") <= base(release))
 
 

@@ -46,7 +46,7 @@ class Exclusion(Facts, frozen=True, kw_only=True):
 
 
 class TargetTable(Facts, frozen=True, kw_only=True):
-    """The whole file."""
+    """The tables of facts/targets.toml."""
 
     target: tuple[Target, ...]
     exclusion: tuple[Exclusion, ...]

@@ -296,7 +296,7 @@ def cover(
 
 
 def best(own: Features, images: Sequence[Features], loss: Callable[[Features, Features], Loss]) -> Features | None:
-    """Return the image with which CPUs with that set lose least; None if they can run none."""
+    """Return the image with which CPUs with the set `own` lose least; None if they can run none of them."""
     return min((image for image in images if image <= own), key=lambda image: loss(own, image), default=None)
 
 

@@ -84,7 +84,7 @@ class Pool:
     """The running workers. `more`: further files for the containers, by path.
 
     `require_image`: raises if the image or the engine is gone, so that no worker is to blame for its end.
-    `sandbox`: confines the workers of images that are not trusted, and has probe.files().
+    `sandbox`: confines the workers of images that are not trusted, and has `probe_files()`.
     """
 
     engine: probe.Runner

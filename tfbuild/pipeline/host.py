@@ -45,7 +45,7 @@ END_SECONDS = 10
 def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: Progress) -> Exported:
     """Compile the wheel here, and write it with its sidecar to `output`.
 
-    Raises Unsupported where this machine lacks what it takes, and what a compile in a container raises.
+    Raises Unsupported if this machine lacks a program or package, and what a compile in a container raises.
     """
     machines.require(build, machine)
     maker = Maker(run=run, progress=progress)

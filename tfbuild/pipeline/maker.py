@@ -159,7 +159,7 @@ class Maker:
         return self._write(verifying.verify(self.engine, ref, baseline=baseline, progress=self.progress), ref)
 
     def baseline(self, ref: str, build: Build, make: Callable[[Build], str]) -> Baseline | str:
-        """Return what to compare the image `ref` with, or why there is nothing.
+        """Return the baseline for the image `ref`, or the reason why there is none.
 
         `make`: makes the official wheel's image if it is missing, and returns its name, or "" for no image.
         """

@@ -188,7 +188,7 @@ CPU_CONFIGS = {"native_arch_linux": "-march=native", "avx_linux": "-mavx", "avx2
 
 
 def refuse_flags(flags: tuple[str, ...]) -> None:
-    """Raise UsageError for a word that Bazel would take for a target; it may be the value of the flag before it."""
+    """Raise UsageError for a word that is neither a flag nor its value: Bazel would take it for a target."""
     for before, flag in pairwise(("", *flags)):
         value = not flag.startswith("-") and before.startswith("-") and "=" not in before
         if not value and not FLAG.fullmatch(flag.partition("=")[0]):

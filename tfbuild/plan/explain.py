@@ -87,7 +87,7 @@ def _used_by(feature: Feature, release: str) -> tuple[str, ...]:
 
 
 def legend() -> str:
-    """Return what the last column of the table means."""
+    """Return a sentence that explains the table's last column."""
     by_flag = ", ".join(use.part for use in isa.uses() if use.when == "flag")
     return (
         f"{by_flag}: code chosen by the flags; the others choose at run time. guard: named in TensorFlow's own message "

@@ -47,7 +47,7 @@ class Failure(Sourced, frozen=True, kw_only=True):
 
     @property
     def fixed(self) -> bool:
-        """Whether builds get a fix for it."""
+        """Whether tfbuild has a fix, which builds get."""
         return bool(self.flags or self.edits)
 
     def matches(self, log: str) -> bool:
@@ -61,7 +61,7 @@ class Failure(Sourced, frozen=True, kw_only=True):
 
 
 class Cause(Facts, frozen=True, kw_only=True):
-    """What the last lines of a failed build mean; facts/causes.toml explains the fields. The first that fits counts."""
+    """Why a build failed, by its last lines; facts/causes.toml explains the fields. The first that fits counts."""
 
     patterns: tuple[str, ...]
     error: str

@@ -37,7 +37,7 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """The name for people."""
+        """The name that messages use."""
         parts = [f"cache {self.cache}" + (", read only" if self.readonly else "")] if self.cache else []
         return "; ".join([*parts, *([f"executor {self.executor}"] if self.executor else [])])
 

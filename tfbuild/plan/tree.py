@@ -42,7 +42,7 @@ ReadText = Callable[[str], str | None]
 
 
 def parse_rc(text: str) -> dict[str, tuple[str, ...]]:
-    """Return the words of an rc file by what they stand behind: "build", "build:CONFIG", "try-import" and the like.
+    """Return the words of an rc file by the command in front of them: "build", "build:CONFIG", "try-import" ...
 
     Raises ValueError with a line that Bazel could not read either.
     """

@@ -254,7 +254,7 @@ def state(registry: Registry, release: str, target: str, note: Note) -> tuple[di
 
 
 def _index(registry: Registry, tag: str) -> tuple[bytes, list[Published]]:
-    """Return what a moving tag names, b"" if there is none, and its images. What nobody can read is written again."""
+    """Return a moving tag's index, b"" if there is none, and its images; an unreadable index counts as empty."""
     try:
         index = registry.manifest(tag)
         return index.content if index is not None else b"", read_index(index)

@@ -221,7 +221,7 @@ def _sidecar(path: Path, sha256: str) -> Sidecar | None:
 
 
 def _known(folder: Path) -> tuple[list[IndexedWheel], list[IndexedWheel], str]:
-    """Return the rows that the index has, those whose file is gone or cut off, and its address."""
+    """Return the index's rows, those among them whose file is gone or cut off, and its address."""
     path = folder / CHOICES_FILE
     if not path.exists():
         return [], [], ""

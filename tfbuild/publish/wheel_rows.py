@@ -118,7 +118,7 @@ def is_sound(row: IndexedWheel) -> bool:
 
 
 def read_list(content: bytes, origin: str) -> WheelList:
-    """Return what is in a choose.json; raises RegistryRefused with `origin` if this tfbuild cannot read it."""
+    """Return the content of a choose.json; raises RegistryRefused with `origin` if this tfbuild cannot read it."""
     try:
         schema = decode(content, dict[str, Any]).get("schema")
         if schema != SCHEMA:
@@ -183,7 +183,7 @@ class Parts:
 def metadata(archive: zipfile.ZipFile, name: str) -> bytes:
     """Return the METADATA of the wheel called `name`.
 
-    Raises BadInput if it has not one, or another wheel's, or no WHEEL or RECORD beside it.
+    Raises BadInput if METADATA, WHEEL or RECORD is missing, or belongs to another wheel.
     """
     members = [member for member in archive.namelist() if METADATA.fullmatch(member)]
     if len(members) != 1:
