@@ -403,6 +403,11 @@ def test_rows_of_names_are_closed_and_archspec_has_none_of_them() -> None:
         ("icelake-server,-avx512_vnni", "x86-64-v4"),
         ("x86-64-v3,-fma", "x86-64-v2,avx2,bmi1,bmi2,f16c,lzcnt,movbe"),
         ("x86-64-v2,+avx2,-popcnt", "cx16,lahf_lm,sse4_1,xsave"),
+        ("-march=skylake-avx512 -avx512f", "x86-64-v3"),
+        ("x86-64-v4,no-avx512f", "x86-64-v3"),
+        ("x86-64-v4,!avx512f", "x86-64-v3"),
+        ("x86-64-v4,avx512f=off", "x86-64-v3"),
+        ("AVX2 FMA", "avx2,fma"),
     ],
 )
 def test_a_minus_takes_a_feature_away_with_all_that_need_it(cpu: str, same: str) -> None:

@@ -46,7 +46,7 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
         (UsageError, {"platform": "linux/amd64/v3"}, "unknown platform 'linux/amd64/v3'",
          "one of: linux/amd64, linux/arm64"),
         (UsageError, {"platform": "linux"}, "unknown platform 'linux'", "one of: linux/amd64, linux/arm64"),
-        (UsageError, {"bazel": "7"}, "'7' is not a Bazel version", "--bazel 7.4.1"),
+        (UsageError, {"bazel": "7"}, "'7' is not a Bazel version", "--bazel 7.4.1, or 7.4.1=PATH for your own"),
         (UsageError, {"config": ("v2", "a b")}, "'a b' is not the name of a Bazel config",
          "--config NAME; repeat it for each config"),
         (UsageError, {"base": "-x"}, "'-x' is not an image's name", AN_IMAGE),

@@ -4,12 +4,11 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from inspect import cleandoc
 
 from tfbuild import __doc__ as purpose
 from tfbuild.cli.verbs import Verb
-from tfbuild.errors import TfbuildError, UsageError
+from tfbuild.errors import UsageError
 from tfbuild.facts import targets
 from tfbuild.util import as_typed, command
 from tfbuild.util.options import COMMON, Option, Options
@@ -67,8 +66,7 @@ def of_verb(verb: Verb) -> str:
     if verb.examples:
         lines += ["", "Examples:", *(f"  {line}" for line in verb.examples)]
     if verb.positional:
-        rows = [(row.name.upper(), ARGUMENTS[row.name]) for row in verb.positional]
-        lines += ["", "Arguments:", *_columns(rows)]
+        lines += ["", "Arguments:", *_columns([(row.name.upper(), ARGUMENTS[row.name]) for row in verb.positional])]
     for title, options in groups(verb):
         lines += ["", f"{title}:", *_columns([(name, row.help) for name, row in options.items()])]
     return as_typed("\n".join(lines))
@@ -121,7 +119,7 @@ def _columns(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 # Words that show by their form which option they are the value of, and how that value is written.
 VALUES = (
-    (r"v?([12](?:\.(?:\d+|x)){1,2}(?:rc\d+)?)", "release", r"\1"),
+    (r"(?:(?:tensorflow|tfbuild)(?:==|:))?v?([12](?:\.(?:\d+|x)){1,2}(?:rc\d+)?)", "release", r"\1"),
     (r"(?:py|python|cp)?-?3\.?(\d{1,2})", "python", r"3.\1"),
     (r"amd64|x86_64", "platform", "linux/amd64"),
     (r"arm64|aarch64", "platform", "linux/arm64"),
@@ -132,6 +130,8 @@ VALUES = (
     (r"native", "cpu", "host"),
     (r"avx-?512", "cpu", "x86-64-v4"),
 )
+# Options of Bazel that only --bazel-flag takes.
+BAZELS = re.compile(r"--((host_)?(cxx|c)opt|(host_)?linkopt|define|(action|host_action|repo)_env|features)")
 # Verbs and options of other programs and of earlier versions, with what to type here.
 MEANT = {
     "check": "invoke verify",
@@ -155,9 +155,9 @@ MEANT = {
     "yank": "invoke push --yank",
     "--arch": "--platform",
     "--cores": "--jobs",
-    "--dry": "--dry-run",
     "--image": "--base",
     "--march": "--cpu",
+    "--memory": "--jobs",
     "--no-docker": "--no-container",
     "--tag": "an image is named by its identifier; `docker tag` gives it a second name",
     "--tensorflow": "--release",
@@ -190,6 +190,10 @@ def unknown_option(verb: Verb, word: str, verbs: Mapping[str, Verb]) -> UsageErr
     if not option.startswith("--"):
         begun = [f"--{other}" for other in verb.options if other.startswith(name[:1])]
         hint = f"options have no short forms: {' or '.join(begun) or _lists(verb)}"
+    elif BAZELS.fullmatch(option):
+        hint = f"--bazel-flag={word if '=' in word else f'{option}=VALUE'}"
+    elif option[2:] in [row.name for row in verb.positional]:
+        hint = " ".join(("invoke", verb.name, *placeholders(verb)))
     elif " " in meant or name in verb.options:
         hint = meant
     elif value := _option_of(name, verb):
@@ -234,16 +238,10 @@ def _meaning(word: str) -> tuple[str, str]:
     for pattern, option, value in VALUES:
         if match := re.fullmatch(pattern, word, re.IGNORECASE):
             return option, match.expand(value)
-    return ("cpu", word) if _is_cpu(word.lower()) else ("", "")
-
-
-def _is_cpu(word: str) -> bool:
     from tfbuild.cpu import isa
 
-    for arch in isa.MACHINES:
-        with suppress(TfbuildError):
-            return word == "host" or bool(isa.resolve(word, arch=arch))
-    return False
+    is_cpu = word.lower() == "host" or any(isa.is_known(word.lower(), arch) for arch in isa.MACHINES)
+    return ("cpu", word) if is_cpu else ("", "")
 
 
 def _nearest(word: str, known: Mapping[str, object]) -> list[str]:

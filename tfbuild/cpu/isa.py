@@ -33,7 +33,12 @@ LEAST_SIMILARITY = 0.8
 MOST_MODELS = 4
 # Between the words of --cpu; a model's name may have one itself: Intel Xeon Processor (Skylake, IBRS), and
 # AMD FX-8800P Radeon R7, 12 Compute Cores 4C+8G.
-SEPARATOR = re.compile(r",(?![^()]*\)|\s*\d+ compute cores\b)", re.IGNORECASE)
+SEPARATOR = re.compile(r",(?![^()]*\)|\s*\d+ compute cores\b)|\s+(?=[-+!]\w)", re.IGNORECASE)
+# What people write for HASWELL and for -FEATURE: -march=HASWELL; no-FEATURE, !FEATURE, FEATURE=off.
+AS_FLAG = re.compile(r"^--?m(?:arch|cpu)=", re.IGNORECASE)
+OFF = re.compile(r"^(?:no-|!)(.+)$|^(.+)=off$", re.IGNORECASE)
+# The beginnings of the names of CPUs that tfbuild does not compile for.
+OTHER_ARCHITECTURE = re.compile(r"power|ppc|riscv|rv64|loongarch|s390|mips|sparc", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,10 +156,10 @@ def resolve(text: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
     `text` is a recorded machine's file or a list of "host" or a CPU (also by a processor's name, tfbuild.cpu.names),
     levels, sets by their names, and features. A CPU stands for those of its features that make a difference to
     TensorFlow; with "exact" in the list, for all that a compiler can use. "-FEATURE" takes that feature away, and all
-    that need it: "haswell,-avx2" is a Haswell without AVX2 and FMA.
+    that need it: "haswell,-avx2" is a Haswell without AVX2.
     Raises Unsupported with the nearest known names, UsageError for two CPUs.
     """
-    parts = [part.strip() for part in SEPARATOR.split(text) if part.strip()]
+    parts = [OFF.sub(r"-\1\2", AS_FLAG.sub("", part.strip())) for part in SEPARATOR.split(text) if part.strip()]
     words = [part for part in parts if part.lower() != EXACT]
     exact = len(words) < len(parts)
     try:
@@ -230,7 +235,7 @@ def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[s
 def _named(word: str, arch: str) -> frozenset[str] | None:
     """Return the features of a feature's or a set's name ("avx2-fma", "x86-64-v4-vnni-bf16"); None for other words.
 
-    Compilers put a "+" between features.
+    Compilers put a "+" between features, TensorFlow's own message a space.
     """
     if (row := facts.spelled(word, arch)) is not None:
         return frozenset([row.name])
@@ -238,7 +243,7 @@ def _named(word: str, arch: str) -> frozenset[str] | None:
     for level in facts.every_level(arch):
         if word.lower().startswith((f"{level.name}-", f"{level.name}+")):
             below, rest = level.features, word[len(level.name) + 1 :]
-    rows = [facts.spelled(part, arch) for part in re.split("[-+]", rest if below else word)]
+    rows = [facts.spelled(part, arch) for part in re.split("[-+ ]", rest if below else word)]
     return None if None in rows else below | {row.name for row in rows if row is not None}
 
 
@@ -252,8 +257,10 @@ def same_architecture(cpu: Cpu, arch: str, origin: str) -> Cpu:
 
 
 def _nearest(name: str, arch: str) -> str:
-    if name.lower().lstrip("-").removeprefix("march=").removeprefix("mcpu=") in HOST_WORDS:
+    if name.lower() in HOST_WORDS:
         return "--cpu host is the CPU of this machine"
+    if OTHER_ARCHITECTURE.match(name):
+        return f"tfbuild compiles for {' and '.join(MACHINES)} alone"
     for other, platform in MACHINES.items():
         if other != arch and is_known(name, other):
             return f"{name} is for {other}: --platform {platform}"

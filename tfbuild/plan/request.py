@@ -157,7 +157,7 @@ class Request:
         "VERSION[=PATH]",
         pattern=BAZEL,
         what="a Bazel version",
-        form="7.4.1",
+        form="7.4.1, or 7.4.1=PATH for your own",
         written=lambda build: (
             f"{build.own_bazel.version}={build.own_bazel.path.name}" if build.own_bazel else build.request.bazel
         ),

@@ -152,8 +152,8 @@ def find_release(text: str, *, newer: bool = False) -> str:
         final = not version(later).is_prerelease
         why = f"newer than this tfbuild (knows up to {known[0]})" if final else "not a final release"
         raise Unsupported(f"TensorFlow {later} is {why}", hint=NEWER_THAN_KNOWN)
-    several = f"one at a time; invoke matrix --release {name} lists many builds"
-    raise Unsupported(f"unknown TensorFlow release {name!r}", hint=several if "," in name else _advice(name))
+    several = f"one at a time; invoke matrix --release {name} lists many builds" if "," in name and "." in name else ""
+    raise Unsupported(f"unknown TensorFlow release {name!r}", hint=several or _advice(name))
 
 
 def _advice(text: str) -> str:
