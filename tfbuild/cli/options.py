@@ -48,7 +48,7 @@ def host_cpu(cpuinfo: str) -> Cpu | None:
 
 
 def run_of(options: Mapping[str, Any]) -> "Run":
-    """Return the run that the other options of the verbs that make images describe."""
+    """Return the run that a verb's options describe, apart from those of the build."""
     from tfbuild.pipeline import run
 
     return run.run_of(make(RunRequest, options), certificates(options["ca_cert"]), options["base"])

@@ -259,7 +259,7 @@ def guard(release: str) -> tuple[GuardFeature, ...]:
 
 
 def guard_judged(release: str) -> frozenset[str]:
-    """Return the features of which the guard shows whether a build was compiled for them, by its own names."""
+    """Return the features, by the guard's names, of which the guard can tell whether a build uses them."""
     return frozenset(row.name for row in guard(release) if version(row.certain or "0") <= base(release))
 
 

@@ -50,7 +50,7 @@ class Damaged(TfbuildError):
 
 
 class Missing(Damaged, Unfinished):
-    """The registry says that it does not have it: a push brings it back."""
+    """The registry answers that it does not have it; a push can restore it."""
 
 
 class Malformed(Damaged, RegistryRefused):
