@@ -135,7 +135,7 @@ def test_a_page_is_never_wider_than_its_window(
             assert seen.ask(OUTSIDE) == []
         # A table that has no room scrolls in its own box.
         wide = seen.ask("[...document.querySelectorAll('.scroll')].filter(b => b.scrollWidth > b.clientWidth).length")
-        assert wide or size == DESKTOP
+        assert wide or size == DESKTOP or name == "verification", "which has no table"
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])

@@ -282,6 +282,11 @@ def test_ratios_that_no_logarithm_takes_are_not_drawn() -> None:
     assert "<figure" not in read.source
 
 
+def test_each_status_has_its_style() -> None:
+    style = reporting.to_html(report()).partition("</style>")[0]
+    assert [shown.style for shown in reporting.LOOKS.values() if f".{shown.style} {{ color:" not in style] == []
+
+
 def test_the_page_names_the_image_the_machine_and_the_software() -> None:
     one = report()
     known = reporting.environment_facts(one)
