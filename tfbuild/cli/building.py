@@ -83,7 +83,8 @@ def wheel(*, output: str, no_container: bool, json: bool, **options: Any) -> Non
 
     run = run_of(options)
     if no_container:
-        for name in ENGINE_OPTIONS:
+        # What has no meaning without an engine.
+        for name in ("engine", "base", "network", "remote-executor"):
             if options[name.replace("-", "_")] not in ("", OF_REQUESTS[name].default):
                 raise UsageError(f"--{name} cannot be combined with --no-container", hint="leave one of them out")
         if run.bundle:
@@ -96,10 +97,6 @@ def wheel(*, output: str, no_container: bool, json: bool, **options: Any) -> Non
         exported = Maker(run=run).wheel(chosen, Path(output))
     files = {"wheel": str(exported.wheel), "sidecar": str(exported.sidecar), "sha256": exported.sha256}
     result({"id": chosen.id, **files}, str(exported.wheel), json=json)
-
-
-# Options of `wheel` that have no meaning without an engine.
-ENGINE_OPTIONS = ("engine", "base", "network", "remote-executor")
 
 
 @verb(
@@ -196,8 +193,7 @@ def verify_published(
         pushing.refuse_outdated(found, context)
     if json and (rebuild or not pull):
         state = {"base": base.to_json() if base else None, "signed": True if demand else None}
-        options_of_rebuild = pushing.rebuild_options(found) if rebuild else None
-        out({**found.to_json(), **state, "rebuild_options": options_of_rebuild})
+        out({**found.to_json(), **state, "rebuild_options": pushing.rebuild_options(found) if rebuild else None})
     pushing.refuse_unfinished(place, found, base)
     if pull:
         maker = Maker(run=run)
@@ -279,15 +275,14 @@ def engine(*, stop: bool, yes: bool, json: bool) -> None:
     """Make sure that a container engine answers; as root on Debian or Ubuntu, install and start one if needed."""
     from tfbuild.engine import daemon
 
-    progress = Progress()
     if stop:
         if number := 0 if yes else daemon.running_containers():
             raise UsageError(f"{counted(number, 'container')} would be stopped, too", hint="invoke engine --stop --yes")
-        stopped = daemon.stop(progress)
+        stopped = daemon.stop(Progress())
         said = "stopped the engine that tfbuild had started" if stopped else "no engine of tfbuild's own is running"
         result({"stopped": stopped}, "", said, json=json)
         return
-    running = daemon.ensure(progress)
+    running = daemon.ensure(Progress())
     said = f"engine {running.version} ({running.platform}) answers"
     result({"version": running.version, "platform": running.platform}, "", said, json=json)
 

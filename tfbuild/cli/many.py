@@ -28,8 +28,7 @@ def fleet(hosts: str, *, also: list[str], images: str, json: bool) -> None:
     """Choose the fewest images that cover HOSTS: a recorded /proc/cpuinfo, or a folder of them."""
     from tfbuild import fleet as fleets
 
-    most = positive("images", images)
-    chosen = fleets.choose(fleets.read_hosts((hosts, *also)), most)
+    chosen = fleets.choose(fleets.read_hosts((hosts, *also)), positive("images", images))
     print(fleets.to_json(chosen)) if json else fleets.show_fleet(chosen)
 
 
