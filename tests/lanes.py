@@ -15,7 +15,7 @@ LANES = {
     "tensorflow": ("test_image", "test_verify", "test_inspect"),
     # One toolchain for all compiles with Bazel.
     "compile": (
-        "test_compile", "test_remote", "test_bad_input", "test_bazel", "test_configure", "test_offline",
+        "test_compile", "test_remote", "test_bazel", "test_configure", "test_offline",
     ),
     # One image with Debian's compilers.
     "compilers": ("test_compilers", "test_emulated"),
