@@ -107,11 +107,12 @@ def test_an_engine_with_containers_is_stopped_only_if_asked_to(monkeypatch: pyte
 
 
 def test_a_plan_without_a_container_is_that_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machines, "read", lambda: BOOKWORM)
+    monkeypatch.setattr(machines, "read_machine", lambda: BOOKWORM)
     words = ("--no-container", "--release", "2.13.1", "--cpu", "x86-64-v3", "--platform", "linux/amd64", "--json")
     (planned,) = json.loads(invoke("plan", *words).stdout)
-    # A machine that has gcc-12 alone changes no plan.
-    assert (planned["python"], planned["compiler"]) == ("3.11", "clang-16")
+    # It has gcc-12 alone.
+    assert (planned["python"], planned["compiler"]) == ("3.11", "gcc-12")
+    assert planned["notes"][0].startswith("this machine chose gcc-12 and Python 3.11; ")
     monkeypatch.setattr(machines, "lacking", lambda *_: ["gcc-12", "zip"])
     (planned,) = json.loads(invoke("plan", *words).stdout)
     lacks = "this machine lacks what the compile needs: gcc-12, zip: sudo apt-get install gcc-12 zip"
