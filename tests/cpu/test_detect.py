@@ -210,7 +210,7 @@ def test_a_list_of_another_architecture_than_the_machine_s_is_an_emulator_s_host
     x86, arm = machine("rhel7-haswell").cpuinfo(), machine("asahi-m1").cpuinfo()
     for text, names in ((x86, ("x86_64", "AMD64", "")), (arm, ("aarch64", "arm64", "armv9"))):
         assert {cpu.parse(text, machine=name) for name in names} == {cpu.parse(text)}
-    for text, name in ((x86, "aarch64"), (arm, "x86_64")):
+    for text, name in ((x86, "aarch64"), (x86, "ARM64"), (arm, "x86_64"), (arm, "AMD64")):
         with pytest.raises(Unsupported, match="emulator"):
             cpu.parse(text, machine=name)
     monkeypatch.setattr(platform, "system", lambda: "Windows")
@@ -258,6 +258,21 @@ def test_what_powershell_writes_is_read(tmp_path: Path, encoding: str) -> None:
     row = recording("py-cpuinfo-windows-8-x86-64")
     (tmp_path / "file").write_text(row.text, encoding=encoding)
     assert " ".join(cpu.detect(tmp_path / "file").features) == row.features
+
+
+def test_letters_of_another_encoding_harm_nothing(tmp_path: Path) -> None:
+    row = machine("rhel7-haswell")
+    (tmp_path / "file").write_bytes(row.cpuinfo().encode().replace(b"Intel(R)", b"Int\xe9l"))
+    assert cpu.detect(tmp_path / "file").features == cpu.parse(row.cpuinfo()).features
+
+
+def test_a_text_without_a_cpu_is_refused_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "notes.txt").write_text("none")
+    with pytest.raises(Unsupported, match=r"notes\.txt does not describe a CPU"):
+        cpu.detect(tmp_path / "notes.txt")
+    monkeypatch.setattr(detection, "_stdin", lambda: b"none")
+    with pytest.raises(Unsupported, match="stdin does not describe a CPU"):
+        cpu.detect(Path("-"))
 
 
 def test_detect_prints_each_disagreement_with_its_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -400,6 +400,7 @@ def test_rows_of_names_are_closed_and_archspec_has_none_of_them() -> None:
         ("Skylake-Server,-avx512f", "x86-64-v3"),
         ("skylake-avx512, -avx512cd", "x86-64-v3,avx512bw,avx512dq,avx512vl"),
         ("x86-64-v4,-avx512f", "x86-64-v3"),
+        ("x86-64-v2,-avx512f", "x86-64-v2"),  # what it has not
         ("icelake-server,-avx512_vnni", "x86-64-v4"),
         ("x86-64-v3,-fma", "x86-64-v2,avx2,bmi1,bmi2,f16c,lzcnt,movbe"),
         ("x86-64-v2,+avx2,-popcnt", "cx16,lahf_lm,sse4_1,xsave"),

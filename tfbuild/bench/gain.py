@@ -173,7 +173,7 @@ def gain(cpu: Cpu) -> MeasuredGain:
         wheel=wheel.name,
         lacks=lacks,
         unused=unused,
-        compile=releases.compile_cost(release).described,
+        compile=releases.compile_cost(release, cpu.arch).described,
         report=report,
         others=tuple(
             row

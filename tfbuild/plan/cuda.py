@@ -263,7 +263,7 @@ def _not_by_clang(gpus: tuple[Capability, ...], compiler: str) -> list[Capabilit
     """Return the GPUs that this Clang cannot compile for; none of GCC, which never compiles for them."""
     name, _, major = compiler.partition("-")
     first = {row.name: row.clang for row in cuda_table().capability}
-    return [gpu for gpu in gpus if name == "clang" and not 0 < first[gpu.figure] <= int(major)]
+    return [gpu for gpu in gpus if name == "clang" and not 0 < first.get(gpu.figure, 0) <= int(major)]
 
 
 def by_nvcc(gpus: tuple[Capability, ...], compiler: str) -> bool:
