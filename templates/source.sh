@@ -20,7 +20,8 @@ else
     sed "s|  /|  $top/|" "$top/mnt/source/SHA256SUMS" | sha256sum --check --strict --quiet ||
         die "the source is not the one that was planned"
     mkdir "$top/src"
-    tar --extract --file "$top/mnt/source/source.tar" --directory "$top/src" --strip-components 1 --no-same-owner
+    # Without a repository of theirs, whose settings git would obey below.
+    tar --extract --exclude .git --file "$top/mnt/source/source.tar" -C "$top/src" --strip-components 1 --no-same-owner
     commit=
 fi
 for name in configure.py .bazelrc tensorflow/tools/pip_package; do

@@ -52,6 +52,11 @@ def fail(error: str, step: Step) -> None:
         ("received unexpected HTTP status: 429 Too Many Requests", 3, transport.TOO_MANY),
         ("toomanyrequests: Quota exceeded for requests per minute per project", 3, transport.TOO_MANY),
         ("EOF", 3, "the same command continues where it stopped"),
+        (
+            "failed to register layer: unexpected EOF",
+            3,
+            "the same command continues where it stopped; zstd layers need",
+        ),
         ("unauthorized: authentication required", 3, "docker login"),
         ("no basic auth credentials", 1, "docker login"),
         ("denied: requested access to the resource is denied", 1, "docker login as a user with access"),

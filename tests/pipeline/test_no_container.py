@@ -442,7 +442,7 @@ def test_the_server_of_bazel_ends_with_the_compile_and_a_stranger_does_not(host:
                 folder.mkdir(parents=True)
                 (folder / "server.pid.txt").write_text(str(process.pid))
             host.end_bazel()
-            assert own.wait(timeout=30) == -signal.SIGTERM
+            assert own.wait(timeout=30) == -signal.SIGKILL
             assert stranger.poll() is None
         finally:
             for process in (own, stranger):

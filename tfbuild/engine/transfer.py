@@ -39,6 +39,8 @@ REFUSALS = (
         "serve that registry with TLS, or add it to the engine's insecure-registries",
         False,
     ),
+    # What an older engine says of a layer that is compressed by zstd.
+    ("unexpected eof", "the same command continues where it stopped; zstd layers need Docker 23.0 or newer", True),
 )
 UNKNOWN = ("", "the same command continues where it stopped: complete layers are kept", True)
 NOT_BEGUN = ("", "does the engine reach that registry, and does it have the image?", False)

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import subprocess
 import tarfile
 from collections import deque
 from collections.abc import Iterator
@@ -221,12 +222,16 @@ def bootstrap(engine: Engine, distribution: str, *, progress: Progress, log: Pat
                 "mmdebstrap, which makes a base image from packages, is not installed",
                 hint="apt-get install mmdebstrap debian-archive-keyring (Debian, Ubuntu); or --base NAME with an image",
             )
-        with files.temporary_folder() as folder:
-            archive = folder / "base.tar"
-            with progress.step(f"base: make Debian {distribution} from its packages"):
-                _mmdebstrap(archive, distribution, engine.platform, log, ca_cert)
-            with progress.step(f"base: import {name}"):
-                _import(engine, archive, name, distribution)
+        place = log.with_name("base")
+        with files.locked(place, lambda: progress(f"another run makes a base in {place}; waiting for it")):
+            for left in place.glob("tfbuild-*"):  # by a run that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            with files.temporary_folder(parent=place) as folder:
+                archive = folder / "base.tar"
+                with progress.step(f"base: make Debian {distribution} from its packages"):
+                    _mmdebstrap(archive, distribution, engine.platform, log, ca_cert)
+                with progress.step(f"base: import {name}"):
+                    _import(engine, archive, name, distribution)
     return Base(reference=name, name=name, digest=engine.image(name).layers[0])
 
 
@@ -245,7 +250,11 @@ def _fresh(engine: Engine, name: str, distribution: str) -> bool:
 
 
 def _mmdebstrap(archive: Path, distribution: str, platform: str, log: Path, ca_cert: Path | None) -> None:
+    # Root's mmdebstrap would mount the machine's /proc, /sys and /dev in its folder, where they stay if it is killed.
+    apart = ["unshare", "--mount", "env", f"TMPDIR={archive.parent.resolve()}"]
+    root = os.geteuid() == 0 and subprocess.run([*apart, "true"], check=False, capture_output=True).returncode == 0
     command = [
+        *(apart if root else []),
         "mmdebstrap",
         "--variant=minbase",
         f"--architectures={platform.partition('/')[2]}",

@@ -39,7 +39,6 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 COMPILED_WITH = ("*-dev", "binutils*", "clang-*", "cpp-*", "g++-*", "gcc-*", "libc6*", "libclang*", "libllvm*", "lld-*")
 MORE_SPACE = "free some space, or run in a folder on another disk; --need-disk changes the limit"
 LAST_LINES = 20
-END_SECONDS = 10
 
 
 def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: Progress) -> Exported:
@@ -242,16 +241,11 @@ class LocalBuilder:
         """End Bazel's server, which outlives the script that started it, however that ended."""
         for file in (self.root / "var/tmp/bazel").glob("*/server/server.pid.txt"):
             with suppress(OSError, ValueError):
-                _end(int(file.read_text()), str(self.root))
-
-
-def _end(pid: int, mark: str) -> None:
-    """End a process with `mark` in its command line (ids are reused; a zombie has none), at last with SIGKILL."""
-    for number, seconds in ((signal.SIGTERM, END_SECONDS), (signal.SIGKILL, 1)):
-        deadline = time.monotonic() + seconds
-        while mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes() and time.monotonic() < deadline:
-            os.kill(pid, number)
-            time.sleep(0.1)
+                pid = int(file.read_text())
+                # Ids are reused; a process that has ended has no command line.
+                while str(self.root).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+                    time.sleep(0.05)
 
 
 def _packages(machine: HostSystem, compiler: str) -> str:

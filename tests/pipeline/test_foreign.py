@@ -1,0 +1,126 @@
+"""Files that others made: those that would fill the memory, hang a command or reach further are refused."""
+
+import io
+import json
+import os
+import subprocess
+import tarfile
+import tracemalloc
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from tests.rows import each
+from tfbuild.binary import inspector
+from tfbuild.context.dockerfile import TEMPLATES
+from tfbuild.errors import BadInput, BadMirror, TfbuildError
+from tfbuild.pipeline import bundle
+from tfbuild.plan import source, tree
+from tfbuild.util.files import temporary_folder
+
+MOST_MEMORY = 80 << 20
+OURS = "tfbuild-bundle:1-system"
+PATCH = "--- a/configure.py\n+++ b/configure.py\n@@ -1 +1 @@\n-old\n+new\n"
+LISTING = json.dumps({"builds": [], "layers": {OURS: []}, "schema": bundle.SCHEMA})
+
+
+def file(path: Path, content: str = "", size: int = 0) -> Path:
+    """Write a file, with a hole up to its size, and return its folder."""
+    path.parent.mkdir()
+    path.write_text(content)
+    if size:
+        os.truncate(path, size)
+    return path.parent
+
+
+def pipe(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+def saved(path: Path, *, tags: tuple[str, ...] = (OURS,), annotated: str = OURS, listing: str = LISTING) -> Path:
+    """What `docker save` writes, and the list of a bundle."""
+    index = {"manifests": [{"annotations": {"io.containerd.image.name": f"docker.io/library/{annotated}"}}]}
+    texts = {"manifest.json": json.dumps([{"RepoTags": tags}]), "./index.json": json.dumps(index), bundle.LIST: listing}
+    with tarfile.open(path, "w") as archive:
+        for name, content in texts.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content.encode()))
+    return path
+
+
+def headed(path: Path, kind: bytes, size: int) -> Path:
+    """A tar whose first member has this type, and says that it has this size."""
+    member = tarfile.TarInfo("x")
+    member.type, member.size = kind, size
+    path.write_bytes(member.tobuf(tarfile.GNU_FORMAT) + saved(path).read_bytes())
+    return path
+
+
+@each(
+    "made, read, refusal",
+    [
+        (saved, bundle.read_bundle, None),
+        (lambda path: saved(path, tags=(OURS, "debian:12")), bundle.read_bundle, BadMirror),
+        (lambda path: saved(path, annotated="debian:12"), bundle.read_bundle, BadMirror),
+        (lambda path: saved(path, tags=("debian:12",), listing=LISTING.replace(OURS, "debian:12")),
+         bundle.read_bundle, BadMirror),
+        (lambda path: saved(path, listing="[" * 100_000), bundle.read_bundle, BadMirror),
+        (lambda path: headed(path, tarfile.REGTYPE, -512), bundle.read_bundle, BadMirror),
+        (lambda path: headed(path, tarfile.GNUTYPE_LONGNAME, 2 << 30), bundle.read_bundle, BadMirror),
+        (lambda path: headed(path, tarfile.XHDTYPE, -1024), bundle.read_bundle, BadMirror),
+        (pipe, bundle.read_bundle, BadMirror),
+        (pipe, inspector.wheel, BadInput),
+        (lambda path: file(path / "a.patch", size=3 << 30), lambda path: source.patch(f"{path}/a.patch"), BadInput),
+        (lambda path: file(path / ".bazelrc", size=3 << 30), tree.read_folder, BadInput),
+        (lambda path: file(path / ".bazelrc", "build --x\n" * 300_000), tree.read_folder, BadInput),
+        (lambda path: file(path / ".bazelrc", "build --copt=" + "x" * 900_000), tree.read_folder, BadInput),
+        (lambda path: file(path / ".bazelrc", "build --x\n" * 20_000), tree.read_folder, None),
+        (lambda path: file(path / "configure.py", "x = " + "-" * 20_000 + "1"), tree.read_folder, None),
+        (lambda path: file(path / "configure.py", "(" + "env" * 300_000), tree.read_folder, None),
+        (lambda path: file(path / "BUILD", size=8 << 40), source.tree_digest, BadInput),
+    ],
+)  # fmt: skip
+def test_a_file_by_others_is_read_with_little_memory_or_refused(
+    made: Callable[[Path], Path], read: Callable[[Path], object], refusal: type[TfbuildError] | None, tmp_path: Path
+) -> None:
+    with temporary_folder(parent=tmp_path) as folder:
+        path = made(folder / "tensorflow-2.14.0-cp311-cp311-linux_x86_64.whl")
+        tracemalloc.start()
+        try:
+            with pytest.raises(refusal) if refusal else nullcontext():
+                read(path)
+            assert tracemalloc.get_traced_memory()[1] < MOST_MEMORY
+        finally:
+            tracemalloc.stop()
+
+
+def test_git_obeys_no_settings_of_a_foreign_source(tmp_path: Path) -> None:
+    """A repository's configuration names programs that git starts, and paths that it leaves alone."""
+    files = {
+        "configure.py": "old\n",
+        ".bazelrc": "",
+        "tensorflow/tools/pip_package/x": "",
+        ".git/config": "[x]",
+        ".gitx": "",
+    }
+    folder = tmp_path / "mnt"
+    for name, content in {"network.sh": "die() { echo $1; exit 1; }", "patches/1.patch": PATCH}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    (folder / "source").mkdir()
+    (tmp_path / "opt/tfbuild").mkdir(parents=True)
+    with tarfile.open(folder / "source/source.tar", "w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(f"tensorflow-2.14.0/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content.encode()))
+    sha256 = source.digest(folder / "source/source.tar")
+    (folder / "source/SHA256SUMS").write_text(f"{sha256}  /mnt/source/source.tar\n")
+    environ = {"PATH": os.environ["PATH"], "TFBUILD_ROOT": str(tmp_path)}
+    subprocess.run(["sh", TEMPLATES / "source.sh", "archive"], env=environ, check=True)
+    assert (tmp_path / "src/configure.py").read_text() == "new\n"
+    assert {path.name for path in (tmp_path / "src").iterdir()} == {"configure.py", ".bazelrc", "tensorflow", ".gitx"}
