@@ -65,10 +65,10 @@ SPOILED: dict[str, ImageEngine] = {
 
 @each("check", CHECKS)
 def test_a_right_image_passes_and_a_spoiled_one_fails(check: VerificationCheck) -> None:
+    assert check.name in SPOILED, "it needs an image that fails it (docs/contributing/check.md)"
     assert (found := judged(check, ImageEngine())).status == "pass", found.detail
     assert (found := judged(check, SPOILED[check.name])).status == "fail", found.detail
     assert all((check.proves, check.how, check.fix)), "each has a sentence (docs/contributing/check.md)"
-    assert check.name in SPOILED, "it needs an image that fails it (docs/contributing/check.md)"
 
 
 def hostile(check: ProbeCheck) -> Iterator[str]:
