@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests import examples
 from tests.binary import libraries
-from tfbuild import binary, facts
+from tfbuild import binary
 from tfbuild.binary import MOST_TABLE, LibraryUnreadable
 from tfbuild.binary import guard as guard_module
 from tfbuild.binary.guard import Guard, read_guard
@@ -109,13 +109,6 @@ def test_a_section_beyond_the_file_is_refused(name: str, size: int, tmp_path: Pa
 
 
 @examples.many
-@given(cut=st.integers(0, len(WHOLE) - 1))
-def test_every_cut_off_library_is_refused_with_a_reason(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    with pytest.raises(LibraryUnreadable):
-        read_guard(written(tmp_path_factory.getbasetemp(), WHOLE[:cut]), "2.21.0")
-
-
-@examples.many
 @given(changes=st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=40))
 def test_changed_bytes_never_end_in_another_exception(
     changes: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
@@ -125,20 +118,6 @@ def test_changed_bytes_never_end_in_another_exception(
         content[position] = value
     with suppress(LibraryUnreadable):
         read_guard(written(tmp_path_factory.getbasetemp(), bytes(content)), "2.21.0")
-
-
-def test_what_the_guard_of_each_release_knows() -> None:
-    known = {release: tuple(row.name for row in releases.guard(release)) for release in ("2.15.1", "2.16.1")}
-    assert known == {"2.15.1": (*AVX, *UNUSED_2_9), "2.16.1": (*AVX, *UNUSED_2_16)}
-    spelled = {row.tensorflow for row in facts.features("x86_64") if row.tensorflow}
-    assert spelled == {row.name for row in releases.guard("2.21.0")} - {"SSE", "SSE2"}
-
-
-def test_amx_is_judged_only_where_the_guard_can_tell() -> None:
-    assert "AMX_TILE" not in releases.guard_judged("2.15.1")
-    assert "AMX_TILE" in releases.guard_judged("2.16.1")
-    assert "amx_tile" in releases.guard_features("2.21.0")
-    assert "avx512vl" not in releases.guard_features("2.21.0")
 
 
 def test_spelling_follows_the_message_s_order() -> None:

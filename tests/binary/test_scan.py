@@ -292,13 +292,9 @@ def test_the_verb_gives_json_and_ends_in_the_project_s_errors(tmp_path: Path) ->
     path = tmp_path / "lib.so"
     path.write_bytes(WHOLE)
     shown = json.loads(invoke("inspect", path, "--json").stdout)
-    assert shown["instruction_set"] == "avx2"
-    assert shown["libraries"][0]["features"]["avx2"]["compiled"] is True
-    assert invoke("inspect", path).stdout.startswith(f"{path}: compiled for avx2\n")
+    assert (shown["instruction_set"], shown["libraries"][0]["features"]["avx2"]["compiled"]) == ("avx2", True)
     path.write_bytes(WHOLE[:1000])
-    failed = invoke("inspect", path, code=16)
-    assert "hint: " in failed.stderr
-    assert "Traceback" not in failed.stderr
+    assert "hint: " in invoke("inspect", path, code=16).stderr
 
 
 # --- facts ---------------------------------------------------------------------------------------------------------

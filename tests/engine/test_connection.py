@@ -66,6 +66,9 @@ def test_the_current_context_is_used(environ: dict[str, str], tmp_path: Path, mo
     assert connection.elsewhere("")
     with pytest.raises(EngineMissing, match="there is no Docker context 'nobody'"):
         connection.choose("nobody")
+    monkeypatch.setenv("DOCKER_CONTEXT", "gone")
+    names = ("", "near", "unix:///x", "ssh://web1")
+    assert tuple(map(connection.choose, names)) == names, "what is not named is not looked for"
 
 
 @pytest.mark.parametrize(

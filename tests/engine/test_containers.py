@@ -1,12 +1,17 @@
-"""The limits of containers."""
+"""The limits of containers, and what workers say and do not."""
+
+import os
+from contextlib import ExitStack, closing, nullcontext
+from types import SimpleNamespace
 
 import pytest
 from docker.errors import APIError
 
-from tfbuild.engine import ContainerRun, Engine, containers
-from tfbuild.engine.containers import Sandbox
+from tests.rows import each
+from tfbuild.engine import ContainerRun, Engine, Sandbox, Worker, WorkerDied, containers
 from tfbuild.engine.faults import translated
 from tfbuild.errors import UnknownImage
+from tfbuild.util.process import Attached
 
 BOX = Sandbox(processes=288, volume="v", path="/files")
 
@@ -31,12 +36,69 @@ def test_every_container_is_confined_and_a_sandboxed_one_more() -> None:
     assert (boxed["pids_limit"], boxed["read_only"]) == (BOX.processes, True)
 
 
+# --- workers, as processes of this machine in place of attached containers --------------------------------------------
+
+
+def worker(script: str, ended: list[str]) -> Worker:
+    def kill(signal: str) -> None:
+        ended.append(signal)
+
+    cleanup = ExitStack()
+    cleanup.callback(ended.append, "removed")
+    attached = cleanup.enter_context(closing(Attached(["sh", "-c", script], os.environ)))
+    return Worker(SimpleNamespace(name="w", kill=kill), attached, cleanup)
+
+
+def test_a_worker_answers_line_by_line_until_its_block_ends() -> None:
+    ended = list[str]()
+    with worker('while read -r line; do echo "got $line"; echo and >&2; done', ended) as running:
+        assert [running.ask(line, 60) for line in ("a", "b")] == ["got a", "got b"]
+        running.pause()
+        running.resume()
+        assert ended == ["SIGSTOP", "SIGCONT"]
+    running.close()
+    assert ended[2:] == ["removed"]
+    with pytest.raises(WorkerDied, match="the worker was closed"):
+        running.ask("c", 60)
+
+
+@each(
+    "script, error, code, why",
+    [
+        ("read x; echo last words >&2; exit 4", WorkerDied, 4, "ended before it answered:\nlast words"),
+        ("cat /dev/zero", WorkerDied, -1, "answer is longer than 1048576 bytes"),
+        ("read x; exec sleep 600", TimeoutError, None, "the worker did not answer within 0.5 s"),
+    ],
+)
+def test_a_worker_that_does_not_answer_is_lost(script: str, error: type[Exception], code: int, why: str) -> None:
+    with worker(script, []) as lost:
+        with pytest.raises(error, match=why) as first:
+            lost.ask("a", 0.5 if error is TimeoutError else 60)
+        assert getattr(first.value, "worker_exit_code", None) == code
+        with pytest.raises(WorkerDied, match=why.partition(":")[0]) as again:
+            lost.ask("b", 60)
+        assert again.value.worker_exit_code == -1
+
+
 # --- GPUs, by what a container that requests them says; no real one is used -------------------------------------------
 
 REFUSED = 'Error response from daemon: could not select device driver "" with capabilities: [[gpu]]'
 
 
-def trial(monkeypatch: pytest.MonkeyPatch, answer: ContainerRun | Exception) -> str:
+@each(
+    "answer, why",
+    [
+        (ContainerRun(exit_code=0, stdout="", stderr="a warning", truncated=False), ""),
+        (ContainerRun(exit_code=128, stdout="", stderr=f"{REFUSED}\n", truncated=False), REFUSED),
+        (ContainerRun(exit_code=1, stdout="", stderr="", truncated=False), "it exited without output"),
+        (APIError("x", explanation="cannot set both Count and DeviceIDs"), "cannot set both Count and DeviceIDs"),
+        (TimeoutError("x ran longer than 1 s"), "x ran longer than 1 s"),
+        (UnknownImage("no image x"), None),
+    ],
+)
+def test_gpus_are_lacking_where_a_container_with_them_does_not_start(
+    answer: ContainerRun | Exception, why: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run(self: Engine, ref: str, *_: object, gpus: bool, **__: object) -> ContainerRun:
         assert gpus
         with translated(ref):
@@ -45,27 +107,8 @@ def trial(monkeypatch: pytest.MonkeyPatch, answer: ContainerRun | Exception) -> 
             return answer
 
     monkeypatch.setattr(Engine, "run", run)
-    return Engine.__new__(Engine).lacks_gpus("x")
-
-
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        (ContainerRun(exit_code=0, stdout="", stderr="a warning", truncated=False), ""),
-        (ContainerRun(exit_code=128, stdout="", stderr=f"{REFUSED}\n", truncated=False), REFUSED),
-        (ContainerRun(exit_code=1, stdout="", stderr="", truncated=False), "it exited without output"),
-        (APIError("x", explanation="cannot set both Count and DeviceIDs"), "cannot set both Count and DeviceIDs"),
-        (TimeoutError("x ran longer than 1 s"), "x ran longer than 1 s"),
-    ],
-)
-def test_gpus_are_lacking_where_a_container_with_them_does_not_start(
-    answer: ContainerRun | Exception, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = trial(monkeypatch, answer)
-    assert said.startswith("no container gets a GPU here: ") if why else said == ""
-    assert why in said
-
-
-def test_a_missing_image_says_nothing_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UnknownImage):
-        trial(monkeypatch, UnknownImage("no image"))
+    with pytest.raises(UnknownImage) if why is None else nullcontext():
+        said = Engine.__new__(Engine).lacks_gpus("x")
+        assert why is not None
+        assert said.startswith("no container gets a GPU here: ") if why else said == ""
+        assert why in said

@@ -69,6 +69,9 @@ def headed(path: Path, kind: bytes, size: int) -> Path:
         (lambda path: saved(path, tags=("debian:12",), listing=LISTING.replace(OURS, "debian:12")),
          bundle.read_bundle, BadMirror),
         (lambda path: saved(path, listing="[" * 100_000), bundle.read_bundle, BadMirror),
+        (lambda path: saved(path, listing="{}"), bundle.read_bundle, BadMirror),
+        (lambda path: saved(path, listing=LISTING.replace("bundle/2", "bundle/1")), bundle.read_bundle, BadMirror),
+        (lambda path: file(path / "x", "no archive"), lambda path: bundle.read_bundle(path / "x"), BadMirror),
         (lambda path: headed(path, tarfile.REGTYPE, -512), bundle.read_bundle, BadMirror),
         (lambda path: headed(path, tarfile.GNUTYPE_LONGNAME, 2 << 30), bundle.read_bundle, BadMirror),
         (lambda path: headed(path, tarfile.XHDTYPE, -1024), bundle.read_bundle, BadMirror),
@@ -100,24 +103,21 @@ def test_a_file_by_others_is_read_with_little_memory_or_refused(
 
 def test_git_obeys_no_settings_of_a_foreign_source(tmp_path: Path) -> None:
     """A repository's configuration names programs that git starts, and paths that it leaves alone."""
-    files = {
+    texts = {
         "configure.py": "old\n",
         ".bazelrc": "",
-        "tensorflow/tools/pip_package/x": "",
+        "tensorflow/tools/pip_package": "",
         ".git/config": "[x]",
         ".gitx": "",
     }
+    texts = {f"tree/{name}": text for name, text in texts.items()}
+    texts |= {"mnt/network.sh": "die() { exit 1; }", "mnt/patches/1": PATCH, "opt/tfbuild/x": "", "mnt/source/x": ""}
+    for name, content in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
     folder = tmp_path / "mnt"
-    for name, content in {"network.sh": "die() { echo $1; exit 1; }", "patches/1.patch": PATCH}.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content)
-    (folder / "source").mkdir()
-    (tmp_path / "opt/tfbuild").mkdir(parents=True)
     with tarfile.open(folder / "source/source.tar", "w") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(f"tensorflow-2.14.0/{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content.encode()))
+        archive.add(tmp_path / "tree", "tensorflow-2.14.0")
     sha256 = source.digest(folder / "source/source.tar")
     (folder / "source/SHA256SUMS").write_text(f"{sha256}  /mnt/source/source.tar\n")
     environ = {"PATH": os.environ["PATH"], "TFBUILD_ROOT": str(tmp_path)}

@@ -429,19 +429,7 @@ def test_a_bundle_has_the_stages_that_download_and_a_build_takes_them_from_there
         maker(engine, tmp_path, bundle=older, verify=False)[0].build(COMPILED)
 
 
-def test_a_file_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.tar"
-    for content in (None, b"", b"{}", b'{"builds": [], "layers": {}, "schema": "tfbuild.bundle/1"}'):
-        with tarfile.open(path, "w") as archive:
-            if content is not None:
-                member = tarfile.TarInfo(bundle.LIST)
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
-        with pytest.raises(BadMirror, match=r"x\.tar is "):
-            bundle.read_bundle(path)
-    path.write_bytes(b"no archive")
-    with pytest.raises(BadMirror, match="is not a bundle, or is damaged"):
-        bundle.read_bundle(path)
+def test_a_folder_is_no_bundle(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
         run_of(RunRequest(mirror=str(tmp_path)), None)
     assert "invoke bundle" in refused.value.hint
