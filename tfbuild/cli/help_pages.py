@@ -184,7 +184,7 @@ def unknown_verb(name: str, verbs: Mapping[str, Verb]) -> UsageError:
 def unknown_option(verb: Verb, word: str, verbs: Mapping[str, Verb]) -> UsageError:
     """Return the error for an option that the verb does not have."""
     option = word.partition("=")[0]
-    meant = MEANT.get(option, option)
+    meant = MEANT.get(option.replace("--tf-", "--"), option)
     name = meant.lstrip("-")
     having = [f"invoke {other.name}" for other in verbs.values() if name in other.options]
     if not option.startswith("--"):

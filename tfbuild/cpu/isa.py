@@ -34,7 +34,7 @@ MOST_MODELS = 4
 # Between the words of --cpu; a model's name may have one itself: Intel Xeon Processor (Skylake, IBRS), and
 # AMD FX-8800P Radeon R7, 12 Compute Cores 4C+8G.
 SEPARATOR = re.compile(r",(?![^()]*\)|\s*\d+ compute cores\b)|\s+(?=[-+!]\w)", re.IGNORECASE)
-# What people write for HASWELL and for -FEATURE: -march=HASWELL; no-FEATURE, !FEATURE, FEATURE=off.
+# -march=HASWELL, as people write HASWELL; no-FEATURE, !FEATURE, FEATURE=off, as they write -FEATURE.
 AS_FLAG = re.compile(r"^--?m(?:arch|cpu)=", re.IGNORECASE)
 OFF = re.compile(r"^(?:no-|!)(.+)$|^(.+)=off$", re.IGNORECASE)
 # The beginnings of the names of CPUs that tfbuild does not compile for.
@@ -233,10 +233,7 @@ def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[s
 
 
 def _named(word: str, arch: str) -> frozenset[str] | None:
-    """Return the features of a feature's or a set's name ("avx2-fma", "x86-64-v4-vnni-bf16"); None for other words.
-
-    Compilers put a "+" between features, TensorFlow's own message a space.
-    """
+    """Return the features of a feature's or a set's name: avx2-fma, AVX2+FMA, "AVX2 FMA"; None for other words."""
     if (row := facts.spelled(word, arch)) is not None:
         return frozenset([row.name])
     below: frozenset[str] = frozenset()

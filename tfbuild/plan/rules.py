@@ -87,6 +87,7 @@ def choose_platform(request: Request, target: str = "") -> str:
         )
     if request.platform and (system != "linux" or not arch):
         likely = f"--platform {MACHINES[arch]}" if arch else f"one of: {', '.join(PLATFORMS)}"
+        likely = "one at a time; invoke matrix lists builds for both" if "," in name else likely
         raise UsageError(f"unknown platform {name!r}", hint=likely)
     if not arch:
         raise Unsupported(
