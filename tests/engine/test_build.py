@@ -219,6 +219,7 @@ def test_a_client_with_buildkit_is_taken(
     bare = client(tmp_path / "b", NEW, NO_BUILDX + SERVER)
     monkeypatch.setenv("PATH", f"{bare}:{folder}:/usr/bin:/bin")
     assert build.find_program(os.environ) == (f"{folder}/docker", buildx)
+    assert [("--load" in build._client(os.environ, load=load)) for load in (True, False)] == [buildx, False]
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,37 @@ def test_only_a_valid_host_is_passed_to_ssh(address: str) -> None:
             read(address)
 
 
+SSH = """#!/bin/sh
+echo "$@" > FOLDER/words
+echo $$ > FOLDER/pid
+while [ "$1" != -L ]; do shift; done
+touch "${2%%:*}"
+exec sleep 600
+"""
+
+
+def test_an_ssh_of_its_own_session_forwards_the_socket_and_ends_with_its_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C must not reach it before the containers are removed."""
+    (tmp_path / "ssh").write_text(SSH.replace("FOLDER", str(tmp_path)))
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with connection.tunnel("ssh://me@web1:2222/run/docker.sock") as address:
+        pid, words = int((tmp_path / "pid").read_text()), (tmp_path / "words").read_text().split()
+        assert os.getsid(pid) == pid
+        assert words[-6:] == [
+            "-L",
+            f"{address.removeprefix('unix://')}:/run/docker.sock",
+            "-p",
+            "2222",
+            "--",
+            "me@web1",
+        ]
+        assert {"-S", "none", "BatchMode=yes"} <= {*words}
+    assert not Path(f"/proc/{pid}").exists()
+
+
 def test_what_ssh_prints_last_decides_what_to_do() -> None:
     last = "Host key verification failed."
     assert connection.reason(f"a banner\n{last}\n\n") == last

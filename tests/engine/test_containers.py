@@ -19,8 +19,8 @@ BOX = Sandbox(processes=288, volume="v", path="/files")
 def test_memory_processes_and_disk_of_a_sandbox_are_limited() -> None:
     options = BOX.options(gpus=False)
     assert options["read_only"] is True
-    assert options["mem_limit"] == options["memswap_limit"] == containers.MEMORY
-    assert BOX.options(gpus=True)["mem_limit"] == containers.GPU_MEMORY
+    assert options["mem_limit"] == options["memswap_limit"] == 4 << 30
+    assert BOX.options(gpus=True)["mem_limit"] == 16 << 30
     assert [(limit["Name"], limit["Hard"]) for limit in options["ulimits"]] == [("core", 0)]
     mounts = {row["Target"]: (row["Type"], row.get("ReadOnly", False), row["Source"]) for row in options["mounts"]}
     assert mounts == {"/files": ("volume", True, "v"), "/tmp": ("tmpfs", False, None)}

@@ -148,8 +148,9 @@ def test_an_image_cannot_say_it_for_the_engine(message: str, tmp_path: Path) -> 
     with pytest.raises(TfbuildError) as raised, translated():
         raise refused(message)
     assert type(raised.value) is TfbuildError
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError) as missing:
         images.read_file(withheld(message), "/etc/x", tmp_path / "x", 10)
+    assert missing.value.strerror == (message or "No such file or directory")
     if message:
         assert ended(message) == containers.NOT_STARTED
 

@@ -103,14 +103,8 @@ def test_a_file_by_others_is_read_with_little_memory_or_refused(
 
 def test_git_obeys_no_settings_of_a_foreign_source(tmp_path: Path) -> None:
     """A repository's configuration names programs that git starts, and paths that it leaves alone."""
-    texts = {
-        "configure.py": "old\n",
-        ".bazelrc": "",
-        "tensorflow/tools/pip_package": "",
-        ".git/config": "[x]",
-        ".gitx": "",
-    }
-    texts = {f"tree/{name}": text for name, text in texts.items()}
+    names = (".bazelrc", "tensorflow/tools/pip_package", ".git/config", ".gitx")
+    texts = {"tree/configure.py": "old\n", **{f"tree/{name}": "" for name in names}}
     texts |= {"mnt/network.sh": "die() { exit 1; }", "mnt/patches/1": PATCH, "opt/tfbuild/x": "", "mnt/source/x": ""}
     for name, content in texts.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
