@@ -3,6 +3,7 @@
 import io
 import random
 import re
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -16,8 +17,8 @@ from tfbuild.bench.session import ROUNDS, CaseGroup, ExperimentRun, Session, Set
 from tfbuild.engine import Engine
 from tfbuild.measure import rounds
 from tfbuild.measure.experiments import Arm, Case, Experiment, Need
-from tfbuild.measure.rounds import RoundLimits
-from tfbuild.measure.workers import Pool
+from tfbuild.measure.rounds import CaseRun, RoundLimits
+from tfbuild.measure.workers import Machine, Pool
 from tfbuild.util.progress import Progress, Step
 
 POOL = cast(Pool, None)
@@ -161,3 +162,18 @@ def test_the_rest_ends_where_it_brings_nothing_further_or_is_over(stopped: Stopp
     run._rest(Pool(cast(Engine, None)))
     assert run.requests == []
     assert run.done[0].status == "truncated"
+
+
+class Telling(CaseGroup):
+    def begin(self, machine: Machine, pool: Pool, tell: Callable[[str], None]) -> list[CaseRun]:
+        tell("busy")
+        return []
+
+
+def test_what_is_measured_is_shown_with_the_time_that_is_left(stopped: Stopped) -> None:
+    run = recording_session(0)
+    run.end = stopped.now + 45
+    limits = RoundLimits(rounds=0, end=run.end, latest=run.end)
+    with run.progress.step("x") as step:
+        Session._measure(run, Telling(row(""), row("").case), Pool(cast(Engine, None)), limits, random.Random(0), step)
+    assert (step.detail, step.share) == ("45.0 s left: busy", 0.25)

@@ -338,6 +338,12 @@ def test_an_experiment_is_answered_by_its_cases(cases: tuple[CaseResult, ...], e
     assert [*reporting._answer(experiment("x", *cases))] == expected
 
 
+def test_a_case_has_a_row_for_each_arm_and_the_baseline_again_or_one_for_all() -> None:
+    (alone,) = reporting._case_rows(unmeasured("x", records.SKIPPED, "no GPU"))
+    assert (alone.name, alone.verdict) == ("all arms", "skipped: no GPU")
+    assert [row.name for row in reporting._case_rows(case(0.5))] == ["baseline", "arm", "baseline again"]
+
+
 def test_cases_that_compare_the_same_arm_share_a_chart() -> None:
     """Each has a row; arms of several names have a heading for each case."""
     chart = reporting.draw_chart(experiment("x", case(0.5), case(0.8, name="other"), SKIPPED))

@@ -9,18 +9,15 @@ from typing import get_args
 import pytest
 
 from tests import checkout
-from tests.bench.test_report import case, experiment, report
+from tests.bench.test_report import case
 from tests.measure.test_experiments import ROOT, slips, workloads
 from tfbuild import facts
-from tfbuild.bench import advise, command, evidence, findings
-from tfbuild.bench import report as reporting
-from tfbuild.bench.session import CaseGroup, ExperimentRun, Settings
+from tfbuild.bench import command, evidence, findings
+from tfbuild.bench.session import Settings
 from tfbuild.errors import UsageError
-from tfbuild.measure import experiments, records
-from tfbuild.measure.evaluate import BASE_AGAIN
+from tfbuild.measure import experiments
 from tfbuild.measure.experiments import Experiment
-from tfbuild.measure.records import CaseResult
-from tfbuild.measure.workers import Machine, line_up
+from tfbuild.measure.workers import Machine
 
 FILE = Path(facts.__file__).with_name("experiments.toml")
 NAME, SWITCH = "denormals", "TF_MADE_UP_SWITCH"
@@ -56,31 +53,6 @@ OTHERS = {
 
 def parsed(text: str) -> tuple[Experiment, ...]:
     return facts.parse(text, dict[str, tuple[Experiment, ...]], FILE.name)["experiment"]
-
-
-def measured() -> CaseResult:
-    """Return a possible result of the row's case: twice as fast, in a tenth more memory."""
-    measured_case = case(0.5, name="matmul 768x768", env={SWITCH: "1"})
-    base, arm = (replace(one, rss=500.0, faults=20.0) for one in measured_case.arms)
-    return replace(measured_case, arms=(base, replace(arm, rss=550.0)))
-
-
-def test_its_cases_are_lined_up_and_its_finding_follows() -> None:
-    (row,) = parsed(ROW)
-    machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
-    assert [side.name for side in line_up(row, row.case[0], machine)] == ["baseline", "arm", BASE_AGAIN]
-    result = ExperimentRun(row, [CaseGroup(row, row.case, results=[measured()])]).result()
-    assert result.status == records.MEASURED
-    assert [one.text.partition(": ")[2] for one in result.findings] == [
-        "baseline 20 faults and 500 MiB, arm 20 faults and 550 MiB"
-    ]
-
-
-def test_its_setting_is_advised() -> None:
-    original = report(experiment(NAME, measured()))
-    (advice,) = advise.advise(original)
-    assert (advice.experiment, advice.line) == (NAME, f"{SWITCH}=1")
-    assert reporting.draw_chart(original.experiments[0]) is not None
 
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
@@ -200,14 +172,6 @@ def test_every_model_is_one_that_the_workload_can_make() -> None:
             assert {*each.params, "jpegs", "xla"} <= takes, name
 
 
-def test_a_model_s_rates_are_listed_with_their_memory() -> None:
-    measured = case(0.5, name="resnet50, batch 4, 224x224")
-    arms = tuple(replace(arm, params={"application": "ResNet50"}, rss=1234.0) for arm in measured.arms)
-    (finding,) = findings.derive("items_per_second", [replace(measured, arms=arms)])
-    assert finding.text == "resnet50, batch 4, 224x224: baseline 10 images/s in 1234 MiB, arm 20 images/s in 1234 MiB"
-    assert finding.values == {"baseline": pytest.approx(10), "arm": pytest.approx(20)}
-
-
 TIMES = r"\d\.\d\d \[\d\.\d\d, \d\.\d\d\]"
 
 
@@ -235,10 +199,6 @@ def test_an_arm_whose_memory_is_listed_shares_its_process_with_no_other() -> Non
             keys = [machine.key(each, arm) for arm in row.arms(each)]
             shared = any(key.env == keys[0].env for key in keys[1:])
             assert shared or len(set(keys)) == len(keys), each.name
-    measured = case(0.5, name="its data", env={})
-    arms = tuple(replace(arm, params={"application": "ResNet50"}, rss=1234.0) for arm in measured.arms)
-    (finding,) = findings.derive("items_per_second", [replace(measured, arms=arms)])
-    assert finding.text == "its data: baseline 10 images/s, arm 20 images/s", "both are in the one process"
 
 
 def test_virtual_devices_are_never_taken_for_gpus() -> None:

@@ -127,6 +127,8 @@ def test_a_run_with_time_enough_measures_every_case_in_every_round() -> None:
     onednn = next(row for row in report.experiments if row.name == "onednn")
     assert {arm.effect for case in onednn.cases for arm in case.arms[1:]} == {"faster"}
     assert [one.text[:24] for one in onednn.findings] == ["TF_ENABLE_ONEDNN_OPTS=1:", "TF_ENABLE_ONEDNN_OPTS=0:"]
+    batches = next(row for row in report.experiments if row.name == "batchsize")
+    assert sum("an item of a batch takes 512 KiB" in one.text for one in batches.findings) == len(batches.cases)
     assert {ref for ref, *_ in engine.started} == {ID, "sha256:other"}
     unset = [command for _, command, env in engine.started if "LD_PRELOAD" in env]
     assert unset
