@@ -168,7 +168,7 @@ def test_no_value_breaks_out_of_any_file(name: str, value: str) -> None:
 
 def without_heads(build: Build) -> dict[str, str]:
     """The files but for their comments, which name the command that wrote them."""
-    files = dockerfile.context_files(build)
+    files = dockerfile.files(build)
     return {name: re.sub(r"^#.*\n", "", text, flags=re.MULTILINE) for name, text in files.items()}
 
 
@@ -197,7 +197,7 @@ def test_an_image_s_environment_is_all_that_its_labels_give_again(name: str) -> 
         wanted = dockerfile.environment(build)
         labelled = labelled_build("x", labels_of(build), build.platform.partition("/")[2])
         assert dockerfile.environment(labelled) == wanted
-        stage = dockerfile.context_files(build)["Dockerfile"].rpartition("\nFROM ")[2]
+        stage = dockerfile.files(build)["Dockerfile"].rpartition("\nFROM ")[2]
         assert stage.count("\nENV ") == 1
         (variables,) = re.findall(r"^ENV PATH=.*\n((?:.*\\\n)*.*\n)", stage, re.MULTILINE)
         assert {line.strip().partition("=")[0] for line in variables.splitlines()} == {*wanted}
@@ -223,7 +223,7 @@ def test_the_command_in_a_dockerfile_makes_the_same_build(name: str) -> None:
         assert again == build.resolved()
         rebuilt = planning.select(options.make(Request, vars(again)))
         assert replace(rebuilt, request=build.request, notes=build.notes) == build
-        assert dockerfile.context_files(rebuilt) == dockerfile.context_files(build)
+        assert dockerfile.files(rebuilt) == dockerfile.files(build)
 
 
 def run_request(name: str, value: str) -> RunRequest:

@@ -196,7 +196,7 @@ STAGES = {"SYSTEM": "system", "VENV": "venv", "INSTALLED": "wheel", "FETCHED": "
 
 def test_every_argument_of_the_dockerfile_is_given() -> None:
     """But for those that replace a stage, whose default is the stage itself."""
-    declared = re.findall(r"^ARG (\w+)=?(.*)", dockerfile.context_files(from_source())["Dockerfile"], re.MULTILINE)
+    declared = re.findall(r"^ARG (\w+)=?(.*)", dockerfile.files(from_source())["Dockerfile"], re.MULTILINE)
     given = build_args(base(digest=""), build_context.Context(folder=ROOT, digest=""))
     assert {name for name, _ in declared} - set(given) == {*STAGES, "REUSED", "RUN_ID"}
     assert STAGES.items() <= dict(declared).items()
@@ -235,7 +235,7 @@ def runs(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_mounted_where_it_would_leave_a_file_in_the_image(tmp_path: Path, kind: str) -> None:
-    text = dockerfile.context_files(kinds(tmp_path)[kind])["Dockerfile"]
+    text = dockerfile.files(kinds(tmp_path)[kind])["Dockerfile"]
     for line in text.replace("\\\n", " ").splitlines():
         mounts = re.findall(r"--mount=type=(\w+),(?:\S*?,)?target=(\S+)", line)
         for mount, target in mounts:
@@ -266,7 +266,7 @@ def test_a_quoted_label_is_read_back_as_it_was(value: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_step_that_installs_packages_into_the_image_takes_setuid_away(tmp_path: Path, kind: str) -> None:
     build = kinds(tmp_path)[kind]
-    commands = [command for command in runs(dockerfile.context_files(build)["Dockerfile"]) if "times.sh end" in command]
+    commands = [command for command in runs(dockerfile.files(build)["Dockerfile"]) if "times.sh end" in command]
     installing = [command for command in commands if "apt-get" in command or "system.sh" in command]
     assert len(installing) == (2 if build.wheel.kind == "source" else 1)
     assert [
@@ -275,7 +275,7 @@ def test_each_step_that_installs_packages_into_the_image_takes_setuid_away(tmp_p
 
 
 def test_a_build_from_source_has_its_flags_in_bazelrc_and_generic_ones_for_the_host() -> None:
-    lines = dockerfile.context_files(from_source(bazel_flags=("--jobs=4",)))["bazelrc"].splitlines()
+    lines = dockerfile.files(from_source(bazel_flags=("--jobs=4",)))["bazelrc"].splitlines()
     assert [line for line in lines if not line.startswith("#")] == [
         "build --config=mkl_threadpool",
         "build --compilation_mode=opt",
@@ -314,7 +314,7 @@ CPUINFO = "/where/cpuinfo/is"
 
 
 def entrypoint(build: Build) -> str:
-    return dockerfile.context_files(build)["entrypoint.sh"].replace("/proc/cpuinfo", CPUINFO)
+    return dockerfile.files(build)["entrypoint.sh"].replace("/proc/cpuinfo", CPUINFO)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,7 +372,7 @@ def read_only(shell: str, script: str, hidden: str, **environment: str) -> subpr
 @pytest.mark.parametrize("shell", [name for name in SHELLS if name != "busybox"])
 def test_a_read_only_root_gets_temporary_files_elsewhere(shell: str) -> None:
     build = official(release="2.14.1", instruction_set=isa.resolve("x86-64-v1", arch="x86_64"))
-    script = dockerfile.context_files(build)["entrypoint.sh"]
+    script = dockerfile.files(build)["entrypoint.sh"]
     done = read_only(shell, script, "/tmp")
     assert (done.returncode, done.stdout, done.stderr) == (0, "TMPDIR=/dev/shm\n", "")
     assert read_only(shell, script, "/tmp", TMPDIR="/data").stdout == "TMPDIR=/data\n", "the user's choice stays"

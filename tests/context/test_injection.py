@@ -97,7 +97,7 @@ def syntax(text: str) -> str:
 
 def shape(build: Build) -> Iterator[tuple[str, ...]]:
     """What the files of a build consist of, whatever the values in them are."""
-    files = dockerfile.context_files(build)
+    files = dockerfile.files(build)
     for instruction in instructions(files["Dockerfile"]):
         word, _, rest = instruction.partition(" ")
         yield (word, syntax(rest) if word == "RUN" else "")
@@ -132,7 +132,7 @@ def test_hostile_text_leaves_every_file_its_structure(hostile: Build, harmless: 
 
 def test_a_shell_gets_every_answer_to_configure_as_it_was_given(hostile: Build, tmp_path: Path) -> None:
     """By a real shell: the compile's own command, with a program that prints in place of the one that compiles."""
-    command = next(run for run in runs(dockerfile.context_files(hostile)["Dockerfile"]) if "compile.sh" in run)
+    command = next(run for run in runs(dockerfile.files(hostile)["Dockerfile"]) if "compile.sh" in run)
     exports, _, _ = command.partition("&& sh /mnt/compile.sh")
     names = " ".join(f'"$A{number}"' for number in range(len(PRINTABLE)))
     script = f"{exports}; printf '%s\\0' {names}"
@@ -142,7 +142,7 @@ def test_a_shell_gets_every_answer_to_configure_as_it_was_given(hostile: Build, 
 
 
 def test_bazel_gets_every_flag_as_it_was_given(hostile: Build) -> None:
-    flags = parse_rc(dockerfile.context_files(hostile)["bazelrc"])["build"]
+    flags = parse_rc(dockerfile.files(hostile)["bazelrc"])["build"]
     assert [flag[4:] for flag in flags if flag.startswith("--x=")] == list(PRINTABLE)
 
 

@@ -44,7 +44,7 @@ def test_what_is_written_is_read(request_: Request) -> None:
     """Also by way of a Dockerfile, whose quotes are those of a shell."""
     built = plan.select(request_, None)
     written = labels_of(built)
-    text = dockerfile.context_files(built)["Dockerfile"]
+    text = dockerfile.files(built)["Dockerfile"]
     lines = re.search(r"^LABEL \\\n((?:.*\\\n)*.*)\n", text, re.MULTILINE)
     assert lines
     rendered = dict(word.replace("\\$", "$").partition("=")[::2] for word in shlex.split(lines[1].replace("\\\n", " ")))

@@ -56,7 +56,7 @@ def test_a_label_says_what_was_compiled(source: Source, label: str) -> None:
 
 
 def test_the_plan_in_an_image_is_what_its_smoke_benchmark_compares() -> None:
-    assert json.loads(dockerfile.context_files(official(release="2.14.0"))["plan.json"]) == {
+    assert json.loads(dockerfile.files(official(release="2.14.0"))["plan.json"]) == {
         "release": "2.14.0", "python": "3.11", "compiler": official(release="2.14.0").compiler, "target": "mkl",
         "threading": "threadpool", "allocator": "tcmalloc", "checks": ["onednn"],
         "known_defects": ["max_pool_nchw_after_nhwc", "avg_pool_nchw_after_nhwc"],
@@ -89,13 +89,13 @@ def test_a_wheel_is_linked_or_copied_and_does_not_count_for_the_digest(
 
 
 def test_the_head_of_a_dockerfile_says_who_wrote_it_and_how_to_build_it() -> None:
-    text = dockerfile.context_files(official())["Dockerfile"]
+    text = dockerfile.files(official())["Dockerfile"]
     assert text.startswith(f"{dockerfile.MARKER}: {dockerfile.command(official())}\n")
     usage = "docker build --platform linux/amd64 --tag tfbuild:2.21.0-mkl-py3.11-avx-unverified ."
     assert usage in text
     assert "in this folder" in text
     digest = f"sha256:{64 * 'a'}"
-    pinned = dockerfile.context_files(official(), base_digest=digest)["Dockerfile"]
+    pinned = dockerfile.files(official(), base_digest=digest)["Dockerfile"]
     assert pinned.startswith(f"{dockerfile.MARKER}: {dockerfile.command(official())} --pin\n")
     assert digest in pinned
     assert digest not in text

@@ -60,7 +60,7 @@ class Case:
             "env": env,
             "rc": tree.text(".bazelrc"),
             "small": SMALL,
-            "ours": dockerfile.context_files(self.build)["bazelrc"],
+            "ours": dockerfile.files(self.build)["bazelrc"],
             "command": command,
         }
 
@@ -187,7 +187,7 @@ def name_of(build: Build) -> str:
 def test_our_copts_are_the_last_and_host_tools_are_without_them(
     build: Build, answers: dict[str, Answer], tree: Tree
 ) -> None:
-    ours = dockerfile.context_files(build)["bazelrc"]
+    ours = dockerfile.files(build)["bazelrc"]
     done = answers[f"read {name_of(build)}"]
     assert done.exit_code == 0, done.stderr
 
@@ -215,7 +215,7 @@ def test_our_copts_are_the_last_and_host_tools_are_without_them(
 def test_cuda_is_read_as_far_as_the_toolkit_that_is_not_there(
     compiler: str, answers: dict[str, Answer], tree: Tree
 ) -> None:
-    ours = dockerfile.context_files(plans.build("cuda", compiler=compiler))["bazelrc"]
+    ours = dockerfile.files(plans.build("cuda", compiler=compiler))["bazelrc"]
     done = answers[f"cuda {compiler}"]
     assert done.exit_code != 0
     assert announced(done.stderr)[-1] == ("/mnt/bazelrc", parse_rc(ours)["build"])

@@ -114,9 +114,9 @@ def test_notes_say_how_sure_the_choice_is_and_what_the_base_must_have() -> None:
 
 def test_clang_comes_from_llvm_where_debian_lacks_it() -> None:
     build = chosen("2.15.1", base="bootstrap")
-    text = dockerfile.context_files(build)["Dockerfile"]
+    text = dockerfile.files(build)["Dockerfile"]
     command = f"sh /mnt/llvm.sh https://apt.llvm.org llvm-toolchain-bookworm-17 {LLVM.key} {LLVM.fingerprint} "
     assert 0 < text.index(command) < text.index(" ca-certificates clang-17 ")
     assert "llvm.sh,target=/mnt/llvm.sh" in text
     assert any("comes from https://apt.llvm.org (llvm-toolchain-bookworm-17)" in note for note in build.notes)
-    assert "llvm.sh" not in dockerfile.context_files(chosen("2.15.1"))["Dockerfile"]
+    assert "llvm.sh" not in dockerfile.files(chosen("2.15.1"))["Dockerfile"]

@@ -104,7 +104,7 @@ def test_without_tensorflow_the_import_fails_and_the_rest_is_skipped(tmp_path: P
 def test_the_plan_is_that_of_the_image_s_build(tmp_path: Path) -> None:
     build = select(Request(release="2.14.0", target="mkl", wheel="official"), None)
     path = tmp_path / "plan.json"
-    path.write_text(dockerfile.context_files(build)["plan.json"])
+    path.write_text(dockerfile.files(build)["plan.json"])
     labelled = labelled_build("x", labels_of(build), "amd64")
     assert command.read_plan(str(path)) == smoke_plan(build) == smoke_plan(labelled)
     path.write_text('{"release": null, "checks": [], "more": 1}')

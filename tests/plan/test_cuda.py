@@ -211,7 +211,7 @@ def test_what_a_config_of_the_tree_overrides_is_given_to_bazel_after_it(release:
     build = planned(release, "8.0")
     flags = [f"--repo_env={variable}_COMPUTE_CAPABILITIES=compute_80"] if variable else []
     assert [flag for flag in build.bazel_flags if "CUD" in flag] == flags
-    lines = dockerfile.context_files(build)["bazelrc"].splitlines()
+    lines = dockerfile.files(build)["bazelrc"].splitlines()
     last_config = max(number for number, line in enumerate(lines) if line.startswith("build --config="))
     assert [flag for flag in flags if lines.index(f"build {flag}") < last_config] == []
 

@@ -33,7 +33,7 @@ def everything() -> list[tuple[str, str, str]]:
 def rendered() -> dict[str, dict[str, str]]:
     """The files of every build, by its identifier."""
     builds = [planned(*one) for one in everything()]
-    return {build.id: dockerfile.context_files(build) for build in builds}
+    return {build.id: dockerfile.files(build) for build in builds}
 
 
 def test_all_are_rendered() -> None:

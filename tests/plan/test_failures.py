@@ -272,10 +272,10 @@ def test_a_fix_can_be_left_out_which_makes_another_build_if_the_build_gets_it() 
 
 
 def test_the_context_has_what_the_tree_needs_changed() -> None:
-    files = dockerfile.context_files(chosen(release="2.19.1", compiler="gcc-13"))
+    files = dockerfile.files(chosen(release="2.19.1", compiler="gcc-13"))
     assert {row["fix"] for row in json.loads(files["fixes/edits.json"])} == {"gcc-quant-params"}
     assert "--mount=type=bind,source=fixes,target=/mnt/fixes" in files["Dockerfile"]
-    files = dockerfile.context_files(chosen(release="2.20.0", compiler="gcc-12"))
+    files = dockerfile.files(chosen(release="2.20.0", compiler="gcc-12"))
     assert not [name for name in files if name.startswith("fixes/")]
     assert "/mnt/fixes" not in files["Dockerfile"]
 

@@ -171,7 +171,7 @@ def test_what_is_dropped_is_promised_nowhere(cpu: str, compiler: str, release: s
 
 def entrypoint_needs(build: Build) -> list[str]:
     """The names that the entry point compares first: what it stops for."""
-    script = dockerfile.context_files(build)["entrypoint.sh"]
+    script = dockerfile.files(build)["entrypoint.sh"]
     (line,) = (line for line in script.splitlines() if line.startswith("compare ") and not line.endswith("{"))
     return line.split()[1:]
 

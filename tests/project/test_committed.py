@@ -68,7 +68,7 @@ def test_the_roots_context_has_every_file_that_a_dockerfile_takes_and_little_els
 @pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.id)
 def test_it_differs_from_what_invoke_build_writes_by_its_head_and_its_paths(build: Build) -> None:
     """And the scripts at those paths are the same."""
-    texts = dockerfile.context_files(build)
+    texts = dockerfile.files(build)
     ours, theirs = ((FOLDER / build.id / "Dockerfile").read_text(), texts.pop("Dockerfile"))
     body = re.compile(r"^FROM \$\{BASE\}.*", re.MULTILINE | re.DOTALL)
     places = (

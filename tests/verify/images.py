@@ -59,7 +59,7 @@ PROBES = {
     "cuda": sent(GpuConvolution(gpus=1, device="/device:GPU:0", error=1e-6)),
 }
 FILES: dict[str, bytes | OSError] = {
-    guard.PATH: dockerfile.context_files(BUILD)["entrypoint.sh"].encode(),
+    guard.PATH: dockerfile.files(BUILD)["entrypoint.sh"].encode(),
     f"{SITE}/tensorflow/{CC}": library(everywhere(F16C), count=64),
     f"{SITE}/tensorflow/{FRAMEWORK}": guards.library(
         guards.recorded("tensorflow_cpu-2.21.0"), text=function(CODE["vaddps %xmm1,%xmm2,%xmm3"])

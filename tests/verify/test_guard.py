@@ -31,7 +31,7 @@ def of(request: Request) -> tuple[str, Build]:
     """Return the entry point of a build, and its labels."""
     build = plan.select(request, None)
     labelled = labelled_build("x", labels_of(build), build.platform.removeprefix("linux/"))
-    return dockerfile.context_files(build)["entrypoint.sh"], labelled
+    return dockerfile.files(build)["entrypoint.sh"], labelled
 
 
 @each("request_", REQUESTS.values())

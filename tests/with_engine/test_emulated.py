@@ -55,7 +55,7 @@ def emulate(engine: Engine, compilers: str) -> Emulate:
         arch, prefix = PLATFORMS[platform], PREFIX[platform]
         kind, _, version = compiler.partition("-")
         program = f"{prefix}g++-{version}" if kind == "gcc" else f"clang++-{version}"
-        guard = dockerfile.context_files(build)["entrypoint.sh"]
+        guard = dockerfile.files(build)["entrypoint.sh"]
         files = {
             "/run.sh": (DATA / "run.sh").read_bytes(),
             "/program.cc": (DATA / "program.cc").read_bytes(),

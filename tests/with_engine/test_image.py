@@ -412,7 +412,7 @@ def test_a_base_that_has_its_own_python_keeps_it(
     engine: Engine, build: Build, local_python: str, work: Path, ca: Path
 ) -> None:
     """Shown by the stage on which all others stand."""
-    texts = dockerfile.context_files(build)
+    texts = dockerfile.files(build)
     stage = texts["Dockerfile"].partition("\n# --- venv:")[0].replace("${BASE}", local_python)
     scripts = {f"scripts/{name}": (dockerfile.TEMPLATES / name).read_bytes() for name in ("network.sh", "times.sh")}
     with derived(engine, work, stage, ca=ca, files=scripts) as name:

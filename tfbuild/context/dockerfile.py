@@ -53,7 +53,7 @@ COMPILE_FILES = (
 )  # fmt: skip
 
 
-def context_files(build: Build, *, base_digest: str = "") -> dict[str, str]:
+def files(build: Build, *, base_digest: str = "") -> dict[str, str]:
     """Return the files that tfbuild itself puts into a context, by their paths there, the most interesting first."""
     usage = f"docker build --platform {build.platform} --tag {image_name(build, UNVERIFIED)} ."
     origin = command(build) + (" --pin" if base_digest else "")

@@ -51,7 +51,7 @@ def write_context(build: Build, folder: Path, *, base_digest: str = "") -> Conte
         folder.parent.mkdir(parents=True, exist_ok=True)
         with temporary_folder(f".{folder.name}-", folder.parent) as place:
             fresh = place / "new"
-            _fill(fresh, build, dockerfile.context_files(build, base_digest=base_digest))
+            _fill(fresh, build, dockerfile.files(build, base_digest=base_digest))
             # The wheel and the source have hundreds of megabytes; their digests are in files beside them.
             digest = context_digest(fresh, (f"wheel/{build.wheel.requirement}", f"source/{source.FILE}"))
             flush(fresh)
