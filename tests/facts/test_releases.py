@@ -7,6 +7,7 @@ import re
 from datetime import date
 from importlib import resources
 from itertools import pairwise
+from typing import get_args
 
 import msgspec
 import pytest
@@ -22,7 +23,7 @@ from tfbuild import facts
 from tfbuild.cpu import compilers, isa
 from tfbuild.errors import Unsupported
 from tfbuild.facts import releases, toolchains
-from tfbuild.facts.release_table import Config, RangeRow, ReleaseTable, Sourced, spelled, table
+from tfbuild.facts.release_table import Config, KnownCompiler, RangeRow, ReleaseTable, Sourced, Sure, spelled, table
 from tfbuild.plan import BUILD_PYTHON, Request, configuration, cuda, rules, select, wheel
 
 FILE = resources.files("tfbuild.facts") / "releases.toml"
@@ -53,6 +54,11 @@ def test_compilers(release: str) -> None:
     first = releases.compilers(release)[0]
     if first.sure == "wheel":
         assert releases.row(table().compiler, release).wheel.startswith(f"{first.name}.")
+
+
+def test_a_compiler_is_certain_where_somebody_built_with_it() -> None:
+    rows = {sure: KnownCompiler(name="gcc-12", source="x", sure=sure) for sure in get_args(Sure)}
+    assert {sure for sure, row in rows.items() if not row.certain} == {"reports", "unknown"}
 
 
 @each("release", ALL)
