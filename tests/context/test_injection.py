@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.context.test_dockerfile import runs
-from tests.context.test_remote_options import options as options_of_remote
+from tests.plan.test_remote_options import options as options_of_remote
 from tests.rows import each
 from tfbuild import plan
 from tfbuild.context import dockerfile

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.context.test_remote_options import remote
+from tests.plan.test_remote_options import remote
 from tfbuild.context import dockerfile
 from tfbuild.pipeline import bazel
 

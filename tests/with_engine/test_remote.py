@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import servers
-from tests.context.test_remote_options import options as remote_options
+from tests.plan.test_remote_options import options as remote_options
 from tests.ports import free_port
 from tests.with_engine import buildgrid, mirror, saved
 from tests.with_engine.buildgrid import Server

@@ -9,7 +9,7 @@ from tfbuild.context import dockerfile
 from tfbuild.errors import UsageError
 from tfbuild.plan import RunRequest, remote_cache
 from tfbuild.plan.remote_cache import Remote
-from tfbuild.util.options import refuse_invalid
+from tfbuild.util.options import given_to_compile, refuse_invalid
 
 # Short names of options here; the others have `remote-` in front.
 NAMES = {"properties": "property", "certificate": "client_cert", "key": "client_key"}
@@ -73,7 +73,7 @@ def test_an_address_is_kept_as_bazel_reads_it(given: str, kept: str) -> None:
 
 
 NO_ADDRESSES = (
-    "http://h#f", "http://h?q", "http://h:99999", "http://h:0", "http://[::1", "http:///x", "grpcs://h:1/x", "ftp://h",
+    "http://h#f", "http://h?q", "http://h:65536", "http://h:0", "http://[::1", "http:///x", "grpcs://h:1/x", "ftp://h",
     "unix:///run/cache", "h:1", "grpc://", "grpc://h:port", "http://h/a b", "http://h/$(x)",
 )  # fmt: skip
 
@@ -181,3 +181,8 @@ def test_an_image_in_a_registry_is_no_cache() -> None:
     with pytest.raises(UsageError, match="takes no image in a registry") as refused:
         remote_cache.named_remote(RunRequest(remote_cache="oci://ghcr.io/us/cache"))
     assert "--no-container" in refused.value.hint
+
+
+def test_what_only_a_compile_uses_is_told_where_nothing_is_compiled() -> None:
+    given = RunRequest(jobs="2", time_limit="1h", need_disk="9", remote_cache="grpc://h", no_cache=True)
+    assert given_to_compile(given) == ["--jobs", "--remote-cache"]
