@@ -204,6 +204,14 @@ def test_flags_switch_on_what_they_promise_and_name_all_that_is_left_out(
     assert not compilers.flags(flags.instruction_set, compiler, release=release).dropped
 
 
+@pytest.mark.parametrize(
+    ("compiler", "march"),
+    [("gcc-10", "x86-64"), ("gcc-11", "x86-64-v3"), ("clang-11", "x86-64"), ("clang-12", "x86-64-v3")],
+)
+def test_a_compiler_gets_a_level_from_the_version_on_that_knows_it(compiler: str, march: str) -> None:
+    assert compilers.flags(isa.resolve("x86-64-v3", arch="x86_64"), compiler).flags[0] == f"-march={march}"
+
+
 def switched_on(flags: tuple[str, ...], arch: str) -> set[str]:
     """What a compiler makes of the flags, by the rows: a level's features, and each flag's with what it implies."""
     march, *others = flags[0].removeprefix("-march=").split("+")
