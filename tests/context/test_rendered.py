@@ -126,6 +126,11 @@ def test_the_wheel_is_collected_where_its_target_puts_it(target: str, command: s
     assert dockerfile.collect(target) == command
 
 
+def test_the_compiler_is_named_for_bazel_s_own_toolchain_too() -> None:
+    answers = dict(dockerfile.configure(from_source(compiler="clang-18")))
+    assert answers["CC"] == answers["BAZEL_COMPILER"] == "/usr/bin/clang-18"
+
+
 def test_pip_installs_what_was_planned() -> None:
     assert dockerfile.requirement(official()) == "tensorflow-cpu==2.21.0"
     odd = replace(official().wheel, requirement="tensorflow==2.21.0; python_version > '3'")

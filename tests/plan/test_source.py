@@ -63,6 +63,7 @@ def test_what_is_packed_of_a_tree(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "placed") as tar:
         rows = {member.name.removeprefix("source/"): member.mode for member in tar if not member.issym()}
         assert tar.getmember("source/link").linkname == "configure.py"
+        assert {(row.mtime, row.uid, row.gid, row.uname, row.gname) for row in tar} == {(0, 0, 0, "", "")}
     assert rows == {
         ".bazelrc": 0o644, "configure.py": 0o644, "tensorflow/bazel-notes.md": 0o644, "tensorflow/empty": 0o755,
         "tensorflow/tools/pip_package": 0o755,
