@@ -164,13 +164,14 @@ def choose(hosts: Mapping[str, Cpu], most: int) -> Fleet:
     def loss(own: Features, image: Features) -> Loss:
         share, count = speed_loss(own, image, archs[own]), counts[own]
         unused = count * len(own - image)
-        return (0, unused, unused) if share is None else (count * share, 0, unused)
+        # Whole ten-thousandths: sums of floats would break ties by their rounding.
+        return (0, unused, unused) if share is None else (round(count * share * 10_000), 0, unused)
 
     images, proved = cover(sorted(archs, key=sorted), most, loss)
     served = {name: best(frozenset(own.features), images, loss) or frozenset() for name, own in sets.items()}
     groups = {image: [name for name in sets if served[name] == image] for image in set(served.values())}
     compiled = {image: isa.instruction_set(image, sets[names[0]].arch) for image, names in groups.items()}
-    order = sorted(groups, key=lambda image: (compiled[image].arch, -len(compiled[image].features), groups[image]))
+    order = sorted(groups, key=lambda image: (compiled[image].arch, -len(compiled[image].features), sorted(image)))
     return Fleet(
         schema=SCHEMA,
         allowed=most,
