@@ -232,7 +232,7 @@ def test_what_was_lost_is_sent_again(
     digest = connect(fake).upload(b"blob")
     assert fake.content[f"blobs/{digest}"][1] == b"blob"
     connect(fake).upload(b"blob")
-    assert uploads(fake) == 2 * (len(answers) + 1), "what is there is not sent"
+    assert (uploads(fake), len(pauses)) == (2 * (len(answers) + 1), 2 * len(answers)), "what is there is not sent"
 
 
 def test_after_five_times_it_is_an_error(losing: list[int], fake: type[FakeRegistry]) -> None:

@@ -166,50 +166,26 @@ def test_an_interrupted_installer_ends_before_tfbuild(
 
 # --- bad indexes ------------------------------------------------------------------------------------------------------
 
-Change = Callable[[Broken, str], None]
-
-
-def truncated(server: Broken, file: str) -> None:
-    server.content[file] = server.content[file][:-100]
-
-
-def lost(server: Broken, file: str) -> None:
-    del server.content[file]
-
-
-def no_index(server: Broken, file: str) -> None:
-    del server.content["/choose.json"]
-
-
-def of_another_version(server: Broken, file: str) -> None:
-    server.content["/choose.json"] = server.content["/choose.json"].replace(b"tfbuild.index/1", b"tfbuild.index/2")
-
-
-def cut_index(server: Broken, file: str) -> None:
-    server.content["/choose.json"] = server.content["/choose.json"][:-100]
-
-
-def empty_index(server: Broken, file: str) -> None:
-    server.content["/choose.json"] = b""
-
-
-BAD: list[tuple[Change, int, str]] = [
-    (truncated, 24, "bytes with sha256"),
-    (lost, 26, "cannot be read: the server answers 404"),
-    (no_index, 26, "choose.json cannot be read: the server answers 404"),
-    (of_another_version, 26, "its schema is 'tfbuild.index/2', not tfbuild.index/1"),
-    (cut_index, 26, "choose.json cannot be used: "),
-    (empty_index, 26, "choose.json cannot be used: "),
+# A file of the index, or "" for the wheel; what becomes of it, None if it is lost; the code, and what is said.
+BAD: list[tuple[str, Callable[[bytes], bytes] | None, int, str]] = [
+    ("", lambda content: content[:-100], 24, "bytes with sha256"),
+    ("", None, 26, "cannot be read: the server answers 404"),
+    ("choose.json", None, 26, "choose.json cannot be read: the server answers 404"),
+    ("choose.json", lambda content: content.replace(b"index/1", b"index/2"), 26, "its schema is 'tfbuild.index/2'"),
+    ("choose.json", lambda content: content[:-100], 26, "choose.json cannot be used: "),
+    ("choose.json", lambda _: b"", 26, "choose.json cannot be used: "),
 ]
 
 
-@each("change, code, told", BAD)
+@each("file, change, code, told", BAD)
 def test_a_bad_index_is_one_sentence_and_the_environment_stays(
-    change: Change, code: int, told: str, public: Path, tmp_path_factory: pytest.TempPathFactory, empty: Path, v4: Path
+    file: str, change: Callable[[bytes], bytes] | None, code: int, told: str, public: Path, empty: Path, v4: Path
 ) -> None:
     before = contents(empty)
     with broken.serve(files(public)) as server:
-        change(server, f"/{rows(public)['x86-64-v4']}")
+        content = server.content.pop(path := f"/{file or rows(public)['x86-64-v4']}")
+        if change is not None:
+            server.content[path] = change(content)
         done = answer("install", "--index", server.url, "--cpuinfo", v4, "--python", empty / "bin" / "python")
     assert done.returncode == code, done.stderr
     last = done.stderr.strip().splitlines()[-2:]

@@ -61,26 +61,22 @@ def without_indexes(fake: type[FakeRegistry], name: str) -> None:
         del fake.content[f"manifests/{tag}"]
 
 
-def without_attachments(fake: type[FakeRegistry], name: str) -> None:
-    attach(fake, digest(fake, name), client.SBOM)
-
-
-def with_a_new_base(fake: type[FakeRegistry], name: str) -> None:
-    fake.content["manifests/slim"] = (manifests.INDEX, b'{"new": 1}')
-
-
-def with_another_images_tag(fake: type[FakeRegistry], name: str) -> None:
-    fake.content[f"manifests/{name}"] = fake.content[f"manifests/{image(fake, '2.14.1')}"]
-
-
 CHANGES: list[tuple[Any, type[TfbuildError], str]] = [
     (lambda fake, name: fake.content.pop(f"manifests/{name}"), UnknownImage, "has no 2.20.0-mkl"),
     (without_indexes, Unfinished, "2.20-mkl, 2.20.0-mkl, latest-mkl in .* are not what the fixed tags say"),
-    (without_attachments, Unfinished, "has no SBOM or no provenance"),
-    (with_a_new_base, Stale, "its base .*:slim was sha256:.* and is now sha256:"),
+    (lambda fake, name: attach(fake, digest(fake, name), client.SBOM), Unfinished, "has no SBOM or no provenance"),
+    (
+        lambda fake, name: fake.content.update({"manifests/slim": (manifests.INDEX, b'{"new": 1}')}),
+        Stale, "its base .*:slim was sha256:.* and is now sha256:",
+    ),
     (lambda fake, name: indexes.record_yank(connect(fake), name, "crashes"), Yanked, "was yanked: crashes"),
-    (with_another_images_tag, RegistryRefused, "its tag was moved"),
-]
+    (
+        lambda fake, name: fake.content.update(
+            {f"manifests/{name}": fake.content[f"manifests/{image(fake, '2.14.1')}"]}
+        ),
+        RegistryRefused, "its tag was moved",
+    ),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "error", "reason"), CHANGES)

@@ -31,9 +31,9 @@ from tfbuild.publish import indexes, pulling, pushing
 from tfbuild.util.progress import Progress
 
 RELEASES, SETS = ("2.20.0", "2.21.0"), ("avx", "x86-64-v3", "x86-64-v4")
-VERBS = {"push": 10, "pull": 10, "finish": 3, "yank": 2, "offer again": 2}
+VERBS = {"push": 10, "pull": 10, "yank": 2, "offer again": 2}
 # What becomes of a request before the registry has it, and of an answer.
-EARLY = ("503", "429", "500", "reset", "silence", "trickle", "moved", "endless", "page")
+EARLY = ("503", "429", "500", "reset", "silence", "trickle")
 LATE = ("lost", "cut", "flipped")
 
 
@@ -56,10 +56,6 @@ class Network(registries.Between):
         fault, self.fault = self.fault, ""
         if fault.isdigit():
             self.say(int(fault), b"<p>trouble", {"Retry-After": self.chance.choice(("", "0", "-1", "soon"))})
-        elif fault == "moved":
-            self.say(307, b"", {"Location": "http://registry.invalid/"})
-        elif fault in ("endless", "page"):
-            self.say(200, b" " * (5 << 20 if fault == "endless" else 9), {"Content-Type": manifests.INDEX})
         elif fault == "trickle":
             self.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
         for _ in range(15 * (fault in ("silence", "trickle"))):
@@ -113,8 +109,6 @@ def run(verb: str, number: int, place: Registry, direct: Registry, folder: Path)
             (folder / str(number)).mkdir()
             verified(engine, folder / str(number))
             push(engine, folder / str(number), registry=place, force=True)
-        elif verb == "finish":
-            pushing.finish(place, engine.identifier, str)
         elif verb == "yank":
             pushing.yank(place, engine.identifier, "crashes", str)
         elif verb == "offer again" and (digest := direct.digest(indexes.yank_tag(engine.identifier))):
