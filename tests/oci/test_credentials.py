@@ -10,7 +10,7 @@ import pytest
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.servers import Handler, serving
-from tfbuild.errors import RegistryRefused
+from tfbuild.errors import RegistryRefused, without_secrets
 
 
 def test_the_engines_credentials_override_those_of_netrc(
@@ -77,6 +77,8 @@ def test_what_a_helper_has_is_exchanged_for_a_token(
     answer = """echo '{"ServerURL": "x", "Username": "%s", "Secret": "%s"}'"""
     install_helper(tmp_path, answer % ("<token>", "an identity"), monkeypatch)
     assert token_request(fake) == ("POST", IDENTITY, "")
+    # A token that a registry repeats in its answer is printed nowhere.
+    assert "issued" not in without_secrets("of the token issued", foreign=True)
     install_helper(tmp_path, answer % ("us", "secret"), monkeypatch)
     assert token_request(fake) == ("GET", "", f"Basic {base64.b64encode(b'us:secret').decode()}")
     install_helper(tmp_path, "echo credentials not found in native keychain; exit 1", monkeypatch)

@@ -43,7 +43,7 @@ def test_the_manifest_is_the_specifications(registry: Registry) -> None:
     manifest = registry.manifest(digest)
     assert manifest is not None
     read = manifest.json()
-    assert (read["schemaVersion"], read["artifactType"]) == (2, SBOM)
+    assert (read["schemaVersion"], read["mediaType"], read["artifactType"]) == (2, manifests.IMAGES[0], SBOM)
     assert read["subject"] == {"mediaType": SUBJECT.media_type, "digest": SUBJECT.digest, "size": 5}
     assert read["config"] == {"mediaType": client.EMPTY_TYPE, "digest": digest_of(b"{}"), "size": 2}
     (layer,) = read["layers"]

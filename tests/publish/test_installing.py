@@ -132,6 +132,19 @@ def test_the_installer_is_a_command_that_runs(venv: Path, monkeypatch: pytest.Mo
         installing.installer(replace(environment, pip=False))
 
 
+def test_the_environment_is_the_named_one_else_the_active_one(venv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    monkeypatch.setenv("VIRTUAL_ENV", str(venv))
+    for named, python in (
+        ("", f"{venv}/bin/python"),
+        (sys.executable, sys.executable),
+        (str(venv), f"{venv}/bin/python"),
+    ):
+        assert installing.environment(named).interpreter == python
+    monkeypatch.delenv("VIRTUAL_ENV")
+    assert installing.environment().interpreter == sys.executable
+
+
 def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
