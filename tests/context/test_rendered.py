@@ -126,6 +126,11 @@ def test_the_wheel_is_collected_where_its_target_puts_it(target: str, command: s
     assert dockerfile.collect(target) == command
 
 
+def test_a_bundle_has_what_the_official_wheel_requires_where_that_is_known() -> None:
+    assert dockerfile.packages(official()) == dockerfile.packages(from_source()) == "tensorflow-cpu==2.21.0"
+    assert dockerfile.packages(replace(from_source(), release="2.99.0")) == ""
+
+
 def test_the_compiler_is_named_for_bazel_s_own_toolchain_too() -> None:
     answers = dict(dockerfile.configure(from_source(compiler="clang-18")))
     assert answers["CC"] == answers["BAZEL_COMPILER"] == "/usr/bin/clang-18"
