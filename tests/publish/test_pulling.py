@@ -1,7 +1,6 @@
 """What `pull` checks before it pulls, beside what the table of registry faults has: signatures, and how many images."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -10,11 +9,9 @@ from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import digest, gather, image
 from tfbuild import cpu
-from tfbuild.engine import Engine, transfer
 from tfbuild.errors import RegistryRefused, VerificationFailed
 from tfbuild.publish import pulling
 from tfbuild.publish.choose import Choice
-from tfbuild.util.progress import Progress
 
 LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 
@@ -60,22 +57,3 @@ def test_a_hundred_images_are_tried(fake: type[FakeRegistry], names: dict[str, s
     assert pulling.accept(connect(fake), choice.among((*gone[1:], *choice.fitting)))[0].id == names["x86-64-v4"]
     with pytest.raises(RegistryRefused, match="it is missing in the registry"):
         pulling.accept(connect(fake), choice.among((*gone, *choice.fitting)))
-
-
-def test_an_engine_too_old_for_the_layers_is_named(
-    fake: type[FakeRegistry], names: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Docker20(Engine):
-        def __init__(self) -> None:
-            pass
-
-        def pull(self, *_: Any) -> None:
-            raise transfer.TransferFailed("failed to register layer: unexpected EOF")
-
-    monkeypatch.setattr(transfer, "WAIT_SECONDS", 0)
-    image, manifest, _ = pulling.accept(connect(fake), select(fake))
-    layers = b'{"layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar+zstd"}]}'
-    for content, old in ((manifest.content, False), (layers, True)):
-        with pytest.raises(transfer.TransferFailed) as refusal:
-            pulling.pull(Docker20(), connect(fake), image, replace(manifest, content=content), Progress())
-        assert ("Docker 23" in refusal.value.hint) == old
