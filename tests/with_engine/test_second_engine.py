@@ -111,7 +111,7 @@ def test_what_is_built_by_ssh_stays_and_runs_in_the_engine_there(
         ("stranger", "Host key verification failed", "by hand: ssh stranger"),
         ("changed", "Host key verification failed", "which is new or has changed"),
         ("closed", "Connection refused", "is the name right, and the host up?"),
-        ("no-such-host.invalid", "Could not resolve hostname", "is the name right?"),
+        ("no-such-host.invalid", "Could not resolve hostname", "is the name right, and the host up?"),
         # The socket opens, and ends at the first word.
         ("second/nowhere/docker.sock", "", "its engine is down"),
         ("confined", "", "forwards no sockets"),
@@ -147,7 +147,7 @@ def test_the_cpu_that_a_context_s_engine_shows_is_the_one_that_is_built_for(invo
 @pytest.mark.parametrize(
     ("name", "reason", "hint"),
     [
-        ("strange-tls", "certificate verify failed", "docker --context strange-tls version"),
+        ("strange-tls", "unable to get local issuer certificate", "docker --context strange-tls version"),
         ("tcp://127.0.0.1:{port}", "Bad Request", "if it requires TLS"),
     ],
 )
