@@ -282,24 +282,6 @@ def test_ratios_that_no_logarithm_takes_are_not_drawn() -> None:
     assert "<figure" not in read.source
 
 
-def test_each_status_has_its_style() -> None:
-    style = reporting.to_html(report()).partition("</style>")[0]
-    assert [shown.style for shown in reporting.LOOKS.values() if f".{shown.style} {{ color:" not in style] == []
-
-
-def test_the_page_names_the_image_the_machine_and_the_software() -> None:
-    one = report()
-    known = reporting.environment_facts(one)
-    assert [*known] == [
-        "image", "size", "architecture", "CPU", "cgroup quota", "memory", "kernel", "engine", "TensorFlow",
-        "compiled for", "Python", "NumPy", "malloc of",
-    ]  # fmt: skip
-    assert known["cgroup quota"] == "none"
-    assert one.host is not None
-    limited = replace(one, host=replace(one.host, quota=1.5), software=None)
-    assert reporting.environment_facts(limited)["cgroup quota"] == "1.5 CPUs"
-
-
 def hostile() -> Report:
     """Return a report with the worst text that an image may contain."""
     bad = replace(check("isa", "fail", HOSTILE), fix=HOSTILE, proves=HOSTILE, how=HOSTILE)
