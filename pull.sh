@@ -18,8 +18,9 @@ die() {
     exit "${2:-1}"
 }
 
-[ $# -ge 1 ] && [ $# -le 4 ] ||
-    die "usage: pull.sh REPOSITORY [RELEASE [TARGET [PYTHON]]], such as: pull.sh ghcr.io/us/tfbuild 2.20 mkl 3.12" 2
+usage="usage: pull.sh REPOSITORY [RELEASE [TARGET [PYTHON]]], such as: pull.sh ghcr.io/us/tfbuild 2.20 mkl 3.12"
+case ${1-} in -h | --help) echo "$usage" && exit ;; esac
+[ $# -ge 1 ] && [ $# -le 4 ] || die "$usage" 2
 repository=$1 release=${2:-latest} target=${3:-mkl} python=${4:-}
 tag=$release-$target
 host=${repository%%/*} path=${repository#*/}

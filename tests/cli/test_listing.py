@@ -111,8 +111,9 @@ def test_every_verb_speaks_of_the_same_release_python_and_compiler(tmp_path: Pat
     answered = json.loads(invoke("copts", *request, "--json").stdout)
     assert {key: answered[key] for key in taken} == taken
     assert f"TensorFlow {taken['release']}, {taken['compiler']}" in invoke("copts", *request).stderr
-    words = f"TensorFlow {taken['release']}, Python {planned['python']}, {taken['compiler']}"
-    assert words in invoke("build", *request, "--dry-run", cwd=tmp_path).stderr
+    done = invoke("build", *request, "--dry-run", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)[0].items() >= {"python": planned["python"], **taken}.items()
+    assert "note: " not in done.stderr, "the plan has them"
 
 
 @pytest.mark.parametrize("release", ["", "2.21", "2.15", "2.12.0"])

@@ -39,6 +39,10 @@ def values_around(release: str, value: Callable[[TreeRecord], Any]) -> list[Any]
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
+def hermetic(release: str) -> bool:
+    return bool(releases.rows(table().hermetic_python, release))
+
+
 def test_a_release_has_its_own_tree_or_lies_between_two() -> None:
     trees_of = {"exact": 1, "near-exact": 1, "bracketed": 2}
     without = [row for row in releases.releases() if len(trees.around(row.version)) < trees_of.get(row.sure, 1)]
@@ -74,7 +78,7 @@ COMPARED: dict[str, Said] = {
         lambda release: {*releases.pythons(release)},
         lambda tree, release: {*tree.pythons, *releases.official_pythons(release, "x86_64")},
     ),
-    "hermetic Python": (releases.hermetic, lambda tree, _: bool(tree.lock_files)),
+    "hermetic Python": (hermetic, lambda tree, _: bool(tree.lock_files)),
     "hermetic CUDA": (
         lambda release: releases.cuda(release).hermetic,
         lambda tree, _: "HERMETIC_CUDA_VERSION" in tree.questions,
@@ -160,8 +164,10 @@ def test_host_tools_are_generic_though_a_tree_gives_them_the_targets_configurati
 def test_pythons_of_a_hermetic_build_have_a_lock_file(release: str) -> None:
     locked = values_around(release, lambda facts: set(facts.lock_files))
     flags = configuration.wheel_flags(release, "cpu", "x86_64", "3.11")
-    assert any(flag.endswith("PYTHON_VERSION=3.11") for flag in flags) == releases.hermetic(release)
-    if releases.hermetic(release):
+    assert any(flag.endswith("PYTHON_VERSION=3.11") for flag in flags) == bool(
+        releases.rows(table().hermetic_python, release)
+    )
+    if bool(releases.rows(table().hermetic_python, release)):
         assert any(set(releases.pythons(release)) <= names for names in locked)
         assert release in BRACKETED or [set(releases.pythons(release))] == locked
 

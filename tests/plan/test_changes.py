@@ -143,10 +143,27 @@ def test_a_folder_with_a_link_to_nothing_is_taken_and_one_with_a_file_that_canno
         for file in ("WORKSPACE", "BUILD"):
             (folder / file).write_text("")
         (folder / "gone").symlink_to("nowhere")
-        assert source.override(f"eigen={folder}").sha256
+        assert source.override(f"eigen={folder}", "2.14.1").sha256
         (folder / "BUILD").chmod(0)
         with nobody(), pytest.raises(BadInput, match="BUILD cannot be read: Permission denied"):
-            source.override(f"eigen={folder}")
+            source.override(f"eigen={folder}", "2.14.1")
+
+
+@pytest.mark.parametrize("file", ["cmake/Modules/LLVMVersion.cmake", "llvm/CMakeLists.txt"])
+def test_an_llvm_of_another_major_version_than_the_releases_is_refused(file: str, eigen: Path) -> None:
+    (eigen / "llvm").mkdir()
+    (eigen / file).parent.mkdir(parents=True, exist_ok=True)
+    for major, release in ((17, "2.14.1"), (22, "2.21.0")):
+        (eigen / file).write_text(f"  set(LLVM_VERSION_MAJOR {major})\n  set(LLVM_VERSION_MINOR 1)\n")
+        request = {**SOURCE, "release": release, "override_repository": (f"llvm-raw={eigen}",)}
+        with pytest.raises(BadInput, match=f"is LLVM {major}, and TensorFlow {release} is built with") as refusal:
+            chosen(**request)
+        assert "LLVM_COMMIT" in refusal.value.hint
+    (eigen / file).write_text("  set(LLVM_VERSION_MAJOR 23)\n")
+    assert chosen(**request).overrides
+    # Not LLVM's tree, whatever its files say.
+    (eigen / "llvm").rename(eigen / "eigen")
+    assert chosen(**{**request, "release": "2.14.1"}).overrides
 
 
 def program(path: Path) -> Path:
@@ -218,8 +235,8 @@ def test_what_cannot_be_used_is_refused(options: dict[str, Any], error: type[Tfb
 def test_a_repository_without_any_build_file_is_refused(eigen: Path) -> None:
     (eigen / "BUILD").rename(eigen / "BUILD.old")
     with pytest.raises(BadInput, match="has no BUILD file") as refusal:
-        source.override(f"eigen_archive={eigen}")
+        source.override(f"eigen_archive={eigen}", "2.14.1")
     assert refusal.value.hint.endswith(f"{eigen}/BUILD.bazel")
     (eigen / "Eigen").mkdir()
     (eigen / "Eigen/BUILD.bazel").write_text("")
-    assert source.override(f"eigen_archive={eigen}").path == eigen
+    assert source.override(f"eigen_archive={eigen}", "2.14.1").path == eigen

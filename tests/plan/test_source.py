@@ -16,6 +16,7 @@ from tests.plan.test_selection import chosen
 from tests.rows import each
 from tfbuild.errors import BadInput, TfbuildError, UsageError
 from tfbuild.facts import releases
+from tfbuild.facts.release_table import table
 from tfbuild.pipeline import build_context
 from tfbuild.plan import Build, Request, configuration, select, source
 from tfbuild.plan.source import Source
@@ -136,7 +137,7 @@ def test_every_release_knows_what_its_builder_installs() -> None:
         # One name twice is an error for pip before 20.3; where it has markers, only one of them holds.
         named = [text for text in configuration.python_requirements(row.version) if ";" not in text]
         assert len(named) == len({Requirement(text).name for text in named})
-        assert ("numpy" in names) == (not releases.hermetic(row.version))
+        assert ("numpy" in names) == (not releases.rows(table().hermetic_python, row.version))
 
 
 def test_a_bazel_that_may_not_be_the_releases_own_is_doubted_unless_it_is_named() -> None:

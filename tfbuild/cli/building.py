@@ -18,7 +18,7 @@ from tfbuild.cli.options import (
     run_of,
 )
 from tfbuild.cli.output import out, result, say, say_note, show_plan
-from tfbuild.cli.planning import print_notes, select_and_print_notes, select_on_host
+from tfbuild.cli.planning import print_notes, select_at_engine, select_on_host
 from tfbuild.cli.verbs import OF_REQUESTS, SETTINGS, verb
 from tfbuild.errors import UsageError
 from tfbuild.plan import Request, RunRequest
@@ -48,7 +48,7 @@ def build(*, json: bool, dry_run: bool, **options: Any) -> None:
     from tfbuild.pipeline.maker import Maker
 
     run = run_of(options)
-    chosen = select_and_print_notes(make(Request, options), run)
+    chosen = select_at_engine(make(Request, options), run)
     maker = Maker(run=run)
     kind, ignored = chosen.wheel.kind, given_to_compile(make(RunRequest, options))
     # No error: a CI matrix gives all of its rows the same options.
@@ -59,6 +59,7 @@ def build(*, json: bool, dry_run: bool, **options: Any) -> None:
         out([{**chosen.to_json(), "context_digest": context.digest}]) if json else show_plan(chosen)
         say(f"dry run: the build context is in {context.folder}; nothing was started")
         return
+    print_notes(chosen)
     built = maker.build(chosen)
     finish(built.report, built.image, json=json)
 
@@ -93,7 +94,8 @@ def wheel(*, output: str, no_container: bool, json: bool, **options: Any) -> Non
         print_notes(chosen)
         exported = host.wheel(chosen, machine, run, Path(output), Progress())
     else:
-        chosen = select_and_print_notes(make(Request, options), run)
+        chosen = select_at_engine(make(Request, options), run)
+        print_notes(chosen)
         exported = Maker(run=run).wheel(chosen, Path(output))
     files = {"wheel": str(exported.wheel), "sidecar": str(exported.sidecar), "sha256": exported.sha256}
     result({"id": chosen.id, **files}, str(exported.wheel), json=json)
@@ -121,7 +123,8 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
     from tfbuild.pipeline.maker import Maker, downloads
 
     run = run_of(options)
-    chosen = select_and_print_notes(make(Request, options), run)
+    chosen = select_at_engine(make(Request, options), run)
+    print_notes(chosen)
     builds = downloads(chosen, wheel_only=wheel_only)
     document = {"file": output, "builds": [build.id for build in builds]}
     if dry_run:

@@ -244,8 +244,8 @@ def select_on_host(request: Request) -> tuple[Build, "HostSystem"]:
     return machines.choose(request, machine, lambda asked: select_build(asked, host, place)), machine
 
 
-def select_and_print_notes(request: Request, run: "Run") -> Build:
-    """Plan the build for a run, on the platform and CPU of the engine's machine, and print its notes."""
+def select_at_engine(request: Request, run: "Run") -> Build:
+    """Plan the build for a run, on the platform and CPU of the engine's machine."""
     from tfbuild.engine import connection
 
     host = None
@@ -257,9 +257,7 @@ def select_and_print_notes(request: Request, run: "Run") -> Build:
         for_host = request.wheel in ("", "source") or request.wheel.startswith(INDEX)
         if for_host and not request.cpuinfo and isa.means_host(request.cpu):
             host = maker.cpu()
-    chosen = select(request, host, run.ca)
-    print_notes(chosen)
-    return chosen
+    return select(request, host, run.ca)
 
 
 def print_notes(chosen: Build) -> None:

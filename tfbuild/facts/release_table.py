@@ -101,6 +101,10 @@ class Config(RangeRow, frozen=True, kw_only=True):
     without: str = ""
 
 
+class LinkedLlvm(RangeRow, frozen=True, kw_only=True):
+    major: int
+
+
 class Python(Sourced, frozen=True, kw_only=True):
     versions: tuple[str, ...]
 
@@ -251,6 +255,7 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
     known_until: str
     release: tuple[Release, ...]
     config: tuple[Config, ...]
+    llvm: tuple[LinkedLlvm, ...]
     python: tuple[Python, ...]
     bazel: tuple[Bazel, ...]
     compiler: tuple[ReleaseCompiler, ...]

@@ -167,11 +167,6 @@ def compile_cost(release: str, arch: str = "x86_64", *, cuda: bool = False) -> r
     return msgspec.structs.replace(found, wanted=wanted, most_hours=found.cpu_hours * more)
 
 
-def hermetic(release: str) -> bool:
-    """Whether Bazel downloads the Python that it builds for; otherwise it uses the builder's."""
-    return bool(rows(table().hermetic_python, release))
-
-
 def constraints(release: str, step: release_table.Step = "run") -> tuple[str, ...]:
     """Return the pip constraints that the wheel needs to work today ("run") or to be built ("build")."""
     return tuple(

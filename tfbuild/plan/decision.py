@@ -141,7 +141,7 @@ def _compile(
     configuration.refuse_another_cpu(request, flags.instruction_set)
 
     libraries = tuple(sources.system_library(text, release) for text in dict.fromkeys(request.system_lib))
-    overrides = tuple(sources.override(text) for text in request.override_repository)
+    overrides = tuple(sources.override(text, release) for text in request.override_repository)
     if len({row.name for row in overrides}) < len(overrides):
         raise UsageError("override-repository names a repository twice", hint="once is enough")
     archive = sources.python_archive(request.hermetic_python, release) if request.hermetic_python else None

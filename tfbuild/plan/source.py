@@ -207,8 +207,8 @@ def python_archive(text: str, release: str) -> OwnFile:
     return OwnFile(path=path, sha256=digest(path))
 
 
-def override(text: str) -> Override:
-    """Read NAME=FOLDER; raises BadInput if the folder is not a repository."""
+def override(text: str, release: str) -> Override:
+    """Read NAME=FOLDER; raises BadInput if the folder is not a repository, or is another LLVM than the release's."""
     name, _, folder = text.partition("=")
     path = Path(folder)
     if not os.path.isdir(path):
@@ -225,6 +225,13 @@ def override(text: str) -> Override:
             hint="the tree adds one to the archive that it downloads (`build_file`, below third_party): copy it to "
             f"{folder}/BUILD.bazel",
         )
+    found = _llvm(path)
+    if other := [row.major for row in releases.rows(table().llvm, release) if found not in (0, row.major)]:
+        raise BadInput(
+            f"override-repository {name}: {folder} is LLVM {found}, and TensorFlow {release} is built with {other[0]}",
+            hint="take the commit that the tree names: LLVM_COMMIT in third_party/llvm/workspace.bzl, or in the file "
+            "of that name below third_party/xla",
+        )
     try:
         return Override(name=name, path=path, sha256=tree_digest(path))
     except OSError as error:
@@ -232,6 +239,16 @@ def override(text: str) -> Override:
             f"override-repository {name}: {error.filename} cannot be read: {error.strerror}",
             hint="correct its mode, or remove it",
         ) from error
+
+
+def _llvm(folder: Path) -> int:
+    """Return the major version of LLVM's tree in `folder`; 0 for another tree."""
+    for name in ("cmake/Modules/LLVMVersion.cmake", "llvm/CMakeLists.txt"):  # since LLVM 19, and before
+        if (folder / "llvm").is_dir() and (folder / name).is_file():
+            text = (folder / name).read_text(encoding="utf-8", errors="replace")
+            if match := re.search(r"^\s*set\(LLVM_VERSION_MAJOR (\d+)\)", text, re.MULTILINE):
+                return int(match[1])
+    return 0
 
 
 def system_library(text: str, release: str) -> SystemLibrary:
