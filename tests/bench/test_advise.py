@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bench.test_report import GUIDE, case, experiment, report, sizes
+from tests.bench.test_report import case, experiment, report, sizes
 from tests.measure.test_evaluate import sample
 from tfbuild.bench import advise, session
-from tfbuild.bench import report as reporting
-from tfbuild.bench.advise import ONEDNN, PRELOAD, Advice, CurrentSettings
+from tfbuild.bench.advise import ONEDNN, PRELOAD, Advice
 from tfbuild.measure import records
 from tfbuild.measure.evaluate import BASE_AGAIN, evaluate
 from tfbuild.measure.records import ArmResult, CaseResult, ExperimentResult, Interval, Round
@@ -161,11 +160,8 @@ def test_of_an_image_only_what_the_experiments_set_is_recorded() -> None:
 def test_a_line_of_code_that_lost_somewhere_is_not_advised() -> None:
     gained = (case(0.5, name="adds", env={}, code="jit  # where"), case(0.6, name="chain", env={}, code="jit  # where"))
     (advice,) = advise.advise(report(experiment("xla", *gained)))
-    assert (advice.line, advice.remark, [gain.case.name for gain in advice.gains]) == (
-        "jit",
-        "where",
-        ["adds", "chain"],
-    )
+    assert (advice.line, advice.remark) == ("jit", "where")
+    assert [gain.case.name for gain in advice.gains] == ["adds", "chain"]
     assert advise.advise(report(experiment("xla", *gained, case(1.3, name="conv", env={}, code="jit")))) != ()
     assert advise.advise(report(experiment("xla", *gained, case(1.3, name="conv", env={}, code="jit  # where")))) == ()
     assert advise.advise(report(experiment("xla", *gained, case(1.3, name="conv", env={})))) == (), "an arm of its name"
@@ -200,9 +196,7 @@ def test_a_gain_says_how_sure_it_is() -> None:
     arms = (measured.arms[0], replace(measured.arms[1], wall=wall))
     (unseen,) = advise.advise(report(experiment("jpeg", replace(measured, arms=arms))))
     (seen,) = advise.advise(report(experiment("jpeg", measured)))
-    gain = seen.gains[0]
-    assert (gain.basis, gain.certainty, gain.doubt) == ("CPU time, over baseline", "96%, 15 rounds", "")
-    assert unseen.gains[0].doubt == "in wall time x1.00 [0.90, 1.10]"
+    assert (seen.gains[0].doubt, unseen.gains[0].doubt) == ("", "in wall time x1.00 [0.90, 1.10]")
 
 
 # --- whole reports ---------------------------------------------------------------------------------------------------
@@ -258,27 +252,11 @@ def test_one_batch_size_is_advised_for_all_models(sweeps: list[tuple[int, ...]],
 @pytest.mark.parametrize(
     "rows",
     [
-        (experiment("onednn", case(1.0)),),
-        (experiment("jpeg", case(1.5, env={}, code="x")),),
-        (experiment("onednn", case(0.5), case(1.5, name="other")),),
         (experiment("jpeg", case(1.0, env={}, code="x")),),
         (experiment("jpeg", case(0.5, count=4, env={}, code="x")),),
         (replace(experiment("layout", case(0.5, env={})), cases=()),),
     ],
-    ids=["no difference", "slower", "faster here and slower there", "code without gain", "too few rounds", "no case"],
+    ids=["code without gain", "too few rounds", "no case"],
 )
 def test_nothing_is_advised_without_evidence(rows: tuple[ExperimentResult, ...]) -> None:
     assert advise.advise(report(*rows)) == ()
-
-
-def test_a_committed_report_s_advice_does_not_contradict_itself() -> None:
-    recorded = reporting.read_report(GUIDE)
-    current = CurrentSettings.read(recorded)
-    advices = advise.advise(recorded)
-    assert advices
-    assert len({one.line for one in advices}) == len(advices)
-    for one in advices:
-        assert one.gains
-        arm, other = one.gains[0].arm, one.gains[0].other
-        if current.change(other, arm):
-            assert not current.holds(arm.env), "it is in place"

@@ -3,7 +3,6 @@
 import io
 import random
 import re
-from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -17,8 +16,8 @@ from tfbuild.bench.session import ROUNDS, CaseGroup, ExperimentRun, Session, Set
 from tfbuild.engine import Engine
 from tfbuild.measure import rounds
 from tfbuild.measure.experiments import Arm, Case, Experiment, Need
-from tfbuild.measure.rounds import CaseRun, RoundLimits
-from tfbuild.measure.workers import Machine, Pool
+from tfbuild.measure.rounds import RoundLimits
+from tfbuild.measure.workers import Pool
 from tfbuild.util.progress import Progress, Step
 
 POOL = cast(Pool, None)
@@ -164,16 +163,13 @@ def test_the_rest_ends_where_it_brings_nothing_further_or_is_over(stopped: Stopp
     assert run.done[0].status == "truncated"
 
 
-class Telling(CaseGroup):
-    def begin(self, machine: Machine, pool: Pool, tell: Callable[[str], None]) -> list[CaseRun]:
-        tell("busy")
-        return []
-
-
-def test_what_is_measured_is_shown_with_the_time_that_is_left(stopped: Stopped) -> None:
+def test_what_is_measured_is_shown_with_the_time_that_is_left(
+    stopped: Stopped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CaseGroup, "begin", lambda *given: given[-1]("busy") or [])
     run = recording_session(0)
     run.end = stopped.now + 45
-    limits = RoundLimits(rounds=0, end=run.end, latest=run.end)
+    limits, cases = RoundLimits(rounds=0, end=run.end, latest=run.end), CaseGroup(row(""), row("").case)
     with run.progress.step("x") as step:
-        Session._measure(run, Telling(row(""), row("").case), Pool(cast(Engine, None)), limits, random.Random(0), step)
+        Session._measure(run, cases, Pool(cast(Engine, None)), limits, random.Random(0), step)
     assert (step.detail, step.share) == ("45.0 s left: busy", 0.25)

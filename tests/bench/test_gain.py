@@ -46,16 +46,18 @@ def test_every_number_is_its_report_s(row: Gain) -> None:
     )
 
 
-@each("name, largest", [("rhel7-haswell", "x86-64-v3"), ("rocky9-zen5", "x86-64-v4-vnni-bf16")])
-def test_a_cpu_gets_what_was_measured_of_the_largest_set_that_it_runs(name: str, largest: str) -> None:
-    answer = gain.gain(cpus.parse(machine(name).cpuinfo()))
-    assert answer.report is not None
-    assert answer.report.cpu == largest
-
-
-@each("name", ["amazon-neoverse_n1", "rhel6-piledriver"])
-def test_a_cpu_that_runs_no_measured_code_gets_no_number(name: str) -> None:
-    assert gain.gain(cpus.parse(machine(name).cpuinfo())).report is None
+@each(
+    "name, largest",
+    [
+        ("rhel7-haswell", "x86-64-v3"),
+        ("rocky9-zen5", "x86-64-v4-vnni-bf16"),
+        ("amazon-neoverse_n1", None),
+        ("rhel6-piledriver", None),
+    ],
+)
+def test_a_cpu_gets_what_was_measured_of_the_largest_set_that_it_runs(name: str, largest: str | None) -> None:
+    report = gain.gain(cpus.parse(machine(name).cpuinfo())).report
+    assert (report and report.cpu) == largest
 
 
 def test_what_the_official_wheel_is_compiled_for_is_no_gain() -> None:
@@ -118,8 +120,6 @@ def test_each_operation_has_its_effect() -> None:
     assert {effect for *_, effect in shown} == {"faster", "the same"}
     intel = gain.gain(gain.named("Xeon Gold 6148", HOST))
     assert ("sum of rows, 1 Mi", "0.92 [0.91, 0.93]", "slower") in intel.operations
-    assert intel.report is not None
-    assert intel.report.title.startswith("intel-tensorflow-avx512 2.14.0, ")
 
 
 def test_what_is_said_of_bfloat16_is_in_its_report() -> None:

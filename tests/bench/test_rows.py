@@ -2,14 +2,12 @@
 
 import ast
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from tests import checkout
-from tests.bench.test_report import case
 from tests.measure.test_experiments import ROOT, slips, workloads
 from tfbuild import facts
 from tfbuild.bench import command, evidence, findings
@@ -67,9 +65,6 @@ def test_each_value_of_a_field_has_its_function() -> None:
     ("before", "after", "complaint"),
     [
         ('finding = "page_faults"', 'finding = "speed"', "Invalid enum value 'speed'"),
-        ('finding = "page_faults"', 'evidence = "hearsay"', "Invalid enum value 'hearsay'"),
-        ('finding = "page_faults"', 'role = "leading"', "Invalid enum value 'leading'"),
-        ('finding = "page_faults"', 'metric = "fps"', "Invalid enum value 'fps'"),
         ('finding = "page_faults"', "quick = true", "unknown field"),
         ('{ name = "matmul 768x768" }', '{ name = "c", needs = "tpu" }', "Invalid enum value 'tpu'"),
         ('finding = "page_faults"', 'role = "model"', "exactly one row has the role 'model'"),
@@ -121,7 +116,6 @@ def test_the_named_models_take_the_place_of_the_short_ones() -> None:
     assert largest.case[0].name == "lstm, batch 4096"
     synthetic, jpegs = row.case[1].arm
     assert (synthetic.params.get("jpegs"), jpegs.params["jpegs"]) == (None, True)
-    assert [arm.name for arm in row.arms(row.case[0])] == ["oneDNN off", "oneDNN on"]
     assert [arm.name for arm in row.arms(row.case[2])] == ["oneDNN off", "oneDNN on"]
     assert [arm.name for arm in row.arms(row.case[3])] == ["without XLA", "XLA"]
 
@@ -142,11 +136,9 @@ def test_xla_is_measured_beside_the_same_onednn() -> None:
     ("named", "batch", "why"),
     [
         (["resnet51"], "", r"unknown model 'resnet51'[\s\S]*densenet121.*inception3.*lstm.*resnet50, .*vgg16"),
-        (["lstm"], "many", "--batch-size 'many' is invalid"),
         (["lstm"], "0", "--batch-size '0' is invalid"),
         (["lstm"], "²", "--batch-size '²' is invalid"),
         (["lstm"], "4097", "a number from 1 to 4096"),
-        (["lstm"], "1" * 5000, r"--batch-size '1+ .* is invalid"),
         ([], "8", r"--batch-size needs --model[\s\S]*--model resnet50"),
     ],
 )
@@ -170,24 +162,6 @@ def test_every_model_is_one_that_the_workload_can_make() -> None:
         assert re.fullmatch(r"[A-Z]\w+|", model.application), name
         for each in experiments.model_row([name]).case:
             assert {*each.params, "jpegs", "xla"} <= takes, name
-
-
-TIMES = r"\d\.\d\d \[\d\.\d\d, \d\.\d\d\]"
-
-
-def test_the_bottleneck_is_reported_with_three_rates() -> None:
-    measured = case(2.0, metric="wall")
-    alone, both = measured.arms
-    alone = replace(alone, workload="synthetic", params={})
-    both = replace(both, workload="pipeline", params={"step": True, "calls": 2})
-    given = replace(both, name="input", params={"calls": 2}, seconds=0.125)
-    other = replace(both, name="other input", params={"calls": 1}, seconds=0.5)
-    (finding,) = findings.derive("input_bound", [replace(measured, arms=(alone, both, given, other))])
-    assert re.fullmatch(
-        rf"arm: {TIMES} times the step alone: input-bound \(10 items/s computed, 8 read, 5 both\)", finding.text
-    )
-    (finding,) = findings.derive("input_bound", [replace(measured, arms=(alone, both))])
-    assert re.fullmatch(rf"arm: {TIMES} times the step alone: input-bound", finding.text)
 
 
 def test_an_arm_whose_memory_is_listed_shares_its_process_with_no_other() -> None:

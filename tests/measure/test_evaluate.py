@@ -1,7 +1,6 @@
 """Verdicts on recorded and made-up rounds: planted differences are found, and no others."""
 
 import json
-import math
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -157,6 +156,7 @@ def test_disturbed_rounds_are_left_out_where_enough_are_clean() -> None:
     assert (len(evaluation.used), evaluation.clean, evaluation.noisy) == (7, 7, False)
     assert evaluation.arms["arm"].effect == NO_DIFFERENCE
     assert judged(mixed[1:]).noisy
+    assert (case(1.0).noisy, case(1.0, foreign=0.5).noisy) == (False, True)
     assert not judged(made_up(2.0, 6)).noisy, "few, and none of them disturbed"
 
 
@@ -208,9 +208,6 @@ def test_an_arm_has_its_median_of_the_time_of_an_item_once_there_are_enough_roun
 
 
 def test_items_count() -> None:
-    mean = evaluate.mean([case(1.0, items=4), case(1.0, items=4, seed=2)], "arm")
-    assert mean is not None
-    assert mean.cpu.median == pytest.approx(4.0, rel=0.02)
     both = [case(1.0, items=4, base=2), case(1.0, items=4, base=2, seed=2)]
     assert evaluate.findings(both)[0].values["cpu"] == pytest.approx(2.0, rel=0.02)
 
@@ -249,14 +246,11 @@ def test_a_mean_is_judged_by_what_its_cases_are_timed_by(metric: str, effect: st
     assert finding.values["wall"] == pytest.approx(2.0, rel=0.05)
 
 
-# --- intervals of ratios, and documents -------------------------------------------------------------------------------
+# --- intervals of ratios ----------------------------------------------------------------------------------------------
 
 
 def between(low: float, high: float, median: float = 1.0, coverage: float = 0.97) -> Interval:
     return Interval(median=median, low=low, high=high, coverage=coverage)
-
-
-# --- one case ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -277,18 +271,6 @@ def test_the_interval_of_few_ratios_is_their_range() -> None:
     assert evaluate.interval([]) is evaluate.interval([1.0]) is None
     assert evaluate.interval([1.0, 3.0]) == between(1.0, 3.0, 2.0, 0.5)
     assert evaluate.interval([3.0, 1.0, 2.0, 4.0, 5.0]) == between(1.0, 5.0, 3.0, 1 - 2 / 32)
-    six = evaluate.interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    assert six == between(1.0, 6.0, 3.5, 1 - 2 / 64)
-
-
-def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
-    noise = random.Random(5)
-    hits = 0
-    for _ in range(1000):
-        interval = evaluate.interval([math.exp(noise.gauss(0, 0.1)) for _ in range(9)])
-        assert interval
-        hits += interval.low <= 1 <= interval.high
-    assert 940 <= hits <= 980
 
 
 @pytest.mark.parametrize(
@@ -299,8 +281,6 @@ def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
         # Within the noise of the same image, beyond 1 or not.
         ((1.01, 1.1), (0.99, 1.01), NO_DIFFERENCE),
         # A band beside 1 does not lower the limit.
-        ((0.98, 1.1), (0.95, 0.97), NO_DIFFERENCE),
-        ((0.9, 1.02), (1.03, 1.05), NO_DIFFERENCE),
         ((1.0, 1.1), (0.95, 0.97), NO_DIFFERENCE),
         ((0.9, 1.0), (1.03, 1.05), NO_DIFFERENCE),
         ((1.001, 1.1), (0.95, 0.97), FASTER),

@@ -151,13 +151,10 @@ def test_a_constant_is_costly_by_its_kind_and_size(kind: str, counts: tuple[int 
     [
         '{"per_tensor": NaN}',
         '{"per_tensor": 1e999}',
-        '{"per_tensor": "0"}',
         "{}",
-        "[]",
         "",
         "[" * 100_000,
         '{"per_tensor": ' + "9" * 400 + "}",
-        '{"per_tensor": 0} {"per_tensor": 0}',
         '{"per_tensor": 0}\udcff',
     ],
 )
@@ -217,20 +214,14 @@ def asked(engine: OneRun, sandbox: Sandbox | None = None) -> probe.Outcome:
     return probe.ask(cast(Engine, engine), "x", "import", [Dropped], sandbox=sandbox)
 
 
-def test_the_probe_that_is_named_runs() -> None:
+@pytest.mark.parametrize("sandbox", [None, cast(Sandbox, object())], ids=["trusted", "in a sandbox"])
+def test_the_probe_that_is_named_runs(sandbox: Sandbox | None) -> None:
     engine = ended('{"count": 3}\n')
-    outcome = asked(engine)
-    assert outcome.records == (Dropped(count=3),)
-    assert outcome.broken == ""
+    outcome = asked(engine, sandbox)
+    assert (outcome.records, outcome.broken) == ((Dropped(count=3),), "")
     assert engine.command == ["python", f"{probe.FOLDER}/smoke", "probe", "import"]
-    assert engine.options["files"] == probe.probe_files()
-
-
-def test_an_image_that_is_not_trusted_runs_in_a_sandbox() -> None:
-    engine, sandbox = ended('{"count": 3}\n'), cast(Sandbox, object())
-    assert asked(engine, sandbox).records == (Dropped(count=3),)
     assert engine.options["sandbox"] is sandbox
-    assert engine.options["files"] == {}, "the sandbox has them"
+    assert engine.options["files"] == ({} if sandbox else probe.probe_files()), "a sandbox has them"
 
 
 @pytest.mark.parametrize(

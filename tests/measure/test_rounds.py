@@ -31,15 +31,6 @@ def sides(*values: float) -> list[Side]:
     ]
 
 
-def test_what_was_measured_before_an_interruption_is_judged() -> None:
-    run = comparison()
-    run.sides, run.rounds = sides(1, 1, 1), made_up(0.5, 8)
-    result = run.result(interrupted=True)
-    assert (result.status, result.reason) == ("interrupted", "interrupted after 8 rounds")
-    assert result.arms[1].effect == "faster"
-    assert len(result.rounds) == 8
-
-
 def test_where_no_other_arm_can_run_the_case_is_skipped_with_its_reason() -> None:
     run = comparison()
     run.sides = sides(1, 1, 1)

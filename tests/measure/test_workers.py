@@ -31,15 +31,14 @@ SANDBOX = Sandbox(processes=1, volume="v", path=probe.ROOT)
 class Script:
     """What the workers do; names are those of sides.
 
-    `seconds`: of one call. `dies`: questions that end the worker, each once, with exit code `dies_by`. `foreign`: CPU
-    seconds that others use in the samples to come. `idle`: CPUs used while idle. `no_start`: workers that die at once.
-    `gone`: no engine answers any more. `asked`: what was asked.
+    `seconds`: of one call. `dies`: questions that end the worker, each once. `foreign`: CPU seconds that others use in
+    the samples to come. `idle`: CPUs used while idle. `no_start`: workers that die at once. `gone`: no engine answers
+    any more. `asked`: what was asked.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     ready: dict[str, Ready] = field(default_factory=dict)
     dies: list[tuple[str, str]] = field(default_factory=list)
-    dies_by: int = 139
     foreign: list[float] = field(default_factory=list)
     idle: dict[str, float] = field(default_factory=dict)
     traces: dict[str, int] = field(default_factory=dict)
@@ -114,9 +113,13 @@ class MadeUpWorker:
 
 @dataclass
 class MadeUpEngine:
-    script: Script
+    """`started`: the workers that were asked for, with their options."""
 
-    def worker(self, ref: str, command: list[str], *, env: Mapping[str, str], **_: Any) -> MadeUpWorker:
+    script: Script
+    started: list[dict[str, Any]] = field(default_factory=list)
+
+    def worker(self, ref: str, command: list[str], *, env: Mapping[str, str], **more: Any) -> MadeUpWorker:
+        self.started.append({"ref": ref, "command": command, "env": dict(env), **more})
         if self.script.no_start:
             self.script.no_start -= 1
             raise WorkerDied("the worker ended", exit_code=1, stderr_tail="ImportError: no such symbol")
@@ -180,16 +183,14 @@ def test_a_sample_that_is_too_short_is_taken_again_with_more_calls() -> None:
     run = case_of(script)
     assert measured(run).status == "measured"
     assert {side.inner for side in run.sides} == {121}, "a fifth more than a tenth of a second takes"
-    script = Script(seconds={"arm": 1e-12}, inner=1)
-    name, reason = "arm", "a sample would need"
-    status = states(measured(case_of(script)))[name]
-    assert status[0] == "failed"
-    assert status[1].startswith(reason)
+    status, reason = states(measured(case_of(Script(seconds={"arm": 1e-12}, inner=1))))["arm"]
+    assert status == "failed"
+    assert reason.startswith("a sample would need")
 
 
 def test_a_disturbed_round_is_taken_again_and_the_quietest_counts() -> None:
     # Each round has three samples of 0.2 s on two CPUs: 0.3 s of others are a quarter of it.
-    script = Script(foreign=[0.1] * 3 + [0.2] * 3 + [0.06] * 3)
+    script = Script()
     run = case_of(script)
     rounds.prepare([run], LATER)
     script.foreign = [0.1] * 3 + [0.2] * 3 + [0.06] * 3
@@ -232,8 +233,9 @@ def test_an_arm_that_cannot_be_timed_leaves_the_others_their_rounds(script: Scri
         measured(case_of(strict, strict=True))
 
 
-def test_without_the_baseline_again_nothing_is_judged() -> None:
-    result = measured(case_of(Script(dies=[("prepare", BASE_AGAIN)])))
+@pytest.mark.parametrize("lost", [("prepare", BASE_AGAIN), ("calibrate", "baseline")])
+def test_without_the_baseline_and_the_baseline_again_nothing_is_judged(lost: tuple[str, str]) -> None:
+    result = measured(case_of(Script(dies=[lost])))
     assert (result.status, result.rounds) == ("failed", ())
     assert states(result)["baseline"] == ("failed", "its process was lost: the worker ended: ... Segmentation fault")
 
@@ -247,12 +249,6 @@ def test_a_library_that_the_image_lacks_skips_the_arm_that_is_about_it() -> None
 
 
 def test_what_shared_a_lost_process_is_built_again_in_a_new_one() -> None:
-    script = Script(dies=[("calibrate", "baseline")])
-    arms = (Arm(name="arm", params={"n": 2}), Arm(name="other", env={"SWITCH": "2"}))
-    # The baseline itself is lost: without it nothing can be judged.
-    result = measured(case_of(script, *arms))
-    assert result.status == "failed"
-    assert result.rounds == ()
     script = Script(dies=[("prepare", "arm")])
     result = measured(case_of(script, Arm(name="arm", params={"n": 2}), Arm(name="other", params={"n": 3})))
     assert [name for name, (status, _) in states(result).items() if status == "measured"] == ["baseline", "other"]
@@ -275,9 +271,9 @@ def test_a_process_that_dies_in_a_round_takes_those_with_it_that_shared_it() -> 
 
 
 def test_an_engine_that_ended_is_to_blame_and_the_rounds_so_far_stay() -> None:
-    script = Script()
+    script = Script(seconds={"arm": 0.005})
     run = case_of(script)
-    measured(run, 2)
+    measured(run, 6)
 
     def gone() -> None:
         raise EngineMissing("no container engine answers")
@@ -286,7 +282,7 @@ def test_an_engine_that_ended_is_to_blame_and_the_rounds_so_far_stay() -> None:
     with pytest.raises(EngineMissing):
         rounds.run([run], RoundLimits(rounds=8, end=LATER, latest=LATER), random.Random(1))
     result = run.result(interrupted=True)
-    assert (result.status, len(result.rounds)) == ("interrupted", 2)
+    assert (result.status, len(result.rounds), result.arms[1].effect) == ("interrupted", 6, "faster")
 
 
 def test_workers_that_die_together_are_started_one_by_one() -> None:
@@ -391,19 +387,8 @@ def test_the_case_with_the_fewest_rounds_decides_whether_there_are_enough() -> N
 # --- the pool ---------------------------------------------------------------------------------------------------------
 
 
-class Recording:
-    """An engine that notes how its workers are started."""
-
-    def __init__(self, script: Script) -> None:
-        self.inner, self.started = MadeUpEngine(script), list[dict[str, Any]]()
-
-    def worker(self, ref: str, command: list[str], **options: Any) -> MadeUpWorker:
-        self.started.append({"ref": ref, "command": command, **options})
-        return self.inner.worker(ref, command, env=options["env"])
-
-
 def test_a_worker_is_started_with_its_image_environment_and_files() -> None:
-    engine = Recording(Script())
+    engine = MadeUpEngine(Script())
     pool = Pool(cast(Engine, engine), {"/more": b"x"})
     key = Key(image="sha256:1", env=(("A", "b"), ("GONE", ""), ("OPENBLAS_NUM_THREADS", "4")), gpus=True)
     pool.start([key, key])
