@@ -206,10 +206,7 @@ def _share(builder: Builder, build: Build, run: Run, progress: Progress) -> Shar
 
 
 def _secrets(builder: Builder, build: Build, run: Run, share: Share | None, folder: Path) -> dict[str, Path]:
-    """Write the builder's secrets into files, and return them by name.
-
-    `folder` is readable by this user only, and removed after the run.
-    """
+    """Write the builder's secrets into files of `folder`, which only this user can read, and return them by name."""
     secrets = {"ca": run.ca} if run.ca else {}
     texts = {"mirror": f"{run.mirror}\n" if run.mirror else ""}
     if share is not None:

@@ -74,10 +74,7 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
 
 @dataclass(frozen=True, kw_only=True)
 class LocalBuilder:
-    """Builds the context of `build` on this machine, as an engine would; `root`: the folder in place of a builder's /.
-
-    Raises UsageError for a path that Bazel cannot take.
-    """
+    """Builds the context of `build` on this machine, as an engine would; `root`: in place of a builder's /."""
 
     build: Build
     machine: HostSystem

@@ -43,7 +43,6 @@ OUTPUT_HINT = "--output with another folder"
 IMAGE_DISK = 8 << 30
 # Of what a compile was recorded to take, for a larger release or another instruction set.
 DISK_FACTOR = 1.5
-NO_COMPARISON = "it was left out (--no-throughput)"
 # The repository that publishes the image, by which GHCR links a package with it.
 SOURCE = "org.opencontainers.image.source"
 SOURCE_VARIABLE = "TFBUILD_IMAGE_SOURCE"
@@ -148,10 +147,7 @@ class Maker:
     # --- verification -------------------------------------------------------------------------------------------------
 
     def verify(self, ref: str) -> Report:
-        """Verify any image on the engine by what its labels claim, and write its report; build nothing.
-
-        If the image to compare its speed with is missing, the check throughput is skipped.
-        """
+        """Verify any image on the engine by what its labels claim, and write its report; build nothing."""
         files.check_writable(self.run.reports)
         image = self.engine.image(ref)
         build = labelled_build(ref, image.labels, image.architecture)
@@ -164,7 +160,7 @@ class Maker:
         `make`: makes the official wheel's image if it is missing, and returns its name, or "" for no image.
         """
         if not self.run.throughput:
-            return NO_COMPARISON
+            return "it was left out (--no-throughput)"
         try:
             wheel = plan.official_build(build)
         except TfbuildError as error:
@@ -310,10 +306,7 @@ class Maker:
         arguments: Mapping[str, str] | None = None,
         no_cache: bool = False,
     ) -> None:
-        """Run the builder (see compiling.run_builder); `arguments`: more of the Dockerfile's arguments.
-
-        Raises what compiling.run_builder raises.
-        """
+        """Run the builder (see compiling.run_builder); `arguments`: more of the Dockerfile's arguments."""
         bundled = self.run.bundle.find(build, context, image=not stage).images if self.run.bundle else {}
         settings = BuildSettings(
             log=self.run.work / build.id / "build.log",
