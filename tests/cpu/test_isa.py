@@ -395,9 +395,6 @@ def test_rows_of_names_are_closed_and_archspec_has_none_of_them() -> None:
             assert row.same in TARGETS
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
-
-
 # --- what a list takes away, and two CPUs in one ----------------------------------------------------------------------
 
 

@@ -273,15 +273,6 @@ def test_the_chart_shows_the_time_that_is_judged() -> None:
         assert ("2.00" in figure) == (metric == "cpu"), figure
 
 
-def test_ratios_that_no_logarithm_takes_are_not_drawn() -> None:
-    original = report().throughput
-    assert original is not None
-    zero = Interval(median=0.0, low=0.0, high=0.0, coverage=0.95)
-    odd = replace(original, cpu=zero, wall=zero, band=zero, benchmarks=())
-    read = ParsedPage(reporting.to_html(replace(report(), throughput=odd)))
-    assert "<figure" not in read.source
-
-
 def hostile() -> Report:
     """Return a report with the worst text that an image may contain."""
     bad = replace(check("isa", "fail", HOSTILE), fix=HOSTILE, proves=HOSTILE, how=HOSTILE)
