@@ -29,6 +29,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         commands.append(command[2:])
         return subprocess.CompletedProcess(command, 0, "", "")
 
+    monkeypatch.delenv(testing.MAKES_TENSORFLOW, raising=False)  # of the run that this test is part of
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(testing, "missing", lambda: ())
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
