@@ -340,7 +340,7 @@ def test_a_time_limit_stops_in_good_order_and_keeps_what_is_compiled(wheel: Run,
     assert [row for row in rows if not (row["cpu_seconds"] > 0 and row["peak_bytes"] > 1 << 20)] == []
     assert 0 < rows[1]["from_cache"] <= rows[1]["processes"]
     assert "Compiling tensorflow/double/" in str(rows[1]["slowest"])
-    assert rows[1]["stages"]["packing"]["disk_bytes"] > rows[0]["stages"]["analysis"]["disk_bytes"] > 0
+    assert min(stage["disk_bytes"] for row in rows for stage in row["stages"].values()) > 0
 
 
 # --- the mirror -----------------------------------------------------------------------------------------------------
