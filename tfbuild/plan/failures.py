@@ -5,18 +5,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import Literal
 
-from packaging.specifiers import SpecifierSet
-
 from tfbuild import facts
 from tfbuild.cpu import compilers
 from tfbuild.errors import UsageError
 from tfbuild.facts import Facts, releases
-from tfbuild.facts.release_table import Sourced
+from tfbuild.facts.release_table import Sourced, base, version
 from tfbuild.facts.toolchains import Distribution
 from tfbuild.plan.cuda import Capability, by_nvcc
 
 # The first words of a note about a failure that is expected and has no fix.
 KNOWN_TO_FAIL = "known to fail"
+CONDITION = re.compile(r"(>=|<|==)([\d.]+)")
 
 
 class Edit(Facts, frozen=True, kw_only=True):
@@ -116,10 +115,22 @@ def concerning(
             and (not row.targets or target in row.targets)
             and row.arch in ("", arch)
             and (not row.nvcc or nvcc or by_nvcc(gpus, compiler))
-            and all(not (of := versions[key]) or [*SpecifierSet(is_).filter(of, True)] for key, is_ in row.when.items())
+            and all(
+                not versions[key] or any(meets(one, text) for one in versions[key]) for key, text in row.when.items()
+            )
         )
 
     return tuple(row for row in known_failures(release) if concerns(row))
+
+
+def meets(number: str, condition: str) -> bool:
+    """Whether a version meets a condition such as ">=12,<14"; a candidate of 14 is not below 14.
+
+    As packaging.specifiers has it, whose import takes longer than a plan.
+    """
+    own, bounds = version(number), {sign: version(bound) for sign, bound in CONDITION.findall(condition)}
+    below = "<" not in bounds or base(number) < bounds["<"]
+    return below and own >= bounds.get(">=", own) and own == bounds.get("==", own)
 
 
 def left_out(rows: Iterable[Failure], without: Iterable[str]) -> tuple[Failure, ...]:
