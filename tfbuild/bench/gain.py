@@ -105,8 +105,9 @@ class MeasuredGain(Facts, frozen=True, kw_only=True):
     @property
     def operations(self) -> list[tuple[str, str, str]]:
         """Return each operation's name, its ratio with the interval, and the effect."""
-        report = self.report or Gain(cpu="", wheel="", over="", machine="")
-        effects = {"faster": report.faster, "slower": report.slower, "the same": report.equal}
+        if self.report is None:
+            return []
+        effects = {"faster": self.report.faster, "slower": self.report.slower, "the same": self.report.equal}
         return [
             (row.name, f"{row.ratio[0]:.2f} [{row.ratio[1]:.2f}, {row.ratio[2]:.2f}]", effect)
             for effect, rows in effects.items()

@@ -45,14 +45,6 @@ class BazelWatch:
     `share`: the part of the compile that is done, 0 to 1, among the actions that Bazel knows so far.
     """
 
-    def show(self, step: Step, line: str) -> None:
-        """Show in the line's step how far the compile is, or the line itself before Bazel has told."""
-        if detail := self(line):
-            step.detail, step.share = detail, self.share
-        elif step.share is None:
-            # A compiler's warnings do not replace the progress of the compile.
-            step.detail = line
-
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.began = False
         self.killed = False
@@ -80,6 +72,14 @@ class BazelWatch:
         if count is None:
             return ""
         return self._progress(number(count["done"]), number(count["total"]), count["rest"])
+
+    def show(self, step: Step, line: str) -> None:
+        """Show in `step` how far the compile is; until Bazel says that, its last line."""
+        if detail := self(line):
+            step.detail, step.share = detail, self.share
+        elif step.share is None:
+            # A compiler's warnings do not replace the progress of the compile.
+            step.detail = line
 
     def _progress(self, done: int, total: int, rest: str) -> str:
         now = self._clock()

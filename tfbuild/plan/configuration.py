@@ -220,13 +220,16 @@ def _machine_flags(request: Request) -> Iterator[tuple[str, str, str]]:
             yield word, match[1], match[2]
 
 
-# Settings that an option gives, so that the plan, the labels and the verification know them.
-SETTING = re.compile(r"(--(?:action|repo)_env=)?([A-Z]\w*)=(.*)")
+# Answers to configure.py, and the same as Bazel's flags, by the option that gives them: the plan, the labels and the
+# verification know only the option's. Flags may choose the hermetic Python, which need not be the image's.
+ENV = r"(?:--(?:action|repo)_env=)?"
 OPTIONS = {
-    "compute-capabilities": re.compile(r"(?:TF|HERMETIC)_CUDA_COMPUTE_CAPABILITIES"),
-    "cuda": re.compile(r"(?:LOCAL|TF)_(?:CUDA|CUDNN|NCCL)_PATHS?|CUDA_TOOLKIT_PATH"),
-    "compiler": re.compile(r"CC|CXX|BAZEL_COMPILER|\w+_COMPILER_PATH|TF_(?:CUDA|NEED|DOWNLOAD)_CLANG"),
-    "python": re.compile(r"PYTHON_BIN_PATH|(?:TF|HERMETIC)_PYTHON_VERSION"),
+    "compute-capabilities": re.compile(ENV + r"(?:TF|HERMETIC)_CUDA_COMPUTE_CAPABILITIES=(.*)"),
+    "cuda": re.compile(ENV + r"(?:(?:LOCAL|TF)_(?:CUDA|CUDNN|NCCL)_PATHS?|CUDA_TOOLKIT_PATH)=(.*)"),
+    "compiler": re.compile(
+        ENV + r"(?:CC|CXX|BAZEL_COMPILER|[A-Z]\w*_COMPILER_PATH|TF_(?:CUDA|NEED|DOWNLOAD)_CLANG)=(.*)"
+    ),
+    "python": re.compile(r"(?:PYTHON_BIN_PATH|(?:TF|HERMETIC)_PYTHON_VERSION)=(.*)"),
 }
 
 
@@ -234,10 +237,10 @@ def refuse_settings(request: Request, release: str, answers: Iterable[str]) -> N
     """Raise UsageError for a word that sets what an option sets, and for an answer that is none of the build's."""
     hints = {f"--config {name}": f"--cuda {match[1]}.0" for name in _configs_named(request)
              if (match := CUDA_CONFIG.fullmatch(name))}  # fmt: skip
-    for match in filter(None, map(SETTING.fullmatch, " ".join((*request.bazel_flag, *request.configure)).split())):
-        option = next((option for option, names in OPTIONS.items() if names.fullmatch(match[2])), "")
-        if option and (option.startswith("c") or not match[1]):
-            hints[match[0]] = f"--{option} {match[3] if option == 'compute-capabilities' else 'chooses it'}"
+    for word in " ".join((*request.bazel_flag, *request.configure)).split():
+        for option, setting in OPTIONS.items():
+            if match := setting.fullmatch(word):
+                hints[word] = f"--{option} {match[1] if option == 'compute-capabilities' else 'chooses it'}"
     for word, hint in hints.items():
         raise UsageError(f"{word} sets something else than the plan and the labels say", hint=hint)
     asked = {row.variable for row in table().configure}
