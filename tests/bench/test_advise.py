@@ -32,15 +32,9 @@ def sides(
         verdict = evaluation.arms.get(arm)
         last = code if arm == arms[-1][0] else ""
         return replace(
-            case(1.0).arms[0],
-            name=arm,
-            env=env,
-            params={"xla": "XLA" in arm},
-            cpu=verdict.cpu if verdict else None,
-            wall=verdict.wall if verdict else None,
-            effect=verdict.effect if verdict else "",
-            code=last,
-        )
+            case(1.0).arms[0], name=arm, env=env, params={"xla": "XLA" in arm}, cpu=verdict.cpu if verdict else None,
+            wall=verdict.wall if verdict else None, effect=verdict.effect if verdict else "", code=last,
+        )  # fmt: skip
 
     results = tuple(result(arm, env) for arm, _, env in arms)
     return replace(

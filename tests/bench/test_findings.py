@@ -222,10 +222,7 @@ def test_a_number_of_threads_is_faster_by_its_interval_or_not_at_all() -> None:
     ("sized", "text"),
     [
         (sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, spread=0.001), "batch 64 gives 90% of the best rate"),
-        (
-            sizes(1e-2, 1e-5, 1, 2, 4, 8, 16, 32),
-            "batch 32 gives 90% of the best rate measured (up to 32); the rate",
-        ),
+        (sizes(1e-2, 1e-5, 1, 2, 4, 8, 16, 32), "batch 32 gives 90% of the best rate measured (up to 32); the rate"),
     ],
 )
 def test_the_smallest_batch_that_is_large_enough_is_named(sized: CaseResult, text: str) -> None:

@@ -55,89 +55,51 @@ def case(
     def arm(name: str) -> ArmResult:
         verdict = evaluation.arms.get(name)
         return ArmResult(
-            name=name,
-            workload="decode",
-            params={"window": [0, 0, 1, 1], "fused": name == "arm" and not env},
-            env=env if name == "arm" else dict.fromkeys(env, "0"),
-            image=IMAGE,
-            status=records.MEASURED,
-            seconds=0.1 * (factor if name == "arm" else 1),
-            cpu=verdict.cpu if verdict else None,
-            wall=verdict.wall if verdict else None,
-            effect=verdict.effect if verdict else "",
+            name=name, workload="decode", params={"window": [0, 0, 1, 1], "fused": name == "arm" and not env},
+            env=env if name == "arm" else dict.fromkeys(env, "0"), image=IMAGE, status=records.MEASURED,
+            seconds=0.1 * (factor if name == "arm" else 1), cpu=verdict.cpu if verdict else None,
+            wall=verdict.wall if verdict else None, effect=verdict.effect if verdict else "",
             code=code if name == "arm" else "",
-        )
+        )  # fmt: skip
 
     return CaseResult(
-        name=name,
-        metric=metric,
-        status=records.MEASURED,
-        reason="",
-        baseline="baseline",
-        arms=(arm("baseline"), arm("arm")),
-        rounds=rounds,
-        band=evaluation.band,
-        clean=evaluation.clean,
+        name=name, metric=metric, status=records.MEASURED, reason="", baseline="baseline",
+        arms=(arm("baseline"), arm("arm")), rounds=rounds, band=evaluation.band, clean=evaluation.clean,
         noisy=evaluation.noisy,
-    )
+    )  # fmt: skip
 
 
 def experiment(name: str, *cases: CaseResult, **more: object) -> ExperimentResult:
     row = ExperimentResult(
-        name=name,
-        question="Is it faster?",
-        compares="one | the other",
-        changes="a switch",
-        source="-",
-        status=records.MEASURED,
-        reason="",
-        seconds=3.0,
-        cases=cases,
-    )
+        name=name, question="Is it faster?", compares="one | the other", changes="a switch", source="-",
+        status=records.MEASURED, reason="", seconds=3.0, cases=cases,
+    )  # fmt: skip
     return replace(row, **more)  # type: ignore[arg-type]
 
 
 SKIPPED = CaseResult(
-    name="on a GPU",
-    metric="cpu",
-    status=records.SKIPPED,
-    reason="TensorFlow in this image sees no GPU",
+    name="on a GPU", metric="cpu", status=records.SKIPPED, reason="TensorFlow in this image sees no GPU",
     baseline="NHWC",
     arms=(
         ArmResult(
-            name="NHWC",
-            workload="convolution",
-            params={},
-            env={},
-            image=IMAGE,
-            status=records.SKIPPED,
+            name="NHWC", workload="convolution", params={}, env={}, image=IMAGE, status=records.SKIPPED,
             reason="TensorFlow in this image sees no GPU",
         ),
     ),
-)
+)  # fmt: skip
 
 
 def report(*rows: ExperimentResult) -> BenchReport:
     return BenchReport(
-        schema=records.SCHEMA,
-        created="2026-11-21T10:00:00+00:00",
-        tool="tfbuild 0.1.0",
-        mode="quick",
-        budget=75.0,
-        seconds=74.0,
-        interrupted=False,
-        image=Subject(ref="tfbuild:x", id=IMAGE, labels={"io.tfbuild.id": "2.21.0-mkl"}, against=""),
-        host=HOST,
+        schema=records.SCHEMA, created="2026-11-21T10:00:00+00:00", tool="tfbuild 0.1.0", mode="quick", budget=75.0,
+        seconds=74.0, interrupted=False,
+        image=Subject(ref="tfbuild:x", id=IMAGE, labels={"io.tfbuild.id": "2.21.0-mkl"}, against=""), host=HOST,
         software=Software(
-            tensorflow="2.21.0",
-            git="v2.21.0",
-            compiler="Clang",
-            python="3.11.2",
-            numpy="2.4.6",
+            tensorflow="2.21.0", git="v2.21.0", compiler="Clang", python="3.11.2", numpy="2.4.6",
             malloc="/usr/lib/libtc",
         ),
         experiments=rows or (experiment("onednn", case(0.5)), experiment("layout", SKIPPED)),
-    )
+    )  # fmt: skip
 
 
 def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:

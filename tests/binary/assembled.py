@@ -20,26 +20,15 @@ from tfbuild.binary import machinecode
 DATA = Path(__file__).parents[1] / "data" / "machinecode"
 # How GNU as calls a feature; those that are not here it calls as tfbuild does.
 SPELLED = {
-    "sse4_1": "sse4.1",
-    "sse4_2": "sse4.2",
-    "pclmulqdq": "pclmul",
-    "bmi1": "bmi",
-    "lahf_lm": "lahf_sahf",
-    "rdrand": "rdrnd",
-    "sha_ni": "sha",
-}
+    "sse4_1": "sse4.1", "sse4_2": "sse4.2", "pclmulqdq": "pclmul", "bmi1": "bmi", "lahf_lm": "lahf_sahf",
+    "rdrand": "rdrnd", "sha_ni": "sha",
+}  # fmt: skip
 PROGRAMS = {"x86_64": "as", "aarch64": "aarch64-linux-gnu-as"}
 # Extensions of A64 as GNU as calls them.
 ARM = {
-    "atomics": "lse",
-    "crc32": "crc",
-    "asimdrdm": "rdma",
-    "asimddp": "dotprod",
-    "lrcpc": "rcpc",
-    "bf16": "bf16",
-    "i8mm": "i8mm",
-    "sve": "sve",
-}
+    "atomics": "lse", "crc32": "crc", "asimdrdm": "rdma", "asimddp": "dotprod", "lrcpc": "rcpc", "bf16": "bf16",
+    "i8mm": "i8mm", "sve": "sve",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,22 +19,15 @@ PYTHON = re.compile(
     r"Traceback|\[Errno|\bNone\b|\bTrue\b|\bFalse\b|Error\(|urllib3|HTTPConnection|object at 0x|PosixPath"
 )
 FILES: Mapping[str, str] = {
-    "page.html": "<html><body>404 Not Found</body></html>\n",
-    "empty.txt": "",
-    "notes.txt": "nothing about a CPU\n",
-    "broken.json": '{"schema": ',
-    "other.json": '{"schema": "somebody.else/1"}\n',
+    "page.html": "<html><body>404 Not Found</body></html>\n", "empty.txt": "", "notes.txt": "nothing about a CPU\n",
+    "broken.json": '{"schema": ', "other.json": '{"schema": "somebody.else/1"}\n',
     "hosts/web1": "processor : 0\nvendor_id : GenuineIntel\nmodel name : made up\nflags : fpu lm sse sse2\n",
-    "unknown.toml": 'relase = "2.20"\n',
-    "number.toml": "python = 3.10\n",
-    "empty.toml": 'release = ""\n',
-    "row.toml": '[[build]]\nrelease = "9.9"\n',
-    "run.toml": "[[build]]\njobs = 8\n",
+    "unknown.toml": 'relase = "2.20"\n', "number.toml": "python = 3.10\n", "empty.toml": 'release = ""\n',
+    "row.toml": '[[build]]\nrelease = "9.9"\n', "run.toml": "[[build]]\njobs = 8\n",
     "rows.toml": '[[build]]\nwheel = "official"\nplatform = "linux/amd64"\n',
-    "folder/pyproject.toml": '[project]\nname = "tfbuild-user"\n',
-    "not-a-wheel.whl": "PK",
+    "folder/pyproject.toml": '[project]\nname = "tfbuild-user"\n', "not-a-wheel.whl": "PK",
     "numpy-2.0.0-cp312-cp312-manylinux_2_17_x86_64.whl": "PK",
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

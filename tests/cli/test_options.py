@@ -41,18 +41,12 @@ VALUES: Mapping[str, Any] = {
     "configure": ("TF_ENABLE_XLA=0",), "without_fix": ("gcc12-avxvnniint8",),
 }  # fmt: skip
 BESIDE: Mapping[str, Mapping[str, Any]] = {
-    "cpuinfo": {"cpu": "host"},
-    "platform": {"cpu": "armv8.2-a"},
-    "base": {"python": "3.13"},
-    "wheel": {"cpu": "", "compiler": ""},
-    "compute_capabilities": {"target": "cuda"},
-    "cuda": {"target": "cuda"},
-    "cudnn": {"target": "cuda"},
-    "source": {"release": "2.20.0", "compiler": "gcc-12"},
+    "cpuinfo": {"cpu": "host"}, "platform": {"cpu": "armv8.2-a"}, "base": {"python": "3.13"},
+    "wheel": {"cpu": "", "compiler": ""}, "compute_capabilities": {"target": "cuda"}, "cuda": {"target": "cuda"},
+    "cudnn": {"target": "cuda"}, "source": {"release": "2.20.0", "compiler": "gcc-12"},
     "source_sha256": {"release": "2.20.0", "compiler": "gcc-12", "source": "double.tar.gz"},
-    "threading": {"release": "2.15.1", "compiler": "gcc-12"},
-    "without_fix": {"compiler": "gcc-12"},
-}
+    "threading": {"release": "2.15.1", "compiler": "gcc-12"}, "without_fix": {"compiler": "gcc-12"},
+}  # fmt: skip
 # With which the plain build is made, where that needs a value too.
 PLAIN: Mapping[str, Mapping[str, Any]] = {
     "cpuinfo": {"cpu": "x86-64-v3"},

@@ -5,12 +5,10 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
 from email import message_from_bytes
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +19,6 @@ from tfbuild.cli import VERBS
 from tools import verbs as development
 
 pytestmark = pytest.mark.slow
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Packages of tests alone.
 OPTIONAL = {"cyclonedx", "packageurl", "hypothesis", "jsonschema"}
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -33,10 +30,6 @@ def run(*arguments: str | Path, cwd: Path, code: int = 0, **env: str) -> "subpro
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done
-
-
-def tool(name: str) -> Path:
-    return Path(sys.executable).with_name(name)
 
 
 def build(kind: str, source: Path, folder: Path, *, repository: str = "") -> Path:

@@ -17,27 +17,18 @@ ROOT = Path(__file__).parents[2]
 EVERY = {**VERBS, **development.VERBS}
 # A command line, and the values of the options that it gives, by verb.
 TYPED = (
-    (
-        "plan --target=cpu --json --config a --config=b plan --target mkl",
-        [("plan", {"target": "cpu", "json": True, "config": ["a", "b"]}), ("plan", {"target": "mkl"})],
-    ),
-    (
-        "build --bazel-flag=--copt=-O3 --bazel-flag=--config=opt --no-cache",
-        [("build", {"bazel_flag": ["--copt=-O3", "--config=opt"], "no_cache": True})],
-    ),
-    (
-        "matrix --only *-mkl-* --only *-cpu-* --format json detect",
-        [("matrix", {"only": ["*-mkl-*", "*-cpu-*"], "format": "json"}), ("detect", {})],
-    ),
+    ("plan --target=cpu --json --config a --config=b plan --target mkl",
+     [("plan", {"target": "cpu", "json": True, "config": ["a", "b"]}), ("plan", {"target": "mkl"})]),
+    ("build --bazel-flag=--copt=-O3 --bazel-flag=--config=opt --no-cache",
+     [("build", {"bazel_flag": ["--copt=-O3", "--config=opt"], "no_cache": True})]),
+    ("matrix --only *-mkl-* --only *-cpu-* --format json detect",
+     [("matrix", {"only": ["*-mkl-*", "*-cpu-*"], "format": "json"}), ("detect", {})]),
     ("plan --config=-- --config=--x", [("plan", {"config": ["--", "--x"]})]),
     ("verify tfbuild:x --json", [("verify", {"image": "tfbuild:x", "json": True})]),
     ("bench --json tfbuild:x", [("bench", {"image": "tfbuild:x", "json": True})]),
-    (
-        "cpus --json zen plan --target mkl",
-        [("cpus", {"text": "zen", "json": True}), ("plan", {"target": "mkl"})],
-    ),
+    ("cpus --json zen plan --target mkl", [("cpus", {"text": "zen", "json": True}), ("plan", {"target": "mkl"})]),
     ("push --sign-options='--key x' tfbuild:x", [("push", {"image": "tfbuild:x", "sign_options": "--key x"})]),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("line", "values"), TYPED)

@@ -79,10 +79,6 @@ def blocks() -> Iterator[Block]:
             yield Block(page=page, line=line, kind=found["kind"], text=found["text"], why=found["why"] or "")
 
 
-def verb_of(command: Sequence[str]) -> str:
-    return command[1] if command[0] in PROGRAMS and len(command) > 1 else ""
-
-
 def parse(command: Sequence[str]) -> None:
     """Raise UsageError if tfbuild does not take the command."""
     words = without_redirection(command)[1:]

@@ -143,12 +143,7 @@ ID = "2.20.0-mkl-py3.11-x86-64-v3"
     "words, printed, said, document",
     [
         (("build",), "tfbuild:x\n", "", {"image": "tfbuild:x", "verified": False}),
-        (
-            ("wheel",),
-            "dist/x.whl\n",
-            "",
-            {"id": ID, "wheel": "dist/x.whl", "sidecar": "dist/x.json", "sha256": "00"},
-        ),
+        (("wheel",), "dist/x.whl\n", "", {"id": ID, "wheel": "dist/x.whl", "sidecar": "dist/x.json", "sha256": "00"}),
         (
             ("bundle", "--wheel-only"),
             "bundle.tar\n",

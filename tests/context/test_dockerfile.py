@@ -40,19 +40,12 @@ def completed(build: Build) -> Build:
 
 def official(**changes: object) -> Build:
     build = Build(
-        release="2.21.0",
-        python="3.11",
-        target="mkl",
-        platform="linux/amd64",
+        release="2.21.0", python="3.11", target="mkl", platform="linux/amd64",
         instruction_set=isa.resolve("avx", arch="x86_64"),
         wheel=Wheel(kind="official", requirement="tensorflow-cpu==2.21.0", constraints=("numpy<3",)),
-        base_image="python:3.11-slim-bookworm",
-        base_distribution="bookworm",
-        with_headers=False,
-        compiler="clang-18",
-        copts=("--copt=-mavx",),
-        threading="threadpool",
-    )
+        base_image="python:3.11-slim-bookworm", base_distribution="bookworm", with_headers=False, compiler="clang-18",
+        copts=("--copt=-mavx",), threading="threadpool",
+    )  # fmt: skip
     return completed(replace(build, **changes))  # type: ignore[arg-type]
 
 

@@ -18,19 +18,14 @@ DIGEST = f"sha256:{64 * '0'}"
 @pytest.mark.parametrize(
     ("name", "repository", "reference"),
     [
-        (ID, "", ID),
-        (f"tfbuild:{ID}", "tfbuild", ID),
-        (f"{R}:{ID}", R, ID),
+        (ID, "", ID), (f"tfbuild:{ID}", "tfbuild", ID), (f"{R}:{ID}", R, ID),
         (f"localhost:5000/x:{ID}", "localhost:5000/x", ID),
-        (f"{R}@{DIGEST}", R, DIGEST),
-        (f"{R}:{ID}@{DIGEST}", R, DIGEST),
+        (f"{R}@{DIGEST}", R, DIGEST), (f"{R}:{ID}@{DIGEST}", R, DIGEST),
         (f"localhost:5000/x@{DIGEST}", "localhost:5000/x", DIGEST),
-        (DIGEST, "", DIGEST),
-        ("localhost:5000/x", "localhost:5000/x", ""),
-        ("us/tensorflow:2.20", "us/tensorflow", "2.20"),
-        ("", "", ""),
+        (DIGEST, "", DIGEST), ("localhost:5000/x", "localhost:5000/x", ""),
+        ("us/tensorflow:2.20", "us/tensorflow", "2.20"), ("", "", ""),
     ],
-)
+)  # fmt: skip
 def test_a_name_has_a_repository_and_a_tag_or_a_digest(name: str, repository: str, reference: str) -> None:
     assert labels.parse_name(name) == (repository, reference)
 

@@ -19,10 +19,7 @@ from tests.plan.test_remote_options import options as options_of_remote
 from tests.rows import each
 from tfbuild import plan
 from tfbuild.context import dockerfile
-from tfbuild.errors import (
-    TfbuildError,
-    UsageError,
-)
+from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.pipeline import build_context, maker
 from tfbuild.plan import Build, Request
 from tfbuild.plan.remote_cache import Remote

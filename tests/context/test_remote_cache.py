@@ -60,10 +60,7 @@ def answering(*answers: bytes) -> AbstractContextManager[int]:
     return served(serve)
 
 
-QUICK = {
-    "SECONDS = 15": "SECONDS = 0.3",
-    "EVERY = 30": "EVERY = 0.2",
-}
+QUICK = {"SECONDS = 15": "SECONDS = 0.3", "EVERY = 30": "EVERY = 0.2"}
 
 
 def run(

@@ -21,24 +21,13 @@ FILE = "tensorflow_2.14.1+dfsg.orig.tar.xz"
 SHA256 = "9dfff0627def4e999f66a80d0fb57fd0651d12d525dcd67d6c24f1e9bca72b93"
 # Whatever a test asks for beyond these is not there: 350 MB need not stay in memory.
 READ = (
-    ".bazelrc",
-    ".bazelversion",
-    "WORKSPACE",
-    "configure.py",
-    "requirements_lock_",
-    "tensorflow/core/platform/cpu_feature_guard.cc",
-    "tensorflow/core/public/version.h",
-    "tensorflow/core/util/port.cc",
-    "tensorflow/tools/pip_package/BUILD",
-    "tensorflow/tools/pip_package/build_pip_package.sh",
-    "tensorflow/tools/pip_package/setup.py",
-    "tensorflow/tools/toolchains/python/",
-    "tensorflow/tsl/mkl/build_defs.bzl",
-    "tensorflow/tsl/platform/cpu_info.h",
-    "third_party/gpus/find_cuda_config.py",
-    "third_party/systemlibs/syslibs_configure.bzl",
-    "tools/",
-)
+    ".bazelrc", ".bazelversion", "WORKSPACE", "configure.py", "requirements_lock_",
+    "tensorflow/core/platform/cpu_feature_guard.cc", "tensorflow/core/public/version.h", "tensorflow/core/util/port.cc",
+    "tensorflow/tools/pip_package/BUILD", "tensorflow/tools/pip_package/build_pip_package.sh",
+    "tensorflow/tools/pip_package/setup.py", "tensorflow/tools/toolchains/python/", "tensorflow/tsl/mkl/build_defs.bzl",
+    "tensorflow/tsl/platform/cpu_info.h", "third_party/gpus/find_cuda_config.py",
+    "third_party/systemlibs/syslibs_configure.bzl", "tools/",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

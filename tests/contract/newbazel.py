@@ -17,15 +17,10 @@ esac
 """
 IMAGE = "tfbuild-test:contract"
 RULES = {
-    "bazel_features": "tools/features",
-    "bazel_skylib": "tools/skylib",
-    "platforms": "tools/platforms",
-    "rules_cc": "rules/cc",
-    "rules_java": "rules/java",
-    "rules_license": "rules/license",
-    "rules_proto": "rules/proto",
+    "bazel_features": "tools/features", "bazel_skylib": "tools/skylib", "platforms": "tools/platforms",
+    "rules_cc": "rules/cc", "rules_java": "rules/java", "rules_license": "rules/license", "rules_proto": "rules/proto",
     "rules_python": "rules/python",
-}
+}  # fmt: skip
 OFFLINE = ["--noenable_bzlmod", "--enable_workspace"] + [
     f"--override_repository={name}=/usr/share/bazel/{folder}" for name, folder in RULES.items()
 ]

@@ -13,14 +13,9 @@ COMPILERS = ("gcc-12", "clang-16")
 
 def build(target: str, threading: str = "", compiler: str = "gcc-12", platform: str = "linux/amd64") -> Build:
     request = Request(
-        release=RELEASE,
-        target=target,
-        threading=threading,
-        compiler=compiler,
-        platform=platform,
-        cpu=CPUS[platform],
+        release=RELEASE, target=target, threading=threading, compiler=compiler, platform=platform, cpu=CPUS[platform],
         python="3.11",
-    )
+    )  # fmt: skip
     return plan.select(request, None)
 
 

@@ -28,17 +28,11 @@ ANY = Broken(feature="avx", reason="r", source="s", start="2.5.0")
 @pytest.mark.parametrize(
     ("compiler", "version", "release", "concerned", "by_any"),
     [
-        ("clang", 14, "2.5.0", True, True),
-        ("clang", 16, "2.8.4", True, True),
-        ("clang", 13, "2.5.0", False, True),
-        ("clang", 17, "2.5.0", False, True),
-        ("gcc", 14, "2.5.0", False, True),
-        ("clang", 14, "2.4.4", False, False),
-        ("clang", 14, "2.9.0", False, True),
-        ("clang", 14, "2.10.0", False, True),
-        ("clang", 14, "", False, False),
+        ("clang", 14, "2.5.0", True, True), ("clang", 16, "2.8.4", True, True), ("clang", 13, "2.5.0", False, True),
+        ("clang", 17, "2.5.0", False, True), ("gcc", 14, "2.5.0", False, True), ("clang", 14, "2.4.4", False, False),
+        ("clang", 14, "2.9.0", False, True), ("clang", 14, "2.10.0", False, True), ("clang", 14, "", False, False),
     ],
-)
+)  # fmt: skip
 def test_a_known_problem_holds_in_half_open_ranges(
     compiler: str, version: int, release: str, concerned: bool, by_any: bool
 ) -> None:

@@ -50,27 +50,13 @@ def test_features_are_those_of_all_cores_whatever_stands_between_them(between: s
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "\n\n",
-        "processor : 0\n",
-        "flags : fpu sse sse2\n",
-        "Features : neon\nCPU architecture: 7\n",
-        "\0\0\0",
-        "a" * 99,
-        "{",
-        "{}",
-        '{"lscpu": []}',
-        '{"arch": 5}',
-        '{"arch": "PPC_64", "flags": ["x"]}',
-        '{"arch": "X86_64", "flags": [1]}',
-        '{"arch": "X86_64", "flags": []}',
-        '{"arch": "ARM_8", "brand_raw": "Apple M1"}',
-        '{"arch": ' + "[" * 100_000,
-        "1, 0, 1, 2, 3, 4\n",
-        "hw.optional.arm64: 1\n",
-        "Features : half thumb fastmult vfp edsp neon crc32\nCPU architecture: 8\n",
+        "", "\n\n", "processor : 0\n", "flags : fpu sse sse2\n", "Features : neon\nCPU architecture: 7\n", "\0\0\0",
+        "a" * 99, "{", "{}", '{"lscpu": []}', '{"arch": 5}', '{"arch": "PPC_64", "flags": ["x"]}',
+        '{"arch": "X86_64", "flags": [1]}', '{"arch": "X86_64", "flags": []}',
+        '{"arch": "ARM_8", "brand_raw": "Apple M1"}', '{"arch": ' + "[" * 100_000, "1, 0, 1, 2, 3, 4\n",
+        "hw.optional.arm64: 1\n", "Features : half thumb fastmult vfp edsp neon crc32\nCPU architecture: 8\n",
     ],
-)
+)  # fmt: skip
 def test_text_of_any_format_that_describes_no_cpu_is_refused_with_the_way_to_record_one(text: str) -> None:
     with pytest.raises(Unsupported) as refusal:
         cpu.parse(text, origin="FILE")

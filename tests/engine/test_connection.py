@@ -115,10 +115,7 @@ def test_the_environment_s_tls_is_for_tcp_only(environ: dict[str, str], tmp_path
         connection.endpoint(environ | variables | {"DOCKER_HOST": "tcp://b:2376"})
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["foo", "tcp://[::1", "tcp://a:b", "tcp://h:99999", "gopher://x:1"],
-)
+@pytest.mark.parametrize("address", ["foo", "tcp://[::1", "tcp://a:b", "tcp://h:99999", "gopher://x:1"])
 def test_an_address_that_no_engine_can_have_is_not_blamed_on_credentials(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,13 +183,8 @@ def test_an_ssh_of_its_own_session_forwards_the_socket_and_ends_with_its_block(
         pid, words = int((tmp_path / "pid").read_text()), (tmp_path / "words").read_text().split()
         assert os.getsid(pid) == pid
         assert words[-6:] == [
-            "-L",
-            f"{address.removeprefix('unix://')}:/run/docker.sock",
-            "-p",
-            "2222",
-            "--",
-            "me@web1",
-        ]
+            "-L", f"{address.removeprefix('unix://')}:/run/docker.sock", "-p", "2222", "--", "me@web1",
+        ]  # fmt: skip
         assert {"-S", "none", "BatchMode=yes"} <= {*words}
     assert not Path(f"/proc/{pid}").exists()
 

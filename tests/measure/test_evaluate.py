@@ -96,15 +96,9 @@ def paired(seconds: float, other: float, again: float) -> CaseResult:
         for name, items in (("baseline", 1), ("one", 1), ("other", 4))
     ]
     return CaseResult(
-        name="x",
-        metric="cpu",
-        status="measured",
-        reason="",
-        baseline="baseline",
-        arms=tuple(arms),
-        rounds=rounds,
+        name="x", metric="cpu", status="measured", reason="", baseline="baseline", arms=tuple(arms), rounds=rounds,
         band=evaluation.band,
-    )
+    )  # fmt: skip
 
 
 def test_any_two_arms_are_compared_round_by_round() -> None:

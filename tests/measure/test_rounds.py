@@ -55,8 +55,7 @@ def test_arms_that_claim_the_same_are_held_to_it(value: float, same: bool) -> No
 
 
 @pytest.mark.parametrize(
-    ("needs", "reason"),
-    [("gpu", "sees no GPU"), ("against", "--against IMAGE"), ("tuning", "sets none of LD_PRELOAD")],
+    ("needs", "reason"), [("gpu", "sees no GPU"), ("against", "--against IMAGE"), ("tuning", "sets none of LD_PRELOAD")]
 )
 def test_what_is_not_here_is_said_before_anything_starts(needs: Need, reason: str) -> None:
     run = comparison(needs=needs, LD_PRELOAD="", N="1")
@@ -71,9 +70,5 @@ def test_an_image_that_sets_a_variable_can_be_measured_without_it() -> None:
     machine = replace(MACHINE, sets=frozenset({"LD_PRELOAD"}))
     run = comparison(needs="tuning", machine=machine, LD_PRELOAD="", TF_ENABLE_ONEDNN_OPTS="")
     assert not machine.lacks(run.row, run.case)
-    assert [dict(side.key.env) for side in run.sides] == [
-        {},
-        {"LD_PRELOAD": "", "TF_ENABLE_ONEDNN_OPTS": ""},
-        {},
-    ]
+    assert [dict(side.key.env) for side in run.sides] == [{}, {"LD_PRELOAD": "", "TF_ENABLE_ONEDNN_OPTS": ""}, {}]
     assert run.sides[0].key != run.sides[2].key, "the baseline again is a process of its own"

@@ -213,10 +213,7 @@ def test_a_disturbed_round_is_taken_again_and_the_quietest_counts() -> None:
         (Script(ready={"arm": Ready(reason="no such operation")}), ("skipped", "no such operation")),
         (Script(ready={"arm": Ready(guard="its result is a constant")}), ("failed", "its result is a constant")),
         (Script(idle={"arm": 0.5}), ("failed", "it used 50% of a CPU while idle: it works in the background")),
-        (
-            Script(traces={"arm": 2}),
-            ("failed", "arm was traced 2 times: the time is that of TensorFlow's tracing"),
-        ),
+        (Script(traces={"arm": 2}), ("failed", "arm was traced 2 times: the time is that of TensorFlow's tracing")),
         (
             Script(dies=[("prepare", "arm")]),
             ("failed", "its process was lost: the worker ended: ... Segmentation fault"),

@@ -272,11 +272,7 @@ def test_a_busy_registry_is_asked_again_six_times(
 
 
 @pytest.mark.parametrize(
-    ("variable", "address"),
-    [
-        ("HTTPS_PROXY", "http://user:s3cret@127.0.0.1:9"),
-        ("all_proxy", "socks5://127.0.0.1:9"),
-    ],
+    ("variable", "address"), [("HTTPS_PROXY", "http://user:s3cret@127.0.0.1:9"), ("all_proxy", "socks5://127.0.0.1:9")]
 )
 def test_a_proxy_that_fails_is_named(variable: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "PATIENCE", 0.0)

@@ -31,10 +31,7 @@ def test_a_chart_s_places_are_the_logarithms_of_its_ratios() -> None:
     band = Interval(median=1.0, low=0.95, high=1.06, coverage=0.95)
     lines = tuple(
         pages.Line(
-            label=str(m),
-            ratio=Interval(median=m, low=m / 1.1, high=m * 1.1, coverage=0.95),
-            effect=effect,
-            band=band,
+            label=str(m), ratio=Interval(median=m, low=m / 1.1, high=m * 1.1, coverage=0.95), effect=effect, band=band
         )
         for m, effect in zip(medians, effects, strict=True)
     )
@@ -60,17 +57,11 @@ def test_a_chart_s_places_are_the_logarithms_of_its_ratios() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [
-        (0.9, 1.1, [0.9, 1, 1.1]),
-        (0.99, 1.01, [1]),
-        (0.5, 2.0, [0.5, 1, 2]),
-        (0.75, 1.9, [1, 1.5]),
-        (0.8, 1.25, [1, 1.2]),
-        (0.5, 4.0, [0.5, 1, 2]),
-        (0.9, 60.0, [1, 3, 10, 50]),
-        (0.01, 300.0, [0.01, 1, 100]),
+        (0.9, 1.1, [0.9, 1, 1.1]), (0.99, 1.01, [1]), (0.5, 2.0, [0.5, 1, 2]), (0.75, 1.9, [1, 1.5]),
+        (0.8, 1.25, [1, 1.2]), (0.5, 4.0, [0.5, 1, 2]), (0.9, 60.0, [1, 3, 10, 50]), (0.01, 300.0, [0.01, 1, 100]),
         (1e-9, 1e9, [1e-9, 1, 1e5]),
     ],
-)
+)  # fmt: skip
 def test_ticks_are_round_apart_and_hold_1(low: float, high: float, expected: list[float]) -> None:
     assert pages.ticks(low, high) == expected
 

@@ -94,14 +94,6 @@ def test_a_lack_of_memory_is_recognised(line: str) -> None:
     assert watch.killed
 
 
-def test_a_stop_at_the_time_limit_is_recognised() -> None:
-    watch = BazelWatch()
-    watch(f"{bazel.TIME_LIMIT}; what is compiled so far is kept")
-    assert watch.out_of_time
-    script = Path(__file__).parents[2] / "templates" / "compile.sh"
-    assert bazel.TIME_LIMIT in script.read_text()
-
-
 INVALID = (
     *(("time_limit", text) for text in ("5", "m", "0m", "-1h", "9999999999999h")),
     *(("jobs", text) for text in ("0", "many", "²")),

@@ -15,17 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.pipeline.memory_engine import (
-    BASE,
-    COMPILED,
-    OFFICIAL,
-    MemoryEngine,
-    chosen,
-    digest,
-    engine_at,
-    maker,
-    row,
-)
+from tests.pipeline.memory_engine import BASE, COMPILED, OFFICIAL, MemoryEngine, chosen, digest, engine_at, maker, row
 from tests.pipeline.memory_engine import engine as engine
 from tests.rows import each
 from tests.verify.test_report import report

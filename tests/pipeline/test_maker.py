@@ -127,10 +127,7 @@ def test_an_exported_wheel_is_this_compile_s_and_not_an_earlier_one_s(
     assert [file.name for file in (tmp_path / "dist").iterdir()] == ["new.whl"]
 
 
-@pytest.mark.parametrize(
-    ("run", "needed"),
-    [({}, int(1.5 * 7.5e9) + (8 << 30)), ({"disk": 5}, 5)],
-)
+@pytest.mark.parametrize(("run", "needed"), [({}, int(1.5 * 7.5e9) + (8 << 30)), ({"disk": 5}, 5)])
 def test_a_compile_needs_disk_for_itself_and_the_image(
     run: dict[str, Any], needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

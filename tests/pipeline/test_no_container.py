@@ -255,16 +255,8 @@ def run(host: LocalBuilder, *, no_cache: bool = False, **secrets: Path) -> str:
 
 def test_each_step_gets_its_words_and_of_an_earlier_run_bazel_s_own_files_stay(host: LocalBuilder) -> None:
     made = [
-        "usr/local/bin/bazel",
-        "opt/build",
-        "opt/overrides",
-        "src/y",
-        "mnt/y",
-        "etc/y",
-        "home/y",
-        "bin/y",
-        "wheel/y",
-    ]
+        "usr/local/bin/bazel", "opt/build", "opt/overrides", "src/y", "mnt/y", "etc/y", "home/y", "bin/y", "wheel/y",
+    ]  # fmt: skip
     left, kept = [host.root / name for name in made], [host.root / name for name in ("var/tmp/y", "cache/y")]
     for path in (*left, *kept):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -262,15 +262,10 @@ def test_every_refusal_has_an_exit_code_of_its_own() -> None:
 # --- properties -------------------------------------------------------------------------------------------------------
 
 REQUESTS = st.builds(
-    Request,
-    target=st.sampled_from(targets.names()),
-    release=st.sampled_from(["", "2.12.1", "2.16.2", "2.20.0"]),
-    python=st.sampled_from(["", "3.11", "3.12"]),
-    cpu=st.sampled_from(["x86-64-v2", "x86-64-v4", "zen4"]),
-    wheel=st.sampled_from(["", "official"]),
-    with_headers=st.booleans(),
-    platform=st.just("linux/amd64"),
-)
+    Request, target=st.sampled_from(targets.names()), release=st.sampled_from(["", "2.12.1", "2.16.2", "2.20.0"]),
+    python=st.sampled_from(["", "3.11", "3.12"]), cpu=st.sampled_from(["x86-64-v2", "x86-64-v4", "zen4"]),
+    wheel=st.sampled_from(["", "official"]), with_headers=st.booleans(), platform=st.just("linux/amd64"),
+)  # fmt: skip
 CHANGES = st.sampled_from(
     [("config", ("a",)), ("config", ("b",)), ("bazel_flag", ("--x=a",)), ("bazel_flag", ("--x=b",))]
 )

@@ -15,7 +15,6 @@ from tests import checkout
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tfbuild"
-MOST_ROOMS = 24
 MOST_LINES = 400
 # Above and below all rooms.
 MODULES = ("__main__", "errors")

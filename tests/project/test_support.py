@@ -7,18 +7,9 @@ from pathlib import Path
 from tfbuild import plan
 from tfbuild.facts import releases, targets, toolchains
 from tools import support
-from tools.support import Combination, Evidence
+from tools.support import Combination
 
 ROOT = Path(__file__).parents[2]
-DONE = Evidence(
-    release="2.18.1",
-    target="mkl",
-    python="3.11",
-    platform="linux/amd64",
-    step="compiled",
-    by="a test",
-    cpu="x86-64-v3",
-)
 
 
 @cache
@@ -44,8 +35,3 @@ def test_what_was_done_can_be_planned() -> None:
     for one in support.evidence():
         assert (one.release, one.target, one.python, one.platform) in keys
         assert (ROOT / one.by).exists()
-
-
-def _is(row: Combination, done: Evidence) -> bool:
-    key = (done.release, done.target, done.python, done.platform)
-    return (row.release, row.target, row.python, row.platform) == key

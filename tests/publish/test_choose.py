@@ -110,17 +110,10 @@ def test_times_are_compared_as_times(first: datetime, second: datetime, zone: ti
 def published(name: str, release: str = "2.20.0", created: str = "2026-01-01T00:00:00Z") -> Published:
     instruction_set = isa.resolve(name, arch="x86_64")
     return Published(
-        id=f"{release}-mkl-py3.11-{name}",
-        digest=f"sha256:{name}{release}{created}",
-        release=release,
-        target="mkl",
-        python="3.11",
-        platform="linux/amd64",
-        instruction_set=instruction_set.name,
-        features=frozenset(instruction_set.features),
-        created=created,
-        media_type=manifests.IMAGES[0],
-    )
+        id=f"{release}-mkl-py3.11-{name}", digest=f"sha256:{name}{release}{created}", release=release, target="mkl",
+        python="3.11", platform="linux/amd64", instruction_set=instruction_set.name,
+        features=frozenset(instruction_set.features), created=created, media_type=manifests.IMAGES[0],
+    )  # fmt: skip
 
 
 ONE_RELEASE = [published(name) for name in ("x86-64-v4", "avx", "x86-64-v2", "x86-64-v3")]

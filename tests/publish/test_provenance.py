@@ -31,17 +31,11 @@ def predicate(given: Image, **more: Any) -> dict[str, Any]:
 
 def statement(run: dict[str, str] | None = None) -> dict[str, Any]:
     content = provenance.statement(
-        image(),
-        repository="ghcr.io/us/tfbuild",
-        digest=MANIFEST,
+        image(), repository="ghcr.io/us/tfbuild", digest=MANIFEST,
         built={"builder": BASE, "source_commit": COMMIT, "compiler": "clang 18", "bazel": "7.4.1"},
-        wheel_sha256=64 * "d",
-        git_version="v2.20.0-rc0-4-gc19116c1e4",
-        report=b"{}",
-        verified="2026-11-21T13:00:00+00:00",
-        bill=b"[]",
-        run=run,
-    )
+        wheel_sha256=64 * "d", git_version="v2.20.0-rc0-4-gc19116c1e4", report=b"{}",
+        verified="2026-11-21T13:00:00+00:00", bill=b"[]", run=run,
+    )  # fmt: skip
     return dict(json.loads(content))
 
 

@@ -49,28 +49,19 @@ REFUSED = f"{REFERENCE} has no signature that cosign accepts"
 @pytest.mark.parametrize(
     ("stderr", "error", "reason"),
     [
-        (
-            "noise\nError: no signatures found\nmain.go:69: error\n",
-            VerificationFailed,
-            f"{REFUSED}\nError: no signatures found",
-        ),
+        ("noise\nError: no signatures found\nmain.go:69: error\n", VerificationFailed,
+         f"{REFUSED}\nError: no signatures found"),
         ("first\nlast\n\n", VerificationFailed, f"{REFUSED}\nlast"),
         ("", VerificationFailed, REFUSED),
-        (
-            "Error: GET https://r/v2/: unexpected status code 503 Service Unavailable",
-            RegistryRefused,
-            "cosign could not",
-        ),
+        ("Error: GET https://r/v2/: unexpected status code 503 Service Unavailable", RegistryRefused,
+         "cosign could not"),
         ("Error: GET https://r/v2/: unexpected status code 401 Unauthorized", RegistryRefused, "cosign could not"),
         ("Error: GET https://r/v2/: unexpected status code 404 Not Found", VerificationFailed, REFUSED),
         ('Error: Get "https://r/v2/": dial tcp 127.0.0.1:1: connect: refused', RegistryRefused, "cosign could not"),
-        (
-            'Error: Get "https://r/v2/": tls: failed to verify certificate: x509: certificate is not yet valid',
-            RegistryRefused,
-            "cosign could not",
-        ),
+        ('Error: Get "https://r/v2/": tls: failed to verify certificate: x509: certificate is not yet valid',
+         RegistryRefused, "cosign could not"),
     ],
-)
+)  # fmt: skip
 def test_what_cosign_does_not_accept_is_a_failure_with_its_reason(
     stderr: str, error: type[TfbuildError], reason: str, cosign: Path
 ) -> None:

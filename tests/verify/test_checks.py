@@ -10,18 +10,7 @@ from typing import Any, cast
 from tests.binary.test_scan import AVX2, everywhere, library
 from tests.measure.test_workers import Script
 from tests.rows import each
-from tests.verify.images import (
-    CC,
-    FILES,
-    FRAMEWORK,
-    PLANNED,
-    PROBES,
-    SITE,
-    ImageEngine,
-    run,
-    sent,
-    verification,
-)
+from tests.verify.images import CC, FILES, FRAMEWORK, PLANNED, PROBES, SITE, ImageEngine, run, sent, verification
 from tests.verify.images import IMAGE as TUNED
 from tests.verify.images import OTHER as PLAIN
 from tests.verify.test_configuration import image

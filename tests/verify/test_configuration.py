@@ -91,15 +91,7 @@ def test_a_variable_that_is_set_twice_is_named() -> None:
     assert "a variable is set twice" in told(image(Env=[twice[-1], *image().env]))
 
 
-@each(
-    "variable",
-    [
-        "LANG=C.UTF-8",
-        f"GPG_KEY={40 * 'A'}",
-        "PYTHON_VERSION=3.11.12",
-        "PYTHON_PIP_VERSION=24.0",
-    ],
-)
+@each("variable", ["LANG=C.UTF-8", f"GPG_KEY={40 * 'A'}", "PYTHON_VERSION=3.11.12", "PYTHON_PIP_VERSION=24.0"])
 def test_variables_of_the_usual_base_images_are_no_fault(variable: str) -> None:
     assert told(image(variable)) == ""
 
@@ -168,18 +160,11 @@ def test_the_labels_of_every_build_agree(request_: Request) -> None:
 @each(
     "name, can",
     [
-        ("python:3.11-slim", True),
-        ("localhost:5000/us/a_b__c.d--e:Tag_1", True),
-        (f"python@sha256:{64 * '0'}", True),
-        ("@", False),
-        ("a@sha256:x", False),
-        ("-x", False),
-        ("a//b", False),
-        ("Registry.local/us/x:V1", True),
-        ("Registry/us/x", False),
-        ("x:\n", False),
+        ("python:3.11-slim", True), ("localhost:5000/us/a_b__c.d--e:Tag_1", True), (f"python@sha256:{64 * '0'}", True),
+        ("@", False), ("a@sha256:x", False), ("-x", False), ("a//b", False), ("Registry.local/us/x:V1", True),
+        ("Registry/us/x", False), ("x:\n", False),
     ],
-)
+)  # fmt: skip
 def test_the_engine_is_asked_only_for_what_can_be_an_image(name: str, can: bool) -> None:
     """Labels may say anything, and an engine refuses what is not a name."""
     assert bool(IMAGE_NAME.fullmatch(name)) is can

@@ -26,64 +26,34 @@ def check(name: str, status: str = "pass", detail: str = "as planned") -> Check:
     claim = CLAIMS[name]
     measures = (Measurement(name="faults", value=0.0, limit="< 1000"),)
     return Check(
-        name=name,
-        status=status,
-        detail=detail,
-        seconds=1.5,
-        measures=measures,
-        proves=claim.proves,
-        how=claim.how,
+        name=name, status=status, detail=detail, seconds=1.5, measures=measures, proves=claim.proves, how=claim.how,
         fix=claim.fix,
-    )
+    )  # fmt: skip
 
 
 def plan() -> PlanFacts:
     return PlanFacts(
-        release="2.21.0",
-        python="3.11",
-        target="mkl",
-        platform="linux/amd64",
-        instruction_set="avx",
-        features=("avx", "sse3"),
-        copts=("--copt=-mavx",),
-        compiler="clang-18",
-        bazel="",
-        threading="threadpool",
-        allocator="tcmalloc",
-        onednn="on",
-        wheel="official",
-        requirement="tensorflow-cpu==2.21.0",
-    )
+        release="2.21.0", python="3.11", target="mkl", platform="linux/amd64", instruction_set="avx",
+        features=("avx", "sse3"), copts=("--copt=-mavx",), compiler="clang-18", bazel="", threading="threadpool",
+        allocator="tcmalloc", onednn="on", wheel="official", requirement="tensorflow-cpu==2.21.0",
+    )  # fmt: skip
 
 
 def report(verdict: str = "pass", *checks: Check) -> Report:
     return Report(
-        schema=SCHEMA,
-        kind="smoke",
-        id="2.21.0-mkl-py3.11-f16c",
-        created="2026-11-21T10:00:00+00:00",
-        tool="tfbuild 0.1.0",
-        seconds=37.2,
-        verdict=verdict,
+        schema=SCHEMA, kind="smoke", id="2.21.0-mkl-py3.11-f16c", created="2026-11-21T10:00:00+00:00",
+        tool="tfbuild 0.1.0", seconds=37.2, verdict=verdict,
         image=ImageFacts(
-            ref="tfbuild:x", id="sha256:00", digests=(), size=10**9, architecture="amd64", labels={"a": "x|y"}
+            ref="tfbuild:x", id="sha256:00", digests=(), size=10**9, architecture="amd64", labels={"a": "x|y"},
         ),
-        plan=plan(),
-        host=HOST,
+        plan=plan(), host=HOST,
         software=ImageSoftware(
-            tensorflow="2.21.0",
-            git="v2.21.0",
-            compiler="Clang 18.1.8",
-            python="3.11.2",
-            numpy="2.4.6",
-            malloc="/usr/lib/libtcmalloc_minimal.so.4",
-            compiled_for=("SSE", "AVX"),
-            packages=("numpy==2.4.6",),
+            tensorflow="2.21.0", git="v2.21.0", compiler="Clang 18.1.8", python="3.11.2", numpy="2.4.6",
+            malloc="/usr/lib/libtcmalloc_minimal.so.4", compiled_for=("SSE", "AVX"), packages=("numpy==2.4.6",),
         ),
-        checks=checks or (check("guard"), check("isa")),
-        throughput=judged(rounds(1.2, spread=0.01, seed=1)),
+        checks=checks or (check("guard"), check("isa")), throughput=judged(rounds(1.2, spread=0.01, seed=1)),
         source_would_add=("AVX2", "FMA"),
-    )
+    )  # fmt: skip
 
 
 def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:

@@ -228,10 +228,7 @@ def configured(folder: Path, port: int) -> None:
     (folder / "none-known").write_text("")
     (folder / "sshd_config").write_text(sshd.SETTINGS.format(port=port, folder=folder))
     common = sshd.COMMON.format(user=getpass.getuser())
-    names = dict.fromkeys((*forced, "locked-out"), "known") | {
-        "stranger": "none-known",
-        "changed": "known-otherwise",
-    }
+    names = dict.fromkeys((*forced, "locked-out"), "known") | {"stranger": "none-known", "changed": "known-otherwise"}
     entries = [
         f"Host {name}\n{common}Port {port}\nUserKnownHostsFile {folder}/{known}\n"
         f"IdentityFile {folder}/{name if name in (*forced, 'locked-out') else 'second'}\n"

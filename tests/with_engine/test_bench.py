@@ -25,9 +25,7 @@ from tfbuild.util.progress import Progress
 pytestmark = pytest.mark.engine
 # Enough for all rounds on the busiest machine; a quiet one is done with them in a twentieth of it.
 SECONDS = 1800
-PLANTED = {
-    f"{FOLDER}/bench/workloads/planted.py": (ROOT / "tests" / "data" / "bench" / "planted.py").read_bytes(),
-}
+PLANTED = {f"{FOLDER}/bench/workloads/planted.py": (ROOT / "tests" / "data" / "bench" / "planted.py").read_bytes()}
 
 
 def row(name: str, *cases: Case, metric: Metric = "cpu", weight: float) -> Experiment:

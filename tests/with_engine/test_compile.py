@@ -29,7 +29,7 @@ from tfbuild.cli.options import certificates
 from tfbuild.context.labels import read_labels
 from tfbuild.cpu import isa
 from tfbuild.engine import Engine
-from tfbuild.errors import Unsupported, VerificationFailed
+from tfbuild.errors import Unsupported
 from tfbuild.facts import toolchains
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import run_of
@@ -400,31 +400,3 @@ def test_the_compiled_wheel_goes_into_the_runtime_image(site: Site, engine: Engi
         assert engine.run(made.image, ["-c", look + " && echo none"], entrypoint=["sh"]).stdout == "none\n"
     finally:
         engine.remove(made.image)
-
-
-def test_an_image_that_fails_keeps_its_report_and_another_name(site: Site, engine: Engine) -> None:
-    """The double is not TensorFlow: the image is built whole, and verification finds it out."""
-    request = Request(
-        target="mkl", release=RELEASE, bazel=mirror.BAZEL, compiler="clang-16",
-        cpu="westmere", source=str(TREE), base=site.base,
-        platform="linux/amd64", with_headers=True,
-    )  # fmt: skip
-    identifier = plan.select(request, None).id
-    failed = f"tfbuild:{identifier}-failed"
-    names = ("target", "release", "bazel", "cpu", "source")
-    options = [word for name in names for word in (f"--{name}", str(getattr(request, name)))]
-    line = [sys.executable, "-m", "invoke", "build", *options, *site.options()]
-    line += ["--with-headers", "--no-throughput"]
-    try:
-        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == VerificationFailed.exit_code, done.stderr[-6000:]
-        assert f"{failed} is not what it claims to be: " in done.stderr
-        assert engine.image(failed).labels["org.opencontainers.image.base.name"] == site.base
-        assert not engine.exists(f"tfbuild:{identifier}-unverified")
-        report = json.loads((ROOT / "reports" / f"{identifier}-failed.json").read_text(encoding="utf-8"))
-        assert report["verdict"] == "fail"
-        statuses = {check["name"]: check["status"] for check in report["checks"]}
-        assert (statuses["guard"], statuses["import"]) == ("pass", "fail")
-    finally:
-        if engine.exists(failed):
-            engine.remove(failed)
