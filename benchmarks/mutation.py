@@ -6,6 +6,8 @@ Changes one place in a room of `tfbuild/` at a time, in a copy of the repository
 Prints the share of the defects that made a test fail, and as a diff each one that none noticed. Such a defect asks for
 a test, unless the changed code means the same (a default that every caller gives, a quicker way to the same result).
 
+The room `engine` needs one that answers: what no pure test notices there is tried on it.
+
 `--report` writes benchmarks/results/mutation/ROOM.json. If the changed code means the same, say why there, in
 `equivalent`: the reason stays as long as the same change survives. Else write a test that fails with it, and name that
 in `killed_by`: a new sample, in which it survives again, drops the name.
@@ -35,7 +37,7 @@ from pathlib import Path
 
 from benchmarks.harness import RESULTS
 from tests import checkout
-from tools.testing import PURE, provide_tensorflow
+from tools.testing import PURE, QUICK, provide_tensorflow
 
 ROOMS = tuple(sorted(path.parent.name for path in (checkout.ROOT / "tfbuild").glob("*/__init__.py")))
 # Further folders of tests that use a room directly, tried where its own tests notice nothing.
@@ -50,6 +52,8 @@ RELATED = {
     "pipeline": ("util", "plan", "context"),
     "in_container": ("verify", "measure", "bench"),
 }
+# The same on an engine, where a room is little but what it asks of one.
+ON_ENGINE = {"engine": ("with_engine/test_engine.py", "with_engine/test_own_engine.py")}
 FOLDER = RESULTS / "mutation"
 MARKS = f"{PURE} and not alone"
 # Imported from the copy, whatever of them this process imported.
@@ -216,7 +220,10 @@ class Runner:
             sys.dont_write_bytecode = False
             pytest = importlib.import_module("pytest")
             options = ["-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "--hypothesis-seed=1"]
-            code = int(pytest.main([*options, "-m", MARKS, "-W", IMPORTED, *(f"tests/{name}" for name in tests)]))
+            marks = MARKS
+            if tests[0].startswith("with_engine/"):
+                marks, os.environ["CI"] = QUICK, "true"  # without an engine they fail
+            code = int(pytest.main([*options, "-m", marks, "-W", IMPORTED, *(f"tests/{name}" for name in tests)]))
         except BaseException:
             traceback.print_exc()
         finally:
@@ -270,7 +277,7 @@ def ordered(root: Path, room: str, module: str) -> list[list[str]]:
 
 def survivors(room: str, runner: Runner, sample: int, seed: int, *, own: bool) -> tuple[int, list[Defect]]:
     """Plant a sample of a room's defects; return how many, and those that no test found (if `own`, of the room's)."""
-    related = [[*RELATED[room]]] if room in RELATED and not own else []
+    related = [] if own else [[*files] for files in (RELATED.get(room), ON_ENGINE.get(room)) if files]
     every = defects(runner.copy, room)
     chosen = random.Random(seed).sample(every, min(sample, len(every)))
     left = []

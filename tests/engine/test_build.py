@@ -199,7 +199,7 @@ def client(folder: Path, version: str, rest: str = SERVER) -> str:
     return str(folder)
 
 
-NEW = "Docker version 28.2.2, build e6534b4"
+NEW = "Docker version 23.0.0, build e92dd87"
 OLD = "Docker version 20.10.24+dfsg1, build 297e128"
 ANCIENT = "Docker version 17.12.1-ce, build 7390fc6"
 
@@ -225,7 +225,7 @@ def test_a_client_with_buildkit_is_taken(
 @pytest.mark.parametrize(
     ("version", "rest", "reason"),
     [
-        (NEW, NO_BUILDX + SERVER, "28.2 has no buildx plugin"),
+        (NEW, NO_BUILDX + SERVER, "23.0 has no buildx plugin"),
         ("podman version 4.3.1", BUILDX + SERVER, "0.0 has no buildx plugin"),
         (ANCIENT, BUILDX + SERVER, "17.12 has no buildx plugin"),
         (NEW, BUILDX + NO_SERVER, "gets no answer from the engine"),

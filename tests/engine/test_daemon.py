@@ -1,5 +1,6 @@
 """What the user is told where no engine answers, and what the script that manages ours leaves alone."""
 
+import io
 import os
 import subprocess
 import sys
@@ -101,7 +102,8 @@ def test_stop_leaves_a_stranger_s_process_alone(text: str, tmp_path: Path, monke
     with subprocess.Popen(["sleep", "30"]) as process:
         (tmp_path / "dockerd.pid").write_text(text.format(stranger=process.pid))
         assert daemon.running_containers() == 0
-        assert daemon.stop(Progress()) is False
+        assert daemon.stop(Progress(shown := io.StringIO())) is False
+        assert "engine: stop: skip" in shown.getvalue()
         assert process.poll() is None
         process.kill()
 

@@ -177,12 +177,19 @@ def test_a_pipe_is_written_to_if_somebody_reads_it_and_never_waited_for_or_repla
         os.set_blocking(reader.fileno(), True)
         assert files.read_named(Path(f"/dev/fd/{reader.fileno()}")) == more_than_it_holds
     writer.join()
+    with subprocess.Popen(["sh", "-c", "printf a; sleep 0.2; printf b"], stdout=subprocess.PIPE) as slow:
+        assert slow.stdout
+        assert files.read_named(Path(f"/dev/fd/{slow.stdout.fileno()}")) == b"ab"
     assert pipe.is_fifo()
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
     (tmp_path / "file").write_bytes(b"content")
     assert files.read_regular(tmp_path / "file", 7) == b"content"
     with pytest.raises(OSError, match="more than 6 bytes"):
         files.read_regular(tmp_path / "file", 6)
+    os.truncate(tmp_path / "file", (64 << 20) + 1)
+    for read in (files.read_regular, files.read_named):
+        with pytest.raises(OSError, match="more than 67108864 bytes"):
+            read(tmp_path / "file")
 
 
 def test_a_temporary_folder_is_this_user_s_and_goes_with_its_block(tmp_path: Path) -> None:

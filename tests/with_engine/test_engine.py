@@ -105,6 +105,8 @@ def test_run_of_a_missing_program_or_image(engine: Engine, debian: str) -> None:
     run = engine.run(debian, ["/no/such/program"])
     assert run.exit_code == 128
     assert "no such file" in run.stderr
+    # Of what no engine here has, it says what was asked of it.
+    assert "capabilities: [[gpu]]" in engine.lacks_gpus(debian)
     with pytest.raises(UnknownImage, match="nope"):
         engine.run("nope:nope", ["true"])
 

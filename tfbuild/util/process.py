@@ -47,7 +47,7 @@ def interruptible(*, last: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        interrupted = any(signal.getsignal(number) is _ignore for number in before)
+        interrupted = signal.getsignal(signal.SIGTERM) is _ignore
         for number, handler in before.items():
             # Python gives up its handlers before its process ends, but leaves SIG_IGN.
             signal.signal(number, signal.SIG_IGN if last and interrupted else handler)

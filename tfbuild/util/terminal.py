@@ -61,7 +61,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     chain: list[BaseException] = [error]
     for inner in chain:
         yield inner
-        within = (inner.__cause__, inner.__context__, getattr(inner, "reason", None), *inner.args)
+        within = (inner.__cause__, inner.__context__, *inner.args)
         chain += [part for part in within if isinstance(part, BaseException) and part not in chain]
 
 
