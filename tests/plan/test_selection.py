@@ -59,7 +59,12 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({**OFFICIAL, **ARM_82, "cpu": "", "release": "2.18.0"}, {
         "instruction_set.name": "armv8-a", "wheel.requirement": "tensorflow==2.18.0",
     }),
-    ({**OFFICIAL, "base": "ours:1"}, {"base_image": "ours:1", "base_distribution": ""}),
+    ({**OFFICIAL, "base": "ours:1"}, {
+        "base_image": "ours:1", "base_distribution": "",
+        "notes": ("not certain: whether ours:1 has Python 3.11; --python names another",),
+    }),
+    ({**OFFICIAL, "base": "ours:1", "python": "3.12"}, {"notes": ()}),
+    ({**OFFICIAL, "base": "debian:trixie"}, {"python": "3.13", "notes": ()}),
     ({**OFFICIAL, "base": "bootstrap"}, {"base_image": "python:3.11-slim-bookworm", "base_distribution": "bookworm"}),
     ({**OFFICIAL, "release": "2.15.1", "with_headers": True}, {"id": "2.15.1-mkl-py3.11-avx-headers"}),
     ({"release": "2.20.0"}, {  # for the host

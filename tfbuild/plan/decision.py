@@ -49,7 +49,10 @@ def select(request: Request, host: Cpu | None, machine: tuple[str, str] | None =
         build = (_official if request.wheel == "official" else _from_file)(request, target, platform, host)
     if rules.named_architecture(request):
         note = f"planned for {platform}, the platform of {request.cpu}; this machine has another"
-        return replace(build, notes=(note, *build.notes))
+        build = replace(build, notes=(note, *build.notes))
+    if request.base not in BASES and not (request.python or toolchains.python_of(request.base)):
+        note = f"{NOT_CERTAIN}whether {request.base} has Python {build.python}; --python names another"
+        build = replace(build, notes=(*build.notes, note))
     return build
 
 
