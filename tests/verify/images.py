@@ -123,6 +123,7 @@ class ImageEngine:
     ) -> ContainerRun:
         assert sandbox == SANDBOX, "an image is not trusted"
         if self.every:
+            self.asked.append(command)
             if isinstance(self.every, TimeoutError):
                 raise self.every
             return self.every

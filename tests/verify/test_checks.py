@@ -13,8 +13,9 @@ from tests.rows import each
 from tests.verify.images import CC, FILES, FRAMEWORK, PLANNED, PROBES, SITE, ImageEngine, run, sent, verification
 from tests.verify.images import IMAGE as TUNED
 from tests.verify.images import OTHER as PLAIN
-from tests.verify.test_configuration import image
+from tests.verify.test_configuration import base, image
 from tests.verify.test_judge import ENVIRONMENT
+from tfbuild.engine import Image
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement, ProbeCheck
 from tfbuild.in_container.smoke.probes import Faults, GpuConvolution
@@ -58,6 +59,33 @@ def test_a_right_image_passes_and_a_spoiled_one_fails(check: VerificationCheck) 
     assert (found := judged(check, ImageEngine())).status == "pass", found.detail
     assert (found := judged(check, SPOILED[check.name])).status == "fail", found.detail
     assert all((check.proves, check.how, check.fix)), "each has a sentence (docs/contributing/check.md)"
+
+
+OWN_SETTING = "LD_LIBRARY_PATH=/opt/lib"
+BASE = replace(base(OWN_SETTING), layers=("a", "b"))
+IMPORTED = replace(BASE, layers=("a",))
+
+
+@each(
+    "own, digest, layers, told",
+    [
+        (BASE, BASE.id, ("a", "b", "own"), ""),
+        (BASE, BASE.id, ("a", "x"), "its layers are not those of us/base:1, which its labels name as its base"),
+        (BASE, BASE.id, ("a",), "its layers are not those of us/base:1"),
+        (IMPORTED, "a", ("a", "own"), ""),
+        (IMPORTED, "a", ("x", "own"), "its layers are not those of us/base:1"),
+        # That name is another image's by now: a newer base's, or the image's own.
+        (replace(BASE, id="3"), BASE.id, ("a", "b", "own"), "LD_LIBRARY_PATH is set (/opt/lib)"),
+        (None, BASE.id, ("a", "b", "own"), "LD_LIBRARY_PATH is set (/opt/lib)"),
+        (BASE, "", ("x",), "LD_LIBRARY_PATH is set (/opt/lib)"),
+    ],
+)
+def test_a_base_is_known_by_its_digest(own: Image | None, digest: str, layers: tuple[str, ...], told: str) -> None:
+    """And by no name: which its image may have itself."""
+    found = replace(image(OWN_SETTING, labels={"org.opencontainers.image.base.digest": digest}), layers=layers)
+    judgement = judged(checks.configuration.CHECK, ImageEngine(image_=found, base=own or found))
+    assert judgement.status == ("fail" if told else "pass"), judgement.detail
+    assert told in judgement.detail
 
 
 def hostile(check: ProbeCheck) -> Iterator[str]:

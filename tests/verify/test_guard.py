@@ -14,8 +14,8 @@ from tfbuild.context import dockerfile
 from tfbuild.context.labels import labels_of
 from tfbuild.in_container.smoke.judge import GUARD_EXIT
 from tfbuild.plan import Build, Request
-from tfbuild.verify import labelled_build
-from tfbuild.verify.checks import guard
+from tfbuild.verify import NOT_STARTED, labelled_build
+from tfbuild.verify.checks import CHECKS, guard
 
 REQUESTS = {
     "an official wheel": Request(release="2.21.0", target="mkl", wheel="official"),
@@ -144,6 +144,15 @@ def test_an_image_that_does_not_start_is_a_reason_to_skip_what_needs_it(every: o
     status, detail, unstartable = judged(every=every)
     assert (status, unstartable) == ("fail", True)
     assert detail.startswith(told)
+
+
+def test_an_image_that_hangs_is_started_once() -> None:
+    """No other check starts it: each would wait again."""
+    engine = ImageEngine(every=TimeoutError())
+    state = verification(engine, start=NOT_STARTED)
+    assert guard.CHECK.run(state).status == "fail"
+    assert len(engine.asked) == 1
+    assert {check.name for check in CHECKS if not check.skip(state)} == {"configuration", "guard", "isa", "code"}
 
 
 def test_labels_for_which_nothing_can_be_rendered_are_a_reason() -> None:

@@ -94,9 +94,7 @@ class Verification:
 
     def ask(self, check: ProbeCheck, *, gpus: bool = False) -> Outcome:
         """Run the probe of `check` in the image."""
-        return probe.ask(
-            self.engine, self.ref, check.probe, check.kinds, check.env, gpus=gpus, sandbox=self.sandbox
-        )  # fmt: skip
+        return probe.ask(self.engine, self.ref, check.probe, check.kinds, check.env, gpus=gpus, sandbox=self.sandbox)
 
     def judge(self, check: ProbeCheck, outcome: Outcome) -> Judgement:
         """Judge a probe's results."""

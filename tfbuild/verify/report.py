@@ -362,15 +362,12 @@ def show_report(report: Report, stream: IO[str] | None = None) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     for check in report.checks:
         shown = LOOKS[check.status]
-        table.add_row(Text(shown.mark, shown.colour), check.name, Text(_seen(check)))
+        fix = f"\nfix: {check.fix}" if check.status == "fail" and check.fix else ""
+        table.add_row(Text(shown.mark, shown.colour), check.name, Text(as_typed(check.detail + fix)))
     console.print(table)
     if report.source_would_add:
         console.print(Text(f"a build from source would add {' '.join(report.source_would_add)} on this CPU"))
     console.print(Text(f"{report.id}: {report.verdict} in {report.seconds:.0f} s", LOOKS[report.verdict].colour))
-
-
-def _seen(check: Check) -> str:
-    return as_typed(check.detail + (f"\nfix: {check.fix}" if check.status == "fail" and check.fix else ""))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from tfbuild.errors import TfbuildError, UnknownImage
 from tfbuild.facts import toolchains
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
+from tfbuild.oci.references import split_tag
 from tfbuild.plan import Build
 from tfbuild.plan.request import IMAGE_NAME
 from tfbuild.verify import Verification, VerificationCheck
@@ -59,10 +60,10 @@ def contradictions(labels: Mapping[str, str], planned: Build) -> Iterator[str]:
 
 
 def _base_layers(image: Image, base: Image | None) -> Iterator[str]:
-    """Yield a fault if the image is not built on the base whose digest its labels have."""
-    labels = read_labels(image.labels)
-    if base and labels.base_digest in base.digests and image.layers[: len(base.layers)] != base.layers:
-        yield f"its layers are not those of {labels.base_name[:MOST_SHOWN]}, which its labels name as its base"
+    """Yield a fault if the image is not built on its base."""
+    if base and image.layers[: len(base.layers)] != base.layers:
+        name = read_labels(image.labels).base_name
+        yield f"its layers are not those of {name[:MOST_SHOWN]}, which its labels name as its base"
 
 
 def _settings(config: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str]:
@@ -109,13 +110,17 @@ def _environment(image: Image, planned: Build, base: Image | None) -> Iterator[s
 
 
 def _base(engine: Engine, image: Image) -> Image | None:
-    """Return the image that this one's labels name as its base, if the engine has it."""
+    """Return the image whose digest this one's labels have as its base's, if the engine has it.
+
+    A name alone may have moved to any image. The digest of an imported base is that of its layer.
+    """
     labels = read_labels(image.labels)
     name, digest = labels.base_name, labels.base_digest
-    for ref in (f"{name.rpartition(':')[0]}@{digest}", name):
+    for ref in filter(IMAGE_NAME.fullmatch, (f"{split_tag(name)[0]}@{digest}", name, digest)):
         with suppress(UnknownImage):
-            if IMAGE_NAME.fullmatch(ref):
-                return engine.image(ref)
+            found = engine.image(ref)
+            if digest in found.digests or found.layers == (digest,):
+                return found
     return None
 
 
