@@ -142,8 +142,8 @@ def _checks(root: Path) -> None:
 def _pytest(root: Path, *more: str, selected: str, parallel: bool = True) -> None:
     arguments = ["-q", "-p", "tests.files", "-o", "console_output_style=classic", "--durations=10"]
     if parallel:
-        # One more than processors: tests wait for servers and programs, and those on an engine for disks and networks.
-        workers = (os.cpu_count() or 1) + 1
+        # Two more than processors: tests wait for servers and programs, and those on an engine for disks and networks.
+        workers = (os.cpu_count() or 1) + 2
         # tests/lanes.py sorts the tests; without the last option pytest-xdist would sort them again.
         arguments += ["-p", "tests.lanes", f"--numprocesses={workers}", "--no-loadscope-reorder"]
     makes = {} if selected == PURE else {MAKES_TENSORFLOW: "yes"}

@@ -46,7 +46,7 @@ def test_all_that_is_checked_without_an_engine(steps: list[list[str]]) -> None:
     assert sorted(row[0] for row in steps[2:]) == ["invoke", "mypy", "pytest"]
     (tests,) = (row for row in steps if row[0] == "pytest")
     assert selected(tests) == testing.PURE
-    assert "--numprocesses=3" in tests, "one more than processors"
+    assert "--numprocesses=4" in tests, "two more than processors"
     assert [word for word in tests if word.startswith("--ignore=")] == [
         f"--ignore={path}" for path in testing.NEVER_PURE
     ]
@@ -57,7 +57,7 @@ def test_all_that_is_checked_without_an_engine(steps: list[list[str]]) -> None:
     [
         ("tests/measure/test_probe.py", {}, "", ["tests/measure/test_probe.py"]),
         ("measure/test_probe.py::test_x[1]", {}, "", ["tests/measure/test_probe.py::test_x[1]"]),
-        ("with_engine", {}, "", ["--numprocesses=3", "--no-loadscope-reorder", "tests/with_engine"]),
+        ("with_engine", {}, "", ["--numprocesses=4", "--no-loadscope-reorder", "tests/with_engine"]),
         ("with_engine", {"nightly": True}, testing.NIGHTLY, [THOROUGH, "tests/with_engine"]),
     ],
 )
