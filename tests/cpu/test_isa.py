@@ -99,6 +99,7 @@ def test_what_is_unknown_is_refused_with_the_nearest_or_what_is_meant(requested:
     [
         ("avx", "clang-16", "", "-march=x86-64 -mavx"),
         ("x86-64-v3", "gcc-12", "", "-march=x86-64-v3"),
+        ("x86-64-v3", "gcc-9", "", "-march=x86-64 -mavx2 -mbmi -mbmi2 -mcx16 -mf16c -mfma -msahf -mlzcnt -mmovbe"),
         ("x86-64-v3", "gcc-12", "128", "-march=x86-64-v3 -mprefer-vector-width=128"),
         ("x86-64-v4", "gcc-12", "", "-march=x86-64-v4"),
         ("x86-64-v4", "gcc-12", "512", "-march=x86-64-v4 -mprefer-vector-width=512"),
@@ -150,12 +151,6 @@ def test_a_vector_width_that_changes_nothing_is_refused(requested: str, width: s
     arch = "aarch64" if requested.startswith("arm") else "x86_64"
     with pytest.raises(UsageError, match="hint"):
         compilers.flags(isa.resolve(requested, arch=arch), "gcc-12", prefer_vector_width=width)
-
-
-def test_a_compiler_too_old_for_the_level_gets_the_features_one_by_one() -> None:
-    switches = compilers.flags(isa.resolve("x86-64-v3", arch="x86_64"), "gcc-9").flags
-    assert switches[0] == "-march=x86-64"
-    assert {"-mavx2", "-mfma", "-mbmi2", "-mlzcnt", "-mmovbe"} <= set(switches)
 
 
 def test_a_feature_whose_needs_are_masked_is_not_used() -> None:

@@ -88,8 +88,6 @@ def test_the_manuals_table_has_the_sets_of_these_cpus() -> None:
 
 
 def test_what_is_left_out_has_its_reason() -> None:
-    assert isa.left_out("sha_ni") == isa.NO_EFFECT
-    assert isa.left_out("avx_vnni") == "avx512_vnni does the same"
     assert isa.left_out("fma4") == "fma does the same"
     assert isa.left_out("pclmulqdq") == "it speeds up only the checksums of TFRecord files"
 

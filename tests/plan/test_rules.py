@@ -139,7 +139,7 @@ def test_what_leaves_the_cpu_as_it_is_is_taken(flag: str) -> None:
     assert chosen(cpu="x86-64-v3", bazel_flag=(flag,)).bazel_flags[-1] == flag
 
 
-@each("base", ["debian:12@sha256:PWN", "debian:", "debian::12", "a//b", "a:5000/b:1:2", "Debian:12", "a/B", "a-",
+@each("base", ["debian:12@sha256:PWN", "debian:", "@", "debian::12", "a//b", "a:5000/b:1:2", "Debian:12", "a/B", "a-",
                "debian@sha256:" + 64 * "A", "debian@sha512:" + 64 * "a", "debian@SHA256:" + 64 * "a"])  # fmt: skip
 def test_what_cannot_be_an_image_s_name_is_refused(base: str) -> None:
     assert refused(UsageError, base=base)[0] == f"{base!r} is not an image's name"

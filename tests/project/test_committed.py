@@ -86,16 +86,6 @@ def test_it_differs_from_what_invoke_build_writes_by_its_head_and_its_paths(buil
         assert path.read_text() == text
 
 
-def test_hadolint_and_shellcheck_accept_them() -> None:
-    done = tool(
-        "hadolint", "--config", ROOT / ".hadolint.yaml", *(FOLDER / build.id / "Dockerfile" for build in BUILDS)
-    )
-    assert (done.returncode, done.stdout) == (0, "")
-    own = [FOLDER / build.id / "entrypoint.sh" for build in BUILDS]
-    done = tool("shellcheck", "--shell=dash", *own)
-    assert (done.returncode, done.stdout) == (0, "")
-
-
 # --- what it says -----------------------------------------------------------------------------------------------------
 
 

@@ -162,10 +162,7 @@ def test_a_pipe_is_written_to_if_somebody_reads_it_and_never_waited_for_or_repla
         files.read_regular(pipe)
     with pytest.raises(OSError, match="a pipe that nobody writes to"):
         files.read_named(pipe)
-    with (
-        pytest.raises(UsageError, match=r"cannot write to .*/pipe: No such device"),
-        files.writing(tmp_path),
-    ):
+    with pytest.raises(UsageError, match=r"cannot write to .*/pipe: No such device"), files.writing(tmp_path):
         files.replace_file(pipe, "x")
     # Open before the writer comes, as a shell's process substitution is.
     reader = os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb")

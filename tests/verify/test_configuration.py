@@ -10,7 +10,6 @@ from tfbuild.context.labels import labels_of
 from tfbuild.engine import Image
 from tfbuild.engine.image import parse_image
 from tfbuild.plan import Build, Request, select
-from tfbuild.plan.request import IMAGE_NAME
 from tfbuild.verify import labelled_build
 from tfbuild.verify.checks import configuration
 
@@ -139,16 +138,3 @@ def test_the_labels_of_every_build_agree(request_: Request) -> None:
     labels = labels_of(build)
     planned = labelled_build("x", labels, build.platform.rpartition("/")[2])
     assert [*configuration.contradictions(labels, planned)] == []
-
-
-@each(
-    "name, can",
-    [
-        ("python:3.11-slim", True), ("localhost:5000/us/a_b__c.d--e:Tag_1", True), (f"python@sha256:{64 * '0'}", True),
-        ("@", False), ("a@sha256:x", False), ("-x", False), ("a//b", False), ("Registry.local/us/x:V1", True),
-        ("Registry/us/x", False), ("x:\n", False),
-    ],
-)  # fmt: skip
-def test_the_engine_is_asked_only_for_what_can_be_an_image(name: str, can: bool) -> None:
-    """Labels may say anything, and an engine refuses what is not a name."""
-    assert bool(IMAGE_NAME.fullmatch(name)) is can

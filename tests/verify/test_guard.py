@@ -1,15 +1,10 @@
 """The entry point of an image is the one of its labels, and stops on a CPU that lacks any of its features."""
 
-import os
-import subprocess
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
 
 from tests.rows import each
 from tests.verify.images import FILES, PLANNED, ImageEngine, run, verification
-from tfbuild import __version__, facts, plan
+from tfbuild import __version__, plan
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import labels_of
 from tfbuild.in_container.smoke.judge import GUARD_EXIT
@@ -58,43 +53,6 @@ def test_the_labels_alone_tell_the_entry_point(request_: Request) -> None:
 def test_any_other_script_is_told_from_it(old: str, new: str, same: bool) -> None:
     assert old in SCRIPT
     assert guard.same(SCRIPT.replace(old, new, 1).encode(), SCRIPT) is same
-
-
-# --- the script itself, under this machine's shell --------------------------------------------------------------------
-
-
-def exit_code(script: str, folder: Path, *cores: set[str], env: dict[str, str] | None = None) -> tuple[int, str]:
-    """Run an entry point on a CPU whose cores have these features."""
-    cpuinfo = "".join(f"processor\t: 0\nflags\t\t: {' '.join(sorted(core))}\n\n" for core in cores)
-    (folder / "cpuinfo").write_text(cpuinfo)
-    (folder / "entrypoint").write_text(script.replace("/proc/cpuinfo", str(folder / "cpuinfo")))
-    env = {"PATH": os.environ["PATH"], **(env or {})}
-    done = subprocess.run(["sh", folder / "entrypoint", "true"], env=env, capture_output=True, text=True, check=False)
-    return done.returncode, done.stderr
-
-
-@pytest.mark.parametrize("name", ["an official wheel", "a level", "aarch64"])
-def test_it_stops_on_every_cpu_that_lacks_a_feature_and_names_it(name: str, tmp_path: Path) -> None:
-    script, labelled = of(REQUESTS[name])
-    required = {*labelled.required}
-    every = {row.cpuinfo for row in facts.features(labelled.instruction_set.arch) if row.cpuinfo}
-    assert required < every
-    for held in (required, every):
-        assert exit_code(script, tmp_path, held, held) == (0, "")
-    for lacks in required:
-        for cores in ((every - {lacks},), (every, every - {lacks}), (every - {lacks}, every)):
-            code, said = exit_code(script, tmp_path, *cores)
-            assert (code, f"this CPU lacks {lacks}, and this image ({labelled.id})" in said) == (GUARD_EXIT, True)
-
-
-def test_a_file_of_the_user_s_makes_it_stricter_and_never_laxer(tmp_path: Path) -> None:
-    every = {row.cpuinfo for row in facts.features("x86_64") if row.cpuinfo}
-    lesser = tmp_path / "lesser"
-    env = {"TFBUILD_CPUINFO": str(lesser)}
-    lesser.write_bytes(guard.lesser_cpu(PLANNED))
-    assert exit_code(SCRIPT, tmp_path, every, env=env)[0] == GUARD_EXIT
-    lesser.write_text(f"flags : {' '.join(every)}\n")
-    assert exit_code(SCRIPT, tmp_path, every - {"avx"}, env=env)[0] == GUARD_EXIT
 
 
 # --- the check --------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tests.with_engine.second import processes
 from tfbuild.engine import Engine, WorkerDied
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.containers import LABEL
-from tfbuild.errors import BuildFailed, RegistryRefused, UnknownImage
+from tfbuild.errors import BuildFailed, UnknownImage
 from tfbuild.pipeline import base_image
 from tfbuild.pipeline.build_context import Base
 from tfbuild.util.progress import Progress
@@ -278,25 +278,6 @@ def test_a_base_is_small_and_knows_its_sources(engine: Engine, debian: str) -> N
     assert engine.run(debian, ["find", "/etc/apt", "-name", "*tfbuild*"]).stdout == ""
     packages = engine.run(debian, ["dpkg-query", "--show", "--showformat", "${Package} "]).stdout.split()
     assert not {"usrmerge", "perl"} & {*packages}
-
-
-def test_bases_that_cannot_be_had(engine: Engine, debian: str, tmp_path: Path) -> None:
-    def resolve(mode: str, image: str = "localhost:1/python:3.11", distribution: str = DISTRIBUTION) -> Base:
-        return base_image.resolve(engine, image, distribution, mode, progress=Progress(notes), log=tmp_path / "log")
-
-    notes = io.StringIO()
-    with pytest.raises(RegistryRefused, match=r"no registry provides localhost:1/python:3\.11"):
-        resolve("registry")
-    with pytest.raises(RegistryRefused, match="jammy"):
-        resolve("bootstrap", distribution="jammy")
-    with pytest.raises(RegistryRefused, match="localhost:1/nope:latest"):
-        resolve("localhost:1/nope")
-    assert resolve(debian).digest == engine.image(debian).id
-    notes.truncate(0)
-    assert resolve("auto").reference == debian
-    lines = [line for line in notes.getvalue().splitlines() if "instead" in line]
-    assert len(lines) == 1
-    assert f"Debian {DISTRIBUTION}" in lines[0]
 
 
 def test_a_base_from_a_registry_is_named_by_digest(engine: Engine, own: str, tmp_path: Path) -> None:
