@@ -67,6 +67,12 @@ def answer(
     return subprocess.CompletedProcess(command, left, plain(stdout.getvalue()), plain(stderr.getvalue()))
 
 
+def tool(name: str, *words: object) -> "subprocess.CompletedProcess[str]":
+    """What a program beside the Python of the tests makes of these words."""
+    program = Path(sys.executable).with_name(name)
+    return subprocess.run([program, *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
 def _left(run: Callable[[list[str]], None], words: list[str]) -> int:
     try:
         run(words)

@@ -14,20 +14,10 @@ import pytest
 
 from tests import checkout, schemas
 from tests.ci.steps import ACTION, EXPRESSION, GITHUB, PULL, ROOT, Done, Github, executable, read, scripts
-from tests.commandline import invoke
+from tests.commandline import invoke, tool
 from tests.facts import newest
 
 WORKFLOWS = sorted(GITHUB.glob("*.yml"))
-
-
-def run(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        arguments, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, **env}, timeout=120
-    )
-
-
-def tool(name: str) -> Path:
-    return Path(sys.executable).with_name(name)
 
 
 @pytest.mark.parametrize("path", [*WORKFLOWS, ACTION, PULL], ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -45,7 +35,7 @@ def test_the_pipeline_matches_gitlabs_schema(tmp_path: Path) -> None:
 
 
 def test_workflows_have_no_security_findings() -> None:
-    done = run(tool("zizmor"), "--offline", "--no-progress", ROOT / ".github" / "workflows", ACTION, PULL)
+    done = tool("zizmor", "--offline", "--no-progress", ROOT / ".github" / "workflows", ACTION, PULL)
     assert done.returncode == 0, done.stdout
 
 
@@ -103,7 +93,7 @@ def test_every_step_and_script_is_clean_shell(tmp_path: Path) -> None:
     assert len(paths) > 20
     installer = ROOT / "templates" / "index" / "install.sh"
     paths += [*(ROOT / "ci").glob("*.sh"), ROOT / "install.sh", ROOT / "pull.sh", installer, ROOT / ".ci" / "run"]
-    done = run(tool("shellcheck"), *paths)
+    done = tool("shellcheck", *paths)
     assert done.returncode == 0, done.stdout
 
 
@@ -420,7 +410,8 @@ def test_an_environment_without_its_python_is_recreated(tmp_path: Path) -> None:
     stale.mkdir(parents=True)
     (stale / "python").symlink_to(tmp_path / "gone")
     (tmp_path / ".venv" / "requirements.lock").write_text(lock)
-    done = run("sh", tmp_path / "install.sh", PIP_NO_INDEX="1")
+    env = {**os.environ, "PIP_NO_INDEX": "1"}
+    done = subprocess.run(["sh", tmp_path / "install.sh"], capture_output=True, text=True, check=False, env=env)
     # The old environment's record of installed packages must be ignored.
     assert "no-such-package" in done.stderr
     assert done.returncode != 0

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import StrictUndefined, UndefinedError
 
+from tests.commandline import tool
 from tests.cpu.machines import Machine, machine, machines
 from tfbuild import cpu, facts, plan
 from tfbuild.context import dockerfile
@@ -30,7 +31,6 @@ from tfbuild.plan.build import Wheel
 from tfbuild.plan.source import Source
 
 ROOT = Path(__file__).parents[2]
-BIN = Path(sys.executable).parent
 WHEEL = "tensorflow_cpu-2.14.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 
 
@@ -83,11 +83,6 @@ def kinds(tmp_path: Path) -> dict[str, Build]:
 
 
 KINDS = ("official", "headers", "cpu", "file", "source", "old source", "arm")
-
-
-def tool(*arguments: object) -> subprocess.CompletedProcess[str]:
-    program = BIN / str(arguments[0])
-    return subprocess.run([program, *map(str, arguments[1:])], capture_output=True, text=True, check=False)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -1,21 +1,18 @@
 """Every release for every target and four CPUs: a plan that is rendered and linted."""
 
 import re
-import subprocess
-import sys
 from functools import cache
 from itertools import product
 from pathlib import Path
 
 import pytest
 
+from tests.commandline import tool
 from tests.context.test_dockerfile import runs
 from tfbuild.context import dockerfile
 from tfbuild.facts import releases, targets, toolchains
 from tfbuild.plan import Build, Request, select
 
-ROOT = Path(__file__).parents[2]
-BIN = Path(sys.executable).parent
 # A build's identifier, in the advice that an entry point gives.
 NAMED = re.compile(rf"\d+\.\d+\.\d+-({'|'.join(targets.names())})-[\w.+-]+")
 CPUS = {"x86-64-v2": "linux/amd64", "x86-64-v3": "linux/amd64", "x86-64-v4": "linux/amd64", "armv8.2-a": "linux/arm64"}
@@ -78,6 +75,5 @@ def test_shellcheck_accepts_every_run_and_every_script(tmp_path: Path) -> None:
     both = [f"#!/bin/sh\n# shellcheck disable=SC1091,SC2154\n{command}\n" for command in sorted(commands)]
     for number, text in enumerate(sorted({alike(text) for text in (*both, *scripts)})):
         (tmp_path / f"{number}.sh").write_text(text, encoding="utf-8")
-    command = [str(BIN / "shellcheck"), "--shell=dash", *map(str, tmp_path.iterdir())]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = tool("shellcheck", "--shell=dash", *tmp_path.iterdir())
     assert (done.returncode, done.stdout) == (0, ""), done.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.ci.steps import ROOT
+from tests.commandline import tool
 from tests.with_engine.registry import Server, serve
 from tfbuild.context import dockerfile
 from tfbuild.oci import client
@@ -23,11 +24,6 @@ FOLDER = ROOT / "dockerfiles"
 BUILDS = committed.builds()
 EMPTY_INDEX = b'{"schemaVersion": 2, "manifests": []}'
 PIN = f"sha256:{'a' * 64}"
-
-
-def tool(*words: object) -> subprocess.CompletedProcess[str]:
-    program = Path(sys.executable).with_name(str(words[0]))
-    return subprocess.run([program, *map(str, words[1:])], capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
