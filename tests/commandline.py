@@ -67,6 +67,14 @@ def answer(
     return subprocess.CompletedProcess(command, left, plain(stdout.getvalue()), plain(stderr.getvalue()))
 
 
+def executable(path: Path, script: str) -> Path:
+    """A shell script in the place of a program."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
 def tool(name: str, *words: object) -> "subprocess.CompletedProcess[str]":
     """What a program beside the Python of the tests makes of these words."""
     program = Path(sys.executable).with_name(name)

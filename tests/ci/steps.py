@@ -29,14 +29,6 @@ def read(path: Path) -> dict[str, Any]:
     return document
 
 
-def executable(path: Path, script: str) -> Path:
-    """A shell script in the place of a program."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-    return path
-
-
 @dataclass(frozen=True, kw_only=True)
 class Done:
     """What a step said and left; `outputs` by their names, `summary` in Markdown."""

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests import checkout
-from tests.ci.steps import ACTION, GITHUB, PULL, ROOT, Github, executable, read
+from tests.ci.steps import ACTION, GITHUB, PULL, ROOT, Github, read
+from tests.commandline import executable
 from tests.facts import newest
 from tfbuild.cli.verbs import VERBS
 from tfbuild.errors import Unsupported, UsageError

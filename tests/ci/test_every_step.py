@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests import checkout
-from tests.ci.steps import ROOT, Github, executable, gitlab
+from tests.ci.steps import ROOT, Github, gitlab
+from tests.commandline import executable
 from tests.publish import wheels
 from tfbuild import __version__
 

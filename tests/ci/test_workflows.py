@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests import checkout, schemas
-from tests.ci.steps import ACTION, EXPRESSION, GITHUB, PULL, ROOT, Done, Github, executable, read, scripts
-from tests.commandline import invoke, tool
+from tests.ci.steps import ACTION, EXPRESSION, GITHUB, PULL, ROOT, Done, Github, read, scripts
+from tests.commandline import executable, invoke, tool
 from tests.facts import newest
 
 WORKFLOWS = sorted(GITHUB.glob("*.yml"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.ci.steps import ROOT
-from tests.commandline import invoke
+from tests.commandline import executable, invoke
 from tfbuild import __version__
 from tfbuild.cli import VERBS
 from tools import verbs as development
@@ -211,9 +211,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def test_the_script_says_how_to_get_a_newer_python(clone: Path, tmp_path: Path) -> None:
-    old = tmp_path / "python"
-    old.write_text("#!/bin/sh\necho 3.9\nexit 1\n")
-    old.chmod(0o755)
+    old = executable(tmp_path / "python", "echo 3.9\nexit 1")
     errors = run("./install.sh", cwd=clone, code=1, PYTHON=str(old)).stderr
     assert errors.startswith(f"error: tfbuild needs Python 3.11 or newer; {old} is 3.9\nhint: ")
     errors = run("./install.sh", cwd=clone, code=1, PYTHON="python3.99").stderr

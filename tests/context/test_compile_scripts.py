@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commandline import executable
 from tfbuild.context import dockerfile
 from tfbuild.errors import BadMirror, BuildFailed
 from tfbuild.pipeline import diagnosis
@@ -31,8 +32,6 @@ INFO: {}.
 @pytest.fixture
 def system(tmp_path: Path) -> Path:
     """The folder of a system whose dpkg knows two installed packages, and whose loader finds their libraries."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
     texts = {
         "ldd": 'echo "	libgomp.so.1 => /usr/lib/libgomp.so.1 (0x1)"\n'
         'echo "	libown.so => /tmp/own/libown.so (0x2)"\necho "	libgone.so => not found"\n',
@@ -45,8 +44,7 @@ esac
         "apt-get": f'echo "$@" >> {tmp_path}/apt\n',
     }
     for name, text in texts.items():
-        (programs / name).write_text(f"#!/bin/sh\n{text}")
-        (programs / name).chmod(0o755)
+        executable(tmp_path / "bin" / name, text)
     (tmp_path / "mnt").mkdir()
     return tmp_path
 

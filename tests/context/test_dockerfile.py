@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import StrictUndefined, UndefinedError
 
-from tests.commandline import tool
+from tests.commandline import executable, tool
 from tests.cpu.machines import Machine, machine, machines
 from tfbuild import cpu, facts, plan
 from tfbuild.context import dockerfile
@@ -461,8 +461,7 @@ def cuda_image(capabilities: str) -> Build:
 @pytest.mark.parametrize("seen", SEEN)
 def test_a_gpu_for_which_nothing_was_compiled_stops_the_image(tmp_path: Path, shell: str, seen: str) -> None:
     (tmp_path / "seen").write_text(f"{seen}\n")
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\ncat {tmp_path}/seen\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
+    executable(tmp_path / "nvidia-smi", f"cat {tmp_path}/seen")
     guard = Guard(
         folder=tmp_path, build=cuda_image(GPUS), cpuinfo=machine("rocky9-zen5").cpuinfo(), shell=shell, before=tmp_path
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkout import git
+from tests.commandline import executable
 from tfbuild.context import dockerfile
 
 DASH = shutil.which("dash") or "sh"
@@ -56,10 +57,7 @@ def run(root: Path, script: str, *arguments: str, **env: str) -> "subprocess.Com
 
 
 def program(root: Path, name: str, text: str) -> None:
-    path = root / "bin" / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{text.replace('ROOT', str(root))}\n")
-    path.chmod(0o755)
+    executable(root / "bin" / name, text.replace("ROOT", str(root)))
 
 
 def files(root: Path, texts: dict[str, str]) -> None:

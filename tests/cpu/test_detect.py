@@ -12,6 +12,7 @@ from archspec.cpu import TARGETS
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.commandline import executable
 from tests.cpu.machines import Machine, Recording, machine, machines, recording, recordings
 from tfbuild import cpu, facts
 from tfbuild.cli import planning
@@ -221,10 +222,7 @@ def test_the_loader_is_asked_without_an_environment_and_may_fail(
     monkeypatch.setattr(cpuid, "LOADER_SECONDS", 0.2)
     scripts = {'echo "$@:${GLIBC_TUNABLES-unset}"': "--list-diagnostics:unset\n", "echo x; exit 1": "", "sleep 5": ""}
     for number, (script, said) in enumerate(scripts.items()):
-        path = tmp_path / str(number)
-        path.write_text(f"#!/bin/sh\nexec 2>&1\n{script}\n")
-        path.chmod(0o755)
-        assert cpuid.loader_text(path) == said
+        assert cpuid.loader_text(executable(tmp_path / str(number), f"exec 2>&1\n{script}")) == said
     assert cpuid.loader_text(tmp_path / "none") == ""
 
 

@@ -3,11 +3,11 @@
 import io
 import os
 import re
-import stat
 from pathlib import Path
 
 import pytest
 
+from tests.commandline import executable
 from tfbuild.engine import build
 from tfbuild.engine.build import Event, Stages
 from tfbuild.errors import BuildFailed, DiskFull, EngineMissing
@@ -192,10 +192,7 @@ NO_SERVER = 'if [ "$1" = version ]; then exit 1; fi; '
 
 
 def client(folder: Path, version: str, rest: str = SERVER) -> str:
-    folder.mkdir()
-    program = folder / "docker"
-    program.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo "{version}"; exit; fi; {rest}\nexit 9\n')
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    executable(folder / "docker", f'if [ "$1" = --version ]; then echo "{version}"; exit; fi; {rest}\nexit 9')
     return str(folder)
 
 

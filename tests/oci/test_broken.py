@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import broken
+from tests.commandline import executable
 from tests.oci.fake_registry import FakeRegistry
 from tests.oci.fake_registry import fake as fake
 from tfbuild.errors import RegistryRefused
@@ -62,9 +63,7 @@ def test_whatever_answers_by_drops_before_a_registry_does_is_given_up(
             monkeypatch.setenv("HTTPS_PROXY", server.url)
             host = "registry.invalid"
         elif place == "helper":
-            program = tmp_path / "docker-credential-slow"
-            program.write_text("#!/bin/sh\nexec sleep 5\n")
-            program.chmod(0o755)
+            executable(tmp_path / "docker-credential-slow", "exec sleep 5")
             monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
             (tmp_path / "config.json").write_text('{"credsStore": "slow"}')
         begun = time.monotonic()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commandline import executable
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.servers import Handler, serving
@@ -61,9 +62,7 @@ def test_a_token_that_no_request_can_have_is_the_token_servers_fault(token: str,
 
 def install_helper(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Install a credential helper and name it in the engine's configuration."""
-    program = folder / "docker-credential-tests"
-    program.write_text(f"#!/bin/sh\ncat > /dev/null\n{text}\n")
-    program.chmod(0o755)
+    executable(folder / "docker-credential-tests", f"cat > /dev/null\n{text}")
     (folder / "config.json").write_text(json.dumps({"credsStore": "tests"}))
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from tests.commandline import executable
 from tests.pipeline import test_wheel_audit as audited
 from tests.rows import each
 from tests.users import nobody
@@ -106,8 +107,7 @@ def empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def program(folder: Path, name: str, script: str = "") -> None:
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
+    executable(folder / name, script)
 
 
 def test_all_that_is_missing_is_in_one_line_for_apt(empty_path: Path) -> None:

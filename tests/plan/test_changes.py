@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.commandline import executable
 from tests.plan.test_selection import chosen
 from tests.rows import each
 from tests.users import nobody
@@ -162,10 +163,7 @@ def test_an_llvm_of_another_major_version_than_the_releases_is_refused(file: str
 
 
 def program(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("#!/bin/sh\necho Build label: 7.7.1\n")
-    path.chmod(0o755)
-    return path
+    return executable(path, "echo Build label: 7.7.1")
 
 
 def test_a_bazel_of_ones_own_is_packed_and_brings_the_edits_that_it_needs(tmp_path: Path) -> None:

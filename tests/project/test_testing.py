@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commandline import executable
 from tfbuild.engine import daemon
 from tfbuild.errors import UsageError
 from tfbuild.util.progress import Progress
@@ -85,8 +86,7 @@ def test_a_missing_program_is_installed_or_reported_in_one_line(
     monkeypatch.setattr(testing, "SYSTEM", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     for program in ("docker-registry", "mmdebstrap", "aarch64-linux-gnu-as", "ip", "zsh"):
-        (tmp_path / program).write_text("")
-        (tmp_path / program).chmod(0o755)
+        executable(tmp_path / program, "")
     assert [need.program for need in testing.missing()] == ["sshd", "chromium"]
     output, installed = io.StringIO(), list[list[str]]()
     monkeypatch.setattr(testing, "install", lambda packages, log, progress: installed.append(packages))

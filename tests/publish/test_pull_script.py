@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commandline import executable
 from tests.publish.fake_images import pull_script
 from tests.servers import Handler, serving
 from tfbuild import facts
@@ -174,11 +175,9 @@ def store_login(tmp_path: Path, host: str, place: str) -> dict[str, str]:
             else {"credsStore": "ours"}
         )
         settings = {"auths": {host: {}}, **store}
-        helper = tmp_path / "bin" / "docker-credential-ours"
-        helper.parent.mkdir()
         answer = json.dumps({"ServerURL": host, "Username": "somebody", "Secret": "a password"}, indent=1)
-        helper.write_text(f"#!/bin/sh\n[ \"$1 $(cat)\" = 'get {host}' ] || exit 1\ncat <<'END'\n{answer}\nEND\n")
-        helper.chmod(0o755)
+        script = f"[ \"$1 $(cat)\" = 'get {host}' ] || exit 1\ncat <<'END'\n{answer}\nEND"
+        executable(tmp_path / "bin" / "docker-credential-ours", script)
     (tmp_path / "config.json").write_text(json.dumps(settings, indent="\t"))
     return {"DOCKER_CONFIG": str(tmp_path), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
 

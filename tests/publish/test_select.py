@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from tests import servers
-from tests.ci.steps import executable
+from tests.commandline import executable
 from tests.cpu.machines import Machine, machine, machines, recording
 from tests.examples import few
 from tests.oci.fake_registry import FakeRegistry, connect

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commandline import executable
 from tfbuild.errors import RegistryRefused, TfbuildError, UsageError, VerificationFailed
 from tfbuild.publish import signing
 
@@ -17,14 +18,11 @@ def cosign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     `all` has the words of all calls.
     """
-    program = tmp_path / "cosign"
-    program.write_text(f"""#!/bin/sh
-printf '%s\\n' "$@" | tee -a {tmp_path}/all > {tmp_path}/words
+    script = f"""printf '%s\\n' "$@" | tee -a {tmp_path}/all > {tmp_path}/words
 echo "on stdout"
 cat {tmp_path}/stderr >&2
-exit $(cat {tmp_path}/code)
-""")
-    program.chmod(0o755)
+exit $(cat {tmp_path}/code)"""
+    executable(tmp_path / "cosign", script)
     (tmp_path / "code").write_text("0")
     (tmp_path / "stderr").write_text("")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -79,7 +77,7 @@ def test_what_cosign_does_not_accept_is_a_failure_with_its_reason(
 
 
 def test_a_cosign_that_never_ends_is_ended(cosign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (cosign / "cosign").write_text("#!/bin/sh\nexec sleep 60\n")
+    executable(cosign / "cosign", "exec sleep 60")
     monkeypatch.setattr(signing, "CHECK_SECONDS", 0.2)
     monkeypatch.setattr(signing, "SIGN_SECONDS", 0.2)
     demand = signing.demand_of("--key k", None)
