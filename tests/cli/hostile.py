@@ -43,14 +43,10 @@ REGISTRY = {"registry": NOWHERE}
 # Options beside the tried one, with which its value is read; True: a switch. What a verb would do to the machine or to
 # the project, it only rehearses.
 BESIDE: Mapping[str, Mapping[str, str | bool]] = {
-    "build": {"dry-run": True},
-    "bundle": {"dry-run": True},
-    "push": {"access": True, **REGISTRY},
-    "pull": {"dry-run": True, **REGISTRY},
-    "matrix": {"only": newest.official(), "format": "bake"},
-    "generate": {"check": True},
-    "test": {"path": "tests/cli/test_fuzz.py"},
-}
+    "build": {"dry-run": True}, "bundle": {"dry-run": True}, "push": {"access": True, **REGISTRY},
+    "pull": {"dry-run": True, **REGISTRY}, "matrix": {"only": newest.official(), "format": "bake"},
+    "generate": {"check": True}, "test": {"path": "tests/cli/test_fuzz.py"},
+}  # fmt: skip
 SECONDS = 60
 MOST_TEXT = 20_000
 # Thousands of commands sync what they write, which a disk takes longer for than all the rest.

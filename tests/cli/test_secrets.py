@@ -25,14 +25,10 @@ from tfbuild.util import terminal
 
 CANARY = "tw33t-s3cr3t"
 FORMS = (
-    f"u:{CANARY}@127.0.0.1:1/us/x",
-    f"https://u:{CANARY}@127.0.0.1:1/x",
-    f"tcp://u:{CANARY}@127.0.0.1:1",
-    f"https://{CANARY}@127.0.0.1:1/x",
-    f"https://127.0.0.1:1/x?k={CANARY}",
-    f"127.0.0.1:1/us/x?token={CANARY}",
+    f"u:{CANARY}@127.0.0.1:1/us/x", f"https://u:{CANARY}@127.0.0.1:1/x", f"tcp://u:{CANARY}@127.0.0.1:1",
+    f"https://{CANARY}@127.0.0.1:1/x", f"https://127.0.0.1:1/x?k={CANARY}", f"127.0.0.1:1/us/x?token={CANARY}",
     f"grpcs://u:{CANARY}/{CANARY}@127.0.0.1:1",
-)
+)  # fmt: skip
 # Their values are paths: a name of a file is not a secret, and is printed as it is given.
 PATHS = ("output",)
 BUILT = ("bazel-flag", "configure")

@@ -25,13 +25,9 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     shutil.copy(folder / "cert.pem", folder / "ca.pem")
     ca, pair = f"ca={folder}/ca.pem", f"cert={folder}/cert.pem,key={folder}/key.pem"
     endpoints = {
-        "far": "ssh://builder",
-        "near": "unix:///run/near.sock",
-        "bare": "tcp://10.0.0.1:2375",
-        "ca-alone": f"{ADDRESS},{ca}",
-        "trusting": f"{ADDRESS},skip-tls-verify=true",
-        "tls": f"{ADDRESS},{ca},{pair}",
-    }
+        "far": "ssh://builder", "near": "unix:///run/near.sock", "bare": "tcp://10.0.0.1:2375",
+        "ca-alone": f"{ADDRESS},{ca}", "trusting": f"{ADDRESS},skip-tls-verify=true", "tls": f"{ADDRESS},{ca},{pair}",
+    }  # fmt: skip
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "DOCKER_CONFIG": str(folder / "config")}
     for name, endpoint in endpoints.items():
         command = [docker, "context", "create", name, "--docker", f"host={endpoint}"]

@@ -153,14 +153,10 @@ def test_read_only_fills_the_disk_cache_all_the_same() -> None:
 def test_an_executor_that_fails_leaves_the_work_to_this_machine_in_every_bazel() -> None:
     properties = ("container-image=docker://x@sha256:1",)
     assert lines("6.5.0", executor="grpcs://host:8980", instance="main", properties=properties) == [
-        "--remote_executor=grpcs://host:8980",
-        "--remote_local_fallback",
-        "--spawn_strategy=remote,local",
-        "--strategy=Genrule=remote,local",
-        f"--remote_cache={CACHE}",
-        "--remote_instance_name=main",
+        "--remote_executor=grpcs://host:8980", "--remote_local_fallback", "--spawn_strategy=remote,local",
+        "--strategy=Genrule=remote,local", f"--remote_cache={CACHE}", "--remote_instance_name=main",
         "--remote_default_exec_properties='container-image=docker://x@sha256:1'",
-    ]
+    ]  # fmt: skip
 
 
 def test_credentials_are_quoted(headers: str, pem: Path) -> None:

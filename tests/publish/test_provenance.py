@@ -40,14 +40,10 @@ def statement(run: dict[str, str] | None = None) -> dict[str, Any]:
 
 
 GITHUB = {
-    "GITHUB_ACTIONS": "true",
-    "GITHUB_SERVER_URL": "https://github.com",
-    "GITHUB_REPOSITORY": "us/tfbuild",
-    "GITHUB_RUN_ID": "17",
-    "GITHUB_RUN_ATTEMPT": "2",
-    "GITHUB_WORKFLOW_REF": "us/tfbuild/.github/workflows/images.yml@refs/heads/main",
-    "GITHUB_SHA": COMMIT,
-}
+    "GITHUB_ACTIONS": "true", "GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "us/tfbuild",
+    "GITHUB_RUN_ID": "17", "GITHUB_RUN_ATTEMPT": "2",
+    "GITHUB_WORKFLOW_REF": "us/tfbuild/.github/workflows/images.yml@refs/heads/main", "GITHUB_SHA": COMMIT,
+}  # fmt: skip
 GITLAB = {
     "GITLAB_CI": "true",
     "CI_PROJECT_URL": "https://gitlab.com/us/tfbuild",
@@ -109,21 +105,17 @@ def test_a_statement_has_the_fields_that_slsa_gives_them() -> None:
     ]
     assert run == {
         "builder": {
-            "id": "urn:tfbuild:local",
-            "version": {"tfbuild": own["version"]},
+            "id": "urn:tfbuild:local", "version": {"tfbuild": own["version"]},
             "builderDependencies": [{"name": "toolchain", "digest": {"sha256": 64 * "b"}}],
         },
         "metadata": {"invocationId": own["context"], "finishedOn": image().created},
         "byproducts": [
             {"name": "configuration", "digest": {"sha256": DIGEST.removeprefix("sha256:")}},
-            {
-                "name": f"{own['id']}.json",
-                "digest": {"sha256": digest_of(b"{}").removeprefix("sha256:")},
-                "annotations": {"created": "2026-11-21T13:00:00+00:00"},
-            },
+            {"name": f"{own['id']}.json", "digest": {"sha256": digest_of(b"{}").removeprefix("sha256:")},
+             "annotations": {"created": "2026-11-21T13:00:00+00:00"}},
             {"name": f"{own['id']}.cdx.json", "digest": {"sha256": digest_of(b"[]").removeprefix("sha256:")}},
         ],
-    }
+    }  # fmt: skip
 
 
 def test_a_wheel_is_named_by_its_file_or_by_pypi() -> None:

@@ -20,14 +20,10 @@ from tfbuild.util.progress import Progress, duration
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0.04, "0.0 s"),
-        (3.4, "3.4 s"),
-        (60, "1 min 00 s"),
-        (125, "2 min 05 s"),
-        (3600, "1 h 00 min"),
+        (0.04, "0.0 s"), (3.4, "3.4 s"), (60, "1 min 00 s"), (125, "2 min 05 s"), (3600, "1 h 00 min"),
         (3725, "1 h 02 min"),
     ],
-)
+)  # fmt: skip
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 

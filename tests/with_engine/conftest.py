@@ -229,13 +229,9 @@ def invoke(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(*arguments: str, code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [sys.executable, "-m", "invoke", *arguments],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
+            [sys.executable, "-m", "invoke", *arguments], cwd=ROOT, capture_output=True, text=True, check=False,
             **options,
-        )
+        )  # fmt: skip
         assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         return done
 

@@ -62,12 +62,6 @@ def test_the_main_job(built: Any, engine: Engine) -> None:
         assert (ROOT / "reports" / f"{ID}.{kind}").is_file()
 
 
-def test_a_second_build_starts_nothing(built: Any, invoke: Invoke) -> None:
-    again = invoke(*BUILD, "--json")
-    assert json.loads(again.stdout)["created"] == built["created"]
-    assert "nothing changed since" in again.stderr
-
-
 def test_detect_agrees_with_tensorflows_own_message(built: Any, engine: Engine) -> None:
     program = "import tensorflow as tf; tf.constant(1.0).numpy()"
     run = engine.run(f"tfbuild:{ID}", ["python", "-c", program], env={"TF_CPP_MIN_LOG_LEVEL": "0"})
@@ -89,9 +83,3 @@ def test_older_releases_are_built_and_verified_too(release: str, python: str, in
     assert outcomes["numerics"] == "warn"
     assert {outcomes[name] for name in ("guard", "import", "isa", "code", "onednn", "tcmalloc")} == {"pass"}
     assert any(name.startswith("numpy==1.") for name in report["software"]["packages"])
-
-
-def test_another_platform_than_the_engines_is_refused(invoke: Invoke, engine: Engine) -> None:
-    other = "linux/arm64" if engine.platform == "linux/amd64" else "linux/amd64"
-    done = invoke("build", "--wheel", "official", "--platform", other, code=20)
-    assert f"--platform {engine.platform}" in done.stderr

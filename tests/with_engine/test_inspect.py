@@ -67,8 +67,3 @@ def test_an_image_is_what_its_wheel_is_though_it_is_stripped(
     least = scan.threshold("spread")
     values = {name: row["share"] for name, row in stripped["libraries"][0]["features"].items() if name not in EITHER}
     assert all(share < least / 2 or share > 2 * least for share in values.values()), values
-
-
-def test_another_image_is_refused(invoke: Invoke) -> None:
-    done = invoke("inspect", "tfbuild-test:there-is-none", code=25)
-    assert "Traceback" not in done.stderr
