@@ -13,7 +13,7 @@ from tests.measure.test_experiments import ROOT, workloads
 
 WORK = ROOT / "tests" / "data" / "bench" / "work.py"
 # Each line: a workload, its parameters, and what work.py printed of it. To make it anew, in tfbuild/:
-# ../.venv/tensorflow/bin/python ../tests/data/bench/work.py <../tests/data/bench/work.jsonl
+# PYTHONPATH=. ../.venv/tensorflow/bin/python ../tests/data/bench/work.py <../tests/data/bench/work.jsonl
 RECORDED = WORK.with_suffix(".jsonl")
 # What differs from machine to machine.
 OWN = re.compile(r"\d+ (?=threads|MiB of memory)")
