@@ -90,7 +90,6 @@ def _block(x: Any, w: Any, b: Any, units: int) -> Any:
         b=b,
         forget_bias=1.0,
         cell_clip=-1.0,
-        use_peephole=False,
     ).h
 
 
