@@ -185,6 +185,12 @@ def test_an_ssh_of_its_own_session_forwards_the_socket_and_ends_with_its_block(
     assert not Path(f"/proc/{pid}").exists()
 
 
+def test_a_host_by_ssh_needs_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineMissing, match="ssh://web1 needs ssh, which is not on PATH"):
+        connection.tunnel("ssh://web1").__enter__()
+
+
 def test_what_ssh_prints_last_decides_what_to_do() -> None:
     last = "Host key verification failed."
     assert connection.reason(f"a banner\n{last}\n\n") == last

@@ -62,6 +62,12 @@ def test_the_main_job(built: Any, engine: Engine) -> None:
         assert (ROOT / "reports" / f"{ID}.{kind}").is_file()
 
 
+def test_a_second_build_starts_nothing(built: Any, invoke: Invoke) -> None:
+    again = invoke(*BUILD, "--json")
+    assert json.loads(again.stdout)["created"] == built["created"]
+    assert "nothing changed since" in again.stderr
+
+
 def test_detect_agrees_with_tensorflows_own_message(built: Any, engine: Engine) -> None:
     program = "import tensorflow as tf; tf.constant(1.0).numpy()"
     run = engine.run(f"tfbuild:{ID}", ["python", "-c", program], env={"TF_CPP_MIN_LOG_LEVEL": "0"})

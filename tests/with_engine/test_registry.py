@@ -37,6 +37,7 @@ from tfbuild.errors import RegistryRefused, TfbuildError
 from tfbuild.oci import client, manifests
 from tfbuild.oci.client import Registry
 from tfbuild.oci.references import Repository
+from tfbuild.pipeline import build_context
 from tfbuild.plan import Build, Request
 from tfbuild.publish import indexes, pulling, pushing, sbom, signing
 from tfbuild.publish.choose import Choice
@@ -206,6 +207,19 @@ def test_moving_tags_are_indexes_whose_first_image_runs_everywhere(
     assert [image.instruction_set for image in offered] == ["x86-64-v3", "x86-64-v4"]
 
 
+def test_eight_pushes_at_once_are_all_in_the_index(
+    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path
+) -> None:
+    """Four sets, each for two Pythons; each push has a registry's eyes of its own."""
+    builds = [build(name, python=python) for name in CPUS for python in ("3.12", "3.13")]
+    images = [made(one) for one in builds]
+    with ThreadPoolExecutor(len(images)) as pool:
+        done = list(pool.map(lambda image: push(engine, image, Registry(place.repository), tmp_path), images))
+    assert {one.moved for one in done} == {INDEXES}
+    for tag in INDEXES:
+        assert {image.id for image in indexes.read_index(place.manifest(tag))} == {one.id for one in builds}
+
+
 def test_one_document_attached_by_many_at_once_is_attached_once(place: Registry) -> None:
     """The registry refuses about one in five of these, since it reads what another of them is just writing."""
     for number in range(10):
@@ -324,6 +338,43 @@ def test_a_helper_that_is_not_there_is_not_taken_for_an_engine_that_is_not(
     (tmp_path / "config.json").write_text(json.dumps({"auths": {place.repository.host: {"auth": "no base64!"}}}))
     with pytest.raises(RegistryRefused, match="stored credentials cannot be read"):
         Engine.connect()
+
+
+# --- the verbs --------------------------------------------------------------------------------------------------------
+
+
+def test_the_verbs_answer_by_their_codes_what_is_published(
+    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path, invoke: Callable[..., Any]
+) -> None:
+    """From a registry without the image to one that takes it out again, as CI asks."""
+    one, context = build("avx"), f"sha256:{64 * '1'}"
+    image = made(one, more={"io.tfbuild.context": build_context.image_digest(context, ""),
+                            "org.opencontainers.image.base.digest": ""})  # fmt: skip
+    asked = (one.id, f"--registry={place.repository}")
+    name = f"{place.repository}:{one.id}"
+    there = {"image": name, "there": None}
+    assert json.loads(invoke("push", *asked, "--access", "--json").stdout) == there
+    invoke("verify", *asked, code=25)
+    assert place.tags() == []
+    digest = push(engine, image, place, tmp_path).digest
+    assert json.loads(invoke("push", name, "--access", "--json").stdout)["there"] == digest
+    verify = ("verify", *asked, "--context")
+    answer = json.loads(invoke(*verify, context, "--json").stdout)
+    assert (answer["digest"], answer["rebuild_options"]) == (digest, None)
+    invoke(*verify, f"sha256:{64 * '0'}", code=33)
+    place.put("latest-mkl", b'{"schemaVersion": 2, "manifests": []}', manifests.INDEX)
+    assert "latest-mkl in " in invoke("verify", *asked, code=30).stderr
+    assert json.loads(invoke("push", *asked, "--indexes", "--json").stdout)["indexes"] == list(INDEXES)
+    invoke("verify", *asked)
+    assert "leave out --force" in invoke("push", *asked, "--indexes", "--force", code=2).stderr
+    (tmp_path / "cpuinfo").write_text(cpuinfo("rocky9-zen5"))
+    pull = ("pull", f"--registry={place.repository}", f"--cpuinfo={tmp_path}/cpuinfo", "--dry-run", "--json")
+    assert json.loads(invoke(*pull).stdout)["id"] == one.id
+    invoke("push", *asked, "--yank", "crashes in MatMul")
+    assert "was yanked: crashes in MatMul" in invoke("verify", *asked, code=32).stderr
+    invoke("push", *asked, "--indexes", code=32)
+    invoke(*pull, code=27)
+    assert place.digest(one.id) == digest
 
 
 # --- attachments and signatures ---------------------------------------------------------------------------------------
