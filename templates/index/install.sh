@@ -162,4 +162,6 @@ else
     die "$python has no pip, and there is no uv: install one of them" 2
 fi
 "$@" "$work/$wheel" >&2 || die "$1 did not install $wheel" 1
+# pip itself names the packages whose requirements are not met any more.
+[ "$1" != uv ] || uv pip check --python "$python" >&2 || true
 echo "$wheel"

@@ -12,7 +12,7 @@ import pytest
 
 from tests import broken
 from tests.broken import Broken
-from tests.commandline import answer
+from tests.commandline import ROOT, answer
 from tests.publish.wheels import WHEEL, cpuinfo, described, files, wheel, zipped
 from tests.rows import each
 from tfbuild.cpu import detect, isa
@@ -187,6 +187,30 @@ def test_install_hands_over_its_wheel_whatever_other_index_the_user_has(
     fetched = [path for path in server.requested if path.endswith(".whl") and "tensorflow" in path]
     assert fetched
     assert [path for path in fetched if not path.startswith("/plain/pool/")] == []
+
+
+@each("client", CLIENTS)
+def test_a_package_whose_requirement_is_broken_now_is_named(
+    client: str, environments: Environments, tmp_path: Path
+) -> None:
+    """By `install` and by install.sh."""
+    made = wheel(tmp_path, python=PYTHON)
+    wheel_index.index(tmp_path / "public", [made], print)
+    recorded, info = cpuinfo(tmp_path / "cpuinfo", "avx"), environments.site(client) / "tensorflow_other-1.dist-info"
+    script, path = tmp_path / "public" / "install.sh", f"{environments.folder / 'uv' / 'bin'}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "PYTHON": str(environments.python(client)), "TFBUILD_CPUINFO": str(recorded)}
+    with broken.serve(files(tmp_path / "public")) as server:
+        words = ("--index", server.url, "--cpuinfo", str(recorded), "--python", env["PYTHON"])
+        for command in ([sys.executable, "-m", "tfbuild", "install", *words], ["sh", str(script), server.url]):
+            environments.empty(client)
+            info.mkdir()
+            text = "Metadata-Version: 2.1\nName: tensorflow-other\nVersion: 1\nRequires-Dist: tensorflow-cpu<2.13\n"
+            for name, content in {"METADATA": text, "WHEEL": WHEEL.format(tag="py3-none-any"), "RECORD": ""}.items():
+                (info / name).write_text(content)
+            done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True)
+            (line,) = [line for line in done.stderr.splitlines() if "tensorflow-other" in line]
+            assert "requires tensorflow-cpu<2.13" in line.replace("`", "")
+            assert done.stdout.endswith(f"{made.name.replace('linux_x86_64', 'manylinux_2_28_x86_64')}\n")
 
 
 def newest_level() -> str:
