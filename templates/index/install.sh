@@ -69,6 +69,7 @@ request() {
     [ "$status" = 200 ] || die "$from is not there: the server answers $status" 26
 }
 request "$url/choose.tsv" "$work/choose.tsv" 4194304 --max-time 60
+[ -z "$(tail -c 1 "$work/choose.tsv")" ] || die "$url/choose.tsv is cut off: try again" 26
 awk -F '\t' -v features=" $features" -v platform="$platform" -v version="$version" -v glibc="$glibc" \
     -v release="$release" -v target="${TARGET:-}" '
     function number(text, parts) { split(text, parts, "."); return parts[1] * 1e8 + parts[2] * 1e4 + parts[3] }

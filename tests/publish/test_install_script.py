@@ -242,9 +242,9 @@ def bad_indexes() -> Iterator[tuple[str, int, Index]]:
     for path, content, message, code in (
         (wheel, good[1][:-100], "by its sha256", 24),
         (wheel, bytes(len(good[1])), "by its sha256", 24),
-        ("/choose.tsv", b"<!DOCTYPE html>\n<p>Not here", "is not a table", 26),
+        ("/choose.tsv", b"<!DOCTYPE html>\n<p>Not here\n", "is not a table", 26),
         ("/choose.tsv", b"", "is not a table", 26),
-        ("/choose.tsv", table.rpartition(b"\t")[0], "is not a table", 26),
+        ("/choose.tsv", table.rpartition(b"\t")[0] + b"\n", "is not a table", 26),
     ):
         index = Index(good)
         index.content[path] = content
@@ -252,6 +252,9 @@ def bad_indexes() -> Iterator[tuple[str, int, Index]]:
     index = Index(good)
     del index.content[wheel]
     yield "the server answers 404", 26, index
+    index = Index(row("2.20.0", "x86-64-v4"))
+    index.content["/choose.tsv"] = index.content["/choose.tsv"][:-9]
+    yield "choose.tsv is cut off", 26, index
     yield "the download of", 26, Index(good)
     yield "a row that tfbuild did not write", 26, Index(good, file="pool/../../etc/x.whl")
     yield "tensorflow-cpu is installed in the same folder", 2, Index(row("2.20.0", "x86-64-v3", project="tensorflow"))
