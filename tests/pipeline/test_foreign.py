@@ -1,7 +1,10 @@
 """Files that others made: those that would fill the memory, hang a command or reach further are refused."""
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 import os
 import subprocess
 import tarfile
@@ -9,14 +12,17 @@ import tracemalloc
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.plan.test_selection import chosen
+from tests.plan.test_source import DOUBLE
 from tests.rows import each
 from tfbuild.binary import inspector
 from tfbuild.context.dockerfile import TEMPLATES
 from tfbuild.errors import BadInput, BadMirror, TfbuildError
-from tfbuild.pipeline import bundle
+from tfbuild.pipeline import build_context, bundle
 from tfbuild.plan import source, tree
 from tfbuild.util.files import temporary_folder
 
@@ -52,12 +58,17 @@ def saved(path: Path, *, tags: tuple[str, ...] = (OURS,), annotated: str = OURS,
     return path
 
 
-def headed(path: Path, kind: bytes, size: int) -> Path:
+def headed(path: Path, kind: bytes, size: int, packed: Callable[[bytes], bytes] = bytes) -> Path:
     """A tar whose first member has this type, and says that it has this size."""
     member = tarfile.TarInfo("x")
     member.type, member.size = kind, size
-    path.write_bytes(member.tobuf(tarfile.GNU_FORMAT) + saved(path).read_bytes())
+    path.write_bytes(packed(member.tobuf(tarfile.GNU_FORMAT) + saved(path).read_bytes()))
     return path
+
+
+def two_streams(content: bytes) -> bytes:
+    """As programs that compress on several processors write it."""
+    return bz2.compress(content[:700]) + bz2.compress(content[700:])
 
 
 @each(
@@ -75,6 +86,19 @@ def headed(path: Path, kind: bytes, size: int) -> Path:
         (lambda path: headed(path, tarfile.REGTYPE, -512), bundle.read_bundle, BadMirror),
         (lambda path: headed(path, tarfile.GNUTYPE_LONGNAME, 2 << 30), bundle.read_bundle, BadMirror),
         (lambda path: headed(path, tarfile.XHDTYPE, -1024), bundle.read_bundle, BadMirror),
+        *((lambda path, made=made: headed(path, *made), build_context.refuse_bomb, BadInput) for made in (
+            (tarfile.REGTYPE, -512, gzip.compress),
+            (tarfile.REGTYPE, 1 << 40, bz2.compress),
+            (tarfile.GNUTYPE_LONGNAME, 2 << 30, lambda head: gzip.compress(head[:512] + bytes(120 << 20), 1)),
+            (tarfile.GNUTYPE_LONGLINK, 2 << 30, bytes),
+            (tarfile.XHDTYPE, -1024, lzma.compress),
+            (tarfile.XGLTYPE, 2 << 30, bz2.compress),
+            (tarfile.REGTYPE, 0, lambda content: gzip.compress(content)[:-30]),
+            (tarfile.REGTYPE, 0, lambda content: b"no archive"),
+        )),
+        (pipe, build_context.refuse_bomb, BadInput),
+        (lambda path: headed(path, tarfile.REGTYPE, 0, two_streams), build_context.refuse_bomb, None),
+        (lambda path: headed(path, tarfile.REGTYPE, 0, lzma.compress), build_context.refuse_bomb, None),
         (pipe, bundle.read_bundle, BadMirror),
         (pipe, inspector.wheel, BadInput),
         (lambda path: file(path / "a.patch", size=3 << 30), lambda path: source.patch(f"{path}/a.patch"), BadInput),
@@ -99,6 +123,23 @@ def test_a_file_by_others_is_read_with_little_memory_or_refused(
             assert tracemalloc.get_traced_memory()[1] < MOST_MEMORY
         finally:
             tracemalloc.stop()
+
+
+def test_a_source_that_fills_a_disk_is_refused_before_its_context_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "tensorflow.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(DOUBLE, "tensorflow")
+        rows = tar.getmembers()
+    given: dict[str, Any] = {"source": str(archive), "source_sha256": source.digest(archive), "bazel": "7.7.1"}
+    build = chosen(release="2.20.0", **given)
+    monkeypatch.setattr(build_context, "MOST_SOURCE", sum(512 + row.size for row in rows))
+    assert build_context.write_context(build, tmp_path / "context").folder.is_dir()
+    monkeypatch.setattr(build_context, "MOST_SOURCE", build_context.MOST_SOURCE - 1)
+    with pytest.raises(BadInput, match=r"/tensorflow\.tar\.gz cannot be unpacked: it has more than"):
+        build_context.write_context(build, tmp_path / "other")
+    assert {path.name for path in tmp_path.iterdir()} == {archive.name, "context"}
 
 
 def test_git_obeys_no_settings_of_a_foreign_source(tmp_path: Path) -> None:

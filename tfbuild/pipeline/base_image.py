@@ -153,7 +153,8 @@ def _answer_within(engine: Engine, seconds: float) -> Iterator[None]:
 def from_registry(engine: Engine, name: str, progress: Progress) -> Base:
     """Pull `name` by its digest in the registry; if no registry answers, use a local copy that was pulled before."""
     try:
-        digest = _registry_digest(engine, name, progress)
+        with progress.step(f"base: look up {name} in the registry"), _answer_within(engine, REGISTRY_SECONDS):
+            digest = str(engine.client.images.get_registry_data(name).id)
     except SDK_ERRORS as error:
         if local := _pulled_before(engine, name):
             progress(f"base: no registry answers for {name}; using the copy that was pulled before")
@@ -167,12 +168,6 @@ def from_registry(engine: Engine, name: str, progress: Progress) -> Base:
     if not engine.exists(reference):
         _pull(engine, reference, progress)
     return Base(reference=reference, name=name, digest=digest)
-
-
-def _registry_digest(engine: Engine, name: str, progress: Progress) -> str:
-    with progress.step(f"base: look up {name} in the registry"), _answer_within(engine, REGISTRY_SECONDS):
-        digest: str = engine.client.images.get_registry_data(name).id
-    return digest
 
 
 def _pulled_before(engine: Engine, name: str) -> Base | None:

@@ -4,20 +4,26 @@
 """
 
 import hashlib
+import lzma
 import os
 import re
 import shutil
+import tarfile
+import zlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfbuild.context import dockerfile
-from tfbuild.errors import UsageError
+from tfbuild.errors import BadInput, UsageError
 from tfbuild.plan import Build, source
-from tfbuild.util.files import FOLDER_HINT, flush, temporary_folder, writing
+from tfbuild.util.files import FOLDER_HINT, Foreign, flush, members, open_tar, temporary_folder, writing
+from tfbuild.util.terminal import cause
 
 # Characters that no file name in a context has: a script reads the names.
 NO_NAME = re.compile(r"[^\w.+-]", re.ASCII)
+# TensorFlow's trees have 300 MB.
+MOST_SOURCE = 4 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +86,8 @@ def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
     if build.wheel.path is not None:
         _place(build.wheel.path, folder / "wheel" / build.wheel.requirement, build.wheel.sha256)
     if build.source is not None and build.source.path is not None:
+        if build.source.kind == "archive":
+            refuse_bomb(build.source.path)
         _place(build.source.path, folder / "source" / source.FILE, build.source.sha256)
     # In the order in which they are applied.
     for number, patch in enumerate(build.patches, 1):
@@ -97,6 +105,17 @@ def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
         source.pack(python, folder / "overrides" / "hermetic-python.tar", as_file=python.name)
     for override in build.overrides:
         source.pack(override.path, folder / "overrides" / f"{override.name}.tar")
+
+
+def refuse_bomb(path: Path) -> None:
+    """Raise BadInput for a source's archive that would fill a disk or the memory, or cannot be read to its end."""
+    try:
+        with Foreign(path) as file, open_tar(file, "r:*") as archive:
+            for _ in members(archive, str(path), MOST_SOURCE):
+                pass
+    except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
+        hint = "--source names a tree of TensorFlow, or an archive of one by tar, with gzip, bzip2, xz or nothing"
+        raise BadInput(f"{path} cannot be unpacked: {cause(error).splitlines()[0]}", hint=hint) from error
 
 
 def _place(file: Path, target: Path, sha256: str) -> None:

@@ -68,8 +68,10 @@ def collect(
         # The sidecar of an earlier wheel must not stay beside this one, should this one be refused below.
         sidecar.unlink(missing_ok=True)
     sha256 = source.digest(wheel)
-    built = _recorded(scratch / "build.txt")
     audit = audit_wheel(wheel)
+    records = {name: (scratch / name).read_text(encoding="utf-8") for name in RECORDS}
+    # The builder's own digest, and the versions that the compiler and Bazel print.
+    built = dict(line.partition("=")[::2] for line in records["build.txt"].splitlines())
     content = {
         "schema": SCHEMA,
         "tfbuild": __version__,
@@ -84,7 +86,7 @@ def collect(
         "context": context,
         "plan": build.to_json(),
         "audit": audit.to_json(),
-        "records": {name: (scratch / name).read_text(encoding="utf-8") for name in RECORDS},
+        "records": records,
     }
     replace_file(sidecar, json.dumps(content, indent=2) + "\n")
     return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256, audit=audit)
@@ -120,11 +122,6 @@ def compiled(build: Build, wheel: Path) -> CompiledWheel:
             hint="leave out --reuse to compile it here",
         )
     return sidecar
-
-
-def _recorded(path: Path) -> dict[str, str]:
-    """Return what the builder recorded: its own digest, and the versions that the compiler and Bazel print."""
-    return dict(line.partition("=")[::2] for line in path.read_text(encoding="utf-8").splitlines())
 
 
 # --- the audit --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, Self, TypeVar
 
 from tfbuild.errors import DiskFull, UsageError
 
@@ -67,13 +67,31 @@ class Foreign(io.FileIO):
         return content
 
 
-def members(archive: "tarfile.TarFile", name: str) -> "Iterator[tarfile.TarInfo]":
-    """Yield the members of an archive by others, which are counted. Raises OSError with EFBIG beyond MOST_CONTENT."""
-    content = 0
+def open_tar(file: IO[bytes], mode: str) -> "tarfile.TarFile":
+    """Open an archive by others. Raises TarError, now or later, for a name that is said to have megabytes."""
+    import tarfile
+
+    class Member(tarfile.TarInfo):
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+            member = super().frombuf(buf, encoding, errors)
+            if member.type in b"LKxXg" and not 0 <= member.size <= MOST_TEXT:
+                raise tarfile.StreamError(f"a name of {member.size} bytes")
+            return member
+
+    return tarfile.open(fileobj=file, mode=mode, tarinfo=Member)  # type: ignore[call-overload,no-any-return]
+
+
+def members(archive: "tarfile.TarFile", name: str, most: int = 0) -> "Iterator[tarfile.TarInfo]":
+    """Yield the members of an archive by others, which are counted.
+
+    Raises OSError with EFBIG beyond `most` bytes, MOST_CONTENT by default.
+    """
+    content, most = 0, most or MOST_CONTENT
     for member in archive:
         content += 512 + member.size
-        if member.size < 0 or content > MOST_CONTENT:
-            raise OSError(errno.EFBIG, f"it has more than {MOST_CONTENT} bytes of files", name)
+        if member.size < 0 or content > most:
+            raise OSError(errno.EFBIG, f"it has more than {most} bytes of files", name)
         yield member
         archive.members = []  # type: ignore[attr-defined]  # tarfile keeps them all
 
