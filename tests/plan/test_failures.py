@@ -23,7 +23,7 @@ from tfbuild.errors import BuildFailed, UsageError
 from tfbuild.facts import releases, targets, toolchains
 from tfbuild.pipeline import compiling, diagnosis
 from tfbuild.pipeline.bazel import KILLED
-from tfbuild.plan import Build, Request, cuda, failures
+from tfbuild.plan import Build, Request, cuda, failures, rules
 from tfbuild.plan.failures import Failure
 from tfbuild.util.progress import Progress
 
@@ -256,6 +256,21 @@ def test_a_base_that_the_user_names_gets_a_compiler_that_is_not_known_to_fail_th
     assert build.id.endswith("-x86-64-v3"), "it is the default"
     assert build.toolchain is not None
     assert compiler in build.toolchain.cuda_base
+
+
+@each(
+    "base, condition, passed_over",
+    [("ours:1", "glibc", False), ("ours:1", "libstdcxx", False), ("ours:1", "compiler", True),
+     ("debian:bookworm", "glibc", True), ("debian:bookworm", "libstdcxx", True)],
+)  # fmt: skip
+def test_only_a_failure_that_a_base_certainly_has_passes_over_a_compiler(
+    base: str, condition: Any, passed_over: bool
+) -> None:
+    surest = releases.compilers("2.17.1")[0].name
+    row = Failure(id="x", symptom="x", workaround="x", source="x", when={condition: ">=1"})
+    request = Request(base=base, python="3.11")
+    _, compiler, *_ = rules.choose_builder(request, "2.17.1", lambda name, _: (row,) * (name == surest))
+    assert (compiler != surest) == passed_over
 
 
 def test_a_fix_can_be_left_out_which_makes_another_build_if_the_build_gets_it() -> None:
