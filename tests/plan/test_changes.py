@@ -95,6 +95,7 @@ def test_each_changes_the_contexts_digest_and_the_identifier(diff: Path, eigen: 
     ]  # fmt: skip
     requests: list[dict[str, Any]] = [{}, {"system_lib": ("curl",)}, {"configure": ("TF_ENABLE_XLA=0",)}, *amended]
     builds = [chosen(**SOURCE, **options) for options in requests]
+    assert [any(build.as_released) for build in builds] == [not build.patches for build in builds]
     # Another file in a repository, and another line in a patch, are another context and another identifier.
     digests = {build_context.write_context(build, tmp_path / build.id).digest for build in builds}
     (eigen / "BUILD").write_text("# changed\n")

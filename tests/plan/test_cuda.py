@@ -193,7 +193,8 @@ def test_a_cuda_and_a_cudnn_chosen_by_hand_are_in_the_plan_and_in_the_command() 
     assert (build.cuda, build.cudnn, build.variant) == ("12.8.1", "9.7.1", ("cuda12.8.1", "cudnn9.7.1"))
     assert "--cuda 12.8 --cudnn 9.7" in dockerfile.command(build)
     # The release's own, spelled out, is the same build.
-    assert planned("2.20.0", cuda="12.5.1", cudnn="9.3").id == planned("2.20.0").id
+    plain, gpus = planned("2.20.0").id, releases.cuda("2.20.0").capabilities
+    assert planned("2.20.0", gpus, cuda="12.5.1", cudnn="9.3").id == plain != planned("2.20.0", "8.0").id
 
 
 def test_up_to_2_17_the_base_must_have_what_is_chosen() -> None:

@@ -58,6 +58,7 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({**OFFICIAL, "target": "cuda", "release": "2.21.0"}, {"cuda": "12.5.1", "cudnn": "9.3.0"}),
     ({**OFFICIAL, **ARM_82, "cpu": "", "release": "2.18.0"}, {
         "instruction_set.name": "armv8-a", "wheel.requirement": "tensorflow==2.18.0",
+        "as_released": ("2024-10-25", "6550e4bd802"),
     }),
     ({**OFFICIAL, "base": "ours:1"}, {
         "base_image": "ours:1", "base_distribution": "",
@@ -78,6 +79,7 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     }),
     ({**V3, "release": "2.13.1"}, {
         "source.kind": "git", "source.tag": "v2.13.1", "source.commit": "f841394b1b714c5cc5366536411cf146c8c570df",
+        "as_released": ("2023-09-26", "f841394b1b714c5cc5366536411cf146c8c570df"),
     }),
     ({**V3, "release": "2.20.0", "threading": "threadpool", "compiler": "clang-18", "bazel": "7.4.1", "python": "3.13"},
      {"id": "2.20.0-mkl-py3.13-x86-64-v3"}),  # what the release has anyway
