@@ -7,7 +7,7 @@ import pytest
 
 from tests.commandline import executable
 from tfbuild.errors import RegistryRefused, TfbuildError, UsageError, VerificationFailed
-from tfbuild.publish import signing
+from tfbuild.publish import installing, signing
 
 REFERENCE = "ghcr.io/us/x@sha256:0a"
 
@@ -74,6 +74,19 @@ def test_what_cosign_does_not_accept_is_a_failure_with_its_reason(
     assert refusal.value.reason.startswith(reason)
     with pytest.raises(TfbuildError, match=f"cosign did not sign {REFERENCE}"):
         signing.signer("", None)(REFERENCE)
+
+
+def test_a_list_of_wheels_is_judged_only_once_its_signature_is_accepted(cosign: Path, tmp_path: Path) -> None:
+    index, ours = installing.WheelSource(str(tmp_path)), "--key 'a key'"
+    (tmp_path / "choose.json").write_bytes(b"{}")
+    with pytest.raises(VerificationFailed, match="the index has no signature"):
+        index.wheels(ours)
+    (tmp_path / "choose.json.sigstore.json").touch()
+    for code, error in (("1", VerificationFailed), ("0", RegistryRefused)):
+        (cosign / "code").write_text(code)
+        with pytest.raises(error):
+            index.wheels(ours)
+        assert words(cosign)[:4] == ["verify-blob", "--key", "a key", "--bundle"]
 
 
 def test_a_cosign_that_never_ends_is_ended(cosign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
