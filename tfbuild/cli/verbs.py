@@ -30,7 +30,7 @@ class Verb:
 
     @property
     def name(self) -> str:
-        return self.body.__name__.replace("_", "-")
+        return self.body.__name__
 
     @property
     def positional(self) -> tuple[Parameter, ...]:
