@@ -14,7 +14,7 @@ from tfbuild.engine import WorkerDied
 from tfbuild.in_container.bench import worker
 from tfbuild.in_container.bench.worker import Peak
 from tfbuild.measure import records
-from tfbuild.measure.experiments import Arm, FindingKind
+from tfbuild.measure.experiments import FindingKind
 from tfbuild.measure.records import CaseResult, Interval, Round, Value
 
 
@@ -56,22 +56,6 @@ def test_batches_grow_until_memory_has_grown_and_no_further() -> None:
     assert climbed(0.5, fails_at=1) == []
 
 
-def test_the_peaks_of_arms_are_listed_if_two_or_more_ran() -> None:
-    def ask(arm: Arm) -> Peak:
-        if arm.name == "dies":
-            raise WorkerDied("killed", exit_code=137, stderr_tail="")
-        return Peak(items=16, peak=700.4, limit=1.0, reason="no such operation" if arm.name == "cannot" else "")
-
-    arms = [Arm(name=name) for name in ("decoded", "dies", "cannot", "bytes")]
-    peaks = evidence.peaks_by_arm(ask, arms, time.monotonic() + 3600)
-    assert list(peaks) == ["decoded", "bytes"]
-    assert evidence.peaks_by_arm(ask, arms, time.monotonic() - 1) == {}, "its time is over"
-    finding = findings.peaks("shuffle", peaks)
-    assert finding is not None
-    assert finding.text == ("shuffle, peak memory in its own process, measured once: decoded 700 MiB, bytes 700 MiB")
-    assert findings.peaks("shuffle", {"decoded": 700.0}) is None
-
-
 VERBOSE = """\
 onednn_verbose,v1,info,oneDNN v3.7.3 (commit x)
 onednn_verbose,v1,info,cpu,runtime:threadpool,nthr:2
@@ -94,15 +78,6 @@ def test_the_primitives_that_ran_are_listed_by_kind() -> None:
     )
     off = evidence.primitives("off: ", "onednn_verbose,v1,primitive,exec,cpu,gemm_api,,undef,src,attr,,mb8,0.1\n")
     assert (off.text, off.values) == ("off: no primitive of oneDNN runs", {})
-
-
-def test_a_disk_has_its_speed() -> None:
-    measured, speeds = case(1.0, metric="wall"), [480.0 + 5 * n for n in range(9)]
-    rounds = tuple(Round(samples={"baseline": sample(2**20 / 1e6 / speed)}, foreign=0.0) for speed in speeds)
-    arm = replace(measured.arms[0], workload="disk", seconds=2**20 / 500e6)
-    (finding,) = findings.derive("disk", [replace(measured, arms=(arm,), rounds=rounds)])
-    assert finding.values["mb_per_second"] == pytest.approx(500)
-    assert "500 MB/s [485, 515]" in finding.text
 
 
 def test_the_first_call_of_each_arm_is_listed() -> None:

@@ -38,7 +38,6 @@ case = [{{ name = "matmul 768x768" }}]
 # Strings in code that are an experiment's name as well, and mean something else there.
 OTHERS = {
     ("advise.py", "pipeline"),  # a workload
-    ("evidence.py", "pipeline"),
     ("findings.py", "pipeline"),
     ("findings.py", "int8"),  # a width of numbers
     ("experiments.py", "models"),  # a file of facts
@@ -145,6 +144,33 @@ def test_xla_is_measured_beside_the_same_onednn() -> None:
 def test_what_cannot_be_a_model_or_its_batch_is_refused(named: list[str], batch: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         command.rows_of((), SETTINGS, named, batch)
+
+
+def test_a_folder_is_a_saved_model_of_the_user_s_own(tmp_path: Path) -> None:
+    folder = tmp_path / "mine" / "3"
+    (folder / "variables").mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(b"graph")
+    (folder / "variables" / "variables.index").write_bytes(b"weights")
+    settings = command.with_saved_model(SETTINGS, [str(folder)], ["ids=1,128", "m=1,128"], "8")
+    assert settings.more == {
+        "/tfbuild-bench/model/saved_model.pb": b"graph",
+        "/tfbuild-bench/model/variables/variables.index": b"weights",
+    }
+    assert settings.model == {"model": "mine", "shapes": "ids=1,128 m=1,128", "least": 1, "batch": 8}
+    rows = command.rows_of((), settings, [str(folder)], "8")
+    assert rows[0].name == "batchsize", "the others need its batches"
+    assert {case.workload for row in rows for case in row.case} == {"saved_model"}
+    assert command.with_saved_model(SETTINGS, ["lstm"], (), "8") == SETTINGS
+    for named, shapes, why in (
+        ([f"{folder}/variables"], [], "variables is not a SavedModel[\\s\\S]*saved_model.pb"),
+        ([str(folder), "lstm"], [], "give one folder"),
+        (["./none"], [], "--model ./none is not a SavedModel"),
+        (["lstm"], ["x=1"], "--model lstm is not a SavedModel"),
+        ([str(folder)], ["x=1,-1"], "--shape 'x=1,-1' is invalid"),
+        ([str(folder)], ["{x}=1"], "--shape ids=1,128"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            command.with_saved_model(SETTINGS, named, shapes, "")
 
 
 def test_every_model_is_one_that_the_workload_can_make() -> None:

@@ -27,6 +27,7 @@ from tfbuild.bench.session import Settings
 from tfbuild.context import labels
 from tfbuild.engine import ContainerRun, Engine, Image
 from tfbuild.errors import DiskFull, EngineMissing, Interrupted, TfbuildError, UnknownImage, UsageError
+from tfbuild.in_container.bench.worker import Ready
 from tfbuild.measure import experiments, rounds
 from tfbuild.measure.records import BenchReport
 from tfbuild.measure.workers import Machine
@@ -124,7 +125,7 @@ def test_a_run_with_time_enough_measures_every_case_in_every_round() -> None:
             assert (case.status, len(case.rounds)) == (("skipped", 0) if skipped else ("measured", 6)), case.name
     onednn = next(row for row in report.experiments if row.name == "onednn")
     assert {arm.effect for case in onednn.cases for arm in case.arms[1:]} == {"faster"}
-    assert [one.text[:24] for one in onednn.findings] == ["TF_ENABLE_ONEDNN_OPTS=1:", "TF_ENABLE_ONEDNN_OPTS=0:"]
+    assert [one.text[:24] for one in onednn.findings] == ["TF_ENABLE_ONEDNN_OPTS=1:"]
     batches = next(row for row in report.experiments if row.name == "batchsize")
     assert sum("an item of a batch takes 512 KiB" in one.text for one in batches.findings) == len(batches.cases)
     assert {one["ref"] for one in engine.started} == {ID, "sha256:other"}
@@ -134,6 +135,47 @@ def test_a_run_with_time_enough_measures_every_case_in_every_round() -> None:
     assert "onednn, continued" not in told
     assert report.image.env == {"TF_ENABLE_ONEDNN_OPTS": "1", "LD_PRELOAD": "x"}
     assert report.image.against == "tfbuild:other"
+
+
+OWN = {"model": "mine", "shapes": "x=1,3", "least": 1, "batch": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "items", "seconds", "expected"),
+    [
+        (1, 1, (0.01, 0.01, 0.01, 0.04, 0.16), [1, 16]),
+        (1, 1, (0.01, 0.04, 0.16, 0.64, 2.56), [1]),
+        (8, 1, (0.01, 0.01, 0.01, 0.04, 0.16), [1, 8]),
+        (1, 8, (), [8]),
+    ],
+    ids=["the batch that is enough", "one that is enough already", "the user's", "the signature's"],
+)
+def test_a_user_s_own_model_is_measured_at_the_batches_that_its_sweep_finds(
+    given: int, items: int, seconds: tuple[float, ...], expected: list[int]
+) -> None:
+    sizes = (1, 4, 16, 64, 256)
+    fixed = {f"batch {size}": Ready(reason="its batch is fixed") for size in sizes[1:]}
+    ready = {f"batch {size}": Ready(items=size) for size in sizes} if seconds else fixed
+    script = Script(
+        seconds=dict(zip(ready, seconds, strict=False)),
+        ready={**ready, **dict.fromkeys(("batch 1", "again", "oneDNN off", "oneDNN on"), Ready(items=items))},
+    )
+    report, engine, _ = bench(
+        "batchsize", "onednn", "isa", rounds=6, engine=BenchEngine(script), model=OWN | {"batch": given}
+    )
+    sweep, onednn, isa = report.experiments
+    assert [case.name for case in onednn.cases] == [f"mine, batch {size}" for size in expected]
+    assert [case.arms[1].params for case in onednn.cases] == [{"shapes": "x=1,3", "batch": size} for size in expected]
+    assert (onednn.status, isa.status) == ("measured", "skipped")
+    assert ("a call" in "".join(one.text for one in sweep.findings)) == bool(seconds), "what is one item's latency"
+    asked = [json.loads(line) for one in engine.runs if "stdin" in one for line in one["stdin"].splitlines()]
+    assert [one["params"]["batch"] for one in asked] == expected, "the primitives of the same work"
+
+
+def test_a_model_that_cannot_run_ends_the_run_with_what_to_do() -> None:
+    script = Script(ready={"batch 1": Ready(reason="its input x is (None, None): give --shape x=1,128")})
+    with pytest.raises(UsageError, match=r"the model mine cannot be measured: its input x is .* --shape x=1,128"):
+        bench(engine=BenchEngine(script), model=OWN)
 
 
 def test_a_run_in_haste_gives_each_case_an_interval_first_and_continues_what_was_cut() -> None:

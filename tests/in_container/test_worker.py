@@ -179,6 +179,45 @@ def test_an_installed_tensorflow_is_measured_without_an_engine(python: str, tmp_
     assert [arm.status for case in report.experiments[0].cases for arm in case.arms] == ["measured"] * 2
 
 
+SAVE = """
+import sys, tensorflow as tf
+module = tf.Module()
+signature = [tf.TensorSpec([None, None, 64], name="x")]
+module.served = tf.function(lambda x: tf.matmul(x, x, transpose_b=True), input_signature=signature)
+tf.saved_model.save(module, sys.argv[1], signatures=module.served)
+"""
+
+
+@pytest.fixture(scope="module")
+def mine(python: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = str(tmp_path_factory.mktemp("saved") / "mine")
+    subprocess.run([python, "-c", SAVE, folder], check=True, capture_output=True)
+    return folder
+
+
+def test_a_saved_model_of_the_user_s_own_is_measured(mine: str, python: str, tmp_path: Path) -> None:
+    chosen = command.with_saved_model(Settings(mode="budget", budget=600, rounds=2), [mine], ["x=1,16,64"], "")
+    rows = command.rows_of(["batchsize"], chosen, [mine], "")
+    command.run("", rows, chosen, tmp_path, json=True, name="mine", python=python)
+    (sweep,) = reporting.read_report(tmp_path / "mine.json").experiments
+    assert [(arm.name, arm.items, arm.status) for arm in sweep.cases[0].arms] == [
+        (f"batch {size}", size, "measured") for size in (1, 4, 16, 64, 256)
+    ]
+
+
+def test_bfloat16_s_error_is_relative_to_a_process_that_does_not_round(mine: str, python: str) -> None:
+    params = {"path": mine, "shapes": "x=1,64,64", "precision": "float32"}
+    question = json.dumps({"ask": "prepare", "key": "k", "workload": "saved_model", "params": params})
+    env = {**os.environ, "TF_SET_ONEDNN_FPMATH_MODE": "BF16", "TF_ENABLE_ONEDNN_OPTS": "1", "ONEDNN_VERBOSE": "1"}
+    command = [python, "-B", str(ROOT / "tfbuild" / "in_container" / "bench")]
+    done = subprocess.run(command, env=env, input=question, capture_output=True, text=True, check=True)
+    ready = worker.Ready(**json.loads(done.stdout))
+    assert ready.reason == ""
+    assert 0 <= (-1 if ready.error is None else ready.error) < 0.1, "only some CPUs do round"
+    products = [line for line in done.stderr.splitlines() if ",exec,cpu,matmul," in line]
+    assert {"attr-fpmath:bf16" in line for line in products} == {True, False}
+
+
 def test_an_installed_official_wheel_is_what_it_claims(python: str, tmp_path: Path) -> None:
     report = session.verify_installed(str(Path(python).parents[1]), Progress(io.StringIO()), tmp_path)
     assert [(check.name, check.status) for check in report.checks] == [

@@ -17,7 +17,7 @@ ONEDNN, PRELOAD = "TF_ENABLE_ONEDNN_OPTS", "LD_PRELOAD"
 # A setting holds for all work on a machine, so one that may make any of it a tenth slower is not advised.
 RISK = 0.9
 # Workloads that read and decode, which is a part of a program's time.
-INPUT = {"decode", "reading", "remote", "disk"}
+INPUT = {"decode", "reading", "remote"}
 
 
 @dataclass(frozen=True, kw_only=True)

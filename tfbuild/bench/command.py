@@ -1,5 +1,6 @@
 """`invoke bench`: from the command line's options to a report."""
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from tfbuild.bench.session import Settings
 from tfbuild.context import labels
 from tfbuild.engine import Engine
 from tfbuild.errors import Interrupted, UsageError
-from tfbuild.measure import experiments, records
+from tfbuild.measure import experiments, probe, records
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.probe import Installation, Runner
 from tfbuild.measure.records import BenchReport
@@ -20,6 +21,7 @@ from tfbuild.util import files
 from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import limit_seconds
 
+SHAPE = re.compile(r"[^\s={}]+=[1-9]\d*(,[1-9]\d*)*")
 REPORT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
@@ -32,11 +34,34 @@ def run_settings(*, quick: bool, full: bool, budget: str, against: str) -> Setti
     return Settings(mode=mode, budget=limit_seconds(budget, "--budget") or defaults[mode], against=against)
 
 
+def with_saved_model(chosen: Settings, named: Sequence[str], shapes: Sequence[str], batch: str) -> Settings:
+    """Return the settings with the SavedModel whose folder --model names, or as they are if it names none.
+
+    Raises UsageError if it is not a SavedModel, or if a shape is invalid.
+    """
+    known = experiments.known_models()
+    folder = next((Path(name) for name in named if name not in known and (os.sep in name or Path(name).is_dir())), None)
+    if not folder and not shapes:
+        return chosen
+    if not folder or not (folder / "saved_model.pb").is_file() or len(named) > 1:
+        hint = "give one folder with saved_model.pb, as Keras' model.export(DIR) and tf.saved_model.save write it"
+        raise UsageError(f"--model {' '.join(named)} is not a SavedModel", hint=hint)
+    if wrong := [shape for shape in shapes if not SHAPE.fullmatch(shape)]:
+        raise UsageError(f"--shape {wrong[0]!r} is invalid", hint="name an input and its sizes: --shape ids=1,128")
+    files = {f"{probe.ROOT}/model/{file.relative_to(folder)}": file for file in folder.rglob("*") if file.is_file()}
+    # TensorFlow Serving's folders end in a number.
+    name = next(part for part in folder.resolve().parts[::-1] if not part.isdigit())
+    model = {"model": name, "shapes": " ".join(shapes), "least": 1, "batch": experiments.parse_batch_size(batch) or 1}
+    return replace(chosen, more={path: file.read_bytes() for path, file in files.items()}, model=model)
+
+
 def rows_of(only: Sequence[str], chosen: Settings, named: Sequence[str], batch: str) -> tuple[Experiment, ...]:
-    """Return what to measure: the experiments of `only`, the models `named`, or both.
+    """Return what to measure: the experiments of `only`, the models `named`, or both; or `only` on a SavedModel.
 
     Raises UsageError if the options contradict each other.
     """
+    if chosen.model:
+        return experiments.select_experiments(only, quick=chosen.quick, own=True)
     if not named:
         if batch:
             raise UsageError("--batch-size needs --model", hint="name the model: --model resnet50")

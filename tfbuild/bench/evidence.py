@@ -11,7 +11,7 @@ from tfbuild.errors import TfbuildError
 from tfbuild.in_container.bench.worker import Peak
 from tfbuild.in_container.smoke import judge
 from tfbuild.measure import probe, workers
-from tfbuild.measure.experiments import Arm, Case, EvidenceKind, Experiment
+from tfbuild.measure.experiments import Case, EvidenceKind, Experiment
 from tfbuild.measure.records import Finding, Value
 from tfbuild.measure.workers import Key, Machine, MeasurementError, Pool
 
@@ -42,9 +42,9 @@ class Observation:
     seconds: float
     end: float
 
-    def once(self, key: Key, case: Case, arm: Arm | None, params: Mapping[str, Value]) -> Peak:
+    def once(self, key: Key, case: Case, params: Mapping[str, Value]) -> Peak:
         """Run a workload twice in the worker of this key, and return its process's memory."""
-        left, workload = max(1.0, self.end - time.monotonic()), self.row.work(case, arm)
+        left, workload = max(1.0, self.end - time.monotonic()), self.row.work(case)
         return self.pool.ask(key, Peak, left, ask="once", workload=workload, params=params)
 
 
@@ -61,34 +61,25 @@ def observe(
 # --- which primitives run -------------------------------------------------------------------------------------------
 
 
-def _primitives_on_and_off(observation: Observation) -> Iterator[Finding]:
-    if observation.seconds < ALL_SECONDS:
-        yield _primitives(observation, observation.cases[:1], "1")
-        return
-    yield _primitives(observation, observation.cases, "1")
-    # One case is enough to show that oneDNN is off.
-    yield _primitives(observation, observation.cases[:1], "0")
-
-
-def _primitives(observation: Observation, cases: Sequence[Case], switch: str) -> Finding:
-    """List the primitives that oneDNN logs for the workloads of these cases."""
+def _primitives(observation: Observation) -> Iterator[Finding]:
+    """List the primitives that oneDNN, switched on, logs for the workloads."""
+    cases = observation.cases if observation.seconds >= ALL_SECONDS else observation.cases[:1]
     asked = [{"ask": "once", "workload": observation.row.work(case), "params": case.params} for case in cases]
-    begin = f"TF_ENABLE_ONEDNN_OPTS={switch}: "
+    begin = "TF_ENABLE_ONEDNN_OPTS=1: "
     try:
         run = observation.pool.engine.run(
             observation.machine.image,
             ["python", f"{probe.FOLDER}/bench"],
-            env={**workers.WORKER_ENV, **judge.ONEDNN_LOGGING, "TF_ENABLE_ONEDNN_OPTS": switch},
-            files=probe.probe_files(),
+            env={**workers.WORKER_ENV, **judge.ONEDNN_LOGGING, "TF_ENABLE_ONEDNN_OPTS": "1"},
+            files={**probe.probe_files(), **observation.pool.more},
             stdin="".join(f"{json.dumps(question)}\n" for question in asked).encode(),
             timeout=max(LEAST_SECONDS, SHARE * observation.seconds / 2),
         )
         why = judge.Ended(run.exit_code, run.stderr).why if run.exit_code else ""
     except TimeoutError as error:
         why = str(error)
-    if why:
-        return Finding(text=f"{begin}oneDNN's log could not be read: {why}", values={})
-    return primitives(begin, run.stderr)
+    log = f"{begin}oneDNN's log could not be read: {why}"
+    yield Finding(text=log, values={}) if why else primitives(begin, run.stderr)
 
 
 def primitives(begin: str, text: str) -> Finding:
@@ -132,7 +123,7 @@ def _batch_memory(observation: Observation) -> Iterator[Finding]:
         key = Key(image=observation.machine.image, env=env, process=f"memory of {case.name}")
 
         def ask(batch: int, key: Key = key, case: Case = case) -> Peak:
-            return observation.once(key, case, None, {**case.params, "batch": batch})
+            return observation.once(key, case, {**case.params, "batch": batch})
 
         try:
             observation.pool.start([key])
@@ -143,40 +134,6 @@ def _batch_memory(observation: Observation) -> Iterator[Finding]:
             observation.pool.close(key)
         if finding:
             yield finding
-
-
-def _pipeline_peaks(observation: Observation) -> Iterator[Finding]:
-    """Measure the peak memory of each arm in a separate process."""
-    pipelines = [case for case in observation.cases if case.workload == "pipeline"]
-    # Begin with the case of the fewest arms, which is the one about memory.
-    for case in sorted(pipelines, key=lambda case: len(observation.row.arms(case))):
-
-        def ask(arm: Arm, case: Case = case) -> Peak:
-            env = observation.machine.key(case, arm).env
-            key = Key(image=observation.machine.image, env=env, process=f"memory of {arm.name}")
-            try:
-                observation.pool.start([key])
-                return observation.once(key, case, arm, observation.machine.params(case, arm))
-            finally:
-                observation.pool.close(key)
-
-        if finding := findings.peaks(case.name, peaks_by_arm(ask, observation.row.arms(case), observation.end)):
-            yield finding
-
-
-def peaks_by_arm(ask: Callable[[Arm], Peak], arms: Sequence[Arm], end: float) -> dict[str, float]:
-    """Return the MiB of each arm that ran before `end` (monotonic), by the arm's name."""
-    peaks: dict[str, float] = {}
-    for arm in arms:
-        if time.monotonic() > end:
-            break
-        try:
-            answer = ask(arm)
-        except LOST_ERRORS:
-            continue
-        if not answer.reason:
-            peaks[arm.name] = answer.peak
-    return peaks
 
 
 def peaks_by_batch(
@@ -203,7 +160,6 @@ def peaks_by_batch(
 
 
 WATCHED: dict[EvidenceKind, Callable[[Observation], Iterator[Finding]]] = {
-    "primitives": _primitives_on_and_off,
+    "primitives": _primitives,
     "batch_memory": _batch_memory,
-    "pipeline_peaks": _pipeline_peaks,
 }

@@ -81,15 +81,6 @@ def memory(name: str, points: Sequence[tuple[int, float]], limit: float) -> Find
     return Finding(text=text, values=values)
 
 
-def peaks(name: str, mib_by_arm: Mapping[str, float]) -> Finding | None:
-    """List the arms' peak memory, each in its own process; None for fewer than two arms."""
-    if len(mib_by_arm) < 2:
-        return None
-    listed = ", ".join(f"{arm} {mib:.0f} MiB" for arm, mib in mib_by_arm.items())
-    text = f"{name}, peak memory in its own process, measured once: {listed}"
-    return Finding(text=text, values={f"peak of {arm}": mib for arm, mib in mib_by_arm.items()})
-
-
 def _input_bound(case: CaseResult) -> list[Finding]:
     """Say what limits each training. The baseline is the step alone, as if its pipeline cost nothing; the arm with the
     same parameters but without the step is the input alone."""
@@ -176,18 +167,6 @@ def _rounded(rate: float) -> str:
     return f"{rate:.3g}" if rate < 1000 else f"{float(f'{rate:.3g}'):,.0f}"
 
 
-def _disk_speed(case: CaseResult) -> list[Finding]:
-    arm = case.arms[0]
-    if arm.workload != "disk" or not arm.seconds:
-        return []
-    speed = _megabytes(arm.seconds)
-    seconds = seconds_per_item(case, arm)
-    low, high = (_megabytes(seconds.high), _megabytes(seconds.low)) if seconds else (speed, speed)
-    where = "past the page cache (a host's cache may lie behind it)"
-    text = f"this disk reads {speed:.0f} MB/s [{low:.0f}, {high:.0f}] {where}"
-    return [Finding(text=text, values={"mb_per_second": speed, "low": low, "high": high})]
-
-
 def _bandwidth(case: CaseResult) -> list[Finding]:
     """Say how fast memory was read; if memory is the only limit, numbers of each width are read equally fast."""
     speeds = {
@@ -206,13 +185,8 @@ def _bandwidth(case: CaseResult) -> list[Finding]:
 
 def _gigabytes(seconds: Interval, width: int) -> Interval:
     """Convert seconds for 1 Mi numbers of `width` bytes to GB/s."""
-    low, middle, high = (_megabytes(end) / 1e3 * width for end in (seconds.high, seconds.median, seconds.low))
+    low, middle, high = (2**20 / 1e9 / end * width for end in (seconds.high, seconds.median, seconds.low))
     return replace(seconds, median=middle, low=low, high=high)
-
-
-def _megabytes(seconds: float) -> float:
-    """Convert seconds for a MiB to MB/s."""
-    return 2**20 / 1e6 / seconds
 
 
 def _page_faults(case: CaseResult) -> list[Finding]:
@@ -304,6 +278,9 @@ def _batch_size(case: CaseResult) -> list[Finding]:
     span = f" ({low} to {high})" if low != high else ""
     text = f"{case.name}: batch {size}{span} gives {ENOUGH:.0%} of the best rate measured (up to {largest})"
     text += "; the rate may still be growing there" if size == largest else ""
+    each = {arm.items: arm.seconds or 0.0 for arm in timed}
+    latency = wording.time(min(each) * each[min(each)])
+    text += f"; batch {size}: {_rounded(1 / each[size])} items/s; batch {min(each)}: {latency} a call"
     return [Finding(text=text, values={"batch": float(size), "low": float(low), "high": float(high)})]
 
 
@@ -328,7 +305,6 @@ DERIVED: dict[FindingKind, Callable[[CaseResult], list[Finding]]] = {
     "against_default": _against_default,
     "bandwidth": _bandwidth,
     "batch_size": _batch_size,
-    "disk": _disk_speed,
     "first_call": _first_calls,
     "fused": _fused,
     "input_bound": _input_bound,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from tfbuild import __version__
 from tfbuild.bench import evidence, findings, wording
-from tfbuild.errors import DiskFull, EngineMissing, UnknownImage
+from tfbuild.errors import DiskFull, EngineMissing, UnknownImage, UsageError
 from tfbuild.in_container.smoke.probes import Environment, TensorFlow
 from tfbuild.measure import evaluate, experiments, probe, records, rounds, workers
 from tfbuild.measure.experiments import Case, Experiment
@@ -152,7 +152,7 @@ LOST_ERRORS = (EngineMissing, DiskFull, UnknownImage)
 class Settings:
     """`mode`: quick, budget or full; `budget`: seconds for the whole run; `more`: further files for the workers.
 
-    `rounds`: for each case, instead of the mode's number.
+    `rounds`: for each case, instead of the mode's number; `model`: see Machine.
     """
 
     mode: str
@@ -160,6 +160,7 @@ class Settings:
     against: str = ""
     more: Mapping[str, bytes] = field(default_factory=dict)
     rounds: int = 0
+    model: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def quick(self) -> bool:
@@ -231,7 +232,9 @@ class Session:
 
     def _experiment(self, row: Experiment, pool: Pool, clock: Clock) -> None:
         share, begin = clock.share(), time.monotonic()
-        cases = row.cases(self.settings.quick)
+        # By name, because the batches that a sweep found may be the same.
+        settled = {case.name: case for case in map(self.machine.settle, row.cases(self.settings.quick))}
+        cases = (*settled.values(),)
         groups = [CaseGroup(row, members) for members in ([cases] if row.together else [(case,) for case in cases])]
         # The status if Ctrl-C ends it.
         run = ExperimentRun(row, groups, status=records.INTERRUPTED, reason="interrupted")
@@ -250,6 +253,7 @@ class Session:
                     self._groups(run, pool, begin + share, step)
                     _close_special(pool)
                     run.status = ""
+                    self._learn(run)
                 status = run.result().status
                 step.outcome = "done" if status == records.MEASURED else status
         finally:
@@ -257,6 +261,16 @@ class Session:
                 self.progress(line)
             # Also on Ctrl-C, as the results so far are kept.
             run.seconds = time.monotonic() - begin
+
+    def _learn(self, run: ExperimentRun) -> None:
+        """Note the batches that a sweep found, for the rows after it; raise UsageError if it cannot run the model."""
+        for case in filter(findings.sweeps_batches, run.cases()):
+            first, given = case.arms[0], self.settings.model.get("batch", 1)
+            if first.workload == experiments.SAVED and first.reason:
+                hint = "it must load and run with TensorFlow alone, on inputs of numbers or text"
+                raise UsageError(f"the model {case.name} cannot be measured: {first.reason}", hint=hint)
+            batch = given if given != 1 else (findings.enough(case) or [first.items])[0]
+            self.machine = replace(self.machine, model={**self.settings.model, "least": first.items, "batch": batch})
 
     def _groups(self, run: ExperimentRun, pool: Pool, end: float, step: Step) -> None:
         """Measure the experiment's groups until `end` (monotonic)."""
@@ -350,6 +364,7 @@ def bench(
         cpus=environment.cpus,
         gpus=tensorflow.gpus,
         no_gpu=no_gpu,
+        model=settings.model,
         sets=frozenset(name for name, _, value in (line.partition("=") for line in image.env) if value),
     )
     # The start counts as part of the budget.

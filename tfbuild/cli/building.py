@@ -294,8 +294,9 @@ def engine(*, stop: bool, yes: bool, json: bool) -> None:
     {
         "only": ([], "only this experiment (repeatable)", "NAME"),
         "quick": (False, "about a minute: one or two cases of the main experiments"),
-        "model": ([], "this whole model, such as resnet50, at its real size, and its reading of JPEGs (repeatable)"),
-        "batch-size": ("", "items per step of --model (default: each model's own)", "N"),
+        "model": ([], "this whole model, such as resnet50 (repeatable), or the folder of a SavedModel of your own"),
+        "shape": ([], "sizes of an input of the SavedModel, such as ids=1,128 (repeatable)", "NAME=N,N"),
+        "batch-size": ("", "items per step of --model (default: each model's own; a SavedModel's is found)", "N"),
         "full": (False, "up to an hour: every case, with the narrowest intervals"),
         "budget": ("", "time limit of the whole run, such as 90s, 5m or 1h (default: 5m)", "TIME"),
         "against": ("", "image (or environment) to compare with in the experiments `isa` and `all`", "IMAGE"),
@@ -304,14 +305,14 @@ def engine(*, stop: bool, yes: bool, json: bool) -> None:
         "list": (False, "only list the experiments: their questions, what is compared, and for how long"),
     },
     JSON,
-    examples=("invoke bench --list", "invoke bench --python .venv", "invoke bench tensorflow/tensorflow:2.20.0"),
+    examples=("invoke bench --list", "invoke bench --python .venv", "invoke bench IMAGE --model DIR --shape ids=1,128"),
 )
-def bench(image: str = "", *, only: list[str], json: bool, model: list[str], **options: Any) -> None:
+def bench(image: str = "", *, only: list[str], json: bool, model: list[str], shape: list[str], **options: Any) -> None:
     """Measure the performance guide's claims on this machine, in IMAGE or in an installed TensorFlow."""
     from tfbuild.bench import command
 
     listed, batch_size, name, python = (options.pop(key) for key in ("list", "batch_size", "name", "python"))
-    settings = command.run_settings(**options)
+    settings = command.with_saved_model(command.run_settings(**options), model, shape, batch_size)
     rows = command.rows_of(only, settings, model, batch_size)
     if listed:
         command.show_rows(rows, settings, json=json)

@@ -25,14 +25,13 @@ FindingKind = Literal[  # findings.py: DERIVED
     "against_default",
     "bandwidth",
     "batch_size",
-    "disk",
     "first_call",
     "fused",
     "input_bound",
     "items_per_second",
     "page_faults",
 ]
-EvidenceKind = Literal["", "primitives", "batch_memory", "pipeline_peaks"]  # evidence.py: WATCHED
+EvidenceKind = Literal["", "primitives", "batch_memory"]  # evidence.py: WATCHED
 # The uses that need a certain row: --model, and verification's throughput check.
 Role = Literal["", "model", "verification"]
 
@@ -42,8 +41,9 @@ class Arm(Facts, frozen=True):
 
     `env`: variables to set ("": to unset); arms with different `env`, `process` or `image` run in separate processes.
     `malloc`: part of the file name of the allocator that it must have. `code`: the line that brings the arm's gain to a
-    program. In texts, {cpus} is the number of CPUs here, {half} half of it and {fourfold} four times it; an arm is left
-    out if such a number makes its environment equal to another arm's.
+    program. In texts, {cpus} is the number of CPUs here, {half} half of it and {fourfold} four times it, {model} the
+    user's own model, {least} and {batch} the batches that a sweep found; an arm is left out if such a number makes its
+    environment equal to another arm's.
     """
 
     name: str
@@ -114,10 +114,18 @@ class Experiment(Facts, frozen=True):
         return tuple(case for case in self.case if case.quick and quick) or self.case
 
 
+SAVED = "saved_model"
+
+
 @cache
-def known_experiments() -> tuple[Experiment, ...]:
-    """Return all experiments in the order in which they run; a test checks that no row contradicts itself."""
-    return facts.rows("experiments", Experiment)
+def known_experiments(*, own: bool = False) -> tuple[Experiment, ...]:
+    """Return all experiments in the order in which they run; with `own`, those on a SavedModel of the user's own.
+
+    A test checks that no row contradicts itself.
+    """
+    rows = facts.rows("experiments", Experiment)
+    parts = ((row, tuple(case for case in row.case if (case.workload == SAVED) is own)) for row in rows)
+    return tuple(structs.replace(row, case=cases) for row, cases in parts if cases)
 
 
 def in_role(role: Role) -> Experiment:
@@ -125,12 +133,12 @@ def in_role(role: Role) -> Experiment:
     return next(row for row in known_experiments() if row.role == role)
 
 
-def select_experiments(only: Sequence[str], *, quick: bool) -> tuple[Experiment, ...]:
+def select_experiments(only: Sequence[str], *, quick: bool, own: bool = False) -> tuple[Experiment, ...]:
     """Return the experiments that `only` names, or all; with `quick`, of all only those with a quick case.
 
     Raises UsageError if a name is unknown.
     """
-    rows = {row.name: row for row in known_experiments()}
+    rows = {row.name: row for row in known_experiments(own=own)}
     if unknown := [name for name in only if name not in rows]:
         raise UsageError(f"unknown experiment {unknown[0]!r}", hint=f"one of: {', '.join(rows)}")
     selected = [rows[name] for name in rows if not only or name in only]
@@ -167,7 +175,7 @@ def model_row(names: Sequence[str], batch: int = 0) -> Experiment:
     """
     models = known_models()
     if unknown := [name for name in names if name not in models]:
-        raise UsageError(f"unknown model {unknown[0]!r}", hint=f"one of: {', '.join(sorted(models))}")
+        raise UsageError(f"unknown model {unknown[0]!r}", hint=f"a folder, or one of: {', '.join(sorted(models))}")
     short = in_role("model")
     xla = next(case.arm for case in short.case if any(arm.params.get("xla") for arm in case.arm))
     cases = [case for name in dict.fromkeys(names) for case in _cases(models[name], batch, xla)]

@@ -116,8 +116,11 @@ class Installation:
         for path, content in files.items():
             file = Path(self._own(path))
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
-        return [ref, *map(self._own, command[1:])], {name: text for name, text in {**os.environ, **env}.items() if text}
+            if not file.exists():  # or another process may be reading it
+                file.write_bytes(content)
+        # What a process leaves behind goes with the folder.
+        merged = {**os.environ, "TMPDIR": str(self._root), **env}
+        return [ref, *map(self._own, command[1:])], {name: text for name, text in merged.items() if text}
 
     def _own(self, word: str) -> str:
         return word.replace(ROOT, str(self._root))

@@ -177,7 +177,8 @@ def pool(engine: probe.Runner, more: Mapping[str, bytes], sandbox: Sandbox | Non
 class Machine:
     """Where arms run: the image, the image `against` which it is compared, and this machine's CPUs and GPUs.
 
-    `sets`: variables that the image sets and an arm may unset; `no_gpu`: why there is no GPU.
+    `sets`: variables that the image sets and an arm may unset; `no_gpu`: why there is no GPU; `model`: what rows say of
+    the user's own model.
     """
 
     image: str
@@ -186,15 +187,21 @@ class Machine:
     gpus: int
     sets: frozenset[str] = frozenset()
     no_gpu: str = ""
+    model: Mapping[str, object] = field(default_factory=dict)
 
     def fill(self, text: str) -> str:
-        """Fill in the number of this machine's CPUs, half of it, or four times as many."""
-        return text.format(cpus=self.cpus, fourfold=4 * self.cpus, half=max(1, self.cpus // 2))
+        """Fill in the number of this machine's CPUs, half of it, four times as many, or what is known of a model."""
+        return text.format(cpus=self.cpus, fourfold=4 * self.cpus, half=max(1, self.cpus // 2), **self.model)
+
+    def settle(self, case: Case) -> Case:
+        """Return the case with its name and its parameters filled in."""
+        return structs.replace(case, name=self.fill(case.name), params=self.params(case, Arm(name="")))
 
     def params(self, case: Case, arm: Arm) -> dict[str, records.Value]:
         """Return the parameters of the arm's workload, with texts like "{cpus}" replaced by their numbers."""
         params = {**case.params, **arm.params}
-        return {name: int(self.fill(str(value))) if _varies(value) else value for name, value in params.items()}
+        filled = {name: self.fill(str(value)) for name, value in params.items() if _varies(value)}
+        return params | {name: int(text) if text.isdigit() else text for name, text in filled.items()}
 
     def arms(self, row: Experiment, case: Case) -> tuple[Arm, ...]:
         """Return the case's arms, without those that equal another arm on this machine."""

@@ -7,10 +7,11 @@ import itertools
 import json
 import os
 import sys
+import tempfile
 
 import tensorflow as tf
 from in_container.bench import workloads
-from in_container.bench.workloads.images import Batches, Disk, FileRead
+from in_container.bench.workloads.images import Batches, FileRead
 from in_container.smoke.probes import Unfit
 
 
@@ -64,19 +65,41 @@ def computed(work):
     if isinstance(work, FileRead):
         shown = shapes(list(work.batches))
         return shown, [os.path.getsize(file) for file in work.files][:2], len(work.files), *read_in_order(work, 2)
-    if isinstance(work, Disk):
-        return os.path.getsize(work.path), len(work.buffer)
     if not work.graph():
         return work.value(), work.nodes()
     value = float(work.function(*work.inputs))
     return value, work.value(), shapes(work.inputs), work.nodes(), made_of(work.function, *work.inputs)
 
 
+class Models(tf.Module):
+    """Functions that become SavedModels by their names."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, 2], name="x"), tf.TensorSpec([None], tf.int64, name="n")])
+    def open(self, x, n):
+        return {"sum": tf.reduce_sum(x, [1, 2]) * tf.cast(n, tf.float32), "text": tf.strings.as_string(n)}
+
+    @tf.function(input_signature=[tf.TensorSpec([8, 16], tf.uint8, name="picture")])
+    def fixed(self, picture):
+        return tf.cast(picture, tf.float32) @ tf.ones([16, 4])
+
+    @tf.function(input_signature=[tf.TensorSpec(None, tf.string, name="text")])
+    def words(self, text):
+        return tf.strings.split(text).to_tensor()
+
+
+def saved(name):
+    """Return the folder of the SavedModel of a function; of no function, one without a signature."""
+    module, folder = Models(), tempfile.mkdtemp()
+    tf.saved_model.save(module, folder, signatures=getattr(module, name, None))
+    return folder
+
+
 for line in sys.stdin:
     name, params, *_ = json.loads(line)
     tf.keras.utils.set_random_seed(1)
     try:
-        work = workloads.registered()[name](**params)
+        own = {"path": saved(params["path"])} if "path" in params else {}
+        work = workloads.registered()[name](**params | own)
         work.call()
         traces = work.traces()
         wall, cpu = work.sample(1)

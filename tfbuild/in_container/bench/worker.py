@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..smoke.probes import Unfit, allocator, memory, of_cgroup, open_channel, send
+from ..smoke.probes import Unfit, allocator, memory, of_cgroup, open_channel, peak, send
 
 SAMPLE_SECONDS = 0.12
 FEWEST_CALLS = 6
@@ -326,12 +326,6 @@ def busy_while_timed(busy: float, whole: tuple[float, float], timed: tuple[float
     """
     others = max(0.0, busy - whole[1])
     return timed[1] + others * min(1.0, timed[0] / whole[0])
-
-
-def peak() -> float:
-    """Return this process's largest resident memory so far, in MiB."""
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) / 1024
 
 
 def rss() -> float:

@@ -183,6 +183,12 @@ def quota() -> float | None:
     return float(numbers[0]) / float(numbers[1]) if len(numbers) == 2 and numbers[0] not in ("max", "-1") else None
 
 
+def peak() -> float:
+    """Return this process's largest resident memory so far, in MiB."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) / 1024
+
+
 def memory() -> float:
     """Return the MiB that this container may use: the machine's memory, or a lower cgroup limit."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20

@@ -5,7 +5,6 @@ The JPEGs are synthetic, with a photograph's entropy (63 KB at 375x500).
 
 from __future__ import annotations
 
-import mmap
 import os
 import tempfile
 import time
@@ -337,33 +336,3 @@ def reading(small: bool, cold: bool, calls: int = 0, count: int = 4000, size: in
     else:
         records = tf.data.TFRecordDataset(list(files))
     return FileRead(records.with_options(options(False, False)), count, files, cold)
-
-
-class Disk(Work):
-    """Read a file of `mib` MiB past the page cache (O_DIRECT); an item is a MiB."""
-
-    CHUNK = 4 * 2**20
-
-    def __init__(self, mib: int) -> None:
-        self.items = mib
-        file, self.path = tempfile.mkstemp(prefix="tfbuild-bench-", dir="/var/tmp")
-        block = np.random.default_rng(2).bytes(self.CHUNK)
-        for _ in range(mib * 2**20 // self.CHUNK):
-            os.write(file, block)
-        os.fsync(file)
-        os.close(file)
-        # O_DIRECT requires memory aligned to a page.
-        self.buffer = mmap.mmap(-1, self.CHUNK)
-
-    def call(self) -> None:
-        file = os.open(self.path, os.O_RDONLY | os.O_DIRECT)
-        try:
-            while os.readv(file, [self.buffer]):
-                pass
-        finally:
-            os.close(file)
-
-
-@workload
-def disk(mib: int) -> Disk:
-    return Disk(mib)

@@ -1,14 +1,19 @@
-"""Recurrent layers, training steps of whole Keras models, and tf.distribute's strategies."""
+"""Recurrent layers, training steps of Keras models, a SavedModel of the user's own, tf.distribute's strategies."""
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import tensorflow as tf
 
-from ...smoke.probes import Unfit
+from ...smoke.probes import Unfit, memory, peak
 from . import FunctionWork, Work, compiled, normal, workload
-from .compute import relative_error, with_gradients
+from .compute import MOST_MEMORY, relative_error, with_gradients
 from .images import Batches, photographs_of
 
 # --- one LSTM layer in four ways: as a while loop, unrolled, as the fused block operation, and by Keras ---------------
@@ -168,6 +173,96 @@ def model(
         work.error = relative_error(result.numpy(), right.numpy())
     tf.keras.mixed_precision.set_global_policy("float32")
     return work
+
+
+# --- a SavedModel of the user's own, on made-up inputs ----------------------------------------------------------------
+
+# The host copies it beside this package.
+SAVED = os.path.abspath(__file__ + "/../../../../model")
+LONGEST_CALL = 5.0
+ROUNDING = "TF_SET_ONEDNN_FPMATH_MODE"
+
+
+@workload
+def saved_model(batch: int = 1, shapes: str = "", xla: bool = False, precision: str = "", path: str = SAVED) -> Work:
+    """The serving signature. `shapes`: of inputs with open dimensions, "ids=1,128 mask=1,128". `precision`: as in
+    `model`; the error is relative to the output in float32."""
+    if precision == "keras":
+        raise Unfit("Keras chooses it where a model is made")
+    call, inputs, items = _served(path, batch, shapes)
+    work = FunctionWork(lambda *data: tf.reduce_sum(tf.abs(call(*data))), *inputs, items=items, **compiled(xla))
+    work.note = f"its signature fixes the batch at {items}" if items != batch else ""
+    if precision:
+        with ProcessPoolExecutor(1, get_context("spawn")) as apart:
+            rounded = ROUNDING in os.environ
+            exact = apart.submit(_unrounded, path, batch, shapes).result() if rounded else call(*inputs).numpy()
+        tf.config.optimizer.set_experimental_options({"auto_mixed_precision_onednn_bfloat16": precision == "graph"})
+        error = relative_error(tf.function(call)(*inputs).numpy(), exact)
+        work.error = error if error < 1e12 else None  # NaN is not
+    return work
+
+
+def _unrounded(path: str, batch: int, shapes: str) -> Any:
+    os.environ.pop(ROUNDING)
+    call, inputs, _ = _served(path, batch, shapes)
+    return call(*inputs).numpy()
+
+
+def _served(path: str, batch: int, shapes: str) -> tuple[Callable[..., Any], list[Any], int]:
+    """Return a function whose result is all outputs as one row of numbers, its inputs, and the items in them.
+
+    Raises Unfit if smaller batches already take too much time or memory.
+    """
+    loaded = tf.saved_model.load(path)
+    signature = loaded.signatures.get("serving_default")
+    if signature is None:
+        raise Unfit("it has no signature serving_default: export it with one, as Keras' model.export(DIR) does")
+    signature.owner = loaded  # of the variables
+    inputs, items = _inputs(signature, batch, shapes)
+    if items != batch != 1:
+        raise Unfit(f"its signature fixes the batch at {items}")
+
+    def call(*data: Any) -> Any:
+        outputs = tf.nest.flatten(signature(**dict(zip(inputs, data))))  # noqa: B905
+        rows = [tf.reshape(tf.strings.length(one) if one.dtype == tf.string else one, [-1]) for one in outputs]
+        return tf.concat([tf.cast(row, tf.float32) for row in rows], 0)
+
+    call(*_inputs(signature, 1, shapes)[0].values())  # the first call prepares
+    size = 1
+    while size < items == batch:
+        begin, before = time.perf_counter(), peak()
+        call(*_inputs(signature, size, shapes)[0].values())
+        size, seconds, mib = 4 * size, 4 * (time.perf_counter() - begin), 4 * (peak() - before)
+        if seconds > LONGEST_CALL or mib > MOST_MEMORY * memory():
+            raise Unfit(f"a batch of {size} would take {seconds:.2g} s and {mib:.0f} MiB")
+    return call, [*inputs.values()], items
+
+
+def _inputs(signature: Any, batch: int, shapes: str) -> tuple[dict[str, Any], int]:
+    """Return made-up inputs by name, and the items in them: `batch`, unless no first dimension is open."""
+    specs, given = signature.structured_input_signature[1], dict(one.split("=") for one in shapes.split())
+    if not specs or given.keys() - specs:
+        raise Unfit(f"its inputs are {', '.join(sorted(specs)) or 'none'}")
+    inputs, items = {}, 0
+    for name, spec in specs.items():
+        known = [None, None] if spec.shape.rank is None else spec.shape.as_list()
+        sizes = [int(size) for size in given[name].split(",")] if name in given else known
+        if None in sizes[1:] or not spec.shape.is_compatible_with(sizes):
+            example = ",".join(str(size or 128) for size in [1, *known[1:]])
+            raise Unfit(f"its input {name} is {spec.shape}: give all sizes, such as --shape {name}={example}")
+        opened = known[:1] == [None]
+        items = batch if opened else items or [*sizes, 0][0]
+        inputs[name] = _made_up(spec.dtype, [batch, *sizes[1:]] if opened else sizes)
+    return inputs, items or 1
+
+
+def _made_up(dtype: Any, shape: list[int]) -> Any:
+    """Return numbers, bytes of pictures, sentences, or ones: a word of any vocabulary, a mask that hides nothing."""
+    if dtype == tf.string:
+        return tf.fill(shape, "a sentence of ordinary words, as people write them")
+    if dtype.is_bool or (dtype.is_integer and dtype != tf.uint8):
+        return tf.ones(shape, dtype)
+    return tf.cast(abs(normal(1, *shape)) * (60 if dtype.is_integer else 1), dtype)
 
 
 # --- strategies on all GPUs, or on virtual devices of this CPU, where they cannot speed anything up ------------------
