@@ -58,6 +58,10 @@ def test_they_are_in_the_context_and_in_what_writes_it_again(diff: Path, eigen: 
     assert "build --override_repository=eigen_archive=/opt/overrides/eigen_archive\n" in bazelrc
     text = (folder / "Dockerfile").read_text()
     assert {"libcurl4-openssl-dev", "libhwloc-dev", "zlib1g-dev"} <= set(text.split())
+    assert build.to_json()["system_libs"] == [
+        {"name": "hwloc", "packages": ["libhwloc-dev"]}, {"name": "curl", "packages": ["libcurl4-openssl-dev"]},
+        {"name": "zlib", "packages": ["zlib1g-dev"]},
+    ]  # fmt: skip
     for answer in ("TF_SYSTEM_LIBS=curl,hwloc,zlib", "TF_ENABLE_XLA=0", "TF_NEED_ROCM=1"):
         assert text.count(f"export {answer} ") == text.count("export PYTHON_BIN_PATH=")
     assert "export TF_NEED_ROCM=0 " not in text

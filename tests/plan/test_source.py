@@ -175,6 +175,8 @@ def test_a_wheel_is_planned_by_its_name_and_its_guard(wheel: Path) -> None:
     assert (build.wheel.kind, build.wheel.path, build.wheel.sha256) == ("file", wheel, digest)
     assert build.wheel.requirement == NAME
     assert build.id.endswith(digest[:8])
+    assert (build.base_image, build.base_distribution) == ("python:3.11-slim-bookworm", "bookworm")
+    assert wheel_planned(wheel, base="ours:1").base_image == "ours:1"
     shown = cast(Any, build.to_json()["wheel"])
     assert (shown["kind"], shown["requirement"], shown["sha256"]) == ("file", NAME, digest)
 

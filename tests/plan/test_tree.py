@@ -16,7 +16,7 @@ from tfbuild.plan import Request, cuda
 
 NEXT = "2.99.0"
 BAZELRC = """\
-common:mkl_threadpool -c opt
+build:mkl_threadpool -c opt
 common:cuda --config=cuda_version
 common:cuda_version --config=cuda12_version
 common:cuda12_version --repo_env=HERMETIC_CUDA_VERSION="12.5.1" --repo_env=HERMETIC_CUDNN_VERSION="9.3.0"
@@ -76,7 +76,7 @@ def test_the_facts_are_as_before_once_the_tree_is_planned_and_another_has_its_ow
 
 
 def test_a_tree_without_the_config_of_onednn_is_built_with_the_onednn_that_every_build_has(folder: Path) -> None:
-    (folder / ".bazelrc").write_text(BAZELRC.replace("common:mkl_threadpool -c opt\n", ""))
+    (folder / ".bazelrc").write_text(BAZELRC.replace("build:mkl_threadpool -c opt\n", ""))
     build = planned(folder)
     assert build.configs == ()
     told = [note for note in build.notes if "no --config=mkl_threadpool" in note]
@@ -153,7 +153,10 @@ def test_a_known_release_keeps_its_facts_and_says_what_its_tree_says_otherwise(f
     (folder / "tensorflow" / "tf_version.bzl").write_text(f'TF_VERSION = "{newest.RELEASE}"\n')
     build = planned(folder)
     assert build.bazel == releases.bazel(newest.RELEASE)
-    assert f"the tree says Bazel 8.1.0 (.bazelversion), unlike TensorFlow {newest.RELEASE}" in build.notes
+    assert [note for note in build.notes if note.startswith("the tree says ")] == [
+        f"the tree says {what}, unlike TensorFlow {newest.RELEASE}"
+        for what in ("Bazel 8.1.0 (.bazelversion)", "Python 3.12, 3.13 (requirements_lock_3_*.txt)")
+    ]
 
 
 def test_the_rows_for_a_new_release_are_proposed_from_its_tree(folder: Path) -> None:
