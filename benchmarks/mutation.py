@@ -47,6 +47,7 @@ RELATED = {
     "measure": ("bench",),
     "pages": ("bench",),
     "facts": ("plan", "cpu"),
+    "plan": ("facts", "context", "cli"),
     "util": ("engine", "cli"),
     "cli": ("publish", "plan", "fleet"),
     "pipeline": ("util", "plan", "context"),
