@@ -120,8 +120,17 @@ def shown(report: Report) -> str:
     return "\n".join(f"{check.status} {check.name}: {check.detail}" for check in report.checks)
 
 
-def test_the_right_image_passes(image: Callable[..., str], verified: Callable[..., Report]) -> None:
-    report = verified(image(RELEASE), only={row.check for row in WRONG})
+HARMLESS = root(
+    "mkdir -p /srv /tmp/.keras && head -c 10M /dev/urandom > /srv/model.pth",
+    """echo '{"floatx": "float32", "backend": "tensorflow"}' > /tmp/.keras/keras.json""",
+)
+
+
+@pytest.mark.parametrize("instructions", [(), HARMLESS], ids=["as built", "with files of its user's"])
+def test_the_right_image_passes(
+    instructions: tuple[str, ...], image: Callable[..., str], verified: Callable[..., Report]
+) -> None:
+    report = verified(image(RELEASE), *instructions, only={row.check for row in WRONG})
     assert {check.status for check in report.checks} == {"pass"}, shown(report)
 
 
