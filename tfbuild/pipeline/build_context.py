@@ -13,11 +13,12 @@ import zlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from tfbuild.context import dockerfile
 from tfbuild.errors import BadInput, UsageError
 from tfbuild.plan import Build, source
-from tfbuild.util.files import FOLDER_HINT, Foreign, flush, members, open_tar, temporary_folder, writing
+from tfbuild.util.files import FOLDER_HINT, MOST_TEXT, Foreign, flush, members, temporary_folder, writing
 from tfbuild.util.terminal import cause
 
 # Characters that no file name in a context has: a script reads the names.
@@ -107,10 +108,20 @@ def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
         source.pack(override.path, folder / "overrides" / f"{override.name}.tar")
 
 
+class _Member(tarfile.TarInfo):
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        member = super().frombuf(buf, encoding, errors)
+        # Names, and more of a member's head, which are read at once.
+        if member.type in b"LKxXg" and not 0 <= member.size <= MOST_TEXT:
+            raise tarfile.StreamError(f"a name of {member.size} bytes")
+        return member
+
+
 def refuse_bomb(path: Path) -> None:
     """Raise BadInput for a source's archive that would fill a disk or the memory, or cannot be read to its end."""
     try:
-        with Foreign(path) as file, open_tar(file, "r:*") as archive:
+        with Foreign(path) as file, tarfile.open(fileobj=file, tarinfo=_Member) as archive:
             for _ in members(archive, str(path), MOST_SOURCE):
                 pass
     except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:

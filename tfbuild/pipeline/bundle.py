@@ -20,7 +20,7 @@ from tfbuild.engine.faults import translated
 from tfbuild.errors import BadMirror, UnknownImage
 from tfbuild.pipeline.build_context import Base, Context
 from tfbuild.plan import Build
-from tfbuild.util.files import Foreign, decode, members, open_tar
+from tfbuild.util.files import Foreign, decode, members
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import cause
 
@@ -119,7 +119,7 @@ def read_bundle(path: Path) -> Bundle:
     """Read a bundle's list. Raises BadMirror, also for one with an image that is not listed, or not named by us."""
     texts: dict[str, bytes] = {}
     try:
-        with Foreign(path, MOST_LIST) as file, open_tar(file, "r:") as archive:
+        with Foreign(path, MOST_LIST) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             for member in members(archive, str(path)):
                 name = normpath(member.name)
                 if name in (LIST, MANIFEST, INDEX) and (content := archive.extractfile(member)):

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tfbuild.errors import DiskFull, UsageError
 
@@ -65,21 +65,6 @@ class Foreign(io.FileIO):
         if size > self._most + 1 or len(content := super().read(size) or b"") > self._most:
             raise OSError(errno.EFBIG, f"more than {self._most} bytes", self.name)
         return content
-
-
-def open_tar(file: IO[bytes], mode: str) -> "tarfile.TarFile":
-    """Open an archive by others. Raises TarError, now or later, for a name that is said to have megabytes."""
-    import tarfile
-
-    class Member(tarfile.TarInfo):
-        @classmethod
-        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-            member = super().frombuf(buf, encoding, errors)
-            if member.type in b"LKxXg" and not 0 <= member.size <= MOST_TEXT:
-                raise tarfile.StreamError(f"a name of {member.size} bytes")
-            return member
-
-    return tarfile.open(fileobj=file, mode=mode, tarinfo=Member)  # type: ignore[call-overload,no-any-return]
 
 
 def members(archive: "tarfile.TarFile", name: str, most: int = 0) -> "Iterator[tarfile.TarInfo]":

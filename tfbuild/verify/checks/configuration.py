@@ -41,11 +41,13 @@ def compare(image: Image, planned: Build, base: Image | None, more: Iterable[str
     own = base.config if base else {}
     faults = [
         *contradictions(image.labels, planned),
-        *_base_layers(image, base),
         *_settings(image.config, own),
         *_environment(image, planned, base),
         *more,
     ]
+    if base and image.layers[: len(base.layers)] != base.layers:
+        name = read_labels(image.labels).base_name
+        faults.append(f"its layers are not those of {name[:MOST_SHOWN]}, which its labels name as its base")
     if faults:
         return Judgement(judge.FAIL, "; ".join(faults))
     return Judgement(judge.PASS, "it is what the labels ask for, and they agree with each other")
@@ -65,13 +67,6 @@ def contradictions(labels: Mapping[str, str], planned: Build) -> Iterator[str]:
         yield f"its instruction set is {held.name[:MOST_SHOWN]}, but its features are {name}"
     rendered = descriptions(image.id, planned.release, planned.target, planned.python, held.name)
     yield from _differences({name: labels.get(name) for name in rendered}, rendered)
-
-
-def _base_layers(image: Image, base: Image | None) -> Iterator[str]:
-    """Yield a fault if the image is not built on its base."""
-    if base and image.layers[: len(base.layers)] != base.layers:
-        name = read_labels(image.labels).base_name
-        yield f"its layers are not those of {name[:MOST_SHOWN]}, which its labels name as its base"
 
 
 def _settings(config: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str]:
