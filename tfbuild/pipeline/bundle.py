@@ -129,7 +129,7 @@ def read_bundle(path: Path) -> Bundle:
         rows = decode(texts.get(INDEX, b"{}"), dict[str, Any]).get("manifests", ())
         tags |= {str(row["annotations"]["io.containerd.image.name"]).removeprefix("docker.io/library/") for row in rows}
         if strangers := sorted(tags - {name for name in listing.layers if name.startswith(f"{REPOSITORY}:")}):
-            raise ValueError(f"it has an image that it does not list: {strangers[0]}")
+            raise ValueError(f"it has an image that it does not list: {strangers[0][:200]}")
     except (OSError, tarfile.TarError, KeyError, ValueError, AttributeError, TypeError) as error:
         raise BadMirror(f"{path} is not a bundle, or is damaged: {cause(error)}", hint=BUNDLE_HINT) from error
     if listing.schema != SCHEMA:
