@@ -96,7 +96,6 @@ def two_streams(content: bytes) -> bytes:
             (tarfile.REGTYPE, 0, lambda content: gzip.compress(content)[:-30]),
             (tarfile.REGTYPE, 0, lambda content: b"no archive"),
         )),
-        (pipe, build_context.refuse_bomb, BadInput),
         (lambda path: headed(path, tarfile.REGTYPE, 0, two_streams), build_context.refuse_bomb, None),
         (lambda path: headed(path, tarfile.REGTYPE, 0, lzma.compress), build_context.refuse_bomb, None),
         (pipe, bundle.read_bundle, BadMirror),

@@ -18,7 +18,7 @@ from typing import Self
 from tfbuild.context import dockerfile
 from tfbuild.errors import BadInput, UsageError
 from tfbuild.plan import Build, source
-from tfbuild.util.files import FOLDER_HINT, MOST_TEXT, Foreign, flush, members, temporary_folder, writing
+from tfbuild.util.files import FOLDER_HINT, MOST_TEXT, flush, members, temporary_folder, writing
 from tfbuild.util.terminal import cause
 
 # Characters that no file name in a context has: a script reads the names.
@@ -121,7 +121,7 @@ class _Member(tarfile.TarInfo):
 def refuse_bomb(path: Path) -> None:
     """Raise BadInput for a source's archive that would fill a disk or the memory, or cannot be read to its end."""
     try:
-        with Foreign(path) as file, tarfile.open(fileobj=file, tarinfo=_Member) as archive:
+        with tarfile.open(path, tarinfo=_Member) as archive:
             for _ in members(archive, str(path), MOST_SOURCE):
                 pass
     except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:

@@ -140,8 +140,7 @@ def run_installer(command: Sequence[str], project: str, environment: PythonEnvir
         raise TfbuildError(f"{name} ended with {code}", hint="its own messages above say why")
     if not environment.pip:
         # pip itself names the packages whose requirements are not met any more.
-        check = [command[0], "pip", "check", "--python", environment.interpreter]
-        subprocess.run(check, stdout=2, check=False)
+        subprocess.run([command[0], "pip", "check", "--python", environment.interpreter], stdout=2, check=False)
 
 
 # --- the index --------------------------------------------------------------------------------------------------------

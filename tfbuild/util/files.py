@@ -68,10 +68,7 @@ class Foreign(io.FileIO):
 
 
 def members(archive: "tarfile.TarFile", name: str, most: int = 0) -> "Iterator[tarfile.TarInfo]":
-    """Yield the members of an archive by others, which are counted.
-
-    Raises OSError with EFBIG beyond `most` bytes, MOST_CONTENT by default.
-    """
+    """Yield the members of an archive by others. Raises OSError with EFBIG beyond `most` bytes (MOST_CONTENT)."""
     content, most = 0, most or MOST_CONTENT
     for member in archive:
         content += 512 + member.size

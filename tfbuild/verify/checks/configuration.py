@@ -34,10 +34,7 @@ KERAS_FILES = tuple(f"{home}/.keras/keras.json" for home in (dockerfile.CONFIGUR
 
 
 def compare(image: Image, planned: Build, base: Image | None, more: Iterable[str] = ()) -> Judgement:
-    """Judge the labels and the configuration of an image; `base`: the image that it is based on, if it is here.
-
-    `more`: other faults.
-    """
+    """Judge an image's labels and configuration; `base`: what it is based on, if it is here; `more`: other faults."""
     own = base.config if base else {}
     faults = [
         *contradictions(image.labels, planned),
