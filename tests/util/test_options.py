@@ -80,3 +80,9 @@ def test_a_value_of_a_file_is_read_or_refused(name: str, value: object, read: ob
         options.of_file(name, row, value, "x.toml")
     assert refusal.value.reason == f"x.toml: {name} must be {wanted}"
     assert refusal.value.hint == f"{form}, or leave it out"
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_or_with_all() -> None:
+    known = ("release", "releases", "target")
+    assert options.unknown("relase", known, "x.toml").hint == "release"
+    assert options.unknown("z", known, "x.toml").hint == "one of: release, releases, target"
