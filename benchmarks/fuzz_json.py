@@ -88,7 +88,7 @@ def planned_options(path: Path) -> None:
 
 def probe_lines(content: bytes) -> None:
     for kind in (Environment, TensorFlow, Computed):
-        with contextlib.suppress(probe.UntrustedError):
+        with contextlib.suppress(ValueError):
             probe.parse_records(content.decode(errors="replace"), (kind, kind))
 
 

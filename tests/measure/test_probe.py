@@ -22,7 +22,7 @@ from tfbuild.in_container.bench.worker import Calibrated, Dropped, Hello, Idle, 
 from tfbuild.in_container.smoke import probes
 from tfbuild.in_container.smoke.probes import Computed, Environment, Faults, TensorFlow
 from tfbuild.measure import probe
-from tfbuild.measure.probe import Installation, UntrustedError
+from tfbuild.measure.probe import Installation
 
 KINDS = (Environment, TensorFlow, Faults, Computed, Hello, Ready, Calibrated, WorkerSample, Idle, Dropped)
 
@@ -154,7 +154,7 @@ def test_a_constant_is_costly_by_its_kind_and_size(kind: str, counts: tuple[int 
     ],
 )  # fmt: skip
 def test_absurd_numbers_and_shapes_are_refused(line: str) -> None:
-    with pytest.raises(UntrustedError):
+    with pytest.raises(ValueError, match=r"."):
         probe.parse_record(line, Faults)
 
 
@@ -163,13 +163,13 @@ def test_absurd_numbers_and_shapes_are_refused(line: str) -> None:
     [('{"per_tensor": 0}\n{"per_tensor": 0}\n', "2 lines instead of at most 1"), ('{"per_tensor": 0}', "cut")],
 )
 def test_another_number_of_lines_and_a_cut_off_one_are_refused(sent: str, why: str) -> None:
-    with pytest.raises(UntrustedError, match=why):
+    with pytest.raises(ValueError, match=why):
         probe.parse_records(sent, (Faults,))
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\x1b[31mred", "line\nline", "\u202egnp.exe"])
 def test_texts_that_would_fool_a_terminal_are_refused(name: str) -> None:
-    with pytest.raises(UntrustedError):
+    with pytest.raises(ValueError, match="not printable"):
         probe.parse_record(json.dumps({"name": name, "values": []}), Computed)
 
 
@@ -182,7 +182,7 @@ JSON = st.recursive(
 
 @given(line=st.text(max_size=200) | JSON.map(json.dumps), kind=st.sampled_from(KINDS))
 def test_any_line_is_a_record_or_a_reason(line: str, kind: type) -> None:
-    with suppress(UntrustedError):
+    with suppress(ValueError):
         assert isinstance(probe.parse_record(line, kind), kind)
 
 
@@ -262,16 +262,16 @@ def test_a_probe_gets_its_environment_and_gpus() -> None:
 def test_limits_hold_what_they_say(kind: Any, right: object, wrong: object, why: str) -> None:
     """A text, a list and a number at their limits are records, and beyond them are not."""
     probe.parse_record(json.dumps(right), kind)
-    with pytest.raises(UntrustedError, match=why):
+    with pytest.raises(ValueError, match=why):
         probe.parse_record(json.dumps(wrong), kind)
 
 
 def test_a_line_has_a_limit_and_so_has_the_reason() -> None:
     line = '{"count": 3}'.ljust(probe.MOST_LINE)
     assert probe.parse_record(line, Dropped) == Dropped(count=3)
-    with pytest.raises(UntrustedError, match=f"a line has {probe.MOST_LINE + 1} characters"):
+    with pytest.raises(ValueError, match=f"a line has {probe.MOST_LINE + 1} characters"):
         probe.parse_record(f"{line} ", Dropped)
-    with pytest.raises(UntrustedError) as error:
+    with pytest.raises(ValueError, match="Expected") as error:
         probe.parse_record(json.dumps({"count": 4000 * "x"}), Dropped)
     assert len(str(error.value)) <= 200
 

@@ -38,7 +38,7 @@ def ask(worker: Worker, kind: type[T], timeout: float, **question: object) -> T:
     """Ask a worker, and check its answer; raise MeasurementError if it cannot be trusted."""
     try:
         return probe.parse_record(worker.ask(json.dumps(question), timeout), kind)
-    except probe.UntrustedError as error:
+    except ValueError as error:
         raise MeasurementError(f"a worker's answer cannot be trusted: {error}") from error
 
 
