@@ -115,6 +115,7 @@ SOME = "with the features that it should have"
         ({"bazel_flag": ("--config", "native_arch_linux")}, "host"),
         ({"config": ("native_arch_linux",)}, "host"),
         ({"config": ("v2,avx2_linux",), "cpu": "x86-64-v2"}, SOME),
+        ({"config": ("avx_linux",), "cpu": "x86-64-v2"}, SOME),
         ({"configure": ("CC_OPT_FLAGS=-O3 -march=native",)}, "host"),
         ({"bazel_flag": ("--copt=-mavx512f",)}, SOME),
         ({"bazel_flag": ("--conlyopt=-mno-fma",)}, SOME),
