@@ -21,7 +21,9 @@ from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import INDEXES, gather, labels_of_plan
 from tests.publish.fake_images import image as published_image
+from tests.rows import each
 from tests.servers import running, serving
+from tfbuild.cli.options import registry_of
 from tfbuild.errors import Stale, Unfinished, UsageError, Yanked
 from tfbuild.oci.manifests import digest_of
 from tfbuild.publish import sbom
@@ -141,6 +143,26 @@ def test_a_pull_says_what_it_took_and_how_to_run_it(
     row = document(*words)
     assert (row["reference"], row["image"], row["signed"]) == (reference, image, None)
     assert document(*words, "--dry-run")["image"] is None
+
+
+@each(
+    "registry, image, variable, told",
+    [
+        ("one.site/a", "two.site/b:x", "three.site/c", "one.site/a"),
+        ("", "two.site/b:x", "three.site/c", "two.site/b"),
+        ("", "us/tfbuild:x", "three.site/c", "three.site/c"),
+        ("", "x", "three.site/c", "three.site/c"),
+    ],
+)
+def test_a_registry_is_named_by_the_option_else_the_image_else_the_variable(
+    registry: str, image: str, variable: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFBUILD_REGISTRY", variable)
+    assert str(registry_of(registry, "", image).repository) == told
+    monkeypatch.delenv("TFBUILD_REGISTRY")
+    if told == variable:
+        with pytest.raises(UsageError, match="no registry is named"):
+            registry_of(registry, "", image)
 
 
 def test_a_yanked_image_is_named(repository: str, fake: type[FakeRegistry]) -> None:

@@ -1,6 +1,7 @@
 """Recorded real output passes; every way in which it can be wrong is recognised."""
 
 import math
+import mmap
 from dataclasses import replace
 from pathlib import Path
 
@@ -252,6 +253,14 @@ def test_installed_packages_are_read_from_folder_names(tmp_path: Path) -> None:
     for name in ("numpy-1.26.4.dist-info", "gast-0.2.2-py3.11.egg-info", "numpy", "numpy.libs"):
         (tmp_path / name).mkdir()
     assert probes.packages([str(tmp_path), ""]) == ("gast==0.2.2", "numpy==1.26.4")
+
+
+@each("name", ["libiomp5.so", "libgomp.so.1", "libomp.so.5"])
+def test_the_openmp_runtime_is_known_by_the_file_that_is_mapped(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    with (tmp_path / name).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
+        assert probes.openmp() == name
+    assert probes.openmp() != name
 
 
 def test_the_numbers_behind_a_check_have_the_names_by_which_reports_are_read() -> None:
