@@ -40,7 +40,7 @@ from tfbuild.pipeline.host import wheel as compile_here
 from tfbuild.pipeline.machine import HostSystem, Interpreter
 from tfbuild.pipeline.maker import Maker, needed_disk
 from tfbuild.pipeline.run import Run
-from tfbuild.plan import Build, Request, rules
+from tfbuild.plan import Build, Request
 from tfbuild.util.progress import Progress
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -175,31 +175,6 @@ def test_any_linux_is_asked_for_programs_by_dnfs_names_and_told_that_it_was_not_
     program(fedora, "python3.11", "echo 3.11.2 /usr/bin/python3.11")
     ready = planned(machine, compiler="clang-17", platform=plan.MACHINES[os.uname().machine])
     machines.require(ready, machines.read_machine())
-
-
-@each(
-    "release, named, compilers, pythons, chosen",
-    [
-        ("2.21.0", "", {"clang-18"}, {"3.13"}, ("clang-18", "3.13")),
-        ("2.21.0", "", {"clang-16", "clang-14", "gcc-12"}, {"3.11", "3.9"}, ("clang-16", "3.11")),
-        # The nearest that others have compiled it with.
-        ("2.16.2", "", {"clang-16", "gcc-12"}, {"3.11"}, ("gcc-12", "3.11")),
-        # GCC 12 is known to fail: the compiler of a container is asked for.
-        ("2.21.0", "", {"gcc-12"}, {"3.11"}, ("clang-18", "3.13")),
-        ("2.21.0", "", set(), set(), ("clang-18", "3.13")),
-        ("2.21.0", "clang-19", {"clang-16"}, {"3.12"}, ("clang-19", "3.12")),
-    ],
-)
-def test_a_machine_chooses_what_it_has_and_says_so(
-    release: str, named: str, compilers: set[str], pythons: set[str], chosen: tuple[str, str]
-) -> None:
-    request = Request(target="cpu", release=release, cpu="x86-64-v3", platform="linux/amd64", compiler=named)
-    usual = plan.select(request, None)
-    build = rules.choose_here(request, compilers, pythons, lambda asked: plan.select(asked, None, ("bookworm", "2.36")))
-    assert (build.compiler, build.python) == chosen
-    says = f"this machine chose {build.compiler} and Python {build.python}; a container would have "
-    same = (usual.compiler, usual.python) == chosen
-    assert any(note.startswith(says) for note in build.notes) != same
 
 
 def test_a_plan_for_another_platform_or_with_the_cuda_of_a_base_is_refused() -> None:

@@ -14,7 +14,7 @@ from tests.rows import each
 from tfbuild import facts
 from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases, targets
-from tfbuild.plan import Request, rules, source
+from tfbuild.plan import Request, rules, select, source
 
 AN_IMAGE = "--base auto, bootstrap, registry or NAME[:TAG][@sha256:DIGEST], with capitals only in TAG"
 
@@ -202,6 +202,31 @@ def test_a_base_without_a_debian_of_its_python_is_found_unless_it_is_to_be_boots
     assert rules.first_base("2.17.1", ("3.12",))[2].python == "3.12"
     with pytest.raises(Unsupported, match=r"no base image with Python 3\.12 can be made"):
         rules.first_base("2.17.1", ("3.12",), bootstrap=True)
+
+
+@each(
+    "release, named, compilers, pythons, expected",
+    [
+        ("2.21.0", "", {"clang-18"}, {"3.13"}, ("clang-18", "3.13")),
+        ("2.21.0", "", {"clang-16", "clang-14", "gcc-12"}, {"3.11", "3.9"}, ("clang-16", "3.11")),
+        # The nearest that others have compiled it with.
+        ("2.16.2", "", {"clang-16", "gcc-12"}, {"3.11"}, ("gcc-12", "3.11")),
+        # GCC 12 is known to fail: the compiler of a container is asked for.
+        ("2.21.0", "", {"gcc-12"}, {"3.11"}, ("clang-18", "3.13")),
+        ("2.21.0", "", set(), set(), ("clang-18", "3.13")),
+        ("2.21.0", "clang-19", {"clang-16"}, {"3.12"}, ("clang-19", "3.12")),
+    ],
+)
+def test_a_machine_chooses_what_it_has_and_says_so(
+    release: str, named: str, compilers: set[str], pythons: set[str], expected: tuple[str, str]
+) -> None:
+    request = Request(target="cpu", release=release, cpu="x86-64-v3", platform="linux/amd64", compiler=named)
+    usual = select(request, None)
+    build = rules.choose_here(request, compilers, pythons, lambda asked: select(asked, None, ("bookworm", "2.36")))
+    assert (build.compiler, build.python) == expected
+    says = f"this machine chose {build.compiler} and Python {build.python}; a container would have "
+    same = (usual.compiler, usual.python) == expected
+    assert any(note.startswith(says) for note in build.notes) != same
 
 
 # --- amendments -------------------------------------------------------------------------------------------------------
