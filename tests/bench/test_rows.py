@@ -166,6 +166,7 @@ def test_a_folder_is_a_saved_model_of_the_user_s_own(tmp_path: Path) -> None:
         ([str(folder), "lstm"], [], "give one folder"),
         (["./none"], [], "--model ./none is not a SavedModel"),
         (["lstm"], ["x=1"], "--model lstm is not a SavedModel"),
+        ([], ["x=1"], "--shape needs --model DIR"),
         ([str(folder)], ["x=1,-1"], "--shape 'x=1,-1' is invalid"),
         ([str(folder)], ["{x}=1"], "--shape ids=1,128"),
     ):

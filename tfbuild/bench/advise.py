@@ -75,10 +75,11 @@ class ArmComparison:
 
     @property
     def doubt(self) -> str:
-        """Return the reasons to doubt the gain; "" if there are none."""
+        """Return the reasons to doubt the gain, and the error that it costs; "" if there are none."""
         wall = self.verdict.wall if self.case.metric == "cpu" else None
         unseen = f"in wall time {interval_text(wall)}" if wall and wall.low <= 1 <= wall.high else ""
-        return wording.join(unseen, wording.caveat(self.case))
+        cost = f"error {self.arm.error:.1e}" if self.arm.error else ""
+        return wording.join(unseen, cost, wording.caveat(self.case))
 
 
 @dataclass(frozen=True, kw_only=True)

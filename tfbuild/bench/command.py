@@ -45,7 +45,8 @@ def with_saved_model(chosen: Settings, named: Sequence[str], shapes: Sequence[st
         return chosen
     if not folder or not (folder / "saved_model.pb").is_file() or len(named) > 1:
         hint = "give one folder with saved_model.pb, as Keras' model.export(DIR) and tf.saved_model.save write it"
-        raise UsageError(f"--model {' '.join(named)} is not a SavedModel", hint=hint)
+        wrong_model = f"--model {' '.join(named)} is not a SavedModel" if named else "--shape needs --model DIR"
+        raise UsageError(wrong_model, hint=hint)
     if wrong := [shape for shape in shapes if not SHAPE.fullmatch(shape)]:
         raise UsageError(f"--shape {wrong[0]!r} is invalid", hint="name an input and its sizes: --shape ids=1,128")
     files = {f"{probe.ROOT}/model/{file.relative_to(folder)}": file for file in folder.rglob("*") if file.is_file()}

@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tfbuild.bench import findings
@@ -12,7 +12,7 @@ from tfbuild.in_container.bench.worker import Peak
 from tfbuild.in_container.smoke import judge
 from tfbuild.measure import probe, workers
 from tfbuild.measure.experiments import Case, EvidenceKind, Experiment
-from tfbuild.measure.records import Finding, Value
+from tfbuild.measure.records import Finding
 from tfbuild.measure.workers import Key, Machine, MeasurementError, Pool
 
 # TensorFlow's own contraction calls this primitive with oneDNN off too, so it proves nothing.
@@ -41,11 +41,6 @@ class Observation:
     machine: Machine
     seconds: float
     end: float
-
-    def once(self, key: Key, case: Case, params: Mapping[str, Value]) -> Peak:
-        """Run a workload twice in the worker of this key, and return its process's memory."""
-        left, workload = max(1.0, self.end - time.monotonic()), self.row.work(case)
-        return self.pool.ask(key, Peak, left, ask="once", workload=workload, params=params)
 
 
 def observe(
@@ -123,7 +118,9 @@ def _batch_memory(observation: Observation) -> Iterator[Finding]:
         key = Key(image=observation.machine.image, env=env, process=f"memory of {case.name}")
 
         def ask(batch: int, key: Key = key, case: Case = case) -> Peak:
-            return observation.once(key, case, {**case.params, "batch": batch})
+            params, left = {**case.params, "batch": batch}, max(1.0, observation.end - time.monotonic())
+            work = observation.row.work(case)
+            return observation.pool.ask(key, Peak, left, ask="once", workload=work, params=params)
 
         try:
             observation.pool.start([key])

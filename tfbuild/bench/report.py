@@ -94,7 +94,7 @@ def _rows(report: BenchReport) -> Iterator[tuple[str, ...]]:
                 doubt = f" ({wording.caveat(case)})" if case.rounds and wording.caveat(case) else ""
                 ratios = interval_text(arm.cpu), interval_text(arm.wall)
                 style = wording.COLOURS.get(arm.effect, "dim")
-                yield row.name, case.name, arm.name, *ratios, wording.verdict(arm, case) + doubt, style
+                yield row.name, case.name, arm.name, *ratios, wording.table_row(arm, case).verdict + doubt, style
 
 
 def headlines(report: BenchReport) -> Iterator[str]:

@@ -31,7 +31,7 @@ MEASURED_STATUSES = (records.MEASURED, records.TRUNCATED, records.INTERRUPTED)
 def verdict(arm: ArmResult, case: CaseResult) -> str:
     """Return the verdict in the case's metric, or why there is none."""
     if arm.name == case.baseline:
-        return "baseline" if arm.status in MEASURED_STATUSES else f"{arm.status}: {arm.reason}"
+        return "baseline" if arm.status in MEASURED_STATUSES else f"{arm.status}: {arm.reason or case.reason}"
     if arm.effect:
         few = f" ({TOO_FEW})" if undecided(arm, case) else ""
         return arm.effect + few + ("" if arm.same is not False else "; computes something else")

@@ -158,7 +158,6 @@ def pipeline(
     defaults: bool = False,
     autotune: bool = False,
     cache: str = "",
-    map_and_batch: bool = False,
     step: bool = False,
     fused_norm: bool = True,
     random_crops: bool = False,
@@ -178,10 +177,7 @@ def pipeline(
     if cache == "bytes":
         rows = rows.cache()
     threads = calls or None
-    if map_and_batch:
-        joined = tf.data.experimental.map_and_batch(read, batch, drop_remainder=True, num_parallel_calls=threads)
-        batches = rows.repeat().apply(joined)
-    elif cache == "decoded":
+    if cache == "decoded":
         batches = rows.map(read, num_parallel_calls=threads).cache().repeat().batch(batch, drop_remainder=True)
     elif shuffle == "bytes":
         shuffled = rows.repeat().shuffle(SHUFFLED, seed=1)

@@ -244,7 +244,7 @@ def _inputs(signature: Any, batch: int, shapes: str) -> tuple[dict[str, Any], in
     if not specs or given.keys() - specs:
         raise Unfit(f"its inputs are {', '.join(sorted(specs)) or 'none'}")
     inputs, items = {}, 0
-    for name, spec in specs.items():
+    for name, spec in sorted(specs.items()):
         known = [None, None] if spec.shape.rank is None else spec.shape.as_list()
         sizes = [int(size) for size in given[name].split(",")] if name in given else known
         if None in sizes[1:] or not spec.shape.is_compatible_with(sizes):
