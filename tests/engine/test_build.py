@@ -216,7 +216,9 @@ def test_a_client_with_buildkit_is_taken(
     bare = client(tmp_path / "b", NEW, NO_BUILDX + SERVER)
     monkeypatch.setenv("PATH", f"{bare}:{folder}:/usr/bin:/bin")
     assert build.find_program(os.environ) == (f"{folder}/docker", buildx)
-    assert [("--load" in build._client(os.environ, load=load)) for load in (True, False)] == [buildx, False]
+    commands = [build._client(os.environ, load=load) for load in (True, False)]
+    assert [("--load" in command) for command in commands] == [buildx, False]
+    assert [command[1:3] for command in commands] == [["buildx", "build"] if buildx else ["build"]] * 2
 
 
 @pytest.mark.parametrize(
