@@ -311,6 +311,10 @@ def test_a_process_stands_in_for_a_container(tmp_path: Path) -> None:
         assert (done.exit_code, done.stdout.split()[0]) == (0, "x")
         with pytest.raises(TimeoutError):
             installed.run(image.id, ["python", "-c", "import time; time.sleep(9)"], timeout=0.2)
+        command = ["python", "-c", "import tempfile; print(tempfile.mkdtemp())"]
+        left = Path(installed.run(image.id, command, timeout=30).stdout.strip())
+        assert left.is_dir()
+    assert not left.exists(), "what a process leaves behind goes with the run"
     with pytest.raises(UsageError, match="has no Python"):
         installed.image(str(tmp_path / "bin"))
 
