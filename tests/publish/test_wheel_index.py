@@ -119,6 +119,14 @@ def test_a_wheel_whose_name_promises_no_glibc_has_the_one_that_it_needs(
         assert not wheel_rows.is_sound(replace(row, glibc=version))
 
 
+@each("build, python, abi", [("", "cp311", "cp311"), ("-1", "cp311.cp312", "abi3.none")])
+def test_a_name_is_split_as_packaging_does(build: str, python: str, abi: str) -> None:
+    name = f"tensorflow-2.14.0{build}-{python}-{abi}-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+    parts = wheel_rows.Parts.parse(name)
+    assert (parts.file, parts.stem) == (name, "tensorflow-2.14.0")
+    assert {*parts.tags()} == {*map(str, parse_wheel_filename(name)[3])}
+
+
 def test_the_same_wheels_give_the_same_bytes_in_any_order(public: Path, built: Path, tmp_path: Path) -> None:
     for name in ("x86-64-v4", "avx", "avx"):
         indexed(tmp_path / "again", built / name)
