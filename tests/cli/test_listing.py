@@ -123,3 +123,9 @@ def test_what_is_usual_is_what_is_planned(release: str, compiler: str) -> None:
     request = Request(target="cpu", release=release, compiler=compiler, cpu="x86-64-v2", platform="linux/amd64")
     planned = plan.select(request, None)
     assert usual == (planned.release, planned.compiler)
+
+
+def test_the_level_of_a_cpu_is_told(tmp_path: Path) -> None:
+    for text, level in ((machine("rhel7-haswell").cpuinfo(), "x86-64-v3"), (OLD, "x86-64-v1")):
+        (tmp_path / "cpuinfo").write_text(text)
+        assert re.search(rf"^level +{level}$", invoke("detect", "--cpuinfo", tmp_path / "cpuinfo").stdout, re.MULTILINE)

@@ -161,8 +161,10 @@ def test_what_no_file_and_no_label_says_is_left_out() -> None:
     nothing = json.loads(sbom.document(bare, sbom.of_files({})))
     assert nothing["components"] == []
     assert "base" in rows(image(labels=labels() | {"org.opencontainers.image.base.name": ""}))
-    undated = rows(image(), **{"/etc/os-release": b"ID=ubuntu\n"})
+    status = f"{stanza('libgcc-s1')}{stanza('no name')}".encode()
+    undated = rows(image(), **{"/etc/os-release": b"ID=ubuntu\n", sbom.STATUS: status})
     assert undated["libgcc-s1"]["purl"] == "pkg:deb/ubuntu/libgcc-s1@1?arch=amd64"
+    assert "purl" not in undated["no name"]
 
 
 class Unreadable(Engine):
