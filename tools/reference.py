@@ -116,7 +116,7 @@ ones.
 """
 EXIT_CODES_END = """
 Codes of earlier versions: 10, 11, 13, 14, 15 and 17 are now 12; 19 is 16, 22 is 26 or 12, 29 is
-33, 31 is 1, and 35 is 34.
+33, and 31 is 1. No error has 34 or 35 any more.
 
 ## Inside an image
 

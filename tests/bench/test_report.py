@@ -209,7 +209,8 @@ def unmeasured(name: str, status: str, reason: str) -> CaseResult:
         ((experiment("a", SKIPPED), experiment("b", case(0.5))), ""),
         ((experiment("a", unmeasured("x", records.FAILED, "lost")),), ""),
         ((experiment("a", status=records.FAILED, reason="lost"),), ""),
-        ((experiment("a", SKIPPED, findings=(Finding(text="a disk", values={}),)),), ""),
+        ((experiment("a", SKIPPED, findings=(Finding(text="a disk", values={"MB": 1}),)),), ""),
+        ((experiment("a", SKIPPED, findings=(Finding(text="no log", values={}),)),), SKIPPED.reason),
     ],
 )
 def test_a_report_without_a_result_says_why(rows: tuple[ExperimentResult, ...], why: str) -> None:

@@ -119,7 +119,7 @@ def test_markdown_says_what_to_do_first_and_then_what_was_seen() -> None:
 def shown(one: Report) -> list[str]:
     stream = io.StringIO()
     reporting.show_report(one, stream)
-    return [line.rstrip() for line in stream.getvalue().splitlines()]
+    return stream.getvalue().splitlines()
 
 
 def test_the_terminal_shows_each_check_and_for_a_failure_what_to_do() -> None:

@@ -107,7 +107,7 @@ class MeasuredGain(Facts, frozen=True, kw_only=True):
         """Return each operation's name, its ratio with the interval, and the effect."""
         if self.report is None:
             return []
-        effects = {"faster": self.report.faster, "slower": self.report.slower, "the same": self.report.equal}
+        effects = {"faster": self.report.faster, "slower": self.report.slower, "no difference shown": self.report.equal}
         return [
             (row.name, f"{row.ratio[0]:.2f} [{row.ratio[1]:.2f}, {row.ratio[2]:.2f}]", effect)
             for effect, rows in effects.items()

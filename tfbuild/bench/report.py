@@ -39,10 +39,10 @@ def read_report(path: Path) -> BenchReport:
 
 
 def emptiness(report: BenchReport) -> str:
-    """Say why a report has no result, neither a time nor a finding nor a failure; "" if it has one."""
+    """Say why a report has no result, neither a time nor a number found nor a failure; "" if it has one."""
     cases = [case for row in report.experiments for case in row.cases]
     results: list[ExperimentResult | CaseResult] = [*report.experiments, *cases]
-    if any(row.findings for row in report.experiments) or any(case.rounds for case in cases):
+    if any(found.values for row in report.experiments for found in row.findings) or any(case.rounds for case in cases):
         return ""
     if any(result.status == records.FAILED for result in results):
         return ""

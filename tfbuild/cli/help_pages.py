@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from inspect import cleandoc
 
 from tfbuild import __doc__ as purpose
+from tfbuild import __version__
 from tfbuild.cli.verbs import Verb
 from tfbuild.errors import UsageError
 from tfbuild.facts import targets
@@ -31,7 +32,7 @@ FIRST = (
 )
 LAST = (
     "invoke --help VERB shows a verb's options; invoke --print-completion-script SHELL prints the completion for bash, "
-    "zsh or fish; invoke --version prints the version."
+    "zsh or fish."
 )
 # What a verb's bare words are.
 ARGUMENTS = {
@@ -45,7 +46,8 @@ ARGUMENTS = {
 
 def overview(verbs: Mapping[str, Verb]) -> str:
     """Return the help of the whole command: what it is for, two examples, and the verbs in groups."""
-    lines = [f"Usage: {command()} VERB [--options]", "", *_wrapped(purpose or ""), "", *(f"  {line}" for line in FIRST)]
+    about = (purpose or "").replace(":", f" {__version__}:", 1)
+    lines = [f"Usage: {command()} VERB [--options]", "", *_wrapped(about), "", *(f"  {line}" for line in FIRST)]
     for title, members in in_groups(verbs):
         lines += ["", f"{title}:", *_columns([(verb.name, summary(verb)) for verb in members])]
     lines += ["", *_wrapped(LAST)]
@@ -151,7 +153,7 @@ MEANT = {
     "start": "invoke engine",
     "uninstall": "docker image rm IMAGE, for its images; pipx uninstall tensorflow-tfbuild, or delete the clone",
     "upload": "invoke push",
-    "version": "invoke --version",
+    "version": "invoke --list begins with it",
     "yank": "invoke push --yank",
     "--arch": "--platform",
     "--cores": "--jobs",

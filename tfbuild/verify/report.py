@@ -354,16 +354,14 @@ def show_report(report: Report, stream: IO[str] | None = None) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = terminal.console(stream)
     table = Table(box=None, show_header=False, pad_edge=False)
     for check in report.checks:
         shown = LOOKS[check.status]
         fix = f"\nfix: {check.fix}" if check.status == "fail" and check.fix else ""
         table.add_row(Text(shown.mark, shown.colour), check.name, Text(as_typed(check.detail + fix)))
-    console.print(table)
-    if report.source_would_add:
-        console.print(Text(f"a build from source would add {' '.join(report.source_would_add)} on this CPU"))
-    console.print(Text(f"{report.id}: {report.verdict} in {report.seconds:.0f} s", LOOKS[report.verdict].colour))
+    last = Text(f"{report.id}: {report.verdict} in {report.seconds:.0f} s", LOOKS[report.verdict].colour)
+    more = Text(f"a build from source would add {' '.join(report.source_would_add)} on this CPU")
+    print(terminal.rendered([table, *([more] if report.source_would_add else []), last], stream), end="", file=stream)
 
 
 if __name__ == "__main__":
