@@ -68,14 +68,10 @@ def run(plan: Plan) -> dict[str, Judgement]:
 
 def results_of(check: ProbeCheck) -> Results:
     """Run a check's probe in a process of its own."""
-    command = [sys.executable, os.environ["TFBUILD_SMOKE"], "probe", check.probe]
+    command, env = [sys.executable, os.environ["TFBUILD_SMOKE"], "probe", check.probe], {**os.environ, **check.env}
     try:
         completed = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=dict(os.environ, **check.env),
-            timeout=SECONDS,
+            command, stdin=subprocess.DEVNULL, capture_output=True, env=env, timeout=SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         return Results((), Ended(1, "", timed_out=True))

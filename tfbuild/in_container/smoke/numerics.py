@@ -113,14 +113,9 @@ def quantized() -> list[Any]:
     """Return the product of a matrix of 8-bit numbers with its transpose, as 32-bit ones: all of it is exact."""
     numbers = references.eight_bits(references.inputs("quantized")[0])
     eight = tf.quantization.quantize(tf.constant(numbers, tf.float32, SHAPES["quantized"][0]), 0.0, 255.0, tf.quint8)
-    multiply = tf.function(
-        lambda a: (
-            tf.raw_ops.QuantizedMatMul(
-                a=a, b=a, min_a=0.0, max_a=255.0, min_b=0.0, max_b=255.0, Toutput=tf.qint32, transpose_b=True
-            ).out
-        )
-    )
-    return [tf.cast(multiply(eight.output), tf.int32)]
+    fixed = {"min_a": 0.0, "max_a": 255.0, "min_b": 0.0, "max_b": 255.0, "Toutput": tf.qint32, "transpose_b": True}
+    multiply = tf.function(lambda a: tf.raw_ops.QuantizedMatMul(a=a, b=a, **fixed))
+    return [tf.cast(multiply(eight.output).out, tf.int32)]
 
 
 COMPUTE: Mapping[str, Callable[[], list[Any]]] = {

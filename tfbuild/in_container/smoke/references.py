@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from operator import mul
 
 # A pool's window and stride.
@@ -80,11 +81,9 @@ def _convolve(name: str) -> Iterator[tuple[float, list[tuple[int, float]]]]:
     """Yield each result of a convolution with zeros around the image, and the weights and pixels that it comes from."""
     (count, height, width, channels), (kernel, _, _, outputs) = SHAPES[name]
     image, weights = inputs(name)
-    for n, y, x, output in (
-        (n, y, x, o) for n in range(count) for y in range(height) for x in range(width) for o in range(outputs)
-    ):
+    for n, y, x, output in product(range(count), range(height), range(width), range(outputs)):
         used = []
-        for i, j in ((i, j) for i in range(kernel) for j in range(kernel)):
+        for i, j in product(range(kernel), repeat=2):
             row, column = y + i - kernel // 2, x + j - kernel // 2
             if 0 <= row < height and 0 <= column < width:
                 pixel = ((n * height + row) * width + column) * channels
@@ -118,36 +117,25 @@ def _softmax() -> list[float]:
 
 def _batch_norm() -> list[float]:
     pixels = _rows(inputs("batch_norm")[0], SHAPES["batch_norm"][0][3])
-    means = [math.fsum(channel) / len(pixels) for channel in zip(*pixels, strict=True)]
-    spreads = [
-        math.fsum((value - mean) ** 2 for value in channel) / len(pixels)
-        for channel, mean in zip(zip(*pixels, strict=True), means, strict=True)
-    ]
+    channels = [*zip(*pixels, strict=True)]
+    means = [_mean(channel) for channel in channels]
+    spreads = [_mean([(value - mean) ** 2 for value in row]) for row, mean in zip(channels, means, strict=True)]
+    statistics = [*zip(means, spreads, strict=True)]
     return [
-        (value - mean) / math.sqrt(exp_arguments + 1e-3)
+        (value - mean) / math.sqrt(spread + 1e-3)
         for row in pixels
-        for value, mean, exp_arguments in zip(row, means, spreads, strict=True)
+        for value, (mean, spread) in zip(row, statistics, strict=True)
     ]
 
 
 def _pool(combine: Callable[[list[float]], float]) -> Callable[[], list[float]]:
     def results() -> list[float]:
         count, height, width, channels = SHAPES["pool"][0]
-        image = inputs("pool")[0]
-
-        def window(n: int, y: int, x: int, channel: int) -> list[float]:
-            return [
-                image[((n * height + y + i) * width + x + j) * channels + channel]
-                for i in range(POOL)
-                for j in range(POOL)
-            ]
-
+        image, inside = inputs("pool")[0], [*product(range(POOL), repeat=2)]
+        corners = product(range(count), range(0, height, POOL), range(0, width, POOL), range(channels))
         return [
-            combine(window(n, y, x, channel))
-            for n in range(count)
-            for y in range(0, height, POOL)
-            for x in range(0, width, POOL)
-            for channel in range(channels)
+            combine([image[((n * height + y + i) * width + x + j) * channels + channel] for i, j in inside])
+            for n, y, x, channel in corners
         ]
 
     return results
@@ -163,7 +151,7 @@ def _quantized() -> list[float]:
     return [_dot(left, right) for left in rows for right in rows]
 
 
-def _mean(values: list[float]) -> float:
+def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 

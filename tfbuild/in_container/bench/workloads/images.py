@@ -163,15 +163,16 @@ def pipeline(
     random_crops: bool = False,
     shuffle: str = "",
     batch: int = 16,
+    size: int = SIZE,
 ) -> Batches:
-    """Decode, crop, resize to 128x128 and batch, with a parameter for each option of tf.data. `calls`, `prefetch`: 0
+    """Decode, crop, resize to `size` and batch, with a parameter for each option of tf.data. `calls`, `prefetch`: 0
     for none, -1 for tf.data.AUTOTUNE; `cache`: "", "bytes" or "decoded"; `shuffle`: likewise, through a buffer of 256.
     """
     windows = tf.constant(inception() if random_crops else [CROP] * IMAGES)
 
     def read(index: Any, data: Any) -> Any:
         image = tf.image.convert_image_dtype(cropped(data, windows[index], fused_decode), tf.float32)
-        return tf.ensure_shape(tf.image.resize(image, [SIZE, SIZE]), [SIZE, SIZE, 3])
+        return tf.ensure_shape(tf.image.resize(image, [size, size]), [size, size, 3])
 
     rows = tf.data.Dataset.from_tensor_slices((np.arange(IMAGES), pictures()))
     if cache == "bytes":
@@ -192,18 +193,6 @@ def pipeline(
     return Batches(batches.with_options(options(defaults, autotune)), batch, network(fused_norm) if step else None)
 
 
-def photographs_of(size: int, batch: int) -> Any:
-    """Return endless batches of the JPEGs' centres, scaled to `size`: a call for each CPU, one batch ahead."""
-
-    def read(data: Any) -> Any:
-        image = tf.image.convert_image_dtype(cropped(data, tf.constant(CROP), True), tf.float32)
-        return tf.ensure_shape(tf.image.resize(image, [size, size]), [size, size, 3])
-
-    rows = tf.data.Dataset.from_tensor_slices(pictures()).repeat()
-    batches = rows.map(read, num_parallel_calls=os.cpu_count()).batch(batch, drop_remainder=True)
-    return batches.prefetch(1).with_options(options(False, False))
-
-
 @workload
 def python_feed(step: bool = True) -> Batches:
     """Feed as feed_dict did: Python reads and decodes one picture after another and passes NumPy arrays."""
@@ -215,11 +204,7 @@ def python_feed(step: bool = True) -> Batches:
             small = [tf.image.resize(tf.image.convert_image_dtype(image, tf.float32), [SIZE, SIZE]) for image in images]
             yield tf.constant(np.stack([image.numpy() for image in small]))
 
-    class Endless:
-        def __iter__(self) -> Any:
-            return feed()
-
-    return Batches(Endless(), IMAGES, network(True) if step else None)
+    return Batches(feed(), IMAGES, network(True) if step else None)
 
 
 @workload
@@ -260,15 +245,11 @@ def inception() -> list[list[int]]:
 @workload
 def jpeg(calls: int = 2, batch: int = 8) -> Batches:
     """Decode, slice and batch with `calls` threads; verification times this."""
-    options = tf.data.Options()
+    rows = tf.data.Dataset.from_tensor_slices(pictures()).repeat()
+    decoded = rows.map(lambda data: cropped(data, CROP, False), num_parallel_calls=calls)
+    batches = decoded.batch(batch, drop_remainder=True).prefetch(1)
     # The parallelism is fixed; autotuning would change it between samples.
-    options.autotune.enabled = False
-    decoded = (
-        tf.data.Dataset.from_tensor_slices(pictures())
-        .repeat()
-        .map(lambda data: cropped(data, CROP, False), num_parallel_calls=calls)
-    )
-    return Batches(decoded.batch(batch, drop_remainder=True).prefetch(1).with_options(options), batch)
+    return Batches(batches.with_options(options(True, False)), batch)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import tensorflow as tf
 from ...smoke.probes import Unfit, memory, peak
 from . import FunctionWork, Work, compiled, normal, workload
 from .compute import MOST_MEMORY, relative_error, with_gradients
-from .images import Batches, photographs_of
+from .images import Batches, pipeline
 
 # --- one LSTM layer in four ways: as a while loop, unrolled, as the fused block operation, and by Keras ---------------
 
@@ -24,32 +24,20 @@ def lstm(
     kind: str, train: bool = False, batch: int = 4, steps: int = 50, inputs: int = 32, units: int = 64
 ) -> FunctionWork:
     """The loss is the mean square of all outputs. `kind`: loop, unrolled, block, keras or keras-unrolled."""
-    x = normal(1, steps, batch, inputs)
+    x, variables = normal(1, steps, batch, inputs), ()
     weights = [normal(2, inputs + units, 4 * units) * 0.1, normal(3, 4 * units) * 0.1]
-    keras = kind.startswith("keras")
-    if keras:
-        layer = tf.keras.layers.LSTM(
-            units, return_sequences=True, unroll=kind.endswith("unrolled"), kernel_initializer="glorot_uniform"
-        )
+    form = {"loop": _loop, "unrolled": _unrolled, "block": _block}.get(kind)
+    if form is None:
+        layer = tf.keras.layers.LSTM(units, return_sequences=True, unroll=kind == "keras-unrolled")
         layer.build((batch, steps, inputs))
-        x = tf.transpose(x, [1, 0, 2])
-
-        def outputs(data: Any) -> Any:
-            return layer(data)
-
-        weights = []
-    else:
-        form = {"loop": _loop, "unrolled": _unrolled, "block": _block}[kind]
-
-        def outputs(data: Any, *arguments: Any) -> Any:
-            return form(data, *arguments, units)
+        x, weights, variables = tf.transpose(x, [1, 0, 2]), [], layer.trainable_variables
 
     def loss(data: Any, *arguments: Any) -> Any:
-        return tf.reduce_mean(tf.square(outputs(data, *arguments)))
+        return tf.reduce_mean(tf.square(form(data, *arguments, units) if form else layer(data)))
 
-    body = with_gradients(loss, layer.trainable_variables if keras else ()) if train else loss
+    body = with_gradients(loss, variables) if train else loss
     # Keras draws its own initial weights: another value, the same work.
-    return FunctionWork(body, x, *weights, items=batch, comparable=not keras)
+    return FunctionWork(body, x, *weights, items=batch, comparable=form is not None)
 
 
 def _cell(x: Any, state: Any, cell: Any, w: Any, b: Any) -> Any:
@@ -83,19 +71,8 @@ def _unrolled(x: Any, w: Any, b: Any, units: int) -> Any:
 
 def _block(x: Any, w: Any, b: Any, units: int) -> Any:
     zero, peep = tf.zeros([x.shape[1], units]), tf.zeros([units])
-    return tf.raw_ops.BlockLSTM(
-        seq_len_max=tf.constant(x.shape[0], tf.int64),
-        x=x,
-        cs_prev=zero,
-        h_prev=zero,
-        w=w,
-        wci=peep,
-        wcf=peep,
-        wco=peep,
-        b=b,
-        forget_bias=1.0,
-        cell_clip=-1.0,
-    ).h
+    fixed = {"cs_prev": zero, "h_prev": zero, "wci": peep, "wcf": peep, "wco": peep, "cell_clip": -1.0}
+    return tf.raw_ops.BlockLSTM(seq_len_max=tf.constant(x.shape[0], tf.int64), x=x, w=w, b=b, **fixed).h
 
 
 # --- whole models with random weights, on one batch in memory or on JPEGs --------------------------------------------
@@ -163,7 +140,8 @@ def model(
 
     if jpegs:
         # From the second step on, one batch is ready when a step begins.
-        return Batches(photographs_of(size, batch), batch, tf.function(step, **compiled(xla)), discarded=1)
+        ready = pipeline(os.cpu_count() or 1, prefetch=1, fused_decode=True, batch=batch, size=size).batches
+        return Batches(ready, batch, tf.function(step, **compiled(xla)), discarded=1)
     # Each process draws its own weights.
     work = FunctionWork(step, x, items=batch, comparable=False, **compiled(xla))
     if precision:
