@@ -50,6 +50,7 @@ def wheel(
         "tensorflow/__init__.py": f"__version__ = {release!r}\nset = {compiled!r}\n".encode(),
         FRAMEWORK: library,
         f"{stem}.data/purelib/tensorflow/note.txt": b"data\n",
+        f"{stem}.others/note.txt": b"not of this version alone\n",
         f"{stem}.dist-info/METADATA": "\n".join([*head, "", "Name: of a section\n"]).encode(),
         f"{stem}.dist-info/WHEEL": WHEEL.format(tag=f"{tag}-{tag}-{platform}").encode(),
     }

@@ -230,8 +230,7 @@ def rewrite(wheel: Path, target: Path, new: Parts, added: Mapping[str, bytes] = 
 
 def _moved(name: str, old: str, new: str) -> str:
     top, slash, rest = name.partition("/")
-    kind = top.removeprefix(old)
-    return f"{new}{kind}{slash}{rest}" if top != kind and kind in (".dist-info", ".data") else name
+    return f"{new}{top.removeprefix(old)}{slash}{rest}" if top in (f"{old}.dist-info", f"{old}.data") else name
 
 
 def _with_fields(text: bytes, **fields: str) -> bytes:
