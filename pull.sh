@@ -141,7 +141,7 @@ fi
 case $status in
     200) ;;
     401 | 403) die "$host denies access to $repository:$tag (it answers $status): docker login $host" 26 ;;
-    404) die "$repository has no $tag (the registry answers 404)" 26 ;;
+    404) die "$repository has no $tag (the registry answers 404)" 27 ;;
     *) die "$host answers $status for $repository:$tag" 26 ;;
 esac
 # An image, something else, or an index with other line breaks than those of tfbuild.

@@ -158,7 +158,7 @@ def test_what_spoils_a_number_stands_beside_it() -> None:
     assert "noisy: 15 of 15" in caveat
     assert "3 periods throttled" in caveat
     stopped = report(experiment("onednn", cut, replace(cut, rounds=cut.rounds[:7]), case(0.5)))
-    once = "2 of 3 cases were stopped by the time budget after 7 to 15 rounds, so their intervals are wider"
+    once = "2 of 3 cases stopped by the time budget after 7 to 15 rounds, so with wider intervals"
     for text in (wording.noise_note(stopped), " ".join(printed(stopped).split())):
         assert text.count("stopped by the time budget") == text.count(once) == 1
     wrong = replace(case(0.5).arms[1], same=False)

@@ -127,6 +127,7 @@ def test_an_installed_wheel_is_verified_as_its_image_would_be(version: str, code
     assert statuses == {"import": "fail", "isa": "pass", "code": code, "onednn": "skip", "numerics": "skip"}
     assert report.plan.release == version.partition("+")[0]
     assert [path.name for path in sorted(reports.glob("*.json"))] == [f"{report.id}-failed.json"]
+    assert report.id.endswith("-installed"), "an image's own report stays"
 
 
 def test_an_environment_without_tensorflow_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from statistics import fmean
 from tfbuild.measure import records
 from tfbuild.measure.evaluate import Verdict, interval_text, sure
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, Interval
+from tfbuild.util.quantities import counted
 
 COLOURS = {records.FASTER: "green", records.SLOWER: "red", records.NO_DIFFERENCE: "dim"}
 # What each metric of a case is called.
@@ -70,8 +71,8 @@ def noise_note(report: BenchReport) -> str:
         text += f", {stops} periods throttled"
     if cut := [len(case.rounds) for case in cases if case.status == records.TRUNCATED]:
         rounds = f"{min(cut)} to {max(cut)}" if min(cut) < max(cut) else f"{max(cut)}"
-        text += f"; {len(cut)} of {len(cases)} cases were stopped by the time budget after {rounds} rounds, so their "
-        text += "intervals are wider"
+        text += f"; {len(cut)} of {counted(len(cases), 'case')} stopped by the time budget after {rounds} rounds, so "
+        text += "with wider intervals"
     return text
 
 

@@ -159,7 +159,7 @@ def verify(image: str = "", *, python: str, json: bool, registry: str, pull: boo
     """Check that IMAGE is what its labels claim or, with --registry, that it is published as a whole."""
     context, signed = options.pop("context"), options.pop("signed")
     if bool(image) == bool(python):
-        raise UsageError("verify needs IMAGE or --python VENV", hint="invoke verify IMAGE")
+        raise UsageError("verify needs IMAGE or --python VENV", hint="invoke verify IMAGE [--registry HOST/PATH]")
     if python:
         from tfbuild.verify import session
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -58,8 +58,10 @@ def verify(
 
 
 def verify_installed(python: str, progress: Progress, reports: Path) -> Report:
-    """Verify the TensorFlow of an environment, and write its report. Raises what `InstalledWheel.image` raises."""
+    """Verify the TensorFlow of an environment; write its report. Raises what `InstalledWheel.image` raises."""
     result = verify(cast(Engine, libraries.InstalledWheel()), python, progress=progress, checks=INSTALLED)
+    # An image of the same identifier keeps its own report, which push reads.
+    result = replace(result, id=f"{result.id}-installed")
     write_report(result, reports)
     return result
 
