@@ -96,16 +96,15 @@ def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
         # Of a name that is as long as a file's can be, the end.
         name = f"{number:02}-{NO_NAME.sub('-', patch.path.name)[-200:]}"
         shutil.copyfile(patch.path, folder / "patches" / name)
+    packed = [(override.path, f"overrides/{override.name}.tar", "") for override in build.overrides]
     if build.own_bazel:
-        (folder / "bazel").mkdir()
-        source.pack(build.own_bazel.path, folder / "bazel" / "bazel.tar", as_file="bin/bazel")
-    if build.overrides or build.hermetic_python:
-        (folder / "overrides").mkdir()
+        packed.append((build.own_bazel.path, "bazel/bazel.tar", "bin/bazel"))
     if build.hermetic_python:
         python = build.hermetic_python.path
-        source.pack(python, folder / "overrides" / "hermetic-python.tar", as_file=python.name)
-    for override in build.overrides:
-        source.pack(override.path, folder / "overrides" / f"{override.name}.tar")
+        packed.append((python, "overrides/hermetic-python.tar", python.name))
+    for path, name, as_file in packed:
+        (folder / name).parent.mkdir(exist_ok=True)
+        source.pack(path, folder / name, as_file=as_file)
 
 
 class _Member(tarfile.TarInfo):

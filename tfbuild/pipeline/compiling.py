@@ -233,15 +233,10 @@ def _keep(builder: Builder, context: Path, settings: BuildSettings, watch: Bazel
         for old in (*folder.glob("profile.json*"), folder / "bazel.log"):
             remove(old)
         with temporary_folder("bazel-", folder) as place:
+            quiet = replace(settings, log=folder / "kept.log", progress=Progress(io.StringIO()))
             # RUN_ID keeps this stage itself from being cached.
-            fetching = replace(
-                settings,
-                log=folder / "kept.log",
-                progress=Progress(io.StringIO()),
-                build_args={**settings.build_args, "RUN_ID": str(time.time_ns())},
-                no_cache=False,
-                seconds=FETCH_SECONDS,
-            )
+            arguments = {**settings.build_args, "RUN_ID": str(time.time_ns())}
+            fetching = replace(quiet, build_args=arguments, no_cache=False, seconds=FETCH_SECONDS)
             builder.engine.export(context, fetching, stage="kept", output=place / "kept")
             for file in (place / "kept").iterdir():
                 file.replace(folder / file.name)

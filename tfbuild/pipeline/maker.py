@@ -138,9 +138,8 @@ class Maker:
             with self.locked(wheel):
                 return self._image(wheel)
 
-        report = verifying.verify(
-            self.engine, image, baseline=self.baseline(image, build, make), progress=self.progress
-        )
+        baseline = self.baseline(image, build, make)
+        report = verifying.verify(self.engine, image, baseline=baseline, progress=self.progress)
         name = tag(self.engine, build, image, passed=report.passed)
         return Result(image=name, report=self._write(report, name))
 
@@ -211,11 +210,9 @@ class Maker:
         made: list[bundles.BundledBuild] = []
         try:
             for build in builds:
-                arguments = [bundles.SYSTEM]
-                arguments += [bundles.FETCHED] if build.toolchain else []
-                arguments += [] if wheel_only else [bundles.VENV]
+                more = {bundles.FETCHED: build.toolchain is not None, bundles.VENV: not wheel_only}
                 with self.locked(build):
-                    made.append(self._download(build, arguments))
+                    made.append(self._download(build, [bundles.SYSTEM, *(name for name in more if more[name])]))
             with self.progress.step(f"write {output}"), files.writing(output, OUTPUT_HINT), files.whole(output) as part:
                 return bundles.write_bundle(self.engine, part, made)
         finally:
@@ -283,15 +280,9 @@ class Maker:
         return self._resolve(build.base_image, build.base_distribution, follow=follow)
 
     def _resolve(self, image: str, distribution: str, *, follow: bool = False) -> Base:
+        mode, ca, log = self.run.base, self.run.ca, self.run.work / "base.log"
         return bases.resolve(
-            self.engine,
-            image,
-            distribution,
-            self.run.base,
-            progress=self.progress,
-            log=self.run.work / "base.log",
-            ca_cert=self.run.ca,
-            follow=follow,
+            self.engine, image, distribution, mode, progress=self.progress, log=log, ca_cert=ca, follow=follow
         )
 
     def run_builder(

@@ -114,9 +114,8 @@ def compiled(build: Build, wheel: Path) -> CompiledWheel:
     if sha256 != sidecar.sha256 or set(sidecar.records) != set(RECORDS):
         raise BadInput(f"{beside} is not about this wheel", hint=EXPORTED_HINT)
     own = json.loads(json.dumps(build.to_json()))
-    if sidecar.tfbuild != __version__ or any(
-        sidecar.plan.get(name) != value for name, value in own.items() if name not in PLACE_FIELDS
-    ):
+    differs = [name for name in own.keys() - PLACE_FIELDS if sidecar.plan.get(name) != own[name]]
+    if differs or sidecar.tfbuild != __version__:
         raise Stale(
             f"{wheel} was not compiled by the plan of {build.id}: options, facts or tfbuild differ",
             hint="leave out --reuse to compile it here",
@@ -173,16 +172,16 @@ def audit_wheel(wheel: Path) -> Audit:
     """Audit a wheel file. Raises BuildFailed where it is unreadable or contains no machine code."""
     # The plan decides the instruction set; auditwheel would report anything beyond x86-64's first level as a fault.
     # It also finds this machine's libraries and reports what those need, though the wheel meets others where it runs.
-    own = ["--disable-isa-ext-check", "--ldpaths", ""]
-    command = [sys.executable, "-m", "auditwheel", "show", "--json", *own, str(wheel)]
-    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    options = ["show", "--json", "--disable-isa-ext-check", "--ldpaths", "", str(wheel)]
+    completed = subprocess.run(
+        [sys.executable, "-m", "auditwheel", *options], capture_output=True, text=True, check=False
+    )
     try:
         output = json.loads(completed.stdout)
     except ValueError:
         reason = (completed.stderr.strip().splitlines() or ["it printed no reason"])[-1]
-        raise BuildFailed(
-            f"auditwheel cannot read {wheel.name}: {reason}", hint=f"the wheel is kept: {wheel}"
-        ) from None
+        kept = f"the wheel is kept: {wheel}"
+        raise BuildFailed(f"auditwheel cannot read {wheel.name}: {reason}", hint=kept) from None
     return read_audit(output, wheel)
 
 
@@ -194,10 +193,9 @@ def read_audit(output: dict[str, object], wheel: Path) -> Audit:
     symbols, external = output["versioned_symbols"], output["external_libs"]
     assert isinstance(symbols, dict)
     assert isinstance(external, dict)
-    tags = parse_wheel_filename(wheel.name)[3]
     return Audit(
         tag=str(output["overall_tag"]),
-        own=tuple(sorted({tag.platform for tag in tags})),
+        own=tuple(sorted({tag.platform for tag in parse_wheel_filename(wheel.name)[3]})),
         needs=_newest(symbol for versions in symbols.values() for symbol in versions),
         external=tuple(sorted(external)),
     )

@@ -100,8 +100,7 @@ class Verification:
         """Judge a probe's results."""
         if outcome.broken:
             return Judgement(judge.FAIL, outcome.broken)
-        start = self.start
-        results = judge.Results(outcome.records, outcome.ended, start.environment, start.outcome.output)
+        results = judge.Results(outcome.records, outcome.ended, self.start.environment, self.start.outcome.output)
         return check.judge(results, smoke_plan(self.planned))
 
 

@@ -88,11 +88,8 @@ def copied(engine: Engine, ref: str, folder: str, scratch: Path) -> Iterator[tup
 
 def beside(engine: Engine, ref: str, folder: str, main: Collection[str], scratch: Path) -> Iterator[tuple[str, Path]]:
     """Copy TensorFlow's other libraries, but for the `main` ones, in the same way. Raises OSError."""
-
-    def wanted(name: str) -> bool:
-        return ".so" in Path(name).suffixes and name not in main
-
     place = f"{folder}/{releases.PACKAGE}"
+    wanted = lambda name: ".so" in Path(name).suffixes and name not in main  # noqa: E731
     return engine.copy_files(ref, place, wanted, scratch / "library", inspector.MOST_BYTES)
 
 

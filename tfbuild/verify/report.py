@@ -145,7 +145,7 @@ class Report:
     @property
     def passed(self) -> bool:
         """Whether checks passed and none failed. A warning (a known defect of the release) passes."""
-        return self.verdict != "fail"
+        return self.verdict in ("pass", "warn")
 
 
 # --- its files -------------------------------------------------------------------------------------------------------
