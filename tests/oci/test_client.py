@@ -108,6 +108,8 @@ def test_a_list_of_more_than_a_thousand_referrers_is_refused(
     with pytest.raises(Damaged, match="endless list of referrers of x"):
         connect(fake).referrers("x")
     # Nor is what stands under the fallback tag.
+    fake.content = {"manifests/sha256-1": (INDEX, b'{"manifests": [%s]}' % b", ".join(3 * [b'{"artifactType": "a"}']))}
+    assert client.attached_types(connect(fake), "sha256:1") == {"a"}
     fake.content = {"manifests/sha256-1": (INDEX, b'{"manifests": [{}, {}, {}, {}]}')}
     with pytest.raises(Damaged, match="has more than 3 referrers of sha256:1"):
         client.attached_types(connect(fake), "sha256:1")

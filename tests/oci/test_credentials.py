@@ -60,6 +60,16 @@ def test_a_token_that_no_request_can_have_is_the_token_servers_fault(token: str,
         token_request(fake, content)
 
 
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_where_no_token_is_given_the_registrys_own_refusal_is_told(status: int, fake: type[FakeRegistry]) -> None:
+    handler = type("Here", (TokenServer,), {"do_GET": lambda self: self.say(status, b"{}")})
+    with serving(handler) as host:
+        fake.needs, fake.realm = "Bearer issued", f"http://{host}/token"
+        with pytest.raises(RegistryRefused, match=r"401") as refusal:
+            connect(fake).tags()
+    assert refusal.value.hint.startswith("docker login")
+
+
 def install_helper(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Install a credential helper and name it in the engine's configuration."""
     executable(folder / "docker-credential-tests", f"cat > /dev/null\n{text}")

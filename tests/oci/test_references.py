@@ -17,6 +17,7 @@ DIGEST = f"sha256:{'0' * 64}"
         ("docker.io/library/python:3", f"{HUB}/library/python/", "3"),
         ("ghcr.io/us/python:3", "https://ghcr.io/v2/us/python/", "3"),
         ("127.0.0.1:5000/python", "http://127.0.0.1:5000/v2/python/", "latest"),
+        ("localhost/us/python:3", "http://localhost/v2/us/python/", "3"),
         ("registry:5000/us/python:3", "https://registry:5000/v2/us/python/", "3"),
     ],
 )

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from requests.exceptions import SSLError
 
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
@@ -33,6 +34,11 @@ def test_a_token_server_without_a_certificate_is_named(
         with pytest.raises(RegistryRefused, match=message):
             connect(fake).manifest("x")
     gc.collect()
+
+
+def test_what_speaks_no_tls_is_not_asked_again() -> None:
+    certain = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "CERTIFICATE_VERIFY_FAILED")
+    assert [transport._is_certain(SSLError(name)) for name in (*certain, "UNEXPECTED_EOF")] == [True, True, True, False]
 
 
 @pytest.mark.parametrize("realm", ["http://127.evil.example/x", "file:///etc/passwd", "//x", ""])
@@ -85,6 +91,7 @@ def test_an_upload_goes_to_the_location_that_the_registry_names(
     digest = connect(fake).upload(b"content")
     uploads = "/v2/us/x/blobs/uploads/"
     assert fake.requests[-1] == f"PUT {location if location[0] == '/' else uploads + location}&digest={digest}"
+    assert [kind for kind, body in fake.content.values() if body == b"content"] == ["application/octet-stream"]
 
 
 # --- hostile content --------------------------------------------------------------------------------------------------

@@ -353,7 +353,6 @@ HINTS = {
     403: "these credentials do not allow that: docker login {host} as a user with the permission",
     404: UNKNOWN_NAME,
     413: FULL,
-    429: TOO_MANY,
 }
 SERVER_ERROR = "the registry has an internal error: try again later"
 UNSUPPORTED = "the registry does not support this request, as it says above: check the --registry address"
