@@ -159,7 +159,7 @@ def verify(image: str = "", *, python: str, json: bool, registry: str, pull: boo
     """Check that IMAGE is what its labels claim or, with --registry, that it is published as a whole."""
     context, signed = options.pop("context"), options.pop("signed")
     if bool(image) == bool(python):
-        raise UsageError("verify needs IMAGE or --python VENV", hint="invoke verify IMAGE [--registry HOST/PATH]")
+        raise UsageError("verify needs either IMAGE or --python VENV", hint="invoke verify IMAGE")
     if python:
         from tfbuild.verify import session
 
@@ -319,4 +319,4 @@ def bench(image: str = "", *, only: list[str], json: bool, model: list[str], sha
     elif bool(image) != bool(python):
         command.run(image, rows, settings, REPORTS, json=json, name=name, python=python)
     else:
-        raise UsageError("bench needs IMAGE or --python VENV", hint="invoke bench IMAGE, or invoke bench --list")
+        raise UsageError("bench needs either IMAGE or --python VENV", hint="invoke bench IMAGE, or invoke bench --list")

@@ -201,7 +201,7 @@ def show_gain(answer: "MeasuredGain") -> None:
         ("CPU", f"{answer.cpu}; a build for it: {answer.instruction_set}"),
         ("wheel", f"the official one of {answer.release} is compiled for {answer.wheel}"),
         *((row.name, row.measured) for row in answer.others),
-        ("your model", "was not measured: most of its time is matmul and convolution, as fast in the official wheel"),
+        ("your model", as_typed("not measured: invoke bench --python VENV --model DIR --against OTHER measures it")),
         ("compile", answer.compile),
         ("measure it", as_typed("invoke bench --python VENV --only isa --against OTHER, with either wheel installed")),
     ])  # fmt: skip
