@@ -30,10 +30,7 @@ FIRST = (
     "invoke plan --target mkl                     # what would be built",
     "invoke build --target mkl --wheel official   # the official wheel's image",
 )
-LAST = (
-    "invoke --help VERB shows a verb's options; invoke --print-completion-script SHELL prints the completion for bash, "
-    "zsh or fish."
-)
+LAST = "invoke --help VERB shows a verb's options; invoke --print-completion-script bash (zsh, fish) completes them."
 # What a verb's bare words are.
 ARGUMENTS = {
     "hosts": "a recorded /proc/cpuinfo, or a folder of them",

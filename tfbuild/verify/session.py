@@ -72,8 +72,7 @@ def _run(verification: Verification, checks: Checks, timed: Callable[[Verificati
         try:
             beside = {check.name: threads.submit(timed, check) for check in checks if check.beside}
             for check in checks:
-                result = beside[check.name].result() if check.beside else timed(check)
-                verification.checks.append(result)
+                verification.checks.append(beside[check.name].result() if check.beside else timed(check))
         finally:
             verification.over.set()
 
