@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # The number of reasons in the message about an empty report.
 MOST_REASONS = 3
 # What every form of a report begins with.
-CHANGE, NO_CHANGE = "What to change", "No change has a measured gain."
+CHANGE, NO_CHANGE = "What to change", "No change to what is set now has a measured gain."
 
 
 def read_report(path: Path) -> BenchReport:

@@ -6,8 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import cleandoc
 
-from tfbuild import __doc__ as purpose
-from tfbuild import __version__
+import tfbuild
 from tfbuild.cli.verbs import Verb
 from tfbuild.errors import UsageError
 from tfbuild.facts import targets
@@ -43,7 +42,7 @@ ARGUMENTS = {
 
 def overview(verbs: Mapping[str, Verb]) -> str:
     """Return the help of the whole command: what it is for, two examples, and the verbs in groups."""
-    about = (purpose or "").replace(":", f" {__version__}:", 1)
+    about = (tfbuild.__doc__ or "").replace(":", f" {tfbuild.__version__}:", 1)
     lines = [f"Usage: {command()} VERB [--options]", "", *_wrapped(about), "", *(f"  {line}" for line in FIRST)]
     for title, members in in_groups(verbs):
         lines += ["", f"{title}:", *_columns([(verb.name, summary(verb)) for verb in members])]
