@@ -1,10 +1,13 @@
 """Registries that break off, hang or are in trouble: one message, in bounded time, and the next request goes well."""
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+import requests
 
 from tests import broken
 from tests.commandline import executable
@@ -13,7 +16,7 @@ from tests.oci.fake_registry import fake as fake
 from tfbuild.errors import RegistryRefused
 from tfbuild.oci import transport
 from tfbuild.oci.client import Registry
-from tfbuild.oci.manifests import INDEX
+from tfbuild.oci.manifests import INDEX, Malformed
 from tfbuild.oci.references import Repository
 
 INDEX_OF_NOTHING = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}).encode()
@@ -81,3 +84,20 @@ def test_a_registry_that_wants_an_hour_of_patience_gets_a_minute(monkeypatch: py
         with pytest.raises(RegistryRefused, match="answers 429"):
             registry(server.port).manifest("t")
     assert waited == [60]
+
+
+def test_a_body_may_have_as_much_as_is_read(fake: type[FakeRegistry]) -> None:
+    fake.content["x"] = ("text/plain", b"abc")
+    for most in (3, 2):
+        with requests.get(f"http://{fake.host}/v2/us/x/x", stream=True, timeout=60) as answer:
+            if most == 3:
+                assert b"".join(transport.chunks(answer, most)) == b"abc"
+                continue
+            with pytest.raises(Malformed, match="sends more than 2 bytes"):
+                list(transport.chunks(answer, most))
+
+
+def test_a_command_that_has_given_up_ends_though_something_hangs() -> None:
+    given_up = "with contextlib.suppress(OSError): transport.within(0.1, lambda: time.sleep(600))"
+    script = f"import contextlib, time; from tfbuild.oci import transport\n{given_up}"
+    assert subprocess.run([sys.executable, "-c", script], timeout=120, check=False).returncode == 0

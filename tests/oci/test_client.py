@@ -182,7 +182,7 @@ def test_a_tag_of_an_image_has_a_digest_in_its_registry(fake: type[FakeRegistry]
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("status", "writable"), [(204, True), (405, True), (403, False)])
+@pytest.mark.parametrize(("status", "writable"), [(204, True), (404, True), (405, True), (501, True), (403, False)])
 def test_a_registry_is_writable_if_an_upload_may_begin(
     status: int, writable: bool, fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
 ) -> None:

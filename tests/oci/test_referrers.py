@@ -33,12 +33,14 @@ def test_what_is_attached_is_found(registry: Registry, fake: type[FakeRegistry])
     client.attach(registry, *ATTESTATION)
     assert client.complete(registry, SUBJECT.digest)
     before = fake.content.get(TAG)
+    assert (before is None) == (f"referrers/{SUBJECT.digest}" in fake.content), "an index only where none is listed"
     client.attach(registry, *BILL)
     assert fake.content.get(TAG) == before
     assert registry.blob(digest_of(b"bill"), "bill") == b"bill"
 
 
 def test_the_manifest_is_the_specifications(registry: Registry) -> None:
+    assert (SBOM, PROVENANCE) == ("application/vnd.cyclonedx+json", "application/vnd.in-toto+json")
     digest = client.attach(registry, *BILL)
     manifest = registry.manifest(digest)
     assert manifest is not None

@@ -27,7 +27,7 @@ from tfbuild.util.terminal import cause, printable
 # Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
 MOST_BYTES = 4 << 20
 MOST_REASON = 200
-# How long everything before an answer's body may take: names, proxies, TLS, redirections, headers. What is sent and the
+# How long everything before an answer's body may take: names, proxies, TLS, what is sent, redirections, headers. The
 # body may take a second more for each LEAST_RATE bytes.
 SECONDS = 25.0
 LEAST_RATE = 16 << 10
@@ -84,11 +84,10 @@ class HttpSession(requests.Session):
         if loopback(urlsplit(str(request.url)).hostname or ""):
             settings["proxies"] = {}
         until = time.monotonic() + PATIENCE - SECONDS
-        limit = SECONDS + int(request.headers.get("Content-Length", 0)) / LEAST_RATE
         for left in reversed(range(TRIES + 1)):
             wait = random.uniform(BACKOFF, 2 * BACKOFF) * 2 ** (TRIES - left) / 2
             try:
-                answer = within(limit, partial(super().send, request, **settings))
+                answer = within(SECONDS, partial(super().send, request, **settings))
             except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
                 if not left or time.monotonic() > until or _is_certain(error):
                     raise
