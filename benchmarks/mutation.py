@@ -6,7 +6,7 @@ Changes one place in a room of `tfbuild/` at a time, in a copy of the repository
 Prints the share of the defects that made a test fail, and as a diff each one that none noticed. Such a defect asks for
 a test, unless the changed code means the same (a default that every caller gives, a quicker way to the same result).
 
-The room `engine` needs one that answers: what no pure test notices there is tried on it.
+The rooms `engine` and `oci` need an engine that answers: what no pure test notices is tried on it, and on a registry.
 
 `--report` writes benchmarks/results/mutation/ROOM.json. If the changed code means the same, say why there, in
 `equivalent`: the reason stays as long as the same change survives. Else write a test that fails with it, and name that
@@ -53,8 +53,11 @@ RELATED = {
     "pipeline": ("util", "plan", "context"),
     "in_container": ("verify", "measure", "bench"),
 }
-# The same on an engine, where a room is little but what it asks of one.
-ON_ENGINE = {"engine": ("with_engine/test_engine.py", "with_engine/test_own_engine.py")}
+# The same on an engine or a registry, where a room is little but what it asks of one.
+REAL = {
+    "engine": ("with_engine/test_engine.py", "with_engine/test_own_engine.py"),
+    "oci": ("with_engine/test_registry.py",),
+}
 FOLDER = RESULTS / "mutation"
 MARKS = f"{PURE} and not alone"
 # Imported from the copy, whatever of them this process imported.
@@ -222,7 +225,7 @@ class Runner:
             pytest = importlib.import_module("pytest")
             options = ["-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "--hypothesis-seed=1"]
             marks = MARKS
-            if tests[0].startswith("with_engine/"):
+            if any(name in tests for files in REAL.values() for name in files):
                 marks, os.environ["CI"] = QUICK, "true"  # without an engine they fail
             code = int(pytest.main([*options, "-m", marks, "-W", IMPORTED, *(f"tests/{name}" for name in tests)]))
         except BaseException:
@@ -278,7 +281,7 @@ def ordered(root: Path, room: str, module: str) -> list[list[str]]:
 
 def survivors(room: str, runner: Runner, sample: int, seed: int, *, own: bool) -> tuple[int, list[Defect]]:
     """Plant a sample of a room's defects; return how many, and those that no test found (if `own`, of the room's)."""
-    related = [] if own else [[*files] for files in (RELATED.get(room), ON_ENGINE.get(room)) if files]
+    related = [] if own else [[*files] for files in (RELATED.get(room), REAL.get(room)) if files]
     every = defects(runner.copy, room)
     chosen = random.Random(seed).sample(every, min(sample, len(every)))
     left = []
