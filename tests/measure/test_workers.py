@@ -240,7 +240,7 @@ def test_without_the_baseline_and_the_baseline_again_nothing_is_judged(lost: tup
 def test_a_library_that_the_image_lacks_skips_the_arm_that_is_about_it() -> None:
     arms = (Arm(name="arm", env={"LD_PRELOAD": "x"}, malloc="libtcmalloc"), Arm(name="other", env={"SWITCH": "2"}))
     state = states(measured(case_of(Script(), *arms)))["arm"]
-    assert state == ("skipped", "the image has no libtcmalloc: malloc comes from /usr/lib/libc.so.6")
+    assert state == ("skipped", "no libtcmalloc is there: malloc comes from /usr/lib/libc.so.6")
     with_it = Script(malloc="/usr/local/lib/libtcmalloc_minimal.so.4")
     assert states(measured(case_of(with_it, *arms)))["arm"] == ("measured", "")
 

@@ -285,5 +285,5 @@ def line_up(row: Experiment, case: Case, machine: Machine) -> list[Side]:
 def wrong_allocator(arm: Arm, hello: Hello) -> str:
     """Say why the process lacks the allocator that the arm is about; "" if it has it."""
     if arm.malloc and arm.malloc not in hello.malloc.rpartition("/")[2]:
-        return f"the image has no {arm.malloc}: malloc comes from {hello.malloc or 'an unknown library'}"
+        return f"no {arm.malloc} is there: malloc comes from {hello.malloc or 'an unknown library'}"
     return ""
