@@ -75,6 +75,18 @@ def test_whatever_answers_by_drops_before_a_registry_does_is_given_up(
         assert time.monotonic() - begun < 10
 
 
+def test_each_wait_is_about_twice_as_long_as_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(transport, "TRIES", 4)
+    monkeypatch.setattr(transport, "BACKOFF", 1.0)
+    monkeypatch.setattr(time, "sleep", waited.append)
+    with broken.serve({}) as server:
+        server.fault = "503,"
+        with pytest.raises(RegistryRefused, match="answers 503"):
+            registry(server.port).manifest("t")
+    assert [2**turn / 2 <= seconds <= 2**turn for turn, seconds in enumerate(waited)] == [True] * 4
+
+
 def test_a_registry_that_wants_an_hour_of_patience_gets_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(transport, "MOST_WAIT", MOST_WAIT)

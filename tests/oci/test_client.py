@@ -166,6 +166,10 @@ def test_a_blob_that_is_lost_or_changed_damages_one_image(fake: type[FakeRegistr
     for invalid, shown in (("", "without a digest"), ("../tags/list", "../tags/list"), (f"{digest}0", f"{digest}0")):
         with pytest.raises(Damaged, match=rf"does not have the thing \({shown}\)"):
             connect(fake).blob(invalid, "thing")
+        manifest = Manifest(
+            digest="", media_type=IMAGES[0], content=json.dumps({"layers": [{"digest": invalid}]}).encode()
+        )
+        assert connect(fake).missing_layer(manifest) == shown
     assert fake.requests == []
 
 
