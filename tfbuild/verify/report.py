@@ -358,7 +358,7 @@ def show_report(report: Report, stream: IO[str] | None = None) -> None:
     for check in report.checks:
         shown = LOOKS[check.status]
         fix = f"\nfix: {check.fix}" if check.status == "fail" and check.fix else ""
-        table.add_row(Text(shown.mark, shown.colour), check.name, Text(as_typed(check.detail + fix)))
+        table.add_row(Text(shown.mark, shown.colour), check.name, Text(as_typed(check.detail + fix), overflow="fold"))
     last = Text(f"{report.id}: {report.verdict} in {report.seconds:.0f} s", LOOKS[report.verdict].colour)
     more = Text(f"a build from source would add {' '.join(report.source_would_add)} on this CPU")
     print(terminal.rendered([table, *([more] if report.source_would_add else []), last], stream), end="", file=stream)

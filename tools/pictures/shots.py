@@ -88,7 +88,7 @@ SHOTS = {
     ),
     "guard": Shot(
         title="An image on a CPU without F16C: it exits with code 86 and names the image that would fit",
-        command=f'docker run --rm -v "$PWD"/bulldozer:/bulldozer -e TFBUILD_CPUINFO=/bulldozer \\\n'
+        command='docker run --rm -v "$PWD"/bulldozer:/bulldozer \\\n    -e TFBUILD_CPUINFO=/bulldozer \\\n'
         f"    {IMAGE} python -c 'import tensorflow'",
         files={"bulldozer": "scientificfermi6-bulldozer"},
         exit_code=86,
