@@ -70,8 +70,9 @@ def resolve(
                 raise
             why = error.reason
     if not distribution:
+        start = f"{why}, and it" if why else image_name
         raise Unsupported(
-            f"no registry provides {image_name}, and it cannot be made from packages: no Debian release has its Python",
+            f"{start} cannot be made from packages: no Debian release has its Python",
             hint=f"choose another --python (Debian has {debian_pythons()}), or --base NAME with an image that has it",
         )
     if why:
