@@ -49,11 +49,12 @@ def with_saved_model(chosen: Settings, named: Sequence[str], shapes: Sequence[st
         raise UsageError(wrong_model, hint=hint)
     if wrong := [shape for shape in shapes if not SHAPE.fullmatch(shape)]:
         raise UsageError(f"--shape {wrong[0]!r} is invalid", hint="name an input and its sizes: --shape ids=1,128")
-    files = {f"{probe.ROOT}/model/{file.relative_to(folder)}": file for file in folder.rglob("*") if file.is_file()}
+    inside = [file for file in folder.rglob("*") if file.is_file()]
+    more = {f"{probe.ROOT}/model/{file.relative_to(folder)}": file.read_bytes() for file in inside}
     # TensorFlow Serving's folders end in a number.
     name = next(part for part in folder.resolve().parts[::-1] if not part.isdigit())
     model = {"model": name, "shapes": " ".join(shapes), "least": 1, "batch": experiments.parse_batch_size(batch) or 1}
-    return replace(chosen, more={path: file.read_bytes() for path, file in files.items()}, model=model)
+    return replace(chosen, more=more, model=model)
 
 
 def rows_of(only: Sequence[str], chosen: Settings, named: Sequence[str], batch: str) -> tuple[Experiment, ...]:

@@ -183,7 +183,7 @@ def ask(
     command = ["python", f"{FOLDER}/smoke", "probe", name]
     own = {} if sandbox else probe_files()
     try:
-        run = engine.run(ref, command, env=PROBE_ENV | {**env}, files=own, timeout=SECONDS, gpus=gpus, sandbox=sandbox)
+        run = engine.run(ref, command, env={**PROBE_ENV, **env}, files=own, timeout=SECONDS, gpus=gpus, sandbox=sandbox)
     except TimeoutError:
         return Outcome(records=(), ended=Ended(1, "", timed_out=True), output="")
     ended = Ended(run.exit_code, run.stderr)

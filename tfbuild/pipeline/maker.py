@@ -207,9 +207,10 @@ class Maker:
         made: list[bundles.BundledBuild] = []
         try:
             for build in builds:
-                more = {bundles.FETCHED: build.toolchain is not None, bundles.VENV: not wheel_only}
+                arguments = [bundles.SYSTEM, *([bundles.FETCHED] if build.toolchain else [])]
+                arguments += [] if wheel_only else [bundles.VENV]
                 with self.locked(build):
-                    made.append(self._download(build, [bundles.SYSTEM, *(name for name in more if more[name])]))
+                    made.append(self._download(build, arguments))
             with self.progress.step(f"write {output}"), files.writing(output, OUTPUT_HINT), files.whole(output) as part:
                 return bundles.write_bundle(self.engine, part, made)
         finally:

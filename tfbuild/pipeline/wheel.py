@@ -172,10 +172,9 @@ def audit_wheel(wheel: Path) -> Audit:
     """Audit a wheel file. Raises BuildFailed where it is unreadable or contains no machine code."""
     # The plan decides the instruction set; auditwheel would report anything beyond x86-64's first level as a fault.
     # It also finds this machine's libraries and reports what those need, though the wheel meets others where it runs.
-    options = ["show", "--json", "--disable-isa-ext-check", "--ldpaths", "", str(wheel)]
-    completed = subprocess.run(
-        [sys.executable, "-m", "auditwheel", *options], capture_output=True, text=True, check=False
-    )
+    own = ["--disable-isa-ext-check", "--ldpaths", ""]
+    command = [sys.executable, "-m", "auditwheel", "show", "--json", *own, str(wheel)]
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         output = json.loads(completed.stdout)
     except ValueError:
