@@ -1,5 +1,6 @@
 """`tfbuild-smoke` and its probes on the official TensorFlow, and what they say where there is none."""
 
+import glob
 import json
 import os
 import platform
@@ -14,7 +15,7 @@ from tests.rows import each
 from tests.verify.test_judge import PLAN
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import labels_of, smoke_plan
-from tfbuild.in_container.smoke import command, judge
+from tfbuild.in_container.smoke import command, judge, probes
 from tfbuild.in_container.smoke.judge import Ended, Judgement, Plan, Results
 from tfbuild.in_container.smoke.probes import GpuConvolution
 from tfbuild.in_container.smoke.references import PARTS
@@ -69,6 +70,18 @@ def test_each_probe_sends_its_records(python: str) -> None:
     assert environment.cpu_flags
     assert {*environment.cpu_flags, *environment.cpu_model.split()} <= {*described}
     assert (environment.cpus, Path(environment.malloc).name) == (len(os.sched_getaffinity(0)), "libc.so.6")
+    assert environment.nodes == len(glob.glob("/sys/devices/system/node/node[0-9]*"))
+
+
+def test_numa_nodes_are_those_with_processors_of_ours(tmp_path: Path) -> None:
+    first, *rest = sorted(os.sched_getaffinity(0))
+    here = {"node0": [first], "node1": rest, "node2": [4095], "node10": []}
+    for node, processors in here.items():
+        (tmp_path / node).mkdir()
+        for name in ("cpulist", "cpumap", "memory7", *(f"cpu{number}" for number in processors)):
+            (tmp_path / node / name).touch()
+    assert probes.numa_nodes(str(tmp_path)) == [{first}, *([{*rest}] if rest else [])]
+    assert probes.numa_nodes(str(tmp_path / "none")) == []
 
 
 def test_the_official_tensorflow_passes(python: str, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def running(python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
     workloads = folder / "bench" / "workloads"
     shutil.copy(PLANTED, workloads)
     (workloads / "more.py").write_text(MORE)
-    command = [python, "-B", str(folder / "bench"), "UNSET"]
+    command = [python, "-B", str(folder / "bench"), "", "UNSET"]
     env = {**os.environ, "UNSET": "still set", "TF_CPP_MIN_LOG_LEVEL": "2"}
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -209,7 +209,7 @@ def test_bfloat16_s_error_is_relative_to_a_process_that_does_not_round(mine: str
     params = {"path": mine, "shapes": "x=1,64,64", "precision": "float32"}
     question = json.dumps({"ask": "prepare", "key": "k", "workload": "saved_model", "params": params})
     env = {**os.environ, "TF_SET_ONEDNN_FPMATH_MODE": "BF16", "TF_ENABLE_ONEDNN_OPTS": "1", "ONEDNN_VERBOSE": "1"}
-    command = [python, "-B", str(ROOT / "tfbuild" / "in_container" / "bench")]
+    command = [python, "-B", str(ROOT / "tfbuild" / "in_container" / "bench"), ""]
     done = subprocess.run(command, env=env, input=question, capture_output=True, text=True, check=True)
     ready = worker.Ready(**json.loads(done.stdout))
     assert ready.reason == ""

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -115,6 +116,16 @@ def test_arms_share_a_process_unless_something_sets_them_apart() -> None:
     assert machine.key(case, Arm(name="x", process="NCHW")) != plain
 
 
+def test_an_arm_on_one_numa_node_is_for_machines_with_several() -> None:
+    own = Arm(name="node", place="node"), Arm(name="pages", place="huge")
+    case = Case(name="c", arm=(Arm(name="baseline"), *own))
+    row = Experiment(name="x", question="-", compares="-", changes="-", source="-", case=(case,))
+    machines = {count: replace(machine(2), nodes=count) for count in (0, 1, 2)}
+    names = {count: [arm.name for arm in one.arms(row, case)] for count, one in machines.items()}
+    assert names == {count: ["baseline", *["node"] * (count > 1), "pages"] for count in machines}
+    assert len({machine(2).key(case, arm) for arm in case.arm}) == 3, "each has a process of its own"
+
+
 def test_what_runs_inside_an_image_needs_nothing_of_the_host() -> None:
     """It imports the standard library, NumPy, TensorFlow and its own modules."""
     assert f"{FOLDER}/bench/worker.py" in probe_files()
@@ -139,7 +150,7 @@ def test_a_worker_starts_out_of_its_files_alone(tmp_path: Path) -> None:
         file = tmp_path / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
-    command = [sys.executable, "-I", "-S", str(tmp_path / FOLDER.lstrip("/") / "bench")]
+    command = [sys.executable, "-I", "-S", str(tmp_path / FOLDER.lstrip("/") / "bench"), ""]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     raised_in = re.findall(r'File "(.+)", line \d+', done.stderr)[-1]

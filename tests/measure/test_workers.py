@@ -45,6 +45,7 @@ class Script:
     inner: int = 20
     no_start: int = 0
     malloc: str = "/usr/lib/libc.so.6"
+    huge: float = 0.0
     gone: bool = False
     asked: list[tuple[str, str]] = field(default_factory=list)
     workers: list["MadeUpWorker"] = field(default_factory=list)
@@ -92,7 +93,7 @@ class MadeUpWorker:
     def answer(self, kind: str, name: str, question: dict[str, Any]) -> Any:
         script = self.script
         if kind == "hello":
-            return Hello(malloc=script.malloc)
+            return Hello(malloc=script.malloc, huge=script.huge)
         if kind == "prepare":
             self.built.add(name)
             return script.ready.get(name, Ready(value=1.0))
@@ -243,6 +244,10 @@ def test_a_library_that_the_image_lacks_skips_the_arm_that_is_about_it() -> None
     assert state == ("skipped", "no libtcmalloc is there: malloc comes from /usr/lib/libc.so.6")
     with_it = Script(malloc="/usr/local/lib/libtcmalloc_minimal.so.4")
     assert states(measured(case_of(with_it, *arms)))["arm"] == ("measured", "")
+    huge = Arm(name="arm", process="own", place="huge"), arms[1]
+    status, reason = states(measured(case_of(Script(), *huge)))["arm"]
+    assert (status, "vm.nr_hugepages" in reason) == ("skipped", True)
+    assert states(measured(case_of(Script(huge=2.0), *huge)))["arm"] == ("measured", "")
 
 
 def test_what_shared_a_lost_process_is_built_again_in_a_new_one() -> None:
@@ -391,7 +396,7 @@ def test_a_worker_is_started_with_its_image_environment_and_files() -> None:
     pool.start([key, key])
     (first,) = engine.started
     assert first["ref"] == "sha256:1"
-    assert first["command"] == ["python", f"{probe.FOLDER}/bench", "GONE"]
+    assert first["command"] == ["python", f"{probe.FOLDER}/bench", "", "GONE"]
     assert first["env"] == {"A": "b", "GONE": "", "OPENBLAS_NUM_THREADS": "4", "TF_CPP_MIN_LOG_LEVEL": "2"}
     assert first["files"] == {**probe.probe_files(), "/more": b"x"}
     assert (first["gpus"], first["sandbox"]) == (True, None)
@@ -400,6 +405,8 @@ def test_a_worker_is_started_with_its_image_environment_and_files() -> None:
         "CUDA_VISIBLE_DEVICES": "-1", "OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"
     }  # fmt: skip
     assert len(engine.started) == 2
+    pool.start([replace(key, place="huge")])
+    assert [(one["command"][2], one["huge"]) for one in engine.started[::2]] == [("", False), ("huge", True)]
 
 
 def test_workers_are_closed_though_their_engine_is_gone() -> None:

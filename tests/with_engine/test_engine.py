@@ -147,6 +147,12 @@ def test_worker_answers_pauses_and_goes(engine: Engine, own: str) -> None:
         worker.ask("late", 1)
 
 
+def test_a_worker_on_huge_pages_may_write_to_their_file_system(engine: Engine, own: str) -> None:
+    script = "read -r line; touch /dev/hugepages/own && stat -f -c %T /dev/hugepages"
+    with engine.worker(own, ["sh", "-c", script], huge=True) as worker:
+        assert worker.ask("", 20) == "hugetlbfs"
+
+
 def test_a_dead_worker_tells_its_exit_code_and_last_words_and_cannot_be_paused(engine: Engine, own: str) -> None:
     with engine.worker(own, ["sh", "-c", "read -r line; echo last words >&2; exit 4"]) as worker:
         with pytest.raises(WorkerDied) as caught:

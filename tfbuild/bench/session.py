@@ -363,6 +363,7 @@ def bench(
         against=against,
         cpus=environment.cpus,
         gpus=tensorflow.gpus,
+        nodes=environment.nodes,
         no_gpu=no_gpu,
         model=settings.model,
         sets=frozenset(name for name, _, value in (line.partition("=") for line in image.env) if value),
@@ -413,7 +414,7 @@ def _start(engine: Runner, ref: str, image: str, *, gpus: bool) -> tuple[Environ
 
 def _close_special(pool: Pool) -> None:
     """Close workers with special settings; the others serve the next experiment, since starting TensorFlow is slow."""
-    pool.close(*(key for key in pool.running() if key.env or key.gpus or key.process not in ("", "again")))
+    pool.close(*(key for key in pool.running() if key.env or key.gpus or key.place or key.process not in ("", "again")))
 
 
 def recorded_settings(lines: Iterable[str]) -> dict[str, str]:

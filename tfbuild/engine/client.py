@@ -36,7 +36,7 @@ class ContainerOptions(TypedDict, total=False):
     """What a container gets.
 
     `files` are copied in before it starts, readable and executable by all. An `entrypoint` of () clears the image's.
-    `gpus`: all that the engine has. A `sandbox` confines the container.
+    `gpus`: all that the engine has; `huge`: the engine's reserved huge pages. A `sandbox` confines the container.
     """
 
     env: Mapping[str, str]
@@ -44,6 +44,7 @@ class ContainerOptions(TypedDict, total=False):
     files: Mapping[str, bytes]
     network: str
     gpus: bool
+    huge: bool
     sandbox: Sandbox | None
 
 
@@ -322,6 +323,7 @@ class Engine:
         """Create a container without capabilities, with its `own` mounts; remove it at the end by its name."""
         name = f"tfbuild-{secrets.token_hex(6)}"
         gpus, entrypoint = options.get("gpus", False), options.get("entrypoint")
+        huge = [containers.HUGE_PAGES] if options.get("huge") else []
         with translated(ref):
             try:
                 image = self.client.images.get(ref)
@@ -335,7 +337,7 @@ class Engine:
                     environment=dict(options.get("env", {})),
                     network_mode=options.get("network", "none"),
                     device_requests=[containers.GPUS] if gpus else None,
-                    **containers.confinement(options.get("sandbox"), own, gpus=gpus),
+                    **containers.confinement(options.get("sandbox"), [*own, *huge], gpus=gpus),
                 )
                 if copied := options.get("files"):
                     container.put_archive("/", containers.archive(copied))

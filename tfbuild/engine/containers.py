@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import docker
-from docker.types import DeviceRequest, Mount, Ulimit
+from docker.types import DeviceRequest, DriverConfig, Mount, Ulimit
 
 from tfbuild.engine.faults import disk_full, translated
 from tfbuild.errors import TfbuildError
@@ -87,6 +87,9 @@ PROCESSES_PER_CPU = 16
 MOST_PROCESSES = 8192
 # What `docker run --gpus all` requests. Written without access to a GPU.
 GPUS = DeviceRequest(count=-1, capabilities=[["gpu"]])
+# A file system of its own, since the host's belongs to root and may be elsewhere.
+HUGETLBFS = DriverConfig("local", {"type": "hugetlbfs", "device": "none", "o": "mode=1777"})
+HUGE_PAGES = Mount("/dev/hugepages", None, type="volume", driver_config=HUGETLBFS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,16 +34,18 @@ FindingKind = Literal[  # findings.py: DERIVED
 EvidenceKind = Literal["", "primitives", "batch_memory"]  # evidence.py: WATCHED
 # The uses that need a certain row: --model, and verification's throughput check.
 Role = Literal["", "model", "verification"]
+# Where an arm's memory is: on one of several NUMA nodes, with its CPUs, or on huge pages that are reserved.
+Place = Literal["", "node", "huge"]
 
 
 class Arm(Facts, frozen=True):
     """One side of a comparison; the first of an experiment is its baseline.
 
     `env`: variables to set ("": to unset); arms with different `env`, `process` or `image` run in separate processes.
-    `malloc`: part of the file name of the allocator that it must have. `code`: the line that brings the arm's gain to a
-    program. In texts, {cpus} is the number of CPUs here, {half} half of it and {fourfold} four times it, {model} the
-    user's own model, {least} and {batch} the batches that a sweep found; an arm is left out if such a number makes its
-    environment equal to another arm's.
+    `malloc`: part of the file name of the allocator that it must have; `place`: for an arm with a process of its own.
+    `code`: the line that brings the arm's gain to a program. In texts, {cpus} is the number of CPUs here, {half} half
+    of it and {fourfold} four times it, {model} the user's own model, {least} and {batch} the batches that a sweep
+    found; an arm is left out if such a number makes its environment equal to another arm's, or if there is one node.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Arm(Facts, frozen=True):
     process: str = ""
     image: str = ""
     malloc: str = ""
+    place: Place = ""
     code: str = ""
 
 

@@ -27,7 +27,7 @@ from tfbuild.measure.workers import (
     Pool,
     Side,
     line_up,
-    wrong_allocator,
+    wrong_memory,
 )
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class CaseRun:
                 self.guarded(side, partial(self.pool.start, [side.key]))
         hellos = self.pool.start([side.key for side in self.live])
         for side in self.live:
-            if reason := wrong_allocator(side.arm, hellos[side.key]):
+            if reason := wrong_memory(side.arm, hellos[side.key]):
                 side.give_up(records.SKIPPED, reason)
 
     def guarded(self, side: Side, work: Callable[[], object]) -> None:

@@ -17,7 +17,7 @@ from tfbuild.errors import TfbuildError
 from tfbuild.in_container.bench.worker import Dropped, Hello, Ready, WorkerSample
 from tfbuild.measure import probe, records
 from tfbuild.measure.evaluate import BASE_AGAIN
-from tfbuild.measure.experiments import Arm, Case, Experiment
+from tfbuild.measure.experiments import Arm, Case, Experiment, Place
 
 T = TypeVar("T")
 
@@ -76,6 +76,7 @@ class Key:
     image: str
     env: tuple[tuple[str, str], ...] = ()
     process: str = ""
+    place: Place = ""
     gpus: bool = False
 
 
@@ -118,10 +119,11 @@ class Pool:
 
     def _open(self, key: Key) -> Worker:
         unset = [name for name, value in key.env if not value]
-        command = ["python", f"{probe.FOLDER}/bench", *unset]
+        command = ["python", f"{probe.FOLDER}/bench", key.place, *unset]
         env = {**WORKER_ENV, **({} if key.gpus else NO_GPU), **dict(key.env)}
         copied = {} if self.sandbox else {**probe.probe_files(), **self.more}
-        return self.engine.worker(key.image, command, env=env, files=copied, gpus=key.gpus, sandbox=self.sandbox)
+        huge, own = key.place == "huge", self.sandbox
+        return self.engine.worker(key.image, command, env=env, files=copied, gpus=key.gpus, huge=huge, sandbox=own)
 
     def turn(self, key: Key) -> int:
         """Return which start of this worker runs now, counted from 1; 0 if none does."""
@@ -175,7 +177,7 @@ def pool(engine: probe.Runner, more: Mapping[str, bytes], sandbox: Sandbox | Non
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Where arms run: the image, the image `against` which it is compared, and this machine's CPUs and GPUs.
+    """Where arms run: the image, the one `against` which it is compared, and this machine's CPUs, NUMA nodes and GPUs.
 
     `sets`: variables that the image sets and an arm may unset; `no_gpu`: why there is no GPU; `model`: what rows say of
     the user's own model.
@@ -185,6 +187,7 @@ class Machine:
     against: str
     cpus: int
     gpus: int
+    nodes: int = 1
     sets: frozenset[str] = frozenset()
     no_gpu: str = ""
     model: Mapping[str, object] = field(default_factory=dict)
@@ -204,12 +207,13 @@ class Machine:
         return params | {name: int(text) if text.isdigit() else text for name, text in filled.items()}
 
     def arms(self, row: Experiment, case: Case) -> tuple[Arm, ...]:
-        """Return the case's arms, without those that equal another arm on this machine."""
+        """Return the case's arms, without those that equal another arm on this machine or need more NUMA nodes."""
         seen: set[Key] = set()
         kept = []
         for arm in row.arms(case):
             key = self.key(case, arm)
-            if key not in seen or not any(map(_varies, arm.env.values())):
+            fits = arm.place != "node" or self.nodes > 1
+            if fits and (key not in seen or not any(map(_varies, arm.env.values()))):
                 kept.append(arm)
             seen.add(key)
         return tuple(kept)
@@ -219,7 +223,8 @@ class Machine:
         env = {name: self.fill(value) for name, value in {**case.env, **arm.env}.items()}
         image = self.against if arm.image == "against" else self.image
         # TensorFlow uses a GPU for whatever it can, so only cases that need one get one: the others measure CPUs.
-        return Key(image=image, env=tuple(sorted(env.items())), process=arm.process, gpus=case.needs == "gpu")
+        own = tuple(sorted(env.items()))
+        return Key(image=image, env=own, process=arm.process, place=arm.place, gpus=case.needs == "gpu")
 
     def lacks(self, row: Experiment, case: Case) -> str:
         """Say what the case needs and cannot have here; "" if nothing is missing."""
@@ -282,8 +287,10 @@ def line_up(row: Experiment, case: Case, machine: Machine) -> list[Side]:
     return [*sides, replace(first, name=BASE_AGAIN, key=key)]
 
 
-def wrong_allocator(arm: Arm, hello: Hello) -> str:
-    """Say why the process lacks the allocator that the arm is about; "" if it has it."""
+def wrong_memory(arm: Arm, hello: Hello) -> str:
+    """Say why the process lacks the allocator or the pages that the arm is about; "" if it has them."""
     if arm.malloc and arm.malloc not in hello.malloc.rpartition("/")[2]:
         return f"no {arm.malloc} is there: malloc comes from {hello.malloc or 'an unknown library'}"
+    if arm.place == "huge" and not hello.huge:
+        return "no huge pages are reserved (sysctl vm.nr_hugepages=1024), or it may not write to /dev/hugepages"
     return ""

@@ -1,4 +1,4 @@
-"""Run this folder as a program: `python .../in_container/bench [VARIABLE ...]` unsets these environment variables."""
+"""Run this folder as a program: see main() in worker.py for its words."""
 
 import os
 import sys

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..smoke.probes import Unfit, allocator, memory, of_cgroup, open_channel, peak, send
+from ..smoke.probes import Unfit, allocator, memory, numa_nodes, of_cgroup, open_channel, send, used
 
 SAMPLE_SECONDS = 0.12
 FEWEST_CALLS = 6
@@ -45,9 +45,10 @@ FEW = 1024
 
 @dataclass(frozen=True)
 class Hello:
-    """The worker has imported TensorFlow. `malloc`: the file that holds malloc."""
+    """The worker has imported TensorFlow. `malloc`: the file that holds malloc; `huge`: MiB of reserved huge pages."""
 
     malloc: str
+    huge: float
 
 
 @dataclass(frozen=True)
@@ -128,14 +129,17 @@ class Dropped:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the loop. `arguments`: environment variables to unset, since an engine can only set them to ""."""
+    """Run the loop. `arguments`: whether it stays on one NUMA node ("node"), whose memory the kernel then gives it, and
+    environment variables to unset, since an engine can only set them to ""."""
+    if arguments.pop(0) == "node":
+        os.sched_setaffinity(0, numa_nodes()[0])
     for name in arguments:
         os.environ.pop(name, None)
     channel = open_channel()
     from . import workloads
 
     handler = QuestionHandler(workloads.registered())
-    hello = Hello(malloc=allocator())
+    hello = Hello(malloc=allocator(), huge=used("HugetlbPages"))
     for line in sys.stdin:
         question = json.loads(line)
         ask = question.pop("ask")
@@ -207,7 +211,7 @@ class QuestionHandler:
         except Exception as error:  # of TensorFlow, NumPy or Python
             reason = cause(error)
         gc.collect()
-        return Peak(items=items, peak=peak(), limit=memory(), reason=reason)
+        return Peak(items=items, peak=used("VmHWM"), limit=memory(), reason=reason)
 
     def drop(self) -> Dropped:
         count = len(self.warm)
@@ -235,7 +239,7 @@ def calibrate(workload: Any) -> int:
 
 def sample(workload: Any, inner: int) -> WorkerSample:
     """Time `inner` calls, and record what else happened meanwhile."""
-    stopped, before, faulted = throttled(), busy_seconds(), faults()
+    stopped, before, faulted = throttled(), busy_seconds(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     begin = time.perf_counter(), time.process_time()
     wall, cpu = workload.sample(inner)
     whole = time.perf_counter() - begin[0], time.process_time() - begin[1]
@@ -245,15 +249,10 @@ def sample(workload: Any, inner: int) -> WorkerSample:
         busy=busy_while_timed(busy_seconds() - before, whole, (wall, cpu)),
         cpus=os.cpu_count() or 1,
         traces=workload.traces(),
-        faults=faults() - faulted,
+        faults=resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faulted,
         throttled=throttled() - stopped,
-        rss=rss(),
+        rss=used("VmRSS"),
     )
-
-
-def faults() -> int:
-    """Return this process's page faults so far that needed no disk access."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 # --- checks and readings ---------------------------------------------------------------------------------------------
@@ -326,12 +325,6 @@ def busy_while_timed(busy: float, whole: tuple[float, float], timed: tuple[float
     """
     others = max(0.0, busy - whole[1])
     return timed[1] + others * min(1.0, timed[0] / whole[0])
-
-
-def rss() -> float:
-    """Return this process's resident memory in MiB."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def busy_seconds(stat: str = "/proc/stat") -> float:

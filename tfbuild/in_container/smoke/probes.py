@@ -25,8 +25,9 @@ WARM_UP = 4
 class Environment:
     """The container before TensorFlow is imported.
 
-    `malloc`: the file whose mapping contains malloc; `cpus`: those that this process may use; `quota`: CPU quota of the
-    cgroup, in CPUs (None: no limit); `memory`: MiB of the machine; `packages`: "name==version", sorted.
+    `malloc`: the file whose mapping contains malloc; `cpus`: those that this process may use, of so many NUMA `nodes`;
+    `quota`: CPU quota of the cgroup, in CPUs (None: no limit); `memory`: MiB of the machine; `packages`:
+    "name==version", sorted.
     """
 
     python: str
@@ -40,6 +41,7 @@ class Environment:
     quota: float | None
     memory: int
     packages: tuple[str, ...]
+    nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ def environment() -> Environment:
         quota=quota(),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
         packages=names,
+        nodes=len(numa_nodes()),
     )
 
 
@@ -183,10 +186,17 @@ def quota() -> float | None:
     return float(numbers[0]) / float(numbers[1]) if len(numbers) == 2 and numbers[0] not in ("max", "-1") else None
 
 
-def peak() -> float:
-    """Return this process's largest resident memory so far, in MiB."""
+def numa_nodes(folder: str = "/sys/devices/system/node") -> list[set[int]]:
+    """Return, for each NUMA node, its CPUs that this process may use; none where the kernel does not tell."""
+    own, links = os.sched_getaffinity(0), (os.listdir(node) for node in sorted(glob.glob(folder + "/node[0-9]*")))
+    nodes = (own & {int(name[3:]) for name in names if re.fullmatch("cpu[0-9]+", name)} for names in links)
+    return [cpus for cpus in nodes if cpus]
+
+
+def used(kind: str) -> float:
+    """Return this process's memory in MiB: its "VmRSS", or "VmHWM", the most so far, or "HugetlbPages"."""
     with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) / 1024
+        return sum(int(line.split()[1]) for line in file if line.startswith(f"{kind}:")) / 1024
 
 
 def memory() -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ...smoke.probes import Unfit, memory, peak
+from ...smoke.probes import Unfit, memory, used
 from . import FunctionWork, Work, compiled, normal, workload
 from .compute import MOST_MEMORY, relative_error, with_gradients
 from .images import Batches, pipeline
@@ -208,9 +208,9 @@ def _served(path: str, batch: int, shapes: str) -> tuple[Callable[..., Any], lis
     call(*_inputs(signature, 1, shapes)[0].values())  # the first call prepares
     size = 1
     while size < items == batch:
-        begin, before = time.perf_counter(), peak()
+        begin, before = time.perf_counter(), used("VmHWM")
         call(*_inputs(signature, size, shapes)[0].values())
-        size, seconds, mib = 4 * size, 4 * (time.perf_counter() - begin), 4 * (peak() - before)
+        size, seconds, mib = 4 * size, 4 * (time.perf_counter() - begin), 4 * (used("VmHWM") - before)
         if seconds > LONGEST_CALL or mib > MOST_MEMORY * memory():
             raise Unfit(f"a batch of {size} would take {seconds:.2g} s and {mib:.0f} MiB")
     return call, [*inputs.values()], items
