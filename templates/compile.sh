@@ -1,9 +1,9 @@
 #!/bin/sh
 # compile.sh NAME TARGET COLLECT...: configures /src, builds TARGET with Bazel, and runs COLLECT, which puts the wheel
 # into /wheel. Without COLLECT, Bazel only downloads what TARGET needs, which stays in /opt/fetched and in its external
-# folder; a later compile takes it from there. /mnt/cache survives a failed build, and has a record of the compile's
-# runs by NAME. /mnt/machine has this machine's Bazel flags (a secret, since secrets are not part of a cache key), and
-# /mnt/deadline the Unix time at which to stop.
+# folder; a later compile takes it from there. With LIBTENSORFLOW set, TensorFlow's C library comes beside the wheel.
+# /mnt/cache survives a failed build, and has a record of the compile's runs by NAME. /mnt/machine has this machine's
+# Bazel flags (a secret, since secrets are not part of a cache key), and /mnt/deadline the Unix time at which to stop.
 set -eu
 name=$1 target=$2
 shift 2
@@ -113,15 +113,21 @@ END
         echo "tfbuild: the remote executor is of no use: $why"
     fi
 }
+# All trees have these parts of the C library's archive; those of 2025 and later have no target for the whole.
+package=tensorflow/tools/lib_package parts='clib cheaders eager_cheaders clicenses'
+{
+    echo "$target"
+    [ -z "${LIBTENSORFLOW:-}" ] || for part in $parts; do echo "//$package:$part"; done
+} > "$top/mnt/targets"
 # Analysis first: a wrong Bazel, config, variable or target fails within minutes, before anything is compiled.
 compile() {
-    bazel_build --nobuild --profile="$top/mnt/analysis.json" "$target"
+    bazel_build --nobuild --profile="$top/mnt/analysis.json" --target_pattern_file="$top/mnt/targets"
     if [ "$code" != 0 ]; then
         late || echo "tfbuild: Bazel cannot analyse this build; nothing was compiled"
         return 0
     fi
     ! executes || probe
-    [ "$code" != 0 ] || bazel_build "$target"
+    [ "$code" != 0 ] || bazel_build --target_pattern_file="$top/mnt/targets"
 }
 python3 "$top/mnt/sitting.py" begin "$sittings"
 python3 "$top/mnt/sitting.py" watch "$sittings" "$kept/profile.json" "$top/wheel" "$cache" "$top/var/tmp/bazel" &
@@ -161,8 +167,18 @@ if grep '[Ee]xpected \(hash\|digest\).* not match' "$kept/bazel.log" > /dev/null
         compile
     fi
 fi
+library() {
+    folder=$top/var/tmp/bazel/library
+    mkdir "$folder" || return 1
+    for part in $parts; do
+        tar --extract --file="bazel-bin/$package/$part.tar" --directory="$folder" || return 1
+    done
+    tar --create --gzip --file="$top/wheel/libtensorflow.tar.gz" --directory="$folder" --sort=name --mtime=@315532800 \
+        --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX .
+}
 pack() {
     mkdir -p "$top/wheel"
+    [ -z "${LIBTENSORFLOW:-}" ] || library || return 1
     "$@" && python3 "$top/mnt/repack.py" "$top"/wheel/*.whl && chmod 644 "$top"/wheel/*.whl
 }
 why=failed

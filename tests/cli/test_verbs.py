@@ -156,7 +156,7 @@ def test_what_was_made_is_printed(
     words: tuple[str, ...], printed: str, said: str, document: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """No engine is in reach: what it would make is given."""
-    wheel = SimpleNamespace(wheel=Path("dist/x.whl"), sidecar=Path("dist/x.json"), sha256="00")
+    wheel = SimpleNamespace(wheel=Path("dist/x.whl"), sidecar=Path("dist/x.json"), sha256="00", library=None)
     monkeypatch.setattr(Maker, "build", lambda *_: SimpleNamespace(report=None, image="tfbuild:x"))
     monkeypatch.setattr(Maker, "wheel", lambda *_: wheel)
     monkeypatch.setattr(Maker, "bundle", lambda _, __, path, **___: path.write_bytes(bytes(1000)))

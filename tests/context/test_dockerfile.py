@@ -183,10 +183,10 @@ STAGES = {"SYSTEM": "system", "VENV": "venv", "INSTALLED": "wheel", "FETCHED": "
 
 
 def test_every_argument_of_the_dockerfile_is_given() -> None:
-    """But for those that replace a stage, whose default is the stage itself."""
+    """But for those that replace a stage, whose default is the stage itself, and the C library's."""
     declared = re.findall(r"^ARG (\w+)=?(.*)", dockerfile.files(from_source())["Dockerfile"], re.MULTILINE)
     given = build_args(base(digest=""), build_context.Context(folder=ROOT, digest=""))
-    assert {name for name, _ in declared} - set(given) == {*STAGES, "REUSED", "RUN_ID"}
+    assert {name for name, _ in declared} - set(given) == {*STAGES, "LIBTENSORFLOW", "REUSED", "RUN_ID"}
     assert STAGES.items() <= dict(declared).items()
 
 

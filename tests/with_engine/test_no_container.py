@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 import uuid
 import zipfile
@@ -116,16 +117,22 @@ def test_a_machine_without_an_engine_compiles_the_wheel_that_a_container_compile
     stopped = run(stop=True)
     assert stopped.returncode == Interrupted.exit_code, stopped.stderr[-6000:]
     assert sittings(folder) == ["interrupted"]
-    done = run()
+    done = run("--libtensorflow")
     assert done.returncode == 0, done.stderr[-6000:]
     assert sittings(folder) == ["interrupted", "done"]
     answer = json.loads(done.stdout)
     own = folder / answer["wheel"]
-    words = command("westmere", tmp_path, *site.options(), "--source", str(folder / "tree"))
+    words = command("westmere", tmp_path, *site.options(), "--source", str(folder / "tree"), "--libtensorflow")
     inside = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert inside.returncode == 0, inside.stderr[-6000:]
     other = Path(json.loads(inside.stdout)["wheel"])
     assert content(own) == content(other)
+    with tarfile.open(folder / answer["libtensorflow"]) as archive:
+        parts = ["./cheaders", "./clicenses", "./eager_cheaders"]
+        assert archive.getnames() == [".", *parts, "./lib", "./lib/libtensorflow.so"]
+        library = archive.extractfile("./lib/libtensorflow.so")
+        assert library is not None
+        assert library.read() == content(own)["tensorflow/libtensorflow_double.so"]
     # Nothing pinned it, and all else is the same.
     ours, theirs = sidecar(own), sidecar(other)
     different = {name for name in ours if ours[name] != theirs[name]}

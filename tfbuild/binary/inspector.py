@@ -142,7 +142,7 @@ def of_libraries(
 def installed(path: Path, *, full: bool, progress: Progress) -> Inspection:
     """Inspect TensorFlow as pip installed it, by its folder `site-packages/tensorflow`; raises BadInput for others."""
     folder = path.resolve()
-    framework = f"{folder.name}/{releases.FRAMEWORK},".encode()
+    framework = os.fsencode(f"{folder.name}/{releases.FRAMEWORK},")
     names = _own_libraries([name for name in (*MAIN_LIBRARIES, releases.FRAMEWORK) if (folder / name).is_file()])
     # The package that has it in its RECORD tells the release.
     for record in sorted(folder.parent.glob("*.dist-info/RECORD")):

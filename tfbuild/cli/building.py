@@ -1,6 +1,7 @@
 """The verbs that make images, wheels and bundles, and those that check and measure them."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,10 @@ def build(*, json: bool, dry_run: bool, **options: Any) -> None:
     MAKE,
     COMPILE,
     SETTINGS,
-    {"output": ("dist", "folder for the wheel (default: dist)", "PATH")},
+    {
+        "output": ("dist", "folder for the wheel (default: dist)", "PATH"),
+        "libtensorflow": (False, "also compile TensorFlow's C library: libtensorflow-ID.tar.gz beside the wheel"),
+    },
     HOST,
     JSON,
     examples=(
@@ -77,12 +81,12 @@ def build(*, json: bool, dry_run: bool, **options: Any) -> None:
         "invoke wheel --target mkl --no-container    # without a container engine",
     ),
 )
-def wheel(*, output: str, no_container: bool, json: bool, **options: Any) -> None:
+def wheel(*, output: str, libtensorflow: bool, no_container: bool, json: bool, **options: Any) -> None:
     """Compile only the wheel, and write a JSON file beside it that says how it was built."""
     from tfbuild.pipeline import host
     from tfbuild.pipeline.maker import Maker
 
-    run = run_of(options)
+    run = replace(run_of(options), libtensorflow=libtensorflow)
     if no_container:
         # What has no meaning without an engine.
         for name in ("engine", "base", "network", "remote-executor"):
@@ -98,6 +102,7 @@ def wheel(*, output: str, no_container: bool, json: bool, **options: Any) -> Non
         print_notes(chosen)
         exported = Maker(run=run).wheel(chosen, Path(output))
     files = {"wheel": str(exported.wheel), "sidecar": str(exported.sidecar), "sha256": exported.sha256}
+    files |= {"libtensorflow": str(exported.library)} if exported.library else {}
     result({"id": chosen.id, **files}, str(exported.wheel), json=json)
 
 

@@ -30,9 +30,7 @@ ON_ENGINE: Options = {"engine": RUN["engine"]}
 HOST = declared(WheelRequest)
 JSON: Options = {"json": Option(False, "print JSON to stdout")}
 REGISTRY: Options = {
-    "registry": Option(
-        "", "repository: HOST/PATH, such as ghcr.io/us/tfbuild (default: TFBUILD_REGISTRY, when set)", "HOST/PATH"
-    ),
+    "registry": Option("", "repository, such as ghcr.io/us/tfbuild (default: TFBUILD_REGISTRY, when set)", "HOST/PATH"),
     "ca-cert": RUN["ca-cert"],
 }
 
@@ -77,9 +75,7 @@ def certificates(ca_cert: str) -> Path | None:
     path = Path(name) if name else None
     if path is not None and not os.path.isfile(path):
         why = access_problem(path) or "not a file"
-        raise UsageError(
-            f"no CA certificates at {path}: {why}", hint="--ca-cert FILE or SSL_CERT_FILE must name a PEM file"
-        )
+        raise UsageError(f"no CA certificates at {path}: {why}", hint="name a PEM file by --ca-cert or SSL_CERT_FILE")
     return path
 
 

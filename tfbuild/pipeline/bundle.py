@@ -4,7 +4,6 @@ Each image is a stage of the Dockerfile, which takes it by an argument in the st
 layers once.
 """
 
-import hashlib
 import io
 import tarfile
 from collections.abc import Iterable
@@ -18,7 +17,7 @@ import msgspec
 from tfbuild.engine import Engine
 from tfbuild.engine.faults import translated
 from tfbuild.errors import BadMirror, UnknownImage
-from tfbuild.pipeline.build_context import Base, Context
+from tfbuild.pipeline.build_context import Base, Context, image_digest
 from tfbuild.plan import Build
 from tfbuild.util.files import Foreign, decode, members
 from tfbuild.util.progress import Progress
@@ -68,13 +67,9 @@ class Bundle:
             known = ", ".join(row.id for row in self.listing.builds)
             raise BadMirror(f"{self.path} is not for {build.id}, but for {known}", hint=BUNDLE_HINT)
         if row.context != context.digest:
-            raise BadMirror(
-                f"{self.path} was made for {build.id} by other options, or by another tfbuild", hint=BUNDLE_HINT
-            )
+            raise BadMirror(f"{self.path} was made by other options, or by another tfbuild", hint=BUNDLE_HINT)
         if image and VENV not in row.images:
-            raise BadMirror(
-                f"{self.path} has only what `invoke wheel` needs", hint="invoke bundle without --wheel-only"
-            )
+            raise BadMirror(f"{self.path} lacks what an image needs", hint="invoke bundle without --wheel-only")
         return row
 
     def load(self, engine: Engine, build: Build, context: Context, progress: Progress) -> Base:
@@ -97,7 +92,7 @@ class Bundle:
 
 def image_name(context: Context, base: Base, argument: str) -> str:
     """Return the name of the image that takes the place of a stage."""
-    key = hashlib.sha256(f"{context.digest} {base.digest}".encode()).hexdigest()[:12]
+    key = image_digest(context.digest, base.digest).partition(":")[2][:12]
     return f"{REPOSITORY}:{key}-{STAGES[argument]}"
 
 

@@ -157,8 +157,10 @@ def run_builder(
     progress, watch, started = settings.progress, BazelWatch(), _left(run)
     compiles = build.toolchain is not None and not run.reuse and stage not in NOT_COMPILING
     share = _share(builder, build, run, progress) if compiles else None
+    arguments = {**settings.build_args, **({"LIBTENSORFLOW": "1"} if run.libtensorflow else {})}
+    settings = replace(settings, build_args=arguments, network=run.network)
     with temporary_folder() as folder:
-        settings = replace(settings, secrets=_secrets(builder, build, run, share, folder), network=run.network)
+        settings = replace(settings, secrets=_secrets(builder, build, run, share, folder))
         watched = replace(settings, watch=watch.show, seconds=started + GRACE_SECONDS if run.seconds else None)
         try:
             if output is None:

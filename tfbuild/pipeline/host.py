@@ -63,10 +63,7 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
         settings = BuildSettings(log=log, progress=progress, no_cache=run.no_cache)
         run_builder(here, build, run, context.folder, settings, stage="export", output=scratch)
         with files.writing(output):
-            exported = wheels.collect(build, scratch, output, context=context.digest, host=host.described())
-    for line in exported.audit.lines():
-        progress(line)
-    return exported
+            return wheels.collect(build, scratch, output, progress, context=context.digest, host=host.described())
 
 
 # --- the steps --------------------------------------------------------------------------------------------------------
@@ -84,9 +81,7 @@ class LocalBuilder:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w./+@-]+", str(self.root), re.ASCII):
-            raise UsageError(
-                f"Bazel cannot run in a path with such characters: {self.root}", hint="run in another folder"
-            )
+            raise UsageError(f"Bazel cannot run in a path like {self.root}", hint="run in another folder")
 
     @property
     def data_root(self) -> Path:
@@ -226,7 +221,8 @@ class LocalBuilder:
             settings.watch(step, line)
 
         command = ["sh", f"{self.root}/mnt/{script}", *arguments]
-        code = process.logged(command, self._environment, settings.log, read, settings.seconds)
+        env = {**self._environment, **settings.build_args}
+        code = process.logged(command, env, settings.log, read, settings.seconds)
         if not code:
             return
         text = "".join(f"\n  {line}" for line in last if line.strip())

@@ -192,10 +192,7 @@ class Maker:
                 files.remove(scratch)
             self.run_builder(build, base, context, stage="export", output=scratch, no_cache=self.run.no_cache)
             with files.writing(output, OUTPUT_HINT):
-                exported = wheel.collect(build, scratch, output, context=context.digest, base=base.digest)
-        for line in exported.audit.lines():
-            self.progress(line)
-        return exported
+                return wheel.collect(build, scratch, output, self.progress, context=context.digest, base=base.digest)
 
     # --- a bundle -----------------------------------------------------------------------------------------------------
 
@@ -353,7 +350,5 @@ def given_at_build(env: Mapping[str, str]) -> dict[str, str]:
     repository = f"{env.get('GITHUB_SERVER_URL')}/{env.get('GITHUB_REPOSITORY')}"
     source = env.get(SOURCE_VARIABLE) or (repository if env.get("GITHUB_ACTIONS") == "true" else "")
     if source and not (WEB_ADDRESS.fullmatch(source) and source.isprintable()):
-        raise UsageError(
-            f"{SOURCE_VARIABLE} is {source!r}, which is not a URL", hint="for example https://github.com/us/tfbuild"
-        )
+        raise UsageError(f"{SOURCE_VARIABLE} is not a URL: {source!r}", hint="such as https://github.com/us/tfbuild")
     return {SOURCE: source} if source else {}

@@ -21,10 +21,11 @@ from tfbuild.util.quantities import limit_seconds, positive
 class Run:
     """What applies to everything that one command makes.
 
-    `mirror`: a URL; `bundle` takes the place of all downloads. `jobs`: 0 for as many as fit;
-    `seconds`: the time limit from `started` (monotonic) on, 0 for none. `disk`: bytes that must be free, None for the
-    default. `work`: the folder of contexts and logs; `reports`: that of verification reports. `throughput`: whether
-    verification compares speeds. `reuse`: the image from which TensorFlow is taken, in place of installing it.
+    `mirror`: a URL; `bundle` takes the place of all downloads. `jobs`: 0 for as many as fit; `seconds`: the time limit
+    from `started` (monotonic) on, 0 for none. `disk`: bytes that must be free, None for the default. `libtensorflow`:
+    whether the C library comes with a wheel. `work`: the folder of contexts and logs; `reports`: that of verification
+    reports. `throughput`: whether verification compares speeds. `reuse`: the image from which TensorFlow is taken, in
+    place of installing it.
     """
 
     engine: str = ""
@@ -38,6 +39,7 @@ class Run:
     seconds: float = 0.0
     disk: int | None = None
     no_cache: bool = False
+    libtensorflow: bool = False
     verify: bool = True
     throughput: bool = True
     reverify: bool = False

@@ -21,6 +21,7 @@ from tfbuild import __version__
 from tfbuild.errors import BadInput, BuildFailed, Stale
 from tfbuild.plan import Build, source
 from tfbuild.util.files import decode, read_regular, replace_file, whole
+from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import cause
 
 SCHEMA = "tfbuild.wheel/1"
@@ -30,8 +31,6 @@ EXPORTED_HINT = "a wheel that `invoke wheel` wrote, with its .json beside it"
 # What a machine in a base's place leaves open in a plan, and what is said of it.
 PLACE_FIELDS = {"base_image", "base_distribution", "notes"}
 MANYLINUX = re.compile(r"manylinux_([0-9]{1,4})_([0-9]{1,4})_\w+")
-# Names from before PEP 600, which put glibc's version into the name.
-OLD_NAMES = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 SYMBOL = re.compile(r"([A-Z]+)_(\d+(?:\.\d+)*)")
 
 
@@ -40,22 +39,24 @@ class Exported:
     wheel: Path
     sidecar: Path
     sha256: str
-    audit: "Audit"
+    library: Path | None
 
 
 def collect(
     build: Build,
     scratch: Path,
     output: Path,
+    progress: Progress,
     *,
     context: str,
     base: str = "",
     host: Mapping[str, str] | None = None,
 ) -> Exported:
-    """Move the wheel from the builder's `scratch` folder to `output`, and write its sidecar there.
+    """Move the wheel, and TensorFlow's C library if it was compiled, from the builder's `scratch` folder to `output`.
 
-    `context` and `base`: digests; `host`: what compiled it in place of a container. Raises BuildFailed where the
-    builder made no wheel, more than one, or one without machine code.
+    A sidecar is written beside the wheel, and what users must know of it is said. `context` and `base`: digests;
+    `host`: what compiled it in place of a container. Raises BuildFailed where the builder made no wheel, more than one,
+    or one without machine code.
     """
     wheels = sorted(scratch.glob("*.whl"))
     if len(wheels) != 1:
@@ -67,6 +68,11 @@ def collect(
         shutil.move(wheels[0], part)
         # The sidecar of an earlier wheel must not stay beside this one, should this one be refused below.
         sidecar.unlink(missing_ok=True)
+    library = None
+    for archive in scratch.glob("libtensorflow*"):
+        library = output / f"libtensorflow-{build.id}.tar.gz"
+        with whole(library) as part:
+            shutil.move(archive, part)
     sha256 = source.digest(wheel)
     audit = audit_wheel(wheel)
     records = {name: (scratch / name).read_text(encoding="utf-8") for name in RECORDS}
@@ -86,10 +92,13 @@ def collect(
         "context": context,
         "plan": build.to_json(),
         "audit": audit.to_json(),
+        "libtensorflow": {"file": library.name, "sha256": source.digest(library)} if library else None,
         "records": records,
     }
     replace_file(sidecar, json.dumps(content, indent=2) + "\n")
-    return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256, audit=audit)
+    for line in audit.lines():
+        progress(line)
+    return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256, library=library)
 
 
 class CompiledWheel(msgspec.Struct):
@@ -211,6 +220,6 @@ def _newest(symbols: Iterable[str]) -> dict[str, str]:
 
 def glibc(tag: str) -> tuple[int, int] | None:
     """Return the glibc of a platform tag: (2, 28) for manylinux_2_28_x86_64, None for linux_x86_64."""
-    if match := MANYLINUX.fullmatch(tag):
-        return int(match[1]), int(match[2])
-    return next((version for name, version in OLD_NAMES.items() if re.fullmatch(rf"{name}_[a-z]\w+", tag)), None)
+    # Of the names without a version, that of the supported releases.
+    match = MANYLINUX.fullmatch(tag.replace("manylinux2014_", "manylinux_2_17_"))
+    return (int(match[1]), int(match[2])) if match else None
