@@ -183,6 +183,8 @@ pack() {
 }
 why=failed
 if [ "$code" != 0 ]; then
+    # Bazel's own code for it.
+    [ "$code" != 8 ] || why=interrupted
     ! late || why='time limit'
 elif pack "$@"; then
     why="done"

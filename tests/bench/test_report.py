@@ -227,7 +227,11 @@ def test_a_report_without_a_result_says_why(rows: tuple[ExperimentResult, ...], 
     ],
 )
 def test_a_report_is_named_after_what_was_measured(image: Subject, name: str, file: str) -> None:
-    assert reporting.report_path(replace(report(), image=image), Path("r"), name) == Path("r") / f"{file}.json"
+    found = replace(report(), image=image)
+    assert reporting.report_path(found, Path("r"), name) == Path("r") / f"{file}.json"
+    # A model's report takes the place of no other one, and no path is made of its folder's name.
+    own = reporting.report_path(found, Path("r"), name, "my model/1")
+    assert own == Path("r") / (f"{file}.json" if name else f"{file}-my-model-1.json")
 
 
 def test_what_was_not_measured_is_listed_by_its_reason() -> None:

@@ -1,6 +1,7 @@
 """Reading Bazel's output and the options of a compile, and running compile.sh."""
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -190,11 +191,13 @@ def compile_in(
 
 
 def test_bazel_s_files_are_kept_by_the_digest_of_its_flags(tmp_path: Path) -> None:
-    for code in (0, 7):
+    for code, why in ((0, "done"), (7, "failed"), (8, "interrupted")):
         completed = compile_in(tmp_path, code=code)
         assert completed.returncode == code, completed.stderr
         kept = tmp_path / "mnt/cache/runs" / hashlib.sha256(b"build --copt=-mavx\n").hexdigest()
         assert {file.name for file in kept.iterdir()} == {"bazel.log", "profile.json.gz", "sittings.jsonl"}
+        last = (kept / "sittings.jsonl").read_text().splitlines()[-1]
+        assert json.loads(last)["why"] == why
 
 
 NAME = "2.0.0-cpu-py3.7-avx"

@@ -113,19 +113,19 @@ def run(
             sys.stdout.write(records.to_json(report))
         else:
             reporting.show_report(report)
-        path = write_report(report, reports, name)
+        path = write_report(report, reports, name, str(chosen.model.get("model", "")))
         if not json:
             print(f"report {path.with_suffix('.html')}", file=sys.stderr)
         if report.interrupted:
             raise Interrupted(f"interrupted; the results so far are in {path}")
 
 
-def write_report(report: BenchReport, folder: Path, name: str = "") -> Path:
-    """Write JSON and a page, each whole or not at all; return the path of the JSON.
+def write_report(report: BenchReport, folder: Path, name: str = "", model: str = "") -> Path:
+    """Write JSON and a page, each whole or not at all; return the path of the JSON. `name`, `model`: see report_path.
 
     Raises UsageError if a file cannot be written, DiskFull if no space is left.
     """
-    target = reporting.report_path(report, folder, name)
+    target = reporting.report_path(report, folder, name, model)
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         files.replace_file(target, records.to_json(report))

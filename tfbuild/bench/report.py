@@ -50,13 +50,14 @@ def emptiness(report: BenchReport) -> str:
     return "; ".join([*reasons][:MOST_REASONS]) or "it has no experiment"
 
 
-def report_path(report: BenchReport, folder: Path, name: str = "") -> Path:
-    """Return NAME.json; without a name bench-ID.json, by tfbuild's identifier of the image, its id or release."""
+def report_path(report: BenchReport, folder: Path, name: str = "", model: str = "") -> Path:
+    """Return NAME.json; without a name bench-ID.json, by tfbuild's identifier of the image, its id or release, and for
+    a SavedModel bench-ID-MODEL.json."""
     if name:
         return folder / f"{name}.json"
     prefix, _, digest = report.image.id.partition(":")
     other = digest[:12] if prefix == "sha256" else f"tensorflow-{report.software.tensorflow}"
-    identifier = read_labels(report.image.labels).id or other
+    identifier = "-".join(filter(None, (read_labels(report.image.labels).id or other, model)))
     return folder / f"bench-{re.sub(r'[^A-Za-z0-9_.+-]', '-', identifier)}.json"
 
 
