@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.commandline import invoke
 from tests.plan.test_selection import chosen
 from tests.plan.test_source import DOUBLE
 from tests.rows import each
@@ -56,6 +57,13 @@ def saved(path: Path, *, tags: tuple[str, ...] = (OURS,), annotated: str = OURS,
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content.encode()))
     return path
+
+
+@pytest.mark.parametrize("option", ["--no-container", "--libtensorflow"])
+def test_a_bundle_is_refused_where_it_lacks_what_is_asked_for(option: str, tmp_path: Path) -> None:
+    refused = invoke("wheel", option, "--mirror", str(saved(tmp_path / "bundle.tar")), code=2).stderr
+    assert option in refused
+    assert "--mirror URL" in refused
 
 
 def headed(path: Path, kind: bytes, size: int, packed: Callable[[bytes], bytes] = bytes) -> Path:

@@ -87,13 +87,14 @@ def wheel(*, output: str, libtensorflow: bool, no_container: bool, json: bool, *
     from tfbuild.pipeline.maker import Maker
 
     run = replace(run_of(options), libtensorflow=libtensorflow)
+    if run.bundle and (no_container or libtensorflow):
+        why = "--no-container uses no images" if no_container else "it lacks what --libtensorflow downloads"
+        raise UsageError(f"a bundle is of no use here: {why}", hint="--mirror URL")
     if no_container:
         # What has no meaning without an engine.
         for name in ("engine", "base", "network", "remote-executor"):
             if options[name.replace("-", "_")] not in ("", OF_REQUESTS[name].default):
                 raise UsageError(f"--{name} cannot be combined with --no-container", hint="leave one of them out")
-        if run.bundle:
-            raise UsageError("a bundle is images, which --no-container does not use", hint="--mirror URL")
         chosen, machine = select_on_host(make(Request, options))
         print_notes(chosen)
         exported = host.wheel(chosen, machine, run, Path(output), Progress())
