@@ -113,7 +113,7 @@ END
         echo "tfbuild: the remote executor is of no use: $why"
     fi
 }
-# All trees have these parts of the C library's archive; those of 2025 and later have no target for the whole.
+# All trees have these parts of the C library's archive; since 2025 they have no target for the whole.
 package=tensorflow/tools/lib_package parts='clib cheaders eager_cheaders clicenses'
 {
     echo "$target"
@@ -169,6 +169,7 @@ if grep '[Ee]xpected \(hash\|digest\).* not match' "$kept/bazel.log" > /dev/null
 fi
 library() {
     folder=$top/var/tmp/bazel/library
+    rm -rf "$folder"
     mkdir "$folder" || return 1
     for part in $parts; do
         tar --extract --file="bazel-bin/$package/$part.tar" --directory="$folder" || return 1

@@ -66,6 +66,11 @@ def test_memory_is_the_machine_s_or_a_lower_limit_of_the_cgroup(files: dict[str,
         (worker.throttled, {"cpu/cpu.stat": "nr_throttled 3\n"}, 3),
         (worker.throttled, {"cpu.stat": "nr_periods 9\n"}, 0),
         (lambda: probes.used("VmHWM"), {"/proc/self/status": "VmPeak: 9 kB\nVmHWM:\t 2048 kB\nVmRSS: 7 kB\n"}, 2),
+        (
+            lambda: probes.used("VmRSS", "HugetlbPages"),
+            {"/proc/self/status": "VmRSS: 1024 kB\nHugetlbPages: 2048 kB\n"},
+            3,
+        ),
         # Of a kernel without them.
         (lambda: probes.used("HugetlbPages"), {"/proc/self/status": "Name: x\nVmRSS: 7 kB\n"}, 0),
         # All but idle (4) and waiting for disks (5); guests are in the first two already.

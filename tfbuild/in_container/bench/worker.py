@@ -251,7 +251,7 @@ def sample(workload: Any, inner: int) -> WorkerSample:
         traces=workload.traces(),
         faults=resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faulted,
         throttled=throttled() - stopped,
-        rss=used("VmRSS"),
+        rss=used("VmRSS", "HugetlbPages"),
     )
 
 

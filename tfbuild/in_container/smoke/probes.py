@@ -193,10 +193,10 @@ def numa_nodes(folder: str = "/sys/devices/system/node") -> list[set[int]]:
     return [cpus for cpus in nodes if cpus]
 
 
-def used(kind: str) -> float:
-    """Return this process's memory in MiB: its "VmRSS", or "VmHWM", the most so far, or "HugetlbPages"."""
+def used(*kinds: str) -> float:
+    """Return MiB of this process: "VmRSS", which "HugetlbPages" are no part of, or "VmHWM", its most so far."""
     with open("/proc/self/status") as file:
-        return sum(int(line.split()[1]) for line in file if line.startswith(f"{kind}:")) / 1024
+        return sum(int(line.split()[1]) for line in file if line.split(":")[0] in kinds) / 1024
 
 
 def memory() -> float:
