@@ -23,10 +23,12 @@ def test_every_option_of_the_verbs_that_make_images_is_read(name: str) -> None:
     offered = {option.replace("-", "_") for option in {**VERBS[name].settings, **VERBS[name].options}}
     request, run = ({field.name for field in fields(kind)} for kind in (Request, RunRequest))
     assert offered >= request
-    own = {"build": {"dry_run"}, "wheel": {"output", "no_container"}, "bundle": {"output", "wheel_only", "dry_run"}}[
-        name
-    ]
-    assert offered - request - run == {"options", "json", *own}
+    own = {
+        "build": {"dry_run"},
+        "wheel": {"output", "libtensorflow", "no_container"},
+        "bundle": {"output", "wheel_only", "dry_run"},
+    }
+    assert offered - request - run == {"options", "json", *own[name]}
     lacking = run - offered
     assert lacking == set() if name == "build" else lacking >= {"no_verify", "no_throughput", "reverify", "reuse"}
 
