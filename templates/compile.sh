@@ -113,8 +113,13 @@ END
         echo "tfbuild: the remote executor is of no use: $why"
     fi
 }
-# All trees have these parts of the C library's archive; since 2025 they have no target for the whole.
+# Trees have these parts of the C library's archive, also where they have no target for the whole. The pywrap rules, by
+# which official wheels are compiled from 2.19 on, leave out the library itself.
 package=tensorflow/tools/lib_package parts='clib cheaders eager_cheaders clicenses'
+rules=$(cat .bazelrc "$top/mnt/all.bazelrc" 2> /dev/null | sed -n 's/.*=USE_PYWRAP_RULES=//p' | tail -n 1)
+case ${LIBTENSORFLOW:-}$rules in
+    1[1T]*) die 'the pywrap rules, by which this wheel is compiled, make no C library; before 2.19 there are none' ;;
+esac
 {
     echo "$target"
     [ -z "${LIBTENSORFLOW:-}" ] || for part in $parts; do echo "//$package:$part"; done

@@ -203,6 +203,17 @@ def test_bazel_s_files_are_kept_by_the_digest_of_its_flags(tmp_path: Path) -> No
 NAME = "2.0.0-cpu-py3.7-avx"
 
 
+@pytest.mark.parametrize(("rules", "begins"), [("True", False), ("1", False), ("False", True)])
+def test_rules_that_make_no_c_library_are_named_before_the_compile(
+    rules: str, begins: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIBTENSORFLOW", "1")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/.bazelrc").write_text(f"common --repo_env=USE_PYWRAP_RULES={rules}\n")
+    completed = compile_in(tmp_path)
+    assert ("compiling" in completed.stdout, "make no C library" in completed.stderr) == (begins, not begins)
+
+
 def test_a_record_or_profile_that_cannot_be_written_ends_no_compile(tmp_path: Path) -> None:
     record = tmp_path / f"mnt/cache/b1/sittings/{NAME}.jsonl"
     completed = compile_in(tmp_path, profile=f'rm {record}; mkdir {record}; echo other > "$profile.gz"')
