@@ -113,17 +113,18 @@ END
         echo "tfbuild: the remote executor is of no use: $why"
     fi
 }
-# Trees have these parts of the C library's archive, also where they have no target for the whole. The pywrap rules, by
-# which official wheels are compiled from 2.19 on, leave out the library itself.
+echo "$target" > "$top/mnt/targets"
+# Trees have these parts of the C library's archive, also where they have no target for the whole.
 package=tensorflow/tools/lib_package parts='clib cheaders eager_cheaders clicenses'
-rules=$(cat .bazelrc "$top/mnt/all.bazelrc" 2> /dev/null | sed -n 's/.*=USE_PYWRAP_RULES=//p' | tail -n 1)
-case ${LIBTENSORFLOW:-}$rules in
-    1[1T]*) die 'the pywrap rules, by which this wheel is compiled, make no C library; before 2.19 there are none' ;;
-esac
-{
-    echo "$target"
-    [ -z "${LIBTENSORFLOW:-}" ] || for part in $parts; do echo "//$package:$part"; done
-} > "$top/mnt/targets"
+if [ -n "${LIBTENSORFLOW:-}" ]; then
+    # Official wheels are compiled by these rules from 2.19 on. Of several settings, Bazel takes the last one.
+    case $(cat .bazelrc "$top/mnt/all.bazelrc" 2> /dev/null | sed -n 's/.*=USE_PYWRAP_RULES=//p' | tail -n 1) in
+        1* | T*) die 'this wheel is compiled by pywrap rules, which make no C library; releases before 2.19 have none' ;;
+    esac
+    for part in $parts; do
+        echo "//$package:$part"
+    done >> "$top/mnt/targets"
+fi
 # Analysis first: a wrong Bazel, config, variable or target fails within minutes, before anything is compiled.
 compile() {
     bazel_build --nobuild --profile="$top/mnt/analysis.json" --target_pattern_file="$top/mnt/targets"
@@ -172,6 +173,7 @@ if grep '[Ee]xpected \(hash\|digest\).* not match' "$kept/bazel.log" > /dev/null
         compile
     fi
 fi
+# Packs the parts of the C library into one archive, the same for the same parts.
 library() {
     folder=$top/var/tmp/bazel/library
     rm -rf "$folder"
@@ -189,7 +191,7 @@ pack() {
 }
 why=failed
 if [ "$code" != 0 ]; then
-    # Bazel's own code for it.
+    # Bazel's code for a build that was interrupted.
     [ "$code" != 8 ] || why=interrupted
     ! late || why='time limit'
 elif pack "$@"; then

@@ -304,7 +304,7 @@ def executed(text: str) -> int:
     return int(match[1]) if match else 0
 
 
-# Bazel names each kernel as it begins: with two actions at once, when the fourth begins, two have ended.
+# Bazel names each kernel as it begins.
 NAMED = ("--jobs", "2", "--bazel-flag=--subcommands")
 
 
@@ -325,16 +325,16 @@ def begun(path: Path) -> int:
 def test_a_time_limit_stops_in_good_order_and_keeps_what_is_compiled(wheel: Run, fresh: Fresh) -> None:
     values = {"45s": "45.0 s", "2m": "2 min 00 s", "5m": "5 min 00 s"}
     for limit, spelled in values.items():
-        stopped = wheel("x86-64-v3", "--source", str(fresh.endless), "--time-limit", limit, *NAMED, code=75)
+        stopped = wheel("x86-64-v3", "--source", str(fresh.endless), "--time-limit", limit, code=75)
         assert f"stopped at the time limit of {spelled}" in stopped.stderr
         assert "the same command continues from there" in stopped.stderr
-        # A busy machine needs longer for the first kernels: when the fourth begins, two have ended.
-        if begun(log(fresh.endless, bazel_flag=("--subcommands",))) >= 4:
+        # A busy machine needs longer for the kernels, after which only the endless action runs.
+        text = log(fresh.endless).read_text(errors="replace")
+        if re.search(r"\] Executing genrule //tensorflow/double:endless; \d+s [\w, -]+$", text, re.MULTILINE):
             break
     assert "hint: the same command continues from there" in stopped.stderr
     done = wheel("x86-64-v3", "--source", str(fresh.tree))
-    # Two kernels are kept, perhaps no more; the others, linking and packing are as many as all kernels are.
-    assert executed(done.stderr) <= KERNELS
+    assert executed(done.stderr) < KERNELS
     sittings = ROOT / "build" / json.loads(done.stdout)["id"] / "sittings.jsonl"
     rows = [json.loads(line) for line in sittings.read_text().splitlines()[-2:]]
     assert [row["why"] for row in rows] == ["time limit", "done"]

@@ -75,7 +75,7 @@ def certificates(ca_cert: str) -> Path | None:
     path = Path(name) if name else None
     if path is not None and not os.path.isfile(path):
         why = access_problem(path) or "not a file"
-        raise UsageError(f"no CA certificates at {path}: {why}", hint="name a PEM file by --ca-cert or SSL_CERT_FILE")
+        raise UsageError(f"no CA certificates at {path}: {why}", hint="--ca-cert FILE or SSL_CERT_FILE, a PEM file")
     return path
 
 

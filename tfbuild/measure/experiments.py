@@ -42,10 +42,10 @@ class Arm(Facts, frozen=True):
     """One side of a comparison; the first of an experiment is its baseline.
 
     `env`: variables to set ("": to unset); arms with different `env`, `process` or `image` run in separate processes.
-    `malloc`: part of the file name of the allocator that it must have; `place`: for an arm with a process of its own.
-    `code`: the line that brings the arm's gain to a program. In texts, {cpus} is the number of CPUs here, {half} half
-    of it and {fourfold} four times it, {model} the user's own model, {least} and {batch} the batches that a sweep
-    found; an arm is left out if such a number makes its environment equal to another arm's, or if there is one node.
+    `malloc`: part of the file name of the allocator that it must have; `place`: where its memory is. `code`: the line
+    that brings the arm's gain to a program. In texts, {cpus} is the number of CPUs here, {half} half of it and
+    {fourfold} four times it, {model} the user's own model, {least} and {batch} the batches that a sweep found; an arm
+    is left out if such a number makes its environment equal to another arm's, or if it needs several NUMA nodes.
     """
 
     name: str

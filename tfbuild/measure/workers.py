@@ -122,8 +122,10 @@ class Pool:
         command = ["python", f"{probe.FOLDER}/bench", key.place, *unset]
         env = {**WORKER_ENV, **({} if key.gpus else NO_GPU), **dict(key.env)}
         copied = {} if self.sandbox else {**probe.probe_files(), **self.more}
-        huge, own = key.place == "huge", self.sandbox
-        return self.engine.worker(key.image, command, env=env, files=copied, gpus=key.gpus, huge=huge, sandbox=own)
+        huge = key.place == "huge"
+        return self.engine.worker(
+            key.image, command, env=env, files=copied, gpus=key.gpus, huge=huge, sandbox=self.sandbox
+        )
 
     def turn(self, key: Key) -> int:
         """Return which start of this worker runs now, counted from 1; 0 if none does."""

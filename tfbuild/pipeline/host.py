@@ -81,7 +81,7 @@ class LocalBuilder:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w./+@-]+", str(self.root), re.ASCII):
-            raise UsageError(f"Bazel cannot run in a path like {self.root}", hint="run in another folder")
+            raise UsageError(f"Bazel cannot run in a path with such characters: {self.root}", hint="use another folder")
 
     @property
     def data_root(self) -> Path:

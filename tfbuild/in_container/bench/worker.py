@@ -129,8 +129,8 @@ class Dropped:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the loop. `arguments`: whether it stays on one NUMA node ("node"), whose memory the kernel then gives it, and
-    environment variables to unset, since an engine can only set them to ""."""
+    """Run the loop. `arguments`: the arm's place, of which "node" means to stay on one NUMA node, whose memory is then
+    used; and environment variables to unset, since an engine can only set them to ""."""
     if arguments.pop(0) == "node":
         os.sched_setaffinity(0, numa_nodes()[0])
     for name in arguments:

@@ -194,7 +194,7 @@ def numa_nodes(folder: str = "/sys/devices/system/node") -> list[set[int]]:
 
 
 def used(*kinds: str) -> float:
-    """Return MiB of this process: "VmRSS", which "HugetlbPages" are no part of, or "VmHWM", its most so far."""
+    """Return this process's memory in MiB: "VmRSS" and "HugetlbPages", counted apart, or "VmHWM", its most so far."""
     with open("/proc/self/status") as file:
         return sum(int(line.split()[1]) for line in file if line.split(":")[0] in kinds) / 1024
 
