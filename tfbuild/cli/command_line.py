@@ -47,9 +47,9 @@ def main(words: Sequence[str], verbs: Mapping[str, Verb]) -> None:
             print(help_pages.of_verb(verbs[name]) if name else help_pages.overview(verbs))
         elif first.startswith("-"):
             after = next((word for word in words if word in verbs), "build")
-            line = shlex.join([after, *(word for word in words if word != after)])
-            hint = f"invoke {line}; invoke --list shows all verbs"
-            raise UsageError(f"{first.partition('=')[0]} must come after a verb", hint=hint)
+            line = [after, *(word for word in words if word != after)]
+            calls(line, verbs)  # refuses an option that the verb does not have
+            raise UsageError(f"{first.partition('=')[0]} must come after a verb", hint=f"invoke {shlex.join(line)}")
         else:
             for call in calls(words, verbs):
                 call.run()
