@@ -2,9 +2,9 @@
 
 import re
 
-from tests.facts.digests import of_project, wanted
 from tfbuild.facts import releases
 from tfbuild.plan import wheel
+from tools.wheel_digests import of_project, wanted
 
 
 def test_every_official_wheel_has_a_digest_of_its_own() -> None:

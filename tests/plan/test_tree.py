@@ -7,12 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.facts import newest, propose
+from tests.facts import newest
 from tests.rows import each
 from tfbuild import plan
 from tfbuild.errors import BadInput, Unsupported
 from tfbuild.facts import release_table, releases
 from tfbuild.plan import Request, cuda
+from tools import propose
 
 NEXT = "2.99.0"
 BAZELRC = """\

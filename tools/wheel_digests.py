@@ -1,6 +1,6 @@
 """The digests of TensorFlow's official wheels, as PyPI tells them.
 
-    python -m tests.facts.digests > tfbuild/facts/wheel_digests.json
+    python -m tools.wheel_digests > tfbuild/facts/wheel_digests.json
 
 Files on PyPI never change, so that what is written once holds. Each release that PyPI has and the facts know gets its
 rows: a wheel by its requirement, Python and architecture.

@@ -1,4 +1,4 @@
-"""Propose the rows of releases.toml for a new release, from its source tree: python -m tests.facts.propose FOLDER
+"""Propose the rows of releases.toml for a new release, from its source tree: python -m tools.propose FOLDER
 
 Each row is to be read, and pasted behind the one that it ends; the last lines name facts of the newest release that the
 tree no longer has. What the tree does not say (failures, other compilers) stays to be looked up.
