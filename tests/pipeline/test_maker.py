@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cpu.machines import machine
+from tests.facts import newest
 from tests.pipeline import test_wheel_audit as audited
 from tests.pipeline.memory_engine import BASE, COMPILED, MemoryEngine, holding
 from tests.pipeline.memory_engine import engine as engine
@@ -58,6 +60,16 @@ def test_a_baseline_stays_valid_when_another_run_renames_it(tmp_path: Path) -> N
     # It is run by its id, which stays, and reported by the name that it had.
     assert (baseline.ref, baseline.id) == (unverified, "sha256:1")
     assert baseline.id in engine.names.values()
+
+
+def test_a_release_without_an_official_wheel_yet_is_compared_with_the_newest_that_has_one(tmp_path: Path) -> None:
+    name = f"tfbuild:{newest.official(python='3.13')}"
+    baseline = baseline_of(replace(COMPILED, release="2.99.0", python="3.13"), holding({name: "sha256:1"}), tmp_path)
+    assert isinstance(baseline, Baseline)
+    assert baseline.ref == name
+    # An image's labels say what they like.
+    old = baseline_of(replace(COMPILED, release="1.15.0"), holding({name: "sha256:1"}), tmp_path)
+    assert old == verifying.NO_BASELINE
 
 
 @each(

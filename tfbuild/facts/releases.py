@@ -77,8 +77,8 @@ def _full(text: str) -> str:
 
 
 def nearest(release: str) -> str:
-    """Return the newest known release that is not newer than `release`, whose facts stand in for its own."""
-    return next(name for name in newest_first() if version(name) <= base(release))
+    """Return the newest known release that is not newer than `release`, whose facts stand in for its own, else ""."""
+    return next((name for name in newest_first() if version(name) <= base(release)), "")
 
 
 def release_of_wheel(number: Version) -> str:

@@ -158,7 +158,7 @@ class Maker:
         if not self.run.throughput:
             return "it was left out (--no-throughput)"
         try:
-            wheel = plan.official_build(build)
+            wheel = plan.official_build(build, nearest=True)
         except TfbuildError as error:
             self.progress(f"no official wheel to compare with: {error.reason}")
             return verifying.NO_BASELINE

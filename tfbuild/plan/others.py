@@ -14,16 +14,16 @@ from tfbuild.plan.request import Request
 from tfbuild.plan.wheel import newest_official
 
 
-def official_build(build: Build) -> Build:
-    """Return the build of the official wheel with which `build` is compared: itself if it is one.
+def official_build(build: Build, *, nearest: bool = False) -> Build:
+    """Return the build of the official wheel of its release, or of the `nearest` known: itself if it is one.
 
     Raises Unsupported if there is none.
     """
     if build.wheel.kind == "official":
         return build
-    release = build.release
+    release = releases.nearest(build.release) if nearest else build.release
     if not releases.known(release):
-        raise Unsupported(f"this tfbuild knows no official wheel of TensorFlow {release}", hint="name a release")
+        raise Unsupported(f"this tfbuild knows no official wheel of TensorFlow {build.release}", hint="name a release")
     request = Request(
         release=release, target=build.target, python=build.python, platform=build.platform, wheel="official"
     )
