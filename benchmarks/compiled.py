@@ -10,7 +10,7 @@ below `dist/` (from `invoke wheel`: a release's wheels have one file name, so ea
 that has not ended is recorded as under way.
 
 `--overrides` names a file of JSON that says what each folder is that took a repository's place, such as "0.0.10 of
-Debian: not the pinned 0.0.6".
+Debian: not the pinned 0.0.6". `--development`: the tree is of before the release, which is then written as 2.22.0.dev.
 """
 
 import argparse
@@ -31,11 +31,13 @@ def main() -> None:
     parser.add_argument("--dist", type=Path, default=Path("dist"), help="(default: dist)")
     parser.add_argument("--commit", default="", help="of the tree, where the source is a tree without its history")
     parser.add_argument("--overrides", type=Path, help="JSON: what each overriding folder is, by the repository's name")
+    parser.add_argument("--development", action="store_true", help="the source is a tree of before the release")
     options = parser.parse_args()
     builds = [read(name, options.build / name, options.reports, options.dist) for name in options.id]
     versions = optional(options.overrides) if options.overrides else {}
     for build in builds:
         build["commit"] = build["commit"] or options.commit
+        build["release"] += ".dev" if options.development else ""
         build["overrides"] = {repository: versions.get(repository) for repository in build["overrides"]}
     [release] = {build["release"] for build in builds}
     print(record(f"compiled-{release}", {"builds": builds}))
