@@ -228,11 +228,15 @@ def test_an_image_without_tensorflow_is_refused(start: str) -> None:
         bench("jpeg", engine=BenchEngine(Script(), start=start))
 
 
+def unread(_: str) -> None:
+    raise BrokenPipeError
+
+
 def test_the_verb_prints_and_writes_what_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stopped, reports = clock.stop(monkeypatch, rounds, session), tmp_path / "a" / "reports"
-    engines = [BenchEngine(Script(), clock=stopped, interrupted_by=most) for most in (10**9, 10**9, 20)]
+    engines = [BenchEngine(Script(), clock=stopped, interrupted_by=most) for most in (10**9, 10**9, 10**9, 20)]
     monkeypatch.setattr(Engine, "connect", lambda: engines.pop(0))
     monkeypatch.setattr(labels, "find_image", lambda _, name: name)
     chosen, jpeg = Settings(mode="full", budget=3000.0), experiments.select_experiments(["jpeg"], quick=False)
@@ -249,6 +253,12 @@ def test_the_verb_prints_and_writes_what_was_measured(
     (written,) = reports.glob("bench-2.21.0-mkl.json")
     assert written.read_text() == printed.out
     assert "report " not in printed.err
+    written.unlink()
+    with monkeypatch.context() as gone:
+        gone.setattr("sys.stdout", SimpleNamespace(write=unread))
+        with pytest.raises(BrokenPipeError):
+            command.run("tfbuild:x", jpeg, chosen, reports, json=True)
+    assert written.exists()
     with pytest.raises(Interrupted, match=rf"interrupted; the results so far are in {written}"):
         command.run("tfbuild:x", jpeg, chosen, reports, json=True)
     with pytest.raises(UsageError, match=r"--name '\.\./x' is not a valid name"):

@@ -84,6 +84,11 @@ def test_other_folders_are_no_installed_package(tmp_path: Path) -> None:
     for folder in (package, package.parent, Path("/")):
         with pytest.raises(BadInput, match="is not an installed TensorFlow"):
             look(folder)
+    damaged = install(tmp_path / "damaged")
+    for path in damaged.rglob("*.so*"):
+        path.unlink()
+    with pytest.raises(BadInput, match="is not an installed TensorFlow"):
+        look(damaged)
 
 
 def test_a_library_file_has_no_release(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import docker
 import msgspec
 import pytest
 
@@ -22,9 +23,11 @@ from tests.verify.test_report import report
 from tfbuild import __version__
 from tfbuild.context.labels import image_name, labels_of
 from tfbuild.engine import transfer
+from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import (
     BadInput,
     BadMirror,
+    BuildFailed,
     DiskFull,
     EngineMissing,
     RegistryRefused,
@@ -419,6 +422,41 @@ def test_a_bundle_has_the_stages_that_download_and_a_build_takes_them_from_there
     older = replace(again, listing=msgspec.structs.replace(listing, builds=builds))
     with pytest.raises(BadMirror, match="by other options, or by another tfbuild"):
         maker(engine, tmp_path, bundle=older, verify=False)[0].build(COMPILED)
+
+
+def test_a_bundle_that_ends_early_leaves_no_name_and_one_that_cannot_be_written_does_not_begin(
+    engine: MemoryEngine, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    made, _ = maker(engine, tmp_path, disk=None)
+    with pytest.raises(UsageError):
+        made.bundle((COMPILED,), tmp_path / "file" / "x")
+    assert engine.jobs == []
+
+    def end(settings: BuildSettings) -> None:
+        if len(engine.jobs) > 1:
+            raise BuildFailed("boom")
+
+    engine.works = end
+    with pytest.raises(BuildFailed):
+        made.bundle((COMPILED,), tmp_path / "x")
+    assert len(engine.jobs) == 2
+    assert not any(name.startswith("tfbuild-bundle:") for name in engine.names)
+
+
+@each("said, error", [("archive/tar: invalid tar header", BadMirror), ("write /x: no space left on device", DiskFull)])
+def test_a_bundle_that_the_engine_cannot_load_is_not_an_engine_that_is_missing(
+    said: str, error: type[Exception], engine: MemoryEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(_: object) -> None:
+        raise docker.errors.ImageLoadError(said)
+
+    output = tmp_path / "x"
+    maker(engine, tmp_path, disk=None)[0].bundle((COMPILED,), output)
+    monkeypatch.setattr(engine.images, "rows", [])
+    monkeypatch.setattr(engine.images, "load", load)
+    with pytest.raises(error, match=said):
+        maker(engine, tmp_path, bundle=bundle.read_bundle(output), verify=False)[0].build(COMPILED)
 
 
 def test_a_folder_is_no_bundle(tmp_path: Path) -> None:

@@ -130,6 +130,8 @@ def test_a_python_without_its_headers_lacks_a_package_and_is_asked_once(
     system = {"ID": "debian", "PRETTY_NAME": "Debian 12", "VERSION_CODENAME": "bookworm"}
     monkeypatch.setattr(daemon, "this_system", lambda: system)
     program(empty_path, "gcc-12")
+    (empty_path / "gcc").symlink_to("gone")
+    (empty_path / "gcc-13").symlink_to("gone")
     machine = machines.read_machine()
     assert (machine.system, machine.distribution) == ("Debian 12", "bookworm")
     assert machine.compilers == {"gcc-12": f"{empty_path}/gcc-12"}
@@ -194,7 +196,7 @@ SCRIPTS = {
     # As Bazel leaves folders.
     "source.sh": f'echo source "$@" {CALLED}; mkdir -p "$TFBUILD_ROOT/src/x"; chmod 555 "$TFBUILD_ROOT/src/x"',
     "edit.py": "",
-    "compile.sh": f'echo compile "$@" {CALLED}; mkdir "$TFBUILD_ROOT/wheel"; env > "$TFBUILD_ROOT/wheel/env"',
+    "compile.sh": f'echo compile "$@" {CALLED}; cd "$TFBUILD_ROOT"; mkdir wheel; env >wheel/env; touch mnt/all.bazelrc',
 }
 
 
@@ -271,6 +273,9 @@ def test_the_folder_has_what_a_builder_has(host: LocalBuilder, tmp_path: Path, m
     (context_of(host) / "bazelrc").write_text("build --override_repository=x=/opt/overrides/x\n")
     run(host, remote=remote, ca=tmp_path / "ca.pem")
     root, context = host.root, context_of(host)
+    # It had a remote's credentials.
+    assert not (root / "mnt/all.bazelrc").exists()
+    assert (root / "mnt").stat().st_mode & 0o777 == 0o700
     links = {str(path.relative_to(root)): os.readlink(path) for path in root.rglob("*") if path.is_symlink()}
     assert links.items() >= {
         "mnt/cache": "../cache", "home/.gitconfig": "../etc/gitconfig", "mnt/ca": f"{tmp_path}/ca.pem",

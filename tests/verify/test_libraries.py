@@ -15,8 +15,9 @@ from tests.verify.images import CC, FILES, FRAMEWORK, SITE, ImageEngine
 from tests.verify.test_configuration import image as right_image
 from tests.verify.test_labelled import LABELS
 from tfbuild.binary import LibraryUnreadable, inspector
+from tfbuild.context.labels import read_labels
 from tfbuild.engine import Engine
-from tfbuild.errors import BadInput
+from tfbuild.errors import BadInput, UsageError
 from tfbuild.util.files import temporary_folder
 from tfbuild.util.progress import Progress
 from tfbuild.verify import libraries, session
@@ -130,7 +131,17 @@ def test_an_installed_wheel_is_verified_as_its_image_would_be(version: str, code
     assert report.id.endswith("-installed"), "an image's own report stays"
 
 
+def test_an_installed_wheel_that_is_compiled_for_gpus_is_that_of_target_cuda(tmp_path: Path) -> None:
+    folder = environment(tmp_path, "2.21.0")
+    (about,) = (path / "python/platform" for path in folder.glob("lib/*/site-packages/tensorflow"))
+    about.mkdir(parents=True)
+    (about / "build_info.py").write_text("OrderedDict([('cudnn_version', '9'), ('is_cuda_build', True)])\n")
+    assert read_labels(libraries.InstalledWheel().image(str(folder)).labels).get("target") == "cuda"
+
+
 def test_an_environment_without_tensorflow_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="/bin/true is no Python"):
+        libraries.InstalledWheel().image("/bin/true")
     venv.create(tmp_path, symlinks=True)
     with pytest.raises(BadInput, match=f"{tmp_path} has no TensorFlow that pip installed"):
         libraries.InstalledWheel().image(str(tmp_path))

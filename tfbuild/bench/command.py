@@ -108,12 +108,14 @@ def run(
                 f"nothing was measured: {why}",
                 hint="no report was written; choose other experiments (--only) or give more time (--budget)",
             )
-        # Printed first: a disk that has become full meanwhile must not cost what was measured.
-        if json:
-            sys.stdout.write(records.to_json(report))
-        else:
-            reporting.show_report(report)
-        path = write_report(report, reports, name, str(chosen.model.get("model", "")))
+        # Neither a disk that has become full meanwhile nor a reader that is gone must cost what was measured.
+        try:
+            if json:
+                sys.stdout.write(records.to_json(report))
+            else:
+                reporting.show_report(report)
+        finally:
+            path = write_report(report, reports, name, str(chosen.model.get("model", "")))
         if not json:
             print(f"report {path.with_suffix('.html')}", file=sys.stderr)
         if report.interrupted:

@@ -64,7 +64,7 @@ def _primitives(observation: Observation) -> Iterator[Finding]:
     try:
         run = observation.pool.engine.run(
             observation.machine.image,
-            ["python", f"{probe.FOLDER}/bench"],
+            workers.program(),
             env={**workers.WORKER_ENV, **judge.ONEDNN_LOGGING, "TF_ENABLE_ONEDNN_OPTS": "1"},
             files={**probe.probe_files(), **observation.pool.more},
             stdin="".join(f"{json.dumps(question)}\n" for question in asked).encode(),

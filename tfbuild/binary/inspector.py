@@ -148,7 +148,7 @@ def installed(path: Path, *, full: bool, progress: Progress) -> Inspection:
     for record in sorted(folder.parent.glob("*.dist-info/RECORD")):
         project, _, version = record.parent.stem.partition("-")
         with suppress(OSError):
-            if (release := _release_of(project, version)) and framework in files.read_regular(record):
+            if names and (release := _release_of(project, version)) and framework in files.read_regular(record):
                 found = [(f"{folder.name}/{name}", folder / name) for name in names]
                 return of_libraries(str(path), release, found, full=full, progress=progress)
     raise BadInput(

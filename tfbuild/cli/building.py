@@ -166,16 +166,17 @@ def verify(image: str = "", *, python: str, json: bool, registry: str, pull: boo
     context, signed = options.pop("context"), options.pop("signed")
     if bool(image) == bool(python):
         raise UsageError("verify needs either IMAGE or --python VENV", hint="invoke verify IMAGE")
+    if registry and image:
+        verify_published(image, registry, pull=pull, context=context, signed=signed, json=json, **options)
+        return
+    if registry or pull or context or signed:
+        hint = "IMAGE --registry HOST/PATH"
+        raise UsageError("--pull, --context and --signed are for an image in a registry", hint=hint)
     if python:
         from tfbuild.verify import session
 
         finish(session.verify_installed(python, Progress(), REPORTS), python, json=json)
         return
-    if registry:
-        verify_published(image, registry, pull=pull, context=context, signed=signed, json=json, **options)
-        return
-    if pull or context or signed:
-        raise UsageError("--pull, --context and --signed are for an image in a registry", hint="--registry HOST/PATH")
     from tfbuild.pipeline.maker import Maker
 
     maker = Maker(run=run_of(options))

@@ -4,6 +4,7 @@ Two things go through Docker's command line instead: builds (build.py), and the 
 handles the end of stdin, TLS and ssh, which the SDK's raw sockets do not.
 """
 
+import errno
 import os
 import secrets
 import subprocess
@@ -138,7 +139,10 @@ class Engine:
         command = [build.find_program(self.environ)[0], "save", "--output", str(path), *names]
         done = subprocess.run(command, env=self.environ, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise transfer.TransferFailed(f"docker save: {done.stderr.strip()}")
+            why = done.stderr.strip()
+            if (full := faults.disk_full(why)) and "daemon" not in why:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            raise full or transfer.TransferFailed(f"docker save: {why}")
 
     def push(self, ref: str, progress: Progress) -> None:
         """Upload an image under its own name, without the layers that the registry has. Raises TransferFailed."""

@@ -15,7 +15,7 @@ from typing import Any
 import docker
 import requests
 
-from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage
+from tfbuild.errors import BadMirror, DiskFull, EngineMissing, TfbuildError, UnknownImage
 from tfbuild.oci import credentials
 from tfbuild.util.terminal import cause
 
@@ -32,7 +32,7 @@ NO_REFERENCE = "reference does not exist"
 
 @contextmanager
 def translated(ref: str = "") -> Iterator[None]:
-    """Turn the SDK's errors into EngineMissing, UnknownImage, DiskFull, or TfbuildError for other refusals.
+    """Turn the SDK's errors into EngineMissing, UnknownImage, DiskFull, BadMirror, or TfbuildError for other refusals.
 
     The SDK also reads registry credentials; if it cannot, the error becomes RegistryRefused.
     """
@@ -43,6 +43,9 @@ def translated(ref: str = "") -> Iterator[None]:
             raise UnknownImage(f"no image {ref!r} on this engine", hint="docker image ls lists its images") from error
         refused = TfbuildError(f"the container engine refused: {error.explanation or error}")
         raise disk_full(error.explanation) or refused from error
+    except docker.errors.ImageLoadError as error:
+        refused = BadMirror(f"{ref} cannot be loaded: {error}", hint="make the bundle again: invoke bundle")
+        raise disk_full(str(error)) or refused from error
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
         if (refusal := credentials.refused(error)) is not None:
             raise refusal from error

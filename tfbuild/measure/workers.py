@@ -34,6 +34,11 @@ class MeasurementError(Exception):
     """A worker violated the protocol or the method, so its numbers must not be used."""
 
 
+def program(place: str = "", *unset: str) -> list[str]:
+    """Return the words that start a worker: its arm's place, and the variables that it unsets."""
+    return ["python", f"{probe.FOLDER}/bench", place, *unset]
+
+
 def ask(worker: Worker, kind: type[T], timeout: float, **question: object) -> T:
     """Ask a worker, and check its answer; raise MeasurementError if it cannot be trusted."""
     try:
@@ -118,8 +123,7 @@ class Pool:
         return {key: self._running[key][1] for key in keys}
 
     def _open(self, key: Key) -> Worker:
-        unset = [name for name, value in key.env if not value]
-        command = ["python", f"{probe.FOLDER}/bench", key.place, *unset]
+        command = program(key.place, *(name for name, value in key.env if not value))
         env = {**WORKER_ENV, **({} if key.gpus else NO_GPU), **dict(key.env)}
         copied = {} if self.sandbox else {**probe.probe_files(), **self.more}
         huge = key.place == "huge"

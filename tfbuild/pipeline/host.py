@@ -50,6 +50,7 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
     maker = Maker(run=run, progress=progress)
     root = (run.work / "host" / build.release).resolve()
     with maker.locked(build, root):
+        files.check_writable(output)
         context = maker.render(build)
         host = LocalBuilder(build=build, machine=machine, root=root)
         faults.require_free(root, needed_disk(build, image=False) if run.disk is None else run.disk, MORE_SPACE)
@@ -124,7 +125,8 @@ class LocalBuilder:
                     self._run(words, replace(settings, seconds=left), shown)
         finally:
             self.end_bazel()
-        (self.root / "wheel").rename(output)
+            files.remove(self.root / "mnt/all.bazelrc")
+        shutil.move(self.root / "wheel", output)
 
     def _steps(self) -> Iterator[tuple[str, list[str]]]:
         """Yield the builder's steps, as its Dockerfile has them: their names, and a script with its arguments."""
@@ -147,6 +149,8 @@ class LocalBuilder:
             self._discard("var")
         for name in ("mnt", "etc", "home", "bin", "usr/local/bin", "opt/tfbuild", "var/tmp", "tmp", "cache"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
+        # Bazel's flags get a remote's credentials there.
+        mnt.chmod(0o700)
         (mnt / "cache").symlink_to("../cache")
         for script in (context / dockerfile.SCRIPTS).iterdir():
             (mnt / script.name).symlink_to(script.resolve())

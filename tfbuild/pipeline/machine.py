@@ -77,6 +77,8 @@ def read_machine() -> HostSystem:
             # Backwards: gcc-12 before gcc, which may be the same.
             for match in filter(None, map(PROGRAM.fullmatch, sorted(os.listdir(folder))[::-1])):
                 path = f"{folder}/{match[0]}"
+                if not os.access(path, os.X_OK):
+                    continue
                 if match["compiler"]:
                     major = match["version"] or printed(path, "-dumpversion").partition(".")[0].strip()
                     compilers.setdefault(f"{match['compiler']}-{major or 0}", path)

@@ -182,6 +182,7 @@ class Maker:
         """Compile the wheel and write it, with its sidecar, to the folder `output`, without making an image."""
         if build.toolchain is None:
             raise UsageError("only a compiled wheel can be exported", hint="leave out --wheel")
+        files.check_writable(output)
         with self.locked(build):
             context = self.context(build)
             self.need_disk(build)
@@ -201,29 +202,32 @@ class Maker:
 
         `wheel_only`: what a compile alone downloads. An interrupted run continues from the stages that it has.
         """
+        files.check_writable(output.parent)
         made: list[bundles.BundledBuild] = []
         try:
             for build in builds:
                 arguments = [bundles.SYSTEM, *([bundles.FETCHED] if build.toolchain else [])]
                 arguments += [] if wheel_only else [bundles.VENV]
                 with self.locked(build):
-                    made.append(self._download(build, arguments))
+                    self._download(build, arguments, made)
             with self.progress.step(f"write {output}"), files.writing(output, OUTPUT_HINT), files.whole(output) as part:
                 return bundles.write_bundle(self.engine, part, made)
         finally:
             for name in {name for row in made for name in row.images.values()}:
-                self.engine.untag(name)
+                with suppress(UnknownImage):
+                    self.engine.untag(name)
 
-    def _download(self, build: Build, arguments: Sequence[str]) -> bundles.BundledBuild:
-        """Make the images of the stages that download."""
+    def _download(self, build: Build, arguments: Sequence[str], made: list[bundles.BundledBuild]) -> None:
+        """Make the images of the stages that download; what is to be made is appended to `made` first."""
         context = self.context(build)
         faults.require_free(self.engine.data_root, IMAGE_DISK if self.run.disk is None else self.run.disk)
         base = self.base(build, context, follow=self.run.no_cache)
         images = {argument: bundles.image_name(context, base, argument) for argument in arguments}
+        row = bundles.BundledBuild(id=build.id, context=context.digest, base=(base.name, base.digest), images=images)
+        made.append(row)
         for argument, name in images.items():
             stage = bundles.STAGES[argument]
             self.run_builder(build, base, context, stage=stage, tag=name, no_cache=self.run.no_cache)
-        return bundles.BundledBuild(id=build.id, context=context.digest, base=(base.name, base.digest), images=images)
 
     # --- the steps that they share ------------------------------------------------------------------------------------
 

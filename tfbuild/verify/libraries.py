@@ -15,7 +15,7 @@ from tfbuild.context import dockerfile
 from tfbuild.context.labels import labels_of
 from tfbuild.cpu import isa
 from tfbuild.engine import Engine, Image
-from tfbuild.errors import BadInput, UnknownImage
+from tfbuild.errors import BadInput, UnknownImage, UsageError
 from tfbuild.facts import releases
 from tfbuild.measure import probe
 from tfbuild.plan import MACHINES, Request, select, wheel
@@ -108,11 +108,16 @@ class InstalledWheel(probe.Installation):
     def image(self, ref: str) -> Image:
         """Describe the environment. Raises UsageError if it has no Python, BadInput if it has no TensorFlow."""
         image = super().image(ref)
-        answer = self.run(image.id, ["python", "-c", ASK], timeout=probe.SECONDS).stdout
-        python, machine, self._folder = answer.strip().split(" ", 2)
+        said = self.run(image.id, ["python", "-c", ASK], timeout=probe.SECONDS).stdout.strip().split(" ", 2)
+        if len(said) < 3 or said[1] not in MACHINES:
+            raise UsageError(f"{ref} is no Python for {' or '.join(MACHINES)}", hint="name a virtual environment")
+        python, machine, self._folder = said
         folder, version = _installed(cast(Engine, self), image.id, ref)
         platform, minor = MACHINES[machine], python.rpartition(".")[0]
-        request = Request(release=releases.release_of_wheel(version), python=minor, platform=platform, target="mkl")
+        # `tensorflow` on x86-64 is compiled for GPUs too, `tensorflow-cpu` is not.
+        about = Path(folder, releases.PACKAGE, "python/platform/build_info.py")
+        target = "cuda" if about.is_file() and "'is_cuda_build', True" in about.read_text() else "mkl"
+        request = Request(release=releases.release_of_wheel(version), python=minor, platform=platform, target=target)
         build = select(replace(request, wheel="official"), None)
         if version.local:
             own = inspector.inspect(Path(folder, releases.PACKAGE), full=False, progress=Progress()).compiled

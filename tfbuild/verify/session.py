@@ -17,6 +17,7 @@ from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.probes import Environment
 from tfbuild.measure import probe
 from tfbuild.plan import Build
+from tfbuild.util.files import check_writable
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import printable
 from tfbuild.verify import Baseline, Verification, VerificationCheck, labelled_build, libraries
@@ -59,6 +60,7 @@ def verify(
 
 def verify_installed(python: str, progress: Progress, reports: Path) -> Report:
     """Verify the TensorFlow of an environment; write its report. Raises what `InstalledWheel.image` raises."""
+    check_writable(reports)
     result = verify(cast(Engine, libraries.InstalledWheel()), python, progress=progress, checks=INSTALLED)
     # An image of the same identifier keeps its own report, which push reads.
     result = replace(result, id=f"{result.id}-installed")
