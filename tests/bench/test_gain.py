@@ -96,6 +96,10 @@ def test_where_the_official_wheel_dies_is_said_what_runs(name: str, lacks: tuple
     assert bool(answer.operations) == (answer.report is not None) == (not lacks)
 
 
+def test_what_the_wheel_leaves_unused_is_not_known_where_its_guard_says_nothing() -> None:
+    assert gain.official_wheel_here(gain.named("graviton3", HOST))[1].startswith("not known ")
+
+
 @each(
     "name, others, used",
     [

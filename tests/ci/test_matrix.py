@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replace_fields
 
+from tests.cpu.machines import machine
 from tests.facts import newest
 from tests.rows import each
 from tfbuild import plan
@@ -26,7 +27,7 @@ from tfbuild.context import dockerfile
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import release_table
 from tfbuild.pipeline.maker import needed_disk
-from tfbuild.plan import Request
+from tfbuild.plan import Request, options_file
 
 ROOT = Path(__file__).parents[2]
 ALL, REFUSED = matrix.select_builds(MatrixRequest())
@@ -53,6 +54,24 @@ def test_a_row_of_a_file_that_cannot_be_planned_is_refused_and_never_left_out() 
     good, bad = (Request(release=release, cpu="avx", platform="linux/amd64") for release in ("2.20.0", "9.9"))
     with pytest.raises(Unsupported, match="error: build 2 of the list: "):
         selected(builds=(good, bad))
+
+
+def test_a_rows_options_name_its_files_and_its_base_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("p").mkdir()
+    Path("p/fix.patch").write_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n")
+    Path("p/web1").write_text(machine("rhel7-haswell").cpuinfo())
+    Path("p/list.toml").write_text(
+        '[[build]]\nrelease = "2.15.1"\ncpuinfo = "p/web1"\npatch = ["p/fix.patch"]\nbase = "bootstrap"\n'
+    )
+    builds = options_file.find_options_file("p/list.toml").builds
+    (build,), _ = matrix.select_builds(MatrixRequest(builds=builds))
+    assert build.instruction_set.name == "x86-64-v3"
+    words = json.loads(formats.render_rows("json", [(build, "")], tmp_path))["rows"][0]["options"].split()
+    again = dict(zip(words[::2], words[1::2], strict=True))
+    assert (again["--patch"], again["--base"]) == ("p/fix.patch", "bootstrap")
 
 
 def test_two_builds_of_a_list_with_one_identifier_are_refused() -> None:
@@ -82,6 +101,12 @@ def test_the_order_of_rows_does_not_depend_on_the_order_of_the_request() -> None
     assert first[0].startswith("2.16.2-cpu")
 
 
+def test_a_platform_may_be_spelled_as_a_plan_takes_it() -> None:
+    kinds: dict[str, Any] = {"targets": ("cpu",), "wheels": ("official",)}
+    both = selected(platforms=("linux/aarch64", "Linux/x86_64"), **kinds)
+    assert both == selected(platforms=("linux/arm64", "linux/amd64"), **kinds) == selected(**kinds)
+
+
 def test_only_keeps_rows_that_fit_a_glob() -> None:
     only = (f"*-mkl-py3.11-{newest.ISA}", f"*-cpu-py3.12-{newest.ISA}")
     assert selected(only=only) == [newest.official("cpu", "3.12"), newest.official()]
@@ -93,6 +118,7 @@ def test_only_keeps_rows_that_fit_a_glob() -> None:
         ({"only": ("nothing",)}, "the matrix is empty: --only nothing matches none of"),
         ({"wheels": ("mine",)}, "unknown wheel 'mine'"),
         ({"platforms": ("linux/riscv64",)}, "unknown platform 'linux/riscv64'"),
+        ({"cpus": ("avx",), "wheels": ("official",)}, "--cpu is for builds from source"),
         ({"releases": ("9.9",), "images": (("linux/amd64", "avx"),)}, "the matrix is empty: "),
     ],
 )
@@ -175,9 +201,9 @@ def test_options_of_many_words_and_dollars_come_out_whole(name: str) -> None:
     assert name in READERS, "say in READERS what the format's system makes of its text"
     rows = READERS[name](formats.render_rows(name, ROWS, FOLDER))
     assert [identifier for identifier, _, _ in rows] == [PLAIN.id, HOSTILE.id]
-    for (_, words, label), (build, machine) in zip(rows, ROWS, strict=True):
+    for (_, words, label), (build, runner) in zip(rows, ROWS, strict=True):
         assert words is None or words == shlex.split(dockerfile.build_options(build))
-        assert label in (None, machine)
+        assert label in (None, runner)
 
 
 def test_bake_names_a_context_of_each_row_that_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -256,8 +256,9 @@ def test_the_hosts_set_takes_what_else_is_in_the_list() -> None:
     names = {"host": "x86-64-v3", "host,exact": "x86-64-v3-aes-pclmulqdq", "host,aes": "x86-64-v3-aes"}
     names["host,-avx2"] = isa.resolve("haswell,-avx2", arch="x86_64").name
     assert {text: isa.resolve(text, arch="x86_64", host=host).name for text in names} == names
-    for text, is_host in {"": True, "avx2, host": True, "host,exact": True, "haswell,exact": False}.items():
-        assert isa.means_host(text) is is_host
+    for text in ("", "avx2, host", "host,exact", "host +sve", "host -avx2", "+host", "-march=host"):
+        assert isa.means_host(text)
+    assert not isa.means_host("haswell,exact")
     with pytest.raises(Unsupported, match="no host CPU") as refusal:
         isa.resolve("host,exact", arch="aarch64")
     assert "--cpu armv8-a" in refusal.value.hint

@@ -211,7 +211,8 @@ def test_each_file_is_one_machine_and_equal_names_become_paths(folder: Path, tmp
 def test_all_unreadable_machines_are_reported_together(folder: Path) -> None:
     (folder / "notes").write_text("buy milk")
     (folder / "old").write_text(machine("amazon-cortex_a72").core(without=("asimd",)))
-    with pytest.raises(Unsupported, match=r"2 of the machines cannot be read\n  notes: .*\n  old: "):
+    (folder / "k8").write_text("vendor_id : AuthenticAMD\nflags : fpu lm cx8 fxsr mmx cmov sse sse2 syscall\n")
+    with pytest.raises(Unsupported, match=r"3 of the machines cannot be read\n  k8: .*\n  notes: .*\n  old: "):
         fleet.read_hosts([str(folder)])
 
 

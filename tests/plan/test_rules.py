@@ -82,7 +82,7 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
          "--base with CUDA 11.8; or --cuda 12.1, if the release takes it"),
         (Unsupported, {"target": "cuda", "base": "nvidia/cuda:11.8.0-cudnn9-devel-ubuntu22.04"},
          "nvidia/cuda:11.8.0-cudnn9-devel-ubuntu22.04 has cuDNN 9, and the plan cuDNN 8.7",
-         "--base with cuDNN 8.7; or --cudnn 9, if the release takes it"),
+         "--base with cuDNN 8.7"),
         (UsageError, {"configure": ("x",)}, "'x' is not NAME=VALUE", "--configure TF_ENABLE_XLA=0"),
         (UsageError, {"wheel": "official", "cpu": "", "bazel": "7.4.1", "cuda": "12.3"},
          "--cuda, --bazel: only for builds from source; --wheel official compiles nothing",

@@ -200,18 +200,31 @@ BOTH: list[dict[str, Any]] = [
     *({"target": target} for target in ("mkl,cuda", "MKL, CUDA", "cuda mkl", "cpu+mkl+cuda")),
     *({"target": "mkl", "config": (config,)} for config in ("cuda", "cuda_clang", "v2,cuda", "CUDA")),
     *({"target": "cuda", "config": (config,)} for config in ("mkl", "mkl_threadpool")),
-    *({"target": "mkl", "bazel_flag": (flag,)} for flag in (
-        "--config=cuda", "--config cuda", "--@local_config_cuda//:enable_cuda", "--define=using_cuda=true",
-        "--repo_env=TF_NEED_CUDA=1",
-    )),
-    {"target": "cpu", "config": ("mkl", "cuda")}, {"target": "mkl", "bazel_flag": ("--config", "cuda")},
+    *(
+        {"target": "mkl", "bazel_flag": (flag,)}
+        for flag in (
+            "--config=cuda",
+            "--config cuda",
+            "--@local_config_cuda//:enable_cuda",
+            "--define=using_cuda=true",
+            "--repo_env=TF_NEED_CUDA=1",
+        )
+    ),
+    {"target": "cpu", "config": ("mkl", "cuda")},
+    {"target": "mkl", "bazel_flag": ("--config", "cuda")},
     {"target": "cuda", "bazel_flag": ("--config=mkl",), "wheel": "official"},
     {"target": "mkl", "configure": ("TF_NEED_CUDA=1",)},
     {"target": "cuda", "bazel_flag": ("--define=build_with_mkl=true",)},
+]
+# The label would say what the build is not.
+CONTRADICTIONS: list[dict[str, Any]] = [
+    *({"target": "cpu", "bazel_flag": (flag,)} for flag in ("--config=cuda", "--config mkl", "--x=TF_NEED_CUDA=1")),
+    {"target": "cpu", "configure": ("TF_NEED_CUDA=1",)}, {"target": "cuda", "configure": ("TF_NEED_CUDA=0",)},
 ]  # fmt: skip
 # What the hint has in it, which is what a person must type.
 REFUSALS: list[tuple[dict[str, Any], int, str]] = [
     *((options, 12, "choose --target ") for options in BOTH),
+    *((options, 2, "") for options in CONTRADICTIONS),
     ({"compiler": "gcc-99"}, 12, "base images have: gcc-"),
     ({"target": "rocm"}, 2, "cpu, mkl, cuda"),
     ({"target": ""}, 2, "cpu, mkl, cuda"),

@@ -30,7 +30,7 @@ def official_wheel_here(cpu: Cpu) -> tuple[str, str]:
     """Say what the newest official wheel leaves unused of this CPU, or that it dies there and what runs: name, text."""
     release, lacks = newest_official(cpu.arch), lacks_for_official_wheel(cpu)
     if not lacks:
-        unused = " ".join(unused_by_official_wheel(cpu)) or "nothing"
+        unused = " ".join(unused_by_official_wheel(cpu)) or ("nothing" if cpu.arch == ARCH else "not known")
         return "unused", f"{unused} (by the official wheel of {release})"
     older = (name for name in releases.newest_first() if releases.official_pythons(name, cpu.arch))
     fitting = next((f"official wheels up to {name}, or " for name in older if not _lacks(name, cpu)), "")

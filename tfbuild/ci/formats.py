@@ -1,20 +1,23 @@
 """The formats of `invoke matrix`: each is one `Format`, with its writer and its CI system's limits."""
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfbuild.ci.matrix import Row, matrix_table
-from tfbuild.context import dockerfile
 from tfbuild.context.labels import UNVERIFIED, image_name
 from tfbuild.errors import UsageError
 from tfbuild.plan import Build
 from tfbuild.util import terminal
+from tfbuild.util.options import words
 
 SCHEMA = "tfbuild.matrix/1"
 # The job in .gitlab-ci.yml that each row of a child pipeline extends.
 GITLAB_JOB = ".tfbuild"
+# What a Dockerfile's head says without folders, and how a base is got, which it leaves out.
+PLACES = ("base", "bazel", "hermetic_python", "override_repository", "patch", "source")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +75,15 @@ def _row(build: Build) -> dict[str, str]:
         "platform": build.platform,
         "instruction_set": build.instruction_set.name,
         "wheel": build.wheel.kind,
-        "options": dockerfile.build_options(build),
+        "options": _options(build),
     }
+
+
+def _options(build: Build) -> str:
+    """Return the options with which `invoke build` builds this in the folder of the matrix, quoted for a shell."""
+    names = [*PLACES, *(["wheel"] if build.wheel.path else [])]
+    own = {name: value for name in names if (value := getattr(build.request, name))}
+    return shlex.join(words(replace(build.resolved(), **own)))
 
 
 def _github(rows: Sequence[Row], folder: Path) -> str:
@@ -85,8 +95,7 @@ def _github(rows: Sequence[Row], folder: Path) -> str:
 def _gitlab(rows: Sequence[Row], folder: Path) -> str:
     """Return a child pipeline for GitLab (JSON is YAML): one job per row, extending the repository's own `.tfbuild`."""
     variables = [
-        {"TFBUILD_ID": build.id, "TFBUILD_OPTIONS": dockerfile.build_options(build), "TFBUILD_RUNNER": label}
-        for build, label in rows
+        {"TFBUILD_ID": build.id, "TFBUILD_OPTIONS": _options(build), "TFBUILD_RUNNER": label} for build, label in rows
     ]
     # GitLab expands $NAME in the values of variables; $$ is a dollar sign.
     escaped = [{name: value.replace("$", "$$") for name, value in row.items()} for row in variables]

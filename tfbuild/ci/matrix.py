@@ -5,10 +5,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from packaging.version import Version
 
 from tfbuild import facts, plan
+from tfbuild.cpu import detect
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import Facts, releases, targets, toolchains
 from tfbuild.pipeline.maker import needed_disk
@@ -94,7 +96,7 @@ def select_builds(request: MatrixRequest) -> tuple[list[Build], Counter[str]]:
     refused: Counter[str] = Counter()
     for combination in _combinations(request):
         try:
-            build = plan.select(combination, None)
+            build = plan.select(combination, detect(Path(combination.cpuinfo)) if combination.cpuinfo else None)
         except TfbuildError as error:
             if request.builds:
                 error.reason = f"build {request.builds.index(combination) + 1} of the list: {error.reason}"
@@ -140,11 +142,12 @@ def _kinds(request: MatrixRequest) -> Iterator[Request]:
     if request.images:
         yield from (Request(platform=platform, cpu=cpu) for platform, cpu in request.images)
         return
-    for name in request.platforms:
-        plan.choose_platform(Request(platform=name))  # raises UsageError for an unknown one
+    platforms = {plan.choose_platform(Request(platform=name)) for name in request.platforms}
     wheels = request.wheels or WHEELS
+    if request.cpus and "source" not in wheels:
+        raise UsageError("--cpu is for builds from source, and none is asked for", hint="--wheel source")
     for platform in matrix_table().platform:
-        if request.platforms and platform.name not in request.platforms:
+        if platforms and platform.name not in platforms:
             continue
         if "official" in wheels:
             yield Request(platform=platform.name, wheel="official")

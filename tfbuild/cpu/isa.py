@@ -205,7 +205,8 @@ def _refuse_two_cpus(sets: dict[str, frozenset[str]], arch: str) -> None:
 
 def means_host(text: str) -> bool:
     """Whether this value of --cpu asks for the host's CPU; an empty one does."""
-    return not text or "host" in (part.strip() for part in text.split(","))
+    words = (AS_FLAG.sub("", part.strip()).removeprefix("+") for part in SEPARATOR.split(text))
+    return not text or "host" in words
 
 
 def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[str]:

@@ -118,8 +118,8 @@ def read_hosts(sources: Sequence[str]) -> dict[str, Cpu]:
         name = file.name if counts[file.name] == 1 else str(file)
         try:
             hosts[name] = cpu = cpus.parse(cpus.read_text(file), origin=name)
-            if not cpu.level:
-                raise Unsupported(f"its CPU is below {facts.levels(cpu.arch)[0].name}, for which nothing is built")
+            if not cpu.level or not isa.of_cpu(cpu).features:
+                raise Unsupported("its CPU has none of the features for which images differ")
         except TfbuildError as error:
             unreadable.append(f"  {name}: {error.reason}")
     if unreadable:

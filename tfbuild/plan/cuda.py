@@ -137,7 +137,8 @@ def refuse_base(image: str, cuda: str, cudnn: str) -> None:
         if (match := re.search(pattern, image)) and not f"{planned}.".startswith(f"{match[1]}."):
             raise Unsupported(
                 f"{image} has {library} {match[1]}, and the plan {library} {planned}",
-                hint=f"--base with {library} {planned}; or --{library.lower()} {match[1]}, if the release takes it",
+                hint=f"--base with {library} {planned}"
+                + (f"; or --cuda {match[1]}, if the release takes it" if library == "CUDA" else ""),
             )
 
 

@@ -28,6 +28,8 @@ from tfbuild.plan.tree import TreeFacts
 from tfbuild.util import options
 from tfbuild.util.options import Identifier
 
+NO_CUDA = "no known base image has CUDA: name one with the CUDA of this wheel by --base"
+
 
 def select(request: Request, host: Cpu | None, machine: tuple[str, str] | None = None) -> Build:
     """Return the build for `request`. `host` is the CPU that "host" means (None if it cannot be read).
@@ -304,6 +306,7 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
     requirement = wheel.official_requirement(release, target, arch)
     python = choose_python(request, release, wheel.pythons(release, arch), partial(wheel.pythons, arch=arch))
     compiled = isa.instruction_set(row.features, arch)
+    lacks_cuda = request.base in BASES and "[" not in requirement and releases.cuda_from_base(release, target)
     requested = requested_set(request, arch, host)
     exact = requested_set(request, arch, host, exact=True)
     if exact is not None and (lacking := sorted(set(compiled.features) - set(exact.features))):
@@ -331,7 +334,7 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
             constraints=releases.constraints(release),
             sha256=wheel.official_sha256(requirement, python, arch),
         ),
-        notes=tuple(_about_official(request, release, compiled, requested)),
+        notes=(*_about_official(request, release, compiled, requested), *([NO_CUDA] if lacks_cuda else [])),
         **_image(request, rules.base_for_wheel(python) if request.base in BASES else None),
     )
 
@@ -365,7 +368,7 @@ def _from_file(request: Request, target: str, platform: str, host: Cpu | None) -
         if own != planned:
             raise BadInput(
                 f"{file.path.name} is for {part} {own}, the plan for {planned}",
-                hint=f"leave the option out to take the wheel's own {part}, or give another wheel",
+                hint=f"--{'platform' if part == 'architecture' else part.lower()} {MACHINES.get(own, own)}",
             )
     sha256 = sources.digest(file.path)
     sets = (requested_set(request, arch, host, exact=exact) for exact in (True, False))
