@@ -77,6 +77,7 @@ if cmp -s "$lock" ".venv/$lock"; then
     say "$lock is installed"
 else
     say "installing $lock"
+    rm -f .venv/requirements*.lock
     # Only errors: pip warns of an index that its configuration names once for each package.
     .venv/bin/python -m pip install -qq --require-hashes -r "$lock"
     cp "$lock" ".venv/$lock"

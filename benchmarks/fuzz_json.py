@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from unittest.mock import patch
 
+import msgspec
 from requests import PreparedRequest, Response
 from requests.adapters import BaseAdapter
 from urllib3 import HTTPResponse
@@ -143,4 +144,4 @@ def documents(name: str) -> Iterable[bytes]:
 
 
 def recorded_fleet() -> Iterable[bytes]:
-    yield fleet.to_json(fleet.choose({"x": cpu.parse(machine("rhel7-haswell").cpuinfo())}, 1)).encode()
+    yield msgspec.json.encode(fleet.choose({"x": cpu.parse(machine("rhel7-haswell").cpuinfo())}, 1))

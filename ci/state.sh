@@ -26,7 +26,7 @@ if [ -z "$context" ]; then
 fi
 code=0
 state=$($invoke verify "$id" --registry "$TFBUILD_REGISTRY" --context "$context" \
-    ${TFBUILD_SIGNED:+--signed "$TFBUILD_SIGNED"} --json) || code=$?
+    ${TFBUILD_SIGNED:+"--signed=$TFBUILD_SIGNED"} --json) || code=$?
 case $code in
     0) echo published ;;
     32) echo yanked ;;

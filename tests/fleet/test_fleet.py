@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -226,7 +227,7 @@ def test_a_source_without_a_file_is_refused(source: str, tmp_path: Path) -> None
 
 
 def test_the_verb_s_images_are_rows_of_the_matrix(folder: Path, tmp_path: Path) -> None:
-    graviton, file = tmp_path / "graviton", tmp_path / "fleet.json"
+    graviton, file = tmp_path / os.fsdecode(b"graviton \xe9"), tmp_path / "fleet.json"
     graviton.write_text(machine("amazon-neoverse_n1").cpuinfo())
     file.write_text(invoke("fleet", str(folder), "--also", graviton, "--images", "3", "--json").stdout)
     chosen = fleet.read_fleet(file)
@@ -250,7 +251,7 @@ def test_invalid_arguments_are_refused(argument: str, code: int, folder: Path) -
     assert not done.stdout
 
 
-VALID = json.loads(fleet.to_json(fleet.choose(recorded("rhel7-haswell"), 1)))
+VALID = msgspec.to_builtins(fleet.choose(recorded("rhel7-haswell"), 1))
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] =
         answering(TAGS, page(content=MANY_TAGS)), {"indexes": (26, "has more than 10000"), "verify": (26, "more than")}
     ),
     "24,000 referrers": (lambda here: here.without_referrers(24_000), {"verify": (26, "more than 1000 referrers")}),
-    "another tag's index": (another_target, {"pull": (27, "no image of"), "pull.sh": (27, "another release, target")}),
+    "another tag's index": (another_target, {"pull": (27, "has no image"), "pull.sh": (27, "another release, target")}),
     "busy for times that are none": (
         answering(INDEX_PATH, *(page(503, Retry_After=text) for text in TIMES_THAT_ARE_NONE), None), {"pull": (0, "")}
     ),

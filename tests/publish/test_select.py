@@ -24,7 +24,7 @@ from tests.publish.fake_images import gather, image, published, pull_script
 from tfbuild import cpu
 from tfbuild.cpu import isa
 from tfbuild.errors import NothingFits
-from tfbuild.publish import choose, pulling
+from tfbuild.publish import choose, pulling, pushing
 from tfbuild.publish.choose import Choice, Published
 
 ROOT = Path(__file__).parents[2]
@@ -145,3 +145,11 @@ def test_what_to_do_is_said_where_nothing_fits() -> None:
         with pytest.raises(NothingFits, match=r"has no 2\.14-mkl") as refusal:
             pulling.choose_image(connect(fake), host, release="2.14", target="mkl", python="")
         assert "latest-mkl" in refusal.value.hint
+        newest, latest = (
+            pulling.choose_image(connect(fake), host, release=name, target="mkl", python="") for name in ("", "latest")
+        )
+        assert newest == latest
+        pushing.yank(connect(fake), "2.20.0-mkl-py3.10-avx", "crashes", print)
+        pushing.yank(connect(fake), "2.20.0-mkl-py3.9-x86-64-v4", "crashes", print)
+        with pytest.raises(NothingFits, match=r"2\.20-mkl has no image\n"):
+            pulling.choose_image(connect(fake), host, release="2.20", target="mkl", python="")

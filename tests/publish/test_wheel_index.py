@@ -177,6 +177,14 @@ def test_a_renamed_wheel_is_whole(built: Path, tmp_path: Path) -> None:
     assert "tensorflow-2.14.0%2Btfbuild.x86.64.v4-cp311" in page
 
 
+def test_wheels_of_two_sets_may_be_renamed_alike(tmp_path: Path) -> None:
+    wheel(tmp_path / "both", "avx")
+    wheel(tmp_path / "both", "x86-64-v4", project="tensorflow")
+    rows = indexed(tmp_path / "public", tmp_path / "both", project="tensorflow")
+    assert [row.instruction_set for row in rows] == ["avx", "x86-64-v4"]
+    assert [digest(tmp_path / "public" / row.file) for row in rows] == [row.sha256 for row in rows]
+
+
 def bad_wheels(folder: Path) -> Iterator[tuple[Path, str]]:
     path = wheel(folder / "lying", "avx", guard="x86-64-v4")
     yield path, f"{path.name} was compiled for avx avx2 avx512f .*, not for avx"

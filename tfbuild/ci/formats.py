@@ -63,7 +63,7 @@ def _table(rows: Sequence[Row], folder: Path) -> str:
 def _json(rows: Sequence[Row], folder: Path) -> str:
     """Return the whole matrix, for scripts."""
     fields = [{**_row(build), "features": list(build.instruction_set.features)} for build, _ in rows]
-    return json.dumps({"schema": SCHEMA, "rows": fields}, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps({"schema": SCHEMA, "rows": fields}, indent=2) + "\n"
 
 
 def _row(build: Build) -> dict[str, str]:

@@ -97,7 +97,7 @@ def summary(verb: Verb) -> str:
 
 def _wrapped(text: str, beside: int = 0) -> list[str]:
     """Return lines that leave `beside` columns free."""
-    most = min(WIDEST, width(PLAIN_WIDTH)) - beside
+    most = max(min(WIDEST, width(PLAIN_WIDTH)) - beside, 1)
     return textwrap.wrap(as_typed(" ".join(text.split())), most, break_on_hyphens=False)
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from msgspec import to_builtins
+
 from tfbuild.cli.options import JSON
-from tfbuild.cli.output import say, say_note
+from tfbuild.cli.output import out, say, say_note
 from tfbuild.cli.verbs import verb
 from tfbuild.errors import UsageError
 from tfbuild.facts import targets
@@ -29,7 +31,7 @@ def fleet(hosts: str, *, also: list[str], images: str, json: bool) -> None:
     from tfbuild import fleet as fleets
 
     chosen = fleets.choose(fleets.read_hosts((hosts, *also)), positive("images", images))
-    print(fleets.to_json(chosen)) if json else fleets.show_fleet(chosen)
+    out(to_builtins(chosen)) if json else fleets.show_fleet(chosen)
 
 
 @verb(

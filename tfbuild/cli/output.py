@@ -145,7 +145,7 @@ def show_fields(rows: Iterable[tuple[str, str]], *, notes: Sequence[str] = ()) -
     lines = terminal.two_columns(rows)
     if notes:
         lines += ["", *terminal.two_columns(("note", note) for note in notes)]
-    print("\n".join(lines))
+    print(as_typed("\n".join(lines)))
 
 
 def show_plan(build: Build, *, origins: Mapping[str, str] | None = None, full: bool = False) -> None:
@@ -195,15 +195,15 @@ def show_gain(answer: "MeasuredGain") -> None:
     from rich.text import Text
 
     table = terminal.table(("operation", "speed", ""), answer.operations)
-    print(terminal.rendered([Text(answer.answer), "", *((table, "") if answer.report else ())]), end="")
+    print(terminal.rendered([Text(as_typed(answer.answer)), "", *((table, "") if answer.report else ())]), end="")
     show_fields([
         *([("measured", answer.report.title)] if answer.report else []),
         ("CPU", f"{answer.cpu}; a build for it: {answer.instruction_set}"),
         ("wheel", f"the official one of {answer.release} is compiled for {answer.wheel}"),
         *((row.name, row.measured) for row in answer.others),
-        ("your model", as_typed("not measured: invoke bench --python VENV --model DIR --against OTHER measures it")),
+        ("your model", "not measured: invoke bench --python VENV --model DIR --against OTHER measures it"),
         ("compile", answer.compile),
-        ("measure it", as_typed("invoke bench --python VENV --only isa --against OTHER, with either wheel installed")),
+        ("measure it", "invoke bench --python VENV --only isa --against OTHER, with either wheel installed"),
     ])  # fmt: skip
 
 

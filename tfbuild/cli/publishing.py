@@ -22,6 +22,7 @@ from tfbuild.errors import NothingFits, UsageError, VerificationFailed
 from tfbuild.facts import targets
 from tfbuild.util.files import REPORTS
 from tfbuild.util.quantities import counted
+from tfbuild.util.terminal import printable
 
 
 @verb(
@@ -158,7 +159,7 @@ def index(
     if unclear := next((text for text in yank if "=" not in text), None):
         hint = f"--yank '{unclear}=REASON'; '{unclear}=' offers them again"
         raise UsageError(f"--yank {unclear} has no reason", hint=hint)
-    yanks = {pattern: reason.strip() for pattern, _, reason in (text.partition("=") for text in yank)}
+    yanks = {pattern: printable(reason.strip()) for pattern, _, reason in (text.partition("=") for text in yank)}
     name, local, variants = options["name"], options["local_version"], options["variants"]
     adding = {"--wheels": wheels, "--name": name, "--local-version": local}
     if yanks and (unused := next((option for option, value in adding.items() if value), None)):

@@ -11,8 +11,6 @@ from pathlib import Path
 from statistics import mean
 from typing import IO, TYPE_CHECKING
 
-import msgspec
-
 from tfbuild import cpu as cpus
 from tfbuild import facts
 from tfbuild.bench import gain
@@ -83,11 +81,6 @@ class Fleet:
     hosts: tuple[CoveredHost, ...]
 
 
-def to_json(fleet: Fleet) -> str:
-    """Return the text that `invoke fleet --json` prints."""
-    return msgspec.json.format(msgspec.json.encode(fleet), indent=2).decode()
-
-
 def read_fleet(path: Path) -> Fleet:
     """Read a fleet from a file that `invoke fleet --json` wrote. Raises UsageError if it is not one."""
     try:
@@ -115,7 +108,7 @@ def read_hosts(sources: Sequence[str]) -> dict[str, Cpu]:
     hosts: dict[str, Cpu] = {}
     unreadable: list[str] = []
     for file in files:
-        name = file.name if counts[file.name] == 1 else str(file)
+        name = (file.name if counts[file.name] == 1 else str(file)).encode(errors="replace").decode()
         try:
             hosts[name] = cpu = cpus.parse(cpus.read_text(file), origin=name)
             if not cpu.level or not isa.of_cpu(cpu).features:

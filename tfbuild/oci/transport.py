@@ -170,7 +170,7 @@ def reaching(server: str, option: str = "--registry") -> Iterator[None]:
         clock = f"; this machine's clock says {datetime.now(UTC):%Y-%m-%d}" if timely else ""
         raise RegistryRefused(
             f"this machine does not trust the certificate of {server}: {cause(error)}{clock}",
-            hint="--ca-cert FILE with the CA that signed it",
+            hint="--ca-cert FILE or SSL_CERT_FILE, with the CA that signed it",
         ) from error
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
         proxy = "the proxy on the way to " if isinstance(error, requests.exceptions.ProxyError) else ""

@@ -35,8 +35,8 @@ from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import counted
 from tfbuild.util.terminal import printable
 
-OPTION = "--index"
-INDEX_HINT = "check the --index address: that of the folder with choose.json, not of its SET/simple/"
+OPTION = "index's"
+INDEX_HINT = "check the index's address: that of the folder with choose.json, not of its SET/simple/"
 NO_SPACE = "set TMPDIR to a folder with space"
 
 
@@ -153,16 +153,16 @@ class WheelSource:
         self.name = address.rstrip("/")
         self._remote = "://" in address
         self._session = transport.HttpSession()
-        self._verify: str | bool | None = str(ca) if ca is not None else None
+        self._verify: str | bool | None = transport.trusted(ca)
         if self._remote and {*"@?#"} & {*address}:
             raise UsageError(
                 "the address of the index has a login, ? or # in it",
-                hint="--index with the address of the folder alone; put a login into ~/.netrc",
+                hint="give the address of the folder alone; put a login into ~/.netrc",
             )
         if self._remote and not is_secure(address):
             raise UsageError(
                 f"{printable(address, MOST_NAME)} is not an https address: anybody on the way could send another wheel",
-                hint="--index https://HOST/PATH, or the path of a folder",
+                hint="give https://HOST/PATH, or the path of a folder",
             )
 
     def address(self, path: str) -> str:

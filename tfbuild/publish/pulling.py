@@ -21,6 +21,7 @@ MOST_TRIED = 100
 
 def choose_image(registry: Registry, host: Cpu, *, release: str, target: str, python: str) -> Choice:
     """Return the image that this host should run, from the index of a release ("": the newest). Raises NothingFits."""
+    release = release.removeprefix(indexes.LATEST)
     tag = f"{release or indexes.LATEST}-{target}"
     index = registry.manifest(tag)
     if index is None:
@@ -31,11 +32,10 @@ def choose_image(registry: Registry, host: Cpu, *, release: str, target: str, py
         )
     all_pythons = choose.matching(indexes.read_index(index), release=release, target=target, python="")
     published = [image for image in all_pythons if python in ("", image.python)]
-    if all_pythons and not published:
+    if not published:
         others = sorted({image.python for image in all_pythons}, key=lambda text: (len(text), text))
-        raise NothingFits(
-            f"{registry.repository}:{tag} has no image with Python {python}", hint=f"it has: {', '.join(others)}"
-        )
+        lacks = f"{registry.repository}:{tag} has no image{f' with Python {python}' if others else ''}"
+        raise NothingFits(lacks, hint=f"it has: {', '.join(others)}" if others else "name another --release, or none")
     return choose.choose(
         published, platform=MACHINES[host.arch], features=frozenset(isa.of_cpu(host, exact=True).features)
     )
@@ -50,7 +50,7 @@ def accept(registry: Registry, choice: Choice, demand: Demand | None = None) -> 
     if choice.best is None:
         why = "; ".join(choose.passed_over_lines(choice.passed_over))
         raise NothingFits(
-            f"no image of the newest release in {registry.repository} runs on this host{f': {why}' if why else ''}",
+            f"no image of this release in {registry.repository} runs on this host{f': {why}' if why else ''}",
             hint="build one here: invoke build --cpu host",
         )
     refused: list[PassedOver] = []

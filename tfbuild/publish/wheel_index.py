@@ -169,7 +169,9 @@ def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> Ready:
     )
     final = path
     if parts != old:
-        final = scratch / parts.file
+        # By its digest too: with another name, wheels of two sets can be called the same.
+        final = scratch / sha256 / parts.file
+        final.parent.mkdir(exist_ok=True)
         wheel_rows.rewrite(path, final, parts)
         sha256 = source.digest(final)
     with open_archive(final) as archive:
