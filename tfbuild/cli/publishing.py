@@ -147,7 +147,7 @@ def running_cpu(cpuinfo: str, ca_cert: str, chosen: str) -> Cpu:
     },
     examples=(
         "invoke index public --url https://wheels.example.com --local-version",
-        "invoke index public --yank '*/tensorflow_cpu-2.14.1-*=crashes in MatMul'",
+        "invoke index public --yank '*/tensorflow_cpu-2.21.0-*=crashes in MatMul'",
     ),
 )
 def index(
