@@ -13,13 +13,14 @@ import pytest
 
 from tests.with_engine.conftest import ROOT
 from tests.with_engine.test_engine import wait_until
-from tfbuild.bench import session
+from tfbuild.bench import evidence, session
 from tfbuild.bench.session import Settings
 from tfbuild.engine import Engine, containers
-from tfbuild.measure import evaluate
+from tfbuild.measure import evaluate, experiments
 from tfbuild.measure.experiments import Arm, Case, Experiment, Metric
 from tfbuild.measure.probe import FOLDER
 from tfbuild.measure.records import CaseResult
+from tfbuild.measure.workers import Machine, Pool
 from tfbuild.util.progress import Progress
 
 pytestmark = pytest.mark.engine
@@ -96,6 +97,13 @@ def test_a_planted_mistake_is_refused(mistakes: dict[str, CaseResult], mistake: 
     planted = case.arms[1]
     assert f"{planted.status}: {planted.reason}".startswith(REFUSED[mistake])
     assert (len(case.rounds), planted.effect) == (0, "")
+
+
+def test_the_log_of_onednn_names_what_ran(engine: Engine, image: Callable[..., str]) -> None:
+    (row,) = experiments.select_experiments(["onednn"], quick=True)
+    here = Machine(image=engine.image(image("2.21.0")).id, against="", cpus=1, gpus=0)
+    (finding,) = evidence.observe(row, row.case[:1], Pool(engine=engine), here, 60.0)
+    assert finding.values, finding.text
 
 
 def test_an_image_without_tensorflow_is_refused(invoke: Callable[..., subprocess.CompletedProcess[str]]) -> None:
