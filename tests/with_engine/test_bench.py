@@ -102,7 +102,7 @@ def test_a_planted_mistake_is_refused(mistakes: dict[str, CaseResult], mistake: 
 def test_the_log_of_onednn_names_what_ran(engine: Engine, image: Callable[..., str]) -> None:
     (row,) = experiments.select_experiments(["onednn"], quick=True)
     here = Machine(image=engine.image(image("2.21.0")).id, against="", cpus=1, gpus=0)
-    (finding,) = evidence.observe(row, row.case[:1], Pool(engine=engine), here, 60.0)
+    (finding,) = evidence.observe(row, row.case[:1], Pool(engine=engine), here, SECONDS)
     assert finding.values, finding.text
 
 
