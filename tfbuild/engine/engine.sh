@@ -27,7 +27,8 @@ end() {
     runs "$1" || return 0
     kill "$pid"
     for _ in $(seq 400); do
-        runs "$1" || return 0
+        # dockerd removes its pid file before it exits.
+        grep -qaF -- "$folder" "/proc/$pid/cmdline" 2> /dev/null || return 0
         sleep 0.1
     done
     kill -KILL "$pid"
