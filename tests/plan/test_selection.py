@@ -200,22 +200,15 @@ BOTH: list[dict[str, Any]] = [
     *({"target": target} for target in ("mkl,cuda", "MKL, CUDA", "cuda mkl", "cpu+mkl+cuda")),
     *({"target": "mkl", "config": (config,)} for config in ("cuda", "cuda_clang", "v2,cuda", "CUDA")),
     *({"target": "cuda", "config": (config,)} for config in ("mkl", "mkl_threadpool")),
-    *(
-        {"target": "mkl", "bazel_flag": (flag,)}
-        for flag in (
-            "--config=cuda",
-            "--config cuda",
-            "--@local_config_cuda//:enable_cuda",
-            "--define=using_cuda=true",
-            "--repo_env=TF_NEED_CUDA=1",
-        )
-    ),
-    {"target": "cpu", "config": ("mkl", "cuda")},
-    {"target": "mkl", "bazel_flag": ("--config", "cuda")},
+    *({"target": "mkl", "bazel_flag": (flag,)} for flag in (
+        "--config=cuda", "--config cuda", "--@local_config_cuda//:enable_cuda", "--define=using_cuda=true",
+        "--repo_env=TF_NEED_CUDA=1",
+    )),
+    {"target": "cpu", "config": ("mkl", "cuda")}, {"target": "mkl", "bazel_flag": ("--config", "cuda")},
     {"target": "cuda", "bazel_flag": ("--config=mkl",), "wheel": "official"},
     {"target": "mkl", "configure": ("TF_NEED_CUDA=1",)},
     {"target": "cuda", "bazel_flag": ("--define=build_with_mkl=true",)},
-]
+]  # fmt: skip
 # The label would say what the build is not.
 CONTRADICTIONS: list[dict[str, Any]] = [
     *({"target": "cpu", "bazel_flag": (flag,)} for flag in ("--config=cuda", "--config mkl", "--x=TF_NEED_CUDA=1")),

@@ -133,6 +133,7 @@ def show_experiments(rows: Sequence[Experiment], *, quick: bool) -> None:
         print(f"{row.name:12}{row.question}")
         print(f"{'':12}{as_typed(row.compares)}")
         for case in row.cases(quick):
+            # "intra-op {half} (half of the processors)": the number is known only on the machine that measures.
             arms = re.sub(r"\{\w+\} \((.*?)\)", r"\1", ", ".join(arm.name for arm in row.arms(case)))
             print(f"{'':14}- {case.name}: {arms}{f' (needs: {case.needs})' if case.needs else ''}")
 

@@ -16,7 +16,7 @@ from tfbuild.util.options import words
 SCHEMA = "tfbuild.matrix/1"
 # The job in .gitlab-ci.yml that each row of a child pipeline extends.
 GITLAB_JOB = ".tfbuild"
-# What a Dockerfile's head says without folders, and how a base is got, which it leaves out.
+# Options that Build.resolved() cuts down: files to their names, and a base that is not named to "auto".
 PLACES = ("base", "bazel", "hermetic_python", "override_repository", "patch", "source")
 
 

@@ -142,10 +142,10 @@ def exit_on_closed_pipe() -> None:
 
 def show_fields(rows: Iterable[tuple[str, str]], *, notes: Sequence[str] = ()) -> None:
     """Print names and values in two columns, then the notes."""
-    lines = terminal.two_columns(rows)
+    lines = terminal.two_columns((name, as_typed(value)) for name, value in rows)
     if notes:
-        lines += ["", *terminal.two_columns(("note", note) for note in notes)]
-    print(as_typed("\n".join(lines)))
+        lines += ["", *terminal.two_columns(("note", as_typed(note)) for note in notes)]
+    print("\n".join(lines))
 
 
 def show_plan(build: Build, *, origins: Mapping[str, str] | None = None, full: bool = False) -> None:

@@ -159,7 +159,7 @@ def resolve(text: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
     that need it: "haswell,-avx2" is a Haswell without AVX2.
     Raises Unsupported with the nearest known names, UsageError for two CPUs.
     """
-    parts = [OFF.sub(r"-\1\2", AS_FLAG.sub("", part.strip())) for part in SEPARATOR.split(text) if part.strip()]
+    parts = [OFF.sub(r"-\1\2", part) for part in _parts(text)]
     words = [part for part in parts if part.lower() != EXACT]
     exact = len(words) < len(parts)
     try:
@@ -205,8 +205,11 @@ def _refuse_two_cpus(sets: dict[str, frozenset[str]], arch: str) -> None:
 
 def means_host(text: str) -> bool:
     """Whether this value of --cpu asks for the host's CPU; an empty one does."""
-    words = (AS_FLAG.sub("", part.strip()).removeprefix("+") for part in SEPARATOR.split(text))
-    return not text or "host" in words
+    return not text or "host" in (part.removeprefix("+") for part in _parts(text))
+
+
+def _parts(text: str) -> list[str]:
+    return [AS_FLAG.sub("", part.strip()) for part in SEPARATOR.split(text) if part.strip()]
 
 
 def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[str]:

@@ -140,6 +140,7 @@ class Engine:
         done = subprocess.run(command, env=self.environ, capture_output=True, text=True, check=False)
         if done.returncode:
             why = done.stderr.strip()
+            # The daemon tells of the engine's disk, the client of that of `path`.
             if (full := faults.disk_full(why)) and "daemon" not in why:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             raise full or transfer.TransferFailed(f"docker save: {why}")

@@ -112,7 +112,7 @@ def read_hosts(sources: Sequence[str]) -> dict[str, Cpu]:
         try:
             hosts[name] = cpu = cpus.parse(cpus.read_text(file), origin=name)
             if not cpu.level or not isa.of_cpu(cpu).features:
-                raise Unsupported("its CPU has none of the features for which images differ")
+                raise Unsupported("its CPU has none of the features by which images differ")
         except TfbuildError as error:
             unreadable.append(f"  {name}: {error.reason}")
     if unreadable:

@@ -156,7 +156,7 @@ def parallel(read: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
 
 
 @contextmanager
-def reaching(server: str, option: str = "--registry") -> Iterator[None]:
+def reaching(server: str, whose: str = "--registry") -> Iterator[None]:
     """Turn a failure to get an answer from `server` into RegistryRefused."""
     try:
         yield
@@ -176,7 +176,7 @@ def reaching(server: str, option: str = "--registry") -> Iterator[None]:
         proxy = "the proxy on the way to " if isinstance(error, requests.exceptions.ProxyError) else ""
         raise RegistryRefused(
             f"{proxy}{server} does not answer: {cause(error)}",
-            hint=f"check the {option} address and any proxy (HTTPS_PROXY, NO_PROXY), or try again later",
+            hint=f"check the {whose} address and any proxy (HTTPS_PROXY, NO_PROXY), or try again later",
         ) from error
 
 
@@ -185,7 +185,7 @@ def body_of(answer: requests.Response) -> bytes:
     return b"".join(chunks(answer))
 
 
-def chunks(answer: requests.Response, most: int = MOST_BYTES, option: str = "--registry") -> Iterator[bytes]:
+def chunks(answer: requests.Response, most: int = MOST_BYTES, whose: str = "--registry") -> Iterator[bytes]:
     """Yield the parts of a body. Raises Malformed if it is longer than `most` bytes.
 
     Raises RegistryRefused if the connection breaks, or is slower than LEAST_RATE after SECONDS.
@@ -196,7 +196,7 @@ def chunks(answer: requests.Response, most: int = MOST_BYTES, option: str = "--r
             size += len(chunk)
             if size > most:
                 answer.close()
-                raise Malformed(f"{answer.url} sends more than {most} bytes", hint=f"check the {option} address")
+                raise Malformed(f"{answer.url} sends more than {most} bytes", hint=f"check the {whose} address")
             if (seconds := time.monotonic() - began) > SECONDS + size / LEAST_RATE:
                 answer.close()
                 raise RegistryRefused(f"{answer.url} sent only {size} bytes in {seconds:.0f} s", hint="try again later")

@@ -47,10 +47,10 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
     Raises Unsupported if this machine lacks a program or package, and what a compile in a container raises.
     """
     machines.require(build, machine)
+    files.check_writable(output)
     maker = Maker(run=run, progress=progress)
     root = (run.work / "host" / build.release).resolve()
     with maker.locked(build, root):
-        files.check_writable(output)
         context = maker.render(build)
         host = LocalBuilder(build=build, machine=machine, root=root)
         faults.require_free(root, needed_disk(build, image=False) if run.disk is None else run.disk, MORE_SPACE)

@@ -55,13 +55,13 @@ def refuse_exclusive(request: Request) -> str:
         hint = f"--target {near}" if (near := targets.named(name)) else f"one of: {', '.join(targets.names())}"
         raise UsageError(f"unknown target {name!r}", hint=hint)
     # The image would be labelled as what it is not.
-    for config in (word.removeprefix("--config=") for word in words[len(names) :]):
-        if config not in (target.name, *target.configs) and (other := targets.find_target(config.lower())):
+    for word in (word.removeprefix("--config=") for word in words[len(names) :]):
+        if word not in (target.name, *target.configs) and (other := targets.find_target(word.lower())):
             raise UsageError(
-                f"--config {config} belongs to target {other.name}, not to {name}", hint=f"--target {other.name}"
+                f"--config {word} belongs to target {other.name}, not to {name}", hint=f"--target {other.name}"
             )
-        if config.endswith(("TF_NEED_CUDA=0", "TF_NEED_CUDA=1")) and config.endswith("1") != target.cuda:
-            raise UsageError(f"{config} contradicts --target {name}", hint="leave it out")
+        if word.endswith(("TF_NEED_CUDA=0", "TF_NEED_CUDA=1")) and word.endswith("1") != target.cuda:
+            raise UsageError(f"{word} contradicts --target {name}", hint="leave it out")
     return target.name
 
 

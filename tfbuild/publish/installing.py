@@ -35,7 +35,7 @@ from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import counted
 from tfbuild.util.terminal import printable
 
-OPTION = "index's"
+WHOSE = "index's"
 INDEX_HINT = "check the index's address: that of the folder with choose.json, not of its SET/simple/"
 NO_SPACE = "set TMPDIR to a folder with space"
 
@@ -222,7 +222,7 @@ class WheelSource:
             except OSError as error:
                 raise _lost(address, error.strerror or str(error)) from error
             return
-        with transport.reaching(urlsplit(address).netloc, OPTION):
+        with transport.reaching(urlsplit(address).netloc, WHOSE):
             answer = self._session.get(
                 address,
                 timeout=transport.SECONDS,
@@ -232,7 +232,7 @@ class WheelSource:
         with answer:
             if answer.status_code != 200:
                 raise _lost(address, f"the server answers {answer.status_code}")
-            yield from transport.chunks(answer, most, OPTION)
+            yield from transport.chunks(answer, most, WHOSE)
 
 
 def _lost(address: str, reason: str) -> RegistryRefused:
