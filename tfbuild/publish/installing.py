@@ -288,10 +288,14 @@ def chosen_row(
     """Return the row of the choice; raises NothingFits."""
     if choice.best is not None:
         return next(row for row in rows if row.published == choice.best)
+    if not choice.passed_over:
+        offered = sorted({row.release for row in rows}, key=Version, reverse=True)
+        raise NothingFits(
+            f"{place} has no wheel of the named release, target or Python",
+            hint=f"its releases: {', '.join(offered) or 'none yet'}",
+        )
     why = "; ".join(choose.passed_over_lines(choice.passed_over))
-    raise NothingFits(
-        f"no wheel in {place} fits {wanted}{f': {why}' if why else ''}", hint="compile one: invoke wheel --cpu host"
-    )
+    raise NothingFits(f"no wheel in {place} fits {wanted}: {why}", hint="compile one: invoke wheel --cpu host")
 
 
 # --- a wheel for an image ---------------------------------------------------------------------------------------------
