@@ -149,7 +149,8 @@ def find_release(text: str, *, newer: bool = False) -> str:
         )
     if re.fullmatch(r"\d{1,3}(\.\d{1,3}){1,2}", name, re.ASCII) and version(name) < version(known[-1]):
         raise Unsupported(
-            f"TensorFlow {name} is too old: tfbuild builds {known[-1]} and newer", hint=f"--release {known[-1]}"
+            f"TensorFlow {name} is too old: tfbuild builds {known[-1]} and newer",
+            hint=f"--release {known[-1]}, or a wheel of it; `invoke inspect` reads older wheels",
         )
     if later:
         final = not version(later).is_prerelease
