@@ -66,6 +66,16 @@ def test_a_count_is_shown_without_what_is_not_known_and_without_the_time_in_fron
     assert BazelWatch()("[0 / 0] x") == "0 / 0 actions: x"
 
 
+def test_a_failed_action_is_counted_when_it_fails() -> None:
+    watch = BazelWatch()
+    for line in (
+        "ERROR: /src/BUILD:12:3: Compiling a.cc failed: (Exit 1): clang failed",
+        "a.cc:1: error: b failed: (c)",
+    ):
+        watch(line)
+    assert watch("[1 / 4] x") == "1 / 4 actions, 25 %, 1 failed: x"
+
+
 def test_a_recorded_build_is_followed_to_its_end() -> None:
     watch = BazelWatch()
     texts = [text for line in (RECORDED / "double-0.26.1.log").read_text().splitlines() if (text := watch(line))]

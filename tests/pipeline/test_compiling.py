@@ -121,6 +121,9 @@ DAMAGED = BuildFailed(
     "the image could not be built\n  mkdir: cannot create directory '/mnt/cache/0a': File exists", hint="the log"
 )
 APT = BuildFailed("the image could not be built\n  apt-get: not found", hint="the log")
+BROKEN = (
+    "ERROR: /src/x/BUILD:122:27: Compiling x/y.cc failed: (Exit 1): clang failed: error executing CppCompile command"
+)
 MIRROR = {"mirror": "http://mirror.site"}
 
 
@@ -144,6 +147,8 @@ MIRROR = {"mirror": "http://mirror.site"}
         (["[1 / 2] x"], TimeoutError(), {"seconds": 3600.0}, TimeUp,
          "stopped at the time limit of 1 h 00 min; what is compiled is kept", "the same command continues"),
         (["[1 / 2] x", bazel.TIME_LIMIT], FAILED, {"seconds": 3600.0}, TimeUp, "stopped at the time", "the same"),
+        (["[1 / 2] x", BROKEN, bazel.TIME_LIMIT], FAILED, {"seconds": 3600.0}, TimeUp,
+         "stopped at the time limit of 1 h 00 min, after 1 action failed", "the same"),
     ],
 )  # fmt: skip
 def test_a_failed_compile_is_the_error_that_names_its_cause(

@@ -16,6 +16,8 @@ KILLED = re.compile(
     r"|clang frontend command failed due to signal|Server terminated abruptly|java\.lang\.OutOfMemoryError"
     r"|collect2: fatal error: ld terminated with signal 9|failed:? \((Killed|Exit 137)\)"
 )
+# With --keep_going, hours before the end.
+FAILED = re.compile(r"ERROR: .* failed:? \(")
 TIME_LIMIT = "tfbuild: the time limit is reached"
 # What compile.sh and Bazel print where a remote cache or executor cannot be reached.
 NO_REMOTE = re.compile(
@@ -42,12 +44,14 @@ LEAST_MINUTES = 15
 class BazelWatch:
     """Takes a compile's output line by line, and returns for each what to show ("": nothing new).
 
-    `share`: the part of the compile that is done, 0 to 1, among the actions that Bazel knows so far.
+    `share`: the part of the compile that is done, 0 to 1, among the actions that Bazel knows so far; `failed`: how many
+    of these failed.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.began = False
         self.killed = False
+        self.failed = 0
         self.out_of_time = False
         self.no_remote = False
         self.no_use = ""
@@ -59,6 +63,7 @@ class BazelWatch:
 
     def __call__(self, line: str) -> str:
         self.killed = self.killed or KILLED.search(line) is not None
+        self.failed += FAILED.match(line) is not None
         self.out_of_time = self.out_of_time or line.startswith(TIME_LIMIT)
         self.began = self.began or line.startswith(FIRST_LINES)
         self.no_remote = self.no_remote or NO_REMOTE.search(line) is not None
@@ -87,6 +92,8 @@ class BazelWatch:
             self._counts.append((now, done))
         self.share = min(1.0, done / total) if total else None
         text = f"{done:,} / {total:,} actions" + (f", {100 * done // total} %" if total else "")
+        if self.failed:
+            text += f", {self.failed} failed"
         if left := self._left(done, total):
             text += f", about {duration(left)} left"
         return f"{text}: {rest}" if rest else text

@@ -311,6 +311,8 @@ def memory_hint(share: Share, where: str = "the engine") -> str:
 
 def _time_up(run: Run, watch: BazelWatch) -> TimeUp:
     so_far, more = "; what is compiled is kept", ""
+    if watch.failed:
+        so_far = f", after {counted(watch.failed, 'action')} failed (ERROR in the log){so_far}"
     if watch.share is None:
         so_far = ", before anything was compiled"
         more = "give it more time: each run begins with Bazel's analysis; "
