@@ -292,7 +292,7 @@ def chosen_row(
         offered = sorted({row.release for row in rows}, key=Version, reverse=True)
         raise NothingFits(
             f"{place} has no wheel of the named release, target or Python",
-            hint=f"its releases: {', '.join(offered) or 'none yet'}",
+            hint=f"its releases: {', '.join(offered) or 'none yet'}; or compile one: invoke wheel",
         )
     why = "; ".join(choose.passed_over_lines(choice.passed_over))
     raise NothingFits(f"no wheel in {place} fits {wanted}: {why}", hint="compile one: invoke wheel --cpu host")
