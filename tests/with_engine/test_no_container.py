@@ -180,6 +180,7 @@ def test_three_links_on_empty_disks_carry_their_cache_in_a_folder(run: Run, fold
         shutil.rmtree(folder / "build", ignore_errors=True)
         if said:
             shutil.copytree(tmp_path / "kept", cache)
+            subprocess.run(["chown", "-R", NOBODY, folder / "build"], check=True)
         done = run(*(("--time-limit", "90s") if code else ()), tree=tree)
         assert done.returncode == code, done.stderr[-6000:]
         said.append(done.stderr)
