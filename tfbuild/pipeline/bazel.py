@@ -16,7 +16,7 @@ KILLED = re.compile(
     r"|clang frontend command failed due to signal|Server terminated abruptly|java\.lang\.OutOfMemoryError"
     r"|collect2: fatal error: ld terminated with signal 9|failed:? \((Killed|Exit 137)\)"
 )
-# With --keep_going, hours before the end.
+# An action that failed. With --keep_going, Bazel goes on after it, perhaps for hours.
 FAILED = re.compile(r"ERROR: .* failed:? \(")
 TIME_LIMIT = "tfbuild: the time limit is reached"
 # What compile.sh and Bazel print where a remote cache or executor cannot be reached.
@@ -44,8 +44,8 @@ LEAST_MINUTES = 15
 class BazelWatch:
     """Takes a compile's output line by line, and returns for each what to show ("": nothing new).
 
-    `share`: the part of the compile that is done, 0 to 1, among the actions that Bazel knows so far; `failed`: how many
-    of these failed.
+    `share`: the part of the compile that is done, 0 to 1, among the actions that Bazel knows so far; `failed`: how
+    many of them failed.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
