@@ -51,9 +51,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The one folder that can be written to, with trees that no cache has."""
     folder = tmp_path_factory.mktemp("compiled")
     fresh_trees(folder)
-    for path in (folder, *folder.rglob("*")):
-        shutil.chown(path, *map(int, NOBODY.split(":")))
+    give_to_nobody(folder)
     return folder
+
+
+def give_to_nobody(folder: Path) -> None:
+    subprocess.run(["chown", "-R", NOBODY, folder], check=True)
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +183,7 @@ def test_three_links_on_empty_disks_carry_their_cache_in_a_folder(run: Run, fold
         shutil.rmtree(folder / "build", ignore_errors=True)
         if said:
             shutil.copytree(tmp_path / "kept", cache)
-            subprocess.run(["chown", "-R", NOBODY, folder / "build"], check=True)
+            give_to_nobody(folder / "build")
         done = run(*(("--time-limit", "90s") if code else ()), tree=tree)
         assert done.returncode == code, done.stderr[-6000:]
         said.append(done.stderr)
