@@ -104,7 +104,7 @@ class Advice:
 
 def advise(report: BenchReport) -> tuple[Advice, ...]:
     """Return what gained and never lost, first what a program can expect most of, and batch sizes last."""
-    current = CurrentSettings.read(report)
+    current = CurrentSettings(image=report.image.env or {}, onednn=onednn_default(report))
     advices = [*_settings(report, current)]
     for row in report.experiments:
         advices += _lines(row, current)
@@ -129,10 +129,6 @@ class CurrentSettings:
 
     image: Mapping[str, str]
     onednn: str
-
-    @classmethod
-    def read(cls, report: BenchReport) -> "CurrentSettings":
-        return cls(image=report.image.env or {}, onednn=onednn_default(report))
 
     def value(self, name: str, env: Mapping[str, str]) -> str:
         """Return a variable's value with `env` added to the image's; for a list of libraries, the last one's name."""

@@ -207,12 +207,6 @@ def show_gain(answer: "MeasuredGain") -> None:
     ])  # fmt: skip
 
 
-def show_rehearsed(ref: str, digest: str, *, json: bool) -> None:
-    """Print the fixed tag that a push would set. `digest`: what it is now, or ""."""
-    now = f"the tag is {digest} now" if digest else "the tag does not exist yet"
-    result({"image": ref, "there": digest or None}, ref, f"can be pushed; {now}", json=json)
-
-
 def show_pushed(pushed: "Pushed", *, json: bool) -> None:
     """Print the image's reference by its digest, and say which indexes offer it."""
     done = "pushed" if pushed.uploaded else "already in the registry"

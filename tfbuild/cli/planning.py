@@ -153,8 +153,6 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, *
 @verb(JSON, examples=("invoke cpus", "invoke cpus 'xeon gold'", "invoke cpus avx512"))
 def cpus(text: str = "", *, json: bool) -> None:
     """List the values of --cpu: levels, CPUs with the processors that they are in, and features."""
-    from tfbuild.cpu import isa
-
     entries = isa.search(text)
     out([asdict(entry) for entry in entries]) if json else show_cpus(entries)
 

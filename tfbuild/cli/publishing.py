@@ -4,17 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfbuild.cli.options import JSON, ON_ENGINE, PLAN, REGISTRY, certificates, registry_of
-from tfbuild.cli.output import (
-    result,
-    say,
-    say_note,
-    show_choice,
-    show_passed_over,
-    show_pulled,
-    show_pushed,
-    show_rehearsed,
-)
+from tfbuild.cli.options import JSON, ON_ENGINE, PLAN, REGISTRY, certificates, engine_of, registry_of
+from tfbuild.cli.output import result, say, say_note, show_choice, show_passed_over, show_pulled, show_pushed
 from tfbuild.cli.verbs import variable, verb
 from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
@@ -45,7 +36,6 @@ from tfbuild.util.terminal import printable
 )
 def push(image: str, *, engine: str, registry: str, ca_cert: str, yank: str, json: bool, **options: Any) -> None:
     """Publish a verified IMAGE with its SBOM and provenance, and add it to its release's indexes."""
-    from tfbuild.engine import Engine, connection
     from tfbuild.publish import pushing, signing
     from tfbuild.util.progress import Progress
 
@@ -57,7 +47,9 @@ def push(image: str, *, engine: str, registry: str, ca_cert: str, yank: str, jso
         raise UsageError(f"{used[0]} pushes no image", hint=f"leave out {' and '.join(used[1:])}")
     destination = registry_of(registry, ca_cert, image)
     if access:
-        show_rehearsed(*pushing.access(destination, image), json=json)
+        ref, digest = pushing.access(destination, image)
+        now = f"the tag is {digest} now" if digest else "the tag does not exist yet"
+        result({"image": ref, "there": digest or None}, ref, f"can be pushed; {now}", json=json)
     elif indexes:
         show_pushed(pushing.finish(destination, image, say_note), json=json)
     elif yank:
@@ -65,7 +57,7 @@ def push(image: str, *, engine: str, registry: str, ca_cert: str, yank: str, jso
         result({"image": ref, "reason": yank}, ref, json=json)
     else:
         signer = signing.signer(sign_options, destination.ca) if signs else None
-        connected = Engine.connect(connection.choose(engine))
+        connected = engine_of(engine)
         with connected.watched("the push"):
             pushed = pushing.push(connected, image, destination, REPORTS, force=force, progress=Progress(), sign=signer)
         show_pushed(pushed, json=json)

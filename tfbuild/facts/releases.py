@@ -194,11 +194,6 @@ def config(name: str, release: str) -> bool | None:
     return bool(matches) if known else None
 
 
-def threading_row(release: str, arch: str) -> release_table.Threading:
-    """Return how oneDNN runs in a build for `arch`."""
-    return row(table().threading, release, arch)
-
-
 def onednn_env(release: str, threading: str = "") -> tuple[tuple[str, str], ...]:
     """Return the variables that switch oneDNN on in an image that promises it, or those that tune it on `threading`."""
     known = table().onednn_env if version(release) < version(table().known_until) else ()

@@ -46,6 +46,7 @@ ALTERED = "the registry is broken, or something between it and this machine chan
 # image-spec, manifest.md, v1.1.0, "Guidance for an Empty Descriptor".
 EMPTY_CONFIG = b"{}"
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+EMPTY: Mapping[str, Any] = {"mediaType": EMPTY_TYPE, "digest": digest_of(EMPTY_CONFIG), "size": len(EMPTY_CONFIG)}
 SBOM = "application/vnd.cyclonedx+json"
 PROVENANCE = "application/vnd.in-toto+json"
 TITLE = "org.opencontainers.image.title"
@@ -247,7 +248,7 @@ def artifact(kind: str, layers: Sequence[Mapping[str, Any]], annotations: Mappin
         "schemaVersion": 2,
         "mediaType": IMAGES[0],
         "artifactType": kind,
-        "config": {"mediaType": EMPTY_TYPE, "digest": digest_of(EMPTY_CONFIG), "size": len(EMPTY_CONFIG)},
+        "config": EMPTY,
         "layers": list(layers),
         "annotations": dict(annotations),
     }

@@ -226,8 +226,11 @@ def bootstrap(engine: Engine, distribution: str, *, progress: Progress, log: Pat
                 archive = folder / "base.tar"
                 with progress.step(f"base: make Debian {distribution} from its packages"):
                     _mmdebstrap(archive, distribution, engine.platform, log, ca_cert)
-                with progress.step(f"base: import {name}"):
-                    _import(engine, archive, name, distribution)
+                with progress.step(f"base: import {name}"), translated(name):
+                    changes = [f"LABEL {labels.BASE}={distribution}", 'CMD ["bash"]']
+                    engine.client.api.import_image_from_file(
+                        str(archive), repository=REPOSITORY, tag=distribution, changes=changes
+                    )
     return Base(reference=name, name=name, digest=engine.image(name).layers[0])
 
 
@@ -280,13 +283,6 @@ def _ca_hooks(ca_cert: Path | None) -> list[str]:
         f"""mkdir -p "$1/etc/apt/apt.conf.d"; printf 'Acquire::https::CAInfo "%s";\\n' '{quoted}' > "$1{CA_OPTION}" """
     )
     return [f"--setup-hook={write}", f'--customize-hook=rm "$1{CA_OPTION}"']
-
-
-def _import(engine: Engine, archive: Path, name: str, distribution: str) -> None:
-    repository, tag = split_tag(name)
-    changes = [f"LABEL {labels.BASE}={distribution}", 'CMD ["bash"]']
-    with translated(name):
-        engine.client.api.import_image_from_file(str(archive), repository=repository, tag=tag, changes=changes)
 
 
 def sources(distribution: str, folder: Path = APT) -> list[str]:

@@ -3,20 +3,20 @@
 `tfbuild.context` renders the texts in it. The wheel, the source and the user's own files are linked, copied or packed.
 """
 
-import hashlib
 import lzma
 import os
 import re
 import shutil
 import tarfile
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from tfbuild.context import dockerfile
 from tfbuild.errors import BadInput, UsageError
+from tfbuild.oci.manifests import digest_of
 from tfbuild.plan import Build, source
 from tfbuild.util.files import FOLDER_HINT, MOST_TEXT, flush, members, temporary_folder, writing
 from tfbuild.util.terminal import cause
@@ -149,16 +149,13 @@ def context_digest(folder: Path, leave_out: Collection[str]) -> str:
     """Return the digest of all files in `folder` but `leave_out`: `digest` of `invoke dockerfile --json`."""
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     kept = {name: path for name, path in files.items() if name not in leave_out}
-    return _digest(f"{name} {path.stat().st_mode & 0o777:o} {source.digest(path)}\n" for name, path in kept.items())
+    lines = (f"{name} {path.stat().st_mode & 0o777:o} {source.digest(path)}\n" for name, path in kept.items())
+    return digest_of("".join(lines).encode())
 
 
 def image_digest(context: str, base: str) -> str:
     """Return the digest of all that shapes an image, by those of its context and its base: `io.tfbuild.context`."""
-    return _digest([f"{context} {base}"])
-
-
-def _digest(lines: Iterable[str]) -> str:
-    return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
+    return digest_of(f"{context} {base}".encode())
 
 
 def build_args(base: Base, context: Context) -> dict[str, str]:

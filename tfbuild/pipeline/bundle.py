@@ -6,7 +6,6 @@ layers once.
 
 import io
 import tarfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from posixpath import normpath
@@ -96,11 +95,10 @@ def image_name(context: Context, base: Base, argument: str) -> str:
     return f"{REPOSITORY}:{key}-{STAGES[argument]}"
 
 
-def write_bundle(engine: Engine, path: Path, builds: Iterable[BundledBuild]) -> Listing:
+def write_bundle(engine: Engine, path: Path, builds: list[BundledBuild]) -> Listing:
     """Save the images of these builds to the file `path`, and their list. Raises TransferFailed, OSError."""
-    rows = list(builds)
-    names = list(dict.fromkeys(name for row in rows for name in row.images.values()))
-    listing = Listing(builds=rows, layers={name: list(engine.image(name).layers) for name in names})
+    names = list(dict.fromkeys(name for row in builds for name in row.images.values()))
+    listing = Listing(builds=builds, layers={name: list(engine.image(name).layers) for name in names})
     engine.save(names, path)
     text = msgspec.json.format(msgspec.json.encode(listing), indent=2)
     member = tarfile.TarInfo(LIST)

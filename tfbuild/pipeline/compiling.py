@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, cast
 
-from tfbuild import cpu
 from tfbuild.context import dockerfile
-from tfbuild.cpu import Cpu
+from tfbuild.cpu import Cpu, detect
 from tfbuild.engine import Engine, faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
@@ -27,8 +26,6 @@ from tfbuild.util.files import remove, temporary_folder
 from tfbuild.util.progress import Progress, duration
 from tfbuild.util.quantities import counted
 
-# The stages of a bundle, which compile nothing.
-NOT_COMPILING = tuple(bundle.STAGES.values())
 # Bazel is told to stop at the limit; this much later, everything is stopped.
 GRACE_SECONDS = 90.0
 # A context with overriding repositories has gigabytes, which the client sends again.
@@ -62,7 +59,7 @@ class Builder:
     """
 
     engine: Exporter
-    cpu: Callable[[], Cpu] = cpu.detect
+    cpu: Callable[[], Cpu] = detect
     where: str = "the engine"
     free_disk: str = "docker builder prune"
     empty_caches: str = diagnosis.EMPTY_CACHES
@@ -155,7 +152,7 @@ def run_builder(
     memory ran out or a remote cache did not answer, and all that the builder raises.
     """
     progress, watch, started = settings.progress, BazelWatch(), _left(run)
-    compiles = build.toolchain is not None and not run.reuse and stage not in NOT_COMPILING
+    compiles = build.toolchain is not None and not run.reuse and stage not in bundle.STAGES.values()
     share = _share(builder, build, run, progress) if compiles else None
     arguments = {**settings.build_args, **({"LIBTENSORFLOW": "1"} if run.libtensorflow else {})}
     settings = replace(settings, build_args=arguments, network=run.network)

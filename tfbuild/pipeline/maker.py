@@ -27,7 +27,7 @@ from tfbuild.pipeline.build_context import Base, Context, build_args, image_dige
 from tfbuild.pipeline.compiling import Builder, lacking_features, run_builder
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.wheel import Exported
-from tfbuild.plan import Build, Request, rules
+from tfbuild.plan import Build, Request
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
 from tfbuild.verify import Baseline, labelled_build
@@ -76,7 +76,8 @@ class Maker:
 
     def cpu(self) -> Cpu:
         """Return the CPU of the engine's machine, as a container sees it. Raises what making a base image raises."""
-        image = bases.made_before(self.engine) or self._resolve(*rules.default_base()).reference
+        default = plan.default_base()
+        image = bases.made_before(self.engine) or self._resolve(default.image, default.bootstrap).reference
         with self.progress.step("detect: the engine's CPU"):
             recording = self.engine.run(image, ["sh", "-c", RECORD_COMMAND], entrypoint=())
         return cpu.parse(recording.stdout, origin="the engine's /proc/cpuinfo")
@@ -86,7 +87,11 @@ class Maker:
     def build(self, build: Build) -> Result:
         """Build, verify and tag; the report says pass or fail. Raises BuildFailed, and what earlier steps raise."""
         with self.locked(build):
-            self._check_run(build)
+            if self.run.verify:
+                files.check_writable(self.run.reports)
+                if self.engine.local and (lacking := lacking_features(build, cpu.detect)):
+                    missing = " ".join(lacking)
+                    self.progress(f"this machine lacks {missing}: verification will fail; --no-verify skips it")
             image = self._image(build, reuse=self.run.reuse, no_cache=self.run.no_cache)
             return self._proven(build, image) or self._verified(build, image)
 
@@ -105,14 +110,6 @@ class Maker:
         with bases.reused(self.engine, build, context, reuse, self.progress) as arguments:
             self.run_builder(build, base, context, tag=name, arguments=arguments, no_cache=no_cache)
         return name
-
-    def _check_run(self, build: Build) -> None:
-        """Refuse a folder of reports that cannot be written, and say if this machine cannot run the image."""
-        if not self.run.verify:
-            return
-        files.check_writable(self.run.reports)
-        if self.engine.local and (lacking := lacking_features(build, cpu.detect)):
-            self.progress(f"this machine lacks {' '.join(lacking)}: verification will fail; --no-verify skips it")
 
     def _proven(self, build: Build, image: str) -> Result | None:
         """Return the result of an earlier run that verified this very image; --reverify verifies it again."""

@@ -73,9 +73,9 @@ class Build:
     platform: str
     instruction_set: InstructionSet
     wheel: Wheel
-    base_image: str
-    base_distribution: str
-    with_headers: bool
+    base_image: str = ""
+    base_distribution: str = ""
+    with_headers: bool = False
     compiler: str = ""
     copts: tuple[str, ...] = ()
     configs: tuple[str, ...] = ()

@@ -31,7 +31,7 @@ CUDA_PATH = "/usr/local/cuda"
 
 def threading(release: str, arch: str, requested: str = "") -> str:
     """Return the runtime of oneDNN in a build that promises it: the `requested` one, else "threadpool"."""
-    fact = releases.threading_row(release, arch)
+    fact = releases.row(table().threading, release, arch)
     possible = [name for name, config in (("openmp", fact.openmp), ("threadpool", fact.threadpool)) if config]
     if requested and requested not in ("openmp", "threadpool"):
         raise UsageError(f"unknown threading {requested!r}", hint="one of: openmp, threadpool")
@@ -67,7 +67,7 @@ def configs(release: str, target: str, arch: str, threading: str) -> tuple[str, 
     row = targets.get(target)
     onednn: tuple[str, ...] = ()
     if row.onednn:
-        fact = releases.threading_row(release, arch)
+        fact = releases.row(table().threading, release, arch)
         onednn = (fact.openmp if threading == "openmp" else fact.threadpool,)
         # x86-64 builds have oneDNN without it; 2.22's tree no longer has the config.
         if releases.config(onednn[0], release) is False and releases.row(table().onednn, release, arch).compiled:

@@ -20,7 +20,6 @@ from tfbuild.plan import configuration, cuda, failures, rules, wheel
 from tfbuild.plan import source as sources
 from tfbuild.plan import tree as source_tree
 from tfbuild.plan.build import MACHINES, PLATFORMS, Build, Wheel
-from tfbuild.plan.cuda import Capability
 from tfbuild.plan.request import BASES, Request
 from tfbuild.plan.rules import NOT_CERTAIN, choose_python, find_release, requested_set
 from tfbuild.plan.source import Source
@@ -201,7 +200,7 @@ def _compile(
     return replace(
         build,
         toolchain=configuration.toolchain(build),
-        variant=_variant(build, gpus),
+        variant=_variant(build),
         notes=(
             *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
             *flags.notes,
@@ -222,12 +221,12 @@ def _compile(
 # --- how a build differs from the default one: its identifier's end ---------------------------------------------------
 
 
-def _variant(build: Build, gpus: tuple[Capability, ...]) -> tuple[str, ...]:
+def _variant(build: Build) -> tuple[str, ...]:
     """Return words for what differs from the default build; options that have no word become a fingerprint."""
     request, release, target, arch = build.request, build.release, build.target, build.instruction_set.arch
     bazel = releases.bazel(release)
     threading = configuration.threading(release, arch) if targets.get(target).onednn else ""
-    known = partial(failures.concerning, release, target=target, arch=arch, gpus=gpus, cuda=build.cuda)
+    known = partial(failures.concerning, release, target=target, arch=arch, gpus=build.gpus, cuda=build.cuda)
     base = "auto" if request.base in BASES else request.base
     usual = replace(request, python=build.python, compiler="", base=base)
     _, compiler, *_ = rules.choose_builder(usual, release, lambda name, debian: known(compiler=name, debian=debian))

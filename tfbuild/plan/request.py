@@ -51,6 +51,8 @@ _chosen = partial(option, pattern=LOOKED_UP, identifier=Identifier.WORD)
 # Options that only a compile uses, by their group.
 _compiler = partial(option, group=COMPILER, compiles=True)
 _gpus = partial(option, group=GPUS, compiles=True)
+_compiler_word = partial(option, group=COMPILER, compiles=True, pattern=LOOKED_UP, identifier=Identifier.WORD)
+_gpu_version = partial(option, group=GPUS, compiles=True, pattern=VERSION, identifier=Identifier.WORD)
 _source = partial(option, group=SOURCE, compiles=True)
 _remote = partial(option, group=REMOTE, compiles=True, pattern=TEXT)
 _engine = partial(option, group=ENGINE, pattern=TEXT)
@@ -103,26 +105,20 @@ class Request:
         "official, a wheel file, or index:URL, the best of an index (default: build from source)",
         written=lambda build: {"official": "official", "source": ""}.get(build.wheel.kind, build.wheel.requirement),
     )
-    compiler: str = _compiler(
+    compiler: str = _compiler_word(
         "",
         "compiler, such as gcc-12 or clang-18 (default: the best proven one that a base image of the release has)",
-        pattern=LOOKED_UP,
-        identifier=Identifier.WORD,
         written=lambda build: build.compiler if _compiled(build) else "",
     )
-    prefer_vector_width: str = _compiler(
+    prefer_vector_width: str = _compiler_word(
         "",
         "vector width of loops that the compiler vectorises: 128, 256 or 512 bits (default: as measured)",
         "BITS",
-        pattern=LOOKED_UP,
-        identifier=Identifier.WORD,
         rare=True,
     )
-    threading: str = _compiler(
+    threading: str = _compiler_word(
         "",
         "threading runtime of oneDNN in a build from source: openmp or threadpool",
-        pattern=LOOKED_UP,
-        identifier=Identifier.WORD,
         rare=True,
     )
     compute_capabilities: str = _gpus(
@@ -131,23 +127,19 @@ class Request:
         "LIST",
         pattern=LOOKED_UP,
     )
-    cuda: str = _gpus(
+    cuda: str = _gpu_version(
         "",
         "CUDA to compile with, such as 12.8 (default: the release's own, or one that supports the GPUs)",
         "VERSION",
-        pattern=VERSION,
         what="a CUDA version",
         form="12.8 or 13.0",
-        identifier=Identifier.WORD,
     )
-    cudnn: str = _gpus(
+    cudnn: str = _gpu_version(
         "",
         "cuDNN to compile with, such as 9.8 (default: the release's own, or one that fits the CUDA version)",
         "VERSION",
-        pattern=VERSION,
         what="a cuDNN version",
         form="9.8",
-        identifier=Identifier.WORD,
         rare=True,
     )
     bazel: str = _compiler(

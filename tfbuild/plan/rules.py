@@ -50,7 +50,7 @@ def refuse_exclusive(request: Request) -> str:
     for row in targets.exclusions(switched_on):
         raise Unsupported(row.reason, hint=f"choose {' or '.join(f'--target {name}' for name in row.targets)}")
     alone = names[0] if len(names) == 1 else request.target
-    name = next((name for name in names if not is_target(name)), alone)
+    name = next((name for name in names if not targets.find_target(name)), alone)
     if (target := targets.find_target(name)) is None:
         hint = f"--target {near}" if (near := targets.named(name)) else f"one of: {', '.join(targets.names())}"
         raise UsageError(f"unknown target {name!r}", hint=hint)
@@ -63,11 +63,6 @@ def refuse_exclusive(request: Request) -> str:
         if word.endswith(("TF_NEED_CUDA=0", "TF_NEED_CUDA=1")) and word.endswith("1") != target.cuda:
             raise UsageError(f"{word} contradicts --target {name}", hint="leave it out")
     return target.name
-
-
-def is_target(name: str) -> bool:
-    """Whether there is a target of that name."""
-    return targets.find_target(name) is not None
 
 
 def choose_platform(request: Request, target: str = "") -> str:
@@ -224,12 +219,6 @@ def choose_python(
 
 
 # --- base and compiler ------------------------------------------------------------------------------------------------
-
-
-def default_base() -> tuple[str, str]:
-    """Return the image of the default base, and the Debian release that makes it without a registry."""
-    row = toolchains.default_base()
-    return row.image, row.bootstrap
 
 
 def base_for_wheel(python: str) -> BaseImage:

@@ -193,12 +193,7 @@ def yank_tag(identifier: str) -> str:
 def record_yank(registry: Registry, identifier: str, reason: str) -> None:
     """Write why an image is yanked."""
     registry.upload(client.EMPTY_CONFIG)
-    layer = {
-        "mediaType": client.EMPTY_TYPE,
-        "digest": manifests.digest_of(client.EMPTY_CONFIG),
-        "size": len(client.EMPTY_CONFIG),
-    }
-    content = json.dumps(client.artifact(YANKED, [layer], {YANK_REASON: reason}), indent=2).encode()
+    content = json.dumps(client.artifact(YANKED, [client.EMPTY], {YANK_REASON: reason}), indent=2).encode()
     registry.put(yank_tag(identifier), content, manifests.IMAGES[0])
 
 

@@ -40,7 +40,8 @@ def pages(
     # The best first, because install.sh takes the first of equally fast ones.
     offered = sorted((row for row in rows if not row.yanked), key=lambda row: choose.rank(row.published), reverse=True)
     texts[TABLE_FILE] = "".join("\t".join(line) + "\n" for line in (COLUMNS, *map(columns, offered)))
-    texts[CHOICES_FILE] = _json(msgspec.to_builtins(WheelList(schema=SCHEMA, wheels=tuple(rows), url=url)))
+    listed = msgspec.to_builtins(WheelList(schema=SCHEMA, wheels=tuple(rows), url=url))
+    texts[CHOICES_FILE] = json.dumps(listed, indent=2) + "\n"
     texts["index.html"] = _top_page(rows, url)
     texts[INSTALL_FILE] = (TEMPLATES / "index" / INSTALL_FILE).read_text(encoding="utf-8")
     return texts
@@ -77,10 +78,6 @@ def _top_page(rows: Iterable[IndexedWheel], url: str) -> str:
     return render("index/top.html", table=table, reports=reports, url=url.rstrip("/") or "URL")
 
 
-def _json(document: object) -> str:
-    return json.dumps(document, indent=2) + "\n"
-
-
 def _address(row: IndexedWheel) -> str:
     """Return the address of a file from its project's page, with "+" escaped, which S3 reads as a space."""
     return f"../../../pool/{row.sha256}/{quote(row.name)}"
@@ -99,14 +96,10 @@ def _project_page(project: str, rows: Iterable[IndexedWheel], documents: Mapping
         }
         for row in rows
     ] + [
-        {"text": name, "attributes": {"href": f"{quote(name)}#sha256={_digest(text)}"}}
+        {"text": name, "attributes": {"href": f"{quote(name)}#sha256={hashlib.sha256(text.encode()).hexdigest()}"}}
         for name, text in documents.items()
     ]
     return render("index/simple.html", title=f"Links for {project}", links=links)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def columns(row: IndexedWheel) -> list[str]:

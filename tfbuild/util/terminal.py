@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from tfbuild.errors import conceal, without_secrets
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.table import Table
 
 # Piped output is not wrapped: programs that read it, such as grep, expect one line a row.
@@ -111,15 +111,6 @@ def two_columns(rows: Iterable[tuple[str, str]]) -> list[str]:
     return lines
 
 
-def console(stream: IO[str] | None = None) -> "Console":
-    """Return a console for `stream` (default: stdout)."""
-    from rich.console import Console
-
-    stream = stream or sys.stdout
-    # Names by users and images are printed as they are: `:x:` is not an emoji.
-    return Console(file=stream, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False, emoji=False)
-
-
 def table(titles: Sequence[str] = (), rows: Iterable[Sequence[str]] = (), *, figures: Collection[str] = ()) -> "Table":
     """Return a table without lines, for things that people compare; `figures`: the columns of numbers."""
     from rich.table import Table
@@ -140,9 +131,12 @@ def rendered(parts: Iterable["RenderableType"], stream: IO[str] | None = None) -
 
     Text with `no_wrap` is left to the terminal to wrap, so that it can be copied in one piece.
     """
+    from rich.console import Console
     from rich.text import Text
 
-    on = console(stream)
+    stream = stream or sys.stdout
+    # Names by users and images are printed as they are: `:x:` is not an emoji.
+    on = Console(file=stream, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False, emoji=False)
     with on.capture() as captured:
         for part in parts:
             on.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))

@@ -16,6 +16,7 @@ from tfbuild.context.labels import PREFIX, read_labels, smoke_plan
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.engine import Engine, Sandbox
 from tfbuild.errors import UnknownImage
+from tfbuild.facts import targets
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement, ProbeCheck
 from tfbuild.in_container.smoke.probes import Environment, TensorFlow
@@ -23,7 +24,6 @@ from tfbuild.measure import probe
 from tfbuild.measure.probe import Outcome
 from tfbuild.plan import PLATFORMS, Build, is_version
 from tfbuild.plan.build import Wheel
-from tfbuild.plan.rules import is_target
 from tfbuild.verify.report import NO_START, Check, Throughput
 
 # The labels without which an image is none of ours, and the forms of two. The identifier names the report's files.
@@ -118,7 +118,7 @@ def labelled_build(ref: str, labels: Mapping[str, str], architecture: str) -> Bu
         "id": IDENTIFIER.fullmatch(image.id),
         "python": PYTHON.fullmatch(own("python")),
         "release": is_version(own("release")),
-        "target": is_target(own("target")),
+        "target": targets.find_target(own("target")),
         "platform": own("platform") == platform and platform in PLATFORMS,
     }
     if bad := [name for name, good in readable.items() if not good]:
@@ -133,9 +133,6 @@ def labelled_build(ref: str, labels: Mapping[str, str], architecture: str) -> Bu
         platform=platform,
         instruction_set=InstructionSet(name=name, arch=PLATFORMS[platform], level="", features=held, option=""),
         wheel=Wheel(kind=own("wheel"), requirement=own("requirement"), constraints=()),
-        base_image="",
-        base_distribution="",
-        with_headers=False,
         compiler=own("compiler"),
         threading=own("threading"),
         compute_capabilities=tuple(own("compute-capabilities").split()),

@@ -41,7 +41,9 @@ def compare(planned: Build, guard: Guard, flags: Sequence[str], message: Sequenc
         return Judgement(judge.PASS, f"{summary}; not cross-checked with TensorFlow's message, since {why}")
     expected = _seen_by_kernel(unused(guard, flags))
     if _seen_by_kernel(message) != expected:
-        return Judgement(judge.FAIL, _disagreement(message, expected))
+        by_message, by_guard = (" ".join(names) or "nothing" for names in (message, expected))
+        said = f"its guard leaves {by_guard} of this CPU unused, but TensorFlow's own message says {by_message}"
+        return Judgement(judge.FAIL, said)
     return Judgement(judge.PASS, f"{summary}; TensorFlow's own message agrees ({' '.join(message) or 'none unused'})")
 
 
@@ -56,12 +58,6 @@ def _seen_by_kernel(names: Sequence[str]) -> tuple[str, ...]:
     """Leave out features that no kernel prints (AMX_FP16): TensorFlow asks the CPU itself."""
     hidden = {row.tensorflow for row in facts.features("x86_64") if row.tensorflow and not row.cpuinfo}
     return tuple(name for name in names if name not in hidden)
-
-
-def _disagreement(message: Sequence[str], expected: Sequence[str]) -> str:
-    by_message = " ".join(message) or "nothing"
-    by_guard = " ".join(expected) or "nothing"
-    return f"its guard leaves {by_guard} of this CPU unused, but TensorFlow's own message says {by_message}"
 
 
 def _skip(verification: Verification) -> str:
