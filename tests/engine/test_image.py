@@ -136,7 +136,7 @@ def test_an_engine_that_has_no_space_says_so_in_its_own_words(message: str, tmp_
     with pytest.raises(DiskFull) as raised, translated():
         raise refused(message)
     assert raised.value.reason == f"the engine's disk is full: {message.strip()}"
-    assert raised.value.hint.startswith("docker builder prune, docker image prune; then run the same command again")
+    assert raised.value.hint.startswith("docker builder prune --filter type=regular, docker image prune; then run")
     with pytest.raises(DiskFull):
         ended(message)
     with pytest.raises(DiskFull), translated():

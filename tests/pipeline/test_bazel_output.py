@@ -95,6 +95,9 @@ def test_a_recorded_build_is_followed_to_its_end() -> None:
         "Server terminated abruptly (error code: 14, error message: 'Socket closed', log file: '/x/server/jvm.out')",
         "collect2: fatal error: ld terminated with signal 9 [Killed]",
         "java.lang.OutOfMemoryError: Java heap space",
+        "virtual memory exhausted: Cannot allocate memory",
+        "/usr/bin/ld: final link failed: memory exhausted",
+        "LLVM ERROR: out of memory",
         "ERROR: /src/BUILD:36:1: Executing genrule //x:y failed (Killed): bash failed: error executing command",
         "ERROR: /src/BUILD:36:8: Executing genrule //x:y failed: (Exit 137): bash failed: error executing command",
     ],
@@ -103,6 +106,12 @@ def test_a_lack_of_memory_is_recognised(line: str) -> None:
     watch = BazelWatch()
     watch(line)
     assert watch.killed
+
+
+def test_a_compiler_that_crashed_did_not_lack_memory() -> None:
+    watch = BazelWatch()
+    watch("clang: error: clang frontend command failed due to signal (use -v to see invocation)")
+    assert not watch.killed
 
 
 INVALID = (

@@ -10,7 +10,7 @@ import pytest
 
 from tests import clock
 from tests.cpu.machines import machine
-from tests.pipeline.memory_engine import COMPILED, MemoryEngine, chosen, digest, engine_at, maker
+from tests.pipeline.memory_engine import COMPILED, OFFICIAL, MemoryEngine, chosen, digest, engine_at, maker
 from tests.pipeline.memory_engine import engine as engine
 from tests.rows import each
 from tfbuild import cpu
@@ -141,6 +141,7 @@ MIRROR = {"mirror": "http://mirror.site"}
         ([], FAILED, MIRROR, BuildFailed, "the image could not be built", "the log"),
         ([], DAMAGED, MIRROR, BuildFailed, "a cache of the builder is damaged: mkdir: ",
          "`docker builder prune --filter type=exec.cachemount` empties the builder's caches, and"),
+        ([], DiskFull("no space", hint="some"), {}, DiskFull, "no space", "some"),
         ([], APT, MIRROR, Unsupported, "the base image has no apt-get", "--base with an image that is"),
         ([], TimeoutError(), {"seconds": 3600.0}, TimeUp,
          "stopped at the time limit of 1 h 00 min, before anything was compiled", "give it more time"),
@@ -179,7 +180,7 @@ def test_a_full_disk_of_the_engine_s_machine_is_why_a_compile_failed(
     monkeypatch.setattr("tfbuild.engine.faults.FULL_BYTES", 1 << 60)
     with pytest.raises(DiskFull, match="the engine's disk is full\nthe image could not be built") as error:
         maker(engine, tmp_path, verify=False)[0].build(COMPILED)
-    assert error.value.hint == "docker builder prune; the log"
+    assert error.value.hint == "docker builder prune --filter type=regular; the log"
 
 
 def test_a_clock_that_is_set_during_a_compile_does_not_change_its_limit(
@@ -204,6 +205,11 @@ def test_a_clock_that_is_set_during_a_compile_does_not_change_its_limit(
     (_, _, settings, secrets) = engine.jobs[0]
     assert int(secrets["deadline"]) == begins + 3000
     assert settings.seconds == 3000 + compiling.GRACE_SECONDS
+    # What compiles nothing has no limit: it could not go on from anything.
+    engine.jobs.clear()
+    with pytest.raises(BuildFailed):
+        maker(engine, tmp_path, verify=False, **limit)[0].build(OFFICIAL)
+    assert engine.jobs[0][2].seconds is None
 
 
 def test_a_lost_remote_cache_is_named_and_a_run_that_only_downloads_has_no_profile(

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import tarfile
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -42,7 +43,9 @@ from tfbuild.pipeline import base_image, bundle
 from tfbuild.pipeline.build_context import Base
 from tfbuild.pipeline.maker import refuse_base_without_cuda
 from tfbuild.pipeline.run import run_of
+from tfbuild.pipeline.wheel import compiled
 from tfbuild.plan import RunRequest
+from tfbuild.plan.source import OwnFile
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session as verifying
 from tfbuild.verify.report import Report
@@ -365,6 +368,13 @@ def test_a_wheel_that_was_compiled_by_the_plan_takes_the_compile_s_place(engine:
     with tarfile.open(fileobj=io.BytesIO(engine.api.imported[0][0])) as archive:
         names = {member.name for member in archive}
     assert names == {f"wheel/{wheel.name}", "wheel/build.txt", "wheel/packages.txt"}
+    # The same patch at another path is the same plan, and another patch is not.
+    for path, sha256, stale in (("/mine/a.patch", "1", False), ("a.patch", "2", True)):
+        patched = replace(COMPILED, patches=(OwnFile(path=Path("here/a.patch"), sha256="1"),))
+        named = {**patched.to_json(), "patches": [{"path": path, "sha256": sha256}]}
+        beside.write_text(json.dumps(sidecar | {"plan": named}))
+        with pytest.raises(Stale) if stale else nullcontext():
+            assert compiled(patched, wheel).sha256 == sidecar["sha256"]
     for change, error in (
         ({"plan": {**COMPILED.to_json(), "copts": ["-O3"]}}, Stale),
         ({"tfbuild": "0"}, Stale),

@@ -67,6 +67,11 @@ def test_a_release_without_an_official_wheel_yet_is_compared_with_the_newest_tha
     baseline = baseline_of(replace(COMPILED, release="2.99.0", python="3.13"), holding({name: "sha256:1"}), tmp_path)
     assert isinstance(baseline, Baseline)
     assert baseline.ref == name
+    # Of a newer Python, with that of another one.
+    name = f"tfbuild:{newest.official()}"
+    baseline = baseline_of(replace(COMPILED, release="2.99.0", python="3.14"), holding({name: "sha256:1"}), tmp_path)
+    assert isinstance(baseline, Baseline)
+    assert baseline.ref == name
     # An image's labels say what they like.
     old = baseline_of(replace(COMPILED, release="1.15.0"), holding({name: "sha256:1"}), tmp_path)
     assert old == verifying.NO_BASELINE
@@ -120,23 +125,27 @@ def test_a_missing_official_image_is_built_unverified_and_named(
 def test_an_exported_wheel_is_this_compile_s_and_not_an_earlier_one_s(
     engine: MemoryEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = "thing-1.0-cp311-cp311-linux_x86_64.whl"
-    engine.made["export"] = {"new.whl": b"new", "build.txt": b"builder=sha256:0\n", "packages.txt": b""}
+    name = f"tensorflow_cpu-{COMPILED.release}-cp313-cp313-linux_x86_64.whl"
+    engine.made["export"] = {name: b"new", "build.txt": b"builder=sha256:0\n", "packages.txt": b""}
     left = tmp_path / "build" / COMPILED.id / "wheel"
     left.mkdir(parents=True)
     (left / "old.whl").write_bytes(b"old")
     # It is not a real wheel, which is noticed once it is there.
-    with pytest.raises(BuildFailed, match=r"auditwheel cannot read new\.whl"):
+    with pytest.raises(BuildFailed, match=f"auditwheel cannot read {name}"):
         on_memory(engine, tmp_path)[0].wheel(COMPILED, tmp_path / "dist")
+    for other in (name.replace(COMPILED.release, "2.14.0"), name.replace("cp313", "cp312")):
+        engine.made["export"] = {other: b"new"}
+        with pytest.raises(BuildFailed, match=f"the compile made {other}, which is not TensorFlow"):
+            on_memory(engine, tmp_path)[0].wheel(COMPILED, tmp_path / "other")
+    engine.made["export"] = {name: b"new", "build.txt": b"builder=sha256:0\n", "packages.txt": b""}
     recorded = json.loads(audited.RECORDED.read_text())
     monkeypatch.setattr(wheels, "audit_wheel", lambda path: wheels.read_audit(recorded, path))
-    engine.made["export"][name] = engine.made["export"].pop("new.whl")
     made, said = on_memory(engine, tmp_path)
     exported = made.wheel(COMPILED, tmp_path / "again")
     sidecar = json.loads(exported.sidecar.read_text())
     assert (sidecar["base"], sidecar["host"], sidecar["bazel"], sidecar["libtensorflow"]) == (BASE, None, None, None)
     assert said.getvalue().endswith("\n".join(wheels.audit_wheel(exported.wheel).lines()) + "\n")
-    assert [file.name for file in (tmp_path / "dist").iterdir()] == ["new.whl"]
+    assert [file.name for file in (tmp_path / "dist").iterdir()] == [name]
 
 
 @pytest.mark.parametrize(("run", "needed"), [({}, int(1.5 * 7.5e9) + (8 << 30)), ({"disk": 5}, 5)])

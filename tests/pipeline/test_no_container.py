@@ -301,7 +301,7 @@ def test_the_folder_has_what_a_builder_has(host: LocalBuilder, tmp_path: Path, m
 
 WHEEL = """
 cd "$TFBUILD_ROOT"; mkdir wheel; [ "$TMPDIR" = "$TFBUILD_ROOT/tmp" ]
-echo code > wheel/thing-1.0-cp311-cp311-linux_x86_64.whl
+echo code > wheel/tensorflow_cpu-2.13.1-cp311-cp311-linux_x86_64.whl
 printf 'builder=b1\nbazel=6.5.0\ncompiler=gcc 12\nsource_commit=\n' > wheel/build.txt
 : > wheel/packages.txt
 echo "$LIBTENSORFLOW" > wheel/libtensorflow.tar.gz
@@ -329,7 +329,7 @@ def test_a_wheel_is_compiled_here_and_says_what_compiled_it(
         exported = compile_here(build, host.machine, run, tmp_path / "new/dist", Progress(stream))
     assert needed == [needed_disk(build, image=False), 5]
     sidecar = json.loads(exported.sidecar.read_text())
-    name = "thing-1.0-cp311-cp311-linux_x86_64.whl"
+    name = "tensorflow_cpu-2.13.1-cp311-cp311-linux_x86_64.whl"
     audit, library = wheels.audit_wheel(exported.wheel), f"libtensorflow-{build.id}.tar.gz"
     assert sorted(path.name for path in (tmp_path / "new/dist").iterdir()) == [library, name, f"{name}.json"]
     assert sidecar == {

@@ -145,23 +145,28 @@ def test_a_folder_with_a_link_to_nothing_is_taken_and_one_with_a_file_that_canno
             (folder / file).write_text("")
         (folder / "gone").symlink_to("nowhere")
         assert source.override(f"eigen={folder}", "2.14.1").sha256
-        (folder / "BUILD").chmod(0)
-        with nobody(), pytest.raises(BadInput, match="BUILD cannot be read: Permission denied"):
-            source.override(f"eigen={folder}", "2.14.1")
+        (folder / "sub").mkdir(mode=0)
+        for unreadable in ("sub", "BUILD"):
+            (folder / unreadable).chmod(0)
+            with nobody(), pytest.raises(BadInput, match=f"{unreadable} cannot be read: Permission denied"):
+                source.override(f"eigen={folder}", "2.14.1")
+            (folder / unreadable).chmod(0o755)
 
 
 @pytest.mark.parametrize("file", ["cmake/Modules/LLVMVersion.cmake", "llvm/CMakeLists.txt"])
 def test_an_llvm_of_another_major_version_than_the_releases_is_refused(file: str, eigen: Path) -> None:
     (eigen / "llvm").mkdir()
     (eigen / file).parent.mkdir(parents=True, exist_ok=True)
-    for major, release in ((17, "2.14.1"), (22, "2.21.0")):
+    for major, release in ((16, "2.14.1"), (22, "2.21.0")):
         (eigen / file).write_text(f"  set(LLVM_VERSION_MAJOR {major})\n  set(LLVM_VERSION_MINOR 1)\n")
         request = {**SOURCE, "release": release, "override_repository": (f"llvm-raw={eigen}",)}
         with pytest.raises(BadInput, match=f"is LLVM {major}, and TensorFlow {release} is built with") as refusal:
             chosen(**request)
         assert "LLVM_COMMIT" in refusal.value.hint
-    (eigen / file).write_text("  set(LLVM_VERSION_MAJOR 23)\n")
-    assert chosen(**request).overrides
+    # Of 2.14.1 one was compiled with an older LLVM, and trees of 2.22 name two.
+    for major, release in ((17, "2.14.1"), (23, "2.21.0"), (23, "2.22.0rc0"), (24, "2.22.0rc0")):
+        (eigen / file).write_text(f"  set(LLVM_VERSION_MAJOR {major})\n")
+        assert source.override(f"llvm-raw={eigen}", release).path == eigen
     # Not LLVM's tree, whatever its files say.
     (eigen / "llvm").rename(eigen / "eigen")
     assert chosen(**{**request, "release": "2.14.1"}).overrides
@@ -235,6 +240,7 @@ def test_a_repository_without_any_build_file_is_refused(eigen: Path) -> None:
     with pytest.raises(BadInput, match="has no BUILD file") as refusal:
         source.override(f"eigen_archive={eigen}", "2.14.1")
     assert refusal.value.hint.endswith(f"{eigen}/BUILD.bazel")
+    (eigen / "WORKSPACE").rename(eigen / "REPO.bazel")
     (eigen / "Eigen").mkdir()
     (eigen / "Eigen/BUILD.bazel").write_text("")
     assert source.override(f"eigen_archive={eigen}", "2.14.1").path == eigen

@@ -119,6 +119,7 @@ SOME = "with the features that it should have"
         ({"configure": ("CC_OPT_FLAGS=-O3 -march=native",)}, "host"),
         ({"bazel_flag": ("--copt=-mavx512f",)}, SOME),
         ({"bazel_flag": ("--conlyopt=-mno-fma",)}, SOME),
+        *(({"bazel_flag": (f"--copt={flag}",)}, SOME) for flag in ("-mavx10.1", "-mapxf", "-msse4a", "-m32")),
         ({"bazel_flag": ("--action_env=CC_OPT_FLAGS=-O3 -march=native",)}, "host"),
         ({"bazel_flag": ("--repo_env", "BAZEL_CXXOPTS=-std=c++17:-march=haswell")}, "haswell"),
     ],

@@ -123,8 +123,11 @@ def test_the_sources_content_changes_the_contexts_digest_and_its_place_does_not(
     (other / "configure.py").chmod(0o660)  # another umask is no other source
     same = chosen(release="2.20.0", bazel="7.7.1", source=str(other))
     assert build_context.write_context(same, tmp_path / "context").digest == before.digest
+    assert same.id == build.id
     (other / "WORKSPACE").write_text("# another\n")
-    assert build_context.write_context(same, tmp_path / "context").digest != before.digest
+    changed = chosen(release="2.20.0", bazel="7.7.1", source=str(other))
+    assert build_context.write_context(changed, tmp_path / "context").digest != before.digest
+    assert changed.id != build.id
 
 
 # --- the builder ------------------------------------------------------------------------------------------------------

@@ -150,6 +150,11 @@ def test_a_tree_whose_compiler_or_python_no_base_has_says_what_to_name(folder: P
     assert refusal.value.hint == "--base NAME, with an image that has it"
 
 
+def test_a_candidate_s_tree_may_be_named_as_it_names_itself(folder: Path) -> None:
+    (folder / "tensorflow" / "tf_version.bzl").write_text('TF_VERSION = "2.99.0-rc0"\n')
+    assert {planned(folder, release=text).release for text in ("", "2.99.0-rc0", "2.99.0rc0")} == {"2.99.0rc0"}
+
+
 def test_a_known_release_keeps_its_facts_and_says_what_its_tree_says_otherwise(folder: Path) -> None:
     (folder / "tensorflow" / "tf_version.bzl").write_text(f'TF_VERSION = "{newest.RELEASE}"\n')
     build = planned(folder)

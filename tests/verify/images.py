@@ -54,7 +54,7 @@ START = sent(ENVIRONMENT, TENSORFLOW, stderr=(DATA / "start-2.21.0.stderr.txt").
 PROBES = {
     "start": START,
     "faults": sent(Faults(per_tensor=3.0)),
-    "onednn": sent(OneDnnConvolution(finite=True, openmp=""), stderr=(DATA / "onednn-2.21.0.txt").read_text()),
+    "onednn": sent(OneDnnConvolution(finite=True), stderr=(DATA / "onednn-2.21.0.txt").read_text()),
     "numerics": sent(*(Computed(name, tuple(part.results())) for name, part in PARTS.items())),
     "cuda": sent(GpuConvolution(gpus=1, device="/device:GPU:0", error=1e-6)),
 }

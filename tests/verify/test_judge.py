@@ -1,7 +1,6 @@
 """Recorded real output passes; every way in which it can be wrong is recognised."""
 
 import math
-import mmap
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,6 +76,12 @@ def test_a_tensorflow_other_than_the_planned_one_fails(plan: Plan, detail: str) 
     assert (importing(plan=plan).status, importing(plan=plan).detail) == ("fail", detail)
 
 
+def test_the_local_part_of_a_tree_s_own_wheel_is_no_other_release() -> None:
+    tree = replace(TENSORFLOW, version="2.22.0-dev0+selfbuilt")
+    assert importing(tree, plan=Plan(release="2.22.0-dev0")).status == "pass"
+    assert importing(tree, plan=Plan(release="2.22.0-dev1")).status == "fail"
+
+
 @each(
     "label, said, right",
     [
@@ -114,7 +119,7 @@ def test_causes_of_death_are_named(ended: Ended, why: str) -> None:
 
 
 def onednn(text: str, *, finite: bool = True, plan: Plan = PLAN) -> Judgement:
-    ran = OneDnnConvolution(finite=finite, openmp="")
+    ran = OneDnnConvolution(finite=finite)
     return judge.onednn(Results((ran,), Ended(0, text), ENVIRONMENT), plan)
 
 
@@ -253,14 +258,6 @@ def test_installed_packages_are_read_from_folder_names(tmp_path: Path) -> None:
     for name in ("numpy-1.26.4.dist-info", "gast-0.2.2-py3.11.egg-info", "numpy", "numpy.libs"):
         (tmp_path / name).mkdir()
     assert probes.packages([str(tmp_path), ""]) == ("gast==0.2.2", "numpy==1.26.4")
-
-
-@each("name", ["libiomp5.so", "libgomp.so.1", "libomp.so.5"])
-def test_the_openmp_runtime_is_known_by_the_file_that_is_mapped(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(b"x")
-    with (tmp_path / name).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
-        assert probes.openmp() == name
-    assert probes.openmp() != name
 
 
 def test_the_numbers_behind_a_check_have_the_names_by_which_reports_are_read() -> None:

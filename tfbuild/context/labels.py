@@ -76,7 +76,7 @@ def labels_of(build: Build) -> dict[str, str]:
 def _plan(build: Build) -> str:
     """Return the plan as one line of JSON, the same on every machine. Raises Unsupported if it is too long."""
     values = {name: value for name, value in build.to_json().items() if name != "notes" and value}
-    text = json.dumps({"tfbuild": __version__, **_named(values)}, separators=(",", ":"), sort_keys=True)
+    text = json.dumps({"tfbuild": __version__, **named(values)}, separators=(",", ":"), sort_keys=True)
     if len(text) > MOST_PLAN:
         raise Unsupported(
             f"the plan takes {len(text):,} bytes as a label of the image, and engines keep {MOST_PLAN:,}",
@@ -85,11 +85,11 @@ def _plan(build: Build) -> str:
     return text
 
 
-def _named(value: Any) -> Any:
+def named(value: Any) -> Any:
     """Return a part of a plan with the names of files in place of their paths."""
     if isinstance(value, dict):
-        return {key: Path(item).name if key == "path" and item else _named(item) for key, item in value.items()}
-    return [_named(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: Path(item).name if key == "path" and item else named(item) for key, item in value.items()}
+    return [named(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def descriptions(own_id: str, release: str, target: str, python: str, instruction_set: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from tfbuild.engine import connection
+from tfbuild.engine.faults import PRUNE
 from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError
 from tfbuild.util import files, process
 from tfbuild.util.progress import Progress, Step
@@ -320,5 +321,5 @@ def failure(lines: list[str], log: Path) -> TfbuildError:
     """Return the error for a failed build with these last lines."""
     text = "".join(f"\n  {line}" for line in lines)
     if any(NO_SPACE.search(line) for line in lines):
-        return DiskFull(f"the build ran out of disk space{text}", hint=f"docker builder prune; the full log: {log}")
+        return DiskFull(f"the build ran out of disk space{text}", hint=f"{PRUNE}; the full log: {log}")
     return BuildFailed(f"the image could not be built{text}", hint=f"the full log: {log}")

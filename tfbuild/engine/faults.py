@@ -72,7 +72,9 @@ def disk_full(message: str | None) -> DiskFull | None:
 
 # With less free space, the disk is why the engine failed, whatever it says: its clean-up frees only a little.
 FULL_BYTES = 16 << 20
-PRUNE_HINT = "docker builder prune, docker image prune; then run the same command again: what was built is kept"
+# Only the layers: without the filter, what an interrupted compile continues from goes too.
+PRUNE = "docker builder prune --filter type=regular"
+PRUNE_HINT = f"{PRUNE}, docker image prune; then run the same command again: what was built is kept"
 
 
 def disk_is_full(folder: Path | None) -> bool:

@@ -102,7 +102,10 @@ class Config(RangeRow, frozen=True, kw_only=True):
 
 
 class LinkedLlvm(RangeRow, frozen=True, kw_only=True):
+    """`major`: that of the official wheels; `also`: others with which it was compiled."""
+
     major: int
+    also: tuple[int, ...] = ()
 
 
 class Python(Sourced, frozen=True, kw_only=True):

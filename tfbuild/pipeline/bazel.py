@@ -13,7 +13,8 @@ from tfbuild.util.progress import Step, duration
 ACTION_COUNT = re.compile(r"\[(?P<done>\d[\d,]{,20}) / (?P<total>\d[\d,]{,20})\]\s*(?P<rest>.*)")
 KILLED = re.compile(
     r"Killed signal terminated program|internal compiler error: Killed|unable to execute command: Killed"
-    r"|clang frontend command failed due to signal|Server terminated abruptly|java\.lang\.OutOfMemoryError"
+    r"|virtual memory exhausted|final link failed: memory exhausted|LLVM ERROR: out of memory"
+    r"|Server terminated abruptly|java\.lang\.OutOfMemoryError"
     r"|collect2: fatal error: ld terminated with signal 9|failed:? \((Killed|Exit 137)\)"
 )
 # An action that failed. With --keep_going, Bazel goes on after it, perhaps for hours.

@@ -61,7 +61,7 @@ class Builder:
     engine: Exporter
     cpu: Callable[[], Cpu] = detect
     where: str = "the engine"
-    free_disk: str = "docker builder prune"
+    free_disk: str = faults.PRUNE
     empty_caches: str = diagnosis.EMPTY_CACHES
 
 
@@ -158,7 +158,8 @@ def run_builder(
     settings = replace(settings, build_args=arguments, network=run.network)
     with temporary_folder() as folder:
         settings = replace(settings, secrets=_secrets(builder, build, run, share, folder))
-        watched = replace(settings, watch=watch.show, seconds=started + GRACE_SECONDS if run.seconds else None)
+        limited = compiles and run.seconds > 0
+        watched = replace(settings, watch=watch.show, seconds=started + GRACE_SECONDS if limited else None)
         try:
             if output is None:
                 cast("Engine", builder.engine).build(context, watched, tag=tag, stage=stage)
@@ -167,9 +168,12 @@ def run_builder(
         except TimeoutError:
             _keep(builder, context, settings, watch, share)
             raise _time_up(run, watch) from None
+        except DiskFull:
+            _keep(builder, context, settings, watch, share)
+            raise
         except BuildFailed as error:
             # Fall back to the clock, in case the builder truncated Bazel's output.
-            late = watch.out_of_time or (run.seconds > 0 and _left(run) <= 0)
+            late = watch.out_of_time or (limited and _left(run) <= 0)
             _keep(builder, context, settings, watch, share)
             answer = _time_up(run, watch) if late else _answer(builder, run, share, error, watch)
             if watch.began and answer is error:

@@ -18,8 +18,10 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from tfbuild import __version__
+from tfbuild.context.labels import named
 from tfbuild.errors import BadInput, BuildFailed, Stale
 from tfbuild.plan import Build, source
+from tfbuild.plan.wheel import from_name
 from tfbuild.util.files import decode, read_regular, replace_file, whole
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import cause
@@ -56,11 +58,17 @@ def collect(
 
     A sidecar is written beside the wheel, and what users must know of it is said. `context` and `base`: digests;
     `host`: what compiled it in place of a container. Raises BuildFailed where the builder made no wheel, more than one,
-    or one without machine code.
+    one of another release or Python, or one without machine code.
     """
     wheels = sorted(scratch.glob("*.whl"))
     if len(wheels) != 1:
         raise BuildFailed(f"the compile made {len(wheels)} wheels, not one", hint=f"they are in {scratch}")
+    made = from_name(wheels[0])
+    if (Version(made.version).release, made.python) != (Version(build.release).release, build.python):
+        raise BuildFailed(
+            f"the compile made {wheels[0].name}, which is not TensorFlow {build.release} for Python {build.python}",
+            hint="is --source of this release?",
+        )
     output.mkdir(parents=True, exist_ok=True)
     wheel = output / wheels[0].name
     sidecar = output / f"{wheel.name}.json"
@@ -122,8 +130,8 @@ def compiled(build: Build, wheel: Path) -> CompiledWheel:
         raise BadInput(f"cannot use {wheel}: {cause(error)}", hint=EXPORTED_HINT) from None
     if sha256 != sidecar.sha256 or set(sidecar.records) != set(RECORDS):
         raise BadInput(f"{beside} is not about this wheel", hint=EXPORTED_HINT)
-    own = json.loads(json.dumps(build.to_json()))
-    differs = [name for name in own.keys() - PLACE_FIELDS if sidecar.plan.get(name) != own[name]]
+    own, its = named(json.loads(json.dumps(build.to_json()))), named(sidecar.plan)
+    differs = [name for name in own.keys() - PLACE_FIELDS if its.get(name) != own[name]]
     if differs or sidecar.tfbuild != __version__:
         raise Stale(
             f"{wheel} was not compiled by the plan of {build.id}: options, facts or tfbuild differ",

@@ -180,6 +180,8 @@ def python_requirements(release: str) -> tuple[str, ...]:
 FLAG = re.compile(r"--?[\w@/][\w@/:.,+~-]*", re.ASCII)
 # A compiler's flag for the machine, in a word of Bazel's; what follows -march= or -mcpu= is the CPU.
 MACHINE_FLAG = re.compile(r"""(?:^|(?<=[=@,:'"]))(-m(?:(?:arch|cpu)=)?([\w.+-]+))""", re.ASCII)
+# Those that no feature of ours has.
+OTHER_CPU = re.compile(r"-m(?:avx10\..*|apx.*|sse4a|abm|32|x32)")
 # Bazel's options with flags for the wheel's code. --host_copt is for tools that only run during the build. Bazel's C++
 # toolchain reads BAZEL_COPT, BAZEL_CXXOPTS and BAZEL_CONLYOPTS (unix_cc_configure.bzl), also from --action_env.
 FOR_COMPILER = ("--copt", "--cxxopt", "--conlyopt", "--per_file_copt", "--repo_env", "--action_env")
@@ -201,7 +203,7 @@ def refuse_another_cpu(request: Request, own: InstructionSet) -> None:
     for word, flag, value in _machine_flags(request):
         off = flag.startswith("-mno-")
         feature = flags.get(flag.replace("-mno-", "-m", 1) if off else flag, "")
-        if "=" in flag or (feature and (feature in own.features) is off):
+        if "=" in flag or OTHER_CPU.fullmatch(flag) or (feature and (feature in own.features) is off):
             cpu = "host" if value == "native" else value if "=" in flag else "with the features that it should have"
             raise UsageError(
                 f"{word!r} compiles for another CPU than the plan, the labels and the verification say",

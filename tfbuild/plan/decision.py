@@ -99,7 +99,7 @@ def _from_source(
 def _release_of(source: Source, version: str, requested: str) -> str:
     """Return the requested release, or `version`, which the source says; they must agree."""
     newer = source.kind == "tree"
-    if version and requested and find_release(requested, newer=newer) != version:
+    if version and requested and find_release(requested, newer=newer) != find_release(version, newer=newer):
         raise BadInput(
             f"{source.path} is TensorFlow {version}, and --release says {requested}",
             hint=f"leave out --release {requested}",

@@ -24,9 +24,9 @@ def official_build(build: Build, *, nearest: bool = False) -> Build:
     release = releases.nearest(build.release) if nearest else build.release
     if not releases.known(release):
         raise Unsupported(f"this tfbuild knows no official wheel of TensorFlow {build.release}", hint="name a release")
-    request = Request(
-        release=release, target=build.target, python=build.python, platform=build.platform, wheel="official"
-    )
+    has_wheel = build.python in releases.official_pythons(release, PLATFORMS[build.platform])
+    python = build.python if has_wheel or not nearest else ""
+    request = Request(release=release, target=build.target, python=python, platform=build.platform, wheel="official")
     return select(replace(request, base=build.request.base), None)
 
 

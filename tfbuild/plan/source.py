@@ -33,7 +33,7 @@ PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """`kind`: "git" (a `tag`, checked against `commit` if that is known), "archive" (with `sha256`) or "tree"."""
+    """`kind`: "git" (a `tag`, checked against `commit` if that is known), "archive" or "tree"."""
 
     kind: str
     tag: str = ""
@@ -92,7 +92,7 @@ def from_path(path: Path, sha256: str) -> Source:
             )
         if sha256:
             raise BadInput(f"{path} is a folder, but source-sha256 is for archives", hint="leave it out")
-        return Source(kind="tree", path=path)
+        return Source(kind="tree", path=path, sha256=_readable_digest(path, "--source"))
     if not os.path.isfile(path):
         why = access_problem(path) or "neither a folder nor a file"
         raise BadInput(f"no source at {path}: {why}", hint="--source names a tree of TensorFlow or an archive of one")
@@ -131,6 +131,7 @@ def pack(tree: Path, target: Path | BinaryIO, *, as_file: str = "") -> None:
     with tarfile.open(name, "w|", file, format=tarfile.GNU_FORMAT) as tar:
         if tree.is_file():
             tar.add(tree.resolve(), Path("source", as_file), filter=plain)
+            return
         for path in _packed(tree):
             tar.add(path, Path("source", path.relative_to(tree)), recursive=False, filter=plain)
 
@@ -144,10 +145,24 @@ def tree_digest(tree: Path) -> str:
     return total.hexdigest()
 
 
+def _readable_digest(tree: Path, what: str) -> str:
+    """Return the digest of a tree that the user names by `what`; raises BadInput if a part of it cannot be read."""
+    try:
+        return tree_digest(tree)
+    except OSError as error:
+        raise BadInput(
+            f"{what}: {error.filename} cannot be read: {error.strerror}", hint="correct its mode, or remove it"
+        ) from error
+
+
+def _refuse(error: OSError) -> None:
+    raise error
+
+
 def _packed(tree: Path) -> Iterator[Path]:
     """Yield the files, links and empty folders of a tree, in the same order on every machine. Raises BadInput."""
     content = 0
-    for folder, names, files in os.walk(tree):
+    for folder, names, files in os.walk(tree, onerror=_refuse):
         top = Path(folder) == tree
         if not names and not files and not top:
             yield Path(folder)
@@ -214,7 +229,7 @@ def override(text: str, release: str) -> Override:
     if not os.path.isdir(path):
         why = access_problem(path) or "not a folder"
         raise BadInput(f"override-repository {name}: no folder at {folder}: {why}", hint="unpack the repository there")
-    if not any((path / marker).exists() for marker in ("WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel")):
+    if not any((path / marker).exists() for marker in ("WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel", "REPO.bazel")):
         raise BadInput(
             f"override-repository {name}: {folder} has no WORKSPACE file, so Bazel does not take it",
             hint=f"add a file WORKSPACE with: workspace(name = {name!r})",
@@ -226,19 +241,13 @@ def override(text: str, release: str) -> Override:
             f"{folder}/BUILD.bazel",
         )
     found = _llvm(path)
-    if other := [row.major for row in releases.rows(table().llvm, release) if found not in (0, row.major)]:
+    if other := [row.major for row in releases.rows(table().llvm, release) if found not in (0, row.major, *row.also)]:
         raise BadInput(
             f"override-repository {name}: {folder} is LLVM {found}, and TensorFlow {release} is built with {other[0]}",
             hint="take the commit that the tree names: LLVM_COMMIT in third_party/llvm/workspace.bzl, or in the file "
             "of that name below third_party/xla",
         )
-    try:
-        return Override(name=name, path=path, sha256=tree_digest(path))
-    except OSError as error:
-        raise BadInput(
-            f"override-repository {name}: {error.filename} cannot be read: {error.strerror}",
-            hint="correct its mode, or remove it",
-        ) from error
+    return Override(name=name, path=path, sha256=_readable_digest(path, f"override-repository {name}"))
 
 
 def _llvm(folder: Path) -> int:

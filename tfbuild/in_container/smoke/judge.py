@@ -153,7 +153,8 @@ def importing(results: Results, plan: Plan) -> Judgement:
 
 
 def _differences(environment: Environment, tensorflow: TensorFlow, plan: Plan) -> Iterable[str]:
-    if plan.release and tensorflow.version != plan.release:
+    # A development tree's wheel adds a local part: 2.22.0-dev0+selfbuilt.
+    if plan.release and tensorflow.version.partition("+")[0] != plan.release:
         yield f"TensorFlow is {tensorflow.version}, not {plan.release}"
     if plan.python and ".".join(environment.python.split(".")[:2]) != plan.python:
         yield f"Python is {environment.python}, not {plan.python}"
