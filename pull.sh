@@ -96,7 +96,10 @@ accept=application/vnd.oci.image.index.v1+json
 accept="$accept, application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json,\
  application/vnd.docker.distribution.manifest.v2+json"
 # text NAME: this field of a credential helper's answer.
-text() { printf '%s' "$answer" | tr -d '\r\n' | sed -n "s/.*\"$1\" *: *\"\([^\"]*\)\".*/\1/p"; }
+text() {
+    printf '%s' "$answer" | tr -d '\r\n' | sed -n -E "s/.*\"$1\" *: *\"(([^\"\\\\]|\\\\.)*)\".*/\1/p" |
+        sed 's/\\\(["\\/]\)/\1/g'
+}
 # login: the name and password that `docker login` stored for this host, in base64; nothing if there are none.
 login() {
     config=${DOCKER_CONFIG:-$HOME/.docker}/config.json

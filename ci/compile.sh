@@ -10,8 +10,8 @@
 # TFBUILD_SNAPSHOT  the archive of dated packages (default: http://snapshot.debian.org/archive); none: today's packages
 set -eu
 if [ "$1" = inside ]; then
-    date=$2 compiler=$3 python=$4 options=$5
-    shift 5
+    date=$2 options=$3
+    shift 3
     if [ "${TFBUILD_SNAPSHOT:-}" != none ]; then
         archive=${TFBUILD_SNAPSHOT:-http://snapshot.debian.org/archive}
         sed -i -E "s#http://deb.debian.org/(debian[a-z-]*)/?#$archive/\1/$date#" /etc/apt/sources.list.d/* /etc/apt/sources.list 2> /dev/null || true
@@ -20,9 +20,9 @@ if [ "$1" = inside ]; then
     # In place, since an installation names its folder, and the keys the one below which it compiles.
     (cd /checkout && tar --create --exclude=./.venv --exclude=./build --exclude=./dist --exclude=./cache .) | tar --extract
     ./install.sh > /dev/null
-    # The options of a row are quoted for a shell.
-    eval "set -- $options --compiler $compiler --python $python \"\$@\""
-    lacks=$(eval ".venv/bin/invoke plan --no-container $options --compiler $compiler --python $python --json" |
+    # The options of a row are quoted for a shell; they name the compiler and the Python.
+    eval "set -- $options \"\$@\""
+    lacks=$(eval ".venv/bin/invoke plan --no-container $options --json" |
         sed -n 's/.*sudo apt-get install \([a-z0-9.+ -]*\).*/\1/p')
     if [ -n "$lacks" ]; then
         apt-get update -qq
@@ -50,10 +50,12 @@ if [ ! -s "$cache/base" ]; then
     echo "$base $(date -u +%Y%m%dT%H%M%SZ)" > "$cache/base"
 fi
 read -r base date < "$cache/base"
+# The container is of the row's own base already.
+options=$(printf '%s\n' "$options" | sed 's/ --base [^ ]*//')
 docker run --rm --init --network host --entrypoint sh --workdir /tfbuild \
     --env http_proxy --env https_proxy --env no_proxy --env TFBUILD_SNAPSHOT \
     ${SSL_CERT_FILE:+--env SSL_CERT_FILE=/ca.pem --env PIP_CERT=/ca.pem --volume "$SSL_CERT_FILE:/ca.pem:ro"} \
     ${TFBUILD_REMOTE_HEADER_FILE:+--volume "$TFBUILD_REMOTE_HEADER_FILE:$TFBUILD_REMOTE_HEADER_FILE:ro"} \
     --volume "$PWD:/checkout:ro" --volume "$PWD/dist/$id:/dist" \
     --volume "$cache:/tfbuild/build/host/$(field release)/cache" \
-    "$base" /checkout/ci/compile.sh inside "$date" "$(field compiler)" "$(field python)" "$options" "$@"
+    "$base" /checkout/ci/compile.sh inside "$date" "$options" "$@"

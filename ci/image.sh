@@ -4,7 +4,7 @@
 # A published image is replaced if it was made from another context than this checkout's (a fact, a template or tfbuild
 # itself has changed), or if its base was updated. Then nothing is compiled: TensorFlow is taken from the published image.
 # If only its indexes are missing, they are computed; if its SBOM or its provenance is, it is built again. A yanked image
-# is left alone until its context changes, or the tag ID.yanked is deleted.
+# is left alone until the tag ID.yanked is deleted.
 #
 # TFBUILD_REGISTRY            where to publish; empty: build and verify only
 # TFBUILD_TIME_LIMIT          when to stop a compile cleanly (default 5h20m)
@@ -75,5 +75,4 @@ if [ "$code" = 75 ] && [ -z "${TFBUILD_CACHE:-}${TFBUILD_REMOTE_CACHE:-}" ]; the
     exit 23
 fi
 [ "$code" = 0 ] || exit "$code"
-# shellcheck disable=SC2086
-[ -z "${TFBUILD_REGISTRY:-}" ] || $invoke push "tfbuild:$id" $force ${TFBUILD_PUSH_OPTIONS:-}
+[ -z "${TFBUILD_REGISTRY:-}" ] || eval "$invoke push \"tfbuild:\$id\" $force ${TFBUILD_PUSH_OPTIONS:-}"

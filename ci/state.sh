@@ -5,7 +5,7 @@
 #   replace [OPTIONS]  it is to be built again, with these further options of `invoke build`, and pushed with --force
 #   finish             its SBOM or its provenance is missing, or its indexes are not what the tags say
 #   published          nothing: it is there as a whole, from this checkout's context, on the base image of today
-#   yanked             nothing: this checkout's context would give the same image again
+#   yanked             nothing: no push of it is accepted until the tag ID.yanked is deleted
 #
 # The reason goes to stderr. Exits with tfbuild's codes: 24 without the signature that TFBUILD_SIGNED demands.
 #

@@ -140,12 +140,16 @@ for info in [info for folder in filter(None, sys.path) for info in Path(folder).
     name, _, rest = map(plain, info.parent.name.partition("-"))
     if name == project and rest == version + "-dist-info":
         print("same")
-    elif name != project and name in ("tensorflow", "tensorflow-cpu", "intel-tensorflow", "tf-nightly"):
+    elif name != project and name in (
+        "tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-cpu-aws", "tf-nightly", "tf-nightly-cpu",
+        "intel-tensorflow", "intel-tensorflow-avx512",
+    ):
         print("other", name)
 END
 ) || die "$python cannot say which packages it has" 2
 case $installed in
     *other*) die "${installed##*other } is installed in the same folder: uninstall it first" 2 ;;
+    *same*) installed=same ;; # once for each name of the folder: lib64 may be a link to lib
 esac
 
 # Slower than 10 KB/s for a minute counts as no answer.

@@ -17,6 +17,8 @@ from tests import checkout, schemas
 from tests.ci.steps import ACTION, EXPRESSION, GITHUB, PULL, ROOT, Done, Github, read, scripts
 from tests.commandline import executable, invoke, tool
 from tests.facts import newest
+from tfbuild.cli import VERBS, command_line
+from tfbuild.plan import options_file
 
 WORKFLOWS = sorted(GITHUB.glob("*.yml"))
 
@@ -33,6 +35,11 @@ def test_the_pipeline_matches_gitlabs_schema(tmp_path: Path) -> None:
     for path in (ROOT / ".gitlab-ci.yml", rows):
         schemas.library().validate(read(path), schemas.vendored("gitlab-ci"))
     assert read(rows)["build"]["extends"] in read(ROOT / ".gitlab-ci.yml")
+
+
+def test_the_images_follow_the_list_of_builds() -> None:
+    paths = read(GITHUB / "images.yml")["on"]["push"]["paths"]
+    assert {options_file.FILE_NAME, options_file.PYPROJECT} <= {*paths}
 
 
 def test_workflows_have_no_security_findings() -> None:
@@ -327,6 +334,7 @@ def test_a_row_is_built_unless_it_is_published_completely(
         cwd=tmp_path, capture_output=True, text=True, check=False,
         env={"PATH": os.environ["PATH"], "INVOKE": str(invoke), "TFBUILD_REGISTRY": "ghcr.io/us/x"}
         | {"TFBUILD_BUILD_OPTIONS": "--base our:1", "TFBUILD_SIGNED": "--key our.pub"}
+        | {"TFBUILD_PUSH_OPTIONS": "--sign-options '--key env://K'"}
         | {"TFBUILD_CACHE": "cache"} | {f"code_{name}": str(code) for name, code in codes.items()},
     )  # fmt: skip
     assert (done.returncode, (tmp_path / "calls").read_text().split()) == (code, ["plan", *calls])
@@ -337,6 +345,8 @@ def test_a_row_is_built_unless_it_is_published_completely(
     assert words[0] == f"{build}|--dry-run|--json|"
     if calls:
         assert words[1] == "verify|x|--registry|ghcr.io/us/x|--context|sha256:0a1|--signed=--key our.pub|--json|"
+    if calls[-1:] in (["push"], ["force"]) and not code:
+        assert words[-1].endswith("|--sign-options|--key env://K|")
     if "rebuild" in calls:
         assert words[3].startswith(f"{build}|--no-cache|--reuse|r@sha256:1|--time-limit")
 
@@ -362,6 +372,10 @@ esac
 """
 
 
+# A row of a list with a base of its own.
+CHAINED = "--target mkl --release 2.21.0 --python 3.13 --compiler clang-18 --base python:3.13 --cpu x86-64-v3"
+
+
 def test_a_compile_goes_on_in_the_next_link_by_the_providers_cache_alone(tmp_path: Path) -> None:
     """Three links, each with a disk of its own; the cache's keys and the step that deletes are the workflow's."""
     steps = {step.get("id"): step for step in read(GITHUB / "image.yml")["jobs"]["image"]["steps"]}
@@ -380,14 +394,13 @@ def test_a_compile_goes_on_in_the_next_link_by_the_providers_cache_alone(tmp_pat
         if found:
             shutil.copytree(found[-1], disk / steps["before"]["with"]["path"])
         done = subprocess.run(
-            ["dash", ROOT / "ci/image.sh", "x", "--target mkl"], cwd=disk, env=env, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
+            ["dash", ROOT / "ci/image.sh", "x", CHAINED], cwd=disk, env=env, capture_output=True, text=True, check=False
+        )
         assert done.returncode == code, done.stderr
         calls = (disk / "calls").read_text().splitlines()
         runs += [line.replace(str(disk), "DISK") for line in calls if line.startswith("docker")]
         built = [line for line in calls if "--reuse" in line]
-        assert built == ([] if code else ["build --target mkl --reuse dist/x/tensorflow.whl"])
+        assert built == ([] if code else [f"build {CHAINED} --reuse dist/x/tensorflow.whl"])
         values["steps.image.outputs.digest"] = "" if code else "sha256:1"
         if found:
             values["steps.before.outputs.cache-matched-key"] = found[-1].name
@@ -403,7 +416,10 @@ def test_a_compile_goes_on_in_the_next_link_by_the_providers_cache_alone(tmp_pat
     # The base and the date are those of the first link.
     assert len({*runs}) == 1
     assert "--volume DISK/cache/x:/tfbuild/build/host/2.21.0/cache python@sha256:0 " in runs[0]
-    assert runs[0].endswith("Z clang-18 3.13 --target mkl --time-limit 5h20m")
+    words = runs[0].partition(" inside ")[2].split()[1:]
+    (compile_,) = command_line.calls(["wheel", "--no-container", *words], VERBS)
+    assert compile_.values.items() >= {"compiler": "clang-18", "python": "3.13", "time_limit": "5h20m"}.items()
+    assert compile_.values["base"] == "", "the container is of it"
     # Whatever happens, a link saves its cache, and deletes the one before once it is not needed.
     assert steps["after"]["if"].startswith("always() && matrix.wheel == 'source'")
     kept = {name: value for name, value in steps["before"]["with"].items() if name != "restore-keys"}

@@ -24,6 +24,7 @@ FILES: Mapping[str, str] = {
     "hosts/web1": "processor : 0\nvendor_id : GenuineIntel\nmodel name : made up\nflags : fpu lm sse sse2 pni\n",
     "unknown.toml": 'relase = "2.20"\n', "number.toml": "python = 3.10\n", "empty.toml": 'release = ""\n',
     "row.toml": '[[build]]\nrelease = "9.9"\n', "run.toml": "[[build]]\njobs = 8\n",
+    "place.toml": 'base = "x:1"\nnetwork = "none"\n', "index.toml": '[[build]]\nwheel = "index:x"\n',
     "rows.toml": '[[build]]\nwheel = "official"\nplatform = "linux/amd64"\n',
     "folder/pyproject.toml": '[project]\nname = "tfbuild-user"\n', "not-a-wheel.whl": "PK",
     "numpy-2.0.0-cp312-cp312-manylinux_2_17_x86_64.whl": "PK",

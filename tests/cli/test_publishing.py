@@ -170,7 +170,10 @@ def test_a_yanked_image_is_named(repository: str, fake: type[FakeRegistry]) -> N
     gather(fake, name)
     assert run("push", name, "--yank", "crashes") == (f"{repository}:{name}\n", "")
     assert document("push", name, "--yank", "crashes") == {"image": f"{repository}:{name}", "reason": "crashes"}
-    assert "was yanked: crashes" in run("verify", name, "--registry", repository, code=Yanked.exit_code)[1]
+    # Whatever it was made of: no push of it would be accepted.
+    for context in ((), ("--context", f"sha256:{64 * '1'}")):
+        assert "was yanked: crashes" in run("verify", name, "--registry", repository, *context, code=32)[1]
+    run("push", name, "--registry", repository, "--access", code=Yanked.exit_code)
 
 
 # --- verify -----------------------------------------------------------------------------------------------------------

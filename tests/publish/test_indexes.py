@@ -59,6 +59,12 @@ def test_an_index_has_the_fields_that_others_read(fake: type[FakeRegistry]) -> N
     ]  # fmt: skip
 
 
+def test_images_that_are_yanked_for_one_reason_are_offered_again_one_by_one(fake: type[FakeRegistry]) -> None:
+    for name in ("a", "b"):
+        indexes.record_yank(connect(fake), name, "crashes")
+    assert connect(fake).digest("a.yanked") != connect(fake).digest("b.yanked")
+
+
 def test_indexes_that_others_keep_overwriting_are_given_up(
     fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
 ) -> None:

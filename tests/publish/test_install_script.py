@@ -19,6 +19,7 @@ from tests.publish import wheels
 from tests.rows import each
 from tfbuild import cpu
 from tfbuild.cpu import isa
+from tfbuild.plan.wheel import projects
 from tfbuild.publish import choose, wheel_index, wheel_pages, wheel_rows
 from tfbuild.publish.wheel_pages import COLUMNS
 from tfbuild.publish.wheel_rows import IndexedWheel
@@ -181,8 +182,13 @@ def test_the_wheel_of_another_set_replaces_one_of_the_same_version(tmp_path: Pat
     for level in ("avx", "x86-64-v4"):
         made = wheels.wheel(tmp_path / level, level, python=PYTHON)
         wheel_index.index(public, [made], print)
+    # As where sys.platlibdir is lib64, a link to lib: the folder has two names.
+    (packages,) = python.parents[1].glob("lib/python*/site-packages")
+    (python.parents[1] / "again").symlink_to("lib")
+    (packages / "again.pth").write_text(str(packages).replace("/env/lib/", "/env/again/"))
     content = {f"/{path.relative_to(public)}": path.read_bytes() for path in public.rglob("*") if path.is_file()}
     assert content["/install.sh"] == SCRIPT.read_bytes()
+    assert all(f'"{project}"' in SCRIPT.read_text() for project in projects())
     with serve(content) as server:
         for level in ("avx", "x86-64-v4", "avx"):
             done = install(server.url, wheels.cpuinfo(tmp_path / "cpuinfo", level), python=python)

@@ -88,8 +88,7 @@ def test_what_is_missing_or_old_has_a_code_of_its_own(
         state(fake, name)
 
 
-def test_an_image_of_another_context_is_built_again_even_if_it_was_yanked(fake: type[FakeRegistry], name: str) -> None:
-    indexes.record_yank(connect(fake), name, "crashes")
+def test_an_image_of_another_context_is_built_again(fake: type[FakeRegistry], name: str) -> None:
     with pytest.raises(Stale, match="was made from another context"):
         state(fake, name, f"sha256:{64 * '0'}")
     with pytest.raises(UsageError, match="is not the digest of a context"):

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.commandline import executable
+from tests.commandline import ROOT, executable
 from tests.publish.fake_images import pull_script
 from tests.servers import Handler, serving
 from tfbuild import facts
 from tfbuild.oci.manifests import digest_of
 
-ROOT = Path(__file__).parents[2]
 PREFIX = "2.20.0-mkl-py3.13-"
 PLATFORM = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
 
@@ -158,7 +157,8 @@ def test_temporary_files_are_removed_if_a_signal_ends_it(end: signal.Signals, co
     assert list(scratch.iterdir()) == []
 
 
-LOGIN = base64.b64encode(b"somebody:a password").decode()
+PASSWORD = 'a "pass\\word"'
+LOGIN = base64.b64encode(f"somebody:{PASSWORD}".encode()).decode()
 
 
 def index() -> bytes:
@@ -175,7 +175,7 @@ def store_login(tmp_path: Path, host: str, place: str) -> dict[str, str]:
             else {"credsStore": "ours"}
         )
         settings = {"auths": {host: {}}, **store}
-        answer = json.dumps({"ServerURL": host, "Username": "somebody", "Secret": "a password"}, indent=1)
+        answer = json.dumps({"ServerURL": host, "Username": "somebody", "Secret": PASSWORD}, indent=1)
         script = f"[ \"$1 $(cat)\" = 'get {host}' ] || exit 1\ncat <<'END'\n{answer}\nEND"
         executable(tmp_path / "bin" / "docker-credential-ours", script)
     (tmp_path / "config.json").write_text(json.dumps(settings, indent="\t"))

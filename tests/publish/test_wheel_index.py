@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import zipfile
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -18,7 +19,7 @@ from packaging.utils import parse_wheel_filename
 from tests.commandline import invoke
 from tests.publish.wheels import MANYLINUX, described, record_digest, wheel
 from tests.rows import each
-from tfbuild.errors import BadInput, RegistryRefused, UsageError
+from tfbuild.errors import BadInput, UsageError
 from tfbuild.publish import wheel_index, wheel_rows
 from tfbuild.publish.wheel_rows import IndexedWheel
 
@@ -271,6 +272,14 @@ def test_what_names_no_wheels_is_refused(built: Path, public: Path, tmp_path: Pa
     invoke("index", public, "--wheels", built / "avx", code=26)
 
 
+def test_an_index_is_made_anew_from_its_pool(public: Path, tmp_path: Path) -> None:
+    rows = json.loads((public / "choose.json").read_text())["wheels"]
+    (gone,) = (row["file"] for row in rows if row["instruction_set"] == "x86-64-v4")
+    shutil.rmtree((public / gone).parent)
+    assert "x86-64-v4/simple" not in invoke("index", public, cwd=tmp_path).stdout
+    assert Links(public / "x86-64-v4/simple/tensorflow-cpu/index.html").rows == []
+
+
 def test_a_yanked_wheel_says_so_on_every_page_until_it_is_offered_again(public: Path, built: Path) -> None:
     before = contents(public)
     wheel_index.index(public, [], print, yanks={"x86-64-v4/*": "crashes & burns"})
@@ -324,6 +333,14 @@ def test_the_index_of_variants_stays_with_what_is_offered(built: Path, tmp_path:
     assert [str(link["href"]).partition("#")[0][-4:] for link in Links(page).rows] == [".whl"]
     wheel_index.index(public, [], print, yanks={"avx/*": ""})
     assert contents(public) == before
+    # A variant that was cut off is made again, and no page names what is gone.
+    (variant,) = public.glob("pool/*/*-x86_64_v4.whl")
+    os.truncate(variant, 10)
+    wheel_index.index(public, [], print)
+    assert contents(public) == before
+    shutil.rmtree(public / "pool")
+    wheel_index.index(public, [], print)
+    assert Links(page).rows == []
 
 
 def test_a_second_file_by_the_same_name_is_refused(public: Path, tmp_path: Path) -> None:
@@ -332,11 +349,3 @@ def test_a_second_file_by_the_same_name_is_refused(public: Path, tmp_path: Path)
     with pytest.raises(BadInput, match=r"two files are called .* for avx: "):
         indexed(public, tmp_path / "more")
     assert contents(public) == before
-
-
-@each("content", ["[]", '{"schema": "tfbuild.index/2"}', '{"schema": "tfbuild.index/1"}', "\0"])
-def test_a_file_that_is_no_list_of_wheels_is_refused(content: str, built: Path, tmp_path: Path) -> None:
-    (tmp_path / "public").mkdir(exist_ok=True)
-    (tmp_path / "public" / "choose.json").write_text(content)
-    with pytest.raises(RegistryRefused, match=r"choose\.json cannot be used"):
-        indexed(tmp_path / "public", built / "avx")

@@ -64,6 +64,9 @@ def test_what_cannot_be_written_is_told_by_its_cause(tmp_path: Path) -> None:
     for code in (errno.ENOSPC, errno.EDQUOT):
         with pytest.raises(DiskFull, match=f"no space is left for {tmp_path}"), files.writing(tmp_path):
             raise OSError(code, "x")
+    with pytest.raises(DiskFull) as full, files.writing(tmp_path, "set TMPDIR"):
+        raise OSError(errno.ENOSPC, "x")
+    assert full.value.hint.endswith("set TMPDIR")
     with pytest.raises(UsageError, match=f"cannot write to {tmp_path}"), files.writing(tmp_path):
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     # A network's error is not the folder's.

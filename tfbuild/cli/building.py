@@ -20,7 +20,7 @@ from tfbuild.cli.options import (
 )
 from tfbuild.cli.output import out, result, say, say_note, show_plan
 from tfbuild.cli.planning import print_notes, select_at_engine, select_on_host
-from tfbuild.cli.verbs import OF_REQUESTS, SETTINGS, verb
+from tfbuild.cli.verbs import COMMAND_LINE, SETTINGS, verb
 from tfbuild.errors import UsageError
 from tfbuild.plan import Request, RunRequest
 from tfbuild.util.files import REPORTS
@@ -91,9 +91,10 @@ def wheel(*, output: str, libtensorflow: bool, no_container: bool, json: bool, *
         why = "--no-container uses no images" if no_container else "it lacks what --libtensorflow downloads"
         raise UsageError(f"a bundle is of no use here: {why}", hint="--mirror URL")
     if no_container:
-        # What has no meaning without an engine.
+        # What has no meaning without an engine; a file of options is for images, too.
+        given = [name for name, place in options["origins"].items() if place == COMMAND_LINE]
         for name in ("engine", "base", "network", "remote-executor"):
-            if options[name.replace("-", "_")] not in ("", OF_REQUESTS[name].default):
+            if name in given or (name == "remote-executor" and options["remote_executor"]):
                 raise UsageError(f"--{name} cannot be combined with --no-container", hint="leave one of them out")
         chosen, machine = select_on_host(make(Request, options))
         print_notes(chosen)
@@ -189,7 +190,7 @@ def verify_published(
 ) -> None:
     """Check an image in a registry without its layers; with `pull`, also download and verify it."""
     from tfbuild.pipeline.maker import Maker
-    from tfbuild.publish import pushing, signing
+    from tfbuild.publish import indexes, pushing, signing
 
     run = run_of(options)
     place = registry_of(registry, options["ca_cert"])
@@ -200,6 +201,7 @@ def verify_published(
         say_note(f"the base {base.name} is not compared: {base.note}")
     rebuild = bool(base and base.updated)
     if context:
+        indexes.refuse_yanked(place, found.image.id)
         pushing.refuse_outdated(found, context)
     if json and (rebuild or not pull):
         state = {"base": base.to_json() if base else None, "signed": True if demand else None}

@@ -7,6 +7,7 @@ from msgspec import to_builtins
 
 from tfbuild.cli.options import JSON
 from tfbuild.cli.output import out, say, say_note
+from tfbuild.cli.planning import INDEX
 from tfbuild.cli.verbs import verb
 from tfbuild.errors import UsageError
 from tfbuild.facts import targets
@@ -90,6 +91,9 @@ def _listed(file: str, chosen: Mapping[str, Sequence[str]]) -> OptionsFile:
     if listed.builds and used:
         hint = "--only GLOB keeps some of them; to ignore the list, run in another folder or name another --options"
         raise UsageError(f"{', '.join(used)} cannot be combined with the builds that {listed.path} lists", hint=hint)
+    if any(build.wheel.startswith(INDEX) for build in listed.builds):
+        hint = "name the wheel's file, or build it by itself: invoke build --wheel index:URL"
+        raise UsageError(f"{listed.path}: a row cannot have the wheel of an index, whose best one changes", hint=hint)
     if not listed.builds and (file or (listed.values and not used)):
         say_note(f"{listed.path} has no [[build]]: its options are for a single build and are ignored here")
     return listed

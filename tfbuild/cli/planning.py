@@ -208,7 +208,7 @@ def dockerfile(*, output: str, pin: bool, ca_cert: str, json: bool, **options: A
 
     chosen = select(make(Request, options), ca=certificates(ca_cert))
     digest = ""
-    if pin:
+    if pin and "@" not in chosen.base_image:  # else its name has the digest
         from tfbuild.oci.client import image_digest
 
         digest = image_digest(chosen.base_image, ca=certificates(ca_cert))

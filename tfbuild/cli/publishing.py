@@ -146,7 +146,7 @@ def index(
     folder: str, *, wheels: str, url: str, yank: list[str], sign: bool, sign_options: str, **options: Any
 ) -> None:
     """Add wheels to a static index in FOLDER that has one index for each instruction set."""
-    from tfbuild.publish import signing, wheel_index
+    from tfbuild.publish import signing, wheel_index, wheel_rows
 
     if unclear := next((text for text in yank if "=" not in text), None):
         hint = f"--yank '{unclear}=REASON'; '{unclear}=' offers them again"
@@ -156,7 +156,9 @@ def index(
     adding = {"--wheels": wheels, "--name": name, "--local-version": local}
     if yanks and (unused := next((option for option, value in adding.items() if value), None)):
         raise UsageError(f"{unused} is for added wheels, and --yank adds none", hint=f"leave out {unused}")
-    files = [] if yanks else wheel_index.of_folder(Path(wheels or "dist"))
+    # Without wheels, an index that is there is made anew from its pool.
+    again = not wheels and not any(Path("dist").glob("*.whl")) and Path(folder, wheel_rows.CHOICES_FILE).is_file()
+    files = [] if yanks or again else wheel_index.of_folder(Path(wheels or "dist"))
     signer = signing.file_signer(sign_options) if sign or sign_options else None
     more = {"project": name, "local": local, "url": url, "sign": signer, "yanks": yanks, "variants": variants}
     rows = wheel_index.index(Path(folder), files, say_note, **more)

@@ -193,7 +193,9 @@ def yank_tag(identifier: str) -> str:
 def record_yank(registry: Registry, identifier: str, reason: str) -> None:
     """Write why an image is yanked."""
     registry.upload(client.EMPTY_CONFIG)
-    content = json.dumps(client.artifact(YANKED, [client.EMPTY], {YANK_REASON: reason}), indent=2).encode()
+    # With the identifier: equal bytes would be one manifest, and to delete it would offer all of its images again.
+    about = {YANK_REASON: reason, f"{labels.PREFIX}id": identifier}
+    content = json.dumps(client.artifact(YANKED, [client.EMPTY], about), indent=2).encode()
     registry.put(yank_tag(identifier), content, manifests.IMAGES[0])
 
 

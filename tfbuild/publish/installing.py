@@ -59,7 +59,8 @@ if sys.prefix == sys.base_prefix and site.ENABLE_USER_SITE:
     # Where pip installs if the system's folder is not writable.
     folders.insert(0, site.getusersitepackages())
 print(json.dumps({
-    "python": "%d.%d" % sys.version_info[:2], "kind": sys.implementation.name, "system": sysconfig.get_platform(),
+    "python": "%d.%d" % sys.version_info[:2], "system": sysconfig.get_platform(),
+    "kind": ("free-threaded " if sysconfig.get_config_var("Py_GIL_DISABLED") else "") + sys.implementation.name,
     "glibc": glibc, "site": list(dict.fromkeys(folders)), "pip": importlib.util.find_spec("pip") is not None,
 }))
 """

@@ -166,9 +166,10 @@ def yank(registry: Registry, image: str, reason: str, note: indexes.Note) -> str
 def access(registry: Registry, image: str) -> tuple[str, str]:
     """Return the fixed tag that a push of `image` would set, and the digest that it stands for now, or "".
 
-    The image need not exist yet. Raises RegistryRefused if pushing is not allowed.
+    The image need not exist yet. Raises RegistryRefused if pushing is not allowed, Yanked for one that was yanked.
     """
     identifier = tag_of(registry, image)
+    indexes.refuse_yanked(registry, identifier)
     registry.refuse_unless_writable()
     return f"{registry.repository}:{identifier}", registry.digest(identifier)
 

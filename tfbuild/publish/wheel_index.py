@@ -275,7 +275,7 @@ def _with_variants(
     made: list[Ready] = []
     for row in wanted:
         known = row.variant
-        if known is None or not (folder / known.file).is_file():
+        if known is None or not _has_size(folder / known.file, known.size):
             path, content = wheel_pages.write_variant(row, wheels.get(row.file, folder / row.file), scratch)
             digest = source.digest(path)
             known = VariantFile(file=f"pool/{digest}/{path.name}", size=path.stat().st_size, sha256=digest)

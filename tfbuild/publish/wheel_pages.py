@@ -36,7 +36,7 @@ def pages(
     for name, projects in sets.items():
         texts |= _simple(name, projects)
     if variants:
-        texts |= _variant_pages(rows)
+        texts |= _variant_pages(rows, gone)
     # The best first, because install.sh takes the first of equally fast ones.
     offered = sorted((row for row in rows if not row.yanked), key=lambda row: choose.rank(row.published), reverse=True)
     texts[TABLE_FILE] = "".join("\t".join(line) + "\n" for line in (COLUMNS, *map(columns, offered)))
@@ -135,12 +135,12 @@ class VariantFacts(Facts, frozen=True):
     sets: dict[str, str]
 
 
-def _variant_pages(rows: Sequence[IndexedWheel]) -> dict[str, str]:
+def _variant_pages(rows: Sequence[IndexedWheel], gone: Sequence[IndexedWheel]) -> dict[str, str]:
     versions: dict[tuple[str, str], list[IndexedWheel]] = defaultdict(list)
     for (project, version, *_), group in _groups(rows).items():
         versions[project, version] += [group[0], *(row for row in group[1:] if row.variant)]
-    projects: dict[str, list[IndexedWheel]] = {row.project: [] for row in rows}
-    documents: dict[str, dict[str, str]] = {row.project: {} for row in rows}
+    projects: dict[str, list[IndexedWheel]] = {row.project: [] for row in (*rows, *gone)}
+    documents: dict[str, dict[str, str]] = {name: {} for name in projects}
     texts: dict[str, str] = {}
     for (project, _), files in versions.items():
         projects[project] += [row.variant.row(row) if row.variant else row for row in files]

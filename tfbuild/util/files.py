@@ -169,8 +169,8 @@ def writing(folder: Path, hint: str = FOLDER_HINT) -> Iterator[None]:
         if error.filename is None and error.errno not in (*FULL, errno.EFBIG):
             raise
         if error.errno in FULL:
-            again = "free some space; then the same command continues from there"
-            raise DiskFull(f"no space is left for {folder}", hint=again) from error
+            again = "then the same command continues from there" if hint == FOLDER_HINT else f"or {hint}"
+            raise DiskFull(f"no space is left for {folder}", hint=f"free some space; {again}") from error
         raise UsageError(f"cannot write to {error.filename or folder}: {error.strerror}", hint=hint) from error
 
 
