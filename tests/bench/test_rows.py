@@ -48,10 +48,6 @@ OTHERS = {
 }
 
 
-def parsed(text: str) -> tuple[Experiment, ...]:
-    return facts.parse(text, dict[str, tuple[Experiment, ...]], FILE.name)["experiment"]
-
-
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
 
@@ -76,8 +72,9 @@ def test_each_value_of_a_field_has_its_function() -> None:
 )
 def test_a_slip_in_a_row_is_noticed(before: str, after: str, complaint: str) -> None:
     assert before in ROW
+    text = FILE.read_text(encoding="utf-8") + ROW.replace(before, after)
     try:
-        noticed = list(slips(parsed(FILE.read_text(encoding="utf-8") + ROW.replace(before, after))))
+        noticed = list(slips(facts.parse(text, dict[str, tuple[Experiment, ...]], FILE.name)["experiment"]))
     except ValueError as error:
         noticed = [str(error)]
     assert any(complaint in text for text in noticed), noticed

@@ -105,11 +105,6 @@ def bench(*names: str, engine: BenchEngine | None = None, **more: Any) -> tuple[
     return report, engine, re.sub(r"\([\d.]+ s\)", "(in a moment)", told.getvalue())
 
 
-def with_gpu() -> BenchEngine:
-    sent = f"{json.dumps(asdict(ENVIRONMENT))}\n{json.dumps(asdict(replace(TENSORFLOW, gpus=1)))}\n"
-    return BenchEngine(Script(), no_gpu="", start=sent)
-
-
 def statuses(report: BenchReport) -> dict[str, str]:
     return {row.name: row.status for row in report.experiments}
 
@@ -198,7 +193,8 @@ def test_the_start_counts_as_part_of_the_budget() -> None:
 
 
 def test_a_gpu_is_given_only_to_the_cases_that_need_one() -> None:
-    report, engine, _ = bench("batchnorm", rounds=6, engine=with_gpu())
+    sent = f"{json.dumps(asdict(ENVIRONMENT))}\n{json.dumps(asdict(replace(TENSORFLOW, gpus=1)))}\n"
+    report, engine, _ = bench("batchnorm", rounds=6, engine=BenchEngine(Script(), no_gpu="", start=sent))
     (row,) = report.experiments
     assert [case.status for case in row.cases] == ["measured"] * 4
     assert engine.runs[0]["gpus"] is True, "the first probe counts them"

@@ -82,10 +82,6 @@ def everywhere(*instructions: bytes) -> Callable[[int], bytes]:
     return lambda number: b"".join(instructions) if number % 10 == 0 else b""
 
 
-def in_one_place(*instructions: bytes) -> Callable[[int], bytes]:
-    return lambda number: b"".join(instructions) * 40 if number < 8 else b""
-
-
 def test_what_is_all_over_a_library_it_was_compiled_for(scanned: Callable[..., ScannedCode]) -> None:
     shown = scanned(library(everywhere(AVX2, BMI2)))
     assert shown.compiled == {"avx", "avx2", "bmi2"}
@@ -127,7 +123,7 @@ def test_other_code_counts(name: str) -> None:
 
 
 def test_a_stripped_library_is_judged_by_how_far_a_feature_is_spread(scanned: Callable[..., ScannedCode]) -> None:
-    one_place = scanned(library(in_one_place(ZMM, AVX2), None))
+    one_place = scanned(library(lambda number: (ZMM + AVX2) * 40 if number < 8 else b"", None))
     assert one_place.method == "spread"
     assert one_place.compiled == {"avx"}
     assert "no symbols" in one_place.how()

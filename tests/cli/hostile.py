@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FrameType
 from unittest.mock import patch
 
+import pytest
+
 from tests.commandline import ROOT, answer
 from tests.facts import newest
 from tfbuild import cli
@@ -210,7 +212,7 @@ class Place:
     env: Mapping[str, str]
 
 
-@contextmanager
+@pytest.fixture
 def place() -> Iterator[Place]:
     """A place for many commands. Neither an engine nor a registry answers, and no program is found.
 

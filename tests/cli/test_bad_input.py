@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli import hostile
-from tests.commandline import invoke
+from tests.commandline import ROOT, invoke
 from tests.rows import each
 from tfbuild.plan import source
 
-ROOT = Path(__file__).parents[2]
 DOUBLE = ROOT / "tests" / "data" / "double"
 OF_THE_DOUBLE = ("--source", str(DOUBLE), "--bazel", "0.26.1")
 

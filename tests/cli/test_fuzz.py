@@ -1,24 +1,18 @@
 """Hostile values of every option: each command ends with a documented code, one message, and no file but its own."""
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
 from tests.cli import hostile
 from tests.cli.hostile import Pair, Place
+from tests.cli.hostile import place as place
 from tests.rows import each
 
 # --- every option of every verb ---------------------------------------------------------------------------------------
 
 # In turn, so that all values are used, and that an option of several verbs meets several of them. A switch takes none.
 TABLE = tuple(zip(hostile.EVERY, itertools.cycle(hostile.HOSTILE), strict=False))
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    with hostile.place() as new:
-        yield new
 
 
 @each("pair, value", TABLE)

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.commandline import invoke
+from tests.commandline import ROOT, invoke
 from tfbuild import __version__
 from tfbuild.cli import VERBS, command_line
 from tools import verbs as development
 
-ROOT = Path(__file__).parents[2]
 EVERY = {**VERBS, **development.VERBS}
 # A command line, and the values of the options that it gives, by verb.
 TYPED = (

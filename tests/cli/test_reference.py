@@ -18,7 +18,6 @@ from tfbuild.publish.pushing import Pushed
 from tools import reference
 from tools import verbs as development
 
-ROOT = Path(__file__).parents[2]
 # Commands whose output, together, has every field of their verb. {folder}: recorded machines.
 COMMANDS = {
     "detect": [

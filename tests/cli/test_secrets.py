@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import ClassVar
 from unittest.mock import patch
 
-import pytest
-
 from tests import servers
 from tests.cli import hostile
 from tests.cli.hostile import Pair, Place
+from tests.cli.hostile import place as place
 from tests.commandline import answer
 from tests.rows import each
 from tests.servers import Handler
@@ -70,12 +69,6 @@ def test_what_was_sent_is_hidden_wherever_it_comes_back() -> None:
     conceal("s3nder-name", "s3nt-and-said", "", "abc")
     assert without_secrets("login s3nder-name with s3nt-and-said, abc") == "login s3nder-name with ***, abc"
     assert without_secrets("login s3nder-name, s3nder-names", foreign=True) == "login ***, s3nder-names"
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    with hostile.place() as new:
-        yield new
 
 
 @each("pair, value", zip([pair for pair in hostile.EVERY if not pair.switch] * 2, itertools.cycle(FORMS), strict=False))

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.commandline import invoke
+from tests.commandline import ROOT, invoke
 from tests.cpu.machines import machine
 from tfbuild.cli import VERBS, command_line
 from tfbuild.errors import UsageError
 from tools import verbs as development
 
-ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
     for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "dockerfiles").glob("*.md"))

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.binary.test_scan import WHOLE
-from tests.commandline import invoke
+from tests.commandline import ROOT, invoke
 from tests.pipeline.test_no_container import BOOKWORM
 from tests.rows import each
 from tests.verify.test_report import check, report
@@ -28,7 +28,6 @@ from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline.maker import Maker
 from tools import verbs as development
 
-ROOT = Path(__file__).parents[2]
 EVERY = {**VERBS, **development.VERBS}
 
 

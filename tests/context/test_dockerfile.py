@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import StrictUndefined, UndefinedError
 
-from tests.commandline import executable, tool
+from tests.commandline import ROOT, executable, tool
 from tests.cpu.machines import Machine, machine, machines
 from tfbuild import cpu, facts, plan
 from tfbuild.context import dockerfile
@@ -30,7 +30,6 @@ from tfbuild.plan import Build, Request, configuration
 from tfbuild.plan.build import Wheel
 from tfbuild.plan.source import Source
 
-ROOT = Path(__file__).parents[2]
 WHEEL = "tensorflow_cpu-2.14.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 
 
@@ -272,6 +271,7 @@ def test_a_build_from_source_has_its_flags_in_bazelrc_and_generic_ones_for_the_h
         "build --remote_default_exec_properties=cache-silo-key=2.21.0-@BUILDER@",
         "build --jobs=4",
     ]
+    assert "s/@BUILDER@/$builder/" in (dockerfile.TEMPLATES / "compile.sh").read_text()
 
 
 def test_a_trust_store_holds_every_certificate_once(tmp_path: Path) -> None:

@@ -3,12 +3,8 @@
 import pytest
 
 from tests.pipeline.memory_engine import holding
-from tfbuild.cli.options import registry_of
 from tfbuild.context import labels
-from tfbuild.errors import UnknownImage, UsageError
-from tfbuild.oci.client import Registry
-from tfbuild.oci.references import Repository
-from tfbuild.publish import pushing
+from tfbuild.errors import UnknownImage
 
 ID = "2.21.0-mkl-py3.11-f16c"
 R = "ghcr.io/us/tfbuild"
@@ -28,12 +24,6 @@ DIGEST = f"sha256:{64 * '0'}"
 )  # fmt: skip
 def test_a_name_has_a_repository_and_a_tag_or_a_digest(name: str, repository: str, reference: str) -> None:
     assert labels.parse_name(name) == (repository, reference)
-
-
-@pytest.mark.parametrize("name", [f"{R}:{ID}", f"{R}@{DIGEST}", f"tfbuild:{ID}", "us/tensorflow:2.20"])
-def test_a_name_may_have_the_registry(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TFBUILD_REGISTRY", "quay.io/x")
-    assert str(registry_of("", "", name).repository) == (R if name.startswith(R) else "quay.io/x")
 
 
 @pytest.mark.parametrize(
@@ -73,16 +63,3 @@ def test_an_image_of_a_registry_that_was_not_pulled_is_not_replaced_by_another_o
         labels.find_image(holding({f"tfbuild:{ID}": "A"}), f"{R}:{ID}")
     with pytest.raises(UnknownImage, match="hint: docker images"):
         labels.find_image(holding({}), ID)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        (f"quay.io/x:{ID}", rf"is not in {R}.*\n?hint: --registry quay.io/x"),
-        (R, "is not the identifier of an image"),
-        ("", "is not the identifier of an image"),
-    ],
-)
-def test_a_registry_refuses_what_is_not_its_own(name: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        pushing.tag_of(Registry(Repository.parse(R)), name)

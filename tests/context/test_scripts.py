@@ -154,13 +154,14 @@ def archived(root: Path, name: str, folder: Path) -> bytes:
 def test_an_archive_of_the_planned_digest_is_unpacked_and_patched(source: Path) -> None:
     """What is unpacked is no repository, and lies in none."""
     tar = source / "mnt/source/source.tar"
+    files(source, {"repository/.gitx": "", "mnt/patches/1-mine.patch": PATCH})
     content = archived(source, "mnt/source/source.tar", source / "repository")
     (source / "mnt/source/SHA256SUMS").write_text(f"{sha256(content)}  {tar}\n")
-    files(source, {"mnt/patches/1-mine.patch": PATCH})
     done = sourced(source, "archive")
     assert done.returncode == 0, done.stderr
     assert record(source) == ["source_commit=", f"patch/1-mine.patch={sha256(PATCH.encode())}"]
     assert (source / "src/configure.py").read_text() == "new\n"
+    assert {path.name for path in (source / "src").iterdir()} == {"configure.py", ".bazelrc", "tensorflow", ".gitx"}
 
 
 def test_patches_are_applied_in_order_and_recorded(source: Path) -> None:

@@ -6,7 +6,6 @@ import io
 import json
 import lzma
 import os
-import subprocess
 import tarfile
 import tracemalloc
 from collections.abc import Callable
@@ -21,7 +20,6 @@ from tests.plan.test_selection import chosen
 from tests.plan.test_source import DOUBLE
 from tests.rows import each
 from tfbuild.binary import inspector
-from tfbuild.context.dockerfile import TEMPLATES
 from tfbuild.errors import BadInput, BadMirror, TfbuildError
 from tfbuild.pipeline import build_context, bundle
 from tfbuild.plan import source, tree
@@ -29,7 +27,6 @@ from tfbuild.util.files import temporary_folder
 
 MOST_MEMORY = 80 << 20
 OURS = "tfbuild-bundle:1-system"
-PATCH = "--- a/configure.py\n+++ b/configure.py\n@@ -1 +1 @@\n-old\n+new\n"
 LISTING = json.dumps({"builds": [], "layers": {OURS: []}, "schema": bundle.SCHEMA})
 
 
@@ -147,22 +144,3 @@ def test_a_source_that_fills_a_disk_is_refused_before_its_context_is_there(
     with pytest.raises(BadInput, match=r"/tensorflow\.tar\.gz cannot be unpacked: it has more than"):
         build_context.write_context(build, tmp_path / "other")
     assert {path.name for path in tmp_path.iterdir()} == {archive.name, "context"}
-
-
-def test_git_obeys_no_settings_of_a_foreign_source(tmp_path: Path) -> None:
-    """A repository's configuration names programs that git starts, and paths that it leaves alone."""
-    names = (".bazelrc", "tensorflow/tools/pip_package", ".git/config", ".gitx")
-    texts = {"tree/configure.py": "old\n", **{f"tree/{name}": "" for name in names}}
-    texts |= {"mnt/network.sh": "die() { exit 1; }", "mnt/patches/1": PATCH, "opt/tfbuild/x": "", "mnt/source/x": ""}
-    for name, content in texts.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(content)
-    folder = tmp_path / "mnt"
-    with tarfile.open(folder / "source/source.tar", "w") as archive:
-        archive.add(tmp_path / "tree", "tensorflow-2.14.0")
-    sha256 = source.digest(folder / "source/source.tar")
-    (folder / "source/SHA256SUMS").write_text(f"{sha256}  /mnt/source/source.tar\n")
-    environ = {"PATH": os.environ["PATH"], "TFBUILD_ROOT": str(tmp_path)}
-    subprocess.run(["sh", TEMPLATES / "source.sh", "archive"], env=environ, check=True)
-    assert (tmp_path / "src/configure.py").read_text() == "new\n"
-    assert {path.name for path in (tmp_path / "src").iterdir()} == {"configure.py", ".bazelrc", "tensorflow", ".gitx"}

@@ -139,12 +139,6 @@ def test_a_list_of_builds_is_a_matrix(tmp_path: Path) -> None:
     assert named == matrix
 
 
-def test_a_build_of_the_list_that_cannot_be_planned_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "tfbuild.toml").write_text(ROWS + '[[build]]\nrelease = "1.9"\nwheel = "official"\n')
-    error = invoke("matrix", cwd=tmp_path, code=Unsupported.exit_code).stderr
-    assert "build 3 of the list: TensorFlow 1.9 is too old" in error
-
-
 def test_a_file_without_a_list_changes_no_matrix_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "tfbuild.toml").write_text('release = "2.19"\n')
     done = invoke("matrix", "--wheel", "official", "--format", "json", cwd=tmp_path)

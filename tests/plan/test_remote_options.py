@@ -36,13 +36,6 @@ def lines(bazel: str, **given: Any) -> list[str]:
 
 
 @pytest.fixture
-def headers(tmp_path: Path) -> str:
-    path = tmp_path / "headers"
-    path.write_text("# EngFlow\n\nAuthorization=Bearer abc.def-123==\nx-team=a b\n")
-    return str(path)
-
-
-@pytest.fixture
 def pem(tmp_path: Path) -> Path:
     path = tmp_path / "client.pem"
     path.write_text("x\n-----BEGIN CERTIFICATE-----\n")
@@ -138,6 +131,8 @@ def test_a_certificate_and_its_key_are_secrets_of_the_builder(pem: Path) -> None
     both = remote(cache="grpc://h", certificate=str(pem), key=str(pem))
     assert both.secrets() == {"remote-certificate": pem, "remote-key": pem}
     assert str(pem) not in repr(both)
+    tls = {"--tls_client_certificate=/mnt/remote-certificate", "--tls_client_key=/mnt/remote-key"}
+    assert tls <= {*lines("6.5.0", certificate=str(pem), key=str(pem))}
     assert remote(cache="grpc://h").secrets() == {}
 
 
@@ -157,20 +152,6 @@ def test_an_executor_that_fails_leaves_the_work_to_this_machine_in_every_bazel()
         "--strategy=Genrule=remote,local", f"--remote_cache={CACHE}", "--remote_instance_name=main",
         "--remote_default_exec_properties='container-image=docker://x@sha256:1'",
     ]  # fmt: skip
-
-
-def test_credentials_are_quoted(headers: str, pem: Path) -> None:
-    both = {"certificate": str(pem), "key": str(pem)}
-    got = lines("6.5.0", header_file=headers, **both)
-    assert "--remote_header='Authorization=Bearer abc.def-123=='" in got
-    assert "--remote_header='x-team=a b'" in got
-    assert "--tls_client_certificate=/mnt/remote-certificate" in got
-    assert "--tls_client_key=/mnt/remote-key" in got
-
-
-def test_every_release_has_a_silo_for_its_builder() -> None:
-    assert remote_cache.silo("2.20.0") == "--remote_default_exec_properties=cache-silo-key=2.20.0-@BUILDER@"
-    assert "s/@BUILDER@/$builder/" in (dockerfile.TEMPLATES / "compile.sh").read_text()
 
 
 def test_an_image_in_a_registry_is_no_cache() -> None:

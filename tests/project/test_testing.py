@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.commandline import executable
+from tests.commandline import ROOT, executable
 from tfbuild.engine import daemon
 from tfbuild.errors import UsageError
 from tfbuild.util.progress import Progress
 from tools import testing
 
-ROOT = Path(__file__).parents[2]
 THOROUGH = "--hypothesis-profile=thorough"
 
 

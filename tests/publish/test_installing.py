@@ -187,7 +187,7 @@ BAD: list[tuple[str, Callable[[bytes], bytes] | None, int, str]] = [
     ("choose.json", None, 26, "choose.json cannot be read: the server answers 404"),
     ("choose.json", lambda content: content.replace(b"index/1", b"index/2"), 26, "its schema is 'tfbuild.index/2'"),
     ("choose.json", lambda content: content[:-100], 26, "choose.json cannot be used: "),
-    ("choose.json", lambda _: b"", 26, "choose.json cannot be used: "),
+    ("choose.json", lambda _: b'{"schema": "tfbuild.index/1"}', 26, "choose.json cannot be used: "),
 ]
 
 

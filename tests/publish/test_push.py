@@ -10,7 +10,7 @@ import pytest
 
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
-from tests.publish.fake_images import INDEXES, attach, labels_of_plan, offered
+from tests.publish.fake_images import INDEXES, attach, digest, labels_of_plan, offered
 from tests.publish.fake_images import image as foreign_image
 from tests.publish.test_sbom import files
 from tests.publish.test_signing import cosign as cosign
@@ -115,12 +115,6 @@ def push(host: Host, reports: Path, name: str = "", registry: Registry | None = 
     return pushing.push(host, named, registry or connect(host.fake), reports, **given)
 
 
-def other_image(fake: type[FakeRegistry]) -> str:
-    """Put another build of the same identifier under the fixed tag."""
-    name = foreign_image(fake, "2.20.0", {"io.tfbuild.version": "other"}, cpu="x86-64-v3")
-    return digest_of(fake.content[f"manifests/{name}"][1])
-
-
 def writes(fake: type[FakeRegistry]) -> list[str]:
     return [request for request in fake.requests if request.startswith(("PUT ", "DELETE "))]
 
@@ -188,7 +182,7 @@ def test_only_an_image_that_passed_verification_is_pushed(host: Host, tmp_path: 
 
 
 def test_a_fixed_tag_is_only_moved_with_force(host: Host, tmp_path: Path) -> None:
-    other = other_image(host.fake)
+    other = digest(host.fake, foreign_image(host.fake, "2.20.0", {"io.tfbuild.version": "other"}, cpu="x86-64-v3"))
     with pytest.raises(RegistryRefused, match=rf"{host.identifier} is another image there \({other}\)") as refusal:
         push(host, tmp_path)
     assert "--force" in refusal.value.hint
@@ -223,7 +217,7 @@ def test_ci_learns_which_tag_it_may_write_and_what_that_is_now(host: Host, tmp_p
     for name in (done.digest, "us/x", "latest-mkl"):
         with pytest.raises(UsageError, match="is not the identifier of an image"):
             pushing.access(registry, name)
-    with pytest.raises(UsageError, match=f"ghcr.io/us/x:{host.identifier} is not in {registry.repository}"):
+    with pytest.raises(UsageError, match=f"is not in {registry.repository}\nhint: --registry ghcr.io/us/x"):
         pushing.access(registry, f"ghcr.io/us/x:{host.identifier}")
 
 

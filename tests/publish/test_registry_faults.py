@@ -283,20 +283,6 @@ def test_each_fault_has_its_code_and_its_sentence_in_time(name: str, verb: str, 
 # --- TLS and proxies --------------------------------------------------------------------------------------------------
 
 
-class Moved(Handler):
-    def do_GET(self) -> None:
-        self.say(307, b"", {"Location": ELSEWHERE})
-
-
-def test_no_redirection_leaves_tls(tmp_path: Path) -> None:
-    with (
-        serving(Moved, self_signed(tmp_path)) as host,
-        HttpSession() as session,
-        pytest.raises(RegistryRefused, match="not an https address"),
-    ):
-        session.get(f"https://{host}/", verify=str(tmp_path / "x.pem"), timeout=5)
-
-
 @pytest.mark.parametrize(
     ("years", "host", "reason"),
     [

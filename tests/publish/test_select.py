@@ -27,7 +27,6 @@ from tfbuild.errors import NothingFits
 from tfbuild.publish import choose, pulling, pushing
 from tfbuild.publish.choose import Choice, Published
 
-ROOT = Path(__file__).parents[2]
 RELEASES = ("2.13.1", "2.14.1", "2.20.0")
 SETS = ("x86-64-v2", "avx", "x86-64-v3", "x86-64-v4")
 PYTHONS = ("3.9", "3.10")

@@ -29,9 +29,6 @@ CUDA = replace(PLANNED, target="cuda")
 PROBE_CHECKS = {check.name: check for check in judge.PROBE_CHECKS}
 
 
-NOTHING_SENT = replace(NOT_STARTED, why="")
-
-
 def judged(check: VerificationCheck, engine: ImageEngine, **state: Any) -> Judgement:
     """Judge an image, of whatever target the check is."""
     return session.judged(check, verification(engine, CUDA if check.name == "cuda" else PLANNED, **state))
@@ -134,7 +131,7 @@ def faults(check: VerificationCheck) -> list[str]:
     wrong = []
     for engine in empty_images(check.name):
         try:
-            found = judged(check, engine, start=NOTHING_SENT)
+            found = judged(check, engine, start=replace(NOT_STARTED, why=""))
         except Exception as error:
             wrong.append(f"{error!r} for {engine.every}")
         else:

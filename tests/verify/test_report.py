@@ -82,13 +82,6 @@ def test_an_invalid_report_is_none(tmp_path: Path, text: str) -> None:
         reporting.from_json(text.encode("latin-1"))
 
 
-def test_a_warning_passes_and_a_failure_is_raised() -> None:
-    assert [report(verdict).passed for verdict in ("pass", "warn", "fail")] == [True, True, False]
-    reporting.raise_if_failed(report("warn"), "x")
-    with pytest.raises(VerificationFailed):
-        reporting.raise_if_failed(report("fail"), "x")
-
-
 def test_a_report_of_another_image_or_schema_is_none(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(records.to_json(report()))
     assert reporting.stored(tmp_path, "other") is None

@@ -74,11 +74,9 @@ def judged(rows: Rounds) -> Throughput:
 @pytest.mark.parametrize(
     ("speed", "word", "status"),
     [
-        (1.5, "faster", "pass"),
         (1.2, "faster", "pass"),
         (1.0, "no difference shown", "pass"),
         (0.8, "slower", "fail"),
-        (0.5, "slower", "fail"),
     ],
 )
 @pytest.mark.parametrize("seed", range(5))
@@ -94,12 +92,6 @@ def test_the_same_image_shows_no_difference_and_never_fails() -> None:
     assert [result for result in results if throughput.judge_speed(result).status == "fail"] == []
     claimed = sum(result.effect != "no difference shown" for result in results)
     assert claimed <= 10, "the band of the image against itself must keep false claims under one in twenty"
-
-
-def test_a_little_slower_does_not_fail() -> None:
-    result = judged(rounds(0.97, spread=0.005, seed=1))
-    assert throughput.judge_speed(result).status == "pass"
-    assert result.cpu.high > 0.95
 
 
 def test_there_is_no_verdict_if_the_image_differs_from_itself() -> None:

@@ -163,17 +163,6 @@ def test_a_dead_worker_tells_its_exit_code_and_last_words_and_cannot_be_paused(e
     assert gone(engine, own)
 
 
-def test_a_silent_worker_and_a_flooding_one_are_bounded(engine: Engine, own: str) -> None:
-    with engine.worker(own, ["sh", "-c", "read -r line; sleep 3; echo late; sleep 600"]) as worker:
-        with pytest.raises(TimeoutError):
-            worker.ask("one", 1)
-        with pytest.raises(WorkerDied, match="did not answer"):
-            worker.ask("two", 10)
-    with engine.worker(own, ["cat", "/dev/zero"]) as worker, pytest.raises(WorkerDied, match="longer than"):
-        worker.ask("one", 20)
-    assert gone(engine, own)
-
-
 def build(engine: Engine, folder: Path, dockerfile: str, name: str, **options: Any) -> str:
     context = folder / "context"
     context.mkdir(exist_ok=True)
