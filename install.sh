@@ -50,6 +50,8 @@ if ! version=$("$python" -c "$check" 2>/dev/null); then
     exit 1
 fi
 clear=
+# In a folder that was moved, or with a Python that was upgraded, nothing in .venv runs any more.
+[ ! -e .venv/bin/invoke ] || .venv/bin/invoke --version >/dev/null 2>&1 || clear=--clear
 if [ -n "${PYTHON:-}" ] && [ -x .venv/bin/python ] && [ "$(.venv/bin/python -c "$check")" != "$version" ]; then
     clear=--clear
 fi

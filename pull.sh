@@ -102,7 +102,7 @@ text() {
 }
 # login: the name and password that `docker login` stored for this host, in base64; nothing if there are none.
 login() {
-    config=${DOCKER_CONFIG:-$HOME/.docker}/config.json
+    config=${DOCKER_CONFIG:-${HOME:-/root}/.docker}/config.json
     [ -r "$config" ] || return 0
     key=$host
     [ "$host" != docker.io ] || key=https://index.docker.io/v1/

@@ -19,6 +19,8 @@ if [ "$1" = inside ]; then
     fi
     # In place, since an installation names its folder, and the keys the one below which it compiles.
     (cd /checkout && tar --create --exclude=./.venv --exclude=./build --exclude=./dist --exclude=./cache .) | tar --extract
+    # The Dockerfile installs a Python where the base has none.
+    command -v python3 > /dev/null || { apt-get update -qq && apt-get install -y -qq python3-venv > /dev/null; }
     ./install.sh > /dev/null
     # The options of a row are quoted for a shell; they name the compiler and the Python.
     eval "set -- $options \"\$@\""
@@ -31,7 +33,7 @@ if [ "$1" = inside ]; then
     fi
     code=0
     .venv/bin/invoke wheel --no-container "$@" --output /dist > /dev/null || code=$?
-    chown -R --reference=/checkout /tfbuild/build/host/*/cache /dist
+    chown -R --reference=/checkout /tfbuild/build/host/*/cache /tfbuild/build/[0-9]* /dist
     exit "$code"
 fi
 
@@ -41,7 +43,11 @@ invoke=${INVOKE:-.venv/bin/invoke}
 plan=$(eval "$invoke build $options ${TFBUILD_BUILD_OPTIONS:-} --dry-run --json")
 # field NAME: this text of the plan.
 field() { printf '%s\n' "$plan" | sed -n "s/^ *\"$1\": \"\([^\"]*\)\".*/\1/p" | head -n 1; }
-mkdir -p "$TFBUILD_CACHE/$id" "dist/$id"
+if [ "$(field id)" != "$id" ]; then
+    echo "ci/compile.sh: with TFBUILD_BUILD_OPTIONS this is $(field id), and not $id: put what changes it in tfbuild.toml" >&2
+    exit 2
+fi
+mkdir -p "$TFBUILD_CACHE/$id" "dist/$id" "build/$id"
 cache=$(cd "$TFBUILD_CACHE/$id" && pwd)
 if [ ! -s "$cache/base" ]; then
     base=$(field base_image)
@@ -53,9 +59,10 @@ read -r base date < "$cache/base"
 # The container is of the row's own base already.
 options=$(printf '%s\n' "$options" | sed 's/ --base [^ ]*//')
 docker run --rm --init --network host --entrypoint sh --workdir /tfbuild \
-    --env http_proxy --env https_proxy --env no_proxy --env TFBUILD_SNAPSHOT \
+    --env http_proxy --env https_proxy --env no_proxy --env HTTP_PROXY --env HTTPS_PROXY --env NO_PROXY \
+    --env TFBUILD_SNAPSHOT \
     ${SSL_CERT_FILE:+--env SSL_CERT_FILE=/ca.pem --env PIP_CERT=/ca.pem --volume "$SSL_CERT_FILE:/ca.pem:ro"} \
     ${TFBUILD_REMOTE_HEADER_FILE:+--volume "$TFBUILD_REMOTE_HEADER_FILE:$TFBUILD_REMOTE_HEADER_FILE:ro"} \
-    --volume "$PWD:/checkout:ro" --volume "$PWD/dist/$id:/dist" \
+    --volume "$PWD:/checkout:ro" --volume "$PWD/dist/$id:/dist" --volume "$PWD/build/$id:/tfbuild/build/$id" \
     --volume "$cache:/tfbuild/build/host/$(field release)/cache" \
     "$base" /checkout/ci/compile.sh inside "$date" "$options" "$@"

@@ -28,8 +28,9 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
     # Where the registry fails or the image was altered, hours of compiling would end in the same error.
     state=$("$(dirname "$0")/state.sh" "$id" "$options")
     case $state in
-        published)
-            echo "$TFBUILD_REGISTRY:$id is published"
+        published*)
+            # With its digest, for an attestation that failed before.
+            echo "$TFBUILD_REGISTRY:$id is published: ${state#published }"
             exit 0
             ;;
         yanked) exit 0 ;;
@@ -53,15 +54,18 @@ fi
 
 set -- --time-limit "${TFBUILD_TIME_LIMIT:-5h20m}"
 code=0
-case "$options $rebuild" in
-*--wheel* | *--reuse*) ;; # compiles nothing
+case " $options $rebuild" in
+*" --wheel "* | *" --reuse "*) ;; # compiles nothing
 *)
     [ -z "${TFBUILD_REMOTE_CACHE:-}" ] || set -- "$@" --remote-cache "$TFBUILD_REMOTE_CACHE"
     [ -z "${TFBUILD_REMOTE_HEADER_FILE:-}" ] || set -- "$@" --remote-header-file "$TFBUILD_REMOTE_HEADER_FILE"
     if [ -n "${TFBUILD_CACHE:-}" ]; then
         rm -rf "dist/$id"
         "$(dirname "$0")/compile.sh" "$id" "$options" "$@" || code=$?
-        set -- --reuse "$(echo "dist/$id"/*.whl)"
+        case $code in
+            12) code=0 ;; # only the Dockerfile can: CUDA of a base image, before 2.18
+            *) set -- --reuse "$(echo "dist/$id"/*.whl)" ;;
+        esac
     fi
     ;;
 esac

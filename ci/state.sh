@@ -4,7 +4,7 @@
 #   build              it is not published yet
 #   replace [OPTIONS]  it is to be built again, with these further options of `invoke build`, and pushed with --force
 #   finish             its SBOM or its provenance is missing, or its indexes are not what the tags say
-#   published          nothing: it is there as a whole, from this checkout's context, on the base image of today
+#   published REF      nothing: it is there as a whole, from this checkout's context, on the base image of today
 #   yanked             nothing: no push of it is accepted until the tag ID.yanked is deleted
 #
 # The reason goes to stderr. Exits with tfbuild's codes: 24 without the signature that TFBUILD_SIGNED demands.
@@ -28,7 +28,7 @@ code=0
 state=$($invoke verify "$id" --registry "$TFBUILD_REGISTRY" --context "$context" \
     ${TFBUILD_SIGNED:+"--signed=$TFBUILD_SIGNED"} --json) || code=$?
 case $code in
-    0) echo published ;;
+    0) echo "published $(printf '%s\n' "$state" | field reference)" ;;
     32) echo yanked ;;
     25) echo build ;;
     30) echo finish ;;

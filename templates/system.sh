@@ -24,7 +24,7 @@ done < "$2"
 # shellcheck source=/dev/null
 . /mnt/network.sh
 # Without a network there is no route, whatever devices there are.
-[ "$(wc -l < /proc/net/route)" -gt 1 ] || die "the bundle's system lacks$lacking"
+[ "$(wc -l < /proc/net/route)" -gt 1 ] || grep -qv ' lo$' /proc/net/ipv6_route || die "the bundle's system lacks$lacking"
 apt-get update
 # shellcheck disable=SC2086
 apt-get install --yes --no-install-recommends $lacking

@@ -52,7 +52,8 @@ ln -s "$program" "$top/usr/local/bin/bazel"
 mkdir -p "$top/opt/tfbuild"
 {
     echo "${TFBUILD_PACKAGES:-$(dpkg-query --show)}"
-    "$top/opt/build/bin/pip" freeze
+    # Not what only packs the wheel, and has a new version each week.
+    "$top/opt/build/bin/pip" freeze --exclude packaging --exclude setuptools --exclude wheel
     sha256sum "$top/usr/local/bin/bazel" "$(command -v "$python")"
     [ ! -f "$top/mnt/bazel/bazel.tar" ] || sha256sum "$top/mnt/bazel/bazel.tar"
 } | sha256sum | cut -d ' ' -f 1 > "$top/opt/tfbuild/builder"

@@ -17,6 +17,7 @@ from tests import checkout, schemas
 from tests.ci.steps import ACTION, EXPRESSION, GITHUB, PULL, ROOT, Done, Github, read, scripts
 from tests.commandline import executable, invoke, tool
 from tests.facts import newest
+from tests.rows import each
 from tfbuild.cli import VERBS, command_line
 from tfbuild.plan import options_file
 
@@ -171,16 +172,18 @@ def test_the_step_that_makes_the_rows_shows_those_without_a_runner(runner: Calla
 
 STATE = """#!/bin/sh
 echo "$TFBUILD_REGISTRY $TFBUILD_BUILD_OPTIONS" >> asked
-case $1 in a) echo published ;; b) echo yanked ;; c) echo "replace --no-cache" ;; d) exit 26 ;; *) echo build ;; esac
+case $1 in a) echo published r@sha256:1 ;; b) echo yanked ;; c) echo replace ;; d) exit 26 ;; *) echo build ;; esac
 """
 
 
 def todo(runner: Callable[..., Github], copy: Path, names: str) -> Done:
     (copy / "ci" / "state.sh").write_text(STATE)
     values = {"vars.TFBUILD_BUILD_OPTIONS": "--base our:1", "vars.TFBUILD_SIGNED": ""}
+    values["vars.TFBUILD_MOST_COMPILES || (vars.TFBUILD_REMOTE_CACHE == '' && '2' || '0')"] = "2"
     machine = runner(copy, values, GITHUB_REPOSITORY="Us/TfBuild")
     machine.temp.mkdir(exist_ok=True)
-    rows = {"include": [{"id": name, "options": "--target cpu", "runner": "x"} for name in names]}
+    kinds = ("official", "source")
+    rows = {"include": [{"id": name, "options": "", "wheel": kinds[name.isupper()], "runner": "x"} for name in names]}
     (machine.temp / "rows").write_text(json.dumps(rows))
     done = machine.run("images.yml", "Rows with something to do")
     assert done.code == 0, done.stderr
@@ -194,6 +197,9 @@ def test_rows_that_need_nothing_start_no_machine(runner: Callable[..., Github], 
     assert "d: exit code 26" in done.stderr
     assert set((copy / "asked").read_text().splitlines()) == {"ghcr.io/us/tfbuild --base our:1"}
     assert todo(runner, copy, "ab").outputs == {"rows": ""}
+    # The store keeps the caches of two compiles; the other ones come in the next run.
+    done = todo(runner, copy, "eWXYZ")
+    assert [row["id"] for row in json.loads(done.outputs["rows"])["include"]] == ["e", "W", "X"]
     assert read(GITHUB / "images.yml")["jobs"]["first"]["if"] == "needs.matrix.outputs.rows != ''"
 
 
@@ -353,7 +359,7 @@ def test_a_row_is_built_unless_it_is_published_completely(
 
 # A plan, and a container that compiles one of three objects of its cache in each job, until all are there.
 PLANNED = """echo "$*" >> calls
-printf '    "context_digest": "sha256:0",\n    "base_image": "python:3.13",\n    "release": "2.21.0",\n'
+printf '    "id": "x",\n    "context_digest": "sha256:0",\n    "base_image": "python:3.13",\n    "release": "2.21.0",\n'
 printf '    "python": "3.13",\n    "compiler": "clang-18",\n'
 case $1 in verify) exit 25 ;; esac
 """
@@ -370,6 +376,23 @@ GH = """case "$1 $2" in
     'cache delete') rm -r "../store/$3" ;;
 esac
 """
+
+
+@each("refused, words", [(0, ["wheel", "build"]), (12, ["wheel", "build"]), (23, ["wheel"])])
+def test_what_only_the_dockerfile_can_compile_is_compiled_there(
+    refused: int, words: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("x")
+    executable(folder / "invoke", PLANNED)
+    executable(
+        folder / "bin/docker", f"[ $1 != run ] || {{ echo wheel >> calls; exit {refused}; }}; echo python@sha256:0"
+    )
+    env = {"PATH": f"{folder}/bin:{os.environ['PATH']}", "INVOKE": "./invoke", "TFBUILD_CACHE": "cache"}
+    for name, code in (("x", 0 if refused == 12 else refused), ("other", 2)):
+        command = ["dash", ROOT / "ci/image.sh", name, CHAINED]
+        assert subprocess.run(command, cwd=folder, env=env, capture_output=True, check=False).returncode == code
+    calls = [line.split()[0] for line in (folder / "calls").read_text().splitlines() if "--dry-run" not in line]
+    assert calls == words, "an identifier that is not the row's is refused before"
 
 
 # A row of a list with a base of its own.
@@ -416,6 +439,8 @@ def test_a_compile_goes_on_in_the_next_link_by_the_providers_cache_alone(tmp_pat
     # The base and the date are those of the first link.
     assert len({*runs}) == 1
     assert "--volume DISK/cache/x:/tfbuild/build/host/2.21.0/cache python@sha256:0 " in runs[0]
+    assert "--volume DISK/build/x:/tfbuild/build/x " in runs[0], "the log outlives the container"
+    assert {f"--env {name}_proxy" for name in ("http", "https", "no")} <= {*re.findall(r"--env \w+", runs[0].lower())}
     words = runs[0].partition(" inside ")[2].split()[1:]
     (compile_,) = command_line.calls(["wheel", "--no-container", *words], VERBS)
     assert compile_.values.items() >= {"compiler": "clang-18", "python": "3.13", "time_limit": "5h20m"}.items()
@@ -441,3 +466,8 @@ def test_an_environment_without_its_python_is_recreated(tmp_path: Path) -> None:
     # The old environment's record of installed packages must be ignored.
     assert "no-such-package" in done.stderr
     assert done.returncode != 0
+    # So must that of a folder that was moved: its programs name the old one.
+    (stale.parent / "requirements.lock").write_text(lock)
+    executable(stale / "invoke", "exit 1")
+    done = subprocess.run(["sh", tmp_path / "install.sh"], capture_output=True, text=True, check=False, env=env)
+    assert "making .venv" in done.stderr

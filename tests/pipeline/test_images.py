@@ -368,10 +368,10 @@ def test_a_wheel_that_was_compiled_by_the_plan_takes_the_compile_s_place(engine:
     with tarfile.open(fileobj=io.BytesIO(engine.api.imported[0][0])) as archive:
         names = {member.name for member in archive}
     assert names == {f"wheel/{wheel.name}", "wheel/build.txt", "wheel/packages.txt"}
-    # The same patch at another path is the same plan, and another patch is not.
+    # The same patch at another path is the same plan, and another patch is not; what a base's age asks for may differ.
     for path, sha256, stale in (("/mine/a.patch", "1", False), ("a.patch", "2", True)):
         patched = replace(COMPILED, patches=(OwnFile(path=Path("here/a.patch"), sha256="1"),))
-        named = {**patched.to_json(), "patches": [{"path": path, "sha256": sha256}]}
+        named = {**patched.to_json(), "patches": [{"path": path, "sha256": sha256}], "fixes": []}
         beside.write_text(json.dumps(sidecar | {"plan": named}))
         with pytest.raises(Stale) if stale else nullcontext():
             assert compiled(patched, wheel).sha256 == sidecar["sha256"]

@@ -188,7 +188,7 @@ def test_the_next_job_of_a_published_row_does_nothing(first: Done, site: Site) -
     assert (again.code, again.outputs, again.summary) == (0, {}, "")
     # In the next week it starts no machine.
     assert site.rows() == ""
-    assert again.stdout == f"{site.host}/us/tensorflow:{ID} is published\n"
+    assert again.stdout.startswith(f"{site.host}/us/tensorflow:{ID} is published: {site.host}/us/tensorflow@sha256:")
     assert "error: " not in again.stderr
 
 

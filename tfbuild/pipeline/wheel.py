@@ -30,8 +30,9 @@ SCHEMA = "tfbuild.wheel/1"
 # What the builder records beside the wheel: its own digest and versions, and the packages that the wheel loads.
 RECORDS = ("build.txt", "packages.txt")
 EXPORTED_HINT = "a wheel that `invoke wheel` wrote, with its .json beside it"
-# What a machine in a base's place leaves open in a plan, and what is said of it.
-PLACE_FIELDS = {"base_image", "base_distribution", "notes"}
+# What depends on the place that compiles: a base, or a machine in its place. A base that nobody knows gets fixes, and
+# their flags, as a precaution; what the user asked for is in the identifier.
+PLACE_FIELDS = {"base_image", "base_distribution", "bazel_flags", "fixes", "notes"}
 MANYLINUX = re.compile(r"manylinux_([0-9]{1,4})_([0-9]{1,4})_\w+")
 SYMBOL = re.compile(r"([A-Z]+)_(\d+(?:\.\d+)*)")
 

@@ -87,10 +87,10 @@ def _build(row: Mapping[str, object], above: Mapping[str, Any], where: str) -> R
     if run := next((name for name in row if name in RUN_OPTIONS), None):
         raise UsageError(f"{where}: {run} says how to build, not what", hint=f"put {run} above the first [[build]]")
     own = _values(row, declared(Request), where)
-    if off := next((name for name, value in own.items() if value is False and above.get(name)), None):
-        # A job of CI gets the row's options, which switch nothing off, and the file again.
+    usual = [name for name, value in own.items() if value in (declared(Request)[name].default, "source")]
+    if undone := next((name for name in usual if above.get(name, own[name]) != own[name]), None):
+        # A job of CI gets the row's options, without those for default values, and the file again.
         raise UsageError(
-            f"{where}: {off} is switched on above the list",
-            hint=f"set it only in the tables that need it: {off} = true",
+            f"{where}: {undone} has another value above the list", hint=f"set {undone} only in the tables that need it"
         )
     return options.make(Request, {name.replace("-", "_"): value for name, value in {**above, **own}.items()})
