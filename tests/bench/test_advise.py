@@ -65,6 +65,13 @@ ON, OFF = "TF_ENABLE_ONEDNN_OPTS=1", "TF_ENABLE_ONEDNN_OPTS=0"
 GAINED, LOST, MIXED = [(2.0, 1.0), (1.2, 1.0)], [(1.0, 1.5), (1.0, 1.0)], [(1.0, 1.5), (1.5, 1.0)]
 
 
+def test_a_setting_with_which_a_case_crashed_is_not_advised() -> None:
+    image, ran = {ONEDNN: "1"}, [allocators(name, 2.0, 1.0) for name in ("a", "b")]
+    crashed = replace(ran[1], arms=(ran[1].arms[0], replace(ran[1].arms[1], status="failed")))
+    assert lines(of_image(image, experiment("allocator", *ran))) == [f"LD_PRELOAD={TCMALLOC}"]
+    assert lines(of_image(image, experiment("allocator", ran[0], crashed))) == []
+
+
 # --- settings --------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 import errno
 import io
 import random
+import zlib
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -210,12 +211,16 @@ def test_a_report_without_a_result_says_why(rows: tuple[ExperimentResult, ...], 
     assert reporting.emptiness(replace(report(), experiments=rows)) == why
 
 
+# Another environment with the same release has a report of its own.
+ENVIRONMENTS = f"bench-tensorflow-2.21.0-{zlib.crc32(b'/us/.venv/bin/python'):08x}"
+
+
 @each(
     "image, name, file",
     [
         (Subject(ref="x", id=IMAGE, labels={"io.tfbuild.id": "2.21.0/mkl"}, against=""), "", "bench-2.21.0-mkl"),
         (Subject(ref="x", id=IMAGE, labels={}, against=""), "", "bench-0123456789ab"),
-        (Subject(ref=".venv", id="/us/.venv/bin/python", labels={}, against=""), "", "bench-tensorflow-2.21.0"),
+        (Subject(ref=".venv", id="/us/.venv/bin/python", labels={}, against=""), "", ENVIRONMENTS),
         (Subject(ref="x", id=IMAGE, labels={"io.tfbuild.id": "2.21.0-mkl"}, against=""), "before", "before"),
     ],
 )

@@ -204,10 +204,10 @@ def test_a_gpu_is_given_only_to_the_cases_that_need_one() -> None:
 
 
 def test_cases_share_their_processes_unless_their_row_asks_for_new_ones() -> None:
-    for name in ("onednn", "models"):
+    for name in ("onednn", "models", "precision"):
         (row,) = experiments.select_experiments([name], quick=False)
         started = bench(name, rounds=6)[1].started
-        assert len(started) == 3 * (len(row.case) if row.fresh else 1), "off, on, and off again"
+        assert len(started) == (len(row.arm) + 1) * (len(row.case) if row.fresh else 1), "each, and the first again"
 
 
 def test_ctrl_c_keeps_what_was_measured() -> None:

@@ -54,7 +54,11 @@ def test_another_wheel_is_its_largest_libraries(tmp_path: Path) -> None:
     assert [name[5] for name in shown.libraries] == ["5", "4", "3", "2"]
     assert (shown.release, shown.guard, shown.disagreements()) == ("", None, ())
     with pytest.raises(BadInput, match=r"^error: not a whole ELF library"):
-        look(zipped(tmp_path / "text-1.0-py3-none-any.whl", {"text.so": b"text"}))
+        look(zipped(tmp_path / "text-1.0-py3-none-any.whl", {"text.so": b"\x7fELF"}))
+    with pytest.raises(BadInput, match=r"^error: not an ELF library: only libraries of Linux"):
+        look(zipped(tmp_path / "mac-1.0-py3-none-any.whl", {"text.so": b"\xcf\xfa\xed\xfe"}))
+    others = {"tensorflow_text/x.so": SMALL}
+    assert look(zipped(tmp_path / "tensorflow_text-2.19.0-py3-none-any.whl", others))[0].release == ""
 
 
 def install(folder: Path, project: str = "tensorflow_cpu-2.14.0") -> Path:

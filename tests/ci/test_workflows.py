@@ -389,7 +389,7 @@ def test_what_only_the_dockerfile_can_compile_is_compiled_there(
     )
     env = {"PATH": f"{folder}/bin:{os.environ['PATH']}", "INVOKE": "./invoke", "TFBUILD_CACHE": "cache"}
     for name, code in (("x", 0 if refused == 12 else refused), ("other", 2)):
-        command = ["dash", ROOT / "ci/image.sh", name, CHAINED]
+        command = ["dash", str(ROOT / "ci/image.sh"), name, CHAINED]
         assert subprocess.run(command, cwd=folder, env=env, capture_output=True, check=False).returncode == code
     calls = [line.split()[0] for line in (folder / "calls").read_text().splitlines() if "--dry-run" not in line]
     assert calls == words, "an identifier that is not the row's is refused before"

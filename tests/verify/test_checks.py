@@ -1,11 +1,15 @@
 """Every check passes a right image, fails a spoiled one, and never passes or crashes on one that holds nothing."""
 
+import errno
 import importlib
 import json
+import os
 import pkgutil
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, cast
+
+import pytest
 
 from tests.binary.test_scan import AVX2, everywhere, library
 from tests.measure.test_workers import Script
@@ -16,11 +20,12 @@ from tests.verify.images import OTHER as PLAIN
 from tests.verify.test_configuration import base, image
 from tests.verify.test_judge import ENVIRONMENT
 from tfbuild.engine import Image
+from tfbuild.errors import TfbuildError
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement, ProbeCheck
 from tfbuild.in_container.smoke.probes import Faults, GpuConvolution
 from tfbuild.measure.evaluate import BASE_AGAIN
-from tfbuild.verify import NOT_STARTED, VerificationCheck, checks, session
+from tfbuild.verify import NOT_STARTED, Verification, VerificationCheck, checks, session
 from tfbuild.verify.checks import CHECKS, guard
 from tfbuild.verify.report import NO_START, Check
 
@@ -48,6 +53,14 @@ SPOILED: dict[str, ImageEngine] = {
     "numerics": ImageEngine(probes={"numerics": run(PROBES["numerics"].stdout.replace("1.0", "1.1"))}),
     "throughput": ImageEngine(script=Script(seconds={TUNED: 0.02, BASE_AGAIN: 0.02, PLAIN: 0.01})),
 }  # fmt: skip
+
+
+def test_a_machine_that_can_start_nothing_more_says_nothing_of_the_image() -> None:
+    def start(_: Verification) -> Judgement:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with pytest.raises(TfbuildError, match="this machine cannot run the check numerics: Resource temporarily"):
+        session.judged(replace(next(check for check in CHECKS if check.name == "numerics"), run=start), verification())
 
 
 @each("check", CHECKS)

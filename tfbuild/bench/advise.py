@@ -9,6 +9,7 @@ from tfbuild.bench import findings, wording
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import table
+from tfbuild.measure import records
 from tfbuild.measure.evaluate import FEWEST_CLEAN, Verdict, compare_arms, interval_text
 from tfbuild.measure.records import FASTER, SLOWER, ArmResult, BenchReport, CaseResult, ExperimentResult, Interval
 from tfbuild.plan.rules import find_release
@@ -52,7 +53,7 @@ class ArmComparison:
 
     @property
     def lost(self) -> bool:
-        return self.verdict.effect == SLOWER or self._differs
+        return self.verdict.effect == SLOWER or self._differs or self.arm.status == records.FAILED
 
     @property
     def risky(self) -> bool:

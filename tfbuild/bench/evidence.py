@@ -28,7 +28,7 @@ STEP, GROWTH, MOST_POINTS = 4, 512.0, 7
 # The share of the machine's memory that may be filled.
 MOST_MEMORY = 0.25
 # Errors that end a worker; its earlier answers stay valid.
-LOST_ERRORS = (TfbuildError, TimeoutError, MeasurementError)
+LOST_ERRORS = (TfbuildError, OSError, MeasurementError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +65,13 @@ def _primitives(observation: Observation) -> Iterator[Finding]:
         run = observation.pool.engine.run(
             observation.machine.image,
             workers.program(),
-            env={**workers.WORKER_ENV, **judge.ONEDNN_LOGGING, "TF_ENABLE_ONEDNN_OPTS": "1"},
+            env={**workers.WORKER_ENV, **workers.NO_GPU, **judge.ONEDNN_LOGGING, "TF_ENABLE_ONEDNN_OPTS": "1"},
             files={**probe.probe_files(), **observation.pool.more},
             stdin="".join(f"{json.dumps(question)}\n" for question in asked).encode(),
             timeout=max(LEAST_SECONDS, SHARE * observation.seconds / 2),
         )
         why = judge.Ended(run.exit_code, run.stderr).why if run.exit_code else ""
-    except TimeoutError as error:
+    except OSError as error:
         why = str(error)
     log = f"{begin}oneDNN's log could not be read: {why}"
     yield Finding(text=log, values={}) if why else primitives(begin, run.stderr)

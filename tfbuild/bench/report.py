@@ -1,6 +1,7 @@
 """A benchmark's report: as JSON, on a terminal, and as one HTML page."""
 
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +57,8 @@ def report_path(report: BenchReport, folder: Path, name: str = "", model: str = 
     if name:
         return folder / f"{name}.json"
     prefix, _, digest = report.image.id.partition(":")
-    other = digest[:12] if prefix == "sha256" else f"tensorflow-{report.software.tensorflow}"
+    place = f"{zlib.crc32(prefix.encode()):08x}"  # of an environment
+    other = digest[:12] if prefix == "sha256" else f"tensorflow-{report.software.tensorflow}-{place}"
     identifier = "-".join(filter(None, (read_labels(report.image.labels).id or other, model)))
     return folder / f"bench-{re.sub(r'[^A-Za-z0-9_.+-]', '-', identifier)}.json"
 

@@ -266,7 +266,7 @@ class Session:
         """Note the batches that a sweep found, for the rows after it; raise UsageError if it cannot run the model."""
         for case in filter(findings.sweeps_batches, run.cases()):
             first, given = case.arms[0], self.settings.model.get("batch", 1)
-            if first.workload == experiments.SAVED and first.reason:
+            if first.workload == experiments.SAVED and first.reason and first.status != records.TRUNCATED:
                 hint = "it must load and run with TensorFlow alone, on inputs of numbers or text"
                 raise UsageError(f"the model {case.name} cannot be measured: {first.reason}", hint=hint)
             batch = given if given != 1 else (findings.enough(case) or [first.items])[0]
@@ -290,6 +290,8 @@ class Session:
             self.progress.draw()
 
         runs = group.begin(self.machine, pool, tell)
+        if group.row.fresh:
+            pool.close(*{side.key for run in runs for side in run.live} & {*pool.running()})
         try:
             rounds.prepare(runs, time.monotonic() + PREPARING * (limits.latest - time.monotonic()))
             rounds.run(runs, limits, shuffled)

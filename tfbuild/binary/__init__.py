@@ -56,6 +56,8 @@ class Library:
     @classmethod
     def parse(cls, image: mmap.mmap | bytes) -> "Library":
         """Read the headers. Raises LibraryUnreadable."""
+        if image[:4] != b"\x7fELF":
+            raise LibraryUnreadable("not an ELF library: only libraries of Linux can be read")
         try:
             return cls(image, *_headers(image))
         except LibraryUnreadable:

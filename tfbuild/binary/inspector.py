@@ -213,7 +213,7 @@ def text_in(archive: zipfile.ZipFile, name: str) -> bytes:
 
 def _release_of(project: str, version: str) -> str:
     """Return TensorFlow's release of a package, or "" if it is not TensorFlow's."""
-    own = re.search("tensorflow|tf.nightly", project) and is_version(version)
+    own = re.search(r"tensorflow(?!.(?:datasets|hub|io|probability|text))|tf.nightly", project) and is_version(version)
     return releases.release_of_wheel(Version(version)) if own else ""
 
 

@@ -307,7 +307,11 @@ def engine(*, stop: bool, yes: bool, json: bool) -> None:
         "shape": ([], "sizes of an input of the SavedModel, such as ids=1,128 (repeatable)", "NAME=N,N"),
         "batch-size": ("", "items per step of --model (default: each model's own; a SavedModel's is found)", "N"),
         "full": (False, "up to an hour: every case, with the narrowest intervals"),
-        "budget": ("", "time limit of the whole run, such as 90s, 5m or 1h (default: 5m)", "TIME"),
+        "budget": (
+            "",
+            "time for the whole run, such as 90s, 5m or 1h (default: 5m; what is prepared then may add 4m)",
+            "TIME",
+        ),
         "against": ("", "image (or environment) to compare with in the experiments `isa` and `all`", "IMAGE"),
         "python": ("", "measure the TensorFlow of this environment, without an engine, in place of IMAGE", "VENV"),
         "name": ("", "name of the report, reports/NAME.json (default: bench-IDENTIFIER, which replaces an older one)"),

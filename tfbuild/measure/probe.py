@@ -203,6 +203,8 @@ def parse_records(text: str, kinds: Sequence[type]) -> tuple[Any, ...]:
     lines = text.split("\n")
     if lines.pop():
         raise ValueError("its last line is cut off")
+    if lines and not lines[0].startswith("{"):
+        raise ValueError(f"the image's entry point prints on stdout: {lines[0][:60]!r}")
     if len(lines) > len(kinds):
         raise ValueError(f"{len(lines)} lines instead of at most {len(kinds)}")
     return tuple(parse_record(line, kind) for line, kind in zip(lines, kinds, strict=False))

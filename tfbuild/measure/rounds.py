@@ -108,7 +108,7 @@ class CaseRun:
         self._tell("starting workers")
         try:
             self.pool.start([side.key for side in self.sides])
-        except (TfbuildError, TimeoutError, MeasurementError):
+        except (TfbuildError, OSError, MeasurementError):
             if self.strict:
                 raise
             for side in self.sides:
@@ -127,7 +127,7 @@ class CaseRun:
             work()
         except MeasurementError as error:
             side.give_up(records.FAILED, str(error))
-        except (TfbuildError, TimeoutError) as error:
+        except (TfbuildError, OSError) as error:  # TimeoutError is one; a machine without memory cannot fork
             self.pool.require_image()
             reason = error.reason if isinstance(error, TfbuildError) else str(error)
             side.give_up(records.FAILED, f"its process was lost: {_last_line(reason)}")

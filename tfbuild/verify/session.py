@@ -1,5 +1,6 @@
 """Run the checks, some of them beside others, skip those that cannot run with the reason, and make the report."""
 
+import errno
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from typing import Any, cast
 from tfbuild import __version__
 from tfbuild.context.labels import read_labels, smoke_plan
 from tfbuild.engine import Engine, Image
-from tfbuild.errors import BadInput
+from tfbuild.errors import BadInput, TfbuildError
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.probes import Environment
 from tfbuild.measure import probe
@@ -109,6 +110,9 @@ def judged(check: VerificationCheck, verification: Verification) -> judge.Judgem
     except BadInput as error:
         return judge.Judgement(judge.FAIL, error.reason)
     except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+            why = f"this machine cannot run the check {check.name}: {error.strerror}"
+            raise TfbuildError(why, hint="free memory, or raise the limit of processes or files (ulimit -a)") from error
         path = f"{error.filename} cannot be read: " if error.filename else ""
         return judge.Judgement(judge.FAIL, f"{path}{error.strerror or error}")
 

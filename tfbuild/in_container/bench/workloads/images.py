@@ -303,10 +303,20 @@ def stored(small: bool, count: int, size: int) -> tuple[str, ...]:
     return tuple(files)
 
 
+def in_memory(path: str) -> bool:
+    """Whether a file is on a file system without a disk."""
+    place = os.stat(path).st_dev
+    own = f" {os.major(place)}:{os.minor(place)} "
+    with open("/proc/self/mountinfo") as file:
+        return any(own in line and line.split(" - ")[1].startswith(("tmpfs", "ramfs")) for line in file)
+
+
 @workload
 def reading(small: bool, cold: bool, calls: int = 0, count: int = 4000, size: int = 3000) -> FileRead:
     """Read all records, each from a file of its own or all from one TFRecord file."""
     files = stored(small, count, size)
+    if cold and in_memory(files[0]):
+        raise Unfit("the folder for temporary files is in memory: nothing there is read from a disk")
     if small:
         paths = tf.data.Dataset.from_tensor_slices(list(files))
         records = paths.map(tf.io.read_file, num_parallel_calls=calls or None)
