@@ -98,7 +98,7 @@ accept="$accept, application/vnd.docker.distribution.manifest.list.v2+json, appl
 # text NAME: this field of a credential helper's answer.
 text() {
     printf '%s' "$answer" | tr -d '\r\n' | sed -n -E "s/.*\"$1\" *: *\"(([^\"\\\\]|\\\\.)*)\".*/\1/p" |
-        sed 's/\\\(["\\/]\)/\1/g'
+        sed 's/\\u0026/\&/g; s/\\u003[cC]/</g; s/\\u003[eE]/>/g; s/\\\(["\\/]\)/\1/g'
 }
 # login: the name and password that `docker login` stored for this host, in base64; nothing if there are none.
 login() {

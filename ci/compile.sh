@@ -33,6 +33,8 @@ if [ "$1" = inside ]; then
     fi
     code=0
     .venv/bin/invoke wheel --no-container "$@" --output /dist > /dev/null || code=$?
+    # `invoke build --reuse` begins build.log anew.
+    for log in /tfbuild/build/[0-9]*/build.log; do [ ! -f "$log" ] || cp "$log" "${log%build.log}compile.log"; done
     chown -R --reference=/checkout /tfbuild/build/host/*/cache /tfbuild/build/[0-9]* /dist
     exit "$code"
 fi
@@ -44,7 +46,7 @@ plan=$(eval "$invoke build $options ${TFBUILD_BUILD_OPTIONS:-} --dry-run --json"
 # field NAME: this text of the plan.
 field() { printf '%s\n' "$plan" | sed -n "s/^ *\"$1\": \"\([^\"]*\)\".*/\1/p" | head -n 1; }
 if [ "$(field id)" != "$id" ]; then
-    echo "ci/compile.sh: with TFBUILD_BUILD_OPTIONS this is $(field id), and not $id: put what changes it in tfbuild.toml" >&2
+    echo "ci/compile.sh: TFBUILD_BUILD_OPTIONS changes the identifier ($(field id)): move what does to tfbuild.toml" >&2
     exit 2
 fi
 mkdir -p "$TFBUILD_CACHE/$id" "dist/$id" "build/$id"

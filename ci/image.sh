@@ -63,7 +63,7 @@ case " $options $rebuild" in
         rm -rf "dist/$id"
         "$(dirname "$0")/compile.sh" "$id" "$options" "$@" || code=$?
         case $code in
-            12) code=0 ;; # only the Dockerfile can: CUDA of a base image, before 2.18
+            12) code=0 TFBUILD_CACHE='' ;; # only the Dockerfile can (CUDA of a base, before 2.18), and nothing keeps its cache
             *) set -- --reuse "$(echo "dist/$id"/*.whl)" ;;
         esac
     fi

@@ -221,8 +221,6 @@ def test_formats_are_in_the_help_and_others_are_refused() -> None:
     with pytest.raises(UsageError) as refusal:
         many.matrix(format="no-such-format", output="")
     assert [name for name in formats.FORMATS if name not in refusal.value.hint] == []
-    with pytest.raises(UsageError, match="--runner applies to CI jobs only"):
-        many.matrix(format="json", output="", runner=["source=large"])
 
 
 # --- CI systems -------------------------------------------------------------------------------------------------------

@@ -43,8 +43,8 @@ def test_an_image_has_these_labels() -> None:
     ("source", "label"),
     [
         (Source(kind="git", tag="v2.21.0", commit=""), "v2.21.0"),
-        (Source(kind="archive", tag="", commit="", sha256="ab"), "sha256:ab"),
-        (Source(kind="tree", tag="", commit=""), "tree"),
+        (Source(kind="archive", tag="", commit="", sha256="ab"), "archive@sha256:ab"),
+        (Source(kind="tree", tag="", commit="", sha256="ab"), "tree@sha256:ab"),
     ],
 )
 def test_a_label_says_what_was_compiled(source: Source, label: str) -> None:

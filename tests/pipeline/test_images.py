@@ -380,6 +380,7 @@ def test_a_wheel_that_was_compiled_by_the_plan_takes_the_compile_s_place(engine:
         ({"tfbuild": "0"}, Stale),
         ({"sha256": "0"}, BadInput),
         ({"records": {}}, BadInput),
+        ({"plan": {"source": {"path": 5}}}, Stale),
         ({"plan": 1}, BadInput),
     ):
         beside.write_text(json.dumps(sidecar | change))

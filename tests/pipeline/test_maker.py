@@ -135,8 +135,9 @@ def test_an_exported_wheel_is_this_compile_s_and_not_an_earlier_one_s(
         on_memory(engine, tmp_path)[0].wheel(COMPILED, tmp_path / "dist")
     for other in (name.replace(COMPILED.release, "2.14.0"), name.replace("cp313", "cp312")):
         engine.made["export"] = {other: b"new"}
-        with pytest.raises(BuildFailed, match=f"the compile made {other}, which is not TensorFlow"):
+        with pytest.raises(BuildFailed, match=f"the compile made {other}, which is not TensorFlow") as refusal:
             on_memory(engine, tmp_path)[0].wheel(COMPILED, tmp_path / "other")
+        assert Path(refusal.value.hint.rpartition(" ")[2]).read_bytes() == b"new"
     engine.made["export"] = {name: b"new", "build.txt": b"builder=sha256:0\n", "packages.txt": b""}
     recorded = json.loads(audited.RECORDED.read_text())
     monkeypatch.setattr(wheels, "audit_wheel", lambda path: wheels.read_audit(recorded, path))

@@ -70,6 +70,7 @@ def test_the_file_is_that_of_the_folder_or_the_one_that_is_named(tmp_path: Path)
             "build 1: wheel has another value above",
             "set wheel only in the tables",
         ),
+        ('base = "x:1"\n[[build]]\nbase = "auto"', "build 1: base has another value above", "set base only"),
         ("release =", "is not TOML", 'release = "2.20"'),
     ],
 )

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -120,6 +121,32 @@ def test_the_sources_content_changes_the_contexts_digest_and_its_place_does_not(
     changed = chosen(release="2.20.0", bazel="7.7.1", source=str(other))
     assert build_context.write_context(changed, tmp_path / "context").digest != before.digest
     assert changed.id != build.id
+
+
+def test_a_tree_in_which_tfbuild_runs_is_the_same_each_time_unless_it_is_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(DOUBLE, tmp_path / "tree")
+    monkeypatch.chdir(tmp_path / "tree")
+    for _ in range(2):
+        build = chosen(release="2.20.0", bazel="7.7.1", source=".")
+        context = build_context.write_context(build, Path("build") / build.id / "context").folder
+    assert build.source
+    assert (context / "source/SHA256SUMS").read_text().startswith(build.source.sha256)
+    assert source.digest(context / "source" / source.FILE) == build.source.sha256
+    (tmp_path / "tree/WORKSPACE").write_text("# edited meanwhile\n")
+    with pytest.raises(BadInput, match="was changed after it was planned"):
+        build_context.write_context(build, tmp_path / "context")
+
+
+def test_a_tree_is_read_once_for_all_plans_that_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = shutil.copytree(DOUBLE, tmp_path / "tree")
+    os.link(tree / "WORKSPACE", tree / "again")
+    first = source.tree_digest(tree)
+    copy = shutil.copytree(tree, tmp_path / "copy")
+    assert source.tree_digest(copy) == first, "with a file of two names as with two files"
+    monkeypatch.setattr(source, "pack", lambda *_: pytest.fail("read again"))
+    assert source.tree_digest(tree) == first
 
 
 # --- the builder ------------------------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ def test_temporary_files_are_removed_if_a_signal_ends_it(end: signal.Signals, co
     assert list(scratch.iterdir()) == []
 
 
-PASSWORD = 'a "pass\\word"'
+PASSWORD = 'a "pass\\word" & <b>'
 LOGIN = base64.b64encode(f"somebody:{PASSWORD}".encode()).decode()
 
 
@@ -176,6 +176,9 @@ def store_login(tmp_path: Path, host: str, place: str) -> dict[str, str]:
         )
         settings = {"auths": {host: {}}, **store}
         answer = json.dumps({"ServerURL": host, "Username": "somebody", "Secret": PASSWORD}, indent=1)
+        # As Go writes JSON.
+        for letter in "&<>":
+            answer = answer.replace(letter, f"\\u{ord(letter):04x}")
         script = f"[ \"$1 $(cat)\" = 'get {host}' ] || exit 1\ncat <<'END'\n{answer}\nEND"
         executable(tmp_path / "bin" / "docker-credential-ours", script)
     (tmp_path / "config.json").write_text(json.dumps(settings, indent="\t"))

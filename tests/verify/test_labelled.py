@@ -71,9 +71,3 @@ def test_labels_have_a_form(name: str, value: str, good: bool) -> None:
     else:
         with pytest.raises(UnknownImage, match=rf"unreadable label io\.tfbuild\.{name}: '{value[:40]}'$"):
             labelled_build("x", given, "amd64")
-
-
-@pytest.mark.parametrize("given", [{}, {"id": "x"}, {"org.opencontainers.image.title": "x"}])
-def test_an_image_without_our_labels_is_somebody_else_s(given: dict[str, str]) -> None:
-    with pytest.raises(UnknownImage, match=r"x was not made by tfbuild: it has no io\.tfbuild labels"):
-        labelled_build("x", given, "amd64")

@@ -309,7 +309,7 @@ def engine(*, stop: bool, yes: bool, json: bool) -> None:
         "full": (False, "up to an hour: every case, with the narrowest intervals"),
         "budget": (
             "",
-            "time for the whole run, such as 90s, 5m or 1h (default: 5m; what is prepared then may add 4m)",
+            "time for the whole run, such as 90s, 5m or 1h (default: 5m; a preparation at its end may add 4m)",
             "TIME",
         ),
         "against": ("", "image (or environment) to compare with in the experiments `isa` and `all`", "IMAGE"),

@@ -88,7 +88,8 @@ def _plan(build: Build) -> str:
 def named(value: Any) -> Any:
     """Return a part of a plan with the names of files in place of their paths."""
     if isinstance(value, dict):
-        return {key: Path(item).name if key == "path" and item else named(item) for key, item in value.items()}
+        names = {key: Path(item).name for key, item in value.items() if key == "path" and isinstance(item, str | Path)}
+        return {key: named(item) for key, item in value.items()} | names
     return [named(item) for item in value] if isinstance(value, list | tuple) else value
 
 
@@ -156,7 +157,7 @@ def _parts(text: str) -> dict[str, str]:
         return {}
     wheel, source = (value if isinstance(value := plan.get(name), dict) else {} for name in ("wheel", "source"))
     named = "@".join(str(source[part]) for part in ("tag", "commit") if source.get(part))
-    archive = f"sha256:{source['sha256']}" if source.get("sha256") else ""
+    archive = f"{source.get('kind')}@sha256:{source['sha256']}" if source.get("sha256") else ""
     parts = {name.replace("_", "-"): plan.get(name) for name in PLAN_PARTS} | {
         "version": plan.get("tfbuild"),
         "wheel": wheel.get("kind"),

@@ -14,7 +14,7 @@ from statistics import median
 from typing import TypeVar
 
 from tfbuild.errors import TfbuildError
-from tfbuild.in_container.bench.worker import Calibrated, Idle, Ready, WorkerSample
+from tfbuild.in_container.bench.worker import MOST_VALUE, Calibrated, Idle, Ready, WorkerSample
 from tfbuild.measure import records, workers
 from tfbuild.measure.evaluate import BASE_AGAIN, FEWEST, FEWEST_RANGE, MOST_FOREIGN, Verdict, cpu, evaluate, wall
 from tfbuild.measure.experiments import Case, Experiment
@@ -311,7 +311,7 @@ class CaseRun:
     def _agrees(self, side: Side) -> bool | None:
         """Whether the side computes what the baseline does; None if no one claims so, or if it cannot be compared."""
         value, reference = side.ready.value, self.baseline.ready.value
-        if not self.row.same or value is None or reference is None or side is self.baseline:
+        if not self.row.same or value is None or side is self.baseline or reference in (None, MOST_VALUE):
             return None
         return math.isclose(value, reference, rel_tol=SAME, abs_tol=SAME * 1e-6)
 

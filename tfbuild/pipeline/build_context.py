@@ -138,7 +138,10 @@ def _place(file: Path, target: Path, sha256: str) -> None:
             os.link(file.resolve(), target)  # it has hundreds of megabytes
         except OSError:
             shutil.copyfile(file, target)
-    line = f"{sha256 or source.digest(target)}  /mnt/{target.parent.name}/{target.name}\n"
+    actual = source.digest(target) if file.is_dir() or not sha256 else sha256
+    if sha256 and actual != sha256:
+        raise BadInput(f"{file} was changed after it was planned", hint="run the same command again")
+    line = f"{actual}  /mnt/{target.parent.name}/{target.name}\n"
     (target.parent / "SHA256SUMS").write_text(line, encoding="utf-8")
 
 

@@ -21,7 +21,6 @@ from tfbuild import __version__
 from tfbuild.context.labels import named
 from tfbuild.errors import BadInput, BuildFailed, Stale
 from tfbuild.plan import Build, source
-from tfbuild.plan.wheel import from_name
 from tfbuild.util.files import decode, read_regular, replace_file, whole
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import cause
@@ -64,11 +63,12 @@ def collect(
     wheels = sorted(scratch.glob("*.whl"))
     if len(wheels) != 1:
         raise BuildFailed(f"the compile made {len(wheels)} wheels, not one", hint=f"they are in {scratch}")
-    made = from_name(wheels[0])
-    if (Version(made.version).release, made.python) != (Version(build.release).release, build.python):
+    _, number, _, tags = parse_wheel_filename(wheels[0].name)
+    pythons = {tag.interpreter for tag in tags}
+    if number.release[:3] != Version(build.release).release or pythons != {f"cp{build.python.replace('.', '')}"}:
         raise BuildFailed(
             f"the compile made {wheels[0].name}, which is not TensorFlow {build.release} for Python {build.python}",
-            hint="is --source of this release?",
+            hint=f"is --source of this release? The wheel is kept: {wheels[0]}",
         )
     output.mkdir(parents=True, exist_ok=True)
     wheel = output / wheels[0].name

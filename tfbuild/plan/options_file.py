@@ -87,7 +87,8 @@ def _build(row: Mapping[str, object], above: Mapping[str, Any], where: str) -> R
     if run := next((name for name in row if name in RUN_OPTIONS), None):
         raise UsageError(f"{where}: {run} says how to build, not what", hint=f"put {run} above the first [[build]]")
     own = _values(row, declared(Request), where)
-    usual = [name for name, value in own.items() if value in (declared(Request)[name].default, "source")]
+    known = declared(Request)
+    usual = [name for name, value in own.items() if not known[name].always and value in (known[name].default, "source")]
     if undone := next((name for name in usual if above.get(name, own[name]) != own[name]), None):
         # A job of CI gets the row's options, without those for default values, and the file again.
         raise UsageError(

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import BinaryIO, cast
@@ -19,7 +20,7 @@ from tfbuild import facts
 from tfbuild.errors import BadInput, Unsupported, UsageError
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import RangeRow, table
-from tfbuild.util.files import MOST_CONTENT, Foreign, access_problem, read_regular
+from tfbuild.util.files import DIST, MOST_CONTENT, REPORTS, WORK, Foreign, access_problem, read_regular
 
 REPOSITORY = "https://github.com/tensorflow/tensorflow"
 FILE = "source.tar"
@@ -133,11 +134,19 @@ def pack(tree: Path, target: Path | BinaryIO, *, as_file: str = "") -> None:
             tar.add(tree.resolve(), Path("source", as_file), filter=plain)
             return
         for path in _packed(tree):
+            tar.inodes.clear()  # type: ignore[attr-defined]  # a file's second name is a file, not a link
             tar.add(path, Path("source", path.relative_to(tree)), recursive=False, filter=plain)
 
 
 def tree_digest(tree: Path) -> str:
     """Return the sha256, in hex, of what `pack` writes of a tree: the same wherever and whenever it was unpacked."""
+    seen = [(path, path.lstat()) for path in _packed(tree)]
+    return _digest(tree, tuple((path, status.st_mode, status.st_size, status.st_mtime_ns) for path, status in seen))
+
+
+# A plan may be tried several times, and TensorFlow's tree has 40,000 files.
+@lru_cache(maxsize=4)
+def _digest(tree: Path, _: tuple[tuple[Path, int, int, int], ...]) -> str:
     import hashlib
 
     total = hashlib.sha256()
@@ -151,7 +160,8 @@ def _readable_digest(tree: Path, what: str) -> str:
         return tree_digest(tree)
     except OSError as error:
         raise BadInput(
-            f"{what}: {error.filename} cannot be read: {error.strerror}", hint="correct its mode, or remove it"
+            f"{what}: {error.filename or tree} cannot be read: {error.strerror or error}",
+            hint="correct its mode, or remove it",
         ) from error
 
 
@@ -162,8 +172,11 @@ def _refuse(error: OSError) -> None:
 def _packed(tree: Path) -> Iterator[Path]:
     """Yield the files, links and empty folders of a tree, in the same order on every machine. Raises BadInput."""
     content = 0
+    # What tfbuild writes, where it runs in the tree.
+    own = {os.path.abspath(name) for name in (WORK, REPORTS, DIST)}
     for folder, names, files in os.walk(tree, onerror=_refuse):
         top = Path(folder) == tree
+        names[:] = [name for name in names if os.path.abspath(os.path.join(folder, name)) not in own]
         if not names and not files and not top:
             yield Path(folder)
         names[:] = sorted(name for name in names if not (top and SKIPPED.fullmatch(name)))

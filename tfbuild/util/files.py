@@ -19,6 +19,7 @@ T = TypeVar("T")
 # In the current folder: build contexts and logs, and the reports of verifications and benchmarks.
 WORK = Path("build")
 REPORTS = Path("reports")
+DIST = Path("dist")
 # In a folder that a process locks.
 LOCK = ".lock"
 FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -139,7 +139,8 @@ def main(arguments: list[str]) -> int:
         os.sched_setaffinity(0, numa_nodes()[0])
     for name in arguments:
         os.environ.pop(name, None)
-    # With whoever asks: a worker that was stopped would stay for ever. In a container the engine sees to that.
+    # End with the parent, since a paused worker would stay for ever: with the thread that started this (Pool.start, in
+    # the main one). In a container the parent is an init, or none.
     if os.getppid():
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = open_channel()
@@ -188,7 +189,7 @@ class QuestionHandler:
             first=first,
             calls=calls,
             items=work.items,
-            # JSON has no NaN: what is no number is one that equals no other.
+            # JSON has no NaN: the limit stands for it, and differs from any ordinary result.
             value=value if value is None or abs(value) < MOST_VALUE else MOST_VALUE,
             error=work.error if work.error is None or work.error < MOST_VALUE else MOST_VALUE,
             nodes=work.nodes(),
