@@ -53,7 +53,8 @@ def test_a_clone_has_the_verbs_as_a_module_too() -> None:
 def test_a_shell_completes_verbs_and_the_options_of_a_verb() -> None:
     assert invoke("--complete", "--", "x").stdout.split() == [*EVERY]
     for completed in (run, invoke):
-        assert {"plan", "build"} <= {*completed("--complete", "--", "x", "pl").stdout.split()}
+        for words in (("pl",), ("--help", "bu")):
+            assert {"plan", "build"} <= {*completed("--complete", "--", "x", *words).stdout.split()}
         options = completed("--complete", "--", "x", "plan", "--target", "mkl", "--rel").stdout.split()
         assert options == [f"--{name}" for name in VERBS["plan"].options]
     assert "complete" in run("--print-completion-script", "bash").stdout

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests import servers
+from tests.commandline import executable
 from tfbuild.engine import connection, daemon
 from tfbuild.engine.client import Engine
 from tfbuild.errors import EngineMissing
@@ -115,6 +116,10 @@ def test_stop_ends_the_process_that_names_its_folder(tmp_path: Path, monkeypatch
         assert process.stdout is not None
         process.stdout.readline()
         (tmp_path / "dockerd.pid").write_text(f"{process.pid}\n")
+        executable(tmp_path / "bin/docker", "exit 1")
+        monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+        with pytest.raises(EngineMissing, match="its containers cannot be counted"):
+            daemon.running_containers()
         assert daemon.stop(Progress()) is True
         assert process.poll() is not None
     assert not (tmp_path / "dockerd.pid").exists()

@@ -1,6 +1,7 @@
 """One process at a time locks a folder: the next one waits, however the first one ends."""
 
 import errno
+import fcntl
 import os
 import select
 import signal
@@ -55,6 +56,15 @@ def test_the_end_of_one_process_releases_the_lock(end: signal.Signals, tmp_path:
         with files.locked(folder, waiting):
             assert process.wait() == -end
     assert calls == ["waiting"]
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(UsageError, match="there are no locks"), files.writing(tmp_path), files.locked(tmp_path, print):
+        pass
 
 
 def test_what_cannot_be_written_is_told_by_its_cause(tmp_path: Path) -> None:

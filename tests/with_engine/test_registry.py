@@ -366,7 +366,6 @@ def test_the_verbs_answer_by_their_codes_what_is_published(
     assert "latest-mkl in " in invoke("verify", *asked, code=30).stderr
     assert json.loads(invoke("push", *asked, "--indexes", "--json").stdout)["indexes"] == list(INDEXES)
     invoke("verify", *asked)
-    assert "leave out --force" in invoke("push", *asked, "--indexes", "--force", code=2).stderr
     (tmp_path / "cpuinfo").write_text(cpuinfo("rocky9-zen5"))
     pull = ("pull", f"--registry={place.repository}", f"--cpuinfo={tmp_path}/cpuinfo", "--dry-run", "--json")
     assert json.loads(invoke(*pull).stdout)["id"] == one.id

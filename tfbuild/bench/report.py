@@ -276,19 +276,11 @@ def _by_arm(groups: Sequence[tuple[str, Sequence[Line]]]) -> list[tuple[str, lis
 
 
 def _environment(report: BenchReport) -> dict[str, str]:
-    host, software, image = report.host, report.software, report.image
+    image = report.image
     properties = {
         "image": f"{image.ref} ({image.id})",
         "compared with": image.against,
-        "CPU": f"{host.cpu}, {host.cpus} CPUs, {host.machine}",
-        "cgroup quota": f"{host.quota:g} CPUs" if host.quota else "none",
-        "memory": f"{host.memory} MiB",
-        "kernel": host.kernel,
-        "engine": host.engine,
-        "TensorFlow": f"{software.tensorflow} ({software.git}), compiled by {software.compiler}",
-        "Python": software.python,
-        "NumPy": software.numpy,
-        "malloc of": software.malloc,
+        **records.surroundings(report.host, report.software),
         "image sets": ", ".join(f"{name}={value}" for name, value in sorted((image.env or {}).items())),
     }
     return {name: value for name, value in properties.items() if value}

@@ -129,6 +129,8 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
     """Download everything that a build needs, as images in one file, for building offline with `--mirror FILE`."""
     from tfbuild.pipeline.maker import Maker, downloads
 
+    if Path(output).is_dir():
+        raise UsageError(f"--output {output} is a folder, and a bundle is a file", hint=f"--output {output}/bundle.tar")
     run = run_of(options)
     chosen = select_at_engine(make(Request, options), run)
     print_notes(chosen)

@@ -4,7 +4,7 @@ import shlex
 import sys
 from argparse import PARSER, ArgumentError, ArgumentParser, HelpFormatter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ def main(words: Sequence[str], verbs: Mapping[str, Verb]) -> None:
     """
     with ending():
         first = words[0] if words else LIST[0]
-        name = _help(words, verbs)
+        name = None if COMPLETE in words else _help(words, verbs)
         if COMPLETE in words:
             # The options of the last verb where an option is begun, else all verbs.
             verb = next((verbs[word] for word in reversed(words) if word in verbs), None)
@@ -71,7 +71,8 @@ def ending() -> Iterator[None]:
         except (KeyboardInterrupt, TfbuildError) as error:
             ended = error if isinstance(error, TfbuildError) else Interrupted(INTERRUPTED)
             ended.hint = as_typed(ended.hint)
-            print(ended, file=sys.stderr)
+            with suppress(OSError):
+                print(ended, file=sys.stderr)
             raise SystemExit(ended.exit_code) from None
 
 

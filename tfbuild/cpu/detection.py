@@ -87,10 +87,15 @@ def _linux(path: str) -> Cpu:
     return parse(f"{read_text(Path(path))}\n\n{recordings.loader_text()}", origin=path, machine=platform.machine())
 
 
+@cache  # a pipe can be read once
+def _piped(path: Path) -> bytes:
+    return read_named(path)
+
+
 def read_text(path: Path) -> str:
     """Return the text of a recording, "-" for stdin; raises Unsupported if it cannot be read."""
     try:
-        data = _stdin() if str(path) == STDIN else read_named(path)
+        data = _stdin() if str(path) == STDIN else _piped(path) if path.is_fifo() else read_named(path)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
         raise Unsupported(f"cannot read {path}: {reason}", hint="record one with: cat /proc/cpuinfo > FILE") from error

@@ -83,7 +83,7 @@ FILLING_WORDS = re.compile(
 # Words in front of a number that people leave out.
 FAMILY = "(core|xeon|ryzen|epyc)?"
 # How people shorten the family.
-SHORT_NAMES = ((r"^r([3579])\b", r"ryzen \1"), (r"^tr\b", "threadripper"))
+SHORT_NAMES = ((r"^r([3579])\b(?!\.)", r"ryzen \1"), (r"^tr\b", "threadripper"))
 # Behind the name of a QEMU CPU model: -noTSX-IBRS, -v2, "Skylake, IBRS, no TSX", "IBRS update".
 QEMU_VERSION = r"(notsx|nompx|noxsaves|ib(rs|pb)|update|v\d)*"
 # Letters of a name, more than any has.

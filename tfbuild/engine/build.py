@@ -53,7 +53,7 @@ def _find_program(environ: frozenset[tuple[str, str]]) -> tuple[str, bool]:
         if major_minor < BUILDKIT_INSIDE or (buildx and not _output([path, "buildx", "version"], env)):
             refused.append(f"{path} {'.'.join(map(str, major_minor))} has no buildx plugin")
         elif not _output([path, "version", "--format", "{{.Server.Version}}"], env):
-            refused.append(f"{path} gets no answer from the engine")
+            refused.append(f"{path} gets no answer from the engine (docker version says why)")
         else:
             return path, buildx
     why = ", ".join(refused) or "there is no docker program on PATH"

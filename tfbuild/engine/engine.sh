@@ -11,6 +11,8 @@ set -eu
 what=$1 folder=$2 socket=$3 disk=${4:-}
 pid_file=$folder/dockerd.pid log=$folder/dockerd.log
 export DOCKER_HOST="unix://$socket"
+# The user's are for another engine, and dockerd reads some of them, too.
+unset DOCKER_CONTEXT DOCKER_TLS DOCKER_TLS_VERIFY DOCKER_CERT_PATH DOCKER_API_VERSION
 
 fail() {
     printf '%s\n' "$1" >&2
@@ -35,7 +37,11 @@ end() {
 }
 
 if [ "$what" = count ]; then
-    if runs "$pid_file"; then docker ps --quiet | wc -l; else echo 0; fi
+    ids=
+    ! runs "$pid_file" || ids=$(docker ps --quiet) || fail "its containers cannot be counted; --yes stops it anyway"
+    # shellcheck disable=SC2086
+    set -- $ids
+    echo $#
     exit
 fi
 
@@ -61,7 +67,7 @@ has_cgroups() {
     [ -d /run/systemd/system ] || [ -n "$(ls -A /sys/fs/cgroup 2> /dev/null)" ]
 }
 
-if ! command -v dockerd > /dev/null; then
+if ! command -v dockerd > /dev/null || ! command -v docker > /dev/null; then
     export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1
     {
         # A broken third-party source can make the update fail; what counts is whether the packages install.
@@ -85,6 +91,11 @@ fi
 for process in /proc/[0-9]*; do
     # The two would share the bridge docker0, and could cut off each other's containers.
     if [ "$(cat "$process/comm" 2> /dev/null)" = dockerd ] && [ "$process/ns/net" -ef /proc/self/ns/net ]; then
+        # An init script of the package may just have started it.
+        for _ in $(seq 30); do
+            ! answers || exit 0
+            sleep 1
+        done
         fail "dockerd (process ${process#/proc/}) runs already, but does not answer at $DOCKER_HOST: set DOCKER_HOST"
     fi
 done

@@ -168,6 +168,21 @@ class Software:
     malloc: str
 
 
+def surroundings(host: Host, software: Software) -> dict[str, str]:
+    """Return what a page says of the machine and of the software."""
+    return {
+        "CPU": f"{host.cpu}, {host.cpus} CPUs, {host.machine}",
+        "cgroup quota": f"{host.quota:g} CPUs" if host.quota else "none",
+        "memory": f"{host.memory} MiB",
+        "kernel": host.kernel,
+        "engine": host.engine,
+        "TensorFlow": f"{software.tensorflow} ({software.git}), compiled by {software.compiler}",
+        "Python": software.python,
+        "NumPy": software.numpy,
+        "malloc of": software.malloc,
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class BenchReport:
     """One run. `mode`: quick, full or budget; `budget`: its seconds; `interrupted`: the rest was not measured."""

@@ -111,9 +111,9 @@ def _earlier(engine: Engine, build: Build, context: Context, name: str, progress
             hint="leave out --reuse to build it from scratch",
         )
     repository, digest = _repository(name), _digest_of(engine, name)
-    # FROM does not accept a bare id.
-    local = name if name in image.tags else next(iter(image.tags), name)
-    reference = f"{repository}@{digest}" if digest else local
+    # By a name of the engine's, since FROM takes no bare id. Containerd's store has a digest of local images, too, for
+    # which BuildKit would ask a registry.
+    reference = name if name in image.tags else next(iter(image.tags), f"{repository}@{digest}" if digest else name)
     return {"INSTALLED": reference, "REUSED": f"{repository}:{build.id}@{digest or image.id}"}
 
 
@@ -175,7 +175,7 @@ def _pulled_before(engine: Engine, name: str) -> Base | None:
     if not engine.exists(name):
         return None
     digests = engine.image(name).repo_digests
-    return Base(reference=digests[0], name=name, digest=digests[0].partition("@")[2]) if digests else None
+    return Base(reference=name, name=name, digest=digests[0].partition("@")[2]) if digests else None
 
 
 def _pull(engine: Engine, reference: str, progress: Progress) -> None:

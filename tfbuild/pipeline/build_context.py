@@ -69,6 +69,8 @@ def write_context(build: Build, folder: Path, *, base_digest: str = "") -> Conte
 
 
 def _refuse_foreign(folder: Path) -> None:
+    if folder.resolve() == Path.cwd():
+        raise UsageError(f"{folder} is the current folder, which cannot be replaced", hint="--output context")
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     written = folder / "Dockerfile"

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 from tfbuild.errors import fit
@@ -68,7 +68,8 @@ class Progress:
         try:
             yield step
         except BaseException as error:
-            self.finish(step, "interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+            with suppress(OSError):  # the terminal was closed
+                self.finish(step, "interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
             raise
         self.finish(step, step.outcome)
 

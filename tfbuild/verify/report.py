@@ -252,22 +252,8 @@ def environment_facts(report: Report) -> dict[str, str]:
         "size": f"{image.size / 1e6:.0f} MB",
         "architecture": image.architecture,
     }
-    if host:
-        rows |= {
-            "CPU": f"{host.cpu}, {host.cpus} CPUs, {host.machine}",
-            "cgroup quota": f"{host.quota:g} CPUs" if host.quota else "none",
-            "memory": f"{host.memory} MiB",
-            "kernel": host.kernel,
-            "engine": host.engine,
-        }
-    if software:
-        rows |= {
-            "TensorFlow": f"{software.tensorflow} ({software.git}), compiled by {software.compiler}",
-            "compiled for": " ".join(software.compiled_for),
-            "Python": software.python,
-            "NumPy": software.numpy,
-            "malloc of": software.malloc,
-        }
+    if host and software:
+        rows |= records.surroundings(host, software) | {"compiled for": " ".join(software.compiled_for)}
     return {name: value for name, value in rows.items() if value}
 
 
