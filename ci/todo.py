@@ -32,15 +32,15 @@ def state_of(row: dict[str, str]) -> str:
 def left(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         states = [*zip(rows, pool.map(state_of, rows), strict=True)]
-    found = [row for row, state in states if state.split()[0] not in DONE]
-    kept = [row for row, state in states if "--reuse" in state or state == "finish"]
-    compiles = [row for row in found if row.get("wheel") == "source" and row not in kept]
+    found = [(row, state) for row, state in states if state.split()[0] not in DONE]
+    sources = [(row, state) for row, state in found if row.get("wheel") == "source"]
+    compiles = [row for row, state in sources if state != "finish" and "--reuse" not in state]
     # Not always the same ones: a row that fails each time must not keep the others away.
     first = int(os.environ.get("GITHUB_RUN_NUMBER") or 0) % (len(compiles) or 1)
     later = (compiles[first:] + compiles[:first])[MOST:] if MOST else []
     for row in later:
         print(f"::notice::{row['id']} is left for the next run", file=sys.stderr)
-    return [row for row in found if row not in later]
+    return [row for row, _ in found if row not in later]
 
 
 def main() -> None:
