@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import BinaryIO, cast
@@ -144,8 +144,8 @@ def tree_digest(tree: Path) -> str:
     return _digest(tree, tuple((path, status.st_mode, status.st_size, status.st_mtime_ns) for path, status in seen))
 
 
-# A plan may be tried several times, and TensorFlow's tree has 40,000 files.
-@lru_cache(maxsize=4)
+# A plan may be tried several times, with TensorFlow's 40,000 files and dozens of overrides.
+@cache
 def _digest(tree: Path, _: tuple[tuple[Path, int, int, int], ...]) -> str:
     import hashlib
 
