@@ -22,7 +22,8 @@ NAMES = (("id", "options"), ("TFBUILD_ID", "TFBUILD_OPTIONS"))
 
 
 def state_of(row: dict[str, str]) -> str:
-    identifier, options = next((row[one], row[other]) for one, other in NAMES if one in row)
+    # GitLab would take a `$` for a variable's, so that its rows have two.
+    identifier, options = next((row[one], row[other].replace("$$", "$")) for one, other in NAMES if one in row)
     asked = subprocess.run([STATE, identifier, options], capture_output=True, text=True, check=False)
     state = asked.stdout.strip() or f"exit code {asked.returncode}: {asked.stderr.strip()}"
     print(f"{identifier}: {state}", file=sys.stderr)

@@ -16,12 +16,14 @@ from tfbuild.facts import Facts, targets
 from tfbuild.plan import Build, Request, select
 from tfbuild.publish import indexes
 from tfbuild.util.terminal import markdown_cell
+from tfbuild.verify import report as reporting
 from tfbuild.verify.checks import CHECKS
 from tools import support
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = Path("docs") / "reference"
 README = Path("README.md")
+SCHEMA = Path("tfbuild", "verify", "schema.json")
 
 
 def pages(of_clone: Mapping[str, Verb]) -> dict[Path, str]:
@@ -34,6 +36,7 @@ def pages(of_clone: Mapping[str, Verb]) -> dict[Path, str]:
         REFERENCE / "checks.md": checks_page(),
         REFERENCE / "verbs.md": verbs(of_clone),
         README: readme(),
+        SCHEMA: schema(),
     } | {file: action(file, verb) for file, verb in ACTIONS.items()}
 
 
@@ -52,6 +55,12 @@ def with_section(text: str, begin: str, end: str, content: str) -> str:
     if not found:
         raise ValueError(f"there is no {end!r} after {begin!r}")
     return f"{before}{begin}{content}{end}{after}"
+
+
+def schema() -> str:
+    """Return the JSON Schema of a verification's reports."""
+    header = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": reporting.SCHEMA}
+    return json.dumps(header | msgspec.json.schema(reporting.Report), indent=2, sort_keys=True) + "\n"
 
 
 # --- README.md --------------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from tests.bench.test_page import hostile, mixed
 from tests.bench.test_report import GUIDE
 from tests.verify.test_report import failed
 from tfbuild.bench import report as reporting
+from tfbuild.measure.records import BenchReport
+from tfbuild.util.files import decode
 from tfbuild.verify import report as verification
 
 pytestmark = [
@@ -73,7 +75,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return a measured report, one with everything, a hostile one, and a verification."""
     folder = tmp_path_factory.mktemp("pages")
     texts = {
-        "recorded": reporting.to_html(reporting.read_report(GUIDE)),
+        "recorded": reporting.to_html(decode(GUIDE.read_bytes(), BenchReport)),
         "mixed": reporting.to_html(mixed()),
         "hostile": reporting.to_html(hostile()),
         "verification": verification.to_html(failed()),

@@ -36,7 +36,7 @@ def climbed(
 ) -> list[tuple[int, float]]:
     def ask(batch: int) -> Peak:
         if batch >= fails_at and dies:
-            raise WorkerDied("killed", exit_code=137, stderr_tail="")
+            raise WorkerDied("killed")
         if batch >= fails_at:
             return Peak(items=0, peak=0.0, limit=limit, reason="ResourceExhaustedError")
         return Peak(items=batch, peak=500 + mib_per_item * batch, limit=limit)

@@ -22,7 +22,6 @@ from tests.clock import Stopped
 from tests.measure.test_workers import MadeUpEngine, MadeUpWorker, Script
 from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
 from tfbuild.bench import command, evidence, session
-from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
 from tfbuild.context import labels
 from tfbuild.engine import ContainerRun, Engine, Image
@@ -31,6 +30,7 @@ from tfbuild.in_container.bench.worker import Ready
 from tfbuild.measure import experiments, rounds
 from tfbuild.measure.records import BenchReport
 from tfbuild.measure.workers import Machine
+from tfbuild.util.files import decode
 from tfbuild.util.progress import Progress
 
 ID = "sha256:0123456789abcdef"
@@ -241,7 +241,7 @@ def test_the_verb_prints_and_writes_what_was_measured(
     assert printed.out.count("decode_and_crop") == 5
     assert printed.err.endswith(f"\nreport {reports}/before.html\n")
     assert sorted(path.name for path in reports.iterdir()) == ["before.html", "before.json"]
-    report = reporting.read_report(reports / "before.json")
+    report = decode((reports / "before.json").read_bytes(), BenchReport)
     assert {len(case.rounds) for row in report.experiments for case in row.cases} == {21}
     capsys.readouterr()
     command.run("tfbuild:x", jpeg, chosen, reports, json=True)

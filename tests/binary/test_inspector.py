@@ -57,8 +57,8 @@ def test_another_wheel_is_its_largest_libraries(tmp_path: Path) -> None:
         look(zipped(tmp_path / "text-1.0-py3-none-any.whl", {"text.so": b"\x7fELF"}))
     with pytest.raises(BadInput, match=r"^error: not an ELF library: only libraries of Linux"):
         look(zipped(tmp_path / "mac-1.0-py3-none-any.whl", {"text.so": b"\xcf\xfa\xed\xfe"}))
-    others = {"tensorflow_text/x.so": SMALL}
-    assert look(zipped(tmp_path / "tensorflow_text-2.19.0-py3-none-any.whl", others))[0].release == ""
+    others = {"tensorflow_addons/x.so": SMALL}
+    assert look(zipped(tmp_path / "tensorflow_addons-2.19.0-py3-none-any.whl", others))[0].release == ""
 
 
 def install(folder: Path, project: str = "tensorflow_cpu-2.14.0") -> Path:

@@ -171,7 +171,7 @@ def test_the_step_that_makes_the_rows_shows_those_without_a_runner(runner: Calla
 
 
 STATE = """#!/bin/sh
-echo "$TFBUILD_REGISTRY $TFBUILD_BUILD_OPTIONS" >> asked
+echo "$TFBUILD_REGISTRY $TFBUILD_BUILD_OPTIONS$2" >> asked
 case $1 in a) s="published r@sha256:1" ;; b) s=yanked ;; c) s=replace ;; V) s="replace --reuse r" ;; d) exit 26 ;; esac
 echo "${s:-build}"
 """
@@ -211,11 +211,12 @@ def test_gitlabs_pipeline_has_the_rows_that_need_something(copy: Path) -> None:
     (copy / "ci" / "state.sh").write_text(STATE)
     answers = []
     for names in ("ae", "ab"):
-        rows = [{"TFBUILD_ID": name, "TFBUILD_OPTIONS": "", "TFBUILD_RUNNER": "x"} for name in names]
+        rows = [{"TFBUILD_ID": name, "TFBUILD_OPTIONS": "--x=$$Y", "TFBUILD_RUNNER": "x"} for name in names]
         pipeline = json.dumps({"include": [], "build": {"extends": ".tfbuild", "parallel": {"matrix": rows}}})
         command = [sys.executable, str(copy / "ci" / "todo.py")]
         done = subprocess.run(command, input=pipeline, cwd=copy, stdout=subprocess.PIPE, text=True, check=True)
         answers.append(json.loads(done.stdout))
+    assert " --x=$Y" in (copy / "asked").read_text().splitlines()
     assert [row["TFBUILD_ID"] for row in answers[0]["build"]["parallel"]["matrix"]] == ["e"]
     assert [job["script"] for job in answers[1].values()] == [["echo nothing to build"]]
 

@@ -66,7 +66,7 @@ def test_the_page_has_every_label_of_a_plan(target: str, wheel: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recorded machines, one whose cores differ and one that hides features among them; and an unreadable host."""
+    """Recorded machines, one whose cores differ and one that hides features among them."""
     folder = tmp_path_factory.mktemp("recorded")
     machines = folder / "machines"
     machines.mkdir()
@@ -75,7 +75,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     newest = machine("unknown-sapphirerapids")
     cores = (newest.core(number, without=("avx512f",) if number else ()) for number in (0, 1))
     (machines / "hides-avx512").write_text("\n".join(cores))
-    (folder / "list").write_text("ssh nobody@host.invalid\n")
     return folder
 
 

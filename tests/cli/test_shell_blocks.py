@@ -26,8 +26,6 @@ PAGES = sorted(
 )
 BLOCK = re.compile(r"(?:^<!-- not run: (?P<why>.+?) -->\n)?^```(?P<kind>sh|console)\n(?P<text>.*?)^```", re.M | re.S)
 PROGRAMS = ("invoke", ".venv/bin/invoke", "tfbuild")
-# What reads and plans, or ends at the plan.
-RUN = {"copts", "cpus", "detect", "dockerfile", "fleet", "gain", "matrix", "plan"}
 DRY = {"build", "bundle"}
 BETWEEN = ("&&", "||", "|", ";")
 

@@ -103,11 +103,13 @@ def test_a_context_holds_all_that_docker_build_needs(tmp_path: Path, kind: str) 
     assert not any("__pycache__" in name for name in names)
 
 
-def test_the_files_have_the_mode_that_git_gives_those_in_dockerfiles(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_files_have_the_mode_that_git_gives_those_in_dockerfiles(tmp_path: Path, kind: str) -> None:
     """BuildKit's cache goes by modes, too: plain `docker build` there finds the layers that `invoke build` made."""
+    build = kinds(tmp_path)[kind]
     before = os.umask(0o077)
     try:
-        folder = build_context.write_context(official(), tmp_path / "context").folder
+        folder = build_context.write_context(build, tmp_path / "context").folder
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()} == {0o644}

@@ -21,7 +21,6 @@ from tfbuild.plan import Build, failures
 from tfbuild.plan.tree import parse_rc
 
 GUARD = "tensorflow/core/platform/cpu_feature_guard.cc"
-NUMBERS = "tensorflow/tsl/platform/cpu_info.h"
 HERMETIC = "tensorflow/tools/toolchains/python/python_repo.bzl"
 
 # Of the Pythons that the tree builds for, those that tfbuild still plans: 3.11 and newer.

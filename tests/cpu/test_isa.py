@@ -51,6 +51,7 @@ lists = st.one_of(
         ("sapphirerapids,exact", "x86_64", "x86-64-v4-b9bb6191", "x86-64-v4"),
         ("X86-64-v4-VNNI-bf16", "x86_64", "x86-64-v4-vnni-bf16", "x86-64-v4"),
         ("avx2-fma", "x86_64", "avx2-fma", "x86-64-v1"),
+        ("x86-64-v1-avx", "x86_64", "avx", "x86-64-v1"),
         ("armv8.2-a", "aarch64", "armv8.2-a", "armv8.2-a"),
         ("neoverse-n1", "aarch64", "armv8.2-a-fp16", "armv8.2-a"),
         ("neoverse-v1", "aarch64", "armv8.2-a-sve", "armv8.2-a"),

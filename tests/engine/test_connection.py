@@ -60,6 +60,9 @@ def test_the_current_context_is_used(environ: dict[str, str], tmp_path: Path, mo
     monkeypatch.delenv("DOCKER_HOST")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "config"))
     assert connection.elsewhere("")
+    (tmp_path / "config" / "config.json").write_text('{"currentContext": "absent"}')
+    with pytest.raises(EngineMissing, match=r"Docker's current context cannot be used: .*absent"):
+        connection.endpoint(os.environ)
     with pytest.raises(EngineMissing, match="there is no Docker context 'nobody'"):
         connection.choose("nobody")
     monkeypatch.setenv("DOCKER_CONTEXT", "gone")

@@ -28,7 +28,6 @@ from tfbuild.plan import BUILD_PYTHON, Request, configuration, cuda, rules, sele
 
 FILE = resources.files("tfbuild.facts") / "releases.toml"
 ALL = tuple(row.version for row in releases.releases())
-ARCHES = ("x86_64", "aarch64")
 # Wheels that PyPI has of releases to come: their facts are known before the releases.
 EARLY = ("2.22.0rc0", "2.23.0.dev20261026")
 

@@ -23,7 +23,6 @@ from tfbuild.fleet import Fleet
 from tfbuild.fleet import fleet as covers
 from tfbuild.fleet.fleet import Features, Loss, best, cover
 
-X86 = [row.name for row in facts.features("x86_64")]
 Hosts = dict[str, Cpu]
 
 

@@ -13,11 +13,12 @@ import pytest
 
 from tests.measure.test_experiments import ROOT
 from tfbuild.bench import command
-from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
 from tfbuild.in_container.bench import worker
 from tfbuild.in_container.smoke import probes
 from tfbuild.measure import experiments
+from tfbuild.measure.records import BenchReport
+from tfbuild.util.files import decode
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session
 
@@ -175,7 +176,7 @@ def test_an_installed_tensorflow_is_measured_without_an_engine(python: str, tmp_
     settings = Settings(mode="quick", budget=300, rounds=2)
     command.run("", row, settings, tmp_path, json=True, python=str(Path(python).parents[1]))
     (written,) = tmp_path.glob("bench-tensorflow-2.21.0-*.json")
-    report = reporting.read_report(written)
+    report = decode(written.read_bytes(), BenchReport)
     assert report.image.id == python
     assert [arm.status for case in report.experiments[0].cases for arm in case.arms] == ["measured"] * 2
 
@@ -200,7 +201,7 @@ def test_a_saved_model_of_the_user_s_own_is_measured(mine: str, python: str, tmp
     chosen = command.with_saved_model(Settings(mode="budget", budget=600, rounds=2), [mine], ["x=1,16,64"], "")
     rows = command.rows_of(["batchsize"], chosen, [mine], "")
     command.run("", rows, chosen, tmp_path, json=True, name="mine", python=python)
-    (sweep,) = reporting.read_report(tmp_path / "mine.json").experiments
+    (sweep,) = decode((tmp_path / "mine.json").read_bytes(), BenchReport).experiments
     assert [(arm.name, arm.items, arm.status) for arm in sweep.cases[0].arms] == [
         (f"batch {size}", size, "measured") for size in (1, 4, 16, 64, 256)
     ]

@@ -2,14 +2,14 @@
 
 import json
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from tfbuild.in_container.bench.worker import Ready
-from tfbuild.measure import evaluate, records
+from tfbuild.measure import evaluate
 from tfbuild.measure.evaluate import BASE_AGAIN, Evaluation, compare_arms
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, CaseResult, Interval, Round, Sample
@@ -314,28 +314,3 @@ def test_confidence_is_spelled_where_it_is_less_than_usual() -> None:
 def test_too_slow_and_too_noisy_have_one_limit(low: float, high: float, slow: bool, noisy: bool) -> None:
     assert evaluate.too_slow(between(low, high)) is slow
     assert evaluate.too_noisy(between(low, high)) is noisy
-
-
-# --- documents --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Small:
-    schema: str
-    number: int
-
-
-def test_a_document_is_read_back_and_nothing_else() -> None:
-    small = Small(schema="tfbuild.small/1", number=3)
-    text = records.to_json(small)
-    assert text == '{\n  "schema": "tfbuild.small/1",\n  "number": 3\n}\n'
-
-    def read(content: str | bytes) -> Small:
-        return records.from_json(content, Small, "tfbuild.small/1", "a small one")
-
-    assert read(text) == read(text.encode()) == small
-    for broken in ("", "{}", '{"schema": "tfbuild.small/1", "number": "3"}', "[" * 100_000):
-        with pytest.raises(ValueError, match="not a small one: "):
-            read(broken)
-    with pytest.raises(ValueError, match=r"a report of schema 'tfbuild\.small/2', not 'tfbuild\.small/1'"):
-        read(text.replace("/1", "/2"))

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from tests.measure.test_rounds import MACHINE
-from tfbuild.engine import Engine, Sandbox, WorkerDied
+from tfbuild.engine import Engine, WorkerDied
 from tfbuild.errors import EngineMissing
 from tfbuild.in_container.bench.worker import Calibrated, Dropped, Hello, Idle, Peak, Ready, WorkerSample
 from tfbuild.measure import probe, rounds, workers
@@ -23,8 +23,7 @@ from tfbuild.measure.records import CaseResult
 from tfbuild.measure.rounds import CaseRun, RoundLimits
 from tfbuild.measure.workers import NO_GPU, Key, MeasurementError, Pool
 
-LATER = time.monotonic() + 3600
-SANDBOX = Sandbox(processes=1, volume="v", path=probe.ROOT)
+LATER = time.monotonic() + 1e6
 
 
 @dataclass
@@ -86,7 +85,7 @@ class MadeUpWorker:
         self.script.asked.append((kind, name))
         if (kind, name) in self.script.dies:
             self.script.dies.remove((kind, name))
-            raise WorkerDied("the worker ended", exit_code=139, stderr_tail="first\nSegmentation fault")
+            raise WorkerDied("the worker ended:\nfirst\nSegmentation fault")
         assert kind in ("hello", "prepare", "drop", "once") or name in self.built, "it would not know what to time"
         return json.dumps(asdict(self.answer(kind, name, question)))
 
@@ -123,7 +122,7 @@ class MadeUpEngine:
         self.started.append({"ref": ref, "command": command, "env": dict(env), **more})
         if self.script.no_start:
             self.script.no_start -= 1
-            raise WorkerDied("the worker ended", exit_code=1, stderr_tail="ImportError: no such symbol")
+            raise WorkerDied("the worker ended:\nImportError: no such symbol")
         self.script.workers.append(MadeUpWorker(self.script, env))
         return self.script.workers[-1]
 

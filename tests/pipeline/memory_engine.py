@@ -139,7 +139,7 @@ class MemoryEngine(Engine):
         if stage != "kept":
             self.works(settings)
 
-    def build(self, context: Path, settings: BuildSettings, *, tag: str, stage: str = "") -> str:
+    def build(self, context: Path, settings: BuildSettings, *, tag: str, stage: str = "") -> None:
         self._job(stage, tag, settings)
         args = settings.build_args
         own = {"id": split_tag(tag)[1].removesuffix("-unverified"), "context": args.get("CONTEXT_DIGEST", "")}
@@ -149,7 +149,6 @@ class MemoryEngine(Engine):
         self.images.named(tag, image)
         image["RepoTags"] = [tag]
         self.images.rows.append(image)
-        return str(image["Id"])
 
     def save(self, names: Sequence[str], path: Path) -> None:
         rows = [{**self.images.get(name).attrs, "RepoTags": [name]} for name in names]

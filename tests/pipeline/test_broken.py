@@ -20,7 +20,6 @@ from tfbuild.context.dockerfile import TEMPLATES
 from tfbuild.errors import BadInput, BuildFailed
 from tfbuild.pipeline import diagnosis
 
-HOST = "files.example.org"
 BODY = b"0123456789abcdef" * 40000
 
 

@@ -94,7 +94,7 @@ def test_an_executor_gets_more_actions_than_this_machine_takes(engine: MemoryEng
     assert "the executor or its cache had 3 actions; 6 ran here" in lines
 
 
-@each("error, why", [(BuildFailed("no stage\nkept"), "error: no stage"), (OSError("x"), "x")])
+@each("error, why", [(BuildFailed("no stage\nkept"), "no stage"), (OSError("x"), "x")])
 def test_a_profile_that_cannot_be_had_is_only_noted(
     error: Exception, why: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -83,11 +83,6 @@ def test_the_cause_is_named(output: str, error: type[TfbuildError], message: str
     assert cause.hint.endswith("; the full log: x.log")
 
 
-def test_an_unknown_failure_stays_as_it_is() -> None:
-    error = BuildFailed("the image could not be built\n  tensorflow/a.cc:1: error: boom", hint="the full log: x.log")
-    assert diagnosis.explain(error) is error
-
-
 # --- a mirror ---------------------------------------------------------------------------------------------------------
 
 URL = "http://mirror.site"

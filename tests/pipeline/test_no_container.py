@@ -132,6 +132,8 @@ def test_a_python_without_its_headers_lacks_a_package_and_is_asked_once(
     program(empty_path, "gcc-12")
     (empty_path / "gcc").symlink_to("gone")
     (empty_path / "gcc-13").symlink_to("gone")
+    (empty_path / "python3.12").write_bytes(b"damaged")
+    (empty_path / "python3.12").chmod(0o755)
     machine = machines.read_machine()
     assert (machine.system, machine.distribution) == ("Debian 12", "bookworm")
     assert machine.compilers == {"gcc-12": f"{empty_path}/gcc-12"}

@@ -50,12 +50,6 @@ def test_the_options_become_a_run(tmp_path: Path) -> None:
     assert (run.no_cache, run.verify, run.throughput, run.reverify) == (True, False, False, True)
 
 
-def test_a_mirror_with_a_password_is_refused_and_not_repeated() -> None:
-    with pytest.raises(UsageError, match="holds a user or a password") as caught:
-        run_of(RunRequest(mirror="https://us:secret@mirror.example.org/x"), None)
-    assert "secret" not in str(caught.value)
-
-
 def test_a_bundle_is_built_from_without_a_network(tmp_path: Path) -> None:
     path, listing = tmp_path / "x.tar", tmp_path / bundle.LIST
     listing.write_bytes(msgspec.json.encode(bundle.Listing(builds=[], layers={})))

@@ -70,6 +70,11 @@ def test_they_are_in_the_context_and_in_what_writes_it_again(diff: Path, eigen: 
         assert f"--{words}" in command
 
 
+def test_a_hundred_patches_are_applied_in_their_order(diff: Path, tmp_path: Path) -> None:
+    folder = build_context.write_context(chosen(**SOURCE, patch=(str(diff),) * 100), tmp_path / "context").folder
+    assert [path.name[:4] for path in sorted((folder / "patches").iterdir())][8:10] == ["009-", "010-"]
+
+
 def test_an_archive_of_python_is_unpacked_where_bazel_is_told_to_take_it(tmp_path: Path) -> None:
     archive = tmp_path / "my-python.tar.gz"
     archive.write_bytes(b"archive")

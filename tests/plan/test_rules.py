@@ -52,7 +52,7 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
          "one line of plain text"),
         (UsageError, {"target": "cpu,mkl"}, "unknown target 'cpu,mkl'", "one of: cpu, mkl, cuda"),
         (UsageError, {"target": "mkl,nosuch"}, "unknown target 'nosuch'", "one of: cpu, mkl, cuda"),
-        (UsageError, {"cudnn": "8.7"}, "cudnn is for GPUs, and --target cpu is not", targets.choosing("cuda")),
+        (UsageError, {"cudnn": "8.7"}, "--cudnn is for GPUs, and --target cpu is not", targets.choosing("cuda")),
         (UsageError, {"configure": ("TF_NEED_TENSORRT=1",)}, "--configure TF_NEED_TENSORRT=1 has no effect: "
          "configure.py of TensorFlow 2.14.1 does not ask for TF_NEED_TENSORRT in this build", "leave it out"),
         (Unsupported, {"base": "debian:trixie"}, "debian:trixie has Python 3.13, and not 3.11",

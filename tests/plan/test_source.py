@@ -248,9 +248,3 @@ def test_a_name_that_fits_nothing_is_refused(name: str, target: str, told: str, 
         wheel_planned(other, target=target)
     assert told in caught.value.reason
     assert hint in str(caught.value.hint)
-
-
-def test_what_is_no_file_is_answered_with_what_to_type() -> None:
-    with pytest.raises(BadInput, match="no wheel at offical") as caught:
-        wheel_planned(Path("offical"))
-    assert "--wheel takes `official`" in caught.value.hint

@@ -68,6 +68,12 @@ def test_a_newer_tree_is_planned_with_what_it_says(folder: Path) -> None:
     )
 
 
+@each("ending", [".post1", "+rocm"])
+def test_a_fork_is_planned_as_the_release_that_it_is_a_fork_of(ending: str, folder: Path) -> None:
+    (folder / "tensorflow" / "tf_version.bzl").write_text(f'TF_VERSION = "{NEXT}{ending}"\n')
+    assert planned(folder).release == NEXT
+
+
 def test_the_facts_are_as_before_once_the_tree_is_planned_and_another_has_its_own(folder: Path) -> None:
     before = releases.bazel(newest.RELEASE), releases.pythons(NEXT)
     assert planned(folder).compiler == "clang-19"

@@ -214,7 +214,7 @@ def test_ci_learns_which_tag_it_may_write_and_what_that_is_now(host: Host, tmp_p
     done = push(host, tmp_path)
     for name in (host.identifier, f"tfbuild:{host.identifier}", ref):
         assert pushing.access(registry, name) == (ref, done.digest)
-    for name in (done.digest, "us/x", "latest-mkl"):
+    for name in (done.digest, "us/x", "latest-mkl", "2.20.0x-mkl-py3.13-avx"):
         with pytest.raises(UsageError, match="is not the identifier of an image"):
             pushing.access(registry, name)
     with pytest.raises(UsageError, match=f"is not in {registry.repository}\nhint: --registry ghcr.io/us/x"):

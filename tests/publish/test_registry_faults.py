@@ -49,7 +49,7 @@ class Faulty:
                 usual(server)
                 return
             server.rfile.read(int(server.headers.get("Content-Length", "0")))
-            status, content, headers = given
+            status, content, headers = *given[:2], {**given[2]}
             server.answer(status, headers.pop("Content-Type", INDEX), content, **headers)
 
         self.patch.setattr(self.fake, f"do_{method}", handle)

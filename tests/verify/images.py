@@ -140,7 +140,7 @@ class ImageEngine:
         assert sandbox == SANDBOX, "an image is not trusted"
         self.images.append(ref)
         if self.script is None:
-            raise WorkerDied("the worker ended", exit_code=1, stderr_tail="")
+            raise WorkerDied("the worker ended")
         worker = MadeUpWorker(self.script, env)
         self.script.workers.append(worker)
         return worker

@@ -90,12 +90,6 @@ def test_a_report_of_another_image_or_schema_is_none(tmp_path: Path) -> None:
     assert reporting.stored(tmp_path, "missing") is None
 
 
-def test_the_published_schema_is_the_report_s() -> None:
-    assert reporting.SCHEMA_FILE.read_text() == records.json_schema(Report, SCHEMA), (
-        "renew it with: python -m tfbuild.verify.report"
-    )
-
-
 def test_markdown_says_what_to_do_first_and_then_what_was_seen() -> None:
     one = report("fail", check("guard"), check("isa", "fail", "lacks AVX2 | FMA\n<b>"))
     text = reporting.to_markdown(one)

@@ -155,20 +155,19 @@ def test_a_worker_on_huge_pages_may_write_to_their_file_system(engine: Engine, o
 
 def test_a_dead_worker_tells_its_exit_code_and_last_words_and_cannot_be_paused(engine: Engine, own: str) -> None:
     with engine.worker(own, ["sh", "-c", "read -r line; echo last words >&2; exit 4"]) as worker:
-        with pytest.raises(WorkerDied) as caught:
+        with pytest.raises(WorkerDied, match="exit code 4 before it answered:\nlast words"):
             worker.ask("one", 20)
-        assert (caught.value.worker_exit_code, caught.value.stderr_tail) == (4, "last words")
         with pytest.raises(WorkerDied, match="SIGSTOP"):
             worker.pause()
     assert gone(engine, own)
 
 
-def build(engine: Engine, folder: Path, dockerfile: str, name: str, **options: Any) -> str:
+def build(engine: Engine, folder: Path, dockerfile: str, name: str, **options: Any) -> None:
     context = folder / "context"
     context.mkdir(exist_ok=True)
     (context / "Dockerfile").write_text(dockerfile)
     settings = BuildSettings(log=folder / "build.log", progress=Progress(io.StringIO()), **options)
-    return engine.build(context, settings, tag=name)
+    engine.build(context, settings, tag=name)
 
 
 def test_a_file_is_read_inside_the_image_and_nowhere_else(
@@ -209,7 +208,7 @@ def test_build_with_arguments_proxies_and_a_secret(
     monkeypatch.setenv("https_proxy", "http://user:tw33t@proxy.invalid:3128")
     secret = tmp_path / 'a,b"c'
     secret.write_text("s3cret")
-    image = build(
+    build(
         engine,
         tmp_path,
         f'FROM {debian}\nARG X\nLABEL x="$X"\n'
@@ -220,7 +219,6 @@ def test_build_with_arguments_proxies_and_a_secret(
         secrets={"ca": secret},
         no_cache=True,
     )
-    assert engine.image(name).id == image
     assert engine.image(name).labels["x"] == "a b=c"
     assert re.search(r"^#\d+ [\d.]+ built$", (tmp_path / "build.log").read_text(), re.MULTILINE)
     kept = json.dumps([engine.client.api.history(name), engine.client.api.inspect_image(name)])

@@ -19,7 +19,6 @@ from tfbuild.engine import Engine, daemon, faults
 from tfbuild.errors import DiskFull, EngineMissing
 
 pytestmark = pytest.mark.engine
-BASE = "tfbuild-base:bookworm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +26,8 @@ class Place:
     folder: Path
     socket: Path
 
-    def start(self, *disk: str, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
-        command = ["unshare", "--net", "sh", str(daemon.SCRIPT), "start", str(self.folder), str(self.socket), *disk]
+    def start(self, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
+        command = ["unshare", "--net", "sh", str(daemon.SCRIPT), "start", str(self.folder), str(self.socket)]
         return subprocess.Popen(command, text=True, stderr=subprocess.PIPE, env=env)
 
     def stop(self) -> int:

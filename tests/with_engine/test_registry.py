@@ -92,15 +92,16 @@ def label(
             tar.add(folder / "content", "content")
         changes = [word for pair in pairs for word in ("--change", f"LABEL {pair}")]
         subprocess.run(["docker", "import", *changes, str(folder / "content.tar"), name], check=True)
-        image_id = engine.image(name).id
     else:
         (folder / "Dockerfile").write_text(
             "\n".join(["FROM scratch", "COPY content /", f"LABEL {' '.join(pairs)}", ""])
         )
-        image_id = engine.build(folder, BuildSettings(log=folder / "log", progress=Progress()), tag=name)
+        engine.build(folder, BuildSettings(log=folder / "log", progress=Progress()), tag=name)
     if verified:
         passed = replace(report(), id=of.id)
-        reporting.write_report(replace(passed, image=replace(passed.image, id=image_id)), tmp_path / "reports")
+        reporting.write_report(
+            replace(passed, image=replace(passed.image, id=engine.image(name).id)), tmp_path / "reports"
+        )
     return name
 
 

@@ -22,7 +22,6 @@ from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult
 from tfbuild.pages import Line, drawable, ratios
 from tfbuild.util import as_typed, terminal
-from tfbuild.util.files import read_named
 from tfbuild.util.quantities import counted
 
 if TYPE_CHECKING:
@@ -32,11 +31,6 @@ if TYPE_CHECKING:
 MOST_REASONS = 3
 # What every form of a report begins with.
 CHANGE, NO_CHANGE = "What to change", "No change to what is set now has a measured gain."
-
-
-def read_report(path: Path) -> BenchReport:
-    """Read a report; raise OSError, or ValueError if it is not one or of another schema."""
-    return records.from_json(read_named(path), BenchReport, records.SCHEMA, "a benchmark's report")
 
 
 def emptiness(report: BenchReport) -> str:

@@ -54,7 +54,7 @@ def time(seconds: float | None) -> str:
     if seconds is None:
         return ""
     for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
-        if seconds * factor >= 1:
+        if float(f"{seconds * factor:.3g}") >= 1:
             return f"{seconds * factor:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
 
@@ -79,7 +79,7 @@ def noise_note(report: BenchReport) -> str:
 def caveat(case: CaseResult) -> str:
     """Say what makes a case's numbers less reliable than they seem; "" if nothing does.
 
-    That the time budget stopped a case is said once, by `noise`.
+    That the time budget stopped a case is said once, by `noise_note`.
     """
     return join(
         case.reason if case.status == records.INTERRUPTED else "",

@@ -5,7 +5,6 @@ Nothing is installed, started or executed.
 
 import io
 import os
-import re
 import shutil
 import zipfile
 from collections.abc import Collection, Iterable, Iterator
@@ -146,10 +145,11 @@ def installed(path: Path, *, full: bool, progress: Progress) -> Inspection:
     names = _own_libraries([name for name in (*MAIN_LIBRARIES, releases.FRAMEWORK) if (folder / name).is_file()])
     # The package that has it in its RECORD tells the release.
     for record in sorted(folder.parent.glob("*.dist-info/RECORD")):
-        project, _, version = record.parent.stem.partition("-")
+        version = record.parent.stem.partition("-")[2]
         with suppress(OSError):
-            if names and (release := _release_of(project, version)) and framework in files.read_regular(record):
+            if names and is_version(version) and framework in files.read_regular(record):
                 found = [(f"{folder.name}/{name}", folder / name) for name in names]
+                release = releases.release_of_wheel(Version(version))
                 return of_libraries(str(path), release, found, full=full, progress=progress)
     raise BadInput(
         f"{path} is not an installed TensorFlow",
@@ -162,13 +162,13 @@ def installed(path: Path, *, full: bool, progress: Progress) -> Inspection:
 
 def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -> Inspection:
     """Inspect a wheel file; raises BadInput if it is not one, or has no readable code."""
-    try:
-        project, version, _, _ = parse_wheel_filename(path.name)
-        release = _release_of(project, str(version))
-    except InvalidWheelFilename:
-        release = ""
+    release = ""
     with open_archive(path) as archive, files.temporary_folder() as folder:
         names = _members(archive)
+        # Else it is not TensorFlow's, but of tensorflow-text or another one that is named like it.
+        if f"{releases.PACKAGE}/{releases.FRAMEWORK}" in names:
+            with suppress(InvalidWheelFilename):
+                release = releases.release_of_wheel(parse_wheel_filename(path.name)[1])
         if not names:
             raise BadInput(f"{path.name} has no library in it", hint="give a wheel with compiled code (*.so)")
         found = ((name, _extract(archive, name, folder)) for name in names)
@@ -209,12 +209,6 @@ def text_in(archive: zipfile.ZipFile, name: str) -> bytes:
         raise BadInput(f"{wheel} has a {name} of {size >> 20} MiB", hint=FETCH_AGAIN)
     with archive.open(name) as file:
         return file.read(size + 1)  # without a number, zipfile decompresses all at once
-
-
-def _release_of(project: str, version: str) -> str:
-    """Return TensorFlow's release of a package, or "" if it is not TensorFlow's."""
-    own = re.search(r"tensorflow(?!.(?:datasets|hub|io|probability|text))|tf.nightly", project) and is_version(version)
-    return releases.release_of_wheel(Version(version)) if own else ""
 
 
 def _members(archive: zipfile.ZipFile) -> list[str]:

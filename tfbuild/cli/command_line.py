@@ -117,7 +117,8 @@ def _call(words: Sequence[str], verbs: Mapping[str, Verb]) -> tuple[Call, Sequen
     bare = [word for row in verb.positional if (word := getattr(parsed, row.name)) is not None]
     if len(bare) < len(verb.required) or not all(bare):
         meanings = (f"{row.name.upper()}: {help_pages.ARGUMENTS[row.name]}" for row in verb.positional)
-        raise UsageError(f"{verb.name} needs {' '.join(help_pages.placeholders(verb))}", hint="; ".join(meanings))
+        needed = " ".join(row.name.upper() for row in verb.positional)
+        raise UsageError(f"{verb.name} needs {needed}", hint="; ".join(meanings))
     if parsed.rest and parsed.rest[0] not in verbs:
         raise help_pages.bare_word(verb, [*bare, parsed.rest[0]])
     return Call(verb, values | {row.name: word for row, word in zip(verb.positional, bare, strict=False)}), parsed.rest

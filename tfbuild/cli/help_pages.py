@@ -238,8 +238,9 @@ def _meaning(word: str) -> tuple[str, str]:
             return option, match.expand(value)
     from tfbuild.cpu import isa
 
-    is_cpu = word.lower() == "host" or any(isa.is_known(word.lower(), arch) for arch in isa.MACHINES)
-    return ("cpu", word) if is_cpu else ("", "")
+    if word.lower() == "host":
+        return "cpu", "host"
+    return ("cpu", word) if any(isa.is_known(word.lower(), arch) for arch in isa.MACHINES) else ("", "")
 
 
 def _nearest(word: str, known: Mapping[str, object]) -> list[str]:

@@ -37,6 +37,7 @@ from tfbuild.plan import select as select_build
 from tfbuild.plan.rules import named_architecture
 from tfbuild.util.files import WORK
 from tfbuild.util.options import make
+from tfbuild.util.progress import Progress
 
 if TYPE_CHECKING:
     from tfbuild.pipeline.machine import HostSystem
@@ -223,7 +224,6 @@ def select(request: Request, host: Cpu | None = None, ca: Path | None = None) ->
     host = host or host_cpu(request.cpuinfo)
     if request.wheel.startswith(INDEX):
         from tfbuild.publish import installing
-        from tfbuild.util.progress import Progress
 
         source = installing.WheelSource(request.wheel.removeprefix(INDEX), ca or certificates(""))
         request, choice = installing.request_with_wheel(source, request, host, WORK / "wheels", Progress())

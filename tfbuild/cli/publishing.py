@@ -12,6 +12,7 @@ from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import NothingFits, UsageError, VerificationFailed
 from tfbuild.facts import targets
 from tfbuild.util.files import REPORTS
+from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import counted
 from tfbuild.util.terminal import printable
 
@@ -37,7 +38,6 @@ from tfbuild.util.terminal import printable
 def push(image: str, *, engine: str, registry: str, ca_cert: str, yank: str, json: bool, **options: Any) -> None:
     """Publish a verified IMAGE with its SBOM and provenance, and add it to its release's indexes."""
     from tfbuild.publish import pushing, signing
-    from tfbuild.util.progress import Progress
 
     force, access, indexes, sign_options = (options[name] for name in ("force", "access", "indexes", "sign_options"))
     signs = options["sign"] or sign_options
@@ -87,7 +87,6 @@ def pull(
     """Pull from a registry the best image that this host can run, and say why it is."""
     from tfbuild.engine import Engine, connection
     from tfbuild.publish import pulling, signing
-    from tfbuild.util.progress import Progress
 
     chosen = connection.choose(engine)
     source = registry_of(registry, ca_cert)
@@ -187,7 +186,6 @@ def index(
 def install(*, index: str, python: str, cpuinfo: str, ca_cert: str, signed: str, dry_run: bool, **options: Any) -> None:
     """Install from an index the wheel that this CPU and this environment run best, and say why it is."""
     from tfbuild.publish import installing
-    from tfbuild.util.progress import Progress
 
     address = index or variable("TFBUILD_INDEX")
     if not address:

@@ -44,8 +44,6 @@ class Verb:
         return tuple(parameter for parameter in self.positional if parameter.default is parameter.empty)
 
 
-# The options that a file can have.
-OF_REQUESTS = options_file.ALL_OPTIONS
 COMMAND_LINE = "command line"
 # Of the verbs that make or plan one build, and that read a file of options.
 SETTINGS: Options = {
@@ -65,7 +63,8 @@ def verb(*groups: Rows, examples: tuple[str, ...] = (), table: dict[str, Verb] =
     def register(body: B) -> B:
         rows = {name: row for group in groups for name, row in group.items()}
         options = {name: row if isinstance(row, Option) else Option(*row) for name, row in rows.items()}
-        settings = {name: row for name, row in options.items() if name in OF_REQUESTS} if SETTINGS in groups else {}
+        of_files = options_file.ALL_OPTIONS if SETTINGS in groups else ()
+        settings = {name: row for name, row in options.items() if name in of_files}
         made = Verb(body, options, settings, examples)
         table[made.name] = made
         return body

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -240,11 +239,11 @@ def _named(word: str, arch: str) -> frozenset[str] | None:
     """Return the features of a feature's or a set's name: avx2-fma, AVX2+FMA, "AVX2 FMA"; None for other words."""
     if (row := facts.spelled(word, arch)) is not None:
         return frozenset([row.name])
-    below: frozenset[str] = frozenset()
+    below, rest = frozenset[str](), word
     for level in facts.every_level(arch):
         if word.lower().startswith((f"{level.name}-", f"{level.name}+")):
             below, rest = level.features, word[len(level.name) + 1 :]
-    rows = [facts.spelled(part, arch) for part in re.split("[-+ ]", rest if below else word)]
+    rows = [facts.spelled(part, arch) for part in re.split("[-+ ]", rest)]
     return None if None in rows else below | {row.name for row in rows if row is not None}
 
 
@@ -314,7 +313,8 @@ def search(text: str) -> tuple[CpuEntry, ...]:
     named = names.find_product(text) if part else None
     hits = tuple(
         entry
-        for entry in entries()
+        for arch in MACHINES
+        for entry in entries(arch)
         if (named is not None and facts.squeeze(named.cpu) == facts.squeeze(entry.name))
         or any(part in facts.squeeze(name) for name in (entry.name, *entry.processors))
     )
@@ -325,13 +325,8 @@ def search(text: str) -> tuple[CpuEntry, ...]:
     return (CpuEntry(name=text, kind="set", platform=MACHINES[arch], compiled_for=resolved.name),)
 
 
-@cache
-def entries() -> tuple[CpuEntry, ...]:
-    """Return all levels, CPUs with the processors that they are in, and features, by architecture."""
-    return tuple(entry for arch in MACHINES for entry in _entries(arch))
-
-
-def _entries(arch: str) -> Iterator[CpuEntry]:
+def entries(arch: str) -> Iterator[CpuEntry]:
+    """Yield an architecture's levels, its CPUs with the processors that they are in, and its features."""
     levels = [row.name for row in facts.every_level(arch)]
     rows = [row for row in names.products() if row.arch == arch]
     # Some values only stand for processors.

@@ -6,7 +6,6 @@ Recorded samples of its output: tests/data/buildkit.
 import os
 import re
 import shutil
-import subprocess
 import textwrap
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,12 +16,11 @@ from pathlib import Path
 from tfbuild.engine import connection
 from tfbuild.engine.faults import PRUNE
 from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError
-from tfbuild.util import files, process
+from tfbuild.util import process
 from tfbuild.util.progress import Progress, Step
 
 # --- the program ------------------------------------------------------------------------------------------------------
 
-PROBE_SECONDS = 20.0
 # The client can use BuildKit since 18.09; since 23.0, only through the buildx plugin
 # (https://docs.docker.com/engine/release-notes/23.0/).
 BUILDKIT_INSIDE = (18, 9)
@@ -47,28 +45,17 @@ def _find_program(environ: frozenset[tuple[str, str]]) -> tuple[str, bool]:
     env, refused = dict(environ), []
     folders = env.get("PATH", os.defpath).split(os.pathsep)
     for path in filter(None, (shutil.which("docker", path=folder) for folder in folders)):
-        version = VERSION.match(_output([path, "--version"], env))
+        version = VERSION.match(process.printed([path, "--version"], env))
         major_minor = (int(version[1]), int(version[2])) if version else (0, 0)
         buildx = major_minor >= BUILDX_ONLY
-        if major_minor < BUILDKIT_INSIDE or (buildx and not _output([path, "buildx", "version"], env)):
+        if major_minor < BUILDKIT_INSIDE or (buildx and not process.printed([path, "buildx", "version"], env)):
             refused.append(f"{path} {'.'.join(map(str, major_minor))} has no buildx plugin")
-        elif not _output([path, "version", "--format", "{{.Server.Version}}"], env):
+        elif not process.printed([path, "version", "--format", "{{.Server.Version}}"], env):
             refused.append(f"{path} gets no answer from the engine (docker version says why)")
         else:
             return path, buildx
     why = ", ".join(refused) or "there is no docker program on PATH"
     raise EngineMissing(f"no docker program can build with BuildKit here: {why}", hint=CLIENTS)
-
-
-def _output(command: list[str], env: Mapping[str, str]) -> str:
-    """Return what a program prints; "" if it fails, hangs or cannot be executed."""
-    try:
-        completed = subprocess.run(
-            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_SECONDS, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return completed.stdout.decode(errors="replace").strip()
 
 
 # --- its output -------------------------------------------------------------------------------------------------------
@@ -244,26 +231,24 @@ def build(
     tag: str = "",
     stage: str = "",
     output: Path | None = None,
-) -> str:
+) -> None:
     """Build `context` on the engine that `environ` names; see Engine.build and Engine.export.
 
-    Returns the id of the image `tag`; with `output`, writes the files of `stage` there, and returns "".
+    Names the image `tag`; with `output`, writes the files of `stage` there instead.
     """
-    with files.temporary_folder() as folder:
-        command = [
-            *_client(environ, load=output is None),
-            *(["--output=type=local," + csv("dest", output)] if output else [f"--iidfile={folder}/id", f"--tag={tag}"]),
-            *([f"--target={stage}"] if stage else []),
-            *_options(settings),
-            str(context),
-        ]
-        # With attestations, an image's id would be that of an index, which holds a time.
-        env = {**environ, "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
-        process.discard(settings.log)
-        lines = _run(command, env, settings)
-        if lines is not None:
-            raise failure(lines, settings.log)
-        return "" if output else (folder / "id").read_text().strip()
+    command = [
+        *_client(environ, load=output is None),
+        "--output=type=local," + csv("dest", output) if output else f"--tag={tag}",
+        *([f"--target={stage}"] if stage else []),
+        *_options(settings),
+        str(context),
+    ]
+    # With attestations, an image's id would be that of an index, which holds a time.
+    env = {**environ, "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+    process.discard(settings.log)
+    lines = _run(command, env, settings)
+    if lines is not None:
+        raise failure(lines, settings.log)
 
 
 def _client(environ: Mapping[str, str], *, load: bool) -> list[str]:

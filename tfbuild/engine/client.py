@@ -245,14 +245,14 @@ class Engine:
         with self._unstarted(ref) as container:
             return images.read_files(container, wanted, limit)
 
-    def build(self, context: Path, settings: BuildSettings, *, tag: str, stage: str = "") -> str:
-        """Build a folder with BuildKit, name the image `tag` and return its id; the whole output goes to `log`.
+    def build(self, context: Path, settings: BuildSettings, *, tag: str, stage: str = "") -> None:
+        """Build a folder with BuildKit and name the image `tag`; the whole output goes to `log`.
 
         With `stage`, the image is that stage and not the last one. Raises BuildFailed with the last lines that matter,
         DiskFull, EngineMissing if no client can build, or TimeoutError. Ctrl-C also ends the build inside the engine.
         """
         with self.watched("the build"):
-            return build.build(context, self.environ, settings, tag=tag, stage=stage)
+            build.build(context, self.environ, settings, tag=tag, stage=stage)
 
     def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
         """Build one stage of a folder and write that stage's files to `output`. Raises what build() raises."""

@@ -108,10 +108,11 @@ def _context(environ: Mapping[str, str]) -> Endpoint:
     done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         why = done.stderr.strip().rpartition("\n")[2]
-        missing = f"there is no Docker context {name!r}" if "context not found" in why else ""
+        whose = f"the Docker context {name!r}" if name else "Docker's current context"
+        missing = f"there is no Docker context {name!r}" if name and "context not found" in why else ""
         known = "docker context ls; or ssh://HOST, tcp://HOST:PORT"
         hint = f"--engine unix://{name}" if name.startswith("/") else known
-        raise EngineMissing(missing or f"the Docker context {name!r} cannot be used: {why}", hint=hint)
+        raise EngineMissing(missing or f"{whose} cannot be used: {why}", hint=hint)
     name, address, trusting, tls_files = done.stdout.splitlines()
     folder, verify = Path(tls_files, "docker"), trusting != "true"
     tls = None

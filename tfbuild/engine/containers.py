@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import docker
 from docker.types import DeviceRequest, DriverConfig, Mount, Ulimit
@@ -142,12 +142,7 @@ MOST_STDERR = 64 * 1024
 
 
 class WorkerDied(TfbuildError):
-    """The process in the container ended (with `worker_exit_code`) or broke the protocol (-1) instead of answering."""
-
-    def __init__(self, why: str, *, exit_code: int, stderr_tail: str) -> None:
-        self.worker_exit_code = exit_code
-        self.stderr_tail = stderr_tail
-        super().__init__(why + (f":\n{stderr_tail}" if stderr_tail else ""))
+    """The process in the container ended or broke the protocol instead of answering."""
 
 
 class Worker:
@@ -165,12 +160,12 @@ class Worker:
         a late answer would be taken for that of the next line.
         """
         if self._lost:
-            raise WorkerDied(self._lost, exit_code=-1, stderr_tail=self._stderr_tail())
+            self._fail(self._lost)
         deadline = time.monotonic() + timeout
         self._attached.send(line.encode() + b"\n")
         while b"\n" not in self._attached.out:
             if not self._attached.open:
-                self._fail("the worker ended before it answered", exit_code(self._attached))
+                self._fail(f"the worker ended with exit code {exit_code(self._attached)} before it answered")
             if len(self._attached.out) > MOST_REPLY:
                 self._fail(f"the worker's answer is longer than {MOST_REPLY} bytes")
             try:
@@ -183,12 +178,10 @@ class Worker:
         self._attached.out[:] = rest
         return reply.decode(errors="replace")
 
-    def _fail(self, why: str, code: int = -1) -> None:
+    def _fail(self, why: str) -> NoReturn:
         self._lost = why
-        raise WorkerDied(why, exit_code=code, stderr_tail=self._stderr_tail())
-
-    def _stderr_tail(self) -> str:
-        return self._attached.err[-MOST_STDERR:].decode(errors="replace").strip()
+        stderr_tail = self._attached.err[-MOST_STDERR:].decode(errors="replace").strip()
+        raise WorkerDied(why + (f":\n{stderr_tail}" if stderr_tail else ""))
 
     def pause(self) -> None:
         """Stop the worker's process with all its threads, so that idle threads do not spin. Raises WorkerDied.
@@ -206,8 +199,7 @@ class Worker:
             with translated():
                 self._container.kill(signal=name)
         except TfbuildError as error:
-            code = self._attached.process.poll()
-            self._fail(f"the worker cannot be sent {name}: {error.reason}", -1 if code is None else code)
+            self._fail(f"the worker cannot be sent {name}: {error.reason}")
 
     def close(self) -> None:
         """Remove the container; may be called twice."""

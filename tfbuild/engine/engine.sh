@@ -1,14 +1,14 @@
 #!/bin/sh
-# An engine of tfbuild's own for Debian and Ubuntu, as root: engine.sh start|stop|count FOLDER SOCKET [DISK]
+# An engine of tfbuild's own for Debian and Ubuntu, as root: engine.sh start|stop|count FOLDER SOCKET
 #
 # start   install the package docker.io if there is no dockerd, and start one, unless an engine answers at SOCKET
 # stop    stop the dockerd that this script started; exits with 3 if it does not run
 # count   print how many containers run on it
 #
 # FOLDER keeps its data, log and pid file. Its path must be short: the kernel limits a socket's path to 107 bytes, and
-# containerd's sockets are three levels down. DISK: its size in bytes, for the limits of the build cache.
+# containerd's sockets are three levels down.
 set -eu
-what=$1 folder=$2 socket=$3 disk=${4:-}
+what=$1 folder=$2 socket=$3
 pid_file=$folder/dockerd.pid log=$folder/dockerd.log
 export DOCKER_HOST="unix://$socket"
 # The user's are for another engine, and dockerd reads some of them, too.
@@ -107,7 +107,7 @@ has_cgroups || cgroupfs-mount
 configuration=/etc/docker/daemon.json
 if [ ! -e "$configuration" ]; then
     configuration=$folder/daemon.json
-    disk=${disk:-$(df --output=size -B1 "$folder" | tail -n 1)}
+    disk=$(df --output=size -B1 "$folder" | tail -n 1)
     cheap=
     for kind in regular source.local source.git.checkout internal; do
         cheap="$cheap{\"keepStorage\": \"$((disk / 5))\", \"filter\": [\"type=$kind\"]}, "

@@ -73,9 +73,10 @@ def named(word: str) -> str:
 
 
 def get(name: str) -> Target:
-    """Return the target of that name; raises UsageError with all names."""
+    """Return the target of that name; raises UsageError with the meant name, or all names."""
     if (target := find_target(name)) is None:
-        raise UsageError(f"unknown target {name!r}", hint=f"one of: {', '.join(names())}")
+        hint = f"--target {near}" if (near := named(name)) else f"one of: {', '.join(names())}"
+        raise UsageError(f"unknown target {name!r}", hint=hint)
     return target
 
 

@@ -161,7 +161,7 @@ def probe_files() -> dict[str, bytes]:
 
 
 def sandbox(engine: Engine, ref: str, more: Mapping[str, bytes] = {}) -> AbstractContextManager[Sandbox]:
-    """Make a sandbox that has files(), and `more` in ROOT."""
+    """Make a sandbox that has probe_files(), and `more` in ROOT."""
     own = {path.removeprefix(f"{ROOT}/"): content for path, content in probe_files().items()}
     return engine.sandbox(ref, own | {**more}, ROOT)
 
@@ -178,7 +178,7 @@ def ask(
 ) -> Outcome:
     """Run the probe `name` through the image's own entry point; it sends one record of each of `kinds`, in order.
 
-    `sandbox`: one with files(), for an image that is not trusted.
+    `sandbox`: one with probe_files(), for an image that is not trusted.
     """
     command = ["python", f"{FOLDER}/smoke", "probe", name]
     own = {} if sandbox else probe_files()

@@ -1,12 +1,8 @@
 """Plain records of what was measured, and reports of them as JSON documents (schema tfbuild.bench/1 and others)."""
 
-import json
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 import msgspec
-
-from tfbuild.util.files import decode
 
 SCHEMA = "tfbuild.bench/1"
 
@@ -203,33 +199,6 @@ class BenchReport:
 # --- JSON documents --------------------------------------------------------------------------------------------------
 
 
-class Document(Protocol):
-    """A report that names its schema: "tfbuild.report/1"."""
-
-    @property
-    def schema(self) -> str: ...
-
-
-T = TypeVar("T", bound=Document)
-
-
 def to_json(content: object) -> str:
     """Return a report, or another record or list of them, as one JSON document that ends in a newline."""
     return msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n"
-
-
-def from_json(text: str | bytes, kind: type[T], schema: str, noun: str) -> T:
-    """Return the report in a document; raise ValueError if it is not a `noun`, or of another schema."""
-    try:
-        report = decode(text, kind)
-    except ValueError as error:
-        raise ValueError(f"not {noun}: {error}") from error
-    if report.schema != schema:
-        raise ValueError(f"a report of schema {report.schema!r}, not {schema!r}")
-    return report
-
-
-def json_schema(kind: type[Document], schema: str) -> str:
-    """Return the JSON Schema of reports of a kind."""
-    header = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": schema}
-    return json.dumps(header | msgspec.json.schema(kind), indent=2, sort_keys=True) + "\n"

@@ -15,6 +15,7 @@ from tfbuild.context import labels
 from tfbuild.engine import Engine, transfer
 from tfbuild.engine.faults import SDK_ERRORS, translated
 from tfbuild.errors import RegistryRefused, Stale, UnknownImage, Unsupported, UsageError
+from tfbuild.oci import credentials
 from tfbuild.oci.references import split_tag
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.build_context import Base, Context, image_digest
@@ -154,13 +155,14 @@ def _answer_within(engine: Engine, seconds: float) -> Iterator[None]:
 def from_registry(engine: Engine, name: str, progress: Progress) -> Base:
     """Pull `name` by its digest in the registry; if no registry answers, use a local copy that was pulled before."""
     try:
-        with progress.step(f"base: look up {name} in the registry"), _answer_within(engine, REGISTRY_SECONDS):
+        limited = _answer_within(engine, REGISTRY_SECONDS)
+        with progress.step(f"base: look up {name} in the registry"), limited, credentials.readable():
             digest = str(engine.client.images.get_registry_data(name).id)
-    except SDK_ERRORS as error:
+    except (*SDK_ERRORS, RegistryRefused) as error:
         if local := _pulled_before(engine, name):
             progress(f"base: no registry answers for {name}; using the copy that was pulled before")
             return local
-        why = getattr(error, "explanation", "") or cause(error)
+        why = getattr(error, "explanation", "") or getattr(error, "reason", "") or cause(error)
         raise RegistryRefused(
             f"no registry provides {name} ({why})",
             hint="--base bootstrap makes the same Debian release from its packages; --base NAME takes any image",
@@ -212,7 +214,7 @@ def _repository(name: str) -> str:
 def bootstrap(engine: Engine, distribution: str, *, progress: Progress, log: Path, ca_cert: Path | None = None) -> Base:
     """Make Debian `distribution` as the image tfbuild-base:<distribution> with mmdebstrap; reuse it for seven days."""
     name = f"{REPOSITORY}:{distribution}"
-    if not (engine.exists(name) and _fresh(engine, name, distribution)):
+    if not _fresh(engine, name, distribution):
         if shutil.which("mmdebstrap") is None:
             raise UsageError(
                 "mmdebstrap, which makes a base image from packages, is not installed",
@@ -220,18 +222,25 @@ def bootstrap(engine: Engine, distribution: str, *, progress: Progress, log: Pat
             )
         place = log.with_name("base")
         with files.locked(place, lambda: progress(f"another run makes a base in {place}; waiting for it")):
-            for left in place.glob("tfbuild-*"):  # by a run that was killed
-                shutil.rmtree(left, ignore_errors=True)
-            with files.temporary_folder(parent=place) as folder:
-                archive = folder / "base.tar"
-                with progress.step(f"base: make Debian {distribution} from its packages"):
-                    _mmdebstrap(archive, distribution, engine.platform, log, ca_cert)
-                with progress.step(f"base: import {name}"), translated(name):
-                    changes = [f"LABEL {labels.BASE}={distribution}", 'CMD ["bash"]']
-                    engine.client.api.import_image_from_file(
-                        str(archive), repository=REPOSITORY, tag=distribution, changes=changes
-                    )
+            if not _fresh(engine, name, distribution):  # what another run made meanwhile
+                _make(engine, name, distribution, progress=progress, place=place, log=log, ca_cert=ca_cert)
     return Base(reference=name, name=name, digest=engine.image(name).layers[0])
+
+
+def _make(
+    engine: Engine, name: str, distribution: str, *, progress: Progress, place: Path, log: Path, ca_cert: Path | None
+) -> None:
+    for left in place.glob("tfbuild-*"):  # by a run that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with files.temporary_folder(parent=place) as folder:
+        archive = folder / "base.tar"
+        with progress.step(f"base: make Debian {distribution} from its packages"):
+            _mmdebstrap(archive, distribution, engine.platform, log, ca_cert)
+        with progress.step(f"base: import {name}"), translated(name):
+            changes = [f"LABEL {labels.BASE}={distribution}", 'CMD ["bash"]']
+            engine.client.api.import_image_from_file(
+                str(archive), repository=REPOSITORY, tag=distribution, changes=changes
+            )
 
 
 def made_before(engine: Engine) -> str:
@@ -242,6 +251,8 @@ def made_before(engine: Engine) -> str:
 
 
 def _fresh(engine: Engine, name: str, distribution: str) -> bool:
+    if not engine.exists(name):
+        return False
     image = engine.image(name)
     fits = image.labels.get(labels.BASE) == distribution and image.architecture == engine.platform.partition("/")[2]
     # One that a wrong clock dated far ahead would never get old.

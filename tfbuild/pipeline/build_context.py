@@ -59,6 +59,10 @@ def write_context(build: Build, folder: Path, *, base_digest: str = "") -> Conte
         with temporary_folder(f".{folder.name}-", folder.parent) as place:
             fresh = place / "new"
             _fill(fresh, build, dockerfile.files(build, base_digest=base_digest))
+            # Whatever the umask: the same context has the same digest. No script is started by its own name.
+            for path in fresh.rglob("*"):
+                if path.is_file() and path.stat().st_nlink == 1:  # a linked wheel or source is the user's own file
+                    path.chmod(0o644)
             # The wheel and the source have hundreds of megabytes; their digests are in files beside them.
             digest = context_digest(fresh, (f"wheel/{build.wheel.requirement}", f"source/{source.FILE}"))
             flush(fresh)
@@ -84,19 +88,18 @@ def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        # Whatever the umask: the same context has the same digest everywhere. No script is started by its own name.
-        path.chmod(0o644)
     if build.wheel.path is not None:
         _place(build.wheel.path, folder / "wheel" / build.wheel.requirement, build.wheel.sha256)
     if build.source is not None and build.source.path is not None:
         if build.source.kind == "archive":
             refuse_bomb(build.source.path)
         _place(build.source.path, folder / "source" / source.FILE, build.source.sha256)
-    # In the order in which they are applied.
+    # In the order in which they are applied, which is that of their names.
+    digits = max(2, len(str(len(build.patches))))
     for number, patch in enumerate(build.patches, 1):
         (folder / "patches").mkdir(exist_ok=True)
         # Of a name that is as long as a file's can be, the end.
-        name = f"{number:02}-{NO_NAME.sub('-', patch.path.name)[-200:]}"
+        name = f"{number:0{digits}}-{NO_NAME.sub('-', patch.path.name)[-200:]}"
         shutil.copyfile(patch.path, folder / "patches" / name)
     packed = [(override.path, f"overrides/{override.name}.tar", "") for override in build.overrides]
     if build.own_bazel:

@@ -95,7 +95,7 @@ def image_name(context: Context, base: Base, argument: str) -> str:
     return f"{REPOSITORY}:{key}-{STAGES[argument]}"
 
 
-def write_bundle(engine: Engine, path: Path, builds: list[BundledBuild]) -> Listing:
+def write_bundle(engine: Engine, path: Path, builds: list[BundledBuild]) -> None:
     """Save the images of these builds to the file `path`, and their list. Raises TransferFailed, OSError."""
     names = list(dict.fromkeys(name for row in builds for name in row.images.values()))
     listing = Listing(builds=builds, layers={name: list(engine.image(name).layers) for name in names})
@@ -105,7 +105,6 @@ def write_bundle(engine: Engine, path: Path, builds: list[BundledBuild]) -> List
     member.size = len(text)
     with tarfile.open(path, "a") as archive:
         archive.addfile(member, io.BytesIO(text))
-    return listing
 
 
 def read_bundle(path: Path) -> Bundle:

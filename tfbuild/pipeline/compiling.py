@@ -244,7 +244,7 @@ def _keep(builder: Builder, context: Path, settings: BuildSettings, watch: Bazel
             for file in (place / "kept").iterdir():
                 file.replace(folder / file.name)
     except (TfbuildError, OSError) as error:
-        why = (str(error).splitlines() or [repr(error)])[0]
+        why = (getattr(error, "reason", str(error)).splitlines() or [repr(error)])[0]
         progress(f"note: cannot get Bazel's profile ({why}): {folder / 'kept.log'}")
         return
     # An analysis that fails leaves only its log.

@@ -252,7 +252,7 @@ def _packages(machine: HostSystem, compiler: str) -> str:
     """
     if not machine.apt:
         programs = [machine.compilers[compiler], *filter(None, map(shutil.which, ("ld", "ld.lld")))]
-        versions = [machines.printed(program, "--version").partition("\n")[0] for program in programs]
+        versions = [process.printed([program, "--version"]).partition("\n")[0] for program in programs]
         return ", ".join([*versions, f"glibc {machine.glibc}"])
     form = "${db:Status-Status} ${binary:Package} ${Version}\n"
     query = ["dpkg-query", "--show", f"--showformat={form}", *COMPILED_WITH]

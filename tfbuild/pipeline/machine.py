@@ -12,6 +12,7 @@ from tfbuild.engine import daemon
 from tfbuild.errors import Unsupported
 from tfbuild.plan import MACHINES, Build, Request
 from tfbuild.plan.rules import choose_here
+from tfbuild.util.process import printed
 
 INSTEAD = "leave out --no-container to compile in a container"
 PROGRAM = re.compile(r"(?P<compiler>gcc|clang)(?:-(?P<version>\d+))?|python(?P<python>3\.\d+)")
@@ -58,7 +59,7 @@ def interpreter(python: str) -> Interpreter | None:
     program = shutil.which(f"python{python}")
     if program is None:
         return None
-    said = printed(program, "-c", PYTHON)
+    said = printed([program, "-c", PYTHON])
     if not said.startswith(f"{python}."):
         return None
     version, path, *lacks = said.split()
@@ -80,7 +81,7 @@ def read_machine() -> HostSystem:
                 if not os.access(path, os.X_OK):
                     continue
                 if match["compiler"]:
-                    major = match["version"] or printed(path, "-dumpversion").partition(".")[0].strip()
+                    major = match["version"] or printed([path, "-dumpversion"]).partition(".")[0]
                     compilers.setdefault(f"{match['compiler']}-{major or 0}", path)
                 elif match["python"] not in pythons:
                     pythons[match["python"]] = interpreter(match["python"])
@@ -92,12 +93,6 @@ def read_machine() -> HostSystem:
         pythons={version: row for version, row in pythons.items() if row},
         apt=daemon.has_apt(system) and shutil.which("dpkg-query") is not None,
     )
-
-
-def printed(*command: str, stdin: str = "") -> str:
-    """Return what a program prints, "" where it fails."""
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
-    return "" if done.returncode else done.stdout
 
 
 def choose(request: Request, machine: HostSystem, select: Callable[[Request], Build]) -> Build:
@@ -135,7 +130,7 @@ def _lacking_programs(build: Build, machine: HostSystem) -> list[str]:
     missing = [PROGRAMS.get(row, row) for row in tools if program_of(row) is None]
     path = machine.compilers.get(build.compiler)
     missing += [family] if path is None else []
-    missing += [] if path and printed(path, "-xc++", "-E", "-", stdin="#include <string>\n") else ["g++"]
+    missing += [] if path and printed([path, "-xc++", "-E", "-"], stdin=b"#include <string>\n") else ["g++"]
     missing += ["ld.lld"] if family == "clang" and program_of("ld.lld") is None else []
     name, own = f"python{build.python}", machine.pythons.get(build.python)
     return [*missing, *([f"{name}-devel"] if own and "dev" in own.lacks else [] if own else [name, f"{name}-devel"])]

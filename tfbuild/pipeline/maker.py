@@ -194,8 +194,8 @@ class Maker:
 
     # --- a bundle -----------------------------------------------------------------------------------------------------
 
-    def bundle(self, builds: Sequence[Build], output: Path, *, wheel_only: bool = False) -> bundles.Listing:
-        """Write what these builds download to the file `output`, by the stages that download, and return its list.
+    def bundle(self, builds: Sequence[Build], output: Path, *, wheel_only: bool = False) -> None:
+        """Write what these builds download to the file `output`, by the stages that download.
 
         `wheel_only`: what a compile alone downloads. An interrupted run continues from the stages that it has.
         """
@@ -208,7 +208,7 @@ class Maker:
                 with self.locked(build):
                     self._download(build, arguments, made)
             with self.progress.step(f"write {output}"), files.writing(output, OUTPUT_HINT), files.whole(output) as part:
-                return bundles.write_bundle(self.engine, part, made)
+                bundles.write_bundle(self.engine, part, made)
         finally:
             for name in {name for row in made for name in row.images.values()}:
                 with suppress(UnknownImage):

@@ -18,7 +18,8 @@ from tfbuild import facts
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import Facts, releases, targets
 from tfbuild.facts.release_table import Cuda, version
-from tfbuild.plan.request import Request
+from tfbuild.plan.request import GPUS, Request
+from tfbuild.util import options
 
 CAPABILITY = re.compile(r"(?P<kind>sm_|compute_)?(?P<major>\d{1,2}?)(?(kind)|\.)(?P<minor>\d)", re.ASCII)
 OTHER_GPUS = "choose other GPUs (--compute-capabilities)"
@@ -72,10 +73,9 @@ def capabilities(request: Request, target: str, release: str) -> tuple[Capabilit
     """Return the requested compute capabilities, else those of the official wheels; () without CUDA."""
     if targets.get(target).cuda:
         return parse_capabilities(request.compute_capabilities or releases.cuda(release).capabilities)
-    if request.compute_capabilities:
-        raise UsageError(
-            f"--compute-capabilities is for GPUs, and --target {target} is not", hint=targets.choosing("cuda")
-        )
+    for name, row, _ in options.given(request):
+        if row.group == GPUS:
+            raise UsageError(f"--{name} is for GPUs, and --target {target} is not", hint=targets.choosing("cuda"))
     return ()
 
 
@@ -120,15 +120,12 @@ def cuda_table() -> CudaTable:
     return facts.load("cuda", CudaTable)
 
 
-def cuda_of_build(request: Request, target: str, release: str, gpus: tuple[Capability, ...]) -> tuple[str, str]:
+def cuda_of_build(request: Request, release: str, gpus: tuple[Capability, ...]) -> tuple[str, str]:
     """Return the CUDA and the cuDNN to compile with; "" for a target without CUDA."""
-    if targets.get(target).cuda:
-        cuda = cuda_version(release, gpus, request.cuda)
-        return cuda, cudnn_version(release, cuda, request.cudnn)
-    if request.cuda or request.cudnn:
-        name = "--cuda" if request.cuda else "cudnn"
-        raise UsageError(f"{name} is for GPUs, and --target {target} is not", hint=targets.choosing("cuda"))
-    return "", ""
+    if not gpus:
+        return "", ""
+    cuda = cuda_version(release, gpus, request.cuda)
+    return cuda, cudnn_version(release, cuda, request.cudnn)
 
 
 def refuse_base(image: str, cuda: str, cudnn: str) -> None:
@@ -142,9 +139,9 @@ def refuse_base(image: str, cuda: str, cudnn: str) -> None:
             )
 
 
-def likely_cuda(request: Request, target: str, release: str, gpus: tuple[Capability, ...]) -> str:
-    """Return the CUDA that `of_build` will return for any compiler; "" where it has none, or refuses the request."""
-    if not targets.get(target).cuda:
+def likely_cuda(request: Request, release: str, gpus: tuple[Capability, ...]) -> str:
+    """Return the CUDA that `cuda_of_build` will return for any compiler; "" without CUDA."""
+    if not gpus:
         return ""
     return request.cuda or _nearest(releases.cuda(release), gpus)
 

@@ -4,6 +4,7 @@ Start reading here. `select` chooses between the three kinds of wheels; `_compil
 compile, in the order in which refusals are reported. The rules that refuse are functions of the modules that it calls.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -99,6 +100,7 @@ def _from_source(
 def _release_of(source: Source, version: str, requested: str) -> str:
     """Return the requested release, or `version`, which the source says; they must agree."""
     newer = source.kind == "tree"
+    version = re.sub(r"(?:\.post\d+)?(?:\+.*)?$", "", version)  # a fork's 2.21.0+rocm or 2.21.0.post1
     if version and requested and find_release(requested, newer=newer) != find_release(version, newer=newer):
         raise BadInput(
             f"{source.path} is TensorFlow {version}, and --release says {requested}",
@@ -130,14 +132,14 @@ def _compile(
     gpus = cuda.capabilities(request, target, release)
     known = partial(failures.concerning, release, target=target, arch=arch, gpus=gpus, nvcc=cuda.NVCC in request.config)
     debian, glibc = (toolchains.distribution(machine[0]), machine[1]) if machine else (None, "")
-    likely = partial(known, bazel=bazel, cuda=cuda.likely_cuda(request, target, release, gpus), glibc=glibc)
+    likely = partial(known, bazel=bazel, cuda=cuda.likely_cuda(request, release, gpus), glibc=glibc)
 
     # A machine's own compilers and Pythons never change the plan: what it lacks, it is asked for.
     python, compiler, base, base_notes = rules.choose_builder(
         request, release, lambda name, system: likely(compiler=name, debian=debian if machine else system, bazel="")
     )
     base = None if machine else base
-    version, cudnn = cuda.cuda_of_build(request, target, release, gpus)
+    version, cudnn = cuda.cuda_of_build(request, release, gpus)
 
     flags = compilers.flags(
         wanted, compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu

@@ -133,9 +133,8 @@ def meets(number: str, condition: str) -> bool:
     return below and own >= bounds.get(">=", own) and own == bounds.get("==", own)
 
 
-def left_out(rows: Iterable[Failure], without: Iterable[str]) -> tuple[Failure, ...]:
+def left_out(rows: tuple[Failure, ...], without: Iterable[str]) -> tuple[Failure, ...]:
     """Return the failures without those whose fix the user declines; raises UsageError for one that has no fix here."""
-    rows = tuple(rows)
     fixes = [row.id for row in rows if row.fixed]
     if unknown := [name for name in without if name not in fixes]:
         raise UsageError(

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
-from typing import TypeVar
 
 from tfbuild import facts
 from tfbuild.cpu import ARCHITECTURES, Cpu, compilers, isa
@@ -25,7 +24,6 @@ from tfbuild.plan.build import MACHINES, PLATFORMS, Build
 from tfbuild.plan.failures import KNOWN_TO_FAIL, Failure
 from tfbuild.plan.request import BASES, Request
 
-T = TypeVar("T")
 # Returns the known failures of a compile with that compiler on that Debian.
 Failures = Callable[[str, Distribution | None], tuple[Failure, ...]]
 NEWER_THAN_KNOWN = "--source FOLDER builds its tree, --wheel official takes its wheel"
@@ -50,18 +48,15 @@ def refuse_exclusive(request: Request) -> str:
     for row in targets.exclusions(switched_on):
         raise Unsupported(row.reason, hint=f"choose {' or '.join(f'--target {name}' for name in row.targets)}")
     alone = names[0] if len(names) == 1 else request.target
-    name = next((name for name in names if not targets.find_target(name)), alone)
-    if (target := targets.find_target(name)) is None:
-        hint = f"--target {near}" if (near := targets.named(name)) else f"one of: {', '.join(targets.names())}"
-        raise UsageError(f"unknown target {name!r}", hint=hint)
+    target = targets.get(next((name for name in names if not targets.find_target(name)), alone))
     # The image would be labelled as what it is not.
     for word in (word.removeprefix("--config=") for word in words[len(names) :]):
         if word not in (target.name, *target.configs) and (other := targets.find_target(word.lower())):
             raise UsageError(
-                f"--config {word} belongs to target {other.name}, not to {name}", hint=f"--target {other.name}"
+                f"--config {word} belongs to target {other.name}, not to {target.name}", hint=f"--target {other.name}"
             )
         if word.endswith(("TF_NEED_CUDA=0", "TF_NEED_CUDA=1")) and word.endswith("1") != target.cuda:
-            raise UsageError(f"{word} contradicts --target {name}", hint="leave it out")
+            raise UsageError(f"{word} contradicts --target {target.name}", hint="leave it out")
     return target.name
 
 
@@ -170,7 +165,7 @@ def _advice(text: str) -> str:
     return f"nearest: {', '.join(known[max(0, index - 2) : index + 2])}"
 
 
-def newest_release(plan: Callable[[str], T]) -> tuple[T, str]:
+def newest_release(plan: Callable[[str], Build]) -> tuple[Build, str]:
     """Return the plan of the newest release that `plan` accepts, and why it refuses the newest of all, or "".
 
     If it accepts none, raise its refusal of the newest release.

@@ -245,9 +245,8 @@ def state(registry: Registry, release: str, target: str, note: Note) -> tuple[di
     current = {tag: _index(registry, tag) for tag in index_tags(release, target)}
     wanted = _wanted(registry, target, {tag: images for tag, (_, images) in current.items()}, note)
     # Without any images, an index need not exist.
-    missing = [tag for tag, (content, _) in current.items() if not content and wanted[tag]]
-    changed = [tag for tag, (content, _) in current.items() if content and content != index_content(wanted[tag])]
-    return wanted, missing + changed
+    due = {tag: content for tag, (content, _) in current.items() if content or wanted[tag]}
+    return wanted, [tag for tag, content in due.items() if content != index_content(wanted[tag])]
 
 
 def _index(registry: Registry, tag: str) -> tuple[bytes, list[Published]]:

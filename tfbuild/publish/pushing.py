@@ -127,8 +127,8 @@ def _transfer(engine: Engine, image_id: str, ref: str, progress: Progress) -> No
 
 def offer(registry: Registry, identifier: str, digest: str, note: indexes.Note) -> list[str]:
     """Compute the indexes of an image, and return those that offer it. Raises Unfinished if none does."""
-    target = identifier.split("-")[1]
-    rows = indexes.update(registry, identifier.partition("-")[0], target, note)
+    release, target, *_ = identifier.split("-")
+    rows = indexes.update(registry, release, target, note)
     tags = [tag for tag, images in rows.items() if any(image.digest == digest for image in images)]
     if not tags:
         raise Unfinished(
@@ -159,7 +159,8 @@ def yank(registry: Registry, image: str, reason: str, note: indexes.Note) -> str
     if registry.manifest(identifier) is None:
         raise UnknownImage(f"{registry.repository} has no {identifier}", hint="name a fixed tag of the registry")
     indexes.record_yank(registry, identifier, reason)
-    indexes.update(registry, identifier.partition("-")[0], identifier.split("-")[1], note)
+    release, target, *_ = identifier.split("-")
+    indexes.update(registry, release, target, note)
     return f"{registry.repository}:{identifier}"
 
 
@@ -177,7 +178,8 @@ def access(registry: Registry, image: str) -> tuple[str, str]:
 def tag_of(registry: Registry, name: str) -> str:
     """Return the fixed tag that an image's name means in this registry. Raises UsageError for another name."""
     repository, reference = labels.parse_name(name)
-    if not references.TAG.fullmatch(reference) or not labels.GIVEN_IDENTIFIER.fullmatch(reference):
+    known = labels.GIVEN_IDENTIFIER.fullmatch(reference) and indexes.release_of(reference)
+    if not known or not references.TAG.fullmatch(reference):
         raise UsageError(f"{name!r} is not the identifier of an image", hint="use one from `invoke plan`")
     if "/" in repository and repository != str(registry.repository):
         raise UsageError(f"{name} is not in {registry.repository}", hint=f"--registry {repository}")

@@ -258,10 +258,9 @@ def _of_debian(package: Mapping[str, str], system: Mapping[str, str]) -> dict[st
         package[key] for key in ("Package", "Version", "Architecture", "Source", "SourceVersion")
     )
     vendor, release = system.get("ID", "debian"), system.get("VERSION_ID", "")
-    upstream = "" if (source, of_source) == (name, version) else source
     purl = _purl(
         "deb", f"{vendor}/{name}", version, arch=arch, distro=f"{vendor}-{release}" if release else "",
-        upstream=f"{upstream or source}@{of_source}" if of_source != version else upstream,
+        upstream=f"{source}@{of_source}" if of_source != version else source if source != name else "",
     )  # fmt: skip
     properties = {"tfbuild:deb:source": source, f"{TRIVY}SrcName": source, f"{TRIVY}SrcVersion": of_source}
     reference = purl or f"deb {name} {version} {arch}"

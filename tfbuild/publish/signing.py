@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 from tfbuild.errors import RegistryRefused, TfbuildError, UsageError, VerificationFailed
@@ -84,37 +83,26 @@ def _sign(command: list[str], name: str, verb: str) -> None:
 def demand_of(text: str, ca: Path | None) -> Demand | None:
     """Return a function that demands a signature by `text`, options of `cosign verify`; None if it is empty.
 
-    It raises VerificationFailed if cosign accepts none, RegistryRefused if cosign could not judge. It asks once for
-    each image.
+    It raises VerificationFailed if cosign accepts none, RegistryRefused if cosign could not judge.
     """
     if not text:
         return None
     words = cosign_options(text)
     command = [need(), "verify", *trust(ca), *words]
-
-    @cache
-    def refusal(reference: str) -> str:
-        return _refusal([*command, reference], reference)
-
-    def demand(reference: str) -> None:
-        if reason := refusal(reference):
-            raise VerificationFailed(reason, hint=f"do not use it; the check was: cosign verify {shlex.join(words)}")
-
-    return demand
+    return lambda reference: _demand([*command, reference], reference, words)
 
 
 def demand_of_file(text: str, path: Path, name: str) -> None:
     """Demand a signature beside a file, by the options of `cosign verify-blob` in `text`. `name`: for messages.
 
-    Raises VerificationFailed if cosign does not accept it.
+    Raises what a Demand raises.
     """
     words = cosign_options(text)
-    if reason := _refusal([need(), "verify-blob", *words, "--bundle", f"{path}{BUNDLE}", str(path)], name):
-        raise VerificationFailed(reason, hint=f"do not use it; the check was: cosign verify-blob {shlex.join(words)}")
+    _demand([need(), "verify-blob", *words, "--bundle", f"{path}{BUNDLE}", str(path)], name, words)
 
 
-def _refusal(command: list[str], name: str) -> str:
-    """Return why cosign does not accept a signature; "" if it does. Raises RegistryRefused if it could not judge."""
+def _demand(command: list[str], name: str, words: tuple[str, ...]) -> None:
+    """Run cosign, which judges a signature by the user's `words`."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=CHECK_SECONDS)
     except subprocess.TimeoutExpired as error:
@@ -122,12 +110,15 @@ def _refusal(command: list[str], name: str) -> str:
             f"cosign did not judge {name} within {CHECK_SECONDS:.0f} s", hint="try again later"
         ) from error
     if done.returncode == 0:
-        return ""
+        return
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     reasons = [line for line in lines if line.startswith("Error: ")] or lines[-1:]
     if UNANSWERED.search(done.stderr):
         raise RegistryRefused("\n".join([f"cosign could not judge {name}", *reasons]), hint="try again later")
-    return "\n".join([f"{name} has no signature that cosign accepts", *reasons])
+    raise VerificationFailed(
+        "\n".join([f"{name} has no signature that cosign accepts", *reasons]),
+        hint=f"do not use it; the check was: cosign {command[1]} {shlex.join(words)}",
+    )
 
 
 def trust(ca: Path | None) -> tuple[str, ...]:

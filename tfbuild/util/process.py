@@ -15,6 +15,8 @@ from typing import IO
 from tfbuild.errors import without_secrets
 from tfbuild.util.files import remove, writing
 
+PROBE_SECONDS = 20.0
+
 
 def ending_signals() -> list[signal.Signals]:
     """Return the signals that end this process; one that it was started to ignore, as by nohup, is left out."""
@@ -51,6 +53,15 @@ def interruptible(*, last: bool = False) -> Iterator[None]:
         for number, handler in before.items():
             # Python gives up its handlers before its process ends, but leaves SIG_IGN.
             signal.signal(number, signal.SIG_IGN if last and interrupted else handler)
+
+
+def printed(command: Sequence[str], env: Mapping[str, str] | None = None, stdin: bytes = b"") -> str:
+    """Return what a program prints; "" if it fails, hangs or cannot be executed."""
+    try:
+        done = subprocess.run(command, env=env, input=stdin, capture_output=True, timeout=PROBE_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode(errors="replace").strip()
 
 
 def stop_group(process: subprocess.Popen[bytes], *, first: int = signal.SIGINT, grace: float = 20) -> None:

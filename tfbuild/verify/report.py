@@ -1,7 +1,6 @@
 """The report of a verification: its records, its files, and how people see it (schema tfbuild.report/1).
 
 As a page, as Markdown and in the terminal it begins with what to do about failures; the page folds each check's proof.
-`python -m tfbuild.verify.report` writes the JSON Schema of reports to schema.json.
 """
 
 from collections import Counter
@@ -18,7 +17,7 @@ from tfbuild.in_container.smoke.judge import Measurement
 from tfbuild.measure import records
 from tfbuild.measure.records import Host, Interval, Software
 from tfbuild.util import as_typed, terminal
-from tfbuild.util.files import read_regular, replace_file, writing
+from tfbuild.util.files import decode, read_regular, replace_file, writing
 from tfbuild.util.terminal import foreign_cell as cell
 from tfbuild.util.terminal import markdown_cell
 
@@ -151,12 +150,17 @@ class Report:
 # --- its files -------------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 32 * 1024 * 1024
-SCHEMA_FILE = Path(__file__).with_name("schema.json")
 
 
 def from_json(text: str | bytes) -> Report:
     """Read a report from its JSON. Raises ValueError for anything else, and for another schema."""
-    return records.from_json(text, Report, SCHEMA, "a report")
+    try:
+        report = decode(text, Report)
+    except ValueError as error:
+        raise ValueError(f"not a report: {error}") from error
+    if report.schema != SCHEMA:
+        raise ValueError(f"a report of schema {report.schema!r}, not {SCHEMA!r}")
+    return report
 
 
 def report_path(report: Report, folder: Path) -> Path:
@@ -348,7 +352,3 @@ def show_report(report: Report, stream: IO[str] | None = None) -> None:
     last = Text(f"{report.id}: {report.verdict} in {report.seconds:.0f} s", LOOKS[report.verdict].colour)
     more = Text(f"a build from source would add {' '.join(report.source_would_add)} on this CPU")
     print(terminal.rendered([table, *([more] if report.source_would_add else []), last], stream), end="", file=stream)
-
-
-if __name__ == "__main__":
-    SCHEMA_FILE.write_text(records.json_schema(Report, SCHEMA), encoding="utf-8")

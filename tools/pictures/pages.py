@@ -5,6 +5,8 @@ import tempfile
 from pathlib import Path
 
 from tfbuild.bench import report as reporting
+from tfbuild.measure.records import BenchReport
+from tfbuild.util.files import decode
 
 REPORT = Path("benchmarks") / "results" / "isa.json"
 WIDTH, HEIGHT = 1000, 690
@@ -20,7 +22,7 @@ def shoot(root: Path, folder: Path) -> None:
         raise FileNotFoundError("chromium: apt-get install chromium")
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
         path = Path(scratch) / "report.html"
-        path.write_text(reporting.to_html(reporting.read_report(root / REPORT)), encoding="utf-8")
+        path.write_text(reporting.to_html(decode((root / REPORT).read_bytes(), BenchReport)), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=program)
         for mode in ("light", "dark"):
             tab = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=mode)

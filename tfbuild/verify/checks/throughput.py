@@ -118,7 +118,7 @@ def _run(verification: Verification) -> Judgement:
     except TooBusyError as error:
         return Judgement(judge.SKIP, str(error))
     except (MeasurementError, WorkerDied, TimeoutError) as error:
-        return Judgement(judge.FAIL, f"could not be measured: {error}")
+        return Judgement(judge.FAIL, f"could not be measured: {getattr(error, 'reason', error)}")
     verification.throughput = result
     return judge_speed(result)
 
