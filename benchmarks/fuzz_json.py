@@ -14,9 +14,8 @@ from requests.adapters import BaseAdapter
 from urllib3 import HTTPResponse
 
 from tests.cpu.machines import machine
-from tfbuild import cpu, plan
+from tfbuild import cpu, fleet, plan
 from tfbuild.errors import TfbuildError
-from tfbuild.fleet import fleet
 from tfbuild.in_container.smoke.probes import Computed, Environment, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.oci import client, credentials, manifests, references

@@ -87,16 +87,16 @@ def refusal(*words: str, code: int, cwd: Path = ROOT) -> str:
         ((*DRY_RUN, "--mirror", "http://[::1"), 2, "--mirror 'http://[::1' is not a valid address"),
         ((*DRY_RUN, "--mirror", "http://a/$(id)"), 2, "--mirror 'http://a/$(id)' is not a valid address"),
         ((*DRY_RUN, "--mirror", "http://a/\tb"), 2, "--mirror has control characters in it: 'http://a/\\tb'"),
-        ((*DRY_RUN, "--remote-executor", "grpc://[::1"), 2, "remote-executor 'grpc://[::1' is not a valid address"),
+        ((*DRY_RUN, "--remote-executor", "grpc://[::1"), 2, "--remote-executor 'grpc://[::1' is not a valid address"),
         ((*PLAN, "--source", LONG), 16, f"no source at {LONG}: File name too long"),
-        ((*PLAN, "--override-repository", f"x={LONG}"), 16, f"override-repository x: no folder at {LONG}: File"),
+        ((*PLAN, "--override-repository", f"x={LONG}"), 16, f"--override-repository x: no folder at {LONG}: File"),
         ((*PLAN, "--release", f"2.{DIGITS}"), 12, "unknown TensorFlow release '2.111"),
         ((*PLAN, "--bazel", "７.4.1"), 2, "'７.4.1', which is '\\uff17.4.1',"),
         ((*DRY_RUN, "--ca-cert", "ca.pem\xa0"), 2, "no CA certificates at ca.pem\\xa0"),
         (("verify", "x" * 100_000), 20, "no container engine answers"),
         (("inspect", "tfbuild:x", "--engine", "\udcff"), 20, "there is no Docker context '\\udcff'"),
         (("fleet", "\n" * 100_000), 2, "\n"),
-        ((*PLAN, "--system-lib", "cur\N{LATIN SMALL LETTER LONG S}=libx1"), 2, "system-lib 'cur"),
+        ((*PLAN, "--system-lib", "cur\N{LATIN SMALL LETTER LONG S}=libx1"), 2, "--system-lib 'cur"),
     ],
 )
 def test_a_value_that_cannot_be_used_ends_in_one_short_message(words: tuple[str, ...], code: int, error: str) -> None:
@@ -119,7 +119,7 @@ def test_a_value_that_cannot_be_used_ends_in_one_short_message(words: tuple[str,
         (
             (*DRY_RUN, "--remote-cache", "grpcs://a:1", "--remote-client-cert", "{pipe}",
              "--remote-client-key", "{pipe}"),
-            2, "remote-client-cert {pipe} is not a PEM file",
+            2, "--remote-client-cert {pipe} is not a PEM file",
         ),
     ],
 )  # fmt: skip

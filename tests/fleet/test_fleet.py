@@ -16,12 +16,11 @@ from tests import terminal
 from tests.commandline import invoke
 from tests.cpu.machines import machine, machines
 from tfbuild import cpu, facts, fleet, plan
+from tfbuild import fleet as covers
 from tfbuild.bench import gain
 from tfbuild.cpu import Cpu, isa
 from tfbuild.errors import Unsupported, UsageError
-from tfbuild.fleet import Fleet
-from tfbuild.fleet import fleet as covers
-from tfbuild.fleet.fleet import Features, Loss, best, cover
+from tfbuild.fleet import Features, Fleet, Loss, best, cover
 
 Hosts = dict[str, Cpu]
 

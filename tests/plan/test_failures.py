@@ -279,7 +279,7 @@ def test_a_fix_can_be_left_out_which_makes_another_build_if_the_build_gets_it() 
     assert build.id != chosen(release="2.20.0", compiler="gcc-12").id
     assert "--without-fix gcc12-avxvnniint8" in dockerfile.command(build)
     for compiler, hint in (("gcc-12", "it gets: gcc12-avxvnniint8"), ("gcc-13", "it gets none: leave it out")):
-        with pytest.raises(UsageError, match="without-fix gcc15-cstdint: this build gets no such fix") as refusal:
+        with pytest.raises(UsageError, match="--without-fix gcc15-cstdint: this build gets no such fix") as refusal:
             chosen(release="2.20.0", compiler=compiler, without_fix=("gcc15-cstdint",))
         assert refusal.value.hint == hint
 

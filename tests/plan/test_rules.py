@@ -226,7 +226,7 @@ def test_any_marker_makes_a_folder_a_repository_which_is_overridden_once(marker:
     (override,) = build.overrides
     assert build.to_json()["overrides"] == [{"name": "a_b", "path": str(tmp_path), "sha256": override.sha256}]
     reason, _ = refused(UsageError, override_repository=(once, once))
-    assert reason == "override-repository names a repository twice"
+    assert reason == "--override-repository names a repository twice"
 
 
 def test_a_library_is_known_or_names_its_packages() -> None:

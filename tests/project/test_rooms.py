@@ -37,7 +37,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("planted", "broken"),
     [
         ({"util/terminal.py": "tfbuild.plan.build"}, "a room imports only rooms below it BROKEN"),
-        ({"fleet/fleet.py": "tfbuild.ci.matrix"}, "a room imports only rooms below it BROKEN"),
+        ({"fleet/__init__.py": "tfbuild.ci.matrix"}, "a room imports only rooms below it BROKEN"),
         (
             {"util/terminal.py": "tfbuild.util.quantities", "util/quantities.py": "tfbuild.util.terminal"},
             "no circles inside a room BROKEN",

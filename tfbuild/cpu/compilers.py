@@ -192,7 +192,7 @@ def _extras(held: frozenset[str], arch: str, name: str, width: str) -> tuple[str
     needed = "avx512f" if width == "512" else "avx"
     if needed not in held:
         raise UsageError(
-            f"prefer-vector-width {width} changes nothing: the instruction set has no {needed}",
+            f"--prefer-vector-width {width} changes nothing: the instruction set has no {needed}",
             hint="leave it out, or name a CPU that has it",
         )
     return (*(flag for flag in extras if not flag.startswith(WIDTH_FLAG)), f"{WIDTH_FLAG}{width}")

@@ -155,7 +155,10 @@ class Engine:
             transfer.follow(events, step, pushing=True)
 
     def pull(self, ref: str, progress: Progress) -> None:
-        """Download the image `ref`, without the layers that the engine has. Raises TransferFailed."""
+        """Download the image `ref`, without the layers that the engine has, if need be again. Raises TransferFailed."""
+        transfer.retried(lambda: self._pull(ref, progress), progress)
+
+    def _pull(self, ref: str, progress: Progress) -> None:
         with progress.step(f"pull {ref}") as step, translated(ref):
             credentials.conceal_login(ref)
             with credentials.readable(), transfer.beginning():

@@ -103,7 +103,7 @@ def _earlier(engine: Engine, build: Build, context: Context, name: str, progress
     if not engine.exists(name):
         if "/" not in name:
             raise UnknownImage(f"the engine has no image {name}", hint="--reuse HOST/PATH:ID pulls it from a registry")
-        transfer.retried(lambda: engine.pull(name, progress), progress)
+        engine.pull(name, progress)
     image = engine.image(name)
     own = labels.read_labels(image.labels)
     if (own.id, own.context) != (build.id, image_digest(context.digest, own.base_digest)):
@@ -182,7 +182,7 @@ def _pulled_before(engine: Engine, name: str) -> Base | None:
 
 def _pull(engine: Engine, reference: str, progress: Progress) -> None:
     try:
-        transfer.retried(lambda: engine.pull(reference, progress), progress)
+        engine.pull(reference, progress)
     except transfer.TransferFailed as error:
         others = "--base auto, --base bootstrap, or an image that `docker image ls` lists"
         raise RegistryRefused(

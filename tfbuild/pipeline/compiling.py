@@ -32,7 +32,7 @@ GRACE_SECONDS = 90.0
 FETCH_SECONDS = 300.0
 USELESS = (
     f"does it accept the property {remotes.SILO} (BuildGrid: wildcard-property-keys), and do its workers run in the "
-    "image of the Dockerfile's stage `toolchain`? Without remote-executor, the build continues from what is compiled"
+    "image of the Dockerfile's stage `toolchain`? Without --remote-executor, the build continues from what is compiled"
 )
 
 

@@ -48,7 +48,8 @@ def requested_threading(request: Request, target: str, release: str, arch: str) 
     if not targets.get(target).onednn:
         if request.threading:
             raise UsageError(
-                f"threading is for oneDNN, which --target {target} does not guarantee", hint=targets.choosing("onednn")
+                f"--threading is for oneDNN, which --target {target} does not guarantee",
+                hint=targets.choosing("onednn"),
             )
         return "threadpool"
     chosen = threading(release, arch, request.threading)

@@ -149,7 +149,7 @@ def _compile(
     libraries = tuple(sources.system_library(text, release) for text in dict.fromkeys(request.system_lib))
     overrides = tuple(sources.override(text, release) for text in request.override_repository)
     if len({row.name for row in overrides}) < len(overrides):
-        raise UsageError("override-repository names a repository twice", hint="once is enough")
+        raise UsageError("--override-repository names a repository twice", hint="once is enough")
     archive = sources.python_archive(request.hermetic_python, release) if request.hermetic_python else None
     patches = tuple(sources.patch(text) for text in request.patch)
 

@@ -138,7 +138,7 @@ def left_out(rows: tuple[Failure, ...], without: Iterable[str]) -> tuple[Failure
     fixes = [row.id for row in rows if row.fixed]
     if unknown := [name for name in without if name not in fixes]:
         raise UsageError(
-            f"without-fix {unknown[0]}: this build gets no such fix",
+            f"--without-fix {unknown[0]}: this build gets no such fix",
             hint=f"it gets: {', '.join(fixes)}" if fixes else "it gets none: leave it out",
         )
     return tuple(row for row in rows if not (row.fixed and row.id in without))

@@ -66,21 +66,21 @@ def named_remote(request: RunRequest) -> Remote | None:
     _refuse_contradictions(request)
     return Remote(
         cache=_url("--remote-cache", request.remote_cache, CACHES),
-        executor=_url("remote-executor", request.remote_executor, EXECUTORS),
+        executor=_url("--remote-executor", request.remote_executor, EXECUTORS),
         instance=request.remote_instance,
         properties=request.remote_property,
         readonly=request.remote_readonly,
         fallback=request.remote_fallback == "yes",
         headers=_headers(Path(request.remote_header_file)) if request.remote_header_file else (),
-        certificate=_pem("remote-client-cert", request.remote_client_cert),
-        key=_pem("remote-client-key", request.remote_client_key),
+        certificate=_pem("--remote-client-cert", request.remote_client_cert),
+        key=_pem("--remote-client-key", request.remote_client_key),
     )
 
 
 def _refuse_contradictions(request: RunRequest) -> None:
     if request.remote_readonly and request.remote_executor:
         raise UsageError(
-            "remote-readonly does not work with remote-executor: an executor stores its results",
+            "--remote-readonly does not work with --remote-executor: an executor stores its results",
             hint="leave out one of the two",
         )
     if bool(request.remote_client_cert) != bool(request.remote_client_key):

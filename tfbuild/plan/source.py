@@ -92,7 +92,7 @@ def from_path(path: Path, sha256: str) -> Source:
                 f"{path} is not TensorFlow's source: it has no {missing[0]}", hint="--source names the tree's root"
             )
         if sha256:
-            raise BadInput(f"{path} is a folder, but source-sha256 is for archives", hint="leave it out")
+            raise BadInput(f"{path} is a folder, but --source-sha256 is for archives", hint="leave it out")
         return Source(kind="tree", path=path, sha256=_readable_digest(path, "--source"))
     if not os.path.isfile(path):
         why = access_problem(path) or "neither a folder nor a file"
@@ -102,7 +102,7 @@ def from_path(path: Path, sha256: str) -> Source:
     actual = digest(path)
     if actual != sha256.lower():
         raise BadInput(
-            f"{path.name} has the sha256 {actual}, not {sha256}", hint="fetch it again, or correct source-sha256"
+            f"{path.name} has the sha256 {actual}, not {sha256}", hint="fetch it again, or correct --source-sha256"
         )
     return Source(kind="archive", path=path, sha256=actual)
 
@@ -238,29 +238,29 @@ def python_archive(text: str, release: str) -> OwnFile:
 def override(text: str, release: str) -> Override:
     """Read NAME=FOLDER; raises BadInput if the folder is not a repository, or is another LLVM than the release's."""
     name, _, folder = text.partition("=")
-    path = Path(folder)
+    path, which = Path(folder), f"--override-repository {name}"
     if not os.path.isdir(path):
         why = access_problem(path) or "not a folder"
-        raise BadInput(f"override-repository {name}: no folder at {folder}: {why}", hint="unpack the repository there")
+        raise BadInput(f"{which}: no folder at {folder}: {why}", hint="unpack the repository there")
     if not any((path / marker).exists() for marker in ("WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel", "REPO.bazel")):
         raise BadInput(
-            f"override-repository {name}: {folder} has no WORKSPACE file, so Bazel does not take it",
+            f"{which}: {folder} has no WORKSPACE file, so Bazel does not take it",
             hint=f"add a file WORKSPACE with: workspace(name = {name!r})",
         )
     if not any(file in names for _, _, names in os.walk(path) for file in ("BUILD", "BUILD.bazel")):
         raise BadInput(
-            f"override-repository {name}: {folder} has no BUILD file, so Bazel finds nothing in it",
+            f"{which}: {folder} has no BUILD file, so Bazel finds nothing in it",
             hint="the tree adds one to the archive that it downloads (`build_file`, below third_party): copy it to "
             f"{folder}/BUILD.bazel",
         )
     found = _llvm(path)
     if other := [row.major for row in releases.rows(table().llvm, release) if found not in (0, row.major, *row.also)]:
         raise BadInput(
-            f"override-repository {name}: {folder} is LLVM {found}, and TensorFlow {release} is built with {other[0]}",
+            f"{which}: {folder} is LLVM {found}, and TensorFlow {release} is built with {other[0]}",
             hint="take the commit that the tree names: LLVM_COMMIT in third_party/llvm/workspace.bzl, or in the file "
             "of that name below third_party/xla",
         )
-    return Override(name=name, path=path, sha256=_readable_digest(path, f"override-repository {name}"))
+    return Override(name=name, path=path, sha256=_readable_digest(path, which))
 
 
 def _llvm(folder: Path) -> int:
@@ -283,14 +283,14 @@ def system_library(text: str, release: str) -> SystemLibrary:
     if name not in valid:
         where = next((f"releases before {row.before} can" for row in library_rows() if row.name == name), "")
         raise UsageError(
-            f"system-lib {text!r}: TensorFlow {release} cannot take {name!r} from the system",
+            f"--system-lib {text!r}: TensorFlow {release} cannot take {name!r} from the system",
             hint=where or f"one of: {', '.join(valid)}",
         )
     names = tuple(packages.split(",")) if equals else valid[name].packages
     if not names or not all(PACKAGE.fullmatch(each) for each in names):
         tried = ", ".join(name for name, row in valid.items() if row.packages)
         raise UsageError(
-            f"system-lib {text!r}: its Debian packages are not known",
+            f"--system-lib {text!r}: its Debian packages are not known",
             hint=f"one of: {tried}; or name them: --system-lib NAME=PACKAGE,PACKAGE",
         )
     return msgspec.structs.replace(valid[name], packages=names)

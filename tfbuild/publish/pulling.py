@@ -90,7 +90,7 @@ def pull(engine: Engine, registry: Registry, image: Published, manifest: Manifes
     """Download an image, and return its name on this engine. Raises VerificationFailed if another one arrives."""
     reference = f"{registry.repository}@{image.digest}"
     try:
-        transfer.retried(lambda: engine.pull(reference, progress), progress)
+        engine.pull(reference, progress)
     except transfer.TransferFailed as error:
         if b"+zstd" in manifest.content:
             error.hint = "its layers are compressed by zstd: Docker 23 or newer can read them"
