@@ -18,4 +18,6 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip(f"there is no {TENSORFLOW}; `invoke test` makes it")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("left")))
+        # As in an image: by default, oneDNN is on only where the CPU has instructions for neural networks.
+        patch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
         yield str(TENSORFLOW)

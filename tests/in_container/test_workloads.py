@@ -24,7 +24,8 @@ def same(told: Any, rounding: float) -> Any:
     """Return a result that equals one with the same numbers but for rounding."""
     if isinstance(told, list):
         return [same(part, rounding) for part in told]
-    return pytest.approx(told, rel=rounding) if isinstance(told, float) else told
+    # An error of rounding itself has no digit that is the same on all CPUs.
+    return pytest.approx(told, rel=rounding, abs=1e-6) if isinstance(told, float) else told
 
 
 def test_each_workload_computes_what_is_recorded(python: str) -> None:
